@@ -1,0 +1,1 @@
+// The three functions that the library exports.
