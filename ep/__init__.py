@@ -1,0 +1,1 @@
+"""The execution provider: its operator specification, and where its native library is."""

@@ -1,0 +1,1 @@
+"""Builders of reference models for tests, benchmarks and the demonstration."""
