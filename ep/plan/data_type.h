@@ -75,9 +75,7 @@ constexpr bool IsFloat(DataType type) {
   return type == DataType::kFloat32 || type == DataType::kFloat16 || type == DataType::kBfloat16;
 }
 
-constexpr bool IsFloat8(DataType type) {
-  return type >= DataType::kFloat8E4M3FN && type <= DataType::kFloat8E5M2FNUZ;
-}
+constexpr bool IsFloat8(DataType type) { return type >= DataType::kFloat8E4M3FN && type <= DataType::kFloat8E5M2FNUZ; }
 
 // What DequantizeLinear may read.
 constexpr bool IsQuantized(DataType type) {

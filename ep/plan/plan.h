@@ -27,7 +27,7 @@ inline constexpr int kMaxRank = 8;
 struct ConstantTensor {
   DataType type = DataType::kUndefined;
   std::vector<int64_t> dims;
-  const void* data = nullptr;       // points into `storage`, or into memory that outlives the plan
+  const void* data = nullptr;  // points into `storage`, or into memory that outlives the plan
   std::vector<unsigned char> storage;
 
   int64_t ElementCount() const {
@@ -75,10 +75,10 @@ enum class EpsilonOn { kVariance, kStddev };
 enum class AffineAlign { kTrailing, kChannel, kGroup };
 
 struct Normalization {
-  std::vector<int64_t> axes;        // may be negative; empty when num_groups > 0 or first_axis is set
-  bool from_first_axis = false;     // LayerNormalization's `axis`: all dimensions from first_axis on
+  std::vector<int64_t> axes;     // may be negative; empty when num_groups > 0 or first_axis is set
+  bool from_first_axis = false;  // LayerNormalization's `axis`: all dimensions from first_axis on
   int64_t first_axis = -1;
-  int64_t num_groups = 0;           // > 0: over [C / num_groups, rest...] of X seen as [N, num_groups, C / num_groups, rest...]
+  int64_t num_groups = 0;  // > 0: over [C / num_groups, rest...] of X seen as [N, num_groups, C / num_groups, rest...]
   bool use_mean = true;
   bool normalize_variance = true;
   float epsilon = 1e-5f;
@@ -116,8 +116,8 @@ struct Plan {
   int sum_output = kNoOutput;
   int mean_output = kNoOutput;
   int inv_std_dev_output = kNoOutput;
-  DataType sum_type = DataType::kUndefined;    // a float type
-  DataType stats_type = DataType::kFloat32;    // of mean and inv_std_dev
+  DataType sum_type = DataType::kUndefined;  // a float type
+  DataType stats_type = DataType::kFloat32;  // of mean and inv_std_dev
 
   // Shape of X as far as known at session creation: -1 for a dimension that is not; rank -1 when not even that is.
   int x_rank = -1;

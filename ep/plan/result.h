@@ -35,8 +35,8 @@ class [[nodiscard]] Result {
 }  // namespace normfuse
 
 // Leaves the enclosing function with the error, if there is one.
-#define NORMFUSE_RETURN_IF_ERROR(expression)                       \
-  do {                                                             \
-    ::normfuse::Result normfuse_result_ = (expression);            \
-    if (!normfuse_result_.ok()) return normfuse_result_;           \
+#define NORMFUSE_RETURN_IF_ERROR(expression)             \
+  do {                                                   \
+    ::normfuse::Result normfuse_result_ = (expression);  \
+    if (!normfuse_result_.ok()) return normfuse_result_; \
   } while (false)
