@@ -1,0 +1,247 @@
+"""The oracle itself, on cases computed by hand: everything else leans on it."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from onnx import TensorProto
+
+F32 = np.float32
+
+
+def array(*values: float, dtype: object = F32) -> np.ndarray:
+    return np.array(values, dtype=dtype)
+
+
+def test_covers_the_whole_specification() -> None:
+    """A new activation, operator or attribute without a reference is an error here."""
+    assert set(oracle.ACTIVATIONS) == set(oracle.FORMULAS) | {"PRelu"}
+    assert set(oracle.OPERATORS) == set(oracle.EVALUATORS)
+    for name, row in oracle.ACTIVATIONS.items():
+        slope = np.full(3, 0.5) if row.get("slope") else None
+        value = oracle.activate(name, np.array([-1.0, 0.0, 2.0]), slope=slope)
+        assert np.isfinite(value).all(), name
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "x", "expected"),
+    [
+        ("Relu", (), -2.0, 0.0),
+        ("LeakyRelu", (0.25,), -2.0, -0.5),
+        ("Elu", (2.0,), -math.log(2.0), -1.0),
+        ("Celu", (2.0,), -2.0 * math.log(2.0), -1.0),
+        ("Selu", (2.0, 3.0), -math.log(2.0), -3.0),
+        ("Gelu", (), 1.0, 0.8413447460685429),  # the normal distribution function at 1
+        ("Gelu", (), -10.0, -7.619853024160527e-23),
+        ("GeluTanh", (), 1.0, 0.5 * (1 + math.tanh(math.sqrt(2 / math.pi) * 1.044715))),
+        ("Swish", (1.0,), math.log(3.0), math.log(3.0) * 0.75),
+        ("HardSwish", (), 1.5, 1.5 * 0.75),
+        ("HardSigmoid", (), 1.0, 0.7),
+        ("Sigmoid", (), -math.log(3.0), 0.25),
+        ("Tanh", (), math.log(2.0), 0.6),
+        ("ScaledTanh", (2.0, 0.5), 2.0 * math.log(2.0), 1.2),
+        ("Softplus", (2.0,), 0.0, math.log(2.0) / 2),
+        ("ParametricSoftplus", (3.0, 2.0), 0.0, 3 * math.log(2.0)),
+        ("Softsign", (), -3.0, -0.75),
+        ("ThresholdedRelu", (1.0,), 1.0, 0.0),
+        ("Shrink", (1.0, 0.5), -2.0, -1.0),
+        ("Mish", (), 0.0, 0.0),
+        ("Mish", (), math.log(math.sqrt(3.0) - 1.0), 0.5 * math.log(math.sqrt(3.0) - 1.0)),
+        ("Clip", (-1.0, 1.0), 7.0, 1.0),
+        ("Clip", (2.0, 1.0), 0.0, 1.0),  # min above max: max wins
+        ("Linear", (2.0, 1.0), 3.0, 7.0),
+    ],
+)
+def test_activation_by_hand(name: str, params: tuple[float, ...], x: float, expected: float) -> None:
+    assert oracle.activate(name, np.array([x]), params)[0] == pytest.approx(expected, rel=1e-7, abs=1e-15)
+
+
+def test_activation_of_nan_and_infinity() -> None:
+    odd = np.array([np.nan, -np.inf])
+    for name in ("Relu", "LeakyRelu", "Elu", "Clip", "Sigmoid", "HardSigmoid", "Tanh", "Celu", "Selu"):
+        assert np.isnan(oracle.activate(name, odd)[0]), name
+    for name in ("Gelu", "GeluTanh", "Swish", "HardSwish", "Softsign", "Mish"):
+        assert np.isnan(oracle.activate(name, odd)).all(), name
+    for name in ("ThresholdedRelu", "Shrink"):
+        assert oracle.activate(name, odd)[0] == 0, name
+
+
+def test_rounding_is_half_to_even_before_the_zero_point() -> None:
+    scale, x = array(1.0), np.array([0.5, 1.5, 2.5, -0.5, -1.5, 127.5, 300.0, np.inf, -np.inf, np.nan])
+    u8 = oracle.quantize(x, scale, array(1, dtype=np.uint8), TensorProto.UINT8)
+    assert u8.tolist() == [1, 3, 3, 1, 0, 129, 255, 255, 0, 0]
+    i8 = oracle.quantize(x, scale, None, TensorProto.INT8)
+    assert i8.tolist() == [0, 2, 2, 0, -2, 127, 127, 127, -128, -128]
+    i4 = oracle.quantize(x, scale, None, TensorProto.INT4)
+    assert i4.astype(int).tolist() == [0, 2, 2, 0, -2, 7, 7, 7, -8, -8]
+    u2 = oracle.quantize(x, scale, None, TensorProto.UINT2)
+    assert u2.astype(int).tolist() == [0, 2, 2, 0, 0, 3, 3, 3, 0, 0]
+
+
+@pytest.mark.parametrize("code", oracle.FLOAT8)
+def test_float8_rounding_is_that_of_the_type(code: int) -> None:
+    dtype = oracle.dtype_of(code)
+    every = np.arange(256, dtype=np.uint8).view(dtype)
+    finite = np.unique(every.astype(np.float64)[np.isfinite(every.astype(np.float64))])
+    assert (oracle.round_to_type(finite, code) == finite).all()
+    middle = (finite[:-1] + finite[1:]) / 2
+    for x in (middle, np.nextafter(middle, -np.inf), np.nextafter(middle, np.inf)):
+        rounded = oracle.round_to_type(x, code)
+        assert (np.abs(rounded - x) <= (finite[1:] - finite[:-1]) / 2).all()
+    # Ties go to the neighbour with an even mantissa.
+    tie = oracle.round_to_type(middle, code).astype(dtype).view(np.uint8)
+    assert (tie % 2 == 0).all()
+    beyond = np.array([1e6, -1e6, np.inf])
+    largest = float(ml_dtypes.finfo(dtype).max)
+    assert oracle.round_to_type(beyond, code).tolist() == [largest, -largest, largest]
+    unsaturated = oracle.round_to_type(beyond, code, saturate=False)
+    if code == TensorProto.FLOAT8E5M2:
+        assert unsaturated.tolist() == [np.inf, -np.inf, np.inf]
+    else:
+        assert np.isnan(unsaturated).all()
+    assert np.isnan(oracle.round_to_type(np.array([np.nan]), code)).all()
+
+
+def test_bfloat16_is_rounded_once() -> None:
+    # Just above the middle of two bfloat16: by way of float32 it would become the tie, then the even neighbour below.
+    x = np.array([1.0 + 2.0**-8 + 2.0**-30, 1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8, np.inf, 4e38])
+    assert oracle.round_to_type(x, TensorProto.BFLOAT16).tolist() == [1 + 2.0**-7, 1.0, 1 + 2.0**-6, np.inf, np.inf]
+
+
+def test_granularities() -> None:
+    x = np.arange(12, dtype=np.int8).reshape(2, 6)
+    two, six = array(1.0, 10.0), np.arange(1, 7, dtype=F32)
+    assert oracle.dequantize(x, array(2.0), array(1, dtype=np.int8))[0].tolist() == [-2, 0, 2, 4, 6, 8]
+    assert oracle.dequantize(x, two, None, axis=0)[1].tolist() == [60, 70, 80, 90, 100, 110]
+    assert oracle.dequantize(x, six, None, axis=-1)[0].tolist() == [0, 2, 6, 12, 20, 30]
+    blocked = np.array([[1.0, 10.0], [2.0, 20.0]], dtype=F32)  # blocks of 4: the second one has only 2
+    assert oracle.dequantize(x, blocked, None, axis=1, block_size=4).tolist() == [
+        [0, 1, 2, 3, 40, 50],
+        [12, 14, 16, 18, 200, 220],
+    ]
+    rows = np.array([[1.0], [2.0]], dtype=F32)
+    assert oracle.dequantize(x, rows, None)[1].tolist() == [12, 14, 16, 18, 20, 22]
+
+
+def test_layer_normalization_by_hand() -> None:
+    x = array(1.0, 3.0).reshape(1, 2)  # mean 2, variance 1
+    out = oracle.evaluate(
+        "FusedNormalization",
+        {"X": x, "scale": array(2.0, 4.0), "bias": array(0.5, 0.25)},
+        {"axes": [-1], "epsilon": 3.0},  # 1 / sqrt(1 + 3) = 0.5
+    )
+    assert out["Y"].exact.tolist() == [[-0.5, 2.25]]
+    assert out["mean"].exact.tolist() == [[2.0]]
+    assert out["inv_std_dev"].exact.tolist() == [[0.5]]
+    assert out["sum"].exact.tolist() == [[1.0, 3.0]]
+
+
+def test_forms_of_the_normalization_by_hand() -> None:
+    x = array(3.0, 4.0).reshape(1, 2)
+
+    def y(**attributes: object) -> list[float]:
+        return oracle.evaluate("FusedNormalization", {"X": x}, {"axes": [1], **attributes})["Y"].exact[0].tolist()
+
+    assert y(use_mean=0, epsilon=0.0) == pytest.approx([3 / math.sqrt(12.5), 4 / math.sqrt(12.5)])
+    assert y(normalize_variance=0) == [-0.5, 0.5]
+    assert y(epsilon_on="stddev", epsilon=0.5) == [-0.5, 0.5]  # 0.5 + 0.5
+    assert y(epsilon_on="stddev", epsilon=0.0) == [-1.0, 1.0]
+    constant = oracle.evaluate(
+        "FusedNormalization", {"X": array(5, 5)}, {"axes": [0], "epsilon": 1e-9, "epsilon_on": "stddev"}
+    )
+    assert constant["Y"].exact.tolist() == [0.0, 0.0]
+
+
+def test_residual_bias_and_sum() -> None:
+    out = oracle.evaluate(
+        "FusedNormalization",
+        {
+            "X": np.array([[10, 20]], dtype=np.uint8),
+            "x_scale": array(0.5),
+            "x_zero_point": array(10, dtype=np.uint8),
+            "residual": array(1.0, 2.0).reshape(1, 2),
+            "residual_bias": array(0.0, 3.0),
+        },
+        {"axes": [1], "normalize_variance": 0},
+    )
+    assert out["sum"].exact.tolist() == [[1.0, 10.0]]
+    assert out["Y"].exact.tolist() == [[-4.5, 4.5]]
+    assert out["sum"].code == TensorProto.FLOAT
+
+
+def test_group_normalization_by_hand() -> None:
+    x = np.array([1, 3, 10, 30], dtype=F32).reshape(1, 4, 1)  # groups {1, 3} and {10, 30}
+    attributes = {"num_groups": 2, "epsilon": 0.0, "affine_align": "channel"}
+    out = oracle.evaluate("FusedNormalization", {"X": x, "scale": array(1, 2, 3, 4)}, attributes)
+    assert out["Y"].exact.reshape(-1).tolist() == [-1, 2, -3, 4]
+    attributes["affine_align"] = "group"
+    out = oracle.evaluate("FusedNormalization", {"X": x, "bias": array(5, 7)}, attributes)
+    assert out["Y"].exact.reshape(-1).tolist() == [4, 6, 6, 8]
+
+
+def test_quantised_output_allows_a_step_only_near_a_tie() -> None:
+    inputs = {"X": array(0.49, 0.5, 0.51), "y_scale": array(1.0), "y_zero_point": array(0, dtype=np.int8)}
+    exact = oracle.evaluate("FusedActivation", inputs, {})["Y"]
+    exact.check(np.array([0, 0, 1], dtype=np.int8))
+    for wrong in ([1, 0, 1], [0, 1, 1], [0, 0, 0]):
+        with pytest.raises(AssertionError, match="1 of 3 elements"):
+            exact.check(np.array(wrong, dtype=np.int8))
+    # Through Sigmoid(0) = 0.5 the value carries an error, so that either side of the tie is right.
+    inputs["X"] = array(0.0)
+    either = oracle.evaluate("FusedActivation", inputs, {"activation": "Sigmoid"})["Y"]
+    either.check(np.array([0], dtype=np.int8))
+    either.check(np.array([1], dtype=np.int8))
+    with pytest.raises(AssertionError):
+        either.check(np.array([2], dtype=np.int8))
+
+
+def test_tolerance_is_four_units_and_no_more() -> None:
+    x = array(1.0, 3.0)
+    expected = oracle.evaluate("FusedNormalization", {"X": x}, {"axes": [0], "epsilon": 0.0})["Y"]
+    good = array(-1.0, 1.0)
+    expected.check(good)
+    expected.check(good + F32(4 * 2.0**-23))
+    with pytest.raises(AssertionError, match="exact"):
+        expected.check(good + F32(6 * 2.0**-23))
+
+
+def test_float16_output_is_rounded_once() -> None:
+    x = array(1.0, 2.0, 4.0, dtype=np.float16)
+    expected = oracle.evaluate("FusedNormalization", {"X": x}, {"axes": [0]})["Y"]
+    expected.check(expected.array())
+    with pytest.raises(AssertionError):
+        expected.check(np.nextafter(expected.array(), np.float16(9)))
+
+
+def test_step_functions_may_go_either_way_only_at_the_threshold() -> None:
+    x = array(1.0, 3.0)  # n = -1, 1; the threshold lies at 1
+    expected = oracle.evaluate(
+        "FusedNormalization", {"X": x}, {"axes": [0], "epsilon": 0.0, "activation": "ThresholdedRelu"}
+    )["Y"]
+    expected.check(array(0.0, 0.0))
+    expected.check(array(0.0, 1.0))
+    with pytest.raises(AssertionError):
+        expected.check(array(-1.0, 1.0))
+
+
+def test_nan_and_wrong_types_are_not_let_through() -> None:
+    expected = oracle.evaluate("FusedActivation", {"X": array(1.0, np.nan, np.inf)}, {"activation": "Relu"})["Y"]
+    expected.check(array(1.0, np.nan, np.inf))
+    for wrong in (array(1.0, 0.0, np.inf), array(np.nan, np.nan, np.inf), array(1.0, np.nan, 3e38)):
+        with pytest.raises(AssertionError):
+            expected.check(wrong)
+    with pytest.raises(AssertionError, match="type"):
+        expected.check(np.array([1, 0, 3], dtype=np.float64))
+    with pytest.raises(AssertionError, match="shape"):
+        expected.check(array(1.0))
+
+
+def test_empty_tensors() -> None:
+    x = np.zeros((2, 0), dtype=F32)
+    assert oracle.evaluate("FusedNormalization", {"X": x}, {"axes": [1]})["Y"].exact.shape == (2, 0)
+    x = np.zeros((0, 3), dtype=F32)
+    assert oracle.evaluate("FusedNormalization", {"X": x}, {"axes": [1]})["Y"].exact.shape == (0, 3)
