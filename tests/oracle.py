@@ -4,8 +4,8 @@ Written from ep/plan/operators.toml and activations.toml alone: neither onnx.ref
 
 ``evaluate(op, inputs, attributes)`` gives an ``Expected`` per output: the exact value and an interval around it, both
 in float64. The interval holds what a float32 computation may do to the value (the accuracy that the documentation
-promises), then passes through the same monotone rounding to the output's type as the value itself. A result is right when
-it lies in between: so a float16 output is rounded once, and a quantised output is off by one step only near a tie.
+promises), then passes through the same monotone rounding to the output's type as the value itself. A result is right
+when it lies in between: so float16 is rounded once, and a quantised output is off by one step only near a tie.
 """
 
 from __future__ import annotations
