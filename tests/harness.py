@@ -1,4 +1,4 @@
-"""What the tests share: sessions by provider, tensors of every element type in and out, proof of who ran what, models."""
+"""What the tests share: sessions by provider, tensors of every element type, proof of who ran what, models."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ Model = onnx.ModelProto | bytes | str | Path
 
 def session_options(provider: str, **ep_options: Any) -> onnxruntime.SessionOptions:
     """ "ep": execution provider (and operators) with claim=all; "custom": operators only; "cpu": plain ONNX Runtime."""
-    import normfuse
-
     if provider == "ep":
+        import normfuse
+
         options = normfuse.session_options(**{"claim": "all", **ep_options})
     elif provider == "custom":
+        import normfuse
+
         options = onnxruntime.SessionOptions()
         options.register_custom_ops_library(normfuse.get_library_path())
     elif provider == "cpu":
