@@ -7,6 +7,7 @@ import string
 
 import onnx
 import pytest
+
 from normfuse.ep import spec
 
 

@@ -1,0 +1,30 @@
+# Toolchain file: cross-compiles with zig (the package ziglang), which brings every target's C and C++ runtime.
+#   cmake -S ep -B build/zig --toolchain cmake/zig.cmake -DNORMFUSE_ZIG=<path of zig> -DNORMFUSE_ZIG_TARGET=<target>
+# Targets: x86_64-windows-gnu, x86_64-linux-gnu.2.28, aarch64-linux-gnu.2.28 (the number is the oldest glibc).
+# The flags must stay the same from build to build: zig builds its C++ runtime once for each set of them.
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES NORMFUSE_ZIG NORMFUSE_ZIG_TARGET)
+foreach(required NORMFUSE_ZIG NORMFUSE_ZIG_TARGET)
+  if(NOT ${required})
+    message(FATAL_ERROR "${required} is not set: see ep/cmake/zig.cmake")
+  endif()
+endforeach()
+
+if(NORMFUSE_ZIG_TARGET MATCHES "windows")
+  set(CMAKE_SYSTEM_NAME Windows)
+else()
+  set(CMAKE_SYSTEM_NAME Linux)
+endif()
+string(REGEX MATCH "^[^-]+" CMAKE_SYSTEM_PROCESSOR "${NORMFUSE_ZIG_TARGET}")
+
+set(CMAKE_CXX_COMPILER "${NORMFUSE_ZIG}" c++ -target ${NORMFUSE_ZIG_TARGET})
+# CMake wants a resource compiler for Windows; nothing here is compiled by it.
+set(CMAKE_RC_COMPILER "${NORMFUSE_ZIG}")
+# `ar` and `ranlib` are subcommands of zig; CMake wants a program each.
+foreach(tool ar ranlib)
+  set(wrapper "${CMAKE_BINARY_DIR}/zig-${tool}")
+  file(WRITE "${wrapper}" "#!/bin/sh\nexec '${NORMFUSE_ZIG}' ${tool} \"$@\"\n")
+  file(CHMOD "${wrapper}" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+endforeach()
+set(CMAKE_AR "${CMAKE_BINARY_DIR}/zig-ar")
+set(CMAKE_RANLIB "${CMAKE_BINARY_DIR}/zig-ranlib")
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s")

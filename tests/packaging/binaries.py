@@ -1,0 +1,46 @@
+"""What a native library exports and needs, read from its headers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pefile
+from elftools.elf.elffile import ELFFile
+
+# Parts of the C library itself. From glibc 2.34 on they are empty; 2.28 still keeps threads and dlopen in two of them.
+GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+ENTRY_POINTS = {"CreateEpFactories", "ReleaseEpFactory", "RegisterCustomOps"}
+LARGEST = 4_000_000  # bytes, stripped
+
+
+@dataclass(frozen=True)
+class Binary:
+    machine: str
+    exports: frozenset[str]
+    needs: frozenset[str]
+    glibc: tuple[int, ...]  # newest version of a symbol that is used; () for none
+
+
+def read_elf(path: Path) -> Binary:
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        symbols = elf.get_section_by_name(".dynsym").iter_symbols()
+        exports = {s.name for s in symbols if s["st_shndx"] != "SHN_UNDEF" and s["st_info"]["bind"] != "STB_LOCAL"}
+        needs = {tag.needed for tag in elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")}
+        names = [
+            version.name
+            for _, versions in elf.get_section_by_name(".gnu.version_r").iter_versions()
+            for version in versions
+        ]
+        machine = elf.get_machine_arch()
+    numbers = [tuple(map(int, name.removeprefix("GLIBC_").split("."))) for name in names if name.startswith("GLIBC_2")]
+    return Binary(machine, frozenset(exports), frozenset(needs), max(numbers, default=()))
+
+
+def read_pe(path: Path) -> Binary:
+    with pefile.PE(path) as pe:
+        exports = {symbol.name.decode() for symbol in pe.DIRECTORY_ENTRY_EXPORT.symbols}
+        needs = {entry.dll.decode().lower() for entry in pe.DIRECTORY_ENTRY_IMPORT}
+        machine = pefile.MACHINE_TYPE[pe.FILE_HEADER.Machine]
+    return Binary(machine, frozenset(exports), frozenset(needs), ())

@@ -1,0 +1,98 @@
+"""The wheels of all platforms, made by ep/build_wheels.py: tags, contents, library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from binaries import ENTRY_POINTS, GLIBC, LARGEST, read_elf, read_pe
+
+ROOT = Path(__file__).resolve().parents[2]
+PLATFORMS = {
+    "manylinux_2_28_x86_64": ("x64", "libnormfuse.so"),
+    "manylinux_2_28_aarch64": ("AArch64", "libnormfuse.so"),
+    "win_amd64": ("IMAGE_FILE_MACHINE_AMD64", "normfuse.dll"),
+}
+# Where the Python files of each package lie in the repository.
+SOURCES = {
+    "normfuse": "src/normfuse",
+    "normfuse/ep": "ep",
+    "normfuse/graph_rewrites": "graph_rewrites",
+    "normfuse/models": "models",
+}
+BUILD_ONLY = {"normfuse/ep/build_wheels.py", "normfuse/ep/plan/generate_tables.py"}
+DATA_SUFFIXES = {".py", ".toml", ".typed", ".json", ".html", ".css", ".js", ".svg"}
+
+
+@pytest.fixture(scope="session", params=PLATFORMS)
+def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, zipfile.ZipFile]:
+    """Platform tag and the opened wheel. Taken from the folder NORMFUSE_WHEELS if set, else built."""
+    folder = os.environ.get("NORMFUSE_WHEELS")
+    if folder is None:
+        folder = str(tmp_path_factory.mktemp("wheels"))
+        command = [ROOT / "ep" / "build_wheels.py", "--platform", request.param, "--output", folder]
+        subprocess.run([sys.executable, *command], check=True)
+    (path,) = Path(folder).glob(f"normfuse-*-{request.param}.whl")
+    return request.param, zipfile.ZipFile(path)
+
+
+def extract_library(wheel: tuple[str, zipfile.ZipFile], folder: Path) -> Path:
+    platform, archive = wheel
+    return Path(archive.extract(f"normfuse/ep/{PLATFORMS[platform][1]}", folder))
+
+
+def python_files() -> set[str]:
+    """Every Python and data file of the repository's packages, by its name in the wheel."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    return {
+        str(PurePosixPath(package) / PurePosixPath(name).relative_to(source))
+        for package, source in SOURCES.items()
+        for name in tracked
+        if name.startswith(f"{source}/") and PurePosixPath(name).suffix in DATA_SUFFIXES
+    } - BUILD_ONLY
+
+
+def test_tag_matches_the_name(wheel: tuple[str, zipfile.ZipFile]) -> None:
+    platform, archive = wheel
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/WHEEL"))
+    metadata = HeaderParser().parsestr(archive.read(name).decode())
+    assert metadata.get_all("Tag") == [f"py3-none-{platform}"]
+    assert metadata["Root-Is-Purelib"] == "false"
+    assert archive.testzip() is None
+
+
+def test_holds_all_python_below_one_package_and_nothing_else(wheel: tuple[str, zipfile.ZipFile]) -> None:
+    platform, archive = wheel
+    contents = {name for name in archive.namelist() if not name.startswith("normfuse-") and not name.endswith("/")}
+    assert contents == python_files() | {f"normfuse/ep/{PLATFORMS[platform][1]}"}
+
+
+def test_metadata_forces_no_onnxruntime(wheel: tuple[str, zipfile.ZipFile]) -> None:
+    _, archive = wheel
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = HeaderParser().parsestr(archive.read(name).decode())
+    required = [value for value in metadata.get_all("Requires-Dist", []) if "extra ==" not in value]
+    assert required
+    assert not [value for value in required if value.startswith("onnxruntime")]
+    assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_library(wheel: tuple[str, zipfile.ZipFile], tmp_path: Path) -> None:
+    platform = wheel[0]
+    path = extract_library(wheel, tmp_path)
+    binary: Any = (read_pe if platform.startswith("win") else read_elf)(path)
+    assert binary.machine == PLATFORMS[platform][0]
+    assert binary.exports == ENTRY_POINTS
+    assert path.stat().st_size < LARGEST
+    if platform.startswith("win"):
+        foreign = {name for name in binary.needs if name != "kernel32.dll" and not name.startswith("api-ms-win-crt-")}
+        assert not foreign
+    else:
+        assert binary.needs <= GLIBC
+        assert binary.glibc <= (2, 28)
