@@ -1,7 +1,74 @@
-"""Fused normalisation chains for ONNX Runtime."""
+"""Fused normalisation chains for ONNX Runtime: a graph-rewriting pass and an execution provider.
+
+Everything public is here; importing it is quick, because each name loads what it needs when it is first used.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from normfuse._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from normfuse.ep import get_ep_name, get_ep_names, get_library_path, register, session_options
+    from normfuse.errors import (
+        HostVersionError,
+        InvalidModelError,
+        LibraryLoadError,
+        NormfuseError,
+        OptionError,
+        VerificationError,
+    )
+    from normfuse.graph_rewrites.sites import Site
+    from normfuse.optimization import OptimizationReport, OptimizationResult, inspect, optimize
+    from normfuse.sessions import InferenceSession
+    from normfuse.verification import VerificationReport, verify
+
+__all__ = [
+    "HostVersionError",
+    "InferenceSession",
+    "InvalidModelError",
+    "LibraryLoadError",
+    "NormfuseError",
+    "OptimizationReport",
+    "OptimizationResult",
+    "OptionError",
+    "Site",
+    "VerificationError",
+    "VerificationReport",
+    "__version__",
+    "get_ep_name",
+    "get_ep_names",
+    "get_library_path",
+    "inspect",
+    "optimize",
+    "register",
+    "session_options",
+    "verify",
+]
+
+_MODULES = {
+    "normfuse.ep": ("get_ep_name", "get_ep_names", "get_library_path", "register", "session_options"),
+    "normfuse.errors": (
+        *("HostVersionError", "InvalidModelError", "LibraryLoadError"),
+        *("NormfuseError", "OptionError", "VerificationError"),
+    ),
+    "normfuse.graph_rewrites.sites": ("Site",),
+    "normfuse.optimization": ("OptimizationReport", "OptimizationResult", "inspect", "optimize"),
+    "normfuse.sessions": ("InferenceSession",),
+    "normfuse.verification": ("VerificationReport", "verify"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'normfuse' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,89 @@
+"""The ONNX Runtime that hosts the execution provider: is it there, is it new enough, is it the only one?"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from normfuse._version import __version__
+from normfuse.errors import HostVersionError
+
+__all__ = ["BY_NAME_VERSION", "MINIMUM_VERSION", "host_version", "import_host", "installed_flavours", "load_host"]
+
+MINIMUM_VERSION = (1, 24)
+"""First ONNX Runtime that can load the execution provider."""
+BY_NAME_VERSION = (1, 25)
+"""First ONNX Runtime whose Python package knows plug-in providers in ``providers=[...]``."""
+
+
+def import_host() -> Any:
+    """Import onnxruntime, of any version, and return it.
+
+    Raises:
+        HostVersionError: It is not installed or cannot be imported.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime":
+            raise HostVersionError(
+                "onnxruntime is not installed: pip install normfuse[onnxruntime], or any other flavour of "
+                "onnxruntime from version 1.24 on."
+            ) from None
+        raise HostVersionError(f"onnxruntime is installed but cannot be imported: {error}.") from error
+    host_version(onnxruntime)
+    _warn_about_flavours()
+    return onnxruntime
+
+
+def load_host() -> Any:
+    """Import onnxruntime and return it.
+
+    Raises:
+        HostVersionError: It is not installed, cannot be imported, or is too old for the execution provider.
+    """
+    onnxruntime = import_host()
+    if host_version(onnxruntime) < MINIMUM_VERSION:
+        raise HostVersionError(
+            f"normfuse {__version__} needs onnxruntime 1.24 or newer, and this is onnxruntime "
+            f"{onnxruntime.__version__}: pip install --upgrade onnxruntime."
+        )
+    return onnxruntime
+
+
+def host_version(onnxruntime: Any) -> tuple[int, int]:
+    """Return major and minor version of an imported onnxruntime module."""
+    match = re.match(r"(\d+)\.(\d+)", getattr(onnxruntime, "__version__", ""))
+    if match is None:
+        raise HostVersionError(
+            "The installed onnxruntime has no version: two flavours installed over each other leave such a "
+            "half-removed package; uninstall all of them and install one."
+        )
+    return int(match[1]), int(match[2])
+
+
+def installed_flavours() -> dict[str, str]:
+    """Return name -> version of every installed distribution that provides the import package ``onnxruntime``."""
+    flavours = {}
+    for distribution in metadata.distributions():
+        name = str(distribution.metadata["Name"])
+        if name.lower().replace("_", "-").startswith(("onnxruntime", "ort-")) and any(
+            file.as_posix() == "onnxruntime/__init__.py" for file in distribution.files or ()
+        ):
+            flavours[name] = distribution.version
+    return flavours
+
+
+@cache
+def _warn_about_flavours() -> None:
+    flavours = installed_flavours()
+    if len(flavours) > 1:
+        names = " and ".join(f"{name} {version}" for name, version in sorted(flavours.items()))
+        warnings.warn(
+            f"{names} are installed at once and overwrite each other's files; keep one of them (pip uninstall all, "
+            "then install one).",
+            stacklevel=3,
+        )

@@ -1,0 +1,48 @@
+"""Where the native library is, and what its execution provider is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import resources
+from pathlib import Path
+
+from normfuse.errors import LibraryLoadError
+
+__all__ = ["EP_NAME", "LIBRARY_VARIABLE", "get_ep_name", "get_ep_names", "get_library_path"]
+
+EP_NAME = "NormFuseExecutionProvider"
+LIBRARY_VARIABLE = "NORMFUSE_LIBRARY"
+"""Environment variable: path of a library to use instead of the packaged one (a debug build, for instance)."""
+
+
+def get_library_path() -> str:
+    """Return the absolute path of the native library (execution provider and custom operators in one file).
+
+    Raises:
+        LibraryLoadError: The file is not there.
+    """
+    override = os.environ.get(LIBRARY_VARIABLE)
+    if override:
+        if not Path(override).is_file():
+            raise LibraryLoadError(f"{LIBRARY_VARIABLE} names '{override}', which is not a file.")
+        return str(Path(override).resolve())
+    name = "normfuse.dll" if sys.platform == "win32" else "libnormfuse.so"
+    # An editable install has the Python sources in the checkout and the library in site-packages.
+    library = resources.files(__package__).joinpath(name)
+    if not library.is_file():
+        raise LibraryLoadError(
+            f"{name} is missing from the installed package normfuse.ep; install normfuse again "
+            "(pip install --force-reinstall normfuse)."
+        )
+    return str(Path(str(library)).resolve())
+
+
+def get_ep_name() -> str:
+    """Return the name of the execution provider."""
+    return EP_NAME
+
+
+def get_ep_names() -> list[str]:
+    """Return the names of all execution providers of the library (one)."""
+    return [EP_NAME]

@@ -1,0 +1,98 @@
+"""The options of the execution provider: checked here, before ONNX Runtime is called, and once more in the library."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from normfuse.errors import OptionError
+
+__all__ = ["OPTIONS", "Option", "validate_options"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Option:
+    """An option of the execution provider."""
+
+    name: str
+    default: str
+    """"" = not set."""
+    expected: str
+    """What a value may be, for people."""
+    accepts: Callable[[str], bool]
+    doc: str
+
+
+def _one_of(*values: str) -> tuple[str, Callable[[str], bool]]:
+    return " or ".join(values) if len(values) < 3 else f"{', '.join(values[:-1])} or {values[-1]}", values.__contains__
+
+
+def _is_file(value: str) -> bool:
+    return Path(value).is_file()
+
+
+def _is_writable_path(value: str) -> bool:
+    path = Path(value)
+    return bool(value) and path.absolute().parent.is_dir() and not path.is_dir()
+
+
+def _is_index(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) < 10
+
+
+_LIBRARY = ("the path of an existing file", _is_file)
+
+OPTIONS: Mapping[str, Option] = {
+    option.name: option
+    for option in (
+        Option("backend", "auto", *_one_of("auto", "cpu", "directml"), "what runs the fused chains"),
+        Option(
+            "claim",
+            "profitable",
+            *_one_of("profitable", "all"),
+            "profitable: take the chains that the cost model expects to be faster here; all: every supported one",
+        ),
+        Option(
+            "claim_report",
+            "",
+            "the path of a file in an existing folder",
+            _is_writable_path,
+            "JSON lines file; one object is written for each site that was looked at at session creation",
+        ),
+        Option("directml_library", "", *_LIBRARY, "DirectML.dll to use instead of the system's"),
+        Option("d3d12_library", "", *_LIBRARY, "d3d12.dll to use instead of the system's"),
+        Option("dxcore_library", "", *_LIBRARY, "dxcore.dll to use instead of the system's"),
+        Option("device_id", "", "a number from 0 on", _is_index, "graphics adapter that DirectML uses"),
+    )
+}
+
+
+def validate_options(values: Mapping[str, object]) -> dict[str, str]:
+    """Return the options as ONNX Runtime takes them: strings, without those that have their default.
+
+    Args:
+        values: Option name -> value. None means not given.
+
+    Raises:
+        OptionError: An option is unknown, or its value is not one that it takes.
+    """
+    checked: dict[str, str] = {}
+    for name, value in values.items():
+        if value is None:
+            continue
+        option = OPTIONS.get(name)
+        if option is None:
+            close = difflib.get_close_matches(name, OPTIONS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(OPTIONS)}."
+            raise OptionError(f"normfuse has no option '{name}'; {hint}")
+        text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+        if not isinstance(text, str) or not option.accepts(text):
+            raise OptionError(f"Option {name} is '{text!s}'; it takes {option.expected}.")
+        checked[name] = text
+    if checked.get("backend") == "directml" and sys.platform != "win32" and "directml_library" not in checked:
+        raise OptionError("Option backend is 'directml', which needs Windows; use backend=auto or backend=cpu here.")
+    return {name: text for name, text in checked.items() if text != OPTIONS[name].default}

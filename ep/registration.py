@@ -1,0 +1,83 @@
+"""Registering the native library with ONNX Runtime, once a process."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from normfuse.ep.host import BY_NAME_VERSION, host_version, load_host
+from normfuse.ep.library import EP_NAME, get_library_path
+from normfuse.errors import HostVersionError, LibraryLoadError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["ensure_registered", "register"]
+
+_LOCK = threading.Lock()
+
+
+def register() -> list[onnxruntime.OrtEpDevice]:
+    """Make the execution provider known to the ONNX Runtime of this process; further calls change nothing.
+
+    Afterwards, from ONNX Runtime 1.25 on, sessions select it by name,
+    ``InferenceSession(path, providers=["NormFuseExecutionProvider", "CPUExecutionProvider"])``. Every supported
+    version takes ``SessionOptions.add_provider_for_devices(devices, {})`` and :func:`normfuse.session_options`.
+
+    Returns:
+        The execution provider's devices, as ``add_provider_for_devices`` takes them.
+
+    Raises:
+        HostVersionError: onnxruntime is missing or older than 1.24.
+        LibraryLoadError: The native library is missing or cannot be loaded.
+    """
+    devices = ensure_registered()
+    host = load_host()
+    if host_version(host) < BY_NAME_VERSION:
+        warnings.warn(
+            f"onnxruntime {host.__version__} does not know plug-in providers in providers=[...] (1.25 is the "
+            "first that does): create the session with sess_options=normfuse.session_options() instead.",
+            stacklevel=2,
+        )
+    return devices
+
+
+def ensure_registered() -> list[onnxruntime.OrtEpDevice]:
+    """:func:`register` without the remark on selection by name."""
+    host = load_host()
+    with _LOCK:
+        devices = _devices(host)
+        if not devices:
+            _register(host, get_library_path())
+            devices = _devices(host)
+        if not devices:
+            raise LibraryLoadError(
+                f"onnxruntime {host.__version__} loaded {get_library_path()} but found no device of "
+                f"{EP_NAME} on this machine."
+            )
+        return devices
+
+
+def _devices(host: Any) -> list[onnxruntime.OrtEpDevice]:
+    devices = [device for device in host.get_ep_devices() if device.ep_name == EP_NAME]
+    # The same file can be registered under two names by hand; a session takes the devices of one registration only.
+    paths = [device.ep_metadata.get("library_path") for device in devices]
+    seen: set[tuple[object, ...]] = set()
+    unique = []
+    for device, path in zip(devices, paths, strict=True):
+        key = (device.device.type, device.device.vendor_id, device.device.device_id)
+        if path == paths[0] and key not in seen:
+            seen.add(key)
+            unique.append(device)
+    return unique
+
+
+def _register(host: Any, path: str) -> None:
+    try:
+        host.register_execution_provider_library(EP_NAME, path)
+    except Exception as error:  # onnxruntime raises one class of its own for each status code
+        text = str(error)
+        if "needs onnxruntime" in text:
+            raise HostVersionError(text) from error
+        raise LibraryLoadError(f"onnxruntime could not load the native library {path}: {text}") from error

@@ -1,0 +1,76 @@
+"""Session options with the execution provider and the custom operators in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from normfuse.ep.host import load_host
+from normfuse.ep.library import EP_NAME, get_library_path
+from normfuse.ep.options import OPTIONS, validate_options
+from normfuse.ep.registration import ensure_registered
+from normfuse.errors import OptionError
+
+if TYPE_CHECKING:
+    import os
+
+    import onnxruntime
+
+__all__ = ["session_options"]
+
+_MARKER = "normfuse.session_options"
+# ONNX Runtime keeps the options given with a provider as session configuration entries with this prefix.
+_PREFIX = f"ep.{EP_NAME.lower()}."
+
+
+def session_options(
+    options: onnxruntime.SessionOptions | None = None,
+    *,
+    backend: str = "auto",
+    claim: str = "profitable",
+    claim_report: str | os.PathLike[str] | None = None,
+    **ep_options: object,
+) -> onnxruntime.SessionOptions:
+    """Return session options that use the execution provider and know the custom operators.
+
+    Works with every supported ONNX Runtime: ``InferenceSession(path, sess_options=normfuse.session_options())``.
+    Do not pass ``providers=`` as well: ONNX Runtime would then ignore what is set here.
+
+    Args:
+        options: Options to add to (changed in place and returned); None: new ones. Calling this again with the same
+            object only changes the execution provider's options. Leave ``add_provider_for_devices`` to this function.
+        backend: "auto", "cpu" or "directml": what runs the fused chains.
+        claim: "profitable": take the chains that are expected to run faster here; "all": every supported one.
+        claim_report: File to which one JSON object for each site that was looked at is written at session creation.
+        ep_options: Further options of the execution provider, see :data:`normfuse.ep.options.OPTIONS`.
+
+    Raises:
+        OptionError: An option is unknown or has a value that it does not take.
+        HostVersionError: onnxruntime is missing or older than 1.24.
+        LibraryLoadError: The native library is missing or cannot be loaded.
+    """
+    values = validate_options({"backend": backend, "claim": claim, "claim_report": claim_report, **ep_options})
+    host = load_host()
+    if options is None:
+        options = host.SessionOptions()
+    elif not isinstance(options, host.SessionOptions):
+        raise OptionError(f"options must be an onnxruntime.SessionOptions, not {type(options).__name__}.")
+    devices = ensure_registered()
+    if _has_entry(options, _MARKER):
+        for option in OPTIONS.values():
+            if option.name in values or _has_entry(options, _PREFIX + option.name):
+                options.add_session_config_entry(_PREFIX + option.name, values.get(option.name, option.default))
+    else:
+        # In this order: the other way round ONNX Runtime finds the operators' domain registered twice.
+        options.register_custom_ops_library(get_library_path())
+        options.add_provider_for_devices(devices, values)
+        options.add_session_config_entry(_MARKER, "1")
+    options.add_session_config_entry("normfuse.backend", values.get("backend", OPTIONS["backend"].default))
+    return options
+
+
+def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
+    try:
+        options.get_session_config_entry(key)
+    except Exception:  # the only way ONNX Runtime has to say that there is no such entry
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""What the commands share: printing, progress, and types of options."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from normfuse.report_files import json_text
+
+__all__ = [
+    "InputsOption",
+    "JsonOption",
+    "MaxErrorOption",
+    "SamplesOption",
+    "console",
+    "number",
+    "print_json",
+    "progress",
+    "size_text",
+    "table",
+    "warn",
+]
+
+console = Console(highlight=False, soft_wrap=False)
+_errors = Console(stderr=True, highlight=False)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print data instead of tables.")]
+InputsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--inputs", metavar="FILE.npz", help="Inputs by name, one sample a file; may be repeated."),
+]
+SamplesOption = Annotated[
+    int | None, typer.Option("--samples", min=1, help="How many inputs to make. [4, or 16 for quantised models]")
+]
+MaxErrorOption = Annotated[
+    float | None, typer.Option("--max-error", min=0.0, help="Error to allow instead of what the types explain.")
+]
+
+
+def print_json(data: Any) -> None:
+    """Print data as JSON on standard output."""
+    sys.stdout.write(json_text(data))
+
+
+def warn(message: str) -> None:
+    """Print a warning on standard error."""
+    _errors.print(f"[yellow]Warning:[/] {_plain(message)}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show what is being done, on a terminal; Python warnings become lines of their own.
+
+    Yields:
+        A function that takes (what, steps done, steps in all or 0).
+    """
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=_errors,
+        transient=True,
+        disable=not _errors.is_terminal,
+    )
+    with warnings.catch_warnings(), bar:
+        warnings.showwarning = lambda message, *_, **__: warn(str(message))
+        task = bar.add_task("reading the model", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
+
+
+def table(title: str, *columns: str, numeric: int = 0) -> Table:
+    """Return an empty table; the last ``numeric`` columns are set flush right."""
+    result = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for index, column in enumerate(columns):
+        right = index >= len(columns) - numeric
+        result.add_column(column, justify="right" if right else "left", overflow="fold")
+    return result
+
+
+def number(value: float | None) -> str:
+    """Return a measured number with three significant digits."""
+    return "" if value is None else f"{value:.3g}"
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as people read it, in powers of 1000."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", "\\[")

@@ -1,0 +1,86 @@
+"""``normfuse inspect``: every site of a model, and what would become of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normfuse.cli.console import JsonOption, console, print_json, progress, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from normfuse.graph_rewrites.sites import Site
+
+__all__ = ["inspect_command", "print_left", "print_site_counts"]
+
+RequantizationOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-requantization-removal",
+        help="Also fuse where that removes a quantisation inside a chain (changes results by up to one step).",
+    ),
+]
+
+
+def inspect_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX model.")],
+    allow_requantization_removal: RequantizationOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List every normalisation, activation and quantisation site, what it would become, or why it is left.
+
+    Nothing is written.
+
+    Example: [bold]normfuse inspect model.onnx --json > sites.json[/]
+    """
+    from normfuse.optimization import inspect
+
+    with progress() as tell:
+        tell("looking for sites", 0, 0)
+        sites = inspect(model, allow_requantization_removal=allow_requantization_removal)
+    if as_json:
+        print_json({"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]})
+        return
+    rows = table(f"Sites of {model.name}", "site", "graph", "chain", "becomes", "otherwise, why not")
+    for site in sites:
+        becomes = "" if site.fused_into is None else site.fused_into
+        rows.add_row(site.name, site.graph, site.description, becomes, _reason(site))
+    console.print(rows)
+    print_site_counts(sites)
+
+
+def print_site_counts(sites: Sequence[Site]) -> None:
+    """Print how many sites of each kind were found and fused."""
+    rows = table("Sites by kind", "kind", "found", "fused", numeric=2)
+    for kind in sorted({site.kind for site in sites}):
+        of_kind = [site for site in sites if site.kind == kind]
+        rows.add_row(kind, str(len(of_kind)), str(sum(site.fused_into is not None for site in of_kind)))
+    fused = sum(site.fused_into is not None for site in sites)
+    rows.add_section()
+    rows.add_row("all", str(len(sites)), str(fused))
+    console.print(rows)
+
+
+def print_left(sites: Sequence[Site]) -> None:
+    """Print why sites were left, the same reason once."""
+    left: dict[tuple[str, str | None], list[Site]] = {}
+    for site in sites:
+        if site.fused_into is None:
+            left.setdefault((site.kind, site.reason), []).append(site)
+    if not left:
+        return
+    rows = table("Left as they are", "kind", "sites", "why, and what to do", "for instance")
+    for (kind, _), group in left.items():
+        rows.add_row(kind, str(len(group)), _reason(group[0]), group[0].name)
+    console.print(rows)
+
+
+def _reason(site: Site) -> str:
+    if not site.message:
+        return ""
+    message = site.message[0].upper() + site.message[1:]
+    return f"{message.rstrip('.')}. {site.advice}".strip()

@@ -1,0 +1,143 @@
+"""``normfuse optimize``: rewrite, verify, report, write."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from normfuse.cli.console import (
+    InputsOption,
+    JsonOption,
+    MaxErrorOption,
+    SamplesOption,
+    console,
+    print_json,
+    progress,
+    size_text,
+    table,
+    warn,
+)
+from normfuse.cli.inspect import RequantizationOption, print_left, print_site_counts
+from normfuse.cli.verify import print_verification
+from normfuse.errors import OptionError, VerificationError
+
+if TYPE_CHECKING:
+    from normfuse.optimization import OptimizationReport
+
+__all__ = ["optimize_command", "print_operator_counts"]
+
+
+class _Target(StrEnum):
+    PORTABLE = "portable"
+    CUSTOM_OP = "custom-op"
+    STANDARD = "standard"
+
+
+def optimize_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model to optimise; it is not changed.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")],
+    target: Annotated[
+        _Target,
+        typer.Option(
+            help="portable: runs everywhere, and fast where normfuse is; custom-op: needs normfuse's library; "
+            "standard: ONNX operators only."
+        ),
+    ] = _Target.PORTABLE,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Write without comparing with the original.")] = False,
+    inputs: InputsOption = None,
+    samples: SamplesOption = None,
+    max_error: MaxErrorOption = None,
+    require_fused: Annotated[
+        str | None,
+        typer.Option(metavar="N|all", help="Fail, and write nothing, unless so many sites are fused."),
+    ] = None,
+    allow_requantization_removal: RequantizationOption = False,
+    report: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Also write the report to a file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fuse the normalisation chains of a model, verify the result, and write it.
+
+    The result is compared with the original on inputs made from the model's own signature, or on yours, and is not
+    written if it differs.
+
+    Examples:
+    [bold]normfuse optimize model.onnx -o model.fused.onnx[/]
+
+    [bold]normfuse optimize model.onnx -o model.fused.onnx --inputs real.npz --report report.json[/]
+
+    [bold]normfuse optimize model.onnx -o model.fused.onnx --require-fused all --max-error 1e-3[/]
+    """
+    from normfuse.model_files import check_target
+    from normfuse.optimization import optimize
+    from normfuse.report_files import check_report_path, write_report
+
+    check_target(output, never_path=model)
+    if report is not None:
+        check_report_path(report)
+    with progress() as tell:
+        try:
+            result = optimize(
+                model,
+                target=target.value,
+                verify=not no_verify,
+                inputs=list(inputs) if inputs else None,
+                samples=samples,
+                max_error=max_error,
+                require_fused=_required(require_fused),
+                allow_requantization_removal=allow_requantization_removal,
+                progress=tell,
+            )
+        except VerificationError as error:
+            if report is not None and error.optimization is not None:
+                write_report(error.optimization.to_dict(), report)
+            raise
+        tell("writing", 0, 0)
+        written = result.save(output)
+    data = result.report.to_dict() | {"output": str(output), "bytes_written": written}
+    if report is not None:
+        write_report(data, report)
+    if as_json:
+        print_json(data)
+    else:
+        _print(result.report, output, written)
+
+
+def print_operator_counts(report: OptimizationReport) -> None:
+    """Print the operators whose number changed, and the sum of all."""
+    rows = table("Operators", "operator", "before", "after", numeric=2)
+    before, after = report.operators_before, report.operators_after
+    for name in sorted({*before, *after}, key=lambda name: (-before.get(name, 0), name)):
+        if before.get(name, 0) != after.get(name, 0):
+            rows.add_row(name, str(before.get(name, 0)), str(after.get(name, 0)))
+    rows.add_section()
+    rows.add_row("all operators", str(sum(before.values())), str(sum(after.values())))
+    console.print(rows)
+
+
+def _print(report: OptimizationReport, output: Path, written: int) -> None:
+    for warning in report.warnings:
+        warn(warning)
+    print_operator_counts(report)
+    print_site_counts(report.sites)
+    print_left(report.sites)
+    if report.verification is not None:
+        print_verification(report.verification)
+    else:
+        warn("The result was not compared with the original (--no-verify).")
+    console.print(
+        f"Wrote {output}: {len(report.fused)} of {len(report.sites)} sites fused in {report.rewrite_seconds:.2f} s, "
+        f"{size_text(report.bytes_before)} before, {size_text(written)} after.",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _required(text: str | None) -> int | Literal["all"] | None:
+    if text is None or text == "all":
+        return text  # type: ignore[return-value]
+    if not text.isdigit():
+        raise OptionError(f"--require-fused is '{text}'; it takes a number from 0 on, or all.")
+    return int(text)

@@ -1,0 +1,79 @@
+"""``normfuse verify``: two versions of a model on the same inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normfuse.cli.console import (
+    InputsOption,
+    JsonOption,
+    MaxErrorOption,
+    SamplesOption,
+    console,
+    number,
+    print_json,
+    progress,
+    table,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from normfuse.verification import VerificationReport
+
+__all__ = ["print_verification", "verify_command"]
+
+
+def verify_command(
+    original: Annotated[Path, typer.Argument(metavar="A", help="The original model.")],
+    optimized: Annotated[Path, typer.Argument(metavar="B", help="The model to compare with it.")],
+    inputs: InputsOption = None,
+    samples: SamplesOption = None,
+    max_error: MaxErrorOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two versions of a model on the same inputs.
+
+    A runs on ONNX Runtime with every graph optimisation off; B runs with normfuse, and without it where it can.
+    Inputs are made from A's signature: token ids within their table, masks of 0 and 1, several sizes for symbolic
+    dimensions.
+
+    Example: [bold]normfuse verify model.onnx model.fused.onnx --inputs real.npz[/]
+    """
+    from normfuse.verification import verify
+
+    with progress() as tell:
+        tell("comparing", 0, 0)
+        report = verify(
+            original, optimized, inputs=list(inputs) if inputs else None, samples=samples, max_error=max_error
+        )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print_verification(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def print_verification(report: VerificationReport) -> None:
+    """Print a verification as a table and a sentence."""
+    rows = table(
+        "Verification", "run", "output", "type", "absolute", "relative", "ULP", "error", "allowed", "top-1", numeric=6
+    )
+    for run in report.runs:
+        for output in run.outputs:
+            rows.add_row(
+                run.name,
+                output.name,
+                output.dtype,
+                *(number(value) for value in (output.max_abs, output.max_rel, output.max_ulp)),
+                number(output.error) if output.passed else f"[red]{number(output.error)}[/]",
+                number(output.tolerance),
+                "" if output.top1 is None else f"{output.top1:.0%}",
+            )
+    console.print(rows)
+    for warning in report.warnings:
+        warn(warning)
+    console.print(report.message, style="green" if report.passed else "red", markup=False)

@@ -1,0 +1,58 @@
+"""The exceptions of normfuse. Each message is one sentence that names what is wrong and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from normfuse.optimization import OptimizationReport
+    from normfuse.verification import VerificationReport
+
+__all__ = [
+    "HostVersionError",
+    "InvalidModelError",
+    "LibraryLoadError",
+    "NormfuseError",
+    "OptionError",
+    "VerificationError",
+]
+
+
+class NormfuseError(Exception):
+    """Base class of every exception that normfuse raises on purpose."""
+
+
+class InvalidModelError(NormfuseError, ValueError):
+    """A model cannot be read, or breaks a rule of the ONNX format."""
+
+
+class OptionError(NormfuseError, ValueError):
+    """An argument or option is unknown, has a value outside its range, or contradicts another one."""
+
+
+class HostVersionError(NormfuseError, RuntimeError):
+    """ONNX Runtime is missing, or too old to load the execution provider."""
+
+
+class LibraryLoadError(NormfuseError, RuntimeError):
+    """The native library is missing or cannot be loaded."""
+
+
+class VerificationError(NormfuseError):
+    """The optimised model does not do what was required of it, or that could not be found out.
+
+    Attributes:
+        report: The comparison that failed; None if there was nothing to compare (no input could be made that the
+            original model accepts).
+        optimization: Everything else about the optimisation that was verified; None outside :func:`optimize`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        report: VerificationReport | None = None,
+        optimization: OptimizationReport | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.report = report
+        self.optimization = optimization

@@ -1,0 +1,279 @@
+"""Models in every form that users have them: read, copied, written."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from normfuse.errors import InvalidModelError, OptionError
+from normfuse.model_checks import check_external_data, check_structure
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "PROTOBUF_LIMIT",
+    "Kind",
+    "ModelLike",
+    "Source",
+    "as_kind",
+    "bytes_inside",
+    "check_target",
+    "external_tensors",
+    "load_model",
+    "runnable",
+    "save_model",
+    "tensors",
+]
+
+ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.onnx.ONNXProgram"
+Kind = Literal["path", "bytes", "proto", "ir", "program"]
+
+PROTOBUF_LIMIT = 2**31 - 1
+"""Most bytes that one protobuf message can be written with."""
+# Weights of at least this many bytes go into the external file of a model that has one.
+_EXTERNAL_THRESHOLD = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A model as a user gave it."""
+
+    model: ir.Model
+    """Shares its weights with what was given; must not be changed (clone it)."""
+    kind: Kind
+    given: Any
+    name: str
+    """What the model is called in messages."""
+    path: Path | None = None
+
+
+def load_model(model: ModelLike) -> Source:
+    """Read a model of any kind.
+
+    Args:
+        model: A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model, or what
+            ``torch.onnx.export(..., dynamo=True)`` returns. External data is mapped, not read.
+
+    Raises:
+        InvalidModelError: It cannot be read, or breaks a rule of the ONNX format.
+    """
+    if isinstance(model, ir.Model):
+        source = Source(model, "ir", model, "the model")
+    elif isinstance(model, onnx.ModelProto):
+        source = Source(_from_proto(model, "the model"), "proto", model, "the model")
+    elif isinstance(model, (bytes, bytearray, memoryview)):
+        data = bytes(model)
+        source = Source(_from_proto(_parse(data, "the model"), "the model"), "bytes", data, "the model")
+    elif isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        name = str(path)
+        source = Source(_from_proto(_parse(_read(path), name), name, path.parent), "path", model, name, path)
+    elif isinstance(getattr(model, "model", None), ir.Model):
+        source = Source(model.model, "program", model, "the exported program")
+    else:
+        raise InvalidModelError(
+            f"A model is given as a path, bytes, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram, not as "
+            f"{type(model).__module__}.{type(model).__qualname__}."
+        )
+    check_external_data(external_tensors(source.model), source.name)
+    return source
+
+
+def as_kind(model: ir.Model, source: Source) -> Any:
+    """Return an optimised model as the kind that its source had; a path or bytes become a ModelProto or bytes.
+
+    Raises:
+        OptionError: It has more than 2 GB of weights in memory, which the kind cannot hold.
+    """
+    if source.kind == "ir":
+        return model
+    if source.kind == "program":
+        program = copy.copy(source.given)
+        program.model = model
+        return program
+    if bytes_inside(model) > PROTOBUF_LIMIT:
+        raise OptionError(
+            "The model has more than 2 GB of weights in memory, more than a ModelProto can be written with; call "
+            "save(path) instead."
+        )
+    proto = ir.to_proto(model)
+    return proto.SerializeToString() if source.kind == "bytes" else proto
+
+
+def save_model(model: ir.Model, path: str | os.PathLike[str], *, never: Source | None = None) -> int:
+    """Write a model under a temporary name, then rename; on failure nothing is left behind.
+
+    A model with external data, or with more than 2 GB of weights, gets one file ``<name>.data`` beside it.
+
+    Args:
+        model: The model.
+        path: The file to write.
+        never: The source whose files must not be overwritten.
+
+    Returns:
+        The number of bytes written, external data included.
+
+    Raises:
+        OptionError: The file cannot be written there.
+    """
+    target = Path(path)
+    check_target(target, never)
+    external = any(True for _ in external_tensors(model)) or bytes_inside(model) > PROTOBUF_LIMIT
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+            written = Path(folder) / target.name
+            data = _free_data_name(target, model) if external else None
+            ir.save(model, written, format="protobuf", external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD)
+            size = sum(file.stat().st_size for file in Path(folder).iterdir())
+            # The weights go first: whoever finds the model also finds them.
+            if data is not None and (Path(folder) / data).exists():
+                (Path(folder) / data).replace(target.parent / data)
+            written.replace(target)
+    except OSError as error:
+        raise OptionError(f"Cannot write {target}: {error.strerror or error}.") from error
+    return size
+
+
+def check_target(target: Path, source: Source | None = None, *, never_path: Path | None = None) -> None:
+    """Raise OptionError if a model cannot be written to ``target``, without writing anything there.
+
+    Args:
+        target: The file to write.
+        source: A model none of whose files is to be overwritten.
+        never_path: Another file that is not to be overwritten (a model that is not read yet).
+    """
+    if target.is_dir():
+        raise OptionError(f"Cannot write {target}: it is a folder; name a file in it.")
+    if not target.absolute().parent.is_dir():
+        raise OptionError(f"Cannot write {target}: the folder {target.absolute().parent} does not exist.")
+    never_path = never_path or (source.path if source is not None else None)
+    if never_path is not None and _same_file(never_path, target):
+        raise OptionError(f"{target} is the input itself; give the output another name.")
+    if source is not None and any(_same_file(Path(t.path), target) for t in external_tensors(source.model)):
+        raise OptionError(f"{target} holds the weights of the input; give the output another name.")
+    writable = os.access(target, os.W_OK) if target.exists() else os.access(target.absolute().parent, os.W_OK)
+    if not writable:
+        raise OptionError(f"Cannot write {target}: permission denied.")
+
+
+def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Yield every tensor of a model: initialisers and attributes, of all graphs and functions."""
+    for graph in (*model.graphs(), *model.functions.values()):
+        if isinstance(graph, ir.Graph):
+            yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.is_ref() or attribute.value is None:
+                    continue
+                if attribute.type == ir.AttributeType.TENSOR:
+                    yield attribute.value
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    yield from attribute.value
+
+
+def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    """Yield the tensors of a model that lie in files of their own."""
+    return (tensor for tensor in tensors(model) if isinstance(tensor, ir.ExternalTensor))
+
+
+@contextlib.contextmanager
+def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
+    """Give a model in the form that onnxruntime.InferenceSession takes, for as long as the context lasts.
+
+    Yields:
+        The bytes of the model and the folder of its external data (None: it has none); or the path of a temporary
+        file and None where one message cannot hold the model or its external data lies in several folders.
+    """
+    folders = {str(tensor.base_dir or ".") for tensor in external_tensors(model)}
+    if len(folders) <= 1 and bytes_inside(model) < PROTOBUF_LIMIT:
+        folder = next(iter(folders), None)
+        yield ir.to_proto(model).SerializeToString(), None if folder is None else str(Path(folder).resolve())
+        return
+    spill = tempfile.mkdtemp(prefix="normfuse.")
+    try:
+        path = Path(spill) / "model.onnx"
+        ir.save(model, path, external_data="model.onnx.data", size_threshold_bytes=_EXTERNAL_THRESHOLD)
+        yield str(path), None
+    finally:
+        shutil.rmtree(spill, ignore_errors=True)
+
+
+def _read(path: Path) -> bytes:
+    if path.is_dir():
+        raise InvalidModelError(f"{path} is a folder; name the model file in it.")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InvalidModelError(f"{path} does not exist.") from None
+    except OSError as error:
+        raise InvalidModelError(f"Cannot read {path}: {error.strerror or error}.") from error
+    if not data:
+        raise InvalidModelError(f"{path} is empty.")
+    if data.startswith(b"version https://git-lfs"):
+        raise InvalidModelError(f"{path} is a Git LFS pointer, not the model itself; run git lfs pull.")
+    if data[4:8] == b"ORTM":
+        raise InvalidModelError(f"{path} is in ONNX Runtime's own format; give the .onnx file it was made from.")
+    return data
+
+
+def _parse(data: bytes, name: str) -> onnx.ModelProto:
+    # Every writer puts the field ir_version (key 8) first.
+    looks_like_onnx = data[:1] == b"\x08"
+    try:
+        model: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except DecodeError:
+        if looks_like_onnx:
+            raise InvalidModelError(f"{name} is cut off or damaged: it starts like an ONNX model.") from None
+        raise InvalidModelError(f"{name} is not an ONNX model.") from None
+    if looks_like_onnx and model.ir_version and not model.HasField("graph"):
+        raise InvalidModelError(f"{name} is cut off: it starts like an ONNX model and holds no graph.")
+    return model
+
+
+def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -> ir.Model:
+    check_structure(proto, name)
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:  # onnx_ir raises what its constructors raise
+        raise InvalidModelError(f"{name} cannot be read: {_first_line(error)}") from error
+    for tensor in external_tensors(model):
+        tensor.base_dir = str(folder if folder is not None else ".")
+    return model
+
+
+def _first_line(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def bytes_inside(model: ir.Model) -> int:
+    """Return the size of the weights that are not in files of their own."""
+    return sum(tensor.nbytes for tensor in tensors(model) if not isinstance(tensor, ir.ExternalTensor))
+
+
+def _same_file(first: Path, second: Path) -> bool:
+    try:
+        return first.samefile(second)
+    except OSError:
+        return first.absolute() == second.absolute()
+
+
+def _free_data_name(target: Path, model: ir.Model) -> str:
+    used = [Path(tensor.path) for tensor in external_tensors(model)]
+    name = f"{target.name}.data"
+    while any(_same_file(path, target.parent / name) for path in used):
+        name = f"{Path(name).stem}.normfuse.data"
+    return name

@@ -1,0 +1,274 @@
+"""Rewriting a model, verifying the result and saying what was done."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse._version import __version__
+from normfuse.errors import OptionError, VerificationError
+from normfuse.model_files import (
+    PROTOBUF_LIMIT,
+    ModelLike,
+    Source,
+    as_kind,
+    bytes_inside,
+    external_tensors,
+    load_model,
+    save_model,
+    tensors,
+)
+from normfuse.verification import Inputs, VerificationReport, verify_models
+
+if TYPE_CHECKING:
+    from normfuse.graph_rewrites.sites import Site
+
+__all__ = ["OptimizationReport", "OptimizationResult", "Target", "inspect", "optimize"]
+
+Target = Literal["portable", "custom-op", "standard"]
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all; 0 if not known)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizationReport:
+    """What :func:`optimize` did and what it left."""
+
+    model: str
+    target: Target
+    sites: tuple[Site, ...]
+    rules: Mapping[str, int]
+    """Rewrite rule -> how often it was applied."""
+    operators_before: Mapping[str, int]
+    operators_after: Mapping[str, int]
+    """Operator ("domain::" in front of other domains than ONNX's) -> nodes, subgraphs included, function bodies not."""
+    bytes_before: int
+    bytes_after: int
+    """Size of the graph and its weights."""
+    rewrite_seconds: float
+    verification: VerificationReport | None
+    warnings: tuple[str, ...]
+
+    @property
+    def fused(self) -> tuple[Site, ...]:
+        """The sites that were fused."""
+        return tuple(site for site in self.sites if site.fused_into is not None)
+
+    @property
+    def left(self) -> tuple[Site, ...]:
+        """The sites that were left as they are, each with its reason."""
+        return tuple(site for site in self.sites if site.fused_into is None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as data for JSON; ``schemas/report.schema.json`` in the package describes it."""
+        return {
+            "schema_version": 1,
+            "normfuse_version": __version__,
+            "model": self.model,
+            "target": self.target,
+            "sites": [dataclasses.asdict(site) for site in self.sites],
+            "rules": dict(self.rules),
+            "operators_before": dict(self.operators_before),
+            "operators_after": dict(self.operators_after),
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "rewrite_seconds": self.rewrite_seconds,
+            "verification": None if self.verification is None else self.verification.to_dict(),
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizationResult:
+    """An optimised model, with the report on it."""
+
+    report: OptimizationReport
+    _model: ir.Model
+    _source: Source
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The optimised model, of the kind that was given (a path gives a ModelProto).
+
+        External data stays where it is: a ModelProto made from a path refers to the files beside that path.
+        """
+        return as_kind(self._model, self._source)
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write the optimised model, under a temporary name first, so that nothing half-written is left behind.
+
+        A model with external data gets one file ``<name>.data`` beside it.
+
+        Args:
+            path: The file to write; not the original's.
+
+        Returns:
+            The number of bytes written, external data included.
+
+        Raises:
+            OptionError: The file cannot be written there.
+        """
+        return save_model(self._model, path, never=self._source)
+
+
+def optimize(
+    model: ModelLike,
+    *,
+    target: Target = "portable",
+    verify: bool = True,
+    inputs: Inputs | None = None,
+    samples: int | None = None,
+    max_error: float | None = None,
+    allow_requantization_removal: bool = False,
+    require_fused: int | Literal["all"] | None = None,
+    progress: Progress | None = None,
+) -> OptimizationResult:
+    """Fuse the normalisation chains of a model, and verify that it still computes the same.
+
+    Args:
+        model: A path, bytes, onnx.ModelProto, onnx_ir.Model, or the torch.onnx.ONNXProgram that
+            ``torch.onnx.export(..., dynamo=True)`` returns. It is never changed.
+        target: "portable": calls of functions that the model brings along, which run everywhere, and fast where
+            normfuse is; "custom-op": plain operators of normfuse, for hosts that only use
+            ``register_custom_ops_library``; "standard": canonical ONNX operators only.
+        verify: Compare the result with the original (see :func:`normfuse.verify`).
+        inputs: Inputs for the verification: one or more ``.npz`` files or mappings of input name to array; None: made
+            from the model's signature.
+        samples: How many inputs to make; None: 4, or 16 for quantised models.
+        max_error: The error to allow instead of what the model's types explain.
+        allow_requantization_removal: Also fuse where that removes a quantisation inside a chain, which changes results
+            by up to one quantisation step.
+        require_fused: Fail unless at least so many sites are fused; "all": every one that was found.
+        progress: Called with (what is being done, steps done, steps in all).
+
+    Returns:
+        The optimised model and the report.
+
+    Raises:
+        InvalidModelError: The model cannot be read or loaded.
+        OptionError: An argument has a value that it cannot have.
+        VerificationError: The result differs from the original, too few sites were fused, or verification is
+            impossible.
+    """
+    if target not in ("portable", "custom-op", "standard"):
+        raise OptionError(f"target is '{target}'; it must be portable, custom-op or standard.")
+    if not (require_fused in (None, "all") or (isinstance(require_fused, int) and require_fused >= 0)):
+        raise OptionError(f"require_fused is '{require_fused}'; it must be a number from 0 on, or 'all'.")
+    source = load_model(model)
+    optimized, sites, rules, seconds = _rewrite(source, target, allow_requantization_removal, progress)
+    report = OptimizationReport(
+        model=source.name,
+        target=target,
+        sites=sites,
+        rules=rules,
+        operators_before=operator_counts(source.model),
+        operators_after=operator_counts(optimized),
+        bytes_before=_size(source.model),
+        bytes_after=_size(optimized),
+        rewrite_seconds=seconds,
+        verification=None,
+        warnings=tuple(_weight_warnings(source.model)),
+    )
+    _require_fused(report, require_fused)
+    if verify:
+        verification = verify_models(
+            source.model,
+            optimized,
+            inputs=inputs,
+            samples=samples,
+            max_error=max_error,
+            names=(source.name, "the optimised model"),
+            sites=report.fused,
+            progress=None if progress is None else lambda what: progress(what, 0, 0),
+        )
+        report = dataclasses.replace(report, verification=verification)
+        if not verification.passed:
+            raise VerificationError(f"{source.name}: {verification.message}", verification, report)
+    return OptimizationResult(report, optimized, source)
+
+
+def inspect(model: ModelLike, *, allow_requantization_removal: bool = False) -> list[Site]:
+    """Return every normalisation, activation, and quantisation site of a model, and what would become of it.
+
+    Args:
+        model: Any form of model that :func:`optimize` takes; it is not changed.
+        allow_requantization_removal: As for :func:`optimize`.
+
+    Raises:
+        InvalidModelError: The model cannot be read.
+    """
+    return list(_rewrite(load_model(model), "portable", allow_requantization_removal, None)[1])
+
+
+def operator_counts(model: ir.Model) -> dict[str, int]:
+    """Return operator -> number of nodes, most frequent first; subgraphs count, function bodies do not."""
+    counts = Counter(
+        f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+    )
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _rewrite(
+    source: Source, target: Target, allow_requantization_removal: bool, progress: Progress | None
+) -> tuple[ir.Model, tuple[Site, ...], dict[str, int], float]:
+    from normfuse.graph_rewrites import rewrite
+
+    start = time.perf_counter()
+    optimized = source.model.clone()
+    result = rewrite(
+        optimized,
+        target=target,
+        allow_requantization_removal=allow_requantization_removal,
+        progress=None if progress is None else lambda done, total: progress("rewriting", done, total),
+    )
+    return optimized, tuple(result.sites), dict(result.counts), time.perf_counter() - start
+
+
+def _require_fused(report: OptimizationReport, require_fused: int | Literal["all"] | None) -> None:
+    fused, found = len(report.fused), len(report.sites)
+    if require_fused == "all" and fused < found:
+        left = report.left[0]
+        raise VerificationError(
+            f"{report.model}: {fused} of {found} sites are fused, and all were required; '{left.name}' is left "
+            f"because {left.message}.",
+            optimization=report,
+        )
+    if isinstance(require_fused, int) and fused < require_fused:
+        raise VerificationError(
+            f"{report.model}: {fused} sites are fused, and {require_fused} were required.", optimization=report
+        )
+
+
+def _size(model: ir.Model) -> int:
+    """Bytes that the model takes on disk, external data included."""
+    outside = sum(tensor.nbytes for tensor in external_tensors(model))
+    inside = bytes_inside(model)
+    return outside + (inside if inside > PROTOBUF_LIMIT else ir.to_proto(model).ByteSize())
+
+
+def _weight_warnings(model: ir.Model) -> list[str]:
+    bad = []
+    for tensor in tensors(model):
+        if tensor.dtype.is_floating_point() and tensor.dtype.bitwidth >= 16 and tensor.size > 1:
+            values = tensor.numpy()
+            finite = np.isfinite(values)
+            if not finite.all() and not _is_mask(values, finite):
+                bad.append(tensor.name or "(without a name)")
+    if not bad:
+        return []
+    names = ", ".join(f"'{name}'" for name in bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
+    return [f"NaN or infinity in {names}: if that is not meant, the file may be damaged."]
+
+
+def _is_mask(values: np.ndarray, finite: np.ndarray) -> bool:
+    """Attention masks hold 0 and minus infinity on purpose."""
+    return bool((values[finite] == 0).all() and (values[~finite] == -np.inf).all())

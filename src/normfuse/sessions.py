@@ -1,0 +1,124 @@
+"""Ordinary ONNX Runtime sessions, with and without the execution provider."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+import onnx_ir as ir
+
+from normfuse.ep.host import import_host, load_host
+from normfuse.ep.library import EP_NAME
+from normfuse.ep.session import session_options
+from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
+from normfuse.model_files import ModelLike, load_model, runnable
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["InferenceSession", "Level", "open_session"]
+
+Level = Literal["disable", "basic", "all"]
+_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+
+
+def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession stood
+    model: ModelLike,
+    sess_options: onnxruntime.SessionOptions | None = None,
+    *,
+    backend: str = "auto",
+    claim: str = "profitable",
+    claim_report: str | os.PathLike[str] | None = None,
+    allow_requantization_removal: bool = False,
+    **ep_options: object,
+) -> onnxruntime.InferenceSession:
+    """Rewrite a model in memory and return an ordinary onnxruntime.InferenceSession that runs it with normfuse.
+
+    Nothing is verified and nothing is written: :func:`normfuse.optimize` does both, once, ahead of time.
+
+    Args:
+        model: A path, bytes, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram; it is not changed.
+        sess_options: Session options to use; they are given the execution provider, as by
+            :func:`normfuse.session_options`.
+        backend: See :func:`normfuse.session_options`, as ``claim``, ``claim_report`` and ``ep_options``.
+        claim: See there.
+        claim_report: See there.
+        allow_requantization_removal: Also fuse where that removes a quantisation inside a chain.
+        ep_options: See there.
+
+    Raises:
+        InvalidModelError: The model cannot be read, or ONNX Runtime cannot load it.
+        OptionError: An option is unknown or has a value that it does not take.
+        HostVersionError: onnxruntime is missing or older than 1.24.
+        LibraryLoadError: The native library cannot be loaded.
+    """
+    from normfuse.graph_rewrites import rewrite
+
+    source = load_model(model)
+    options = session_options(sess_options, backend=backend, claim=claim, claim_report=claim_report, **ep_options)
+    rewritten = source.model.clone()
+    rewrite(rewritten, allow_requantization_removal=allow_requantization_removal)
+    return _create(rewritten, options, source.name, providers=None)
+
+
+def open_session(
+    model: ir.Model,
+    name: str,
+    *,
+    ep_options: dict[str, Any] | None = None,
+    level: Level = "all",
+    threads: int = 0,
+) -> onnxruntime.InferenceSession:
+    """Return a session for measuring and comparing: quiet, and with the execution provider only if options are given.
+
+    Args:
+        model: The model.
+        name: What it is called in messages.
+        ep_options: Options of the execution provider, {} for its defaults; None: ONNX Runtime's CPU provider alone.
+        level: ONNX Runtime's own graph optimisations.
+        threads: Threads inside an operator; 0: ONNX Runtime's default.
+
+    Raises:
+        InvalidModelError: ONNX Runtime cannot load the model.
+        NormfuseError: Whatever :func:`normfuse.session_options` raises.
+    """
+    host = import_host() if ep_options is None else load_host()
+    options = host.SessionOptions()
+    levels = host.GraphOptimizationLevel
+    options.graph_optimization_level = {
+        "disable": levels.ORT_DISABLE_ALL,
+        "basic": levels.ORT_ENABLE_BASIC,
+        "all": levels.ORT_ENABLE_ALL,
+    }[level]
+    options.log_severity_level = 4
+    if threads:
+        options.intra_op_num_threads = threads
+    if ep_options is not None:
+        session_options(options, **ep_options)
+        return _create(model, options, name, providers=None)
+    return _create(model, options, name, providers=["CPUExecutionProvider"])
+
+
+def _create(
+    model: ir.Model, options: onnxruntime.SessionOptions, name: str, providers: list[str] | None
+) -> onnxruntime.InferenceSession:
+    host = import_host()
+    with runnable(model) as (data, folder):
+        if folder is not None:
+            options.add_session_config_entry(_FOLDER_KEY, folder)
+        try:
+            session = host.InferenceSession(data, sess_options=options, providers=providers, enable_fallback=0)
+        except Exception as error:  # onnxruntime raises one class of its own for each status code
+            raise _translated(error, name) from error
+    if providers is None and EP_NAME not in session.get_providers():
+        raise LibraryLoadError(f"onnxruntime created a session for {name} without {EP_NAME}.")
+    return session
+
+
+def _translated(error: Exception, name: str) -> Exception:
+    text = str(error).strip()
+    if "normfuse option" in text:
+        return OptionError(text)
+    return InvalidModelError(
+        f"onnxruntime cannot load {name}: {text.splitlines()[0] if text else type(error).__name__}"
+    )

@@ -1,0 +1,10 @@
+"""Does an optimised model compute what the original computes?"""
+
+from __future__ import annotations
+
+from normfuse.verification.comparison import OutputComparison
+from normfuse.verification.inputs import Inputs, Sample
+from normfuse.verification.report import ComparedRun, VerificationReport
+from normfuse.verification.runs import verify, verify_models
+
+__all__ = ["ComparedRun", "Inputs", "OutputComparison", "Sample", "VerificationReport", "verify", "verify_models"]

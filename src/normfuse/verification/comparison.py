@@ -1,0 +1,192 @@
+"""How far one result lies from another, and how far it may.
+
+The *error* of a floating-point output is the largest ``|b - a| / max(|a|, rms(a))``; ``a`` is the reference, ``b``
+the result under test and ``rms(a)`` the root mean square of the whole reference tensor: relative for elements of usual
+size, and not blown up by those that happen to lie near zero. A NaN equals a NaN, an infinity the same infinity.
+
+Quantised models jump by whole steps at the slightest difference in rounding; ONNX Runtime's own optimisation levels
+differ by as much. Their error is ``max |b - a| / min(1, max |a|)``, and it may be three times the error between
+ONNX Runtime's levels on the same inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.model_files import tensors
+
+__all__ = ["Difference", "OutputComparison", "flatten", "is_quantized", "lowest_precision", "type_tolerance"]
+
+# Some 16 to 1,000 units in the last place: the rounding of a whole model, not of one operator, adds up.
+_TOLERANCES = {
+    ir.DataType.BFLOAT16: 8e-2,
+    ir.DataType.FLOAT16: 2e-2,
+    ir.DataType.FLOAT: 1e-4,
+    ir.DataType.DOUBLE: 1e-9,
+}
+QUANTIZED_TOLERANCE = 1e-3
+NOISE_FACTOR = 3.0
+_QUANTIZING = {
+    *("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"),
+    *("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttention", "QGemm"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputComparison:
+    """One output of a model, over all samples."""
+
+    name: str
+    dtype: str
+    max_abs: float
+    """Largest absolute difference."""
+    max_rel: float
+    """Largest difference relative to the reference's own element."""
+    max_ulp: float | None
+    """Largest difference in units in the last place of the output's type; None for other than floating point."""
+    error: float
+    """The number that is compared with ``tolerance``, see the module's description."""
+    tolerance: float
+    top1: float | None
+    """Share of rows whose largest element is at the same place, for outputs [N, C]; None for other shapes."""
+    passed: bool
+    note: str = ""
+
+
+@dataclasses.dataclass
+class Difference:
+    """Collects how far one output is from its reference, sample by sample."""
+
+    name: str
+    quantized: bool
+    dtype: str = ""
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: float | None = None
+    error: float = 0.0
+    note: str = ""
+    rows: int = 0
+    rows_agreeing: int = 0
+    margin_lost: float = 0.0
+    """Largest lead, relative as ``error``, that the reference's top element had in a row that disagrees."""
+
+    def add(self, reference: Any, result: Any) -> None:
+        """Take in one sample."""
+        expected, got = np.asarray(reference), np.asarray(result)
+        self.dtype = str(expected.dtype)
+        if expected.shape != got.shape or expected.dtype != got.dtype:
+            self._fail(f"is {got.dtype}{list(got.shape)} instead of {expected.dtype}{list(expected.shape)}")
+        elif expected.dtype.kind in "OSU":
+            if not np.array_equal(expected, got):
+                self._fail("holds other texts")
+        elif expected.size:
+            self._add_numbers(expected, got)
+
+    def compared(self, tolerance: float) -> OutputComparison:
+        """Return the result for a tolerance."""
+        passed = self.error <= tolerance and self.margin_lost <= tolerance
+        return OutputComparison(
+            name=self.name,
+            dtype=self.dtype,
+            max_abs=self.max_abs,
+            max_rel=self.max_rel,
+            max_ulp=self.max_ulp,
+            error=self.error,
+            tolerance=tolerance,
+            top1=self.rows_agreeing / self.rows if self.rows else None,
+            passed=passed,
+            note=self.note,
+        )
+
+    def _fail(self, note: str) -> None:
+        self.error = self.max_abs = self.max_rel = np.inf
+        self.note = note
+
+    def _add_numbers(self, expected: np.ndarray, got: np.ndarray) -> None:
+        floating = expected.dtype.kind == "f"
+        a, b = expected.astype(np.float64), got.astype(np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        with np.errstate(invalid="ignore", over="ignore"):
+            delta = np.where(same, 0.0, np.abs(b - a))
+        delta[np.isnan(delta)] = np.inf  # a NaN or an infinity on one side only
+        size = np.where(np.isfinite(a), np.abs(a), 0.0)
+        tiny = float(np.finfo(expected.dtype).tiny) if floating else 1.0
+        self.max_abs = max(self.max_abs, float(delta.max()))
+        self.max_rel = max(self.max_rel, float((delta / np.maximum(size, tiny)).max()))
+        if self.quantized:
+            scale: Any = min(1.0, float(size.max())) if floating else 1.0
+        else:
+            scale = np.maximum(size, float(np.sqrt(np.mean(size**2)))) if floating else 1.0
+        scale = np.maximum(scale, tiny)
+        self.error = max(self.error, float((delta / scale).max()))
+        if floating:
+            self.max_ulp = max(self.max_ulp or 0.0, _ulp_distance(expected, got, same))
+            if expected.ndim == 2 and expected.shape[1] > 1:
+                self._add_rows(a, b, np.broadcast_to(scale, a.shape))
+
+    def _add_rows(self, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> None:
+        top = np.argmax(a, axis=1)
+        other = np.argmax(b, axis=1)
+        row = np.arange(len(a))
+        lead = (a[row, top] - a[row, other]) / scale[row, top]
+        self.rows += len(a)
+        self.rows_agreeing += int(np.count_nonzero(top == other))
+        disagreeing = lead[(top != other) & np.isfinite(lead)]
+        self.margin_lost = max(self.margin_lost, float(disagreeing.max(initial=0.0)))
+
+
+def flatten(name: str, value: Any) -> Iterable[tuple[str, Any]]:
+    """Yield the tensors of an output: itself, or the elements of a sequence or map."""
+    if isinstance(value, dict):
+        for key in sorted(value, key=str):
+            yield from flatten(f"{name}[{key}]", value[key])
+    elif isinstance(value, list):
+        for index, element in enumerate(value):
+            yield from flatten(f"{name}[{index}]", element)
+    elif value is not None:
+        yield name, value
+
+
+def is_quantized(model: ir.Model) -> bool:
+    """Say whether activations are quantised anywhere in the model."""
+    return any(
+        node.op_type in _QUANTIZING or node.op_type.startswith("QLinear")
+        for graph in (*model.graphs(), *model.functions.values())
+        for node in graph
+    )
+
+
+def lowest_precision(model: ir.Model) -> ir.DataType:
+    """Return the least precise floating-point type that the model stores or casts anything in (float32 if none)."""
+    found = {tensor.dtype for tensor in tensors(model)}
+    found |= {value.dtype for value in (*model.graph.inputs, *model.graph.outputs) if value.dtype is not None}
+    for graph in (*model.graphs(), *model.functions.values()):
+        for node in graph:
+            if node.op_type == "Cast":
+                found.add(ir.DataType(node.attributes.get_int("to", ir.DataType.FLOAT)))
+    return next((dtype for dtype in _TOLERANCES if dtype in found), ir.DataType.FLOAT)
+
+
+def type_tolerance(dtype: ir.DataType) -> float:
+    """Return the error that rounding in this type explains."""
+    return _TOLERANCES[dtype]
+
+
+def _ulp_distance(a: np.ndarray, b: np.ndarray, same: np.ndarray) -> float:
+    """Largest number of representable values between corresponding elements (float16, float32, float64)."""
+    if same.all():
+        return 0.0
+    integer = np.dtype(f"int{8 * a.dtype.itemsize}")
+
+    def ordered(x: np.ndarray) -> np.ndarray:
+        bits = np.ascontiguousarray(x).view(integer).astype(np.float64)
+        return np.where(bits < 0, -(2.0 ** (integer.itemsize * 8 - 1)) - bits, bits)
+
+    distance = np.abs(ordered(a) - ordered(b))[~same]
+    one_sided = (np.isnan(a) != np.isnan(b))[~same]
+    return float(np.where(one_sided, np.inf, distance).max())

@@ -1,0 +1,241 @@
+"""Inputs for a model, made from its own signature, or read from a user's ``.npz`` files.
+
+Random numbers alone would be refused by most models or would exercise nothing: token ids must lie below the size of
+the table they index, masks are 0 or 1, lengths fit the tensors they describe, and dimensions of the same name agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.errors import OptionError, VerificationError
+
+__all__ = ["InputMaker", "Inputs", "Sample", "read_inputs"]
+
+Sample: TypeAlias = dict[str, np.ndarray]
+Inputs: TypeAlias = (
+    "str | os.PathLike[str] | Mapping[str, np.ndarray] | Sequence[str | os.PathLike[str] | Mapping[str, np.ndarray]]"
+)
+
+# Sizes for one kind of dimension each, tried one after the other until the model accepts them.
+_PROFILES: tuple[dict[str, int], ...] = (
+    {"batch": 2, "length": 16, "spatial": 64, "channels": 3, "past": 4},
+    {"batch": 1, "length": 33, "spatial": 96, "channels": 3, "past": 0},
+    {"batch": 3, "length": 7, "spatial": 32, "channels": 3, "past": 1},
+    {"batch": 1, "length": 64, "spatial": 128, "channels": 1, "past": 8},
+    {"batch": 1, "length": 1, "spatial": 224, "channels": 4, "past": 16},
+    {"batch": 1, "length": 512, "spatial": 320, "channels": 3, "past": 3},
+    {"batch": 1, "length": 16000, "spatial": 512, "channels": 3, "past": 3},
+    {"batch": 1, "length": 1, "spatial": 1, "channels": 1, "past": 1},
+)
+# Operators that hand the values of an index tensor on unchanged.
+_PASSES_ON = {
+    *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape"),
+    *("Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Signature:
+    name: str
+    dtype: ir.DataType
+    dims: tuple[int | str, ...]
+    bound: int | None
+    """Size of the smallest table that the values index; None: they index none."""
+
+
+class InputMaker:
+    """Makes inputs for one model.
+
+    Attributes:
+        profile_count: How many different choices of sizes there are for the symbolic dimensions.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        initializers = model.graph.initializers
+        self._inputs = [_signature(value) for value in model.graph.inputs if value.name not in initializers]
+        symbolic = any(isinstance(dim, str) for signature in self._inputs for dim in signature.dims)
+        self.profile_count = len(_PROFILES) if symbolic else 1
+
+    def make(self, profile: int, seed: int) -> Sample:
+        """Return one sample: name -> array for every input.
+
+        Args:
+            profile: Which sizes the symbolic dimensions get, below ``profile_count``.
+            seed: Of the random numbers; the same arguments give the same sample.
+        """
+        rng = np.random.default_rng((seed, profile))
+        sizes: dict[str, int] = {}
+        shapes = {
+            signature.name: tuple(
+                dim if isinstance(dim, int) else _size(dim, axis, signature, _PROFILES[profile], sizes)
+                for axis, dim in enumerate(signature.dims)
+            )
+            for signature in self._inputs
+        }
+        longest = max((shape[-1] for shape in shapes.values() if len(shape) > 1), default=1)
+        return {signature.name: _values(signature, shapes[signature.name], longest, rng) for signature in self._inputs}
+
+    def check(self, sample: Mapping[str, np.ndarray], name: str) -> Sample:
+        """Return a user's sample in the model's element types.
+
+        Raises:
+            OptionError: An input is missing, unknown, of another rank or fixed size, or of a type that does not fit.
+        """
+        known = {signature.name: signature for signature in self._inputs}
+        if unknown := sorted(set(sample) - set(known)):
+            raise OptionError(f"{name} holds '{unknown[0]}'; the model's inputs are {', '.join(known)}.")
+        if missing := [key for key in known if key not in sample]:
+            raise OptionError(f"{name} does not hold the model's input '{missing[0]}'.")
+        return {key: _converted(np.asarray(sample[key]), known[key], name) for key in known}
+
+
+def read_inputs(inputs: Inputs) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
+    """Yield (name for messages, sample) for each sample that a user gave."""
+    entries = [inputs] if isinstance(inputs, (str, os.PathLike, Mapping)) else list(inputs)
+    for index, entry in enumerate(entries):
+        if isinstance(entry, Mapping):
+            yield f"Sample {index}", entry
+            continue
+        path = Path(entry)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                if not isinstance(file, np.lib.npyio.NpzFile):
+                    raise OptionError(f"{path} holds one array; store the inputs by name, with numpy.savez.")
+                yield str(path), dict(file)
+        except FileNotFoundError:
+            raise OptionError(f"{path} does not exist.") from None
+        except (OSError, ValueError, EOFError) as error:
+            raise OptionError(f"{path} is not an .npz file of plain arrays: {error}.") from error
+
+
+def _signature(value: ir.Value) -> _Signature:
+    name = value.name or ""
+    if not isinstance(value.type, ir.TensorType):
+        raise VerificationError(
+            f"Input '{name}' is not a tensor, and normfuse can only make tensors: verify this model with your own "
+            "means, and optimise it without verification."
+        )
+    if value.shape is None:
+        raise VerificationError(f"The rank of input '{name}' is not known; give inputs in an .npz file (--inputs).")
+    dims = [dim if isinstance(dim, int) else (dim.value or f"?{axis}") for axis, dim in enumerate(value.shape.dims)]
+    return _Signature(name, value.type.dtype, tuple(dims), _table_size(value))
+
+
+def _table_size(value: ir.Value) -> int | None:
+    sizes = []
+    pending, seen = [value], {id(value)}
+    while pending:
+        current = pending.pop()
+        for node, index in current.uses():
+            if node.op_type == "Gather" and index == 1 and node.domain in ("", "ai.onnx"):
+                size = _dimension(node.inputs[0], node.attributes.get_int("axis", 0))
+                if size is not None:
+                    sizes.append(size)
+            elif node.op_type in _PASSES_ON and index in (0, *(range(1, 99) if node.op_type == "Concat" else ())):
+                for output in node.outputs:
+                    if id(output) not in seen:
+                        seen.add(id(output))
+                        pending.append(output)
+    return min(sizes, default=None)
+
+
+def _dimension(table: ir.Value | None, axis: int) -> int | None:
+    producer = table.producer() if table is not None else None
+    while table is not None and table.const_value is None and producer is not None and len(producer.inputs) > 0:
+        if producer.op_type not in ("DequantizeLinear", "Cast", "Identity"):
+            break
+        table = producer.inputs[0]
+        producer = table.producer() if table is not None else None
+    if table is None:
+        return None
+    shape = table.const_value.shape if table.const_value is not None else table.shape
+    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _size(dim: str, axis: int, signature: _Signature, profile: Mapping[str, int], sizes: dict[str, int]) -> int:
+    parts = re.split(r"\s*\+\s*", dim)
+    if len(parts) > 1:  # such as "past_sequence_length + 1"
+        return sum(
+            int(part) if part.isdigit() else _size(part, axis, signature, profile, sizes) for part in parts if part
+        )
+    if dim not in sizes:
+        sizes[dim] = profile[_dimension_kind(dim.lower(), axis, signature)]
+    return sizes[dim]
+
+
+def _dimension_kind(name: str, axis: int, signature: _Signature) -> str:
+    if "past" in name:
+        return "past"
+    if "batch" in name or (axis == 0 and len(signature.dims) > 1 and "seq" not in name and "len" not in name):
+        return "batch"
+    if re.search(r"height|width|^h$|^w$", name):
+        return "spatial"
+    if "channel" in name:
+        return "channels"
+    if len(signature.dims) >= 4 and signature.dtype.is_floating_point() and not re.search("seq|len|time|frame", name):
+        return "channels" if axis == 1 else "spatial"
+    if axis == 0 and len(signature.dims) == 1 and "seq" not in name:
+        return "batch"
+    return "length"
+
+
+def _values(signature: _Signature, shape: tuple[int, ...], longest: int, rng: np.random.Generator) -> np.ndarray:
+    name = signature.name.lower()
+    if signature.dtype == ir.DataType.STRING:
+        return np.full(shape, "text", dtype=object)
+    dtype = signature.dtype.numpy()
+    if "mask" in name or signature.dtype == ir.DataType.BOOL:
+        return _mask(shape, rng).astype(dtype)
+    if signature.dtype.is_floating_point():
+        if re.search(r"timestep|^t$", name):
+            return rng.uniform(1, 999, shape).astype(dtype)
+        return rng.standard_normal(shape).astype(dtype)
+    if signature.bound is not None:
+        if "position" in name and shape:
+            return np.broadcast_to(np.arange(shape[-1]) % signature.bound, shape).astype(dtype)
+        return rng.integers(0, signature.bound, shape).astype(dtype)
+    if re.search(r"sample_?rate|^sr$", name):
+        return np.full(shape, 16000, dtype)
+    if "timestep" in name:
+        return rng.integers(1, 999, shape).astype(dtype)
+    if "len" in name:
+        return np.full(shape, longest, dtype)
+    if dtype.itemsize == 1:  # pixels and quantised tensors use their whole range
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    return rng.integers(0, 2, shape).astype(dtype)
+
+
+def _mask(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Ones, then zeros along the last dimension; every row begins with a one. A lone value is 0."""
+    if not shape:
+        return np.zeros(shape)
+    kept = rng.integers((shape[-1] + 1) // 2, shape[-1] + 1, (*shape[:-1], 1))
+    return np.arange(shape[-1]) < kept
+
+
+def _converted(array: np.ndarray, signature: _Signature, name: str) -> np.ndarray:
+    fits = len(array.shape) == len(signature.dims) and all(
+        isinstance(dim, str) or dim == size for dim, size in zip(signature.dims, array.shape, strict=True)
+    )
+    if not fits:
+        raise OptionError(
+            f"{name}: '{signature.name}' has shape {list(array.shape)}, and the model takes "
+            f"[{', '.join(map(str, signature.dims))}]."
+        )
+    if signature.dtype == ir.DataType.STRING:
+        return array.astype(object)
+    wanted = signature.dtype.numpy()
+    if array.dtype != wanted and not np.can_cast(array.dtype, wanted, casting="same_kind"):
+        raise OptionError(f"{name}: '{signature.name}' has element type {array.dtype}, and the model takes {wanted}.")
+    return array.astype(wanted, copy=False)

@@ -1,0 +1,244 @@
+"""Each broken model is refused with one sentence that names the place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import normfuse
+from normfuse import models
+from normfuse.model_files import load_model, save_model
+
+Breakage = Callable[[onnx.ModelProto], None]
+
+
+def small_model() -> onnx.ModelProto:
+    return models.chain(["n", 8], spelling="pow_div", opset=13)
+
+
+def unsorted(model: onnx.ModelProto) -> None:
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(nodes))
+
+
+def cyclic(model: onnx.ModelProto) -> None:
+    model.graph.node[0].input[0] = model.graph.node[-1].output[0]
+
+
+def missing_initializer(model: onnx.ModelProto) -> None:
+    del model.graph.initializer[0]
+
+
+def written_twice(model: onnx.ModelProto) -> None:
+    model.graph.node[1].output[0] = model.graph.node[0].output[0]
+
+
+def two_initializers(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(model.graph.initializer[0])
+
+
+def two_inputs(model: onnx.ModelProto) -> None:
+    model.graph.input.append(model.graph.input[0])
+
+
+def short_weight(model: onnx.ModelProto) -> None:
+    tensor = next(t for t in model.graph.initializer if list(t.dims) == [8])
+    tensor.raw_data = tensor.raw_data[:-4]
+
+
+def unknown_type(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].data_type = 999
+
+
+def negative_dimension(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].dims[:] = [-8]
+
+
+def lost_output(model: onnx.ModelProto) -> None:
+    model.graph.output[0].name = "nowhere"
+
+
+def no_opset(model: onnx.ModelProto) -> None:
+    del model.opset_import[:]
+
+
+def untyped_attribute(model: onnx.ModelProto) -> None:
+    model.graph.node[0].attribute.append(onnx.AttributeProto(name="strange"))
+
+
+def no_graph(model: onnx.ModelProto) -> None:
+    model.ClearField("graph")
+
+
+def inside_subgraph(model: onnx.ModelProto) -> None:
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["not_there"], ["r"], name="inner")],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)],
+    )
+    condition = numpy_helper.from_array(np.asarray(True), "condition")
+    model.graph.initializer.append(condition)
+    node = helper.make_node("If", ["condition"], ["chosen"], name="choice", then_branch=branch, else_branch=branch)
+    model.graph.node.append(node)
+
+
+@pytest.mark.parametrize(
+    ("breakage", "words"),
+    [
+        (unsorted, ["before it is computed", "node '"]),
+        (cyclic, ["before it is computed", "cycle"]),
+        (missing_initializer, ["neither an input, nor an initialiser", "constant_0"]),
+        (written_twice, ["defined before", "Sub_1"]),
+        (two_initializers, ["two initialisers are called 'constant_0'"]),
+        (two_inputs, ["two inputs are called 'x'"]),
+        (short_weight, ["needs 32 bytes and has 28"]),
+        (unknown_type, ["unknown element type 999"]),
+        (negative_dimension, ["negative dimension"]),
+        (lost_output, ["output 'nowhere' is computed by no node"]),
+        (no_opset, ["imports no opset version", "ai.onnx"]),
+        (untyped_attribute, ["attribute 'strange' without a type"]),
+        (no_graph, ["no graph"]),
+        (inside_subgraph, ["node 'choice' (If), else_branch: node 'inner' (Relu) reads 'not_there'"]),
+    ],
+)
+def test_broken_model_is_refused(breakage: Breakage, words: list[str]) -> None:
+    model = small_model()
+    breakage(model)
+    with pytest.raises(normfuse.InvalidModelError) as raised:
+        load_model(model)
+    message = str(raised.value)
+    assert all(word in message for word in words), message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+def external_model(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    model = models.chain(["n", 512], spelling="canonical", opset=17)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=16)
+    return path
+
+
+@pytest.mark.parametrize("bytes_kept", [None, 0, 100])
+def test_external_data_that_is_missing_or_cut_off(tmp_path: Path, bytes_kept: int | None) -> None:
+    path = external_model(tmp_path)
+    weights = tmp_path / "weights.bin"
+    if bytes_kept is None:
+        weights.unlink()
+    else:
+        weights.write_bytes(weights.read_bytes()[:bytes_kept])
+    with pytest.raises(normfuse.InvalidModelError, match=r"weights\.bin.*(missing|too short)"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "/etc/hostname", "link/weights.bin"])
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    path = external_model(folder)
+    (folder / "weights.bin").rename(tmp_path / "weights.bin")
+    (folder / "link").symlink_to(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(normfuse.InvalidModelError, match="outside the model's folder"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"just some text, not protobuf at all\n", "is not an ONNX model"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "is not an ONNX model"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        (b"\x24\x00\x00\x00ORTM" + bytes(64), "ONNX Runtime's own format"),
+    ],
+)
+def test_files_that_are_no_models(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(normfuse.InvalidModelError, match=words) as raised:
+        load_model(path)
+    assert "model.onnx" in str(raised.value)
+
+
+def test_every_truncation_is_refused(tmp_path: Path) -> None:
+    data = small_model().SerializeToString()
+    path = tmp_path / "model.onnx"
+    for length in range(0, len(data) - 1, 7):
+        path.write_bytes(data[:length])
+        with pytest.raises(normfuse.InvalidModelError):
+            load_model(path)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(normfuse.InvalidModelError, match="does not exist"):
+        load_model(tmp_path / "nothing.onnx")
+    with pytest.raises(normfuse.InvalidModelError, match="is a folder"):
+        load_model(tmp_path)
+
+
+def test_other_objects_are_refused() -> None:
+    with pytest.raises(normfuse.InvalidModelError, match=r"not as builtins\.int"):
+        load_model(7)  # type: ignore[arg-type]
+
+
+def test_saving_keeps_external_data_external_and_leaves_nothing_else(tmp_path: Path) -> None:
+    source = load_model(external_model(tmp_path))
+    target = tmp_path / "außen" / "copy.onnx"
+    target.parent.mkdir()
+    size = save_model(source.model, target, never=source)
+    assert sorted(p.name for p in target.parent.iterdir()) == ["copy.onnx", "copy.onnx.data"]
+    assert size == sum(p.stat().st_size for p in target.parent.iterdir())
+    again, before = onnx.load(target), onnx.load(tmp_path / "model.onnx")
+    for a, b in zip(again.graph.initializer, before.graph.initializer, strict=True):
+        np.testing.assert_array_equal(numpy_helper.to_array(a), numpy_helper.to_array(b))
+
+
+def test_saving_does_not_overwrite_the_weights_that_it_reads(tmp_path: Path) -> None:
+    path = external_model(tmp_path)
+    (tmp_path / "weights.bin").rename(tmp_path / "out.onnx.data")
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "out.onnx.data"
+    path.write_bytes(model.SerializeToString())
+    weights = (tmp_path / "out.onnx.data").read_bytes()
+    source = load_model(path)
+    save_model(source.model, tmp_path / "out.onnx", never=source)
+    assert (tmp_path / "out.onnx.data").read_bytes() == weights
+    np.testing.assert_array_equal(
+        numpy_helper.to_array(onnx.load(tmp_path / "out.onnx").graph.initializer[0]),
+        numpy_helper.to_array(onnx.load(path).graph.initializer[0]),
+    )
+    with pytest.raises(normfuse.OptionError, match="holds the weights of the input"):
+        save_model(source.model, tmp_path / "out.onnx.data", never=source)
+
+
+def test_targets_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(small_model().SerializeToString())
+    source = load_model(path)
+    (tmp_path / "other.onnx").symlink_to(path)
+    for target, words in [
+        (tmp_path, "is a folder"),
+        (tmp_path / "none" / "out.onnx", "does not exist"),
+        (path, "is the input itself"),
+        (tmp_path / "other.onnx", "is the input itself"),
+        (Path("/proc/out.onnx"), "Cannot write /proc/out.onnx"),
+    ]:
+        with pytest.raises(normfuse.OptionError, match=words):
+            save_model(source.model, target, never=source)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "other.onnx"]
