@@ -1,0 +1,76 @@
+// The vector layer: one instruction set per translation unit. Before including this header, define NORMFUSE_ISA as
+// avx512, avx2, baseline or neon (and compile with the flags of that set, and with -ffp-contract=off); everything then
+// lives in namespace normfuse::NORMFUSE_ISA, force-inlined and free of standard-library code, so that the same kernel
+// source can be linked several times into one library.
+//
+// Every header offers the same names:
+//   V, I, M          float32 vector, int32 vector, mask; kLanes elements each
+//   kHasFma          Fma and NegFma round once; without it they round the product and the sum
+//   kTableLanes      entries of the tables that Lookup reads
+//   Set, SetI, Iota  constants
+//   Load, LoadPartial(p, n), Store, StorePartial(p, v, n), StreamStore (p aligned to the vector)
+//   LoadAs(p), LoadAsPartial(p, n)          float, Half, Bfloat16 -> V; int8, uint8, int16, uint16, int32 -> I (exact);
+//                                           uint32 -> I (its bits)
+//   LoadAsFloat(p), LoadAsFloatPartial      the same, every type -> V (32-bit integers rounded to nearest even)
+//   StoreAs(p, v), StoreAsPartial(p, v, n)  V -> every type, rounded half to even; integers saturate, NaN gives the
+//                                           type's minimum, +-inf its ends.  I -> 8- and 16-bit integers saturates,
+//                                           I -> 32-bit integers stores the bits.
+//   Partial forms touch exactly n elements, 0 <= n <= kLanes; lanes from n on are loaded as 0.
+//   + - * / on V     Fma(a, b, c) = a * b + c    NegFma(a, b, c) = c - a * b    ExactFma: always rounded once
+//   Min, Max         a < b ? a : b and a > b ? a : b: the second operand where either is NaN
+//   Abs, Neg, Sqrt, RoundEven, CopySign(magnitude, sign)
+//   Lt Le Gt Ge Eq IsNan -> M    & | ! on M    Select(m, a, b) = m ? a : b    Any, All, None
+//   ReduceSum, ReduceMax, ReduceMin, ReduceSumI (wraps)
+//   ToInt (rounds half to even, |x| < 2^31), ToFloat, BitCastToInt, BitCastToFloat
+//   + - * & | ^ on I, ShiftLeft<n>, ShiftRight<n> (arithmetic), ShiftRightLogical<n>, MinI, MaxI, AbsI, EqI, GtI,
+//   SelectI
+//   Lookup(table, i)   table[i mod kTableLanes], table a float array of kTableLanes entries
+#pragma once
+
+#include "cpu/simd/types.h"
+
+#ifndef NORMFUSE_ISA
+#error "define NORMFUSE_ISA as avx512, avx2, baseline or neon before including cpu/simd/simd.h"
+#endif
+
+#define NORMFUSE_ISA_NUMBER_avx512 1
+#define NORMFUSE_ISA_NUMBER_avx2 2
+#define NORMFUSE_ISA_NUMBER_baseline 3
+#define NORMFUSE_ISA_NUMBER_neon 4
+#define NORMFUSE_CONCATENATE_(a, b) a##b
+#define NORMFUSE_CONCATENATE(a, b) NORMFUSE_CONCATENATE_(a, b)
+#define NORMFUSE_ISA_NUMBER NORMFUSE_CONCATENATE(NORMFUSE_ISA_NUMBER_, NORMFUSE_ISA)
+
+#if NORMFUSE_ISA_NUMBER == 1
+#include "cpu/simd/avx512.h"
+#elif NORMFUSE_ISA_NUMBER == 2
+#include "cpu/simd/avx2.h"
+#elif NORMFUSE_ISA_NUMBER == 3
+#include "cpu/simd/baseline.h"
+#elif NORMFUSE_ISA_NUMBER == 4
+#include "cpu/simd/neon.h"
+#else
+#error "NORMFUSE_ISA must be avx512, avx2, baseline or neon"
+#endif
+
+namespace normfuse::NORMFUSE_ISA {
+
+NORMFUSE_INLINE V LoadAsFloat(const float* p) { return Load(p); }
+NORMFUSE_INLINE V LoadAsFloat(const Half* p) { return LoadAs(p); }
+NORMFUSE_INLINE V LoadAsFloat(const Bfloat16* p) { return LoadAs(p); }
+NORMFUSE_INLINE V LoadAsFloat(const uint32_t* p) { return ToFloatUnsigned(LoadAs(p)); }
+template <typename T>
+NORMFUSE_INLINE V LoadAsFloat(const T* p) {
+  return ToFloat(LoadAs(p));
+}
+
+NORMFUSE_INLINE V LoadAsFloatPartial(const float* p, size_t n) { return LoadPartial(p, n); }
+NORMFUSE_INLINE V LoadAsFloatPartial(const Half* p, size_t n) { return LoadAsPartial(p, n); }
+NORMFUSE_INLINE V LoadAsFloatPartial(const Bfloat16* p, size_t n) { return LoadAsPartial(p, n); }
+NORMFUSE_INLINE V LoadAsFloatPartial(const uint32_t* p, size_t n) { return ToFloatUnsigned(LoadAsPartial(p, n)); }
+template <typename T>
+NORMFUSE_INLINE V LoadAsFloatPartial(const T* p, size_t n) {
+  return ToFloat(LoadAsPartial(p, n));
+}
+
+}  // namespace normfuse::NORMFUSE_ISA

@@ -1,0 +1,266 @@
+"""The same computation as a fused operator, spelled as a chain of canonical ONNX operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import oracle
+from harness import build_model
+from hypothesis import strategies as st
+from onnx import helper
+from oracle import ACTIVATIONS, Array, dtype_code
+from strategies import OUTPUT_TYPES, Builder, Case, activations, is_float8, shapes
+
+KINDS = {
+    "LayerNormalization": 17,
+    "RMSNormalization": 23,
+    "MeanVarianceNormalization": 13,
+    "InstanceNormalization": 6,
+    "GroupNormalization": 21,
+    "SkipLayerNormalization": 17,
+    "SkipSimplifiedLayerNormalization": 17,
+    "SimplifiedLayerNormalization": 17,
+    "Activation": 13,
+}
+CONTRIB = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A case and the operator of ONNX in its middle."""
+
+    kind: str
+    opset: int
+    case: Case
+
+
+class Nodes:
+    """Appends nodes and names their outputs."""
+
+    def __init__(self, inputs: dict[str, Array]) -> None:
+        self.inputs = inputs
+        self.extra: dict[str, Array] = {}
+        self.nodes: list[onnx.NodeProto] = []
+
+    def add(
+        self, op_type: str, inputs: list[str], outputs: list[str] | None = None, domain: str = "", **attributes: Any
+    ) -> str:
+        outputs = outputs or [f"v{len(self.nodes)}"]
+        while inputs and not inputs[-1]:
+            inputs = inputs[:-1]
+        name = f"{op_type}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, inputs, outputs, name=name, domain=domain, **attributes))
+        return outputs[0]
+
+    def constant(self, name: str, value: Array) -> str:
+        self.extra[name] = value
+        return name
+
+    def optional(self, name: str) -> str:
+        return name if name in self.inputs else ""
+
+    def dequantized(self, name: str, prefix: str, attributes: dict[str, Any]) -> str:
+        if f"{prefix}_scale" not in self.inputs:
+            return name
+        how = {"axis": attributes.get(f"{prefix}_axis", 1 if prefix in ("x", "residual") else 0)}
+        if block := attributes.get(f"{prefix}_block_size", 0):
+            how["block_size"] = block
+        return self.add("DequantizeLinear", [name, f"{prefix}_scale", self.optional(f"{prefix}_zero_point")], **how)
+
+
+def add_activation(nodes: Nodes, x: str, opset: int, attributes: dict[str, Any], dtype: Any) -> str:
+    """The activation in the spelling of the table that this opset has; SiLU as Sigmoid and Mul."""
+    name = attributes.get("activation", "Identity")
+    if name == "Identity":
+        return x
+    row = ACTIVATIONS[name]
+    values = dict(
+        zip(
+            [p for p, _ in row.get("params", [])],
+            oracle.activation_parameters(name, attributes.get("activation_params", ())),
+            strict=True,
+        )
+    )
+    if name == "Swish" and values["alpha"] == 1 and opset < 24:
+        return nodes.add("Mul", [x, nodes.add("Sigmoid", [x])])
+    for spelling in row["onnx"]:
+        if (spelling["since"] > opset and not spelling.get("domain")) or spelling.get("until", 99) < opset:
+            continue
+        inputs = [x] + ([nodes.optional("slope")] if row.get("slope") else [])
+        for parameter in spelling.get("inputs", []):
+            inputs.append(
+                nodes.constant(f"clip_{parameter}", np.asarray(values[parameter]).astype(np.float32).astype(dtype))
+            )
+        given = {attribute: values[p] for attribute, p in spelling.get("attributes", {}).items()}
+        given |= spelling.get("when", {})
+        return nodes.add(spelling["op"], inputs, domain=spelling.get("domain", ""), **given)
+    raise AssertionError(f"{name} has no spelling at opset {opset}")
+
+
+def spellable(attributes: dict[str, Any], opset: int) -> bool:
+    """Does ONNX (or com.microsoft) have this activation with these parameters as an operator?"""
+    name = attributes.get("activation", "Identity")
+    row = ACTIVATIONS[name]
+    if name == "Identity":
+        return True
+    given = set(attributes.get("activation_params", ())) and {
+        p
+        for (p, default), v in zip(row["params"], attributes["activation_params"], strict=True)
+        if v != np.float32(default)
+    }
+    for spelling in row.get("onnx", []):
+        if spelling.get("bias") or spelling.get("until", 99) < opset:
+            continue
+        if not spelling.get("domain") and spelling["since"] > opset:
+            continue
+        if not set(given or ()) - set(spelling.get("attributes", {}).values()) - set(spelling.get("inputs", [])):
+            return True
+    return False
+
+
+def model_of(chain: Chain) -> onnx.ModelProto:
+    """The chain as a model with the case's inputs and outputs."""
+    case, at = chain.case, chain.case.attributes
+    nodes = Nodes(case.inputs)
+    x = nodes.dequantized("X", "x", at)
+    names = {key: key if key in case.outputs else "" for key in ("mean", "inv_std_dev", "sum")}
+    dtype = (case.inputs["x_scale"] if "x_scale" in case.inputs else case.inputs["X"]).dtype
+    if chain.kind in CONTRIB:
+        y = _skip_norm(nodes, chain, x, names)
+    else:
+        if "residual" in case.inputs:
+            x = nodes.add("Add", [x, nodes.dequantized("residual", "residual", at)], outputs=["sum"])
+        y = x if chain.kind == "Activation" else _norm(nodes, chain, x, names)
+    y = add_activation(nodes, y, chain.opset, at, dtype)
+    if "y_scale" in case.inputs:
+        how: dict[str, Any] = {"axis": at.get("y_axis", 1)}
+        if block := at.get("y_block_size", 0):
+            how["block_size"] = block
+        if "y_zero_point" not in case.inputs and chain.opset >= 21:
+            how["output_dtype"] = at.get("y_dtype", 0)
+        if "y_saturate" in at:
+            how["saturate"] = at["y_saturate"]
+        y = nodes.add("QuantizeLinear", [y, "y_scale", nodes.optional("y_zero_point")], **how)
+    nodes.nodes[-1].output[0] = "Y"
+    expected = case.expected()
+    return build_model(
+        nodes.nodes,
+        {key: a for key, a in case.inputs.items() if key not in case.constants},
+        {key: expected[key].code for key in case.outputs},
+        {key: a for key, a in case.inputs.items() if key in case.constants} | nodes.extra,
+        opset=chain.opset,
+        shapes={key: expected[key].exact.shape for key in case.outputs},
+    )
+
+
+def _skip_norm(nodes: Nodes, chain: Chain, x: str, names: dict[str, str]) -> str:
+    at = chain.case.attributes
+    parameters = ["scale", nodes.optional("residual_bias")]
+    if chain.kind == "SkipLayerNormalization":
+        parameters.insert(1, nodes.optional("bias"))
+    outputs = [f"v{len(nodes.nodes)}", names["mean"], names["inv_std_dev"], names["sum"]]
+    return nodes.add(chain.kind, [x, "residual", *parameters], outputs, "com.microsoft", epsilon=at["epsilon"])
+
+
+def _norm(nodes: Nodes, chain: Chain, x: str, names: dict[str, str]) -> str:
+    at, kind = chain.case.attributes, chain.kind
+    y = f"v{len(nodes.nodes) + 2}"
+    scale = nodes.dequantized("scale", "scale", at) if "scale" in nodes.inputs else ""
+    bias = nodes.dequantized("bias", "bias", at) if "bias" in nodes.inputs else ""
+    if kind == "MeanVarianceNormalization":
+        return nodes.add(kind, [x], [y], axes=at["axes"])
+    epsilon = {"epsilon": at["epsilon"]}
+    if kind == "GroupNormalization":
+        return nodes.add(kind, [x, scale, bias], [y], num_groups=at["num_groups"], **epsilon)
+    if kind == "InstanceNormalization":
+        return nodes.add(kind, [x, scale, bias], [y], **epsilon)
+    axis = min(at["axes"])
+    if kind == "LayerNormalization":
+        outputs = [y, names["mean"], names["inv_std_dev"]]
+        while not outputs[-1]:
+            outputs.pop()
+        return nodes.add(kind, [x, scale, bias], outputs, axis=axis, **epsilon)
+    return nodes.add(kind, [x, scale], [y], axis=axis, **epsilon)
+
+
+@st.composite
+def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS)) -> Chain:
+    """Any chain that the EP promises to claim as one."""
+    kind = draw(st.sampled_from(kinds))
+    b = Builder(draw, "FusedActivation" if kind == "Activation" else "FusedNormalization")
+    opset = draw(st.integers(max(KINDS[kind], 21), 24))
+    least = 3 if kind in ("InstanceNormalization", "GroupNormalization") or kind in CONTRIB else 1
+    shape = draw(shapes(least, 3 if kind in CONTRIB else 5).filter(lambda s: 0 not in s))
+    if kind == "GroupNormalization":
+        b.attributes["num_groups"] = groups = draw(st.integers(1, 3))
+        shape = (shape[0], groups * draw(st.integers(1, 3)), *(min(d, 40) for d in shape[2:]))
+    _input(b, shape, kind)
+    outputs = ["Y"]
+    if kind != "Activation":
+        outputs += _normalization(b, shape, kind)
+    attributes, slope = draw(activations(b.numbers, shape, b.float_type).filter(lambda a: spellable(a[0], opset)))
+    b.attributes |= attributes
+    if slope is not None:
+        b.inputs["slope"] = slope
+    if draw(st.booleans()):
+        dtype = draw(st.sampled_from([np.int8, np.uint8, *(t for t in OUTPUT_TYPES if "int2" not in np.dtype(t).name)]))
+        b.quantization("y", shape, dtype, b.float_type, broadcast=False)
+        if "y_zero_point" not in b.inputs:
+            b.attributes["y_dtype"] = dtype_code(np.zeros(0, dtype))
+        if is_float8(dtype) and draw(st.booleans()):
+            b.attributes["y_saturate"] = 0
+    elif kind == "Activation" and "activation" not in b.attributes:
+        b.attributes["activation"] = "Relu"
+    order = oracle.OPERATORS[b.op]["inputs"]
+    inputs = {name: b.inputs[name] for name in order if name in b.inputs}
+    constant = frozenset(name for name in inputs if name not in ("X", "residual", "slope")) | {"slope"} & set(inputs)
+    case = Case(b.op, inputs, b.attributes, tuple(outputs), constant)
+    return Chain(kind, opset, case)
+
+
+def _input(b: Builder, shape: tuple[int, ...], kind: str) -> None:
+    draw = b.draw
+    if draw(st.booleans()) and kind not in CONTRIB:
+        dtype = draw(st.sampled_from([np.int8, np.uint8, np.int16, np.uint16]))
+        b.inputs["X"] = b.numbers.codes(shape, dtype)
+        b.quantization("x", shape, dtype, np.float32, broadcast=False)
+    else:
+        b.float_type = draw(st.sampled_from([np.float32, np.float32, np.float16]))
+        b.inputs["X"] = b.numbers.normal(shape, b.float_type, draw(st.sampled_from([0.0, 1.0])))
+    if kind in CONTRIB or (kind in ("LayerNormalization", "RMSNormalization") and draw(st.integers(0, 2)) == 0):
+        b.inputs["residual"] = b.numbers.normal(shape, b.float_type)
+
+
+def _normalization(b: Builder, shape: tuple[int, ...], kind: str) -> list[str]:
+    """Attributes and affine parameters of the norm; gives the further outputs."""
+    draw, rank = b.draw, len(shape)
+    b.attributes["epsilon"] = float(np.float32(draw(st.sampled_from([1e-5, 1e-6, 1e-3]))))
+    if kind == "MeanVarianceNormalization":
+        b.attributes["axes"] = draw(st.lists(st.integers(-rank, -1), min_size=1, unique=True))
+        b.attributes |= {"epsilon": 1e-9, "epsilon_on": "stddev"}
+        return []
+    if kind in ("InstanceNormalization", "GroupNormalization"):
+        b.attributes["affine_align"] = "channel"
+        if kind == "InstanceNormalization":
+            b.attributes["axes"] = list(range(2, rank))
+        for name in ("scale", "bias"):
+            b.inputs[name] = b.numbers.normal((shape[1],), b.float_type, 1.0 if name == "scale" else 0.0, 0.3)
+        return []
+    first = -1 if kind in CONTRIB else draw(st.integers(-rank, -1))
+    b.attributes["axes"] = list(range(first, 0))
+    b.inputs["scale"] = b.numbers.normal(shape[first:], b.float_type, 1.0, 0.3)
+    if kind in ("LayerNormalization", "SkipLayerNormalization") and draw(st.integers(0, 3)):
+        b.inputs["bias"] = b.numbers.normal(shape[first:], b.float_type, 0.0, 0.3)
+    further = []
+    if kind in CONTRIB and draw(st.booleans()):
+        b.inputs["residual_bias"] = b.numbers.normal(shape[-1:], b.float_type)
+    if "RMS" in kind or "Simplified" in kind:
+        b.attributes["use_mean"] = 0
+    elif draw(st.integers(0, 3)) == 0:
+        further = ["mean", "inv_std_dev"]
+    if "residual" in b.inputs and draw(st.booleans()):
+        further.insert(0, "sum")
+    return further
