@@ -1,0 +1,10 @@
+"""The rewriting pass: finds normalisation and activation chains in every spelling, and fuses them.
+
+`rewrite` is the entry point. Each family of spellings is one file of rules; `rules.RULES` lists them all.
+"""
+
+from .engine import RewriteResult, Target, rewrite
+from .rules import RULES
+from .sites import Site
+
+__all__ = ["RULES", "RewriteResult", "Site", "Target", "rewrite"]

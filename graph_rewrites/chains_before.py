@@ -1,0 +1,305 @@
+"""What joins a fused node from the front: dequantisation, the residual Add, and the bias Add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import pattern
+
+from .facts import label
+from .fused import Fused
+from .rule import FusionRule, fused_activation, fused_normalization
+from .sites import Declined
+
+__all__ = ["ActivationBias", "DequantizeInput", "DequantizeParameter", "DequantizeResidual", "ResidualAdd"]
+
+
+def _fused(value: ir.Value) -> Fused:
+    node = value.producer()
+    assert node is not None
+    return Fused.read(node)
+
+
+def dequantization(fused: Fused, node: ir.Node, tensor: str, prefix: str) -> None:
+    """Move a DequantizeLinear of the input `tensor` into the fused node, as its inputs and attributes `prefix`_*.
+
+    Raises:
+        Declined: an attribute has a value that the operator does not take.
+    """
+    output_dtype = node.attributes.get_int("output_dtype", 0)
+    scale = node.inputs[1]
+    assert node.inputs[0] is not None
+    assert scale is not None
+    if output_dtype and scale.dtype is not None and output_dtype != scale.dtype:
+        raise Declined(
+            "attribute_value",
+            attribute="output_dtype",
+            node=label(node),
+            value=output_dtype,
+            supported="the type of the scale",
+        )
+    fused.inputs[tensor] = node.inputs[0]
+    fused.inputs[f"{prefix}_scale"] = scale
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        fused.inputs[f"{prefix}_zero_point"] = node.inputs[2]
+    axis = node.attributes.get_int("axis", 1)
+    block_size = node.attributes.get_int("block_size", 0)
+    fused.set(**{f"{prefix}_axis": axis})
+    if block_size:
+        if prefix not in ("x", "residual"):
+            raise Declined(
+                "attribute_value",
+                attribute="block_size",
+                node=label(node),
+                value=block_size,
+                supported="0 for scale and bias",
+            )
+        fused.set(**{f"{prefix}_block_size": block_size})
+
+
+class ResidualAdd(FusionRule):
+    """The residual connection in front of a normalisation; its sum stays available as the second output.
+
+    Before::
+
+        sum = Add(x, residual)
+        Y = FusedNormalization(sum, ...)
+
+    After::
+
+        Y, sum = FusedNormalization(x, ..., residual)
+    """
+
+    def pattern(self, op: Any, a: Any, b: Any) -> Any:
+        total = op.Add(a, b, _outputs=["total"])
+        return fused_normalization(op, total), total
+
+    def check(self, context: Any, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any) -> bool:
+        fused = _fused(normalized)
+        if fused.has("x_scale", "residual", "residual_bias"):
+            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(context.root)}")
+        x, other, _ = self._roles(a, b, total)
+        if self.require_float(x) != self.require_float(other):
+            raise Declined(
+                "unsupported_type", tensor=label(other), type=self.facts.dtype(other), what="an Add of another type"
+            )
+        graph, node = context.graph_or_function, context.root
+        first = self.facts.first_use(graph, total, (node,))
+        others = [value for value in node.inputs[1:] if value is not None]
+        if any(self.facts.before(graph, value) >= min(first, self.facts.order(node)) for value in others):
+            raise Declined("not_connected", node=label(node))
+        return True
+
+    def _roles(self, a: ir.Value, b: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value, str]:
+        """Return X, the other operand and its input: X has the sum's rank; a constant vector is a bias."""
+        for x, other in ((a, b), (b, a)):
+            if self.facts.is_constant(x):
+                continue
+            rank, rank_other = self.facts.rank(x), self.facts.rank(other)
+            if self.facts.is_constant(other) and rank_other is not None and rank_other <= 1:
+                producer = x.producer()
+                if rank == 2 and producer is not None and producer.op_type in ("MatMul", "Gemm"):
+                    raise Declined("not_profitable", node=label(producer), detail="the Add becomes part of its Gemm")
+                self.facts.require_fits(other, x, "residual_bias", (-1,))
+                return x, other, "residual_bias"
+            if rank is not None and rank_other is not None and rank >= rank_other:
+                return x, other, "residual"
+        raise Declined("unknown_type_or_rank", tensor=label(total))
+
+    def rewrite(
+        self, op: Any, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any
+    ) -> list[ir.Value]:
+        fused = _fused(normalized)
+        x, other, slot = self._roles(a, b, total)
+        fused.inputs["X"] = x
+        fused.inputs[slot] = other
+        return fused.emit(op)[:2]
+
+
+class ResidualBias(FusionRule):
+    """A bias that is added to one operand of the residual Add, as a linear layer in front of it leaves behind.
+
+    Before::
+
+        Y, sum = FusedNormalization(Add(x, bias), ..., residual)
+
+    After::
+
+        Y, sum = FusedNormalization(x, ..., residual, bias)
+    """
+
+    spellings = ("X", "residual")
+
+    def pattern(self, op: Any, x: Any, bias: Any) -> Any:
+        added = op.Add(x, bias, _outputs=["added"])
+        if self.spelling == "X":
+            return fused_normalization(op, added)
+        any_value = pattern.ANY_VALUE
+        return fused_normalization(op, any_value, any_value, any_value, added)
+
+    def check(self, context: Any, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> bool:
+        fused = _fused(normalized)
+        prefix = "x" if self.spelling == "X" else "residual"
+        if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale"):
+            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(context.root)}")
+        if not self.facts.is_constant(bias) or (self.facts.rank(bias) or 0) > 1 or self.facts.is_constant(x):
+            raise Declined("parameter_not_constant", parameter=label(bias), node=label(context.root))
+        if self.require_float(x) != self.require_float(bias):
+            raise Declined(
+                "unsupported_type", tensor=label(bias), type=self.facts.dtype(bias), what="an Add of another type"
+            )
+        self.facts.require_fits(bias, x, "residual_bias", (-1,))
+        return True
+
+    def rewrite(self, op: Any, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
+        fused = _fused(normalized)
+        fused.inputs["X" if self.spelling == "X" else "residual"] = x
+        fused.inputs["residual_bias"] = bias
+        return fused.emit(op)[0]
+
+
+class DequantizeInput(FusionRule):
+    """Dequantisation of the input, of a normalisation or of an activation.
+
+    Before::
+
+        Y = FusedNormalization(DequantizeLinear(x, x_scale, x_zero_point), ...)
+
+    After::
+
+        Y = FusedNormalization(x, ..., x_scale, x_zero_point)
+    """
+
+    spellings = ("FusedNormalization", "FusedActivation")
+
+    def pattern(self, op: Any) -> Any:
+        dequantized = op.DequantizeLinear(_allow_other_inputs=True, _outputs=["dequantized"])
+        if self.spelling == "FusedActivation":
+            return fused_activation(op, dequantized, output="result")
+        return fused_normalization(op, dequantized, output="result")
+
+    def check(self, context: Any, dequantized: ir.Value, result: ir.Value) -> bool:
+        self._configuration(dequantized, result)
+        return True
+
+    def rewrite(self, op: Any, dequantized: ir.Value, result: ir.Value) -> ir.Value:
+        return self._configuration(dequantized, result).emit(op)[0]
+
+    def _configuration(self, dequantized: ir.Value, result: ir.Value) -> Fused:
+        fused = _fused(result)
+        node = dequantized.producer()
+        assert node is not None
+        if fused.has("x_scale"):
+            raise Declined("unsupported_operator", op_type="DequantizeLinear", where=f"twice in front of {label(node)}")
+        dequantization(fused, node, "X", "x")
+        return fused
+
+
+class DequantizeResidual(FusionRule):
+    """Dequantisation of the residual.
+
+    Before::
+
+        Y = FusedNormalization(x, ..., DequantizeLinear(residual, scale, zero_point))
+
+    After::
+
+        Y = FusedNormalization(x, ..., residual, ..., residual_scale, residual_zero_point)
+    """
+
+    def pattern(self, op: Any) -> Any:
+        any_value = pattern.ANY_VALUE
+        dequantized = op.DequantizeLinear(_allow_other_inputs=True, _outputs=["dequantized"])
+        return fused_normalization(op, any_value, any_value, any_value, dequantized)
+
+    def check(self, context: Any, dequantized: ir.Value, normalized: ir.Value) -> bool:
+        self._configuration(dequantized, normalized)
+        return True
+
+    def rewrite(self, op: Any, dequantized: ir.Value, normalized: ir.Value) -> ir.Value:
+        return self._configuration(dequantized, normalized).emit(op)[0]
+
+    def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
+        fused = _fused(normalized)
+        node = dequantized.producer()
+        assert node is not None
+        dequantization(fused, node, "residual", "residual")
+        return fused
+
+
+class DequantizeParameter(FusionRule):
+    """Dequantisation of scale or bias, which quantisers store as int8 and int32.
+
+    Before::
+
+        Y = FusedNormalization(x, DequantizeLinear(scale, scale_scale, scale_zero_point))
+
+    After::
+
+        Y = FusedNormalization(x, scale, ..., scale_scale, scale_zero_point)
+    """
+
+    spellings = ("scale", "bias")
+
+    def pattern(self, op: Any) -> Any:
+        any_value = pattern.ANY_VALUE
+        dequantized = op.DequantizeLinear(_allow_other_inputs=True, _outputs=["dequantized"])
+        if self.spelling == "scale":
+            return fused_normalization(op, any_value, dequantized)
+        return fused_normalization(op, any_value, any_value, dequantized)
+
+    def check(self, context: Any, dequantized: ir.Value, normalized: ir.Value) -> bool:
+        self._configuration(dequantized, normalized)
+        return True
+
+    def rewrite(self, op: Any, dequantized: ir.Value, normalized: ir.Value) -> ir.Value:
+        return self._configuration(dequantized, normalized).emit(op)[0]
+
+    def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
+        fused = _fused(normalized)
+        node = dequantized.producer()
+        assert node is not None
+        if not self.facts.is_constant(node.inputs[0]):
+            raise Declined("parameter_not_constant", parameter=label(dequantized), node=label(node))
+        dequantization(fused, node, self.spelling, self.spelling)
+        if self.facts.rank(node.inputs[1]) != 1:
+            fused.attributes.pop(f"{self.spelling}_axis", None)  # per tensor: the axis says nothing
+        return fused
+
+
+class ActivationBias(FusionRule):
+    """A bias in front of a decomposed activation, as a linear layer leaves behind.
+
+    Before::
+
+        Y = FusedActivation(Add(x, bias))
+
+    After::
+
+        Y = FusedActivation(x, bias=bias)
+    """
+
+    def pattern(self, op: Any, x: Any, bias: Any) -> Any:
+        return fused_activation(op, op.Add(x, bias))
+
+    def check(self, context: Any, x: ir.Value, bias: ir.Value, activated: ir.Value) -> bool:
+        fused = _fused(activated)
+        if fused.has("bias", "scale", "x_scale"):
+            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(context.root)}")
+        if not self.facts.is_constant(bias) or self.facts.is_constant(x):
+            raise Declined("parameter_not_constant", parameter=label(bias), node=label(context.root))
+        if self.require_float(x) != self.require_float(bias):
+            raise Declined(
+                "unsupported_type", tensor=label(bias), type=self.facts.dtype(bias), what="an Add of another type"
+            )
+        producer = x.producer()
+        if self.facts.rank(x) == 2 and producer is not None and producer.op_type in ("MatMul", "Gemm"):
+            raise Declined("not_profitable", node=label(producer), detail="the Add becomes part of its Gemm")
+        self.facts.require_fits(bias, x, "bias")
+        return True
+
+    def rewrite(self, op: Any, x: ir.Value, bias: ir.Value, activated: ir.Value) -> ir.Value:
+        fused = _fused(activated)
+        fused.inputs.update(X=x, bias=bias)
+        return fused.emit(op)[0]

@@ -1,0 +1,292 @@
+"""What joins a fused node from behind: scale, bias, activation and quantisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import _pattern_ir as patterns
+
+from .activations import ACTIVATION_DOMAINS, ACTIVATION_OPERATORS, read_activation
+from .facts import Facts, label
+from .fused import Activation, Fused
+from .rule import FusionRule, OneOf, fused_activation, fused_normalization
+from .sites import Declined
+
+__all__ = [
+    "NormalizationActivation",
+    "NormalizationBias",
+    "NormalizationScale",
+    "QuantizeOutput",
+    "QuantizedActivation",
+]
+
+
+def _read(value: ir.Value) -> Fused:
+    node = value.producer()
+    assert node is not None
+    return Fused.read(node)
+
+
+def _require_open(fused: Fused, root: ir.Node, *inputs: str) -> None:
+    """Decline if the fused node has one of the inputs, an activation or a quantisation already."""
+    if fused.has(*inputs) or fused["activation"] != "Identity" or fused.has("y_scale"):
+        raise Declined("unsupported_operator", op_type=root.op_type, where=f"at this place of the chain, {label(root)}")
+
+
+def any_activation(op: Any, *inputs: Any, output: str) -> Any:
+    """Return the pattern of any single node of the activation table."""
+    builder = patterns.OpsetPatternBuilder(OneOf(ACTIVATION_DOMAINS))
+    builder.add_node = op.add_node  # type: ignore[method-assign]
+    return patterns.OpPatternBuilder(builder, OneOf(ACTIVATION_OPERATORS))(
+        *inputs, _allow_other_inputs=True, _outputs=[output]
+    )
+
+
+class NormalizationScale(FusionRule):
+    """The scale (gamma) of a normalisation.
+
+    Before::
+
+        Y = Mul(FusedNormalization(x), scale)
+
+    After::
+
+        Y = FusedNormalization(x, scale)
+    """
+
+    def pattern(self, op: Any, scale: Any) -> Any:
+        return op.Mul(fused_normalization(op), scale)
+
+    def check(self, context: Any, normalized: ir.Value, scale: ir.Value) -> bool:
+        fused = _read(normalized)
+        if not self._unit_affine(fused):
+            _require_open(fused, context.root, "scale", "bias")
+        _require_open(fused, context.root)
+        self.require_float(scale)
+        self.facts.require_fits(scale, context.output_values[0], "scale", _degenerate(fused, self.facts))
+        self.facts.require_fits(scale, normalized, "scale", _degenerate(fused, self.facts))
+        return True
+
+    def rewrite(self, op: Any, normalized: ir.Value, scale: ir.Value) -> ir.Value:
+        fused = _read(normalized)
+        fused.inputs.pop("bias", None)  # zeros, or absent
+        fused.set(affine_align="trailing")
+        fused.inputs["scale"] = scale
+        return fused.emit(op)[0]
+
+    def _unit_affine(self, fused: Fused) -> bool:
+        """True if scale is all ones and bias all zeros, as exporters fill in what the operator requires."""
+        scale, bias = fused.inputs.get("scale"), fused.inputs.get("bias")
+        return scale is not None and self.facts.all_equal(scale, 1) and (bias is None or self.facts.all_equal(bias, 0))
+
+
+class NormalizationBias(FusionRule):
+    """The bias (beta) of a normalisation.
+
+    Before::
+
+        Y = Add(FusedNormalization(x, scale), bias)
+
+    After::
+
+        Y = FusedNormalization(x, scale, bias)
+    """
+
+    def pattern(self, op: Any, bias: Any) -> Any:
+        return op.Add(fused_normalization(op), bias)
+
+    def check(self, context: Any, normalized: ir.Value, bias: ir.Value) -> bool:
+        fused = _read(normalized)
+        zeros = (
+            fused.has("bias") and self.facts.all_equal(fused.inputs["bias"], 0) and fused["affine_align"] == "trailing"
+        )
+        _require_open(fused, context.root, *(() if zeros else ("bias",)))
+        if fused["affine_align"] != "trailing":
+            raise Declined(
+                "unsupported_operator", op_type="Add", where=f"behind a scale per channel, {label(context.root)}"
+            )
+        self.require_float(bias)
+        if not self.facts.is_constant(bias) and not fused.has("scale"):
+            raise Declined("parameter_not_constant", parameter=f"bias {label(bias)}", node=label(context.root))
+        self.facts.require_fits(bias, normalized, "bias", _degenerate(fused, self.facts))
+        return True
+
+    def rewrite(self, op: Any, normalized: ir.Value, bias: ir.Value) -> ir.Value:
+        fused = _read(normalized)
+        fused.inputs["bias"] = bias
+        return fused.emit(op)[0]
+
+
+def _degenerate(fused: Fused, facts: Facts) -> tuple[int, ...]:
+    """Return the normalised axes counted from the end, where they are known so."""
+    rank = facts.rank(fused.inputs["X"])
+    return tuple(axis if axis < 0 else axis - rank for axis in fused["axes"] if axis < 0 or rank is not None)  # type: ignore[operator]
+
+
+class NormalizationActivation(FusionRule):
+    """The activation behind a normalisation: one node, or one of the decomposed spellings that was fused before.
+
+    Before::
+
+        Y = Relu(FusedNormalization(x, scale, bias))
+
+    After::
+
+        Y = FusedNormalization(x, scale, bias, activation="Relu")
+    """
+
+    spellings = ("canonical", "decomposed")
+
+    def pattern(self, op: Any) -> Any:
+        normalized = fused_normalization(op)
+        if self.spelling == "canonical":
+            return any_activation(op, normalized, output="activated")
+        return fused_activation(op, normalized)
+
+    def check(self, context: Any, normalized: ir.Value, activated: ir.Value) -> bool:
+        fused = _read(normalized)
+        _require_open(fused, context.root)
+        activation = self._activation(activated)
+        if activation.slope is not None:
+            if not self.facts.is_constant(activation.slope):
+                raise Declined(
+                    "parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(context.root)
+                )
+            self.facts.require_fits(activation.slope, normalized, "slope", _degenerate(fused, self.facts))
+        return True
+
+    def rewrite(self, op: Any, normalized: ir.Value, activated: ir.Value) -> ir.Value:
+        fused = _read(normalized)
+        fused.activation = self._activation(activated)
+        if self.spelling == "decomposed":
+            behind = _read(activated)
+            fused.inputs.update({name: value for name, value in behind.inputs.items() if name.startswith("y_")})
+            fused.set(**{name: value for name, value in behind.attributes.items() if name.startswith("y_")})
+        return fused.emit(op)[0]
+
+    def _activation(self, activated: ir.Value) -> Activation:
+        node = activated.producer()
+        assert node is not None
+        if self.spelling == "decomposed":
+            behind = _read(activated)
+            if behind.has("scale", "bias", "x_scale"):
+                raise Declined(
+                    "unsupported_operator", op_type="Add", where=f"between normalisation and activation, {label(node)}"
+                )
+            return behind.activation
+        activation, bias = read_activation(node, self.facts, self.facts.opsets)
+        if bias is not None:
+            raise Declined("unsupported_operator", op_type=node.op_type, where="behind a normalisation")
+        return activation
+
+
+class QuantizedActivation(FusionRule):
+    """An activation between DequantizeLinear and QuantizeLinear, or with one of them.
+
+    Before::
+
+        Y = QuantizeLinear(Sigmoid(DequantizeLinear(x, x_scale, x_zero_point)), y_scale, y_zero_point)
+
+    After::
+
+        Y = FusedActivation(x, x_scale, x_zero_point, y_scale, y_zero_point, activation="Sigmoid")
+    """
+
+    spellings = ("dequantized", "quantized")
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        if self.spelling == "dequantized":
+            return any_activation(op, op.DequantizeLinear(_allow_other_inputs=True, _outputs=["x"]), output="activated")
+        return op.QuantizeLinear(
+            any_activation(op, x, output="activated"), _allow_other_inputs=True, _outputs=["quantized"]
+        )
+
+    def check(self, context: Any, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> bool:
+        self.require_float(x)
+        self._configuration(x, activated, quantized)
+        return True
+
+    def rewrite(self, op: Any, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> ir.Value:
+        return self._configuration(x, activated, quantized).emit(op)[0]
+
+    def _configuration(self, x: ir.Value, activated: ir.Value, quantized: ir.Value | None) -> Fused:
+        node = activated.producer()
+        assert node is not None
+        activation, bias = read_activation(node, self.facts, self.facts.opsets)
+        if activation.slope is not None:
+            if not self.facts.is_constant(activation.slope):
+                raise Declined("parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(node))
+            self.facts.require_fits(activation.slope, x, "slope")
+        fused = Fused("FusedActivation", {"X": x})
+        fused.activation = activation
+        if bias is not None:
+            self.facts.require_fits(bias, x, "bias")
+            fused.inputs["bias"] = bias
+        if quantized is not None:
+            quantization(fused, quantized.producer())
+        return fused
+
+
+def quantization(fused: Fused, node: ir.Node | None) -> None:
+    """Move a QuantizeLinear into the fused node.
+
+    Raises:
+        Declined: an attribute has a value that the operator does not take.
+    """
+    assert node is not None
+    scale = node.inputs[1]
+    assert scale is not None
+    if node.attributes.get_int("precision", 0) not in (0, int(ir.DataType.FLOAT)):
+        raise Declined(
+            "attribute_value",
+            attribute="precision",
+            node=label(node),
+            value=node.attributes["precision"].value,
+            supported="0 or float32",
+        )
+    fused.inputs["y_scale"] = scale
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        fused.inputs["y_zero_point"] = node.inputs[2]
+    fused.set(
+        y_axis=node.attributes.get_int("axis", 1),
+        y_block_size=node.attributes.get_int("block_size", 0),
+        y_saturate=node.attributes.get_int("saturate", 1),
+    )
+
+
+class QuantizeOutput(FusionRule):
+    """Quantisation of the result.
+
+    Before::
+
+        Y = QuantizeLinear(FusedNormalization(...), y_scale, y_zero_point)
+
+    After::
+
+        Y = FusedNormalization(..., y_scale, y_zero_point)
+    """
+
+    spellings = ("FusedNormalization", "FusedActivation")
+
+    def pattern(self, op: Any) -> Any:
+        inner = (
+            fused_activation(op, output="inner")
+            if self.spelling == "FusedActivation"
+            else fused_normalization(op, output="inner")
+        )
+        return op.QuantizeLinear(inner, _allow_other_inputs=True, _outputs=["quantized"])
+
+    def check(self, context: Any, inner: ir.Value, quantized: ir.Value) -> bool:
+        self._configuration(inner, quantized)
+        return True
+
+    def rewrite(self, op: Any, inner: ir.Value, quantized: ir.Value) -> ir.Value:
+        return self._configuration(inner, quantized).emit(op)[0]
+
+    def _configuration(self, inner: ir.Value, quantized: ir.Value) -> Fused:
+        fused = _read(inner)
+        if fused.has("y_scale"):
+            raise Declined("unsupported_operator", op_type="QuantizeLinear", where="twice")
+        quantization(fused, quantized.producer())
+        return fused

@@ -1,0 +1,183 @@
+"""Values that are known without running the model.
+
+Exporters write a constant as an initialiser, as a Constant node, or as a small subgraph of either (Cast, Unsqueeze,
+Expand of a ConstantOfShape ...). The evaluator looks through such subgraphs lazily and never changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["Constants"]
+
+# Larger tensors are weights: they are never read, let alone evaluated.
+_MAX_ELEMENTS = 1 << 18
+_MAX_DEPTH = 12
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def _ints(node: ir.Node, name: str, inputs: Sequence[Array | None], position: int) -> list[int] | None:
+    attribute = node.attributes.get(name)
+    if attribute is not None and not attribute.is_ref():
+        return list(attribute.as_ints())
+    if len(inputs) > position and (value := inputs[position]) is not None:
+        return [int(i) for i in value.ravel()]
+    return None
+
+
+def _unsqueeze(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
+    axes = _ints(node, "axes", inputs, 1)
+    return None if axes is None else np.expand_dims(inputs[0], tuple(axes))
+
+
+def _squeeze(node: ir.Node, inputs: Sequence[Array]) -> Array:
+    axes = _ints(node, "axes", inputs, 1)
+    return np.squeeze(inputs[0], None if axes is None else tuple(axes))
+
+
+def _reshape(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
+    if len(inputs) < 2 or node.attributes.get_int("allowzero", 0):
+        return None
+    shape = [int(n) for n in inputs[1]]
+    return inputs[0].reshape([inputs[0].shape[i] if n == 0 else n for i, n in enumerate(shape)])
+
+
+def _expand(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
+    shape = np.broadcast_shapes(inputs[0].shape, tuple(int(n) for n in inputs[1]))
+    return np.broadcast_to(inputs[0], shape) if np.prod(shape, dtype=np.int64) <= _MAX_ELEMENTS else None
+
+
+def _constant_of_shape(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
+    shape = tuple(int(n) for n in inputs[0])
+    if np.prod(shape, dtype=np.int64) > _MAX_ELEMENTS:
+        return None
+    fill = node.attributes.get("value")
+    value = np.zeros(1, np.float32) if fill is None else fill.as_tensor().numpy()
+    return np.full(shape, value.ravel()[0], value.dtype)
+
+
+def _cast(node: ir.Node, inputs: Sequence[Array]) -> Array:
+    return inputs[0].astype(ir.DataType(node.attributes["to"].as_int()).numpy())
+
+
+def _range(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
+    result = np.arange(inputs[0].item(), inputs[1].item(), inputs[2].item(), dtype=inputs[0].dtype)
+    return result if result.size <= _MAX_ELEMENTS else None
+
+
+def _slice(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
+    if len(inputs) < 3:
+        return None
+    axes = inputs[3] if len(inputs) > 3 else np.arange(len(inputs[1]))
+    steps = inputs[4] if len(inputs) > 4 else np.ones(len(inputs[1]), np.int64)
+    index: list[slice] = [slice(None)] * inputs[0].ndim
+    for start, end, axis, step in zip(inputs[1], inputs[2], axes, steps, strict=True):
+        if step <= 0:
+            return None
+        index[int(axis)] = slice(int(start), int(end), int(step))
+    return inputs[0][tuple(index)]
+
+
+def _divide(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
+    if not np.issubdtype(inputs[0].dtype, np.integer):
+        return np.asarray(inputs[0] / inputs[1])
+    # ONNX truncates towards zero; shapes, the only integers met here, are not negative.
+    positive = (inputs[0] >= 0).all() and (inputs[1] > 0).all()
+    return np.asarray(inputs[0] // inputs[1]) if positive else None
+
+
+_OPERATORS: dict[str, Callable[[ir.Node, Sequence[Any]], Array | None]] = {
+    "Identity": lambda node, inputs: inputs[0],
+    "Cast": _cast,
+    "CastLike": lambda node, inputs: inputs[0].astype(inputs[1].dtype),
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "Slice": _slice,
+    "Transpose": lambda node, inputs: np.transpose(inputs[0], _ints(node, "perm", (), 0)),
+    "Concat": lambda node, inputs: np.concatenate(inputs, node.attributes["axis"].as_int()),
+    "Gather": lambda node, inputs: np.take(inputs[0], inputs[1], node.attributes.get_int("axis", 0)),
+    "Add": lambda node, inputs: np.asarray(inputs[0] + inputs[1]),
+    "Sub": lambda node, inputs: np.asarray(inputs[0] - inputs[1]),
+    "Mul": lambda node, inputs: np.asarray(inputs[0] * inputs[1]),
+    "Div": _divide,
+    "Neg": lambda node, inputs: np.asarray(-inputs[0]),
+    "Sqrt": lambda node, inputs: np.asarray(np.sqrt(inputs[0])),
+    "Reciprocal": lambda node, inputs: np.asarray(np.reciprocal(inputs[0])),
+}
+
+
+class Constants:
+    """The values of one model that do not depend on its inputs."""
+
+    def __init__(self, ir_version: int, shape_of: Callable[[ir.Value], tuple[int, ...] | None]) -> None:
+        """`shape_of` gives a value's shape where all its dimensions are known."""
+        # Up to IR version 3 every initialiser had to be listed as an input as well; it was no less constant for that.
+        self._inputs_override = ir_version >= 4
+        self._shape_of = shape_of
+        self._known: dict[ir.Value, Array | None] = {}
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        """True for an initialiser that a caller cannot override, whatever its size, and for what `get` can evaluate."""
+        return value is not None and (self._is_fixed_initializer(value) or self.get(value) is not None)
+
+    def get(self, value: ir.Value | None) -> Array | None:
+        """Return the value as a NumPy array (ml_dtypes for bfloat16 and the like), or None if unknown or too large."""
+        return self._get(value, _MAX_DEPTH)
+
+    def _is_fixed_initializer(self, value: ir.Value) -> bool:
+        return value.is_initializer() and not (self._inputs_override and value.is_graph_input())
+
+    def _get(self, value: ir.Value | None, depth: int) -> Array | None:
+        if value is None or depth == 0:
+            return None
+        if value not in self._known:
+            self._known[value] = self._evaluate(value, depth)
+        return self._known[value]
+
+    def _evaluate(self, value: ir.Value, depth: int) -> Array | None:
+        node = value.producer()
+        if node is None:
+            return self._read(value.const_value) if self._is_fixed_initializer(value) else None
+        if node.domain != "" or len(node.outputs) != 1:
+            return None
+        if node.op_type == "Constant":
+            return self._read(ir.convenience.get_const_tensor(value))
+        if node.op_type == "Shape":
+            return self._shape(node)
+        evaluate = _OPERATORS.get(node.op_type)
+        if evaluate is None:
+            return None
+        inputs = [self._get(operand, depth - 1) for operand in node.inputs]
+        if any(operand is None for operand in inputs):
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                result = evaluate(node, inputs)
+        except (ValueError, IndexError, KeyError, TypeError, ArithmeticError):
+            return None  # an invalid constant subgraph is for ORT to complain about
+        return result if result is not None and result.size <= _MAX_ELEMENTS else None
+
+    def _shape(self, node: ir.Node) -> Array | None:
+        shape = self._shape_of(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+        if shape is None:
+            return None
+        start, end = node.attributes.get_int("start", 0), node.attributes.get("end")
+        return np.array(shape[start : None if end is None else end.as_int()], np.int64)
+
+    @staticmethod
+    def _read(tensor: ir.TensorProtocol | None) -> Array | None:
+        if tensor is None or tensor.size > _MAX_ELEMENTS or tensor.dtype == ir.DataType.STRING:
+            return None
+        try:
+            return tensor.numpy()
+        except (OSError, ValueError):
+            return None  # external data that is not there: the caller reports it when the model is saved or run

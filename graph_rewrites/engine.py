@@ -1,0 +1,401 @@
+"""Applies the rules to a model: first the spellings, then the chains, then the target's form.
+
+Rules are tried only where they can match: each is indexed by the operator that its pattern ends in and by the operators
+that must come before. A fused node carries, until the end, the names of the nodes it stands for (``Node.meta``).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, get_args
+
+import onnx_ir as ir
+from onnxscript.rewriter import _pattern_ir as patterns
+from onnxscript.rewriter import pattern
+
+from normfuse._version import __version__
+from normfuse.ep.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
+
+from .describe import description_of, kind_of
+from .facts import Facts, name_of, subgraphs
+from .functions import FunctionLibrary
+from .fused import Fused, is_fused, operator_of
+from .matching import is_dead
+from .rule import FusionRule, OneOf
+from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
+from .sites import Declined, Reason, Site
+
+__all__ = ["RewriteResult", "Target", "rewrite"]
+
+Target = Literal["portable", "custom-op", "standard"]
+
+# Node.meta keys, which are never written to a file.
+_NODES = "normfuse.nodes"
+_RULES = "normfuse.rules"
+# Keys of the node metadata that is.
+_METADATA_VERSION = "normfuse.version"
+_METADATA_RULES = "normfuse.rules"
+
+# Model-local functions exist from this IR version on.
+_FUNCTION_IR_VERSION = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class RewriteResult:
+    """What `rewrite` did to a model."""
+
+    sites: list[Site]
+    """Every site, fused or left, in graph order."""
+    counts: dict[str, int]
+    """Name of a rule -> how often it was applied."""
+
+
+def rewrite(
+    model: ir.Model,
+    *,
+    target: Target = "portable",
+    allow_requantization_removal: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> RewriteResult:
+    """Fuse the normalisation chains of a model, in place.
+
+    Args:
+        model: Any ONNX model; its opset does not change, and no node changes that is not fused.
+        target: "portable": calls of model-local functions whose bodies are standard operators; "custom-op": plain
+            nodes of the domain ai.normfuse; "standard": standard operators only.
+        allow_requantization_removal: Also fuse where that removes a QuantizeLinear -> DequantizeLinear pair inside a
+            chain, which changes results by up to one quantisation step.
+        progress: Called with (nodes done, nodes in all) from time to time.
+
+    Returns:
+        All sites, fused or left with the reason, and how often each rule was applied.
+
+    Raises:
+        ValueError: unknown target.
+    """
+    if target not in get_args(Target):
+        raise ValueError(f"target is {target!r}; it must be one of {', '.join(get_args(Target))}")
+    facts = Facts(model)
+    facts.infer()
+    run = _Run(model, facts, allow_requantization_removal, progress)
+    run.lift()
+    for graph, path, opsets in _containers(model):
+        facts.enter(graph)
+        run.fuse(graph, path, opsets)
+    run.finish(target)
+    return RewriteResult(run.sites, dict(run.counts))
+
+
+def _containers(model: ir.Model) -> Iterator[tuple[ir.Graph, str, dict[str, int]]]:
+    """Yield the main graph and the bodies of the model's own functions, with path and opset imports."""
+    yield model.graph, "", model.graph.opset_imports
+    for function in tuple(model.functions.values()):
+        if function.domain != OPERATOR_DOMAIN:
+            yield function.graph, f"function '{function.domain}::{function.name}'", function.opset_imports
+
+
+@dataclasses.dataclass(frozen=True)
+class _Indexed:
+    """A compiled rule, and the operators that must be among the producers of its root's inputs."""
+
+    rule: pattern.RewriteRule
+    required: tuple[frozenset[str], ...]
+
+    def may_match(self, producers: frozenset[str]) -> bool:
+        """True unless the root's producers rule a match out."""
+        return all(producers & required for required in self.required)
+
+
+# A producer that may be seen through says nothing about what is behind it.
+_TRANSPARENT = frozenset({"Identity", "Cast", "Dropout", "DequantizeLinear"})
+
+
+class _Index:
+    """Rules by the operator that their patterns end in."""
+
+    def __init__(self, rules: Iterable[type[FusionRule]], facts: Facts, through_quantization: bool) -> None:
+        self._by_root: dict[str, list[_Indexed]] = collections.defaultdict(list)
+        for rule_type in rules:
+            for spelling in rule_type.spellings:
+                rule = rule_type(facts, spelling).compile(through_quantization)
+                root = rule._target_pattern.output_node
+                required = tuple(names for operand in root.inputs if (names := _operators(operand)) is not None)
+                for name in root.op.names if isinstance(root.op, OneOf) else (str(root.op),):
+                    self._by_root[name].append(_Indexed(rule, required))
+
+    def candidates(self, node: ir.Node) -> Iterator[pattern.RewriteRule]:
+        """Yield the rules that may match with this node as the last one."""
+        rules = self._by_root.get(node.op_type)
+        if not rules:
+            return
+        producers = frozenset(
+            producer.op_type
+            for value in node.inputs
+            if value is not None and (producer := value.producer()) is not None
+        )
+        unknown = bool(producers & _TRANSPARENT)
+        for indexed in rules:
+            if unknown or indexed.may_match(producers):
+                yield indexed.rule
+
+
+def _operators(operand: patterns.ValuePattern | None) -> frozenset[str] | None:
+    """Return the operators that can produce the operand; None: it may be anything."""
+    if isinstance(operand, patterns.NodeOutputPattern):
+        op = operand.producer().op
+        return frozenset(op.names if isinstance(op, OneOf) else (str(op),))
+    if isinstance(operand, patterns.BacktrackingOr):
+        sets = [_operators(choice) for choice in operand._values]
+        return None if any(names is None for names in sets) else frozenset().union(*sets)  # type: ignore[arg-type]
+    if isinstance(operand, patterns.OpIdDispatchOr):
+        return frozenset(op_type for _, op_type, _ in operand._op_to_pattern)
+    return None
+
+
+class _Run:
+    """One run of the pass over one model."""
+
+    def __init__(
+        self, model: ir.Model, facts: Facts, through_quantization: bool, progress: Callable[[int, int], None] | None
+    ) -> None:
+        self.model = model
+        self.facts = facts
+        self.sites: list[Site] = []
+        self.counts: collections.Counter[str] = collections.Counter()
+        self._seeds = _Index(SEEDS, facts, through_quantization)
+        self._activations = _Index(ACTIVATION_SEEDS, facts, through_quantization)
+        self._chains = _Index(CHAINS, facts, through_quantization)
+        self._progress = progress
+        self._done, self._total = 0, sum(graph.num_nodes() for graph, _, _ in _containers(model))
+        self._failures: dict[ir.Node, list[pattern.MatchResult]] = collections.defaultdict(list)
+        self._places: list[tuple[ir.Graph, str, dict[str, int]]] = []
+
+    # Models that were optimised before
+
+    def lift(self) -> None:
+        """Turn calls of our functions back into plain nodes, so that they can grow and take another target's form."""
+        calls = [node for graph in _graphs(self.model) for node in graph if is_fused(node)]
+        lifted = set()
+        for node in calls:
+            operator = operator_of(node)
+            assert operator is not None
+            try:
+                Fused.read(node)
+            except Declined:
+                continue  # reported with the sites that are left
+            lifted.add(node.op_type)
+            node.op_type = operator
+            node.resize_outputs(len(OPERATORS[operator].outputs))
+            node.meta[_NODES] = (node.name or "",)
+        still_called = {node.op_type for graph in _graphs(self.model) for node in graph if is_fused(node)}
+        for identifier in [key for key in self.model.functions if key[0] == OPERATOR_DOMAIN]:
+            if identifier[1] in lifted and identifier[1] not in still_called:
+                del self.model.functions[identifier]
+
+    # Fusing
+
+    def fuse(self, graph: ir.Graph, path: str, opsets: dict[str, int]) -> None:
+        """Fuse everything in a graph and its subgraphs."""
+        self.facts.opsets = opsets
+        self._places.append((graph, path, opsets))
+        for node in tuple(graph):
+            self._advance()
+            if node.graph is graph:
+                self._try(self._seeds, graph, node)
+        for node in tuple(graph):
+            for where, subgraph in subgraphs(node):
+                inner = f"{where} of {node.op_type} '{name_of(node)}'"
+                self.fuse(subgraph, f"{path} / {inner}" if path else inner, opsets)
+        for operator in ("FusedNormalization", "FusedActivation"):
+            if operator == "FusedActivation":
+                for node in tuple(graph):
+                    if node.graph is graph:
+                        self._try(self._activations, graph, node)
+            for node in tuple(graph):
+                if node.graph is graph and node.domain == OPERATOR_DOMAIN and node.op_type == operator:
+                    self._grow(graph, node)
+
+    def _advance(self) -> None:
+        self._done += 1
+        if self._progress is not None and (self._done % 1000 == 0 or self._done == self._total):
+            self._progress(self._done, self._total)
+
+    def _grow(self, graph: ir.Graph, node: ir.Node) -> None:
+        grown: ir.Node | None = node
+        while grown is not None:
+            node = grown
+            grown = self._try(self._chains, graph, node)
+            if grown is None:
+                consumers = [consumer for consumer in node.outputs[0].consumers() if not is_dead(consumer)]
+                if len(consumers) == 1 and consumers[0].graph is graph:
+                    grown = self._try_behind(graph, consumers[0], node)
+
+    def _try_behind(self, graph: ir.Graph, consumer: ir.Node, node: ir.Node) -> ir.Node | None:
+        if self.facts.transparent(consumer):
+            after = [use for use in consumer.outputs[0].consumers() if not is_dead(use)]
+            return self._try_behind(graph, after[0], node) if len(after) == 1 and after[0].graph is graph else None
+        return self._try(self._chains, graph, consumer)
+
+    def _try(self, index: _Index, graph: ir.Graph, node: ir.Node) -> ir.Node | None:
+        for rule in index.candidates(node):
+            delta = rule.try_rewrite(self.model, graph, node, tracer=self)
+            if delta is not None:
+                self.counts[rule.name] += 1
+                return self._replace(graph, node, delta, rule.name)
+        return None
+
+    def log(
+        self,
+        rule: pattern.RewriteRule,
+        container: ir.Graph,
+        node: ir.Node,
+        match: pattern.MatchResult,
+        status: pattern.MatchStatus,
+    ) -> None:
+        """Keep why a rule declined (onnxscript's tracer interface)."""
+        if isinstance(match.reason, Reason):
+            self._failures[node].append(match)
+
+    def _replace(self, graph: ir.Graph, root: ir.Node, delta: pattern.ReplacementSubgraph, rule: str) -> ir.Node:
+        (new,) = delta.new_nodes
+        matched = list(dict.fromkeys(delta.match.nodes))
+        fused = [node for node in matched if node.domain == OPERATOR_DOMAIN]
+        old_to_new = list(zip(delta.match.outputs, delta.new_outputs, strict=True))
+        for node in fused:
+            if node.op_type == new.op_type:
+                further = zip(node.outputs[1:], new.outputs[1:], strict=True)
+                old_to_new += [(old, value) for old, value in further if old.uses() or old.is_graph_output()]
+        anchor = next((node for node in fused if node.op_type == "FusedNormalization"), root)
+        self._describe(new, matched, anchor, rule)
+        place = min(
+            [self.facts.order(root)] + [self.facts.first_use(graph, old, matched) - 0.5 for old, _ in old_to_new]
+        )
+        before = root
+        if place < self.facts.order(root):
+            before = self.facts.first_consumer(graph, [old for old, _ in old_to_new], matched)
+        graph.insert_before(before, new)
+        self.facts.place(new, place)
+        for old, value in old_to_new:
+            value.type, value.shape, value.name = old.type, old.shape, old.name
+            value.metadata_props.update(old.metadata_props)
+            old.replace_all_uses_with(value, replace_graph_outputs=True)
+        dead = [use for node in matched for output in node.outputs for use in output.consumers() if use not in matched]
+        self._remove(graph, [*matched, *dict.fromkeys(dead)])
+        return new
+
+    def _describe(self, new: ir.Node, matched: Sequence[ir.Node], anchor: ir.Node, rule: str) -> None:
+        new.name = anchor.name
+        new.doc_string = anchor.doc_string
+        new.metadata_props.update(anchor.metadata_props)
+        nodes: dict[str, None] = {}
+        rules: list[str] = []
+        for node in sorted(matched, key=self.facts.order):
+            nodes.update(dict.fromkeys(node.meta.get(_NODES, (name_of(node),))))
+            rules += node.meta.get(_RULES, ())
+        new.meta[_NODES] = tuple(nodes)
+        new.meta[_RULES] = (*rules, rule)
+
+    def _remove(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+        """Remove nodes, and the constants and constant subgraphs that only they used."""
+        inputs = [value for node in nodes for value in node.inputs if value is not None]
+        graph.remove(nodes, safe=True)
+        for value in dict.fromkeys(inputs):
+            self._remove_unused(value)
+
+    def _remove_unused(self, value: ir.Value) -> None:
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            return
+        node, graph = value.producer(), value.graph
+        if node is None:
+            if graph is not None and value.is_initializer() and value.name is not None:
+                graph.initializers.pop(value.name)
+        elif (
+            graph is not None
+            and node.graph is graph
+            and node.domain == ""
+            and is_dead(node)
+            and not list(subgraphs(node))
+        ):
+            self._remove(graph, [node])
+
+    # The target's form
+
+    def finish(self, target: Target) -> None:
+        """Give all fused nodes the form of the target, and report the sites."""
+        library = FunctionLibrary(self.model, self.facts)
+        any_fused = False
+        for graph, path, opsets in self._places:
+            self.facts.opsets = opsets
+            here = False
+            for node in tuple(graph):
+                if not is_fused(node):
+                    continue
+                here = True
+                self._settle(node)
+                self.sites.append(self._site(node, path))
+                if target == "portable":
+                    library.call(node, opsets.get("", 1))
+            any_fused |= here
+            if here:
+                opsets[OPERATOR_DOMAIN] = OPSET_VERSION
+            else:
+                opsets.pop(OPERATOR_DOMAIN, None)
+        if any_fused:
+            self.model.graph.opset_imports[OPERATOR_DOMAIN] = OPSET_VERSION
+            if target == "portable":
+                self.model.ir_version = max(self.model.ir_version, _FUNCTION_IR_VERSION)
+
+    def _settle(self, node: ir.Node) -> None:
+        """Write the last details of a fused node: operator, result type, outputs, provenance."""
+        fused = Fused.read(node)
+        y = node.outputs[0]
+        if fused.op_type == "FusedActivation" and fused.has("x_scale") and not fused.has("scale", "bias", "y_scale"):
+            fused.op_type = node.op_type = "FusedDequantizeLinear"
+        default = self._default_type(fused)
+        dtype = self.facts.dtype(y)
+        fused.set(y_dtype=0 if dtype is None or dtype == default else int(dtype))
+        inputs = fused.node_inputs()
+        node.resize_inputs(len(inputs))
+        for index, value in enumerate(inputs):
+            if node.inputs[index] is not value:
+                node.replace_input_with(index, value)
+        node.attributes.clear()
+        for attribute in fused.node_attributes().values():
+            node.attributes.add(attribute)
+        used = [index for index, value in enumerate(node.outputs) if value.uses() or value.is_graph_output()]
+        node.resize_outputs(max(used, default=0) + 1)
+        for index, value in enumerate(node.outputs):
+            if index not in used and index > 0:
+                value.name = ""
+        if y.dtype is None and dtype is not None:
+            y.dtype = dtype
+        if y.shape is None:
+            y.shape = self.facts.shape(y)
+        if rules := node.meta.get(_RULES):
+            node.metadata_props[_METADATA_VERSION] = __version__
+            node.metadata_props[_METADATA_RULES] = ",".join(rules)
+
+    def _default_type(self, fused: Fused) -> ir.DataType | None:
+        if fused.has("y_scale"):
+            zero_point = fused.inputs.get("y_zero_point")
+            return ir.DataType.UINT8 if zero_point is None else self.facts.dtype(zero_point)
+        return self.facts.dtype(fused.inputs.get("x_scale", fused.inputs["X"]))
+
+    def _site(self, node: ir.Node, path: str) -> Site:
+        fused = Fused.read(node)
+        return Site(
+            name=name_of(node),
+            kind=kind_of(fused),
+            graph=path,
+            nodes=node.meta.get(_NODES, (name_of(node),)),
+            fused_into=fused.op_type,
+            description=description_of(fused),
+        )
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    for graph, _, _ in _containers(model):
+        yield graph
+        yield from graph.subgraphs()

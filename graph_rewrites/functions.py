@@ -1,0 +1,323 @@
+"""The target "portable": one model-local function for each configuration, its body in standard operators.
+
+A body uses the spelling that ONNX Runtime itself fuses (Pow and Div; LayerNormalization, Gelu ... where the model's
+opset has them), so that without normfuse the model is as fast as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.ep.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling
+
+from .describe import chain_of
+from .facts import Facts
+from .fused import Activation, Fused
+
+__all__ = ["Body", "FunctionLibrary", "Types"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Types:
+    """The element types and the rank that a body is written for."""
+
+    inputs: Mapping[str, ir.DataType]
+    y: ir.DataType | None
+    rank: int | None
+
+    @classmethod
+    def of(cls, fused: Fused, y: ir.Value, facts: Facts) -> Types:
+        """Return the types of a fused node whose first output is `y`."""
+        known = {name: facts.dtype(value) for name, value in fused.inputs.items()}
+        inputs = {name: dtype for name, dtype in known.items() if dtype is not None}
+        return cls(inputs, facts.dtype(y), facts.rank(y))
+
+    @property
+    def compute(self) -> ir.DataType:
+        """The float type that X has, after dequantisation."""
+        return self.inputs.get("x_scale", self.inputs.get("X", ir.DataType.FLOAT))
+
+    @property
+    def parameters_differ(self) -> bool:
+        """True if scale or bias have another float type than X."""
+        pairs = (("scale", "scale_scale"), ("bias", "bias_scale"))
+        given = {self.inputs.get(scale, self.inputs.get(name, self.compute)) for name, scale in pairs}
+        return given != {self.compute}
+
+
+class FunctionLibrary:
+    """The functions that the fused nodes of one model call."""
+
+    def __init__(self, model: ir.Model, facts: Facts) -> None:
+        self._model = model
+        self._facts = facts
+        self._names: dict[Any, str] = {}
+
+    def call(self, node: ir.Node, opset: int) -> None:
+        """Turn a fused node into a call of its function, which is added to the model if it is new."""
+        fused = Fused.read(node)
+        types = Types.of(fused, node.outputs[0], self._facts)
+        inputs = tuple(name for name in OPERATORS[fused.op_type].inputs if name in fused.inputs)
+        attributes = tuple((name, attribute.value) for name, attribute in fused.node_attributes().items())
+        key = (
+            fused.op_type,
+            inputs,
+            attributes,
+            len(node.outputs),
+            tuple(sorted(types.inputs.items())),
+            types.y,
+            types.rank,
+            opset,
+        )
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = self._new_name(fused)
+            self._model.functions[OPERATOR_DOMAIN, name, ""] = _function(name, fused, types, len(node.outputs), opset)
+        node.op_type = name
+
+    def _new_name(self, fused: Fused) -> str:
+        base = "_".join([fused.op_type, *chain_of(fused)])
+        taken = {name for domain, name, _ in self._model.functions if domain == OPERATOR_DOMAIN}
+        name, number = base, 1
+        while name in taken:
+            number += 1
+            name = f"{base}_{number}"
+        return name
+
+
+def _function(name: str, fused: Fused, types: Types, outputs: int, opset: int) -> ir.Function:
+    names = OPERATORS[fused.op_type].inputs
+    count = max(index for index, input_name in enumerate(names) if input_name in fused.inputs) + 1
+    formal = {input_name: ir.Value(name=input_name) for input_name in names[:count]}
+    body = Body(opset)
+    present = Fused(fused.op_type, {key: formal[key] for key in fused.inputs}, dict(fused.attributes))
+    results = body.fused(present, types, outputs)
+    for value, output_name in zip(results, OPERATORS[fused.op_type].outputs, strict=False):
+        value.name = output_name
+    graph = ir.Graph(list(formal.values()), results, nodes=body.nodes, opset_imports={"": opset}, name=name)
+    return ir.Function(OPERATOR_DOMAIN, name, "", graph=graph, attributes=_formal_attributes(fused))
+
+
+def _formal_attributes(fused: Fused) -> list[ir.Attr]:
+    """Return the attributes of a call, without values: defaults need a newer IR version than functions themselves."""
+    return [ir.Attr(name, attribute.type, None) for name, attribute in fused.node_attributes().items()]
+
+
+class Body:
+    """Writes a configuration in standard operators of one opset."""
+
+    def __init__(self, opset: int) -> None:
+        self._opset = opset
+        self._tape = ir.tape.Tape()
+
+    @property
+    def nodes(self) -> Sequence[ir.Node]:
+        """The nodes written so far."""
+        return self._tape.nodes
+
+    def _op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        return self._tape.op(
+            op_type, list(inputs), {name: value for name, value in attributes.items() if value is not None}
+        )
+
+    def _number(self, value: float, dtype: ir.DataType) -> ir.Value:
+        return self._tensor(np.array(value, dtype.numpy()))
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        return self._op("Constant", value=ir.tensor(array))
+
+    def _cast(self, value: ir.Value, source: ir.DataType, target: ir.DataType) -> ir.Value:
+        return value if source == target else self._op("Cast", value, to=int(target))
+
+    def _reduce(self, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        since = 13 if op_type == "ReduceSum" else 18
+        if self._opset >= since:
+            return self._op(op_type, value, self._tensor(np.array(axes, np.int64)), keepdims=1)
+        return self._op(op_type, value, axes=list(axes), keepdims=1)
+
+    # The operators of the domain
+
+    def fused(self, fused: Fused, types: Types, outputs: int) -> list[ir.Value]:
+        """Write the node and return its first `outputs` outputs: Y, sum, mean and inverse standard deviation."""
+        d = self._summed(fused)
+        further = []
+        if fused.op_type == "FusedNormalization":
+            y, dtype, statistics = self._normalized(fused, types, d, outputs > 2)
+            if outputs > 1:
+                further = [self._op("Identity", d) if d is fused.inputs["X"] else d, *statistics]
+        else:
+            y, dtype = self._affine(fused, types, d, types.compute), types.compute
+        y = self._quantized(fused, self._activated(fused.activation, y, dtype), dtype, types)
+        return [y, *further][:outputs]
+
+    def _summed(self, fused: Fused) -> ir.Value:
+        d = self._dequantized(fused, "X", "x")
+        if fused.has("residual_bias"):
+            d = self._op("Add", d, fused.inputs["residual_bias"])
+        if fused.has("residual"):
+            d = self._op("Add", d, self._dequantized(fused, "residual", "residual"))
+        return d
+
+    def _dequantized(self, fused: Fused, tensor: str, prefix: str) -> ir.Value:
+        value = fused.inputs[tensor]
+        if not fused.has(f"{prefix}_scale"):
+            return value
+        block_size = fused[f"{prefix}_block_size"] if prefix in ("x", "residual") else 0
+        axis = fused.attributes.get(f"{prefix}_axis")
+        return self._op(
+            "DequantizeLinear",
+            value,
+            fused.inputs[f"{prefix}_scale"],
+            *([fused.inputs[f"{prefix}_zero_point"]] if fused.has(f"{prefix}_zero_point") else []),
+            axis=axis if self._opset >= 13 else None,
+            block_size=block_size or None,
+        )
+
+    def _quantized(self, fused: Fused, y: ir.Value, dtype: ir.DataType, types: Types) -> ir.Value:
+        if not fused.has("y_scale"):
+            target = ir.DataType(fused["y_dtype"]) if fused["y_dtype"] else types.compute
+            return self._cast(y, dtype, target)
+        y = self._cast(y, dtype, types.inputs["y_scale"])
+        no_zero_point = not fused.has("y_zero_point")
+        return self._op(
+            "QuantizeLinear",
+            y,
+            fused.inputs["y_scale"],
+            *([] if no_zero_point else [fused.inputs["y_zero_point"]]),
+            axis=fused.attributes.get("y_axis") if self._opset >= 13 else None,
+            block_size=fused["y_block_size"] or None,
+            output_dtype=fused["y_dtype"] or None if no_zero_point else None,
+            saturate=0 if not fused["y_saturate"] else None,
+        )
+
+    # Normalisations return the result, its type, and if asked for mean and inverse standard deviation
+
+    def _normalized(
+        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
+    ) -> tuple[ir.Value, ir.DataType, Sequence[ir.Value]]:
+        if not self._is_layer_normalization(fused, types):
+            return self._elementary(fused, types, d, statistics)
+        parameters = [self._dequantized(fused, name, name) for name in ("scale", "bias") if fused.has(name)]
+        attributes = {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]}
+        y, *further = self._tape.op_multi_out(
+            "LayerNormalization", [d, *parameters], attributes, num_outputs=3 if statistics else 1
+        )
+        return y, types.compute, further
+
+    def _is_layer_normalization(self, fused: Fused, types: Types) -> bool:
+        axes = fused["axes"]
+        return (
+            self._opset >= 17
+            and fused.has("scale")
+            and bool(fused["use_mean"] and fused["normalize_variance"])
+            and fused["epsilon_on"] == "variance"
+            and fused["affine_align"] == "trailing"
+            and axes == tuple(range(-len(axes), 0))
+            and not types.parameters_differ
+        )
+
+    def _elementary(
+        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
+    ) -> tuple[ir.Value, ir.DataType, Sequence[ir.Value]]:
+        dtype, wide = types.compute, ir.DataType.FLOAT
+        x = self._cast(d, dtype, wide)
+        axes = fused["axes"]
+        mean = self._reduce("ReduceMean", x, axes) if fused["use_mean"] or statistics else None
+        deviation = self._op("Sub", x, mean) if fused["use_mean"] else x
+        variance = self._reduce("ReduceMean", self._op("Pow", deviation, self._number(2, wide)), axes)
+        epsilon = self._number(fused["epsilon"], wide)
+        if fused["epsilon_on"] == "variance":
+            root = self._op("Sqrt", self._op("Add", variance, epsilon))
+        else:
+            root = self._op("Add", self._op("Sqrt", variance), epsilon)
+        y = self._op("Div", deviation, root) if fused["normalize_variance"] else deviation
+        further = (mean, self._op("Reciprocal", root)) if mean is not None and statistics else ()
+        if not types.parameters_differ:
+            y, wide = self._cast(y, wide, dtype), dtype
+        return self._affine(fused, types, y, wide), wide, further
+
+    def _affine(self, fused: Fused, types: Types, y: ir.Value, dtype: ir.DataType) -> ir.Value:
+        for name, op_type in (("scale", "Mul"), ("bias", "Add")):
+            if fused.has(name):
+                parameter = self._dequantized(fused, name, name)
+                given = types.inputs.get(f"{name}_scale", types.inputs.get(name, dtype))
+                y = self._op(op_type, y, self._cast(parameter, given, dtype))
+        return y
+
+    # Activations
+
+    def _activated(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        if activation.name == "Identity":
+            return x
+        written = getattr(self, f"_{activation.name.lower()}", None)
+        if written is not None:
+            result = written(activation, x, dtype)
+            assert isinstance(result, ir.Value)
+            return result
+        spelling = self._spelling(activation)
+        parameters = dict(zip(ACTIVATIONS[activation.name].parameters, activation.parameters, strict=True))
+        inputs = [self._number(parameters[name], dtype) for name in spelling.inputs]
+        attributes = {attribute: parameters[name] for attribute, name in spelling.attributes.items()}
+        if activation.slope is not None:
+            inputs = [activation.slope]
+        return self._op(spelling.op_type, x, *inputs, **attributes)
+
+    def _spelling(self, activation: Activation) -> ActivationSpelling:
+        for spelling in ACTIVATIONS[activation.name].spellings:
+            if spelling.domain == "" and spelling.since <= self._opset <= (spelling.until or self._opset):
+                return spelling
+        raise ValueError(f"opset {self._opset} has no operator for activation {activation.name}")
+
+    def _gelu(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        if self._opset >= 20:
+            return self._op("Gelu", x)
+        erf = self._op("Erf", self._op("Div", x, self._number(math.sqrt(2), dtype)))
+        product = self._op("Mul", x, self._op("Add", erf, self._number(1, dtype)))
+        return self._op("Mul", product, self._number(0.5, dtype))
+
+    def _gelutanh(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        if self._opset >= 20:
+            return self._op("Gelu", x, approximate="tanh")
+        cubic = self._op("Mul", self._op("Pow", x, self._number(3, dtype)), self._number(0.044715, dtype))
+        inner = self._op("Mul", self._op("Add", x, cubic), self._number(math.sqrt(2 / math.pi), dtype))
+        one_plus = self._op("Add", self._op("Tanh", inner), self._number(1, dtype))
+        return self._op("Mul", self._op("Mul", x, self._number(0.5, dtype)), one_plus)
+
+    def _swish(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        (alpha,) = activation.parameters
+        inner = x if alpha == 1 else self._op("Mul", x, self._number(alpha, dtype))
+        return self._op("Mul", x, self._op("Sigmoid", inner))
+
+    def _hardswish(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        alpha, beta = activation.parameters
+        if self._opset >= 14 and activation == Activation.of("HardSwish"):
+            return self._op("HardSwish", x)
+        return self._op("Mul", x, self._op("HardSigmoid", x, alpha=alpha, beta=beta))
+
+    def _mish(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        return self._op("Mul", x, self._op("Tanh", self._op("Softplus", x)))
+
+    def _softplus(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        (steepness,) = activation.parameters
+        if steepness == 1:
+            return self._op("Softplus", x)
+        factor = self._number(steepness, dtype)
+        return self._op("Div", self._op("Softplus", self._op("Mul", x, factor)), factor)
+
+    def _parametricsoftplus(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        alpha, beta = (self._number(value, dtype) for value in activation.parameters)
+        return self._op("Mul", self._op("Softplus", self._op("Mul", x, beta)), alpha)
+
+    def _scaledtanh(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        alpha, beta = (self._number(value, dtype) for value in activation.parameters)
+        return self._op("Mul", self._op("Tanh", self._op("Mul", x, beta)), alpha)
+
+    def _linear(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        alpha, beta = (self._number(value, dtype) for value in activation.parameters)
+        return self._op("Add", self._op("Mul", x, alpha), beta)

@@ -1,0 +1,358 @@
+"""The matcher behind every rule: onnxscript's pattern language, with the freedom that exporters' spellings need.
+
+onnxscript's own matcher tries operands in the order written, knows a constant only when it is an initialiser of rank 0,
+and tells two equal DequantizeLinear nodes apart. Here a pattern is matched
+
+* with the operands of commutative operators in either order, by backtracking (not by 2^n copies of the pattern),
+* with constants seen through Cast, Reshape, Expand ... and compared within the rounding of their own type,
+* with equal nodes taken as one value (`Facts.same`),
+* through Identity, Dropout and float casts, as long as no cast narrows what the pattern's `x` has,
+* and, if asked for, through a QuantizeLinear -> DequantizeLinear pair inside the chain.
+
+A match is refused, with its reason, when a value inside it is used elsewhere or is a graph output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import _pattern_ir as patterns
+from onnxscript.rewriter import pattern
+
+from normfuse.ep.spec import OPERATOR_DOMAIN
+
+from .facts import Facts, label
+from .sites import Declined
+
+__all__ = ["ChainMatcher"]
+
+_COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "Sum"})
+_WIDTH = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}
+
+# What is still to be matched: a linked list, so that alternatives share their tail.
+_Goals = tuple[patterns.ValuePattern | None, ir.Value | None, "_Goals"] | None
+
+
+class ChainMatcher(pattern.PatternMatcher):
+    """Matches a pattern with one root against the nodes that end in a given node."""
+
+    def __init__(self, graph_pattern: patterns.GraphPattern, facts: Facts, through_quantization: bool = False) -> None:
+        super().__init__(graph_pattern)
+        self._facts = facts
+        self._through_quantization = through_quantization
+
+    @property
+    def root_type(self) -> str:
+        """Operator of the node that the pattern ends in."""
+        return str(self.pattern.output_node.op)
+
+    def match(
+        self,
+        model: ir.Model,
+        graph_or_function: ir.Graph | ir.Function,
+        node: ir.Node,
+        *,
+        verbose: int = 0,
+        remove_nodes: bool = True,
+        tracer: pattern.MatchingTracer | None = None,
+    ) -> pattern.MatchResult:
+        """Match the nodes ending in `node`; the result carries a `Reason` when a match was refused."""
+        del model, graph_or_function, verbose, tracer
+        attempt = _Attempt(self._facts, node, self._through_quantization)
+        result = pattern.MatchResult()
+        if not attempt.solve_root(self.pattern.output_node):
+            for matched in attempt.best:
+                result.add_node(matched)
+            return result.fail(attempt.best_failure, attempt.best[-1] if attempt.best else node)
+        for pattern_node, matched in attempt.nodes.items():
+            result.bind_node(pattern_node, matched)
+        for matched in attempt.extra:
+            result.add_node(matched)
+        for name, value in attempt.bindings.items():
+            result.bind(name, value)
+        outputs = [_output(attempt.nodes, output) for output in self.pattern.outputs]
+        result.outputs.extend(outputs)
+        try:
+            if remove_nodes:
+                self._require_closed(result.nodes, outputs)
+            self._require_width(attempt)
+        except Declined as declined:
+            return result.fail(declined.reason, node)
+        return result
+
+    def _require_closed(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> None:
+        """Decline if a value inside the match is needed outside of it."""
+        inside = set(nodes)
+        kept = set(outputs)
+        for node in nodes:
+            # A fused node that grows keeps its further outputs: they are carried over.
+            for value in node.outputs[:1] if node.domain == OPERATOR_DOMAIN else node.outputs:
+                if value in kept:
+                    continue
+                consumers = value.consumers()
+                between = {"value": value.name, "first": label(node)}
+                second = next((label(consumer) for consumer in consumers if consumer in inside), "its consumer")
+                if value.is_graph_output():
+                    raise Declined("is_graph_output", second=second, **between)
+                if any(consumer not in inside and not is_dead(consumer) for consumer in consumers):
+                    raise Declined("has_other_consumers", second=second, **between)
+
+    def _require_width(self, attempt: _Attempt) -> None:
+        """Decline if the chain computes in less than x has, or in float64, or if a constant adds dimensions."""
+        x = attempt.bindings.get("x")
+        if not isinstance(x, ir.Value):
+            return
+        dtype = self._facts.dtype(x)
+        for cast in attempt.extra:
+            if cast.op_type == "Cast" and dtype in _WIDTH:
+                target = ir.DataType(cast.attributes["to"].as_int())
+                if _WIDTH[target] < _WIDTH[dtype] or (target != dtype and _WIDTH[target] == _WIDTH[dtype]):
+                    raise Declined(
+                        "different_formula",
+                        node=label(cast),
+                        kind="a part of the chain",
+                        detail=f"it narrows the chain from {dtype} to {target}",
+                    )
+                if target == ir.DataType.DOUBLE:
+                    raise Declined("unsupported_type", tensor=label(cast.outputs[0]), type=target, what="a fused chain")
+        if attempt.constant_rank > 1:
+            rank = self._facts.rank(x)
+            if rank is None:
+                raise Declined("unknown_type_or_rank", tensor=label(x))
+            if rank < attempt.constant_rank:
+                raise Declined(
+                    "shape_mismatch",
+                    tensor="a constant of the chain",
+                    shape=[1] * attempt.constant_rank,
+                    x_shape=self._facts.shape(x),
+                )
+
+
+def is_dead(node: ir.Node) -> bool:
+    """True for a node none of whose outputs is used: older exporters leave such behind."""
+    return all(not output.uses() and not output.is_graph_output() for output in node.outputs)
+
+
+def _output(nodes: dict[patterns.NodePattern, ir.Node], output: patterns.ValuePattern) -> ir.Value:
+    assert isinstance(output, patterns.NodeOutputPattern)
+    return nodes[output.producer()].outputs[output.output_index]
+
+
+class _Attempt:
+    """The state of one match: a depth-first search with an undo log."""
+
+    def __init__(self, facts: Facts, root: ir.Node, through_quantization: bool) -> None:
+        self._facts = facts
+        self._root = root
+        self._graph = root.graph
+        self._through_quantization = through_quantization
+        self.nodes: dict[patterns.NodePattern, ir.Node] = {}
+        self.extra: list[ir.Node] = []
+        self.bindings: dict[str, Any] = {}
+        self.constant_rank = 0
+        self._undo: list[tuple[dict[Any, Any] | list[ir.Node], Any, Any]] = []
+        self.best: tuple[ir.Node, ...] = ()
+        self.best_failure = ""
+
+    # The undo log
+
+    def _set(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
+        self._undo.append((mapping, key, mapping.get(key, _Attempt)))
+        mapping[key] = value
+
+    def _push(self, node: ir.Node) -> None:
+        self._undo.append((self.extra, None, None))
+        self.extra.append(node)
+
+    def _rollback(self, mark: int) -> None:
+        while len(self._undo) > mark:
+            container, key, value = self._undo.pop()
+            if isinstance(container, list):
+                container.pop()
+            elif value is _Attempt:
+                del container[key]
+            else:
+                container[key] = value
+
+    def _fail(self, why: str) -> bool:
+        depth = len(self.nodes) + len(self.extra)
+        if depth > len(self.best):
+            self.best = (*self.nodes.values(), *self.extra)
+            self.best_failure = why
+        return False
+
+    # The search
+
+    def solve_root(self, root: patterns.NodePattern) -> bool:
+        """Match the pattern's last node against the root node and everything before it."""
+        return self._node(root, self._root, None)
+
+    def _solve(self, goals: _Goals) -> bool:
+        if goals is None:
+            return True
+        expected, value, rest = goals
+        if expected is None:
+            return self._solve(rest) if value is None else self._fail(f"an input more than expected, {label(value)}")
+        if isinstance(expected, patterns.AnyValue):
+            return self._solve(rest)
+        if isinstance(expected, patterns.BacktrackingOr | patterns.OpIdDispatchOr):
+            return self._alternatives(expected, value, rest)
+        if value is None:
+            return self._solve(rest) if expected.can_match_none else self._fail("an input is missing")
+        if isinstance(expected, patterns.Constant):
+            return self._constant(expected, value, rest)
+        if isinstance(expected, patterns.NodeOutputPattern):
+            return self._node_output(expected, value, rest)
+        return self._bind(expected.name, value) and self._solve(rest)
+
+    def _alternatives(self, expected: Any, value: ir.Value | None, rest: _Goals) -> bool:
+        for tag, choice in _choices(expected):
+            mark = len(self._undo)
+            if expected.tag_var is not None:
+                self._set(self.bindings, expected.tag_var, tag)
+            if self._solve((choice, value, rest)):
+                return True
+            self._rollback(mark)
+        return False
+
+    def _constant(self, expected: patterns.Constant, value: ir.Value, rest: _Goals) -> bool:
+        if isinstance(expected.value, list) or not self._facts.equals(value, expected.value):
+            return self._fail(f"{label(value)} is not the constant {expected.value}")
+        array = self._facts.constant(value)
+        assert array is not None
+        before, self.constant_rank = self.constant_rank, max(self.constant_rank, array.ndim)
+        if self._solve(rest):
+            return True
+        self.constant_rank = before
+        return False
+
+    def _bind(self, name: str | None, value: ir.Value) -> bool:
+        if name is None:
+            return True
+        bound = self.bindings.get(name)
+        if bound is None or bound is value:
+            if bound is None:
+                self._set(self.bindings, name, value)
+            return True
+        if not isinstance(bound, ir.Value) or not self._facts.same(bound, value):
+            return self._fail(
+                f"{label(value)} where {label(bound) if isinstance(bound, ir.Value) else bound} is expected"
+            )
+        if self._facts.strip(bound) is self._facts.strip(value):
+            # One place reads the tensor itself, another a wider copy of it: the tensor itself is what x is.
+            self._set(self.bindings, name, self._facts.strip(value))
+        return True
+
+    def _node_output(self, expected: patterns.NodeOutputPattern, value: ir.Value, rest: _Goals) -> bool:
+        node = value.producer()
+        if node is None or node.graph is not self._graph:
+            return self._fail(f"{label(value)} is not computed by {expected.producer().op}")
+        mark = len(self._undo)
+        if value.index() == expected.output_index:
+            bound = self.nodes.get(expected.producer())
+            if bound is not None:
+                if bound is node or self._facts.same(bound.outputs[expected.output_index], value):
+                    if bound is not node and node not in self.extra:
+                        self._push(node)
+                    if self._solve(rest):
+                        return True
+                    self._rollback(mark)
+            elif self._node(expected.producer(), node, rest):
+                return True
+        for skipped, source in self._through(node):
+            for repeater in skipped:
+                if repeater not in self.extra:
+                    self._push(repeater)
+            if self._node_output(expected, source, rest):
+                return True
+            self._rollback(mark)
+        return False
+
+    def _through(self, node: ir.Node) -> Iterator[tuple[Sequence[ir.Node], ir.Value]]:
+        source = node.inputs[0] if node.inputs else None
+        if source is None:
+            return
+        if self._facts.transparent(node):
+            yield (node,), source
+        elif self._through_quantization and node.op_type == "DequantizeLinear":
+            quantize = source.producer()
+            if (
+                quantize is not None
+                and quantize.op_type == "QuantizeLinear"
+                and quantize.inputs[0] is not None
+                and _same_grid(quantize, node, self._facts)
+            ):
+                yield (node, quantize), quantize.inputs[0]
+
+    def _node(self, expected: patterns.NodePattern, node: ir.Node, rest: _Goals) -> bool:
+        if not expected.op.matches(node.op_type) or not expected.domain.matches(node.domain):
+            return self._fail(f"{label(node)} where {expected.op} is expected")
+        mark = len(self._undo)
+        if not self._attributes(expected, node) or (
+            len(node.inputs) > len(expected.inputs) and not expected.allow_other_inputs
+        ):
+            self._rollback(mark)
+            return self._fail(f"{label(node)} has other inputs or attributes than {expected.op} of the chain")
+        self._set(self.nodes, expected, node)
+        for output, value in zip(expected.outputs, node.outputs, strict=False):
+            if not self._bind(output.name, value):
+                self._rollback(mark)
+                return False
+        bound = len(self._undo)
+        for operands in _orders(expected):
+            goals = rest
+            inputs = list(node.inputs) + [None] * (len(operands) - len(node.inputs))
+            for operand, value in reversed(list(zip(operands, inputs, strict=False))):
+                goals = (operand, value, goals)
+            if self._solve(_structure_first(goals, len(operands), rest)):
+                return True
+            self._rollback(bound)
+        self._rollback(mark)
+        return False
+
+    def _attributes(self, expected: patterns.NodePattern, node: ir.Node) -> bool:
+        for name, wanted in expected.attributes.items():
+            actual = node.attributes.get(name)
+            if actual is None:
+                if not wanted.can_match_none:
+                    return False
+            elif actual.is_ref() or not wanted.matches(actual):
+                return False
+            if wanted.name is not None:
+                self._set(self.bindings, wanted.name, actual)
+        return True
+
+
+def _choices(expected: Any) -> Iterator[tuple[Any, patterns.ValuePattern]]:
+    if isinstance(expected, patterns.OpIdDispatchOr):
+        yield from expected._op_to_pattern.values()
+    else:
+        yield from zip(expected._tag_values or range(len(expected._values)), expected._values, strict=True)
+
+
+def _orders(expected: patterns.NodePattern) -> Iterator[list[patterns.ValuePattern | None]]:
+    yield list(expected.inputs)
+    if str(expected.op) in _COMMUTATIVE and len(expected.inputs) == 2 and str(expected.domain) == "":
+        yield list(reversed(expected.inputs))
+
+
+def _structure_first(goals: _Goals, count: int, rest: _Goals) -> _Goals:
+    """Reorder a node's goals: computed operands and constants before variables, which match anything."""
+    operands = []
+    for _ in range(count):
+        assert goals is not None
+        operands.append(goals[:2])
+        goals = goals[2]
+    operands.sort(key=lambda goal: isinstance(goal[0], patterns.Var))
+    result = rest
+    for expected, value in reversed(operands):
+        result = (expected, value, result)
+    return result
+
+
+def _same_grid(quantize: ir.Node, dequantize: ir.Node, facts: Facts) -> bool:
+    """True if the pair only rounds: both nodes have the same scale, zero point and granularity."""
+    pairs = [(node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None) for node in (quantize, dequantize)]
+    return facts.same(pairs[0][0], pairs[1][0]) and facts.same(pairs[0][1], pairs[1][1])

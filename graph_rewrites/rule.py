@@ -1,0 +1,213 @@
+"""What all rules share: a pattern, a check that declines with a reason, and a rewrite into an ai.normfuse node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import _pattern_ir as patterns
+from onnxscript.rewriter import pattern
+
+from normfuse.ep.spec import OPERATOR_DOMAIN
+
+from .facts import FLOAT_TYPES, Facts, label
+from .matching import ChainMatcher
+from .sites import Declined
+
+__all__ = [
+    "FusionRule",
+    "OneOf",
+    "any_of",
+    "fused_activation",
+    "fused_normalization",
+    "inverse_root",
+    "mean_of",
+    "mean_square_of",
+    "square_of",
+]
+
+
+class FusionRule(pattern.RewriteRuleClassBase):  # type: ignore[misc]
+    """Base class of all rules.
+
+    A subclass has ``pattern``, ``check`` and ``rewrite`` as in onnxscript, and a docstring with a Before/After sketch.
+    ``check`` declines by raising `Declined`. Nothing is kept in the rule between check and rewrite.
+    """
+
+    #: Spellings of one rule that end in different operators: an onnxscript pattern has one root. ``self.spelling``
+    #: tells ``pattern`` which one to build.
+    spellings: ClassVar[Sequence[str]] = ("",)
+
+    def __init__(self, facts: Facts, spelling: str = "") -> None:
+        super().__init__(name=type(self).__name__)
+        self.facts = facts
+        self.spelling = spelling
+
+    def compile(self, through_quantization: bool = False) -> pattern.RewriteRule:
+        """Return the rule as onnxscript applies it, matched by `ChainMatcher`."""
+        return pattern.RewriteRule(
+            self.pattern,
+            self.rewrite,
+            self.check,
+            matcher=lambda graph_pattern: ChainMatcher(graph_pattern, self.facts, through_quantization),
+            name=self.name,
+        )
+
+    # What checks have in common
+
+    def require_float(self, value: ir.Value, what: str = "a fused node") -> ir.DataType:
+        """Return the element type of `value`, one of the operators' float types, or decline."""
+        dtype = self.facts.dtype(value)
+        if dtype is None:
+            raise Declined("unknown_type_or_rank", tensor=label(value))
+        if dtype not in FLOAT_TYPES:
+            raise Declined("unsupported_type", tensor=label(value), type=dtype, what=what)
+        return dtype
+
+    def require_scalar(self, value: ir.Value, parameter: str, node: ir.Node) -> float:
+        """Return the value of a constant of one element, or decline."""
+        scalar = self.facts.scalar(value)
+        if scalar is None:
+            if self.facts.constant(value) is not None:
+                raise Declined(
+                    "different_formula",
+                    node=label(node),
+                    kind="a part of the chain",
+                    detail=f"its {parameter} {label(value)} is not a single number",
+                )
+            raise Declined("parameter_not_constant", parameter=f"{parameter} {label(value)}", node=label(node))
+        return scalar
+
+    def reduced_axes(self, reduced: ir.Value, source: ir.Value, divisor: ir.Value | None = None) -> tuple[int, ...]:
+        """Return the axes of a ReduceMean, or of a ReduceSum that `divisor` makes a mean, in canonical form.
+
+        Axes are sorted; negative when they are the last ones, otherwise counted from the front where the rank is known.
+
+        Raises:
+            Declined: keepdims is 0, the axes are not constant, or the sum is not divided by their number.
+        """
+        node = reduced.producer()
+        assert node is not None
+        if node.attributes.get_int("keepdims", 1) != 1:
+            raise Declined("attribute_value", attribute="keepdims", node=label(node), value=0, supported="1")
+        axes = self._axes(node, source)
+        if divisor is not None:
+            shape = self.facts.shape(source)
+            count = self.require_scalar(divisor, "divisor", node)
+            known = shape is not None and all(isinstance(shape[axis], int) for axis in axes)
+            if not known:
+                raise Declined("unknown_type_or_rank", tensor=label(source))
+            assert shape is not None
+            size = float(np.prod([shape[axis] for axis in axes]))  # type: ignore[arg-type]
+            if not np.isclose(count, size, rtol=1e-6) and not np.isclose(count * size, 1, rtol=1e-6):
+                raise Declined(
+                    "different_formula",
+                    node=label(node),
+                    kind="a mean",
+                    detail=f"the sum over {size:g} elements is divided by {count:g}",
+                )
+        return axes
+
+    def _axes(self, node: ir.Node, source: ir.Value) -> tuple[int, ...]:
+        rank = self.facts.rank(source)
+        attribute = node.attributes.get("axes")
+        axes: Sequence[int] | None = None
+        if attribute is not None:
+            axes = attribute.as_ints() if not attribute.is_ref() else None
+        elif len(node.inputs) > 1 and node.inputs[1] is not None:
+            array = self.facts.constant(node.inputs[1])
+            axes = None if array is None else [int(axis) for axis in array.ravel()]
+            if axes is None:
+                raise Declined("parameter_not_constant", parameter=f"axes {label(node.inputs[1])}", node=label(node))
+        else:
+            axes = []
+        if axes is None:
+            raise Declined("parameter_not_constant", parameter="attribute axes", node=label(node))
+        if not axes:
+            if node.attributes.get_int("noop_with_empty_axes", 0):
+                raise Declined(
+                    "different_formula", node=label(node), kind="a mean", detail="without axes it does nothing"
+                )
+            if rank is None:
+                raise Declined("unknown_type_or_rank", tensor=label(source))
+            axes = range(rank)
+        return canonical_axes(axes, rank, source)
+
+
+def canonical_axes(axes: Sequence[int], rank: int | None, source: ir.Value) -> tuple[int, ...]:
+    """Return sorted axes without duplicates: negative if they are the last ones, else non-negative if possible."""
+    if rank is None:
+        if len({axis < 0 for axis in axes}) > 1:
+            raise Declined("unknown_type_or_rank", tensor=label(source))
+        return tuple(sorted(set(axes)))
+    if any(not -rank <= axis < rank for axis in axes):
+        raise Declined("shape_mismatch", tensor=f"axes {list(axes)}", shape=f"rank {rank}", x_shape=label(source))
+    positive = sorted({axis % rank for axis in axes})
+    if positive == list(range(rank - len(positive), rank)):
+        return tuple(range(-len(positive), 0))
+    return tuple(positive)
+
+
+class OneOf(patterns.StringPattern):  # type: ignore[misc]
+    """Matches any of some operator types or domains."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+
+    def matches(self, item: str) -> bool:
+        """True if `item` is one of the names."""
+        return item in self.names
+
+    def __str__(self) -> str:
+        return "|".join(self.names)
+
+
+# Building blocks of patterns
+
+
+def any_of(*alternatives: Any) -> Any:
+    """Return a pattern that matches any of the alternatives, tried in this order."""
+    return pattern.OrValue(list(alternatives))
+
+
+def fused_normalization(op: Any, *inputs: Any, output: str = "normalized") -> Any:
+    """Return the pattern of a normalisation that was fused already."""
+    return op.FusedNormalization(*inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output])
+
+
+def fused_activation(op: Any, *inputs: Any, output: str = "activated") -> Any:
+    """Return the pattern of an activation that was fused already."""
+    return op.FusedActivation(*inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output])
+
+
+def square_of(op: Any, x: Any) -> Any:
+    """Return the pattern of x squared."""
+    return any_of(op.Pow(x, 2), op.Mul(x, x))
+
+
+def _mean(op: Any, reduce_mean: Any, reduce_sum: Any, x: Any, name: str) -> Any:
+    divisor = pattern.Var(f"{name}_divisor")
+    factor = pattern.Var(f"{name}_divisor")
+    total = reduce_sum(x, _allow_other_inputs=True, _outputs=[name])
+    forms = [op.Div(total, divisor), op.Mul(total, factor)]
+    if reduce_mean is not None:
+        forms.insert(0, reduce_mean(x, _allow_other_inputs=True, _outputs=[name]))
+    return any_of(*forms)
+
+
+def mean_of(op: Any, x: Any, name: str) -> Any:
+    """Return the pattern of the mean of x over some axes; binds `name`, and for a sum `name`_divisor."""
+    return _mean(op, op.ReduceMean, op.ReduceSum, x, name)
+
+
+def mean_square_of(op: Any, x: Any, name: str) -> Any:
+    """Return the pattern of the mean of x squared over some axes; binds as `mean_of`."""
+    return any_of(mean_of(op, square_of(op, x), name), _mean(op, None, op.ReduceSumSquare, x, name))
+
+
+def inverse_root(op: Any, x: Any) -> Any:
+    """Return the pattern of 1 / sqrt(x)."""
+    root = any_of(op.Sqrt(x), op.Pow(x, 0.5))
+    return any_of(op.Reciprocal(root), op.Div(1, root), op.Pow(x, -0.5))
