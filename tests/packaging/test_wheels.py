@@ -26,7 +26,11 @@ SOURCES = {
     "normfuse/graph_rewrites": "graph_rewrites",
     "normfuse/models": "models",
 }
-BUILD_ONLY = {"normfuse/ep/build_wheels.py", "normfuse/ep/plan/generate_tables.py"}
+BUILD_ONLY = {
+    "normfuse/ep/build_wheels.py",
+    "normfuse/ep/cpu/derive_coefficients.py",
+    "normfuse/ep/plan/generate_tables.py",
+}
 DATA_SUFFIXES = {".py", ".toml", ".typed", ".json", ".html", ".css", ".js", ".svg"}
 
 
