@@ -10,6 +10,7 @@ namespace normfuse::NORMFUSE_ISA {
 constexpr size_t kLanes = 8;
 constexpr bool kHasFma = true;
 constexpr size_t kTableLanes = 8;
+constexpr bool kHasScale = false;
 
 struct V {
   __m256 v;
@@ -100,6 +101,15 @@ NORMFUSE_INLINE V ToFloatUnsigned(I a) {
   const V high = ToFloat(ShiftRightLogical<16>(a));
   const V low = ToFloat(a & SetI(0xFFFF));
   return Fma(high, Set(65536.0f), low);
+}
+
+// a * 2^n for integral |n| <= 252. In two steps, or 2^n itself would leave the range; only the second can round.
+NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
+  const I exponent = ToInt(n);
+  const I half = ShiftRight<1>(exponent);
+  const V first = BitCastToFloat(ShiftLeft<23>(half + SetI(127)));
+  const V second = BitCastToFloat(ShiftLeft<23>(exponent - half + SetI(127)));
+  return (a * first) * second;
 }
 
 // Reductions.

@@ -19,6 +19,7 @@ namespace normfuse::NORMFUSE_ISA {
 constexpr size_t kLanes = 16;
 constexpr bool kHasFma = true;
 constexpr size_t kTableLanes = 32;
+constexpr bool kHasScale = true;
 
 struct V {
   __m512 v;
@@ -105,6 +106,9 @@ NORMFUSE_INLINE I SelectI(M m, I a, I b) { return {_mm512_mask_blend_epi32(m.m, 
 NORMFUSE_INLINE I ToInt(V a) { return {_mm512_cvtps_epi32(a.v)}; }
 NORMFUSE_INLINE V ToFloat(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
 NORMFUSE_INLINE V ToFloatUnsigned(I a) { return {_mm512_cvtepu32_ps(a.v)}; }
+
+// a * 2^n for integral n, rounded once.
+NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return _mm512_reduce_add_ps(a.v); }

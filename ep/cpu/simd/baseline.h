@@ -13,6 +13,7 @@ namespace normfuse::NORMFUSE_ISA {
 constexpr size_t kLanes = 4;
 constexpr bool kHasFma = false;
 constexpr size_t kTableLanes = 8;
+constexpr bool kHasScale = false;
 
 typedef float Float4 __attribute__((vector_size(16)));
 typedef int32_t Int4 __attribute__((vector_size(16)));
@@ -119,6 +120,15 @@ NORMFUSE_INLINE V ToFloat(I a) { return {__builtin_convertvector(a.v, Float4)}; 
 NORMFUSE_INLINE V ToFloatUnsigned(I a) {
   // High half times 2^16 is exact, so that only the sum rounds.
   return ToFloat(ShiftRightLogical<16>(a)) * Set(65536.0f) + ToFloat(a & SetI(0xFFFF));
+}
+
+// a * 2^n for integral |n| <= 252. In two steps, or 2^n itself would leave the range; only the second can round.
+NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
+  const I exponent = ToInt(n);
+  const I half = ShiftRight<1>(exponent);
+  const V first = BitCastToFloat(ShiftLeft<23>(half + SetI(127)));
+  const V second = BitCastToFloat(ShiftLeft<23>(exponent - half + SetI(127)));
+  return (a * first) * second;
 }
 
 // Reductions.

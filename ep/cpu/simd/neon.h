@@ -10,6 +10,7 @@ namespace normfuse::NORMFUSE_ISA {
 constexpr size_t kLanes = 4;
 constexpr bool kHasFma = true;
 constexpr size_t kTableLanes = 8;
+constexpr bool kHasScale = false;
 
 struct V {
   float32x4_t v;
@@ -94,6 +95,15 @@ NORMFUSE_INLINE I SelectI(M m, I a, I b) { return {vbslq_s32(m.m, a.v, b.v)}; }
 NORMFUSE_INLINE I ToInt(V a) { return {vcvtnq_s32_f32(a.v)}; }
 NORMFUSE_INLINE V ToFloat(I a) { return {vcvtq_f32_s32(a.v)}; }
 NORMFUSE_INLINE V ToFloatUnsigned(I a) { return {vcvtq_f32_u32(vreinterpretq_u32_s32(a.v))}; }
+
+// a * 2^n for integral |n| <= 252. In two steps, or 2^n itself would leave the range; only the second can round.
+NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
+  const I exponent = ToInt(n);
+  const I half = ShiftRight<1>(exponent);
+  const V first = BitCastToFloat(ShiftLeft<23>(half + SetI(127)));
+  const V second = BitCastToFloat(ShiftLeft<23>(exponent - half + SetI(127)));
+  return (a * first) * second;
+}
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return vaddvq_f32(a.v); }

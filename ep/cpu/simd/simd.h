@@ -24,6 +24,7 @@
 //   ToInt (rounds half to even, |x| < 2^31), ToFloat, BitCastToInt, BitCastToFloat
 //   + - * & | ^ on I, ShiftLeft<n>, ShiftRight<n> (arithmetic), ShiftRightLogical<n>, MinI, MaxI, AbsI, EqI, GtI,
 //   SelectI
+//   ScaleByPowerOfTwo(a, n)  a * 2^n, n a vector of integral floats, |n| <= 252; kHasScale: in one instruction
 //   Lookup(table, i)   table[i mod kTableLanes], table a float array of kTableLanes entries
 #pragma once
 

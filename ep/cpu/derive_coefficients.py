@@ -1,0 +1,274 @@
+"""Derive the constants of ep/cpu/math-inl.h and write ep/cpu/coefficients.h.
+
+    python ep/cpu/derive_coefficients.py [--check] [FILE]
+
+Every polynomial is a minimax fit (Lawson's iteratively reweighted least squares on Chebyshev nodes) of a function that
+mpmath evaluates with 40 digits. Coefficients are rounded to float32 one by one, from the constant term upwards, and
+the remaining ones are fitted again after each rounding, so that the later ones make up for the rounding of the earlier.
+Needs mpmath and numpy. ``--check`` writes nothing and fails where FILE differs from what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import mpmath
+import numpy as np
+
+mpmath.mp.dps = 40
+mpf = mpmath.mpf
+
+Function = Callable[[mpmath.mpf], mpmath.mpf]
+
+NODES = 240
+ROUNDS = 60
+
+
+def float32(value: float) -> float:
+    return float(np.float32(value))
+
+
+def fit(
+    function: Function,
+    low: float,
+    high: float,
+    degree: int,
+    *,
+    weight: Function,
+    centre: float = 0.0,
+    fixed: tuple[float, ...] = (),
+) -> tuple[list[float], float]:
+    """Fit sum(c[k] * (x - centre)**k) to function(x) on [low, high].
+
+    weight: the error is multiplied by it before its maximum is minimised. fixed: the first coefficients, given.
+    Returns the float32 coefficients from the constant term upwards, and the largest weighted error on the nodes.
+    """
+    half = (high - low) / 2
+    middle = (high + low) / 2
+    nodes = [mpf(middle) + mpf(half) * mpmath.cos(mpmath.pi * (2 * i + 1) / (2 * NODES)) for i in range(NODES)]
+    r = np.array([float(x - mpf(centre)) for x in nodes])
+    scale = max(abs(low - centre), abs(high - centre))
+    powers = np.stack([(r / scale) ** k for k in range(degree + 1)], axis=1)
+    weights = np.array([float(weight(x)) for x in nodes])
+
+    exact = [function(x) for x in nodes]
+    coefficients: list[float] = [float32(c) for c in fixed]
+
+    def rest(done: list[float]) -> np.ndarray:
+        """What the coefficients that are already chosen leave to the others, evaluated without cancellation."""
+        values = []
+        for x, y in zip(nodes, exact, strict=True):
+            d = x - mpf(centre)
+            values.append(float(y - sum((mpf(c) * d**k for k, c in enumerate(done)), mpf(0))))
+        return np.array(values)
+
+    while len(coefficients) <= degree:
+        k = len(coefficients)
+        target = rest(coefficients)
+        basis = powers[:, k:]
+        lawson = np.ones(NODES) / NODES
+        best: tuple[float, np.ndarray] | None = None
+        for _ in range(ROUNDS):
+            root = np.sqrt(lawson) * weights
+            solution, *_ = np.linalg.lstsq(basis * root[:, None], target * root, rcond=None)
+            error = np.abs(basis @ solution - target) * weights
+            if best is None or error.max() < best[0]:
+                best = (float(error.max()), solution)
+            lawson = lawson * error
+            total = lawson.sum()
+            if total == 0:
+                break
+            lawson /= total
+        assert best is not None
+        coefficients.append(float32(best[1][0] / scale**k))
+    return coefficients, float(np.max(np.abs(rest(coefficients)) * weights))
+
+
+def relative(function: Function) -> Function:
+    return lambda x: 1 / abs(function(x)) if function(x) != 0 else mpf(0)
+
+
+# ---- What is approximated ----------------------------------------------------------------------------------------
+
+
+def gaussian_tail(a: mpmath.mpf) -> mpmath.mpf:
+    """1 - Phi(a): GELU(x) = max(x, 0) - |x| * tail(|x|)."""
+    return mpmath.erfc(a / mpmath.sqrt(2)) / 2
+
+
+def gelu_tanh_tail(a: mpmath.mpf) -> mpmath.mpf:
+    """The same of the tanh form: (1 - tanh(u)) / 2 = 1 / (1 + exp(2 u)), u = sqrt(2 / pi) * (a + 0.044715 * a**3)."""
+    u = mpmath.sqrt(2 / mpmath.pi) * (a + mpf("0.044715") * a**3)
+    return 1 / (1 + mpmath.exp(2 * u))
+
+
+def tail_weight(tail: Function) -> Function:
+    """Makes the error count in units of max(|value|, 2^-24), value = a * tail(a)."""
+    return lambda a: max(a, mpf(2) ** -10) / max(a * tail(a), mpf(2) ** -24)
+
+
+HALF_LOG2E = float32(float(mpmath.log(mpmath.e, 2) / 2))
+
+
+def without_gaussian(tail: Function) -> Function:
+    """tail(a) * 2^(c a^2) with the float32 c that the kernel uses for log2(e) / 2: smooth, and c needs no low part."""
+    return lambda a: tail(a) * mpf(2) ** (mpf(HALF_LOG2E) * a * a)
+
+
+class Header:
+    """The text of coefficients.h, with the error of each fit beside it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def comment(self, text: str) -> None:
+        self.lines += ["", f"// {text}"]
+
+    def scalar(self, name: str, value: float) -> None:
+        self.lines.append(f"constexpr float {name} = {float(np.float32(value)).hex()}f;")
+
+    def row(self, name: str, values: list[float]) -> None:
+        numbers = ", ".join(f"{v.hex()}f" for v in values)
+        self.lines.append(f"constexpr float {name}[{len(values)}] = {{{numbers}}};")
+
+    def table(self, name: str, columns: list[list[float]]) -> None:
+        """columns[i] = coefficients of interval i; stored by coefficient."""
+        degree = len(columns[0])
+        self.lines.append(f"alignas(64) constexpr float {name}[{degree}][{len(columns)}] = {{")
+        for k in range(degree):
+            self.lines.append("{" + ", ".join(f"{c[k].hex()}f" for c in columns) + "},")
+        self.lines.append("};")
+
+
+def piecewise(
+    function: Function, width: float, offset: float, count: int, degree: int, weight: Function, limit: float
+) -> tuple[list[list[float]], float]:
+    """Fit count intervals of the given width around offset + i * width, the variable counted from the centre."""
+    columns, worst = [], 0.0
+    for i in range(count):
+        centre = offset + i * width
+        low, high = max(centre - width / 2, 0.0), min(centre + width / 2, limit)
+        c, error = fit(function, low, high, degree, weight=weight, centre=centre)
+        columns.append(c)
+        worst = max(worst, error)
+    return columns, worst
+
+
+# Where the table of a tail ends: a little before the middle between two entries.
+TAIL_END = mpf("7.75") + mpf(31) / 256
+
+
+def end_at_zero(tail: Function, weight: Function) -> tuple[list[float], float]:
+    """A line for the last interval of a tail, around 31/4, that is exactly 0 at TAIL_END, with no rounding."""
+    nodes = [mpf("7.75") + mpf(i) / 1600 for i in range(-200, 201)]
+    low, high = mpf(-1), mpf(0)
+    error = mpf(1)
+    while high - low > mpf(2) ** -70:  # the largest error is convex in the slope
+        third = (high - low) / 3
+        errors = [
+            max(abs(tail(x) - slope * min(x - TAIL_END, 0)) * weight(x) for x in nodes)
+            for slope in (low + third, high - third)
+        ]
+        if errors[0] < errors[1]:
+            high -= third
+        else:
+            low += third
+        error = min(errors)
+    # With 16 significant bits, so that the product with the distance, 31 / 256, is a float32.
+    slope, exponent = mpmath.frexp((low + high) / 2)
+    slope = float(mpmath.ldexp(mpmath.nint(slope * 2**16), exponent - 16))
+    return [-slope * float(TAIL_END - mpf("7.75")), slope], float(error)
+
+
+def derive() -> str:
+    h = Header()
+    log2e = mpmath.log(mpmath.e, 2)
+    high = float32(float(log2e))
+    h.comment("log2(e) as the sum of two floats; half of it as one.")
+    h.scalar("kLog2E", high)
+    h.scalar("kLog2ELow", float(log2e - mpf(high)))
+    h.scalar("kHalfLog2E", HALF_LOG2E)
+    h.comment("log(2) as the sum of two floats, the first of 9 bits: its product with an exponent is exact.")
+    ln2_high = 355 / 512
+    h.scalar("kLn2", ln2_high)
+    h.scalar("kLn2Low", float(mpmath.log(2) - mpf(ln2_high)))
+
+    def exp2(f: mpmath.mpf) -> mpmath.mpf:
+        return mpf(2) ** f
+
+    c, error = fit(exp2, -0.5, 0.5, 6, weight=relative(exp2), fixed=(1.0,))
+    h.comment(f"2^f on [-1/2, 1/2]; relative error {error:.2g}.")
+    h.row("kExp2", c)
+
+    def expm1_curve(f: mpmath.mpf) -> mpmath.mpf:
+        return (mpmath.expm1(f) - f) / f**2 if f else mpf(1) / 2
+
+    half_ln2 = float(mpmath.log(2) / 2)
+    c, error = fit(expm1_curve, -half_ln2, half_ln2, 4, weight=lambda f: f * f / abs(mpmath.expm1(f)) if f else mpf(0))
+    h.comment(f"(exp(f) - 1 - f) / f^2 on [-log(2) / 2, log(2) / 2]; error relative to exp(f) - 1: {error:.2g}.")
+    h.row("kExpm1", c)
+
+    def log1p_over_e(e: mpmath.mpf) -> mpmath.mpf:
+        return mpmath.log1p(e) / e if e else mpf(1)
+
+    c, error = fit(log1p_over_e, 0.0, 1.0, 10, weight=relative(log1p_over_e), fixed=(1.0,))
+    h.comment(f"log(1 + e) / e on [0, 1]; relative error {error:.2g}.")
+    h.row("kLog1p", c)
+
+    for name, tail, degree8, degree32 in (
+        ("Gelu", gaussian_tail, 7, 7),
+        ("GeluTanh", gelu_tanh_tail, 8, 8),
+    ):
+        smooth = without_gaussian(tail)
+        weight = tail_weight(tail)
+
+        def smooth_weight(
+            a: mpmath.mpf, tail: Function = tail, smooth: Function = smooth, weight: Function = weight
+        ) -> mpmath.mpf:
+            return weight(a) * tail(a) / smooth(a)
+
+        columns, error = piecewise(smooth, 1.0, 0.5, 8, degree8, smooth_weight, 8.0)
+        h.comment(f"{name}: tail(a) * 2^(kHalfLog2E a^2) around 1/2, 3/2 ... 15/2; weighted error {error:.2g}.")
+        h.table(f"k{name}Smooth", columns)
+        columns, error = piecewise(tail, 0.25, 0.0, 31, degree32, weight, 8.0)
+        line, line_error = end_at_zero(tail, weight)
+        columns.append(line + [0.0] * (degree32 + 1 - len(line)))
+        error = max(error, line_error)
+        h.comment(f"{name}: tail(a) around 0, 1/4 ... 31/4; weighted error {error:.2g}.")
+        h.table(f"k{name}Tail", columns)
+
+    head = [
+        "// Written by ep/cpu/derive_coefficients.py, which says what each constant is; do not edit.",
+        "#pragma once",
+        "",
+        "namespace normfuse {",
+    ]
+    return "\n".join([*head, *h.lines, "", "}  // namespace normfuse", ""])
+
+
+def formatted(text: str, path: Path) -> str:
+    command = ["clang-format", f"--assume-filename={path}"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", type=Path, default=Path(__file__).with_name("coefficients.h"))
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where the file differs")
+    arguments = parser.parse_args()
+    text = formatted(derive(), arguments.file)
+    if arguments.check:
+        if arguments.file.read_text() != text:
+            print(f"{arguments.file} differs from what this script derives", file=sys.stderr)
+            return 1
+        return 0
+    arguments.file.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
