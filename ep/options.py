@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,6 +45,10 @@ def _is_index(value: str) -> bool:
     return value.isascii() and value.isdigit() and len(value) < 10
 
 
+def _is_luid(value: str) -> bool:
+    return re.fullmatch(r"-?\d+|0[xX][0-9a-fA-F]{1,16}", value) is not None
+
+
 _LIBRARY = ("the path of an existing file", _is_file)
 
 OPTIONS: Mapping[str, Option] = {
@@ -66,7 +71,16 @@ OPTIONS: Mapping[str, Option] = {
         Option("directml_library", "", *_LIBRARY, "DirectML.dll to use instead of the system's"),
         Option("d3d12_library", "", *_LIBRARY, "d3d12.dll to use instead of the system's"),
         Option("dxcore_library", "", *_LIBRARY, "dxcore.dll to use instead of the system's"),
-        Option("device_id", "", "a number from 0 on", _is_index, "graphics adapter that DirectML uses"),
+        Option("adapter_index", "", "a number from 0 on", _is_index, "graphics adapter that DirectML uses"),
+        Option(
+            "adapter_luid", "", "the adapter's LUID, decimal or hexadecimal (0x...)", _is_luid, "the same, by its LUID"
+        ),
+        Option(
+            "adapter_preference",
+            "",
+            *_one_of("high_performance", "minimum_power"),
+            "which adapter DirectML uses where there are several",
+        ),
     )
 }
 

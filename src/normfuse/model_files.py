@@ -32,6 +32,7 @@ __all__ = [
     "check_target",
     "external_tensors",
     "load_model",
+    "model_size",
     "runnable",
     "save_model",
     "tensors",
@@ -57,6 +58,19 @@ class Source:
     name: str
     """What the model is called in messages."""
     path: Path | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that the model takes on disk, external data included."""
+        if self.path is not None:
+            inside = self.path.stat().st_size
+        elif self.kind == "bytes":
+            inside = len(self.given)
+        elif self.kind == "proto":
+            inside = self.given.ByteSize()
+        else:
+            return model_size(self.model)
+        return inside + sum(tensor.nbytes for tensor in external_tensors(self.model))
 
 
 def load_model(model: ModelLike) -> Source:
@@ -130,6 +144,7 @@ def save_model(model: ir.Model, path: str | os.PathLike[str], *, never: Source |
     """
     target = Path(path)
     check_target(target, never)
+    _read_small_tensors(model)
     external = any(True for _ in external_tensors(model)) or bytes_inside(model) > PROTOBUF_LIMIT
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
@@ -210,6 +225,15 @@ def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
         shutil.rmtree(spill, ignore_errors=True)
 
 
+def _read_small_tensors(model: ir.Model) -> None:
+    """Take small external weights into the model, as onnx_ir would, but without unmapping files still in use."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= _EXTERNAL_THRESHOLD:
+                value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+
+
 def _read(path: Path) -> bytes:
     if path.is_dir():
         raise InvalidModelError(f"{path} is a folder; name the model file in it.")
@@ -257,6 +281,13 @@ def _first_line(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def model_size(model: ir.Model) -> int:
+    """Return the bytes that a model takes on disk, external data included."""
+    outside = sum(tensor.nbytes for tensor in external_tensors(model))
+    inside = bytes_inside(model)
+    return outside + (inside if inside > PROTOBUF_LIMIT else ir.to_proto(model).ByteSize())
 
 
 def bytes_inside(model: ir.Model) -> int:

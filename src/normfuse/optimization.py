@@ -16,13 +16,11 @@ import onnx_ir as ir
 from normfuse._version import __version__
 from normfuse.errors import OptionError, VerificationError
 from normfuse.model_files import (
-    PROTOBUF_LIMIT,
     ModelLike,
     Source,
     as_kind,
-    bytes_inside,
-    external_tensors,
     load_model,
+    model_size,
     save_model,
     tensors,
 )
@@ -31,7 +29,15 @@ from normfuse.verification import Inputs, VerificationReport, verify_models
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
 
-__all__ = ["OptimizationReport", "OptimizationResult", "Target", "inspect", "optimize"]
+__all__ = [
+    "OptimizationReport",
+    "OptimizationResult",
+    "Target",
+    "inspect",
+    "operator_counts",
+    "optimize",
+    "weight_warnings",
+]
 
 Target = Literal["portable", "custom-op", "standard"]
 Progress = Callable[[str, int, int], None]
@@ -171,11 +177,11 @@ def optimize(
         rules=rules,
         operators_before=operator_counts(source.model),
         operators_after=operator_counts(optimized),
-        bytes_before=_size(source.model),
-        bytes_after=_size(optimized),
+        bytes_before=source.size,
+        bytes_after=model_size(optimized),
         rewrite_seconds=seconds,
         verification=None,
-        warnings=tuple(_weight_warnings(source.model)),
+        warnings=tuple(weight_warnings(source.model)),
     )
     _require_fused(report, require_fused)
     if verify:
@@ -248,14 +254,8 @@ def _require_fused(report: OptimizationReport, require_fused: int | Literal["all
         )
 
 
-def _size(model: ir.Model) -> int:
-    """Bytes that the model takes on disk, external data included."""
-    outside = sum(tensor.nbytes for tensor in external_tensors(model))
-    inside = bytes_inside(model)
-    return outside + (inside if inside > PROTOBUF_LIMIT else ir.to_proto(model).ByteSize())
-
-
-def _weight_warnings(model: ir.Model) -> list[str]:
+def weight_warnings(model: ir.Model) -> list[str]:
+    """Return a warning if weights hold NaN or infinity (attention masks of 0 and minus infinity excepted)."""
     bad = []
     for tensor in tensors(model):
         if tensor.dtype.is_floating_point() and tensor.dtype.bitwidth >= 16 and tensor.size > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
@@ -117,8 +118,10 @@ def _create(
 
 def _translated(error: Exception, name: str) -> Exception:
     text = str(error).strip()
-    if "normfuse option" in text:
-        return OptionError(text)
+    # What the library itself objects to is an option, or the environment variable that chooses the instruction set.
+    own = re.search(rf"{EP_NAME}: .*option.*|The environment variable NORMFUSE_ISA.*", text)
+    if own is not None:
+        return OptionError(own[0])
     return InvalidModelError(
         f"onnxruntime cannot load {name}: {text.splitlines()[0] if text else type(error).__name__}"
     )

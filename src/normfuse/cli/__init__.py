@@ -10,6 +10,10 @@ import sys
 import typer
 
 from normfuse._version import __version__
+from normfuse.cli.bench import bench_command
+from normfuse.cli.check import check_command
+from normfuse.cli.demo import demo_command
+from normfuse.cli.doctor import doctor_command
 from normfuse.cli.inspect import inspect_command
 from normfuse.cli.optimize import optimize_command
 from normfuse.cli.verify import verify_command
@@ -29,6 +33,10 @@ app = typer.Typer(
 app.command("optimize")(optimize_command)
 app.command("inspect")(inspect_command)
 app.command("verify")(verify_command)
+app.command("bench")(bench_command)
+app.command("check")(check_command)
+app.command("doctor")(doctor_command)
+app.command("demo")(demo_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -53,7 +55,7 @@ def print_json(data: Any) -> None:
 
 def warn(message: str) -> None:
     """Print a warning on standard error."""
-    _errors.print(f"[yellow]Warning:[/] {_plain(message)}", soft_wrap=True)
+    _errors.print(f"[yellow]Warning:[/] {escape(message)}", soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -80,10 +82,10 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 def table(title: str, *columns: str, numeric: int = 0) -> Table:
     """Return an empty table; the last ``numeric`` columns are set flush right."""
-    result = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    result = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
     for index, column in enumerate(columns):
         right = index >= len(columns) - numeric
-        result.add_column(column, justify="right" if right else "left", overflow="fold")
+        result.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=right)
     return result
 
 
@@ -100,7 +102,3 @@ def size_text(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.2f} GB"
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", "\\[")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from normfuse.cli.console import JsonOption, console, print_json, progress, table
 
@@ -45,11 +46,15 @@ def inspect_command(
     if as_json:
         print_json({"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]})
         return
-    rows = table(f"Sites of {model.name}", "site", "graph", "chain", "becomes", "otherwise, why not")
+    rows = table(f"Sites of {model.name} that are fused", "site", "chain", "becomes")
     for site in sites:
-        becomes = "" if site.fused_into is None else site.fused_into
-        rows.add_row(site.name, site.graph, site.description, becomes, _reason(site))
+        if site.fused_into is not None:
+            rows.add_row(_place(site), site.description, site.fused_into)
     console.print(rows)
+    for site in sites:
+        if site.fused_into is None:
+            console.print(f"[bold]{escape(_place(site))}[/] ({escape(site.description)}) is left: ", end="")
+            console.print(_reason(site), markup=False, soft_wrap=True)
     print_site_counts(sites)
 
 
@@ -77,6 +82,10 @@ def print_left(sites: Sequence[Site]) -> None:
     for (kind, _), group in left.items():
         rows.add_row(kind, str(len(group)), _reason(group[0]), group[0].name)
     console.print(rows)
+
+
+def _place(site: Site) -> str:
+    return f"{site.name}, {site.graph}" if site.graph else site.name
 
 
 def _reason(site: Site) -> str:

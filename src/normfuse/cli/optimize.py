@@ -27,7 +27,13 @@ from normfuse.errors import OptionError, VerificationError
 if TYPE_CHECKING:
     from normfuse.optimization import OptimizationReport
 
-__all__ = ["optimize_command", "print_operator_counts"]
+__all__ = ["RequireFusedOption", "optimize_command", "print_operator_counts", "print_summary", "required_count"]
+
+
+RequireFusedOption = Annotated[
+    str | None,
+    typer.Option(metavar="N|all", help="Fail unless so many sites are fused."),
+]
 
 
 class _Target(StrEnum):
@@ -50,10 +56,7 @@ def optimize_command(
     inputs: InputsOption = None,
     samples: SamplesOption = None,
     max_error: MaxErrorOption = None,
-    require_fused: Annotated[
-        str | None,
-        typer.Option(metavar="N|all", help="Fail, and write nothing, unless so many sites are fused."),
-    ] = None,
+    require_fused: RequireFusedOption = None,
     allow_requantization_removal: RequantizationOption = False,
     report: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Also write the report to a file.")] = None,
     as_json: JsonOption = False,
@@ -86,7 +89,7 @@ def optimize_command(
                 inputs=list(inputs) if inputs else None,
                 samples=samples,
                 max_error=max_error,
-                require_fused=_required(require_fused),
+                require_fused=required_count(require_fused),
                 allow_requantization_removal=allow_requantization_removal,
                 progress=tell,
             )
@@ -102,7 +105,7 @@ def optimize_command(
     if as_json:
         print_json(data)
     else:
-        _print(result.report, output, written)
+        print_summary(result.report, output, written)
 
 
 def print_operator_counts(report: OptimizationReport) -> None:
@@ -117,7 +120,8 @@ def print_operator_counts(report: OptimizationReport) -> None:
     console.print(rows)
 
 
-def _print(report: OptimizationReport, output: Path, written: int) -> None:
+def print_summary(report: OptimizationReport, output: Path, written: int) -> None:
+    """Print what was done, what was left, and what it amounts to."""
     for warning in report.warnings:
         warn(warning)
     print_operator_counts(report)
@@ -135,9 +139,12 @@ def _print(report: OptimizationReport, output: Path, written: int) -> None:
     )
 
 
-def _required(text: str | None) -> int | Literal["all"] | None:
-    if text is None or text == "all":
-        return text  # type: ignore[return-value]
+def required_count(text: str | None) -> int | Literal["all"] | None:
+    """Return the value of --require-fused."""
+    if text is None:
+        return None
+    if text == "all":
+        return "all"
     if not text.isdigit():
         raise OptionError(f"--require-fused is '{text}'; it takes a number from 0 on, or all.")
     return int(text)

@@ -59,18 +59,16 @@ def verify_command(
 
 def print_verification(report: VerificationReport) -> None:
     """Print a verification as a table and a sentence."""
-    rows = table(
-        "Verification", "run", "output", "type", "absolute", "relative", "ULP", "error", "allowed", "top-1", numeric=6
-    )
+    rows = table("Verification", "run", "output", "error", "allowed", "absolute", "ULP", "top-1", numeric=5)
     for run in report.runs:
         for output in run.outputs:
             rows.add_row(
                 run.name,
-                output.name,
-                output.dtype,
-                *(number(value) for value in (output.max_abs, output.max_rel, output.max_ulp)),
+                f"{output.name} ({output.dtype})",
                 number(output.error) if output.passed else f"[red]{number(output.error)}[/]",
                 number(output.tolerance),
+                number(output.max_abs),
+                number(output.max_ulp),
                 "" if output.top1 is None else f"{output.top1:.0%}",
             )
     console.print(rows)

@@ -184,9 +184,11 @@ def _ulp_distance(a: np.ndarray, b: np.ndarray, same: np.ndarray) -> float:
     integer = np.dtype(f"int{8 * a.dtype.itemsize}")
 
     def ordered(x: np.ndarray) -> np.ndarray:
-        bits = np.ascontiguousarray(x).view(integer).astype(np.float64)
-        return np.where(bits < 0, -(2.0 ** (integer.itemsize * 8 - 1)) - bits, bits)
+        bits = np.ascontiguousarray(x).view(integer).astype(np.int64)
+        return np.where(bits < 0, np.int64(-(2 ** (8 * integer.itemsize - 1))) - bits, bits)
 
-    distance = np.abs(ordered(a) - ordered(b))[~same]
+    first, second = ordered(a)[~same], ordered(b)[~same]
+    # The difference of two 64-bit numbers wraps around to the right unsigned one.
+    distance = np.where(first > second, first - second, second - first).view(np.uint64).astype(np.float64)
     one_sided = (np.isnan(a) != np.isnan(b))[~same]
     return float(np.where(one_sided, np.inf, distance).max())

@@ -59,10 +59,16 @@ class InputMaker:
         profile_count: How many different choices of sizes there are for the symbolic dimensions.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, sizes: Mapping[str, int] | None = None) -> None:
+        """Look at the model's signature; ``sizes`` fixes symbolic dimensions."""
         initializers = model.graph.initializers
         self._inputs = [_signature(value) for value in model.graph.inputs if value.name not in initializers]
         symbolic = any(isinstance(dim, str) for signature in self._inputs for dim in signature.dims)
+        self._sizes = dict(sizes or {})
+        names = {dim for signature in self._inputs for dim in signature.dims if isinstance(dim, str)}
+        if unknown := sorted(set(self._sizes) - names):
+            known = ", ".join(sorted(names)) or "none"
+            raise OptionError(f"The model has no symbolic dimension '{unknown[0]}'; it has {known}.")
         self.profile_count = len(_PROFILES) if symbolic else 1
 
     def make(self, profile: int, seed: int) -> Sample:
@@ -73,7 +79,7 @@ class InputMaker:
             seed: Of the random numbers; the same arguments give the same sample.
         """
         rng = np.random.default_rng((seed, profile))
-        sizes: dict[str, int] = {}
+        sizes = dict(self._sizes)
         shapes = {
             signature.name: tuple(
                 dim if isinstance(dim, int) else _size(dim, axis, signature, _PROFILES[profile], sizes)
@@ -107,10 +113,11 @@ def read_inputs(inputs: Inputs) -> Iterator[tuple[str, Mapping[str, np.ndarray]]
             continue
         path = Path(entry)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                if not isinstance(file, np.lib.npyio.NpzFile):
-                    raise OptionError(f"{path} holds one array; store the inputs by name, with numpy.savez.")
-                yield str(path), dict(file)
+            loaded = np.load(path, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise OptionError(f"{path} holds one array; store the inputs by name, with numpy.savez.")
+            with loaded:
+                yield str(path), dict(loaded)
         except FileNotFoundError:
             raise OptionError(f"{path} does not exist.") from None
         except (OSError, ValueError, EOFError) as error:

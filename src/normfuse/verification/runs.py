@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from normfuse.ep.spec import OPERATOR_DOMAIN
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from normfuse.graph_rewrites.sites import Site
 
-__all__ = ["FLOAT_SAMPLES", "QUANTIZED_SAMPLES", "verify", "verify_models"]
+__all__ = ["differences", "reference", "run_all", "verify", "verify_models"]
 
 FLOAT_SAMPLES = 4
 QUANTIZED_SAMPLES = 16
@@ -116,14 +116,14 @@ def verify_models(
     quantized = is_quantized(original)
     count = samples or (QUANTIZED_SAMPLES if quantized else FLOAT_SAMPLES)
     tell("running the original")
-    fed, expected = _reference(original, names[0], inputs, count, seed)
+    fed, expected = reference(original, names[0], inputs, count, seed)
     rule = _rule(original, names[0], fed, expected, quantized, max_error, tell)
     runs, warnings = [], _remarks(expected)
     failed: dict[str, Any] | None = None
     for label, ep_options in _ways_to_run(optimized, warnings):
         tell(f"running the optimised model {label}")
-        results = _run_all(open_session(optimized, names[1], ep_options=ep_options), fed)
-        comparisons = _compare(expected, results, rule)
+        results = run_all(open_session(optimized, names[1], ep_options=ep_options), fed)
+        comparisons = differences(expected, results, quantized)
         runs.append(ComparedRun(label, tuple(d.compared(rule.allowed(d.name)) for d in comparisons)))
         if failed is None and not runs[-1].passed:
             failed = {"ep_options": ep_options, "sample": _first_failing(fed, expected, results, rule)}
@@ -157,20 +157,34 @@ def _check_signatures(original: ir.Model, optimized: ir.Model, names: tuple[str,
             )
 
 
-def _reference(
-    model: ir.Model, name: str, inputs: Inputs | None, count: int, seed: int
+def reference(
+    model: ir.Model, name: str, inputs: Inputs | None, count: int, seed: int, sizes: Mapping[str, int] | None = None
 ) -> tuple[list[Sample], Outputs]:
+    """Return inputs, made or a user's, and what the model makes of them without any graph optimisation.
+
+    Args:
+        model: The model.
+        name: What it is called in messages.
+        inputs: The user's inputs; None: made.
+        count: How many to make.
+        seed: Of those made.
+        sizes: Symbolic dimension -> size that those made must have.
+
+    Raises:
+        OptionError: The inputs do not fit the model.
+        VerificationError: No input could be made that the model accepts, or it gives different results each time.
+    """
     session = open_session(model, name, level="disable")
-    maker = InputMaker(model)
+    maker = InputMaker(model, sizes)
     if inputs is not None:
         fed = [maker.check(sample, label) for label, sample in read_inputs(inputs)]
         if not fed:
             raise OptionError("inputs is empty; give at least one sample, or None to have them made.")
-        expected = _run_all(session, fed)
+        expected = run_all(session, fed)
     else:
         fed, expected = _accepted(session, maker, name, count, seed)
-    again = _run_all(session, fed[:1])
-    if any(d.error > QUANTIZED_TOLERANCE for d in _differences(expected[:1], again, quantized=False)):
+    again = run_all(session, fed[:1])
+    if any(d.error > QUANTIZED_TOLERANCE for d in differences(expected[:1], again, quantized=False)):
         raise VerificationError(
             f"{name} does not give the same result twice on the same inputs (does it draw random numbers?), so it "
             "cannot be verified; optimise it without verification and compare by other means."
@@ -191,7 +205,7 @@ def _accepted(
             break
         sample = maker.make(profile, seed)
         try:
-            expected += _run_all(session, [sample])
+            expected += run_all(session, [sample])
         except VerificationError as error:
             last_error = str(error)
             continue
@@ -204,12 +218,13 @@ def _accepted(
         )
     for index in range(len(fed), count):
         sample = maker.make(profiles[index % len(profiles)], seed + index)
-        expected += _run_all(session, [sample])
+        expected += run_all(session, [sample])
         fed.append(sample)
     return fed, expected
 
 
-def _run_all(session: onnxruntime.InferenceSession, fed: Sequence[Sample]) -> Outputs:
+def run_all(session: onnxruntime.InferenceSession, fed: Sequence[Sample]) -> Outputs:
+    """Return the outputs for each sample; VerificationError if the session refuses one."""
     names = [output.name for output in session.get_outputs()]
     results = []
     for sample in fed:
@@ -238,9 +253,9 @@ def _rule(
     levels: tuple[Level, ...] = ("basic", "all")
     seen = [expected]
     for level in levels:
-        results = _run_all(open_session(original, name, level=level), fed)
+        results = run_all(open_session(original, name, level=level), fed)
         for earlier in seen:
-            for difference in _differences(earlier, results, quantized=True):
+            for difference in differences(earlier, results, quantized=True):
                 noise[difference.name] = max(noise.get(difference.name, 0.0), difference.error)
         seen.append(results)
     return _Rule(True, QUANTIZED_TOLERANCE, noise)
@@ -268,7 +283,8 @@ def _ways_to_run(model: ir.Model, warnings: list[str]) -> list[tuple[str, dict[s
     return ways
 
 
-def _differences(expected: Outputs, results: Outputs, quantized: bool) -> list[Difference]:
+def differences(expected: Outputs, results: Outputs, quantized: bool) -> list[Difference]:
+    """Return how far each output is from its reference, over all samples."""
     found: dict[str, Difference] = {}
     for reference, result in zip(expected, results, strict=True):
         for name, value in reference.items():
@@ -278,13 +294,9 @@ def _differences(expected: Outputs, results: Outputs, quantized: bool) -> list[D
     return list(found.values())
 
 
-def _compare(expected: Outputs, results: Outputs, rule: _Rule) -> list[Difference]:
-    return _differences(expected, results, rule.quantized)
-
-
 def _first_failing(fed: Sequence[Sample], expected: Outputs, results: Outputs, rule: _Rule) -> Sample:
     for sample, a, b in zip(fed, expected, results, strict=True):
-        if not all(d.compared(rule.allowed(d.name)).passed for d in _compare([a], [b], rule)):
+        if not all(d.compared(rule.allowed(d.name)).passed for d in differences([a], [b], rule.quantized)):
             return sample
     return fed[0]
 

@@ -1,0 +1,190 @@
+"""Speed and error of a model on ONNX Runtime's CPU provider and with normfuse, measured in one process.
+
+The ways of running take turns, so that whatever else the machine does hits all of them alike; inputs and outputs are
+bound, so that allocating them is not measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from normfuse._version import __version__
+from normfuse.ep.host import import_host
+from normfuse.errors import OptionError
+from normfuse.model_files import ModelLike, load_model
+from normfuse.sessions import open_session
+from normfuse.verification import Inputs, Sample
+from normfuse.verification.comparison import is_quantized
+from normfuse.verification.runs import differences, reference, run_all
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    import onnxruntime
+
+__all__ = ["BenchmarkReport", "Timing", "benchmark"]
+
+_WARM_UP_RUNS = 3
+_SLICE_SECONDS = 0.02
+_MINIMUM_ROUNDS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """One way of running the model."""
+
+    name: str
+    median_ms: float
+    quartiles_ms: tuple[float, float]
+    runs: int
+    speedup: float
+    """Time of the original on ONNX Runtime's CPU provider / time of this one (medians)."""
+    error: float
+    """Against the original without any graph optimisation, see :mod:`normfuse.verification.comparison`."""
+    max_abs: float
+    """Largest absolute difference from the same."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkReport:
+    """What :func:`benchmark` measured."""
+
+    model: str
+    onnxruntime_version: str
+    threads: int
+    inputs: Mapping[str, tuple[int, ...]]
+    """Input -> shape."""
+    timings: tuple[Timing, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as data for JSON."""
+        return {"schema_version": 1, "normfuse_version": __version__} | dataclasses.asdict(self)
+
+
+@dataclasses.dataclass
+class _Case:
+    name: str
+    run: Callable[[], None]
+    error: float
+    max_abs: float
+    runs_a_slice: int = 1
+    times: list[float] = dataclasses.field(default_factory=list)
+
+
+def benchmark(
+    model: ModelLike,
+    *,
+    threads: int = 1,
+    seconds: float = 5.0,
+    inputs: Inputs | None = None,
+    sizes: Mapping[str, int] | None = None,
+    ep_options: Mapping[str, Any] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> BenchmarkReport:
+    """Measure the original with and without the execution provider, and the rewritten model with and without it.
+
+    Args:
+        model: Any form of model that :func:`normfuse.optimize` takes.
+        threads: Threads inside an operator; 0: ONNX Runtime's default.
+        seconds: How long to measure, all ways of running together.
+        inputs: One sample: an ``.npz`` file or a mapping; None: made from the model's signature.
+        sizes: Symbolic dimension -> size for the input made.
+        ep_options: Options of the execution provider.
+        progress: Called with (what is being done, steps done, steps in all).
+
+    Raises:
+        InvalidModelError: The model cannot be read or loaded.
+        OptionError: An argument has a value that it cannot have.
+        HostVersionError: onnxruntime is missing or older than 1.24.
+        LibraryLoadError: The native library cannot be loaded.
+        VerificationError: No input could be made that the model accepts.
+    """
+    from normfuse.graph_rewrites import rewrite
+
+    if threads < 0 or not seconds > 0:
+        raise OptionError(f"threads is {threads} and seconds is {seconds}; neither can be negative, nor seconds 0.")
+    tell = progress or (lambda what, done, total: None)
+    source = load_model(model)
+    rewritten = source.model.clone()
+    tell("rewriting", 0, 0)
+    rewrite(rewritten)
+    tell("creating sessions", 0, 0)
+    fed, expected = reference(source.model, source.name, inputs, 1, 0, sizes or {})
+    options = dict(ep_options or {})
+    ways: tuple[tuple[str, ir.Model, dict[str, Any] | None], ...] = (
+        ("original, ONNX Runtime", source.model, None),
+        ("original, normfuse", source.model, options),
+        ("rewritten, ONNX Runtime", rewritten, None),
+        ("rewritten, normfuse", rewritten, options),
+    )
+    quantized = is_quantized(source.model)
+    cases = []
+    for name, variant, chosen in ways:
+        session = open_session(variant, source.name, ep_options=chosen, threads=threads)
+        found = differences(expected[:1], run_all(session, fed[:1]), quantized)
+        error, distance = max(d.error for d in found), max(d.max_abs for d in found)
+        cases.append(_Case(name, _bound(session, fed[0]), error, distance))
+    _measure(cases, seconds, tell)
+    base = statistics.median(cases[0].times)
+    return BenchmarkReport(
+        model=source.name,
+        onnxruntime_version=import_host().__version__,
+        threads=threads,
+        inputs={name: tuple(array.shape) for name, array in fed[0].items()},
+        timings=tuple(_timing(case, base) for case in cases),
+    )
+
+
+def _timing(case: _Case, base: float) -> Timing:
+    median = statistics.median(case.times)
+    low, _, high = statistics.quantiles(case.times, n=4)
+    return Timing(
+        name=case.name,
+        median_ms=median * 1e3,
+        quartiles_ms=(low * 1e3, high * 1e3),
+        runs=len(case.times),
+        speedup=base / median,
+        error=case.error,
+        max_abs=case.max_abs,
+    )
+
+
+def _bound(session: onnxruntime.InferenceSession, sample: Sample) -> Callable[[], None]:
+    """Return a function that runs the session once, on bound tensors where all of them can be bound."""
+    results = session.run(None, sample)
+    arrays = [*sample.values(), *results]
+    if not all(isinstance(array, np.ndarray) and array.dtype != object for array in arrays):
+        return lambda: session.run(None, sample)
+    host = import_host()
+    binding = session.io_binding()
+    for name, array in sample.items():
+        binding.bind_cpu_input(name, np.ascontiguousarray(array))
+    for output, array in zip(session.get_outputs(), results, strict=True):
+        binding.bind_ortvalue_output(output.name, host.OrtValue.ortvalue_from_numpy(array))
+    return lambda: session.run_with_iobinding(binding)
+
+
+def _measure(cases: list[_Case], seconds: float, tell: Callable[[str, int, int], None]) -> None:
+    for case in cases:
+        start = time.perf_counter()
+        for _ in range(_WARM_UP_RUNS):
+            case.run()
+        one = (time.perf_counter() - start) / _WARM_UP_RUNS
+        case.runs_a_slice = max(1, min(1000, int(_SLICE_SECONDS / max(one, 1e-7))))
+    start = time.perf_counter()
+    rounds = 0
+    while rounds < _MINIMUM_ROUNDS or time.perf_counter() - start < seconds:
+        shift = rounds % len(cases)
+        for case in (*cases[shift:], *cases[:shift]):
+            for _ in range(case.runs_a_slice):
+                before = time.perf_counter()
+                case.run()
+                case.times.append(time.perf_counter() - before)
+        rounds += 1
+        elapsed = time.perf_counter() - start
+        tell("measuring", min(int(elapsed * 10), int(seconds * 10)), int(seconds * 10))

@@ -1,0 +1,126 @@
+"""A gate for pipelines: is a model as it should be before it is shipped?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from normfuse._version import __version__
+from normfuse.ep.spec import OPERATOR_DOMAIN
+from normfuse.errors import OptionError
+from normfuse.model_files import ModelLike, load_model
+from normfuse.optimization import inspect, weight_warnings
+from normfuse.verification import Inputs, verify
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from normfuse.graph_rewrites.sites import Site
+    from normfuse.verification import VerificationReport
+
+__all__ = ["CheckReport", "Remark", "check"]
+
+Level = Literal["error", "warning", "notice"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Remark:
+    """One thing that the check has to say."""
+
+    level: Level
+    title: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckReport:
+    """What a check found."""
+
+    model: str
+    fused: int
+    """Nodes of normfuse's domain in the model."""
+    sites: tuple[Site, ...]
+    """The sites that are not fused."""
+    remarks: tuple[Remark, ...]
+    verification: VerificationReport | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no error among the remarks."""
+        return all(remark.level != "error" for remark in self.remarks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as data for JSON."""
+        return {
+            "schema_version": 1,
+            "normfuse_version": __version__,
+            "model": self.model,
+            "passed": self.passed,
+            "fused": self.fused,
+            "remarks": [dataclasses.asdict(remark) for remark in self.remarks],
+            "sites": [dataclasses.asdict(site) for site in self.sites],
+            "verification": None if self.verification is None else self.verification.to_dict(),
+        }
+
+
+def check(
+    model: ModelLike,
+    *,
+    require_fused: int | Literal["all"] | None = None,
+    original: ModelLike | None = None,
+    inputs: Inputs | None = None,
+    max_error: float | None = None,
+) -> CheckReport:
+    """Check a model that is about to be shipped.
+
+    Errors are: a site that :func:`normfuse.optimize` would fuse is not fused; fewer sites are fused than required; the
+    results differ from the original's.
+
+    Args:
+        model: Any form of model that :func:`normfuse.optimize` takes.
+        require_fused: How many sites must be fused; "all": no site may be left, whatever the reason.
+        original: Compare the results with this model's, as :func:`normfuse.verify`.
+        inputs: Inputs for that comparison.
+        max_error: The error to allow in it.
+
+    Raises:
+        InvalidModelError: A model cannot be read or loaded.
+        OptionError: An argument has a value that it cannot have.
+        VerificationError: There is nothing to compare.
+    """
+    if original is None and (inputs is not None or max_error is not None):
+        raise OptionError("inputs and max_error are for the comparison with an original; name that as well.")
+    source = load_model(model)
+    fused = _fused_nodes(source.model)
+    left = tuple(site for site in inspect(model) if not (site.nodes and fused.keys() >= set(site.nodes)))
+    remarks = [_site_remark(site, require_fused == "all") for site in left]
+    count = fused.total()
+    if isinstance(require_fused, int) and count < require_fused:
+        text = f"{count} sites are fused, and {require_fused} are required."
+        remarks.append(Remark("error", "too few fused sites", text))
+    remarks += [Remark("warning", "weights", text) for text in weight_warnings(source.model)]
+    verification = None
+    if original is not None:
+        verification = verify(original, model, inputs=inputs, max_error=max_error)
+        if not verification.passed:
+            remarks.append(Remark("error", "results differ", verification.message))
+    return CheckReport(source.name, count, left, tuple(remarks), verification)
+
+
+def _fused_nodes(model: ir.Model) -> Counter[str]:
+    """Name (of its first output, if it has none) -> how many nodes of normfuse's domain are called so."""
+    return Counter(
+        node.name or node.outputs[0].name or ""
+        for graph in model.graphs()
+        for node in graph
+        if node.domain == OPERATOR_DOMAIN
+    )
+
+
+def _site_remark(site: Site, all_required: bool) -> Remark:
+    where = f"'{site.name}' ({site.description})" + (f" in {site.graph}" if site.graph else "")
+    if site.fused_into is not None:
+        return Remark("error", "not fused", f"{where} can become {site.fused_into}: run normfuse optimize.")
+    message = f"{where} is left: {site.message}. {site.advice}"
+    return Remark("error" if all_required else "notice", f"left: {site.reason}", message)

@@ -1,0 +1,89 @@
+"""``normfuse check``: a gate for pipelines."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from normfuse.cli.console import InputsOption, MaxErrorOption, console, print_json, progress
+from normfuse.cli.optimize import RequireFusedOption, required_count
+
+if TYPE_CHECKING:
+    from normfuse.checking import CheckReport
+
+__all__ = ["check_command"]
+
+
+class _Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+
+
+def check_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model that is to be shipped.")],
+    require_fused: RequireFusedOption = None,
+    original: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="Also compare its results with this model's.")
+    ] = None,
+    inputs: InputsOption = None,
+    max_error: MaxErrorOption = None,
+    output_format: Annotated[
+        _Format, typer.Option("--format", help="github: annotations of GitHub Actions.")
+    ] = _Format.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Check a model in a pipeline: nothing left to fuse, enough fused, results as before.
+
+    Exits with 1 if a site that can be fused is not, if fewer sites than required are fused, or if the results differ
+    from the original's.
+
+    Examples:
+    [bold]normfuse check model.fused.onnx --require-fused 12[/]
+
+    [bold]normfuse check model.fused.onnx --original model.onnx --max-error 1e-3 --format github[/]
+    """
+    from normfuse.checking import check
+
+    with progress() as tell:
+        tell("checking", 0, 0)
+        report = check(
+            model,
+            require_fused=required_count(require_fused),
+            original=original,
+            inputs=list(inputs) if inputs else None,
+            max_error=max_error,
+        )
+    if as_json or output_format is _Format.JSON:
+        print_json(report.to_dict())
+    elif output_format is _Format.GITHUB:
+        _print_annotations(report)
+    else:
+        _print_text(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _print_text(report: CheckReport) -> None:
+    colours = {"error": "red", "warning": "yellow", "notice": "blue"}
+    for remark in report.remarks:
+        console.print(f"[{colours[remark.level]}]{remark.level}[/]: {escape(remark.message)}", soft_wrap=True)
+    if report.verification is not None and report.verification.passed:
+        console.print(report.verification.message, markup=False)
+    verdict = "passed" if report.passed else "failed"
+    console.print(f"{report.model}: {verdict}; {report.fused} sites are fused.", markup=False, soft_wrap=True)
+
+
+def _print_annotations(report: CheckReport) -> None:
+    def escaped(text: str, more: str = "") -> str:
+        for character in "%\r\n" + more:
+            text = text.replace(character, f"%{ord(character):02X}")
+        return text
+
+    for remark in report.remarks:
+        properties = f"file={escaped(report.model, ':,')},title={escaped(remark.title, ':,')}"
+        print(f"::{remark.level} {properties}::{escaped(remark.message)}")

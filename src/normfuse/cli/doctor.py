@@ -1,0 +1,35 @@
+"""``normfuse doctor``: is everything there, and does it work?"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from normfuse.cli.console import JsonOption, console, print_json
+
+__all__ = ["doctor_command"]
+
+
+def doctor_command(as_json: JsonOption = False) -> None:
+    """Look at the installation: versions, library, instruction set, registration, and a tiny session.
+
+    Exits with 1 if something does not work.
+
+    Example: [bold]NORMFUSE_ISA=avx2 normfuse doctor[/]
+    """
+    from normfuse.diagnosis import diagnose
+
+    findings = []
+    for finding in diagnose():
+        findings.append(finding)
+        if not as_json:
+            mark = "[green]ok[/]     " if finding.ok else "[red]problem[/]"
+            console.print(f"{mark} [bold]{finding.name}:[/]", end=" ")
+            console.print(finding.text, markup=False, soft_wrap=True)
+    healthy = all(finding.ok for finding in findings)
+    if as_json:
+        data = {"schema_version": 1, "ok": healthy, "findings": [dataclasses.asdict(f) for f in findings]}
+        print_json(data)
+    if not healthy:
+        raise typer.Exit(1)

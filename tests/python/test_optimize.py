@@ -1,0 +1,184 @@
+"""normfuse.optimize and normfuse.inspect: every form of model, nothing changed that was given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+import normfuse
+from normfuse import models
+from normfuse.report_files import json_text, write_report
+
+
+def schema() -> Any:
+    return json.loads((resources.files("normfuse") / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def transformer() -> onnx.ModelProto:
+    return models.transformer_encoder(layers=1, hidden=32)
+
+
+def digest(model: Any) -> str:
+    proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+    return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+
+
+def fused_nodes(proto: onnx.ModelProto) -> int:
+    return sum(node.domain == "ai.normfuse" for node in proto.graph.node)
+
+
+def test_every_form_of_model_gives_its_own_kind(transformer: onnx.ModelProto, tmp_path: Path) -> None:
+    path = tmp_path / "modèle.onnx"
+    onnx.save(transformer, path)
+    for given, kind in [
+        (path, onnx.ModelProto),
+        (str(path), onnx.ModelProto),
+        (path.read_bytes(), bytes),
+        (transformer, onnx.ModelProto),
+        (ir.from_proto(transformer), ir.Model),
+    ]:
+        before = digest(given) if not isinstance(given, (str, bytes, Path)) else ""
+        result = normfuse.optimize(given, verify=False)
+        assert isinstance(result.model, kind)
+        assert result.model is not given
+        if before:
+            assert digest(given) == before
+        model = result.model
+        proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+        proto = onnx.ModelProto.FromString(proto) if isinstance(proto, bytes) else proto
+        assert fused_nodes(proto) == len(result.report.fused) == 4
+        onnx.checker.check_model(proto)
+    assert path.read_bytes() == transformer.SerializeToString()
+
+
+def test_an_exported_program_gives_a_program(transformer: onnx.ModelProto, tmp_path: Path) -> None:
+    class Program:  # what torch.onnx.export returns, as far as it matters here
+        def __init__(self, model: ir.Model) -> None:
+            self.model = model
+            self.exported_program = "kept"
+
+    program = Program(ir.from_proto(transformer))
+    model, before = program.model, digest(program.model)
+    result = normfuse.optimize(program, verify=False)  # type: ignore[arg-type]
+    assert isinstance(result.model, Program)
+    assert result.model.exported_program == "kept"
+    assert fused_nodes(ir.to_proto(result.model.model)) == 4
+    assert program.model is model
+    assert digest(model) == before
+    result.save(tmp_path / "out.onnx")
+    assert fused_nodes(onnx.load(tmp_path / "out.onnx")) == 4
+
+
+def test_the_report_says_what_was_done(transformer: onnx.ModelProto, tmp_path: Path) -> None:
+    result = normfuse.optimize(transformer)
+    report = result.report
+    assert len(report.fused) == 4
+    assert report.operators_before["ReduceMean"] == 6
+    assert "ReduceMean" not in report.operators_after
+    assert sum(report.operators_after.values()) < sum(report.operators_before.values())
+    assert report.bytes_before == transformer.ByteSize()
+    assert report.bytes_after == result.save(tmp_path / "out.onnx") == (tmp_path / "out.onnx").stat().st_size
+    assert report.verification is not None
+    assert report.verification.passed
+    jsonschema.validate(json.loads(json_text(report.to_dict())), schema())
+
+
+def test_a_failed_report_fits_the_schema_too(transformer: onnx.ModelProto, tmp_path: Path) -> None:
+    with pytest.raises(normfuse.VerificationError) as raised:
+        normfuse.optimize(transformer, max_error=0.0)
+    assert raised.value.report is not None
+    assert raised.value.optimization is not None
+    write_report(raised.value.optimization.to_dict(), tmp_path / "report.json")
+    data = json.loads((tmp_path / "report.json").read_text())
+    jsonschema.validate(data, schema())
+    assert data["verification"]["passed"] is False
+    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_optimising_twice_changes_nothing(transformer: onnx.ModelProto) -> None:
+    once = normfuse.optimize(transformer, verify=False).model
+    twice = normfuse.optimize(once, verify=False)
+    assert twice.report.operators_before == twice.report.operators_after
+    assert digest(twice.model) == digest(once)
+
+
+def test_external_data_stays_external(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    model = models.transformer_encoder(layers=1, hidden=64)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=512)
+    weights = (tmp_path / "weights.bin").read_bytes()
+    result = normfuse.optimize(path)
+    assert result.report.verification is not None
+    assert result.report.verification.passed
+    assert any(t.data_location == onnx.TensorProto.EXTERNAL for t in result.model.graph.initializer)
+    target = tmp_path / "elsewhere" / "out.onnx"
+    target.parent.mkdir()
+    result.save(target)
+    assert target.stat().st_size < 40_000
+    assert normfuse.verify(path, target).passed
+    assert (tmp_path / "weights.bin").read_bytes() == weights
+
+
+def test_requirements_on_the_number_of_sites(transformer: onnx.ModelProto) -> None:
+    assert normfuse.optimize(transformer, verify=False, require_fused=4).report
+    assert normfuse.optimize(transformer, verify=False, require_fused="all").report
+    with pytest.raises(normfuse.VerificationError, match="4 sites are fused, and 5 were required") as raised:
+        normfuse.optimize(transformer, require_fused=5)
+    assert raised.value.optimization is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"target": "fastest"}, "target is 'fastest'; it must be portable, custom-op or standard"),
+        ({"require_fused": -1}, "require_fused is '-1'"),
+        ({"samples": 0}, "samples is 0"),
+        ({"max_error": -1.0}, "max_error is -1.0"),
+        ({"max_error": float("nan")}, "max_error is nan"),
+        ({"inputs": []}, "inputs is empty"),
+    ],
+)
+def test_bad_arguments(transformer: onnx.ModelProto, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(normfuse.OptionError, match=words):
+        normfuse.optimize(transformer, **arguments)
+
+
+def test_bad_weights_give_a_warning_and_masks_do_not(transformer: onnx.ModelProto) -> None:
+    broken = onnx.ModelProto.FromString(transformer.SerializeToString())
+    tensor = next(t for t in broken.graph.initializer if t.name == "word_embeddings")
+    array = numpy_helper.to_array(tensor).copy()
+    array[0, 0] = np.nan
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    mask = np.where(np.tri(4), 0, -np.inf).astype(np.float32)
+    broken.graph.initializer.append(numpy_helper.from_array(mask, "mask"))
+    report = normfuse.optimize(broken).report
+    assert report.warnings == ("NaN or infinity in 'word_embeddings': if that is not meant, the file may be damaged.",)
+    assert normfuse.optimize(transformer, verify=False).report.warnings == ()
+
+
+def test_inspect_lists_sites_and_changes_nothing(transformer: onnx.ModelProto) -> None:
+    before = digest(transformer)
+    sites = normfuse.inspect(transformer)
+    assert digest(transformer) == before
+    assert [site.kind for site in sites].count("LayerNormalization") == 3
+    assert all(isinstance(site, normfuse.Site) for site in sites)
+    assert sites == list(normfuse.optimize(transformer, verify=False).report.sites)
+
+
+def test_float16_and_quantised_models() -> None:
+    for arguments in ({"dtype": "float16"}, {"quantized": True}):
+        report = normfuse.optimize(models.transformer_encoder(layers=1, hidden=32, **arguments)).report
+        assert report.verification is not None
+        assert report.verification.passed
+        assert len(report.fused) >= 3

@@ -1,0 +1,242 @@
+"""Verification finds differences, names the first of them, and is not fooled by what is no difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import normfuse
+from normfuse import models
+from normfuse.graph_rewrites.sites import Site
+from normfuse.verification import verify_models
+from normfuse.verification.comparison import Difference, lowest_precision
+from normfuse.verification.inputs import InputMaker
+
+
+def weight(model: onnx.ModelProto, node: str, position: int) -> onnx.TensorProto:
+    name = next(n for n in model.graph.node if n.name == node).input[position]
+    return next(t for t in model.graph.initializer if t.name == name)
+
+
+def change(tensor: onnx.TensorProto, factor: float) -> None:
+    array = numpy_helper.to_array(tensor)
+    tensor.CopyFrom(numpy_helper.from_array((array * factor).astype(array.dtype), tensor.name))
+
+
+def test_a_model_equals_itself() -> None:
+    model = models.transformer_encoder(layers=1, hidden=32)
+    report = normfuse.verify(model, model)
+    assert report.passed
+    assert report.error < 1e-5
+    assert report.samples == 4
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_small_change_is_found_and_placed(layer: int) -> None:
+    original = models.transformer_encoder(layers=3, hidden=32)
+    changed = onnx.ModelProto.FromString(original.SerializeToString())
+    divisions = [n for n in changed.graph.node if n.op_type == "Div" and n.input[0].startswith("Sub")]
+    scaling = next(n for n in changed.graph.node if n.input[0] == divisions[1 + 2 * layer].output[0])
+    change(weight(changed, scaling.name, 1), 1.001)
+    site = Site(scaling.name, "LayerNormalization", "", (scaling.name,), "FusedNormalization", "the changed one")
+    other = Site("Add_1", "LayerNormalization", "", ("Add_1",), "FusedNormalization", "another one")
+    report = verify_models(ir.from_proto(original), ir.from_proto(changed), sites=[other, site])
+    assert not report.passed
+    assert report.first_difference == scaling.output[0]
+    assert report.first_site == site
+    assert "the changed one" in report.message
+
+
+def test_token_ids_stay_within_the_table() -> None:
+    maker = InputMaker(ir.from_proto(models.transformer_encoder(layers=1, hidden=32, vocabulary=5)))
+    for profile in range(maker.profile_count):
+        sample = maker.make(profile, seed=3)
+        assert sample["input_ids"].dtype == np.int64
+        assert sample["input_ids"].min() >= 0
+        assert sample["input_ids"].max() < 5
+        assert set(np.unique(sample["attention_mask"])) <= {0, 1}
+        assert (sample["attention_mask"][:, 0] == 1).all()
+        assert sample["input_ids"].shape == sample["attention_mask"].shape
+
+
+def test_table_behind_a_cast_a_reshape_and_a_quantised_weight() -> None:
+    g = models.GraphBuilder(opset=17)
+    ids = g.input("ids", ["n", 4], np.int32)
+    table = g.add("DequantizeLinear", np.zeros((7, 3), np.int8), np.float32(0.1))
+    g.output(g.add("Gather", table, g.add("Reshape", g.add("Cast", ids, to=TensorProto.INT64), [-1])), ["m", 3])
+    maker = InputMaker(ir.from_proto(g.model("bounded")))
+    values = np.concatenate([maker.make(0, seed)["ids"].ravel() for seed in range(20)])
+    assert set(values) == set(range(7))
+
+
+def test_symbolic_dimensions_are_tried_at_several_sizes() -> None:
+    maker = InputMaker(ir.from_proto(models.diffusion_resblock(channels=32)))
+    shapes = {maker.make(profile, 0)["sample"].shape for profile in range(maker.profile_count)}
+    assert len({shape[0] for shape in shapes}) > 1
+    assert len({shape[2:] for shape in shapes}) > 3
+    assert {shape[1] for shape in shapes} == {32}
+
+
+def test_sums_of_dimensions_agree() -> None:
+    g = models.GraphBuilder(opset=17)
+    past = g.input("past", ["batch", "past_length", 4])
+    new = g.input("new", ["batch", "length", 4])
+    mask = g.input("mask", ["batch", "past_length + length"])
+    joined = g.add("Concat", past, new, axis=1)
+    g.output(g.add("Mul", joined, g.add("Unsqueeze", mask, [2])), ["batch", "total", 4])
+    report = normfuse.verify(g.model("decoder"), g.model("decoder"))
+    assert report.passed
+
+
+def test_users_inputs(tmp_path: Path) -> None:
+    model = models.chain(["n", 16], opset=17)
+    good = tmp_path / "good.npz"
+    np.savez(good, x=np.ones((3, 16)))  # float64 is converted
+    assert normfuse.verify(model, model, inputs=[good, {"x": np.zeros((1, 16), np.float32)}]).samples == 2
+    np.savez(tmp_path / "other.npz", y=np.ones((3, 16)))
+    np.savez(tmp_path / "short.npz", x=np.ones((3, 15)))
+    np.savez(tmp_path / "complex.npz", x=np.ones((3, 16), complex))
+    np.save(tmp_path / "single.npy", np.ones((3, 16)))
+    (tmp_path / "text.npz").write_text("no archive")
+    for name, words in [
+        ("other.npz", "holds 'y'; the model's inputs are x"),
+        ("short.npz", r"has shape \[3, 15\], and the model takes \[n, 16\]"),
+        ("complex.npz", "has element type complex128"),
+        ("single.npy", "holds one array"),
+        ("text.npz", r"not an \.npz file"),
+        ("absent.npz", "does not exist"),
+    ]:
+        with pytest.raises(normfuse.OptionError, match=words):
+            normfuse.verify(model, model, inputs=tmp_path / name)
+    with pytest.raises(normfuse.OptionError, match="input 'x'"):
+        normfuse.verify(model, model, inputs={})
+
+
+def test_models_of_different_signature() -> None:
+    with pytest.raises(normfuse.OptionError, match="not versions of one model"):
+        normfuse.verify(models.chain(["n", 8]), models.swiglu_block(hidden=8))
+
+
+def test_random_models_cannot_be_verified() -> None:
+    g = models.GraphBuilder(opset=17)
+    x = g.input("x", ["n", 8])
+    g.output(g.add("Add", x, g.add("RandomNormalLike", x)), ["n", 8])
+    model = g.model("random")
+    with pytest.raises(normfuse.VerificationError, match="does not give the same result twice"):
+        normfuse.verify(model, model)
+
+
+def test_inputs_that_no_signature_explains() -> None:
+    g = models.GraphBuilder(opset=17)
+    x = g.input("x", ["n"])
+    g.output(g.add("Reshape", x, [123, 457]), [123, 457])
+    model = g.model("picky")
+    with pytest.raises(normfuse.VerificationError, match=r"accepts none of the inputs.*--inputs"):
+        normfuse.verify(model, model)
+    assert normfuse.verify(model, model, inputs={"x": np.ones(123 * 457, np.float32)}).passed
+
+
+def test_a_model_that_onnxruntime_cannot_load() -> None:
+    g = models.GraphBuilder(opset=17)
+    g.output(g.add("NoSuchOperator", g.input("x", [4]), domain="some.where"), [4])
+    model = g.model("strange")
+    with pytest.raises(normfuse.InvalidModelError, match="onnxruntime cannot load the model"):
+        normfuse.verify(model, model)
+
+
+def difference(a: object, b: object, quantized: bool = False) -> Difference:
+    result = Difference("y", quantized)
+    result.add(np.asarray(a), np.asarray(b))
+    return result
+
+
+def test_special_values() -> None:
+    nan, inf = np.nan, np.inf
+    same = np.array([nan, inf, -inf, 0.0, -0.0, 1.0], np.float32)
+    assert difference(same, same.copy()).error == 0
+    for wrong in ([nan, inf], [inf, -inf], [1.0, nan], [1.0, inf]):
+        assert difference(np.float32(wrong[:1]), np.float32(wrong[1:])).error == inf
+        assert not difference(np.float32(wrong[:1]), np.float32(wrong[1:])).compared(1.0).passed
+
+
+def test_ulp_distance() -> None:
+    for dtype in (np.float16, np.float32, np.float64):
+        one = np.array([1.0], dtype)
+        assert difference(one, np.nextafter(one, dtype(2))).max_ulp == 1
+        tiny = np.nextafter(np.zeros(1, dtype), dtype(1))
+        assert difference(tiny, -tiny).max_ulp == 2
+        assert difference(np.array([-1.0], dtype), np.array([1.0], dtype)).max_ulp > 2 ** (8 * one.itemsize - 2)
+
+
+def test_error_is_relative_to_usual_size() -> None:
+    a = np.full(1000, 100.0, np.float32)
+    a[0] = 1e-3
+    b = a.copy()
+    b[0] = 2e-3
+    found = difference(a, b)
+    assert found.max_rel == pytest.approx(1.0, rel=1e-3)
+    assert found.error == pytest.approx(1e-5, rel=1e-2)
+
+
+def test_top1_disagreement_beyond_the_tolerance_fails() -> None:
+    a = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]], np.float32)
+    assert difference(a, a).compared(0.0).top1 == 1.0
+    swapped = a[:, ::-1].copy()
+    assert difference(a, swapped, quantized=True).compared(1.0).top1 == 0.0
+    assert not difference(a, swapped, quantized=True).compared(1.0).passed
+    tie = np.array([[1.0, 1.0 + 1e-6]], np.float32)
+    assert difference(tie, tie[:, ::-1].copy()).compared(1e-4).passed
+
+
+def test_other_shape_or_type_fails() -> None:
+    a = np.ones(3, np.float32)
+    assert "instead of float32[3]" in difference(a, np.ones(4, np.float32)).compared(1.0).note
+    assert not difference(a, np.ones(3)).compared(1e9).passed
+    assert not difference(np.array(["a"]), np.array(["b"])).compared(1e9).passed
+
+
+def test_precision_follows_the_model() -> None:
+    assert lowest_precision(ir.from_proto(models.chain([2, 8]))) == ir.DataType.FLOAT
+    assert lowest_precision(ir.from_proto(models.chain([2, 8], dtype="float16"))) == ir.DataType.FLOAT16
+
+
+def test_quantised_models_are_measured_against_onnxruntimes_own_levels() -> None:
+    model = models.transformer_encoder(layers=1, hidden=32, quantized=True)
+    report = normfuse.verify(model, model)
+    assert report.passed
+    assert report.quantized
+    assert report.samples == 16
+    assert report.noise is not None
+    broken = onnx.ModelProto.FromString(model.SerializeToString())
+    change(next(t for t in broken.graph.initializer if t.name == "word_embeddings"), 1.5)
+    assert not normfuse.verify(model, broken).passed
+
+
+def test_outputs_that_are_all_nan_are_remarked() -> None:
+    g = models.GraphBuilder(opset=17)
+    g.output(g.add("Sqrt", g.add("Sub", -1.0, g.add("Abs", g.input("x", ["n", 4])))), ["n", 4])
+    report = normfuse.verify(g.model("nan"), g.model("nan"))
+    assert report.passed
+    assert any("NaN for every input" in warning for warning in report.warnings)
+
+
+def test_string_inputs() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.STRING, ["n"])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "strings", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert normfuse.verify(model, model).passed
+
+
+def test_sequence_inputs_are_refused_with_a_sentence() -> None:
+    x = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [])
+    graph = helper.make_graph([helper.make_node("SequenceLength", ["x"], ["y"])], "sequences", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(normfuse.VerificationError, match="Input 'x' is not a tensor"):
+        normfuse.verify(model, model)
