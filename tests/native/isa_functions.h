@@ -1,0 +1,27 @@
+// What isa_functions.cc compiles once per instruction set for the tests: every activation as a function over arrays, and
+// the self-test of the vector layer.
+#pragma once
+
+#include <cstddef>
+
+namespace normfuse::test {
+
+struct Activation {
+  const char* name;
+  // y[i] = f(x[i]) for n elements, a multiple of 16; slope is read by PRelu only.
+  void (*run)(const float* params, const float* x, const float* slope, float* y, size_t n);
+};
+
+struct IsaFunctions {
+  const char* isa;
+  const Activation* activations;
+  size_t count;
+  size_t lanes;
+  void (*test_simd)();  // reports failures through check.h
+};
+
+// The instruction sets that this program holds and this processor has, best first; prints those it lacks.
+size_t AvailableIsas(IsaFunctions* list);
+constexpr size_t kMostIsas = 4;
+
+}  // namespace normfuse::test

@@ -1,0 +1,368 @@
+// The self-test of the vector layer: every operation of cpu/simd/simd.h against plain scalar code, lane by lane. Included
+// by isa_functions.cc, once per instruction set.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <type_traits>
+
+#include "check.h"
+#include "cpu/simd/simd.h"
+#include "scalar_conversions.h"
+
+namespace normfuse::NORMFUSE_ISA {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Pairs, halves and signs that tell the operations apart.
+constexpr float kValues[] = {0.0f,       -0.0f,       1.0f,       -1.0f,  0.5f,   -0.5f,   1.5f,    -1.5f,
+                             2.5f,       -2.5f,       3.75f,      -7.25f, 100.0f, -100.0f, 1e-3f,   -1e-3f,
+                             8388607.5f, -8388607.5f, 8388608.0f, 1e9f,   -1e9f,  1e-40f,  -1e-40f, 3.4e38f,
+                             -3.4e38f,   1e20f,       -1e-20f,    kInf,   -kInf,  kNan,    127.5f,  -128.5f};
+constexpr size_t kValueCount = sizeof(kValues) / sizeof(kValues[0]);
+
+bool SameFloat(float a, float b) { return (std::isnan(a) && std::isnan(b)) || a == b; }
+
+uint32_t Bits(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, sizeof(bits));
+  return bits;
+}
+
+// One operation on all pairs of values; lanes hold different pairs, so that a swapped lane shows.
+template <typename VectorOperation, typename ScalarOperation>
+void TestPairs(const char* name, VectorOperation vector, ScalarOperation scalar) {
+  for (size_t first = 0; first < kValueCount * kValueCount; first += kLanes) {
+    float a[kLanes], b[kLanes], out[kLanes];
+    for (size_t i = 0; i < kLanes; ++i) {
+      a[i] = kValues[(first + i) / kValueCount % kValueCount];
+      b[i] = kValues[(first + i) % kValueCount];
+    }
+    Store(out, vector(Load(a), Load(b)));
+    for (size_t i = 0; i < kLanes; ++i) {
+      CHECK(SameFloat(out[i], scalar(a[i], b[i])), "%s(%g, %g) = %g", name, static_cast<double>(a[i]),
+            static_cast<double>(b[i]), static_cast<double>(out[i]));
+    }
+  }
+}
+
+V FromMask(M m) { return Select(m, Set(1.0f), Set(0.0f)); }
+
+void TestFloatOperations() {
+  TestPairs("add", [](V a, V b) { return a + b; }, [](float a, float b) { return a + b; });
+  TestPairs("subtract", [](V a, V b) { return a - b; }, [](float a, float b) { return a - b; });
+  TestPairs("multiply", [](V a, V b) { return a * b; }, [](float a, float b) { return a * b; });
+  TestPairs("divide", [](V a, V b) { return a / b; }, [](float a, float b) { return a / b; });
+  TestPairs("Min", [](V a, V b) { return Min(a, b); }, [](float a, float b) { return a < b ? a : b; });
+  TestPairs("Max", [](V a, V b) { return Max(a, b); }, [](float a, float b) { return a > b ? a : b; });
+  TestPairs(
+      "CopySign", [](V a, V b) { return CopySign(Abs(a), b); },
+      [](float a, float b) { return std::copysign(std::fabs(a), b); });
+  TestPairs("Abs", [](V a, V) { return Abs(a); }, [](float a, float) { return std::fabs(a); });
+  TestPairs("Neg", [](V a, V) { return Neg(a); }, [](float a, float) { return -a; });
+  TestPairs("Sqrt", [](V a, V) { return Sqrt(Abs(a)); }, [](float a, float) { return std::sqrt(std::fabs(a)); });
+  TestPairs("RoundEven", [](V a, V) { return RoundEven(a); }, [](float a, float) { return std::nearbyint(a); });
+  TestPairs("Lt", [](V a, V b) { return FromMask(Lt(a, b)); }, [](float a, float b) { return a < b ? 1.0f : 0.0f; });
+  TestPairs("Le", [](V a, V b) { return FromMask(Le(a, b)); }, [](float a, float b) { return a <= b ? 1.0f : 0.0f; });
+  TestPairs("Gt", [](V a, V b) { return FromMask(Gt(a, b)); }, [](float a, float b) { return a > b ? 1.0f : 0.0f; });
+  TestPairs("Ge", [](V a, V b) { return FromMask(Ge(a, b)); }, [](float a, float b) { return a >= b ? 1.0f : 0.0f; });
+  TestPairs("Eq", [](V a, V b) { return FromMask(Eq(a, b)); }, [](float a, float b) { return a == b ? 1.0f : 0.0f; });
+  TestPairs(
+      "IsNan", [](V a, V) { return FromMask(IsNan(a)); }, [](float a, float) { return std::isnan(a) ? 1.0f : 0.0f; });
+  TestPairs(
+      "masks", [](V a, V b) { return FromMask((Lt(a, b) | Eq(a, b)) & !Lt(a, Set(0.0f))); },
+      [](float a, float b) { return (a < b || a == b) && !(a < 0) ? 1.0f : 0.0f; });
+  TestPairs("Select", [](V a, V b) { return Select(Lt(a, b), a, b); }, [](float a, float b) { return a < b ? a : b; });
+  TestPairs(
+      "ExactFma", [](V a, V b) { return ExactFma(a, b, Set(-0.75f)); },
+      [](float a, float b) { return static_cast<float>(static_cast<double>(a) * static_cast<double>(b) - 0.75); });
+  const auto rounded_twice = [](float a, float b) { return a * b; };
+  TestPairs(
+      "Fma", [](V a, V b) { return Fma(a, b, Set(0.0f)) + Set(0.0f); },
+      [&](float a, float b) { return rounded_twice(a, b) + 0.0f; });
+  TestPairs(
+      "NegFma", [](V a, V b) { return NegFma(a, b, Set(0.0f)) + Set(0.0f); },
+      [&](float a, float b) { return 0.0f - rounded_twice(a, b); });
+}
+
+void TestScale() {
+  for (int n = -252; n <= 252; ++n) {
+    for (float a : {1.0f, -1.25f, 1.99999988f, 0x1p-100f, 0x1p100f, 0.0f, kInf, kNan}) {
+      float out[kLanes];
+      Store(out, ScaleByPowerOfTwo(Set(a), Set(static_cast<float>(n))));
+      for (float got : out) {
+        CHECK(SameFloat(got, std::ldexp(a, n)), "%g * 2^%d = %g", static_cast<double>(a), n, static_cast<double>(got));
+      }
+    }
+  }
+}
+
+void TestMasksAndReductions() {
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    float one[kLanes] = {};
+    one[lane] = 3.0f;
+    const M m = Gt(Load(one), Set(0.0f));
+    CHECK(Any(m) && !None(m) && !All(m) && All(m | !m) && None(m & !m), "lane %d", static_cast<int>(lane));
+    CHECK(ReduceSum(Load(one)) == 3.0f && ReduceMax(Load(one)) == 3.0f, "lane %d", static_cast<int>(lane));
+    CHECK(ReduceMin(Neg(Load(one))) == -3.0f, "lane %d", static_cast<int>(lane));
+    CHECK(ReduceSumI(ToInt(Load(one))) == 3, "lane %d", static_cast<int>(lane));
+  }
+  const float lanes = static_cast<float>(kLanes);
+  CHECK(ReduceSum(ToFloat(Iota())) == lanes * (lanes - 1) / 2, "sum of lane numbers");
+}
+
+void TestIntegers() {
+  const int32_t values[] = {0, 1, -1, 7, -7, 65535, -65536, INT32_MAX, INT32_MIN, 123456789};
+  for (int32_t a : values) {
+    for (int32_t b : values) {
+      const uint32_t ua = static_cast<uint32_t>(a), ub = static_cast<uint32_t>(b);
+      const auto check = [&](const char* name, I got, uint32_t wanted) {
+        int32_t out[kLanes];
+        StoreAs(out, got);
+        for (int32_t o : out) CHECK(static_cast<uint32_t>(o) == wanted, "%s(%d, %d) = %d", name, a, b, o);
+      };
+      const I x = SetI(a), y = SetI(b);
+      check("+", x + y, ua + ub);
+      check("-", x - y, ua - ub);
+      check("*", x * y, ua * ub);
+      check("&", x & y, ua & ub);
+      check("|", x | y, ua | ub);
+      check("^", x ^ y, ua ^ ub);
+      check("ShiftLeft", ShiftLeft<5>(x), ua << 5);
+      check("ShiftRight", ShiftRight<5>(x), static_cast<uint32_t>(a >> 5));
+      check("ShiftRightLogical", ShiftRightLogical<5>(x), ua >> 5);
+      check("MinI", MinI(x, y), static_cast<uint32_t>(a < b ? a : b));
+      check("MaxI", MaxI(x, y), static_cast<uint32_t>(a > b ? a : b));
+      check("AbsI", AbsI(x), a < 0 ? 0u - ua : ua);
+      check("EqI", SelectI(EqI(x, y), SetI(1), SetI(0)), a == b);
+      check("GtI", SelectI(GtI(x, y), SetI(1), SetI(0)), a > b);
+      check("BitCast", BitCastToInt(BitCastToFloat(x)), ua);
+      float out[kLanes];
+      Store(out, ToFloatUnsigned(x));
+      for (float o : out) CHECK(o == static_cast<float>(ua), "ToFloatUnsigned(%u) = %g", ua, static_cast<double>(o));
+      Store(out, ToFloat(x));
+      for (float o : out) CHECK(o == static_cast<float>(a), "ToFloat(%d) = %g", a, static_cast<double>(o));
+    }
+  }
+  for (float f : kValues) {
+    if (!(std::fabs(f) < 2147483648.0f)) continue;
+    int32_t out[kLanes];
+    StoreAs(out, ToInt(Set(f)));
+    for (int32_t o : out) {
+      CHECK(o == static_cast<int32_t>(std::nearbyint(f)), "ToInt(%g) = %d", static_cast<double>(f), o);
+    }
+  }
+  float table[kTableLanes], out[kLanes];
+  for (size_t i = 0; i < kTableLanes; ++i) table[i] = static_cast<float>(i) + 0.5f;
+  for (int32_t shift = -40; shift < 100; ++shift) {
+    Store(out, Lookup(table, Iota() + SetI(shift)));
+    for (size_t i = 0; i < kLanes; ++i) {
+      const size_t index = (static_cast<size_t>(shift + 64) + i) % kTableLanes;
+      CHECK(out[i] == table[index], "Lookup(%d) = %g", shift, static_cast<double>(out[i]));
+    }
+  }
+}
+
+// All 16-bit patterns to float, and for each float16 or bfloat16 the floats around it and around the ties beside it.
+template <typename Storage>
+void TestSixteenBitFloats(const char* name) {
+  const auto narrow = [](float f) {
+    return std::is_same_v<Storage, Half> ? test::NarrowToHalf(f) : test::NarrowToBfloat16(f);
+  };
+  for (uint32_t first = 0; first < 0x10000; first += kLanes) {
+    Storage in[kLanes], out[kLanes];
+    float wide[kLanes];
+    for (uint32_t i = 0; i < kLanes; ++i) in[i].bits = static_cast<uint16_t>(first + i);
+    Store(wide, LoadAs(in));
+    for (size_t i = 0; i < kLanes; ++i) {
+      const double exact =
+          std::is_same_v<Storage, Half> ? test::HalfValue(in[i].bits) : test::Bfloat16Value(in[i].bits);
+      const bool same = std::isnan(exact) ? std::isnan(wide[i]) : static_cast<double>(wide[i]) == exact;
+      CHECK(same && std::signbit(wide[i]) == ((in[i].bits & 0x8000) != 0), "%s 0x%04x to %g", name, in[i].bits,
+            static_cast<double>(wide[i]));
+    }
+    const int shift = std::is_same_v<Storage, Half> ? 13 : 16;
+    // 0, the tie above, and the float before and after each; denormal float16 have their ties elsewhere, covered by the
+    // sweep below.
+    for (int32_t offset : {0, 1, -1, (1 << (shift - 1)) - 1, 1 << (shift - 1), (1 << (shift - 1)) + 1}) {
+      float moved[kLanes];
+      for (size_t i = 0; i < kLanes; ++i) {
+        const uint32_t bits = Bits(wide[i]) + static_cast<uint32_t>(offset);
+        std::memcpy(&moved[i], &bits, sizeof(bits));
+      }
+      StoreAs(out, Load(moved));
+      for (size_t i = 0; i < kLanes; ++i) {
+        CHECK(out[i].bits == narrow(moved[i]), "%.9g (0x%08x) to %s 0x%04x instead of 0x%04x",
+              static_cast<double>(moved[i]), Bits(moved[i]), name, out[i].bits, narrow(moved[i]));
+      }
+    }
+  }
+  for (uint64_t bits = 0; bits <= 0xFFFFFFFFull; bits += 4099 * kLanes) {
+    float in[kLanes];
+    Storage out[kLanes];
+    for (size_t i = 0; i < kLanes; ++i) {
+      const uint32_t pattern = static_cast<uint32_t>(bits + i * 4099);
+      std::memcpy(&in[i], &pattern, sizeof(pattern));
+    }
+    StoreAs(out, Load(in));
+    for (size_t i = 0; i < kLanes; ++i) {
+      CHECK(out[i].bits == narrow(in[i]), "%.9g (0x%08x) to %s 0x%04x instead of 0x%04x", static_cast<double>(in[i]),
+            Bits(in[i]), name, out[i].bits, narrow(in[i]));
+    }
+  }
+}
+
+// Whole vectors of every value of the type (8 and 16 bits) or of a sample, both as integers and as floats.
+template <typename T>
+void TestIntegerLoads(const char* name) {
+  const uint64_t count = sizeof(T) <= 2 ? 1ull << (8 * sizeof(T)) : 1ull << 16;
+  for (uint64_t first = 0; first < count; first += kLanes) {
+    T in[kLanes];
+    for (size_t i = 0; i < kLanes; ++i) {
+      in[i] = static_cast<T>(sizeof(T) <= 2 ? first + i : (first + i) * 65537 * 65521);
+    }
+    int32_t integers[kLanes];
+    float floats[kLanes];
+    StoreAs(integers, LoadAs(in));
+    Store(floats, LoadAsFloat(in));
+    for (size_t i = 0; i < kLanes; ++i) {
+      CHECK(integers[i] == static_cast<int32_t>(in[i]), "%s lane %d", name, static_cast<int>(i));
+      CHECK(floats[i] == static_cast<float>(in[i]), "%s lane %d as float", name, static_cast<int>(i));
+    }
+  }
+}
+
+template <typename T>
+void TestIntegerStores(const char* name) {
+  const double low = static_cast<double>(std::numeric_limits<T>::min());
+  const double high = static_cast<double>(std::numeric_limits<T>::max());
+  const auto wanted = [&](double value) {
+    if (!(value >= low)) return std::numeric_limits<T>::min();  // NaN too
+    return value >= high ? std::numeric_limits<T>::max() : static_cast<T>(std::nearbyint(value));
+  };
+  const auto check = [&](const float* in) {
+    T out[kLanes];
+    StoreAs(out, Load(in));
+    for (size_t i = 0; i < kLanes; ++i) {
+      CHECK(out[i] == wanted(static_cast<double>(in[i])), "%.9g to %s %lld", static_cast<double>(in[i]), name,
+            static_cast<long long>(out[i]));
+    }
+  };
+  // Halves through the whole of a 16-bit range and beyond, then the special values, then ties at the ends.
+  for (int first = -280000; first < 280000; first += static_cast<int>(kLanes)) {
+    float in[kLanes];
+    for (size_t i = 0; i < kLanes; ++i) in[i] = static_cast<float>(first + static_cast<int>(i)) * 0.25f;
+    check(in);
+  }
+  for (float value : kValues) {
+    float in[kLanes];
+    for (size_t i = 0; i < kLanes; ++i) in[i] = i % 2 == 0 ? value : -value;
+    check(in);
+  }
+  for (double end : {low, high}) {
+    float around[3] = {static_cast<float>(end), 0, 0};
+    around[1] = std::nextafter(around[0], kInf);
+    around[2] = std::nextafter(around[0], -kInf);
+    for (float value : around) {
+      float in[kLanes];
+      for (float& lane : in) lane = value;
+      check(in);
+    }
+  }
+  if constexpr (sizeof(T) <= 2) {
+    for (int32_t value :
+         {INT32_MIN, INT32_MAX, -70000, 70000, -129, 128, 255, 256, -1, 0, -32769, 32768, 65536, 65535}) {
+      T out[kLanes];
+      StoreAs(out, SetI(value));
+      for (T o : out) CHECK(o == wanted(value), "int32 %d to %s %lld", value, name, static_cast<long long>(o));
+    }
+  }
+}
+
+// Every tail length at every misalignment: the right elements, and not a byte more.
+template <typename T>
+void TestPartial(const char* name) {
+  constexpr size_t kMargin = 16;
+  T memory[kMargin + 2 * kLanes + kMargin], out[kMargin + 2 * kLanes + kMargin];
+  for (size_t offset = 0; offset < kLanes; ++offset) {
+    for (size_t n = 0; n <= kLanes; ++n) {
+      unsigned char* bytes = reinterpret_cast<unsigned char*>(memory);
+      for (size_t i = 0; i < sizeof(memory); ++i) bytes[i] = static_cast<unsigned char>(i * 37 + 11) & 0x3F;
+      const T* from = memory + kMargin + offset;
+      float loaded[kLanes], whole[kLanes];
+      Store(loaded, LoadAsFloatPartial(from, n));
+      Store(whole, LoadAsFloat(from));
+      for (size_t i = 0; i < kLanes; ++i) {
+        CHECK(loaded[i] == (i < n ? whole[i] : 0.0f), "%s: %d elements, lane %d", name, static_cast<int>(n),
+              static_cast<int>(i));
+      }
+      std::memset(out, 0xA5, sizeof(out));
+      T* to = out + kMargin + offset;
+      StoreAsPartial(to, LoadAsFloat(from), n);
+      T converted[kLanes];
+      StoreAs(converted, LoadAsFloat(from));
+      CHECK(std::memcmp(to, converted, n * sizeof(T)) == 0, "%s: stored %d elements", name, static_cast<int>(n));
+      const unsigned char* written = reinterpret_cast<const unsigned char*>(out);
+      for (size_t i = 0; i < sizeof(out); ++i) {
+        const bool inside = i >= (kMargin + offset) * sizeof(T) && i < (kMargin + offset + n) * sizeof(T);
+        CHECK(inside || written[i] == 0xA5, "%s: storing %d elements wrote beyond them", name, static_cast<int>(n));
+      }
+      if constexpr (std::is_integral_v<T>) {
+        std::memset(out, 0xA5, sizeof(out));
+        StoreAsPartial(to, LoadAsPartial(from, n), n);
+        CHECK(std::memcmp(to, from, n * sizeof(T)) == 0, "%s: %d integers", name, static_cast<int>(n));
+        for (size_t i = 0; i < sizeof(out); ++i) {
+          const bool inside = i >= (kMargin + offset) * sizeof(T) && i < (kMargin + offset + n) * sizeof(T);
+          CHECK(inside || written[i] == 0xA5, "%s: storing %d integers wrote beyond them", name, static_cast<int>(n));
+        }
+      }
+    }
+  }
+}
+
+void TestStreamStore() {
+  alignas(64) float out[kLanes];
+  float in[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) in[i] = static_cast<float>(i) - 1.5f;
+  StreamStore(out, Load(in));
+  CHECK(std::memcmp(in, out, sizeof(in)) == 0, "StreamStore");
+}
+
+void TestSimd() {
+  TestFloatOperations();
+  TestScale();
+  TestMasksAndReductions();
+  TestIntegers();
+  TestSixteenBitFloats<Half>("float16");
+  TestSixteenBitFloats<Bfloat16>("bfloat16");
+  TestIntegerLoads<int8_t>("int8");
+  TestIntegerLoads<uint8_t>("uint8");
+  TestIntegerLoads<int16_t>("int16");
+  TestIntegerLoads<uint16_t>("uint16");
+  TestIntegerLoads<int32_t>("int32");
+  TestIntegerLoads<uint32_t>("uint32");
+  TestIntegerStores<int8_t>("int8");
+  TestIntegerStores<uint8_t>("uint8");
+  TestIntegerStores<int16_t>("int16");
+  TestIntegerStores<uint16_t>("uint16");
+  TestIntegerStores<int32_t>("int32");
+  TestIntegerStores<uint32_t>("uint32");
+  TestPartial<float>("float");
+  TestPartial<Half>("float16");
+  TestPartial<Bfloat16>("bfloat16");
+  TestPartial<int8_t>("int8");
+  TestPartial<uint8_t>("uint8");
+  TestPartial<int16_t>("int16");
+  TestPartial<uint16_t>("uint16");
+  TestPartial<int32_t>("int32");
+  TestPartial<uint32_t>("uint32");
+  TestStreamStore();
+}
+
+}  // namespace
+}  // namespace normfuse::NORMFUSE_ISA
