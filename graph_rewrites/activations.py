@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import onnx_ir as ir
+from onnxscript.rewriter import _pattern_ir as patterns
 
 from normfuse.ep.spec import ACTIVATIONS, ActivationSpelling
 
 from .facts import Facts, label
 from .fused import Activation, Fused
-from .rule import FusionRule, any_of
+from .rule import FusionRule, OneOf, any_of
 from .sites import Declined
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "DecomposedMish",
     "DecomposedSoftplus",
     "DecomposedSwish",
+    "any_activation",
+    "is_activation",
     "read_activation",
 ]
 
@@ -78,6 +81,14 @@ def _string(node: ir.Node, attribute: str) -> str:
     if given is None:
         return "none"
     return "" if given.is_ref() else given.as_string()
+
+
+def any_activation(op: Any, *inputs: Any, output: str) -> Any:
+    """Return the pattern of any single node of the activation table."""
+    builder = patterns.OpsetPatternBuilder(OneOf(ACTIVATION_DOMAINS))
+    builder.add_node = op.add_node  # the pattern under construction keeps the list of its nodes
+    node = patterns.OpPatternBuilder(builder, OneOf(ACTIVATION_OPERATORS))
+    return node(*inputs, _allow_other_inputs=True, _outputs=[output])
 
 
 class _DecomposedActivation(FusionRule):
@@ -304,7 +315,7 @@ class DecomposedSoftplus(_DecomposedActivation):
         Y = FusedActivation(x, activation="Softplus", activation_params=[beta])
     """
 
-    spellings = ("plain", "steep", "threshold")
+    spellings = ("threshold", "steep", "plain")
 
     def pattern(self, op: Any, x: Any, steepness: Any, threshold: Any) -> Any:
         if self.spelling == "plain":

@@ -21,7 +21,18 @@ def _fused(value: ir.Value) -> Fused:
     return Fused.read(node)
 
 
-def dequantization(fused: Fused, node: ir.Node, tensor: str, prefix: str) -> None:
+def dequantization_of(value: ir.Value) -> ir.Node:
+    """Return the DequantizeLinear that produces the value, or decline.
+
+    It is not part of a pattern: a dequantisation that others use too stays for them, as ONNX Runtime itself has it.
+    """
+    node = value.producer()
+    if node is None or node.op_type != "DequantizeLinear" or len(node.inputs) < 2:
+        raise Declined("unsupported_operator", op_type="anything but DequantizeLinear", where=f"for {label(value)}")
+    return node
+
+
+def dequantize(fused: Fused, node: ir.Node, tensor: str, prefix: str) -> None:
     """Move a DequantizeLinear of the input `tensor` into the fused node, as its inputs and attributes `prefix`_*.
 
     Raises:
@@ -173,13 +184,12 @@ class DequantizeInput(FusionRule):
 
     spellings = ("FusedNormalization", "FusedActivation")
 
-    def pattern(self, op: Any) -> Any:
-        dequantized = op.DequantizeLinear(_allow_other_inputs=True, _outputs=["dequantized"])
+    def pattern(self, op: Any, dequantized: Any) -> Any:
         if self.spelling == "FusedActivation":
             return fused_activation(op, dequantized, output="result")
         return fused_normalization(op, dequantized, output="result")
 
-    def check(self, context: Any, dequantized: ir.Value, result: ir.Value) -> bool:
+    def check(self, context: Any, dequantized: ir.Value, result: ir.Value, **_: Any) -> bool:
         self._configuration(dequantized, result)
         return True
 
@@ -188,11 +198,10 @@ class DequantizeInput(FusionRule):
 
     def _configuration(self, dequantized: ir.Value, result: ir.Value) -> Fused:
         fused = _fused(result)
-        node = dequantized.producer()
-        assert node is not None
+        node = dequantization_of(dequantized)
         if fused.has("x_scale"):
             raise Declined("unsupported_operator", op_type="DequantizeLinear", where=f"twice in front of {label(node)}")
-        dequantization(fused, node, "X", "x")
+        dequantize(fused, node, "X", "x")
         return fused
 
 
@@ -208,9 +217,8 @@ class DequantizeResidual(FusionRule):
         Y = FusedNormalization(x, ..., residual, ..., residual_scale, residual_zero_point)
     """
 
-    def pattern(self, op: Any) -> Any:
+    def pattern(self, op: Any, dequantized: Any) -> Any:
         any_value = pattern.ANY_VALUE
-        dequantized = op.DequantizeLinear(_allow_other_inputs=True, _outputs=["dequantized"])
         return fused_normalization(op, any_value, any_value, any_value, dequantized)
 
     def check(self, context: Any, dequantized: ir.Value, normalized: ir.Value) -> bool:
@@ -222,9 +230,8 @@ class DequantizeResidual(FusionRule):
 
     def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = _fused(normalized)
-        node = dequantized.producer()
-        assert node is not None
-        dequantization(fused, node, "residual", "residual")
+        node = dequantization_of(dequantized)
+        dequantize(fused, node, "residual", "residual")
         return fused
 
 
@@ -242,9 +249,8 @@ class DequantizeParameter(FusionRule):
 
     spellings = ("scale", "bias")
 
-    def pattern(self, op: Any) -> Any:
+    def pattern(self, op: Any, dequantized: Any) -> Any:
         any_value = pattern.ANY_VALUE
-        dequantized = op.DequantizeLinear(_allow_other_inputs=True, _outputs=["dequantized"])
         if self.spelling == "scale":
             return fused_normalization(op, any_value, dequantized)
         return fused_normalization(op, any_value, any_value, dequantized)
@@ -258,11 +264,10 @@ class DequantizeParameter(FusionRule):
 
     def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = _fused(normalized)
-        node = dequantized.producer()
-        assert node is not None
+        node = dequantization_of(dequantized)
         if not self.facts.is_constant(node.inputs[0]):
             raise Declined("parameter_not_constant", parameter=label(dequantized), node=label(node))
-        dequantization(fused, node, self.spelling, self.spelling)
+        dequantize(fused, node, self.spelling, self.spelling)
         if self.facts.rank(node.inputs[1]) != 1:
             fused.attributes.pop(f"{self.spelling}_axis", None)  # per tensor: the axis says nothing
         return fused

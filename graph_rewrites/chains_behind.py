@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript.rewriter import _pattern_ir as patterns
 
-from .activations import ACTIVATION_DOMAINS, ACTIVATION_OPERATORS, read_activation
-from .facts import Facts, label
+from .activations import any_activation, read_activation
+from .chains_before import dequantization_of, dequantize
+from .facts import label
 from .fused import Activation, Fused
-from .rule import FusionRule, OneOf, fused_activation, fused_normalization
+from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
 
 __all__ = [
@@ -34,15 +34,6 @@ def _require_open(fused: Fused, root: ir.Node, *inputs: str) -> None:
         raise Declined("unsupported_operator", op_type=root.op_type, where=f"at this place of the chain, {label(root)}")
 
 
-def any_activation(op: Any, *inputs: Any, output: str) -> Any:
-    """Return the pattern of any single node of the activation table."""
-    builder = patterns.OpsetPatternBuilder(OneOf(ACTIVATION_DOMAINS))
-    builder.add_node = op.add_node  # type: ignore[method-assign]
-    return patterns.OpPatternBuilder(builder, OneOf(ACTIVATION_OPERATORS))(
-        *inputs, _allow_other_inputs=True, _outputs=[output]
-    )
-
-
 class NormalizationScale(FusionRule):
     """The scale (gamma) of a normalisation.
 
@@ -64,8 +55,7 @@ class NormalizationScale(FusionRule):
             _require_open(fused, context.root, "scale", "bias")
         _require_open(fused, context.root)
         self.require_float(scale)
-        self.facts.require_fits(scale, context.output_values[0], "scale", _degenerate(fused, self.facts))
-        self.facts.require_fits(scale, normalized, "scale", _degenerate(fused, self.facts))
+        self.facts.require_fits(scale, normalized, "scale", self.counted_from_end(fused["axes"], normalized))
         return True
 
     def rewrite(self, op: Any, normalized: ir.Value, scale: ir.Value) -> ir.Value:
@@ -107,21 +97,17 @@ class NormalizationBias(FusionRule):
                 "unsupported_operator", op_type="Add", where=f"behind a scale per channel, {label(context.root)}"
             )
         self.require_float(bias)
-        if not self.facts.is_constant(bias) and not fused.has("scale"):
+        shape = self.facts.shape(bias)
+        if not self.facts.is_constant(bias) and (shape is None or 1 not in shape[:-1]):
+            # A tensor of the full shape is not a bias but the next residual connection.
             raise Declined("parameter_not_constant", parameter=f"bias {label(bias)}", node=label(context.root))
-        self.facts.require_fits(bias, normalized, "bias", _degenerate(fused, self.facts))
+        self.facts.require_fits(bias, normalized, "bias", self.counted_from_end(fused["axes"], normalized))
         return True
 
     def rewrite(self, op: Any, normalized: ir.Value, bias: ir.Value) -> ir.Value:
         fused = _read(normalized)
         fused.inputs["bias"] = bias
         return fused.emit(op)[0]
-
-
-def _degenerate(fused: Fused, facts: Facts) -> tuple[int, ...]:
-    """Return the normalised axes counted from the end, where they are known so."""
-    rank = facts.rank(fused.inputs["X"])
-    return tuple(axis if axis < 0 else axis - rank for axis in fused["axes"] if axis < 0 or rank is not None)  # type: ignore[operator]
 
 
 class NormalizationActivation(FusionRule):
@@ -153,7 +139,9 @@ class NormalizationActivation(FusionRule):
                 raise Declined(
                     "parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(context.root)
                 )
-            self.facts.require_fits(activation.slope, normalized, "slope", _degenerate(fused, self.facts))
+            self.facts.require_fits(
+                activation.slope, normalized, "slope", self.counted_from_end(fused["axes"], normalized)
+            )
         return True
 
     def rewrite(self, op: Any, normalized: ir.Value, activated: ir.Value) -> ir.Value:
@@ -197,14 +185,16 @@ class QuantizedActivation(FusionRule):
 
     def pattern(self, op: Any, x: Any) -> Any:
         if self.spelling == "dequantized":
-            return any_activation(op, op.DequantizeLinear(_allow_other_inputs=True, _outputs=["x"]), output="activated")
+            return any_activation(op, x, output="activated")
         return op.QuantizeLinear(
             any_activation(op, x, output="activated"), _allow_other_inputs=True, _outputs=["quantized"]
         )
 
     def check(self, context: Any, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> bool:
         self.require_float(x)
-        self._configuration(x, activated, quantized)
+        fused = self._configuration(x, activated, quantized)
+        if self.spelling == "dequantized":
+            dequantize(fused, dequantization_of(x), "X", "x")
         return True
 
     def rewrite(self, op: Any, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> ir.Value:

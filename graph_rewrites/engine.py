@@ -103,9 +103,14 @@ class _Indexed:
     rule: pattern.RewriteRule
     required: tuple[frozenset[str], ...]
 
-    def may_match(self, producers: frozenset[str]) -> bool:
-        """True unless the root's producers rule a match out."""
-        return all(producers & required for required in self.required)
+    def may_match(self, root: ir.Node) -> bool:
+        """True unless the operators before the root rule a match out."""
+        producers = {
+            producer.op_type
+            for value in root.inputs
+            if value is not None and (producer := value.producer()) is not None
+        }
+        return bool(producers & _TRANSPARENT) or all(producers & required for required in self.required)
 
 
 # A producer that may be seen through says nothing about what is behind it.
@@ -116,29 +121,26 @@ class _Index:
     """Rules by the operator that their patterns end in."""
 
     def __init__(self, rules: Iterable[type[FusionRule]], facts: Facts, through_quantization: bool) -> None:
+        self._rules: list[tuple[Sequence[str], _Indexed]] = []
         self._by_root: dict[str, list[_Indexed]] = collections.defaultdict(list)
         for rule_type in rules:
             for spelling in rule_type.spellings:
                 rule = rule_type(facts, spelling).compile(through_quantization)
                 root = rule._target_pattern.output_node
                 required = tuple(names for operand in root.inputs if (names := _operators(operand)) is not None)
-                for name in root.op.names if isinstance(root.op, OneOf) else (str(root.op),):
-                    self._by_root[name].append(_Indexed(rule, required))
+                indexed = _Indexed(rule, required)
+                roots = root.op.names if isinstance(root.op, OneOf) else (str(root.op),)
+                self._rules.append((roots, indexed))
+                for name in roots:
+                    self._by_root[name].append(indexed)
+
+    def __iter__(self) -> Iterator[tuple[Sequence[str], _Indexed]]:
+        """Yield the rules in order, with the operators that they end in."""
+        return iter(self._rules)
 
     def candidates(self, node: ir.Node) -> Iterator[pattern.RewriteRule]:
         """Yield the rules that may match with this node as the last one."""
-        rules = self._by_root.get(node.op_type)
-        if not rules:
-            return
-        producers = frozenset(
-            producer.op_type
-            for value in node.inputs
-            if value is not None and (producer := value.producer()) is not None
-        )
-        unknown = bool(producers & _TRANSPARENT)
-        for indexed in rules:
-            if unknown or indexed.may_match(producers):
-                yield indexed.rule
+        return (indexed.rule for indexed in self._by_root.get(node.op_type, ()) if indexed.may_match(node))
 
 
 def _operators(operand: patterns.ValuePattern | None) -> frozenset[str] | None:
@@ -200,27 +202,31 @@ class _Run:
         """Fuse everything in a graph and its subgraphs."""
         self.facts.opsets = opsets
         self._places.append((graph, path, opsets))
-        for node in tuple(graph):
-            self._advance()
-            if node.graph is graph:
-                self._try(self._seeds, graph, node)
+        self._sow(self._seeds, graph)
         for node in tuple(graph):
             for where, subgraph in subgraphs(node):
                 inner = f"{where} of {node.op_type} '{name_of(node)}'"
                 self.fuse(subgraph, f"{path} / {inner}" if path else inner, opsets)
+        self._done += graph.num_nodes()
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
         for operator in ("FusedNormalization", "FusedActivation"):
             if operator == "FusedActivation":
-                for node in tuple(graph):
-                    if node.graph is graph:
-                        self._try(self._activations, graph, node)
+                self._sow(self._activations, graph)
             for node in tuple(graph):
                 if node.graph is graph and node.domain == OPERATOR_DOMAIN and node.op_type == operator:
                     self._grow(graph, node)
 
-    def _advance(self) -> None:
-        self._done += 1
-        if self._progress is not None and (self._done % 1000 == 0 or self._done == self._total):
-            self._progress(self._done, self._total)
+    def _sow(self, index: _Index, graph: ir.Graph) -> None:
+        """Try each rule in turn on all nodes that it can end in."""
+        nodes: dict[str, list[ir.Node]] = collections.defaultdict(list)
+        for node in graph:
+            nodes[node.op_type].append(node)
+        for roots, indexed in index:
+            for root in roots:
+                for node in nodes.get(root, ()):
+                    if node.graph is graph and indexed.may_match(node):
+                        self._apply(indexed.rule, graph, node)
 
     def _grow(self, graph: ir.Graph, node: ir.Node) -> None:
         grown: ir.Node | None = node
@@ -228,23 +234,35 @@ class _Run:
             node = grown
             grown = self._try(self._chains, graph, node)
             if grown is None:
-                consumers = [consumer for consumer in node.outputs[0].consumers() if not is_dead(consumer)]
-                if len(consumers) == 1 and consumers[0].graph is graph:
-                    grown = self._try_behind(graph, consumers[0], node)
+                grown = self._try_behind(graph, node.outputs[0])
 
-    def _try_behind(self, graph: ir.Graph, consumer: ir.Node, node: ir.Node) -> ir.Node | None:
-        if self.facts.transparent(consumer):
-            after = [use for use in consumer.outputs[0].consumers() if not is_dead(use)]
-            return self._try_behind(graph, after[0], node) if len(after) == 1 and after[0].graph is graph else None
-        return self._try(self._chains, graph, consumer)
+    def _try_behind(self, graph: ir.Graph, value: ir.Value) -> ir.Node | None:
+        """Try the chains that end in a consumer of the value, or behind one that only repeats it."""
+        # Several consumers mean that no chain can go on; trying the first few all the same gives them their reason.
+        for consumer in value.consumers()[:4]:
+            if consumer.graph is not graph:
+                continue
+            grown = None
+            if self.facts.transparent(consumer):
+                grown = self._try_behind(graph, consumer.outputs[0])
+            grown = grown or self._try(self._chains, graph, consumer)
+            if grown is not None:
+                return grown
+        return None
 
     def _try(self, index: _Index, graph: ir.Graph, node: ir.Node) -> ir.Node | None:
         for rule in index.candidates(node):
-            delta = rule.try_rewrite(self.model, graph, node, tracer=self)
-            if delta is not None:
-                self.counts[rule.name] += 1
-                return self._replace(graph, node, delta, rule.name)
+            fused = self._apply(rule, graph, node)
+            if fused is not None:
+                return fused
         return None
+
+    def _apply(self, rule: pattern.RewriteRule, graph: ir.Graph, node: ir.Node) -> ir.Node | None:
+        delta = rule.try_rewrite(self.model, graph, node, tracer=self)
+        if delta is None:
+            return None
+        self.counts[rule.name] += 1
+        return self._replace(graph, node, delta, rule.name)
 
     def log(
         self,
@@ -262,7 +280,10 @@ class _Run:
         (new,) = delta.new_nodes
         matched = list(dict.fromkeys(delta.match.nodes))
         fused = [node for node in matched if node.domain == OPERATOR_DOMAIN]
-        old_to_new = list(zip(delta.match.outputs, delta.new_outputs, strict=True))
+        pairs = zip(delta.match.outputs, delta.new_outputs, strict=True)
+        old_to_new = [(old, value) for old, value in pairs if old is not None]
+        for initializer in delta.new_initializers:
+            graph.register_initializer(initializer)
         for node in fused:
             if node.op_type == new.op_type:
                 further = zip(node.outputs[1:], new.outputs[1:], strict=True)
@@ -281,9 +302,18 @@ class _Run:
             value.type, value.shape, value.name = old.type, old.shape, old.name
             value.metadata_props.update(old.metadata_props)
             old.replace_all_uses_with(value, replace_graph_outputs=True)
+        self._refine_shape(new)
         dead = [use for node in matched for output in node.outputs for use in output.consumers() if use not in matched]
-        self._remove(graph, [*matched, *dict.fromkeys(dead)])
+        removed = self._remove(graph, [*matched, *dict.fromkeys(dead)])
+        dequantized = [name_of(node) for node in removed if node.op_type == "DequantizeLinear"]
+        new.meta[_NODES] = tuple(dict.fromkeys([*dequantized, *new.meta[_NODES]]))
         return new
+
+    def _refine_shape(self, node: ir.Node) -> None:
+        """Give Y the shape of X where inference, which cannot see through the replaced nodes, knew less."""
+        y, fused = node.outputs[0], Fused.read(node)
+        if not fused.has("residual", "residual_bias") and (y.shape is None or y.shape.has_unknown_dim()):
+            y.shape = self.facts.shape(fused.inputs["X"]) or y.shape
 
     def _describe(self, new: ir.Node, matched: Sequence[ir.Node], anchor: ir.Node, rule: str) -> None:
         new.name = anchor.name
@@ -297,28 +327,20 @@ class _Run:
         new.meta[_NODES] = tuple(nodes)
         new.meta[_RULES] = (*rules, rule)
 
-    def _remove(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
-        """Remove nodes, and the constants and constant subgraphs that only they used."""
+    def _remove(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+        """Remove nodes, and what only they used: constants, constant subgraphs, dequantisation. Return all of them."""
         inputs = [value for node in nodes for value in node.inputs if value is not None]
         graph.remove(nodes, safe=True)
-        for value in dict.fromkeys(inputs):
-            self._remove_unused(value)
+        return [*nodes, *(removed for value in dict.fromkeys(inputs) for removed in self._remove_unused(value))]
 
-    def _remove_unused(self, value: ir.Value) -> None:
+    def _remove_unused(self, value: ir.Value) -> list[ir.Node]:
         if value.uses() or value.is_graph_output() or value.is_graph_input():
-            return
+            return []
         node, graph = value.producer(), value.graph
-        if node is None:
-            if graph is not None and value.is_initializer() and value.name is not None:
-                graph.initializers.pop(value.name)
-        elif (
-            graph is not None
-            and node.graph is graph
-            and node.domain == ""
-            and is_dead(node)
-            and not list(subgraphs(node))
-        ):
-            self._remove(graph, [node])
+        if node is None and graph is not None and value.is_initializer() and value.name is not None:
+            graph.initializers.pop(value.name)
+        removable = node is not None and node.domain == "" and is_dead(node) and not any(subgraphs(node))
+        return self._remove(graph, [node]) if removable and graph is not None and node.graph is graph else []
 
     # The target's form
 

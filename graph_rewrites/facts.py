@@ -68,7 +68,8 @@ class Facts:
         self._order: dict[ir.Node, float] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
         self._constants = Constants(model.ir_version, self.static_shape)
-        self._local: set[ir.Graph] = set()
+        #: Bodies of the model's own functions. They hold no initialisers, and their names are their own.
+        self.function_bodies = {function.graph for function in model.functions.values()}
         #: Opset imports of the graph that is being rewritten.
         self.opsets: dict[str, int] = model.graph.opset_imports
 
@@ -89,12 +90,12 @@ class Facts:
         """Return the shape, from the model or by shape inference; None: not even the rank is known."""
         if value is None:
             return None
-        if value.shape is not None:
-            return value.shape
         if value.const_value is not None:
             return ir.Shape(value.const_value.shape)
+        if value.shape is not None and not value.shape.has_unknown_dim():
+            return value.shape
         inferred = self._inference(value)
-        return inferred.shape if inferred is not None else None
+        return value.shape if inferred is None or inferred.shape is None else inferred.shape
 
     def rank(self, value: ir.Value | None) -> int | None:
         """Return the number of dimensions, or None."""
@@ -111,18 +112,14 @@ class Facts:
     def infer(self) -> None:
         """Find the types and shapes that the model does not give itself. To be called while the model is as it came."""
         open_values = (value for graph in self._model.graphs() for node in graph for value in node.outputs)
-        if any(value.shape is None or value.dtype is None for value in open_values):
+        if any(value.shape is None or value.shape.has_unknown_dim() or value.dtype is None for value in open_values):
             self._inferred = dict(_infer(self._model))
 
     def _inference(self, value: ir.Value) -> ir.Value | None:
         graph = value.graph
-        if value.name is None or graph is None or graph in self._local:
+        if value.name is None or graph is None or graph in self.function_bodies:
             return None
         return self._inferred.get(value.name)
-
-    def exclude_from_inference(self, graph: ir.Graph) -> None:
-        """Names of this graph (a function's body) are not those of the model's main graph."""
-        self._local.add(graph)
 
     # Constants
 

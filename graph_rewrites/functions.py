@@ -30,13 +30,25 @@ class Types:
     inputs: Mapping[str, ir.DataType]
     y: ir.DataType | None
     rank: int | None
+    per_channel: bool
+    """Scale and bias differ along dimension 1 of X only."""
+    per_element: bool
+    """Scale and bias differ along the normalised dimensions only (counted from the end)."""
 
     @classmethod
     def of(cls, fused: Fused, y: ir.Value, facts: Facts) -> Types:
         """Return the types of a fused node whose first output is `y`."""
         known = {name: facts.dtype(value) for name, value in fused.inputs.items()}
         inputs = {name: dtype for name, dtype in known.items() if dtype is not None}
-        return cls(inputs, facts.dtype(y), facts.rank(y))
+        rank = facts.rank(y)
+        shapes = [facts.shape(fused.inputs[name]) for name in ("scale", "bias") if fused.has(name)]
+        return cls(
+            inputs,
+            facts.dtype(y),
+            rank,
+            per_channel=rank is not None and all(_runs_along(shape, (1 - rank,)) for shape in shapes),
+            per_element=all(_runs_along(shape, fused["axes"]) for shape in shapes),
+        )
 
     @property
     def compute(self) -> ir.DataType:
@@ -51,6 +63,11 @@ class Types:
         return given != {self.compute}
 
 
+def _runs_along(shape: ir.Shape | None, axes: Sequence[int]) -> bool:
+    """True if all dimensions of a parameter are 1 but those at `axes`, counted from the end."""
+    return shape is not None and all(dim == 1 for index, dim in enumerate(shape, -len(shape)) if index not in axes)
+
+
 class FunctionLibrary:
     """The functions that the fused nodes of one model call."""
 
@@ -58,6 +75,7 @@ class FunctionLibrary:
         self._model = model
         self._facts = facts
         self._names: dict[Any, str] = {}
+        self._bodies: dict[bytes, str] = {}
 
     def call(self, node: ir.Node, opset: int) -> None:
         """Turn a fused node into a call of its function, which is added to the model if it is new."""
@@ -65,21 +83,20 @@ class FunctionLibrary:
         types = Types.of(fused, node.outputs[0], self._facts)
         inputs = tuple(name for name in OPERATORS[fused.op_type].inputs if name in fused.inputs)
         attributes = tuple((name, attribute.value) for name, attribute in fused.node_attributes().items())
-        key = (
-            fused.op_type,
-            inputs,
-            attributes,
-            len(node.outputs),
-            tuple(sorted(types.inputs.items())),
-            types.y,
-            types.rank,
-            opset,
-        )
+        key = (fused.op_type, inputs, attributes, len(node.outputs), _hashable(types), opset)
         name = self._names.get(key)
         if name is None:
-            name = self._names[key] = self._new_name(fused)
-            self._model.functions[OPERATOR_DOMAIN, name, ""] = _function(name, fused, types, len(node.outputs), opset)
+            name = self._names[key] = self._define(fused, types, len(node.outputs), opset)
         node.op_type = name
+
+    def _define(self, fused: Fused, types: Types, outputs: int, opset: int) -> str:
+        """Return the name of a function for the configuration, new or one with the very same body."""
+        function = _function(fused, types, outputs, opset)
+        body = ir.to_proto(function).SerializeToString(deterministic=True)
+        if body not in self._bodies:
+            self._bodies[body] = function.name = self._new_name(fused)
+            self._model.functions[OPERATOR_DOMAIN, function.name, ""] = function
+        return self._bodies[body]
 
     def _new_name(self, fused: Fused) -> str:
         base = "_".join([fused.op_type, *chain_of(fused)])
@@ -91,7 +108,11 @@ class FunctionLibrary:
         return name
 
 
-def _function(name: str, fused: Fused, types: Types, outputs: int, opset: int) -> ir.Function:
+def _hashable(types: Types) -> tuple[Any, ...]:
+    return (tuple(sorted(types.inputs.items())), types.y, types.rank, types.per_channel, types.per_element)
+
+
+def _function(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Function:
     names = OPERATORS[fused.op_type].inputs
     count = max(index for index, input_name in enumerate(names) if input_name in fused.inputs) + 1
     formal = {input_name: ir.Value(name=input_name) for input_name in names[:count]}
@@ -100,8 +121,8 @@ def _function(name: str, fused: Fused, types: Types, outputs: int, opset: int) -
     results = body.fused(present, types, outputs)
     for value, output_name in zip(results, OPERATORS[fused.op_type].outputs, strict=False):
         value.name = output_name
-    graph = ir.Graph(list(formal.values()), results, nodes=body.nodes, opset_imports={"": opset}, name=name)
-    return ir.Function(OPERATOR_DOMAIN, name, "", graph=graph, attributes=_formal_attributes(fused))
+    graph = ir.Graph(list(formal.values()), results, nodes=body.nodes, opset_imports={"": opset})
+    return ir.Function(OPERATOR_DOMAIN, "", "", graph=graph, attributes=_formal_attributes(fused))
 
 
 def _formal_attributes(fused: Fused) -> list[ir.Attr]:
@@ -201,26 +222,77 @@ class Body:
     def _normalized(
         self, fused: Fused, types: Types, d: ir.Value, statistics: bool
     ) -> tuple[ir.Value, ir.DataType, Sequence[ir.Value]]:
-        if not self._is_layer_normalization(fused, types):
-            return self._elementary(fused, types, d, statistics)
-        parameters = [self._dequantized(fused, name, name) for name in ("scale", "bias") if fused.has(name)]
-        attributes = {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]}
-        y, *further = self._tape.op_multi_out(
-            "LayerNormalization", [d, *parameters], attributes, num_outputs=3 if statistics else 1
-        )
-        return y, types.compute, further
+        dtype = types.compute
+        plain = bool(fused["use_mean"] and fused["normalize_variance"]) and fused["epsilon_on"] == "variance"
+        if fused["num_groups"]:
+            y = self._grouped(fused, types, d, plain)
+            return y if fused["affine_align"] == "group" else self._affine(fused, types, y, dtype), dtype, ()
+        if plain and not types.parameters_differ:
+            if not statistics and self._is_instance_normalization(fused, types):
+                return self._instance_normalization(fused, d), dtype, ()
+            if self._is_layer_normalization(fused, types):
+                y, *further = self._layer_normalization(fused, d, statistics)
+                return y, dtype, further
+        if self._is_mean_variance_normalization(fused) and not statistics:
+            y = self._op("MeanVarianceNormalization", d, axes=list(fused["axes"]))
+            return self._affine(fused, types, y, dtype), dtype, ()
+        return self._elementary(fused, types, d, statistics)
 
     def _is_layer_normalization(self, fused: Fused, types: Types) -> bool:
-        axes = fused["axes"]
         return (
             self._opset >= 17
             and fused.has("scale")
-            and bool(fused["use_mean"] and fused["normalize_variance"])
-            and fused["epsilon_on"] == "variance"
             and fused["affine_align"] == "trailing"
-            and axes == tuple(range(-len(axes), 0))
-            and not types.parameters_differ
+            and fused["axes"] == tuple(range(-len(fused["axes"]), 0))
+            and types.per_element
         )
+
+    def _layer_normalization(self, fused: Fused, d: ir.Value, statistics: bool) -> Sequence[ir.Value]:
+        parameters = [self._dequantized(fused, name, name) for name in ("scale", "bias") if fused.has(name)]
+        attributes = {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]}
+        return self._tape.op_multi_out(
+            "LayerNormalization", [d, *parameters], attributes, num_outputs=3 if statistics else 1
+        )
+
+    def _is_instance_normalization(self, fused: Fused, types: Types) -> bool:
+        rank = types.rank
+        if rank is None or rank < 3 or fused["axes"] != tuple(range(2 - rank, 0)) or not fused.has("scale"):
+            return False
+        return fused["affine_align"] == "channel" or (fused["affine_align"] == "trailing" and types.per_channel)
+
+    def _instance_normalization(self, fused: Fused, d: ir.Value) -> ir.Value:
+        scale, bias = (self._dequantized(fused, name, name) if fused.has(name) else None for name in ("scale", "bias"))
+        assert scale is not None
+        if fused["affine_align"] == "trailing":
+            flat = self._tensor(np.array([-1], np.int64))
+            scale = self._op("Reshape", scale, flat)
+            bias = bias and self._op("Reshape", bias, flat)
+        bias = bias or self._op("Sub", scale, scale)
+        return self._op("InstanceNormalization", d, scale, bias, epsilon=fused["epsilon"])
+
+    def _is_mean_variance_normalization(self, fused: Fused) -> bool:
+        return (
+            bool(fused["use_mean"] and fused["normalize_variance"])
+            and fused["epsilon_on"] == "stddev"
+            and fused["epsilon"] == np.float32(1e-9)
+            and self._opset >= 9
+        )
+
+    def _grouped(self, fused: Fused, types: Types, d: ir.Value, plain: bool) -> ir.Value:
+        """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each."""
+        groups, dtype = fused["num_groups"], types.compute
+        grouped = self._op("Reshape", d, self._tensor(np.array([0, groups, -1], np.int64)))
+        if plain:
+            ones, zeros = np.ones(groups, dtype.numpy()), np.zeros(groups, dtype.numpy())
+            scale, bias = self._tensor(ones), self._tensor(zeros)
+            y = self._op("InstanceNormalization", grouped, scale, bias, epsilon=fused["epsilon"])
+        else:
+            ungrouped = Fused("FusedNormalization", {}, {**fused.attributes, "axes": (-1,), "num_groups": 0})
+            y, wide, _ = self._elementary(ungrouped, types, grouped, False)
+            y = self._cast(y, wide, dtype)
+        if fused["affine_align"] == "group":
+            y = self._affine(fused, types, y, dtype)
+        return self._op("Reshape", y, self._op("Shape", d))
 
     def _elementary(
         self, fused: Fused, types: Types, d: ir.Value, statistics: bool
@@ -243,12 +315,30 @@ class Body:
         return self._affine(fused, types, y, wide), wide, further
 
     def _affine(self, fused: Fused, types: Types, y: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Write scale and bias, where present."""
+        align = fused["affine_align"]
+        if fused.op_type == "FusedActivation" and align == "channel" and fused.has("scale") and fused.has("bias"):
+            # One pass over memory instead of two.
+            scale, bias = fused.inputs["scale"], fused.inputs["bias"]
+            zeros = self._op("Sub", scale, scale)
+            ones = self._op("Add", zeros, self._number(1, dtype))
+            return self._op("BatchNormalization", y, scale, bias, zeros, ones, epsilon=0.0)
         for name, op_type in (("scale", "Mul"), ("bias", "Add")):
             if fused.has(name):
                 parameter = self._dequantized(fused, name, name)
                 given = types.inputs.get(f"{name}_scale", types.inputs.get(name, dtype))
-                y = self._op(op_type, y, self._cast(parameter, given, dtype))
+                y = self._op(op_type, y, self._aligned(self._cast(parameter, given, dtype), align, types.rank))
         return y
+
+    def _aligned(self, parameter: ir.Value, align: str, rank: int | None) -> ir.Value:
+        """Give a parameter along dimension 1 the shape that NumPy broadcasting asks for."""
+        if align == "trailing":
+            return parameter
+        # Of X as [N, num_groups, rest] or as it is.
+        rank = 3 if align == "group" else rank
+        if rank is None:
+            raise ValueError("a parameter per channel needs a tensor of known rank")
+        return self._op("Reshape", parameter, self._tensor(np.array([-1] + [1] * (rank - 2), np.int64)))
 
     # Activations
 

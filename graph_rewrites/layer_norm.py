@@ -85,7 +85,7 @@ class DecomposedLayerNormalization(FusionRule):
             )
         for what, parameter in (("scale", scale), ("bias", bias)):
             if parameter is not None:
-                self.facts.require_fits(parameter, x, what, axes)
+                self.facts.require_fits(parameter, x, what, self.counted_from_end(axes, x))
         return True
 
     def rewrite(

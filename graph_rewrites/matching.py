@@ -82,7 +82,7 @@ class ChainMatcher(pattern.PatternMatcher):
             return result.fail(declined.reason, node)
         return result
 
-    def _require_closed(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> None:
+    def _require_closed(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value | None]) -> None:
         """Decline if a value inside the match is needed outside of it."""
         inside = set(nodes)
         kept = set(outputs)
@@ -135,9 +135,11 @@ def is_dead(node: ir.Node) -> bool:
     return all(not output.uses() and not output.is_graph_output() for output in node.outputs)
 
 
-def _output(nodes: dict[patterns.NodePattern, ir.Node], output: patterns.ValuePattern) -> ir.Value:
+def _output(nodes: dict[patterns.NodePattern, ir.Node], output: patterns.ValuePattern) -> ir.Value | None:
+    """Return the value of a pattern's output; None for an optional output that the node leaves off."""
     assert isinstance(output, patterns.NodeOutputPattern)
-    return nodes[output.producer()].outputs[output.output_index]
+    values = nodes[output.producer()].outputs
+    return values[output.output_index] if output.output_index < len(values) else None
 
 
 class _Attempt:

@@ -57,6 +57,11 @@ class FusionRule(pattern.RewriteRuleClassBase):  # type: ignore[misc]
 
     # What checks have in common
 
+    def counted_from_end(self, axes: Sequence[int], value: ir.Value) -> tuple[int, ...]:
+        """Return those axes of `value` that can be counted from the end, as -1, -2 ..."""
+        rank = self.facts.rank(value)
+        return tuple(axis if axis < 0 or rank is None else axis - rank for axis in axes)
+
     def require_float(self, value: ir.Value, what: str = "a fused node") -> ir.DataType:
         """Return the element type of `value`, one of the operators' float types, or decline."""
         dtype = self.facts.dtype(value)

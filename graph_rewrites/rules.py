@@ -10,7 +10,16 @@ from .activations import (
     DecomposedSoftplus,
     DecomposedSwish,
 )
-from .canonical import CanonicalLayerNormalization
+from .batch_norm import BatchNormalizationActivation
+from .canonical import (
+    CanonicalGroupNormalization,
+    CanonicalInstanceNormalization,
+    CanonicalLayerNormalization,
+    CanonicalMeanVarianceNormalization,
+    CanonicalRMSNormalization,
+    CanonicalSkipLayerNormalization,
+)
+from .casts import NarrowedResult, WidenedInput
 from .chains_before import (
     ActivationBias,
     DequantizeInput,
@@ -26,25 +35,35 @@ from .chains_behind import (
     QuantizedActivation,
     QuantizeOutput,
 )
+from .group_norm import ReshapedGroupNormalization
 from .layer_norm import DecomposedLayerNormalization
+from .rms_norm import DecomposedRMSNormalization
 from .rule import FusionRule
 
 __all__ = ["ACTIVATION_SEEDS", "CHAINS", "RULES", "SEEDS"]
 
-#: Spellings that become one fused node. Tried on every node, in graph order.
+#: Spellings that become one fused node. A rule is tried on the whole graph before the next one is: what is part of
+#: another rule's spelling comes after it.
 SEEDS: tuple[type[FusionRule], ...] = (
-    CanonicalLayerNormalization,
+    ReshapedGroupNormalization,
     DecomposedLayerNormalization,
+    DecomposedRMSNormalization,
     DecomposedGelu,
     DecomposedGeluTanh,
-    DecomposedSwish,
-    DecomposedHardSwish,
     DecomposedMish,
     DecomposedSoftplus,
+    DecomposedSwish,
+    DecomposedHardSwish,
+    CanonicalLayerNormalization,
+    CanonicalRMSNormalization,
+    CanonicalSkipLayerNormalization,
+    CanonicalInstanceNormalization,
+    CanonicalGroupNormalization,
+    CanonicalMeanVarianceNormalization,
 )
 
 #: Single activations beside a quantisation or dequantisation. Tried once the normalisations have taken theirs.
-ACTIVATION_SEEDS: tuple[type[FusionRule], ...] = (QuantizedActivation,)
+ACTIVATION_SEEDS: tuple[type[FusionRule], ...] = (QuantizedActivation, BatchNormalizationActivation)
 
 #: What a fused node takes in from before and behind. Tried on every fused node until nothing more joins.
 CHAINS: tuple[type[FusionRule], ...] = (
@@ -58,6 +77,8 @@ CHAINS: tuple[type[FusionRule], ...] = (
     DequantizeResidual,
     DequantizeParameter,
     ActivationBias,
+    NarrowedResult,
+    WidenedInput,
 )
 
 RULES: tuple[type[FusionRule], ...] = (*SEEDS, *ACTIVATION_SEEDS, *CHAINS)

@@ -1,0 +1,116 @@
+"""Batch normalisation in inference is a scale and a bias per channel: with an activation behind it, one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from .activations import any_activation, read_activation
+from .facts import label
+from .fused import Activation, Fused
+from .rule import FusionRule, fused_activation
+from .sites import Declined
+
+__all__ = ["BatchNormalizationActivation"]
+
+# ONNX Runtime folds a batch normalisation behind one of these into its weights, which is cheaper still.
+_FOLDED_INTO = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+class BatchNormalizationActivation(FusionRule):
+    """Batch normalisation in inference, followed by an activation.
+
+    Before::
+
+        Y = Relu(BatchNormalization(x, scale, bias, mean, variance))
+
+    After::
+
+        Y = FusedActivation(x, scale / sqrt(variance + epsilon), bias - mean * scale / sqrt(variance + epsilon))
+    """
+
+    spellings = ("canonical", "decomposed")
+
+    def pattern(self, op: Any, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
+        normalized = op.BatchNormalization(x, scale, bias, mean, variance, _outputs=["normalized"])
+        if self.spelling == "canonical":
+            return any_activation(op, normalized, output="activated")
+        return fused_activation(op, normalized)
+
+    def check(
+        self,
+        context: Any,
+        x: ir.Value,
+        scale: ir.Value,
+        bias: ir.Value,
+        mean: ir.Value,
+        variance: ir.Value,
+        normalized: ir.Value,
+        activated: ir.Value,
+    ) -> bool:
+        node = normalized.producer()
+        assert node is not None
+        dtype = self.require_float(x, "FusedActivation")
+        if self.facts.rank(x) is None:
+            raise Declined("unknown_type_or_rank", tensor=label(x))
+        if node.attributes.get_int("training_mode", 0):
+            raise Declined("training_mode", node=label(node))
+        if node.attributes.get_int("spatial", 1) != 1:
+            raise Declined("attribute_value", attribute="spatial", node=label(node), value=0, supported="1")
+        producer = x.producer()
+        if producer is not None and producer.op_type in _FOLDED_INTO:
+            raise Declined("not_profitable", node=label(node), detail=f"it becomes part of {label(producer)}")
+        for name, value in (("scale", scale), ("bias", bias), ("mean", mean), ("variance", variance)):
+            if self.facts.constant(value) is None:
+                raise Declined("parameter_not_constant", parameter=f"{name} {label(value)}", node=label(node))
+            if self.facts.dtype(value) != dtype:
+                raise Declined("unsupported_type", tensor=label(value), type=self.facts.dtype(value), what="this chain")
+        if node.graph is not context.model.graph and context.graph_or_function in self.facts.function_bodies:
+            raise Declined("unsupported_operator", op_type="BatchNormalization", where="inside a function")
+        self._activation(activated)
+        return True
+
+    def _activation(self, activated: ir.Value) -> Activation:
+        node = activated.producer()
+        assert node is not None
+        if self.spelling == "decomposed":
+            behind = Fused.read(node)
+            if behind.has("scale", "bias", "x_scale", "y_scale"):
+                raise Declined("unsupported_operator", op_type="Add", where=f"in front of {label(node)}")
+            return behind.activation
+        activation, extra = read_activation(node, self.facts, self.facts.opsets)
+        if activation.slope is not None or extra is not None:
+            raise Declined("unsupported_operator", op_type=node.op_type, where="behind a batch normalisation")
+        return activation
+
+    def rewrite(
+        self,
+        op: Any,
+        x: ir.Value,
+        scale: ir.Value,
+        bias: ir.Value,
+        mean: ir.Value,
+        variance: ir.Value,
+        normalized: ir.Value,
+        activated: ir.Value,
+    ) -> ir.Value:
+        node = normalized.producer()
+        assert node is not None
+        gamma, beta, mu, sigma2 = (self.facts.constant(value) for value in (scale, bias, mean, variance))
+        assert gamma is not None
+        assert beta is not None
+        assert mu is not None
+        assert sigma2 is not None
+        factor = gamma.astype(np.float64) / np.sqrt(
+            sigma2.astype(np.float64) + node.attributes.get_float("epsilon", 1e-5)
+        )
+        offset = beta.astype(np.float64) - mu.astype(np.float64) * factor
+        fused = Fused("FusedActivation", {"X": x})
+        fused.set(affine_align="channel")
+        for name, array in (("scale", factor), ("bias", offset)):
+            tensor = ir.tensor(array.astype(gamma.dtype), name=f"{normalized.name}.{name}")
+            fused.inputs[name] = op.initializer(tensor)
+        fused.activation = self._activation(activated)
+        return fused.emit(op)[0]

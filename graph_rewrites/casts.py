@@ -1,0 +1,89 @@
+"""Float casts around a fused node: a half-precision model that normalises in float32 is still one chain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from .facts import FLOAT_TYPES, label
+from .fused import Fused
+from .rule import FusionRule, fused_activation, fused_normalization
+from .sites import Declined
+
+__all__ = ["NarrowedResult", "WidenedInput"]
+
+_OPERATORS = ("FusedNormalization", "FusedActivation")
+
+
+def _pattern(op: Any, operator: str, *inputs: Any) -> Any:
+    build = fused_normalization if operator == "FusedNormalization" else fused_activation
+    return build(op, *inputs, output="inner")
+
+
+class NarrowedResult(FusionRule):
+    """A cast back to the type that the chain came from.
+
+    Before::
+
+        Y = Cast(FusedNormalization(Cast(x, to=float32)), to=float16)
+
+    After::
+
+        Y = FusedNormalization(Cast(x, to=float32), y_dtype=float16)
+    """
+
+    spellings = _OPERATORS
+
+    def pattern(self, op: Any) -> Any:
+        return op.Cast(_pattern(op, self.spelling), _outputs=["narrowed"])
+
+    def check(self, context: Any, inner: ir.Value, narrowed: ir.Value) -> bool:
+        fused = Fused.read(_producer(inner))
+        target = ir.DataType(context.root.attributes["to"].as_int())
+        x = fused.inputs["X"]
+        source = self.facts.dtype(self.facts.strip(x))
+        if fused.has("y_scale", "x_scale") or target not in FLOAT_TYPES or source != target:
+            raise Declined("unsupported_type", tensor=label(narrowed), type=target, what="the chain")
+        return True
+
+    def rewrite(self, op: Any, inner: ir.Value, narrowed: ir.Value) -> ir.Value:
+        return Fused.read(_producer(inner)).emit(op)[0]
+
+
+class WidenedInput(FusionRule):
+    """A cast to float32 in front of a fused node whose result has the type before the cast.
+
+    Before::
+
+        Y = FusedNormalization(Cast(x, to=float32), y_dtype=float16)
+
+    After::
+
+        Y = FusedNormalization(x)
+    """
+
+    spellings = _OPERATORS
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return _pattern(op, self.spelling, op.Cast(x, _outputs=["widened"]))
+
+    def check(self, context: Any, x: ir.Value, inner: ir.Value, widened: ir.Value) -> bool:
+        fused = Fused.read(_producer(inner))
+        dtype = self.require_float(x)
+        if self.facts.strip(widened) is not self.facts.strip(x) or self.facts.dtype(inner) != dtype:
+            raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with another result type")
+        if fused.has("x_scale", "residual", "residual_bias"):
+            raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with a residual")
+        return True
+
+    def rewrite(self, op: Any, x: ir.Value, inner: ir.Value, widened: ir.Value) -> ir.Value:
+        fused = Fused.read(_producer(inner))
+        fused.inputs["X"] = x
+        return fused.emit(op)[0]
+
+
+def _producer(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    assert node is not None
+    return node
