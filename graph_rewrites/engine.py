@@ -290,6 +290,9 @@ class _Run:
                 old_to_new += [(old, value) for old, value in further if old.uses() or old.is_graph_output()]
         anchor = next((node for node in fused if node.op_type == "FusedNormalization"), root)
         self._describe(new, matched, anchor, rule)
+        for index, value in enumerate(new.inputs):
+            if value is not None and (source := self.facts.unwrap(value)) is not value:
+                new.replace_input_with(index, source)
         place = min(
             [self.facts.order(root)] + [self.facts.first_use(graph, old, matched) - 0.5 for old, _ in old_to_new]
         )

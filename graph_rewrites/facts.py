@@ -154,15 +154,26 @@ class Facts:
 
     # Which values are one
 
-    def strip(self, value: ir.Value) -> ir.Value:
-        """Follow Identity and widening float casts back to the value they repeat."""
-        while (
-            (node := value.producer()) is not None and node.domain == "" and node.inputs and node.inputs[0] is not None
-        ):
-            if not (node.op_type == "Identity" or (node.op_type == "Cast" and self._widens(node))):
+    def unwrap(self, value: ir.Value) -> ir.Value:
+        """Follow nodes that give back the very same tensor: Identity, Dropout in inference, a cast to the same type."""
+        while (node := value.producer()) is not None and self.transparent(node) and value.index() == 0:
+            source = node.inputs[0]
+            if source is None or source.graph is not value.graph:
                 break
-            value = node.inputs[0]
+            if node.op_type == "Cast" and self.dtype(source) != ir.DataType(node.attributes["to"].as_int()):
+                break
+            value = source
         return value
+
+    def strip(self, value: ir.Value) -> ir.Value:
+        """Follow nodes that give back the same tensor, or a wider copy of it."""
+        while True:
+            value = self.unwrap(value)
+            node = value.producer()
+            if node is None or node.op_type != "Cast" or node.domain != "" or not self._widens(node):
+                return value
+            assert node.inputs[0] is not None
+            value = node.inputs[0]
 
     def _widens(self, cast: ir.Node) -> bool:
         source, target = self.dtype(cast.inputs[0]), ir.DataType(cast.attributes["to"].as_int())
