@@ -1,13 +1,13 @@
 """Finding where two versions of a model begin to differ.
 
-Values that both versions compute under the same name are made outputs of both, a few at a time, and the interval in
-which the first difference lies is narrowed down from one round to the next: memory stays bounded, and a graph of n
-values takes about log(n) / log(16) rounds.
+Values that both versions compute under the same name are made outputs of both, a few at a time. Each round leaves only
+what the first differing value is computed from, without what equal values are computed from: memory stays bounded, and
+a chain of n values takes about log(n) / log(16) rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -36,22 +36,35 @@ def locate(
     quantized: bool,
 ) -> tuple[str | None, Site | None]:
     """Return (name of the first value that differs, site whose node computes it); None where there is none."""
-    names = _common_values(original, optimized)
-    low, high = 0, len(names)
-    while low < high:
-        step = max(1, (high - low) // _OUTPUTS_AT_ONCE)
-        probes = sorted({*range(low + step - 1, high, step), high - 1})
-        different = _different(
-            [names[i] for i in probes], original, optimized, sample, ep_options, tolerance, quantized
-        )
-        first = next((i for i, bad in zip(probes, different, strict=True) if bad), None)
-        if first is None:
+    candidates = _common_values(original, optimized)
+    found: str | None = None
+    while candidates:
+        step = max(1, len(candidates) // _OUTPUTS_AT_ONCE)
+        probes = candidates[::-step][::-1]
+        different = _different(probes, original, optimized, sample, ep_options, tolerance, quantized)
+        bad = next((name for name, differs in zip(probes, different, strict=True) if differs), found)
+        if bad is None:
             return None, None
-        if step == 1:
-            return names[first], _site(optimized, original, names[first], sites)
-        high = first + 1
-        low = max([low, *(i + 1 for i in probes if i < first)])
-    return None, None
+        before = _ancestors(optimized, [bad])
+        equal = [name for name, differs in zip(probes, different, strict=True) if not differs and name in before]
+        before -= _ancestors(optimized, equal) | {*equal, bad}
+        candidates = [name for name in candidates if name in before]
+        found = bad
+    return found, None if found is None else _site(optimized, original, found, sites)
+
+
+def _ancestors(model: ir.Model, names: Iterable[str]) -> set[str]:
+    """Names of the values in the main graph that some values are computed from."""
+    wanted = set(names)
+    pending = [value for node in model.graph for value in node.outputs if value.name in wanted]
+    seen: set[str] = set()
+    while pending:
+        node = pending.pop().producer()
+        for value in node.inputs if node is not None else ():
+            if value is not None and value.name and value.name not in seen:
+                seen.add(value.name)
+                pending.append(value)
+    return seen
 
 
 def _common_values(original: ir.Model, optimized: ir.Model) -> list[str]:

@@ -1,0 +1,233 @@
+"""The command normfuse: exit codes, one sentence for each mistake, and nothing left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import onnx
+import pytest
+
+import normfuse
+from normfuse import models
+from normfuse.cli import main
+
+
+@dataclasses.dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run the command in the test's folder, in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["normfuse", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    onnx.save(models.transformer_encoder(layers=1, hidden=32), path)
+    return path
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_installed_command() -> None:
+    command = Path(sys.executable).with_name("normfuse")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"normfuse {normfuse.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["optimize", "inspect", "verify", "bench", "check", "doctor", "demo"])
+def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
+    done = run(command, "--help")
+    assert done.code == 0
+    assert f"normfuse {command}" in done.out.partition("Example")[2]
+
+
+def test_help_names_the_commands(run: Run) -> None:
+    done = run("--help")
+    assert done.code == 0
+    for command in ("optimize", "inspect", "verify", "bench", "check", "doctor", "demo"):
+        assert f" {command} " in done.out
+
+
+def test_optimize_writes_a_verified_model(run: Run, model: Path, tmp_path: Path) -> None:
+    before = model.read_bytes()
+    done = run("optimize", "model.onnx", "-o", "fused modèle.onnx")
+    assert done.code == 0, done.err
+    assert files(tmp_path) == ["fused modèle.onnx", "model.onnx"]
+    assert model.read_bytes() == before
+    assert normfuse.verify(model, tmp_path / "fused modèle.onnx").passed
+    for words in ("ReduceMean", "LayerNormalization", "without normfuse", "4 of 4 sites fused"):
+        assert words in done.out
+
+
+def test_optimize_reports_as_data(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("optimize", model, "-o", "out.onnx", "--report", "report.json", "--json")
+    assert done.code == 0, done.err
+    data = json.loads(done.out)
+    assert data == json.loads((tmp_path / "report.json").read_text())
+    schema = json.loads((resources.files("normfuse") / "schemas" / "report.schema.json").read_text())
+    jsonschema.validate(data, schema)
+    assert data["bytes_written"] == (tmp_path / "out.onnx").stat().st_size
+    assert data["output"] == "out.onnx"
+
+
+def test_optimize_without_verification_says_so(run: Run, model: Path) -> None:
+    done = run("optimize", model, "-o", "out.onnx", "--no-verify")
+    assert done.code == 0
+    assert "not compared with the original" in done.err
+
+
+def test_a_failed_verification_writes_the_report_and_no_model(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("optimize", model, "-o", "out.onnx", "--max-error", "0", "--report", "report.json")
+    assert done.code == 1
+    assert done.err.startswith(f"normfuse: {model}: Output 'last_hidden_state' differs")
+    assert files(tmp_path) == ["model.onnx", "report.json"]
+    assert json.loads((tmp_path / "report.json").read_text())["verification"]["passed"] is False
+
+
+def test_too_few_fused_sites(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("optimize", model, "-o", "out.onnx", "--require-fused", "5")
+    assert done.code == 1
+    assert done.err == f"normfuse: {model}: 4 sites are fused, and 5 were required.\n"
+    assert files(tmp_path) == ["model.onnx"]
+    assert run("optimize", model, "-o", "out.onnx", "--require-fused", "all").code == 0
+
+
+def test_a_model_with_nothing_to_fuse_is_written_all_the_same(run: Run, tmp_path: Path) -> None:
+    g = models.GraphBuilder(opset=17)
+    g.output(g.add("Abs", g.input("x", ["n"])), ["n"])
+    onnx.save(g.model("plain"), tmp_path / "plain.onnx")
+    done = run("optimize", "plain.onnx", "-o", "out.onnx")
+    assert done.code == 0, done.err
+    assert "0 of 0 sites fused" in done.out
+    assert run("inspect", "plain.onnx").code == 0
+
+
+BAD_INPUT = [
+    (["missing.onnx"], "missing.onnx does not exist"),
+    (["folder"], "folder is a folder"),
+    (["text.onnx"], "text.onnx is not an ONNX model"),
+    (["cut.onnx"], "cut.onnx is cut off"),
+    (["empty.onnx"], "empty.onnx is empty"),
+]
+COMMANDS = [["optimize", "-o", "out.onnx"], ["inspect"], ["verify", "model.onnx"], ["check"], ["bench"]]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD_INPUT)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_bad_models(
+    run: Run, model: Path, tmp_path: Path, command: list[str], arguments: list[str], words: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.onnx").write_text("certainly not a model")
+    (tmp_path / "cut.onnx").write_bytes(model.read_bytes()[:-100])
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    before = files(tmp_path)
+    done = run(*command, *arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.startswith("normfuse: ")
+    assert done.err.count("\n") == 1
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["optimize", "model.onnx", "-o", "model.onnx"], "is the input itself"),
+        (["optimize", "model.onnx", "-o", "./model.onnx"], "is the input itself"),
+        (["optimize", "model.onnx", "-o", "."], "it is a folder"),
+        (["optimize", "model.onnx", "-o", "none/out.onnx"], "does not exist"),
+        (["optimize", "model.onnx", "-o", "/proc/out.onnx"], "Cannot write /proc/out.onnx"),
+        (["optimize", "model.onnx", "-o", "out.onnx", "--report", "report.txt"], "name it *.json"),
+        (["optimize", "model.onnx", "-o", "out.onnx", "--report", "none/report.json"], "does not exist"),
+        (["optimize", "model.onnx", "-o", "out.onnx", "--inputs", "absent.npz"], "absent.npz does not exist"),
+        (["optimize", "model.onnx", "-o", "out.onnx", "--require-fused", "some"], "takes a number from 0 on, or all"),
+        (["optimize", "model.onnx"], "output"),
+        (["optimize", "model.onnx", "-o", "out.onnx", "--target", "fast"], "'fast'"),
+        (["optimize", "model.onnx", "-o", "out.onnx", "--samples", "0"], "samples"),
+        (["optimize", "model.onnx", "-o", "out.onnx", "--frobnicate"], "--frobnicate"),
+        (["bench", "model.onnx", "--dim", "batch"], "it takes NAME=SIZE"),
+        (["bench", "model.onnx", "--dim", "depth=3"], "no symbolic dimension 'depth'; it has batch, sequence"),
+        (["bench", "model.onnx", "--backend", "cuda"], "Option backend is 'cuda'; it takes auto, cpu or directml"),
+        (["check", "model.onnx", "--max-error", "1"], "name that as well"),
+        (["demo", "-o", "none"], "none is not a folder"),
+        (["fuse", "model.onnx"], "fuse"),
+    ],
+)
+def test_bad_usage(run: Run, model: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = run(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
+    assert files(tmp_path) == ["model.onnx"]
+
+
+def test_verify_exits_with_1_for_other_results(run: Run, model: Path, tmp_path: Path) -> None:
+    onnx.save(models.transformer_encoder(layers=1, hidden=32, seed=1), tmp_path / "other.onnx")
+    done = run("verify", "model.onnx", "other.onnx", "--json")
+    assert done.code == 1
+    data = json.loads(done.out)
+    assert data["passed"] is False
+    assert data["first_difference"] in ("Gather_0_0", "Gather_4_0")  # the two tables, neither computed from the other
+    assert run("verify", "model.onnx", "model.onnx").code == 0
+
+
+def test_check_is_a_gate(run: Run, model: Path, tmp_path: Path) -> None:
+    assert run("optimize", "model.onnx", "-o", "fused.onnx", "--no-verify").code == 0
+    done = run("check", "model.onnx")
+    assert done.code == 1
+    assert done.out.count("run normfuse optimize") == 4
+    done = run("check", "fused.onnx", "--require-fused", "4", "--original", "model.onnx")
+    assert done.code == 0, done.out + done.err
+    assert "passed; 4 sites are fused" in done.out
+    assert run("check", "fused.onnx", "--require-fused", "5").code == 1
+    assert run("check", "fused.onnx", "--original", "model.onnx", "--max-error", "0").code == 1
+    data = json.loads(run("check", "model.onnx", "--json").out)
+    assert data["passed"] is False
+    assert len(data["sites"]) == 4
+
+
+def test_check_annotates_for_github(run: Run, tmp_path: Path) -> None:
+    onnx.save(models.chain([2, 8], spelling="pow_div", opset=13), tmp_path / "a,b.onnx")
+    done = run("check", "a,b.onnx", "--format", "github")
+    assert done.code == 1
+    (line,) = done.out.splitlines()
+    assert line.startswith("::error file=a%2Cb.onnx,title=not fused::'")
+
+
+def test_inspect_as_data(run: Run, model: Path, tmp_path: Path) -> None:
+    data = json.loads(run("inspect", "model.onnx", "--json").out)
+    assert [site["kind"] for site in data["sites"]].count("LayerNormalization") == 3
+    assert files(tmp_path) == ["model.onnx"]

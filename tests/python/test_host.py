@@ -1,0 +1,88 @@
+"""Installations that are not as they should be: each gives one sentence that says what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import normfuse
+from normfuse.ep.host import installed_flavours
+
+
+def python(code: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "", **({"PYTHONPATH": str(path)} if path else {})}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+
+
+PRINT_ERROR = """
+import normfuse
+try:
+    normfuse.register()
+except normfuse.HostVersionError as error:
+    print(error)
+"""
+
+
+def test_without_onnxruntime() -> None:
+    done = python("import sys; sys.modules['onnxruntime'] = None\n" + PRINT_ERROR)
+    assert "onnxruntime is not installed: pip install normfuse[onnxruntime]" in done.stdout
+
+
+def test_rewriting_needs_no_onnxruntime() -> None:
+    code = (
+        "import sys; sys.modules['onnxruntime'] = None\n"
+        "import normfuse, normfuse.models\n"
+        "model = normfuse.models.chain([2, 8], spelling='pow_div', opset=13)\n"
+        "print(len(normfuse.optimize(model, verify=False).report.fused), len(normfuse.inspect(model)))\n"
+    )
+    assert python(code).stdout.split() == ["1", "1"]
+
+
+def test_host_that_is_too_old(tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").write_text("__version__ = '1.23.2'\n")
+    done = python(PRINT_ERROR, tmp_path)
+    assert done.stdout.startswith(f"normfuse {normfuse.__version__} needs onnxruntime 1.24 or newer, and this is ")
+    assert "onnxruntime 1.23.2" in done.stdout
+
+
+def test_half_removed_onnxruntime(tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").touch()
+    assert "two flavours installed over each other" in python(PRINT_ERROR, tmp_path).stdout
+    (tmp_path / "onnxruntime" / "__init__.py").write_text("import no_such_module_anywhere")
+    assert "is installed but cannot be imported: No module named 'no_such" in python(PRINT_ERROR, tmp_path).stdout
+
+
+def test_two_flavours_at_once(tmp_path: Path) -> None:
+    assert list(installed_flavours()) == ["onnxruntime"]
+    info = tmp_path / "onnxruntime_gpu-1.31.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.31.0\n")
+    (info / "RECORD").write_text("onnxruntime/__init__.py,,\n")
+    done = python("from normfuse.ep.host import load_host; load_host(); load_host()", tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.count("are installed at once") == 1
+    assert "onnxruntime-gpu 1.31.0" in done.stderr
+
+
+def test_importing_is_quick_and_loads_nothing_heavy() -> None:
+    code = "import sys, normfuse; print([m for m in ('numpy', 'onnx', 'onnx_ir', 'onnxruntime') if m in sys.modules])"
+    start = time.perf_counter()
+    assert python(code).stdout.strip() == "[]"
+    assert time.perf_counter() - start < 5
+
+
+def test_the_public_surface() -> None:
+    for name in normfuse.__all__:
+        assert getattr(normfuse, name) is not None
+        assert name in dir(normfuse)
+    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
+        _ = normfuse.optimise  # type: ignore[attr-defined]
+    errors = [getattr(normfuse, name) for name in normfuse.__all__ if name.endswith("Error")]
+    assert all(issubclass(error, normfuse.NormfuseError) for error in errors)
+    assert issubclass(normfuse.InvalidModelError, ValueError)
