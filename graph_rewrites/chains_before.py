@@ -6,6 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 from onnxscript.rewriter import pattern
+from onnxscript.rewriter._basics import MatchFailureError
 
 from .facts import label
 from .fused import Fused
@@ -28,7 +29,7 @@ def dequantization_of(value: ir.Value) -> ir.Node:
     """
     node = value.producer()
     if node is None or node.op_type != "DequantizeLinear" or len(node.inputs) < 2:
-        raise Declined("unsupported_operator", op_type="anything but DequantizeLinear", where=f"for {label(value)}")
+        raise MatchFailureError(f"{label(value)} is not dequantised")
     return node
 
 

@@ -22,10 +22,11 @@ from .describe import description_of, kind_of
 from .facts import Facts, name_of, subgraphs
 from .functions import FunctionLibrary
 from .fused import Fused, is_fused, operator_of
+from .leftovers import Leftovers
 from .matching import is_dead
 from .rule import FusionRule, OneOf
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
-from .sites import Declined, Reason, Site
+from .sites import Declined, Site
 
 __all__ = ["RewriteResult", "Target", "rewrite"]
 
@@ -171,7 +172,7 @@ class _Run:
         self._chains = _Index(CHAINS, facts, through_quantization)
         self._progress = progress
         self._done, self._total = 0, sum(graph.num_nodes() for graph, _, _ in _containers(model))
-        self._failures: dict[ir.Node, list[pattern.MatchResult]] = collections.defaultdict(list)
+        self._leftovers = Leftovers(facts)
         self._places: list[tuple[ir.Graph, str, dict[str, int]]] = []
 
     # Models that were optimised before
@@ -273,8 +274,8 @@ class _Run:
         status: pattern.MatchStatus,
     ) -> None:
         """Keep why a rule declined (onnxscript's tracer interface)."""
-        if isinstance(match.reason, Reason):
-            self._failures[node].append(match)
+        if not match:
+            self._leftovers.note(rule.name, match)
 
     def _replace(self, graph: ir.Graph, root: ir.Node, delta: pattern.ReplacementSubgraph, rule: str) -> ir.Node:
         (new,) = delta.new_nodes
@@ -348,29 +349,32 @@ class _Run:
     # The target's form
 
     def finish(self, target: Target) -> None:
-        """Give all fused nodes the form of the target, and report the sites."""
-        library = FunctionLibrary(self.model, self.facts)
-        any_fused = False
-        for graph, path, opsets in self._places:
-            self.facts.opsets = opsets
-            here = False
-            for node in tuple(graph):
-                if not is_fused(node):
-                    continue
-                here = True
-                self._settle(node)
-                self.sites.append(self._site(node, path))
-                if target == "portable":
-                    library.call(node, opsets.get("", 1))
-            any_fused |= here
-            if here:
-                opsets[OPERATOR_DOMAIN] = OPSET_VERSION
-            else:
-                opsets.pop(OPERATOR_DOMAIN, None)
-        if any_fused:
+        """Report the sites, and give all fused nodes the form of the target."""
+        fused = [(node, opsets) for graph, path, opsets in self._places for node in self._survey(graph, path, opsets)]
+        if any(is_fused(node) for graph in _graphs(self.model) for node in graph):
             self.model.graph.opset_imports[OPERATOR_DOMAIN] = OPSET_VERSION
-            if target == "portable":
-                self.model.ir_version = max(self.model.ir_version, _FUNCTION_IR_VERSION)
+        if target == "portable" and fused:
+            library = FunctionLibrary(self.model, self.facts)
+            for node, opsets in fused:
+                library.call(node, opsets.get("", 1))
+            self.model.ir_version = max(self.model.ir_version, _FUNCTION_IR_VERSION)
+
+    def _survey(self, graph: ir.Graph, path: str, opsets: dict[str, int]) -> list[ir.Node]:
+        """Report the sites of a graph and settle its fused nodes, which are returned."""
+        self.facts.opsets = opsets
+        opsets.pop(OPERATOR_DOMAIN, None)
+        fused = []
+        for node in graph:
+            if is_fused(node):
+                opsets[OPERATOR_DOMAIN] = OPSET_VERSION
+            site = self._leftovers.site(node, path)
+            if site is None and is_fused(node):
+                self._settle(node)
+                site = self._site(node, path)
+                fused.append(node)
+            if site is not None:
+                self.sites.append(site)
+        return fused
 
     def _settle(self, node: ir.Node) -> None:
         """Write the last details of a fused node: operator, result type, outputs, provenance."""

@@ -1,0 +1,163 @@
+"""The sites that were left, each with the one reason why.
+
+While rules are tried, the deepest failed match of every node is kept; at the end it tells why the node was left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+from onnxscript.rewriter import pattern
+
+from .activations import is_activation
+from .facts import Facts, label, name_of
+from .fused import Fused, is_fused
+from .sites import Declined, Reason, Site
+
+__all__ = ["Leftovers"]
+
+_NORMALIZATIONS = {
+    "": (
+        *("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization"),
+        *("LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+    ),
+    "com.microsoft": ("GroupNorm", "SkipGroupNorm", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+}
+_KINDS = {
+    "GroupNorm": "GroupNormalization",
+    "SimplifiedLayerNormalization": "RMSNormalization",
+    "SkipGroupNorm": "GroupNormalization",
+    "SkipSimplifiedLayerNormalization": "SkipLayerNormalization",
+}
+_QUANTIZATION = ("DequantizeLinear", "QuantizeLinear")
+# What stands between a mean of squares and the root of it.
+_BEFORE_ROOT = ("Abs", "Add", "Cast", "Div", "Identity", "Max", "Mul", "Relu", "Sub")
+_REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare")
+_FEW = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class _Failure:
+    rule: str
+    reason: str
+    nodes: tuple[ir.Node, ...]
+
+
+class Leftovers:
+    """Collects failed matches and turns what was left into sites."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._deepest: dict[ir.Node, _Failure] = {}
+
+    def note(self, rule: str, match: pattern.MatchResult) -> None:
+        """Keep a failed match for the nodes that it covered, unless a deeper one is known."""
+        nodes = tuple(match.nodes)
+        if len(nodes) < _FEW and not isinstance(match.reason, Reason):
+            return
+        failure = _Failure(rule, match.reason, nodes)
+        for node in nodes:
+            known = self._deepest.get(node)
+            if known is None or _depth(failure) > _depth(known):
+                self._deepest[node] = failure
+
+    def site(self, node: ir.Node, path: str) -> Site | None:
+        """Return the site that a node is which was not fused; None for a node that is not the pass's subject."""
+        if is_fused(node):
+            return self._unreadable(node, path)
+        kind = self._kind(node)
+        if kind is None:
+            return None
+        failure = self._deepest.get(node)
+        if failure is not None and isinstance(failure.reason, Reason):
+            reason = failure.reason
+        elif failure is not None and kind not in _QUANTIZATION and not is_activation(node):
+            reason = Reason("different_formula", node=label(node), kind=kind, detail=failure.reason)
+        else:
+            reason = self._by_neighbours(node)
+        nodes = failure.nodes if failure is not None and not is_activation(node) else (node,)
+        return _site(node, kind, path, nodes, reason)
+
+    def _kind(self, node: ir.Node) -> str | None:
+        if node.op_type in _NORMALIZATIONS.get(node.domain, ()):
+            return _KINDS.get(node.op_type, node.op_type)
+        if node.op_type in _QUANTIZATION and node.domain in ("", "com.microsoft"):
+            return node.op_type
+        if is_activation(node):
+            return "Activation"
+        if node.domain != "":
+            return None
+        if node.op_type == "Erf":
+            return "Activation"
+        if node.op_type == "Sqrt" and self._is_mean_square(node.inputs[0]):
+            failure = self._deepest.get(node)
+            rms = failure is not None and failure.rule == "DecomposedRMSNormalization"
+            return "RMSNormalization" if rms else "LayerNormalization"
+        return None
+
+    def _is_mean_square(self, value: ir.Value | None, depth: int = 4) -> bool:
+        node = value.producer() if value is not None else None
+        if node is None or node.domain != "" or depth == 0:
+            return False
+        if node.op_type in _REDUCTIONS:
+            squared = node.inputs[0].producer() if node.inputs[0] is not None else None
+            return node.op_type == "ReduceSumSquare" or (
+                squared is not None and squared.op_type in ("Pow", "Mul", "Cast")
+            )
+        return node.op_type in _BEFORE_ROOT and any(self._is_mean_square(operand, depth - 1) for operand in node.inputs)
+
+    def _by_neighbours(self, node: ir.Node) -> Reason:
+        if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0):
+            return Reason("training_mode", node=label(node))
+        source = node.inputs[0] if node.inputs else None
+        return Reason("nothing_to_fuse", node=label(node), before=_before(source), behind=_behind(node))
+
+    def _unreadable(self, node: ir.Node, path: str) -> Site | None:
+        try:
+            Fused.read(node)
+        except Declined as declined:
+            return _site(node, node.op_type, path, (node,), declined.reason)
+        return None
+
+
+def _depth(failure: _Failure) -> tuple[int, bool]:
+    return len(failure.nodes), isinstance(failure.reason, Reason)
+
+
+def _site(node: ir.Node, kind: str, path: str, nodes: Sequence[ir.Node], reason: Reason) -> Site:
+    return Site(
+        name=name_of(node),
+        kind=kind,
+        graph=path,
+        nodes=tuple(name_of(part) for part in nodes),
+        fused_into=None,
+        description=node.op_type,
+        reason=reason.code,
+        message=str(reason),
+        advice=reason.advice,
+    )
+
+
+def _before(value: ir.Value | None) -> str:
+    if value is None:
+        return "nothing"
+    node = value.producer()
+    if node is not None:
+        return label(node)
+    return f"the constant {label(value)}" if value.is_initializer() else f"the input {label(value)}"
+
+
+def _behind(node: ir.Node) -> str:
+    def names() -> Iterator[str]:
+        for output in node.outputs:
+            if output.is_graph_output():
+                yield f"the output {label(output)}"
+            for consumer in output.consumers():
+                yield label(consumer)
+
+    found = list(dict.fromkeys(names()))
+    if len(found) > _FEW:
+        return ", ".join(found[:_FEW]) + f" and {len(found) - _FEW} more"
+    return ", ".join(found[:-1]) + " and " + found[-1] if len(found) > 1 else "".join(found) or "nothing"
