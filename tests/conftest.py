@@ -1,9 +1,19 @@
-"""Fixtures of all tests."""
+"""Fixtures and options of all tests."""
 
 from __future__ import annotations
 
 import harness
+import hypothesis
 import pytest
+
+# "--hypothesis-profile=thorough" takes about an hour.
+hypothesis.settings.register_profile("quick", max_examples=150, deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("thorough", max_examples=20_000, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_isa: is run again under each instruction set that the machine has")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,97 @@
+"""The node cases of onnx.backend.test that fall into the field of normfuse, made loadable by the host."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+from oracle import ACTIVATIONS, Array
+
+# What onnxruntime 1.31 loads. onnx writes newer versions; the operators here mean the same at this one.
+HOST_IR_VERSION = 13
+HOST_OPSET = 26
+
+NORMALIZATIONS = (
+    "LayerNormalization",
+    "RMSNormalization",
+    "MeanVarianceNormalization",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "BatchNormalization",
+    "LpNormalization",
+)
+QUANTIZATION = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+ACTIVATION_OPERATORS = {s["op"] for row in ACTIVATIONS.values() for s in row.get("onnx", []) if not s.get("domain")}
+FIELD = {*NORMALIZATIONS, *QUANTIZATION, *ACTIVATION_OPERATORS}
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """One case: a model, its inputs and what comes out."""
+
+    name: str
+    op_type: str
+    """Operator that the case is about."""
+    model: onnx.ModelProto
+    data: list[tuple[dict[str, Array], dict[str, Array]]]
+    rtol: float
+    atol: float
+    expanded: bool
+    """The operator's function body instead of the operator."""
+
+
+@functools.cache
+def node_cases() -> tuple[NodeCase, ...]:
+    """Every case about an operator of the field, expanded ones included; about 300."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        collected = collect_testcases(None)
+    plain = {c.name: c.model.graph.node[0].op_type for c in collected if len(c.model.graph.node) == 1}
+    cases = []
+    for case in collected:
+        base = case.name.split("_expanded")[0]
+        op_type = plain.get(base)
+        if op_type in FIELD:
+            cases.append(_node_case(case, op_type, base != case.name))
+    return tuple(sorted(cases, key=lambda c: c.name))
+
+
+def _node_case(case: Any, op_type: str, expanded: bool) -> NodeCase:
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    model.ir_version = min(model.ir_version, HOST_IR_VERSION)
+    for opset in model.opset_import:
+        if opset.domain == "":
+            opset.version = min(opset.version, HOST_OPSET)
+    # Quantised cases put their parameters into inputs like everything else; they stay inputs.
+    data = [(_named(model.graph.input, i), _named(model.graph.output, o)) for i, o in case.data_sets]
+    return NodeCase(case.name, op_type, model, data, case.rtol, case.atol, expanded)
+
+
+def _named(values: Any, arrays: Any) -> dict[str, Array]:
+    # 4-bit and smaller values come as TensorProto.
+    return {
+        value.name: numpy_helper.to_array(array) if isinstance(array, onnx.TensorProto) else np.asarray(array)
+        for value, array in zip(values, arrays, strict=True)
+    }
+
+
+def assert_close(case: NodeCase, got: dict[str, Array], expected: dict[str, Array]) -> None:
+    """The tolerance of the case itself, for integers equality."""
+    for name, value in expected.items():
+        assert got[name].dtype == value.dtype, name
+        assert got[name].shape == value.shape, name
+        integer = "int" in value.dtype.name
+        np.testing.assert_allclose(
+            got[name].astype(np.float64),
+            value.astype(np.float64),
+            rtol=0 if integer else case.rtol,
+            atol=0 if integer else case.atol,
+            err_msg=f"{case.name}: {name}",
+        )

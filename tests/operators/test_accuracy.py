@@ -1,0 +1,105 @@
+"""Accuracy against float64: four units in the last place of max(|scale * n|, |bias|, 1), at any offset and length."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+from checking import activation, check, normalization
+
+F32 = np.float32
+pytestmark = pytest.mark.every_isa
+OFFSETS = [0.0, 1.0, 100.0, 1e4, 1e5, 1e6]
+
+
+def numbers(shape: tuple[int, ...], mean: float = 0.0, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(mean, 1.0, shape).astype(F32)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("width", [1, 2, 5, 64, 768, 4096, 5000])
+def test_layer_normalization_at_any_offset(offset: float, width: int) -> None:
+    x = numbers((7, width), offset)
+    check(normalization(x, {"axes": [-1]}, scale=numbers((width,)), bias=numbers((width,), seed=1)), "custom")
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("axes", [[0], [0, 2], [1], [2, 3], [0, 2, 3], [0, 1, 2, 3]])
+def test_any_axes_at_any_offset(offset: float, axes: list[int]) -> None:
+    case = normalization(numbers((3, 5, 17, 33), offset), {"axes": axes}, ("Y", "mean", "inv_std_dev"))
+    check(case, "custom")
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_group_normalization_at_any_offset(offset: float) -> None:
+    x = numbers((2, 12, 9, 11), offset)
+    attributes = {"num_groups": 3, "affine_align": "channel", "activation": "Swish"}
+    check(normalization(x, attributes, scale=numbers((12,)), bias=numbers((12,), seed=1)), "custom")
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("width", [64, 768, 5000])
+def test_residual_form_at_any_offset(offset: float, width: int) -> None:
+    case = normalization(
+        numbers((5, width), offset),
+        {"axes": [-1]},
+        ("Y", "sum"),
+        residual=numbers((5, width), seed=1),
+        residual_bias=numbers((width,), seed=2),
+        scale=numbers((width,), seed=3),
+    )
+    check(case, "custom")
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
+@pytest.mark.parametrize("length", [50_000, 1_000_000, 10_000_000])
+def test_long_rows(offset: float, length: int) -> None:
+    check(normalization(numbers((1, length), offset), {"axes": [-1]}, ("Y", "mean", "inv_std_dev")), "custom")
+
+
+def test_long_columns() -> None:
+    """The reduced dimension strides over memory: each of the 3 columns is a row of 300,000."""
+    check(normalization(numbers((300_000, 3), 1e4), {"axes": [0]}), "custom")
+
+
+def test_sorted_and_alternating_rows() -> None:
+    """Rows whose running mean is far from the mean of the row."""
+    x = np.sort(numbers((4, 5000), 1e3), axis=1)
+    x[1, ::2] *= -1
+    x[2, 2500:] *= -1000
+    x[3, 0] = 1e6
+    check(normalization(x, {"axes": [-1]}), "custom")
+
+
+@pytest.mark.parametrize("size", [1e-18, 1e-6, 1e6, 1e15])
+def test_any_magnitude(size: float) -> None:
+    x = numbers((4, 300)) * F32(size)
+    check(normalization(x, {"axes": [-1], "epsilon": float(F32(size * size * 1e-3))}), "custom")
+    check(normalization(x, {"axes": [-1], "epsilon": 0.0, "use_mean": 0}), "custom")
+
+
+@pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
+@pytest.mark.parametrize("params", ["default", "other"])
+def test_activation_of_every_float16(name: str, params: str) -> None:
+    """All 65,536 float16 values, as float32 so that the result is not rounded to float16."""
+    x = np.arange(65536, dtype=np.uint16).view(np.float16).astype(F32)
+    check(activation(x, _attributes(name, params), slope=_slope(name)), "custom")
+
+
+@pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
+def test_activation_over_the_float32_range(name: str) -> None:
+    """Every 8,191st float32, and densely where the functions bend."""
+    x = np.arange(0, 2**32, 8191, dtype=np.uint64).astype(np.uint32).view(F32)
+    dense = np.linspace(-20, 20, 200_001).astype(F32)
+    check(activation(np.concatenate([x, dense]), _attributes(name, "default"), slope=_slope(name)), "custom")
+
+
+def _attributes(name: str, params: str) -> dict[str, object]:
+    count = len(oracle.ACTIVATIONS[name].get("params", []))
+    if params == "default" or not count:
+        return {"activation": name}
+    return {"activation": name, "activation_params": [0.75, 1.5][:count]}
+
+
+def _slope(name: str) -> np.ndarray | None:
+    return np.array([0.3], F32) if oracle.ACTIVATIONS[name].get("slope") else None

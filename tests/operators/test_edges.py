@@ -1,0 +1,242 @@
+"""What the operators do at the edges of their domain; each point is written down in the operator reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from checking import PROVIDERS, activation, check, dequantization, normalization
+from onnx import TensorProto
+
+F32 = np.float32
+pytestmark = [pytest.mark.every_isa, pytest.mark.parametrize("provider", PROVIDERS)]
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, dtype=F32)
+
+
+def rows(count: int = 3, width: int = 37, mean: float = 0.0, deviation: float = 1.0) -> np.ndarray:
+    return np.random.default_rng(7).normal(mean, deviation, (count, width)).astype(F32)
+
+
+def test_epsilon_stands_inside_or_beside_the_root(provider: str) -> None:
+    x = rows(deviation=1e-3)
+    inside = check(normalization(x, {"axes": [-1], "epsilon": 1e-3}), provider)["Y"]
+    beside = check(normalization(x, {"axes": [-1], "epsilon": 1e-3, "epsilon_on": "stddev"}), provider)["Y"]
+    assert np.abs(inside).max() < 0.2 < 0.5 < np.abs(beside).max()
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e4, -3e6, 1e-30])
+@pytest.mark.parametrize("width", [1, 3, 16, 37, 1000])
+def test_a_constant_row_gives_zero(provider: str, value: float, width: int) -> None:
+    x = np.full((2, width), value, dtype=F32)
+    for how in ({"epsilon": 1e-5}, {"epsilon": 1e-12}, {"epsilon": 1e-9, "epsilon_on": "stddev"}):
+        got = check(normalization(x, {"axes": [-1], **how}), provider)["Y"]
+        assert np.abs(got).max() <= 4 * 2.0**-23, how
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_stay_in_their_row(provider: str, odd: float) -> None:
+    x = rows(4)
+    x[1, 5] = odd
+    got = check(normalization(x, {"axes": [-1]}, scale=rows(1)[0], bias=rows(1)[0]), provider)["Y"]
+    assert np.isnan(got[1]).all()
+    assert np.isfinite(got[[0, 2, 3]]).all()
+
+
+def test_infinity_in_an_rms_row(provider: str) -> None:
+    x = rows(2)
+    x[0, 3] = np.inf
+    got = check(normalization(x, {"axes": [-1], "use_mean": 0}), provider)["Y"]
+    assert np.isnan(got[0, 3])
+    assert (got[0, :3] == 0).all()
+
+
+def test_denormals_are_kept(provider: str) -> None:
+    tiny = f32(1e-40, -3e-42, 1.4e-45, 0.0, -0.0)
+    got = check(activation(tiny, {"activation": "LeakyRelu", "activation_params": [0.5]}), provider)["Y"]
+    assert got[0] == tiny[0]
+    check(activation(tiny, {"activation": "Relu"}), provider)
+    check(normalization(tiny.reshape(1, -1), {"axes": [1], "normalize_variance": 0}), provider)
+
+
+def test_minus_zero_compares_equal_to_zero(provider: str) -> None:
+    for name in ("Relu", "Identity", "Tanh", "Gelu", "HardSwish"):
+        got = check(activation(f32(-0.0, 0.0), {"activation": name}), provider)["Y"]
+        assert (got == 0).all()
+
+
+@pytest.mark.parametrize("axes", [[-1], [1], [0], [0, 1], [1, 0], [-2, -1], [-1, 0]])
+def test_axes_may_be_negative_and_in_any_order(provider: str, axes: list[int]) -> None:
+    check(normalization(rows(), {"axes": axes}), provider)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3), (2, 3, 0), (0, 0)])
+@pytest.mark.parametrize("axes", [[-1], [0]])
+def test_empty_tensors(provider: str, shape: tuple[int, ...], axes: list[int]) -> None:
+    x = np.zeros(shape, F32)
+    assert check(normalization(x, {"axes": axes}), provider)["Y"].shape == shape
+    assert check(activation(x, {"activation": "Gelu"}), provider)["Y"].shape == shape
+    quantized = dequantization(x.astype(np.int8), {}, x_scale=np.array(0.5, F32))
+    assert check(quantized, provider)["Y"].shape == shape
+
+
+@pytest.mark.parametrize("rank", range(1, 9))
+def test_one_element(provider: str, rank: int) -> None:
+    x = np.full((1,) * rank, 3.0, F32)
+    got = check(normalization(x, {"axes": list(range(rank))}, bias=f32(0.25)), provider)["Y"]
+    assert got.reshape(()) == 0.25
+
+
+def test_scalar_through_an_activation(provider: str) -> None:
+    check(activation(np.array(-1.0, F32), {"activation": "Gelu"}), provider)
+    check(dequantization(np.array(7, np.int8), {}, x_scale=np.array(0.5, F32)), provider)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_statistics_of_16_bit_floats_are_float32(provider: str, dtype: Any) -> None:
+    """300^2 does not fit into float16; ORT's own float16 stages give 0 here."""
+    x = (rows() * 300).astype(dtype)
+    for use_mean in (0, 1):
+        got = check(normalization(x, {"axes": [-1], "use_mean": use_mean}), provider)["Y"]
+        assert np.abs(got.astype(F32)).max() > 1.5
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, ml_dtypes.int4, ml_dtypes.uint4])
+def test_rounding_saturation_and_odd_values_of_quantisation(provider: str, dtype: Any) -> None:
+    """Half to even before the zero point; saturation; NaN to the minimum; infinity to the ends."""
+    x = f32(0.5, 1.5, 2.5, -0.5, -1.5, 3.5, 127.5, 1e9, -1e9, 3e38, -3e38, np.inf, -np.inf, np.nan, -0.0, 0.49999997)
+    zero_point = np.array(3, dtype)
+    case = activation(x, {}, y_scale=np.array(1.0, F32), y_zero_point=zero_point)
+    got = check(case, provider)["Y"].astype(int)
+    low, high = oracle.INTEGER_RANGE[oracle.dtype_code(zero_point)]
+    expected = np.clip([3, 5, 5, 3, 1, 7, 131], low, high)
+    assert got[:7].tolist() == expected.tolist()
+    assert got[7:].tolist() == [high, low, high, low, high, low, low, 3, 3]
+
+
+def test_output_scale_zero(provider: str) -> None:
+    """As ORT: x / 0 is an infinity, or NaN for 0."""
+    case = activation(f32(0, 1, -1), {}, y_scale=np.array(0.0, F32), y_zero_point=np.array(3, np.uint8))
+    assert check(case, provider)["Y"].tolist() == [0, 255, 0]
+
+
+def test_input_scale_zero(provider: str) -> None:
+    x = np.arange(-4, 4, dtype=np.int8).reshape(2, 4)
+    check(normalization(x, {"axes": [1]}, x_scale=np.array(0.0, F32)), provider)
+    check(dequantization(x, {}, x_scale=np.array(0.0, F32)), provider)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("width", [1, 5, 64, 1000, 70000])
+def test_extreme_rows_of_8_bit_integers(provider: str, dtype: Any, width: int) -> None:
+    """Sums of squares beyond 32 bits: 66,052 elements of 255 are the first that overflow."""
+    info = np.iinfo(dtype)
+    x = np.full((3, width), info.max, dtype)
+    x[1] = info.min
+    x[2, ::2] = info.min
+    zero_point = np.array(info.min, dtype)
+    for point in (None, zero_point):
+        case = normalization(x, {"axes": [-1]}, x_scale=np.array(0.02, F32), x_zero_point=point)
+        got = check(case, provider)["Y"]
+        assert np.abs(got[:2]).max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32])
+def test_integers_beyond_24_bits(provider: str, dtype: Any) -> None:
+    x = np.array([2**24 + 1, 2**24 + 3, 2**31 - 1, 5], dtype)
+    check(dequantization(x, {}, x_scale=np.array(1.0, F32)), provider)
+    check(dequantization(x, {}, x_scale=np.array(0.5, F32), x_zero_point=np.array(3, dtype)), provider)
+
+
+@pytest.mark.parametrize("code", oracle.FLOAT8)
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_every_float16_into_float8(provider: str, code: int, saturate: int) -> None:
+    x = np.arange(65536, dtype=np.uint16).view(np.float16)
+    case = activation(
+        x,
+        {"y_saturate": saturate},
+        y_scale=np.array(1.0, np.float16),
+        y_zero_point=np.zeros((), oracle.dtype_of(code)),
+    )
+    check(case, provider)
+
+
+@pytest.mark.parametrize("code", oracle.FLOAT8)
+def test_every_float8_value(provider: str, code: int) -> None:
+    x = np.arange(256, dtype=np.uint8).view(oracle.dtype_of(code))
+    check(dequantization(x, {}, x_scale=np.array(0.5, F32)), provider)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 33, 257])
+def test_packed_types_of_every_length(provider: str, dtype: Any, count: int) -> None:
+    """An odd number of elements leaves a part of the last byte unused, rows begin in the middle of a byte."""
+    low, high = oracle.INTEGER_RANGE[oracle.dtype_code(np.zeros(1, dtype))]
+    x = np.random.default_rng(count).integers(low, high + 1, (3, count)).astype(dtype)
+    check(dequantization(x, {}, x_scale=np.array(0.5, F32)), provider)
+    check(normalization(x, {"axes": [1]}, x_scale=np.array(0.5, F32)), provider)
+    case = activation(
+        x, {"x_axis": 0}, x_scale=f32(0.5, 1, 2), y_scale=np.array(0.7, F32), y_zero_point=np.array(1, dtype)
+    )
+    check(case, provider)
+
+
+def test_clip_with_min_above_max_gives_max(provider: str) -> None:
+    got = check(activation(f32(-5, 0, 5), {"activation": "Clip", "activation_params": [2.0, 1.0]}), provider)["Y"]
+    assert got.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
+def test_activations_of_odd_values(provider: str, name: str) -> None:
+    x = f32(np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-45, 88.9, -88.9, 104.0, -104.0)
+    slope = f32(0.25) if oracle.ACTIVATIONS[name].get("slope") else None
+    check(activation(x, {"activation": name}, slope=slope), provider)
+
+
+def test_nan_in_a_parameter_reaches_only_its_elements(provider: str) -> None:
+    scale = np.ones(37, F32)
+    scale[4] = np.nan
+    got = check(normalization(rows(), {"axes": [-1]}, scale=scale), provider)["Y"]
+    assert np.isnan(got[:, 4]).all()
+    assert np.isnan(got).sum() == 3
+
+
+def test_scale_and_bias_are_independent(provider: str) -> None:
+    x, column, row = rows(), rows(3, 1), rows(1, 37)[0]
+    check(normalization(x, {"axes": [-1]}, scale=column), provider)
+    check(normalization(x, {"axes": [-1]}, bias=column), provider)
+    check(normalization(x, {"axes": [0]}, scale=column, bias=row), provider)
+    check(normalization(x, {"axes": [-1]}, scale=f32(2.0), bias=np.array(0.5, F32)), provider)
+
+
+def test_quantised_scale_and_bias(provider: str) -> None:
+    """As the ONNX Runtime quantizer writes them: int8 per tensor, int32 with scale [1] and zero point []."""
+    numbers = np.random.default_rng(3)
+    case = normalization(
+        rows(),
+        {"axes": [-1]},
+        scale=numbers.integers(-128, 128, 37).astype(np.int8),
+        scale_scale=np.array(0.01, F32),
+        scale_zero_point=np.array(-5, np.int8),
+        bias=numbers.integers(-9000, 9000, 37).astype(np.int32),
+        bias_scale=f32(1e-4),
+        bias_zero_point=np.array(0, np.int32),
+    )
+    check(case, provider)
+
+
+def test_float8_without_saturation(provider: str) -> None:
+    x = f32(500.0, -500.0, 448.0, 465.0, np.inf, np.nan)
+    case = activation(
+        x,
+        {"y_saturate": 0, "y_dtype": int(TensorProto.FLOAT8E4M3FN)},
+        y_scale=np.array(1.0, F32),
+        y_zero_point=np.zeros((), ml_dtypes.float8_e4m3fn),
+    )
+    got = check(case, provider)["Y"].astype(F32)
+    assert np.isnan(got).tolist() == [True, True, False, True, True, True]

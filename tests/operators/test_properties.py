@@ -1,0 +1,67 @@
+"""The whole operator specification at random: every way to run it against the float64 oracle."""
+
+from __future__ import annotations
+
+import checking
+import harness
+import numpy as np
+import pytest
+import standard_chains
+import strategies
+from hypothesis import given, settings
+from standard_chains import Chain
+from strategies import Case
+
+pytestmark = pytest.mark.every_isa
+EXAMPLES = settings().max_examples
+
+
+@settings(max_examples=4 * EXAMPLES)
+@given(case=strategies.cases())
+def test_custom_operator_and_claimed_operator(case: Case) -> None:
+    """Both run the same kernels: equal to the last bit, and right."""
+    custom = checking.check(case, "custom")
+    claimed = checking.check(case, "ep")
+    for name, value in custom.items():
+        assert harness.pack(value) == harness.pack(claimed[name]), name
+
+
+@settings(max_examples=2 * EXAMPLES)
+@given(chain=standard_chains.chains())
+def test_chain_of_standard_operators(chain: Chain) -> None:
+    """The EP runs the whole chain as one node, and as exactly as the operator itself."""
+    model = standard_chains.model_of(chain)
+    session = harness.create_session(model, "ep")
+    assert harness.fused_types(session) == [sorted(node.op_type for node in model.graph.node)], repr(chain)
+    assert harness.cpu_types(session) == []
+    got = harness.run(session, chain.case.inputs)
+    for name, expected in chain.case.expected().items():
+        expected.check(got[name], f"{name} of {chain}")
+
+
+@given(chain=standard_chains.chains())
+def test_rewritten_chain(chain: Chain) -> None:
+    """Portable function call (claimed, and its body on plain ONNX Runtime) and custom operator, from one rewrite."""
+    import normfuse
+
+    model = standard_chains.model_of(chain)
+    portable = normfuse.optimize(model, verify=False).model
+    session = harness.create_session(portable, "ep")
+    groups = harness.ep_groups(session)
+    assert len(groups) == 1
+    got = harness.run(session, chain.case.inputs)
+    body = harness.run(harness.create_session(portable, "cpu"), chain.case.inputs)
+    custom = normfuse.optimize(model, verify=False, target="custom-op").model
+    operator = harness.run(harness.create_session(custom, "custom"), chain.case.inputs)
+    for name, expected in chain.case.expected().items():
+        expected.check(got[name], f"claimed {name} of {chain}")
+        expected.check(operator[name], f"custom operator {name} of {chain}")
+        assert_close_to_body(chain, name, body[name])
+
+
+def assert_close_to_body(chain: Chain, name: str, got: np.ndarray) -> None:
+    """ONNX Runtime rounds after each node of the body: looser, but never a different formula."""
+    expected = chain.case.expected()[name]
+    half = chain.case.inputs["X"].dtype == np.float16
+    size = 1 + np.abs(np.nan_to_num(expected.exact))
+    expected.widened((0.02 if half else 3e-4) * size).check(got, f"function body {name} of {chain}")
