@@ -1,0 +1,212 @@
+"""Real third-party models: what is fused, and that everything that runs gives what the original gives.
+
+(a) the original on ONNX Runtime's CPU provider, (b) the original with the execution provider only, (c) the rewritten
+model with the execution provider, (d) the rewritten portable model without normfuse.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import harness
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+from model_zoo import MODELS, Feeds, RealModel
+from oracle import Array
+
+import normfuse
+
+ZOO = pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often what is found in a model; a lost fusion changes a number."""
+
+    fused: Mapping[str, int]
+    """Operator of our domain -> sites that the rewriting pass fused."""
+    chains: Mapping[str, int]
+    """Normalisation -> sites of it, all fused."""
+    claimed: Mapping[str, int]
+    """Normalisation -> groups around it that the provider claims in the original (canonical operators only)."""
+    left: Mapping[str, int]
+    """Reason code -> sites that the rewriting pass leaves."""
+
+
+PINNED: dict[str, Counts] = {}
+
+
+@functools.cache
+def portable(name: str) -> normfuse.OptimizationResult:
+    return normfuse.optimize(MODELS[name].path(), verify=False)
+
+
+def portable_proto(name: str) -> onnx.ModelProto:
+    return portable(name).model
+
+
+@functools.cache
+def outputs(name: str, which: str) -> list[dict[str, Array]]:
+    """Outputs over all inputs; ``which`` is a letter of the module's documentation, or "a:LEVEL"."""
+    which, _, level = which.partition(":")
+    options = harness.session_options("ep" if which in "bc" else "cpu")
+    if level:
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    model = MODELS[name].path() if which in "ab" else portable_proto(name)
+    session = harness.create_session(model, options=options)
+    return [run(session, feeds) for feeds in MODELS[name].inputs()]
+
+
+def run(session: onnxruntime.InferenceSession, feeds: Feeds) -> dict[str, Array]:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def difference(left: list[dict[str, Array]], right: list[dict[str, Array]]) -> dict[str, float]:
+    """Largest absolute difference of each output over all inputs."""
+    return {
+        name: max(float(np.abs(a[name].astype(np.float64) - b[name]).max()) for a, b in zip(left, right, strict=True))
+        for name in left[0]
+    }
+
+
+LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+
+
+@functools.cache
+def tolerance(name: str) -> dict[str, float]:
+    """Quantised models: max(1e-3, three times what ORT's own optimisation levels differ by); others from float32."""
+    reference = outputs(name, "a")
+    if not MODELS[name].quantized:
+        # Some hundred float32 operations one behind the other, each good to a few units in the last place.
+        return {key: 1e-4 * max(1.0, max(float(np.abs(out[key]).max()) for out in reference)) for key in reference[0]}
+    own: dict[str, float] = dict.fromkeys(reference[0], 0.0)
+    every = [outputs(name, f"a:{level}") for level in LEVELS]
+    for i, left in enumerate(every):
+        for right in every[:i]:
+            for key, value in difference(left, right).items():
+                own[key] = max(own[key], value)
+    return {key: max(1e-3, 3 * value) for key, value in own.items()}
+
+
+@ZOO
+@pytest.mark.parametrize("which", ["b", "c", "d"])
+def test_end_to_end(model: RealModel, which: str) -> None:
+    reference, got = outputs(model.name, "a"), outputs(model.name, which)
+    assert len(got) >= (16 if model.quantized else 2)
+    allowed = tolerance(model.name)
+    worst = difference(reference, got)
+    assert all(worst[name] <= allowed[name] for name in worst), f"{worst} > {allowed}"
+    if model.decide:
+        for left, right in zip(reference, got, strict=True):
+            assert (model.decide(left) == model.decide(right)).all()
+
+
+@ZOO
+def test_every_site_is_fused_or_has_its_reason(model: RealModel) -> None:
+    report = portable(model.name).report
+    pinned = PINNED[model.name]
+    assert Counter(site.fused_into for site in report.fused) == pinned.fused
+    assert Counter(site.kind for site in report.fused if "Normalization" in site.kind) == pinned.chains
+    assert Counter(site.reason for site in report.left) == pinned.left
+    assert all(site.message and site.advice for site in report.left)
+
+
+@ZOO
+def test_the_provider_runs_what_was_rewritten(model: RealModel) -> None:
+    """One group for each call, and no normalisation left to ONNX Runtime."""
+    session = harness.create_session(portable_proto(model.name), "ep")
+    groups = Counter(
+        node.op_type.partition("_")[0] for group in harness.ep_groups(session) for node in group if node.domain
+    )
+    assert {op: n for op, n in groups.items() if op.startswith("Fused")} == PINNED[model.name].fused
+    assert not [op for op in harness.cpu_types(session) if "Normalization" in op]
+
+
+@ZOO
+def test_the_provider_alone_claims_canonical_chains(model: RealModel) -> None:
+    session = harness.create_session(model.path(), "ep")
+    claimed = Counter(op for group in harness.fused_types(session) for op in group if "Normalization" in op)
+    assert claimed == PINNED[model.name].claimed
+
+
+# --- site by site ----------------------------------------------------------------------------------------------------
+
+
+@ZOO
+def test_site_by_site_on_identical_inputs(model: RealModel) -> None:
+    """Each call gets the values it has in the model, alone, and is held against the float64 oracle.
+
+    The function body on ONNX Runtime gets them as well: it must be the same formula, to within its own rounding.
+    """
+    proto = portable_proto(model.name)
+    calls = [node for node in proto.graph.node if node.domain == harness.DOMAIN]
+    assert calls
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    values = {**captured(proto, calls, next(model.inputs())), **next(model.inputs())}
+    for call in calls:
+        arrays = {name: constant(constants, name, values) for name in call.input if name}
+        check_site(proto, call, arrays, frozenset(arrays) & frozenset(constants))
+
+
+def constant(constants: Mapping[str, onnx.TensorProto], name: str, values: Mapping[str, Array]) -> Array:
+    return harness.to_array(constants[name]) if name in constants else values[name]
+
+
+def captured(proto: onnx.ModelProto, calls: list[onnx.NodeProto], feeds: Feeds) -> dict[str, Array]:
+    """The values that go into the calls, from a run of the portable model without normfuse."""
+    wanted = {name for call in calls for name in call.input if name} - {
+        tensor.name for tensor in proto.graph.initializer
+    }
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    present = {output.name for output in copy.graph.output} | set(feeds)
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(wanted - present))
+    return run(harness.create_session(copy, "cpu"), feeds)
+
+
+def check_site(proto: onnx.ModelProto, call: onnx.NodeProto, arrays: dict[str, Array], fixed: frozenset[str]) -> None:
+    op = call.op_type.partition("_")[0]
+    names = oracle.OPERATORS[op]["inputs"]
+    inputs = {name: arrays[value] for name, value in zip(names, call.input, strict=False) if value}
+    attributes = {a.name: attribute_value(a) for a in call.attribute}
+    expected = oracle.evaluate(op, inputs, attributes)
+    output_names = [name for name, value in zip(oracle.OPERATORS[op]["outputs"], call.output, strict=False) if value]
+    graph = onnx.helper.make_graph(
+        [call],
+        "site",
+        [harness.value_info(n, oracle.dtype_code(a), a.shape) for n, a in arrays.items() if n not in fixed],
+        [
+            harness.value_info(value, expected[name].code, None)
+            for name, value in zip(oracle.OPERATORS[op]["outputs"], call.output, strict=False)
+            if value
+        ],
+        [harness.initializer(n, a) for n, a in arrays.items() if n in fixed],
+    )
+    site = onnx.helper.make_model(
+        graph,
+        opset_imports=list(proto.opset_import),
+        ir_version=proto.ir_version,
+        functions=[f for f in proto.functions if f.domain == call.domain and f.name == call.op_type],
+    )
+    feeds = {name: array for name, array in arrays.items() if name not in fixed}
+    session = harness.create_session(site, "ep")
+    assert harness.fused_types(session) == [[call.op_type]]
+    got = harness.run(session, feeds)
+    body = harness.run(harness.create_session(site, "cpu"), feeds)
+    for name, value in zip(output_names, [v for v in call.output if v], strict=True):
+        expected[name].check(got[value], f"{call.name}: {name}")
+        size = 1 + np.abs(np.nan_to_num(expected[name].exact))
+        expected[name].widened(1e-3 * size).check(body[value], f"function body of {call.name}: {name}")
+
+
+def attribute_value(attribute: onnx.AttributeProto) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    return value.decode() if isinstance(value, bytes) else value
