@@ -1,4 +1,4 @@
-"""Nodes that cannot be run: refused at session creation, or with a status at run time; never a crash or a wrong result."""
+"""Nodes that cannot be run: refused at session creation, or with a status at run time; never a crash."""
 
 from __future__ import annotations
 
