@@ -165,7 +165,7 @@ def quantize(
 
 def erfc(x: Array) -> Array:
     """Complementary error function; NumPy has none."""
-    return np.frompyfunc(math.erfc, 1, 1)(x).astype(np.float64).reshape(np.shape(x))
+    return np.asarray(np.frompyfunc(math.erfc, 1, 1)(x)).astype(np.float64)
 
 
 def sigmoid(x: Array) -> Array:

@@ -12,7 +12,7 @@ from harness import build_model
 from hypothesis import strategies as st
 from onnx import helper
 from oracle import ACTIVATIONS, Array, dtype_code
-from strategies import OUTPUT_TYPES, Builder, Case, activations, is_float8, shapes
+from strategies import OUTPUT_TYPES, QUANTIZED_TYPES, TWO_BIT_TYPES, Builder, Case, activations, is_float8, shapes
 
 KINDS = {
     "LayerNormalization": 17,
@@ -161,13 +161,13 @@ def _skip_norm(nodes: Nodes, chain: Chain, x: str, names: dict[str, str]) -> str
     parameters = ["scale", nodes.optional("residual_bias")]
     if chain.kind == "SkipLayerNormalization":
         parameters.insert(1, nodes.optional("bias"))
-    outputs = [f"v{len(nodes.nodes)}", names["mean"], names["inv_std_dev"], names["sum"]]
+    outputs = ["normalised", names["mean"], names["inv_std_dev"], names["sum"]]
     return nodes.add(chain.kind, [x, "residual", *parameters], outputs, "com.microsoft", epsilon=at["epsilon"])
 
 
 def _norm(nodes: Nodes, chain: Chain, x: str, names: dict[str, str]) -> str:
     at, kind = chain.case.attributes, chain.kind
-    y = f"v{len(nodes.nodes) + 2}"
+    y = "normalised"
     scale = nodes.dequantized("scale", "scale", at) if "scale" in nodes.inputs else ""
     bias = nodes.dequantized("bias", "bias", at) if "bias" in nodes.inputs else ""
     if kind == "MeanVarianceNormalization":
@@ -191,22 +191,27 @@ def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS)) -> Chain:
     """Any chain that the EP promises to claim as one."""
     kind = draw(st.sampled_from(kinds))
     b = Builder(draw, "FusedActivation" if kind == "Activation" else "FusedNormalization")
-    opset = draw(st.integers(max(KINDS[kind], 21), 24))
+    opset = draw(st.integers(max(KINDS[kind], 21), 25))
     least = 3 if kind in ("InstanceNormalization", "GroupNormalization") or kind in CONTRIB else 1
     shape = draw(shapes(least, 3 if kind in CONTRIB else 5).filter(lambda s: 0 not in s))
     if kind == "GroupNormalization":
         b.attributes["num_groups"] = groups = draw(st.integers(1, 3))
         shape = (shape[0], groups * draw(st.integers(1, 3)), *(min(d, 40) for d in shape[2:]))
-    _input(b, shape, kind)
+    _input(b, shape, kind, opset)
     outputs = ["Y"]
     if kind != "Activation":
         outputs += _normalization(b, shape, kind)
-    attributes, slope = draw(activations(b.numbers, shape, b.float_type).filter(lambda a: spellable(a[0], opset)))
+    half = np.dtype(b.float_type) == np.float16
+    every = activations(b.numbers, shape, b.float_type)
+    # Celu takes float32 only before opset 28.
+    attributes, slope = draw(
+        every.filter(lambda a: spellable(a[0], opset) and not (half and a[0].get("activation") == "Celu"))
+    )
     b.attributes |= attributes
     if slope is not None:
         b.inputs["slope"] = slope
     if draw(st.booleans()):
-        dtype = draw(st.sampled_from([np.int8, np.uint8, *(t for t in OUTPUT_TYPES if "int2" not in np.dtype(t).name)]))
+        dtype = draw(st.sampled_from([np.int8, np.uint8, *OUTPUT_TYPES, *(TWO_BIT_TYPES if opset >= 25 else [])]))
         b.quantization("y", shape, dtype, b.float_type, broadcast=False)
         if "y_zero_point" not in b.inputs:
             b.attributes["y_dtype"] = dtype_code(np.zeros(0, dtype))
@@ -221,10 +226,12 @@ def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS)) -> Chain:
     return Chain(kind, opset, case)
 
 
-def _input(b: Builder, shape: tuple[int, ...], kind: str) -> None:
+def _input(b: Builder, shape: tuple[int, ...], kind: str, opset: int) -> None:
     draw = b.draw
     if draw(st.booleans()) and kind not in CONTRIB:
-        dtype = draw(st.sampled_from([np.int8, np.uint8, np.int16, np.uint16]))
+        # DequantizeLinear has no uint32.
+        types = [t for t in QUANTIZED_TYPES if t is not np.uint32] + (TWO_BIT_TYPES if opset >= 25 else [])
+        dtype = draw(st.sampled_from([np.int8, np.uint8, *types]))
         b.inputs["X"] = b.numbers.codes(shape, dtype)
         b.quantization("x", shape, dtype, np.float32, broadcast=False)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from dataclasses import dataclass
@@ -80,6 +81,19 @@ def _named(values: Any, arrays: Any) -> dict[str, Array]:
         value.name: numpy_helper.to_array(array) if isinstance(array, onnx.TensorProto) else np.asarray(array)
         for value, array in zip(values, arrays, strict=True)
     }
+
+
+def with_constant_limits(case: NodeCase) -> NodeCase:
+    """Clip with its limits as initialisers, as models have them; the case has them as graph inputs."""
+    ((inputs, outputs),) = case.data
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    data = model.graph.input[0]
+    del model.graph.input[1:]
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in inputs.items() if name != data.name
+    )
+    return dataclasses.replace(case, model=model, data=[({data.name: inputs[data.name]}, outputs)])
 
 
 def assert_close(case: NodeCase, got: dict[str, Array], expected: dict[str, Array]) -> None:

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import harness
 import pytest
-from conformance_cases import NodeCase, assert_close, node_cases
+from conformance_cases import NodeCase, assert_close, node_cases, with_constant_limits
 
-# Operators that normfuse does not run, with the reason code that the execution provider gives.
-NOT_OURS = {
-    "LpNormalization": "unsupported_operator",
-    "DynamicQuantizeLinear": "unsupported_operator",
+# Not run by normfuse, and why. The provider gives a reason for what lies in its field; other operators it passes over.
+NO_OPERATOR_OF_OURS = {
+    "LpNormalization": "divides by a norm of its own, without mean, variance or epsilon",
+    "DynamicQuantizeLinear": "has its quantisation parameters as results",
+    "BatchNormalization": "has its statistics as inputs: a scale and a bias that ORT folds into a convolution",
 }
-NOT_OURS_CASES = {
+DECLINED = {
     "test_dequantizelinear_float4e2m1": "unsupported_type",
     "test_quantizelinear_float4e2m1": "unsupported_type",
-    "test_batchnorm_epsilon_training_mode": "training_mode",
-    "test_batchnorm_example_training_mode": "training_mode",
+    "test_clip_default_int8_inbounds": "unsupported_type",
+    "test_clip_default_int8_max": "unsupported_type",
+    "test_clip_default_int8_min": "unsupported_type",
 }
 # onnxruntime 1.31 refuses these before any provider is asked: it has no Celu of opset 28, nor kernels for its body.
 HOST_REFUSES = {"test_celu_float16", "test_celu_bfloat16", "test_celu_bfloat16_expanded"}
@@ -31,24 +34,25 @@ HOST_REFUSES = {"test_celu_float16", "test_celu_bfloat16", "test_celu_bfloat16_e
 PLAIN = [case for case in node_cases() if not case.expanded and case.name not in HOST_REFUSES]
 
 
-def reason_for(case: NodeCase) -> str | None:
-    return NOT_OURS_CASES.get(case.name) or NOT_OURS.get(case.op_type)
+def ours(case: NodeCase) -> bool:
+    return case.op_type not in NO_OPERATOR_OF_OURS and case.name not in DECLINED
 
 
-def report(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+def names(cases: Iterable[NodeCase]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", list(cases), ids=lambda case: case.name)
 
 
-@pytest.mark.parametrize("case", [c for c in PLAIN if reason_for(c) is None], ids=lambda case: case.name)
+@names(case for case in PLAIN if ours(case))
 def test_case_runs_on_the_execution_provider(case: NodeCase) -> None:
+    case = with_constant_limits(case) if case.op_type == "Clip" else case
     session = harness.create_session(case.model, "ep")
     assert harness.fused_types(session) == [[case.op_type]]
     for inputs, expected in case.data:
         assert_close(case, harness.run(session, inputs), expected)
 
 
-@pytest.mark.parametrize("case", [c for c in PLAIN if reason_for(c) is not None], ids=lambda case: case.name)
-def test_case_that_is_not_ours_is_left_alone_with_its_reason(case: NodeCase, tmp_path: Path) -> None:
+@names(case for case in PLAIN if not ours(case))
+def test_case_that_is_not_ours_is_left_alone(case: NodeCase, tmp_path: Path) -> None:
     path = tmp_path / "claims.jsonl"
     if "float4" in case.name:  # no kernel anywhere
         with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
@@ -58,14 +62,23 @@ def test_case_that_is_not_ours_is_left_alone_with_its_reason(case: NodeCase, tmp
         assert harness.ep_groups(session) == []
         for inputs, expected in case.data:
             assert_close(case, harness.run(session, inputs), expected)
-    assert [entry["reason"] for entry in report(path)] == [reason_for(case)]
+    report = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    assert {entry["reason"] for entry in report} <= {DECLINED.get(case.name)}
+
+
+@names(case for case in PLAIN if case.op_type == "Clip" and len(case.model.graph.input) > 1)
+def test_clip_with_limits_known_only_at_run_time_is_left_alone(case: NodeCase) -> None:
+    session = harness.create_session(case.model, "ep")
+    assert harness.ep_groups(session) == []
+    for inputs, expected in case.data:
+        assert_close(case, harness.run(session, inputs), expected)
 
 
 def test_counts() -> None:
     """A case that disappears from (or appears in) the installed onnx changes these numbers."""
-    ours = Counter(case.op_type for case in PLAIN if reason_for(case) is None)
-    assert (ours["LayerNormalization"], ours["RMSNormalization"]) == (19, 19)
-    assert (ours["QuantizeLinear"], ours["DequantizeLinear"]) == (12, 13)
-    assert sum(ours.values()) == 114
-    assert sum(reason_for(case) is not None for case in PLAIN) == 13
+    count = Counter(case.op_type for case in PLAIN if ours(case))
+    assert (count["LayerNormalization"], count["RMSNormalization"]) == (19, 19)
+    assert (count["QuantizeLinear"], count["DequantizeLinear"], count["Clip"]) == (12, 13, 9)
+    assert sum(count.values()) == 113
+    assert len(PLAIN) == 131
     assert sum(case.expanded for case in node_cases()) == 110
