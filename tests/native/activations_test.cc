@@ -15,6 +15,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,7 @@ double Swish(double x, double alpha) {
 }
 
 double GeluTanh(double x) {
-  const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+  const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
   return u < 0 ? x * std::exp(2 * u) / (1 + std::exp(2 * u)) : x / (1 + std::exp(-2 * u));
 }
 
