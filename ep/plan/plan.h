@@ -124,6 +124,19 @@ struct Plan {
   int64_t x_dims[kMaxRank] = {};
 };
 
+// Calls visit(TensorRef&) for each tensor that the plan may read, present or not.
+template <typename PlanType, typename Visitor>
+void ForEachTensorRef(PlanType& plan, Visitor&& visit) {
+  for (auto* operand : {&plan.x, &plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
+    visit(operand->tensor);
+    visit(operand->quantization.scale);
+    visit(operand->quantization.zero_point);
+  }
+  visit(plan.activation.slope);
+  visit(plan.y_quantization.scale);
+  visit(plan.y_quantization.zero_point);
+}
+
 // Everything about a plan that can be judged without knowing the dimensions that ORT leaves open: types, ranks,
 // parameter shapes, axes, block sizes. The message names the operand and the values seen. A plan that passes can fail
 // at run time only by shapes that were not known.

@@ -1,0 +1,48 @@
+#include "abi/ort_execution.h"
+
+#include <thread>
+
+namespace normfuse::ort {
+
+Result ViewOf(const Value* value, TensorView* view) {
+  *view = TensorView{};
+  if (value == nullptr) return {};  // an optional input that was left out
+  const Api& api = GetApi();
+  int type = 0;
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.GetTensorElementTypeAndShapeDataReference(value, &type, &view->dims, &view->rank));
+  view->type = static_cast<DataType>(type);
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.GetTensorData(value, &view->data));
+  return {};
+}
+
+Result KernelExecution::Input(int index, TensorView* view) {
+  const Value* value = nullptr;
+  NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().KernelContext_GetInput(context_, static_cast<size_t>(index), &value));
+  return ViewOf(value, view);
+}
+
+Result KernelExecution::Output(int index, const int64_t* dims, size_t rank, void** data) {
+  Value* value = nullptr;
+  *data = nullptr;
+  NORMFUSE_RETURN_IF_ORT_ERROR(
+      GetApi().KernelContext_GetOutput(context_, static_cast<size_t>(index), dims, rank, &value));
+  if (value == nullptr) return {};  // an optional output that nobody reads
+  NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().GetTensorMutableData(value, data));
+  return {};
+}
+
+Result KernelExecution::ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) {
+  return FromStatus(GetApi().KernelContext_ParallelFor(context_, task, count, /*batches=*/0, user));
+}
+
+int KernelExecution::ThreadCount() const {
+  // ORT does not tell the size of the session's pool: with fewer threads than this, ParallelFor runs several indices
+  // on one thread, which costs next to nothing.
+  static const int count = [] {
+    const unsigned hardware = std::thread::hardware_concurrency();
+    return hardware == 0 ? 1 : static_cast<int>(hardware);
+  }();
+  return count;
+}
+
+}  // namespace normfuse::ort

@@ -1,0 +1,43 @@
+// A custom-op node as ORT shows it: to a kernel that is created (OrtKernelInfo), and to shape inference
+// (OrtShapeInferContext).
+#pragma once
+
+#include "abi/ort_host.h"
+#include "plan/operator_node.h"
+
+namespace normfuse::custom_ops {
+
+class KernelAttributes final : public NodeAttributes {
+ public:
+  explicit KernelAttributes(const ort::KernelInfo* info) : info_(info) {}
+  bool GetInt(const char* name, int64_t* value) const override;
+  bool GetFloat(const char* name, float* value) const override;
+  bool GetString(const char* name, std::string* value) const override;
+  bool GetInts(const char* name, std::vector<int64_t>* value) const override;
+  bool GetFloats(const char* name, std::vector<float>* value) const override;
+
+ private:
+  const ort::KernelInfo* info_;
+};
+
+class InferenceAttributes final : public NodeAttributes {
+ public:
+  explicit InferenceAttributes(const ort::ShapeInferContext* context) : context_(context) {}
+  bool GetInt(const char* name, int64_t* value) const override;
+  bool GetFloat(const char* name, float* value) const override;
+  bool GetString(const char* name, std::string* value) const override;
+  bool GetInts(const char* name, std::vector<int64_t>* value) const override;
+  bool GetFloats(const char* name, std::vector<float>* value) const override;
+
+ private:
+  const ort::OpAttr* Find(const char* name) const;
+
+  const ort::ShapeInferContext* context_;
+};
+
+// Name, inputs (with constants, which live as long as the kernel) and outputs.
+Result ReadKernelNode(const ort::KernelInfo* info, OperatorNode* node);
+// Inputs only; ORT names neither node nor outputs here.
+Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* node);
+
+}  // namespace normfuse::custom_ops

@@ -1,0 +1,36 @@
+// Chains of canonical operators that become one fused node:
+//   [DequantizeLinear] -> [Add] -> normalisation -> [activation] -> [QuantizeLinear]
+//   [DequantizeLinear] -> [Add of a constant] -> activation -> [QuantizeLinear]
+// and nodes of our own operators. Decomposed spellings are the rewriting pass's job alone.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/reason.h"
+#include "plugin/graph_view.h"
+
+namespace normfuse::plugin {
+
+struct Chain {
+  Plan plan;                // TensorRef::input indexes `inputs`, the outputs index `outputs`
+  std::vector<int> nodes;   // of the graph, from the first to the last
+  std::vector<int> inputs;  // values
+  std::vector<int> outputs;
+  std::string description;  // "DequantizeLinear -> LayerNormalization -> Gelu"
+};
+
+// What became of one normalisation, activation, Q/DQ or ai.normfuse node: a chain, or the reason why not.
+struct Site {
+  int anchor = kNone;  // node
+  std::optional<Chain> chain;
+  std::optional<Declined> declined;
+};
+
+// Every site of the graph, in the order of its nodes. A node is in one chain at most. `own_provider` is the name under
+// which nodes may be assigned already without being somebody else's.
+std::vector<Site> FindSites(GraphView& graph, std::string_view own_provider);
+
+}  // namespace normfuse::plugin

@@ -1,0 +1,407 @@
+#include "plugin/chain_builder.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace normfuse::plugin {
+namespace {
+
+constexpr const char* kMicrosoft = "com.microsoft";
+// A constant of more bytes than this stays an input of the node: ORT keeps it once, instead of once there and once here.
+constexpr size_t kLargestCopiedConstant = 256 * 1024;
+
+float HalfToFloat(uint16_t half) {
+  const int exponent = (half >> 10) & 31;
+  const float mantissa = static_cast<float>(half & 1023);
+  float value = 0;
+  if (exponent == 0) {
+    value = mantissa * 0x1p-24f;
+  } else if (exponent == 31) {
+    value = mantissa == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+  } else {
+    const uint32_t bits = (static_cast<uint32_t>(exponent + 112) << 23) | (static_cast<uint32_t>(half & 1023) << 13);
+    std::memcpy(&value, &bits, sizeof(value));
+  }
+  return (half & 0x8000) != 0 ? -value : value;
+}
+
+bool IsDequantize(const GraphNode& node) {
+  return node.op_type == "DequantizeLinear" && (node.domain.empty() || node.domain == kMicrosoft);
+}
+
+bool IsQuantize(const GraphNode& node) {
+  return node.op_type == "QuantizeLinear" && (node.domain.empty() || node.domain == kMicrosoft);
+}
+
+void ReadQuantization(ChainBuilder& builder, const GraphNode& node, Quantization* quantization) {
+  const GraphNodeAttributes attributes(node.node);
+  GraphView& graph = builder.graph();
+  quantization->scale = builder.Ref(graph.Input(node, 1));
+  quantization->zero_point = builder.Ref(graph.Input(node, 2));
+  quantization->axis = 1;
+  quantization->block_size = 0;
+  attributes.GetInt("axis", &quantization->axis);
+  attributes.GetInt("block_size", &quantization->block_size);
+}
+
+// float8 outputs only: what becomes of values beyond the type's range.
+void ReadSaturate(const GraphNode& node, Plan* plan) {
+  int64_t saturate = 1;
+  GraphNodeAttributes(node.node).GetInt("saturate", &saturate);
+  plan->y_saturate = saturate != 0;
+}
+
+}  // namespace
+
+ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, int anchor)
+    : graph_(graph), taken_(taken), anchor_(anchor) {
+  AddNode(anchor);
+  chain_.plan.name = graph.node(anchor).name.empty() ? graph.node(anchor).op_type : graph.node(anchor).name;
+}
+
+TensorRef ChainBuilder::Ref(int value) {
+  TensorRef ref;
+  if (value == kNone) return ref;
+  const TensorFacts& facts = graph_.Facts(value);
+  if (facts.constant &&
+      BytesFor(facts.type, static_cast<size_t>(facts.constant->ElementCount())) <= kLargestCopiedConstant) {
+    ref.constant = facts.constant;
+    return ref;
+  }
+  const auto position = std::find(chain_.inputs.begin(), chain_.inputs.end(), value);
+  ref.input = static_cast<int>(position - chain_.inputs.begin());
+  if (position == chain_.inputs.end()) chain_.inputs.push_back(value);
+  return ref;
+}
+
+int ChainBuilder::AddOutput(int value) {
+  chain_.outputs.push_back(value);
+  return static_cast<int>(chain_.outputs.size()) - 1;
+}
+
+int ChainBuilder::SoleConsumer(int value) const {
+  const GraphValue& entry = graph_.value(value);
+  if (entry.is_output || entry.consumers.size() != 1 || entry.consumers[0] == kNone) return kNone;
+  return taken_[static_cast<size_t>(entry.consumers[0])] ? kNone : entry.consumers[0];
+}
+
+int ChainBuilder::FreeProducer(int value, std::string_view op_type) const {
+  if (value == kNone) return kNone;
+  const int producer = graph_.value(value).producer;
+  if (producer == kNone || taken_[static_cast<size_t>(producer)]) return kNone;
+  return graph_.node(producer).op_type == op_type ? producer : kNone;
+}
+
+bool ChainBuilder::TakeDequantize(int value, Operand* operand) {
+  const int producer = FreeProducer(value, "DequantizeLinear");
+  if (producer == kNone || !IsDequantize(graph_.node(producer)) || SoleConsumer(value) == kNone) return false;
+  const GraphNode& node = graph_.node(producer);
+  const int quantized = graph_.Input(node, 0);
+  operand->type = graph_.Facts(quantized).type;
+  operand->tensor = Ref(quantized);
+  ReadQuantization(*this, node, &operand->quantization);
+  AddNode(producer);
+  return true;
+}
+
+Operand ChainBuilder::ReadOperand(int value) {
+  Operand operand;
+  if (value == kNone || TakeDequantize(value, &operand)) return operand;
+  operand.tensor = Ref(value);
+  operand.type = graph_.Facts(value).type;
+  return operand;
+}
+
+void ChainBuilder::ReadX(int value, bool with_residual) {
+  SetXFacts(graph_.Facts(value), &chain_.plan);
+  if (with_residual && TakeResidualAdd(value)) return;
+  chain_.plan.x = ReadOperand(value);
+}
+
+bool ChainBuilder::TakeResidualAdd(int value) {
+  const int producer = FreeProducer(value, "Add");
+  if (producer == kNone || !graph_.node(producer).domain.empty()) return false;
+  const GraphNode& add = graph_.node(producer);
+  int x = graph_.Input(add, 0);
+  int residual = graph_.Input(add, 1);
+  const TensorFacts sum = graph_.Facts(value);
+  const auto has_sum_shape = [&](int operand) {
+    const TensorFacts& facts = graph_.Facts(operand);
+    return facts.rank == sum.rank && std::equal(facts.dims, facts.dims + std::max(facts.rank, 0), sum.dims);
+  };
+  // The operand with the shape of the sum is X. Neither has it when both are broadcast, or when shapes are not known.
+  if (!has_sum_shape(x)) std::swap(x, residual);
+  if (sum.rank < 0 || !has_sum_shape(x) || graph_.Facts(residual).rank < 0) return false;
+  if (!IsFloat(sum.type)) return false;
+
+  AddNode(producer);
+  if (SoleConsumer(value) == kNone) {
+    chain_.plan.sum_output = AddOutput(value);
+    chain_.plan.sum_type = sum.type;
+    exports_inner_value_ = true;
+  }
+  TakeResidualBias(&x);
+  if (!chain_.plan.residual_bias.present()) TakeResidualBias(&residual);
+  chain_.plan.x = ReadOperand(x);
+  chain_.plan.residual = ReadOperand(residual);
+  return true;
+}
+
+// Add(MatMul(...), constant of one dimension): the bias of a linear layer.
+void ChainBuilder::TakeResidualBias(int* value) {
+  const int producer = FreeProducer(*value, "Add");
+  if (producer == kNone || !graph_.node(producer).domain.empty() || SoleConsumer(*value) == kNone) return;
+  const GraphNode& add = graph_.node(producer);
+  for (size_t position = 0; position < 2; ++position) {
+    const int bias = graph_.Input(add, position);
+    const int other = graph_.Input(add, 1 - position);
+    const TensorFacts& facts = graph_.Facts(bias);
+    if (!facts.constant || facts.rank != 1 || graph_.Facts(other).rank != graph_.Facts(*value).rank) continue;
+    if (graph_.Facts(other).constant) continue;
+    AddNode(producer);
+    chain_.plan.residual_bias = {Ref(bias), facts.type, {}};
+    *value = other;
+    return;
+  }
+}
+
+void ChainBuilder::ReadXWithConstantBias(int value) {
+  const TensorFacts sum = graph_.Facts(value);
+  SetXFacts(sum, &chain_.plan);
+  const int producer = FreeProducer(value, "Add");
+  if (producer != kNone && graph_.node(producer).domain.empty() && SoleConsumer(value) != kNone) {
+    const GraphNode& add = graph_.node(producer);
+    for (size_t position = 0; position < 2; ++position) {
+      const int bias = graph_.Input(add, position);
+      const int x = graph_.Input(add, 1 - position);
+      const TensorFacts& facts = graph_.Facts(bias);
+      const TensorFacts& x_facts = graph_.Facts(x);
+      if (!facts.constant || facts.rank > 1 || x_facts.constant || x_facts.rank != sum.rank) continue;
+      AddNode(producer);
+      chain_.plan.bias = {Ref(bias), facts.type, {}};
+      chain_.plan.x = ReadOperand(x);
+      return;
+    }
+  }
+  chain_.plan.x = ReadOperand(value);
+}
+
+bool ChainBuilder::ReadScalar(int value, float* scalar) {
+  const std::shared_ptr<const ConstantTensor>& constant = graph_.Facts(value).constant;
+  if (!constant || constant->ElementCount() != 1) return false;
+  if (constant->type == DataType::kFloat32) {
+    std::memcpy(scalar, constant->data, sizeof(*scalar));
+    return true;
+  }
+  if (constant->type == DataType::kFloat16) {
+    uint16_t half = 0;
+    std::memcpy(&half, constant->data, sizeof(half));
+    *scalar = HalfToFloat(half);
+    return true;
+  }
+  if (constant->type == DataType::kBfloat16) {
+    uint16_t high = 0;
+    std::memcpy(&high, constant->data, sizeof(high));
+    const uint32_t bits = static_cast<uint32_t>(high) << 16;
+    std::memcpy(scalar, &bits, sizeof(*scalar));
+    return true;
+  }
+  return false;
+}
+
+bool ChainBuilder::ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling,
+                                        ActivationCall* call) {
+  const ActivationSpec& spec = kActivations[static_cast<int>(spelling.activation)];
+  const GraphNodeAttributes attributes(node.node);
+  if (*spelling.when_attribute != '\0') {
+    std::string value;
+    if (!attributes.GetString(spelling.when_attribute, &value) || value != spelling.when_value) return false;
+  }
+  call->kind = spelling.activation;
+  for (int i = 0; i < spec.param_count; ++i) {
+    call->params[i] = spelling.defaults[i];
+    if (*spelling.attributes[i] != '\0') attributes.GetFloat(spelling.attributes[i], &call->params[i]);
+  }
+  for (int i = 0; i < spelling.input_param_count; ++i) {
+    const int value = graph_.Input(node, static_cast<size_t>(i) + 1);
+    if (value != kNone && !ReadScalar(value, &call->params[spelling.input_params[i]])) return false;
+  }
+  if (spec.has_slope) {
+    call->slope = Ref(graph_.Input(node, 1));
+    call->slope_type = graph_.Facts(graph_.Input(node, 1)).type;
+  }
+  return true;
+}
+
+namespace {
+
+// Calls use(spelling) for each way in which the node may be an activation, until one says yes.
+template <typename Use>
+bool AnySpelling(const GraphNode& node, Use&& use) {
+  for (const ActivationSpelling& spelling : kActivationSpellings) {
+    if (node.Is(spelling.domain, spelling.op_type) && node.since_version >= spelling.since &&
+        node.since_version <= spelling.until && use(spelling)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+// x * Sigmoid(x): two nodes until opset 24.
+bool ChainBuilder::TakeSilu(int* value) {
+  const GraphValue& entry = graph_.value(*value);
+  if (entry.is_output || entry.consumers.size() != 2) return false;
+  for (size_t position = 0; position < 2; ++position) {
+    const int sigmoid = entry.consumers[position];
+    const int mul = entry.consumers[1 - position];
+    if (sigmoid == kNone || mul == kNone || sigmoid == mul) continue;
+    if (taken_[static_cast<size_t>(sigmoid)] || taken_[static_cast<size_t>(mul)]) continue;
+    if (!graph_.node(sigmoid).Is("", "Sigmoid") || !graph_.node(mul).Is("", "Mul")) continue;
+    if (SoleConsumer(graph_.Output(graph_.node(sigmoid), 0)) != mul) continue;
+    AddNode(sigmoid);
+    AddNode(mul);
+    chain_.plan.activation.kind = Activation::kSwish;
+    chain_.plan.activation.params[0] = 1.0f;
+    *value = graph_.Output(graph_.node(mul), 0);
+    return true;
+  }
+  return false;
+}
+
+bool ChainBuilder::TakeActivation(int* value) {
+  if (TakeSilu(value)) return true;
+  const int consumer = SoleConsumer(*value);
+  if (consumer == kNone) return false;
+  const GraphNode& node = graph_.node(consumer);
+  if (graph_.Input(node, 0) != *value) return false;
+  const bool found = AnySpelling(node, [&](const ActivationSpelling& spelling) {
+    const bool biased = spelling.has_bias && graph_.Input(node, 1) != kNone;
+    return !biased && ReadActivationParams(node, spelling, &chain_.plan.activation);
+  });
+  if (!found) return false;
+  AddNode(consumer);
+  *value = graph_.Output(node, 0);
+  return true;
+}
+
+bool ChainBuilder::ReadAnchorActivation(int* x, int* y) {
+  const GraphNode& node = anchor();
+  *x = graph_.Input(node, 0);
+  *y = graph_.Output(node, 0);
+  if (*x == kNone || *y == kNone) return false;
+  // A Sigmoid whose output is multiplied with its input is SiLU.
+  if (node.Is("", "Sigmoid")) {
+    chain_.nodes.clear();
+    if (TakeSilu(x)) {
+      *y = *x;
+      *x = graph_.Input(node, 0);
+      return true;
+    }
+    chain_.nodes.assign(1, anchor_);
+  }
+  return AnySpelling(node, [&](const ActivationSpelling& spelling) {
+    if (!ReadActivationParams(node, spelling, &chain_.plan.activation)) return false;
+    const int bias = spelling.has_bias ? graph_.Input(node, 1) : kNone;
+    if (bias != kNone) chain_.plan.bias = {Ref(bias), graph_.Facts(bias).type, {}};
+    return true;
+  });
+}
+
+void ChainBuilder::ReadAnchorQuantization(bool dequantize) {
+  const GraphNode& node = anchor();
+  const int x = graph_.Input(node, 0);
+  Plan& plan = chain_.plan;
+  SetXFacts(graph_.Facts(x), &plan);
+  plan.x.tensor = Ref(x);
+  plan.x.type = graph_.Facts(x).type;
+  ReadQuantization(*this, node, dequantize ? &plan.x.quantization : &plan.y_quantization);
+  if (!dequantize) ReadSaturate(node, &plan);
+}
+
+bool ChainBuilder::TakeQuantize(int* value) {
+  const int consumer = SoleConsumer(*value);
+  if (consumer == kNone || !IsQuantize(graph_.node(consumer))) return false;
+  const GraphNode& node = graph_.node(consumer);
+  if (graph_.Input(node, 0) != *value) return false;
+  ReadQuantization(*this, node, &chain_.plan.y_quantization);
+  ReadSaturate(node, &chain_.plan);
+  AddNode(consumer);
+  *value = graph_.Output(node, 0);
+  return true;
+}
+
+void ChainBuilder::Finish(int value) {
+  if (chain_.plan.activation.kind == Activation::kIdentity) TakeActivation(&value);
+  if (!chain_.plan.y_quantization.present()) TakeQuantize(&value);
+  chain_.plan.y_type = graph_.Facts(value).type;
+  chain_.plan.y_output = AddOutput(value);
+  y_value_ = value;
+}
+
+// A value that leaves the chain before its end may come back into it through other nodes: then the group would not be
+// convex and ORT would drop every claim. Excluded by asking that what enters is made by no node, or only feeds X.
+bool ChainBuilder::OutputsAreSafe() {
+  if (!exports_inner_value_ && chain_.plan.mean_output == Plan::kNoOutput &&
+      chain_.plan.inv_std_dev_output == Plan::kNoOutput) {
+    return true;
+  }
+  std::vector<bool> early(chain_.inputs.size(), false);
+  for (const Operand* operand : {&chain_.plan.x, &chain_.plan.residual, &chain_.plan.residual_bias}) {
+    for (const TensorRef* ref :
+         {&operand->tensor, &operand->quantization.scale, &operand->quantization.zero_point}) {
+      if (ref->input != TensorRef::kAbsent) early[static_cast<size_t>(ref->input)] = true;
+    }
+  }
+  for (size_t i = 0; i < chain_.inputs.size(); ++i) {
+    if (!early[i] && graph_.value(chain_.inputs[i]).producer != kNone) return false;
+  }
+  return true;
+}
+
+std::optional<Declined> ChainBuilder::CheckTypes() {
+  const Plan& plan = chain_.plan;
+  const auto unsupported = [&](const char* what, DataType type) {
+    return Decline(Reason::kUnsupportedType,
+                   {{"tensor", std::string(what) + " of " + plan.name}, {"type", NameOf(type)}, {"what", "normfuse"}});
+  };
+  if (plan.x.type == DataType::kUndefined || plan.x_rank < 0) {
+    return Decline(Reason::kUnknownTypeOrRank, {{"tensor", "X of " + plan.name}});
+  }
+  const std::pair<const char*, const Operand*> operands[] = {{"X", &plan.x},
+                                                             {"the residual", &plan.residual},
+                                                             {"the residual's bias", &plan.residual_bias},
+                                                             {"scale", &plan.scale},
+                                                             {"bias", &plan.bias}};
+  for (const auto& [name, operand] : operands) {
+    if (!operand->present()) continue;
+    const bool fits = operand->quantization.present() ? IsQuantized(operand->type) : IsFloat(operand->type);
+    if (!fits) return unsupported(name, operand->type);
+  }
+  const bool y_fits = plan.y_quantization.present() ? IsQuantized(plan.y_type) : IsFloat(plan.y_type);
+  if (!y_fits) return unsupported("Y", plan.y_type);
+  return std::nullopt;
+}
+
+void ChainBuilder::Describe() {
+  std::sort(chain_.nodes.begin(), chain_.nodes.end());
+  for (int node : chain_.nodes) {
+    if (!chain_.description.empty()) chain_.description += " -> ";
+    chain_.description += graph_.node(node).op_type;
+  }
+}
+
+std::optional<Declined> ChainBuilder::Take(Chain* chain) {
+  if (std::optional<Declined> declined = CheckTypes()) return declined;
+  if (!OutputsAreSafe()) return Decline(Reason::kNotConnected, {{"node", chain_.plan.name}});
+  const Result valid = Validate(chain_.plan);
+  if (!valid.ok()) {
+    return Decline(Reason::kInvalidConfiguration, {{"node", chain_.plan.name}, {"detail", valid.message()}});
+  }
+  Describe();
+  *chain = std::move(chain_);
+  return std::nullopt;
+}
+
+}  // namespace normfuse::plugin

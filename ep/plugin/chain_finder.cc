@@ -1,0 +1,190 @@
+// Walks a graph and builds a chain around each anchor: nodes of our own operators first, then normalisations, then
+// activations, then what is left of DequantizeLinear and QuantizeLinear.
+#include <algorithm>
+
+#include "plugin/chain.h"
+#include "plugin/chain_builder.h"
+#include "plugin/normalization_nodes.h"
+
+namespace normfuse::plugin {
+namespace {
+
+std::optional<Declined> CheckAttributeNames(const GraphNode& node) {
+  std::vector<std::string> names;
+  if (!GraphNodeAttributes(node.node).List(&names).ok()) return std::nullopt;
+  for (const std::string& name : names) {
+    const bool known = std::any_of(std::begin(kAttributes), std::end(kAttributes),
+                                   [&](const AttributeSpec& spec) { return name == spec.name; });
+    if (!known) return Decline(Reason::kUnknownAttribute, {{"node", node.name}, {"attribute", name}});
+  }
+  return std::nullopt;
+}
+
+// A node of domain ai.normfuse: the plan's inputs and outputs are the node's.
+std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKind kind, Chain* chain) {
+  const GraphNode& node = graph.node(index);
+  if (std::optional<Declined> declined = CheckAttributeNames(node)) return declined;
+  const GraphNodeAttributes attributes(node.node);
+  OperatorNode operator_node;
+  operator_node.kind = kind;
+  operator_node.name = node.name.empty() ? node.op_type : node.name;
+  operator_node.attributes = &attributes;
+  for (int value : node.inputs) operator_node.inputs.push_back(graph.Facts(value));
+  for (int value : node.outputs) operator_node.outputs_used.push_back(graph.IsUsed(value));
+  if (std::optional<Declined> declined = PlanFromOperator(operator_node, &chain->plan)) return declined;
+  const Result valid = Validate(chain->plan);
+  if (!valid.ok()) {
+    return Decline(Reason::kInvalidConfiguration, {{"node", operator_node.name}, {"detail", valid.message()}});
+  }
+  ForEachTensorRef(chain->plan, [&](TensorRef& ref) {
+    if (ref.input == TensorRef::kAbsent) return;
+    chain->inputs.push_back(node.inputs[static_cast<size_t>(ref.input)]);
+    ref.input = static_cast<int>(chain->inputs.size()) - 1;
+  });
+  for (int* output : {&chain->plan.y_output, &chain->plan.sum_output, &chain->plan.mean_output,
+                      &chain->plan.inv_std_dev_output}) {
+    if (*output == Plan::kNoOutput) continue;
+    chain->outputs.push_back(node.outputs[static_cast<size_t>(*output)]);
+    *output = static_cast<int>(chain->outputs.size()) - 1;
+  }
+  chain->nodes = {index};
+  chain->description = node.op_type;
+  return std::nullopt;
+}
+
+class Finder {
+ public:
+  Finder(GraphView& graph, std::string_view own_provider)
+      : graph_(graph), own_provider_(own_provider), taken_(graph.nodes().size(), false), sites_(graph.nodes().size()) {}
+
+  std::vector<Site> Run() {
+    MarkForeignNodes();
+    ForEachFreeNode([this](int index) { TryOwnOperator(index); });
+    ForEachFreeNode([this](int index) { TryNormalization(index); });
+    ForEachFreeNode([this](int index) { TryActivation(index); });
+    ForEachFreeNode([this](int index) { TryQuantization(index); });
+    std::vector<Site> found;
+    for (Site& site : sites_) {
+      const bool explained = site.chain.has_value() || site.declined.has_value();
+      // A node that could not start a chain may have been taken up by another one after all.
+      const bool taken_by_other = !site.chain && site.anchor != kNone && taken_[static_cast<size_t>(site.anchor)] &&
+                                  site.declined->reason != Reason::kAssignedElsewhere;
+      if (explained && !taken_by_other) found.push_back(std::move(site));
+    }
+    return found;
+  }
+
+ private:
+  template <typename Visit>
+  void ForEachFreeNode(Visit&& visit) {
+    for (size_t i = 0; i < graph_.nodes().size(); ++i) {
+      if (!taken_[i]) visit(static_cast<int>(i));
+    }
+  }
+
+  void MarkForeignNodes() {
+    for (size_t i = 0; i < graph_.nodes().size(); ++i) {
+      const GraphNode& node = graph_.nodes()[i];
+      if (node.provider.empty() || node.provider == own_provider_) continue;
+      taken_[i] = true;
+      if (FindNormalization(node) != nullptr) {
+        Refuse(static_cast<int>(i),
+               Decline(Reason::kAssignedElsewhere, {{"node", node.name}, {"provider", node.provider}}));
+      }
+    }
+  }
+
+  void Accept(int index, Chain chain) {
+    for (int node : chain.nodes) taken_[static_cast<size_t>(node)] = true;
+    Site& site = sites_[static_cast<size_t>(index)];
+    site.anchor = index;
+    site.chain = std::move(chain);
+    site.declined.reset();
+  }
+
+  void Refuse(int index, Declined declined) {
+    Site& site = sites_[static_cast<size_t>(index)];
+    site.anchor = index;
+    site.declined = std::move(declined);
+  }
+
+  void TryOwnOperator(int index) {
+    const GraphNode& node = graph_.node(index);
+    if (node.domain != kOperatorDomain) return;
+    const std::optional<OperatorKind> kind = OperatorKindOf(node.op_type);
+    if (!kind) return;
+    Chain chain;
+    if (std::optional<Declined> declined = ReadOwnOperator(graph_, index, *kind, &chain)) {
+      Refuse(index, std::move(*declined));
+    } else {
+      Accept(index, std::move(chain));
+    }
+  }
+
+  // Tries the longest chain first: with the residual Add before it, then without.
+  void TryNormalization(int index) {
+    const NormalizationNode* row = FindNormalization(graph_.node(index));
+    if (row == nullptr) return;
+    for (const bool with_residual : {true, false}) {
+      ChainBuilder builder(graph_, taken_, index);
+      int y = kNone;
+      std::optional<Declined> declined = row->read(builder, with_residual, &y);
+      Chain chain;
+      if (!declined) {
+        builder.plan().kind = PlanKind::kNormalization;
+        builder.Finish(y);
+        declined = builder.Take(&chain);
+      }
+      if (!declined) return Accept(index, std::move(chain));
+      Refuse(index, std::move(*declined));
+    }
+  }
+
+  void TryActivation(int index) {
+    ChainBuilder builder(graph_, taken_, index);
+    builder.plan().kind = PlanKind::kElementwise;
+    int x = kNone;
+    int y = kNone;
+    if (!builder.ReadAnchorActivation(&x, &y)) return;
+    if (builder.plan().bias.present()) {
+      builder.ReadX(x, /*with_residual=*/false);
+    } else {
+      builder.ReadXWithConstantBias(x);
+    }
+    FinishElementwise(index, builder, y);
+  }
+
+  void TryQuantization(int index) {
+    const GraphNode& node = graph_.node(index);
+    const bool dequantize = node.Is("", "DequantizeLinear") || node.Is("com.microsoft", "DequantizeLinear");
+    const bool quantize = node.Is("", "QuantizeLinear") || node.Is("com.microsoft", "QuantizeLinear");
+    if (!dequantize && !quantize) return;
+    ChainBuilder builder(graph_, taken_, index);
+    builder.plan().kind = PlanKind::kElementwise;
+    builder.ReadAnchorQuantization(dequantize);
+    FinishElementwise(index, builder, graph_.Output(node, 0));
+  }
+
+  void FinishElementwise(int index, ChainBuilder& builder, int y) {
+    builder.Finish(y);
+    Chain chain;
+    if (std::optional<Declined> declined = builder.Take(&chain)) {
+      Refuse(index, std::move(*declined));
+    } else {
+      Accept(index, std::move(chain));
+    }
+  }
+
+  GraphView& graph_;
+  std::string_view own_provider_;
+  std::vector<bool> taken_;
+  std::vector<Site> sites_;
+};
+
+}  // namespace
+
+std::vector<Site> FindSites(GraphView& graph, std::string_view own_provider) {
+  return Finder(graph, own_provider).Run();
+}
+
+}  // namespace normfuse::plugin

@@ -1,0 +1,209 @@
+#include "plugin/execution_provider.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "abi/ort_execution.h"
+#include "plugin/chain.h"
+#include "plugin/claim_policy.h"
+#include "plugin/claim_report.h"
+
+namespace normfuse::plugin {
+namespace {
+
+using ort::GetApi;
+
+struct ExecutionProvider : ort::Ep {
+  EpOptions options;
+  const ort::Logger* logger = nullptr;
+};
+
+ExecutionProvider& From(ort::Ep* ep) { return *static_cast<ExecutionProvider*>(ep); }
+
+// The compute function of one fused node.
+struct FusedNode : ort::NodeComputeInfo {
+  std::unique_ptr<Executable> executable;
+};
+
+void Log(const ExecutionProvider& ep, ort::LoggingLevel level, const std::string& message) {
+#ifdef _WIN32
+  const ort::PathChar* file = L"execution_provider.cc";
+#else
+  const ort::PathChar* file = "execution_provider.cc";
+#endif
+  // A logger that fails must not fail the session.
+  (void)ort::FromStatus(GetApi().Logger_LogMessage(ep.logger, level, message.c_str(), file, __LINE__, "normfuse"));
+}
+
+std::string NameOf(const ort::Graph* graph) {
+  const char* name = nullptr;
+  if (!ort::FromStatus(GetApi().Graph_GetName(graph, &name)).ok() || name == nullptr) return {};
+  return name;
+}
+
+void LogSite(const ExecutionProvider& ep, const GraphView& graph, const Site& site) {
+  const GraphNode& anchor = graph.node(site.anchor);
+  if (site.declined) {
+    Log(ep, ort::LoggingLevel::kVerbose, "normfuse leaves '" + anchor.name + "': " + site.declined->message);
+  } else {
+    Log(ep, ort::LoggingLevel::kVerbose, "normfuse fuses " + site.chain->description + " at '" + anchor.name + "'");
+  }
+}
+
+// A constant that stays an input of the fused node must not be dropped by ORT.
+bool ReadsConstantInput(GraphView& graph, const Chain& chain) {
+  return std::any_of(chain.inputs.begin(), chain.inputs.end(),
+                     [&](int value) { return graph.Facts(value).constant != nullptr; });
+}
+
+Result Claim(GraphView& graph, const Chain& chain, ort::EpGraphSupportInfo* support) {
+  std::vector<const ort::Node*> nodes;
+  for (int node : chain.nodes) nodes.push_back(graph.node(node).node);
+  ort::NodeFusionOptions fusion{};
+  fusion.ort_version_supported = ort::GetHost().version;
+  fusion.drop_constant_initializers = !ReadsConstantInput(graph, chain);
+  NORMFUSE_RETURN_IF_ORT_ERROR(
+      ort::GetHost().ep_api.EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
+  return {};
+}
+
+Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::EpGraphSupportInfo* support) {
+  GraphView graph;
+  NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
+  std::vector<Site> sites = FindSites(graph, kEpName);
+  for (Site& site : sites) {
+    if (!site.declined) site.declined = CheckClaim(graph, *site.chain, ep.options);
+    LogSite(ep, graph, site);
+  }
+  if (!ep.options.claim_report.empty()) {
+    NORMFUSE_RETURN_IF_ERROR(AppendClaimReport(ep.options.claim_report, NameOf(ort_graph), graph, sites));
+  }
+  for (const Site& site : sites) {
+    if (!site.declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *site.chain, support));
+  }
+  return {};
+}
+
+// Constants of the plan point into ORT's memory, which may go away after Compile.
+void OwnConstants(Plan* plan) {
+  ForEachTensorRef(*plan, [](TensorRef& ref) {
+    if (ref.constant == nullptr || !ref.constant->storage.empty()) return;
+    auto copy = std::make_shared<ConstantTensor>(*ref.constant);
+    const auto* bytes = static_cast<const unsigned char*>(ref.constant->data);
+    copy->storage.assign(bytes, bytes + BytesFor(copy->type, static_cast<size_t>(copy->ElementCount())));
+    copy->data = copy->storage.data();
+    ref.constant = std::move(copy);
+  });
+}
+
+// Positions of the fused node's inputs or outputs, by value name.
+Result PortsByName(const ort::Node* node, bool inputs, std::unordered_map<std::string, int>* ports) {
+  const ort::Api& api = GetApi();
+  size_t count = 0;
+  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetNumInputs(node, &count) : api.Node_GetNumOutputs(node, &count));
+  std::vector<const ort::ValueInfo*> values(count);
+  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetInputs(node, values.data(), count)
+                                      : api.Node_GetOutputs(node, values.data(), count));
+  for (size_t i = 0; i < count; ++i) {
+    const char* name = nullptr;
+    if (values[i] == nullptr) continue;
+    NORMFUSE_RETURN_IF_ORT_ERROR(api.GetValueInfoName(values[i], &name));
+    ports->emplace(name, static_cast<int>(i));
+  }
+  return {};
+}
+
+Result Remap(const GraphView& graph, const std::vector<int>& values, const std::unordered_map<std::string, int>& ports,
+             int* index) {
+  const std::string& name = graph.value(values[static_cast<size_t>(*index)]).name;
+  const auto port = ports.find(name);
+  if (port == ports.end()) {
+    return Result::Error(ErrorCode::kFail, "normfuse: fused node has no port for value '" + name + "'");
+  }
+  *index = port->second;
+  return {};
+}
+
+// The plan's inputs and outputs become positions of the fused node.
+Result Connect(const GraphView& graph, const ort::Node* fused_node, Chain* chain) {
+  std::unordered_map<std::string, int> inputs;
+  std::unordered_map<std::string, int> outputs;
+  NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/true, &inputs));
+  NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/false, &outputs));
+  Result result;
+  ForEachTensorRef(chain->plan, [&](TensorRef& ref) {
+    if (ref.input != TensorRef::kAbsent && result.ok()) result = Remap(graph, chain->inputs, inputs, &ref.input);
+  });
+  for (int* output : {&chain->plan.y_output, &chain->plan.sum_output, &chain->plan.mean_output,
+                      &chain->plan.inv_std_dev_output}) {
+    if (*output != Plan::kNoOutput && result.ok()) result = Remap(graph, chain->outputs, outputs, output);
+  }
+  return result;
+}
+
+ort::Status* CreateState(ort::NodeComputeInfo* info, ort::NodeComputeContext*, void** state) {
+  *state = info;
+  return nullptr;
+}
+
+ort::Status* Compute(ort::NodeComputeInfo*, void* state, ort::KernelContext* context) {
+  return ort::Guarded([&] {
+    ort::KernelExecution execution(context);
+    return static_cast<FusedNode*>(state)->executable->Run(execution);
+  });
+}
+
+Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, const ort::Node* fused_node,
+                  std::unique_ptr<FusedNode>* out) {
+  GraphView graph;
+  NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
+  std::vector<Site> sites = FindSites(graph, kEpName);
+  if (sites.size() != 1 || !sites[0].chain || sites[0].chain->nodes.size() != graph.nodes().size()) {
+    return Result::Error(ErrorCode::kEpFail, "normfuse: the fused subgraph '" + NameOf(ort_graph) +
+                                                 "' is not the chain that was claimed");
+  }
+  Chain& chain = *sites[0].chain;
+  NORMFUSE_RETURN_IF_ERROR(Connect(graph, fused_node, &chain));
+  OwnConstants(&chain.plan);
+  *out = std::make_unique<FusedNode>();
+  ort::NodeComputeInfo& info = **out;
+  info = {ort::GetHost().version, CreateState, Compute, [](ort::NodeComputeInfo*, void*) {}};
+  return CompileForBackend(chain.plan, ep.options, &(*out)->executable);
+}
+
+const char* GetName(const ort::Ep*) { return kEpName; }
+
+ort::Status* GetCapabilityEntry(ort::Ep* ep, const ort::Graph* graph, ort::EpGraphSupportInfo* support) {
+  return ort::Guarded([&] { return GetCapability(From(ep), graph, support); });
+}
+
+ort::Status* CompileEntry(ort::Ep* ep, const ort::Graph** graphs, const ort::Node** fused_nodes, size_t count,
+                          ort::NodeComputeInfo** infos, ort::Node**) {
+  return ort::Guarded([&]() -> Result {
+    std::vector<std::unique_ptr<FusedNode>> nodes(count);
+    for (size_t i = 0; i < count; ++i) {
+      NORMFUSE_RETURN_IF_ERROR(CompileOne(From(ep), graphs[i], fused_nodes[i], &nodes[i]));
+    }
+    for (size_t i = 0; i < count; ++i) infos[i] = nodes[i].release();
+    return {};
+  });
+}
+
+void ReleaseNodeComputeInfos(ort::Ep*, ort::NodeComputeInfo** infos, size_t count) {
+  for (size_t i = 0; i < count; ++i) delete static_cast<FusedNode*>(infos[i]);
+}
+
+}  // namespace
+
+ort::Ep* CreateExecutionProvider(EpOptions options, const ort::Logger* logger) {
+  auto ep = std::make_unique<ExecutionProvider>();
+  ort::Ep& interface = *ep;
+  interface = {ort::GetHost().version, GetName, GetCapabilityEntry, CompileEntry, ReleaseNodeComputeInfos, {}};
+  ep->options = std::move(options);
+  ep->logger = logger;
+  return ep.release();
+}
+
+void ReleaseExecutionProvider(ort::Ep* ep) { delete static_cast<ExecutionProvider*>(ep); }
+
+}  // namespace normfuse::plugin

@@ -1,0 +1,58 @@
+#include "plugin/factory.h"
+
+#include <memory>
+
+#include "plan/execution.h"
+#include "plugin/execution_provider.h"
+
+namespace normfuse::plugin {
+namespace {
+
+const char* GetName(const ort::EpFactory*) { return kEpName; }
+const char* GetVendor(const ort::EpFactory*) { return "normfuse"; }
+uint32_t GetVendorId(const ort::EpFactory*) { return 0; }
+const char* GetVersion(const ort::EpFactory*) { return NORMFUSE_VERSION; }
+
+Result ListDevices(ort::EpFactory* factory, const ort::HardwareDevice* const* devices, size_t count,
+                   ort::EpDevice** ep_devices, size_t max_ep_devices, size_t* ep_device_count) {
+  *ep_device_count = 0;
+  for (size_t i = 0; i < count && *ep_device_count < max_ep_devices; ++i) {
+    if (ort::GetApi().HardwareDevice_Type(devices[i]) != ort::HardwareDeviceType::kCpu) continue;
+    NORMFUSE_RETURN_IF_ORT_ERROR(ort::GetHost().ep_api.CreateEpDevice(factory, devices[i], nullptr, nullptr,
+                                                                      &ep_devices[*ep_device_count]));
+    ++*ep_device_count;
+  }
+  return {};
+}
+
+ort::Status* GetSupportedDevices(ort::EpFactory* factory, const ort::HardwareDevice* const* devices, size_t count,
+                                 ort::EpDevice** ep_devices, size_t max_ep_devices, size_t* ep_device_count) {
+  return ort::Guarded(
+      [&] { return ListDevices(factory, devices, count, ep_devices, max_ep_devices, ep_device_count); });
+}
+
+ort::Status* CreateEp(ort::EpFactory*, const ort::HardwareDevice* const*, const ort::KeyValuePairs* const*, size_t,
+                      const ort::SessionOptions* session, const ort::Logger* logger, ort::Ep** ep) {
+  *ep = nullptr;
+  return ort::Guarded([&]() -> Result {
+    EpOptions options;
+    NORMFUSE_RETURN_IF_ERROR(ReadOptions(session, &options));
+    const char* isa = nullptr;
+    NORMFUSE_RETURN_IF_ERROR(SelectedIsa(&isa));
+    *ep = CreateExecutionProvider(std::move(options), logger);
+    return {};
+  });
+}
+
+void ReleaseEp(ort::EpFactory*, ort::Ep* ep) { ReleaseExecutionProvider(ep); }
+
+}  // namespace
+
+ort::EpFactory* CreateFactory() {
+  return new ort::EpFactory{ort::GetHost().version, GetName, GetVendor,   GetSupportedDevices, CreateEp,
+                            ReleaseEp,              GetVendorId, GetVersion, {}};
+}
+
+void ReleaseFactory(ort::EpFactory* factory) { delete factory; }
+
+}  // namespace normfuse::plugin

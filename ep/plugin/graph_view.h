@@ -1,0 +1,101 @@
+// One OrtGraph read into plain data, in linear time: nodes, values, who makes and who reads each value. Pointers into
+// ORT stay valid for the callback (GetCapability or Compile) that got the graph, and so does a GraphView.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "abi/ort_host.h"
+#include "plan/operator_node.h"
+
+namespace normfuse::plugin {
+
+inline constexpr int kNone = -1;
+
+struct GraphNode {
+  const ort::Node* node = nullptr;
+  std::string name;
+  std::string op_type;
+  std::string domain;
+  int since_version = 0;
+  std::vector<int> inputs;   // values; kNone where left out
+  std::vector<int> outputs;  // likewise
+  std::string provider;      // of the EP that has the node already; empty if none
+
+  bool Is(std::string_view other_domain, std::string_view other_op_type) const {
+    return op_type == other_op_type && domain == other_domain;
+  }
+};
+
+struct GraphValue {
+  const ort::ValueInfo* info = nullptr;
+  std::string name;
+  int producer = kNone;        // node; kNone for graph inputs, initialisers and outer values
+  std::vector<int> consumers;  // nodes, one entry for each input that reads the value; kNone for a use in a subgraph
+  bool is_output = false;      // of the graph
+};
+
+class GraphView {
+ public:
+  Result Read(const ort::Graph* graph);
+
+  const std::vector<GraphNode>& nodes() const { return nodes_; }
+  const std::vector<GraphValue>& values() const { return values_; }
+  const GraphNode& node(int index) const { return nodes_[static_cast<size_t>(index)]; }
+  const GraphValue& value(int index) const { return values_[static_cast<size_t>(index)]; }
+
+  // Value made or read by a node at that position; kNone if left out.
+  int Input(const GraphNode& node, size_t position) const {
+    return position < node.inputs.size() ? node.inputs[position] : kNone;
+  }
+  int Output(const GraphNode& node, size_t position) const {
+    return position < node.outputs.size() ? node.outputs[position] : kNone;
+  }
+  // Whether anything reads the value.
+  bool IsUsed(int value) const {
+    return value != kNone && (values_[static_cast<size_t>(value)].is_output ||
+                              !values_[static_cast<size_t>(value)].consumers.empty());
+  }
+
+  // Type, shape and, for a constant initialiser, data. Read on first use. Data points into ORT's memory.
+  const TensorFacts& Facts(int value);
+
+ private:
+  Result ReadNode(const ort::Node* node);
+  Result ReadPorts(size_t node_index, bool inputs);
+  Result ReadImplicitInputs(size_t node_index);
+  Result MarkOutputs(const ort::Graph* graph);
+  Result Intern(const ort::ValueInfo* info, int* value);
+  Result ReadFacts(const GraphValue& value, TensorFacts* facts) const;
+
+  std::vector<GraphNode> nodes_;
+  std::vector<GraphValue> values_;
+  std::unordered_map<std::string_view, int> by_name_;
+  std::unordered_map<int, TensorFacts> facts_;
+  std::vector<const ort::ValueInfo*> buffer_;
+};
+
+// Attributes of a graph node. ORT fills in the constant defaults of the operator's schema.
+class GraphNodeAttributes final : public NodeAttributes {
+ public:
+  explicit GraphNodeAttributes(const ort::Node* node) : node_(node) {}
+
+  bool GetInt(const char* name, int64_t* value) const override;
+  bool GetFloat(const char* name, float* value) const override;
+  bool GetString(const char* name, std::string* value) const override;
+  bool GetInts(const char* name, std::vector<int64_t>* value) const override;
+  bool GetFloats(const char* name, std::vector<float>* value) const override;
+
+  // Names of the attributes that the node itself carries.
+  Result List(std::vector<std::string>* names) const;
+
+ private:
+  const ort::OpAttr* Find(const char* name, ort::OpAttrType type) const;
+
+  const ort::Node* node_;
+};
+
+}  // namespace normfuse::plugin
