@@ -37,6 +37,7 @@ struct EpGraphSupportInfo;
 struct NodeComputeContext;
 struct CustomOpDomain;
 struct CustomOp;
+struct DataTransferImpl;
 struct EpFactory;
 struct NodeComputeInfo;
 
@@ -80,6 +81,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(60, 14, GetTensorElementType, Status*, (const TensorTypeAndShapeInfo*, int* out)) \
   X(61, 14, GetDimensionsCount, Status*, (const TensorTypeAndShapeInfo*, size_t* out)) \
   X(62, 14, GetDimensions, Status*, (const TensorTypeAndShapeInfo*, int64_t* out, size_t count)) \
+  X(63, 14, GetSymbolicDimensions, Status*, (const TensorTypeAndShapeInfo*, const char** out, size_t count)) \
   X(85, 14, KernelInfoGetAttribute_float, Status*, (const KernelInfo*, const char* name, float* out)) \
   X(86, 14, KernelInfoGetAttribute_int64, Status*, (const KernelInfo*, const char* name, int64_t* out)) \
   X(87, 14, KernelInfoGetAttribute_string, Status*, (const KernelInfo*, const char* name, char* out, size_t* size)) \
@@ -104,6 +106,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(268, 17, ShapeInferContext_GetInputTypeShape, Status*, (const ShapeInferContext*, size_t index, TensorTypeAndShapeInfo** out)) \
   X(269, 17, ShapeInferContext_GetAttribute, Status*, (const ShapeInferContext*, const char* name, const OpAttr** out)) \
   X(270, 17, ShapeInferContext_SetOutputTypeShape, Status*, (const ShapeInferContext*, size_t index, const TensorTypeAndShapeInfo*)) \
+  X(271, 17, SetSymbolicDimensions, Status*, (TensorTypeAndShapeInfo*, const char** names, size_t count)) \
   X(272, 17, ReadOpAttr, Status*, (const OpAttr*, OpAttrType, void* out, size_t bytes, size_t* needed)) \
   X(274, 17, KernelContext_ParallelFor, Status*, (const KernelContext*, void (*task)(void*, size_t), size_t total, size_t batches, void* user)) \
   X(289, 22, GetValueInfoName, Status*, (const ValueInfo*, const char** out)) \
@@ -186,10 +189,14 @@ struct EpFactory {
   void (*ReleaseEp)(EpFactory*, Ep*);
   uint32_t (*GetVendorId)(const EpFactory*);
   const char* (*GetVersion)(const EpFactory*);
-  // Compatibility, allocators, data transfer, streams (23), incompatibility details, importers, custom-op domains (24),
-  // graphics interop (25), model candidates (28): all null.
-  void* unused[13];
+  void* unused_compatibility_and_allocators[3];  // 23; null
+  // ORT 1.31 calls this at registration without asking whether it is there.
+  Status* (*CreateDataTransfer)(EpFactory*, DataTransferImpl** out);
+  // Streams (23), incompatibility details, importers, custom-op domains (24), graphics interop (25), model
+  // candidates (28): all null.
+  void* unused[9];
 };
+static_assert(offsetof(EpFactory, CreateDataTransfer) == 88);
 static_assert(offsetof(EpFactory, GetSupportedDevices) == 24 && offsetof(EpFactory, CreateEp) == 32);
 static_assert(offsetof(EpFactory, GetVendorId) == 48 && offsetof(EpFactory, GetVersion) == 56);
 static_assert(sizeof(EpFactory) == 168);

@@ -1,6 +1,6 @@
 #include "custom_ops/custom_ops.h"
 
-#include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <memory>
 
@@ -101,14 +101,33 @@ TensorFacts StatisticsShape(const Plan& plan, TensorFacts shape) {
   return shape;
 }
 
-Result SetOutput(ort::ShapeInferContext* context, size_t index, DataType type, const TensorFacts& shape) {
+// Dimensions that are not known are given the names that X has for them, or new ones: ORT would take a dimension
+// without a name as the number -1.
+Result SetShape(ort::TensorTypeAndShapeInfo* info, const TensorFacts& shape,
+                const std::vector<std::string>& dimension_names) {
+  static std::atomic<unsigned> unnamed = 0;
+  const auto rank = static_cast<size_t>(shape.rank);
+  NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().SetDimensions(info, shape.dims, rank));
+  std::string names[kMaxRank];
+  const char* pointers[kMaxRank] = {};
+  for (size_t i = 0; i < rank; ++i) {
+    if (shape.dims[i] < 0) {
+      if (i < dimension_names.size()) names[i] = dimension_names[i];
+      if (names[i].empty()) names[i] = "normfuse_unknown_" + std::to_string(unnamed++);
+    }
+    pointers[i] = names[i].c_str();
+  }
+  NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().SetSymbolicDimensions(info, pointers, rank));
+  return {};
+}
+
+Result SetOutput(ort::ShapeInferContext* context, size_t index, DataType type, const TensorFacts& shape,
+                 const std::vector<std::string>& dimension_names) {
   const ort::Api& api = GetApi();
   ort::TensorTypeAndShapeInfo* info = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.CreateTensorTypeAndShapeInfo(&info));
   Result result = ort::FromStatus(api.SetTensorElementType(info, static_cast<int>(type)));
-  if (result.ok() && shape.rank >= 0) {
-    result = ort::FromStatus(api.SetDimensions(info, shape.dims, static_cast<size_t>(shape.rank)));
-  }
+  if (result.ok() && shape.rank >= 0) result = SetShape(info, shape, dimension_names);
   if (result.ok()) result = ort::FromStatus(api.ShapeInferContext_SetOutputTypeShape(context, index, info));
   api.ReleaseTensorTypeAndShapeInfo(info);
   return result;
@@ -120,18 +139,19 @@ Result InferOutputs(const Operator& op, ort::ShapeInferContext* context) {
   node.kind = op.kind;
   node.name = op.name;
   node.attributes = &attributes;
-  NORMFUSE_RETURN_IF_ERROR(ReadInferenceInputs(context, &node));
+  std::vector<std::string> names;
+  NORMFUSE_RETURN_IF_ERROR(ReadInferenceInputs(context, &node, &names));
   Plan plan;
   // A node that cannot be run is reported when its kernel is created, where ORT knows the node's name.
   if (PlanFromOperator(node, &plan).has_value()) return {};
   const TensorFacts shape = SumShape(node, plan);
-  NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, plan.y_type, shape));
+  NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, plan.y_type, shape, names));
   if (op.kind != OperatorKind::kFusedNormalization) return {};
   const TensorFacts statistics = StatisticsShape(plan, shape);
   // Outputs that the node does not have are refused by ORT; there is no way to ask for their number here.
-  (void)SetOutput(context, static_cast<size_t>(FusedNormalizationOutput::kSum), plan.sum_type, shape);
+  (void)SetOutput(context, static_cast<size_t>(FusedNormalizationOutput::kSum), plan.sum_type, shape, names);
   for (const auto output : {FusedNormalizationOutput::kMean, FusedNormalizationOutput::kInvStdDev}) {
-    (void)SetOutput(context, static_cast<size_t>(output), plan.stats_type, statistics);
+    (void)SetOutput(context, static_cast<size_t>(output), plan.stats_type, statistics, names);
   }
   return {};
 }

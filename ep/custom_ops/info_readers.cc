@@ -78,8 +78,8 @@ bool KernelAttributes::GetFloat(const char* name, float* value) const {
 }
 
 bool KernelAttributes::GetString(const char* name, std::string* value) const {
-  const std::string text = ReadText(
-      [&](char* out, size_t* size) { return GetApi().KernelInfoGetAttribute_string(info_, name, out, size); });
+  const std::string text =
+      ReadText([&](char* out, size_t* size) { return GetApi().KernelInfoGetAttribute_string(info_, name, out, size); });
   if (text.empty()) return false;
   *value = text;
   return true;
@@ -159,7 +159,20 @@ Result ReadKernelNode(const ort::KernelInfo* info, OperatorNode* node) {
   return {};
 }
 
-Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* node) {
+namespace {
+
+Result ReadDimensionNames(const ort::TensorTypeAndShapeInfo* tensor, int rank, std::vector<std::string>* names) {
+  if (rank <= 0) return {};
+  std::vector<const char*> pointers(static_cast<size_t>(rank), nullptr);
+  NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().GetSymbolicDimensions(tensor, pointers.data(), pointers.size()));
+  for (const char* name : pointers) names->emplace_back(name == nullptr ? "" : name);
+  return {};
+}
+
+}  // namespace
+
+Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* node,
+                           std::vector<std::string>* dimension_names) {
   const ort::Api& api = GetApi();
   size_t count = 0;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.ShapeInferContext_GetInputCount(context, &count));
@@ -170,6 +183,7 @@ Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* 
     if (!FromStatus(api.ShapeInferContext_GetInputTypeShape(context, i, &tensor)).ok() || tensor == nullptr) continue;
     // ORT keeps ownership of this object.
     if (!ReadTensorFacts(tensor, &node->inputs[i]).ok()) node->inputs[i] = TensorFacts{};
+    if (i == 0) NORMFUSE_RETURN_IF_ERROR(ReadDimensionNames(tensor, node->inputs[0].rank, dimension_names));
   }
   return {};
 }

@@ -37,7 +37,8 @@ class InferenceAttributes final : public NodeAttributes {
 
 // Name, inputs (with constants, which live as long as the kernel) and outputs.
 Result ReadKernelNode(const ort::KernelInfo* info, OperatorNode* node);
-// Inputs only; ORT names neither node nor outputs here.
-Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* node);
+// Inputs only; ORT names neither node nor outputs here. `dimension_names` gets the names of X's unknown dimensions.
+Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* node,
+                           std::vector<std::string>* dimension_names);
 
 }  // namespace normfuse::custom_ops

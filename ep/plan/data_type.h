@@ -1,4 +1,5 @@
-// Element types, numbered as ONNX's TensorProto.DataType and ORT's ONNXTensorElementDataType (the two agree).
+// Element types, numbered as ORT's ONNXTensorElementDataType. ONNX's TensorProto.DataType agrees but for the 2-bit
+// types; attributes of our operators hold TensorProto numbers and pass through FromTensorProto.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +32,19 @@ enum class DataType : int32_t {
   kUint2 = 24,
   kInt2 = 25,
 };
+
+constexpr DataType FromTensorProto(int64_t number) {
+  switch (number) {
+    case 24:  // FLOAT8E8M0, which no operator of ours takes
+      return DataType::kUndefined;
+    case 25:
+      return DataType::kUint2;
+    case 26:
+      return DataType::kInt2;
+    default:
+      return static_cast<DataType>(number);
+  }
+}
 
 // Bits of one element; 0 for types that no operator of ours takes. 4- and 2-bit types are packed, first element lowest.
 constexpr int BitsOf(DataType type) {

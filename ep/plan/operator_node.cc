@@ -47,9 +47,9 @@ class Reader {
   void CheckSpecVersion() {
     const int64_t version = Int("spec_version", 1);
     if (version > kSpecVersion) {
-      declined_ = Decline(Reason::kNewerSpecVersion, {{"node", node_.name},
-                                                      {"version", std::to_string(version)},
-                                                      {"known", std::to_string(kSpecVersion)}});
+      declined_ = Decline(
+          Reason::kNewerSpecVersion,
+          {{"node", node_.name}, {"version", std::to_string(version)}, {"known", std::to_string(kSpecVersion)}});
     } else if (version < 1) {
       Invalid("spec_version is " + std::to_string(version) + "; the first one is 1");
     }
@@ -193,7 +193,7 @@ class Reader {
     ReadQuantization(&plan_.bias.quantization, In::kBiasScale, In::kBiasZeroPoint, "bias_axis", nullptr, 0);
     ReadYQuantization(In::kYScale, In::kYZeroPoint);
     ReadSlope(In::kSlope);
-    plan_.sum_type = static_cast<DataType>(Int("sum_dtype", 0));
+    plan_.sum_type = FromTensorProto(Int("sum_dtype", 0));
     plan_.sum_output = OutputIndex(FusedNormalizationOutput::kSum);
     plan_.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
     plan_.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
@@ -239,7 +239,7 @@ class Reader {
                                                      {"what", "normfuse"},
                                                      {"supported", "up to 8"}});
     }
-    plan_.y_type = static_cast<DataType>(Int("y_dtype", 0));
+    plan_.y_type = FromTensorProto(Int("y_dtype", 0));
     const DataType float_type = plan_.x.quantization.present() ? x_scale_type_ : plan_.x.type;
     if (plan_.y_type == DataType::kUndefined) {
       if (!plan_.y_quantization.present()) {

@@ -43,8 +43,8 @@ struct OperatorNode {
   OperatorKind kind = OperatorKind::kFusedNormalization;
   std::string name;
   const NodeAttributes* attributes = nullptr;
-  std::vector<TensorFacts> inputs;     // positional
-  std::vector<bool> outputs_used;      // positional
+  std::vector<TensorFacts> inputs;  // positional
+  std::vector<bool> outputs_used;   // positional
 };
 
 // TensorRef::input is the node's input index and Plan's outputs are the node's output indices. Returns the reason when

@@ -349,8 +349,7 @@ bool ChainBuilder::OutputsAreSafe() {
   }
   std::vector<bool> early(chain_.inputs.size(), false);
   for (const Operand* operand : {&chain_.plan.x, &chain_.plan.residual, &chain_.plan.residual_bias}) {
-    for (const TensorRef* ref :
-         {&operand->tensor, &operand->quantization.scale, &operand->quantization.zero_point}) {
+    for (const TensorRef* ref : {&operand->tensor, &operand->quantization.scale, &operand->quantization.zero_point}) {
       if (ref->input != TensorRef::kAbsent) early[static_cast<size_t>(ref->input)] = true;
     }
   }

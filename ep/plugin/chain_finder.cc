@@ -41,8 +41,8 @@ std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKin
     chain->inputs.push_back(node.inputs[static_cast<size_t>(ref.input)]);
     ref.input = static_cast<int>(chain->inputs.size()) - 1;
   });
-  for (int* output : {&chain->plan.y_output, &chain->plan.sum_output, &chain->plan.mean_output,
-                      &chain->plan.inv_std_dev_output}) {
+  for (int* output :
+       {&chain->plan.y_output, &chain->plan.sum_output, &chain->plan.mean_output, &chain->plan.inv_std_dev_output}) {
     if (*output == Plan::kNoOutput) continue;
     chain->outputs.push_back(node.outputs[static_cast<size_t>(*output)]);
     *output = static_cast<int>(chain->outputs.size()) - 1;

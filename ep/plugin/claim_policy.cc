@@ -8,9 +8,10 @@ namespace {
 // Operators for which ORT has a kernel on quantised tensors: a DequantizeLinear before or a QuantizeLinear behind one
 // belongs to it, and taking that away would make it run in float.
 constexpr std::string_view kQuantizedKernels[] = {
-    "Add",         "AveragePool", "Clip",    "Concat",   "Conv",      "ConvTranspose", "Gather",    "Gemm",
-    "GlobalAveragePool", "LeakyRelu", "MatMul", "MaxPool", "Mul",     "Pad",           "Relu",      "Reshape",
-    "Resize",      "Sigmoid",     "Softmax", "Split",    "Squeeze",   "Transpose",     "Unsqueeze", "Where"};
+    "Add",       "AveragePool",       "Clip",      "Concat",  "Conv",    "ConvTranspose", "Gather",
+    "Gemm",      "GlobalAveragePool", "LeakyRelu", "MatMul",  "MaxPool", "Mul",           "Pad",
+    "Relu",      "Reshape",           "Resize",    "Sigmoid", "Softmax", "Split",         "Squeeze",
+    "Transpose", "Unsqueeze",         "Where"};
 
 bool HasQuantizedKernel(const GraphNode& node) {
   return std::find(std::begin(kQuantizedKernels), std::end(kQuantizedKernels), node.op_type) !=

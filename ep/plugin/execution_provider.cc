@@ -134,8 +134,8 @@ Result Connect(const GraphView& graph, const ort::Node* fused_node, Chain* chain
   ForEachTensorRef(chain->plan, [&](TensorRef& ref) {
     if (ref.input != TensorRef::kAbsent && result.ok()) result = Remap(graph, chain->inputs, inputs, &ref.input);
   });
-  for (int* output : {&chain->plan.y_output, &chain->plan.sum_output, &chain->plan.mean_output,
-                      &chain->plan.inv_std_dev_output}) {
+  for (int* output :
+       {&chain->plan.y_output, &chain->plan.sum_output, &chain->plan.mean_output, &chain->plan.inv_std_dev_output}) {
     if (*output != Plan::kNoOutput && result.ok()) result = Remap(graph, chain->outputs, outputs, output);
   }
   return result;
@@ -159,8 +159,8 @@ Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, cons
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
   std::vector<Site> sites = FindSites(graph, kEpName);
   if (sites.size() != 1 || !sites[0].chain || sites[0].chain->nodes.size() != graph.nodes().size()) {
-    return Result::Error(ErrorCode::kEpFail, "normfuse: the fused subgraph '" + NameOf(ort_graph) +
-                                                 "' is not the chain that was claimed");
+    return Result::Error(ErrorCode::kEpFail,
+                         "normfuse: the fused subgraph '" + NameOf(ort_graph) + "' is not the chain that was claimed");
   }
   Chain& chain = *sites[0].chain;
   NORMFUSE_RETURN_IF_ERROR(Connect(graph, fused_node, &chain));

@@ -18,8 +18,8 @@ Result ListDevices(ort::EpFactory* factory, const ort::HardwareDevice* const* de
   *ep_device_count = 0;
   for (size_t i = 0; i < count && *ep_device_count < max_ep_devices; ++i) {
     if (ort::GetApi().HardwareDevice_Type(devices[i]) != ort::HardwareDeviceType::kCpu) continue;
-    NORMFUSE_RETURN_IF_ORT_ERROR(ort::GetHost().ep_api.CreateEpDevice(factory, devices[i], nullptr, nullptr,
-                                                                      &ep_devices[*ep_device_count]));
+    NORMFUSE_RETURN_IF_ORT_ERROR(
+        ort::GetHost().ep_api.CreateEpDevice(factory, devices[i], nullptr, nullptr, &ep_devices[*ep_device_count]));
     ++*ep_device_count;
   }
   return {};
@@ -46,11 +46,26 @@ ort::Status* CreateEp(ort::EpFactory*, const ort::HardwareDevice* const*, const 
 
 void ReleaseEp(ort::EpFactory*, ort::Ep* ep) { ReleaseExecutionProvider(ep); }
 
+// Tensors stay in CPU memory: there is nothing to transfer.
+ort::Status* CreateDataTransfer(ort::EpFactory*, ort::DataTransferImpl** out) {
+  *out = nullptr;
+  return nullptr;
+}
+
 }  // namespace
 
 ort::EpFactory* CreateFactory() {
-  return new ort::EpFactory{ort::GetHost().version, GetName, GetVendor,   GetSupportedDevices, CreateEp,
-                            ReleaseEp,              GetVendorId, GetVersion, {}};
+  auto* factory = new ort::EpFactory{};
+  factory->ort_version_supported = ort::GetHost().version;
+  factory->GetName = GetName;
+  factory->GetVendor = GetVendor;
+  factory->GetSupportedDevices = GetSupportedDevices;
+  factory->CreateEp = CreateEp;
+  factory->ReleaseEp = ReleaseEp;
+  factory->GetVendorId = GetVendorId;
+  factory->GetVersion = GetVersion;
+  factory->CreateDataTransfer = CreateDataTransfer;
+  return factory;
 }
 
 void ReleaseFactory(ort::EpFactory* factory) { delete factory; }

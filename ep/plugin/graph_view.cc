@@ -120,7 +120,10 @@ const TensorFacts& GraphView::Facts(int value) {
   if (value == kNone) return kMissing;
   const auto [position, inserted] = facts_.try_emplace(value);
   // A value that ORT cannot describe stays "present, type unknown", which every check refuses.
-  if (inserted && !ReadFacts(this->value(value), &position->second).ok()) position->second = TensorFacts{true};
+  if (inserted && !ReadFacts(this->value(value), &position->second).ok()) {
+    position->second = TensorFacts{};
+    position->second.present = true;
+  }
   return position->second;
 }
 

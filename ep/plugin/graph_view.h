@@ -56,8 +56,8 @@ class GraphView {
   }
   // Whether anything reads the value.
   bool IsUsed(int value) const {
-    return value != kNone && (values_[static_cast<size_t>(value)].is_output ||
-                              !values_[static_cast<size_t>(value)].consumers.empty());
+    return value != kNone &&
+           (values_[static_cast<size_t>(value)].is_output || !values_[static_cast<size_t>(value)].consumers.empty());
   }
 
   // Type, shape and, for a constant initialiser, data. Read on first use. Data points into ORT's memory.

@@ -8,8 +8,8 @@ namespace normfuse::plugin {
 namespace {
 
 constexpr std::string_view kPrefix = "ep.normfuseexecutionprovider.";
-constexpr std::string_view kDirectMlOptions[] = {"directml_library", "d3d12_library",   "dxcore_library",
-                                                 "adapter_index",    "adapter_luid",    "adapter_preference"};
+constexpr std::string_view kDirectMlOptions[] = {"directml_library", "d3d12_library", "dxcore_library",
+                                                 "adapter_index",    "adapter_luid",  "adapter_preference"};
 
 Result BadValue(std::string_view option, const std::string& value, const char* allowed) {
   return Result::Error(ErrorCode::kInvalidArgument, "NormFuseExecutionProvider: option " + std::string(option) + "='" +
