@@ -123,7 +123,6 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(341, 23, Graph_GetOutputs, Status*, (const Graph*, const ValueInfo** out, size_t count)) \
   X(344, 23, Graph_GetNumNodes, Status*, (const Graph*, size_t* out)) \
   X(345, 23, Graph_GetNodes, Status*, (const Graph*, const Node** out, size_t count)) \
-  X(346, 23, Graph_GetParentNode, Status*, (const Graph*, const Node** out)) \
   X(349, 23, Node_GetName, Status*, (const Node*, const char** out)) \
   X(350, 23, Node_GetOperatorType, Status*, (const Node*, const char** out)) \
   X(351, 23, Node_GetDomain, Status*, (const Node*, const char** out)) \
