@@ -38,8 +38,13 @@ struct NodeComputeContext;
 struct CustomOpDomain;
 struct CustomOp;
 struct DataTransferImpl;
+struct Ep;
 struct EpFactory;
 struct NodeComputeInfo;
+struct KernelRegistry;
+struct KernelDef;
+struct KernelDefBuilder;
+struct KernelImpl;
 
 enum class OpAttrType : int { kUndefined = 0, kInt = 1, kInts = 2, kFloat = 3, kFloats = 4, kString = 5, kStrings = 6 };
 enum class LoggingLevel : int { kVerbose = 0, kInfo = 1, kWarning = 2, kError = 3, kFatal = 4 };
@@ -143,11 +148,26 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(379, 23, GetSessionOptionsConfigEntries, Status*, (const SessionOptions*, KeyValuePairs** out)) \
   X(390, 24, TensorTypeAndShape_HasShape, bool, (const TensorTypeAndShapeInfo*)) \
   X(391, 24, KernelInfo_GetConfigEntries, Status*, (const KernelInfo*, KeyValuePairs** out)) \
+  X(393, 24, KernelInfo_GetOperatorType, Status*, (const KernelInfo*, char* out, size_t* size)) \
   X(414, 24, GetTensorElementTypeAndShapeDataReference, Status*, (const Value*, int* type, const int64_t** dims, size_t* rank))
 
 #define NORMFUSE_ORT_EP_API_SLOTS(X) \
   X(0, 22, CreateEpDevice, Status*, (EpFactory*, const HardwareDevice*, const KeyValuePairs* metadata, const KeyValuePairs* options, EpDevice** out)) \
-  X(2, 23, EpGraphSupportInfo_AddNodesToFuse, Status*, (EpGraphSupportInfo*, const Node* const* nodes, size_t count, const NodeFusionOptions*))
+  X(2, 23, EpGraphSupportInfo_AddNodesToFuse, Status*, (EpGraphSupportInfo*, const Node* const* nodes, size_t count, const NodeFusionOptions*)) \
+  X(3, 23, EpGraphSupportInfo_AddSingleNode, Status*, (EpGraphSupportInfo*, const Node*)) \
+  X(18, 24, CreateKernelRegistry, Status*, (KernelRegistry** out)) \
+  X(19, 24, ReleaseKernelRegistry, void, (KernelRegistry*)) \
+  X(20, 24, KernelRegistry_AddKernel, Status*, (KernelRegistry*, const KernelDef*, Status* (*create)(void* state, const KernelInfo*, KernelImpl** out), void* state)) \
+  X(21, 24, CreateKernelDefBuilder, Status*, (KernelDefBuilder** out)) \
+  X(22, 24, ReleaseKernelDefBuilder, void, (KernelDefBuilder*)) \
+  X(23, 24, KernelDefBuilder_SetOperatorType, Status*, (KernelDefBuilder*, const char*)) \
+  X(24, 24, KernelDefBuilder_SetDomain, Status*, (KernelDefBuilder*, const char*)) \
+  X(25, 24, KernelDefBuilder_SetSinceVersion, Status*, (KernelDefBuilder*, int first, int last)) \
+  X(26, 24, KernelDefBuilder_SetExecutionProvider, Status*, (KernelDefBuilder*, const char*)) \
+  X(32, 24, KernelDefBuilder_Build, Status*, (KernelDefBuilder*, KernelDef** out)) \
+  X(33, 24, ReleaseKernelDef, void, (KernelDef*)) \
+  X(41, 24, EpGraphSupportInfo_LookUpKernel, Status*, (EpGraphSupportInfo*, const Node*, const KernelDef** out)) \
+  X(43, 24, KernelInfo_GetEp, Status*, (const KernelInfo*, const Ep** out))
 // clang-format on
 
 // Function tables with one typed member per slot that we use; null where the host is older than the slot.
@@ -169,11 +189,15 @@ struct Ep {
   Status* (*GetCapability)(Ep*, const Graph*, EpGraphSupportInfo*);
   Status* (*Compile)(Ep*, const Graph**, const Node**, size_t count, NodeComputeInfo**, Node** ep_context_nodes);
   void (*ReleaseNodeComputeInfos)(Ep*, NodeComputeInfo**, size_t count);
-  // Layout, dynamic options, run hooks, allocators, streams, compatibility (23); kernel registry, concurrency (24);
-  // sync, profiler (25); graph capture, resources (26); session end, memory device, capture release (28);
-  // weightless (29). All null: none is needed by an execution provider that works on CPU memory.
-  void* unused[21];
+  // Layout, dynamic options, run hooks, allocators, streams, compatibility (23): null, not needed by an execution
+  // provider that works on CPU memory.
+  void* unused_23[8];
+  Status* (*GetKernelRegistry)(Ep*, const KernelRegistry** out);  // 24
+  // Concurrency (24), sync, profiler (25), graph capture, resources (26), session end, memory device, capture release
+  // (28), weightless (29): null.
+  void* unused_24[12];
 };
+static_assert(offsetof(Ep, GetKernelRegistry) == 104);
 static_assert(offsetof(Ep, GetName) == 8 && offsetof(Ep, GetCapability) == 16 && offsetof(Ep, Compile) == 24);
 static_assert(offsetof(Ep, ReleaseNodeComputeInfos) == 32 && sizeof(Ep) == 208);
 
@@ -207,6 +231,15 @@ struct NodeComputeInfo {
   void (*ReleaseState)(NodeComputeInfo*, void* state);
 };
 static_assert(sizeof(NodeComputeInfo) == 32 && offsetof(NodeComputeInfo, ReleaseState) == 24);
+
+struct KernelImpl {
+  uint32_t ort_version_supported;
+  uint32_t flags;
+  Status* (*Compute)(KernelImpl*, KernelContext*);
+  void (*Release)(KernelImpl*);
+  void* unused_prepacking[2];
+};
+static_assert(sizeof(KernelImpl) == 40 && offsetof(KernelImpl, Compute) == 8);
 
 struct CustomOp {
   uint32_t version;

@@ -40,28 +40,19 @@ Result ReadBackend(const ort::KernelInfo* info, plugin::EpOptions* options) {
   return result;
 }
 
-Result CreateExecutable(const Operator& op, const ort::KernelInfo* info, std::unique_ptr<Executable>* executable) {
-  const KernelAttributes attributes(info);
-  OperatorNode node;
-  node.kind = op.kind;
-  node.attributes = &attributes;
-  NORMFUSE_RETURN_IF_ERROR(ReadKernelNode(info, &node));
-  if (node.name.empty()) node.name = op.name;
+Result CreateExecutable(const ort::KernelInfo* info, std::unique_ptr<Executable>* executable) {
   Plan plan;
-  if (std::optional<Declined> declined = PlanFromOperator(node, &plan)) {
-    return Result::Error(ErrorCode::kInvalidArgument, declined->message);
-  }
-  NORMFUSE_RETURN_IF_ERROR(Validate(plan));
+  NORMFUSE_RETURN_IF_ERROR(ReadPlan(info, &plan));
   plugin::EpOptions options;
   NORMFUSE_RETURN_IF_ERROR(ReadBackend(info, &options));
   return plugin::CompileForBackend(plan, options, executable);
 }
 
-ort::Status* CreateKernel(const ort::CustomOp* op, const void*, const ort::KernelInfo* info, void** kernel) {
+ort::Status* CreateKernel(const ort::CustomOp*, const void*, const ort::KernelInfo* info, void** kernel) {
   *kernel = nullptr;
   return ort::Guarded([&]() -> Result {
     std::unique_ptr<Executable> executable;
-    NORMFUSE_RETURN_IF_ERROR(CreateExecutable(From(op), info, &executable));
+    NORMFUSE_RETURN_IF_ERROR(CreateExecutable(info, &executable));
     *kernel = executable.release();
     return {};
   });

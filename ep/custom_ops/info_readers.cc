@@ -143,6 +143,8 @@ bool InferenceAttributes::GetFloats(const char* name, std::vector<float>* value)
   return ReadMany(Find(name), ort::OpAttrType::kFloats, value);
 }
 
+namespace {
+
 Result ReadKernelNode(const ort::KernelInfo* info, OperatorNode* node) {
   const ort::Api& api = GetApi();
   node->name = ReadText([&](char* out, size_t* size) { return api.KernelInfo_GetNodeName(info, out, size); });
@@ -157,6 +159,24 @@ Result ReadKernelNode(const ort::KernelInfo* info, OperatorNode* node) {
     node->outputs_used.push_back(!output.empty());
   }
   return {};
+}
+
+}  // namespace
+
+Result ReadPlan(const ort::KernelInfo* info, Plan* plan) {
+  const ort::Api& api = GetApi();
+  const std::string op_type =
+      ReadText([&](char* out, size_t* size) { return api.KernelInfo_GetOperatorType(info, out, size); });
+  const KernelAttributes attributes(info);
+  OperatorNode node;
+  node.kind = OperatorKindOf(op_type).value_or(OperatorKind::kFusedNormalization);
+  node.attributes = &attributes;
+  NORMFUSE_RETURN_IF_ERROR(ReadKernelNode(info, &node));
+  if (node.name.empty()) node.name = op_type;
+  if (std::optional<Declined> declined = PlanFromOperator(node, plan)) {
+    return Result::Error(ErrorCode::kInvalidArgument, declined->message);
+  }
+  return Validate(*plan);
 }
 
 namespace {

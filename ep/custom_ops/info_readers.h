@@ -35,8 +35,8 @@ class InferenceAttributes final : public NodeAttributes {
   const ort::ShapeInferContext* context_;
 };
 
-// Name, inputs (with constants, which live as long as the kernel) and outputs.
-Result ReadKernelNode(const ort::KernelInfo* info, OperatorNode* node);
+// The plan of a node of our own operators. Constants point into memory that lives as long as the kernel.
+Result ReadPlan(const ort::KernelInfo* info, Plan* plan);
 // Inputs only; ORT names neither node nor outputs here. `dimension_names` gets the names of X's unknown dimensions.
 Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* node,
                            std::vector<std::string>* dimension_names);

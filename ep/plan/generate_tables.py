@@ -5,6 +5,7 @@ Called by CMake: ``python generate_tables.py OUTPUT_HEADER``. Only the standard 
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import tomllib
@@ -107,6 +108,29 @@ def operator_code(table: dict[str, Any]) -> list[str]:
     return out
 
 
+def function_names(operators: dict[str, Any], activations: list[str]) -> list[str]:
+    """Return every name of a model-local function that the EP has a kernel for, numbers left out."""
+    functions = operators["functions"]
+    groups = {
+        "normalizations": functions["normalizations"],
+        "activations": ["", *[name for name in activations if name != "Identity"]],
+    }
+    names = []
+    for operator, steps in functions["steps"].items():
+        choices = [groups[step] if isinstance(step, str) else ["", *step] for step in steps]
+        names += ["_".join([operator, *[c for c in choice if c]]) for choice in itertools.product(*choices)]
+    return names
+
+
+def function_code(operators: dict[str, Any], activations: list[str]) -> list[str]:
+    return [
+        f"inline constexpr int kNumberedFunctions = {operators['functions']['numbered']};",
+        "inline constexpr const char* kFunctionNames[] = {",
+        *[f"  {text(name)}," for name in function_names(operators, activations)],
+        "};",
+    ]
+
+
 def reason_code(table: dict[str, Any]) -> list[str]:
     rows = table["reason"]
     return [
@@ -188,6 +212,7 @@ def header() -> str:
         "};",
         "",
         *operator_code(load("operators")),
+        *function_code(load("operators"), names),
         "",
         *reason_code(load("reasons")),
         "",

@@ -7,6 +7,7 @@
 #include "plugin/chain.h"
 #include "plugin/claim_policy.h"
 #include "plugin/claim_report.h"
+#include "plugin/operator_kernels.h"
 
 namespace normfuse::plugin {
 namespace {
@@ -57,6 +58,9 @@ bool ReadsConstantInput(GraphView& graph, const Chain& chain) {
 }
 
 Result Claim(GraphView& graph, const Chain& chain, ort::EpGraphSupportInfo* support) {
+  bool claimed = false;
+  NORMFUSE_RETURN_IF_ERROR(ClaimSingleNode(graph.node(chain.nodes.front()), support, &claimed));
+  if (claimed) return {};
   std::vector<const ort::Node*> nodes;
   for (int node : chain.nodes) nodes.push_back(graph.node(node).node);
   ort::NodeFusionOptions fusion{};
@@ -189,6 +193,10 @@ ort::Status* CompileEntry(ort::Ep* ep, const ort::Graph** graphs, const ort::Nod
   });
 }
 
+ort::Status* GetKernelRegistry(ort::Ep*, const ort::KernelRegistry** out) {
+  return ort::Guarded([&] { return OperatorKernelRegistry(out); });
+}
+
 void ReleaseNodeComputeInfos(ort::Ep*, ort::NodeComputeInfo** infos, size_t count) {
   for (size_t i = 0; i < count; ++i) delete static_cast<FusedNode*>(infos[i]);
 }
@@ -197,12 +205,18 @@ void ReleaseNodeComputeInfos(ort::Ep*, ort::NodeComputeInfo** infos, size_t coun
 
 ort::Ep* CreateExecutionProvider(EpOptions options, const ort::Logger* logger) {
   auto ep = std::make_unique<ExecutionProvider>();
-  ort::Ep& interface = *ep;
-  interface = {ort::GetHost().version, GetName, GetCapabilityEntry, CompileEntry, ReleaseNodeComputeInfos, {}};
+  ep->ort_version_supported = ort::GetHost().version;
+  ep->GetName = GetName;
+  ep->GetCapability = GetCapabilityEntry;
+  ep->Compile = CompileEntry;
+  ep->ReleaseNodeComputeInfos = ReleaseNodeComputeInfos;
+  ep->GetKernelRegistry = GetKernelRegistry;
   ep->options = std::move(options);
   ep->logger = logger;
   return ep.release();
 }
+
+const EpOptions& OptionsOf(const ort::Ep* ep) { return static_cast<const ExecutionProvider*>(ep)->options; }
 
 void ReleaseExecutionProvider(ort::Ep* ep) { delete static_cast<ExecutionProvider*>(ep); }
 

@@ -7,6 +7,8 @@
 namespace normfuse::plugin {
 
 ort::Ep* CreateExecutionProvider(EpOptions options, const ort::Logger* logger);
+// The options that the execution provider was created with.
+const EpOptions& OptionsOf(const ort::Ep* ep);
 void ReleaseExecutionProvider(ort::Ep* ep);
 
 }  // namespace normfuse::plugin

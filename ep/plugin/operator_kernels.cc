@@ -1,0 +1,102 @@
+#include "plugin/operator_kernels.h"
+
+#include <memory>
+
+#include "abi/ort_execution.h"
+#include "custom_ops/info_readers.h"
+#include "plugin/claim_policy.h"
+#include "plugin/execution_provider.h"
+
+namespace normfuse::plugin {
+namespace {
+
+using ort::GetApi;
+using ort::GetHost;
+
+struct Kernel : ort::KernelImpl {
+  std::unique_ptr<Executable> executable;
+};
+
+Result CreateKernel(const ort::KernelInfo* info, ort::KernelImpl** out) {
+  const ort::Ep* ep = nullptr;
+  NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.KernelInfo_GetEp(info, &ep));
+  Plan plan;
+  NORMFUSE_RETURN_IF_ERROR(custom_ops::ReadPlan(info, &plan));
+  auto kernel = std::make_unique<Kernel>();
+  kernel->ort_version_supported = GetHost().version;
+  kernel->Compute = [](ort::KernelImpl* self, ort::KernelContext* context) {
+    return ort::Guarded([&] {
+      ort::KernelExecution execution(context);
+      return static_cast<Kernel*>(self)->executable->Run(execution);
+    });
+  };
+  kernel->Release = [](ort::KernelImpl* self) { delete static_cast<Kernel*>(self); };
+  NORMFUSE_RETURN_IF_ERROR(CompileForBackend(plan, OptionsOf(ep), &kernel->executable));
+  *out = kernel.release();
+  return {};
+}
+
+ort::Status* CreateKernelEntry(void*, const ort::KernelInfo* info, ort::KernelImpl** out) {
+  *out = nullptr;
+  return ort::Guarded([&] { return CreateKernel(info, out); });
+}
+
+Result Describe(ort::KernelDefBuilder* builder, const std::string& op_type, ort::KernelDef** definition) {
+  const ort::EpApi& api = GetHost().ep_api;
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetOperatorType(builder, op_type.c_str()));
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetDomain(builder, kOperatorDomain));
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetSinceVersion(builder, 1, kOperatorSetVersion));
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetExecutionProvider(builder, kEpName));
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_Build(builder, definition));
+  return {};
+}
+
+Result AddKernel(ort::KernelRegistry* registry, const std::string& op_type) {
+  const ort::EpApi& api = GetHost().ep_api;
+  ort::KernelDefBuilder* builder = nullptr;
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.CreateKernelDefBuilder(&builder));
+  ort::KernelDef* definition = nullptr;
+  Result result = Describe(builder, op_type, &definition);
+  if (result.ok()) {
+    result = ort::FromStatus(api.KernelRegistry_AddKernel(registry, definition, CreateKernelEntry, nullptr));
+  }
+  if (definition != nullptr) api.ReleaseKernelDef(definition);
+  api.ReleaseKernelDefBuilder(builder);
+  return result;
+}
+
+Result MakeRegistry(ort::KernelRegistry** registry) {
+  NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.CreateKernelRegistry(registry));
+  for (const char* name : kFunctionNames) {
+    NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, name));
+    for (int number = 2; number <= kNumberedFunctions; ++number) {
+      NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, std::string(name) + "_" + std::to_string(number)));
+    }
+  }
+  // A plain node; the names of the other two operators without any step are among the above.
+  return AddKernel(*registry, "FusedNormalization");
+}
+
+}  // namespace
+
+Result OperatorKernelRegistry(const ort::KernelRegistry** registry) {
+  // Never released: sessions may end while the process shuts down.
+  static ort::KernelRegistry* shared = nullptr;
+  static const Result made = MakeRegistry(&shared);
+  *registry = shared;
+  return made;
+}
+
+Result ClaimSingleNode(const GraphNode& node, ort::EpGraphSupportInfo* support, bool* claimed) {
+  *claimed = false;
+  if (node.domain != kOperatorDomain) return {};
+  const ort::EpApi& api = GetHost().ep_api;
+  const ort::KernelDef* definition = nullptr;
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.EpGraphSupportInfo_LookUpKernel(support, node.node, &definition));
+  if (definition == nullptr) return {};
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.EpGraphSupportInfo_AddSingleNode(support, node.node));
+  *claimed = true;
+  return {};
+}
+
+}  // namespace normfuse::plugin
