@@ -116,6 +116,8 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(274, 17, KernelContext_ParallelFor, Status*, (const KernelContext*, void (*task)(void*, size_t), size_t total, size_t batches, void* user)) \
   X(289, 22, GetValueInfoName, Status*, (const ValueInfo*, const char** out)) \
   X(290, 22, GetValueInfoTypeInfo, Status*, (const ValueInfo*, const TypeInfo** out)) \
+  X(295, 22, CreateKeyValuePairs, void, (KeyValuePairs** out)) \
+  X(296, 22, AddKeyValuePair, void, (KeyValuePairs*, const char* key, const char* value)) \
   X(298, 22, GetKeyValuePairs, void, (const KeyValuePairs*, const char* const** keys, const char* const** values, size_t* count)) \
   X(300, 22, ReleaseKeyValuePairs, void, (KeyValuePairs*)) \
   X(307, 22, HardwareDevice_Type, HardwareDeviceType, (const HardwareDevice*)) \

@@ -134,7 +134,7 @@ Result InferOutputs(const Operator& op, ort::ShapeInferContext* context) {
   NORMFUSE_RETURN_IF_ERROR(ReadInferenceInputs(context, &node, &names));
   Plan plan;
   // A node that cannot be run is reported when its kernel is created, where ORT knows the node's name.
-  if (PlanFromOperator(node, &plan).has_value()) return {};
+  if (PlanFromOperator(node, &plan).has_value() || BitsOf(plan.y_type) == 0) return {};
   const TensorFacts shape = SumShape(node, plan);
   NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, plan.y_type, shape, names));
   if (op.kind != OperatorKind::kFusedNormalization) return {};

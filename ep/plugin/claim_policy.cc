@@ -45,8 +45,10 @@ std::optional<Declined> CheckNeighbours(GraphView& graph, const Chain& chain) {
 
 }  // namespace
 
-std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options) {
-  if (options.generates_context) return Decline(Reason::kContextGeneration, {});
+std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options,
+                                   bool has_registered_kernel) {
+  if (!has_registered_kernel && options.generates_context) return Decline(Reason::kContextGeneration, {});
+  if (!has_registered_kernel && !options.compile) return Decline(Reason::kCompilationOff, {});
   if (options.claim_all) return std::nullopt;
   return CheckNeighbours(graph, chain);
 }

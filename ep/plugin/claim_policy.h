@@ -11,7 +11,8 @@
 namespace normfuse::plugin {
 
 // Why the chain is left to ONNX Runtime, if it is.
-std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options);
+std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options,
+                                   bool has_registered_kernel);
 
 Result CompileForBackend(const Plan& plan, const EpOptions& options, std::unique_ptr<Executable>* executable);
 

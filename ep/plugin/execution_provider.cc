@@ -57,10 +57,11 @@ bool ReadsConstantInput(GraphView& graph, const Chain& chain) {
                      [&](int value) { return graph.Facts(value).constant != nullptr; });
 }
 
-Result Claim(GraphView& graph, const Chain& chain, ort::EpGraphSupportInfo* support) {
-  bool claimed = false;
-  NORMFUSE_RETURN_IF_ERROR(ClaimSingleNode(graph.node(chain.nodes.front()), support, &claimed));
-  if (claimed) return {};
+Result Claim(GraphView& graph, const Chain& chain, bool has_kernel, ort::EpGraphSupportInfo* support) {
+  if (has_kernel) {
+    return ort::FromStatus(
+        ort::GetHost().ep_api.EpGraphSupportInfo_AddSingleNode(support, graph.node(chain.nodes.front()).node));
+  }
   std::vector<const ort::Node*> nodes;
   for (int node : chain.nodes) nodes.push_back(graph.node(node).node);
   ort::NodeFusionOptions fusion{};
@@ -75,15 +76,22 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
   std::vector<Site> sites = FindSites(graph, kEpName);
-  for (Site& site : sites) {
-    if (!site.declined) site.declined = CheckClaim(graph, *site.chain, ep.options);
+  std::vector<bool> has_kernel(sites.size(), false);
+  for (size_t i = 0; i < sites.size(); ++i) {
+    Site& site = sites[i];
+    if (!site.declined) {
+      bool found = false;
+      NORMFUSE_RETURN_IF_ERROR(HasKernel(graph.node(site.anchor), support, &found));
+      has_kernel[i] = found;
+      site.declined = CheckClaim(graph, *site.chain, ep.options, found);
+    }
     LogSite(ep, graph, site);
   }
   if (!ep.options.claim_report.empty()) {
     NORMFUSE_RETURN_IF_ERROR(AppendClaimReport(ep.options.claim_report, NameOf(ort_graph), graph, sites));
   }
-  for (const Site& site : sites) {
-    if (!site.declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *site.chain, support));
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (!sites[i].declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *sites[i].chain, has_kernel[i], support));
   }
   return {};
 }

@@ -15,11 +15,19 @@ const char* GetVersion(const ort::EpFactory*) { return NORMFUSE_VERSION; }
 
 Result ListDevices(ort::EpFactory* factory, const ort::HardwareDevice* const* devices, size_t count,
                    ort::EpDevice** ep_devices, size_t max_ep_devices, size_t* ep_device_count) {
+  const ort::Api& api = ort::GetApi();
   *ep_device_count = 0;
+  const char* isa = nullptr;
+  NORMFUSE_RETURN_IF_ERROR(SelectedIsa(&isa));
   for (size_t i = 0; i < count && *ep_device_count < max_ep_devices; ++i) {
-    if (ort::GetApi().HardwareDevice_Type(devices[i]) != ort::HardwareDeviceType::kCpu) continue;
-    NORMFUSE_RETURN_IF_ORT_ERROR(
-        ort::GetHost().ep_api.CreateEpDevice(factory, devices[i], nullptr, nullptr, &ep_devices[*ep_device_count]));
+    if (api.HardwareDevice_Type(devices[i]) != ort::HardwareDeviceType::kCpu) continue;
+    ort::KeyValuePairs* metadata = nullptr;
+    api.CreateKeyValuePairs(&metadata);
+    api.AddKeyValuePair(metadata, "instruction_set", isa);
+    const Result created = ort::FromStatus(
+        ort::GetHost().ep_api.CreateEpDevice(factory, devices[i], metadata, nullptr, &ep_devices[*ep_device_count]));
+    api.ReleaseKeyValuePairs(metadata);  // ORT has copied it
+    NORMFUSE_RETURN_IF_ERROR(created);
     ++*ep_device_count;
   }
   return {};

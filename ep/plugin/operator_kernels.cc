@@ -87,15 +87,12 @@ Result OperatorKernelRegistry(const ort::KernelRegistry** registry) {
   return made;
 }
 
-Result ClaimSingleNode(const GraphNode& node, ort::EpGraphSupportInfo* support, bool* claimed) {
-  *claimed = false;
-  if (node.domain != kOperatorDomain) return {};
-  const ort::EpApi& api = GetHost().ep_api;
+Result HasKernel(const GraphNode& node, ort::EpGraphSupportInfo* support, bool* has_kernel) {
   const ort::KernelDef* definition = nullptr;
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.EpGraphSupportInfo_LookUpKernel(support, node.node, &definition));
-  if (definition == nullptr) return {};
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.EpGraphSupportInfo_AddSingleNode(support, node.node));
-  *claimed = true;
+  if (node.domain == kOperatorDomain) {
+    NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.EpGraphSupportInfo_LookUpKernel(support, node.node, &definition));
+  }
+  *has_kernel = definition != nullptr;
   return {};
 }
 

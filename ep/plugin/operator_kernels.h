@@ -13,7 +13,7 @@ namespace normfuse::plugin {
 // types have to be known by then, which is why function names follow the convention in operators.toml.
 Result OperatorKernelRegistry(const ort::KernelRegistry** registry);
 
-// Claims a node of our own operators for its registered kernel; *claimed is false when there is none for its op type.
-Result ClaimSingleNode(const GraphNode& node, ort::EpGraphSupportInfo* support, bool* claimed);
+// Whether the node is one of our own operators with a kernel in the registry.
+Result HasKernel(const GraphNode& node, ort::EpGraphSupportInfo* support, bool* has_kernel);
 
 }  // namespace normfuse::plugin

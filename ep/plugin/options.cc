@@ -23,6 +23,11 @@ Result SetOption(std::string_view name, const std::string& value, EpOptions* opt
     options->claim_all = value == "all";
     return {};
   }
+  if (name == "compile") {
+    if (value != "0" && value != "1") return BadValue(name, value, "'0' or '1'");
+    options->compile = value == "1";
+    return {};
+  }
   if (name == "claim_report") {
     options->claim_report = value;
     return {};
@@ -33,7 +38,7 @@ Result SetOption(std::string_view name, const std::string& value, EpOptions* opt
   }
   return Result::Error(ErrorCode::kInvalidArgument,
                        "NormFuseExecutionProvider: unknown option '" + std::string(name) +
-                           "'; there are backend, claim, claim_report, directml_library, d3d12_library, "
+                           "'; there are backend, claim, claim_report, compile, directml_library, d3d12_library, "
                            "dxcore_library, adapter_index, adapter_luid and adapter_preference");
 }
 

@@ -18,6 +18,7 @@ struct EpOptions {
   BackendChoice backend = BackendChoice::kAuto;
   bool claim_all = false;          // claim=all: whatever is supported, not only what is estimated to be faster
   std::string claim_report;        // file that GetCapability adds its decisions to, one JSON object a line
+  bool compile = true;             // compile=0: only nodes with a registered kernel, so that the model can be saved
   bool generates_context = false;  // the session's ep.context_enable
   std::map<std::string, std::string> directml;  // options that only the DirectML backend reads
 };
