@@ -1,10 +1,328 @@
+// Validate: what can be judged about a plan before a call is made. The sentences end up before users, so each names the
+// node, the operand and the values seen.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
 #include "plan/plan.h"
 
 namespace normfuse {
+namespace {
 
-Result Validate(const Plan& plan) {
-  if (!plan.x.present()) return Result::Error(ErrorCode::kInvalidArgument, plan.name + ": input X is missing");
+std::string ShapeText(const std::vector<int64_t>& dims) {
+  std::string text = "[";
+  for (size_t i = 0; i < dims.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(dims[i]);
+  return text + "]";
+}
+
+// Dimensions as far as they are known, -1 for those that are not; no rank known = rank -1.
+struct PartialShape {
+  int rank = -1;
+  int64_t dims[kMaxRank] = {};
+
+  std::string Text() const {
+    std::string text = "[";
+    for (int i = 0; i < rank; ++i) text += (i > 0 ? ", " : "") + (dims[i] < 0 ? "?" : std::to_string(dims[i]));
+    return text + "]";
+  }
+};
+
+class Validator {
+ public:
+  explicit Validator(const Plan& plan) : plan_(plan) {}
+  Result Run();
+
+ private:
+  Result Error(const std::string& text) const {
+    return Result::Error(ErrorCode::kInvalidArgument, plan_.name + ": " + text);
+  }
+
+  void FindShapes();
+  Result CheckOperand(const char* what, const Operand& operand, bool required) const;
+  Result CheckQuantization(const char* what, const Quantization& q, DataType type, const PartialShape& shape) const;
+  Result CheckQuantizationShape(const char* what, const Quantization& q, const PartialShape& shape) const;
+  Result CheckBlocks(const std::string& name, const std::vector<int64_t>& dims, const Quantization& q,
+                     const PartialShape& shape) const;
+  Result CheckAxis(const std::string& name, int64_t axis, int64_t length, const PartialShape& shape) const;
+  Result CheckTrailing(const char* what, const TensorRef& tensor) const;
+  Result CheckAffine(const char* what, const Operand& operand) const;
+  Result CheckNormalization() const;
+  Result CheckAxes() const;
+  Result CheckGroups() const;
+  Result CheckActivation() const;
+  Result CheckOutputs() const;
+
+  const Plan& plan_;
+  PartialShape x_;  // of X
+  PartialShape d_;  // of X broadcast with the residual
+};
+
+void Validator::FindShapes() {
+  if (plan_.x_rank < 0 || plan_.x_rank > kMaxRank) return;
+  x_.rank = plan_.x_rank;
+  std::copy_n(plan_.x_dims, x_.rank, x_.dims);
+  d_ = x_;
+  if (!plan_.residual.present()) return;
+  if (plan_.residual.tensor.constant == nullptr) {
+    // The residual may have more dimensions than X, and may widen those of size 1.
+    d_.rank = -1;
+    return;
+  }
+  const std::vector<int64_t>& dims = plan_.residual.tensor.constant->dims;
+  const auto extra = static_cast<int>(dims.size()) - x_.rank;
+  if (extra > 0) {
+    d_.rank = -1;
+    return;
+  }
+  for (size_t i = 0; i < dims.size(); ++i) {
+    int64_t& dim = d_.dims[static_cast<int>(i) - extra];
+    if (dim == 1 || (dim < 0 && dims[i] != 1)) dim = dims[i];
+  }
+}
+
+Result Validator::CheckAxis(const std::string& name, int64_t axis, int64_t length, const PartialShape& shape) const {
+  const int64_t at = axis < 0 ? axis + shape.rank : axis;
+  if (at < 0 || at >= shape.rank) {
+    return Error(name + ": axis " + std::to_string(axis) + " is out of range for shape " + shape.Text());
+  }
+  if (shape.dims[at] >= 0 && shape.dims[at] != length) {
+    return Error(name + " has " + std::to_string(length) + " elements, but dimension " + std::to_string(at) + " of shape " +
+                 shape.Text() + " has " + std::to_string(shape.dims[at]));
+  }
   return {};
 }
+
+Result Validator::CheckBlocks(const std::string& name, const std::vector<int64_t>& dims, const Quantization& q,
+                              const PartialShape& shape) const {
+  const int64_t axis = q.axis < 0 ? q.axis + shape.rank : q.axis;
+  if (axis < 0 || axis >= shape.rank) {
+    return Error(name + ": axis " + std::to_string(q.axis) + " is out of range for shape " + shape.Text());
+  }
+  bool fits = static_cast<int>(dims.size()) == shape.rank;
+  for (int i = 0; i < shape.rank && fits; ++i) {
+    if (shape.dims[i] < 0) continue;
+    fits = dims[i] == (i == axis ? (shape.dims[i] + q.block_size - 1) / q.block_size : shape.dims[i]);
+  }
+  if (fits) return {};
+  return Error(name + " of shape " + ShapeText(dims) + " does not fit blocks of " + std::to_string(q.block_size) +
+               " along axis " + std::to_string(q.axis) + " of shape " + shape.Text());
+}
+
+Result Validator::CheckQuantizationShape(const char* what, const Quantization& q, const PartialShape& shape) const {
+  if (q.scale.constant == nullptr) return {};
+  const std::string name = std::string(what) + "_scale";
+  const ConstantTensor& scale = *q.scale.constant;
+  if (q.zero_point.constant != nullptr) {
+    const ConstantTensor& zero = *q.zero_point.constant;
+    if (zero.ElementCount() != 1 && zero.dims != scale.dims) {
+      return Error(std::string(what) + "_zero_point of shape " + ShapeText(zero.dims) +
+                   " is neither one element nor of the shape " + ShapeText(scale.dims) + " of " + name);
+    }
+  }
+  if (shape.rank < 0) return {};
+  if (q.block_size > 0) return CheckBlocks(name, scale.dims, q, shape);
+  if (scale.ElementCount() == 1) return {};
+  if (scale.dims.size() == 1) return CheckAxis(name, shape.rank == 1 ? 0 : q.axis, scale.dims[0], shape);
+  bool fits = static_cast<int>(scale.dims.size()) == shape.rank;
+  for (int i = 0; i < shape.rank && fits; ++i) {
+    fits = scale.dims[i] == 1 || shape.dims[i] < 0 || scale.dims[i] == shape.dims[i];
+  }
+  if (fits) return {};
+  return Error(name + " of shape " + ShapeText(scale.dims) + " does not broadcast to shape " + shape.Text());
+}
+
+// `type`: element type of the quantised tensor.
+Result Validator::CheckQuantization(const char* what, const Quantization& q, DataType type,
+                                    const PartialShape& shape) const {
+  const std::string name = what;
+  if (!IsQuantized(type)) {
+    return Error(name + "_scale is given, but " + name + " has element type " + NameOf(type) + ", which is not a quantised one");
+  }
+  if (q.block_size < 0) return Error(name + "_block_size is " + std::to_string(q.block_size) + "; it must not be negative");
+  if (q.scale.constant != nullptr && !IsFloat(q.scale.constant->type)) {
+    return Error(name + "_scale has element type " + NameOf(q.scale.constant->type) +
+                 "; float32, float16 and bfloat16 are supported");
+  }
+  if (q.zero_point.constant != nullptr && q.zero_point.constant->type != type) {
+    return Error(name + "_zero_point has element type " + NameOf(q.zero_point.constant->type) + ", but " + name + " has " +
+                 NameOf(type));
+  }
+  return CheckQuantizationShape(what, q, shape);
+}
+
+Result Validator::CheckOperand(const char* what, const Operand& operand, bool required) const {
+  const std::string name = what;
+  if (!operand.present()) return required ? Error("input " + name + " is missing") : Result{};
+  const TensorRef& tensor = operand.tensor;
+  if (tensor.constant != nullptr && tensor.constant->type != operand.type) {
+    return Error(name + " is a constant of element type " + NameOf(tensor.constant->type) + ", expected " +
+                 NameOf(operand.type));
+  }
+  if (tensor.constant != nullptr && tensor.constant->dims.size() > static_cast<size_t>(kMaxRank)) {
+    return Error(name + " of shape " + ShapeText(tensor.constant->dims) + " has more than 8 dimensions");
+  }
+  if (!operand.quantization.present()) {
+    if (operand.quantization.zero_point.present()) return Error(name + "_zero_point is given without " + name + "_scale");
+    if (IsFloat(operand.type)) return {};
+    return Error(name + " has element type " + NameOf(operand.type) +
+                 (IsQuantized(operand.type) ? ", which needs " + name + "_scale"
+                                            : "; float32, float16, bfloat16 and the quantised types are supported"));
+  }
+  PartialShape shape;
+  if (&operand == &plan_.x) {
+    shape = x_;
+  } else if (tensor.constant != nullptr) {
+    shape.rank = static_cast<int>(tensor.constant->dims.size());
+    std::copy(tensor.constant->dims.begin(), tensor.constant->dims.end(), shape.dims);
+  }
+  return CheckQuantization(what, operand.quantization, operand.type, shape);
+}
+
+// A constant that broadcasts to d from the last dimension.
+Result Validator::CheckTrailing(const char* what, const TensorRef& tensor) const {
+  if (tensor.constant == nullptr || d_.rank < 0) return {};
+  const std::vector<int64_t>& dims = tensor.constant->dims;
+  const auto extra = static_cast<int>(dims.size()) - d_.rank;
+  bool fits = true;
+  for (int i = 0; i < static_cast<int>(dims.size()) && fits; ++i) {
+    const int64_t whole = i < extra ? 1 : d_.dims[i - extra];
+    fits = dims[i] == 1 || whole < 0 || dims[i] == whole;
+  }
+  if (fits) return {};
+  return Error(std::string(what) + " of shape " + ShapeText(dims) + " does not broadcast to X of shape " + d_.Text());
+}
+
+Result Validator::CheckAffine(const char* what, const Operand& operand) const {
+  const TensorRef& tensor = operand.tensor;
+  if (plan_.affine_align == AffineAlign::kTrailing) return CheckTrailing(what, tensor);
+  if (tensor.constant == nullptr || tensor.constant->ElementCount() == 1) return {};
+  const std::vector<int64_t>& dims = tensor.constant->dims;
+  const std::string name = what;
+  if (dims.size() != 1) return Error(name + " of shape " + ShapeText(dims) + " must have one dimension");
+  if (plan_.affine_align == AffineAlign::kGroup) {
+    if (dims[0] == plan_.normalization.num_groups) return {};
+    return Error(name + " of shape " + ShapeText(dims) + " does not have one element for each of the " +
+                 std::to_string(plan_.normalization.num_groups) + " groups");
+  }
+  if (d_.rank < 0) return {};
+  return CheckAxis(name, 1, dims[0], d_);
+}
+
+Result Validator::CheckAxes() const {
+  const Normalization& norm = plan_.normalization;
+  if (norm.from_first_axis) {
+    const int64_t axis = norm.first_axis;
+    if (axis < -kMaxRank || axis >= kMaxRank || (d_.rank >= 0 && (axis < -d_.rank || axis >= d_.rank))) {
+      return Error("axis " + std::to_string(axis) + " is out of range" +
+                   (d_.rank >= 0 ? " for X of shape " + d_.Text() : ""));
+    }
+    return {};
+  }
+  if (norm.axes.empty()) return Error("no axes are given");
+  std::vector<int64_t> seen;
+  for (int64_t axis : norm.axes) {
+    if (axis < -kMaxRank || axis >= kMaxRank || (d_.rank >= 0 && (axis < -d_.rank || axis >= d_.rank))) {
+      return Error("axes " + ShapeText(norm.axes) + ": " + std::to_string(axis) + " is out of range" +
+                   (d_.rank >= 0 ? " for X of shape " + d_.Text() : ""));
+    }
+    const int64_t at = axis < 0 && d_.rank >= 0 ? axis + d_.rank : axis;
+    if (std::find(seen.begin(), seen.end(), at) != seen.end()) {
+      return Error("axes " + ShapeText(norm.axes) + ": dimension " + std::to_string(axis) + " is given twice");
+    }
+    seen.push_back(at);
+  }
+  return {};
+}
+
+Result Validator::CheckGroups() const {
+  const Normalization& norm = plan_.normalization;
+  if (!norm.axes.empty() || norm.from_first_axis) return Error("both num_groups and axes are given");
+  if (d_.rank < 0) return {};
+  if (d_.rank < 2) return Error("group normalisation needs at least 2 dimensions, X has shape " + d_.Text());
+  if (d_.dims[1] >= 0 && d_.dims[1] % norm.num_groups != 0) {
+    return Error("the " + std::to_string(d_.dims[1]) + " channels of X of shape " + d_.Text() + " cannot be divided into " +
+                 std::to_string(norm.num_groups) + " groups");
+  }
+  return {};
+}
+
+Result Validator::CheckNormalization() const {
+  const Normalization& norm = plan_.normalization;
+  if (plan_.affine_align == AffineAlign::kGroup && norm.num_groups <= 0) {
+    return Error("affine_align is group, but num_groups is " + std::to_string(norm.num_groups));
+  }
+  if (plan_.kind == PlanKind::kElementwise) return {};
+  if (norm.num_groups < 0) return Error("num_groups is " + std::to_string(norm.num_groups) + "; it must not be negative");
+  if (!std::isfinite(norm.epsilon) || norm.epsilon < 0) {
+    return Error("epsilon is " + std::to_string(norm.epsilon) + "; it must be finite and not negative");
+  }
+  return norm.num_groups > 0 ? CheckGroups() : CheckAxes();
+}
+
+Result Validator::CheckActivation() const {
+  const ActivationCall& activation = plan_.activation;
+  const int kind = static_cast<int>(activation.kind);
+  if (kind < 0 || kind >= kActivationCount) return Error("unknown activation number " + std::to_string(kind));
+  const ActivationSpec& spec = kActivations[kind];
+  const std::string name = spec.name;
+  for (int i = 0; i < spec.param_count; ++i) {
+    if (std::isnan(activation.params[i])) return Error("parameter " + std::string(spec.params[i]) + " of activation " + name + " is NaN");
+  }
+  const bool divides = activation.kind == Activation::kCelu || activation.kind == Activation::kSoftplus;
+  if (divides && activation.params[0] == 0.0f) {
+    return Error("parameter " + std::string(spec.params[0]) + " of activation " + name + " is 0, by which it divides");
+  }
+  if (spec.has_slope != activation.slope.present()) {
+    return Error(spec.has_slope ? "activation " + name + " needs the input slope"
+                                : "the input slope is given, but activation " + name + " takes none");
+  }
+  if (!spec.has_slope) return {};
+  if (!IsFloat(activation.slope_type)) {
+    return Error("slope has element type " + std::string(NameOf(activation.slope_type)) +
+                 "; float32, float16 and bfloat16 are supported");
+  }
+  return CheckTrailing("slope", activation.slope);
+}
+
+Result Validator::CheckOutputs() const {
+  const bool stats = plan_.mean_output != Plan::kNoOutput || plan_.inv_std_dev_output != Plan::kNoOutput;
+  if (stats && plan_.kind == PlanKind::kElementwise) return Error("mean and inv_std_dev need a normalisation");
+  if (stats && !IsFloat(plan_.stats_type)) {
+    return Error("mean and inv_std_dev have element type " + std::string(NameOf(plan_.stats_type)) +
+                 "; float32, float16 and bfloat16 are supported");
+  }
+  if (plan_.sum_output != Plan::kNoOutput && !IsFloat(plan_.sum_type)) {
+    return Error("sum has element type " + std::string(NameOf(plan_.sum_type)) +
+                 "; float32, float16 and bfloat16 are supported");
+  }
+  const std::string type = NameOf(plan_.y_type);
+  if (!plan_.y_quantization.present()) {
+    if (plan_.y_quantization.zero_point.present()) return Error("y_zero_point is given without y_scale");
+    if (IsFloat(plan_.y_type)) return {};
+    return Error("Y has element type " + type + ", which needs y_scale");
+  }
+  if (BitsOf(plan_.y_type) > 16) return Error("Y has element type " + type + ", which cannot be quantised to");
+  return CheckQuantization("y", plan_.y_quantization, plan_.y_type, d_);
+}
+
+Result Validator::Run() {
+  FindShapes();
+  if (plan_.x_rank > kMaxRank) return Error("X has " + std::to_string(plan_.x_rank) + " dimensions; at most 8 are supported");
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("X", plan_.x, true));
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual", plan_.residual, false));
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual_bias", plan_.residual_bias, false));
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("scale", plan_.scale, false));
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("bias", plan_.bias, false));
+  NORMFUSE_RETURN_IF_ERROR(CheckNormalization());
+  NORMFUSE_RETURN_IF_ERROR(CheckTrailing("residual_bias", plan_.residual_bias.tensor));
+  NORMFUSE_RETURN_IF_ERROR(CheckAffine("scale", plan_.scale));
+  NORMFUSE_RETURN_IF_ERROR(CheckAffine("bias", plan_.bias));
+  NORMFUSE_RETURN_IF_ERROR(CheckActivation());
+  return CheckOutputs();
+}
+
+}  // namespace
+
+Result Validate(const Plan& plan) { return Validator(plan).Run(); }
 
 }  // namespace normfuse

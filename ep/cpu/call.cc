@@ -1,0 +1,166 @@
+#include "cpu/call.h"
+
+#include "cpu/elements.h"
+
+namespace normfuse::cpu {
+namespace {
+
+// A quantisation parameter along a run: constant, element per element, or one per block (spelled out into `expanded`).
+Vec QuantizationAt(const Call& call, FormId form, FormId block_form, int which, const Offsets& at, const Dim& step,
+                   int64_t n, int64_t block_size, const float* absent, float* expanded) {
+  const Param& param = call.params[form];
+  if (!param.present()) return {absent, 0};
+  const float* data = param.data + at.at[form];
+  const bool single = param.shape.ElementCount() == 1;
+  if (block_size <= 0 || single) return {data, static_cast<int>(step.stride[form])};
+  const int64_t stride = call.geometry.block_stride[which];
+  const int64_t coordinate = at.at[block_form];
+  if (step.stride[block_form] == 0) {
+    return {data + coordinate / block_size * stride, static_cast<int>(step.stride[form])};
+  }
+  int64_t in_block = coordinate % block_size;
+  const float* value = data + coordinate / block_size * stride;
+  for (int64_t i = 0; i < n; ++i) {
+    expanded[i] = *value;
+    if (++in_block == block_size) {
+      in_block = 0;
+      value += stride;
+    }
+  }
+  return {expanded, 1};
+}
+
+// 32-bit integers with a zero point: the difference must be exact before it becomes a float32.
+void LoadWide(const Call& call, const void* data, DataType type, FormId scale_form, int which, const Offsets& at,
+              const Dim& step, int64_t index, int64_t n, int64_t block_size, float* d) {
+  const auto zero_form = static_cast<FormId>(scale_form + 1);
+  const auto block_form = static_cast<FormId>(scale_form + 2);
+  const Param& zero = call.params[zero_form];
+  const bool blocked = block_size > 0 && zero.shape.ElementCount() != 1;
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t zero_index = at.at[zero_form] + i * step.stride[zero_form];
+    if (blocked) {
+      zero_index += (at.at[block_form] + i * step.stride[block_form]) / block_size * call.geometry.block_stride[which];
+    }
+    d[i] = static_cast<float>(ReadElement(type, data, index + i) - zero.wide[zero_index]);
+  }
+}
+
+struct QuantizedSource {
+  const void* data;
+  DataType type;
+  FormId form;
+  FormId scale_form;
+  int which;  // index into block_stride
+  int64_t block_size;
+};
+
+void LoadContiguous(const Call& call, const void* data, DataType type, int64_t index, int64_t n, float* d) {
+  const LoadFn load = call.kernels->load[static_cast<int>(type)];
+  if (load != nullptr) {
+    load(ElementAt(data, type, index), static_cast<size_t>(n), d);
+  } else {
+    LoadRare(type, data, index, static_cast<size_t>(n), d);
+  }
+}
+
+// One operand, dequantised, along a run; a broadcast one is read once and repeated.
+void LoadOperand(const Call& call, const QuantizedSource& source, const Offsets& at, const Dim& step, int64_t n,
+                 Scratch* scratch, float* d) {
+  const int64_t index = at.at[source.form];
+  const bool repeated = step.stride[source.form] == 0;
+  const int64_t count = repeated ? 1 : n;
+  const auto zero_form = static_cast<FormId>(source.scale_form + 1);
+  const auto block_form = static_cast<FormId>(source.scale_form + 2);
+  const Param& zero = call.params[zero_form];
+  const bool dequantize = call.params[source.scale_form].present() && !(call.raw && source.form == kFormX);
+  if (dequantize && zero.wide != nullptr) {
+    LoadWide(call, source.data, source.type, source.scale_form, source.which, at, step, index, count, source.block_size, d);
+  } else {
+    LoadContiguous(call, source.data, source.type, index, count, d);
+  }
+  if (dequantize) {
+    const float none = 0.0f;
+    const Vec scales = QuantizationAt(call, source.scale_form, block_form, source.which, at, step, count,
+                                      source.block_size, &kOne, scratch->scale);
+    const Vec zeros = zero.wide != nullptr ? Vec{&none, 0}
+                                           : QuantizationAt(call, zero_form, block_form, source.which, at, step, count,
+                                                            source.block_size, &none, scratch->zero);
+    call.kernels->dequantize(d, static_cast<size_t>(count), scales, zeros);
+  }
+  for (int64_t i = 1; repeated && i < n; ++i) d[i] = d[0];
+}
+
+void StoreFloats(const Call& call, DataType type, void* data, int64_t index, int64_t n, const float* values) {
+  const StoreFn store = call.kernels->store[static_cast<int>(type)];
+  if (store != nullptr) {
+    store(values, static_cast<size_t>(n), ElementAt(data, type, index));
+  } else {
+    StoreRare(type, call.plan->y_saturate, data, index, static_cast<size_t>(n), values);
+  }
+}
+
+void QuantizeBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* values) {
+  const Plan& plan = *call.plan;
+  const float none = 0.0f;
+  const int64_t block_size = plan.y_quantization.block_size;
+  const Vec scales =
+      QuantizationAt(call, kFormYScale, kFormYBlock, 2, at, step, n, block_size, &kOne, scratch->scale);
+  const Vec zeros = QuantizationAt(call, kFormYZero, kFormYBlock, 2, at, step, n, block_size, &none, scratch->zero);
+  if (IsFloat8(plan.y_type)) {
+    call.kernels->divide(values, static_cast<size_t>(n), scales, zeros);
+    return;
+  }
+  float low = 0.0f;
+  float high = 0.0f;
+  IntegerRange(plan.y_type, &low, &high);
+  call.kernels->quantize(values, static_cast<size_t>(n), scales, zeros, low, high);
+}
+
+}  // namespace
+
+void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d) {
+  const Plan& plan = *call.plan;
+  LoadOperand(call, {call.x, call.x_type, kFormX, kFormXScale, 0, plan.x.quantization.block_size}, at, step, n, scratch, d);
+  if (call.residual != nullptr) {
+    LoadOperand(call,
+                {call.residual, call.residual_type, kFormResidual, kFormResidualScale, 1,
+                 plan.residual.quantization.block_size},
+                at, step, n, scratch, scratch->block);
+    call.kernels->add(d, static_cast<size_t>(n), Vec{scratch->block, 1});
+  }
+  if (call.params[kFormResidualBias].present()) {
+    call.kernels->add(d, static_cast<size_t>(n), VecAt(call, kFormResidualBias, at, step, nullptr));
+  }
+}
+
+void StoreSum(const Call& call, const Offsets& at, int64_t n, const float* d) {
+  StoreFloats(call, call.plan->sum_type, call.sum, at.at[kFormY], n, d);
+}
+
+void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, float mean, float inv, float offset,
+                Scratch* scratch, float* d) {
+  const Plan& plan = *call.plan;
+  const int64_t index = at.at[kFormY];
+  const bool direct = plan.y_type == DataType::kFloat32 && !plan.y_quantization.present();
+  ApplyArgs args;
+  args.x = d;
+  args.x2 = nullptr;
+  args.y = direct ? static_cast<float*>(call.y) + index : d;
+  args.n = static_cast<size_t>(n);
+  args.mean = mean;
+  args.inv = inv;
+  args.offset = offset;
+  args.scale = VecAt(call, kFormScale, at, step, &kOne);
+  args.bias = VecAt(call, kFormBias, at, step, &kNoBias);
+  args.slope = VecAt(call, kFormSlope, at, step, &kOne);
+  args.params = plan.activation.params;
+  args.y_scale = 1.0f;
+  args.y_zero = 0.0f;
+  call.kernels->apply[static_cast<int>(plan.activation.kind)](args);
+  if (direct) return;
+  if (plan.y_quantization.present()) QuantizeBlock(call, at, step, n, scratch, d);
+  StoreFloats(call, plan.y_type, call.y, index, n, d);
+}
+
+}  // namespace normfuse::cpu

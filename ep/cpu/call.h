@@ -1,0 +1,73 @@
+// One call of a plan: everything that its threads share, and how they read and write blocks of it.
+#pragma once
+
+#include "cpu/geometry.h"
+#include "cpu/kernels.h"
+#include "cpu/parameters.h"
+
+namespace normfuse::cpu {
+
+inline constexpr int64_t kBlock = 1024;      // elements that pass through the level-1 cache together
+inline constexpr int64_t kKeepLimit = 8192;  // elements of a group that are kept between its two passes
+
+struct Call {
+  const Plan* plan = nullptr;
+  const KernelTable* kernels = nullptr;
+  ExecutionContext* context = nullptr;
+  int threads = 1;  // that the work is worth
+  Geometry geometry;
+
+  const void* x = nullptr;
+  DataType x_type = DataType::kUndefined;
+  const void* residual = nullptr;
+  DataType residual_type = DataType::kUndefined;
+  Param params[kFormCount];
+
+  void* y = nullptr;
+  void* sum = nullptr;
+  void* mean = nullptr;
+  void* inv_std_dev = nullptr;
+
+  // X is quantised with one scale and zero point per group and nothing is added to it: statistics and normalisation
+  // work on the stored integers, whose zero point cancels, and the scale goes into the factor.
+  bool raw = false;
+  MomentsFn direct_moments = nullptr;  // reads X where it lies
+  ApplyFn direct_apply = nullptr;      // reads X and writes Y where they lie
+};
+
+// Working memory of one thread, on its stack.
+struct Scratch {
+  alignas(64) float kept[kKeepLimit];
+  alignas(64) float block[kBlock];
+  alignas(64) float scale[kBlock];
+  alignas(64) float zero[kBlock];
+};
+
+// Reads d (or the stored integers, where call.raw) for `n` <= kBlock elements along a dimension with strides `step`.
+void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d);
+
+// Writes n elements of float32 as the output sum.
+void StoreSum(const Call& call, const Offsets& at, int64_t n, const float* d);
+
+// scale, bias, activation, quantisation of n <= kBlock normalised values d = (d - mean) * inv + offset, into Y. Changes d.
+void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, float mean, float inv, float offset,
+                Scratch* scratch, float* d);
+
+// A parameter that is never in blocks, from its place for `at` on.
+inline Vec VecAt(const Call& call, FormId form, const Offsets& at, const Dim& step, const float* absent) {
+  if (!call.params[form].present()) return {absent, 0};
+  return {call.params[form].data + at.at[form], static_cast<int>(step.stride[form])};
+}
+
+inline const void* ElementAt(const void* base, DataType type, int64_t index) {
+  return static_cast<const unsigned char*>(base) + index * (BitsOf(type) / 8);
+}
+inline void* ElementAt(void* base, DataType type, int64_t index) {
+  return static_cast<unsigned char*>(base) + index * (BitsOf(type) / 8);
+}
+
+// The two ways through a tensor.
+Result RunRows(const Call& call);
+Result RunColumns(const Call& call);
+
+}  // namespace normfuse::cpu

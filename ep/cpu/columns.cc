@@ -1,0 +1,212 @@
+// Groups whose innermost dimension is a kept one: as many groups side by side as a tile is wide, one statistic per
+// column, read row by row.
+#include <algorithm>
+
+#include "cpu/call.h"
+#include "cpu/statistics.h"
+
+namespace normfuse::cpu {
+namespace {
+
+constexpr int64_t kTile = 512;
+constexpr int64_t kShiftRows = 16;
+constexpr int64_t kFoldRows = 64;  // rows summed in float32 before the sums go on in double
+
+struct ColumnScratch {
+  Scratch blocks;
+  alignas(64) float shift[kTile];
+  alignas(64) float first[kTile];
+  alignas(64) float second[kTile];
+  alignas(64) double total_first[kTile];
+  alignas(64) double total_second[kTile];
+  alignas(64) float mean[kTile];
+  alignas(64) float inv[kTile];
+  alignas(64) float offset[kTile];
+};
+
+class ColumnWorker {
+ public:
+  ColumnWorker(const Call& call, ColumnScratch* scratch)
+      : call_(call),
+        s_(scratch),
+        request_(RequestFor(*call.plan)),
+        columns_(call.geometry.kept.dims[call.geometry.kept.count - 1]) {}
+
+  void Tile(const Offsets& base, int64_t width);
+
+ private:
+  template <class Row>
+  void ForEachRow(const Offsets& base, int64_t rows, Row row);
+  void FindShift(const Offsets& base, int64_t width);
+  void Accumulate(const Offsets& base, int64_t width, bool write_sum);
+  void AccumulateWide(const Offsets& base, int64_t width);
+  Quality FinishAll(const Offsets& base, int64_t width, bool widened, bool last);
+  Sums SumsOf(int64_t i) const { return {s_->shift[i], s_->total_first[i], s_->total_second[i]}; }
+
+  const Call& call_;
+  ColumnScratch* s_;
+  StatisticsRequest request_;
+  const Dim& columns_;
+};
+
+template <class Row>
+void ColumnWorker::ForEachRow(const Offsets& base, int64_t rows, Row row) {
+  Odometer odometer(call_.geometry.reduced, call_.geometry.active);
+  Offsets at;
+  odometer.Seek(0, base, &at);
+  for (int64_t r = 0; r < rows; ++r) {
+    row(at, r);
+    odometer.Next(&at);
+  }
+}
+
+void ColumnWorker::FindShift(const Offsets& base, int64_t width) {
+  std::fill_n(s_->shift, width, 0.0f);
+  if (!request_.use_mean) return;
+  const int64_t rows = std::min(call_.geometry.group_size, kShiftRows);
+  std::fill_n(s_->first, width, 0.0f);
+  float* d = s_->blocks.kept;
+  ForEachRow(base, rows, [&](const Offsets& at, int64_t r) {
+    LoadBlock(call_, at, columns_, width, &s_->blocks, d);
+    if (r == 0) std::copy_n(d, width, s_->shift);
+    call_.kernels->column_sum(d, static_cast<size_t>(width), s_->shift, s_->first);
+  });
+  for (int64_t i = 0; i < width; ++i) {
+    const float shift = s_->shift[i] + s_->first[i] / static_cast<float>(rows);
+    s_->shift[i] = std::isfinite(shift) ? shift : 0.0f;
+  }
+}
+
+void ColumnWorker::Accumulate(const Offsets& base, int64_t width, bool write_sum) {
+  const auto fold = [&] {
+    for (int64_t i = 0; i < width; ++i) {
+      s_->total_first[i] += static_cast<double>(s_->first[i]);
+      s_->total_second[i] += static_cast<double>(s_->second[i]);
+      s_->first[i] = s_->second[i] = 0.0f;
+    }
+  };
+  std::fill_n(s_->first, width, 0.0f);
+  std::fill_n(s_->second, width, 0.0f);
+  std::fill_n(s_->total_first, width, 0.0);
+  std::fill_n(s_->total_second, width, 0.0);
+  float* d = s_->blocks.kept;
+  ForEachRow(base, call_.geometry.group_size, [&](const Offsets& at, int64_t r) {
+    LoadBlock(call_, at, columns_, width, &s_->blocks, d);
+    if (write_sum) StoreSum(call_, at, width, d);
+    call_.kernels->column_moments(d, static_cast<size_t>(width), s_->shift, s_->first, s_->second);
+    if (r % kFoldRows == kFoldRows - 1) fold();
+  });
+  fold();
+}
+
+void ColumnWorker::AccumulateWide(const Offsets& base, int64_t width) {
+  float* d = s_->blocks.kept;
+  const int64_t rows = call_.geometry.group_size;
+  // The shift must fit in float32, which the mean of float32 values does.
+  for (int pass = request_.use_mean ? 0 : 1; pass < 2; ++pass) {
+    std::fill_n(s_->total_first, width, 0.0);
+    std::fill_n(s_->total_second, width, 0.0);
+    ForEachRow(base, rows, [&](const Offsets& at, int64_t) {
+      LoadBlock(call_, at, columns_, width, &s_->blocks, d);
+      for (int64_t i = 0; i < width; ++i) {
+        const double off = static_cast<double>(d[i]) - static_cast<double>(s_->shift[i]);
+        s_->total_first[i] += off;
+        s_->total_second[i] += off * off;
+      }
+    });
+    if (pass == 1) return;
+    for (int64_t i = 0; i < width; ++i) {
+      s_->shift[i] = static_cast<float>(s_->shift[i] + s_->total_first[i] / static_cast<double>(rows));
+    }
+  }
+}
+
+// Turns sums into statistics; returns what would have to be done better first, unless `last`.
+Quality ColumnWorker::FinishAll(const Offsets& base, int64_t width, bool widened, bool last) {
+  const auto count = static_cast<double>(call_.geometry.group_size);
+  Quality worst = Quality::kGood;
+  for (int64_t i = 0; i < width && !last; ++i) worst = std::max(worst, Judge(request_, SumsOf(i), count, widened));
+  if (worst != Quality::kGood) return worst;
+  for (int64_t i = 0; i < width; ++i) {
+    const Statistics s = Finish(request_, SumsOf(i), count);
+    s_->mean[i] = s.mean;
+    s_->inv[i] = s.inv;
+    s_->offset[i] = s.offset;
+    StoreStatistics(call_, base.at[kFormStat] + i * columns_.stride[kFormStat], s);
+  }
+  return Quality::kGood;
+}
+
+void ColumnWorker::Tile(const Offsets& base, int64_t width) {
+  const auto count = static_cast<double>(call_.geometry.group_size);
+  FindShift(base, width);
+  Accumulate(base, width, call_.sum != nullptr);
+  Quality quality = FinishAll(base, width, false, false);
+  if (quality == Quality::kShift) {
+    for (int64_t i = 0; i < width; ++i) {
+      s_->shift[i] = static_cast<float>(s_->shift[i] + s_->total_first[i] / count);
+    }
+    Accumulate(base, width, false);
+    FinishAll(base, width, false, true);
+  } else if (quality == Quality::kWide) {
+    AccumulateWide(base, width);
+    FinishAll(base, width, true, true);
+  }
+  if (call_.y == nullptr) return;
+  float* d = s_->blocks.kept;
+  ForEachRow(base, call_.geometry.group_size, [&](const Offsets& at, int64_t) {
+    LoadBlock(call_, at, columns_, width, &s_->blocks, d);
+    call_.kernels->column_normalize(d, static_cast<size_t>(width), s_->mean, s_->inv, s_->offset);
+    StoreBlock(call_, at, columns_, width, 0.0f, 1.0f, kNoBias, &s_->blocks, d);
+  });
+}
+
+struct ColumnTask {
+  const Call* call;
+  DimList outer;  // the kept dimensions but the innermost
+  int64_t width;
+  int64_t tiles;  // per outer position
+  int64_t total;
+  int64_t chunks;
+};
+
+void RunTiles(void* user, size_t index) {
+  const auto& task = *static_cast<ColumnTask*>(user);
+  const Call& call = *task.call;
+  const Dim& columns = call.geometry.kept.dims[call.geometry.kept.count - 1];
+  ColumnScratch scratch;
+  ColumnWorker worker(call, &scratch);
+  Odometer odometer(task.outer, call.geometry.active);
+  const auto chunk = static_cast<int64_t>(index);
+  for (int64_t i = task.total * chunk / task.chunks; i < task.total * (chunk + 1) / task.chunks; ++i) {
+    Offsets base;
+    odometer.Seek(i / task.tiles, Offsets{}, &base);
+    const int64_t begin = i % task.tiles * task.width;
+    for (int form = 0; form < kFormCount; ++form) base.at[form] += begin * columns.stride[form];
+    worker.Tile(base, std::min(task.width, columns.size - begin));
+  }
+}
+
+}  // namespace
+
+Result RunColumns(const Call& call) {
+  const Geometry& g = call.geometry;
+  const Dim& columns = g.kept.dims[g.kept.count - 1];
+  ColumnTask task{&call, g.kept, kTile, 0, 0, 1};
+  if (--task.outer.count == 0) task.outer.dims[task.outer.count++] = Dim{1, {}};
+  const int threads = call.threads;
+  // Narrower tiles where that keeps every thread busy.
+  while (task.width > 64 && (columns.size + task.width - 1) / task.width * task.outer.ElementCount() < threads) {
+    task.width /= 2;
+  }
+  task.tiles = (columns.size + task.width - 1) / task.width;
+  task.total = task.tiles * task.outer.ElementCount();
+  task.chunks = threads > 1 ? std::min<int64_t>(task.total, int64_t{4} * threads) : 1;
+  if (task.chunks == 1) {
+    RunTiles(&task, 0);
+    return {};
+  }
+  return call.context->ParallelFor(RunTiles, static_cast<size_t>(task.chunks), &task);
+}
+
+}  // namespace normfuse::cpu

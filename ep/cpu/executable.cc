@@ -1,0 +1,219 @@
+// CompileForCpu: a plan with its parameters converted, and the set-up of each call.
+#include <limits>
+#include <utility>
+
+#include "cpu/call.h"
+#include "cpu/cost_model.h"
+#include "cpu/statistics.h"
+#include "plan/execution.h"
+
+namespace normfuse::cpu {
+namespace {
+
+bool Is32Bit(DataType type) { return type == DataType::kInt32 || type == DataType::kUint32; }
+
+bool OnlyZeroStrides(const DimList& dims, FormId form) {
+  for (int i = 0; i < dims.count; ++i) {
+    if (dims.dims[i].stride[form] != 0) return false;
+  }
+  return true;
+}
+
+class CpuExecutable final : public Executable {
+ public:
+  CpuExecutable(Plan plan, Isa isa) : plan_(std::move(plan)), isa_(isa), kernels_(&KernelsFor(isa)) {}
+
+  Result Init();
+  Result Run(ExecutionContext& context) const override;
+
+ private:
+  Result InitQuantization(const Quantization& quantization, DataType type, FormId scale_form, const char* scale_name,
+                          const char* zero_name);
+  Result ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const;
+  Result ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call) const;
+  void SetShapes(const Call& call, CallShapes* shapes) const;
+  Result AllocateOutputs(ExecutionContext& context, Call* call) const;
+  void ChoosePath(Call* call) const;
+  Result Execute(const Call& call) const;
+
+  Plan plan_;
+  Isa isa_;
+  const KernelTable* kernels_;
+  ParamSource sources_[kFormCount];
+  mutable BufferPool pool_;
+};
+
+Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, FormId scale_form, const char* scale_name,
+                                       const char* zero_name) {
+  Operand scale;
+  scale.tensor = q.scale;
+  NORMFUSE_RETURN_IF_ERROR(sources_[scale_form].Init(scale, scale_name, false));
+  Operand zero;
+  zero.tensor = q.zero_point;
+  zero.type = type;
+  return sources_[scale_form + 1].Init(zero, zero_name, Is32Bit(type));
+}
+
+Result CpuExecutable::Init() {
+  NORMFUSE_RETURN_IF_ERROR(sources_[kFormResidualBias].Init(plan_.residual_bias, "residual_bias", false));
+  NORMFUSE_RETURN_IF_ERROR(sources_[kFormScale].Init(plan_.scale, "scale", false));
+  NORMFUSE_RETURN_IF_ERROR(sources_[kFormBias].Init(plan_.bias, "bias", false));
+  Operand slope;
+  slope.tensor = plan_.activation.slope;
+  slope.type = plan_.activation.slope_type;
+  NORMFUSE_RETURN_IF_ERROR(sources_[kFormSlope].Init(slope, "slope", false));
+  NORMFUSE_RETURN_IF_ERROR(
+      InitQuantization(plan_.x.quantization, plan_.x.type, kFormXScale, "x_scale", "x_zero_point"));
+  NORMFUSE_RETURN_IF_ERROR(InitQuantization(plan_.residual.quantization, plan_.residual.type, kFormResidualScale,
+                                            "residual_scale", "residual_zero_point"));
+  return InitQuantization(plan_.y_quantization, plan_.y_type, kFormYScale, "y_scale", "y_zero_point");
+}
+
+Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const {
+  TensorView x;
+  NORMFUSE_RETURN_IF_ERROR(GetTensor(context, plan_.name, "X", plan_.x.tensor, plan_.x.type, &x));
+  call->x = x.data;
+  call->x_type = x.type;
+  shapes->x = {x.dims, static_cast<int>(x.rank)};
+  if (!plan_.residual.present()) return {};
+  TensorView residual;
+  NORMFUSE_RETURN_IF_ERROR(
+      GetTensor(context, plan_.name, "residual", plan_.residual.tensor, plan_.residual.type, &residual));
+  call->residual = residual.data;
+  call->residual_type = residual.type;
+  shapes->residual = {residual.dims, static_cast<int>(residual.rank)};
+  return {};
+}
+
+// Reads every parameter; those that need converting use memory that `lease` then holds.
+Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call) const {
+  TensorView views[kFormCount];
+  size_t doubles[kFormCount] = {};
+  size_t needed = 0;
+  for (int form = 0; form < kFormCount; ++form) {
+    NORMFUSE_RETURN_IF_ERROR(sources_[form].Prepare(context, plan_.name, &views[form], &doubles[form]));
+    needed += doubles[form];
+  }
+  if (needed != 0) lease->Take(needed);
+  double* memory = lease->data();
+  for (int form = 0; form < kFormCount; ++form) {
+    NORMFUSE_RETURN_IF_ERROR(sources_[form].Read(context, plan_.name, views[form], memory, &call->params[form]));
+    memory += doubles[form];
+  }
+  return {};
+}
+
+void CpuExecutable::SetShapes(const Call& call, CallShapes* s) const {
+  Shape* const places[kFormCount] = {nullptr,           nullptr,           nullptr,           nullptr,  &s->residual_bias,
+                                     &s->scale,         &s->bias,          &s->slope,         &s->x_scale, &s->x_zero,
+                                     nullptr,           &s->residual_scale, &s->residual_zero, nullptr,  &s->y_scale,
+                                     &s->y_zero,        nullptr};
+  for (int form = 0; form < kFormCount; ++form) {
+    if (places[form] == nullptr || !sources_[form].present()) continue;
+    *places[form] = call.params[form].shape;
+    if (sources_[form].uniform()) s->uniform |= 1u << form;
+  }
+}
+
+Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) const {
+  const Geometry& g = call->geometry;
+  const auto rank = static_cast<size_t>(g.rank);
+  if (plan_.y_output != Plan::kNoOutput) {
+    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.y_output, g.shape, rank, &call->y));
+  }
+  if (plan_.sum_output != Plan::kNoOutput) {
+    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.sum_output, g.shape, rank, &call->sum));
+  }
+  if (plan_.mean_output != Plan::kNoOutput) {
+    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.mean_output, g.stat_shape, rank, &call->mean));
+  }
+  if (plan_.inv_std_dev_output != Plan::kNoOutput) {
+    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.inv_std_dev_output, g.stat_shape, rank, &call->inv_std_dev));
+  }
+  return {};
+}
+
+// Kept dimensions without a single value: their mean is NaN.
+void StoreEmptyStatistics(const Call& call) {
+  Statistics nothing;
+  nothing.true_mean = nothing.true_inv = std::numeric_limits<float>::quiet_NaN();
+  int64_t count = 1;
+  for (int i = 0; i < call.geometry.rank; ++i) count *= call.geometry.stat_shape[i];
+  for (int64_t i = 0; i < count; ++i) StoreStatistics(call, i, nothing);
+}
+
+// Which kernels read and write tensors where they lie.
+void CpuExecutable::ChoosePath(Call* call) const {
+  const Geometry& g = call->geometry;
+  if (g.columns) return;
+  const bool plain = call->residual == nullptr && !call->params[kFormResidualBias].present() && call->sum == nullptr;
+  const Param& zero = call->params[kFormXZero];
+  call->raw = plain && plan_.x.quantization.present() && zero.wide == nullptr &&
+              OnlyZeroStrides(g.reduced, kFormXScale) && OnlyZeroStrides(g.reduced, kFormXZero) &&
+              OnlyZeroStrides(g.reduced, kFormXBlock) && OnlyZeroStrides(g.kept, kFormXBlock);
+  const bool readable = plain && (call->raw || !plan_.x.quantization.present());
+  if (!readable) return;
+  const Dim& inner_d = g.reduced_d.dims[g.reduced_d.count - 1];
+  const Dim& inner = g.reduced.dims[g.reduced.count - 1];
+  if (inner_d.stride[kFormX] == 1 || inner_d.size == 1) {
+    call->direct_moments = kernels_->moments[static_cast<int>(call->x_type)];
+  }
+  const bool y_scalar = call->params[kFormYScale].shape.ElementCount() <= 1 &&
+                        call->params[kFormYZero].shape.ElementCount() <= 1;
+  if ((inner.stride[kFormX] == 1 || inner.size == 1) && y_scalar) {
+    call->direct_apply = kernels_->fused_apply(call->x_type, plan_.y_type, plan_.activation.kind);
+  }
+}
+
+Result CpuExecutable::Execute(const Call& call) const {
+  return call.geometry.columns ? RunColumns(call) : RunRows(call);
+}
+
+Result CpuExecutable::Run(ExecutionContext& context) const {
+  Call call;
+  call.plan = &plan_;
+  call.kernels = kernels_;
+  call.context = &context;
+  CallShapes shapes;
+  NORMFUSE_RETURN_IF_ERROR(ReadTensors(context, &call, &shapes));
+
+  BufferPool::Lease lease(&pool_);
+  NORMFUSE_RETURN_IF_ERROR(ReadParams(context, &lease, &call));
+  SetShapes(call, &shapes);
+  NORMFUSE_RETURN_IF_ERROR(BindGeometry(plan_, shapes, &call.geometry));
+  NORMFUSE_RETURN_IF_ERROR(AllocateOutputs(context, &call));
+  if (call.geometry.element_count == 0) {
+    StoreEmptyStatistics(call);
+    return {};
+  }
+  const bool packed = BitsOf(plan_.y_type) < 8 && call.y != nullptr;
+  // Bits beyond the last element are 0.
+  if (packed) {
+    const size_t bytes = BytesFor(plan_.y_type, static_cast<size_t>(call.geometry.element_count));
+    static_cast<unsigned char*>(call.y)[bytes - 1] = 0;
+  }
+  // Groups may begin in the middle of a byte, which two threads must not share.
+  const bool one_thread = packed && plan_.kind == PlanKind::kNormalization;
+  call.threads = one_thread ? 1
+                            : WorthwhileThreads(EstimateNanoseconds(plan_, isa_, call.geometry.element_count),
+                                                context.ThreadCount());
+  ChoosePath(&call);
+  return Execute(call);
+}
+
+}  // namespace
+}  // namespace normfuse::cpu
+
+namespace normfuse {
+
+Result CompileForCpu(const Plan& plan, std::unique_ptr<Executable>* executable) {
+  cpu::Isa isa = cpu::Isa::kBaseline;
+  NORMFUSE_RETURN_IF_ERROR(cpu::SelectIsa(&isa));
+  NORMFUSE_RETURN_IF_ERROR(Validate(plan));
+  auto result = std::make_unique<cpu::CpuExecutable>(plan, isa);
+  NORMFUSE_RETURN_IF_ERROR(result->Init());
+  *executable = std::move(result);
+  return {};
+}
+
+}  // namespace normfuse

@@ -1,0 +1,390 @@
+#include "cpu/geometry.h"
+
+#include <bit>
+
+namespace normfuse::cpu {
+namespace {
+
+// Strides of all forms over the dimensions of d before any joining.
+struct Builder {
+  const Plan& plan;
+  Geometry& g;
+  DimList dims;
+  bool reduced[kMaxDims] = {};
+
+  Result Error(const std::string& text) const {
+    return Result::Error(ErrorCode::kInvalidArgument, plan.name + ": " + text);
+  }
+
+  void Activate(FormId form) { g.active |= 1u << form; }
+
+  Result SetLogicalShape(const Shape& x, const Shape& residual);
+  Result AddTensor(FormId form, const char* what, const Shape& shape);
+  Result AddQuantization(const Quantization& quantization, const char* what, const Shape& tensor, const Shape& scale,
+                         const Shape& zero, FormId scale_form, int which);
+  Result AddAlongAxis(FormId form, const char* what, const Shape& tensor, int64_t axis, int64_t length);
+  Result AddBlocked(const Quantization& quantization, const char* what, const Shape& tensor, const Shape& scale,
+                    const Shape& zero, FormId scale_form, int which);
+  Result AddAffine(FormId form, const char* what, const Shape& shape);
+  Result MarkReduced();
+  Result SplitGroups();
+  void AddGroupAffine(FormId form, const Shape& shape);
+  void FillOutputForms();
+  void FlattenUniform(uint32_t uniform);
+  void SortDims();
+};
+
+int64_t NormalizeAxis(int64_t axis, int rank) { return axis < 0 ? axis + rank : axis; }
+
+Result Builder::SetLogicalShape(const Shape& x, const Shape& residual) {
+  if (x.rank > kMaxRank || residual.rank > kMaxRank) return Error("X or residual has more than 8 dimensions");
+  g.rank = x.rank > residual.rank ? x.rank : residual.rank;
+  for (int i = 0; i < g.rank; ++i) {
+    const int xi = i - (g.rank - x.rank);
+    const int ri = i - (g.rank - residual.rank);
+    const int64_t a = xi >= 0 ? x.dims[xi] : 1;
+    const int64_t b = residual.rank >= 0 && ri >= 0 ? residual.dims[ri] : 1;
+    if (a != b && a != 1 && b != 1) {
+      return Error("residual of shape " + ShapeText(residual.dims, residual.rank) + " does not broadcast with X of shape " +
+                   ShapeText(x.dims, x.rank));
+    }
+    g.shape[i] = a == 1 ? b : a;
+  }
+  dims.count = g.rank;
+  for (int i = 0; i < g.rank; ++i) dims.dims[i] = Dim{g.shape[i], {}};
+  return {};
+}
+
+// A tensor that broadcasts to d from the last dimension.
+Result Builder::AddTensor(FormId form, const char* what, const Shape& shape) {
+  int extra = shape.rank - g.rank;  // leading ones beyond d's rank are harmless
+  bool fits = true;
+  for (int i = 0; i < extra; ++i) fits = fits && shape.dims[i] == 1;
+  int64_t stride = 1;
+  for (int i = shape.rank - 1; i >= 0 && i >= extra && fits; --i) {
+    Dim& dim = dims.dims[i - extra];
+    if (shape.dims[i] == 1) continue;
+    fits = shape.dims[i] == dim.size;
+    dim.stride[form] = stride;
+    stride *= shape.dims[i];
+  }
+  if (!fits) {
+    return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) + " does not broadcast to shape " +
+                 ShapeText(g.shape, g.rank));
+  }
+  Activate(form);
+  return {};
+}
+
+// A vector along one axis of a tensor that itself broadcasts to d.
+Result Builder::AddAlongAxis(FormId form, const char* what, const Shape& tensor, int64_t axis, int64_t length) {
+  const int64_t at = NormalizeAxis(axis, tensor.rank);
+  if (at < 0 || at >= tensor.rank) {
+    return Error(std::string(what) + ": axis " + std::to_string(axis) + " is out of range for shape " +
+                 ShapeText(tensor.dims, tensor.rank));
+  }
+  if (tensor.dims[at] != length) {
+    return Error(std::string(what) + " has " + std::to_string(length) + " elements, but dimension " + std::to_string(at) +
+                 " of shape " + ShapeText(tensor.dims, tensor.rank) + " has " + std::to_string(tensor.dims[at]));
+  }
+  if (length != 1) dims.dims[at + g.rank - tensor.rank].stride[form] = 1;
+  Activate(form);
+  return {};
+}
+
+Result Builder::AddBlocked(const Quantization& quantization, const char* what, const Shape& tensor, const Shape& scale,
+                           const Shape& zero, FormId scale_form, int which) {
+  const int64_t axis = NormalizeAxis(quantization.axis, tensor.rank);
+  const int64_t block = quantization.block_size;
+  bool fits = axis >= 0 && axis < tensor.rank && scale.rank == tensor.rank;
+  for (int i = 0; i < tensor.rank && fits; ++i) {
+    fits = scale.dims[i] == (i == axis ? (tensor.dims[i] + block - 1) / block : tensor.dims[i]);
+  }
+  if (!fits) {
+    return Error(std::string(what) + " of shape " + ShapeText(scale.dims, scale.rank) + " does not fit blocks of " +
+                 std::to_string(block) + " along axis " + std::to_string(quantization.axis) + " of shape " +
+                 ShapeText(tensor.dims, tensor.rank));
+  }
+  const bool zero_like_scale = zero.rank >= 0 && zero.ElementCount() != 1;
+  int64_t stride = 1;
+  for (int i = tensor.rank - 1; i >= 0; --i) {
+    Dim& dim = dims.dims[i + g.rank - tensor.rank];
+    const bool spread = tensor.dims[i] != 1;
+    if (i == axis) {
+      g.block_stride[which] = stride;
+      dim.stride[scale_form + 2] = spread ? 1 : 0;
+    } else if (spread) {
+      dim.stride[scale_form] = stride;
+      if (zero_like_scale) dim.stride[scale_form + 1] = stride;
+    }
+    stride *= scale.dims[i];
+  }
+  Activate(static_cast<FormId>(scale_form + 2));
+  return {};
+}
+
+// `tensor` is the shape of the quantised operand; scale_form + 1 is its zero point, + 2 its block coordinate.
+Result Builder::AddQuantization(const Quantization& quantization, const char* what, const Shape& tensor,
+                                const Shape& scale, const Shape& zero, FormId scale_form, int which) {
+  if (scale.rank < 0) return {};
+  const auto zero_form = static_cast<FormId>(scale_form + 1);
+  const std::string scale_name = std::string(what) + "_scale";
+  const std::string zero_name = std::string(what) + "_zero_point";
+  Activate(scale_form);
+  if (zero.rank >= 0) {
+    Activate(zero_form);
+    const int64_t count = zero.ElementCount();
+    bool same = count == 1 || zero.rank == scale.rank;
+    for (int i = 0; count != 1 && same && i < zero.rank; ++i) same = zero.dims[i] == scale.dims[i];
+    if (!same) {
+      return Error(zero_name + " of shape " + ShapeText(zero.dims, zero.rank) + " is neither one element nor of the shape " +
+                   ShapeText(scale.dims, scale.rank) + " of " + scale_name);
+    }
+  }
+  const int64_t count = scale.ElementCount();
+  if (quantization.block_size > 0) {
+    return AddBlocked(quantization, scale_name.c_str(), tensor, scale, zero, scale_form, which);
+  }
+  if (count == 1) return {};
+  const bool zero_spread = zero.rank >= 0 && zero.ElementCount() != 1;
+  if (scale.rank == 1) {
+    // A tensor of one dimension has only one axis, whatever the attribute says.
+    const int64_t axis = tensor.rank == 1 ? 0 : quantization.axis;
+    NORMFUSE_RETURN_IF_ERROR(AddAlongAxis(scale_form, scale_name.c_str(), tensor, axis, count));
+    if (zero_spread) NORMFUSE_RETURN_IF_ERROR(AddAlongAxis(zero_form, zero_name.c_str(), tensor, axis, count));
+    return {};
+  }
+  bool fits = scale.rank == tensor.rank;
+  for (int i = 0; i < scale.rank && fits; ++i) fits = scale.dims[i] == 1 || scale.dims[i] == tensor.dims[i];
+  if (!fits) {
+    return Error(scale_name + " of shape " + ShapeText(scale.dims, scale.rank) + " does not broadcast to " + what +
+                 " of shape " + ShapeText(tensor.dims, tensor.rank));
+  }
+  NORMFUSE_RETURN_IF_ERROR(AddTensor(scale_form, scale_name.c_str(), scale));
+  if (zero_spread) NORMFUSE_RETURN_IF_ERROR(AddTensor(zero_form, zero_name.c_str(), zero));
+  return {};
+}
+
+// scale and bias of the normalisation, except per group (AddGroupAffine, after the channels are split).
+Result Builder::AddAffine(FormId form, const char* what, const Shape& shape) {
+  if (shape.rank < 0) return {};
+  const int64_t groups = plan.normalization.num_groups;
+  const int64_t count = shape.ElementCount();
+  if (plan.affine_align == AffineAlign::kGroup) {
+    if (groups <= 0 || (count != groups && count != 1)) {
+      return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) + " does not have one element for each of the " +
+                   std::to_string(groups) + " groups");
+    }
+    Activate(form);
+    return {};
+  }
+  if (plan.affine_align == AffineAlign::kTrailing) return AddTensor(form, what, shape);
+  if (count == 1) {
+    Activate(form);
+    return {};
+  }
+  if (shape.rank != 1 || g.rank < 2) {
+    return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) +
+                 " must have one dimension, along dimension 1 of shape " + ShapeText(g.shape, g.rank));
+  }
+  return AddAlongAxis(form, what, Shape{g.shape, g.rank}, 1, count);
+}
+
+Result Builder::MarkReduced() {
+  const Normalization& norm = plan.normalization;
+  if (plan.kind == PlanKind::kElementwise || norm.num_groups > 0) return {};
+  if (norm.from_first_axis) {
+    const int64_t first = NormalizeAxis(norm.first_axis, g.rank);
+    if (first < 0 || first >= g.rank) {
+      return Error("axis " + std::to_string(norm.first_axis) + " is out of range for shape " + ShapeText(g.shape, g.rank));
+    }
+    for (int i = static_cast<int>(first); i < g.rank; ++i) reduced[i] = true;
+    return {};
+  }
+  for (int64_t axis : norm.axes) {
+    const int64_t at = NormalizeAxis(axis, g.rank);
+    if (at < 0 || at >= g.rank) {
+      return Error("axis " + std::to_string(axis) + " is out of range for shape " + ShapeText(g.shape, g.rank));
+    }
+    if (reduced[at]) return Error("axis " + std::to_string(axis) + " is given twice");
+    reduced[at] = true;
+  }
+  return {};
+}
+
+Result Builder::SplitGroups() {
+  const int64_t groups = plan.normalization.num_groups;
+  if (plan.kind == PlanKind::kElementwise || groups <= 0) return {};
+  if (g.rank < 2) return Error("group normalisation needs at least 2 dimensions, X has shape " + ShapeText(g.shape, g.rank));
+  const int64_t channels = g.shape[1];
+  if (channels % groups != 0) {
+    return Error("the " + std::to_string(channels) + " channels of X of shape " + ShapeText(g.shape, g.rank) +
+                 " cannot be divided into " + std::to_string(groups) + " groups");
+  }
+  for (int i = dims.count; i > 2; --i) dims.dims[i] = dims.dims[i - 1];
+  ++dims.count;
+  dims.dims[2] = dims.dims[1];
+  dims.dims[1].size = groups;
+  dims.dims[2].size = channels / groups;
+  for (int64_t& stride : dims.dims[1].stride) stride *= channels / groups;
+  for (int i = 2; i < dims.count; ++i) reduced[i] = true;
+  return {};
+}
+
+void Builder::AddGroupAffine(FormId form, const Shape& shape) {
+  if (shape.rank >= 0 && plan.affine_align == AffineAlign::kGroup && shape.ElementCount() != 1) dims.dims[1].stride[form] = 1;
+}
+
+void Builder::FillOutputForms() {
+  int64_t stride = 1;
+  int64_t stat_stride = 1;
+  for (int i = dims.count - 1; i >= 0; --i) {
+    Dim& dim = dims.dims[i];
+    dim.stride[kFormY] = stride;
+    stride *= dim.size;
+    if (reduced[i]) continue;
+    dim.stride[kFormStat] = stat_stride;
+    stat_stride *= dim.size;
+  }
+  Activate(kFormY);
+  if (plan.mean_output != Plan::kNoOutput || plan.inv_std_dev_output != Plan::kNoOutput) Activate(kFormStat);
+  for (int i = 0; i < g.rank; ++i) g.stat_shape[i] = reduced[i] ? 1 : g.shape[i];
+  // With groups the statistics have shape [N, groups]; written with d's rank: [N, groups, 1 ...].
+  if (dims.count != g.rank) {
+    g.stat_shape[1] = dims.dims[1].size;
+    for (int i = 2; i < g.rank; ++i) g.stat_shape[i] = 1;
+  }
+}
+
+bool Joins(const Dim& outer, const Dim& inner, uint32_t active) {
+  for (uint32_t left = active; left != 0; left &= left - 1) {
+    const int form = std::countr_zero(left);
+    if (outer.stride[form] != inner.stride[form] * inner.size) return false;
+  }
+  return true;
+}
+
+void Append(DimList* list, const Dim& dim, uint32_t active) {
+  if (list->count > 0 && Joins(list->dims[list->count - 1], dim, active)) {
+    Dim& last = list->dims[list->count - 1];
+    const int64_t size = last.size * dim.size;
+    last = dim;
+    last.size = size;
+    return;
+  }
+  list->dims[list->count++] = dim;
+}
+
+constexpr uint32_t Bit(FormId form) { return 1u << form; }
+
+// What d, and the output sum, are made of.
+constexpr uint32_t kFormsOfD = Bit(kFormX) | Bit(kFormResidual) | Bit(kFormResidualBias) | Bit(kFormXScale) |
+                               Bit(kFormXZero) | Bit(kFormXBlock) | Bit(kFormResidualScale) | Bit(kFormResidualZero) |
+                               Bit(kFormResidualBlock);
+
+void Builder::FlattenUniform(uint32_t uniform) {
+  for (uint32_t left = uniform; left != 0; left &= left - 1) {
+    const int form = std::countr_zero(left);
+    for (int i = 0; i < dims.count; ++i) dims.dims[i].stride[form] = 0;
+  }
+}
+
+void Builder::SortDims() {
+  const bool elementwise = plan.kind == PlanKind::kElementwise;
+  const uint32_t forms_of_d = (g.active & kFormsOfD) | (plan.sum_output != Plan::kNoOutput ? Bit(kFormY) : 0u);
+  int innermost = -1;
+  for (int i = 0; i < dims.count; ++i) {
+    const Dim& dim = dims.dims[i];
+    if (dim.size == 1) continue;
+    innermost = i;
+    // Without a normalisation all is one group, worked through in order.
+    if (reduced[i] || elementwise) {
+      Append(&g.reduced, dim, g.active);
+      Append(&g.reduced_d, dim, forms_of_d);
+    } else {
+      Append(&g.kept, dim, g.active);
+    }
+  }
+  g.columns = !elementwise && innermost >= 0 && !reduced[innermost];
+  const Dim one{1, {}};
+  if (g.reduced.count == 0) g.reduced.dims[g.reduced.count++] = one;
+  if (g.reduced_d.count == 0) g.reduced_d.dims[g.reduced_d.count++] = one;
+  if (g.kept.count == 0) g.kept.dims[g.kept.count++] = one;
+  g.group_count = g.kept.ElementCount();
+  g.group_size = g.reduced.ElementCount();
+  g.element_count = g.group_count * g.group_size;
+}
+
+}  // namespace
+
+Result BindGeometry(const Plan& plan, const CallShapes& s, Geometry* geometry) {
+  Builder b{plan, *geometry, {}};
+  NORMFUSE_RETURN_IF_ERROR(b.SetLogicalShape(s.x, s.residual));
+  const Shape d{geometry->shape, geometry->rank};
+  NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormX, "X", s.x));
+  if (s.residual.rank >= 0) NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormResidual, "residual", s.residual));
+  if (s.residual_bias.rank >= 0) {
+    NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormResidualBias, "residual_bias", s.residual_bias));
+  }
+  NORMFUSE_RETURN_IF_ERROR(b.AddAffine(kFormScale, "scale", s.scale));
+  NORMFUSE_RETURN_IF_ERROR(b.AddAffine(kFormBias, "bias", s.bias));
+  if (s.slope.rank >= 0) NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormSlope, "slope", s.slope));
+  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.x.quantization, "x", s.x, s.x_scale, s.x_zero, kFormXScale, 0));
+  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.residual.quantization, "residual", s.residual, s.residual_scale,
+                                             s.residual_zero, kFormResidualScale, 1));
+  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.y_quantization, "y", d, s.y_scale, s.y_zero, kFormYScale, 2));
+  NORMFUSE_RETURN_IF_ERROR(b.MarkReduced());
+  NORMFUSE_RETURN_IF_ERROR(b.SplitGroups());
+  b.AddGroupAffine(kFormScale, s.scale);
+  b.AddGroupAffine(kFormBias, s.bias);
+  b.FillOutputForms();
+  b.FlattenUniform(s.uniform);
+  b.SortDims();
+  return {};
+}
+
+void Odometer::Seek(int64_t index, const Offsets& base, Offsets* offsets) {
+  *offsets = base;
+  for (int d = dims_.count - 1; d >= 0; --d) {
+    const Dim& dim = dims_.dims[d];
+    index_[d] = index % dim.size;
+    index /= dim.size;
+    for (uint32_t left = active_; left != 0; left &= left - 1) {
+      const int form = std::countr_zero(left);
+      offsets->at[form] += index_[d] * dim.stride[form];
+    }
+  }
+}
+
+void Odometer::Next(Offsets* offsets) { Advance(1, offsets); }
+
+void Odometer::Advance(int64_t steps, Offsets* offsets) {
+  const int last = dims_.count - 1;
+  index_[last] += steps;
+  for (uint32_t left = active_; left != 0; left &= left - 1) {
+    const int form = std::countr_zero(left);
+    offsets->at[form] += steps * dims_.dims[last].stride[form];
+  }
+  if (index_[last] >= dims_.dims[last].size) Carry(last, offsets);
+}
+
+void Odometer::Carry(int d, Offsets* offsets) {
+  while (d > 0 && index_[d] >= dims_.dims[d].size) {
+    const Dim& full = dims_.dims[d];
+    const Dim& outer = dims_.dims[d - 1];
+    for (uint32_t left = active_; left != 0; left &= left - 1) {
+      const int form = std::countr_zero(left);
+      offsets->at[form] += outer.stride[form] - full.size * full.stride[form];
+    }
+    index_[d] = 0;
+    ++index_[--d];
+  }
+}
+
+std::string ShapeText(const int64_t* dims, int rank) {
+  std::string text = "[";
+  for (int i = 0; i < rank; ++i) text += (i > 0 ? ", " : "") + std::to_string(dims[i]);
+  return text + "]";
+}
+
+}  // namespace normfuse::cpu

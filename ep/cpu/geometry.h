@@ -1,0 +1,131 @@
+// Where the elements of every operand of a plan lie, for the shapes of one call.
+//
+// The logical shape is that of d: X broadcast with the residual, and for group normalisation with dimension 1 seen as
+// [groups, channels per group]. Each operand is a *form*: one stride per logical dimension, 0 where it is broadcast.
+// Dimensions of size 1 go, the others are sorted into kept ones and reduced ones, and neighbours of the same kind are
+// joined wherever every form in use walks through them in one stride. A *group* is a set of values with one mean.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "plan/plan.h"
+
+namespace normfuse::cpu {
+
+inline constexpr int kMaxDims = kMaxRank + 1;
+
+enum FormId : int {
+  kFormX,
+  kFormY,     // also the output sum
+  kFormStat,  // the outputs mean and inv_std_dev
+  kFormResidual,
+  kFormResidualBias,
+  kFormScale,
+  kFormBias,
+  kFormSlope,
+  kFormXScale,
+  kFormXZero,
+  kFormXBlock,  // coordinate along the blocked axis, not an offset
+  kFormResidualScale,
+  kFormResidualZero,
+  kFormResidualBlock,
+  kFormYScale,
+  kFormYZero,
+  kFormYBlock,
+  kFormCount,
+};
+
+struct Shape {
+  const int64_t* dims = nullptr;
+  int rank = 0;
+
+  int64_t ElementCount() const {
+    int64_t count = 1;
+    for (int i = 0; i < rank; ++i) count *= dims[i];
+    return count;
+  }
+};
+
+// One position, or one step: a value per form.
+struct Offsets {
+  int64_t at[kFormCount];
+};
+
+struct Dim {
+  int64_t size;
+  int64_t stride[kFormCount];
+};
+
+// An ordered list of dimensions, outermost first; never empty once bound.
+struct DimList {
+  int count = 0;
+  Dim dims[kMaxDims];
+
+  int64_t ElementCount() const {
+    int64_t total = 1;
+    for (int i = 0; i < count; ++i) total *= dims[i].size;
+    return total;
+  }
+};
+
+// Shapes of everything that is present, as it comes from the call; rank -1 = absent.
+struct CallShapes {
+  Shape x;
+  Shape residual{nullptr, -1};
+  Shape residual_bias{nullptr, -1};
+  Shape scale{nullptr, -1};
+  Shape bias{nullptr, -1};
+  Shape slope{nullptr, -1};
+  Shape x_scale{nullptr, -1}, x_zero{nullptr, -1};
+  Shape residual_scale{nullptr, -1}, residual_zero{nullptr, -1};
+  Shape y_scale{nullptr, -1}, y_zero{nullptr, -1};
+  // Bit f: all elements of that operand are equal, so that it counts as one element once its shape is checked.
+  uint32_t uniform = 0;
+};
+
+struct Geometry {
+  int rank = 0;               // of d
+  int64_t shape[kMaxRank];    // of d and Y
+  int64_t stat_shape[kMaxRank];
+  int64_t element_count = 0;
+  int64_t group_count = 0;
+  int64_t group_size = 0;     // values per mean
+
+  uint32_t active = 0;        // bit f: form f is in use
+  DimList kept;               // one entry per independent direction between groups
+  DimList reduced;            // within a group, joined for all forms
+  DimList reduced_d;          // within a group, joined for the forms that d is made of
+  bool columns = false;       // the innermost dimension is a kept one: it is the last of `kept`
+  // Stride of each blocked quantisation's scale along its axis, in elements of the scale.
+  int64_t block_stride[3] = {0, 0, 0};  // x, residual, y
+};
+
+// Fails with a sentence that names the operand and the shapes when they do not fit each other.
+Result BindGeometry(const Plan& plan, const CallShapes& shapes, Geometry* geometry);
+
+// Walks the index space of a DimList in order, from any start.
+class Odometer {
+ public:
+  Odometer(const DimList& dims, uint32_t active) : dims_(dims), active_(active) {}
+
+  // Sets `offsets` to base + the position of linear index `index`.
+  void Seek(int64_t index, const Offsets& base, Offsets* offsets);
+  // One step further in linear order.
+  void Next(Offsets* offsets);
+  // How many steps remain along the innermost dimension, the present position included.
+  int64_t RunLength() const { return dims_.dims[dims_.count - 1].size - index_[dims_.count - 1]; }
+  // `steps` further along the innermost dimension; at most RunLength().
+  void Advance(int64_t steps, Offsets* offsets);
+
+ private:
+  void Carry(int dim, Offsets* offsets);
+
+  const DimList& dims_;
+  uint32_t active_;
+  int64_t index_[kMaxDims] = {};
+};
+
+std::string ShapeText(const int64_t* dims, int rank);
+
+}  // namespace normfuse::cpu

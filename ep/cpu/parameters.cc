@@ -1,0 +1,225 @@
+#include "cpu/parameters.h"
+
+#include <cstring>
+
+#include "cpu/elements.h"
+
+namespace normfuse::cpu {
+namespace {
+
+Result Invalid(const std::string& node, const std::string& text) {
+  return Result::Error(ErrorCode::kInvalidArgument, node + ": " + text);
+}
+
+int64_t CountOf(const TensorView& view) {
+  int64_t count = 1;
+  for (size_t i = 0; i < view.rank; ++i) count *= view.dims[i];
+  return count;
+}
+
+TensorView ViewOf(const ConstantTensor& constant) {
+  return {constant.data, constant.type, constant.dims.data(), constant.dims.size()};
+}
+
+bool IsConstant(const TensorRef& ref) { return ref.constant != nullptr; }
+
+bool IsConstant(const Operand& operand) {
+  const Quantization& q = operand.quantization;
+  return IsConstant(operand.tensor) && (!q.scale.present() || IsConstant(q.scale)) &&
+         (!q.zero_point.present() || IsConstant(q.zero_point));
+}
+
+template <class T>
+bool AllEqual(const std::vector<T>& values) {
+  for (const T& value : values) {
+    if (std::memcmp(&value, &values[0], sizeof(T)) != 0) return false;
+  }
+  return !values.empty();
+}
+
+// Index of the quantisation parameter that belongs to the element at `coordinate`.
+struct ParameterIndex {
+  int64_t count;
+  bool along_axis;
+  bool blocked;
+  int64_t axis;
+  int64_t block;
+  const TensorView& shape;
+
+  int64_t At(const int64_t* coordinate, int rank) const {
+    if (count == 1) return 0;
+    if (along_axis) return coordinate[axis];
+    int64_t index = 0;
+    for (int i = 0; i < rank; ++i) {
+      const int64_t at = blocked && i == axis ? coordinate[i] / block : coordinate[i];
+      index = index * shape.dims[i] + (shape.dims[i] == 1 ? 0 : at);
+    }
+    return index;
+  }
+};
+
+Result IndexFor(const std::string& node, const char* what, const TensorView& tensor, const Quantization& quantization,
+                const TensorView& parameter, ParameterIndex* index) {
+  const auto rank = static_cast<int>(tensor.rank);
+  index->count = CountOf(parameter);
+  index->along_axis = parameter.rank == 1 && quantization.block_size == 0;
+  index->blocked = quantization.block_size > 0;
+  index->block = quantization.block_size;
+  index->axis = rank == 1 ? 0 : quantization.axis < 0 ? quantization.axis + rank : quantization.axis;
+  if (index->count == 1) return {};
+  bool fits = index->axis >= 0 && index->axis < rank;
+  if (index->along_axis) {
+    fits = fits && tensor.dims[index->axis] == index->count;
+  } else {
+    fits = fits && parameter.rank == tensor.rank;
+    for (int i = 0; i < rank && fits; ++i) {
+      const int64_t whole = tensor.dims[i];
+      const int64_t expected = index->blocked && i == index->axis ? (whole + index->block - 1) / index->block : whole;
+      fits = parameter.dims[i] == expected || (!index->blocked && parameter.dims[i] == 1);
+    }
+  }
+  if (fits) return {};
+  return Invalid(node, std::string("the quantisation of ") + what + " of shape " + ShapeText(tensor.dims, rank) +
+                           " has a parameter of shape " + ShapeText(parameter.dims, static_cast<int>(parameter.rank)) +
+                           ", which does not fit");
+}
+
+}  // namespace
+
+std::vector<double> BufferPool::Take(size_t count) {
+  std::vector<double> memory;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!free_.empty()) {
+      memory = std::move(free_.back());
+      free_.pop_back();
+    }
+  }
+  if (memory.size() < count) memory.resize(count);
+  return memory;
+}
+
+void BufferPool::Return(std::vector<double> memory) {
+  if (memory.empty()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(memory));
+}
+
+Result GetTensor(ExecutionContext& context, const std::string& node, const char* what, const TensorRef& ref,
+                 DataType type, TensorView* view) {
+  if (ref.constant != nullptr) {
+    *view = ViewOf(*ref.constant);
+  } else {
+    NORMFUSE_RETURN_IF_ERROR(context.Input(ref.input, view));
+  }
+  const bool type_fits = type == DataType::kUndefined ? IsFloat(view->type) : view->type == type;
+  if (!type_fits) {
+    return Invalid(node, std::string(what) + " has element type " + NameOf(view->type) + ", expected " +
+                             (type == DataType::kUndefined ? "a float type" : NameOf(type)));
+  }
+  if (view->data == nullptr && CountOf(*view) != 0) return Invalid(node, std::string(what) + " is missing");
+  return {};
+}
+
+Result ReadAll(const std::string& node, const char* what, const TensorView& tensor, const Quantization& quantization,
+               const TensorView* scale, const TensorView* zero, double* out) {
+  const int64_t count = CountOf(tensor);
+  if (scale == nullptr) {
+    for (int64_t i = 0; i < count; ++i) out[i] = ReadElement(tensor.type, tensor.data, i);
+    return {};
+  }
+  if (tensor.rank > static_cast<size_t>(kMaxRank)) return Invalid(node, std::string(what) + " has more than 8 dimensions");
+  ParameterIndex scale_at{0, false, false, 0, 0, *scale};
+  NORMFUSE_RETURN_IF_ERROR(IndexFor(node, what, tensor, quantization, *scale, &scale_at));
+  const TensorView& zero_view = zero != nullptr ? *zero : *scale;
+  ParameterIndex zero_at{0, false, false, 0, 0, zero_view};
+  if (zero != nullptr) NORMFUSE_RETURN_IF_ERROR(IndexFor(node, what, tensor, quantization, *zero, &zero_at));
+  const auto rank = static_cast<int>(tensor.rank);
+  int64_t coordinate[kMaxRank] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    double value = ReadElement(tensor.type, tensor.data, i);
+    if (zero != nullptr) value -= ReadElement(zero->type, zero->data, zero_at.At(coordinate, rank));
+    out[i] = static_cast<float>(value) *
+             static_cast<float>(ReadElement(scale->type, scale->data, scale_at.At(coordinate, rank)));
+    for (int d = rank - 1; d >= 0 && ++coordinate[d] == tensor.dims[d]; --d) coordinate[d] = 0;
+  }
+  return {};
+}
+
+Result ParamSource::Init(const Operand& operand, const char* what, bool wide) {
+  present_ = operand.present();
+  wide_ = wide;
+  what_ = what;
+  operand_ = operand;
+  is_constant_ = present_ && IsConstant(operand);
+  if (!is_constant_) return {};
+  const ConstantTensor& tensor = *operand.tensor.constant;
+  dims_ = tensor.dims;
+  std::vector<double> all(static_cast<size_t>(tensor.ElementCount()));
+  const Quantization& q = operand.quantization;
+  TensorView scale, zero;
+  if (q.scale.present()) scale = ViewOf(*q.scale.constant);
+  if (q.zero_point.present()) zero = ViewOf(*q.zero_point.constant);
+  NORMFUSE_RETURN_IF_ERROR(ReadAll("", what, ViewOf(tensor), q, q.scale.present() ? &scale : nullptr,
+                                   q.zero_point.present() ? &zero : nullptr, all.data()));
+  if (wide_) {
+    wide_values_ = std::move(all);
+    uniform_ = AllEqual(wide_values_);
+    return {};
+  }
+  values_.assign(all.begin(), all.end());
+  uniform_ = AllEqual(values_);
+  return {};
+}
+
+Result ParamSource::Prepare(ExecutionContext& context, const std::string& node, TensorView* view, size_t* doubles) const {
+  *doubles = 0;
+  if (!present_ || is_constant_) return {};
+  NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, what_, operand_.tensor, operand_.type, view));
+  if (view->rank > static_cast<size_t>(kMaxRank)) {
+    return Invalid(node, std::string(what_) + " has more than 8 dimensions");
+  }
+  const auto count = static_cast<size_t>(CountOf(*view));
+  const bool ready = !wide_ && view->type == DataType::kFloat32 && !operand_.quantization.present();
+  *doubles = ready ? 0 : count;
+  return {};
+}
+
+Result ParamSource::Read(ExecutionContext& context, const std::string& node, const TensorView& view, double* memory,
+                         Param* param) const {
+  if (!present_) return {};
+  if (is_constant_) {
+    *param = {values_.data(), wide_ ? wide_values_.data() : nullptr, {dims_.data(), static_cast<int>(dims_.size())}};
+    return {};
+  }
+  param->shape = {view.dims, static_cast<int>(view.rank)};
+  const Quantization& q = operand_.quantization;
+  if (!wide_ && view.type == DataType::kFloat32 && !q.present()) {
+    param->data = static_cast<const float*>(view.data);
+    return {};
+  }
+  TensorView scale, zero;
+  if (q.scale.present()) {
+    NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, what_, q.scale, DataType::kUndefined, &scale));
+  }
+  if (q.zero_point.present()) {
+    NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, what_, q.zero_point, operand_.type, &zero));
+  }
+  NORMFUSE_RETURN_IF_ERROR(ReadAll(node, what_, view, q, q.scale.present() ? &scale : nullptr,
+                                   q.zero_point.present() ? &zero : nullptr, memory));
+  if (wide_) {
+    param->wide = memory;
+    return {};
+  }
+  // Narrowed in place: a float is never written beyond the double that it is made from.
+  auto* narrow = reinterpret_cast<unsigned char*>(memory);
+  const int64_t count = CountOf(view);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<float>(memory[i]);
+    std::memcpy(narrow + static_cast<size_t>(i) * sizeof(float), &value, sizeof(float));
+  }
+  param->data = reinterpret_cast<const float*>(narrow);
+  return {};
+}
+
+}  // namespace normfuse::cpu

@@ -1,0 +1,85 @@
+// The small operands of a plan (scale, bias, slope, residual_bias, quantisation scales and zero points) as float32.
+// Constant ones are converted when the plan is compiled, others at each call, and only if they are not float32 already.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cpu/geometry.h"
+#include "plan/execution.h"
+
+namespace normfuse::cpu {
+
+// Memory for converted parameters: blocks that grow to what calls need and are used again by later calls.
+class BufferPool {
+ public:
+  // Gives its memory back to the pool when it goes.
+  class Lease {
+   public:
+    explicit Lease(BufferPool* pool) : pool_(pool) {}
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    ~Lease() { pool_->Return(std::move(memory_)); }
+    // Room for `count` doubles.
+    void Take(size_t count) { memory_ = pool_->Take(count); }
+    double* data() { return memory_.data(); }
+
+   private:
+    BufferPool* pool_;
+    std::vector<double> memory_;
+  };
+
+ private:
+  std::vector<double> Take(size_t count);
+  void Return(std::vector<double> memory);
+
+  std::mutex mutex_;
+  std::vector<std::vector<double>> free_;
+};
+
+// A parameter's values for one call.
+struct Param {
+  const float* data = nullptr;
+  const double* wide = nullptr;  // instead of data: zero points of 32-bit types
+  Shape shape{nullptr, -1};
+
+  bool present() const { return shape.rank >= 0; }
+};
+
+// Where a parameter comes from.
+class ParamSource {
+ public:
+  ParamSource() = default;
+  // `wide`: keep as double. `what` names it in messages and must outlive this.
+  Result Init(const Operand& operand, const char* what, bool wide);
+
+  bool present() const { return present_; }
+  bool uniform() const { return uniform_; }
+  // Doubles needed in the lease for this call's conversion; reads the input's view.
+  Result Prepare(ExecutionContext& context, const std::string& node, TensorView* view, size_t* doubles) const;
+  // The values; `memory` has the room that Prepare asked for.
+  Result Read(ExecutionContext& context, const std::string& node, const TensorView& view, double* memory,
+              Param* param) const;
+
+ private:
+  bool present_ = false;
+  bool is_constant_ = false;
+  bool uniform_ = false;
+  bool wide_ = false;
+  const char* what_ = "";
+  Operand operand_;
+  std::vector<float> values_;
+  std::vector<double> wide_values_;
+  std::vector<int64_t> dims_;
+};
+
+// The view of a tensor that is an input or a constant, with its element type checked (kUndefined: any float type).
+Result GetTensor(ExecutionContext& context, const std::string& node, const char* what, const TensorRef& ref,
+                 DataType type, TensorView* view);
+
+// Every element of a tensor as double, dequantised by its own scale and zero point if `scale` is given.
+Result ReadAll(const std::string& node, const char* what, const TensorView& tensor, const Quantization& quantization,
+               const TensorView* scale, const TensorView* zero, double* out);
+
+}  // namespace normfuse::cpu

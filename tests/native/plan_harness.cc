@@ -1,0 +1,636 @@
+#include "plan_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "test_cases.h"
+
+namespace normfuse::test {
+namespace {
+
+constexpr double kEps = 0x1p-24;  // half a unit in the last place of float32 at 1
+
+double PowerOfTwo(int exponent) { return std::ldexp(1.0, exponent); }
+
+double DecodeFloat(uint32_t bits, int exponent_bits, int mantissa_bits, int bias, bool ieee, bool fnuz) {
+  const uint32_t mantissa = bits & ((1u << mantissa_bits) - 1u);
+  const auto exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1u));
+  const double sign = (bits >> (mantissa_bits + exponent_bits) & 1u) != 0 ? -1.0 : 1.0;
+  const int top = (1 << exponent_bits) - 1;
+  if (fnuz && bits == 1u << (mantissa_bits + exponent_bits)) return std::nan("");
+  if (ieee && exponent == top) return mantissa != 0 ? std::nan("") : sign * std::numeric_limits<double>::infinity();
+  if (!ieee && !fnuz && exponent == top && mantissa == (1u << mantissa_bits) - 1u) return std::nan("");
+  const double fraction = mantissa / PowerOfTwo(mantissa_bits);
+  if (exponent == 0) return sign * fraction * PowerOfTwo(1 - bias);
+  return sign * (1.0 + fraction) * PowerOfTwo(exponent - bias);
+}
+
+int SignedBits(uint32_t bits, int width) {
+  const auto value = static_cast<int64_t>(bits);
+  return static_cast<int>(bits >> (width - 1) & 1u ? value - (int64_t{1} << width) : value);
+}
+
+bool IsSigned(DataType type) {
+  return type == DataType::kInt8 || type == DataType::kInt16 || type == DataType::kInt32 || type == DataType::kInt4 ||
+         type == DataType::kInt2;
+}
+
+uint32_t ReadBits(DataType type, const unsigned char* data, int64_t index) {
+  const int bits = BitsOf(type);
+  if (bits < 8) {
+    const int per_byte = 8 / bits;
+    return static_cast<uint32_t>(data[index / per_byte] >> (bits * (index % per_byte))) & ((1u << bits) - 1u);
+  }
+  uint32_t value = 0;
+  std::memcpy(&value, data + index * bits / 8, static_cast<size_t>(bits) / 8);
+  return value;
+}
+
+void WriteBits(DataType type, unsigned char* data, int64_t index, uint32_t value) {
+  const int bits = BitsOf(type);
+  if (bits < 8) {
+    const int per_byte = 8 / bits;
+    const auto shift = static_cast<int>(bits * (index % per_byte));
+    unsigned char& byte = data[index / per_byte];
+    byte = static_cast<unsigned char>((byte & ~(((1u << bits) - 1u) << shift)) | (value & ((1u << bits) - 1u)) << shift);
+    return;
+  }
+  std::memcpy(data + index * bits / 8, &value, static_cast<size_t>(bits) / 8);
+}
+
+// The code whose value is nearest, by trying all; for types of at most 16 bits.
+uint32_t NearestCode(DataType type, double value) {
+  uint32_t best = 0;
+  double best_distance = std::numeric_limits<double>::infinity();
+  for (uint32_t code = 0; code < 1u << BitsOf(type); ++code) {
+    const double distance = std::fabs(DecodeElement(type, code) - value);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = code;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+double DecodeElement(DataType type, uint32_t bits) {
+  switch (type) {
+    case DataType::kFloat32: {
+      float value;
+      std::memcpy(&value, &bits, sizeof value);
+      return value;
+    }
+    case DataType::kFloat16:
+      return DecodeFloat(bits, 5, 10, 15, true, false);
+    case DataType::kBfloat16:
+      return DecodeFloat(bits, 8, 7, 127, true, false);
+    case DataType::kFloat8E4M3FN:
+      return DecodeFloat(bits, 4, 3, 7, false, false);
+    case DataType::kFloat8E4M3FNUZ:
+      return DecodeFloat(bits, 4, 3, 8, false, true);
+    case DataType::kFloat8E5M2:
+      return DecodeFloat(bits, 5, 2, 15, true, false);
+    case DataType::kFloat8E5M2FNUZ:
+      return DecodeFloat(bits, 5, 2, 16, false, true);
+    default:
+      return IsSigned(type) ? SignedBits(bits, BitsOf(type)) : static_cast<double>(bits);
+  }
+}
+
+double Tensor::At(int64_t index) const { return DecodeElement(type, ReadBits(type, data(), index)); }
+
+void Tensor::Set(int64_t index, double value) {
+  uint32_t bits = 0;
+  if (type == DataType::kFloat32) {
+    const auto single = static_cast<float>(value);
+    std::memcpy(&bits, &single, sizeof single);
+  } else if (IsFloat(type) || IsFloat8(type)) {
+    bits = NearestCode(type, value);
+  } else {
+    bits = static_cast<uint32_t>(static_cast<int64_t>(std::llround(value)));
+    if (BitsOf(type) < 32) bits &= (1u << BitsOf(type)) - 1u;
+  }
+  WriteBits(type, data(), index, bits);
+}
+
+Tensor MakeTensor(DataType type, std::vector<int64_t> dims, size_t misalignment) {
+  Tensor tensor;
+  tensor.type = type;
+  tensor.dims = std::move(dims);
+  tensor.misalignment = BitsOf(type) < 8 ? 0 : misalignment;
+  tensor.bytes.resize(BytesFor(type, static_cast<size_t>(tensor.Count()) + tensor.misalignment));
+  return tensor;
+}
+
+Tensor MakeFloats(std::vector<int64_t> dims, const std::vector<double>& values) {
+  Tensor tensor = MakeTensor(DataType::kFloat32, std::move(dims));
+  for (size_t i = 0; i < values.size(); ++i) tensor.Set(static_cast<int64_t>(i), values[i]);
+  return tensor;
+}
+
+void ArrayContext::SetOutputTypes(std::vector<DataType> types) {
+  outputs_.resize(types.size());
+  for (size_t i = 0; i < types.size(); ++i) outputs_[i].type = types[i];
+}
+
+Result ArrayContext::Input(int index, TensorView* view) {
+  const Tensor& tensor = *inputs_[static_cast<size_t>(index)];
+  *view = {tensor.data(), tensor.type, tensor.dims.data(), tensor.dims.size()};
+  return {};
+}
+
+Result ArrayContext::Output(int index, const int64_t* dims, size_t rank, void** data) {
+  Tensor& tensor = outputs_[static_cast<size_t>(index)];
+  tensor.dims.assign(dims, dims + rank);
+  // 64 bytes of alignment, and a guard behind that must not change.
+  const size_t bytes = BytesFor(tensor.type, static_cast<size_t>(tensor.Count()));
+  constexpr size_t kGuard = 64;
+  if (tensor.bytes.size() < bytes + 2 * kGuard) tensor.bytes.resize(bytes + 2 * kGuard);
+  std::fill(tensor.bytes.begin(), tensor.bytes.end(), static_cast<unsigned char>(0xa5));
+  const size_t address = reinterpret_cast<size_t>(tensor.bytes.data());
+  const size_t skip = (kGuard - address % kGuard) % kGuard;
+  tensor.misalignment = 8 * skip / static_cast<size_t>(BitsOf(tensor.type));
+  *data = tensor.data();
+  return {};
+}
+
+Result ArrayContext::ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) {
+  ++parallel_calls_;
+  if (threads_ == 1) {
+    for (size_t i = 0; i < count; ++i) task(user, i);
+    return {};
+  }
+  std::vector<std::thread> threads;
+  for (int t = 0; t < threads_; ++t) {
+    threads.emplace_back([=, this] {
+      for (auto i = static_cast<size_t>(t); i < count; i += static_cast<size_t>(threads_)) task(user, i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return {};
+}
+
+TensorRef Case::Add(Tensor tensor, bool constant) {
+  TensorRef ref;
+  if (constant) {
+    auto value = std::make_shared<ConstantTensor>();
+    value->type = tensor.type;
+    value->dims = tensor.dims;
+    value->storage.assign(tensor.data(), tensor.data() + BytesFor(tensor.type, static_cast<size_t>(tensor.Count())));
+    value->data = value->storage.data();
+    ref.constant = value;
+    constant_tensors.push_back(std::make_unique<Tensor>(std::move(tensor)));
+    constants_by_value.emplace_back(value.get(), constant_tensors.back().get());
+    return ref;
+  }
+  ref.input = static_cast<int>(tensors.size());
+  tensors.push_back(std::make_unique<Tensor>(std::move(tensor)));
+  return ref;
+}
+
+const Tensor& Case::Of(const TensorRef& ref) const {
+  if (ref.constant == nullptr) return *tensors[static_cast<size_t>(ref.input)];
+  for (const auto& [value, tensor] : constants_by_value) {
+    if (value == ref.constant.get()) return *tensor;
+  }
+  std::abort();
+}
+
+void Case::FillContext(ArrayContext* context) const {
+  for (const auto& tensor : tensors) context->AddInput(tensor.get());
+  context->SetOutputTypes(output_types);
+}
+
+double ActivationReference(Activation kind, const float* params, double slope, double x) {
+  const double p = params[0];
+  const double q = params[1];
+  const double zero = 0.0;
+  const double sigmoid = 1.0 / (1.0 + std::exp(-x));
+  const auto softplus = [](double v) { return std::max(v, 0.0) + std::log1p(std::exp(-std::fabs(v))); };
+  switch (kind) {
+    case Activation::kIdentity:
+      return x;
+    case Activation::kRelu:
+      return x < 0 ? zero : x;
+    case Activation::kLeakyRelu:
+      return x < 0 ? p * x : x;
+    case Activation::kPRelu:
+      return x < 0 ? slope * x : x;
+    case Activation::kElu:
+      return x < 0 ? p * std::expm1(x) : x;
+    case Activation::kCelu:
+      return std::max(zero, x) + std::min(zero, p * std::expm1(x / p));
+    case Activation::kSelu:
+      return x > 0 ? q * x : q * p * std::expm1(x);
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    case Activation::kSwish:
+      return x / (1.0 + std::exp(-p * x));
+    case Activation::kHardSwish:
+      return x * std::max(0.0, std::min(1.0, p * x + q));
+    case Activation::kHardSigmoid:
+      return std::max(0.0, std::min(1.0, p * x + q));
+    case Activation::kSigmoid:
+      return sigmoid;
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kScaledTanh:
+      return p * std::tanh(q * x);
+    case Activation::kSoftplus:
+      return softplus(p * x) / p;
+    case Activation::kParametricSoftplus:
+      return p * softplus(q * x);
+    case Activation::kSoftsign:
+      return x / (1.0 + std::fabs(x));
+    case Activation::kThresholdedRelu:
+      return x > p ? x : 0.0;
+    case Activation::kShrink:
+      return x < -q ? x + p : x > q ? x - p : 0.0;
+    case Activation::kMish:
+      return x * std::tanh(softplus(x));
+    case Activation::kClip:
+      return std::min(std::max(x, p), q);
+    case Activation::kLinear:
+      return p * x + q;
+  }
+  return std::nan("");
+}
+
+namespace {
+
+using Index = std::vector<int64_t>;
+
+bool Step(Index* index, const std::vector<int64_t>& shape) {
+  for (size_t d = shape.size(); d-- > 0;) {
+    if (++(*index)[d] < shape[d]) return true;
+    (*index)[d] = 0;
+  }
+  return false;
+}
+
+int64_t Count(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (int64_t dim : shape) count *= dim;
+  return count;
+}
+
+// Linear index into a tensor of shape `dims` that broadcasts to the space of `index` from the last dimension.
+int64_t BroadcastIndex(const std::vector<int64_t>& dims, const Index& index) {
+  int64_t linear = 0;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const auto at = static_cast<int64_t>(i) + static_cast<int64_t>(index.size()) - static_cast<int64_t>(dims.size());
+    linear = linear * dims[i] + (at < 0 || dims[i] == 1 ? 0 : index[static_cast<size_t>(at)]);
+  }
+  return linear;
+}
+
+// The part of `index` that addresses a tensor of shape `dims`, broadcast dimensions set to 0.
+Index Project(const std::vector<int64_t>& dims, const Index& index) {
+  Index own(dims.size());
+  for (size_t i = 0; i < dims.size(); ++i) own[i] = dims[i] == 1 ? 0 : index[i + index.size() - dims.size()];
+  return own;
+}
+
+double QuantizationValue(const Tensor& parameter, const Quantization& q, const std::vector<int64_t>& dims,
+                         const Index& own) {
+  if (parameter.Count() == 1) return parameter.At(0);
+  const auto rank = static_cast<int64_t>(dims.size());
+  const auto axis = static_cast<size_t>(rank == 1 ? 0 : q.axis < 0 ? q.axis + rank : q.axis);
+  if (parameter.dims.size() == 1 && q.block_size == 0) return parameter.At(own[axis]);
+  Index at = own;
+  if (q.block_size > 0) at[axis] /= q.block_size;
+  return parameter.At(BroadcastIndex(parameter.dims, at));
+}
+
+// An operand's value at its own index; `size` grows by the magnitude that rounding acts on.
+double OperandValue(const Case& c, const Operand& operand, const Index& own, double* size) {
+  const Tensor& tensor = c.Of(operand.tensor);
+  double value = tensor.At(BroadcastIndex(tensor.dims, own));
+  if (operand.quantization.present()) {
+    const Quantization& q = operand.quantization;
+    if (q.zero_point.present()) value -= QuantizationValue(c.Of(q.zero_point), q, tensor.dims, own);
+    value *= QuantizationValue(c.Of(q.scale), q, tensor.dims, own);
+  }
+  *size = std::max(*size, std::fabs(value));
+  return value;
+}
+
+double AffineValue(const Case& c, const Operand& operand, const std::vector<int64_t>& shape, const Index& index,
+                   double absent) {
+  if (!operand.present()) return absent;
+  const std::vector<int64_t>& dims = c.Of(operand.tensor).dims;
+  double size = 0;
+  if (c.Of(operand.tensor).Count() == 1) return OperandValue(c, operand, Index(dims.size(), 0), &size);
+  if (c.plan.affine_align == AffineAlign::kTrailing) return OperandValue(c, operand, Project(dims, index), &size);
+  int64_t at = index[1];
+  if (c.plan.affine_align == AffineAlign::kGroup) {
+    at /= shape[1] / c.plan.normalization.num_groups;
+  }
+  return OperandValue(c, operand, Index{at}, &size);
+}
+
+std::vector<int64_t> BroadcastShape(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  std::vector<int64_t> shape(std::max(a.size(), b.size()));
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const size_t back = shape.size() - i;
+    const int64_t x = back <= a.size() ? a[a.size() - back] : 1;
+    const int64_t y = back <= b.size() ? b[b.size() - back] : 1;
+    shape[i] = x == 1 ? y : x;
+  }
+  return shape;
+}
+
+// Which group an index belongs to.
+int64_t GroupOf(const Plan& plan, const std::vector<int64_t>& shape, const std::vector<bool>& reduced, const Index& index) {
+  if (plan.normalization.num_groups > 0) {
+    return index[0] * plan.normalization.num_groups + index[1] / (shape[1] / plan.normalization.num_groups);
+  }
+  int64_t group = 0;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (!reduced[i]) group = group * shape[i] + index[i];
+  }
+  return group;
+}
+
+struct GroupSums {
+  double count = 0;
+  double first = 0;
+  double second = 0;
+  double size = 0;  // largest magnitude that was rounded on the way to d
+};
+
+}  // namespace
+
+Expected Compute(const Case& c) {
+  const Plan& plan = c.plan;
+  const Normalization& norm = plan.normalization;
+  const Tensor& x = c.Of(plan.x.tensor);
+  Expected e;
+  e.shape = plan.residual.present() ? BroadcastShape(x.dims, c.Of(plan.residual.tensor).dims) : x.dims;
+  const auto rank = static_cast<int64_t>(e.shape.size());
+  std::vector<bool> reduced(e.shape.size(), false);
+  if (norm.num_groups == 0 && plan.kind == PlanKind::kNormalization) {
+    if (norm.from_first_axis) {
+      for (int64_t i = norm.first_axis < 0 ? norm.first_axis + rank : norm.first_axis; i < rank; ++i) {
+        reduced[static_cast<size_t>(i)] = true;
+      }
+    }
+    for (int64_t axis : norm.axes) reduced[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = true;
+  }
+  e.stat_shape = e.shape;
+  for (size_t i = 0; i < e.shape.size(); ++i) {
+    if (reduced[i]) e.stat_shape[i] = 1;
+  }
+  if (norm.num_groups > 0) {
+    e.stat_shape[1] = norm.num_groups;
+    for (size_t i = 2; i < e.shape.size(); ++i) e.stat_shape[i] = 1;
+  }
+  const int64_t total = Count(e.shape);
+  if (total == 0) return e;
+
+  std::vector<GroupSums> groups(static_cast<size_t>(Count(e.stat_shape)));
+  std::vector<int64_t> group_of;
+  std::vector<double> sizes;
+  const bool normalized = plan.kind == PlanKind::kNormalization;
+  Index index(e.shape.size(), 0);
+  do {
+    double size = 0;
+    double d = OperandValue(c, plan.x, Project(x.dims, index), &size);
+    if (plan.residual.present()) {
+      d += OperandValue(c, plan.residual, Project(c.Of(plan.residual.tensor).dims, index), &size);
+    }
+    if (plan.residual_bias.present()) {
+      d += OperandValue(c, plan.residual_bias, Project(c.Of(plan.residual_bias.tensor).dims, index), &size);
+    }
+    e.d.push_back(d);
+    // Without arithmetic on the way d is exact.
+    const bool exact = !plan.x.quantization.present() && !plan.residual.present() && !plan.residual_bias.present();
+    sizes.push_back(exact ? 0 : size);
+    e.sum_tolerance.push_back(4 * kEps * size);
+    group_of.push_back(normalized ? GroupOf(plan, e.shape, reduced, index) : 0);
+    if (normalized) {
+      GroupSums& g = groups[static_cast<size_t>(group_of.back())];
+      g.count += 1;
+      g.first += d;
+      g.size = std::max(g.size, sizes.back());
+    }
+  } while (Step(&index, e.shape));
+
+  for (size_t i = 0; i < e.d.size() && normalized; ++i) {
+    GroupSums& g = groups[static_cast<size_t>(group_of[i])];
+    const double off = e.d[i] - (norm.use_mean ? g.first / g.count : 0.0);
+    g.second += off * off;
+  }
+  for (const GroupSums& g : groups) {
+    if (!normalized) break;
+    const double variance = g.second / g.count;
+    e.mean.push_back(g.first / g.count);
+    e.inv_std_dev.push_back(norm.epsilon_on == EpsilonOn::kVariance ? 1.0 / std::sqrt(variance + norm.epsilon)
+                                                                    : 1.0 / (std::sqrt(variance) + norm.epsilon));
+  }
+
+  index.assign(e.shape.size(), 0);
+  size_t i = 0;
+  do {
+    double n = e.d[i];
+    double error = sizes[i] * kEps;  // of n
+    if (normalized) {
+      const auto group = static_cast<size_t>(group_of[i]);
+      const double inv = norm.normalize_variance ? e.inv_std_dev[group] : 1.0;
+      if (norm.use_mean) n -= e.mean[group];
+      n *= inv;
+      error = 3 * groups[group].size * kEps * inv;
+    }
+    const double scale = AffineValue(c, plan.scale, e.shape, index, 1.0);
+    const double bias = AffineValue(c, plan.bias, e.shape, index, 0.0);
+    const double v = n * scale + bias;
+    error = error * std::fabs(scale) + 4 * 2 * kEps * std::max({std::fabs(scale * n), std::fabs(bias), 1.0});
+    double slope = 0;
+    if (plan.activation.slope.present()) {
+      const Tensor& s = c.Of(plan.activation.slope);
+      slope = s.At(BroadcastIndex(s.dims, index));
+    }
+    const auto f = [&](double at) { return ActivationReference(plan.activation.kind, plan.activation.params, slope, at); };
+    const double a = f(v);
+    e.a.push_back(a);
+    // How far the activation can carry the error: the widest of a few points within it, and its own rounding.
+    double spread = 0;
+    for (double part : {-1.0, -0.5, 0.5, 1.0}) {
+      const double there = f(v + part * error);
+      if (std::isfinite(there)) spread = std::max(spread, std::fabs(there - a));
+    }
+    e.tolerance.push_back(spread + 4 * 2 * kEps * std::max(std::fabs(a), 0x1p-24));
+    double y_scale = 1;
+    double y_zero = 0;
+    if (plan.y_quantization.present()) {
+      y_scale = QuantizationValue(c.Of(plan.y_quantization.scale), plan.y_quantization, e.shape, index);
+      if (plan.y_quantization.zero_point.present()) {
+        y_zero = QuantizationValue(c.Of(plan.y_quantization.zero_point), plan.y_quantization, e.shape, index);
+      }
+    }
+    e.y_scale.push_back(y_scale);
+    e.y_zero.push_back(y_zero);
+    ++i;
+  } while (Step(&index, e.shape));
+  return e;
+}
+
+std::vector<std::string> AvailableIsas() {
+  std::vector<std::string> names;
+  for (const char* name : {"avx512", "avx2", "baseline", "neon"}) {
+    ForceIsa(name);
+    const char* selected = nullptr;
+    if (SelectedIsa(&selected).ok()) names.emplace_back(name);
+  }
+  ForceIsa("");
+  return names;
+}
+
+void ForceIsa(const std::string& name) {
+#ifdef _WIN32
+  _putenv_s("NORMFUSE_ISA", name.c_str());
+#else
+  setenv("NORMFUSE_ISA", name.c_str(), 1);
+#endif
+}
+
+namespace {
+
+// The representable values nearest to `value` from both sides are at most this far.
+double HalfUlp(DataType type, double value) {
+  const int digits = type == DataType::kFloat16 ? 11 : type == DataType::kBfloat16 ? 8 : 24;
+  const int lowest = type == DataType::kFloat16 ? -25 : -150;
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  return PowerOfTwo(std::max(exponent - digits - 1, lowest));
+}
+
+bool FloatMatches(DataType type, double got, double want, double tolerance) {
+  if (std::isnan(want)) return std::isnan(got);
+  const double largest = type == DataType::kFloat16 ? 65504.0 : std::numeric_limits<float>::max();
+  if (std::fabs(want) > largest) return got == want || std::fabs(got) >= largest;
+  return std::fabs(got - want) <= tolerance + 1.01 * HalfUlp(type, std::fabs(want) + tolerance);
+}
+
+bool IntegerMatches(DataType type, double got, double a, double scale, double zero, double tolerance) {
+  const int bits = BitsOf(type);
+  const double low = IsSigned(type) ? -PowerOfTwo(bits - 1) : 0;
+  const double high = IsSigned(type) ? PowerOfTwo(bits - 1) - 1 : PowerOfTwo(bits) - 1;
+  if (std::isnan(a / scale)) return got == low;
+  const double slack = std::fabs(tolerance / scale) + 4 * kEps * std::fabs(a / scale);
+  const auto quantize = [&](double v) { return std::min(std::max(std::nearbyint(v) + zero, low), high); };
+  return got >= quantize(a / scale - slack) && got <= quantize(a / scale + slack);
+}
+
+bool Float8Matches(DataType type, double got, double a, double scale, double tolerance, bool saturate) {
+  double largest = 0;
+  for (uint32_t code = 0; code < 256; ++code) {
+    const double value = DecodeElement(type, code);
+    if (std::isfinite(value)) largest = std::max(largest, value);
+  }
+  const double want = a / scale;
+  if (std::isnan(want)) return std::isnan(got);
+  if (std::fabs(want) > 1.2 * largest) {
+    return saturate ? got == std::copysign(largest, want) : !std::isfinite(got);
+  }
+  if (!saturate && std::fabs(want) > largest) return true;  // either, as rounding has it
+  const double nearest = std::fabs(DecodeElement(type, NearestCode(type, want)) - want);
+  return std::fabs(got - want) <= nearest + 2 * (tolerance / std::fabs(scale) + 4 * kEps * std::fabs(want));
+}
+
+std::string Text(double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+void CompareShape(const Tensor& tensor, const std::vector<int64_t>& shape, const std::string& what) {
+  EXPECT(tensor.dims == shape, what);
+  // Nothing may have been written behind the end.
+  const size_t end = tensor.misalignment * static_cast<size_t>(BitsOf(tensor.type)) / 8 +
+                     BytesFor(tensor.type, static_cast<size_t>(tensor.Count()));
+  for (size_t i = end; i < tensor.bytes.size(); ++i) {
+    if (tensor.bytes[i] != 0xa5) {
+      EXPECT(tensor.bytes[i] == 0xa5, what + ": written behind the end");
+      return;
+    }
+  }
+}
+
+void CompareY(const Case& c, const Expected& e, const Tensor& y, const std::string& what) {
+  const Plan& plan = c.plan;
+  for (size_t i = 0; i < e.a.size(); ++i) {
+    const double got = y.At(static_cast<int64_t>(i));
+    bool matches = false;
+    if (!plan.y_quantization.present()) {
+      matches = FloatMatches(plan.y_type, got, e.a[i], e.tolerance[i]);
+    } else if (IsFloat8(plan.y_type)) {
+      matches = Float8Matches(plan.y_type, got, e.a[i], e.y_scale[i], e.tolerance[i], plan.y_saturate);
+    } else {
+      matches = IntegerMatches(plan.y_type, got, e.a[i], e.y_scale[i], e.y_zero[i], e.tolerance[i]);
+    }
+    if (!matches) {
+      EXPECT(matches, what + ": Y[" + std::to_string(i) + "] = " + Text(got) + ", expected " + Text(e.a[i]) + " / " +
+                          Text(e.y_scale[i]) + " + " + Text(e.y_zero[i]) + " within " + Text(e.tolerance[i]) + ", d = " +
+                          Text(e.d[i]));
+      return;
+    }
+  }
+}
+
+void CompareValues(const Tensor& tensor, const std::vector<double>& want, const std::function<double(size_t)>& tolerance,
+                   const std::string& what) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double got = tensor.At(static_cast<int64_t>(i));
+    if (!FloatMatches(tensor.type, got, want[i], tolerance(i))) {
+      EXPECT(false, what + "[" + std::to_string(i) + "] = " + Text(got) + ", expected " + Text(want[i]));
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+void RunAndCompare(const Case& c, int threads, const std::string& what) {
+  std::unique_ptr<Executable> executable;
+  const Result compiled = CompileForCpu(c.plan, &executable);
+  EXPECT(compiled.ok(), what + ": " + compiled.message());
+  if (!compiled.ok()) return;
+  ArrayContext context(threads);
+  c.FillContext(&context);
+  const Result result = executable->Run(context);
+  EXPECT(result.ok(), what + ": " + result.message());
+  if (!result.ok()) return;
+  const Expected e = Compute(c);
+  const Plan& plan = c.plan;
+  if (plan.y_output != Plan::kNoOutput) {
+    CompareShape(context.output(plan.y_output), e.shape, what + ": Y");
+    CompareY(c, e, context.output(plan.y_output), what);
+  }
+  if (plan.sum_output != Plan::kNoOutput) {
+    CompareShape(context.output(plan.sum_output), e.shape, what + ": sum");
+    CompareValues(context.output(plan.sum_output), e.d, [&](size_t i) { return e.sum_tolerance[i]; }, what + ": sum");
+  }
+  double largest = 1e-30;
+  for (double d : e.d) largest = std::isfinite(d) ? std::max(largest, std::fabs(d)) : largest;
+  if (plan.mean_output != Plan::kNoOutput) {
+    CompareShape(context.output(plan.mean_output), e.stat_shape, what + ": mean");
+    CompareValues(context.output(plan.mean_output), e.mean, [&](size_t) { return 6 * kEps * largest; }, what + ": mean");
+  }
+  if (plan.inv_std_dev_output != Plan::kNoOutput) {
+    CompareShape(context.output(plan.inv_std_dev_output), e.stat_shape, what + ": inv_std_dev");
+    // An error of d of eps * largest changes the standard deviation by as much.
+    const auto tolerance = [&](size_t i) {
+      return e.inv_std_dev[i] * (6 * kEps + 6 * kEps * largest * e.inv_std_dev[i]);
+    };
+    CompareValues(context.output(plan.inv_std_dev_output), e.inv_std_dev, tolerance, what + ": inv_std_dev");
+  }
+}
+
+}  // namespace normfuse::test

@@ -1,0 +1,110 @@
+// Runs a Plan over plain arrays and computes the same in double, one element at a time, straight from the formula in
+// plan.h: no code is shared with the library but the plan itself.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "plan/execution.h"
+#include "plan/plan.h"
+
+namespace normfuse::test {
+
+// A tensor with its bytes and, for the reference, its values.
+struct Tensor {
+  DataType type = DataType::kFloat32;
+  std::vector<int64_t> dims;
+  std::vector<unsigned char> bytes;
+  size_t misalignment = 0;  // elements of at least a byte: data() starts this many elements into `bytes`
+
+  int64_t Count() const {
+    int64_t count = 1;
+    for (int64_t dim : dims) count *= dim;
+    return count;
+  }
+  unsigned char* data() { return bytes.data() + misalignment * static_cast<size_t>(BitsOf(type)) / 8; }
+  const unsigned char* data() const { return const_cast<Tensor*>(this)->data(); }
+  double At(int64_t index) const;
+  // Rounds to the type; only used to make inputs.
+  void Set(int64_t index, double value);
+};
+
+Tensor MakeTensor(DataType type, std::vector<int64_t> dims, size_t misalignment = 0);
+Tensor MakeFloats(std::vector<int64_t> dims, const std::vector<double>& values);
+
+double DecodeElement(DataType type, uint32_t bits);
+
+// Inputs and outputs as arrays; ParallelFor on real threads.
+class ArrayContext final : public ExecutionContext {
+ public:
+  explicit ArrayContext(int threads = 1) : threads_(threads) {}
+
+  int AddInput(const Tensor* tensor) {
+    inputs_.push_back(tensor);
+    return static_cast<int>(inputs_.size()) - 1;
+  }
+  // Output i is allocated with this type; memory is kept from call to call.
+  void SetOutputTypes(std::vector<DataType> types);
+  const Tensor& output(int i) const { return outputs_[static_cast<size_t>(i)]; }
+  int parallel_calls() const { return parallel_calls_; }
+
+  Result Input(int index, TensorView* view) override;
+  Result Output(int index, const int64_t* dims, size_t rank, void** data) override;
+  Result ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) override;
+  int ThreadCount() const override { return threads_; }
+
+ private:
+  int threads_;
+  int parallel_calls_ = 0;
+  std::vector<const Tensor*> inputs_;
+  std::vector<Tensor> outputs_;
+  std::vector<std::vector<int64_t>> output_dims_;
+};
+
+// A plan together with the tensors it refers to.
+struct Case {
+  Plan plan;
+  std::vector<std::unique_ptr<Tensor>> tensors;
+  std::vector<DataType> output_types;
+
+  TensorRef Add(Tensor tensor, bool constant);
+  const Tensor& Of(const TensorRef& ref) const;
+  void FillContext(ArrayContext* context) const;
+
+  std::vector<std::unique_ptr<Tensor>> constant_tensors;
+  std::vector<std::pair<const ConstantTensor*, const Tensor*>> constants_by_value;
+};
+
+// Every value that the formula goes through, per element of d, in double; `tolerance` bounds what float32 arithmetic may
+// change before Y is rounded to its type.
+struct Expected {
+  std::vector<int64_t> shape;
+  std::vector<int64_t> stat_shape;
+  std::vector<double> d;
+  std::vector<double> a;
+  std::vector<double> y_scale;
+  std::vector<double> y_zero;
+  std::vector<double> tolerance;
+  std::vector<double> sum_tolerance;
+  std::vector<double> mean;
+  std::vector<double> inv_std_dev;
+};
+
+Expected Compute(const Case& c);
+
+double ActivationReference(Activation kind, const float* params, double slope, double x);
+
+// The names in NORMFUSE_ISA's list that this machine has.
+std::vector<std::string> AvailableIsas();
+void ForceIsa(const std::string& name);
+
+// Compiles and runs `c` and compares every output; reports failures with `what`.
+void RunAndCompare(const Case& c, int threads, const std::string& what);
+
+}  // namespace normfuse::test

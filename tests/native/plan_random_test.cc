@@ -1,0 +1,337 @@
+// Plans drawn at random over everything that plan.h describes, on every instruction set, against the formula in double.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "test_cases.h"
+#include "plan_harness.h"
+
+namespace normfuse::test {
+namespace {
+
+class Generator {
+ public:
+  explicit Generator(uint64_t seed) : random_(seed) {}
+  Case Draw();
+
+ private:
+  int64_t Int(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+  bool Chance(double p) { return std::uniform_real_distribution<double>(0, 1)(random_) < p; }
+  double Normal() { return std::normal_distribution<double>(0, 1)(random_); }
+  template <class T>
+  T Pick(const std::vector<T>& from) {
+    return from[static_cast<size_t>(Int(0, static_cast<int64_t>(from.size()) - 1))];
+  }
+
+  std::vector<int64_t> Shape();
+  DataType FloatType() { return Pick<DataType>({DataType::kFloat32, DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}); }
+  DataType QuantizedType();
+  Tensor Values(DataType type, const std::vector<int64_t>& dims, double mean, double deviation);
+  Operand Input(Case* c, const std::vector<int64_t>& dims, double mean);
+  Quantization Quantize(Case* c, DataType type, const std::vector<int64_t>& dims, double step);
+  std::vector<int64_t> Broadcastable(const std::vector<int64_t>& shape);
+  Operand Affine(Case* c, const std::vector<int64_t>& shape, double mean, bool shared_shape);
+  void Normalize(Case* c, const std::vector<int64_t>& shape);
+  void Activate(Case* c, const std::vector<int64_t>& shape);
+  void Output(Case* c, const std::vector<int64_t>& shape);
+
+  std::mt19937_64 random_;
+};
+
+std::vector<int64_t> Generator::Shape() {
+  const int64_t rank = Pick<int64_t>({1, 2, 2, 3, 3, 4, 4, 5, 6, 8});
+  std::vector<int64_t> shape;
+  int64_t total = 1;
+  for (int64_t i = 0; i < rank; ++i) {
+    int64_t limit = std::max<int64_t>(1, std::min<int64_t>(20000 / total, i == rank - 1 ? 3000 : 24));
+    if (Chance(0.5)) limit = std::min<int64_t>(limit, 70);
+    shape.push_back(Chance(0.12) ? 1 : Int(1, limit));
+    total *= shape.back();
+  }
+  return shape;
+}
+
+DataType Generator::QuantizedType() {
+  return Pick<DataType>({DataType::kInt8, DataType::kInt8, DataType::kUint8, DataType::kUint8, DataType::kInt16,
+                         DataType::kUint16, DataType::kInt32, DataType::kUint32, DataType::kInt4, DataType::kUint4,
+                         DataType::kInt2, DataType::kUint2, DataType::kFloat8E4M3FN, DataType::kFloat8E4M3FNUZ,
+                         DataType::kFloat8E5M2, DataType::kFloat8E5M2FNUZ});
+}
+
+Tensor Generator::Values(DataType type, const std::vector<int64_t>& dims, double mean, double deviation) {
+  Tensor tensor = MakeTensor(type, dims, static_cast<size_t>(Int(0, 3)));
+  const int bits = BitsOf(type);
+  // Every code of a small type, but no NaN and no infinity.
+  std::vector<uint32_t> codes;
+  for (uint32_t code = 0; bits <= 8 && code < 1u << bits; ++code) {
+    if (std::isfinite(DecodeElement(type, code))) codes.push_back(code);
+  }
+  for (int64_t i = 0; i < tensor.Count(); ++i) {
+    if (IsFloat(type)) {
+      // Searching the nearest code of a 16-bit float is slow: a rounded bit pattern is one.
+      const auto value = static_cast<float>(mean + deviation * Normal());
+      if (type == DataType::kFloat32) {
+        tensor.Set(i, value);
+      } else {
+        int exponent = 0;
+        const int digits = type == DataType::kFloat16 ? 11 : 8;
+        const double fraction = std::frexp(static_cast<double>(value), &exponent);
+        const double rounded = std::ldexp(std::nearbyint(std::ldexp(fraction, digits)), exponent - digits);
+        uint16_t code = 0;
+        if (type == DataType::kBfloat16) {
+          const auto single = static_cast<float>(rounded);
+          uint32_t pattern = 0;
+          std::memcpy(&pattern, &single, sizeof single);
+          code = static_cast<uint16_t>(pattern >> 16);
+        } else if (std::fabs(rounded) >= 0x1p-14) {
+          const double magnitude = std::fabs(rounded);
+          const int e = std::ilogb(magnitude);
+          code = static_cast<uint16_t>((rounded < 0 ? 0x8000 : 0) | (e + 15) << 10 |
+                                       (static_cast<int>(std::ldexp(magnitude, 10 - e)) & 0x3ff));
+        }
+        std::memcpy(tensor.data() + 2 * i, &code, 2);
+      }
+    } else if (!codes.empty()) {
+      const uint32_t code = Pick(codes);
+      if (bits == 8) {
+        tensor.data()[i] = static_cast<unsigned char>(code);
+      } else {
+        tensor.Set(i, DecodeElement(type, code));
+      }
+    } else {
+      const bool is_signed = type == DataType::kInt16 || type == DataType::kInt32;
+      const double low = is_signed ? -3000 : 0;
+      tensor.Set(i, static_cast<double>(Int(static_cast<int64_t>(low), 3000)));
+    }
+  }
+  return tensor;
+}
+
+Quantization Generator::Quantize(Case* c, DataType type, const std::vector<int64_t>& dims, double step) {
+  Quantization q;
+  std::vector<int64_t> shape;
+  const auto rank = static_cast<int64_t>(dims.size());
+  q.axis = rank == 0 ? 0 : Int(-rank, rank - 1);
+  const auto axis = static_cast<size_t>(q.axis < 0 ? q.axis + rank : q.axis);
+  const int64_t form = rank == 0 ? Int(0, 1) : Int(0, 4);
+  if (form == 0) {
+    shape = {};
+  } else if (form == 1) {
+    shape = {1};
+  } else if (form == 2) {
+    shape = {dims[axis]};
+  } else if (form == 3) {
+    shape = dims;
+    q.block_size = Int(1, dims[axis] + 1);
+    shape[axis] = (dims[axis] + q.block_size - 1) / q.block_size;
+  } else {
+    shape = dims;
+    for (int64_t& dim : shape) dim = Chance(0.5) ? 1 : dim;
+    if (shape.size() == 1) q.axis = 0;
+  }
+  const bool constant = Chance(0.6);
+  Tensor scale = MakeTensor(Chance(0.8) ? DataType::kFloat32 : DataType::kBfloat16, shape);
+  const bool same = Chance(0.2);
+  for (int64_t i = 0; i < scale.Count(); ++i) {
+    // Few bits, so that both types hold it.
+    scale.Set(i, same ? step : step * static_cast<double>(Int(4, 16)) / 8);
+  }
+  const bool zero_single = Chance(0.3);
+  const std::vector<int64_t> zero_shape = zero_single ? std::vector<int64_t>{} : shape;
+  q.scale = c->Add(std::move(scale), constant);
+  if (Chance(0.7)) {
+    Tensor zero = MakeTensor(type, zero_shape);
+    for (int64_t i = 0; i < zero.Count(); ++i) {
+      const bool is_signed = type == DataType::kInt8 || type == DataType::kInt16 || type == DataType::kInt32;
+      const int bits = BitsOf(type);
+      double value = 0;
+      if (bits >= 8 && !IsFloat8(type)) value = static_cast<double>(Int(is_signed ? -100 : 0, is_signed ? 100 : 200));
+      if (type == DataType::kUint4) value = static_cast<double>(Int(0, 15));
+      if (type == DataType::kInt4) value = static_cast<double>(Int(-8, 7));
+      zero.Set(i, value);
+    }
+    q.zero_point = c->Add(std::move(zero), constant);
+  }
+  return q;
+}
+
+Operand Generator::Input(Case* c, const std::vector<int64_t>& dims, double mean) {
+  Operand operand;
+  const bool quantized = Chance(0.45);
+  operand.type = quantized ? QuantizedType() : FloatType();
+  const bool constant = Chance(0.05);
+  Tensor values = Values(operand.type, dims, operand.type == DataType::kFloat32 ? mean : 0.0, 1.0);
+  operand.tensor = c->Add(std::move(values), constant);
+  const double range = BitsOf(operand.type) > 8 ? 1000 : BitsOf(operand.type) == 8 ? 100 : 4;
+  if (quantized) operand.quantization = Quantize(c, operand.type, dims, 1.0 / std::exp2(std::floor(std::log2(range))));
+  return operand;
+}
+
+// A shape that broadcasts to `shape` from the last dimension.
+std::vector<int64_t> Generator::Broadcastable(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> dims = shape;
+  for (int64_t& dim : dims) dim = Chance(0.35) ? 1 : dim;
+  const auto drop = static_cast<size_t>(Int(0, static_cast<int64_t>(dims.size())));
+  dims.erase(dims.begin(), dims.begin() + static_cast<int64_t>(drop));
+  return dims;
+}
+
+Operand Generator::Affine(Case* c, const std::vector<int64_t>& shape, double mean, bool quantizable) {
+  Operand operand;
+  std::vector<int64_t> dims;
+  if (c->plan.affine_align == AffineAlign::kChannel) {
+    dims = {shape[1]};
+  } else if (c->plan.affine_align == AffineAlign::kGroup) {
+    dims = {c->plan.normalization.num_groups};
+  } else {
+    dims = Broadcastable(shape);
+  }
+  const bool constant = Chance(0.6);
+  const bool quantized = quantizable && Chance(0.2);
+  operand.type = quantized ? Pick<DataType>({DataType::kInt8, DataType::kInt32, DataType::kUint8}) : FloatType();
+  operand.tensor = c->Add(Values(operand.type, dims, mean, 0.5), constant);
+  if (quantized) {
+    operand.quantization.scale = c->Add(MakeFloats({}, {0.0078125}), constant);
+    operand.quantization.axis = 0;
+  }
+  return operand;
+}
+
+void Generator::Normalize(Case* c, const std::vector<int64_t>& shape) {
+  Plan& plan = c->plan;
+  Normalization& norm = plan.normalization;
+  const auto rank = static_cast<int64_t>(shape.size());
+  const int64_t form = Int(0, 3);
+  if (form == 0 && rank >= 2) {
+    std::vector<int64_t> divisors;
+    for (int64_t g = 1; g <= shape[1]; ++g) {
+      if (shape[1] % g == 0) divisors.push_back(g);
+    }
+    norm.num_groups = Pick(divisors);
+    if (Chance(0.5)) plan.affine_align = Chance(0.5) ? AffineAlign::kGroup : AffineAlign::kChannel;
+  } else if (form == 1) {
+    norm.from_first_axis = true;
+    norm.first_axis = Int(-rank, rank - 1);
+  } else {
+    for (int64_t i = 0; i < rank; ++i) {
+      if (Chance(0.5)) norm.axes.push_back(Chance(0.5) ? i : i - rank);
+    }
+    if (norm.axes.empty()) norm.axes.push_back(rank - 1);
+    std::shuffle(norm.axes.begin(), norm.axes.end(), random_);
+    if (rank >= 2 && Chance(0.2)) plan.affine_align = AffineAlign::kChannel;
+  }
+  norm.use_mean = Chance(0.8);
+  norm.normalize_variance = Chance(0.85);
+  norm.epsilon = Pick<float>({1e-5f, 1e-3f, 1e-5f});
+  if (Chance(0.2)) {
+    norm.epsilon_on = EpsilonOn::kStddev;
+    norm.epsilon = Pick<float>({1e-3f, 1e-5f});
+  }
+}
+
+void Generator::Activate(Case* c, const std::vector<int64_t>& shape) {
+  ActivationCall& activation = c->plan.activation;
+  if (Chance(0.4)) return;
+  activation.kind = static_cast<Activation>(Int(0, kActivationCount - 1));
+  const ActivationSpec& spec = kActivations[static_cast<int>(activation.kind)];
+  for (int i = 0; i < spec.param_count; ++i) activation.params[i] = spec.defaults[i];
+  if (activation.kind == Activation::kClip) {
+    activation.params[0] = -0.5f;
+    activation.params[1] = 1.25f;
+  }
+  if (!spec.has_slope) return;
+  activation.slope_type = FloatType();
+  activation.slope = c->Add(Values(activation.slope_type, Broadcastable(shape), 0.25, 0.1), Chance(0.5));
+}
+
+void Generator::Output(Case* c, const std::vector<int64_t>& shape) {
+  Plan& plan = c->plan;
+  plan.y_type = FloatType();
+  if (Chance(0.45)) {
+    do plan.y_type = QuantizedType();
+    while (BitsOf(plan.y_type) > 16);
+    plan.y_quantization = Quantize(c, plan.y_type, shape, BitsOf(plan.y_type) >= 8 ? 1.0 / 32 : 0.5);
+    plan.y_saturate = Chance(0.5);
+  }
+  c->output_types = {plan.y_type};
+  const auto next = [&](DataType type) {
+    c->output_types.push_back(type);
+    return static_cast<int>(c->output_types.size()) - 1;
+  };
+  if (Chance(0.3)) {
+    plan.sum_type = FloatType();
+    plan.sum_output = next(plan.sum_type);
+  }
+  if (plan.kind == PlanKind::kElementwise) return;
+  plan.stats_type = FloatType();
+  if (Chance(0.3)) plan.mean_output = next(plan.stats_type);
+  if (Chance(0.3)) plan.inv_std_dev_output = next(plan.stats_type);
+}
+
+Case Generator::Draw() {
+  Case c;
+  Plan& plan = c.plan;
+  plan.name = "random";
+  plan.kind = Chance(0.75) ? PlanKind::kNormalization : PlanKind::kElementwise;
+  const std::vector<int64_t> shape = Shape();
+  const double mean = Pick<double>({0, 0, 0, 1, -30, 1000});
+  std::vector<int64_t> x_shape = shape;
+  const bool residual = Chance(0.35);
+  if (residual && Chance(0.3)) x_shape = Broadcastable(shape);
+  plan.x = Input(&c, x_shape, mean);
+  plan.x_rank = static_cast<int>(x_shape.size());
+  for (size_t i = 0; i < x_shape.size(); ++i) plan.x_dims[i] = Chance(0.8) ? x_shape[i] : -1;
+  if (residual) plan.residual = Input(&c, x_shape == shape && Chance(0.5) ? Broadcastable(shape) : shape, 0.5);
+  if (Chance(0.15)) {
+    plan.residual_bias.type = FloatType();
+    plan.residual_bias.tensor = c.Add(Values(plan.residual_bias.type, Broadcastable(shape), 0.1, 0.5), Chance(0.5));
+  }
+  if (plan.kind == PlanKind::kNormalization) {
+    Normalize(&c, shape);
+  } else if (shape.size() >= 2 && Chance(0.3)) {
+    plan.affine_align = AffineAlign::kChannel;
+  }
+  if (Chance(0.7)) plan.scale = Affine(&c, shape, 1.0, true);
+  if (Chance(0.7)) plan.bias = Affine(&c, shape, 0.0, true);
+  Activate(&c, shape);
+  Output(&c, shape);
+  return c;
+}
+
+std::string Describe(const Case& c, uint64_t seed) {
+  std::string text = "seed " + std::to_string(seed) + " X " + NameOf(c.plan.x.type) + " [";
+  for (int64_t dim : c.Of(c.plan.x.tensor).dims) text += std::to_string(dim) + " ";
+  text += c.plan.kind == PlanKind::kElementwise ? "] elementwise" : "] axes";
+  for (int64_t axis : c.plan.normalization.axes) text += " " + std::to_string(axis);
+  if (c.plan.normalization.num_groups > 0) text += " groups " + std::to_string(c.plan.normalization.num_groups);
+  if (c.plan.normalization.from_first_axis) text += " from " + std::to_string(c.plan.normalization.first_axis);
+  if (c.plan.residual.present()) text += std::string(" residual ") + NameOf(c.plan.residual.type);
+  if (c.plan.residual_bias.present()) text += " residual_bias";
+  if (c.plan.scale.present()) text += " scale";
+  if (c.plan.bias.present()) text += " bias";
+  text += std::string(" ") + kActivations[static_cast<int>(c.plan.activation.kind)].name + " -> " + NameOf(c.plan.y_type);
+  return text;
+}
+
+void RunRandom(const std::string& isa, uint64_t first, uint64_t count) {
+  ForceIsa(isa);
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    const Case c = Generator(seed).Draw();
+    RunAndCompare(c, seed % 4 == 0 ? 2 : 1, isa + " " + Describe(c, seed));
+  }
+}
+
+// NORMFUSE_RANDOM_CASES=n runs more, NORMFUSE_RANDOM_SEED=s one.
+TEST(RandomPlansOnEveryInstructionSet) {
+  const char* cases = std::getenv("NORMFUSE_RANDOM_CASES");
+  const char* seed = std::getenv("NORMFUSE_RANDOM_SEED");
+  const uint64_t count = seed != nullptr ? 1 : cases != nullptr ? std::strtoull(cases, nullptr, 10) : 400;
+  for (const std::string& isa : AvailableIsas()) {
+    RunRandom(isa, seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1, count);
+  }
+}
+
+}  // namespace
+}  // namespace normfuse::test
+
+NORMFUSE_TEST_MAIN
