@@ -111,6 +111,9 @@ class Leftovers:
     def _by_neighbours(self, node: ir.Node) -> Reason:
         if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0):
             return Reason("training_mode", node=label(node))
+        if node.op_type == "Sqrt":
+            detail = f"nothing is divided by the root: it goes to {_behind(node)}"
+            return Reason("different_formula", node=label(node), kind="LayerNormalization", detail=detail)
         source = node.inputs[0] if node.inputs else None
         return Reason("nothing_to_fuse", node=label(node), before=_before(source), behind=_behind(node))
 

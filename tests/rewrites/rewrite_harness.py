@@ -1,0 +1,187 @@
+"""What the tests of the rewriting pass share: a builder with an exporter's freedoms, and checks of a fused model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+from onnx import numpy_helper
+from oracle import ATTRIBUTE_DEFAULTS, OPERATORS, Array, evaluate
+
+from normfuse.graph_rewrites import RewriteResult, rewrite
+from normfuse.graph_rewrites.fused import Fused
+from normfuse.models.graph_builder import GraphBuilder
+
+DOMAIN = "ai.normfuse"
+COMMUTATIVE = ("Add", "Mul", "Max")
+#: The ways in which exporters write down a constant of one element.
+CONSTANT_FORMS = ("initializer", "constant node", "vector", "cast", "identity", "filled", "reshaped")
+
+
+class SpellingBuilder(GraphBuilder):
+    """A graph builder that writes the same graph with other constants, operand orders and axes.
+
+    Args:
+        constants: One of CONSTANT_FORMS, for numbers.
+        swap: Write the operands of commutative operators the other way round.
+    """
+
+    def __init__(
+        self, opset: int, dtype: str = "float32", constants: str = "initializer", swap: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__(opset, dtype, seed)
+        self._form = constants
+        self._swap = swap
+
+    def add(self, op_type: str, *inputs: Any, output: str | None = None, domain: str = "", **attributes: Any) -> str:
+        given = [self.number(value) if isinstance(value, float) else value for value in inputs]
+        if self._swap and op_type in COMMUTATIVE and len(given) == 2:
+            given.reverse()
+        return super().add(op_type, *given, output=output, domain=domain, **attributes)
+
+    def number(self, value: float, dtype: Any = None) -> str:
+        """A constant of one element, in the builder's form."""
+        array = np.array(value, dtype or self.dtype)
+        if self._form == "constant node":
+            return super().add("Constant", value=numpy_helper.from_array(array))
+        if self._form == "vector":
+            return self.constant(array.reshape(1))
+        if self._form == "cast":
+            return super().add("Cast", self.constant(array.astype(np.float64)), to=self.onnx_type(array.dtype))
+        if self._form == "identity":
+            return super().add("Identity", self.constant(array))
+        if self._form == "filled":
+            shape = self.constant(np.array([1], np.int64))
+            return super().add("ConstantOfShape", shape, value=numpy_helper.from_array(array.reshape(1)))
+        if self._form == "reshaped":
+            return super().add("Reshape", self.constant(array.reshape(1)), self.constant(np.array([], np.int64)))
+        return self.constant(array)
+
+    def reduce(self, op_type: str, x: str, axes: Sequence[int], keepdims: int = 1) -> str:
+        """A reduction, its axes an attribute or an input as the opset has it."""
+        if self.opset >= (13 if op_type == "ReduceSum" else 18):
+            return super().add(op_type, x, np.asarray(axes, np.int64), keepdims=keepdims)
+        return super().add(op_type, x, axes=list(axes), keepdims=keepdims)
+
+    def reduce_mean(self, x: str, axes: Sequence[int]) -> str:
+        return self.reduce("ReduceMean", x, axes)
+
+    def array(self, name: str) -> Array:
+        """An initialiser's value."""
+        return numpy_helper.to_array(self._initializers[name])
+
+
+def optimize(model: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, RewriteResult]:
+    """The rewritten model and the report; the model given stays as it is."""
+    copy = ir.from_proto(model)
+    result = rewrite(copy, **options)
+    return ir.to_proto(copy), result
+
+
+def round_trip(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model as onnx-ir writes it when nothing is changed."""
+    return ir.to_proto(ir.from_proto(model))
+
+
+def run(model: onnx.ModelProto, feeds: Mapping[str, Array], *, optimized: bool = True) -> dict[str, Array]:
+    """The model's outputs on ONNX Runtime's CPU provider, without normfuse."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def fused_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The nodes of our domain in the main graph."""
+    return [node for node in model.graph.node if node.domain == DOMAIN]
+
+
+def only_fused(model: onnx.ModelProto) -> onnx.NodeProto:
+    """The one fused node of a model that is one chain."""
+    operators = [node.op_type for node in model.graph.node]
+    nodes = fused_nodes(model)
+    assert len(nodes) == 1, f"{len(nodes)} fused nodes among {operators}"
+    assert not [op for op in operators if not op.startswith("Fused") and op not in ("Shape", "Constant")], operators
+    return nodes[0]
+
+
+def configuration(node: onnx.NodeProto) -> dict[str, Any]:
+    """The node's attributes that are not the specification's default."""
+    given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    decoded = {name: value.decode() if isinstance(value, bytes) else value for name, value in given.items()}
+    return {name: value for name, value in decoded.items() if not _is_default(name, value)}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    default = ATTRIBUTE_DEFAULTS[name]
+    return bool(np.float32(value) == np.float32(default)) if isinstance(default, float) else value == default
+
+
+def inputs_of(node: onnx.NodeProto, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The node's inputs by the specification's names: initialisers and what is fed."""
+    operator = node.op_type.split("_")[0]
+    known = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer} | dict(feeds)
+    for constant in model.graph.node:
+        if constant.op_type == "Constant":
+            known[constant.output[0]] = numpy_helper.to_array(constant.attribute[0].t)
+    return {name: known[value] for name, value in zip(OPERATORS[operator]["inputs"], node.input, strict=False) if value}
+
+
+def tolerance(dtype: np.dtype[Any]) -> float:
+    """How far ONNX Runtime's own kernels may be from the exact value, relative to the largest one."""
+    return {"float32": 3e-5, "float16": 2e-2}.get(str(dtype), 0.0)
+
+
+def close(got: Array, exact: Array, what: str) -> None:
+    """Assert that a result is the exact one but for rounding; for a quantised one, but for one step."""
+    assert got.shape == exact.shape, f"{what}: shape {got.shape}, expected {exact.shape}"
+    difference = np.abs(got.astype(np.float64) - exact.astype(np.float64)).max(initial=0.0)
+    if got.dtype.kind in "iu":
+        assert difference <= 1, f"{what}: off by {difference} steps"
+        return
+    bound = tolerance(got.dtype) * max(1.0, float(np.abs(exact).max(initial=0.0)))
+    assert difference <= bound, f"{what}: off by {difference:g}, allowed {bound:g}"
+
+
+def check_fused(
+    model: onnx.ModelProto, feeds: Mapping[str, Array], operator: str, expected: Mapping[str, Any], **options: Any
+) -> onnx.NodeProto:
+    """Assert all that holds for a model that is one chain; return its fused node.
+
+    The fused node is the expected one; original and portable model, on ONNX Runtime without normfuse, give what the
+    float64 oracle says the node means; the model is valid; a second run changes nothing.
+    """
+    portable, result = optimize(model, **options)
+    node = only_fused(portable)
+    assert node.op_type.startswith(operator + "_"), node.op_type
+    assert configuration(node) == dict(expected)
+    fused = [site for site in result.sites if site.fused_into]
+    assert [site.fused_into for site in fused] == [operator]
+    onnx.checker.check_model(portable, full_check=True)
+
+    outputs = evaluate(operator, inputs_of(node, portable, feeds), configuration(node))
+    exact = outputs["Y"].array()
+    name = node.output[0]
+    close(run(model, feeds, optimized=False)[name], exact, "original model")
+    close(run(portable, feeds)[name], exact, "portable model")
+
+    again, _ = optimize(portable, **options)
+    assert again.SerializeToString(deterministic=True) == portable.SerializeToString(deterministic=True)
+    twice, _ = optimize(model, **options)
+    assert twice.SerializeToString(deterministic=True) == portable.SerializeToString(deterministic=True)
+
+    custom, _ = optimize(model, target="custom-op", **options)
+    (plain,) = fused_nodes(custom)
+    assert (plain.op_type, list(plain.input), configuration(plain)) == (operator, list(node.input), configuration(node))
+    assert Fused.read(ir.from_proto(plain)).op_type == operator
+    return node
