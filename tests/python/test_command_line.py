@@ -11,7 +11,6 @@ from importlib import resources
 from pathlib import Path
 
 import jsonschema
-import numpy as np
 import onnx
 import pytest
 
