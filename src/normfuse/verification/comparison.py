@@ -5,8 +5,10 @@ the result under test and ``rms(a)`` the root mean square of the whole reference
 size, and not blown up by those that happen to lie near zero. A NaN equals a NaN, an infinity the same infinity.
 
 Quantised models jump by whole steps at the slightest difference in rounding; ONNX Runtime's own optimisation levels
-differ by as much. Their error is ``max |b - a| / min(1, max |a|)``, and it may be three times the error between
-ONNX Runtime's levels on the same inputs.
+differ by as much. Their error is ``max |b - a| / min(1, max |a|)``.
+
+Where that error is beyond what the element types explain, it may be three times the error between ONNX Runtime's own
+optimisation levels on the same inputs: some models blow rounding up, whoever runs them.
 """
 
 from __future__ import annotations

@@ -133,8 +133,11 @@ def _signature(value: ir.Value) -> _Signature:
         )
     if value.shape is None:
         raise VerificationError(f"The rank of input '{name}' is not known; give inputs in an .npz file (--inputs).")
-    dims = [dim if isinstance(dim, int) else (dim.value or f"?{axis}") for axis, dim in enumerate(value.shape.dims)]
-    return _Signature(name, value.type.dtype, tuple(dims), _table_size(value))
+    # Some exporters write -1 for a size that is not known.
+    known = [dim if not isinstance(dim, int) or dim >= 0 else ir.SymbolicDim(None) for dim in value.shape.dims]
+    dims = [dim if isinstance(dim, int) else dim.value for dim in known]
+    named = tuple(f"?{axis} of {len(dims)}" if dim is None else dim for axis, dim in enumerate(dims))
+    return _Signature(name, value.type.dtype, named, _table_size(value))
 
 
 def _table_size(value: ir.Value) -> int | None:
@@ -183,6 +186,8 @@ def _size(dim: str, axis: int, signature: _Signature, profile: Mapping[str, int]
 def _dimension_kind(name: str, axis: int, signature: _Signature) -> str:
     if "past" in name:
         return "past"
+    if axis == 1 and len(signature.dims) == 3 and re.search(r"state|hidden|^[hc][0n]?$", signature.name.lower()):
+        return "batch" if isinstance(signature.dims[0], int) else "length"  # [layers, batch, size] of recurrent nets
     if "batch" in name or (axis == 0 and len(signature.dims) > 1 and "seq" not in name and "len" not in name):
         return "batch"
     if re.search(r"height|width|^h$|^w$", name):

@@ -41,7 +41,7 @@ class VerificationReport:
     quantized: bool
     """The rule for quantised models was applied (see :mod:`normfuse.verification.comparison`)."""
     noise: float | None
-    """Quantised models: the error between ONNX Runtime's own optimisation levels on the same inputs."""
+    """The error between ONNX Runtime's own optimisation levels on the same inputs; None where it was not needed."""
     warnings: tuple[str, ...] = ()
     first_difference: str | None = None
     """If it failed: name of the first value that differs."""
