@@ -133,8 +133,10 @@ Result InferOutputs(const Operator& op, ort::ShapeInferContext* context) {
   std::vector<std::string> names;
   NORMFUSE_RETURN_IF_ERROR(ReadInferenceInputs(context, &node, &names));
   Plan plan;
-  // A node that cannot be run is reported when its kernel is created, where ORT knows the node's name.
-  if (PlanFromOperator(node, &plan).has_value() || BitsOf(plan.y_type) == 0) return {};
+  if (!node.inputs[0].present) return {};  // ORT does not know X's type yet
+  if (std::optional<Declined> declined = PlanFromOperator(node, &plan)) {
+    return Result::Error(ErrorCode::kInvalidArgument, declined->message);
+  }
   const TensorFacts shape = SumShape(node, plan);
   NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, plan.y_type, shape, names));
   if (op.kind != OperatorKind::kFusedNormalization) return {};

@@ -32,6 +32,17 @@ class Reader {
     return value;
   }
 
+  // An attribute that names the element type of an output; kUndefined when it is 0 or absent.
+  DataType ElementType(const char* name) {
+    const int64_t number = Int(name, 0);
+    const DataType type = FromTensorProto(number);
+    if (number != 0 && !IsFloat(type) && !IsQuantized(type)) {
+      Invalid(std::string(name) + " is " + std::to_string(number) +
+              ", which is no element type that normfuse writes (onnx.TensorProto.DataType)");
+    }
+    return type;
+  }
+
   bool Flag(const char* name, bool fallback) {
     const int64_t value = Int(name, fallback ? 1 : 0);
     if (value != 0 && value != 1) Invalid(std::string(name) + " is " + std::to_string(value) + "; it must be 0 or 1");
@@ -193,7 +204,7 @@ class Reader {
     ReadQuantization(&plan_.bias.quantization, In::kBiasScale, In::kBiasZeroPoint, "bias_axis", nullptr, 0);
     ReadYQuantization(In::kYScale, In::kYZeroPoint);
     ReadSlope(In::kSlope);
-    plan_.sum_type = FromTensorProto(Int("sum_dtype", 0));
+    plan_.sum_type = ElementType("sum_dtype");
     plan_.sum_output = OutputIndex(FusedNormalizationOutput::kSum);
     plan_.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
     plan_.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
@@ -239,7 +250,7 @@ class Reader {
                                                      {"what", "normfuse"},
                                                      {"supported", "up to 8"}});
     }
-    plan_.y_type = FromTensorProto(Int("y_dtype", 0));
+    plan_.y_type = ElementType("y_dtype");
     const DataType float_type = plan_.x.quantization.present() ? x_scale_type_ : plan_.x.type;
     if (plan_.y_type == DataType::kUndefined) {
       if (!plan_.y_quantization.present()) {

@@ -86,8 +86,8 @@ Result Validator::CheckAxis(const std::string& name, int64_t axis, int64_t lengt
     return Error(name + ": axis " + std::to_string(axis) + " is out of range for shape " + shape.Text());
   }
   if (shape.dims[at] >= 0 && shape.dims[at] != length) {
-    return Error(name + " has " + std::to_string(length) + " elements, but dimension " + std::to_string(at) + " of shape " +
-                 shape.Text() + " has " + std::to_string(shape.dims[at]));
+    return Error(name + " has " + std::to_string(length) + " elements, but dimension " + std::to_string(at) +
+                 " of shape " + shape.Text() + " has " + std::to_string(shape.dims[at]));
   }
   return {};
 }
@@ -136,16 +136,18 @@ Result Validator::CheckQuantization(const char* what, const Quantization& q, Dat
                                     const PartialShape& shape) const {
   const std::string name = what;
   if (!IsQuantized(type)) {
-    return Error(name + "_scale is given, but " + name + " has element type " + NameOf(type) + ", which is not a quantised one");
+    return Error(name + "_scale is given, but " + name + " has element type " + NameOf(type) +
+                 ", which is not a quantised one");
   }
-  if (q.block_size < 0) return Error(name + "_block_size is " + std::to_string(q.block_size) + "; it must not be negative");
+  if (q.block_size < 0)
+    return Error(name + "_block_size is " + std::to_string(q.block_size) + "; it must not be negative");
   if (q.scale.constant != nullptr && !IsFloat(q.scale.constant->type)) {
     return Error(name + "_scale has element type " + NameOf(q.scale.constant->type) +
                  "; float32, float16 and bfloat16 are supported");
   }
   if (q.zero_point.constant != nullptr && q.zero_point.constant->type != type) {
-    return Error(name + "_zero_point has element type " + NameOf(q.zero_point.constant->type) + ", but " + name + " has " +
-                 NameOf(type));
+    return Error(name + "_zero_point has element type " + NameOf(q.zero_point.constant->type) + ", but " + name +
+                 " has " + NameOf(type));
   }
   return CheckQuantizationShape(what, q, shape);
 }
@@ -162,7 +164,8 @@ Result Validator::CheckOperand(const char* what, const Operand& operand, bool re
     return Error(name + " of shape " + ShapeText(tensor.constant->dims) + " has more than 8 dimensions");
   }
   if (!operand.quantization.present()) {
-    if (operand.quantization.zero_point.present()) return Error(name + "_zero_point is given without " + name + "_scale");
+    if (operand.quantization.zero_point.present())
+      return Error(name + "_zero_point is given without " + name + "_scale");
     if (IsFloat(operand.type)) return {};
     return Error(name + " has element type " + NameOf(operand.type) +
                  (IsQuantized(operand.type) ? ", which needs " + name + "_scale"
@@ -240,8 +243,8 @@ Result Validator::CheckGroups() const {
   if (d_.rank < 0) return {};
   if (d_.rank < 2) return Error("group normalisation needs at least 2 dimensions, X has shape " + d_.Text());
   if (d_.dims[1] >= 0 && d_.dims[1] % norm.num_groups != 0) {
-    return Error("the " + std::to_string(d_.dims[1]) + " channels of X of shape " + d_.Text() + " cannot be divided into " +
-                 std::to_string(norm.num_groups) + " groups");
+    return Error("the " + std::to_string(d_.dims[1]) + " channels of X of shape " + d_.Text() +
+                 " cannot be divided into " + std::to_string(norm.num_groups) + " groups");
   }
   return {};
 }
@@ -252,7 +255,8 @@ Result Validator::CheckNormalization() const {
     return Error("affine_align is group, but num_groups is " + std::to_string(norm.num_groups));
   }
   if (plan_.kind == PlanKind::kElementwise) return {};
-  if (norm.num_groups < 0) return Error("num_groups is " + std::to_string(norm.num_groups) + "; it must not be negative");
+  if (norm.num_groups < 0)
+    return Error("num_groups is " + std::to_string(norm.num_groups) + "; it must not be negative");
   if (!std::isfinite(norm.epsilon) || norm.epsilon < 0) {
     return Error("epsilon is " + std::to_string(norm.epsilon) + "; it must be finite and not negative");
   }
@@ -266,7 +270,8 @@ Result Validator::CheckActivation() const {
   const ActivationSpec& spec = kActivations[kind];
   const std::string name = spec.name;
   for (int i = 0; i < spec.param_count; ++i) {
-    if (std::isnan(activation.params[i])) return Error("parameter " + std::string(spec.params[i]) + " of activation " + name + " is NaN");
+    if (std::isnan(activation.params[i]))
+      return Error("parameter " + std::string(spec.params[i]) + " of activation " + name + " is NaN");
   }
   const bool divides = activation.kind == Activation::kCelu || activation.kind == Activation::kSoftplus;
   if (divides && activation.params[0] == 0.0f) {
@@ -307,7 +312,8 @@ Result Validator::CheckOutputs() const {
 
 Result Validator::Run() {
   FindShapes();
-  if (plan_.x_rank > kMaxRank) return Error("X has " + std::to_string(plan_.x_rank) + " dimensions; at most 8 are supported");
+  if (plan_.x_rank > kMaxRank)
+    return Error("X has " + std::to_string(plan_.x_rank) + " dimensions; at most 8 are supported");
   NORMFUSE_RETURN_IF_ERROR(CheckOperand("X", plan_.x, true));
   NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual", plan_.residual, false));
   NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual_bias", plan_.residual_bias, false));
