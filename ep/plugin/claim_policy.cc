@@ -13,32 +13,64 @@ constexpr std::string_view kQuantizedKernels[] = {
     "Relu",      "Reshape",           "Resize",    "Sigmoid", "Softmax", "Split",         "Squeeze",
     "Transpose", "Unsqueeze",         "Where"};
 
-bool HasQuantizedKernel(const GraphNode& node) {
-  return std::find(std::begin(kQuantizedKernels), std::end(kQuantizedKernels), node.op_type) !=
-         std::end(kQuantizedKernels);
+// Operators that ORT runs in its own blocked layout around convolutions, or fuses into one. An activation of ours among
+// them would make ORT convert the tensor to the plain layout and back, which costs more than the activation gains.
+constexpr std::string_view kBlockedLayout[] = {"Add",  "AveragePool",   "BatchNormalization", "Concat",
+                                               "Conv", "ConvTranspose", "GlobalAveragePool",  "MaxPool",
+                                               "Mul",  "Resize"};
+
+template <size_t kSize>
+bool IsOneOf(const std::string_view (&op_types)[kSize], const GraphNode& node) {
+  return node.domain.empty() && std::find(op_types, op_types + kSize, node.op_type) != op_types + kSize;
 }
 
 Declined NotProfitable(const Chain& chain, const char* detail) {
   return Decline(Reason::kNotProfitable, {{"node", chain.plan.name}, {"detail", detail}});
 }
 
-// Looks at the neighbours that ORT would fuse the chain's ends with.
-std::optional<Declined> CheckNeighbours(GraphView& graph, const Chain& chain) {
-  if (chain.plan.kind == PlanKind::kNormalization) return std::nullopt;
-  const GraphNode& first = graph.node(chain.nodes.front());
-  const int x = graph.Input(first, 0);
-  const int producer = x == kNone ? kNone : graph.value(x).producer;
+const GraphNode* ProducerOfX(const GraphView& graph, const Chain& chain) {
+  const int input = chain.plan.x.tensor.input;
+  if (input == TensorRef::kAbsent) return nullptr;
+  const int producer = graph.value(chain.inputs[static_cast<size_t>(input)]).producer;
+  return producer == kNone ? nullptr : &graph.node(producer);
+}
+
+template <typename Predicate>
+bool AnyConsumerOfY(const GraphView& graph, const Chain& chain, Predicate&& predicate) {
+  const int y = chain.outputs[static_cast<size_t>(chain.plan.y_output)];
+  const std::vector<int>& consumers = graph.value(y).consumers;
+  return std::any_of(consumers.begin(), consumers.end(),
+                     [&](int consumer) { return consumer != kNone && predicate(graph.node(consumer)); });
+}
+
+// A single DequantizeLinear or QuantizeLinear, without an activation.
+std::optional<Declined> CheckQuantizationAlone(const Chain& chain) {
+  const Quantization& quantization =
+      chain.plan.x.quantization.present() ? chain.plan.x.quantization : chain.plan.y_quantization;
+  const bool per_tensor = quantization.scale.constant != nullptr && quantization.scale.constant->ElementCount() == 1;
+  if (chain.plan.x.tensor.constant != nullptr) return NotProfitable(chain, "ONNX Runtime folds a constant");
+  if (per_tensor || chain.plan.y_quantization.present()) {
+    return NotProfitable(chain, "its kernel runs at the speed of memory");
+  }
+  return std::nullopt;
+}
+
+// Looks at the neighbours that ORT would run together with the chain's ends.
+std::optional<Declined> CheckNeighbours(const GraphView& graph, const Chain& chain) {
+  const GraphNode* producer = ProducerOfX(graph, chain);
   const bool dequantizes = chain.plan.x.quantization.present();
   const bool quantizes = chain.plan.y_quantization.present();
-  if (quantizes && !dequantizes && producer != kNone && HasQuantizedKernel(graph.node(producer))) {
+  if (quantizes && !dequantizes && producer != nullptr && IsOneOf(kQuantizedKernels, *producer)) {
     return NotProfitable(chain, "its QuantizeLinear belongs to the quantised operator before it");
   }
-  if (!dequantizes || quantizes) return std::nullopt;
-  const int y = chain.outputs[static_cast<size_t>(chain.plan.y_output)];
-  for (int consumer : graph.value(y).consumers) {
-    if (consumer != kNone && HasQuantizedKernel(graph.node(consumer))) {
-      return NotProfitable(chain, "its DequantizeLinear belongs to the quantised operator behind it");
-    }
+  if (dequantizes && !quantizes &&
+      AnyConsumerOfY(graph, chain, [](const GraphNode& node) { return IsOneOf(kQuantizedKernels, node); })) {
+    return NotProfitable(chain, "its DequantizeLinear belongs to the quantised operator behind it");
+  }
+  if (dequantizes || quantizes || chain.plan.x_rank < 3) return std::nullopt;
+  if ((producer != nullptr && IsOneOf(kBlockedLayout, *producer) && chain.plan.x_rank == 4) ||
+      AnyConsumerOfY(graph, chain, [](const GraphNode& node) { return node.Is("", "Conv"); })) {
+    return NotProfitable(chain, "ONNX Runtime keeps the tensors around convolutions in a layout of its own");
   }
   return std::nullopt;
 }
@@ -49,7 +81,10 @@ std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const E
                                    bool has_registered_kernel) {
   if (!has_registered_kernel && options.generates_context) return Decline(Reason::kContextGeneration, {});
   if (!has_registered_kernel && !options.compile) return Decline(Reason::kCompilationOff, {});
-  if (options.claim_all) return std::nullopt;
+  if (options.claim_all || chain.plan.kind == PlanKind::kNormalization) return std::nullopt;
+  if (chain.plan.activation.kind == Activation::kIdentity) {
+    if (std::optional<Declined> declined = CheckQuantizationAlone(chain)) return declined;
+  }
   return CheckNeighbours(graph, chain);
 }
 
