@@ -68,6 +68,12 @@ OPTIONS: Mapping[str, Option] = {
             _is_writable_path,
             "JSON lines file; one object is written for each site that was looked at at session creation",
         ),
+        Option(
+            "compile",
+            "1",
+            *_one_of("0", "1"),
+            "0: leave chains of standard operators alone and run normfuse's own operators only",
+        ),
         Option("directml_library", "", *_LIBRARY, "DirectML.dll to use instead of the system's"),
         Option("d3d12_library", "", *_LIBRARY, "d3d12.dll to use instead of the system's"),
         Option("dxcore_library", "", *_LIBRARY, "dxcore.dll to use instead of the system's"),

@@ -43,7 +43,7 @@ Kind = Literal["path", "bytes", "proto", "ir", "program"]
 
 PROTOBUF_LIMIT = 2**31 - 1
 """Most bytes that one protobuf message can be written with."""
-# Weights of at least this many bytes go into the external file of a model that has one.
+# Weights above this many bytes go into the external file of a model that has one.
 _EXTERNAL_THRESHOLD = 1024
 
 
@@ -102,6 +102,10 @@ def load_model(model: ModelLike) -> Source:
             f"{type(model).__module__}.{type(model).__qualname__}."
         )
     check_external_data(external_tensors(source.model), source.name)
+    if any(tensor.nbytes <= _EXTERNAL_THRESHOLD for tensor in external_tensors(source.model)):
+        if source.kind in ("ir", "program"):
+            source = dataclasses.replace(source, model=source.model.clone())
+        _take_in_small_tensors(source.model)
     return source
 
 
@@ -144,7 +148,6 @@ def save_model(model: ir.Model, path: str | os.PathLike[str], *, never: Source |
     """
     target = Path(path)
     check_target(target, never)
-    _read_small_tensors(model)
     external = any(True for _ in external_tensors(model)) or bytes_inside(model) > PROTOBUF_LIMIT
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
@@ -225,8 +228,8 @@ def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
         shutil.rmtree(spill, ignore_errors=True)
 
 
-def _read_small_tensors(model: ir.Model) -> None:
-    """Take small external weights into the model, as onnx_ir would, but without unmapping files still in use."""
+def _take_in_small_tensors(model: ir.Model) -> None:
+    """Take small external weights into the model: ONNX Runtime needs them there, for inferring shapes."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value

@@ -13,7 +13,7 @@ from normfuse.errors import OptionError
 if TYPE_CHECKING:
     from normfuse.benchmark import BenchmarkReport
 
-__all__ = ["bench_command", "print_benchmark"]
+__all__ = ["bench_command", "print_benchmark", "threads_text"]
 
 
 def bench_command(
@@ -57,14 +57,18 @@ def bench_command(
 def print_benchmark(report: BenchmarkReport) -> None:
     """Print a benchmark as a table."""
     shapes = ", ".join(f"{name} {list(shape)}" for name, shape in report.inputs.items())
-    title = f"{Path(report.model).name}: {shapes}; {_threads(report.threads)}, onnxruntime {report.onnxruntime_version}"
-    rows = table(title, "run", "median ms", "middle half", "speed", "error", "absolute", numeric=5)
+    title = (
+        f"{Path(report.model).name}: {shapes}; {threads_text(report.threads)}, onnxruntime {report.onnxruntime_version}"
+    )
+    console.print(title, style="bold", markup=False, soft_wrap=True)
+    rows = table("", "run", "median ms", "middle half", "best", "speed", "error", "absolute", numeric=6)
     for timing in report.timings:
         low, high = timing.quartiles_ms
         rows.add_row(
             timing.name,
             number(timing.median_ms),
-            f"{number(low)} to {number(high)}",
+            f"{number(low)}-{number(high)}",
+            number(timing.best_ms),
             f"{timing.speedup:.2f}x",
             number(timing.error),
             number(timing.max_abs),
@@ -72,7 +76,8 @@ def print_benchmark(report: BenchmarkReport) -> None:
     console.print(rows)
 
 
-def _threads(count: int) -> str:
+def threads_text(count: int) -> str:
+    """Return a number of threads in words."""
     return {0: "default threads", 1: "1 thread"}.get(count, f"{count} threads")
 
 

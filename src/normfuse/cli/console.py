@@ -80,12 +80,21 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
 
 
-def table(title: str, *columns: str, numeric: int = 0) -> Table:
-    """Return an empty table; the last ``numeric`` columns are set flush right."""
+def table(title: str, *columns: str, numeric: int = 0, wraps: str = "") -> Table:
+    """Return an empty table.
+
+    Args:
+        title: Above the table.
+        columns: Their headings.
+        numeric: How many of the last columns are set flush right.
+        wraps: The one column that is wrapped where the terminal is narrow.
+    """
     result = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
     for index, column in enumerate(columns):
         right = index >= len(columns) - numeric
-        result.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=right)
+        result.add_column(
+            column, justify="right" if right else "left", overflow="fold", no_wrap=wraps != column if wraps else right
+        )
     return result
 
 

@@ -46,7 +46,7 @@ def inspect_command(
     if as_json:
         print_json({"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]})
         return
-    rows = table(f"Sites of {model.name} that are fused", "site", "chain", "becomes")
+    rows = table(f"Sites of {model.name} that are fused", "site", "chain", "becomes", wraps="site")
     for site in sites:
         if site.fused_into is not None:
             rows.add_row(_place(site), site.description, site.fused_into)
@@ -78,7 +78,9 @@ def print_left(sites: Sequence[Site]) -> None:
             left.setdefault((site.kind, site.reason), []).append(site)
     if not left:
         return
-    rows = table("Left as they are", "kind", "sites", "why, and what to do", "for instance")
+    rows = table(
+        "Left as they are", "kind", "sites", "why, and what to do", "for instance", wraps="why, and what to do"
+    )
     for (kind, _), group in left.items():
         rows.add_row(kind, str(len(group)), _reason(group[0]), group[0].name)
     console.print(rows)

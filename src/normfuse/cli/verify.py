@@ -59,12 +59,14 @@ def verify_command(
 
 def print_verification(report: VerificationReport) -> None:
     """Print a verification as a table and a sentence."""
-    rows = table("Verification", "run", "output", "error", "allowed", "absolute", "ULP", "top-1", numeric=5)
+    rows = table(
+        "Verification", "run", "output", "error", "allowed", "absolute", "ULP", "top-1", numeric=5, wraps="output"
+    )
     for run in report.runs:
         for output in run.outputs:
             rows.add_row(
                 run.name,
-                f"{output.name} ({output.dtype})",
+                f"{output.name} {output.dtype}",
                 number(output.error) if output.passed else f"[red]{number(output.error)}[/]",
                 number(output.tolerance),
                 number(output.max_abs),

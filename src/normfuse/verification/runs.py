@@ -13,6 +13,7 @@ from normfuse.sessions import Level, open_session
 from normfuse.verification.comparison import (
     NOISE_FACTOR,
     QUANTIZED_TOLERANCE,
+    QUANTIZED_TYPES,
     Difference,
     OutputComparison,
     flatten,
@@ -76,8 +77,13 @@ class _Judge:
         return self.fed[0]
 
     def _compared(self, found: list[Difference]) -> tuple[OutputComparison, ...]:
-        noise = self.noise or {}
-        return tuple(d.compared(max(self.tolerance, NOISE_FACTOR * noise.get(d.name, 0.0))) for d in found)
+        return tuple(difference.compared(self._allowed(difference)) for difference in found)
+
+    def _allowed(self, difference: Difference) -> float:
+        noise = NOISE_FACTOR * (self.noise or {}).get(difference.name, 0.0)
+        # A quantised output may be off by one step: that is the smallest difference that its type has.
+        step = 1.0 if self.quantized and self.max_error is None and difference.dtype in QUANTIZED_TYPES else 0.0
+        return max(self.tolerance, noise, step)
 
     def _measured_noise(self) -> dict[str, float]:
         """Output -> error between ONNX Runtime's own optimisation levels."""
