@@ -158,7 +158,6 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(2, 23, EpGraphSupportInfo_AddNodesToFuse, Status*, (EpGraphSupportInfo*, const Node* const* nodes, size_t count, const NodeFusionOptions*)) \
   X(3, 23, EpGraphSupportInfo_AddSingleNode, Status*, (EpGraphSupportInfo*, const Node*)) \
   X(18, 24, CreateKernelRegistry, Status*, (KernelRegistry** out)) \
-  X(19, 24, ReleaseKernelRegistry, void, (KernelRegistry*)) \
   X(20, 24, KernelRegistry_AddKernel, Status*, (KernelRegistry*, const KernelDef*, Status* (*create)(void* state, const KernelInfo*, KernelImpl** out), void* state)) \
   X(21, 24, CreateKernelDefBuilder, Status*, (KernelDefBuilder** out)) \
   X(22, 24, ReleaseKernelDefBuilder, void, (KernelDefBuilder*)) \

@@ -140,8 +140,11 @@ Result InferOutputs(const Operator& op, ort::ShapeInferContext* context) {
   const TensorFacts shape = SumShape(node, plan);
   NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, plan.y_type, shape, names));
   if (op.kind != OperatorKind::kFusedNormalization) return {};
+  // There is no way to ask which further outputs the node has. ORT refuses one that it does not have from 1.28 on, and
+  // ends the process before; without inference the output takes its type and shape at run time.
+  constexpr uint32_t kOutputsAreChecked = 28;
+  if (ort::GetHost().version < kOutputsAreChecked) return {};
   const TensorFacts statistics = StatisticsShape(plan, shape);
-  // Outputs that the node does not have are refused by ORT; there is no way to ask for their number here.
   (void)SetOutput(context, static_cast<size_t>(FusedNormalizationOutput::kSum), plan.sum_type, shape, names);
   for (const auto output : {FusedNormalizationOutput::kMean, FusedNormalizationOutput::kInvStdDev}) {
     (void)SetOutput(context, static_cast<size_t>(output), plan.stats_type, statistics, names);
