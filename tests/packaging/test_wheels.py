@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
@@ -34,15 +33,13 @@ BUILD_ONLY = {
 DATA_SUFFIXES = {".py", ".toml", ".typed", ".json", ".html", ".css", ".js", ".svg"}
 
 
-@pytest.fixture(scope="session", params=PLATFORMS)
-def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, zipfile.ZipFile]:
-    """Platform tag and the opened wheel. Taken from the folder NORMFUSE_WHEELS if set, else built."""
-    folder = os.environ.get("NORMFUSE_WHEELS")
-    if folder is None:
-        folder = str(tmp_path_factory.mktemp("wheels"))
-        command = [ROOT / "ep" / "build_wheels.py", "--platform", request.param, "--output", folder]
-        subprocess.run([sys.executable, *command], check=True)
-    (path,) = Path(folder).glob(f"normfuse-*-{request.param}.whl")
+pytestmark = pytest.mark.cross
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def wheel(request: pytest.FixtureRequest) -> tuple[str, zipfile.ZipFile]:
+    """Platform tag and the opened wheel, from the folder NORMFUSE_WHEELS, which ep/build_wheels.py has filled."""
+    (path,) = Path(os.environ["NORMFUSE_WHEELS"]).glob(f"normfuse-*-{request.param}.whl")
     return request.param, zipfile.ZipFile(path)
 
 

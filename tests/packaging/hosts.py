@@ -1,0 +1,27 @@
+"""Environments with one version of onnxruntime each, made once and kept in the test cache."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", Path(__file__).resolve().parents[2] / "build" / "cache"))
+
+
+def host_python(version: str) -> Path:
+    """The interpreter of an environment that holds onnxruntime ``version`` and numpy, nothing else."""
+    environment = CACHE / f"onnxruntime-{version}"
+    python = environment / "bin" / "python"
+    ready = environment / "ready"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"onnxruntime-{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", environment], check=True)
+            install = ["install", "--quiet", "--no-deps", "--only-binary=:all:", f"onnxruntime=={version}", "numpy"]
+            subprocess.run([sys.executable, "-m", "pip", "--python", python, *install], check=True)
+            ready.touch()
+    return python
