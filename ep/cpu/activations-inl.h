@@ -244,13 +244,21 @@ struct Mish {
   NORMFUSE_INLINE V operator()(V x) const {
     const V y = Max(Set(kExp2Low * 0.6931471f), Min(Set(20.0f), x));
     const V e = Exp2(y, Set(kLog2E), Set(kLog2ELow));
-    const V w = e * (e + Set(2.0f));
+    const V w = Fma(e, e, e + e);
     return x * (w / (w + Set(2.0f)));
   }
 };
 
 struct GeluTables {
-  static constexpr auto& kTail = kGeluTail;
+  static constexpr const auto& Near() {
+    if constexpr (kTableLanes == 16) {
+      return kGeluNear16;
+    } else {
+      return kGeluNear8;
+    }
+  }
+  static constexpr auto& kFar32 = kGeluFar32;
+  static constexpr size_t kFarCount = sizeof(kGeluFar32) / sizeof(kGeluFar32[0]);
   static constexpr auto& kSmooth = kGeluSmooth;
 };
 struct Gelu {
@@ -259,7 +267,15 @@ struct Gelu {
 };
 
 struct GeluTanhTables {
-  static constexpr auto& kTail = kGeluTanhTail;
+  static constexpr const auto& Near() {
+    if constexpr (kTableLanes == 16) {
+      return kGeluTanhNear16;
+    } else {
+      return kGeluTanhNear8;
+    }
+  }
+  static constexpr auto& kFar32 = kGeluTanhFar32;
+  static constexpr size_t kFarCount = sizeof(kGeluTanhFar32) / sizeof(kGeluTanhFar32[0]);
   static constexpr auto& kSmooth = kGeluTanhSmooth;
 };
 struct GeluTanh {

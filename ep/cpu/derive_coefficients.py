@@ -204,6 +204,11 @@ def derive() -> str:
     h.comment(f"2^f on [-1/2, 1/2]; relative error {error:.2g}.")
     h.row("kExp2", c)
 
+    c, error = fit(exp2, -1 / 32, 1 / 32, 3, weight=relative(exp2), fixed=(1.0,))
+    h.comment(f"2^f on [-1/32, 1/32], relative error {error:.2g}, and 2^(i/16).")
+    h.row("kExp2Sixteenth", c)
+    h.row("kExp2Table", [float32(float(exp2(mpf(i) / 16))) for i in range(16)])
+
     def expm1_curve(f: mpmath.mpf) -> mpmath.mpf:
         return (mpmath.expm1(f) - f) / f**2 if f else mpf(1) / 2
 
@@ -219,9 +224,9 @@ def derive() -> str:
     h.comment(f"log(1 + e) / e on [0, 1]; relative error {error:.2g}.")
     h.row("kLog1p", c)
 
-    for name, tail, degree8, degree32 in (
-        ("Gelu", gaussian_tail, 7, 7),
-        ("GeluTanh", gelu_tanh_tail, 8, 8),
+    for name, tail, near16, near8, degree8, degree32 in (
+        ("Gelu", gaussian_tail, 6, 8, 7, 7),
+        ("GeluTanh", gelu_tanh_tail, 7, 9, 8, 8),
     ):
         smooth = without_gaussian(tail)
         weight = tail_weight(tail)
@@ -231,6 +236,11 @@ def derive() -> str:
         ) -> mpmath.mpf:
             return weight(a) * tail(a) / smooth(a)
 
+        for count, degree in ((16, near16), (8, near8)):
+            width = 4.0 / count
+            columns, error = piecewise(tail, width, 0.0, count, degree, weight, 4.0)
+            h.comment(f"{name}: tail(a) around 0, {width} ... {4 - width}; weighted error {error:.2g}.")
+            h.table(f"k{name}Near{count}", columns)
         columns, error = piecewise(smooth, 1.0, 0.5, 8, degree8, smooth_weight, 8.0)
         h.comment(f"{name}: tail(a) * 2^(kHalfLog2E a^2) around 1/2, 3/2 ... 15/2; weighted error {error:.2g}.")
         h.table(f"k{name}Smooth", columns)
@@ -239,7 +249,7 @@ def derive() -> str:
         columns.append(line + [0.0] * (degree32 + 1 - len(line)))
         error = max(error, line_error)
         h.comment(f"{name}: tail(a) around 0, 1/4 ... 31/4; weighted error {error:.2g}.")
-        h.table(f"k{name}Tail", columns)
+        h.table(f"k{name}Far32", columns)
 
     head = [
         "// Written by ep/cpu/derive_coefficients.py, which says what each constant is; do not edit.",

@@ -49,6 +49,16 @@ NORMFUSE_INLINE V Power(V p, const SplitExponent& s) {
 // 2^(x * (high + low)) for products from kExp2Low to kExp2High; at most 2 ulp off where the result is normal, with
 // (high + low) taken as exact. Denormal results may be 0 and those above 2^127.5 infinity.
 NORMFUSE_INLINE V Exp2(V x, V high, V low) {
+  if constexpr (kTableLanes == 16 && kHasScale) {
+    // In sixteenths: the table takes the fraction, the scaling instruction the whole part.
+    constexpr float kShift = 12582912.0f / 16.0f;
+    const V shifted = Fma(x, high, Set(kShift));
+    const V sixteenths = shifted - Set(kShift);
+    const V rest = Fma(x, low, Fma(x, high, Neg(sixteenths)));
+    const V power = Lookup(kExp2Table, BitCastToInt(shifted));
+    const V slope = Fma(Fma(Set(kExp2Sixteenth[3]), rest, Set(kExp2Sixteenth[2])), rest, Set(kExp2Sixteenth[1]));
+    return ScaleByPowerOfTwo(Fma(power * rest, slope, power), sixteenths);
+  }
   const SplitExponent s = Split(x, high, low);
   return Power(Polynomial(kExp2, s.rest), s);
 }
@@ -75,7 +85,7 @@ NORMFUSE_INLINE V Expm1(V x) {
 // log(1 + e) / e for 0 <= e <= 1: the logarithm keeps its relative accuracy however small e is.
 NORMFUSE_INLINE V Log1pRatio(V e) { return Polynomial(kLog1p, e); }
 
-// c[0][i] + c[1][i] r + ...
+// c[0][i] + c[1][i] r + ..., one column of the table for each lane.
 template <size_t kCount>
 NORMFUSE_INLINE V TablePolynomial(const float (&c)[kCount][kTableLanes], I i, V r) {
   V sum = Lookup(c[kCount - 1], i);
@@ -83,34 +93,73 @@ NORMFUSE_INLINE V TablePolynomial(const float (&c)[kCount][kTableLanes], I i, V 
   return sum;
 }
 
+// A number a >= 0 as the nearest multiple of 1 / kPerUnit, whose count is in the low bits of `index`, and the rest.
+struct Column {
+  I index;
+  V rest;
+};
+template <size_t kPerUnit>
+NORMFUSE_INLINE Column NearestColumn(V a) {
+  constexpr float kShift = 12582912.0f / kPerUnit;  // 1.5 * 2^23: adding it leaves no place for less than 1 / kPerUnit
+  const V shifted = a + Set(kShift);
+  return {BitCastToInt(shifted), a - (shifted - Set(kShift))};
+}
+
+// Tables of functions near 0 have kTableLanes columns for 0 <= a <= kNearEnd, around the multiples of 4 / kTableLanes.
+constexpr size_t kNearPerUnit = kTableLanes / 4;
+constexpr float kNearEnd = 4.0f - 0.5f / kNearPerUnit;
+
+template <size_t kCount>
+NORMFUSE_INLINE V NearPolynomial(const float (&c)[kCount][kTableLanes], V a) {
+  const Column column = NearestColumn<kNearPerUnit>(a);
+  return TablePolynomial(c, column.index, column.rest);
+}
+
 // x * (1 - tail(x)) for the distribution functions of GELU, whose tail is symmetric: tail(-x) = 1 - tail(x). Written as
-// max(x, 0) - |x| tail(|x|), which cancels nowhere. `tables` has
-//   kTail    tail(a) around 0, 1/4 ... 31/4; exactly 0 at 7.75 + 31/256
-//   kSmooth  tail(a) * 2^(kHalfLog2E a^2) around 1/2, 3/2 ... 15/2
+// max(x, 0) - |x| tail(|x|), which cancels nowhere. Tables has the tail
+//   Near()    around 0, see NearPolynomial
+//   kFar32    around 0, 1/4 ... 31/4, and exactly 0 at 7.75 + 31/256; used where there is Lookup32
+//   kSmooth   times 2^(kHalfLog2E a^2), around 1/2, 3/2 ... 15/2; used elsewhere
+template <typename Tables>
+NORMFUSE_INLINE V TailFar32(V a) {
+  const Column column = NearestColumn<4>(a);
+  V sum = Lookup32(Tables::kFar32[Tables::kFarCount - 1], column.index);
+  for (size_t k = Tables::kFarCount - 1; k-- > 0;) {
+    sum = Fma(sum, column.rest, Lookup32(Tables::kFar32[k], column.index));
+  }
+  return sum;
+}
+
+template <typename Tables>
+NORMFUSE_INLINE V TailFarSmooth(V a) {
+  const V square = a * a;
+  const V c = Set(-kHalfLog2E);
+  SplitExponent s;
+  s.biased = Fma(square, c, Set(kRoundingBias));
+  s.integer = s.biased - Set(kRoundingBias);
+  s.rest = Fma(ProductError(a, a, square), c, ExactFma(square, c, Neg(s.integer)));
+  const Column column = NearestColumn<1>(Min(Set(7.499f), a - Set(0.5f)));
+  return Power(Polynomial(kExp2, s.rest), s) * TablePolynomial(Tables::kSmooth, column.index, column.rest);
+}
+
 template <typename Tables>
 NORMFUSE_INLINE V TimesDistribution(V x) {
   const V positive = Max(Set(0.0f), x);
-  if constexpr (kTableLanes == 32) {
-    constexpr float kQuarters = 12582912.0f / 4.0f;  // adding it rounds to a multiple of 1/4
-    const V a = Min(Set(7.75f + 31.0f / 256.0f), Abs(x));
-    const V rounded = a + Set(kQuarters);
-    const V tail = TablePolynomial(Tables::kTail, BitCastToInt(rounded), a - (rounded - Set(kQuarters)));
-    // A positive x must not be multiplied by a tail of 0 when it is infinite, a negative one must.
-    return Fma(Min(x, Neg(a)), tail, positive);
-  } else {
-    const V a = Min(Set(13.27f), Abs(x));  // 2^(-kHalfLog2E a^2) is 0 here, as 2^-127 is
-    const V square = a * a;
-    const V c = Set(-kHalfLog2E);
-    const V biased = Fma(square, c, Set(kRoundingBias));
-    const V integer = biased - Set(kRoundingBias);
-    const V rest = Fma(ProductError(a, a, square), c, ExactFma(square, c, Neg(integer)));
-    const V power = Power(Polynomial(kExp2, rest), {biased, integer, rest});
-    constexpr float kOnes = 12582912.0f;
-    const V shifted = Min(Set(7.499f), a - Set(0.5f));
-    const V rounded = shifted + Set(kOnes);
-    const V smooth = TablePolynomial(Tables::kSmooth, BitCastToInt(rounded), shifted - (rounded - Set(kOnes)));
-    return Fma(Min(x, Neg(a)), power * smooth, positive);
+  const V magnitude = Abs(x);
+  // What comes out of a normalisation is nearly always near 0.
+  if (All(Le(magnitude, Set(kNearEnd)))) [[likely]] {
+    return NegFma(magnitude, NearPolynomial(Tables::Near(), magnitude), positive);
   }
+  // The tail is 0 from here on: at 13.27 the power of two is 2^-127.
+  const V a = Min(Set(kTableLanes == 16 ? 7.75f + 31.0f / 256.0f : 13.27f), magnitude);
+  V tail;
+  if constexpr (kTableLanes == 16) {
+    tail = TailFar32<Tables>(a);
+  } else {
+    tail = TailFarSmooth<Tables>(a);
+  }
+  // A positive x must not be multiplied by a tail of 0 when it is infinite, a negative one must.
+  return Fma(Min(x, Neg(a)), tail, positive);
 }
 
 }  // namespace normfuse::NORMFUSE_ISA

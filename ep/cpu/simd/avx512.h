@@ -18,7 +18,7 @@ namespace normfuse::NORMFUSE_ISA {
 
 constexpr size_t kLanes = 16;
 constexpr bool kHasFma = true;
-constexpr size_t kTableLanes = 32;
+constexpr size_t kTableLanes = 16;
 constexpr bool kHasScale = true;
 
 struct V {
@@ -117,6 +117,10 @@ NORMFUSE_INLINE float ReduceMin(V a) { return _mm512_reduce_min_ps(a.v); }
 NORMFUSE_INLINE int32_t ReduceSumI(I a) { return _mm512_reduce_add_epi32(a.v); }
 
 NORMFUSE_INLINE V Lookup(const float* table, I index) {
+  return {_mm512_permutexvar_ps(index.v, _mm512_loadu_ps(table))};
+}
+// table[i mod 32]; of this instruction set only.
+NORMFUSE_INLINE V Lookup32(const float* table, I index) {
   return {_mm512_permutex2var_ps(_mm512_loadu_ps(table), index.v, _mm512_loadu_ps(table + 16))};
 }
 
