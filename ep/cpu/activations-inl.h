@@ -175,10 +175,15 @@ struct Swish {
 struct Tanh {
   NORMFUSE_INLINE explicit Tanh(const float*) {}
   NORMFUSE_INLINE V operator()(V x) const {
+    const V magnitude = Abs(x);
+    if constexpr (kFastLookup) {
+      if (All(Le(magnitude, Set(kNearEnd)))) return CopySign(NearPolynomial(kNear, magnitude), x);
+    }
     const V y = Max(Set(-10.0f), Min(Set(10.0f), x));  // beyond, the result is 1
     const V e = Expm1(y + y);
     return e / (e + Set(2.0f));
   }
+  static constexpr auto& kNear = ForTableLanes(kTanhNear16, kTanhNear8);
 };
 
 struct ScaledTanh {
@@ -250,13 +255,7 @@ struct Mish {
 };
 
 struct GeluTables {
-  static constexpr const auto& Near() {
-    if constexpr (kTableLanes == 16) {
-      return kGeluNear16;
-    } else {
-      return kGeluNear8;
-    }
-  }
+  static constexpr auto& kNear = ForTableLanes(kGeluNear16, kGeluNear8);
   static constexpr auto& kFar32 = kGeluFar32;
   static constexpr size_t kFarCount = sizeof(kGeluFar32) / sizeof(kGeluFar32[0]);
   static constexpr auto& kSmooth = kGeluSmooth;
@@ -267,13 +266,7 @@ struct Gelu {
 };
 
 struct GeluTanhTables {
-  static constexpr const auto& Near() {
-    if constexpr (kTableLanes == 16) {
-      return kGeluTanhNear16;
-    } else {
-      return kGeluTanhNear8;
-    }
-  }
+  static constexpr auto& kNear = ForTableLanes(kGeluTanhNear16, kGeluTanhNear8);
   static constexpr auto& kFar32 = kGeluTanhFar32;
   static constexpr size_t kFarCount = sizeof(kGeluTanhFar32) / sizeof(kGeluTanhFar32[0]);
   static constexpr auto& kSmooth = kGeluTanhSmooth;

@@ -224,6 +224,14 @@ def derive() -> str:
     h.comment(f"log(1 + e) / e on [0, 1]; relative error {error:.2g}.")
     h.row("kLog1p", c)
 
+    for count, degree in ((16, 5), (8, 6)):
+        width = 4.0 / count
+        # Next to 0 the relative accuracy needs the constant term to be exactly 0.
+        first, error = fit(mpmath.tanh, 0.0, width / 2, degree, weight=relative(mpmath.tanh), fixed=(0.0,))
+        columns, others = piecewise(mpmath.tanh, width, 0.0, count, degree, relative(mpmath.tanh), 4.0)
+        h.comment(f"tanh(a) around 0, {width} ... {4 - width}; relative error {max(error, others):.2g}.")
+        h.table(f"kTanhNear{count}", [first, *columns[1:]])
+
     for name, tail, near16, near8, degree8, degree32 in (
         ("Gelu", gaussian_tail, 6, 8, 7, 7),
         ("GeluTanh", gelu_tanh_tail, 7, 9, 8, 8),

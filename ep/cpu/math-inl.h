@@ -109,6 +109,16 @@ NORMFUSE_INLINE Column NearestColumn(V a) {
 constexpr size_t kNearPerUnit = kTableLanes / 4;
 constexpr float kNearEnd = 4.0f - 0.5f / kNearPerUnit;
 
+// The one of two tables that has a column for each of the lanes that Lookup reads.
+template <size_t kCount16, size_t kCount8>
+constexpr const auto& ForTableLanes(const float (&of16)[kCount16][16], const float (&of8)[kCount8][8]) {
+  if constexpr (kTableLanes == 16) {
+    return of16;
+  } else {
+    return of8;
+  }
+}
+
 template <size_t kCount>
 NORMFUSE_INLINE V NearPolynomial(const float (&c)[kCount][kTableLanes], V a) {
   const Column column = NearestColumn<kNearPerUnit>(a);
@@ -117,7 +127,7 @@ NORMFUSE_INLINE V NearPolynomial(const float (&c)[kCount][kTableLanes], V a) {
 
 // x * (1 - tail(x)) for the distribution functions of GELU, whose tail is symmetric: tail(-x) = 1 - tail(x). Written as
 // max(x, 0) - |x| tail(|x|), which cancels nowhere. Tables has the tail
-//   Near()    around 0, see NearPolynomial
+//   kNear     around 0, see NearPolynomial
 //   kFar32    around 0, 1/4 ... 31/4, and exactly 0 at 7.75 + 31/256; used where there is Lookup32
 //   kSmooth   times 2^(kHalfLog2E a^2), around 1/2, 3/2 ... 15/2; used elsewhere
 template <typename Tables>
@@ -148,7 +158,7 @@ NORMFUSE_INLINE V TimesDistribution(V x) {
   const V magnitude = Abs(x);
   // What comes out of a normalisation is nearly always near 0.
   if (All(Le(magnitude, Set(kNearEnd)))) [[likely]] {
-    return NegFma(magnitude, NearPolynomial(Tables::Near(), magnitude), positive);
+    return NegFma(magnitude, NearPolynomial(Tables::kNear, magnitude), positive);
   }
   // The tail is 0 from here on: at 13.27 the power of two is 2^-127.
   const V a = Min(Set(kTableLanes == 16 ? 7.75f + 31.0f / 256.0f : 13.27f), magnitude);

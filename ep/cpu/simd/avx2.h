@@ -10,6 +10,7 @@ namespace normfuse::NORMFUSE_ISA {
 constexpr size_t kLanes = 8;
 constexpr bool kHasFma = true;
 constexpr size_t kTableLanes = 8;
+constexpr bool kFastLookup = true;
 constexpr bool kHasScale = false;
 
 struct V {

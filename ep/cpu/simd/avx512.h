@@ -19,6 +19,7 @@ namespace normfuse::NORMFUSE_ISA {
 constexpr size_t kLanes = 16;
 constexpr bool kHasFma = true;
 constexpr size_t kTableLanes = 16;
+constexpr bool kFastLookup = true;
 constexpr bool kHasScale = true;
 
 struct V {

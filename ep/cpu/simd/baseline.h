@@ -13,6 +13,7 @@ namespace normfuse::NORMFUSE_ISA {
 constexpr size_t kLanes = 4;
 constexpr bool kHasFma = false;
 constexpr size_t kTableLanes = 8;
+constexpr bool kFastLookup = false;
 constexpr bool kHasScale = false;
 
 typedef float Float4 __attribute__((vector_size(16)));

@@ -6,7 +6,7 @@
 // Every header offers the same names:
 //   V, I, M          float32 vector, int32 vector, mask; kLanes elements each
 //   kHasFma          Fma and NegFma round once; without it they round the product and the sum
-//   kTableLanes      entries of the tables that Lookup reads
+//   kTableLanes      entries of the tables that Lookup reads; kFastLookup: in one or two instructions
 //   Set, SetI, Iota  constants
 //   Load, LoadPartial(p, n), Store, StorePartial(p, v, n), StreamStore (p aligned to the vector)
 //   LoadAs(p), LoadAsPartial(p, n)          float, Half, Bfloat16 -> V; int8, uint8, int16, uint16, int32 -> I (exact);
