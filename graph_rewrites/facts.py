@@ -189,14 +189,14 @@ class Facts:
             return False
         if self.strip(a) is self.strip(b):
             return True
+        p, q = self.constant(a), self.constant(b)
+        if p is not None and q is not None:
+            return p.dtype == q.dtype and p.shape == q.shape and bool((p == q).all())
         x, y = a.producer(), b.producer()
-        if x is None or y is None:
-            p, q = self.constant(a), self.constant(b)
-            return (
-                p is not None and q is not None and p.dtype == q.dtype and p.shape == q.shape and bool((p == q).all())
-            )
         return (
             depth > 0
+            and x is not None
+            and y is not None
             and x.op_type in _DUPLICATED
             and x.op_identifier() == y.op_identifier()
             and a.index() == b.index()

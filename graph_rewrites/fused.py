@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from normfuse.ep.spec import ACTIVATIONS, ATTRIBUTES, OPERATOR_DOMAIN, OPERATORS, SPEC_VERSION
@@ -46,7 +47,9 @@ class Activation:
     def of(cls, name: str, slope: ir.Value | None = None, **parameters: float) -> Activation:
         """Return the activation `name`; parameters left out have the table's defaults."""
         defaults = ACTIVATIONS[name].parameters
-        return cls(name, tuple(float(parameters.get(key, default)) for key, default in defaults.items()), slope)
+        # Rounded as the attribute stores them, so that a node reads back as what was written.
+        values = (float(np.float32(parameters.get(key, default))) for key, default in defaults.items())
+        return cls(name, tuple(values), slope)
 
 
 @dataclasses.dataclass
@@ -112,9 +115,8 @@ class Fused:
     def activation(self) -> Activation:
         """The activation with all its parameters."""
         name = self["activation"]
-        defaults = tuple(ACTIVATIONS[name].parameters.values())
-        given = self["activation_params"]
-        return Activation(name, (*given, *defaults[len(given) :]), self.inputs.get("slope"))
+        given = dict(zip(ACTIVATIONS[name].parameters, self["activation_params"], strict=False))
+        return Activation.of(name, self.inputs.get("slope"), **given)
 
     @activation.setter
     def activation(self, activation: Activation) -> None:

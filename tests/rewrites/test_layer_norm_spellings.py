@@ -379,7 +379,7 @@ def test_scale_of_another_shape_is_not_taken_in(shape: tuple[int, ...]) -> None:
 
 
 def test_difference_from_another_tensors_mean_is_an_rms_normalisation() -> None:
-    """Not centred, so no layer normalisation; dividing it by its own root mean square is what RMS normalisation does."""
+    """Not centred, so no layer normalisation; divided by its own root mean square, it is an RMS normalisation."""
     g = SpellingBuilder(13)
     d = g.add("Sub", g.input("x", SHAPE), _mean(g, g.input("other", SHAPE), [-1]))
     root = g.add("Sqrt", _shifted(g, _mean(g, g.add("Pow", d, 2.0), [-1])))

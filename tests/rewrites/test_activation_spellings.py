@@ -1,0 +1,292 @@
+"""Every way in which exporters write activations out, and what only looks like one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from rewrite_harness import CONSTANT_FORMS, SpellingBuilder, check_fused, fused_nodes, optimize, round_trip
+
+SHAPE = (3, 4, 16)
+ROOT_2 = math.sqrt(2)
+TANH_FACTOR = math.sqrt(2 / math.pi)
+Spelling = Callable[[SpellingBuilder, str], str]
+
+
+def _erf(g: SpellingBuilder, x: str) -> str:
+    return g.add("Erf", g.add("Div", x, ROOT_2))
+
+
+def gelu_torch_legacy(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", g.add("Mul", x, g.add("Add", _erf(g, x), 1.0)), 0.5)
+
+
+def gelu_torch_dynamo(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", x, g.add("Mul", 0.5, g.add("Add", _erf(g, x), 1.0)))
+
+
+def gelu_bert(g: SpellingBuilder, x: str) -> str:
+    erf = g.add("Erf", g.add("Mul", x, math.sqrt(0.5)))
+    return g.add("Mul", g.add("Mul", x, 0.5), g.add("Add", 1.0, erf))
+
+
+def gelu_halved_by_division(g: SpellingBuilder, x: str) -> str:
+    return g.add("Div", g.add("Mul", x, g.add("Add", _erf(g, x), 1.0)), 2.0)
+
+
+def gelu_half_of_erf(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", x, g.add("Add", g.add("Mul", _erf(g, x), 0.5), 0.5))
+
+
+def _tanh(g: SpellingBuilder, inner: str) -> str:
+    return g.add("Add", g.add("Tanh", inner), 1.0)
+
+
+def gelu_tanh_torch(g: SpellingBuilder, x: str) -> str:
+    cube = g.add("Mul", x, g.add("Mul", x, x))
+    inner = g.add("Mul", g.add("Add", x, g.add("Mul", cube, 0.044715)), TANH_FACTOR)
+    return g.add("Mul", g.add("Mul", x, _tanh(g, inner)), 0.5)
+
+
+def gelu_tanh_gpt2(g: SpellingBuilder, x: str) -> str:
+    inner = g.add("Mul", g.add("Add", x, g.add("Mul", g.add("Pow", x, 3.0), 0.044715)), TANH_FACTOR)
+    return g.add("Mul", g.add("Mul", x, 0.5), _tanh(g, inner))
+
+
+def gelu_tanh_dynamo(g: SpellingBuilder, x: str) -> str:
+    inner = g.add("Mul", g.add("Add", x, g.add("Mul", 0.044715, g.add("Pow", x, 3.0))), TANH_FACTOR)
+    return g.add("Mul", x, g.add("Mul", 0.5, _tanh(g, inner)))
+
+
+def gelu_tanh_fast(g: SpellingBuilder, x: str) -> str:
+    """Megatron: 0.79788456 * x * (1 + 0.044715 * x * x)."""
+    inner = g.add("Mul", g.add("Mul", x, TANH_FACTOR), g.add("Add", g.add("Mul", g.add("Mul", x, 0.044715), x), 1.0))
+    return g.add("Mul", g.add("Mul", x, 0.5), _tanh(g, inner))
+
+
+def silu(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", x, g.add("Sigmoid", x))
+
+
+def silu_by_exponential(g: SpellingBuilder, x: str) -> str:
+    return g.add("Div", x, g.add("Add", g.add("Exp", g.add("Neg", x)), 1.0))
+
+
+def quick_gelu(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", x, g.add("Sigmoid", g.add("Mul", x, 1.702)))
+
+
+def hard_swish_gate(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", x, g.add("HardSigmoid", x, alpha=1 / 6, beta=0.5))
+
+
+def _relu6(g: SpellingBuilder, x: str) -> str:
+    shifted = g.add("Add", x, 3.0)
+    if g.opset < 11:
+        return g.add("Clip", shifted, min=0.0, max=6.0)
+    return g.add("Clip", shifted, np.float32(0), np.float32(6))
+
+
+def hard_swish_divided_last(g: SpellingBuilder, x: str) -> str:
+    return g.add("Div", g.add("Mul", x, _relu6(g, x)), 6.0)
+
+
+def hard_swish_gate_divided(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", x, g.add("Div", _relu6(g, x), 6.0))
+
+
+def hard_swish_scaled(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", g.add("Mul", x, _relu6(g, x)), 1 / 6)
+
+
+def mish(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", x, g.add("Tanh", g.add("Softplus", x)))
+
+
+def mish_by_logarithm(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", x, g.add("Tanh", g.add("Log", g.add("Add", g.add("Exp", x), 1.0))))
+
+
+def softplus_by_logarithm(g: SpellingBuilder, x: str) -> str:
+    return g.add("Log", g.add("Add", g.add("Exp", x), 1.0))
+
+
+def softplus_steep(g: SpellingBuilder, x: str) -> str:
+    return g.add("Div", g.add("Softplus", g.add("Mul", x, 2.0)), 2.0)
+
+
+def softplus_with_threshold(g: SpellingBuilder, x: str) -> str:
+    return g.add("Where", g.add("Greater", x, 20.0), x, g.add("Softplus", x))
+
+
+def softplus_steep_with_threshold(g: SpellingBuilder, x: str) -> str:
+    steep = g.add("Mul", x, 2.0)
+    return g.add("Where", g.add("Greater", steep, 20.0), x, g.add("Div", g.add("Softplus", steep), 2.0))
+
+
+GELU = {"activation": "Gelu"}
+GELU_TANH = {"activation": "GeluTanh"}
+SILU = {"activation": "Swish", "activation_params": [1.0]}
+QUICK_GELU = {"activation": "Swish", "activation_params": [float(np.float32(1.702))]}
+HARD_SWISH = {"activation": "HardSwish", "activation_params": [float(np.float32(1 / 6)), 0.5]}
+SOFTPLUS = {"activation": "Softplus", "activation_params": [1.0]}
+SOFTPLUS_2 = {"activation": "Softplus", "activation_params": [2.0]}
+
+#: Spelling, first opset that has its operators, configuration.
+TABLE: list[tuple[Spelling, int, dict[str, Any]]] = [
+    (gelu_torch_legacy, 9, GELU),
+    (gelu_torch_dynamo, 9, GELU),
+    (gelu_bert, 9, GELU),
+    (gelu_halved_by_division, 9, GELU),
+    (gelu_half_of_erf, 9, GELU),
+    (gelu_tanh_torch, 7, GELU_TANH),
+    (gelu_tanh_gpt2, 7, GELU_TANH),
+    (gelu_tanh_dynamo, 7, GELU_TANH),
+    (gelu_tanh_fast, 7, GELU_TANH),
+    (silu, 7, SILU),
+    (silu_by_exponential, 7, SILU),
+    (quick_gelu, 7, QUICK_GELU),
+    (hard_swish_gate, 7, HARD_SWISH),
+    (hard_swish_divided_last, 7, HARD_SWISH),
+    (hard_swish_gate_divided, 7, HARD_SWISH),
+    (hard_swish_scaled, 7, HARD_SWISH),
+    (mish, 7, {"activation": "Mish"}),
+    (mish_by_logarithm, 7, {"activation": "Mish"}),
+    (softplus_by_logarithm, 7, SOFTPLUS),
+    (softplus_steep, 7, SOFTPLUS_2),
+    (softplus_with_threshold, 9, SOFTPLUS),
+    (softplus_steep_with_threshold, 9, SOFTPLUS_2),
+]
+OPSETS = (7, 9, 11, 13, 14, 17, 20, 24)
+
+
+def _feeds(dtype: str = "float32") -> dict[str, Any]:
+    return {"x": np.linspace(-6, 6, math.prod(SHAPE)).reshape(SHAPE).astype(dtype)}
+
+
+def _model(spelling: Spelling, g: SpellingBuilder, bias: bool = False) -> onnx.ModelProto:
+    x = g.input("x", SHAPE)
+    g.output(spelling(g, g.add("Add", x, g.weight(16)) if bias else x), SHAPE)
+    return g.model("activation")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "opset", "expected"),
+    [(spelling, opset, expected) for spelling, since, expected in TABLE for opset in OPSETS if opset >= since],
+)
+def test_spelling_at_every_opset(spelling: Spelling, opset: int, expected: dict[str, Any]) -> None:
+    check_fused(_model(spelling, SpellingBuilder(opset)), _feeds(), "FusedActivation", expected)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("constants", CONSTANT_FORMS)
+@pytest.mark.parametrize(("spelling", "expected"), [(row[0], row[2]) for row in TABLE])
+def test_constants_and_operand_order(spelling: Spelling, expected: dict[str, Any], constants: str, swap: bool) -> None:
+    model = _model(spelling, SpellingBuilder(13, constants=constants, swap=swap))
+    check_fused(model, _feeds(), "FusedActivation", expected)
+
+
+@pytest.mark.parametrize(("spelling", "expected"), [(row[0], row[2]) for row in TABLE])
+def test_bias_in_front(spelling: Spelling, expected: dict[str, Any]) -> None:
+    node = check_fused(_model(spelling, SpellingBuilder(13), bias=True), _feeds(), "FusedActivation", expected)
+    assert len(node.input) == 3
+    assert not node.input[1]
+
+
+@pytest.mark.parametrize(
+    ("spelling", "expected"),
+    [row[::2] for row in TABLE if row[0] not in (hard_swish_divided_last, hard_swish_gate_divided, hard_swish_scaled)],
+)
+def test_half_precision(spelling: Spelling, expected: dict[str, Any]) -> None:
+    model = _model(spelling, SpellingBuilder(13, "float16"))
+    portable, _ = optimize(model)
+    (node,) = fused_nodes(portable)
+    check_fused(model, _feeds("float16"), "FusedActivation", _rounded(expected, node))
+
+
+def _rounded(expected: dict[str, Any], node: onnx.NodeProto) -> dict[str, Any]:
+    """A parameter is the value that the model's own type has for it."""
+    if expected is not QUICK_GELU:
+        return expected
+    return {**expected, "activation_params": [float(np.float16(1.702))]}
+
+
+# --- what only looks like one ---------------------------------------------------------------------------------------
+
+
+def _another_root(g: SpellingBuilder, x: str) -> str:
+    erf = g.add("Erf", g.add("Div", x, 1.42))
+    return g.add("Mul", g.add("Mul", x, g.add("Add", erf, 1.0)), 0.5)
+
+
+def _another_half(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", g.add("Mul", x, g.add("Add", _erf(g, x), 1.0)), 0.49)
+
+
+def _another_x(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", g.add("Mul", g.input("z", SHAPE), g.add("Add", _erf(g, x), 1.0)), 0.5)
+
+
+def _another_cubic(g: SpellingBuilder, x: str) -> str:
+    inner = g.add("Mul", g.add("Add", x, g.add("Mul", g.add("Pow", x, 3.0), 0.0447)), TANH_FACTOR)
+    return g.add("Mul", g.add("Mul", x, 0.5), _tanh(g, inner))
+
+
+def _another_clip(g: SpellingBuilder, x: str) -> str:
+    clipped = g.add("Clip", g.add("Add", x, 3.0), np.float32(0), np.float32(5))
+    return g.add("Div", g.add("Mul", x, clipped), 6.0)
+
+
+def _gate_of_another(g: SpellingBuilder, x: str) -> str:
+    """The gated linear unit."""
+    return g.add("Mul", g.input("z", SHAPE), g.add("Sigmoid", x))
+
+
+def _low_threshold(g: SpellingBuilder, x: str) -> str:
+    return g.add("Where", g.add("Greater", x, 2.0), x, g.add("Softplus", x))
+
+
+def _erf_is_an_output(g: SpellingBuilder, x: str) -> str:
+    erf = _erf(g, x)
+    g.output(erf, SHAPE)
+    return g.add("Mul", g.add("Mul", x, g.add("Add", erf, 1.0)), 0.5)
+
+
+def _sigmoid_is_used_elsewhere(g: SpellingBuilder, x: str) -> str:
+    gate = g.add("Sigmoid", x)
+    g.output(g.add("Exp", gate), SHAPE)
+    return g.add("Mul", x, gate)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "reason"),
+    [
+        (_another_root, "different_formula"),
+        (_another_half, "different_formula"),
+        (_another_x, "different_formula"),
+        (_another_cubic, "nothing_to_fuse"),
+        (_another_clip, "different_formula"),
+        (_gate_of_another, "nothing_to_fuse"),
+        (_low_threshold, "different_formula"),
+        (_erf_is_an_output, "is_graph_output"),
+        (_sigmoid_is_used_elsewhere, "has_other_consumers"),
+    ],
+)
+def test_near_miss_is_left_with_its_reason(spelling: Spelling, reason: str) -> None:
+    model = _model(spelling, SpellingBuilder(13))
+    optimized, result = optimize(model)
+    assert optimized == round_trip(model)
+    sites = [site for site in result.sites if site.kind == "Activation"]
+    assert reason in [site.reason for site in sites], sites
+
+
+@pytest.mark.parametrize("op_type", ["Relu", "Sigmoid", "Tanh", "Softplus", "Elu"])
+def test_a_single_activation_is_no_site_to_rewrite(op_type: str) -> None:
+    model = _model(lambda g, x: g.add(op_type, x), SpellingBuilder(13))
+    optimized, result = optimize(model)
+    assert optimized == round_trip(model)
+    assert [(site.kind, site.reason) for site in result.sites] == [("Activation", "nothing_to_fuse")]
