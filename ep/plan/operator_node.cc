@@ -120,7 +120,9 @@ class Reader {
     if (block_size != nullptr) quantization->block_size = Int(block_size, 0);
     if (quantization->block_size < 0) Invalid(std::string(block_size) + " is negative");
     if (quantization->zero_point.present() && !quantization->present()) {
-      Invalid("a zero point is given without its scale");
+      const std::string_view attribute = axis;  // "x_axis" goes with x_scale and x_zero_point
+      const std::string prefix(attribute.substr(0, attribute.rfind("axis")));
+      Invalid(prefix + "zero_point is given without " + prefix + "scale");
     }
   }
 

@@ -27,6 +27,9 @@ struct PartialShape {
   }
 };
 
+// Name of the input that holds a tensor's scale or another part of its quantisation: "x_scale" belongs to "X".
+std::string PartOf(const std::string& tensor, const char* part) { return (tensor == "X" ? "x" : tensor) + "_" + part; }
+
 class Validator {
  public:
   explicit Validator(const Plan& plan) : plan_(plan) {}
@@ -110,12 +113,12 @@ Result Validator::CheckBlocks(const std::string& name, const std::vector<int64_t
 
 Result Validator::CheckQuantizationShape(const char* what, const Quantization& q, const PartialShape& shape) const {
   if (q.scale.constant == nullptr) return {};
-  const std::string name = std::string(what) + "_scale";
+  const std::string name = PartOf(what, "scale");
   const ConstantTensor& scale = *q.scale.constant;
   if (q.zero_point.constant != nullptr) {
     const ConstantTensor& zero = *q.zero_point.constant;
     if (zero.ElementCount() != 1 && zero.dims != scale.dims) {
-      return Error(std::string(what) + "_zero_point of shape " + ShapeText(zero.dims) +
+      return Error(PartOf(what, "zero_point") + " of shape " + ShapeText(zero.dims) +
                    " is neither one element nor of the shape " + ShapeText(scale.dims) + " of " + name);
     }
   }
@@ -136,18 +139,18 @@ Result Validator::CheckQuantization(const char* what, const Quantization& q, Dat
                                     const PartialShape& shape) const {
   const std::string name = what;
   if (!IsQuantized(type)) {
-    return Error(name + "_scale is given, but " + name + " has element type " + NameOf(type) +
+    return Error(PartOf(name, "scale") + " is given, but " + name + " has element type " + NameOf(type) +
                  ", which is not a quantised one");
   }
   if (q.block_size < 0)
-    return Error(name + "_block_size is " + std::to_string(q.block_size) + "; it must not be negative");
+    return Error(PartOf(name, "block_size") + " is " + std::to_string(q.block_size) + "; it must not be negative");
   if (q.scale.constant != nullptr && !IsFloat(q.scale.constant->type)) {
-    return Error(name + "_scale has element type " + NameOf(q.scale.constant->type) +
+    return Error(PartOf(name, "scale") + " has element type " + NameOf(q.scale.constant->type) +
                  "; float32, float16 and bfloat16 are supported");
   }
   if (q.zero_point.constant != nullptr && q.zero_point.constant->type != type) {
-    return Error(name + "_zero_point has element type " + NameOf(q.zero_point.constant->type) + ", but " + name +
-                 " has " + NameOf(type));
+    return Error(PartOf(name, "zero_point") + " has element type " + NameOf(q.zero_point.constant->type) + ", but " +
+                 name + " has " + NameOf(type));
   }
   return CheckQuantizationShape(what, q, shape);
 }
@@ -165,10 +168,10 @@ Result Validator::CheckOperand(const char* what, const Operand& operand, bool re
   }
   if (!operand.quantization.present()) {
     if (operand.quantization.zero_point.present())
-      return Error(name + "_zero_point is given without " + name + "_scale");
+      return Error(PartOf(name, "zero_point") + " is given without " + PartOf(name, "scale"));
     if (IsFloat(operand.type)) return {};
     return Error(name + " has element type " + NameOf(operand.type) +
-                 (IsQuantized(operand.type) ? ", which needs " + name + "_scale"
+                 (IsQuantized(operand.type) ? ", which needs " + PartOf(name, "scale")
                                             : "; float32, float16, bfloat16 and the quantised types are supported"));
   }
   PartialShape shape;
