@@ -38,6 +38,8 @@ def session_options(
     Args:
         options: Options to add to (changed in place and returned); None: new ones. Calling this again with the same
             object only changes the execution provider's options. Leave ``add_provider_for_devices`` to this function.
+            Where ``optimized_model_filepath`` is set, chains of standard operators are left alone (``compile=0``): ONNX
+            Runtime cannot save what an execution provider compiled.
         backend: "auto", "cpu" or "directml": what runs the fused chains.
         claim: "profitable": take the chains that are expected to run faster here; "all": every supported one.
         claim_report: File to which one JSON object for each site that was looked at is written at session creation.
@@ -54,6 +56,8 @@ def session_options(
         options = host.SessionOptions()
     elif not isinstance(options, host.SessionOptions):
         raise OptionError(f"options must be an onnxruntime.SessionOptions, not {type(options).__name__}.")
+    if options.optimized_model_filepath and ep_options.get("compile") is None:
+        values["compile"] = "0"
     devices = ensure_registered()
     if _has_entry(options, _MARKER):
         for option in OPTIONS.values():
