@@ -568,11 +568,25 @@ def test_context_generation_claims_nothing(tmp_path: Path) -> None:
 
 
 def test_optimized_model_can_be_written(tmp_path: Path) -> None:
-    """ORT writes fused nodes only below level 3 or not at all: either way, a session comes of it and runs."""
-    options = harness.session_options("ep")
+    """ORT cannot save compiled nodes: session_options() then leaves chains alone and takes operators as kernels."""
+    import normfuse
+
+    function = parser.parse_function(
+        '<domain: "ai.normfuse", opset_import: ["": 20]> FusedActivation_Gelu (X) => (Y) { Y = Gelu(X) }'
+    )
+    call = 'ai.normfuse.FusedActivation_Gelu<activation = "Gelu", spec_version = 1>(n)'
+    proto = model(f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = {LN}(X, gamma, beta)  Y = {call} }}")
+    proto.functions.append(function)
+    options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    session = harness.create_session(model(CHAIN), options=options)
-    layer_norm(X, activation="Gelu").check(harness.run(session, {"X": X})["Y"])
+    options = record(normfuse.session_options(options, claim="all", claim_report=tmp_path / "claims.jsonl"))
+    session = harness.create_session(proto, options=options)
+    assert harness.fused_types(session) == [["FusedActivation_Gelu"]]
+    lines = [json.loads(line) for line in (tmp_path / "claims.jsonl").read_text("utf-8").splitlines()]
+    assert "compilation_off" in {entry.get("reason") for entry in lines}
+    layer_norm(X, activation="Gelu").widened(1e-5).check(harness.run(session, {"X": X})["Y"])
+    again = harness.create_session(tmp_path / "optimized.onnx", "ep")
+    layer_norm(X, activation="Gelu").widened(1e-5).check(harness.run(again, {"X": X})["Y"])
 
 
 @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"])

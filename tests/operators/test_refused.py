@@ -103,8 +103,8 @@ REFUSED: list[tuple[str, str, dict[str, np.ndarray], dict[str, Any], list[str]]]
         {"y_dtype": int(TensorProto.INT8)},
         ["Y", "int8", "y_scale"],
     ),
-    ("y into a string", "FusedActivation", {"X": X}, {"y_dtype": int(TensorProto.STRING)}, ["Y", "string"]),
-    ("y into nothing known", "FusedActivation", {"X": X}, {"y_dtype": 99}, ["99|Y"]),
+    ("y into a string", "FusedActivation", {"X": X}, {"y_dtype": int(TensorProto.STRING)}, ["y_dtype", "8"]),
+    ("y into nothing known", "FusedActivation", {"X": X}, {"y_dtype": 99}, ["y_dtype", "99"]),
     ("unknown activation", "FusedActivation", {"X": X}, {"activation": "Gleu"}, ["activation", "Gleu"]),
     (
         "too many parameters",
