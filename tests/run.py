@@ -27,7 +27,8 @@ BUILD = ROOT / "build"
 ENVIRONMENT = BUILD / "test-env"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
 NATIVE = BUILD / "native-sanitized"
-WHEELS = BUILD / "test-wheels"
+WHEEL = BUILD / "test-wheel"  # this platform's, by the system's compiler
+WHEELS = BUILD / "test-wheels"  # all platforms', by zig
 CROSS = BUILD / "cross"
 # Platform tag of a wheel -> what runs its programs here.
 EMULATORS = {"manylinux_2_28_aarch64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "win_amd64": ["wine"]}
@@ -54,9 +55,13 @@ def install() -> None:
     if not (BIN / "python").exists():
         run(sys.executable, "-m", "venv", ENVIRONMENT)
         run(BIN / "python", "-m", "pip", "install", "--quiet", "--upgrade", "pip")
-    # A second install of the same version is skipped by pip unless the old one goes first.
-    run(BIN / "python", "-m", "pip", "install", "--quiet", f"{ROOT}[test]")
-    run(BIN / "python", "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", ROOT)
+    pip = [BIN / "python", "-m", "pip"]
+    shutil.rmtree(WHEEL, ignore_errors=True)
+    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", WHEEL, ROOT)
+    (wheel,) = WHEEL.glob("*.whl")
+    run(*pip, "install", "--quiet", f"{wheel}[test]")
+    # pip leaves an installed package of the same version as it is.
+    run(*pip, "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
 
 
 def ctest(build: Path, **variables: str) -> None:
