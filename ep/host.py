@@ -67,13 +67,13 @@ def host_version(onnxruntime: Any) -> tuple[int, int]:
 
 def installed_flavours() -> dict[str, str]:
     """Return name -> version of every installed distribution that provides the import package ``onnxruntime``."""
-    flavours = {}
+    flavours: dict[str, str] = {}
     for distribution in metadata.distributions():
         name = str(distribution.metadata["Name"])
         if name.lower().replace("_", "-").startswith(("onnxruntime", "ort-")) and any(
             file.as_posix() == "onnxruntime/__init__.py" for file in distribution.files or ()
         ):
-            flavours[name] = distribution.version
+            flavours.setdefault(name, distribution.version)  # the first one on the path is the one that is imported
     return flavours
 
 

@@ -18,8 +18,15 @@ __all__ = [
 ]
 
 
+_VISIBLE = {code: repr(chr(code))[1:-1] for code in (*range(0x20), 0x7F, 0x85, 0x2028, 0x2029)}
+
+
 class NormfuseError(Exception):
-    """Base class of every exception that normfuse raises on purpose."""
+    """Base class of every exception that normfuse raises on purpose. Its message is one line."""
+
+    def __init__(self, message: str) -> None:
+        # Names out of damaged files can hold anything.
+        super().__init__(message.translate(_VISIBLE))
 
 
 class InvalidModelError(NormfuseError, ValueError):

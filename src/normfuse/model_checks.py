@@ -6,16 +6,22 @@ and laxer in others, so it is not used.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
 
+from normfuse.ep.spec import ATTRIBUTES, OPERATOR_DOMAIN, OPERATORS
 from normfuse.errors import InvalidModelError
 
 __all__ = ["check_external_data", "check_structure"]
+
+Versions: TypeAlias = dict[str, int]
+"""Domain ("" = ai.onnx) -> version of its operators."""
 
 
 def check_structure(model: onnx.ModelProto, what: str) -> None:
@@ -27,12 +33,13 @@ def check_structure(model: onnx.ModelProto, what: str) -> None:
     """
     if not model.HasField("graph") or not model.ir_version:
         raise InvalidModelError(f"{what} is not an ONNX model: it holds no graph.")
-    _check_graph(model.graph, set(), {entry.domain for entry in model.opset_import}, what)
+    _check_graph(model.graph, set(), _versions(model.opset_import, what), what)
     for function in model.functions:
         place = f"{what}, function '{function.domain}::{function.name}'"
-        domains = {entry.domain for entry in function.opset_import}
-        defined = _check_nodes(function.node, set(), set(function.input), domains, place)
+        versions = _versions(function.opset_import, place)
+        defined = _check_nodes(function.node, set(), set(function.input), versions, place)
         _check_outputs(function.output, defined, place)
+    _check_recursion(model.functions, what)
 
 
 def check_external_data(tensors: Iterable[ir.ExternalTensor], what: str) -> None:
@@ -59,8 +66,10 @@ def check_external_data(tensors: Iterable[ir.ExternalTensor], what: str) -> None
             )
 
 
-def _check_graph(graph: onnx.GraphProto, outer: set[str], domains: set[str], place: str) -> None:
+def _check_graph(graph: onnx.GraphProto, outer: set[str], versions: Versions, place: str) -> None:
     inputs = [value.name for value in graph.input]
+    _check_text([tensor.name for tensor in graph.initializer], place)
+    _check_text([value.name for value in (*graph.input, *graph.output, *graph.value_info)], place)
     if duplicate := _first_duplicate(inputs):
         raise InvalidModelError(f"{place}: two inputs are called '{duplicate}'.")
     initializers = [tensor.name for tensor in graph.initializer]
@@ -69,33 +78,138 @@ def _check_graph(graph: onnx.GraphProto, outer: set[str], domains: set[str], pla
         raise InvalidModelError(f"{place}: two initialisers are called '{duplicate}'.")
     for tensor in graph.initializer:
         _check_tensor(tensor, f"{place}: initialiser '{tensor.name}'")
-    defined = _check_nodes(graph.node, outer, {*inputs, *initializers}, domains, place)
+    defined = _check_nodes(graph.node, outer, {*inputs, *initializers}, versions, place)
     _check_outputs([value.name for value in graph.output], defined, place)
 
 
 def _check_nodes(
-    nodes: Sequence[onnx.NodeProto], outer: set[str], own: set[str], domains: set[str], place: str
+    nodes: Sequence[onnx.NodeProto], outer: set[str], own: set[str], versions: Versions, place: str
 ) -> set[str]:
     """Check nodes in order and return all names that are defined after them (``own``: those of this graph)."""
     defined = outer | own
     for index, node in enumerate(nodes):
         here = f"{place}: node {node_label(node, index)}"
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        if domain not in domains and not (domain == "" and "ai.onnx" in domains):
+        _check_text((node.op_type, node.domain, node.name, *node.input, *node.output), here)
+        _check_text([attribute.name for attribute in node.attribute], here)
+        version = versions.get(_domain(node.domain))
+        if version is None:
             raise InvalidModelError(
                 f"{here} is of domain '{node.domain or 'ai.onnx'}', for which the model imports no opset version."
             )
+        _check_signature(node, version, here)
         for name in node.input:
             if name and name not in defined:
                 _raise_undefined(name, nodes[index:], here)
         for attribute in node.attribute:
-            _check_attribute(attribute, defined, domains, here)
+            _check_attribute(attribute, defined, versions, here)
         for name in filter(None, node.output):
             if name in own:
                 raise InvalidModelError(f"{here} writes '{name}', which is defined before.")
             own.add(name)
             defined.add(name)
     return defined
+
+
+def _check_text(texts: Iterable[str], here: str) -> None:
+    """Protobuf hands out text that is not UTF-8 as bytes."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise InvalidModelError(f"{here} holds a name that is not UTF-8 text ({text!r}); the file is damaged.")
+
+
+def _check_signature(node: onnx.NodeProto, version: int, here: str) -> None:
+    """Numbers of inputs and outputs, and types of attributes, of ONNX's own operators."""
+    if node.domain == OPERATOR_DOMAIN:
+        _check_own_signature(node, here)
+    schema = _schema(node.op_type, _domain(node.domain), version)
+    if schema is None:
+        return
+    for what, count, least, most in (
+        ("inputs", len(node.input), schema.min_input, schema.max_input),
+        ("outputs", len(node.output), schema.min_output, schema.max_output),
+    ):
+        if not least <= count <= most:
+            wanted = str(least) if least == most else f"{least} to {most}"
+            raise InvalidModelError(f"{here} has {count} {what}; {node.op_type} has {wanted}.")
+    for name, parameter in zip(node.input, schema.inputs, strict=False):
+        if not name and parameter.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+            raise InvalidModelError(f"{here} lacks its input '{parameter.name}'.")
+    for attribute in node.attribute:
+        known = schema.attributes.get(attribute.name)
+        if known is not None and attribute.type and attribute.type != int(known.type):
+            kinds = onnx.AttributeProto.AttributeType
+            raise InvalidModelError(
+                f"{here}: attribute '{attribute.name}' is of kind {kinds.Name(attribute.type)}; "
+                f"{node.op_type} takes {kinds.Name(int(known.type))}."
+            )
+
+
+def _check_own_signature(node: onnx.NodeProto, here: str) -> None:
+    """The same for our operators, and for calls of functions named after them."""
+    operator = OPERATORS.get(node.op_type.partition("_")[0])
+    if operator is None:
+        return
+    if not node.input or not node.input[0]:
+        raise InvalidModelError(f"{here} lacks its input '{operator.inputs[0]}'.")
+    if len(node.input) > len(operator.inputs) or not 1 <= len(node.output) <= len(operator.outputs):
+        raise InvalidModelError(
+            f"{here} has {len(node.input)} inputs and {len(node.output)} outputs; {operator.name} has at most "
+            f"{len(operator.inputs)} and {len(operator.outputs)}."
+        )
+    for attribute in node.attribute:
+        known = ATTRIBUTES.get(attribute.name)
+        kind = onnx.AttributeProto.AttributeType.Name(attribute.type).lower()
+        if known is not None and kind != known.type:
+            raise InvalidModelError(
+                f"{here}: attribute '{attribute.name}' is of kind {kind.upper()}; {operator.name} takes "
+                f"{known.type.upper()}."
+            )
+
+
+@functools.lru_cache(maxsize=4096)
+def _schema(op_type: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _versions(imports: Iterable[onnx.OperatorSetIdProto], place: str) -> Versions:
+    versions: Versions = {}
+    for entry in imports:
+        name = entry.domain or "ai.onnx"
+        if not 1 <= entry.version < 2**31:
+            raise InvalidModelError(f"{place} imports version {entry.version} of the domain '{name}'.")
+        if versions.setdefault(_domain(entry.domain), entry.version) != entry.version:
+            raise InvalidModelError(f"{place} imports two versions of the domain '{name}'.")
+    return versions
+
+
+def _check_recursion(functions: Sequence[onnx.FunctionProto], what: str) -> None:
+    """A function may call others, never itself, however far around."""
+    calls = {
+        (function.domain, function.name): {(node.domain, node.op_type) for node in _all_nodes(function.node)}
+        for function in functions
+    }
+    finished: set[tuple[str, str]] = set()
+    while waiting := {name: called & calls.keys() - finished for name, called in calls.items() if name not in finished}:
+        ready = {name for name, called in waiting.items() if not called}
+        if not ready:
+            domain, name = min(waiting)
+            raise InvalidModelError(f"{what}: function '{domain}::{name}' calls itself, or one that calls it.")
+        finished |= ready
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(graph.node)
 
 
 def _raise_undefined(name: str, later: Iterable[onnx.NodeProto], here: str) -> None:
@@ -108,14 +222,14 @@ def _raise_undefined(name: str, later: Iterable[onnx.NodeProto], here: str) -> N
     )
 
 
-def _check_attribute(attribute: onnx.AttributeProto, outer: set[str], domains: set[str], here: str) -> None:
+def _check_attribute(attribute: onnx.AttributeProto, outer: set[str], versions: Versions, here: str) -> None:
     kinds = onnx.AttributeProto
     if attribute.type == kinds.UNDEFINED and not attribute.ref_attr_name:
         raise InvalidModelError(f"{here} has an attribute '{attribute.name}' without a type.")
     if attribute.type == kinds.GRAPH:
-        _check_graph(attribute.g, outer, domains, f"{here}, {attribute.name}")
+        _check_graph(attribute.g, outer, versions, f"{here}, {attribute.name}")
     for graph in attribute.graphs if attribute.type == kinds.GRAPHS else ():
-        _check_graph(graph, outer, domains, f"{here}, {attribute.name}")
+        _check_graph(graph, outer, versions, f"{here}, {attribute.name}")
     if attribute.type == kinds.TENSOR and not attribute.ref_attr_name:
         _check_tensor(attribute.t, f"{here}, attribute '{attribute.name}'")
 

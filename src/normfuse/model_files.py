@@ -36,6 +36,7 @@ __all__ = [
     "runnable",
     "save_model",
     "tensors",
+    "to_proto",
 ]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.onnx.ONNXProgram"
@@ -126,7 +127,7 @@ def as_kind(model: ir.Model, source: Source) -> Any:
             "The model has more than 2 GB of weights in memory, more than a ModelProto can be written with; call "
             "save(path) instead."
         )
-    proto = ir.to_proto(model)
+    proto = to_proto(model)
     return proto.SerializeToString() if source.kind == "bytes" else proto
 
 
@@ -217,7 +218,7 @@ def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
     folders = {str(tensor.base_dir or ".") for tensor in external_tensors(model)}
     if len(folders) <= 1 and bytes_inside(model) < PROTOBUF_LIMIT:
         folder = next(iter(folders), None)
-        yield ir.to_proto(model).SerializeToString(), None if folder is None else str(Path(folder).resolve())
+        yield to_proto(model).SerializeToString(), None if folder is None else str(Path(folder).resolve())
         return
     spill = tempfile.mkdtemp(prefix="normfuse.")
     try:
@@ -274,7 +275,7 @@ def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx_ir raises what its constructors raise
-        raise InvalidModelError(f"{name} cannot be read: {_first_line(error)}") from error
+        raise InvalidModelError(f"{name} cannot be read: {_first_line(error).rstrip('.')}.") from error
     for tensor in external_tensors(model):
         tensor.base_dir = str(folder if folder is not None else ".")
     return model
@@ -286,11 +287,23 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """Return a model as a ModelProto, which has weights of its own.
+
+    Raises:
+        InvalidModelError: Something in it cannot be written, such as text that is not UTF-8.
+    """
+    try:
+        return ir.to_proto(model)
+    except Exception as error:  # onnx_ir raises what its parts raise
+        raise InvalidModelError(f"The model cannot be written: {_first_line(error).rstrip('.')}.") from error
+
+
 def model_size(model: ir.Model) -> int:
     """Return the bytes that a model takes on disk, external data included."""
     outside = sum(tensor.nbytes for tensor in external_tensors(model))
     inside = bytes_inside(model)
-    return outside + (inside if inside > PROTOBUF_LIMIT else ir.to_proto(model).ByteSize())
+    return outside + (inside if inside > PROTOBUF_LIMIT else to_proto(model).ByteSize())
 
 
 def bytes_inside(model: ir.Model) -> int:
