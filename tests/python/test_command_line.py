@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import onnx
 import pytest
 
@@ -131,6 +132,21 @@ def test_a_model_with_nothing_to_fuse_is_written_all_the_same(run: Run, tmp_path
     assert done.code == 0, done.err
     assert "0 of 0 sites fused" in done.out
     assert run("inspect", "plain.onnx").code == 0
+
+
+def test_unsupported_sites_are_left_with_their_reason(run: Run, tmp_path: Path) -> None:
+    g = models.GraphBuilder(opset=17)
+    x = g.input("x", ["n", 8], np.float64)
+    y = g.add("LayerNormalization", x, np.ones(8), np.zeros(8))
+    g.output(y, ["n", 8], np.float64)
+    onnx.save(g.model("double"), tmp_path / "double.onnx")
+    done = run("optimize", "double.onnx", "-o", "out.onnx", "--json")
+    assert done.code == 0, done.err
+    sites = json.loads(done.out)["sites"]
+    assert [site["reason"] for site in sites] == ["unsupported_type"]
+    text = run("inspect", "double.onnx").out
+    assert "is left" in text
+    assert sites[0]["advice"] in text
 
 
 BAD_INPUT = [
