@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript.rewriter import _pattern_ir as patterns
 
 from normfuse.ep.spec import ACTIVATIONS, ActivationSpelling
 
 from .facts import Facts, label
 from .fused import Activation, Fused
-from .rule import FusionRule, OneOf, any_of
+from .rule import FusionRule, any_of, node_of
 from .sites import Declined
 
 __all__ = [
@@ -85,9 +84,7 @@ def _string(node: ir.Node, attribute: str) -> str:
 
 def any_activation(op: Any, *inputs: Any, output: str) -> Any:
     """Return the pattern of any single node of the activation table."""
-    builder = patterns.OpsetPatternBuilder(OneOf(ACTIVATION_DOMAINS))
-    builder.add_node = op.add_node  # the pattern under construction keeps the list of its nodes
-    node = patterns.OpPatternBuilder(builder, OneOf(ACTIVATION_OPERATORS))
+    node = node_of(op, ACTIVATION_DOMAINS, ACTIVATION_OPERATORS)
     return node(*inputs, _allow_other_inputs=True, _outputs=[output])
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import pattern
 from onnxscript.rewriter._basics import MatchFailureError
 
-from .facts import label
+from .facts import Facts, label
 from .fused import Fused
 from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
@@ -33,7 +33,7 @@ def dequantization_of(value: ir.Value) -> ir.Node:
     return node
 
 
-def dequantize(fused: Fused, node: ir.Node, tensor: str, prefix: str) -> None:
+def dequantize(facts: Facts, fused: Fused, node: ir.Node, tensor: str, prefix: str) -> None:
     """Move a DequantizeLinear of the input `tensor` into the fused node, as its inputs and attributes `prefix`_*.
 
     Raises:
@@ -55,18 +55,18 @@ def dequantize(fused: Fused, node: ir.Node, tensor: str, prefix: str) -> None:
     fused.inputs[f"{prefix}_scale"] = scale
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         fused.inputs[f"{prefix}_zero_point"] = node.inputs[2]
-    axis = node.attributes.get_int("axis", 1)
     block_size = node.attributes.get_int("block_size", 0)
-    fused.set(**{f"{prefix}_axis": axis})
+    if block_size and prefix not in ("x", "residual"):
+        raise Declined(
+            "attribute_value",
+            attribute="block_size",
+            node=label(node),
+            value=block_size,
+            supported="0 for scale and bias",
+        )
+    if facts.static_shape(scale) not in ((), (1,)):  # per tensor, the axis says nothing
+        fused.set(**{f"{prefix}_axis": node.attributes.get_int("axis", 1)})
     if block_size:
-        if prefix not in ("x", "residual"):
-            raise Declined(
-                "attribute_value",
-                attribute="block_size",
-                node=label(node),
-                value=block_size,
-                supported="0 for scale and bias",
-            )
         fused.set(**{f"{prefix}_block_size": block_size})
 
 
@@ -202,7 +202,7 @@ class DequantizeInput(FusionRule):
         node = dequantization_of(dequantized)
         if fused.has("x_scale"):
             raise Declined("unsupported_operator", op_type="DequantizeLinear", where=f"twice in front of {label(node)}")
-        dequantize(fused, node, "X", "x")
+        dequantize(self.facts, fused, node, "X", "x")
         return fused
 
 
@@ -232,7 +232,7 @@ class DequantizeResidual(FusionRule):
     def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = _fused(normalized)
         node = dequantization_of(dequantized)
-        dequantize(fused, node, "residual", "residual")
+        dequantize(self.facts, fused, node, "residual", "residual")
         return fused
 
 
@@ -268,9 +268,7 @@ class DequantizeParameter(FusionRule):
         node = dequantization_of(dequantized)
         if not self.facts.is_constant(node.inputs[0]):
             raise Declined("parameter_not_constant", parameter=label(dequantized), node=label(node))
-        dequantize(fused, node, self.spelling, self.spelling)
-        if self.facts.rank(node.inputs[1]) != 1:
-            fused.attributes.pop(f"{self.spelling}_axis", None)  # per tensor: the axis says nothing
+        dequantize(self.facts, fused, node, self.spelling, self.spelling)
         return fused
 
 

@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from .activations import any_activation, read_activation
 from .chains_before import dequantization_of, dequantize
-from .facts import label
+from .facts import Facts, label
 from .fused import Activation, Fused
-from .rule import FusionRule, fused_activation, fused_normalization
+from .rule import FusionRule, fused_activation, fused_normalization, quantize_linear
 from .sites import Declined
 
 __all__ = [
@@ -186,15 +186,13 @@ class QuantizedActivation(FusionRule):
     def pattern(self, op: Any, x: Any) -> Any:
         if self.spelling == "dequantized":
             return any_activation(op, x, output="activated")
-        return op.QuantizeLinear(
-            any_activation(op, x, output="activated"), _allow_other_inputs=True, _outputs=["quantized"]
-        )
+        return quantize_linear(op, any_activation(op, x, output="activated"))
 
     def check(self, context: Any, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> bool:
         self.require_float(x)
         fused = self._configuration(x, activated, quantized)
         if self.spelling == "dequantized":
-            dequantize(fused, dequantization_of(x), "X", "x")
+            dequantize(self.facts, fused, dequantization_of(x), "X", "x")
         return True
 
     def rewrite(self, op: Any, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> ir.Value:
@@ -214,11 +212,11 @@ class QuantizedActivation(FusionRule):
             self.facts.require_fits(bias, x, "bias")
             fused.inputs["bias"] = bias
         if quantized is not None:
-            quantization(fused, quantized.producer())
+            quantize(self.facts, fused, quantized.producer())
         return fused
 
 
-def quantization(fused: Fused, node: ir.Node | None) -> None:
+def quantize(facts: Facts, fused: Fused, node: ir.Node | None) -> None:
     """Move a QuantizeLinear into the fused node.
 
     Raises:
@@ -239,7 +237,7 @@ def quantization(fused: Fused, node: ir.Node | None) -> None:
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         fused.inputs["y_zero_point"] = node.inputs[2]
     fused.set(
-        y_axis=node.attributes.get_int("axis", 1),
+        y_axis=1 if facts.static_shape(scale) in ((), (1,)) else node.attributes.get_int("axis", 1),
         y_block_size=node.attributes.get_int("block_size", 0),
         y_saturate=node.attributes.get_int("saturate", 1),
     )
@@ -265,7 +263,7 @@ class QuantizeOutput(FusionRule):
             if self.spelling == "FusedActivation"
             else fused_normalization(op, output="inner")
         )
-        return op.QuantizeLinear(inner, _allow_other_inputs=True, _outputs=["quantized"])
+        return quantize_linear(op, inner)
 
     def check(self, context: Any, inner: ir.Value, quantized: ir.Value) -> bool:
         self._configuration(inner, quantized)
@@ -278,5 +276,5 @@ class QuantizeOutput(FusionRule):
         fused = _read(inner)
         if fused.has("y_scale"):
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where="twice")
-        quantization(fused, quantized.producer())
+        quantize(self.facts, fused, quantized.producer())
         return fused

@@ -126,8 +126,13 @@ class Constants:
         self._known: dict[ir.Value, Array | None] = {}
 
     def is_constant(self, value: ir.Value | None) -> bool:
-        """True for an initialiser that a caller cannot override, whatever its size, and for what `get` can evaluate."""
-        return value is not None and (self._is_fixed_initializer(value) or self.get(value) is not None)
+        """True for an initialiser that a caller cannot override, whatever its size, and for what follows from such."""
+        if value is None:
+            return False
+        node = value.producer()
+        if node is not None and node.op_type == "DequantizeLinear":
+            return all(operand is None or self.is_constant(operand) for operand in node.inputs)
+        return self._is_fixed_initializer(value) or self.get(value) is not None
 
     def get(self, value: ir.Value | None) -> Array | None:
         """Return the value as a NumPy array (ml_dtypes for bfloat16 and the like), or None if unknown or too large."""

@@ -19,14 +19,14 @@ from normfuse._version import __version__
 from normfuse.ep.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 
 from .describe import description_of, kind_of
-from .facts import Facts, name_of, subgraphs
+from .facts import Facts, label, name_of, subgraphs
 from .functions import FunctionLibrary
 from .fused import Fused, is_fused, operator_of
-from .leftovers import Leftovers
+from .leftovers import QUANTIZATION, Leftovers
 from .matching import is_dead
 from .rule import FusionRule, OneOf
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
-from .sites import Declined, Site
+from .sites import Declined, Reason, Site
 
 __all__ = ["RewriteResult", "Target", "rewrite"]
 
@@ -38,6 +38,9 @@ _RULES = "normfuse.rules"
 # Keys of the node metadata that is.
 _METADATA_VERSION = "normfuse.version"
 _METADATA_RULES = "normfuse.rules"
+
+# Stands among the rules of a node for which a requantisation inside the chain was removed.
+_REQUANTIZATION = "requantization removed"
 
 # Model-local functions exist from this IR version on.
 _FUNCTION_IR_VERSION = 8
@@ -167,7 +170,9 @@ class _Run:
         self.facts = facts
         self.sites: list[Site] = []
         self.counts: collections.Counter[str] = collections.Counter()
+        self._through = through_quantization
         self._seeds = _Index(SEEDS, facts, through_quantization)
+        self._probes = _Index(() if through_quantization else SEEDS, facts, True)
         self._activations = _Index(ACTIVATION_SEEDS, facts, through_quantization)
         self._chains = _Index(CHAINS, facts, through_quantization)
         self._progress = progress
@@ -208,6 +213,7 @@ class _Run:
             for where, subgraph in subgraphs(node):
                 inner = f"{where} of {node.op_type} '{name_of(node)}'"
                 self.fuse(subgraph, f"{path} / {inner}" if path else inner, opsets)
+        self._probe(graph)
         self._done += graph.num_nodes()
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
@@ -229,6 +235,18 @@ class _Run:
                     if node.graph is graph and indexed.may_match(node):
                         self._apply(indexed.rule, graph, node)
 
+    def _probe(self, graph: ir.Graph) -> None:
+        """Find the chains that only a requantisation inside of them keeps apart, for their reason."""
+        nodes = [node for node in graph if node.domain == ""]
+        if not any(node.op_type == "QuantizeLinear" for node in nodes):
+            return
+        for node in nodes:
+            for rule in self._probes.candidates(node):
+                match = rule.match(self.model, graph, node)
+                if match:
+                    match.fail(Reason("changes_rounding", node=label(node)))
+                    self._leftovers.note(rule.name, match)
+
     def _grow(self, graph: ir.Graph, node: ir.Node) -> None:
         grown: ir.Node | None = node
         while grown is not None:
@@ -244,7 +262,7 @@ class _Run:
             if consumer.graph is not graph:
                 continue
             grown = None
-            if self.facts.transparent(consumer):
+            if self.facts.transparent(consumer) or (self._through and consumer.op_type in QUANTIZATION):
                 grown = self._try_behind(graph, consumer.outputs[0])
             grown = grown or self._try(self._chains, graph, consumer)
             if grown is not None:
@@ -290,7 +308,7 @@ class _Run:
                 further = zip(node.outputs[1:], new.outputs[1:], strict=True)
                 old_to_new += [(old, value) for old, value in further if old.uses() or old.is_graph_output()]
         anchor = next((node for node in fused if node.op_type == "FusedNormalization"), root)
-        self._describe(new, matched, anchor, rule)
+        self._describe(new, matched, anchor, root, rule)
         for index, value in enumerate(new.inputs):
             if value is not None and (source := self.facts.unwrap(value)) is not value:
                 new.replace_input_with(index, source)
@@ -319,12 +337,14 @@ class _Run:
         if not fused.has("residual", "residual_bias") and (y.shape is None or y.shape.has_unknown_dim()):
             y.shape = self.facts.shape(fused.inputs["X"]) or y.shape
 
-    def _describe(self, new: ir.Node, matched: Sequence[ir.Node], anchor: ir.Node, rule: str) -> None:
+    def _describe(self, new: ir.Node, matched: Sequence[ir.Node], anchor: ir.Node, root: ir.Node, rule: str) -> None:
         new.name = anchor.name
         new.doc_string = anchor.doc_string
         new.metadata_props.update(anchor.metadata_props)
         nodes: dict[str, None] = {}
         rules: list[str] = []
+        if any(node.op_type == "QuantizeLinear" and node is not root for node in matched):
+            rules.append(_REQUANTIZATION)
         for node in sorted(matched, key=self.facts.order):
             nodes.update(dict.fromkeys(node.meta.get(_NODES, (name_of(node),))))
             rules += node.meta.get(_RULES, ())
@@ -343,7 +363,8 @@ class _Run:
         node, graph = value.producer(), value.graph
         if node is None and graph is not None and value.is_initializer() and value.name is not None:
             graph.initializers.pop(value.name)
-        removable = node is not None and node.domain == "" and is_dead(node) and not any(subgraphs(node))
+        known = node is not None and (node.domain == "" or node.op_type == "DequantizeLinear")
+        removable = node is not None and known and is_dead(node) and not any(subgraphs(node))
         return self._remove(graph, [node]) if removable and graph is not None and node.graph is graph else []
 
     # The target's form
@@ -421,6 +442,7 @@ class _Run:
             nodes=node.meta.get(_NODES, (name_of(node),)),
             fused_into=fused.op_type,
             description=description_of(fused),
+            message=_REQUANTIZATION if _REQUANTIZATION in node.metadata_props.get(_METADATA_RULES, "") else "",
         )
 
 

@@ -294,9 +294,39 @@ class Facts:
             )
 
 
+# Operators that ONNX's shape inference does not know, and the output (if any) besides the first that is shaped as X.
+_SHAPED_AS_X = {
+    ("com.microsoft", "BiasGelu"): None,
+    ("com.microsoft", "FastGelu"): None,
+    ("com.microsoft", "Gelu"): None,
+    ("com.microsoft", "QuickGelu"): None,
+    ("com.microsoft", "SkipLayerNormalization"): 3,
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): 3,
+    ("", "SimplifiedLayerNormalization"): None,
+}
+
+
+def _make_inferable(graph: ir.Graph) -> None:
+    """Replace what ONNX's shape inference does not know by standard operators of the same types and shapes."""
+    for node in graph:
+        if node.domain == "com.microsoft" and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+            node.domain = ""
+        elif (node.domain, node.op_type) in _SHAPED_AS_X:
+            further = _SHAPED_AS_X[node.domain, node.op_type]
+            outputs = [node.outputs[index] for index in (0, further) if index is not None and index < len(node.outputs)]
+            for value in outputs:
+                repeated = ir.Node("", "Identity", [node.inputs[0]])
+                repeated.outputs[0].name = value.name
+                graph.insert_before(node, repeated)
+                value.replace_all_uses_with(repeated.outputs[0], replace_graph_outputs=True)
+            graph.remove(node)
+
+
 def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
     """Yield the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
     copy = model.clone()
+    for graph in copy.graphs():
+        _make_inferable(graph)
     weights = [value for value in copy.graph.initializers.values() if value.const_value is not None]
     for value in weights:
         tensor = value.const_value

@@ -20,6 +20,9 @@ from .describe import chain_of
 from .facts import Facts
 from .fused import Activation, Fused
 
+# Quantised types that ONNX has from opset 21 on, and ONNX Runtime before.
+_16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
+
 __all__ = ["Body", "FunctionLibrary", "Types"]
 
 
@@ -121,7 +124,8 @@ def _function(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Functi
     results = body.fused(present, types, outputs)
     for value, output_name in zip(results, OPERATORS[fused.op_type].outputs, strict=False):
         value.name = output_name
-    graph = ir.Graph(list(formal.values()), results, nodes=body.nodes, opset_imports={"": opset})
+    imports = {domain: opset if domain == "" else 1 for domain in sorted(body.domains)}
+    graph = ir.Graph(list(formal.values()), results, nodes=body.nodes, opset_imports=imports)
     return ir.Function(OPERATOR_DOMAIN, "", "", graph=graph, attributes=_formal_attributes(fused))
 
 
@@ -136,6 +140,8 @@ class Body:
     def __init__(self, opset: int) -> None:
         self._opset = opset
         self._tape = ir.tape.Tape()
+        #: Domains of the operators written so far.
+        self.domains = {""}
 
     @property
     def nodes(self) -> Sequence[ir.Node]:
@@ -166,7 +172,7 @@ class Body:
 
     def fused(self, fused: Fused, types: Types, outputs: int) -> list[ir.Value]:
         """Write the node and return its first `outputs` outputs: Y, sum, mean and inverse standard deviation."""
-        d = self._summed(fused)
+        d = self._summed(fused, types)
         further = []
         if fused.op_type == "FusedNormalization":
             y, dtype, statistics = self._normalized(fused, types, d, outputs > 2)
@@ -177,28 +183,37 @@ class Body:
         y = self._quantized(fused, self._activated(fused.activation, y, dtype), dtype, types)
         return [y, *further][:outputs]
 
-    def _summed(self, fused: Fused) -> ir.Value:
-        d = self._dequantized(fused, "X", "x")
+    def _summed(self, fused: Fused, types: Types) -> ir.Value:
+        d = self._dequantized(fused, types, "X", "x")
         if fused.has("residual_bias"):
             d = self._op("Add", d, fused.inputs["residual_bias"])
         if fused.has("residual"):
-            d = self._op("Add", d, self._dequantized(fused, "residual", "residual"))
+            d = self._op("Add", d, self._dequantized(fused, types, "residual", "residual"))
         return d
 
-    def _dequantized(self, fused: Fused, tensor: str, prefix: str) -> ir.Value:
+    def _dequantized(self, fused: Fused, types: Types, tensor: str, prefix: str) -> ir.Value:
         value = fused.inputs[tensor]
         if not fused.has(f"{prefix}_scale"):
             return value
         block_size = fused[f"{prefix}_block_size"] if prefix in ("x", "residual") else 0
-        axis = fused.attributes.get(f"{prefix}_axis")
-        return self._op(
+        return self._quantization_op(
             "DequantizeLinear",
-            value,
-            fused.inputs[f"{prefix}_scale"],
-            *([fused.inputs[f"{prefix}_zero_point"]] if fused.has(f"{prefix}_zero_point") else []),
-            axis=axis if self._opset >= 13 else None,
+            [value, fused.inputs[f"{prefix}_scale"], fused.inputs.get(f"{prefix}_zero_point")],
+            types.inputs.get(tensor),
+            axis=fused.attributes.get(f"{prefix}_axis") if self._opset >= 13 else None,
             block_size=block_size or None,
         )
+
+    def _quantization_op(
+        self, op_type: str, inputs: Sequence[ir.Value | None], dtype: ir.DataType | None, **attributes: Any
+    ) -> ir.Value:
+        """Write a (de)quantisation, with ONNX Runtime's own operator where the opset does not have the type yet."""
+        domain = "com.microsoft" if dtype in _16_BIT and self._opset < 21 else ""
+        self.domains |= {domain}
+        while inputs[-1] is None:
+            inputs = inputs[:-1]
+        given = {name: value for name, value in attributes.items() if value is not None}
+        return self._tape.op(op_type, inputs, given, domain=domain)
 
     def _quantized(self, fused: Fused, y: ir.Value, dtype: ir.DataType, types: Types) -> ir.Value:
         if not fused.has("y_scale"):
@@ -206,11 +221,10 @@ class Body:
             return self._cast(y, dtype, target)
         y = self._cast(y, dtype, types.inputs["y_scale"])
         no_zero_point = not fused.has("y_zero_point")
-        return self._op(
+        return self._quantization_op(
             "QuantizeLinear",
-            y,
-            fused.inputs["y_scale"],
-            *([] if no_zero_point else [fused.inputs["y_zero_point"]]),
+            [y, fused.inputs["y_scale"], fused.inputs.get("y_zero_point")],
+            types.y,
             axis=fused.attributes.get("y_axis") if self._opset >= 13 else None,
             block_size=fused["y_block_size"] or None,
             output_dtype=fused["y_dtype"] or None if no_zero_point else None,
@@ -229,9 +243,9 @@ class Body:
             return y if fused["affine_align"] == "group" else self._affine(fused, types, y, dtype), dtype, ()
         if plain and not types.parameters_differ:
             if not statistics and self._is_instance_normalization(fused, types):
-                return self._instance_normalization(fused, d), dtype, ()
+                return self._instance_normalization(fused, types, d), dtype, ()
             if self._is_layer_normalization(fused, types):
-                y, *further = self._layer_normalization(fused, d, statistics)
+                y, *further = self._layer_normalization(fused, types, d, statistics)
                 return y, dtype, further
         if self._is_mean_variance_normalization(fused) and not statistics:
             y = self._op("MeanVarianceNormalization", d, axes=list(fused["axes"]))
@@ -247,8 +261,8 @@ class Body:
             and types.per_element
         )
 
-    def _layer_normalization(self, fused: Fused, d: ir.Value, statistics: bool) -> Sequence[ir.Value]:
-        parameters = [self._dequantized(fused, name, name) for name in ("scale", "bias") if fused.has(name)]
+    def _layer_normalization(self, fused: Fused, types: Types, d: ir.Value, statistics: bool) -> Sequence[ir.Value]:
+        parameters = [self._dequantized(fused, types, name, name) for name in ("scale", "bias") if fused.has(name)]
         attributes = {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]}
         return self._tape.op_multi_out(
             "LayerNormalization", [d, *parameters], attributes, num_outputs=3 if statistics else 1
@@ -260,8 +274,10 @@ class Body:
             return False
         return fused["affine_align"] == "channel" or (fused["affine_align"] == "trailing" and types.per_channel)
 
-    def _instance_normalization(self, fused: Fused, d: ir.Value) -> ir.Value:
-        scale, bias = (self._dequantized(fused, name, name) if fused.has(name) else None for name in ("scale", "bias"))
+    def _instance_normalization(self, fused: Fused, types: Types, d: ir.Value) -> ir.Value:
+        scale, bias = (
+            self._dequantized(fused, types, name, name) if fused.has(name) else None for name in ("scale", "bias")
+        )
         assert scale is not None
         if fused["affine_align"] == "trailing":
             flat = self._tensor(np.array([-1], np.int64))
@@ -325,7 +341,7 @@ class Body:
             return self._op("BatchNormalization", y, scale, bias, zeros, ones, epsilon=0.0)
         for name, op_type in (("scale", "Mul"), ("bias", "Add")):
             if fused.has(name):
-                parameter = self._dequantized(fused, name, name)
+                parameter = self._dequantized(fused, types, name, name)
                 given = types.inputs.get(f"{name}_scale", types.inputs.get(name, dtype))
                 y = self._op(op_type, y, self._aligned(self._cast(parameter, given, dtype), align, types.rank))
         return y

@@ -16,7 +16,7 @@ from .facts import Facts, label, name_of
 from .fused import Fused, is_fused
 from .sites import Declined, Reason, Site
 
-__all__ = ["Leftovers"]
+__all__ = ["QUANTIZATION", "Leftovers"]
 
 _NORMALIZATIONS = {
     "": (
@@ -31,10 +31,11 @@ _KINDS = {
     "SkipGroupNorm": "GroupNormalization",
     "SkipSimplifiedLayerNormalization": "SkipLayerNormalization",
 }
-_QUANTIZATION = ("DequantizeLinear", "QuantizeLinear")
+QUANTIZATION = ("DequantizeLinear", "QuantizeLinear")
 # What stands between a mean of squares and the root of it.
-_BEFORE_ROOT = ("Abs", "Add", "Cast", "Div", "Identity", "Max", "Mul", "Relu", "Sub")
+_BEFORE_ROOT = ("Abs", "Add", "Cast", "Div", "Identity", "Max", "Mul", "Relu", "Sub", *QUANTIZATION)
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare")
+_SQUARES = ("Cast", "DequantizeLinear", "Identity", "Mul", "Pow")
 _FEW = 3
 
 
@@ -73,7 +74,7 @@ class Leftovers:
         failure = self._deepest.get(node)
         if failure is not None and isinstance(failure.reason, Reason):
             reason = failure.reason
-        elif failure is not None and kind not in _QUANTIZATION and not is_activation(node):
+        elif failure is not None and kind not in QUANTIZATION and not is_activation(node):
             reason = Reason("different_formula", node=label(node), kind=kind, detail=failure.reason)
         else:
             reason = self._by_neighbours(node)
@@ -83,7 +84,7 @@ class Leftovers:
     def _kind(self, node: ir.Node) -> str | None:
         if node.op_type in _NORMALIZATIONS.get(node.domain, ()):
             return _KINDS.get(node.op_type, node.op_type)
-        if node.op_type in _QUANTIZATION and node.domain in ("", "com.microsoft"):
+        if node.op_type in QUANTIZATION and node.domain in ("", "com.microsoft"):
             return node.op_type
         if is_activation(node):
             return "Activation"
@@ -97,15 +98,13 @@ class Leftovers:
             return "RMSNormalization" if rms else "LayerNormalization"
         return None
 
-    def _is_mean_square(self, value: ir.Value | None, depth: int = 4) -> bool:
+    def _is_mean_square(self, value: ir.Value | None, depth: int = 6) -> bool:
         node = value.producer() if value is not None else None
         if node is None or node.domain != "" or depth == 0:
             return False
         if node.op_type in _REDUCTIONS:
             squared = node.inputs[0].producer() if node.inputs[0] is not None else None
-            return node.op_type == "ReduceSumSquare" or (
-                squared is not None and squared.op_type in ("Pow", "Mul", "Cast")
-            )
+            return node.op_type == "ReduceSumSquare" or (squared is not None and squared.op_type in _SQUARES)
         return node.op_type in _BEFORE_ROOT and any(self._is_mean_square(operand, depth - 1) for operand in node.inputs)
 
     def _by_neighbours(self, node: ir.Node) -> Reason:

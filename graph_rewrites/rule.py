@@ -177,6 +177,19 @@ def any_of(*alternatives: Any) -> Any:
     return pattern.OrValue(list(alternatives))
 
 
+def node_of(op: Any, domains: Sequence[str], op_types: Sequence[str]) -> Any:
+    """Return the pattern builder of a node of any of the operators in any of the domains."""
+    builder = patterns.OpsetPatternBuilder(OneOf(domains))
+    builder.add_node = op.add_node  # the pattern under construction keeps the list of its nodes
+    return patterns.OpPatternBuilder(builder, OneOf(op_types))
+
+
+def quantize_linear(op: Any, x: Any) -> Any:
+    """Return the pattern of a QuantizeLinear, ONNX's or, for types that ONNX had later, ONNX Runtime's own."""
+    node = node_of(op, ("", "com.microsoft"), ("QuantizeLinear",))
+    return node(x, _allow_other_inputs=True, _outputs=["quantized"])
+
+
 def fused_normalization(op: Any, *inputs: Any, output: str = "normalized") -> Any:
     """Return the pattern of a normalisation that was fused already."""
     return op.FusedNormalization(*inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output])
