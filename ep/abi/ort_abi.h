@@ -103,6 +103,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(232, 14, KernelInfo_GetInputName, Status*, (const KernelInfo*, size_t index, char* out, size_t* size)) \
   X(233, 14, KernelInfo_GetOutputName, Status*, (const KernelInfo*, size_t index, char* out, size_t* size)) \
   X(234, 14, KernelInfo_GetInputTypeInfo, Status*, (const KernelInfo*, size_t index, TypeInfo** out)) \
+  X(235, 14, KernelInfo_GetOutputTypeInfo, Status*, (const KernelInfo*, size_t index, TypeInfo** out)) \
   X(237, 14, HasSessionConfigEntry, Status*, (const SessionOptions*, const char* key, int* out)) \
   X(244, 15, KernelInfo_GetNodeName, Status*, (const KernelInfo*, char* out, size_t* size)) \
   X(247, 15, Logger_LogMessage, Status*, (const Logger*, LoggingLevel, const char* message, const PathChar* file, int line, const char* function)) \
@@ -150,6 +151,8 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(379, 23, GetSessionOptionsConfigEntries, Status*, (const SessionOptions*, KeyValuePairs** out)) \
   X(390, 24, TensorTypeAndShape_HasShape, bool, (const TensorTypeAndShapeInfo*)) \
   X(391, 24, KernelInfo_GetConfigEntries, Status*, (const KernelInfo*, KeyValuePairs** out)) \
+  X(392, 24, KernelInfo_GetOperatorDomain, Status*, (const KernelInfo*, char* out, size_t* size)) \
+  X(394, 24, KernelInfo_GetOperatorSinceVersion, Status*, (const KernelInfo*, int* out)) \
   X(393, 24, KernelInfo_GetOperatorType, Status*, (const KernelInfo*, char* out, size_t* size)) \
   X(414, 24, GetTensorElementTypeAndShapeDataReference, Status*, (const Value*, int* type, const int64_t** dims, size_t* rank))
 

@@ -29,8 +29,11 @@ struct Site {
   std::optional<Declined> declined;
 };
 
-// Every site of the graph, in the order of its nodes. A node is in one chain at most. `own_provider` is the name under
-// which nodes may be assigned already without being somebody else's.
-std::vector<Site> FindSites(GraphView& graph, std::string_view own_provider);
+// Whether a chain may take up the neighbours of its anchor. Single nodes can run on registered kernels; longer chains
+// have to be compiled by ORT.
+enum class ChainLength { kAny, kSingleNode };
+
+// Every site of the graph, in the order of its nodes. A node is in one chain at most.
+std::vector<Site> FindSites(GraphView& graph, ChainLength length);
 
 }  // namespace normfuse::plugin

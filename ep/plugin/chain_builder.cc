@@ -34,27 +34,26 @@ bool IsQuantize(const GraphNode& node) {
 }
 
 void ReadQuantization(ChainBuilder& builder, const GraphNode& node, Quantization* quantization) {
-  const GraphNodeAttributes attributes(node.node);
   GraphView& graph = builder.graph();
   quantization->scale = builder.Ref(graph.Input(node, 1));
   quantization->zero_point = builder.Ref(graph.Input(node, 2));
   quantization->axis = 1;
   quantization->block_size = 0;
-  attributes.GetInt("axis", &quantization->axis);
-  attributes.GetInt("block_size", &quantization->block_size);
+  node.attributes->GetInt("axis", &quantization->axis);
+  node.attributes->GetInt("block_size", &quantization->block_size);
 }
 
 // float8 outputs only: what becomes of values beyond the type's range.
 void ReadSaturate(const GraphNode& node, Plan* plan) {
   int64_t saturate = 1;
-  GraphNodeAttributes(node.node).GetInt("saturate", &saturate);
+  node.attributes->GetInt("saturate", &saturate);
   plan->y_saturate = saturate != 0;
 }
 
 }  // namespace
 
-ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, int anchor)
-    : graph_(graph), taken_(taken), anchor_(anchor) {
+ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor)
+    : graph_(graph), taken_(taken), length_(length), anchor_(anchor) {
   AddNode(anchor);
   chain_.plan.name = graph.node(anchor).name.empty() ? graph.node(anchor).op_type : graph.node(anchor).name;
 }
@@ -81,12 +80,13 @@ int ChainBuilder::AddOutput(int value) {
 
 int ChainBuilder::SoleConsumer(int value) const {
   const GraphValue& entry = graph_.value(value);
+  if (length_ == ChainLength::kSingleNode) return kNone;
   if (entry.is_output || entry.consumers.size() != 1 || entry.consumers[0] == kNone) return kNone;
   return taken_[static_cast<size_t>(entry.consumers[0])] ? kNone : entry.consumers[0];
 }
 
 int ChainBuilder::FreeProducer(int value, std::string_view op_type) const {
-  if (value == kNone) return kNone;
+  if (value == kNone || length_ == ChainLength::kSingleNode) return kNone;
   const int producer = graph_.value(value).producer;
   if (producer == kNone || taken_[static_cast<size_t>(producer)]) return kNone;
   return graph_.node(producer).op_type == op_type ? producer : kNone;
@@ -212,15 +212,14 @@ bool ChainBuilder::ReadScalar(int value, float* scalar) {
 bool ChainBuilder::ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling,
                                         ActivationCall* call) {
   const ActivationSpec& spec = kActivations[static_cast<int>(spelling.activation)];
-  const GraphNodeAttributes attributes(node.node);
   if (*spelling.when_attribute != '\0') {
     std::string value;
-    if (!attributes.GetString(spelling.when_attribute, &value) || value != spelling.when_value) return false;
+    if (!node.attributes->GetString(spelling.when_attribute, &value) || value != spelling.when_value) return false;
   }
   call->kind = spelling.activation;
   for (int i = 0; i < spec.param_count; ++i) {
     call->params[i] = spelling.defaults[i];
-    if (*spelling.attributes[i] != '\0') attributes.GetFloat(spelling.attributes[i], &call->params[i]);
+    if (*spelling.attributes[i] != '\0') node.attributes->GetFloat(spelling.attributes[i], &call->params[i]);
   }
   for (int i = 0; i < spelling.input_param_count; ++i) {
     const int value = graph_.Input(node, static_cast<size_t>(i) + 1);
@@ -252,7 +251,7 @@ bool AnySpelling(const GraphNode& node, Use&& use) {
 // x * Sigmoid(x): two nodes until opset 24.
 bool ChainBuilder::TakeSilu(int* value) {
   const GraphValue& entry = graph_.value(*value);
-  if (entry.is_output || entry.consumers.size() != 2) return false;
+  if (length_ == ChainLength::kSingleNode || entry.is_output || entry.consumers.size() != 2) return false;
   for (size_t position = 0; position < 2; ++position) {
     const int sigmoid = entry.consumers[position];
     const int mul = entry.consumers[1 - position];

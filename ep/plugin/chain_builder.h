@@ -12,7 +12,7 @@ namespace normfuse::plugin {
 class ChainBuilder {
  public:
   // `taken[n]` is true for nodes that are in another chain or belong to another provider.
-  ChainBuilder(GraphView& graph, const std::vector<bool>& taken, int anchor);
+  ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor);
 
   GraphView& graph() { return graph_; }
   const GraphNode& anchor() const { return graph_.node(anchor_); }
@@ -68,6 +68,7 @@ class ChainBuilder {
 
   GraphView& graph_;
   const std::vector<bool>& taken_;
+  ChainLength length_;
   int anchor_;
   Chain chain_;
   int y_value_ = kNone;

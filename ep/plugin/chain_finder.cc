@@ -5,13 +5,14 @@
 #include "plugin/chain.h"
 #include "plugin/chain_builder.h"
 #include "plugin/normalization_nodes.h"
+#include "plugin/options.h"
 
 namespace normfuse::plugin {
 namespace {
 
 std::optional<Declined> CheckAttributeNames(const GraphNode& node) {
   std::vector<std::string> names;
-  if (!GraphNodeAttributes(node.node).List(&names).ok()) return std::nullopt;
+  if (node.node == nullptr || !ort::ListAttributes(node.node, &names).ok()) return std::nullopt;
   for (const std::string& name : names) {
     const bool known = std::any_of(std::begin(kAttributes), std::end(kAttributes),
                                    [&](const AttributeSpec& spec) { return name == spec.name; });
@@ -24,11 +25,10 @@ std::optional<Declined> CheckAttributeNames(const GraphNode& node) {
 std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKind kind, Chain* chain) {
   const GraphNode& node = graph.node(index);
   if (std::optional<Declined> declined = CheckAttributeNames(node)) return declined;
-  const GraphNodeAttributes attributes(node.node);
   OperatorNode operator_node;
   operator_node.kind = kind;
   operator_node.name = node.name.empty() ? node.op_type : node.name;
-  operator_node.attributes = &attributes;
+  operator_node.attributes = node.attributes.get();
   for (int value : node.inputs) operator_node.inputs.push_back(graph.Facts(value));
   for (int value : node.outputs) operator_node.outputs_used.push_back(graph.IsUsed(value));
   if (std::optional<Declined> declined = PlanFromOperator(operator_node, &chain->plan)) return declined;
@@ -54,8 +54,8 @@ std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKin
 
 class Finder {
  public:
-  Finder(GraphView& graph, std::string_view own_provider)
-      : graph_(graph), own_provider_(own_provider), taken_(graph.nodes().size(), false), sites_(graph.nodes().size()) {}
+  Finder(GraphView& graph, ChainLength length)
+      : graph_(graph), length_(length), taken_(graph.nodes().size(), false), sites_(graph.nodes().size()) {}
 
   std::vector<Site> Run() {
     MarkForeignNodes();
@@ -85,7 +85,7 @@ class Finder {
   void MarkForeignNodes() {
     for (size_t i = 0; i < graph_.nodes().size(); ++i) {
       const GraphNode& node = graph_.nodes()[i];
-      if (node.provider.empty() || node.provider == own_provider_) continue;
+      if (node.provider.empty() || node.provider == kEpName) continue;
       taken_[i] = true;
       if (FindNormalization(node) != nullptr) {
         Refuse(static_cast<int>(i),
@@ -126,7 +126,7 @@ class Finder {
     const NormalizationNode* row = FindNormalization(graph_.node(index));
     if (row == nullptr) return;
     for (const bool with_residual : {true, false}) {
-      ChainBuilder builder(graph_, taken_, index);
+      ChainBuilder builder(graph_, taken_, length_, index);
       int y = kNone;
       std::optional<Declined> declined = row->read(builder, with_residual, &y);
       Chain chain;
@@ -141,7 +141,7 @@ class Finder {
   }
 
   void TryActivation(int index) {
-    ChainBuilder builder(graph_, taken_, index);
+    ChainBuilder builder(graph_, taken_, length_, index);
     builder.plan().kind = PlanKind::kElementwise;
     int x = kNone;
     int y = kNone;
@@ -159,7 +159,7 @@ class Finder {
     const bool dequantize = node.Is("", "DequantizeLinear") || node.Is("com.microsoft", "DequantizeLinear");
     const bool quantize = node.Is("", "QuantizeLinear") || node.Is("com.microsoft", "QuantizeLinear");
     if (!dequantize && !quantize) return;
-    ChainBuilder builder(graph_, taken_, index);
+    ChainBuilder builder(graph_, taken_, length_, index);
     builder.plan().kind = PlanKind::kElementwise;
     builder.ReadAnchorQuantization(dequantize);
     FinishElementwise(index, builder, graph_.Output(node, 0));
@@ -176,15 +176,13 @@ class Finder {
   }
 
   GraphView& graph_;
-  std::string_view own_provider_;
+  ChainLength length_;
   std::vector<bool> taken_;
   std::vector<Site> sites_;
 };
 
 }  // namespace
 
-std::vector<Site> FindSites(GraphView& graph, std::string_view own_provider) {
-  return Finder(graph, own_provider).Run();
-}
+std::vector<Site> FindSites(GraphView& graph, ChainLength length) { return Finder(graph, length).Run(); }
 
 }  // namespace normfuse::plugin

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/cost_model.h"
+
 namespace normfuse::plugin {
 namespace {
 
@@ -55,6 +57,15 @@ std::optional<Declined> CheckQuantizationAlone(const Chain& chain) {
   return std::nullopt;
 }
 
+// An activation on fewer elements gains less than a microsecond.
+constexpr int64_t kSmallestActivation = 16384;
+
+bool IsSmall(const Plan& plan) {
+  int64_t elements = 1;
+  for (int i = 0; i < plan.x_rank; ++i) elements *= plan.x_dims[i] < 0 ? kTypicalDimension : plan.x_dims[i];
+  return elements < kSmallestActivation;
+}
+
 // Looks at the neighbours that ORT would run together with the chain's ends.
 std::optional<Declined> CheckNeighbours(const GraphView& graph, const Chain& chain) {
   const GraphNode* producer = ProducerOfX(graph, chain);
@@ -85,7 +96,35 @@ std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const E
   if (chain.plan.activation.kind == Activation::kIdentity) {
     if (std::optional<Declined> declined = CheckQuantizationAlone(chain)) return declined;
   }
+  if (!has_registered_kernel && IsSmall(chain.plan)) return NotProfitable(chain, "the tensor is too small");
   return CheckNeighbours(graph, chain);
+}
+
+bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, const std::vector<bool>& has_kernel,
+                     const EpOptions& options) {
+  if (options.claim_all) return false;
+  // Chains with a normalisation gain more from being compiled, and may take longer.
+  constexpr double kLimit = 3e6;
+  constexpr double kLimitWithNormalization = 5e7;
+  double groups = 0;
+  bool normalizes = false;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (sites[i].declined || has_kernel[i]) continue;
+    groups += 1;
+    normalizes |= sites[i].chain->plan.kind == PlanKind::kNormalization;
+  }
+  const auto nodes = static_cast<double>(graph.nodes().size());
+  return groups * nodes * nodes > (normalizes ? kLimitWithNormalization : kLimit);
+}
+
+void DeclineCompilation(std::vector<Site>* sites, const std::vector<bool>& has_kernel) {
+  for (size_t i = 0; i < sites->size(); ++i) {
+    Site& site = (*sites)[i];
+    if (site.declined || has_kernel[i]) continue;
+    site.declined = NotProfitable(*site.chain,
+                                  "ONNX Runtime would compile it for long in a graph of this size; "
+                                  "'normfuse optimize' avoids that");
+  }
 }
 
 Result CompileForBackend(const Plan& plan, const EpOptions& options, std::unique_ptr<Executable>* executable) {

@@ -72,21 +72,37 @@ Result Claim(GraphView& graph, const Chain& chain, bool has_kernel, ort::EpGraph
   return {};
 }
 
+// Finds the sites and decides each; *has_kernel tells which chains run on a registered kernel.
+Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength length, ort::EpGraphSupportInfo* support,
+                   std::vector<Site>* sites, std::vector<bool>* has_kernel) {
+  *sites = FindSites(graph, length);
+  has_kernel->assign(sites->size(), false);
+  for (size_t i = 0; i < sites->size(); ++i) {
+    Site& site = (*sites)[i];
+    if (site.declined) continue;
+    bool found = false;
+    if (site.chain->nodes.size() == 1) {
+      NORMFUSE_RETURN_IF_ERROR(HasKernel(graph.node(site.anchor), support, &found));
+    }
+    (*has_kernel)[i] = found;
+    site.declined = CheckClaim(graph, *site.chain, ep.options, found);
+  }
+  return {};
+}
+
 Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::EpGraphSupportInfo* support) {
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
-  std::vector<Site> sites = FindSites(graph, kEpName);
-  std::vector<bool> has_kernel(sites.size(), false);
-  for (size_t i = 0; i < sites.size(); ++i) {
-    Site& site = sites[i];
-    if (!site.declined) {
-      bool found = false;
-      NORMFUSE_RETURN_IF_ERROR(HasKernel(graph.node(site.anchor), support, &found));
-      has_kernel[i] = found;
-      site.declined = CheckClaim(graph, *site.chain, ep.options, found);
-    }
-    LogSite(ep, graph, site);
+  std::vector<Site> sites;
+  std::vector<bool> has_kernel;
+  const bool may_compile = ep.options.compile && !ep.options.generates_context;
+  NORMFUSE_RETURN_IF_ERROR(
+      DecideSites(ep, graph, may_compile ? ChainLength::kAny : ChainLength::kSingleNode, support, &sites, &has_kernel));
+  if (CompilesTooMuch(graph, sites, has_kernel, ep.options)) {
+    NORMFUSE_RETURN_IF_ERROR(DecideSites(ep, graph, ChainLength::kSingleNode, support, &sites, &has_kernel));
+    DeclineCompilation(&sites, has_kernel);
   }
+  for (const Site& site : sites) LogSite(ep, graph, site);
   if (!ep.options.claim_report.empty()) {
     NORMFUSE_RETURN_IF_ERROR(AppendClaimReport(ep.options.claim_report, NameOf(ort_graph), graph, sites));
   }
@@ -169,7 +185,7 @@ Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, cons
                   std::unique_ptr<FusedNode>* out) {
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
-  std::vector<Site> sites = FindSites(graph, kEpName);
+  std::vector<Site> sites = FindSites(graph, ChainLength::kAny);
   if (sites.size() != 1 || !sites[0].chain || sites[0].chain->nodes.size() != graph.nodes().size()) {
     return Result::Error(ErrorCode::kEpFail,
                          "normfuse: the fused subgraph '" + NameOf(ort_graph) + "' is not the chain that was claimed");

@@ -1,11 +1,11 @@
 #include "plugin/graph_view.h"
 
 #include "abi/ort_execution.h"
+#include "abi/ort_kernel_node.h"
 
 namespace normfuse::plugin {
 namespace {
 
-using ort::FromStatus;
 using ort::GetApi;
 
 Result ReadText(ort::Status* (*getter)(const ort::Node*, const char**), const ort::Node* node, std::string* out) {
@@ -33,6 +33,7 @@ Result GraphView::ReadNode(const ort::Node* node) {
   const ort::Api& api = GetApi();
   GraphNode& entry = nodes_.emplace_back();
   entry.node = node;
+  entry.attributes = std::make_unique<ort::GraphNodeAttributes>(node);
   NORMFUSE_RETURN_IF_ERROR(ReadText(api.Node_GetName, node, &entry.name));
   NORMFUSE_RETURN_IF_ERROR(ReadText(api.Node_GetOperatorType, node, &entry.op_type));
   NORMFUSE_RETURN_IF_ERROR(ReadText(api.Node_GetDomain, node, &entry.domain));
@@ -136,94 +137,35 @@ Result GraphView::ReadFacts(const GraphValue& value, TensorFacts* facts) const {
   const ort::TensorTypeAndShapeInfo* tensor = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.CastTypeInfoToTensorInfo(type_info, &tensor));
   if (tensor == nullptr) return {};  // a sequence, map or optional
-  int type = 0;
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.GetTensorElementType(tensor, &type));
-  facts->type = static_cast<DataType>(type);
-  if (api.TensorTypeAndShape_HasShape(tensor)) {
-    size_t rank = 0;
-    NORMFUSE_RETURN_IF_ORT_ERROR(api.GetDimensionsCount(tensor, &rank));
-    facts->rank = static_cast<int>(rank);
-    if (rank <= kMaxRank) NORMFUSE_RETURN_IF_ORT_ERROR(api.GetDimensions(tensor, facts->dims, rank));
-  }
+  NORMFUSE_RETURN_IF_ERROR(ort::ReadTensorFacts(tensor, facts));
   bool constant = false;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.ValueInfo_IsConstantInitializer(value.info, &constant));
   if (!constant) return {};
   const ort::Value* data = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.ValueInfo_GetInitializerValue(value.info, &data));
-  if (data == nullptr) return {};
-  TensorView view;
-  NORMFUSE_RETURN_IF_ERROR(ort::ViewOf(data, &view));
-  auto tensor_data = std::make_shared<ConstantTensor>();
-  tensor_data->type = view.type;
-  tensor_data->dims.assign(view.dims, view.dims + view.rank);
-  tensor_data->data = view.data;
-  facts->constant = std::move(tensor_data);
+  if (data != nullptr) NORMFUSE_RETURN_IF_ERROR(ort::ReadConstant(data, &facts->constant));
   return {};
 }
 
-const ort::OpAttr* GraphNodeAttributes::Find(const char* name, ort::OpAttrType type) const {
-  const ort::OpAttr* attribute = nullptr;
-  // An operator whose schema does not know the name gives an error; to us that is the same as absent.
-  if (!FromStatus(GetApi().Node_GetAttributeByName(node_, name, &attribute)).ok() || attribute == nullptr) {
-    return nullptr;
-  }
-  ort::OpAttrType actual = ort::OpAttrType::kUndefined;
-  if (!FromStatus(GetApi().OpAttr_GetType(attribute, &actual)).ok() || actual != type) return nullptr;
-  return attribute;
-}
-
-bool GraphNodeAttributes::GetInt(const char* name, int64_t* value) const {
-  const ort::OpAttr* attribute = Find(name, ort::OpAttrType::kInt);
-  size_t needed = 0;
-  return attribute != nullptr &&
-         FromStatus(GetApi().ReadOpAttr(attribute, ort::OpAttrType::kInt, value, sizeof(*value), &needed)).ok();
-}
-
-bool GraphNodeAttributes::GetFloat(const char* name, float* value) const {
-  const ort::OpAttr* attribute = Find(name, ort::OpAttrType::kFloat);
-  size_t needed = 0;
-  return attribute != nullptr &&
-         FromStatus(GetApi().ReadOpAttr(attribute, ort::OpAttrType::kFloat, value, sizeof(*value), &needed)).ok();
-}
-
-namespace {
-
-// Reads an attribute of many elements: ask for the size first, then for the bytes.
-template <typename Container>
-bool ReadMany(const ort::OpAttr* attribute, ort::OpAttrType type, Container* out) {
-  if (attribute == nullptr) return false;
-  size_t needed = 0;
-  const bool fits = FromStatus(GetApi().ReadOpAttr(attribute, type, nullptr, 0, &needed)).ok();
-  out->assign(needed / sizeof(typename Container::value_type), {});
-  return fits || FromStatus(GetApi().ReadOpAttr(attribute, type, out->data(), needed, &needed)).ok();
-}
-
-}  // namespace
-
-bool GraphNodeAttributes::GetString(const char* name, std::string* value) const {
-  if (!ReadMany(Find(name, ort::OpAttrType::kString), ort::OpAttrType::kString, value)) return false;
-  while (!value->empty() && value->back() == '\0') value->pop_back();
-  return true;
-}
-
-bool GraphNodeAttributes::GetInts(const char* name, std::vector<int64_t>* value) const {
-  return ReadMany(Find(name, ort::OpAttrType::kInts), ort::OpAttrType::kInts, value);
-}
-
-bool GraphNodeAttributes::GetFloats(const char* name, std::vector<float>* value) const {
-  return ReadMany(Find(name, ort::OpAttrType::kFloats), ort::OpAttrType::kFloats, value);
-}
-
-Result GraphNodeAttributes::List(std::vector<std::string>* names) const {
-  const ort::Api& api = GetApi();
-  size_t count = 0;
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.Node_GetNumAttributes(node_, &count));
-  std::vector<const ort::OpAttr*> attributes(count);
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.Node_GetAttributes(node_, attributes.data(), count));
-  for (const ort::OpAttr* attribute : attributes) {
-    const char* name = nullptr;
-    NORMFUSE_RETURN_IF_ORT_ERROR(api.OpAttr_GetName(attribute, &name));
-    names->emplace_back(name);
+Result GraphView::ReadKernel(const ort::KernelInfo* info) {
+  ort::KernelNode kernel;
+  NORMFUSE_RETURN_IF_ERROR(ort::ReadKernelNode(info, &kernel));
+  GraphNode& node = nodes_.emplace_back();
+  node.attributes = std::make_unique<ort::KernelAttributes>(info);
+  node.name = std::move(kernel.name);
+  node.op_type = std::move(kernel.op_type);
+  node.domain = std::move(kernel.domain);
+  node.since_version = kernel.since_version;
+  for (const std::vector<TensorFacts>* tensors : {&kernel.inputs, &kernel.outputs}) {
+    const bool inputs = tensors == &kernel.inputs;
+    for (const TensorFacts& facts : *tensors) {
+      const int index = static_cast<int>(values_.size());
+      GraphValue& value = values_.emplace_back();
+      value.is_output = !inputs;
+      if (!inputs) value.producer = 0;
+      facts_.emplace(index, facts);
+      (inputs ? node.inputs : node.outputs).push_back(facts.present ? index : kNone);
+    }
   }
   return {};
 }

@@ -2,13 +2,12 @@
 // ORT stay valid for the callback (GetCapability or Compile) that got the graph, and so does a GraphView.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "abi/ort_host.h"
+#include "abi/ort_attributes.h"
 #include "plan/operator_node.h"
 
 namespace normfuse::plugin {
@@ -16,7 +15,8 @@ namespace normfuse::plugin {
 inline constexpr int kNone = -1;
 
 struct GraphNode {
-  const ort::Node* node = nullptr;
+  const ort::Node* node = nullptr;  // null when read from a kernel
+  std::unique_ptr<const NodeAttributes> attributes;
   std::string name;
   std::string op_type;
   std::string domain;
@@ -41,6 +41,9 @@ struct GraphValue {
 class GraphView {
  public:
   Result Read(const ort::Graph* graph);
+  // A graph of one node: the one that a kernel is created for. Values are in the order of the node's inputs and
+  // outputs, those that are left out included.
+  Result ReadKernel(const ort::KernelInfo* info);
 
   const std::vector<GraphNode>& nodes() const { return nodes_; }
   const std::vector<GraphValue>& values() const { return values_; }
@@ -76,26 +79,6 @@ class GraphView {
   std::unordered_map<std::string_view, int> by_name_;
   std::unordered_map<int, TensorFacts> facts_;
   std::vector<const ort::ValueInfo*> buffer_;
-};
-
-// Attributes of a graph node. ORT fills in the constant defaults of the operator's schema.
-class GraphNodeAttributes final : public NodeAttributes {
- public:
-  explicit GraphNodeAttributes(const ort::Node* node) : node_(node) {}
-
-  bool GetInt(const char* name, int64_t* value) const override;
-  bool GetFloat(const char* name, float* value) const override;
-  bool GetString(const char* name, std::string* value) const override;
-  bool GetInts(const char* name, std::vector<int64_t>* value) const override;
-  bool GetFloats(const char* name, std::vector<float>* value) const override;
-
-  // Names of the attributes that the node itself carries.
-  Result List(std::vector<std::string>* names) const;
-
- private:
-  const ort::OpAttr* Find(const char* name, ort::OpAttrType type) const;
-
-  const ort::Node* node_;
 };
 
 }  // namespace normfuse::plugin

@@ -17,7 +17,7 @@ struct Ports {
 // stash_type says in which type the statistics are computed; ours are float32.
 Outcome CheckStashType(const GraphNode& node) {
   int64_t stash_type = 1;
-  GraphNodeAttributes(node.node).GetInt("stash_type", &stash_type);
+  node.attributes->GetInt("stash_type", &stash_type);
   if (stash_type == 1) return std::nullopt;
   return Decline(Reason::kAttributeValue, {{"attribute", "stash_type"},
                                            {"node", node.name},
@@ -32,13 +32,13 @@ int Export(ChainBuilder& builder, int value) {
 
 void ReadEpsilon(const GraphNode& node, Plan& plan, float fallback) {
   plan.normalization.epsilon = fallback;
-  GraphNodeAttributes(node.node).GetFloat("epsilon", &plan.normalization.epsilon);
+  node.attributes->GetFloat("epsilon", &plan.normalization.epsilon);
 }
 
 void ReadLastAxes(const GraphNode& node, Plan& plan) {
   plan.normalization.from_first_axis = true;
   plan.normalization.first_axis = -1;
-  GraphNodeAttributes(node.node).GetInt("axis", &plan.normalization.first_axis);
+  node.attributes->GetInt("axis", &plan.normalization.first_axis);
 }
 
 void ExportStatistics(ChainBuilder& builder, int mean, int inv_std_dev) {
@@ -116,7 +116,7 @@ Outcome ReadMeanVarianceNormalization(ChainBuilder& builder, bool with_residual,
   Plan& plan = builder.plan();
   plan.normalization.epsilon = 1e-9f;
   plan.normalization.epsilon_on = EpsilonOn::kStddev;
-  if (!GraphNodeAttributes(ports.node.node).GetInts("axes", &plan.normalization.axes)) {
+  if (!ports.node.attributes->GetInts("axes", &plan.normalization.axes)) {
     plan.normalization.axes = {0, 2, 3};
   }
   builder.ReadX(ports.in(0), with_residual);
@@ -144,7 +144,7 @@ Outcome ReadGroupNormalization(ChainBuilder& builder, bool with_residual, int* y
   if (Outcome declined = CheckStashType(ports.node)) return declined;
   Plan& plan = builder.plan();
   ReadEpsilon(ports.node, plan, 1e-5f);
-  GraphNodeAttributes(ports.node.node).GetInt("num_groups", &plan.normalization.num_groups);
+  ports.node.attributes->GetInt("num_groups", &plan.normalization.num_groups);
   plan.affine_align = ports.node.since_version >= 21 ? AffineAlign::kChannel : AffineAlign::kGroup;
   builder.ReadX(ports.in(0), with_residual);
   plan.scale = builder.ReadOperand(ports.in(1));
@@ -166,6 +166,8 @@ constexpr NormalizationNode kNormalizations[] = {
 };
 
 }  // namespace
+
+std::span<const NormalizationNode> Normalizations() { return kNormalizations; }
 
 const NormalizationNode* FindNormalization(const GraphNode& node) {
   for (const NormalizationNode& row : kNormalizations) {

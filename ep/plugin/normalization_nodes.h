@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "plugin/chain_builder.h"
@@ -15,6 +16,8 @@ struct NormalizationNode {
   // Fills normalisation, scale, bias and X (through a residual Add if `with_residual`); *y becomes the main output.
   std::optional<Declined> (*read)(ChainBuilder& builder, bool with_residual, int* y);
 };
+
+std::span<const NormalizationNode> Normalizations();
 
 // The row for a node, or null.
 const NormalizationNode* FindNormalization(const GraphNode& node);

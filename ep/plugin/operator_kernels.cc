@@ -1,11 +1,14 @@
 #include "plugin/operator_kernels.h"
 
+#include <limits>
 #include <memory>
+#include <string_view>
 
 #include "abi/ort_execution.h"
-#include "custom_ops/info_readers.h"
 #include "plugin/claim_policy.h"
 #include "plugin/execution_provider.h"
+#include "plugin/kernel_plan.h"
+#include "plugin/normalization_nodes.h"
 
 namespace normfuse::plugin {
 namespace {
@@ -21,7 +24,7 @@ Result CreateKernel(const ort::KernelInfo* info, ort::KernelImpl** out) {
   const ort::Ep* ep = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.KernelInfo_GetEp(info, &ep));
   Plan plan;
-  NORMFUSE_RETURN_IF_ERROR(custom_ops::ReadPlan(info, &plan));
+  NORMFUSE_RETURN_IF_ERROR(ReadPlan(info, &plan));
   auto kernel = std::make_unique<Kernel>();
   kernel->ort_version_supported = GetHost().version;
   kernel->Compute = [](ort::KernelImpl* self, ort::KernelContext* context) {
@@ -41,22 +44,23 @@ ort::Status* CreateKernelEntry(void*, const ort::KernelInfo* info, ort::KernelIm
   return ort::Guarded([&] { return CreateKernel(info, out); });
 }
 
-Result Describe(ort::KernelDefBuilder* builder, const std::string& op_type, ort::KernelDef** definition) {
+Result Describe(ort::KernelDefBuilder* builder, std::string_view domain, std::string_view op_type,
+                ort::KernelDef** definition) {
   const ort::EpApi& api = GetHost().ep_api;
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetOperatorType(builder, op_type.c_str()));
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetDomain(builder, kOperatorDomain));
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetSinceVersion(builder, 1, kOperatorSetVersion));
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetOperatorType(builder, std::string(op_type).c_str()));
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetDomain(builder, std::string(domain).c_str()));
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetSinceVersion(builder, 1, std::numeric_limits<int>::max()));
   NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetExecutionProvider(builder, kEpName));
   NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_Build(builder, definition));
   return {};
 }
 
-Result AddKernel(ort::KernelRegistry* registry, const std::string& op_type) {
+Result AddKernel(ort::KernelRegistry* registry, std::string_view domain, std::string_view op_type) {
   const ort::EpApi& api = GetHost().ep_api;
   ort::KernelDefBuilder* builder = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.CreateKernelDefBuilder(&builder));
   ort::KernelDef* definition = nullptr;
-  Result result = Describe(builder, op_type, &definition);
+  Result result = Describe(builder, domain, op_type, &definition);
   if (result.ok()) {
     result = ort::FromStatus(api.KernelRegistry_AddKernel(registry, definition, CreateKernelEntry, nullptr));
   }
@@ -67,14 +71,17 @@ Result AddKernel(ort::KernelRegistry* registry, const std::string& op_type) {
 
 Result MakeRegistry(ort::KernelRegistry** registry) {
   NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.CreateKernelRegistry(registry));
+  for (const NormalizationNode& row : Normalizations()) {
+    NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, row.domain, row.op_type));
+  }
   for (const char* name : kFunctionNames) {
-    NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, name));
+    NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, kOperatorDomain, name));
     for (int number = 2; number <= kNumberedFunctions; ++number) {
-      NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, std::string(name) + "_" + std::to_string(number)));
+      NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, kOperatorDomain, std::string(name) + "_" + std::to_string(number)));
     }
   }
   // A plain node; the names of the other two operators without any step are among the above.
-  return AddKernel(*registry, "FusedNormalization");
+  return AddKernel(*registry, kOperatorDomain, "FusedNormalization");
 }
 
 }  // namespace
@@ -89,7 +96,7 @@ Result OperatorKernelRegistry(const ort::KernelRegistry** registry) {
 
 Result HasKernel(const GraphNode& node, ort::EpGraphSupportInfo* support, bool* has_kernel) {
   const ort::KernelDef* definition = nullptr;
-  if (node.domain == kOperatorDomain) {
+  if (node.domain == kOperatorDomain || FindNormalization(node) != nullptr) {
     NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.EpGraphSupportInfo_LookUpKernel(support, node.node, &definition));
   }
   *has_kernel = definition != nullptr;
