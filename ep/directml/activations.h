@@ -1,0 +1,22 @@
+// Activations as DirectML operators: fused into a normalisation where DirectML takes them, one operator of their own, or a
+// small graph.
+#pragma once
+
+#include <optional>
+
+#include "directml/program_builder.h"
+#include "plan/plan.h"
+
+namespace normfuse::directml {
+
+// The FusedActivation that a normalisation at this level can carry; nothing when it needs operators of its own.
+std::optional<FusedActivation> Fusable(const ActivationCall& call, FeatureLevel level);
+
+// Whether the activation reads a slope tensor: PRelu, but for one constant slope, which makes it LeakyRelu.
+bool ReadsSlope(const ActivationCall& call);
+
+// Appends the operators of an activation to x. `slope` is PRelu's, broadcast to x from the last dimension.
+Value EmitActivation(ProgramBuilder& builder, const ActivationCall& call, const Value& x,
+                     const std::optional<Value>& slope);
+
+}  // namespace normfuse::directml

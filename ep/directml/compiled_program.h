@@ -1,0 +1,46 @@
+// A DmlProgram compiled for one GPU and initialised with its constants.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "directml/gpu.h"
+#include "directml/program.h"
+
+namespace normfuse::directml {
+
+class CompiledProgram {
+ public:
+  static Result Compile(DmlProgram program, std::shared_ptr<Gpu> gpu, std::unique_ptr<CompiledProgram>* compiled);
+
+  const DmlProgram& program() const { return program_; }
+  const std::shared_ptr<Gpu>& gpu() const { return gpu_; }
+
+  // Copies the inputs to the GPU, runs, and copies the outputs back. `inputs` are indexed as program().inputs (constants
+  // are not looked at), `outputs` as program().outputs; a null output is not wanted. May run on several threads at once.
+  Result Run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs) const;
+
+ private:
+  CompiledProgram(DmlProgram program, std::shared_ptr<Gpu> gpu) : program_(std::move(program)), gpu_(std::move(gpu)) {}
+
+  // Where each tensor lies in the one buffer that holds all inputs, or all outputs.
+  struct Layout {
+    std::vector<uint64_t> offsets;
+    uint64_t bytes = 0;
+  };
+
+  Result CompileGraph();
+  Result Initialise();
+  void LayOut();
+
+  DmlProgram program_;
+  std::shared_ptr<Gpu> gpu_;
+  ComPtr<abi::IDMLCompiledOperator> compiled_;
+  abi::DML_BINDING_PROPERTIES properties_{};
+  Buffer persistent_;
+  Layout constants_;
+  Layout inputs_;
+  Layout outputs_;
+};
+
+}  // namespace normfuse::directml

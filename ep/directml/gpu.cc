@@ -1,0 +1,217 @@
+#include "directml/gpu.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <thread>
+
+#include "directml/adapter.h"
+#include "directml/hresult.h"
+#include "directml/shared_library.h"
+
+namespace normfuse::directml {
+namespace {
+
+using namespace abi;
+
+#if defined(_WIN32)
+constexpr const char* kDirectMlLibrary = "DirectML.dll";
+constexpr const char* kD3d12Library = "d3d12.dll";
+constexpr const char* kDxcoreLibrary = "dxcore.dll";
+#else
+constexpr const char* kDirectMlLibrary = "libdirectml.so";
+constexpr const char* kD3d12Library = "libd3d12.so";
+constexpr const char* kDxcoreLibrary = "libdxcore.so";
+#endif
+
+// Enough for every plan seen; a heap is slow to create, so it is created once and large.
+constexpr uint32_t kDescriptors = 4096;
+
+// Loads a library and finds the function in it. `option` is how the user can name another library.
+template <typename Function>
+Result LoadFunction(const std::string& chosen, const char* usual, const char* symbol, const char* option,
+                    Function* function) {
+  SharedLibrary library;
+  const Result loaded = SharedLibrary::Load(chosen.empty() ? usual : chosen, &library);
+  if (!loaded.ok()) {
+    return Result::Error(loaded.code(), "DirectML path: " + loaded.message() + ". Set the option " + option +
+                                            " to the library's absolute path, or use backend=cpu.");
+  }
+  *function = library.Symbol<Function>(symbol);
+  if (*function != nullptr) return {};
+  return Result::Error(ErrorCode::kEpFail, "DirectML path: " + library.name() + " does not export " + symbol +
+                                               "; it is not the library that the option " + option + " asks for.");
+}
+
+}  // namespace
+
+Result Gpu::Open(const DirectMlOptions& options, std::shared_ptr<Gpu>* gpu) {
+  auto made = std::make_shared<Gpu>();
+  NORMFUSE_RETURN_IF_ERROR(made->OpenDevices(options));
+  *gpu = std::move(made);
+  return {};
+}
+
+Result Gpu::OpenDevices(const DirectMlOptions& options) {
+  NORMFUSE_RETURN_IF_ERROR(OpenD3d12(options));
+  NORMFUSE_RETURN_IF_ERROR(OpenDirectMl(options));
+  NORMFUSE_RETURN_IF_ERROR(ReadCapabilities());
+  NORMFUSE_RETURN_IF_ERROR(CreateQueue());
+  pool_ = std::make_unique<BufferPool>(d3d12_);
+  return EnsureDescriptors(kDescriptors);
+}
+
+Result Gpu::OpenD3d12(const DirectMlOptions& options) {
+  D3D12CreateDeviceFunction create = nullptr;
+  NORMFUSE_RETURN_IF_ERROR(
+      LoadFunction(options.d3d12_library, kD3d12Library, "D3D12CreateDevice", "d3d12_library", &create));
+  ComPtr<IDXCoreAdapter> adapter;
+  name_ = "default adapter";
+  // DirectML on Linux needs DXCore by itself: a library that is named is loaded first in any case.
+  if (options.adapter != DirectMlOptions::Adapter::kDefault || !options.dxcore_library.empty()) {
+    DXCoreCreateAdapterFactoryFunction create_factory = nullptr;
+    NORMFUSE_RETURN_IF_ERROR(LoadFunction(options.dxcore_library, kDxcoreLibrary, "DXCoreCreateAdapterFactory",
+                                          "dxcore_library", &create_factory));
+    if (options.adapter != DirectMlOptions::Adapter::kDefault) {
+      NORMFUSE_RETURN_IF_ERROR(ChooseAdapter(create_factory, options, &adapter, &name_));
+    }
+  }
+  HRESULT result = create(adapter.get(), D3D_FEATURE_LEVEL_11_0, ID3D12Device::kIid, d3d12_.Receive());
+  // Compute-only adapters have no graphics level.
+  if (!Succeeded(result) && adapter) {
+    result = create(adapter.get(), D3D_FEATURE_LEVEL_1_0_CORE, ID3D12Device::kIid, d3d12_.Receive());
+  }
+  return CheckHresult("D3D12CreateDevice", result);
+}
+
+Result Gpu::OpenDirectMl(const DirectMlOptions& options) {
+  DMLCreateDevice1Function create = nullptr;
+  NORMFUSE_RETURN_IF_ERROR(
+      LoadFunction(options.directml_library, kDirectMlLibrary, "DMLCreateDevice1", "directml_library", &create));
+  const HRESULT result =
+      create(d3d12_.get(), DML_CREATE_DEVICE_FLAG_NONE, kMinimumLevel, IDMLDevice1::kIid, directml_.Receive());
+  if (result == kDxgiUnsupported) {
+    return Result::Error(ErrorCode::kEpFail, "DirectML path: this DirectML does not reach feature level " +
+                                                 LevelName(kMinimumLevel) +
+                                                 "; install a newer DirectML redistributable, or use backend=cpu.");
+  }
+  return CheckHresult("DMLCreateDevice1", result);
+}
+
+Result Gpu::ReadCapabilities() {
+  const DML_FEATURE_QUERY_FEATURE_LEVELS query = {static_cast<UINT>(std::size(kLevels)), kLevels};
+  DML_FEATURE_DATA_FEATURE_LEVELS data = {};
+  NORMFUSE_RETURN_IF_FAILED(
+      "IDMLDevice::CheckFeatureSupport",
+      directml_->CheckFeatureSupport(DML_FEATURE_FEATURE_LEVELS, sizeof(query), &query, sizeof(data), &data));
+  capabilities_.level = data.MaxSupportedFeatureLevel;
+  capabilities_.types = 0;
+  for (uint32_t type = DML_TENSOR_DATA_TYPE_FLOAT32; type <= DML_TENSOR_DATA_TYPE_INT4; ++type) {
+    BOOL supported = 0;
+    // A library that does not know the type refuses the question.
+    const HRESULT result = directml_->CheckFeatureSupport(DML_FEATURE_TENSOR_DATA_TYPE_SUPPORT, sizeof(type), &type,
+                                                          sizeof(supported), &supported);
+    if (Succeeded(result) && supported) capabilities_.types |= 1u << type;
+  }
+  return {};
+}
+
+Result Gpu::CreateQueue() {
+  const D3D12_COMMAND_QUEUE_DESC desc = {D3D12_COMMAND_LIST_TYPE_COMPUTE, 0, 0, 0};
+  NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateCommandQueue",
+                            d3d12_->CreateCommandQueue(&desc, ID3D12CommandQueue::kIid, queue_.Receive()));
+  NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateCommandAllocator",
+                            d3d12_->CreateCommandAllocator(D3D12_COMMAND_LIST_TYPE_COMPUTE,
+                                                           ID3D12CommandAllocator::kIid, allocator_.Receive()));
+  NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateCommandList",
+                            d3d12_->CreateCommandList(0, D3D12_COMMAND_LIST_TYPE_COMPUTE, allocator_.get(), nullptr,
+                                                      ID3D12GraphicsCommandList::kIid, list_.Receive()));
+  // A list is created open; Submit expects it closed.
+  NORMFUSE_RETURN_IF_FAILED("ID3D12GraphicsCommandList::Close", list_->Close());
+  NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateFence",
+                            d3d12_->CreateFence(0, 0, ID3D12Fence::kIid, fence_.Receive()));
+  return CheckHresult("IDMLDevice::CreateCommandRecorder",
+                      directml_->CreateCommandRecorder(IDMLCommandRecorder::kIid, recorder_.Receive()));
+}
+
+Result Gpu::EnsureDescriptors(uint32_t count) {
+  if (count <= descriptor_count_) return {};
+  const D3D12_DESCRIPTOR_HEAP_DESC desc = {D3D12_DESCRIPTOR_HEAP_TYPE_CBV_SRV_UAV, std::bit_ceil(count),
+                                           D3D12_DESCRIPTOR_HEAP_FLAG_SHADER_VISIBLE, 0};
+  NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateDescriptorHeap",
+                            d3d12_->CreateDescriptorHeap(&desc, ID3D12DescriptorHeap::kIid, descriptors_.Receive()));
+  descriptor_count_ = desc.NumDescriptors;
+  return {};
+}
+
+Result Gpu::Submit(const std::function<Result(ID3D12GraphicsCommandList*)>& record) {
+  const std::lock_guard lock(submission_);
+  NORMFUSE_RETURN_IF_ERROR(CheckLost());
+  NORMFUSE_RETURN_IF_FAILED("ID3D12CommandAllocator::Reset", allocator_->Reset());
+  NORMFUSE_RETURN_IF_FAILED("ID3D12GraphicsCommandList::Reset", list_->Reset(allocator_.get(), nullptr));
+  const Result recorded = record(list_.get());
+  const HRESULT closed = list_->Close();
+  NORMFUSE_RETURN_IF_ERROR(recorded);
+  NORMFUSE_RETURN_IF_ERROR(CheckLost());  // wrong bindings remove the device while they are recorded
+  NORMFUSE_RETURN_IF_FAILED("ID3D12GraphicsCommandList::Close", closed);
+  ID3D12CommandList* const lists[] = {list_.get()};
+  queue_->ExecuteCommandLists(1, lists);
+  return Wait();
+}
+
+Result Gpu::Wait() {
+  const Result signalled = CheckHresult("ID3D12CommandQueue::Signal", queue_->Signal(fence_.get(), ++fence_value_));
+  // A queue that does not signal is of no further use.
+  if (!signalled.ok()) return Result::Error(ErrorCode::kDeviceReset, signalled.message());
+  while (fence_->GetCompletedValue() < fence_value_) {
+    // Without an event the call itself waits. Where it cannot, look again: nothing that the queue uses may be released.
+    if (Succeeded(fence_->SetEventOnCompletion(fence_value_, nullptr))) break;
+    NORMFUSE_RETURN_IF_ERROR(CheckLost());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return CheckLost();
+}
+
+Result Gpu::CheckLost() {
+  NORMFUSE_RETURN_IF_FAILED("the GPU (ID3D12Device::GetDeviceRemovedReason)", d3d12_->GetDeviceRemovedReason());
+  const HRESULT reason = directml_->GetDeviceRemovedReason();
+  if (Succeeded(reason)) return {};
+  // Whatever the reason, this DirectML device is of no further use.
+  return Result::Error(ErrorCode::kDeviceReset,
+                       CheckHresult("the DirectML device (IDMLDevice::GetDeviceRemovedReason)", reason).message());
+}
+
+Result Gpu::RecordDispatch(IDMLDispatchable* dispatchable, const Bindings& bindings) {
+  const DML_BINDING_PROPERTIES properties = dispatchable->GetBindingProperties();
+  NORMFUSE_RETURN_IF_ERROR(EnsureDescriptors(properties.RequiredDescriptorCount));
+  ID3D12DescriptorHeap* const heaps[] = {descriptors_.get()};
+  list_->SetDescriptorHeaps(1, heaps);
+  const DML_BINDING_TABLE_DESC desc = {dispatchable, descriptors_->GetCPUDescriptorHandleForHeapStart(),
+                                       descriptors_->GetGPUDescriptorHandleForHeapStart(),
+                                       properties.RequiredDescriptorCount};
+  if (table_) {
+    NORMFUSE_RETURN_IF_FAILED("IDMLBindingTable::Reset", table_->Reset(&desc));
+  } else {
+    NORMFUSE_RETURN_IF_FAILED("IDMLDevice::CreateBindingTable",
+                              directml_->CreateBindingTable(&desc, IDMLBindingTable::kIid, table_.Receive()));
+  }
+  table_->BindInputs(bindings.input_count, bindings.inputs);
+  table_->BindOutputs(bindings.output_count, bindings.outputs);
+  if (bindings.temporary_bytes > 0) {
+    const DML_BUFFER_BINDING buffer = {bindings.temporary, 0, bindings.temporary_bytes};
+    const DML_BINDING_DESC binding = {DML_BINDING_TYPE_BUFFER, &buffer};
+    table_->BindTemporaryResource(&binding);
+  }
+  if (bindings.persistent_bytes > 0) {
+    const DML_BUFFER_BINDING buffer = {bindings.persistent, 0, bindings.persistent_bytes};
+    const DML_BINDING_DESC binding = {DML_BINDING_TYPE_BUFFER, &buffer};
+    table_->BindPersistentResource(&binding);
+  }
+  recorder_->RecordDispatch(list_.get(), dispatchable, table_.get());
+  D3D12_RESOURCE_BARRIER barrier = {};
+  barrier.Type = D3D12_RESOURCE_BARRIER_TYPE_UAV;
+  list_->ResourceBarrier(1, &barrier);
+  return {};
+}
+
+}  // namespace normfuse::directml

@@ -1,0 +1,21 @@
+// HRESULTs in words.
+#pragma once
+
+#include <string>
+
+#include "abi/com_abi.h"
+#include "plan/result.h"
+
+namespace normfuse::directml {
+
+// Ok, or an error that names the call, the code and its meaning. A removed or reset device gives kDeviceReset.
+Result CheckHresult(const char* call, abi::HRESULT result);
+
+// Whether the code says that the device is gone for good.
+bool MeansDeviceLost(abi::HRESULT result);
+
+}  // namespace normfuse::directml
+
+// Leaves the enclosing function with an error when a COM call failed.
+#define NORMFUSE_RETURN_IF_FAILED(call_name, expression) \
+  NORMFUSE_RETURN_IF_ERROR(::normfuse::directml::CheckHresult(call_name, (expression)))

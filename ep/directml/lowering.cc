@@ -1,0 +1,519 @@
+#include "directml/lowering.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "directml/activations.h"
+#include "directml/program_builder.h"
+#include "directml/quantization.h"
+
+namespace normfuse::directml {
+namespace {
+
+using namespace abi;
+
+constexpr auto kFloat = DML_TENSOR_DATA_TYPE_FLOAT32;
+
+// Up to this epsilon, sqrt(variance + epsilon^2) stands for sqrt(variance) + epsilon: they differ by less than
+// epsilon / stddev, and agree on constant rows. Larger ones are composed.
+constexpr float kLargestSquaredEpsilon = 1e-8f;
+constexpr float kSmallestSquare = 1e-18f;
+
+Dims BroadcastShape(const Dims& a, const Dims& b) {
+  Dims shape(std::max(a.size(), b.size()), 1);
+  for (const Dims* dims : {&a, &b}) {
+    for (size_t i = 0; i < dims->size(); ++i) {
+      int64_t& dim = shape[shape.size() - 1 - i];
+      const int64_t other = (*dims)[dims->size() - 1 - i];
+      if (dim == 1) dim = other;
+    }
+  }
+  return shape;
+}
+
+bool BroadcastsTo(const Dims& dims, const Dims& shape) {
+  if (dims.size() > shape.size()) return false;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const int64_t dim = dims[dims.size() - 1 - i];
+    if (dim != 1 && dim != shape[shape.size() - 1 - i]) return false;
+  }
+  return true;
+}
+
+class Lowering {
+ public:
+  // `x_shape` and `others`: whether the shapes of X, and of all other inputs, are known or assumed.
+  Lowering(const Plan& plan, const std::vector<InputShape>& inputs, const Capabilities& capabilities,
+           DmlProgram* program, Shapes x_shape, Shapes others)
+      : plan_(plan), inputs_(inputs), builder_(capabilities, program), x_shape_(x_shape), others_(others) {}
+
+  std::optional<Declined> Run() {
+    const Value d = SumOfInputs();
+    if (builder_.refused()) return builder_.refused();
+    d_dims_ = d.dims;
+    d_shape_ = plan_.residual.present() && others_ == Shapes::kAssumed ? Shapes::kAssumed : x_shape_;
+    if (plan_.sum_output != Plan::kNoOutput) EmitOutput(plan_.sum_output, plan_.sum_type, d, d.dims, "sum");
+    const Value result = plan_.kind == PlanKind::kNormalization ? Normalise(d) : Elementwise(d);
+    if (!builder_.refused()) EmitY(result);
+    return builder_.refused();
+  }
+
+ private:
+  // --- tensors ------------------------------------------------------------------------------------------------------
+
+  Value Raw(const TensorRef& ref, DataType type, const char* name) {
+    if (ref.constant) return builder_.Constant(name, ref.constant->type, ref.constant->data, ref.constant->dims);
+    const auto index = static_cast<size_t>(ref.input);
+    if (index >= inputs_.size()) {
+      builder_.Unsupported(std::string(name) + " of unknown shape");
+      return {};
+    }
+    const InputShape& shape = inputs_[index];
+    return builder_.Input(name, ref.input, shape.type == DataType::kUndefined ? type : shape.type, shape.dims);
+  }
+
+  Value AsFloat(const Value& value, const char* name) {
+    if (value.type == kFloat || builder_.refused()) return value;
+    return builder_.Cast(value, kFloat, (std::string(name) + " to float32").c_str());
+  }
+
+  // A float tensor by reference: converted here when it is constant, cast on the device otherwise.
+  Value FloatParameter(const TensorRef& ref, const char* name) {
+    if (!ref.constant) return AsFloat(Raw(ref, DataType::kFloat32, name), name);
+    std::string problem;
+    return builder_.FloatConstant(name, *DequantizeConstant(*ref.constant, Quantization{}, &problem),
+                                  ref.constant->dims);
+  }
+
+  QuantizationValues Parameters(const Quantization& quantization, DataType type, const char* name) {
+    QuantizationValues values{FloatParameter(quantization.scale, name), std::nullopt};
+    const TensorRef& zero_point = quantization.zero_point;
+    if (zero_point.present() && !IsZero(zero_point)) values.zero_point = Raw(zero_point, type, name);
+    return values;
+  }
+
+  static bool IsZero(const TensorRef& ref) {
+    if (!ref.constant) return false;
+    const auto* bytes = static_cast<const unsigned char*>(ref.constant->data);
+    const size_t count = BytesFor(ref.constant->type, static_cast<size_t>(ref.constant->ElementCount()));
+    return std::all_of(bytes, bytes + count, [](unsigned char byte) { return byte == 0; });
+  }
+
+  static bool IsConstant(const Operand& operand) {
+    const Quantization& q = operand.quantization;
+    return operand.tensor.constant && (!q.present() || q.scale.constant) &&
+           (!q.zero_point.present() || q.zero_point.constant);
+  }
+
+  // Whether a parameter's shape is known: always, for a constant.
+  Shapes ShapeOf(const TensorRef& ref) const { return ref.constant || !ref.present() ? Shapes::kKnown : others_; }
+
+  Shapes ShapeOf(const Quantization& quantization, Shapes tensor) const {
+    const bool known = tensor == Shapes::kKnown && ShapeOf(quantization.scale) == Shapes::kKnown &&
+                       ShapeOf(quantization.zero_point) == Shapes::kKnown;
+    return known ? Shapes::kKnown : Shapes::kAssumed;
+  }
+
+  // An operand as float32 real numbers.
+  Value Load(const Operand& operand, const char* name) {
+    if (IsConstant(operand)) {
+      std::string problem;
+      const auto values = DequantizeConstant(*operand.tensor.constant, operand.quantization, &problem);
+      if (values) return builder_.FloatConstant(name, *values, operand.tensor.constant->dims);
+      builder_.Unsupported("the quantisation of " + std::string(name) + ": " + problem);
+      return {};
+    }
+    const Value raw = Raw(operand.tensor, operand.type, name);
+    if (!operand.quantization.present()) return AsFloat(raw, name);
+    if (builder_.refused()) return raw;
+    const Shapes tensor = &operand == &plan_.x ? x_shape_ : ShapeOf(operand.tensor);
+    return EmitDequantize(builder_, raw, Parameters(operand.quantization, operand.type, name), operand.quantization,
+                          ShapeOf(operand.quantization, tensor), name);
+  }
+
+  Value SumOfInputs() {
+    Value d = Load(plan_.x, "X");
+    d = AddOperand(d, plan_.residual, "residual", "add the residual");
+    return AddOperand(d, plan_.residual_bias, "residual_bias", "add the residual bias");
+  }
+
+  Value AddOperand(const Value& d, const Operand& operand, const char* name, const char* purpose) {
+    if (!operand.present()) return d;
+    const Value other = Load(operand, name);
+    const Dims shape = BroadcastShape(d.dims, other.dims);
+    if (!BroadcastsTo(d.dims, shape) || !BroadcastsTo(other.dims, shape)) {
+      Mismatch(name, x_shape_ == Shapes::kKnown ? ShapeOf(operand.tensor) : x_shape_);
+      return d;
+    }
+    if (builder_.refused()) return d;
+    return builder_.Binary(DML_OPERATOR_ELEMENT_WISE_ADD, purpose, d, other, shape);
+  }
+
+  void Mismatch(const char* name, Shapes shapes) {
+    if (shapes == Shapes::kAssumed) return;
+    builder_.Unsupported(std::string(name) + " of a shape that does not broadcast to X's");
+  }
+
+  // --- normalisation ------------------------------------------------------------------------------------------------
+
+  // d as the normalisation sees it: X's dimensions, or with groups [N, groups, C / groups, ...].
+  struct Grouped {
+    Dims sizes;
+    std::vector<bool> axes;
+  };
+
+  std::optional<Grouped> Group(const Dims& dims) {
+    const Normalization& n = plan_.normalization;
+    const auto rank = static_cast<int64_t>(dims.size());
+    if (n.num_groups > 0) {
+      if (rank < 2 || dims[1] % n.num_groups != 0) {
+        builder_.Unsupported("groups that do not divide the channels");
+        return std::nullopt;
+      }
+      Grouped grouped{dims, std::vector<bool>(dims.size() + 1, true)};
+      grouped.sizes[1] = n.num_groups;
+      grouped.sizes.insert(grouped.sizes.begin() + 2, dims[1] / n.num_groups);
+      grouped.axes[0] = grouped.axes[1] = false;
+      return grouped;
+    }
+    Grouped grouped{dims, std::vector<bool>(dims.size(), false)};
+    if (n.from_first_axis) {
+      for (int64_t i = n.first_axis < 0 ? n.first_axis + rank : n.first_axis; i >= 0 && i < rank; ++i) {
+        grouped.axes[i] = true;
+      }
+    }
+    for (int64_t axis : n.axes) {
+      const int64_t at = axis < 0 ? axis + rank : axis;
+      if (at >= 0 && at < rank) grouped.axes[at] = true;
+    }
+    const bool any = n.from_first_axis || !n.axes.empty();
+    // Of an assumed rank, the axes may lie beyond.
+    if (any && x_shape_ == Shapes::kAssumed && rank > 0) grouped.axes.back() = true;
+    if (std::find(grouped.axes.begin(), grouped.axes.end(), true) == grouped.axes.end()) {
+      builder_.Check(RuleId::kNoAxes);
+      return std::nullopt;
+    }
+    return grouped;
+  }
+
+  // Strides of scale or bias over the dimensions that the normalisation sees.
+  Dims AffineStrides(const Value& parameter, Shapes shapes, const char* name) {
+    const int64_t groups = plan_.normalization.num_groups;
+    const bool per_group = plan_.affine_align == AffineAlign::kGroup && groups > 0;
+    const bool along_one = plan_.affine_align != AffineAlign::kTrailing || groups > 0;
+    Dims strides(d_dims_.size(), 0);
+    const bool one = Product(parameter.dims) == 1;
+    const bool fits = along_one ? d_dims_.size() > 1 && Product(parameter.dims) == (per_group ? groups : d_dims_[1])
+                                : BroadcastsTo(parameter.dims, d_dims_);
+    if (!one && !fits) {
+      Mismatch(name, shapes);
+    } else if (!one && along_one) {
+      strides[1] = 1;
+    } else if (!one) {
+      strides = BroadcastStrides(parameter.dims, d_dims_);
+    }
+    if (groups > 0) {
+      const int64_t channels = d_dims_[1] / groups;
+      const int64_t step = strides[1];
+      strides.insert(strides.begin() + 2, per_group ? 0 : step);
+      if (!per_group) strides[1] = step * channels;
+    }
+    return strides;
+  }
+
+  std::optional<View> AffineView(const Operand& operand, const char* name) {
+    if (!operand.present()) return std::nullopt;
+    const Value value = Load(operand, name);
+    if (builder_.refused()) return std::nullopt;
+    const Shapes shapes = d_shape_ == Shapes::kKnown ? ShapeOf(operand.tensor) : d_shape_;
+    return View{value, AffineStrides(value, shapes, name)};
+  }
+
+  View Filled(float value, size_t rank, const char* name) {
+    return {builder_.FloatConstant(name, {value}, {1}), Dims(rank, 0)};
+  }
+
+  Value Reduce(DML_REDUCE_FUNCTION function, const char* purpose, const Value& x, const Grouped& grouped) {
+    Operator op;
+    op.type = DML_OPERATOR_REDUCE;
+    op.purpose = purpose;
+    op.reduce_function = function;
+    return builder_.Emit(std::move(op), grouped.sizes, {ProgramBuilder::Whole(x)}, kFloat, grouped.axes);
+  }
+
+  // MEAN_VARIANCE_NORMALIZATION1 or 2 without scale, bias and activation.
+  Operator Mvn(bool normalize_variance, float epsilon, const char* purpose) {
+    Operator op;
+    op.type = plan_.normalization.use_mean ? DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1
+                                           : DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2;
+    op.purpose = purpose;
+    op.use_mean = plan_.normalization.use_mean;
+    op.normalize_variance = normalize_variance;
+    op.epsilon = epsilon;
+    return op;
+  }
+
+  bool StddevEpsilonIsSmall() const {
+    return plan_.normalization.epsilon_on == EpsilonOn::kStddev &&
+           plan_.normalization.epsilon <= kLargestSquaredEpsilon;
+  }
+
+  // Epsilon as MVN adds it, inside the root.
+  float VarianceEpsilon() const {
+    const Normalization& n = plan_.normalization;
+    if (n.epsilon_on == EpsilonOn::kVariance || n.epsilon == 0) return n.epsilon;
+    return std::max(n.epsilon * n.epsilon, kSmallestSquare);
+  }
+
+  bool OneOperatorNormalises() const {
+    const Normalization& n = plan_.normalization;
+    if (!n.normalize_variance) return n.use_mean;
+    const bool epsilon_fits = n.epsilon_on == EpsilonOn::kVariance || StddevEpsilonIsSmall();
+    return epsilon_fits && (n.use_mean || builder_.level() >= DML_FEATURE_LEVEL_6_3);
+  }
+
+  Value Normalise(const Value& d) {
+    if (std::isnan(plan_.normalization.epsilon)) builder_.Check(RuleId::kNanEpsilon);
+    const auto grouped = Group(d_dims_);
+    if (!grouped) return d;
+    Value viewed = d;
+    viewed.dims = grouped->sizes;
+    EmitStatistics(viewed, *grouped);
+    if (builder_.refused()) return d;
+    if (OneOperatorNormalises()) return NormaliseInOne(viewed, *grouped);
+    Value n = viewed;
+    if (plan_.normalization.normalize_variance) {
+      const Value centred = Centred(viewed, *grouped);
+      n = builder_.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "divide by the deviation", centred,
+                          Deviation(centred, *grouped), grouped->sizes);
+    }
+    return Activate(Affine(n));
+  }
+
+  Value NormaliseInOne(const Value& x, const Grouped& grouped) {
+    auto scale = AffineView(plan_.scale, "scale");
+    auto bias = AffineView(plan_.bias, "bias");
+    if (scale.has_value() != bias.has_value() && !Allows(RuleId::kScaleWithoutBias, builder_.level())) {
+      const size_t rank = grouped.sizes.size();
+      if (!scale) scale = Filled(1, rank, "scale 1");
+      if (!bias) bias = Filled(0, rank, "bias 0");
+    }
+    Operator op = Mvn(plan_.normalization.normalize_variance, VarianceEpsilon(), "normalise");
+    op.fused_activation = Fusable(plan_.activation, builder_.level());
+    if (op.fused_activation && op.fused_activation->type == DML_OPERATOR_ACTIVATION_IDENTITY) {
+      op.fused_activation.reset();
+      return builder_.Emit(std::move(op), grouped.sizes, {ProgramBuilder::Whole(x), scale, bias}, kFloat, grouped.axes);
+    }
+    const bool fused = op.fused_activation.has_value();
+    const Value n =
+        builder_.Emit(std::move(op), grouped.sizes, {ProgramBuilder::Whole(x), scale, bias}, kFloat, grouped.axes);
+    return fused ? n : Activate(n);
+  }
+
+  Value Centred(const Value& x, const Grouped& grouped) {
+    if (!plan_.normalization.use_mean) return x;
+    return builder_.Emit(Mvn(false, 0, "subtract the mean"), grouped.sizes,
+                         {ProgramBuilder::Whole(x), std::nullopt, std::nullopt}, kFloat, grouped.axes);
+  }
+
+  // sqrt(mean(x^2) + epsilon), or sqrt(mean(x^2)) + epsilon, with size 1 on the reduced dimensions.
+  Value Deviation(const Value& centred, const Grouped& grouped) {
+    int64_t count = 1;
+    for (size_t i = 0; i < grouped.sizes.size(); ++i) count *= grouped.axes[i] ? grouped.sizes[i] : 1;
+    const float share = static_cast<float>(1.0 / static_cast<double>(count));
+    const bool outside = plan_.normalization.epsilon_on == EpsilonOn::kStddev && !StddevEpsilonIsSmall();
+    Operator root;
+    root.type = DML_OPERATOR_ELEMENT_WISE_SQRT;
+    root.purpose = "root of the mean square";
+    root.scale_bias = DML_SCALE_BIAS{share, outside ? 0 : VarianceEpsilon()};
+    const Value squares = Reduce(DML_REDUCE_FUNCTION_SUM_SQUARE, "sum of squares", centred, grouped);
+    const Value deviation = builder_.Unary(std::move(root), squares);
+    if (!outside) return deviation;
+    Operator add;
+    add.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
+    add.purpose = "add epsilon to the deviation";
+    add.scale_bias = DML_SCALE_BIAS{1, plan_.normalization.epsilon};
+    return builder_.Unary(std::move(add), deviation);
+  }
+
+  // The outputs mean and inv_std_dev.
+  void EmitStatistics(const Value& x, const Grouped& grouped) {
+    Dims dims = grouped.sizes;
+    for (size_t i = 0; i < dims.size(); ++i) {
+      if (grouped.axes[i]) dims[i] = 1;
+    }
+    const Normalization& n = plan_.normalization;
+    if (plan_.mean_output != Plan::kNoOutput) {
+      const Value mean = n.use_mean ? Reduce(DML_REDUCE_FUNCTION_AVERAGE, "mean", x, grouped) : Spread(0, dims, "mean");
+      EmitOutput(plan_.mean_output, plan_.stats_type, mean, dims, "mean");
+    }
+    if (plan_.inv_std_dev_output != Plan::kNoOutput) {
+      Operator reciprocal;
+      reciprocal.type = DML_OPERATOR_ELEMENT_WISE_RECIP;
+      reciprocal.purpose = "inverse standard deviation";
+      const Value inverse = n.normalize_variance
+                                ? builder_.Unary(std::move(reciprocal), Deviation(Centred(x, grouped), grouped))
+                                : Spread(1, dims, "inv_std_dev");
+      EmitOutput(plan_.inv_std_dev_output, plan_.stats_type, inverse, dims, "inv_std_dev");
+    }
+  }
+
+  // A tensor of one value.
+  Value Spread(float value, const Dims& dims, const char* name) {
+    Operator op;
+    op.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
+    op.purpose = name;
+    return builder_.Emit(std::move(op), dims, {Filled(value, dims.size(), name)}, kFloat);
+  }
+
+  // --- behind the normalisation -------------------------------------------------------------------------------------
+
+  Value Elementwise(const Value& d) { return Activate(Affine(d)); }
+
+  Value Affine(const Value& x) {
+    Value result =
+        AffineStep(x, AffineView(plan_.scale, "scale"), DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "multiply by scale");
+    return AffineStep(result, AffineView(plan_.bias, "bias"), DML_OPERATOR_ELEMENT_WISE_ADD, "add bias");
+  }
+
+  Value AffineStep(const Value& x, const std::optional<View>& parameter, DML_OPERATOR_TYPE type, const char* purpose) {
+    if (!parameter || builder_.refused()) return x;
+    Operator op;
+    op.type = type;
+    op.purpose = purpose;
+    return builder_.Emit(std::move(op), x.dims, {ProgramBuilder::Whole(x), parameter}, kFloat);
+  }
+
+  Value Activate(Value x) {
+    if (builder_.refused()) return x;
+    x.dims = d_dims_;
+    std::optional<Value> slope;
+    if (ReadsSlope(plan_.activation)) slope = FloatParameter(plan_.activation.slope, "slope");
+    if (slope && !BroadcastsTo(slope->dims, d_dims_)) {
+      Mismatch("slope", d_shape_ == Shapes::kKnown ? ShapeOf(plan_.activation.slope) : d_shape_);
+    }
+    if (builder_.refused()) return x;
+    return EmitActivation(builder_, plan_.activation, x, slope);
+  }
+
+  void EmitY(Value result) {
+    if (plan_.y_output == Plan::kNoOutput) return;
+    result.dims = d_dims_;
+    if (plan_.y_quantization.present()) {
+      const auto values = Parameters(plan_.y_quantization, plan_.y_type, "y_scale");
+      const Value quantised = EmitQuantize(builder_, result, values, plan_.y_quantization,
+                                           ShapeOf(plan_.y_quantization, d_shape_), plan_.y_type);
+      if (!builder_.refused()) builder_.Output(plan_.y_output, plan_.y_type, d_dims_, quantised);
+      return;
+    }
+    EmitOutput(plan_.y_output, plan_.y_type, result, d_dims_, "Y");
+  }
+
+  // A float32 value as an output of the graph, which must come from an operator.
+  void EmitOutput(int node_output, DataType type, Value value, const Dims& dims, const char* name) {
+    if (builder_.refused()) return;
+    const auto dml_type = ToDirectMl(type);
+    if (!dml_type || !IsFloat(type)) {
+      return builder_.Unsupported(std::string("an output of type ") + NameOf(type) + " (" + name + ")");
+    }
+    value.dims = dims;
+    if (*dml_type != kFloat) {
+      value = builder_.Cast(value, *dml_type, (std::string(name) + " to " + NameOf(type)).c_str());
+    } else if (value.from_graph_input) {
+      Operator copy;
+      copy.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
+      copy.purpose = std::string("copy to ") + name;
+      value = builder_.Unary(std::move(copy), value);
+    }
+    builder_.Output(node_output, type, dims, value);
+  }
+
+  const Plan& plan_;
+  const std::vector<InputShape>& inputs_;
+  ProgramBuilder builder_;
+  Shapes x_shape_;
+  Shapes others_;
+  Shapes d_shape_ = Shapes::kKnown;
+  Dims d_dims_;
+};
+
+// Values for the dimensions of X that are not known: what constants along them say, else one block or group.
+Dims AssumedShape(const Plan& plan) {
+  const size_t rank = plan.x_rank < 0 ? 4 : static_cast<size_t>(plan.x_rank);
+  Dims dims(rank, -1);
+  for (size_t i = 0; i < rank && plan.x_rank >= 0; ++i) dims[i] = plan.x_dims[i];
+  const auto learn = [&](int64_t at, int64_t size) {
+    if (at >= 0 && at < static_cast<int64_t>(rank) && dims[at] < 0 && size > 1) dims[at] = size;
+  };
+  const auto trailing = [&](const TensorRef& ref) {
+    if (!ref.constant) return;
+    const Dims& shape = ref.constant->dims;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      learn(static_cast<int64_t>(rank) - 1 - static_cast<int64_t>(i), shape[shape.size() - 1 - i]);
+    }
+  };
+  const auto along = [&](const Quantization& q) {
+    if (!q.scale.constant) return;
+    const Dims& shape = q.scale.constant->dims;
+    const int64_t axis = q.axis < 0 ? q.axis + static_cast<int64_t>(rank) : q.axis;
+    if (shape.size() == 1 && rank != 1) return learn(axis, shape[0]);
+    for (size_t i = 0; i < shape.size() && shape.size() == rank; ++i) {
+      const bool blocked = q.block_size > 0 && static_cast<int64_t>(i) == axis;
+      learn(static_cast<int64_t>(i), blocked ? shape[i] * q.block_size : shape[i]);
+    }
+  };
+  along(plan.x.quantization);
+  along(plan.y_quantization);
+  for (const Operand* operand : {&plan.scale, &plan.bias}) {
+    const bool along_one = plan.affine_align != AffineAlign::kTrailing || plan.normalization.num_groups > 0;
+    if (!along_one) {
+      trailing(operand->tensor);
+    } else if (operand->tensor.constant && plan.affine_align != AffineAlign::kGroup) {
+      learn(1, operand->tensor.constant->ElementCount());
+    }
+  }
+  trailing(plan.residual.tensor);
+  trailing(plan.residual_bias.tensor);
+  trailing(plan.activation.slope);
+  if (plan.normalization.num_groups > 0) learn(1, plan.normalization.num_groups);
+  for (int64_t& dim : dims) {
+    if (dim < 0) dim = 1;
+  }
+  return dims;
+}
+
+}  // namespace
+
+std::optional<Declined> Lower(const Plan& plan, const std::vector<InputShape>& inputs, const Capabilities& capabilities,
+                              DmlProgram* program) {
+  return Lowering(plan, inputs, capabilities, program, Shapes::kKnown, Shapes::kKnown).Run();
+}
+
+std::optional<Declined> CheckLowering(const Plan& plan, const Capabilities& capabilities, DmlProgram* program) {
+  std::vector<InputShape> inputs;
+  const auto assume = [&](const TensorRef& ref, DataType type, const Dims& dims) {
+    if (ref.input == TensorRef::kAbsent || ref.constant) return;
+    if (inputs.size() <= static_cast<size_t>(ref.input)) inputs.resize(static_cast<size_t>(ref.input) + 1);
+    inputs[static_cast<size_t>(ref.input)] = {type, dims};
+  };
+  // Parameters that arrive at run time are taken to be of one element: every other shape that fits lowers alike.
+  for (const Operand* operand : {&plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
+    assume(operand->tensor, operand->type, {1});
+  }
+  for (const Operand* operand : {&plan.x, &plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
+    assume(operand->quantization.scale, DataType::kFloat32, {1});
+    assume(operand->quantization.zero_point, operand->type, {1});
+  }
+  assume(plan.activation.slope, plan.activation.slope_type, {1});
+  assume(plan.y_quantization.scale, DataType::kFloat32, {1});
+  assume(plan.y_quantization.zero_point, plan.y_type, {1});
+  assume(plan.x.tensor, plan.x.type, AssumedShape(plan));
+  bool x_known = plan.x_rank >= 0;
+  for (int i = 0; i < plan.x_rank; ++i) x_known = x_known && plan.x_dims[i] >= 0;
+  DmlProgram scratch;
+  return Lowering(plan, inputs, capabilities, program ? program : &scratch, x_known ? Shapes::kKnown : Shapes::kAssumed,
+                  Shapes::kAssumed)
+      .Run();
+}
+
+}  // namespace normfuse::directml

@@ -1,0 +1,32 @@
+// From a Plan to a DmlProgram: which DirectML operators compute it on a given device, or why none do.
+//
+// All arithmetic is in float32; float16 tensors are cast at the edges. Scale, bias, zero points and residuals are
+// broadcast by strides of 0. See docs/directml.md for what becomes what.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "directml/program.h"
+#include "plan/plan.h"
+#include "plan/reason.h"
+
+namespace normfuse::directml {
+
+// Shape and type of one input of the node.
+struct InputShape {
+  DataType type = DataType::kUndefined;
+  std::vector<int64_t> dims;
+};
+
+// Lowers a plan for inputs of known shapes (indexed as TensorRef::input; constants need no entry). Returns the reason
+// when DirectML cannot run it at this level: kDirectmlLevel or kDirectmlUnsupported.
+std::optional<Declined> Lower(const Plan& plan, const std::vector<InputShape>& inputs, const Capabilities& capabilities,
+                              DmlProgram* program);
+
+// The same question for a plan whose shapes may still be open, as at claim time: dimensions that are not known are
+// given values that fit the plan's constants. A plan that passes can fail at run time only by its real shapes.
+std::optional<Declined> CheckLowering(const Plan& plan, const Capabilities& capabilities,
+                                      DmlProgram* program = nullptr);
+
+}  // namespace normfuse::directml

@@ -1,0 +1,107 @@
+#include "directml/operator_desc.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace normfuse::directml {
+
+using namespace abi;
+
+OperatorDesc::OperatorDesc(const Operator& op) { Fill(op); }
+
+void OperatorDesc::Fill(const Operator& op) {
+  const DML_TENSOR_DESC* output = Tensor(op.output);
+  const DML_SCALE_BIAS* scale_bias = op.scale_bias ? &*op.scale_bias : nullptr;
+  const auto axis_count = static_cast<UINT>(op.axes.size());
+  desc_.Type = op.type;
+  switch (op.type) {
+    case DML_OPERATOR_ELEMENT_WISE_IDENTITY:
+    case DML_OPERATOR_ELEMENT_WISE_RECIP:
+    case DML_OPERATOR_ELEMENT_WISE_SQRT:
+    case DML_OPERATOR_ELEMENT_WISE_ERF:
+      return Set(DML_ELEMENT_WISE_UNARY_OPERATOR_DESC{Input(op, 0), output, scale_bias});
+    case DML_OPERATOR_ELEMENT_WISE_ADD:
+    case DML_OPERATOR_ELEMENT_WISE_SUBTRACT:
+    case DML_OPERATOR_ELEMENT_WISE_MULTIPLY:
+    case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
+      return Set(DML_ELEMENT_WISE_BINARY_OPERATOR_DESC{Input(op, 0), Input(op, 1), output});
+    case DML_OPERATOR_ELEMENT_WISE_CLIP:
+      return Set(
+          DML_ELEMENT_WISE_CLIP_OPERATOR_DESC{Input(op, 0), output, nullptr, op.parameters[0], op.parameters[1]});
+    case DML_OPERATOR_ELEMENT_WISE_ROUND:
+      return Set(DML_ELEMENT_WISE_ROUND_OPERATOR_DESC{Input(op, 0), output, DML_ROUNDING_MODE_HALVES_TO_NEAREST_EVEN});
+    case DML_OPERATOR_CAST:
+      return Set(DML_CAST_OPERATOR_DESC{Input(op, 0), output});
+    case DML_OPERATOR_REDUCE:
+      return Set(DML_REDUCE_OPERATOR_DESC{op.reduce_function, Input(op, 0), output, axis_count, op.axes.data()});
+    case DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU:
+      return Set(DML_ACTIVATION_PARAMETERIZED_RELU_OPERATOR_DESC{Input(op, 0), Input(op, 1), output});
+    case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1:
+      return Set(DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output,
+                                                                axis_count, op.axes.data(), op.normalize_variance,
+                                                                op.epsilon, Fused(op)});
+    case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2:
+      return Set(DML_MEAN_VARIANCE_NORMALIZATION2_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output,
+                                                                axis_count, op.axes.data(), op.use_mean,
+                                                                op.normalize_variance, op.epsilon, Fused(op)});
+    case DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR:
+    case DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR:
+      return Set(DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output});
+    case DML_OPERATOR_QUANTIZE:
+    case DML_OPERATOR_DEQUANTIZE:
+      return SetQuantization(op, output);
+    default:
+      return SetActivation(op, output);
+  }
+}
+
+const DML_TENSOR_DESC* OperatorDesc::Tensor(const TensorDesc& desc) {
+  auto stored = std::make_unique<StoredTensor>();
+  stored->buffer = {desc.type,
+                    desc.owned_by_dml ? DML_TENSOR_FLAG_OWNED_BY_DML : DML_TENSOR_FLAG_NONE,
+                    static_cast<UINT>(desc.sizes.size()),
+                    desc.sizes.data(),
+                    desc.strides.empty() ? nullptr : desc.strides.data(),
+                    desc.bytes,
+                    0};
+  stored->desc = {DML_TENSOR_TYPE_BUFFER, &stored->buffer};
+  tensors_.push_back(std::move(stored));
+  return &tensors_.back()->desc;
+}
+
+const DML_TENSOR_DESC* OperatorDesc::Input(const Operator& op, size_t index) {
+  const bool present = index < op.inputs.size() && op.inputs[index].has_value();
+  return present ? Tensor(op.inputs[index]->desc) : nullptr;
+}
+
+const DML_OPERATOR_DESC* OperatorDesc::Fused(const Operator& op) {
+  if (!op.fused_activation) return nullptr;
+  std::copy(std::begin(op.fused_activation->parameters), std::end(op.fused_activation->parameters),
+            fused_struct_.Parameters);
+  fused_ = {op.fused_activation->type, &fused_struct_};
+  return &fused_;
+}
+
+template <typename Desc>
+void OperatorDesc::Set(const Desc& desc) {
+  auto stored = std::make_shared<Desc>(desc);
+  desc_.Desc = stored.get();
+  struct_ = std::move(stored);
+}
+
+void OperatorDesc::SetActivation(const Operator& op, const DML_TENSOR_DESC* output) {
+  DML_ACTIVATION_OPERATOR_DESC desc{Input(op, 0), output, {}};
+  std::copy(std::begin(op.parameters), std::end(op.parameters), desc.Parameters);
+  Set(desc);
+}
+
+void OperatorDesc::SetQuantization(const Operator& op, const DML_TENSOR_DESC* output) {
+  for (size_t i = 1; i < op.inputs.size(); ++i) {
+    if (op.inputs[i]) quantization_tensors_.push_back(*Tensor(op.inputs[i]->desc));
+  }
+  const auto count = static_cast<UINT>(quantization_tensors_.size());
+  const auto type = count == 2 ? DML_QUANTIZATION_TYPE_SCALE_ZERO_POINT : DML_QUANTIZATION_TYPE_SCALE;
+  Set(DML_QUANTIZE_OPERATOR_DESC{Input(op, 0), type, count, quantization_tensors_.data(), output});
+}
+
+}  // namespace normfuse::directml

@@ -1,0 +1,116 @@
+#include "directml/program.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace normfuse::directml {
+namespace {
+
+constexpr const char* kTypeNames[] = {"UNKNOWN", "FLOAT32", "FLOAT16", "UINT32", "UINT16", "UINT8", "INT32",
+                                      "INT16",   "INT8",    "FLOAT64", "UINT64", "INT64",  "UINT4", "INT4"};
+
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof(escape), "\\u%04x", c);
+      out += escape;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+// JSON has no infinities: they are written as strings.
+std::string Number(double value) {
+  if (std::isnan(value)) return "\"nan\"";
+  if (std::isinf(value)) return value < 0 ? "\"-inf\"" : "\"inf\"";
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", value);
+  return text;
+}
+
+template <typename T>
+std::string List(const std::vector<T>& values) {
+  std::string out = "[";
+  for (size_t i = 0; i < values.size(); ++i) out += (i ? "," : "") + std::to_string(values[i]);
+  return out + "]";
+}
+
+std::string Parameters(const float* values, int count) {
+  std::string out = "[";
+  for (int i = 0; i < count; ++i) out += (i ? "," : "") + Number(values[i]);
+  return out + "]";
+}
+
+std::string Json(const TensorDesc& desc) {
+  std::string out = "\"type\":\"" + std::string(kTypeNames[desc.type]) + "\",\"sizes\":" + List(desc.sizes);
+  if (!desc.strides.empty()) out += ",\"strides\":" + List(desc.strides);
+  out += ",\"bytes\":" + std::to_string(desc.bytes);
+  if (desc.owned_by_dml) out += ",\"owned_by_dml\":true";
+  return out;
+}
+
+std::string Json(const std::optional<OperatorInput>& input) {
+  if (!input) return "null";
+  return std::string("{\"from\":\"") + (input->from_graph_input ? "input " : "operator ") +
+         std::to_string(input->index) + "\"," + Json(input->desc) + "}";
+}
+
+std::string Json(const Operator& op) {
+  std::string out = "{\"operator\":\"" + OperatorName(op.type) + "\",\"purpose\":" + Quoted(op.purpose);
+  out += ",\"inputs\":[";
+  for (size_t i = 0; i < op.inputs.size(); ++i) out += (i ? "," : "") + Json(op.inputs[i]);
+  out += "],\"output\":{" + Json(op.output) + "}";
+  if (!op.axes.empty()) out += ",\"axes\":" + List(op.axes);
+  const bool mvn1 = op.type == abi::DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1;
+  const bool mvn2 = op.type == abi::DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2;
+  if (mvn2) out += std::string(",\"use_mean\":") + (op.use_mean ? "true" : "false");
+  if (mvn1 || mvn2) {
+    out += std::string(",\"normalize_variance\":") + (op.normalize_variance ? "true" : "false");
+    out += ",\"epsilon\":" + Number(op.epsilon);
+  }
+  if (op.fused_activation) {
+    out += ",\"fused_activation\":{\"operator\":\"" + OperatorName(op.fused_activation->type) +
+           "\",\"parameters\":" + Parameters(op.fused_activation->parameters, op.fused_activation->parameter_count) +
+           "}";
+  }
+  if (op.parameter_count > 0) out += ",\"parameters\":" + Parameters(op.parameters, op.parameter_count);
+  if (op.scale_bias) {
+    out += ",\"scale_bias\":[" + Number(op.scale_bias->Scale) + "," + Number(op.scale_bias->Bias) + "]";
+  }
+  if (op.type == abi::DML_OPERATOR_REDUCE) {
+    const bool average = op.reduce_function == abi::DML_REDUCE_FUNCTION_AVERAGE;
+    out += std::string(",\"function\":\"") + (average ? "AVERAGE" : "SUM_SQUARE") + "\"";
+  }
+  return out + "}";
+}
+
+}  // namespace
+
+std::string ToJson(const DmlProgram& program) {
+  std::string out = "{\"level\":\"" + LevelName(program.level) + "\",\"inputs\":[";
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const GraphInput& input = program.inputs[i];
+    out += std::string(i ? "," : "") + "{\"name\":" + Quoted(input.name) + ",\"type\":\"" + NameOf(input.type) +
+           "\",\"elements\":" + std::to_string(input.elements) +
+           (input.node_input < 0 ? ",\"constant\":true}" : ",\"node_input\":" + std::to_string(input.node_input) + "}");
+  }
+  out += "],\"operators\":[";
+  for (size_t i = 0; i < program.operators.size(); ++i) out += (i ? "," : "") + Json(program.operators[i]);
+  out += "],\"outputs\":[";
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const GraphOutput& output = program.outputs[i];
+    out += std::string(i ? "," : "") + "{\"node_output\":" + std::to_string(output.node_output) + ",\"type\":\"" +
+           NameOf(output.type) + "\",\"dims\":" + List(output.dims) +
+           ",\"from_operator\":" + std::to_string(output.from_node) + "}";
+  }
+  return out + "]}";
+}
+
+}  // namespace normfuse::directml

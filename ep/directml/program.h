@@ -1,0 +1,83 @@
+// A lowered plan as data: a list of DirectML operators, what each reads, and what the graph takes in and gives out. It
+// knows nothing of devices, so it can be printed and tested anywhere; operator_desc.h turns it into DirectML's structures.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "directml/rules.h"
+#include "plan/data_type.h"
+
+namespace normfuse::directml {
+
+struct TensorDesc {
+  abi::DML_TENSOR_DATA_TYPE type = abi::DML_TENSOR_DATA_TYPE_UNKNOWN;
+  std::vector<uint32_t> sizes;
+  std::vector<uint32_t> strides;  // in elements; empty: packed
+  uint64_t bytes = 0;             // of the whole buffer, a multiple of 4
+  bool owned_by_dml = false;      // a constant, given once when the operator is initialised
+};
+
+// Where an operator's input comes from: output 0 of a node, or an input of the graph.
+struct OperatorInput {
+  TensorDesc desc;
+  bool from_graph_input = false;
+  uint32_t index = 0;
+};
+
+struct FusedActivation {
+  abi::DML_OPERATOR_TYPE type = abi::DML_OPERATOR_ACTIVATION_IDENTITY;
+  float parameters[2] = {};
+  int parameter_count = 0;
+};
+
+// One DirectML operator. Which of the fields behind `output` count depends on the type.
+struct Operator {
+  abi::DML_OPERATOR_TYPE type = abi::DML_OPERATOR_ELEMENT_WISE_IDENTITY;
+  std::string purpose;                               // for people: "add the residual"
+  std::vector<std::optional<OperatorInput>> inputs;  // by DirectML's input position; nothing: left out
+  TensorDesc output;
+  std::vector<uint32_t> axes;                                                   // MVN, REDUCE
+  bool use_mean = true;                                                         // MVN2
+  bool normalize_variance = true;                                               // MVN
+  float epsilon = 0;                                                            // MVN
+  std::optional<FusedActivation> fused_activation;                              // MVN
+  float parameters[2] = {};                                                     // activations, CLIP (min, max)
+  int parameter_count = 0;                                                      // of the two above
+  std::optional<abi::DML_SCALE_BIAS> scale_bias;                                // IDENTITY, SQRT, RECIP, ERF
+  abi::DML_REDUCE_FUNCTION reduce_function = abi::DML_REDUCE_FUNCTION_AVERAGE;  // REDUCE
+};
+
+// A tensor that the graph reads: an input of the node, or a constant.
+struct GraphInput {
+  std::string name;
+  int node_input = -1;               // -1: constant
+  std::vector<unsigned char> value;  // of a constant, `bytes` long
+  DataType type = DataType::kUndefined;
+  uint64_t elements = 0;
+  uint64_t bytes = 0;  // a multiple of 4
+};
+
+// A tensor that the graph writes.
+struct GraphOutput {
+  int node_output = 0;
+  DataType type = DataType::kUndefined;
+  std::vector<int64_t> dims;
+  uint64_t elements = 0;
+  uint64_t bytes = 0;
+  uint32_t from_node = 0;
+};
+
+struct DmlProgram {
+  FeatureLevel level = kMinimumLevel;
+  std::vector<GraphInput> inputs;
+  std::vector<Operator> operators;
+  std::vector<GraphOutput> outputs;
+};
+
+// One line of JSON: {"level", "inputs", "operators", "outputs"}.
+std::string ToJson(const DmlProgram& program);
+
+}  // namespace normfuse::directml

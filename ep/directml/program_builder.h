@@ -1,0 +1,91 @@
+// Puts a DmlProgram together operator by operator. Tensors between operators are packed, so that each reader may see one
+// under any sizes and strides: broadcasting is a stride of 0, regrouping and reshaping cost nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "directml/program.h"
+#include "plan/reason.h"
+
+namespace normfuse::directml {
+
+using Dims = std::vector<int64_t>;
+
+// DirectML's name of an element type; nothing where it has none.
+std::optional<abi::DML_TENSOR_DATA_TYPE> ToDirectMl(DataType type);
+
+int64_t Product(const Dims& dims);
+
+// Strides of a packed tensor.
+Dims PackedStrides(const Dims& dims);
+
+// Strides that show a packed tensor of shape `dims` under `sizes`, NumPy broadcasting from the last dimension.
+Dims BroadcastStrides(const Dims& dims, const Dims& sizes);
+
+// A packed tensor of the program: an input of the graph, or the output of an operator.
+struct Value {
+  bool from_graph_input = false;
+  uint32_t index = 0;
+  abi::DML_TENSOR_DATA_TYPE type = abi::DML_TENSOR_DATA_TYPE_UNKNOWN;
+  Dims dims;
+  uint64_t bytes = 0;
+  bool owned_by_dml = false;
+};
+
+// A value as one operator reads it: strides in elements, one for each of the operator's sizes.
+struct View {
+  Value value;
+  Dims strides;
+};
+
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const Capabilities& capabilities, DmlProgram* program);
+
+  FeatureLevel level() const { return capabilities_.level; }
+
+  // Input `node_input` of the node; asked for twice, it is one input of the graph.
+  Value Input(const std::string& name, int node_input, DataType type, const Dims& dims);
+  Value Constant(const std::string& name, DataType type, const void* data, const Dims& dims);
+  Value FloatConstant(const std::string& name, const std::vector<float>& values, const Dims& dims);
+
+  // Appends `op` over tensors of `sizes`. An input that is nothing is left out. `axes` marks the dimensions that a
+  // normalisation or reduction goes over; the output of REDUCE has size 1 there, every other has `sizes`. Dimensions
+  // that all tensors allow to are merged, so that most operators have four, which every level takes.
+  Value Emit(Operator op, const Dims& sizes, const std::vector<std::optional<View>>& inputs,
+             abi::DML_TENSOR_DATA_TYPE output_type, const std::vector<bool>& axes = {});
+
+  // The whole of a value, in an operator over value.dims.
+  static View Whole(const Value& value) { return {value, PackedStrides(value.dims)}; }
+  static View Broadcast(const Value& value, const Dims& sizes) { return {value, BroadcastStrides(value.dims, sizes)}; }
+
+  // f(x) element by element.
+  Value Unary(Operator op, const Value& x);
+  // a op b over `sizes`, both broadcast from the last dimension.
+  Value Binary(abi::DML_OPERATOR_TYPE type, const char* purpose, const Value& a, const Value& b, const Dims& sizes);
+  Value Cast(const Value& x, abi::DML_TENSOR_DATA_TYPE type, const char* purpose);
+
+  void Output(int node_output, DataType type, const Dims& dims, const Value& value);
+
+  // Why the plan cannot be lowered. The first reason stays; what is emitted after it has no meaning.
+  void Refuse(Declined reason);
+  void NeedsLevel(const std::string& what, uint32_t level);
+  void Unsupported(const std::string& what);
+  // Refuses with the rule's own words when the rule stands at this level.
+  bool Check(RuleId rule);
+  const std::optional<Declined>& refused() const { return refused_; }
+
+ private:
+  // The type as DirectML names it, or UNKNOWN and a refusal.
+  abi::DML_TENSOR_DATA_TYPE Supported(DataType type, const std::string& name);
+  void CheckRank(abi::DML_OPERATOR_TYPE type, size_t rank);
+
+  Capabilities capabilities_;
+  DmlProgram* program_;
+  std::optional<Declined> refused_;
+};
+
+}  // namespace normfuse::directml

@@ -1,0 +1,409 @@
+// The whole DirectML path against the fake library: lowering, descriptions, graph, initialisation, bindings, upload,
+// readback, caching, threads, errors. Results are compared with the plan's meaning in float64.
+//   directml_execution_test FAKE_LIBRARY [cases per level]
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../check.h"
+#include "directml/directml.h"
+#include "directml/lowering.h"
+#include "directml/shared_library.h"
+#include "fake_control.h"
+#include "plan_generator.h"
+#include "plan_reference.h"
+#include "test_context.h"
+
+namespace {
+
+using namespace normfuse;
+using namespace normfuse::test;
+using abi::DML_FEATURE_LEVEL;
+
+#if defined(_WIN32)
+constexpr const char* kOtherLibrary = "kernel32.dll";
+#else
+constexpr const char* kOtherLibrary = "libm.so.6";
+#endif
+
+std::string fake_library;
+FakeControlFunction control = nullptr;
+FakeCounterFunction counter = nullptr;
+
+DirectMlOptions Options() {
+  DirectMlOptions options;
+  options.directml_library = options.d3d12_library = options.dxcore_library = fake_library;
+  return options;
+}
+
+std::shared_ptr<DirectMlDevice> Open(DML_FEATURE_LEVEL level) {
+  control("feature_level", level);
+  std::shared_ptr<DirectMlDevice> device;
+  const Result result = DirectMlDevice::Create(Options(), &device);
+  CHECK(result.ok(), "%s", result.message().c_str());
+  return device;
+}
+
+void CheckRun(const TestCase& test, const Executable& executable, const std::string& what) {
+  TestContext context(test.inputs);
+  const Result result = executable.Run(context);
+  CHECK(result.ok(), "%s: %s", what.c_str(), result.message().c_str());
+  if (!result.ok()) return;
+  for (const Reference& expected : Evaluate(test)) {
+    const std::string problem = Compare(expected, context.output(expected.output, expected.type));
+    CHECK(problem.empty(), "%s, output %d: %s", what.c_str(), expected.output, problem.c_str());
+  }
+}
+
+// --- numbers ----------------------------------------------------------------------------------------------------------
+
+int RunRandomPlans(DML_FEATURE_LEVEL level, int count, unsigned seed) {
+  const auto device = Open(level);
+  std::mt19937 random(seed);
+  GeneratorLimits limits;
+  limits.max_elements = 600;
+  limits.four_bit = level >= abi::DML_FEATURE_LEVEL_6_3;
+  int ran = 0;
+  for (int i = 0; i < count; ++i) {
+    const TestCase test = RandomCase(random, limits);
+    const std::string what =
+        "level " + directml::LevelName(level) + " plan " + std::to_string(i) + " {" + test.description + "}";
+    directml::DmlProgram program;
+    const auto declined = directml::Lower(test.plan, test.shapes(), device->capabilities(), &program);
+    // Below 3_1 a plan may need more than four dimensions; nothing else is declined.
+    CHECK(!declined || level < abi::DML_FEATURE_LEVEL_3_1, "%s declined: %s", what.c_str(),
+          declined ? declined->message.c_str() : "");
+    if (declined) continue;
+    std::unique_ptr<Executable> executable;
+    const Result compiled = CompileForDirectMl(test.plan, device, &executable);
+    CHECK(compiled.ok(), "%s: %s", what.c_str(), compiled.message().c_str());
+    if (!compiled.ok()) continue;
+    CheckRun(test, *executable, what);
+    ++ran;
+  }
+  return ran;
+}
+
+// --- bookkeeping ------------------------------------------------------------------------------------------------------
+
+// LayerNormalization -> Gelu over [rows, 8] with constant scale and bias: compiled once for all row counts.
+Plan LayerNormPlan() {
+  Plan plan;
+  plan.name = "layer norm";
+  plan.x.tensor.input = 0;
+  plan.x.type = plan.y_type = DataType::kFloat32;
+  plan.normalization.from_first_axis = true;
+  plan.x_rank = 2;
+  plan.x_dims[0] = -1;
+  plan.x_dims[1] = 8;
+  plan.activation.kind = Activation::kGelu;
+  for (Operand* operand : {&plan.scale, &plan.bias}) {
+    auto constant = std::make_shared<ConstantTensor>();
+    constant->type = DataType::kFloat32;
+    constant->dims = {8};
+    constant->storage.resize(32);
+    for (int i = 0; i < 8; ++i) {
+      const float value = 0.25f * static_cast<float>(i + 1);
+      std::memcpy(&constant->storage[i * 4], &value, 4);
+    }
+    constant->data = constant->storage.data();
+    operand->type = DataType::kFloat32;
+    operand->tensor.constant = constant;
+  }
+  return plan;
+}
+
+TestCase Rows(const Plan& plan, int64_t rows) {
+  TestCase test;
+  test.plan = plan;
+  test.description = std::to_string(rows) + " rows";
+  TestTensor x{DataType::kFloat32, {rows, 8}, std::vector<unsigned char>(static_cast<size_t>(rows) * 32)};
+  for (int64_t i = 0; i < rows * 8; ++i) {
+    const auto value = static_cast<float>(std::sin(static_cast<double>(i) * 1.7) * 3 + 1);
+    std::memcpy(&x.bytes[i * 4], &value, 4);
+  }
+  test.inputs.push_back(std::move(x));
+  return test;
+}
+
+void TestInitialisedOnceAndReleased() {
+  const int64_t alive = counter("live_objects"), initialised = counter("initialisations");
+  {
+    const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
+    const int64_t heaps = counter("descriptor_heaps");
+    std::unique_ptr<Executable> executable;
+    CHECK(CompileForDirectMl(LayerNormPlan(), device, &executable).ok(), "compile");
+    const TestCase test = Rows(LayerNormPlan(), 5);
+    for (int i = 0; i < 10; ++i) CheckRun(test, *executable, "run again");
+    const int64_t buffers = counter("buffers");
+    for (int i = 0; i < 10; ++i) CheckRun(test, *executable, "run again");
+    CHECK(counter("initialisations") == initialised + 1, "initialised %lld times",
+          static_cast<long long>(counter("initialisations") - initialised));
+    CHECK(counter("buffers") == buffers, "buffers are created in steady state");
+    CHECK(counter("descriptor_heaps") == heaps, "descriptor heaps are created after the device");
+  }
+  CHECK(counter("live_objects") == alive, "%lld objects leak", static_cast<long long>(counter("live_objects") - alive));
+}
+
+void TestShapesAreCachedAndBounded() {
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
+  std::unique_ptr<Executable> executable;
+  CHECK(CompileForDirectMl(LayerNormPlan(), device, &executable).ok(), "compile");
+  const int64_t graphs = counter("graphs");
+  for (int pass = 0; pass < 3; ++pass) {
+    for (int64_t rows = 1; rows <= 8; ++rows) CheckRun(Rows(LayerNormPlan(), rows), *executable, "cached shape");
+  }
+  CHECK(counter("graphs") == graphs + 8, "%lld graphs for 8 shapes",
+        static_cast<long long>(counter("graphs") - graphs));
+  const int64_t alive = counter("live_objects");
+  for (int64_t rows = 9; rows <= 100; ++rows) CheckRun(Rows(LayerNormPlan(), rows), *executable, "many shapes");
+  const int64_t grown = counter("live_objects") - alive;
+  CHECK(grown < 100, "the cache grows without bound: %lld objects more", static_cast<long long>(grown));
+}
+
+void TestThreads() {
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
+  std::unique_ptr<Executable> executable;
+  CHECK(CompileForDirectMl(LayerNormPlan(), device, &executable).ok(), "compile");
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 25; ++i) {
+        const TestCase test = Rows(LayerNormPlan(), 1 + (t * 7 + i) % 11);
+        TestContext context(test.inputs);
+        const bool ran = executable->Run(context).ok();
+        for (const Reference& expected : Evaluate(test)) {
+          if (!ran || !Compare(expected, context.output(expected.output, expected.type)).empty()) ++wrong;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0, "%d concurrent runs are wrong", wrong.load());
+}
+
+// A plan for X [rows, 6, 4] whose shape is not known at first: blocked scales, a residual that broadcasts X and parameters
+// that arrive at run time must not be declined for shapes that were only assumed.
+void TestOpenShapes() {
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_4);
+  std::mt19937 random(11);
+  GeneratorLimits limits;
+  limits.max_elements = 300;
+  for (int i = 0; i < 300; ++i) {
+    TestCase test = RandomCase(random, limits);
+    if (i % 2 == 0) test.plan.x_rank = -1;
+    for (int d = 0; d < test.plan.x_rank; ++d) test.plan.x_dims[d] = (i + d) % 3 == 0 ? test.plan.x_dims[d] : -1;
+    const auto declined = CheckForDirectMl(test.plan, *device);
+    CHECK(!declined, "open plan %d {%s}: %s", i, test.description.c_str(), declined ? declined->message.c_str() : "");
+  }
+}
+
+// --- failures ---------------------------------------------------------------------------------------------------------
+
+void TestFailuresNameTheCall() {
+  const TestCase test = Rows(LayerNormPlan(), 5);
+  // Each fails once while the first Run compiles or runs; the next Run works.
+  for (const char* call : {"CreateOperator", "CompileGraph", "CreateOperatorInitializer", "CreateBindingTable", "Map",
+                           "Signal", "CreateCommittedResource", "Close"}) {
+    const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
+    std::unique_ptr<Executable> executable;
+    CHECK(CompileForDirectMl(test.plan, device, &executable).ok(), "compile");
+    control((std::string("fail:") + call).c_str(), abi::kOutOfMemory);
+    TestContext context(test.inputs);
+    const Result failed = executable->Run(context);
+    CHECK(!failed.ok(), "%s failed unnoticed", call);
+    CHECK(failed.message().find(call) != std::string::npos &&
+              failed.message().find("0x8007000E") != std::string::npos &&
+              failed.message().find("out of memory") != std::string::npos,
+          "message for %s: %s", call, failed.message().c_str());
+    CheckRun(test, *executable, std::string("run after a failure of ") + call);
+  }
+}
+
+void TestFenceThatCannotWait() {
+  const TestCase test = Rows(LayerNormPlan(), 5);
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
+  std::unique_ptr<Executable> executable;
+  CHECK(CompileForDirectMl(test.plan, device, &executable).ok(), "compile");
+  control("fail:SetEventOnCompletion", abi::kFail);
+  CheckRun(test, *executable, "without waiting in the call");
+}
+
+void TestLostDevice() {
+  const TestCase test = Rows(LayerNormPlan(), 5);
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
+  std::unique_ptr<Executable> executable;
+  CHECK(CompileForDirectMl(test.plan, device, &executable).ok(), "compile");
+  CheckRun(test, *executable, "before the loss");
+  control("dispatches_until_removal", 0);
+  TestContext context(test.inputs);
+  const Result lost = executable->Run(context);
+  control("dispatches_until_removal", -1);
+  CHECK(lost.code() == ErrorCode::kDeviceReset, "code %d: %s", static_cast<int>(lost.code()), lost.message().c_str());
+  CHECK(lost.message().find("DXGI_ERROR_DEVICE_HUNG") != std::string::npos, "message: %s", lost.message().c_str());
+  CheckRun(test, *executable, "after the loss");
+}
+
+Result Create(const DirectMlOptions& options) {
+  std::shared_ptr<DirectMlDevice> device;
+  return DirectMlDevice::Create(options, &device);
+}
+
+void ExpectError(const DirectMlOptions& options, const char* part) {
+  const Result result = Create(options);
+  CHECK(!result.ok() && result.message().find(part) != std::string::npos, "expected '%s' in '%s'", part,
+        result.message().c_str());
+}
+
+void TestDeviceErrors() {
+  control("feature_level", abi::DML_FEATURE_LEVEL_6_2);
+  DirectMlOptions missing = Options();
+  missing.directml_library = "/nowhere/libdirectml.so";
+  ExpectError(missing, "/nowhere/libdirectml.so");
+  ExpectError(missing, "directml_library");
+  DirectMlOptions other = Options();
+  other.directml_library = kOtherLibrary;
+  ExpectError(other, "does not export DMLCreateDevice1");
+  DirectMlOptions no_d3d12 = Options();
+  no_d3d12.d3d12_library = "/nowhere/libd3d12.so";
+  ExpectError(no_d3d12, "d3d12_library");
+  control("feature_level", abi::DML_FEATURE_LEVEL_2_0);
+  ExpectError(Options(), "does not reach feature level 2_1");
+  control("feature_level", abi::DML_FEATURE_LEVEL_6_2);
+  for (const char* call : {"D3D12CreateDevice", "DMLCreateDevice1", "CreateCommandQueue", "CreateDescriptorHeap"}) {
+    control((std::string("fail:") + call).c_str(), abi::kFail);
+    ExpectError(Options(), call);
+    CHECK(Create(Options()).ok(), "second attempt after %s", call);
+  }
+}
+
+void TestAdapters() {
+  control("feature_level", abi::DML_FEATURE_LEVEL_6_2);
+  std::shared_ptr<DirectMlDevice> device;
+  DirectMlOptions options = Options();
+  options.dxcore_library.clear();  // the default adapter needs no DXCore
+  CHECK(DirectMlDevice::Create(options, &device).ok(), "default adapter without DXCore");
+  CHECK(device->description() == "default adapter, DirectML feature level 6_2", "%s", device->description().c_str());
+  options = Options();
+  options.adapter = DirectMlOptions::Adapter::kIndex;
+  options.index = 1;
+  CHECK(DirectMlDevice::Create(options, &device).ok(), "adapter 1");
+  CHECK(device->description().find("fake adapter 1") == 0, "%s", device->description().c_str());
+  options.index = 5;
+  ExpectError(options, "there is no adapter 5; this machine has: 0: fake adapter 0, 1: fake adapter 1");
+  options.adapter = DirectMlOptions::Adapter::kHighPerformance;
+  CHECK(DirectMlDevice::Create(options, &device).ok(), "high performance");
+  CHECK(device->description().find("fake adapter 1") == 0, "%s", device->description().c_str());
+  options.adapter = DirectMlOptions::Adapter::kMinimumPower;
+  CHECK(DirectMlDevice::Create(options, &device).ok(), "minimum power");
+  CHECK(device->description().find("fake adapter 0") == 0, "%s", device->description().c_str());
+  options.adapter = DirectMlOptions::Adapter::kLuid;
+  options.luid = 7;
+  CHECK(DirectMlDevice::Create(options, &device).ok(), "LUID");
+  CHECK(device->description().find("fake adapter 7") == 0, "%s", device->description().c_str());
+  options.luid = 8;
+  ExpectError(options, "GetAdapterByLuid");
+  control("adapters", 0);
+  options.adapter = DirectMlOptions::Adapter::kHighPerformance;
+  ExpectError(options, "this machine has: none");
+  control("adapters", 2);
+}
+
+// --- what is declined -------------------------------------------------------------------------------------------------
+
+void ExpectDeclined(const Plan& plan, const std::shared_ptr<DirectMlDevice>& device, Reason reason, const char* part) {
+  const auto declined = CheckForDirectMl(plan, *device);
+  CHECK(declined && declined->reason == reason && declined->message.find(part) != std::string::npos,
+        "expected '%s', got '%s'", part, declined ? declined->message.c_str() : "no refusal");
+  std::unique_ptr<Executable> executable;
+  CHECK(!CompileForDirectMl(plan, device, &executable).ok(), "compiled what was declined");
+}
+
+void TestDeclines() {
+  const auto newest = Open(abi::DML_FEATURE_LEVEL_6_4);
+  const auto older = Open(abi::DML_FEATURE_LEVEL_6_2);
+  Plan plan = LayerNormPlan();
+  plan.x.type = DataType::kBfloat16;
+  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "bfloat16 (X)");
+  plan = LayerNormPlan();
+  plan.y_type = DataType::kFloat8E4M3FN;
+  plan.y_quantization.scale = plan.scale.tensor;
+  plan.y_quantization.axis = 1;
+  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "quantisation to float8e4m3fn");
+  plan = LayerNormPlan();
+  plan.x.type = DataType::kUint4;
+  plan.x.quantization.scale = plan.scale.tensor;
+  ExpectDeclined(plan, older, Reason::kDirectmlLevel, "needs DirectML feature level 6_3; this library has 6_2");
+  CHECK(!CheckForDirectMl(plan, *newest), "4-bit X at 6_4");
+  plan.x.quantization.block_size = 5;
+  plan.x_dims[0] = 10;
+  auto blocks = std::make_shared<ConstantTensor>(*plan.scale.tensor.constant);
+  blocks->data = blocks->storage.data();
+  blocks->dims = {4, 2};
+  plan.x.quantization.scale.constant = blocks;
+  plan.x.quantization.axis = 1;
+  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "do not divide");
+  plan = LayerNormPlan();
+  plan.normalization.epsilon = NAN;
+  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "NaN epsilon");
+  plan = LayerNormPlan();
+  plan.normalization.from_first_axis = false;
+  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "no axes");
+  control("unsupported_types", 1 << abi::DML_TENSOR_DATA_TYPE_FLOAT16);
+  const auto small = Open(abi::DML_FEATURE_LEVEL_6_4);
+  control("unsupported_types", 0);
+  plan = LayerNormPlan();
+  plan.x.type = DataType::kFloat16;
+  ExpectDeclined(plan, small, Reason::kDirectmlUnsupported, "driver does not support");
+  // Shapes that are too large, and dimensions of 0, are known only when the shapes are.
+  directml::DmlProgram program;
+  plan = LayerNormPlan();
+  auto declined =
+      directml::Lower(plan, {{DataType::kFloat32, {int64_t{1} << 30, 8}}}, newest->capabilities(), &program);
+  CHECK(declined && declined->message.find("2^32") != std::string::npos, "too many elements");
+  declined = directml::Lower(plan, {{DataType::kFloat32, {0, 8}}}, newest->capabilities(), &program);
+  CHECK(declined && declined->message.find("dimension of 0") != std::string::npos, "a dimension of 0");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::printf("usage: directml_execution_test FAKE_LIBRARY [CASES]\n");
+    return 2;
+  }
+  fake_library = argv[1];
+  const int cases = argc > 2 ? std::atoi(argv[2]) : 300;
+  directml::SharedLibrary library;
+  const Result loaded = directml::SharedLibrary::Load(fake_library, &library);
+  CHECK(loaded.ok(), "%s", loaded.message().c_str());
+  if (!loaded.ok()) return ExitCode();
+  control = library.Symbol<FakeControlFunction>("FakeControl");
+  counter = library.Symbol<FakeCounterFunction>("FakeCounter");
+
+  for (DML_FEATURE_LEVEL level : {abi::DML_FEATURE_LEVEL_2_1, abi::DML_FEATURE_LEVEL_3_1, abi::DML_FEATURE_LEVEL_5_0,
+                                  abi::DML_FEATURE_LEVEL_5_2, abi::DML_FEATURE_LEVEL_6_2, abi::DML_FEATURE_LEVEL_6_4}) {
+    const int ran = RunRandomPlans(level, cases, level);
+    std::printf("level %s: %d of %d random plans ran\n", directml::LevelName(level).c_str(), ran, cases);
+    CHECK(ran > cases / 3, "too few plans ran");
+  }
+  TestInitialisedOnceAndReleased();
+  TestShapesAreCachedAndBounded();
+  TestThreads();
+  TestOpenShapes();
+  TestFailuresNameTheCall();
+  TestFenceThatCannotWait();
+  TestLostDevice();
+  TestDeviceErrors();
+  TestAdapters();
+  TestDeclines();
+  CHECK(counter("violations") == 0, "%lld violations of DirectML's rules",
+        static_cast<long long>(counter("violations")));
+  return ExitCode();
+}

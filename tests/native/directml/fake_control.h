@@ -1,0 +1,47 @@
+// What a test can tell and ask the fake Direct3D 12 and DirectML. The fake library exports FakeControl and FakeCounter.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "abi/com_abi.h"
+
+namespace normfuse::test {
+
+// Counters: "operators", "graphs", "initialisations", "dispatches", "submissions", "buffers", "live_objects",
+// "descriptor_heaps", "violations". Settings: "feature_level", "unsupported_types", "adapters", "remove_device" (an
+// HRESULT), "dispatches_until_removal".
+class FakeState {
+ public:
+  static FakeState& Get();
+
+  void Count(const std::string& name, int64_t by = 1);
+  int64_t Counter(const std::string& name);
+  void Set(const std::string& name, int64_t value);
+  int64_t Setting(const std::string& name, int64_t otherwise);
+
+  // The next call of this name fails with the given code, once.
+  void FailNext(const std::string& call, abi::HRESULT result);
+  // kOk, or the failure that was asked for.
+  abi::HRESULT Enter(const std::string& call);
+
+  // Something that a real device would answer by corruption or removal. Counted, and printed.
+  void Violation(const std::string& what);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int64_t> counters_;
+  std::map<std::string, int64_t> settings_;
+  std::map<std::string, abi::HRESULT> failures_;
+};
+
+}  // namespace normfuse::test
+
+#define NORMFUSE_FAKE_ENTER(call) \
+  if (const auto injected = ::normfuse::test::FakeState::Get().Enter(call); injected != 0) return injected
+
+// Signatures of the exported functions. FakeControl("fail:CreateOperator", code) makes the next such call fail.
+using FakeControlFunction = void (*)(const char* name, int64_t value);
+using FakeCounterFunction = int64_t (*)(const char* name);

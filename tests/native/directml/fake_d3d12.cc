@@ -1,0 +1,239 @@
+#include "fake_d3d12.h"
+
+#include <cstring>
+
+namespace normfuse::test {
+
+using namespace abi;
+
+namespace {
+
+std::mutex registry_mutex;
+std::set<const ID3D12Resource*>& Registry() {
+  static std::set<const ID3D12Resource*> registry;
+  return registry;
+}
+
+}  // namespace
+
+// --- resources --------------------------------------------------------------------------------------------------------
+
+FakeResource::FakeResource(D3D12_HEAP_TYPE heap, const D3D12_RESOURCE_DESC& desc)
+    : bytes(desc.Width, 0xCD), heap_(heap), desc_(desc) {
+  const std::lock_guard lock(registry_mutex);
+  Registry().insert(this);
+}
+
+FakeResource::~FakeResource() {
+  const std::lock_guard lock(registry_mutex);
+  Registry().erase(this);
+}
+
+bool FakeResource::IsAlive(const ID3D12Resource* resource, const char* use) {
+  const std::lock_guard lock(registry_mutex);
+  const bool alive = Registry().count(resource) != 0;
+  if (!alive) FakeState::Get().Violation(std::string(use) + ": the resource was released");
+  return alive;
+}
+
+HRESULT FakeResource::Map(uint32_t, const D3D12_RANGE*, void** data) {
+  NORMFUSE_FAKE_ENTER("Map");
+  if (heap_ == D3D12_HEAP_TYPE_DEFAULT) return kInvalidArgument;
+  *data = bytes.data();
+  return kOk;
+}
+
+// --- fence ------------------------------------------------------------------------------------------------------------
+
+uint64_t FakeFence::GetCompletedValue() {
+  const std::lock_guard lock(mutex_);
+  return value_;
+}
+
+HRESULT FakeFence::SetEventOnCompletion(uint64_t value, void* event) {
+  NORMFUSE_FAKE_ENTER("SetEventOnCompletion");
+  if (event != nullptr) return kNotImplemented;
+  std::unique_lock lock(mutex_);
+  reached_.wait(lock, [&] { return value_ >= value; });
+  return kOk;
+}
+
+HRESULT FakeFence::Signal(uint64_t value) {
+  {
+    const std::lock_guard lock(mutex_);
+    value_ = value;
+  }
+  reached_.notify_all();
+  return kOk;
+}
+
+// --- command lists ----------------------------------------------------------------------------------------------------
+
+HRESULT FakeCommandAllocator::Reset() {
+  if (in_flight > 0) FakeState::Get().Violation("command allocator reset while the queue uses it");
+  return kOk;
+}
+
+HRESULT FakeCommandList::Close() {
+  if (!open_) FakeState::Get().Violation("command list closed twice");
+  open_ = false;
+  NORMFUSE_FAKE_ENTER("Close");
+  return kOk;
+}
+
+HRESULT FakeCommandList::Reset(ID3D12CommandAllocator* allocator, void*) {
+  if (open_) FakeState::Get().Violation("command list reset while open");
+  allocator_ = static_cast<FakeCommandAllocator*>(allocator);
+  commands_.clear();
+  heap_ = nullptr;
+  open_ = true;
+  return kOk;
+}
+
+void FakeCommandList::Append(std::function<void()> command) {
+  if (!open_) FakeState::Get().Violation("command recorded into a closed list");
+  commands_.push_back(std::move(command));
+}
+
+void FakeCommandList::CopyBufferRegion(ID3D12Resource* destination, uint64_t destination_offset, ID3D12Resource* source,
+                                       uint64_t source_offset, uint64_t bytes) {
+  Append([=] {
+    if (!FakeResource::IsAlive(destination, "copy") || !FakeResource::IsAlive(source, "copy")) return;
+    auto* to = static_cast<FakeResource*>(destination);
+    auto* from = static_cast<FakeResource*>(source);
+    if (destination_offset + bytes > to->bytes.size() || source_offset + bytes > from->bytes.size()) {
+      return FakeState::Get().Violation("copy out of range");
+    }
+    std::memcpy(to->bytes.data() + destination_offset, from->bytes.data() + source_offset, bytes);
+  });
+}
+
+void FakeCommandList::ResourceBarrier(uint32_t count, const D3D12_RESOURCE_BARRIER* barriers) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const bool transition = barriers[i].Type == D3D12_RESOURCE_BARRIER_TYPE_TRANSITION;
+    if (transition && !FakeResource::IsAlive(barriers[i].Resource, "barrier")) return;
+    if (transition && barriers[i].StateBefore == barriers[i].StateAfter) {
+      FakeState::Get().Violation("barrier between equal states");
+    }
+  }
+  Append([] {});
+}
+
+void FakeCommandList::SetDescriptorHeaps(uint32_t count, ID3D12DescriptorHeap* const* heaps) {
+  if (count != 1) FakeState::Get().Violation("SetDescriptorHeaps with other than one heap");
+  heap_ = heaps[0];
+  Append([] {});
+}
+
+// --- queue ------------------------------------------------------------------------------------------------------------
+
+FakeQueue::FakeQueue() : worker_([this] { Work(); }) {}
+
+FakeQueue::~FakeQueue() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  worker_.join();
+}
+
+void FakeQueue::Work() {
+  while (true) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    const auto job = std::move(jobs_.front());
+    jobs_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    job();
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+void FakeQueue::Push(std::function<void()> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+void FakeQueue::ExecuteCommandLists(uint32_t count, ID3D12CommandList* const* lists) {
+  FakeState::Get().Count("submissions");
+  for (uint32_t i = 0; i < count; ++i) {
+    auto* list = static_cast<FakeCommandList*>(lists[i]);
+    if (list->open()) FakeState::Get().Violation("open command list submitted");
+    FakeCommandAllocator* allocator = list->allocator();
+    ++allocator->in_flight;
+    Push([commands = list->commands(), allocator] {
+      // Late enough that a caller who does not wait is found out.
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      for (const auto& command : commands) command();
+      --allocator->in_flight;
+    });
+  }
+}
+
+HRESULT FakeQueue::Signal(ID3D12Fence* fence, uint64_t value) {
+  if (const HRESULT injected = FakeState::Get().Enter("Signal"); injected != kOk) {
+    // A queue fails to signal when its device is gone: nothing runs any more by the time that the call returns.
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return jobs_.empty() && !busy_; });
+    return injected;
+  }
+  Push([fence, value] { fence->Signal(value); });
+  return kOk;
+}
+
+// --- device -----------------------------------------------------------------------------------------------------------
+
+HRESULT FakeDevice::CreateCommandQueue(const D3D12_COMMAND_QUEUE_DESC*, const GUID& iid, void** queue) {
+  NORMFUSE_FAKE_ENTER("CreateCommandQueue");
+  return HandOut(new FakeQueue, iid, queue);
+}
+
+HRESULT FakeDevice::CreateCommandAllocator(D3D12_COMMAND_LIST_TYPE, const GUID& iid, void** allocator) {
+  return HandOut(new FakeCommandAllocator, iid, allocator);
+}
+
+HRESULT FakeDevice::CreateCommandList(uint32_t, D3D12_COMMAND_LIST_TYPE, ID3D12CommandAllocator* allocator, void*,
+                                      const GUID& iid, void** list) {
+  return HandOut(new FakeCommandList(allocator), iid, list);
+}
+
+HRESULT FakeDevice::CreateDescriptorHeap(const D3D12_DESCRIPTOR_HEAP_DESC* desc, const GUID& iid, void** heap) {
+  NORMFUSE_FAKE_ENTER("CreateDescriptorHeap");
+  FakeState::Get().Count("descriptor_heaps");
+  return HandOut(new FakeDescriptorHeap(*desc), iid, heap);
+}
+
+HRESULT FakeDevice::CreateCommittedResource(const D3D12_HEAP_PROPERTIES* heap, uint32_t,
+                                            const D3D12_RESOURCE_DESC* desc, D3D12_RESOURCE_STATES state, const void*,
+                                            const GUID& iid, void** resource) {
+  NORMFUSE_FAKE_ENTER("CreateCommittedResource");
+  const D3D12_RESOURCE_STATES wanted = heap->Type == D3D12_HEAP_TYPE_UPLOAD     ? D3D12_RESOURCE_STATE_GENERIC_READ
+                                       : heap->Type == D3D12_HEAP_TYPE_READBACK ? D3D12_RESOURCE_STATE_COPY_DEST
+                                                                                : D3D12_RESOURCE_STATE_COMMON;
+  if (state != wanted || desc->Width == 0) return kInvalidArgument;
+  FakeState::Get().Count("buffers");
+  return HandOut(new FakeResource(heap->Type, *desc), iid, resource);
+}
+
+HRESULT FakeDevice::CreateFence(uint64_t, uint32_t, const GUID& iid, void** fence) {
+  return HandOut(new FakeFence, iid, fence);
+}
+
+HRESULT FakeDevice::GetDeviceRemovedReason() {
+  const auto asked = static_cast<HRESULT>(FakeState::Get().Setting("remove_device", 0));
+  if (asked != kOk) {
+    FakeState::Get().Set("remove_device", 0);
+    removed_ = asked;
+  }
+  return removed_;
+}
+
+}  // namespace normfuse::test

@@ -1,0 +1,521 @@
+#include "fake_operators.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cpu/elements.h"
+
+namespace normfuse::test {
+namespace {
+
+using namespace abi;
+using Index = std::vector<uint32_t>;
+
+constexpr int kBits[] = {0, 32, 16, 32, 16, 8, 32, 16, 8, 64, 64, 64, 4, 4};
+
+// --- elements ---------------------------------------------------------------------------------------------------------
+
+uint64_t Offset(const FakeTensor& tensor, const Index& index) {
+  uint64_t at = 0;
+  for (size_t i = 0; i < index.size(); ++i) at += uint64_t{index[i]} * tensor.strides[i];
+  return at;
+}
+
+template <typename T>
+T Get(const uint8_t* data, uint64_t at) {
+  T value;
+  std::memcpy(&value, data + at * sizeof(T), sizeof(T));
+  return value;
+}
+
+double ReadAt(const FakeTensor& tensor, const uint8_t* data, uint64_t at) {
+  switch (tensor.type) {
+    case DML_TENSOR_DATA_TYPE_FLOAT32:
+      return Get<float>(data, at);
+    case DML_TENSOR_DATA_TYPE_FLOAT16:
+      return cpu::HalfToFloat(Get<uint16_t>(data, at));
+    case DML_TENSOR_DATA_TYPE_UINT32:
+      return Get<uint32_t>(data, at);
+    case DML_TENSOR_DATA_TYPE_UINT16:
+      return Get<uint16_t>(data, at);
+    case DML_TENSOR_DATA_TYPE_UINT8:
+      return Get<uint8_t>(data, at);
+    case DML_TENSOR_DATA_TYPE_INT32:
+      return Get<int32_t>(data, at);
+    case DML_TENSOR_DATA_TYPE_INT16:
+      return Get<int16_t>(data, at);
+    case DML_TENSOR_DATA_TYPE_INT8:
+      return Get<int8_t>(data, at);
+    case DML_TENSOR_DATA_TYPE_UINT4:
+      return data[at / 2] >> (at % 2 * 4) & 15;
+    case DML_TENSOR_DATA_TYPE_INT4:
+      return static_cast<int8_t>((data[at / 2] >> (at % 2 * 4) & 15) << 4) >> 4;
+    default:
+      return std::numeric_limits<double>::quiet_NaN();
+  }
+}
+
+double Read(const FakeTensor& tensor, const uint8_t* data, const Index& index) {
+  return ReadAt(tensor, data, Offset(tensor, index));
+}
+
+template <typename T>
+void Put(uint8_t* data, uint64_t at, T value) {
+  std::memcpy(data + at * sizeof(T), &value, sizeof(T));
+}
+
+void Write(const FakeTensor& tensor, uint8_t* data, const Index& index, double value) {
+  const uint64_t at = Offset(tensor, index);
+  const auto integer = std::isnan(value) ? int64_t{0} : static_cast<int64_t>(std::clamp(value, -4.3e9, 4.3e9));
+  switch (tensor.type) {
+    case DML_TENSOR_DATA_TYPE_FLOAT32:
+      return Put(data, at, static_cast<float>(value));
+    case DML_TENSOR_DATA_TYPE_FLOAT16:
+      return Put(data, at, cpu::FloatToHalf(static_cast<float>(value)));
+    case DML_TENSOR_DATA_TYPE_UINT16:
+    case DML_TENSOR_DATA_TYPE_INT16:
+      return Put(data, at, static_cast<uint16_t>(integer));
+    case DML_TENSOR_DATA_TYPE_UINT8:
+    case DML_TENSOR_DATA_TYPE_INT8:
+      return Put(data, at, static_cast<uint8_t>(integer));
+    case DML_TENSOR_DATA_TYPE_UINT4:
+    case DML_TENSOR_DATA_TYPE_INT4: {
+      const int shift = static_cast<int>(at % 2) * 4;
+      data[at / 2] = static_cast<uint8_t>((data[at / 2] & ~(15 << shift)) | ((integer & 15) << shift));
+      return;
+    }
+    default:
+      return Put(data, at, static_cast<uint32_t>(integer));
+  }
+}
+
+// Calls visit(index) for every element of `sizes`, the last dimension fastest.
+template <typename Visit>
+void ForEach(const std::vector<uint32_t>& sizes, Visit&& visit) {
+  Index index(sizes.size(), 0);
+  while (true) {
+    visit(index);
+    size_t d = sizes.size();
+    while (d > 0 && ++index[d - 1] == sizes[d - 1]) index[--d] = 0;
+    if (d == 0) return;
+  }
+}
+
+// --- descriptions -----------------------------------------------------------------------------------------------------
+
+FakeTensor ReadTensor(const DML_TENSOR_DESC* desc) {
+  FakeTensor tensor;
+  if (desc == nullptr) return tensor;
+  const auto& buffer = *static_cast<const DML_BUFFER_TENSOR_DESC*>(desc->Desc);
+  tensor.present = true;
+  tensor.type = buffer.DataType;
+  tensor.owned = buffer.Flags == DML_TENSOR_FLAG_OWNED_BY_DML;
+  tensor.sizes.assign(buffer.Sizes, buffer.Sizes + buffer.DimensionCount);
+  if (buffer.Strides != nullptr) {
+    tensor.strides.assign(buffer.Strides, buffer.Strides + buffer.DimensionCount);
+  } else {
+    tensor.strides.resize(buffer.DimensionCount);
+    uint32_t step = 1;
+    for (size_t i = buffer.DimensionCount; i-- > 0; step *= tensor.sizes[i]) tensor.strides[i] = step;
+  }
+  tensor.bytes = buffer.TotalTensorSizeInBytes;
+  return tensor;
+}
+
+std::string CheckTensor(const FakeTensor& tensor, uint32_t level) {
+  if (!tensor.present) return "";
+  if (tensor.sizes.empty() || tensor.sizes.size() > 8) return "rank";
+  if (level < DML_FEATURE_LEVEL_3_1 && tensor.sizes.size() != 4) return "rank at this level";
+  uint64_t last = 0;
+  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+    if (tensor.sizes[i] == 0) return "a dimension of 0";
+    last += uint64_t{tensor.sizes[i] - 1} * tensor.strides[i];
+  }
+  const uint64_t needed = ((last + 1) * kBits[tensor.type] + 31) / 32 * 4;
+  if (tensor.bytes % 4 != 0 || tensor.bytes < needed) return "TotalTensorSizeInBytes";
+  return "";
+}
+
+using Function = std::function<double(double)>;
+
+double HardSigmoid(double x, double alpha, double beta) { return std::max(0.0, std::min(1.0, alpha * x + beta)); }
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double Softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
+
+// An activation by number; nothing where this level has none of the number.
+Function ActivationFunction(int type, const float* p, uint32_t level) {
+  const double a = p[0], b = p[1];
+  switch (type) {
+    case 35:
+      return [=](double x) { return x >= 0 ? x : a * std::expm1(x); };
+    case 37:
+      return [=](double x) { return HardSigmoid(x, a, b); };
+    case 38:
+      return [](double x) { return x; };
+    case 39:
+      return [=](double x) { return x >= 0 ? x : a * x; };
+    case 40:
+      return [=](double x) { return a * x + b; };
+    case 43:
+      return [=](double x) { return a * Softplus(b * x); };
+    case 44:
+      return [](double x) { return std::max(0.0, x); };
+    case 45:
+      return [=](double x) { return x > 0 ? b * x : b * a * std::expm1(x); };
+    case 46:
+      return [=](double x) { return a * std::tanh(b * x); };
+    case 47:
+      return Sigmoid;
+    case 49:
+      if (a < 1 && level < DML_FEATURE_LEVEL_6_4) return nullptr;
+      return [=](double x) { return Softplus(a * x) / a; };
+    case 50:
+      return [](double x) { return x / (1 + std::fabs(x)); };
+    case 51:
+      return [](double x) { return std::tanh(x); };
+    case 52:
+      return [=](double x) { return x > a ? x : 0; };
+    case 90:
+      return [=](double x) { return x < -b ? x + a : x > b ? x - a : 0; };
+    case 128:
+      if (level < DML_FEATURE_LEVEL_3_0) return nullptr;
+      return [=](double x) { return std::max(0.0, x) + std::min(0.0, a * std::expm1(x / a)); };
+    case 157:
+      if (level < DML_FEATURE_LEVEL_5_1) return nullptr;
+      return [](double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); };
+    case 167:
+      if (level < DML_FEATURE_LEVEL_6_2) return nullptr;
+      return [=](double x) { return x * Sigmoid(a * x); };
+    case 168:
+      if (level < DML_FEATURE_LEVEL_6_2) return nullptr;
+      return [=](double x) { return x * HardSigmoid(x, a, b); };
+    default:
+      return nullptr;
+  }
+}
+
+class Reader {
+ public:
+  Reader(const DML_OPERATOR_DESC& desc, uint32_t level, FakeKernel* kernel)
+      : desc_(desc), level_(level), kernel_(kernel) {}
+
+  std::string Run() {
+    ReadByType();
+    for (const FakeTensor& tensor : kernel_->inputs) {
+      if (problem_.empty()) problem_ = CheckTensor(tensor, level_);
+    }
+    if (problem_.empty()) problem_ = CheckTensor(kernel_->output, level_);
+    return problem_;
+  }
+
+ private:
+  template <typename Desc>
+  const Desc& As() const {
+    return *static_cast<const Desc*>(desc_.Desc);
+  }
+
+  void Refuse(const char* why) {
+    if (problem_.empty()) problem_ = why;
+  }
+
+  void Tensors(std::initializer_list<const DML_TENSOR_DESC*> inputs, const DML_TENSOR_DESC* output) {
+    for (const DML_TENSOR_DESC* input : inputs) kernel_->inputs.push_back(ReadTensor(input));
+    kernel_->output = ReadTensor(output);
+    if (!kernel_->inputs[0].present || !kernel_->output.present) Refuse("a tensor is missing");
+  }
+
+  // Every tensor has the output's sizes, as element-wise operators ask.
+  void SameSizes() {
+    for (const FakeTensor& input : kernel_->inputs) {
+      if (input.present && input.sizes != kernel_->output.sizes) Refuse("sizes differ");
+    }
+  }
+
+  void ReadByType() {
+    switch (desc_.Type) {
+      case DML_OPERATOR_ELEMENT_WISE_IDENTITY:
+        return Unary([](double x) { return x; });
+      case DML_OPERATOR_ELEMENT_WISE_SQRT:
+        return Unary([](double x) { return std::sqrt(x); });
+      case DML_OPERATOR_ELEMENT_WISE_RECIP:
+        return Unary([](double x) { return 1 / x; });
+      case DML_OPERATOR_ELEMENT_WISE_ERF:
+        return Unary([](double x) { return std::erf(x); });
+      case DML_OPERATOR_ELEMENT_WISE_ADD:
+        return Binary([](double a, double b) { return a + b; });
+      case DML_OPERATOR_ELEMENT_WISE_SUBTRACT:
+        return Binary([](double a, double b) { return a - b; });
+      case DML_OPERATOR_ELEMENT_WISE_MULTIPLY:
+        return Binary([](double a, double b) { return a * b; });
+      case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
+        return Binary([](double a, double b) { return a / b; });
+      case DML_OPERATOR_ELEMENT_WISE_CLIP:
+        return Clip();
+      case DML_OPERATOR_ELEMENT_WISE_ROUND:
+        Tensors({As<DML_ELEMENT_WISE_ROUND_OPERATOR_DESC>().InputTensor},
+                As<DML_ELEMENT_WISE_ROUND_OPERATOR_DESC>().OutputTensor);
+        return Map([](double x) { return std::nearbyint(x); });
+      case DML_OPERATOR_CAST:
+        return Cast();
+      case DML_OPERATOR_REDUCE:
+        return Reduce();
+      case DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU:
+        return PRelu();
+      case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1: {
+        const auto& d = As<DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC>();
+        Tensors({d.InputTensor, d.ScaleTensor, d.BiasTensor}, d.OutputTensor);
+        return Normalise({d.Axes, d.Axes + d.AxisCount}, true, d.NormalizeVariance != 0, d.Epsilon, d.FusedActivation);
+      }
+      case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2: {
+        if (level_ < DML_FEATURE_LEVEL_6_3) return Refuse("not at this level");
+        const auto& d = As<DML_MEAN_VARIANCE_NORMALIZATION2_OPERATOR_DESC>();
+        Tensors({d.InputTensor, d.ScaleTensor, d.BiasTensor}, d.OutputTensor);
+        return Normalise({d.Axes, d.Axes + d.AxisCount}, d.UseMean != 0, d.UseVariance != 0, d.Epsilon,
+                         d.FusedActivation);
+      }
+      case DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR:
+      case DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR:
+        return QuantizeLinear();
+      case DML_OPERATOR_QUANTIZE:
+      case DML_OPERATOR_DEQUANTIZE:
+        return QuantizeBlocks();
+      default:
+        return Activation();
+    }
+  }
+
+  void Map(Function function) {
+    SameSizes();
+    const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
+    kernel_->run = [in, out, function](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& i) { Write(out, output, i, function(Read(in, inputs[0], i))); });
+    };
+  }
+
+  void Unary(Function function) {
+    const auto& d = As<DML_ELEMENT_WISE_UNARY_OPERATOR_DESC>();
+    Tensors({d.InputTensor}, d.OutputTensor);
+    const double scale = d.ScaleBias ? d.ScaleBias->Scale : 1, bias = d.ScaleBias ? d.ScaleBias->Bias : 0;
+    Map([=](double x) { return function(x * scale + bias); });
+  }
+
+  void Binary(std::function<double(double, double)> function) {
+    const auto& d = As<DML_ELEMENT_WISE_BINARY_OPERATOR_DESC>();
+    Tensors({d.ATensor, d.BTensor}, d.OutputTensor);
+    SameSizes();
+    const FakeTensor a = kernel_->inputs[0], b = kernel_->inputs[1], out = kernel_->output;
+    if (a.type != b.type || a.type != out.type) Refuse("types differ");
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes,
+              [&](const Index& i) { Write(out, output, i, function(Read(a, inputs[0], i), Read(b, inputs[1], i))); });
+    };
+  }
+
+  void Clip() {
+    const auto& d = As<DML_ELEMENT_WISE_CLIP_OPERATOR_DESC>();
+    Tensors({d.InputTensor}, d.OutputTensor);
+    const double low = d.Min, high = d.Max;
+    Map([=](double x) { return std::isnan(x) ? x : std::max(low, std::min(x, high)); });
+  }
+
+  void Cast() {
+    const auto& d = As<DML_CAST_OPERATOR_DESC>();
+    Tensors({d.InputTensor}, d.OutputTensor);
+    const bool to_float = kernel_->output.type <= DML_TENSOR_DATA_TYPE_FLOAT16;
+    Map([=](double x) { return to_float ? x : std::trunc(x); });
+  }
+
+  void Activation() {
+    const auto& d = As<DML_ACTIVATION_OPERATOR_DESC>();
+    const Function function = ActivationFunction(static_cast<int>(desc_.Type), d.Parameters, level_);
+    if (!function) return Refuse("no such operator at this level");
+    Tensors({d.InputTensor}, d.OutputTensor);
+    if (problem_.empty()) Map(function);
+  }
+
+  void PRelu() {
+    const auto& d = As<DML_ACTIVATION_PARAMETERIZED_RELU_OPERATOR_DESC>();
+    Tensors({d.InputTensor, d.SlopeTensor}, d.OutputTensor);
+    SameSizes();
+    const FakeTensor in = kernel_->inputs[0], slope = kernel_->inputs[1], out = kernel_->output;
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& i) {
+        const double x = Read(in, inputs[0], i);
+        Write(out, output, i, x >= 0 ? x : x * Read(slope, inputs[1], i));
+      });
+    };
+  }
+
+  void Reduce() {
+    const auto& d = As<DML_REDUCE_OPERATOR_DESC>();
+    Tensors({d.InputTensor}, d.OutputTensor);
+    const std::vector<uint32_t> axes(d.Axes, d.Axes + d.AxisCount);
+    std::vector<uint32_t> expected = kernel_->inputs[0].sizes;
+    for (uint32_t axis : axes) expected[axis] = 1;
+    if (expected != kernel_->output.sizes) return Refuse("sizes of the reduction");
+    const bool squares = d.Function == DML_REDUCE_FUNCTION_SUM_SQUARE;
+    if (!squares && d.Function != DML_REDUCE_FUNCTION_AVERAGE) return Refuse("reduction");
+    const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      const std::vector<double> totals = Totals(in, inputs[0], axes, [&](double x) { return squares ? x * x : x; });
+      const double count = squares ? 1 : CountOf(in, axes);
+      size_t at = 0;
+      ForEach(out.sizes, [&](const Index& i) { Write(out, output, i, totals[at++] / count); });
+    };
+  }
+
+  static double CountOf(const FakeTensor& tensor, const std::vector<uint32_t>& axes) {
+    double count = 1;
+    for (uint32_t axis : axes) count *= tensor.sizes[axis];
+    return count;
+  }
+
+  // Sums over the axes, in the order of the elements that remain.
+  template <typename Term>
+  static std::vector<double> Totals(const FakeTensor& in, const uint8_t* data, const std::vector<uint32_t>& axes,
+                                    Term&& term) {
+    std::vector<uint32_t> kept = in.sizes;
+    for (uint32_t axis : axes) kept[axis] = 1;
+    size_t count = 1;
+    for (uint32_t size : kept) count *= size;
+    std::vector<double> totals(count, 0.0);
+    ForEach(in.sizes, [&](const Index& i) { totals[Slot(i, kept)] += term(Read(in, data, i)); });
+    return totals;
+  }
+
+  static size_t Slot(const Index& index, const std::vector<uint32_t>& kept) {
+    size_t at = 0;
+    for (size_t d = 0; d < kept.size(); ++d) at = at * kept[d] + (kept[d] == 1 ? 0 : index[d]);
+    return at;
+  }
+
+  void Normalise(const std::vector<uint32_t>& axes, bool use_mean, bool use_variance, double epsilon,
+                 const DML_OPERATOR_DESC* fused) {
+    SameSizes();
+    for (const FakeTensor& input : kernel_->inputs) {
+      if (input.present && input.type != kernel_->output.type) Refuse("types differ");
+    }
+    const FakeTensor in = kernel_->inputs[0], scale = kernel_->inputs[1], bias = kernel_->inputs[2];
+    const FakeTensor out = kernel_->output;
+    if (scale.present != bias.present && level_ < DML_FEATURE_LEVEL_5_2) Refuse("only one of scale and bias");
+    Function activation = [](double x) { return x; };
+    if (fused != nullptr) {
+      const auto& d = *static_cast<const DML_ACTIVATION_OPERATOR_DESC*>(fused->Desc);
+      if (d.InputTensor != nullptr || d.OutputTensor != nullptr) Refuse("tensors of a fused activation");
+      activation = ActivationFunction(static_cast<int>(fused->Type), d.Parameters, level_);
+      if (!activation) return Refuse("fused activation");
+    }
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      std::vector<uint32_t> kept = in.sizes;
+      for (uint32_t axis : axes) kept[axis] = 1;
+      const double count = CountOf(in, axes);
+      auto mean = Totals(in, inputs[0], axes, [](double x) { return x; });
+      for (double& m : mean) m = use_mean ? m / count : 0;
+      std::vector<double> variance(mean.size(), 0.0);
+      ForEach(in.sizes, [&](const Index& i) {
+        const size_t slot = Slot(i, kept);
+        const double centred = Read(in, inputs[0], i) - mean[slot];
+        variance[slot] += centred * centred / count;
+      });
+      ForEach(out.sizes, [&](const Index& i) {
+        const size_t slot = Slot(i, kept);
+        double value = Read(in, inputs[0], i) - mean[slot];
+        if (use_variance) value /= std::sqrt(variance[slot] + epsilon);
+        if (scale.present) value *= Read(scale, inputs[1], i);
+        if (bias.present) value += Read(bias, inputs[2], i);
+        Write(out, output, i, activation(value));
+      });
+    };
+  }
+
+  static void Range(DML_TENSOR_DATA_TYPE type, double* low, double* high) {
+    const int bits = kBits[type];
+    const bool is_signed = type == DML_TENSOR_DATA_TYPE_INT8 || type == DML_TENSOR_DATA_TYPE_INT4;
+    *low = is_signed ? -std::ldexp(1, bits - 1) : 0;
+    *high = std::ldexp(1, is_signed ? bits - 1 : bits) - 1;
+  }
+
+  static double Quantised(double x, double scale, double zero_point, DML_TENSOR_DATA_TYPE type) {
+    double low, high;
+    Range(type, &low, &high);
+    // The operator divides in float32.
+    const double quotient = static_cast<float>(x / scale);
+    if (std::isnan(quotient)) return low;
+    return std::clamp(std::nearbyint(quotient) + zero_point, low, high);
+  }
+
+  void QuantizeLinear() {
+    const auto& d = As<DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC>();
+    Tensors({d.InputTensor, d.ScaleTensor, d.ZeroPointTensor}, d.OutputTensor);
+    SameSizes();
+    const bool quantise = desc_.Type == DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR;
+    const FakeTensor in = kernel_->inputs[0], scale = kernel_->inputs[1], zero = kernel_->inputs[2];
+    const FakeTensor out = kernel_->output;
+    if (!scale.present) Refuse("no scale");
+    if (!zero.present && level_ < DML_FEATURE_LEVEL_6_2) Refuse("no zero point");
+    if (zero.present && zero.type != (quantise ? out.type : in.type)) Refuse("type of the zero point");
+    if (kBits[quantise ? out.type : in.type] == 4) Refuse("4-bit type");
+    if (quantise && kBits[out.type] != 8) Refuse("16-bit result");
+    Elements(in, scale, zero, out, quantise, 0);
+  }
+
+  void QuantizeBlocks() {
+    if (level_ < DML_FEATURE_LEVEL_6_3) return Refuse("not at this level");
+    const auto& d = As<DML_QUANTIZE_OPERATOR_DESC>();
+    const bool quantise = desc_.Type == DML_OPERATOR_QUANTIZE;
+    const bool has_zero = d.QuantizationTensorCount == 2;
+    Tensors({d.InputTensor, &d.QuantizationTensors[0], has_zero ? &d.QuantizationTensors[1] : nullptr}, d.OutputTensor);
+    FakeTensor scale = kernel_->inputs[1], zero = kernel_->inputs[2];
+    const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
+    if (in.sizes != out.sizes) Refuse("sizes differ");
+    const auto type = quantise ? out.type : in.type;
+    if (zero.present && zero.type != type) Refuse("type of the zero point");
+    // Without a zero point, unsigned types are centred.
+    const bool is_unsigned = type == DML_TENSOR_DATA_TYPE_UINT8 || type == DML_TENSOR_DATA_TYPE_UINT4;
+    const double implied = is_unsigned ? std::ldexp(1, kBits[type] - 1) : 0;
+    Elements(in, scale, zero, out, quantise, implied);
+  }
+
+  // A parameter's element for an element of the tensor: block sizes follow from the sizes.
+  static double Parameter(const FakeTensor& parameter, const uint8_t* data, const Index& index,
+                          const std::vector<uint32_t>& sizes) {
+    Index at = index;
+    for (size_t d = 0; d < at.size(); ++d) at[d] = index[d] / (sizes[d] / parameter.sizes[d]);
+    return Read(parameter, data, at);
+  }
+
+  void Elements(const FakeTensor& in, const FakeTensor& scale, const FakeTensor& zero, const FakeTensor& out,
+                bool quantise, double implied) {
+    for (const FakeTensor* parameter : {&scale, &zero}) {
+      if (!parameter->present) continue;
+      for (size_t d = 0; d < out.sizes.size(); ++d) {
+        if (parameter->sizes.size() != out.sizes.size() || out.sizes[d] % parameter->sizes[d] != 0) {
+          return Refuse("blocks that do not divide");
+        }
+      }
+    }
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& i) {
+        const double x = Read(in, inputs[0], i);
+        const double step = Parameter(scale, inputs[1], i, out.sizes);
+        const double offset = zero.present ? Parameter(zero, inputs[2], i, out.sizes) : implied;
+        Write(out, output, i, quantise ? Quantised(x, step, offset, out.type) : (x - offset) * step);
+      });
+    };
+  }
+
+  const DML_OPERATOR_DESC& desc_;
+  uint32_t level_;
+  FakeKernel* kernel_;
+  std::string problem_;
+};
+
+}  // namespace
+
+std::string ReadOperator(const DML_OPERATOR_DESC& desc, uint32_t level, FakeKernel* kernel) {
+  return Reader(desc, level, kernel).Run();
+}
+
+}  // namespace normfuse::test

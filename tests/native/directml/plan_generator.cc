@@ -1,0 +1,329 @@
+#include "plan_generator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/elements.h"
+
+namespace normfuse::test {
+namespace {
+
+using Dims = std::vector<int64_t>;
+
+int64_t Product(const Dims& dims) {
+  int64_t product = 1;
+  for (int64_t dim : dims) product *= dim;
+  return product;
+}
+
+class Generator {
+ public:
+  Generator(std::mt19937& random, const GeneratorLimits& limits) : random_(random), limits_(limits) {}
+
+  TestCase Make() {
+    Plan& plan = case_.plan;
+    plan.name = "random plan";
+    plan.kind = Chance(75) ? PlanKind::kNormalization : PlanKind::kElementwise;
+    ChooseShape();
+    ChooseX();
+    if (plan.kind == PlanKind::kNormalization) {
+      ChooseResidual();
+      ChooseNormalization();
+    }
+    ChooseAffine();
+    ChooseActivation();
+    ChooseY();
+    if (plan.kind == PlanKind::kNormalization) ChooseOutputs();
+    return std::move(case_);
+  }
+
+ private:
+  bool Chance(int percent) { return Pick(0, 99) < percent; }
+  int64_t Pick(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+  template <typename T>
+  T OneOf(std::initializer_list<T> values) {
+    return values.begin()[Pick(0, static_cast<int64_t>(values.size()) - 1)];
+  }
+  void Note(const std::string& text) { case_.description += (case_.description.empty() ? "" : ", ") + text; }
+
+  // --- tensors ------------------------------------------------------------------------------------------------------
+
+  TestTensor Floats(DataType type, const Dims& dims, double low, double high) {
+    TestTensor tensor{type, dims, std::vector<unsigned char>(BytesFor(type, Product(dims)))};
+    std::uniform_real_distribution<double> draw(low, high);
+    for (int64_t i = 0; i < Product(dims); ++i) {
+      const auto value = static_cast<float>(draw(random_));
+      if (type == DataType::kFloat32) std::memcpy(&tensor.bytes[i * 4], &value, 4);
+      if (type == DataType::kFloat16) {
+        const uint16_t half = cpu::FloatToHalf(value);
+        std::memcpy(&tensor.bytes[i * 2], &half, 2);
+      }
+    }
+    return tensor;
+  }
+
+  // Integers over the type's range, or over `spread` values around 0 for the wide types.
+  TestTensor Integers(DataType type, const Dims& dims) {
+    TestTensor tensor{type, dims, std::vector<unsigned char>(BytesFor(type, Product(dims)))};
+    for (int64_t i = 0; i < Product(dims); ++i) {
+      const bool is_signed =
+          type == DataType::kInt32 || type == DataType::kInt16 || type == DataType::kInt8 || type == DataType::kInt4;
+      const int bits = std::min(BitsOf(type), 12);
+      const auto value =
+          static_cast<int32_t>(Pick(0, (int64_t{1} << bits) - 1) - (is_signed ? int64_t{1} << (bits - 1) : 0));
+      if (BitsOf(type) == 4) {
+        tensor.bytes[i / 2] |= static_cast<unsigned char>((value & 15) << (i % 2 * 4));
+      } else {
+        std::memcpy(&tensor.bytes[i * BitsOf(type) / 8], &value, BitsOf(type) / 8);
+      }
+    }
+    return tensor;
+  }
+
+  // As an input of the node or as a constant.
+  TensorRef Refer(TestTensor tensor, bool constant) {
+    TensorRef ref;
+    if (constant) {
+      auto made = std::make_shared<ConstantTensor>();
+      made->type = tensor.type;
+      made->dims = tensor.dims;
+      made->storage = std::move(tensor.bytes);
+      made->data = made->storage.data();
+      ref.constant = made;
+    } else {
+      ref.input = static_cast<int>(case_.inputs.size());
+      case_.inputs.push_back(std::move(tensor));
+    }
+    return ref;
+  }
+
+  // Scale and zero point for a tensor of `dims`: per tensor, per axis, blocked or of its rank.
+  Quantization Quantize(DataType type, const Dims& dims, double step) {
+    Quantization q;
+    const auto rank = static_cast<int64_t>(dims.size());
+    Dims shape;
+    const int64_t kind = rank == 0 ? 0 : Pick(0, 3);
+    if (kind == 1) {
+      q.axis = Pick(0, rank - 1);
+      shape = {dims[q.axis]};
+      if (Chance(30)) q.axis -= rank;
+    } else if (kind == 2) {
+      q.axis = Pick(0, rank - 1);
+      shape = dims;
+      std::vector<int64_t> divisors;
+      for (int64_t b = 1; b <= dims[q.axis]; ++b) {
+        if (dims[q.axis] % b == 0) divisors.push_back(b);
+      }
+      q.block_size = divisors[Pick(0, static_cast<int64_t>(divisors.size()) - 1)];
+      shape[q.axis] /= q.block_size;
+    } else if (kind == 3) {
+      shape = dims;
+      for (int64_t& dim : shape) dim = Chance(50) ? dim : 1;
+    }
+    q.scale = Refer(Floats(Chance(85) ? DataType::kFloat32 : DataType::kFloat16, shape, step / 2, step), Chance(60));
+    const bool wide = BitsOf(type) == 32;
+    if (!wide && Chance(65)) q.zero_point = Refer(Integers(type, Chance(80) ? shape : Dims{}), Chance(60));
+    return q;
+  }
+
+  Operand QuantizedOperand(DataType type, const Dims& dims, double step, bool constant) {
+    Operand operand;
+    operand.tensor = Refer(Integers(type, dims), constant);
+    operand.type = type;
+    operand.quantization = Quantize(type, dims, step);
+    return operand;
+  }
+
+  Operand FloatOperand(const Dims& dims, double low, double high, bool constant) {
+    Operand operand;
+    operand.type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
+    operand.tensor = Refer(Floats(operand.type, dims, low, high), constant);
+    return operand;
+  }
+
+  // --- parts of the plan --------------------------------------------------------------------------------------------
+
+  void ChooseShape() {
+    groups_ = case_.plan.kind == PlanKind::kNormalization && Chance(15) ? Pick(1, 3) : 0;
+    const int64_t rank = groups_ > 0 ? Pick(2, 5) : Pick(1, 8);
+    for (int64_t i = 0; i < rank; ++i) dims_.push_back(Pick(1, 6));
+    if (groups_ > 0) dims_[1] = groups_ * Pick(1, 4);
+    for (int64_t i = rank - 1; Product(dims_) > limits_.max_elements; --i) {
+      if (groups_ == 0 || i != 1) dims_[i] = 1;
+    }
+    case_.plan.normalization.num_groups = groups_;
+  }
+
+  void ChooseX() {
+    Plan& plan = case_.plan;
+    std::vector<DataType> quantised = {DataType::kUint8, DataType::kInt8,  DataType::kUint16,
+                                       DataType::kInt16, DataType::kInt32, DataType::kUint32};
+    if (limits_.four_bit) quantised.insert(quantised.end(), {DataType::kUint4, DataType::kInt4});
+    Dims dims = dims_;
+    // X itself may be the one that is broadcast: only with a residual, which then has the full shape.
+    x_broadcast_ = plan.kind == PlanKind::kNormalization && groups_ == 0 && Chance(8);
+    if (x_broadcast_) dims[Pick(0, static_cast<int64_t>(dims.size()) - 1)] = 1;
+    if (Chance(45)) {
+      const DataType type = quantised[Pick(0, static_cast<int64_t>(quantised.size()) - 1)];
+      plan.x = QuantizedOperand(type, dims, BitsOf(type) <= 4 ? 0.5 : BitsOf(type) == 8 ? 0.04 : 0.004, false);
+      Note(std::string("X ") + NameOf(type) + (plan.x.quantization.block_size > 0 ? " blocked" : ""));
+    } else {
+      plan.x = FloatOperand(dims, -3, 5, false);
+      Note(std::string("X ") + NameOf(plan.x.type));
+    }
+    plan.x_rank = static_cast<int>(dims.size());
+    std::copy(dims.begin(), dims.end(), plan.x_dims);
+  }
+
+  void ChooseResidual() {
+    Plan& plan = case_.plan;
+    if (x_broadcast_ || Chance(35)) {
+      Dims dims = dims_;
+      if (!x_broadcast_ && Chance(40)) {
+        for (int64_t& dim : dims) dim = Chance(60) ? dim : 1;
+        if (Chance(50)) dims.erase(dims.begin());
+      }
+      const bool quantised = Chance(20);
+      plan.residual =
+          quantised ? QuantizedOperand(DataType::kInt8, dims, 0.03, false) : FloatOperand(dims, -2, 2, Chance(10));
+      Note(quantised ? "residual int8" : "residual");
+    }
+    if (Chance(15)) {
+      plan.residual_bias = FloatOperand({dims_.back()}, -1, 1, Chance(70));
+      Note("residual_bias");
+    }
+  }
+
+  void ChooseNormalization() {
+    Normalization& n = case_.plan.normalization;
+    const auto rank = static_cast<int64_t>(dims_.size());
+    if (groups_ > 0) {
+      Note(std::to_string(groups_) + " groups");
+    } else if (Chance(50)) {
+      n.from_first_axis = true;
+      n.first_axis = Chance(50) ? -1 : Pick(0, rank - 1);
+      Note("from axis " + std::to_string(n.first_axis));
+    } else {
+      for (int64_t i = 0; i < rank; ++i) {
+        if (Chance(50)) n.axes.push_back(Chance(30) ? i - rank : i);
+      }
+      if (n.axes.empty()) n.axes.push_back(rank - 1);
+      std::shuffle(n.axes.begin(), n.axes.end(), random_);
+      Note("axes " + std::to_string(n.axes.size()));
+    }
+    n.use_mean = Chance(70);
+    n.normalize_variance = Chance(90);
+    n.epsilon = OneOf({1e-5f, 1e-3f, 1e-6f});
+    if (Chance(20)) {
+      n.epsilon_on = EpsilonOn::kStddev;
+      n.epsilon = OneOf({1e-9f, 1e-2f});
+    }
+    Note(std::string(n.use_mean ? "" : "no mean ") + (n.normalize_variance ? "" : "no variance ") +
+         (n.epsilon_on == EpsilonOn::kStddev ? "epsilon on stddev" : ""));
+  }
+
+  Dims AffineShape() {
+    const auto rank = static_cast<int64_t>(dims_.size());
+    switch (case_.plan.affine_align) {
+      case AffineAlign::kChannel:
+        return {dims_[1]};
+      case AffineAlign::kGroup:
+        return {groups_};
+      case AffineAlign::kTrailing:
+        break;
+    }
+    if (groups_ > 0) return {dims_[1]};
+    Dims shape = dims_;
+    for (int64_t& dim : shape) dim = Chance(70) ? dim : 1;
+    shape.erase(shape.begin(), shape.begin() + Pick(0, rank));
+    return shape;
+  }
+
+  void ChooseAffine() {
+    Plan& plan = case_.plan;
+    if (groups_ > 0) {
+      plan.affine_align = OneOf({AffineAlign::kTrailing, AffineAlign::kChannel, AffineAlign::kGroup});
+    } else if (dims_.size() > 1 && Chance(25)) {
+      plan.affine_align = AffineAlign::kChannel;
+    }
+    for (Operand* operand : {&plan.scale, &plan.bias}) {
+      if (!Chance(65)) continue;
+      const bool constant = Chance(75);
+      const Dims shape = AffineShape();
+      *operand = plan.kind == PlanKind::kNormalization && Chance(20)
+                     ? QuantizedOperand(DataType::kInt8, shape, 0.02, constant)
+                     : FloatOperand(shape, -1.5, 2, constant);
+      Note(operand == &plan.scale ? "scale" : "bias");
+    }
+  }
+
+  void ChooseActivation() {
+    ActivationCall& call = case_.plan.activation;
+    call.kind = static_cast<Activation>(Pick(0, kActivationCount - 1));
+    const ActivationSpec& spec = kActivations[static_cast<int>(call.kind)];
+    for (int i = 0; i < spec.param_count; ++i) {
+      call.params[i] = spec.defaults[i];
+      if (Chance(50) && std::isfinite(call.params[i])) call.params[i] *= static_cast<float>(Pick(50, 200)) / 100;
+    }
+    if (call.kind == Activation::kClip && Chance(80)) {
+      call.params[0] = Chance(50) ? 0.0f : -0.5f;
+      call.params[1] = Chance(70) ? 6.0f : INFINITY;
+    }
+    if (spec.has_slope) {
+      Dims shape = dims_;
+      for (int64_t& dim : shape) dim = Chance(50) ? dim : 1;
+      if (Chance(30)) shape = {1};
+      call.slope_type = DataType::kFloat32;
+      call.slope = Refer(Floats(DataType::kFloat32, shape, -0.5, 1.5), Chance(70));
+    }
+    Note(spec.name);
+  }
+
+  void ChooseY() {
+    Plan& plan = case_.plan;
+    if (Chance(60)) {
+      plan.y_type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
+    } else {
+      std::vector<DataType> types = {DataType::kUint8, DataType::kInt8, DataType::kUint16, DataType::kInt16};
+      if (limits_.four_bit) types.insert(types.end(), {DataType::kUint4, DataType::kInt4});
+      plan.y_type = types[Pick(0, static_cast<int64_t>(types.size()) - 1)];
+      plan.y_quantization = Quantize(plan.y_type, dims_, BitsOf(plan.y_type) == 4 ? 0.5 : 0.04);
+    }
+    Note(std::string("Y ") + NameOf(plan.y_type));
+  }
+
+  void ChooseOutputs() {
+    Plan& plan = case_.plan;
+    int next = 1;
+    if (Chance(20)) {
+      plan.sum_output = next++;
+      plan.sum_type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
+    }
+    if (Chance(15)) plan.mean_output = next++;
+    if (Chance(15)) plan.inv_std_dev_output = next++;
+  }
+
+  std::mt19937& random_;
+  GeneratorLimits limits_;
+  TestCase case_;
+  Dims dims_;
+  int64_t groups_ = 0;
+  bool x_broadcast_ = false;
+};
+
+}  // namespace
+
+int64_t TestTensor::count() const { return Product(dims); }
+
+double TestTensor::at(int64_t index) const { return cpu::ReadElement(type, bytes.data(), index); }
+
+std::vector<directml::InputShape> TestCase::shapes() const {
+  std::vector<directml::InputShape> shapes;
+  for (const TestTensor& tensor : inputs) shapes.push_back({tensor.type, tensor.dims});
+  return shapes;
+}
+
+TestCase RandomCase(std::mt19937& random, const GeneratorLimits& limits) { return Generator(random, limits).Make(); }
+
+}  // namespace normfuse::test

@@ -1,0 +1,342 @@
+#include "plan_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "cpu/elements.h"
+
+namespace normfuse::test {
+namespace {
+
+using Dims = std::vector<int64_t>;
+
+// Rounding of one float32 operation, with a margin for a few of them.
+constexpr double kRounding = 8e-7;
+
+int64_t Product(const Dims& dims) {
+  int64_t product = 1;
+  for (int64_t dim : dims) product *= dim;
+  return product;
+}
+
+struct Real {
+  Dims dims;
+  std::vector<double> values;
+};
+
+// Position in a packed tensor of shape `dims` for an element of a larger one, broadcast from the last dimension.
+int64_t BroadcastAt(const Dims& dims, const Dims& index) {
+  int64_t at = 0;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const int64_t here = dims[i] == 1 ? 0 : index[index.size() - dims.size() + i];
+    at = at * dims[i] + here;
+  }
+  return at;
+}
+
+template <typename Visit>
+void ForEach(const Dims& dims, Visit&& visit) {
+  Dims index(dims.size(), 0);
+  for (int64_t i = 0; i < Product(dims); ++i) {
+    visit(i, index);
+    for (size_t d = dims.size(); d-- > 0;) {
+      if (++index[d] < dims[d]) break;
+      index[d] = 0;
+    }
+  }
+}
+
+class Evaluator {
+ public:
+  explicit Evaluator(const TestCase& test) : test_(test), plan_(test.plan) {}
+
+  std::vector<Reference> Run() {
+    SumInputs();
+    if (plan_.sum_output != Plan::kNoOutput) {
+      AddFloat(plan_.sum_output, plan_.sum_type, d_.dims, d_.values, [this](int64_t) { return error_d_; });
+    }
+    n_ = d_.values;
+    error_n_.assign(n_.size(), error_d_);
+    if (plan_.kind == PlanKind::kNormalization) Normalise();
+    Finish();
+    return std::move(results_);
+  }
+
+ private:
+  Real Raw(const TensorRef& ref) const {
+    Real real;
+    if (ref.constant) {
+      real.dims = ref.constant->dims;
+      for (int64_t i = 0; i < ref.constant->ElementCount(); ++i) {
+        real.values.push_back(cpu::ReadElement(ref.constant->type, ref.constant->data, i));
+      }
+    } else {
+      const TestTensor& tensor = test_.inputs[ref.input];
+      real.dims = tensor.dims;
+      for (int64_t i = 0; i < tensor.count(); ++i) real.values.push_back(tensor.at(i));
+    }
+    return real;
+  }
+
+  static double ParameterAt(const Real& parameter, const Dims& dims, const Dims& index, const Quantization& q) {
+    if (parameter.values.size() == 1) return parameter.values[0];
+    const auto rank = static_cast<int64_t>(dims.size());
+    const int64_t axis = q.axis < 0 ? q.axis + rank : q.axis;
+    if (parameter.dims.size() == 1 && rank != 1) return parameter.values[index[axis]];
+    Dims at = index;
+    if (q.block_size > 0) at[axis] /= q.block_size;
+    return parameter.values[BroadcastAt(parameter.dims, at)];
+  }
+
+  Real Load(const Operand& operand) const {
+    Real real = Raw(operand.tensor);
+    if (!operand.quantization.present()) return real;
+    const Real scale = Raw(operand.quantization.scale);
+    const bool has_zero = operand.quantization.zero_point.present();
+    const Real zero = has_zero ? Raw(operand.quantization.zero_point) : Real{{}, {0.0}};
+    ForEach(real.dims, [&](int64_t i, const Dims& index) {
+      real.values[i] = (real.values[i] - ParameterAt(zero, real.dims, index, operand.quantization)) *
+                       ParameterAt(scale, real.dims, index, operand.quantization);
+    });
+    return real;
+  }
+
+  void SumInputs() {
+    d_ = Load(plan_.x);
+    double largest = Largest(d_.values);
+    for (const Operand* operand : {&plan_.residual, &plan_.residual_bias}) {
+      if (!operand->present()) continue;
+      const Real other = Load(*operand);
+      largest = std::max(largest, Largest(other.values));
+      Real sum;
+      sum.dims.assign(std::max(d_.dims.size(), other.dims.size()), 1);
+      for (const Dims* dims : {&std::as_const(d_).dims, &other.dims}) {
+        for (size_t i = 0; i < dims->size(); ++i) {
+          int64_t& dim = sum.dims[sum.dims.size() - dims->size() + i];
+          dim = std::max(dim, (*dims)[i]);
+        }
+      }
+      ForEach(sum.dims, [&](int64_t, const Dims& index) {
+        sum.values.push_back(d_.values[BroadcastAt(d_.dims, index)] + other.values[BroadcastAt(other.dims, index)]);
+      });
+      d_ = std::move(sum);
+    }
+    error_d_ = kRounding * std::max(largest, Largest(d_.values));
+  }
+
+  static double Largest(const std::vector<double>& values) {
+    double largest = 0;
+    for (double value : values) largest = std::max(largest, std::fabs(value));
+    return largest;
+  }
+
+  // Which set of elements each element is normalised with.
+  std::vector<int64_t> Sets(Dims* shape, std::vector<bool>* reduced) const {
+    const Normalization& n = plan_.normalization;
+    *shape = d_.dims;
+    if (n.num_groups > 0) {
+      (*shape)[1] /= n.num_groups;
+      shape->insert(shape->begin() + 1, n.num_groups);
+    }
+    const auto rank = static_cast<int64_t>(shape->size());
+    reduced->assign(rank, false);
+    for (int64_t i = 2; n.num_groups > 0 && i < rank; ++i) (*reduced)[i] = true;
+    const int64_t first = n.first_axis < 0 ? n.first_axis + rank : n.first_axis;
+    for (int64_t i = first; n.from_first_axis && i < rank; ++i) (*reduced)[i] = true;
+    for (int64_t axis : n.axes) (*reduced)[axis < 0 ? axis + rank : axis] = true;
+    std::vector<int64_t> sets;
+    ForEach(*shape, [&](int64_t, const Dims& index) {
+      int64_t set = 0;
+      for (int64_t i = 0; i < rank; ++i) {
+        if (!(*reduced)[i]) set = set * (*shape)[i] + index[i];
+      }
+      sets.push_back(set);
+    });
+    return sets;
+  }
+
+  void Normalise() {
+    const Normalization& norm = plan_.normalization;
+    Dims shape;
+    std::vector<bool> reduced;
+    const std::vector<int64_t> sets = Sets(&shape, &reduced);
+    const size_t count = static_cast<size_t>(*std::max_element(sets.begin(), sets.end())) + 1;
+    std::vector<double> mean(count, 0), variance(count, 0), size(count, 0), inverse(count, 1);
+    for (size_t i = 0; i < sets.size(); ++i) {
+      mean[sets[i]] += d_.values[i];
+      ++size[sets[i]];
+    }
+    for (size_t s = 0; s < count; ++s) mean[s] = norm.use_mean ? mean[s] / size[s] : 0;
+    for (size_t i = 0; i < sets.size(); ++i) {
+      const double centred = d_.values[i] - mean[sets[i]];
+      variance[sets[i]] += centred * centred / size[sets[i]];
+    }
+    for (size_t s = 0; s < count; ++s) {
+      const double epsilon = norm.epsilon;
+      const bool inside = norm.epsilon_on == EpsilonOn::kVariance;
+      const double deviation = inside ? std::sqrt(variance[s] + epsilon) : std::sqrt(variance[s]) + epsilon;
+      if (norm.normalize_variance) inverse[s] = 1 / deviation;
+    }
+    for (size_t i = 0; i < sets.size(); ++i) {
+      // A set of equal values is centred to exactly 0, whatever the rounding.
+      const bool constant = norm.use_mean && variance[sets[i]] < 1e-20;
+      n_[i] = constant ? 0 : (d_.values[i] - mean[sets[i]]) * inverse[sets[i]];
+      error_n_[i] =
+          constant ? 1e-6 : error_d_ * inverse[sets[i]] * (2 + std::fabs(n_[i])) + kRounding * std::fabs(n_[i]);
+    }
+    Dims kept = shape;
+    for (size_t i = 0; i < kept.size(); ++i) kept[i] = reduced[i] ? 1 : kept[i];
+    if (plan_.mean_output != Plan::kNoOutput) {
+      AddFloat(plan_.mean_output, plan_.stats_type, kept, mean, [this](int64_t) { return error_d_; });
+    }
+    if (plan_.inv_std_dev_output != Plan::kNoOutput) {
+      AddFloat(plan_.inv_std_dev_output, plan_.stats_type, kept, inverse, [&](int64_t s) {
+        const bool constant = norm.use_mean && variance[s] < 1e-20;
+        return inverse[s] * (4 * kRounding + (constant ? 0 : 2 * error_d_ * inverse[s]));
+      });
+    }
+  }
+
+  double AffineAt(const Real& parameter, const Dims& index) const {
+    if (parameter.values.size() == 1) return parameter.values[0];
+    const int64_t groups = plan_.normalization.num_groups;
+    if (plan_.affine_align == AffineAlign::kGroup) return parameter.values[index[1] / (d_.dims[1] / groups)];
+    if (plan_.affine_align == AffineAlign::kChannel || groups > 0) return parameter.values[index[1]];
+    return parameter.values[BroadcastAt(parameter.dims, index)];
+  }
+
+  double Activation(double x, double slope) const {
+    const float* p = plan_.activation.params;
+    const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
+    const auto softplus = [](double v) { return std::max(v, 0.0) + std::log1p(std::exp(-std::fabs(v))); };
+    const auto hard = [&](double v) { return std::max(0.0, std::min(1.0, p[0] * v + p[1])); };
+    switch (plan_.activation.kind) {
+      case normfuse::Activation::kIdentity:
+        return x;
+      case normfuse::Activation::kRelu:
+        return std::max(x, 0.0);
+      case normfuse::Activation::kLeakyRelu:
+        return x < 0 ? p[0] * x : x;
+      case normfuse::Activation::kPRelu:
+        return x < 0 ? slope * x : x;
+      case normfuse::Activation::kElu:
+        return x < 0 ? p[0] * std::expm1(x) : x;
+      case normfuse::Activation::kCelu:
+        return std::max(0.0, x) + std::min(0.0, p[0] * std::expm1(x / p[0]));
+      case normfuse::Activation::kSelu:
+        return x > 0 ? p[1] * x : p[1] * p[0] * std::expm1(x);
+      case normfuse::Activation::kGelu:
+        return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+      case normfuse::Activation::kGeluTanh:
+        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+      case normfuse::Activation::kSwish:
+        return x * sigmoid(p[0] * x);
+      case normfuse::Activation::kHardSwish:
+        return x * hard(x);
+      case normfuse::Activation::kHardSigmoid:
+        return hard(x);
+      case normfuse::Activation::kSigmoid:
+        return sigmoid(x);
+      case normfuse::Activation::kTanh:
+        return std::tanh(x);
+      case normfuse::Activation::kScaledTanh:
+        return p[0] * std::tanh(p[1] * x);
+      case normfuse::Activation::kSoftplus:
+        return softplus(p[0] * x) / p[0];
+      case normfuse::Activation::kParametricSoftplus:
+        return p[0] * softplus(p[1] * x);
+      case normfuse::Activation::kSoftsign:
+        return x / (1 + std::fabs(x));
+      case normfuse::Activation::kThresholdedRelu:
+        return x > p[0] ? x : 0;
+      case normfuse::Activation::kShrink:
+        return x < -p[1] ? x + p[0] : x > p[1] ? x - p[0] : 0;
+      case normfuse::Activation::kMish:
+        return x * std::tanh(softplus(x));
+      case normfuse::Activation::kClip:
+        return std::min(std::max(x, static_cast<double>(p[0])), static_cast<double>(p[1]));
+      case normfuse::Activation::kLinear:
+        return p[0] * x + p[1];
+    }
+    return NAN;
+  }
+
+  void Finish() {
+    const Real one{{}, {1.0}}, nothing{{}, {0.0}};
+    const Real scale = plan_.scale.present() ? Load(plan_.scale) : one;
+    const Real bias = plan_.bias.present() ? Load(plan_.bias) : nothing;
+    const Real slope = plan_.activation.slope.present() ? Raw(plan_.activation.slope) : nothing;
+    const Quantization& q = plan_.y_quantization;
+    const Real step = q.present() ? Raw(q.scale) : one;
+    const Real zero = q.zero_point.present() ? Raw(q.zero_point) : nothing;
+    Reference y{plan_.y_output, plan_.y_type, d_.dims, {}, {}, {}};
+    ForEach(d_.dims, [&](int64_t i, const Dims& index) {
+      const double s = AffineAt(scale, index), b = AffineAt(bias, index);
+      const double z = s * n_[i] + b;
+      const double error = std::fabs(s) * error_n_[i] + kRounding * (std::fabs(s * n_[i]) + std::fabs(b));
+      const double k = slope.values[BroadcastAt(slope.dims, index)];
+      double low = INFINITY, high = -INFINITY;
+      for (double at : {z - error, z, z + error}) {
+        const double a = Activation(at, k);
+        low = std::min(low, a - 2e-6 * (1 + std::fabs(a)));
+        high = std::max(high, a + 2e-6 * (1 + std::fabs(a)));
+      }
+      const double unit = ParameterAt(step, d_.dims, index, q);
+      y.low.push_back(low / unit);
+      y.high.push_back(high / unit);
+      if (q.present()) y.zero_point.push_back(ParameterAt(zero, d_.dims, index, q));
+    });
+    results_.push_back(std::move(y));
+  }
+
+  void AddFloat(int output, DataType type, const Dims& dims, const std::vector<double>& values,
+                const std::function<double(int64_t)>& error) {
+    Reference reference{output, type, dims, {}, {}, {}};
+    for (size_t i = 0; i < values.size(); ++i) {
+      reference.low.push_back(values[i] - error(static_cast<int64_t>(i)));
+      reference.high.push_back(values[i] + error(static_cast<int64_t>(i)));
+    }
+    results_.push_back(std::move(reference));
+  }
+
+  const TestCase& test_;
+  const Plan& plan_;
+  Real d_;
+  double error_d_ = 0;
+  std::vector<double> n_, error_n_;
+  std::vector<Reference> results_;
+};
+
+// A bound of the interval as the output's type stores it.
+double Stored(const Reference& expected, size_t i, double value) {
+  if (!expected.zero_point.empty()) {
+    float low, high;
+    cpu::IntegerRange(expected.type, &low, &high);
+    return std::clamp(std::nearbyint(value) + expected.zero_point[i], static_cast<double>(low),
+                      static_cast<double>(high));
+  }
+  if (expected.type == DataType::kFloat16) return cpu::HalfToFloat(cpu::FloatToHalf(static_cast<float>(value)));
+  return value;
+}
+
+}  // namespace
+
+std::vector<Reference> Evaluate(const TestCase& test) { return Evaluator(test).Run(); }
+
+std::string Compare(const Reference& expected, const TestTensor& got) {
+  if (got.dims != expected.dims) return "shape";
+  for (size_t i = 0; i < expected.low.size(); ++i) {
+    const double slack = expected.zero_point.empty() ? 0 : 1e-4 + 1e-6 * std::fabs(expected.low[i]);
+    const double low = Stored(expected, i, expected.low[i] - slack);
+    const double high = Stored(expected, i, expected.high[i] + slack);
+    const double value = got.at(static_cast<int64_t>(i));
+    if (value >= low && value <= high) continue;
+    return "element " + std::to_string(i) + " is " + std::to_string(value) + ", allowed [" + std::to_string(low) +
+           ", " + std::to_string(high) + "]";
+  }
+  return "";
+}
+
+}  // namespace normfuse::test

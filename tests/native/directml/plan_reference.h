@@ -1,0 +1,25 @@
+// What a plan means, in float64, element by element: the other side of the comparison. Written from plan.h's formulas.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan_generator.h"
+
+namespace normfuse::test {
+
+// An output's exact values, and the interval that float32 arithmetic may end in, before they are stored.
+struct Reference {
+  int output = 0;
+  DataType type = DataType::kUndefined;
+  std::vector<int64_t> dims;
+  std::vector<double> low, high;
+  std::vector<double> zero_point;  // of a quantised output; the interval is then in steps
+};
+
+std::vector<Reference> Evaluate(const TestCase& test);
+
+// Empty when every element of `got` lies within the interval; else the first one that does not.
+std::string Compare(const Reference& expected, const TestTensor& got);
+
+}  // namespace normfuse::test

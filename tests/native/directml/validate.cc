@@ -1,0 +1,432 @@
+// Shows lowerings to Microsoft's own DirectML, by way of a stand-in device, and proves the table of rules with it:
+//   directml_validate DIRECTML_LIBRARY [--d3d12 FILE --dxcore FILE] [--samples N] [--seed N] [--expect-level 6_2]
+// 1. Every lowering of N random plans, at the library's feature level, is accepted by CreateOperator; and so it is for
+//    lowerings at each lower level, which a newer library takes as well.
+// 2. What the table calls impossible at this level is refused, and what it says to be possible is accepted.
+// Prints a summary; exit code 1 on any miss.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "abi/directml_abi.h"
+#include "directml/lowering.h"
+#include "directml/operator_desc.h"
+#include "directml/shared_library.h"
+#include "plan_generator.h"
+#include "stand_in_device.h"
+
+namespace {
+
+using namespace normfuse;
+using namespace normfuse::abi;
+using namespace normfuse::directml;
+
+int failures = 0;
+
+void Miss(const std::string& text) {
+  ++failures;
+  if (failures <= 10) std::printf("MISS %s\n", text.c_str());
+}
+
+// --- single operators for the rules -----------------------------------------------------------------------------------
+
+uint64_t BytesOf(DML_TENSOR_DATA_TYPE type, const std::vector<uint32_t>& sizes) {
+  static constexpr int kBits[] = {0, 32, 16, 32, 16, 8, 32, 16, 8, 64, 64, 64, 4, 4};
+  uint64_t bits = kBits[type];
+  for (uint32_t size : sizes) bits *= size;
+  return (bits + 31) / 32 * 4;
+}
+
+TensorDesc Tensor(DML_TENSOR_DATA_TYPE type, std::vector<uint32_t> sizes) {
+  const uint64_t bytes = BytesOf(type, sizes);
+  return {type, std::move(sizes), {}, bytes, false};
+}
+
+std::optional<OperatorInput> In(TensorDesc desc) { return OperatorInput{std::move(desc), true, 0}; }
+
+// A scalar seen under `sizes`.
+TensorDesc Spread(DML_TENSOR_DATA_TYPE type, const std::vector<uint32_t>& sizes) {
+  return {type, sizes, std::vector<uint32_t>(sizes.size(), 0), 4, false};
+}
+
+constexpr auto kF32 = DML_TENSOR_DATA_TYPE_FLOAT32;
+constexpr auto kU8 = DML_TENSOR_DATA_TYPE_UINT8;
+const std::vector<uint32_t> kShape = {2, 3, 4, 6};
+
+bool IsDequantize(DML_OPERATOR_TYPE type) {
+  return type == DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR || type == DML_OPERATOR_DEQUANTIZE;
+}
+bool IsQuantize(DML_OPERATOR_TYPE type) {
+  return type == DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR || type == DML_OPERATOR_QUANTIZE;
+}
+
+// A valid operator of this type over `sizes`, with the given types of first input and output.
+Operator Example(DML_OPERATOR_TYPE type, const std::vector<uint32_t>& sizes, DML_TENSOR_DATA_TYPE in,
+                 DML_TENSOR_DATA_TYPE out) {
+  Operator op;
+  op.type = type;
+  op.inputs = {In(Tensor(in, sizes))};
+  op.output = Tensor(out, sizes);
+  op.parameters[0] = op.parameters[1] = 1;
+  op.parameter_count = 2;
+  op.epsilon = 1e-5f;
+  if (IsDequantize(type) || IsQuantize(type)) {
+    const auto real = IsDequantize(type) ? out : in;
+    const auto integer = IsDequantize(type) ? in : out;
+    const bool by_size = type == DML_OPERATOR_QUANTIZE || type == DML_OPERATOR_DEQUANTIZE;
+    const std::vector<uint32_t> ones(sizes.size(), 1);
+    op.inputs.push_back(In(by_size ? Tensor(real, ones) : Spread(real, sizes)));
+    op.inputs.push_back(In(by_size ? Tensor(integer, ones) : Spread(integer, sizes)));
+    return op;
+  }
+  switch (type) {
+    case DML_OPERATOR_ELEMENT_WISE_ADD:
+    case DML_OPERATOR_ELEMENT_WISE_SUBTRACT:
+    case DML_OPERATOR_ELEMENT_WISE_MULTIPLY:
+    case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
+    case DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU:
+      op.inputs.push_back(In(Tensor(in, sizes)));
+      break;
+    case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1:
+    case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2:
+      op.inputs.push_back(In(Tensor(in, sizes)));
+      op.inputs.push_back(In(Tensor(in, sizes)));
+      op.axes = {static_cast<uint32_t>(sizes.size()) - 1};
+      break;
+    case DML_OPERATOR_REDUCE:
+      op.axes = {static_cast<uint32_t>(sizes.size()) - 1};
+      op.reduce_function = DML_REDUCE_FUNCTION_SUM_SQUARE;
+      op.output.sizes.back() = 1;
+      op.output.bytes = BytesOf(out, op.output.sizes);
+      break;
+    default:
+      break;
+  }
+  return op;
+}
+
+Operator ExampleMvn() { return Example(DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1, kShape, kF32, kF32); }
+Operator ExampleDq(DML_TENSOR_DATA_TYPE in = kU8, DML_TENSOR_DATA_TYPE out = kF32) {
+  return Example(DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR, kShape, in, out);
+}
+
+// The operators that a rule is about: what kImpossible says is refused, what kAvoided says is accepted.
+std::vector<Operator> ProbesOf(RuleId id) {
+  Operator op;
+  switch (id) {
+    case RuleId::kScaleWithoutBias: {
+      Operator scale_only = ExampleMvn(), bias_only = ExampleMvn();
+      scale_only.inputs[2].reset();
+      bias_only.inputs[1].reset();
+      return {scale_only, bias_only};
+    }
+    case RuleId::kOptionalZeroPoint: {
+      op = ExampleDq();
+      op.inputs[2].reset();
+      Operator quantize = Example(DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR, kShape, kF32, kU8);
+      quantize.inputs[2].reset();
+      return {op, quantize};
+    }
+    case RuleId::kSmallSoftplusSteepness:
+      op = Example(DML_OPERATOR_ACTIVATION_SOFTPLUS, kShape, kF32, kF32);
+      op.parameters[0] = 0.5f;
+      return {op};
+    case RuleId::kQuantizeTo16Bits:
+      return {Example(DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR, kShape, kF32, DML_TENSOR_DATA_TYPE_UINT16),
+              Example(DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR, kShape, kF32, DML_TENSOR_DATA_TYPE_INT16)};
+    case RuleId::kFourBitElementWise:
+      return {ExampleDq(DML_TENSOR_DATA_TYPE_UINT4), ExampleDq(DML_TENSOR_DATA_TYPE_INT4)};
+    case RuleId::kUnevenBlocks:
+      op = Example(DML_OPERATOR_DEQUANTIZE, kShape, kU8, kF32);
+      op.inputs[1] = In(Tensor(kF32, {2, 3, 4, 4}));
+      op.inputs[2] = In(Tensor(kU8, {2, 3, 4, 4}));
+      return {op};
+    case RuleId::kBlocksOfOtherShape:
+      op = Example(DML_OPERATOR_DEQUANTIZE, kShape, kU8, kF32);
+      op.inputs[1] = In(Tensor(kF32, {1, 3, 1, 1}));
+      return {op};
+    case RuleId::kNineDimensions:
+      return {Example(DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1, std::vector<uint32_t>(9, 2), kF32, kF32)};
+    case RuleId::kZeroDimension:
+      return {Example(DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1, {2, 0, 4, 6}, kF32, kF32)};
+    case RuleId::kTooManyElements:
+      return {Example(DML_OPERATOR_ACTIVATION_RELU, {1, 2, 65536, 65536}, kF32, kF32)};
+    case RuleId::kMixedTypes:
+      op = ExampleMvn();
+      op.inputs[1] = In(Tensor(DML_TENSOR_DATA_TYPE_FLOAT16, kShape));
+      return {op};
+    case RuleId::kFusedTwoTensors:
+      op = ExampleMvn();
+      op.fused_activation = FusedActivation{DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU, {}, 0};
+      return {op};
+    case RuleId::kFusedClip:
+      op = ExampleMvn();
+      op.fused_activation = FusedActivation{DML_OPERATOR_ELEMENT_WISE_CLIP, {}, 0};
+      return {op};
+    case RuleId::kBroadcastBySize:
+      op = ExampleDq();
+      op.inputs[1] = In(Tensor(kF32, {1, 3, 1, 1}));
+      return {op};
+    case RuleId::kHalfDequantizeScale:
+      return {ExampleDq(kU8, DML_TENSOR_DATA_TYPE_FLOAT16)};
+    case RuleId::kNoAxes:
+      op = ExampleMvn();
+      op.axes.clear();
+      return {op};
+    case RuleId::kHalfStatistics:
+      return {Example(DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1, kShape, DML_TENSOR_DATA_TYPE_FLOAT16,
+                      DML_TENSOR_DATA_TYPE_FLOAT16)};
+    case RuleId::kMidpointZeroPoint:
+      op = Example(DML_OPERATOR_DEQUANTIZE, kShape, kU8, kF32);
+      op.inputs.pop_back();
+      return {op};
+    case RuleId::kWideIntegerZeroPoint:
+      return {ExampleDq(DML_TENSOR_DATA_TYPE_INT32), ExampleDq(DML_TENSOR_DATA_TYPE_UINT32)};
+    case RuleId::kNanEpsilon:
+      op = ExampleMvn();
+      op.epsilon = NAN;
+      return {op};
+  }
+  return {};
+}
+
+// --- the library ------------------------------------------------------------------------------------------------------
+
+// The one operator that a library has before its level: the 5_0 library is a development build of the release that
+// brought 5_1.
+bool EarlyIn(FeatureLevel level, DML_OPERATOR_TYPE type) {
+  constexpr int kGelu = 157;
+  return level == DML_FEATURE_LEVEL_5_0 && type == kGelu;
+}
+
+class Validator {
+ public:
+  Validator(IDMLDevice* device, FeatureLevel level) : device_(device), level_(level), types_(SupportedTypes()) {}
+
+  bool Accepts(const Operator& op) {
+    const OperatorDesc desc(op);
+    IDMLOperator* made = nullptr;
+    const HRESULT result = device_->CreateOperator(&desc.get(), IDMLOperator::kIid, reinterpret_cast<void**>(&made));
+    if (made != nullptr) made->Release();
+    ++created_;
+    return Succeeded(result);
+  }
+
+  void CheckRules() {
+    for (const Rule& rule : kRules) {
+      for (const Operator& op : ProbesOf(rule.id)) {
+        const OperatorRule whole = *OperatorRuleOf(op.type);
+        const bool expected = whole.level <= level_ && (rule.kind == RuleKind::kAvoided || Allows(rule.id, level_));
+        if (Accepts(op) != expected) {
+          Miss(std::string("rule ") + rule.name + ": " + OperatorName(op.type) + (expected ? " refused" : " accepted"));
+        }
+      }
+    }
+  }
+
+  void CheckOperators() {
+    for (const OperatorRule& rule : OperatorRules{}) CheckOperator(rule);
+    for (const ActivationSpec& spec : kActivations) {
+      if (spec.directml.level != 0) CheckOperator(*OperatorRuleOf(static_cast<DML_OPERATOR_TYPE>(spec.directml.type)));
+    }
+  }
+
+  void CheckFusedActivations() {
+    for (const ActivationSpec& spec : kActivations) {
+      if (spec.directml.level == 0 || EarlyIn(level_, static_cast<DML_OPERATOR_TYPE>(spec.directml.type))) continue;
+      Operator op = ExampleMvn();
+      op.fused_activation = FusedActivation{static_cast<DML_OPERATOR_TYPE>(spec.directml.type), {1, 1}, 2};
+      const bool expected =
+          spec.directml.fused_level != 0 && level_ >= static_cast<uint32_t>(spec.directml.fused_level);
+      if (Accepts(op) != expected) Miss(std::string("fused ") + spec.name + (expected ? " refused" : " accepted"));
+    }
+  }
+
+  void CheckLowerings(int samples, unsigned seed) {
+    std::mt19937 random(seed);
+    test::GeneratorLimits limits;
+    for (int i = 0; i < samples; ++i) {
+      const test::TestCase made = test::RandomCase(random, limits);
+      for (FeatureLevel level : kLevels) {
+        // Each plan at the library's own level, and at one lower level in turn.
+        const bool lower = static_cast<size_t>(i) % std::size(kLevels) == static_cast<size_t>(&level - kLevels);
+        if (level >= kMinimumLevel && level <= level_ && (level == level_ || lower)) CheckLowering(made, level);
+      }
+    }
+  }
+
+  void PrintSummary() const {
+    std::printf("feature level %s: %d operators created, %d lowerings accepted, %d declined\n",
+                LevelName(level_).c_str(), created_, accepted_, declined_total_);
+    for (const auto& [message, count] : declined_) std::printf("  declined %5d: %s\n", count, message.c_str());
+    std::printf("  operators used:");
+    for (const auto& [name, count] : used_) std::printf(" %s %d", name.c_str(), count);
+    std::printf("\n");
+  }
+
+ private:
+  void CheckOperator(const OperatorRule& rule) {
+    const auto type = rule.type;
+    if (EarlyIn(level_, type)) return;
+    const auto in = rule.input_types != kAnyType && !(rule.input_types & Bit(kF32)) ? kU8 : kF32;
+    const auto out = rule.output_types != kAnyType && !(rule.output_types & Bit(kF32)) ? kU8 : kF32;
+    for (uint32_t rank = 1; rank <= 9; ++rank) {
+      const bool expected = level_ >= rule.level && rank <= (level_ >= rule.all_ranks ? 8u : 4u);
+      std::vector<uint32_t> sizes(rank, 2);
+      if (Accepts(Example(type, sizes, in, out)) != expected) {
+        Miss(OperatorName(type) + " of rank " + std::to_string(rank) + (expected ? " refused" : " accepted"));
+      }
+    }
+    for (uint32_t t = DML_TENSOR_DATA_TYPE_FLOAT32; t <= DML_TENSOR_DATA_TYPE_INT4; ++t) {
+      const auto probe = static_cast<DML_TENSOR_DATA_TYPE>(t);
+      const bool same_type = !IsDequantize(type) && !IsQuantize(type);
+      CheckType(rule, rule.input_types, probe, probe, same_type ? probe : out, "input");
+      if (!same_type) CheckType(rule, rule.output_types, probe, in, probe, "output");
+    }
+  }
+
+  void CheckType(const OperatorRule& rule, uint32_t types, DML_TENSOR_DATA_TYPE probe, DML_TENSOR_DATA_TYPE in,
+                 DML_TENSOR_DATA_TYPE out, const char* what) {
+    if (types == kAnyType) return;
+    // float16 scales and results of dequantisation came later than the operator: a rule of its own.
+    if (IsDequantize(rule.type) && probe == DML_TENSOR_DATA_TYPE_FLOAT16) return;
+    const bool expected = level_ >= rule.level && (types & Bit(probe)) != 0;
+    if (Accepts(Example(rule.type, kShape, in, out)) != expected) {
+      Miss(OperatorName(rule.type) + " with " + what + " type " + std::to_string(probe) +
+           (expected ? " refused" : " accepted"));
+    }
+  }
+
+  void CheckLowering(const test::TestCase& made, FeatureLevel level) {
+    DmlProgram program;
+    const auto declined = Lower(made.plan, made.shapes(), {level, types_}, &program);
+    if (declined) {
+      ++declined_total_;
+      ++declined_[declined->message];
+      return;
+    }
+    bool all = true;
+    for (const Operator& op : program.operators) {
+      ++used_[OperatorName(op.type)];
+      if (Accepts(op)) continue;
+      all = false;
+      Miss("lowering at " + LevelName(level) + " of {" + made.description + "}: " + OperatorName(op.type) +
+           " refused: " + ToJson(program).substr(0, 2000));
+      break;
+    }
+    accepted_ += all ? 1 : 0;
+  }
+
+  uint32_t SupportedTypes() {
+    uint32_t types = 0;
+    for (uint32_t type = DML_TENSOR_DATA_TYPE_FLOAT32; type <= DML_TENSOR_DATA_TYPE_INT4; ++type) {
+      BOOL supported = 0;
+      const HRESULT result = device_->CheckFeatureSupport(DML_FEATURE_TENSOR_DATA_TYPE_SUPPORT, sizeof(type), &type,
+                                                          sizeof(supported), &supported);
+      if (Succeeded(result) && supported) types |= 1u << type;
+    }
+    return types;
+  }
+
+  IDMLDevice* device_;
+  FeatureLevel level_;
+  uint32_t types_;
+  int created_ = 0;
+  int accepted_ = 0;
+  int declined_total_ = 0;
+  std::map<std::string, int> declined_;
+  std::map<std::string, int> used_;
+};
+
+FeatureLevel MaximumLevel(IDMLDevice* device) {
+  const DML_FEATURE_QUERY_FEATURE_LEVELS query = {static_cast<UINT>(std::size(kLevels)), kLevels};
+  DML_FEATURE_DATA_FEATURE_LEVELS data = {};
+  const HRESULT result =
+      device->CheckFeatureSupport(DML_FEATURE_FEATURE_LEVELS, sizeof(query), &query, sizeof(data), &data);
+  return Succeeded(result) ? data.MaxSupportedFeatureLevel : DML_FEATURE_LEVEL_1_0;
+}
+
+struct Arguments {
+  std::string library, d3d12, dxcore, expect_level;
+  int samples = 2000;
+  unsigned seed = 1;
+};
+
+bool Parse(int count, char** values, Arguments* arguments) {
+  if (count < 2) return false;
+  arguments->library = values[1];
+  for (int i = 2; i + 1 < count; i += 2) {
+    const std::string name = values[i], value = values[i + 1];
+    if (name == "--d3d12")
+      arguments->d3d12 = value;
+    else if (name == "--dxcore")
+      arguments->dxcore = value;
+    else if (name == "--expect-level")
+      arguments->expect_level = value;
+    else if (name == "--samples")
+      arguments->samples = std::atoi(value.c_str());
+    else if (name == "--seed")
+      arguments->seed = static_cast<unsigned>(std::atoi(value.c_str()));
+    else
+      return false;
+  }
+  return count % 2 == 0;
+}
+
+int Validate(const Arguments& arguments) {
+  // Loaded first, the stand-ins answer for the libraries of the same name that libdirectml.so needs.
+  SharedLibrary d3d12, dxcore, library;
+  for (auto [path, into] : {std::pair(&arguments.d3d12, &d3d12), std::pair(&arguments.dxcore, &dxcore),
+                            std::pair(&arguments.library, &library)}) {
+    if (path->empty()) continue;
+    const Result loaded = SharedLibrary::Load(*path, into);
+    if (!loaded.ok()) {
+      std::printf("%s\n", loaded.message().c_str());
+      return 2;
+    }
+  }
+  const auto create = library.Symbol<DMLCreateDevice1Function>("DMLCreateDevice1");
+  if (create == nullptr) {
+    std::printf("%s does not export DMLCreateDevice1\n", arguments.library.c_str());
+    return 2;
+  }
+  IDMLDevice* device = nullptr;
+  const HRESULT result = create(new test::StandInDevice(true), DML_CREATE_DEVICE_FLAG_NONE, kMinimumLevel,
+                                IDMLDevice::kIid, reinterpret_cast<void**>(&device));
+  if (!Succeeded(result)) {
+    std::printf("DMLCreateDevice1 failed with 0x%08X\n", static_cast<unsigned>(result));
+    return 2;
+  }
+  const FeatureLevel level = MaximumLevel(device);
+  if (!arguments.expect_level.empty() && LevelName(level) != arguments.expect_level) {
+    Miss("feature level " + LevelName(level) + " instead of " + arguments.expect_level);
+  }
+  Validator validator(device, level);
+  validator.CheckRules();
+  validator.CheckOperators();
+  validator.CheckFusedActivations();
+  validator.CheckLowerings(arguments.samples, arguments.seed);
+  validator.PrintSummary();
+  std::printf("%d misses\n", failures);
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  if (!Parse(argc, argv, &arguments)) {
+    std::printf(
+        "usage: directml_validate DIRECTML_LIBRARY [--d3d12 FILE] [--dxcore FILE] [--samples N] [--seed N] "
+        "[--expect-level 6_2]\n");
+    return 2;
+  }
+  const int status = Validate(arguments);
+  std::fflush(stdout);
+  // The library's own threads and static destructors need no part of this process any more.
+  std::_Exit(status);
+}
