@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import harness
@@ -36,11 +36,36 @@ class Counts:
     """Normalisation -> sites of it, all fused."""
     claimed: Mapping[str, int]
     """Normalisation -> groups around it that the provider claims in the original (canonical operators only)."""
-    left: Mapping[str, int]
-    """Reason code -> sites that the rewriting pass leaves."""
+    left: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(Normalisation, reason code) -> sites of it that the rewriting pass leaves."""
 
 
-PINNED: dict[str, Counts] = {}
+LAYERS, RMS, GROUPS = "LayerNormalization", "RMSNormalization", "GroupNormalization"
+PINNED = {
+    # 9 of LayerNormalization -> QuantizeLinear, 1 of DequantizeLinear -> LayerNormalization -> Gelu -> QuantizeLinear.
+    "smart-turn": Counts(
+        {"FusedNormalization": 10, "FusedActivation": 7, "FusedDequantizeLinear": 2}, {LAYERS: 10}, {LAYERS: 10}
+    ),
+    "minilm-l6": Counts({"FusedNormalization": 13, "FusedActivation": 6}, {LAYERS: 13}, {LAYERS: 13}),
+    "minilm-l3": Counts({"FusedNormalization": 7, "FusedActivation": 3}, {LAYERS: 7}, {LAYERS: 7}),
+    # The quantizer puts pairs between the nodes of each GELU.
+    "minilm-l3-u8s8": Counts({"FusedNormalization": 7}, {LAYERS: 7}, {LAYERS: 7}),
+    "minilm-l3-s8s8": Counts({"FusedNormalization": 7}, {LAYERS: 7}, {LAYERS: 7}),
+    "title-encoder": Counts({"FusedNormalization": 17, "FusedActivation": 8}, {RMS: 17}, {}),
+    "title-decoder": Counts({"FusedNormalization": 25, "FusedActivation": 8}, {RMS: 25}, {}),
+    "terrain-unet": Counts(
+        {"FusedNormalization": 139, "FusedActivation": 58}, {GROUPS: 139}, {"InstanceNormalization": 139}
+    ),
+    "ocr-recognition": Counts(
+        {"FusedNormalization": 5, "FusedActivation": 18}, {LAYERS: 5}, {}, {("BatchNormalization", "not_profitable"): 3}
+    ),
+    "ocr-direction": Counts(
+        {"FusedActivation": 18},
+        {},
+        {},
+        {("BatchNormalization", "not_profitable"): 24, ("BatchNormalization", "nothing_to_fuse"): 11},
+    ),
+}
 
 
 @functools.cache
@@ -101,6 +126,9 @@ def tolerance(name: str) -> dict[str, float]:
 def test_end_to_end(model: RealModel, which: str) -> None:
     reference, got = outputs(model.name, "a"), outputs(model.name, which)
     assert len(got) >= (16 if model.quantized else 2)
+    if model.float_model:
+        assert_within_quantisation_error(model, reference, got)
+        return
     allowed = tolerance(model.name)
     worst = difference(reference, got)
     assert all(worst[name] <= allowed[name] for name in worst), f"{worst} > {allowed}"
@@ -109,13 +137,31 @@ def test_end_to_end(model: RealModel, which: str) -> None:
             assert (model.decide(left) == model.decide(right)).all()
 
 
+def assert_within_quantisation_error(
+    model: RealModel, reference: list[dict[str, Array]], got: list[dict[str, Array]]
+) -> None:
+    """A value at a tie of some QuantizeLinear goes the other way when a norm's last bit differs; so does what follows.
+
+    ONNX Runtime's levels run the same float kernels here and agree to the bit, so that they say nothing about that.
+    What is asked instead: most inputs come out the same, and the rest stays within 1 % of the quantisation error.
+    """
+    session = harness.create_session(MODELS[model.float_model].path(), "cpu")
+    exact = [run(session, feeds) for feeds in model.inputs()]
+    for name in reference[0]:
+        difference = [np.abs(a[name].astype(np.float64) - b[name]) for a, b in zip(reference, got, strict=True)]
+        quantisation = [np.abs(a[name].astype(np.float64) - b[name]) for a, b in zip(reference, exact, strict=True)]
+        assert sum(float(d.max()) <= 1e-3 for d in difference) >= len(difference) * 3 // 4, name
+        assert sum(float(d.sum()) for d in difference) <= 0.01 * sum(float(q.sum()) for q in quantisation), name
+
+
 @ZOO
 def test_every_site_is_fused_or_has_its_reason(model: RealModel) -> None:
     report = portable(model.name).report
     pinned = PINNED[model.name]
     assert Counter(site.fused_into for site in report.fused) == pinned.fused
     assert Counter(site.kind for site in report.fused if "Normalization" in site.kind) == pinned.chains
-    assert Counter(site.reason for site in report.left) == pinned.left
+    left = [site for site in report.left if "Normalization" in site.kind]
+    assert Counter((site.kind, site.reason) for site in left) == pinned.left
     assert all(site.message and site.advice for site in report.left)
 
 
