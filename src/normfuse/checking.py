@@ -10,7 +10,7 @@ from normfuse._version import __version__
 from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.errors import OptionError
 from normfuse.model_files import ModelLike, load_model
-from normfuse.optimization import inspect, weight_warnings
+from normfuse.optimization import inspect, nothing_to_gain, weight_warnings
 from normfuse.verification import Inputs, verify
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def check(
 
     Args:
         model: Any form of model that :func:`normfuse.optimize` takes.
-        require_fused: How many sites must be fused; "all": no site may be left, whatever the reason.
+        require_fused: How many sites must be fused; "all": no site may be left for a reason that
+            stands in its way.
         original: Compare the results with this model's, as :func:`normfuse.verify`.
         inputs: Inputs for that comparison.
         max_error: The error to allow in it.
@@ -94,7 +95,7 @@ def check(
     source = load_model(model)
     fused = _fused_nodes(source.model)
     left = tuple(site for site in inspect(model) if not (site.nodes and fused.keys() >= set(site.nodes)))
-    remarks = [_site_remark(site, require_fused == "all") for site in left]
+    remarks = [_site_remark(site, require_fused == "all") for site in left if not nothing_to_gain(site)]
     count = fused.total()
     if isinstance(require_fused, int) and count < require_fused:
         text = f"{count} sites are fused, and {require_fused} are required."

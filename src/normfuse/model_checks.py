@@ -136,11 +136,13 @@ def _check_signature(node: onnx.NodeProto, version: int, here: str) -> None:
             raise InvalidModelError(f"{here} lacks its input '{parameter.name}'.")
     for attribute in node.attribute:
         known = schema.attributes.get(attribute.name)
-        if known is not None and attribute.type and attribute.type != int(known.type):
-            kinds = onnx.AttributeProto.AttributeType
+        if known is None or not attribute.type:
+            continue
+        kind = onnx.AttributeProto.AttributeType.Name(attribute.type)
+        expected = str(known.type).rpartition(".")[2]
+        if kind != expected:
             raise InvalidModelError(
-                f"{here}: attribute '{attribute.name}' is of kind {kinds.Name(attribute.type)}; "
-                f"{node.op_type} takes {kinds.Name(int(known.type))}."
+                f"{here}: attribute '{attribute.name}' is of kind {kind}; {node.op_type} takes {expected}."
             )
 
 

@@ -34,10 +34,13 @@ __all__ = [
     "OptimizationResult",
     "Target",
     "inspect",
+    "nothing_to_gain",
     "operator_counts",
     "optimize",
     "weight_warnings",
 ]
+
+_NOTHING_TO_GAIN = ("nothing_to_fuse", "not_profitable")
 
 Target = Literal["portable", "custom-op", "standard"]
 Progress = Callable[[str, int, int], None]
@@ -70,8 +73,8 @@ class OptimizationReport:
 
     @property
     def left(self) -> tuple[Site, ...]:
-        """The sites that were left as they are, each with its reason."""
-        return tuple(site for site in self.sites if site.fused_into is None)
+        """The sites that something kept from being fused: each has its reason."""
+        return tuple(site for site in self.sites if site.fused_into is None and not nothing_to_gain(site))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON; ``schemas/report.schema.json`` in the package describes it."""
@@ -152,7 +155,8 @@ def optimize(
         max_error: The error to allow instead of what the model's types explain.
         allow_requantization_removal: Also fuse where that removes a quantisation inside a chain, which changes results
             by up to one quantisation step.
-        require_fused: Fail unless at least so many sites are fused; "all": every one that was found.
+        require_fused: Fail unless at least so many sites are fused; "all": every one that was found, those excepted
+            that have nothing beside them to be fused with.
         progress: Called with (what is being done, steps done, steps in all).
 
     Returns:
@@ -214,6 +218,11 @@ def inspect(model: ModelLike, *, allow_requantization_removal: bool = False) -> 
     return list(_rewrite(load_model(model), "portable", allow_requantization_removal, None)[1])
 
 
+def nothing_to_gain(site: Site) -> bool:
+    """Say whether a site was left because there is nothing beside it to fuse it with, or no time to be won."""
+    return site.fused_into is None and site.reason in _NOTHING_TO_GAIN
+
+
 def operator_counts(model: ir.Model) -> dict[str, int]:
     """Return operator -> number of nodes, most frequent first; subgraphs count, function bodies do not."""
     counts = Counter(
@@ -240,7 +249,7 @@ def _rewrite(
 
 
 def _require_fused(report: OptimizationReport, require_fused: int | Literal["all"] | None) -> None:
-    fused, found = len(report.fused), len(report.sites)
+    fused, found = len(report.fused), len(report.fused) + len(report.left)
     if require_fused == "all" and fused < found:
         left = report.left[0]
         raise VerificationError(

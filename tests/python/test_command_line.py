@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -246,3 +247,65 @@ def test_inspect_as_data(run: Run, model: Path, tmp_path: Path) -> None:
     data = json.loads(run("inspect", "model.onnx", "--json").out)
     assert [site["kind"] for site in data["sites"]].count("LayerNormalization") == 3
     assert files(tmp_path) == ["model.onnx"]
+
+
+def test_inspect_lists_what_stands_alone_on_request(run: Run, tmp_path: Path) -> None:
+    g = models.GraphBuilder(opset=17)
+    g.output(g.add("Neg", g.add("Relu", g.add("Neg", g.input("x", ["n", 8])))), ["n", 8])
+    onnx.save(g.model("alone"), tmp_path / "alone.onnx")
+    assert "is left" not in run("inspect", "alone.onnx").out
+    assert "Relu_1" in run("inspect", "alone.onnx", "--all").out
+
+
+def test_bench_measures_four_ways(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("bench", "model.onnx", "--seconds", "0.1", "--dim", "batch=3", "--dim", "sequence=5", "--json")
+    assert done.code == 0, done.err
+    data = json.loads(done.out)
+    assert data["inputs"] == {"input_ids": [3, 5], "attention_mask": [3, 5]}
+    names = [timing["name"] for timing in data["timings"]]
+    assert names == ["original", "original + normfuse", "rewritten", "rewritten + normfuse"]
+    for timing in data["timings"]:
+        low, high = timing["quartiles_ms"]
+        assert 0 < timing["best_ms"] <= low <= timing["median_ms"] <= high
+        assert timing["error"] < 1e-4
+        assert timing["runs"] >= 5
+    assert "rewritten + normfuse" in run("bench", "model.onnx", "--seconds", "0.1").out
+    assert files(tmp_path) == ["model.onnx"]
+
+
+def test_doctor_finds_a_healthy_installation(run: Run) -> None:
+    done = run("doctor", "--json")
+    assert done.code == 0, done.out
+    data = json.loads(done.out)
+    assert data["ok"] is True
+    assert [finding["name"] for finding in data["findings"]][-2:] == ["session", "custom operators"]
+
+
+def test_doctor_names_the_first_problem(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NORMFUSE_LIBRARY", str(tmp_path / "nothing.so"))
+    done = run("doctor")
+    assert done.code == 1
+    assert "problem native library: NORMFUSE_LIBRARY names" in done.out
+    assert "session" not in done.out
+
+
+def test_instruction_set_can_be_forced() -> None:
+    for isa in ("baseline", "avx2") if platform.machine() in ("x86_64", "AMD64") else ("baseline", "neon"):
+        code = "from normfuse.diagnosis import diagnose; print([f.text for f in diagnose() if 'instr' in f.name])"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"NORMFUSE_ISA": isa, "PATH": ""},
+        )
+        assert done.stdout.strip() == f"['{isa} (NORMFUSE_ISA={isa})']"
+
+
+def test_demo_ends_with_a_table(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    done = run("demo", "--seconds", "0.1", "-o", "kept")
+    assert done.code == 0, done.err
+    assert done.out.count("The results agree") == 4
+    assert "220 -> 111" in done.out
+    assert len(files(tmp_path / "kept")) == 8

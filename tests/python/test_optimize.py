@@ -182,3 +182,30 @@ def test_float16_and_quantised_models() -> None:
         assert report.verification is not None
         assert report.verification.passed
         assert len(report.fused) >= 3
+
+
+def test_models_too_large_for_one_message(
+    transformer: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of 2 GB, lowered to what a test can afford: weights go through files, not through one message."""
+    monkeypatch.setattr("normfuse.model_files.PROTOBUF_LIMIT", 10_000)
+    result = normfuse.optimize(ir.from_proto(transformer))
+    assert result.report.verification is not None
+    assert result.report.verification.passed
+    assert isinstance(result.model, ir.Model)
+    size = result.save(tmp_path / "large.onnx")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["large.onnx", "large.onnx.data"]
+    assert size == sum(p.stat().st_size for p in tmp_path.iterdir())
+    with pytest.raises(normfuse.OptionError, match="more than 2 GB"):
+        _ = normfuse.optimize(transformer, verify=False).model
+    monkeypatch.undo()
+    assert normfuse.verify(transformer, tmp_path / "large.onnx").passed
+
+
+def test_sites_that_stand_alone_are_not_missing() -> None:
+    g = models.GraphBuilder(opset=17)
+    g.output(g.add("Neg", g.add("Relu", g.add("Neg", g.input("x", ["n", 8])))), ["n", 8])
+    report = normfuse.optimize(g.model("alone"), verify=False, require_fused="all").report
+    assert [site.reason for site in report.sites] == ["nothing_to_fuse"]
+    assert report.left == ()
+    assert report.fused == ()

@@ -109,7 +109,7 @@ def _run(model: _Model, folder: Path, threads: int, seconds: float) -> tuple[Opt
     report = result.report
     verified = report.verification.message if report.verification is not None else ""
     console.print(
-        f"{model.name}: {len(report.fused)} of {len(report.sites)} sites fused. {verified}",
+        f"{model.name}: {len(report.fused)} of {len(report.fused) + len(report.left)} sites fused. {verified}",
         markup=False,
         soft_wrap=True,
     )

@@ -30,6 +30,9 @@ RequantizationOption = Annotated[
 def inspect_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX model.")],
     allow_requantization_removal: RequantizationOption = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List also the sites that have nothing beside them to be fused with.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List every normalisation, activation and quantisation site, what it would become, or why it is left.
@@ -38,7 +41,7 @@ def inspect_command(
 
     Example: [bold]normfuse inspect model.onnx --json > sites.json[/]
     """
-    from normfuse.optimization import inspect
+    from normfuse.optimization import inspect, nothing_to_gain
 
     with progress() as tell:
         tell("looking for sites", 0, 0)
@@ -46,27 +49,33 @@ def inspect_command(
     if as_json:
         print_json({"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]})
         return
-    rows = table(f"Sites of {model.name} that are fused", "site", "chain", "becomes", wraps="site")
+    rows = table(f"Sites of {model.name} that can be fused", "site", "chain", "becomes", wraps="site")
     for site in sites:
         if site.fused_into is not None:
             rows.add_row(_place(site), site.description, site.fused_into)
     console.print(rows)
     for site in sites:
-        if site.fused_into is None:
+        if site.fused_into is None and (everything or not nothing_to_gain(site)):
             console.print(f"[bold]{escape(_place(site))}[/] ({escape(site.description)}) is left: ", end="")
             console.print(_reason(site), markup=False, soft_wrap=True)
     print_site_counts(sites)
 
 
 def print_site_counts(sites: Sequence[Site]) -> None:
-    """Print how many sites of each kind were found and fused."""
-    rows = table("Sites by kind", "kind", "found", "fused", numeric=2)
+    """Print how many sites of each kind can be fused, are left, or stand alone."""
+    from normfuse.optimization import nothing_to_gain
+
+    rows = table("Sites by kind", "kind", "fused", "left", "nothing to fuse with", numeric=3)
+
+    def add(name: str, group: Sequence[Site]) -> None:
+        fused = sum(site.fused_into is not None for site in group)
+        alone = sum(nothing_to_gain(site) for site in group)
+        rows.add_row(name, str(fused), str(len(group) - fused - alone), str(alone))
+
     for kind in sorted({site.kind for site in sites}):
-        of_kind = [site for site in sites if site.kind == kind]
-        rows.add_row(kind, str(len(of_kind)), str(sum(site.fused_into is not None for site in of_kind)))
-    fused = sum(site.fused_into is not None for site in sites)
+        add(kind, [site for site in sites if site.kind == kind])
     rows.add_section()
-    rows.add_row("all", str(len(sites)), str(fused))
+    add("all", sites)
     console.print(rows)
 
 
@@ -74,16 +83,11 @@ def print_left(sites: Sequence[Site]) -> None:
     """Print why sites were left, the same reason once."""
     left: dict[tuple[str, str | None], list[Site]] = {}
     for site in sites:
-        if site.fused_into is None:
-            left.setdefault((site.kind, site.reason), []).append(site)
-    if not left:
-        return
-    rows = table(
-        "Left as they are", "kind", "sites", "why, and what to do", "for instance", wraps="why, and what to do"
-    )
+        left.setdefault((site.kind, site.reason), []).append(site)
     for (kind, _), group in left.items():
-        rows.add_row(kind, str(len(group)), _reason(group[0]), group[0].name)
-    console.print(rows)
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        console.print(f"[bold]{escape(_place(group[0]))}{more}[/] ({escape(kind)}) left: ", end="")
+        console.print(_reason(group[0]), markup=False, soft_wrap=True)
 
 
 def _place(site: Site) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,6 +24,7 @@ from normfuse.cli.console import (
 )
 from normfuse.cli.inspect import RequantizationOption, print_left, print_site_counts
 from normfuse.cli.verify import print_verification
+from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.errors import OptionError, VerificationError
 
 if TYPE_CHECKING:
@@ -111,13 +114,21 @@ def optimize_command(
 def print_operator_counts(report: OptimizationReport) -> None:
     """Print the operators whose number changed, and the sum of all."""
     rows = table("Operators", "operator", "before", "after", numeric=2)
-    before, after = report.operators_before, report.operators_after
-    for name in sorted({*before, *after}, key=lambda name: (-before.get(name, 0), name)):
-        if before.get(name, 0) != after.get(name, 0):
-            rows.add_row(name, str(before.get(name, 0)), str(after.get(name, 0)))
+    before, after = _by_operator(report.operators_before), _by_operator(report.operators_after)
+    for name in sorted({*before, *after}, key=lambda name: (-before[name], name)):
+        if before[name] != after[name]:
+            rows.add_row(name, str(before[name]), str(after[name]))
     rows.add_section()
-    rows.add_row("all operators", str(sum(before.values())), str(sum(after.values())))
+    rows.add_row("all operators", str(before.total()), str(after.total()))
     console.print(rows)
+
+
+def _by_operator(counts: Mapping[str, int]) -> Counter[str]:
+    """Count the functions made for one of our operators together."""
+    result: Counter[str] = Counter()
+    for name, count in counts.items():
+        result[name.partition("_")[0] if name.startswith(f"{OPERATOR_DOMAIN}::") else name] += count
+    return result
 
 
 def print_summary(report: OptimizationReport, output: Path, written: int) -> None:
@@ -126,13 +137,14 @@ def print_summary(report: OptimizationReport, output: Path, written: int) -> Non
         warn(warning)
     print_operator_counts(report)
     print_site_counts(report.sites)
-    print_left(report.sites)
+    print_left(report.left)
     if report.verification is not None:
         print_verification(report.verification)
     else:
         warn("The result was not compared with the original (--no-verify).")
+    found = len(report.fused) + len(report.left)
     console.print(
-        f"Wrote {output}: {len(report.fused)} of {len(report.sites)} sites fused in {report.rewrite_seconds:.2f} s, "
+        f"Wrote {output}: {len(report.fused)} of {found} sites fused in {report.rewrite_seconds:.2f} s, "
         f"{size_text(report.bytes_before)} before, {size_text(written)} after.",
         markup=False,
         soft_wrap=True,
