@@ -57,7 +57,9 @@ def install() -> None:
         run(BIN / "python", "-m", "pip", "install", "--quiet", "--upgrade", "pip")
     pip = [BIN / "python", "-m", "pip"]
     shutil.rmtree(WHEEL, ignore_errors=True)
-    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", WHEEL, ROOT)
+    # Without isolation cmake stays where it is from run to run, and so does what it has built.
+    run(*pip, "install", "--quiet", "scikit-build-core", "cmake", "ninja")
+    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", WHEEL, ROOT)
     (wheel,) = WHEEL.glob("*.whl")
     run(*pip, "install", "--quiet", f"{wheel}[test]")
     # pip leaves an installed package of the same version as it is.
