@@ -75,7 +75,8 @@ void LoadOperand(const Call& call, const QuantizedSource& source, const Offsets&
   const Param& zero = call.params[zero_form];
   const bool dequantize = call.params[source.scale_form].present() && !(call.raw && source.form == kFormX);
   if (dequantize && zero.wide != nullptr) {
-    LoadWide(call, source.data, source.type, source.scale_form, source.which, at, step, index, count, source.block_size, d);
+    LoadWide(call, source.data, source.type, source.scale_form, source.which, at, step, index, count, source.block_size,
+             d);
   } else {
     LoadContiguous(call, source.data, source.type, index, count, d);
   }
@@ -104,8 +105,7 @@ void QuantizeBlock(const Call& call, const Offsets& at, const Dim& step, int64_t
   const Plan& plan = *call.plan;
   const float none = 0.0f;
   const int64_t block_size = plan.y_quantization.block_size;
-  const Vec scales =
-      QuantizationAt(call, kFormYScale, kFormYBlock, 2, at, step, n, block_size, &kOne, scratch->scale);
+  const Vec scales = QuantizationAt(call, kFormYScale, kFormYBlock, 2, at, step, n, block_size, &kOne, scratch->scale);
   const Vec zeros = QuantizationAt(call, kFormYZero, kFormYBlock, 2, at, step, n, block_size, &none, scratch->zero);
   if (IsFloat8(plan.y_type)) {
     call.kernels->divide(values, static_cast<size_t>(n), scales, zeros);
@@ -121,7 +121,8 @@ void QuantizeBlock(const Call& call, const Offsets& at, const Dim& step, int64_t
 
 void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d) {
   const Plan& plan = *call.plan;
-  LoadOperand(call, {call.x, call.x_type, kFormX, kFormXScale, 0, plan.x.quantization.block_size}, at, step, n, scratch, d);
+  LoadOperand(call, {call.x, call.x_type, kFormX, kFormXScale, 0, plan.x.quantization.block_size}, at, step, n, scratch,
+              d);
   if (call.residual != nullptr) {
     LoadOperand(call,
                 {call.residual, call.residual_type, kFormResidual, kFormResidualScale, 1,

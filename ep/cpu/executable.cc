@@ -104,10 +104,10 @@ Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* l
 }
 
 void CpuExecutable::SetShapes(const Call& call, CallShapes* s) const {
-  Shape* const places[kFormCount] = {nullptr,           nullptr,           nullptr,           nullptr,  &s->residual_bias,
-                                     &s->scale,         &s->bias,          &s->slope,         &s->x_scale, &s->x_zero,
-                                     nullptr,           &s->residual_scale, &s->residual_zero, nullptr,  &s->y_scale,
-                                     &s->y_zero,        nullptr};
+  Shape* const places[kFormCount] = {
+      nullptr,     nullptr,     nullptr,    nullptr, &s->residual_bias,  &s->scale,         &s->bias,
+      &s->slope,   &s->x_scale, &s->x_zero, nullptr, &s->residual_scale, &s->residual_zero, nullptr,
+      &s->y_scale, &s->y_zero,  nullptr};
   for (int form = 0; form < kFormCount; ++form) {
     if (places[form] == nullptr || !sources_[form].present()) continue;
     *places[form] = call.params[form].shape;
@@ -158,8 +158,8 @@ void CpuExecutable::ChoosePath(Call* call) const {
   if (inner_d.stride[kFormX] == 1 || inner_d.size == 1) {
     call->direct_moments = kernels_->moments[static_cast<int>(call->x_type)];
   }
-  const bool y_scalar = call->params[kFormYScale].shape.ElementCount() <= 1 &&
-                        call->params[kFormYZero].shape.ElementCount() <= 1;
+  const bool y_scalar =
+      call->params[kFormYScale].shape.ElementCount() <= 1 && call->params[kFormYZero].shape.ElementCount() <= 1;
   if ((inner.stride[kFormX] == 1 || inner.size == 1) && y_scalar) {
     call->direct_apply = kernels_->fused_apply(call->x_type, plan_.y_type, plan_.activation.kind);
   }

@@ -45,8 +45,8 @@ Result Builder::SetLogicalShape(const Shape& x, const Shape& residual) {
     const int64_t a = xi >= 0 ? x.dims[xi] : 1;
     const int64_t b = residual.rank >= 0 && ri >= 0 ? residual.dims[ri] : 1;
     if (a != b && a != 1 && b != 1) {
-      return Error("residual of shape " + ShapeText(residual.dims, residual.rank) + " does not broadcast with X of shape " +
-                   ShapeText(x.dims, x.rank));
+      return Error("residual of shape " + ShapeText(residual.dims, residual.rank) +
+                   " does not broadcast with X of shape " + ShapeText(x.dims, x.rank));
     }
     g.shape[i] = a == 1 ? b : a;
   }
@@ -69,8 +69,8 @@ Result Builder::AddTensor(FormId form, const char* what, const Shape& shape) {
     stride *= shape.dims[i];
   }
   if (!fits) {
-    return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) + " does not broadcast to shape " +
-                 ShapeText(g.shape, g.rank));
+    return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) +
+                 " does not broadcast to shape " + ShapeText(g.shape, g.rank));
   }
   Activate(form);
   return {};
@@ -84,8 +84,9 @@ Result Builder::AddAlongAxis(FormId form, const char* what, const Shape& tensor,
                  ShapeText(tensor.dims, tensor.rank));
   }
   if (tensor.dims[at] != length) {
-    return Error(std::string(what) + " has " + std::to_string(length) + " elements, but dimension " + std::to_string(at) +
-                 " of shape " + ShapeText(tensor.dims, tensor.rank) + " has " + std::to_string(tensor.dims[at]));
+    return Error(std::string(what) + " has " + std::to_string(length) + " elements, but dimension " +
+                 std::to_string(at) + " of shape " + ShapeText(tensor.dims, tensor.rank) + " has " +
+                 std::to_string(tensor.dims[at]));
   }
   if (length != 1) dims.dims[at + g.rank - tensor.rank].stride[form] = 1;
   Activate(form);
@@ -137,8 +138,9 @@ Result Builder::AddQuantization(const Quantization& quantization, const char* wh
     bool same = count == 1 || zero.rank == scale.rank;
     for (int i = 0; count != 1 && same && i < zero.rank; ++i) same = zero.dims[i] == scale.dims[i];
     if (!same) {
-      return Error(zero_name + " of shape " + ShapeText(zero.dims, zero.rank) + " is neither one element nor of the shape " +
-                   ShapeText(scale.dims, scale.rank) + " of " + scale_name);
+      return Error(zero_name + " of shape " + ShapeText(zero.dims, zero.rank) +
+                   " is neither one element nor of the shape " + ShapeText(scale.dims, scale.rank) + " of " +
+                   scale_name);
     }
   }
   const int64_t count = scale.ElementCount();
@@ -172,8 +174,8 @@ Result Builder::AddAffine(FormId form, const char* what, const Shape& shape) {
   const int64_t count = shape.ElementCount();
   if (plan.affine_align == AffineAlign::kGroup) {
     if (groups <= 0 || (count != groups && count != 1)) {
-      return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) + " does not have one element for each of the " +
-                   std::to_string(groups) + " groups");
+      return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) +
+                   " does not have one element for each of the " + std::to_string(groups) + " groups");
     }
     Activate(form);
     return {};
@@ -196,7 +198,8 @@ Result Builder::MarkReduced() {
   if (norm.from_first_axis) {
     const int64_t first = NormalizeAxis(norm.first_axis, g.rank);
     if (first < 0 || first >= g.rank) {
-      return Error("axis " + std::to_string(norm.first_axis) + " is out of range for shape " + ShapeText(g.shape, g.rank));
+      return Error("axis " + std::to_string(norm.first_axis) + " is out of range for shape " +
+                   ShapeText(g.shape, g.rank));
     }
     for (int i = static_cast<int>(first); i < g.rank; ++i) reduced[i] = true;
     return {};
@@ -215,7 +218,8 @@ Result Builder::MarkReduced() {
 Result Builder::SplitGroups() {
   const int64_t groups = plan.normalization.num_groups;
   if (plan.kind == PlanKind::kElementwise || groups <= 0) return {};
-  if (g.rank < 2) return Error("group normalisation needs at least 2 dimensions, X has shape " + ShapeText(g.shape, g.rank));
+  if (g.rank < 2)
+    return Error("group normalisation needs at least 2 dimensions, X has shape " + ShapeText(g.shape, g.rank));
   const int64_t channels = g.shape[1];
   if (channels % groups != 0) {
     return Error("the " + std::to_string(channels) + " channels of X of shape " + ShapeText(g.shape, g.rank) +
@@ -232,7 +236,8 @@ Result Builder::SplitGroups() {
 }
 
 void Builder::AddGroupAffine(FormId form, const Shape& shape) {
-  if (shape.rank >= 0 && plan.affine_align == AffineAlign::kGroup && shape.ElementCount() != 1) dims.dims[1].stride[form] = 1;
+  if (shape.rank >= 0 && plan.affine_align == AffineAlign::kGroup && shape.ElementCount() != 1)
+    dims.dims[1].stride[form] = 1;
 }
 
 void Builder::FillOutputForms() {

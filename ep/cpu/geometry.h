@@ -85,18 +85,18 @@ struct CallShapes {
 };
 
 struct Geometry {
-  int rank = 0;               // of d
-  int64_t shape[kMaxRank];    // of d and Y
+  int rank = 0;             // of d
+  int64_t shape[kMaxRank];  // of d and Y
   int64_t stat_shape[kMaxRank];
   int64_t element_count = 0;
   int64_t group_count = 0;
-  int64_t group_size = 0;     // values per mean
+  int64_t group_size = 0;  // values per mean
 
-  uint32_t active = 0;        // bit f: form f is in use
-  DimList kept;               // one entry per independent direction between groups
-  DimList reduced;            // within a group, joined for all forms
-  DimList reduced_d;          // within a group, joined for the forms that d is made of
-  bool columns = false;       // the innermost dimension is a kept one: it is the last of `kept`
+  uint32_t active = 0;   // bit f: form f is in use
+  DimList kept;          // one entry per independent direction between groups
+  DimList reduced;       // within a group, joined for all forms
+  DimList reduced_d;     // within a group, joined for the forms that d is made of
+  bool columns = false;  // the innermost dimension is a kept one: it is the last of `kept`
   // Stride of each blocked quantisation's scale along its axis, in elements of the scale.
   int64_t block_stride[3] = {0, 0, 0};  // x, residual, y
 };

@@ -34,7 +34,7 @@ uint64_t SavedStates() {
 }
 
 X86Features DetectX86() {
-  constexpr uint32_t kFma = 1u << 12, kOsXsave = 1u << 27, kAvx = 1u << 28, kF16c = 1u << 29;            // leaf 1, ecx
+  constexpr uint32_t kFma = 1u << 12, kOsXsave = 1u << 27, kAvx = 1u << 28, kF16c = 1u << 29;           // leaf 1, ecx
   constexpr uint32_t kAvx2 = 1u << 5, kAvx512F = 1u << 16, kAvx512Dq = 1u << 17, kAvx512Bw = 1u << 30;  // leaf 7, ebx
   constexpr uint32_t kAvx512Vl = 1u << 31;
   constexpr uint64_t kYmmState = 0x6, kZmmState = 0xe6;

@@ -161,7 +161,9 @@ concept TakesSlope = requires(const Act act, V v) { act(v, v); };
 class ScalarAffine {
  public:
   explicit ScalarAffine(const ApplyArgs& a)
-      : mean_(Set(a.mean)), factor_(Set(a.inv * *a.scale.data)), offset_(Set(a.offset * *a.scale.data + *a.bias.data)) {}
+      : mean_(Set(a.mean)),
+        factor_(Set(a.inv * *a.scale.data)),
+        offset_(Set(a.offset * *a.scale.data + *a.bias.data)) {}
   V operator()(V x, size_t) const { return Fma(x - mean_, factor_, offset_); }
   V operator()(V x, size_t, size_t) const { return Fma(x - mean_, factor_, offset_); }
 
@@ -279,7 +281,9 @@ constexpr cpu::ApplyFn kFloatApply[] = {NORMFUSE_FOR_EACH_ACTIVATION(NORMFUSE_AP
 #undef NORMFUSE_APPLY
 
 cpu::ApplyFn FusedApply(DataType x, DataType y, Activation activation) {
-  constexpr auto pair = [](DataType a, DataType b) { return static_cast<int>(a) * cpu::kTypeSlots + static_cast<int>(b); };
+  constexpr auto pair = [](DataType a, DataType b) {
+    return static_cast<int>(a) * cpu::kTypeSlots + static_cast<int>(b);
+  };
   switch (pair(x, y)) {
     case pair(DataType::kFloat32, DataType::kFloat32):
       return kFloatApply[static_cast<int>(activation)];

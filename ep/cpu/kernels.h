@@ -57,7 +57,7 @@ struct KernelTable {
   void (*add)(float* x, size_t n, Vec other);
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
-  ApplyFn apply[kActivationCount];                                                   // float32 to float32, x == y allowed
+  ApplyFn apply[kActivationCount];  // float32 to float32, x == y allowed
 
   // Columns: one statistic per element.
   void (*column_sum)(const float* x, size_t n, const float* shift, float* sum);

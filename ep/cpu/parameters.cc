@@ -128,7 +128,8 @@ Result ReadAll(const std::string& node, const char* what, const TensorView& tens
     for (int64_t i = 0; i < count; ++i) out[i] = ReadElement(tensor.type, tensor.data, i);
     return {};
   }
-  if (tensor.rank > static_cast<size_t>(kMaxRank)) return Invalid(node, std::string(what) + " has more than 8 dimensions");
+  if (tensor.rank > static_cast<size_t>(kMaxRank))
+    return Invalid(node, std::string(what) + " has more than 8 dimensions");
   ParameterIndex scale_at{0, false, false, 0, 0, *scale};
   NORMFUSE_RETURN_IF_ERROR(IndexFor(node, what, tensor, quantization, *scale, &scale_at));
   const TensorView& zero_view = zero != nullptr ? *zero : *scale;
@@ -172,7 +173,8 @@ Result ParamSource::Init(const Operand& operand, const char* what, bool wide) {
   return {};
 }
 
-Result ParamSource::Prepare(ExecutionContext& context, const std::string& node, TensorView* view, size_t* doubles) const {
+Result ParamSource::Prepare(ExecutionContext& context, const std::string& node, TensorView* view,
+                            size_t* doubles) const {
   *doubles = 0;
   if (!present_ || is_constant_) return {};
   NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, what_, operand_.tensor, operand_.type, view));

@@ -280,7 +280,8 @@ Result RunPieces(const Call& call, int64_t pieces) {
       Scratch scratch;
       RowWorker worker(call, &scratch);
       worker.SetGroup(task.base);
-      task.statistics = {static_cast<float>(worker.request().zero), static_cast<float>(worker.request().scale), kNoBias, 0, 1};
+      task.statistics = {static_cast<float>(worker.request().zero), static_cast<float>(worker.request().scale), kNoBias,
+                         0, 1};
     }
     if (pieces == 1) {
       ApplyPiece(&task, 0);

@@ -55,7 +55,8 @@ void WriteBits(DataType type, unsigned char* data, int64_t index, uint32_t value
     const int per_byte = 8 / bits;
     const auto shift = static_cast<int>(bits * (index % per_byte));
     unsigned char& byte = data[index / per_byte];
-    byte = static_cast<unsigned char>((byte & ~(((1u << bits) - 1u) << shift)) | (value & ((1u << bits) - 1u)) << shift);
+    byte =
+        static_cast<unsigned char>((byte & ~(((1u << bits) - 1u) << shift)) | (value & ((1u << bits) - 1u)) << shift);
     return;
   }
   std::memcpy(data + index * bits / 8, &value, static_cast<size_t>(bits) / 8);
@@ -347,7 +348,8 @@ std::vector<int64_t> BroadcastShape(const std::vector<int64_t>& a, const std::ve
 }
 
 // Which group an index belongs to.
-int64_t GroupOf(const Plan& plan, const std::vector<int64_t>& shape, const std::vector<bool>& reduced, const Index& index) {
+int64_t GroupOf(const Plan& plan, const std::vector<int64_t>& shape, const std::vector<bool>& reduced,
+                const Index& index) {
   if (plan.normalization.num_groups > 0) {
     return index[0] * plan.normalization.num_groups + index[1] / (shape[1] / plan.normalization.num_groups);
   }
@@ -456,7 +458,9 @@ Expected Compute(const Case& c) {
       const Tensor& s = c.Of(plan.activation.slope);
       slope = s.At(BroadcastIndex(s.dims, index));
     }
-    const auto f = [&](double at) { return ActivationReference(plan.activation.kind, plan.activation.params, slope, at); };
+    const auto f = [&](double at) {
+      return ActivationReference(plan.activation.kind, plan.activation.params, slope, at);
+    };
     const double a = f(v);
     e.a.push_back(a);
     // How far the activation can carry the error: the widest of a few points within it, and its own rounding.
@@ -577,15 +581,15 @@ void CompareY(const Case& c, const Expected& e, const Tensor& y, const std::stri
     }
     if (!matches) {
       EXPECT(matches, what + ": Y[" + std::to_string(i) + "] = " + Text(got) + ", expected " + Text(e.a[i]) + " / " +
-                          Text(e.y_scale[i]) + " + " + Text(e.y_zero[i]) + " within " + Text(e.tolerance[i]) + ", d = " +
-                          Text(e.d[i]));
+                          Text(e.y_scale[i]) + " + " + Text(e.y_zero[i]) + " within " + Text(e.tolerance[i]) +
+                          ", d = " + Text(e.d[i]));
       return;
     }
   }
 }
 
-void CompareValues(const Tensor& tensor, const std::vector<double>& want, const std::function<double(size_t)>& tolerance,
-                   const std::string& what) {
+void CompareValues(const Tensor& tensor, const std::vector<double>& want,
+                   const std::function<double(size_t)>& tolerance, const std::string& what) {
   for (size_t i = 0; i < want.size(); ++i) {
     const double got = tensor.At(static_cast<int64_t>(i));
     if (!FloatMatches(tensor.type, got, want[i], tolerance(i))) {
@@ -621,7 +625,8 @@ void RunAndCompare(const Case& c, int threads, const std::string& what) {
   for (double d : e.d) largest = std::isfinite(d) ? std::max(largest, std::fabs(d)) : largest;
   if (plan.mean_output != Plan::kNoOutput) {
     CompareShape(context.output(plan.mean_output), e.stat_shape, what + ": mean");
-    CompareValues(context.output(plan.mean_output), e.mean, [&](size_t) { return 6 * kEps * largest; }, what + ": mean");
+    CompareValues(
+        context.output(plan.mean_output), e.mean, [&](size_t) { return 6 * kEps * largest; }, what + ": mean");
   }
   if (plan.inv_std_dev_output != Plan::kNoOutput) {
     CompareShape(context.output(plan.inv_std_dev_output), e.stat_shape, what + ": inv_std_dev");

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "test_cases.h"
 #include "plan_harness.h"
+#include "test_cases.h"
 
 namespace normfuse::test {
 namespace {
@@ -24,7 +24,9 @@ class Generator {
   }
 
   std::vector<int64_t> Shape();
-  DataType FloatType() { return Pick<DataType>({DataType::kFloat32, DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}); }
+  DataType FloatType() {
+    return Pick<DataType>({DataType::kFloat32, DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16});
+  }
   DataType QuantizedType();
   Tensor Values(DataType type, const std::vector<int64_t>& dims, double mean, double deviation);
   Operand Input(Case* c, const std::vector<int64_t>& dims, double mean);
@@ -309,7 +311,8 @@ std::string Describe(const Case& c, uint64_t seed) {
   if (c.plan.residual_bias.present()) text += " residual_bias";
   if (c.plan.scale.present()) text += " scale";
   if (c.plan.bias.present()) text += " bias";
-  text += std::string(" ") + kActivations[static_cast<int>(c.plan.activation.kind)].name + " -> " + NameOf(c.plan.y_type);
+  text +=
+      std::string(" ") + kActivations[static_cast<int>(c.plan.activation.kind)].name + " -> " + NameOf(c.plan.y_type);
   return text;
 }
 
