@@ -62,18 +62,20 @@ void WriteBits(DataType type, unsigned char* data, int64_t index, uint32_t value
   std::memcpy(data + index * bits / 8, &value, static_cast<size_t>(bits) / 8);
 }
 
-// The code whose value is nearest, by trying all; for types of at most 16 bits.
+// The finite code of a float type whose value is nearest; codes without their sign stand in the order of their values.
 uint32_t NearestCode(DataType type, double value) {
-  uint32_t best = 0;
-  double best_distance = std::numeric_limits<double>::infinity();
-  for (uint32_t code = 0; code < 1u << BitsOf(type); ++code) {
-    const double distance = std::fabs(DecodeElement(type, code) - value);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = code;
-    }
+  const uint32_t sign = 1u << (BitsOf(type) - 1);
+  uint32_t low = 0;
+  uint32_t high = sign - 1;
+  while (!std::isfinite(DecodeElement(type, high))) --high;
+  while (low + 1 < high) {
+    const uint32_t middle = (low + high) / 2;
+    (DecodeElement(type, middle) <= std::fabs(value) ? low : high) = middle;
   }
-  return best;
+  const double below = std::fabs(value) - DecodeElement(type, low);
+  const double above = DecodeElement(type, high) - std::fabs(value);
+  const uint32_t code = below <= above ? low : high;
+  return value < 0 && code != 0 ? code | sign : code;
 }
 
 }  // namespace
