@@ -91,7 +91,7 @@ class ResidualAdd(FusionRule):
         fused = _fused(normalized)
         if fused.has("x_scale", "residual", "residual_bias"):
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(context.root)}")
-        x, other, _ = self._roles(a, b, total)
+        x, other, _slot = self._roles(a, b, total)
         if self.require_float(x) != self.require_float(other):
             raise Declined(
                 "unsupported_type", tensor=label(other), type=self.facts.dtype(other), what="an Add of another type"

@@ -30,6 +30,11 @@ def _ints(node: ir.Node, name: str, inputs: Sequence[Array | None], position: in
     return None
 
 
+def _flag(node: ir.Node, name: str) -> bool:
+    attribute = node.attributes.get(name)
+    return attribute is not None and attribute.value != 0
+
+
 def _unsqueeze(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
     axes = _ints(node, "axes", inputs, 1)
     return None if axes is None else np.expand_dims(inputs[0], tuple(axes))
@@ -41,7 +46,7 @@ def _squeeze(node: ir.Node, inputs: Sequence[Array]) -> Array:
 
 
 def _reshape(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
-    if len(inputs) < 2 or node.attributes.get_int("allowzero", 0):
+    if len(inputs) < 2 or _flag(node, "allowzero"):
         return None
     shape = [int(n) for n in inputs[1]]
     return inputs[0].reshape([inputs[0].shape[i] if n == 0 else n for i, n in enumerate(shape)])

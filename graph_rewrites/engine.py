@@ -14,9 +14,11 @@ from typing import Literal, get_args
 import onnx_ir as ir
 from onnxscript.rewriter import _pattern_ir as patterns
 from onnxscript.rewriter import pattern
+from onnxscript.rewriter._rewrite_rule import ReplacementSubgraph
 
 from normfuse._version import __version__
 from normfuse.ep.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
+from normfuse.errors import InvalidModelError
 
 from .describe import description_of, kind_of
 from .facts import Facts, label, name_of, subgraphs
@@ -27,6 +29,7 @@ from .matching import is_dead
 from .rule import FusionRule, OneOf
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .sites import Declined, Reason, Site
+from .standard import write_out
 
 __all__ = ["RewriteResult", "Target", "rewrite"]
 
@@ -78,6 +81,7 @@ def rewrite(
 
     Raises:
         ValueError: unknown target.
+        InvalidModelError: a node breaks the schema of its operator.
     """
     if target not in get_args(Target):
         raise ValueError(f"target is {target!r}; it must be one of {', '.join(get_args(Target))}")
@@ -160,6 +164,26 @@ def _operators(operand: patterns.ValuePattern | None) -> frozenset[str] | None:
     return None
 
 
+class _Tracer(pattern.MatchingTracer):
+    """Keeps why rules declined."""
+
+    def __init__(self, leftovers: Leftovers) -> None:
+        super().__init__()
+        self._leftovers = leftovers
+
+    def log(
+        self,
+        rule: pattern.RewriteRule,
+        container: ir.Graph | ir.Function,
+        node: ir.Node,
+        match_result: pattern.MatchResult,
+        status: pattern.MatchStatus,
+    ) -> None:
+        """Keep a failed match."""
+        if not match_result:
+            self._leftovers.note(rule.name, match_result)
+
+
 class _Run:
     """One run of the pass over one model."""
 
@@ -178,6 +202,7 @@ class _Run:
         self._progress = progress
         self._done, self._total = 0, sum(graph.num_nodes() for graph, _, _ in _containers(model))
         self._leftovers = Leftovers(facts)
+        self._tracer = _Tracer(self._leftovers)
         self._places: list[tuple[ir.Graph, str, dict[str, int]]] = []
 
     # Models that were optimised before
@@ -277,25 +302,18 @@ class _Run:
         return None
 
     def _apply(self, rule: pattern.RewriteRule, graph: ir.Graph, node: ir.Node) -> ir.Node | None:
-        delta = rule.try_rewrite(self.model, graph, node, tracer=self)
+        try:
+            delta = rule.try_rewrite(self.model, graph, node, tracer=self._tracer)
+        except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            message = f"{label(node)}, or a node before it, breaks the schema of its operator: {error!r}."
+            raise InvalidModelError(message) from error
         if delta is None:
             return None
-        self.counts[rule.name] += 1
-        return self._replace(graph, node, delta, rule.name)
+        name = rule.name or ""
+        self.counts[name] += 1
+        return self._replace(graph, node, delta, name)
 
-    def log(
-        self,
-        rule: pattern.RewriteRule,
-        container: ir.Graph,
-        node: ir.Node,
-        match: pattern.MatchResult,
-        status: pattern.MatchStatus,
-    ) -> None:
-        """Keep why a rule declined (onnxscript's tracer interface)."""
-        if not match:
-            self._leftovers.note(rule.name, match)
-
-    def _replace(self, graph: ir.Graph, root: ir.Node, delta: pattern.ReplacementSubgraph, rule: str) -> ir.Node:
+    def _replace(self, graph: ir.Graph, root: ir.Node, delta: ReplacementSubgraph, rule: str) -> ir.Node:
         (new,) = delta.new_nodes
         matched = list(dict.fromkeys(delta.match.nodes))
         fused = [node for node in matched if node.domain == OPERATOR_DOMAIN]
@@ -363,31 +381,41 @@ class _Run:
         node, graph = value.producer(), value.graph
         if node is None and graph is not None and value.is_initializer() and value.name is not None:
             graph.initializers.pop(value.name)
-        known = node is not None and (node.domain == "" or node.op_type == "DequantizeLinear")
-        removable = node is not None and known and is_dead(node) and not any(subgraphs(node))
-        return self._remove(graph, [node]) if removable and graph is not None and node.graph is graph else []
+        if node is None or graph is None or node.graph is not graph or not is_dead(node) or any(subgraphs(node)):
+            return []
+        return self._remove(graph, [node]) if node.domain == "" or node.op_type == "DequantizeLinear" else []
 
     # The target's form
 
     def finish(self, target: Target) -> None:
         """Report the sites, and give all fused nodes the form of the target."""
         fused = [(node, opsets) for graph, path, opsets in self._places for node in self._survey(graph, path, opsets)]
-        if any(is_fused(node) for graph in _graphs(self.model) for node in graph):
-            self.model.graph.opset_imports[OPERATOR_DOMAIN] = OPSET_VERSION
         if target == "portable" and fused:
             library = FunctionLibrary(self.model, self.facts)
             for node, opsets in fused:
                 library.call(node, opsets.get("", 1))
             self.model.ir_version = max(self.model.ir_version, _FUNCTION_IR_VERSION)
+        elif target == "standard":
+            for node, opsets in fused:
+                write_out(node, opsets, self.facts)
+        self._import_domain()
+
+    def _import_domain(self) -> None:
+        """Import our domain exactly where nodes of it are."""
+        anywhere = False
+        for graph, _, opsets in self._places:
+            opsets.pop(OPERATOR_DOMAIN, None)
+            if any(is_fused(node) for node in graph):
+                anywhere = True
+                opsets[OPERATOR_DOMAIN] = OPSET_VERSION
+        if anywhere:
+            self.model.graph.opset_imports[OPERATOR_DOMAIN] = OPSET_VERSION
 
     def _survey(self, graph: ir.Graph, path: str, opsets: dict[str, int]) -> list[ir.Node]:
         """Report the sites of a graph and settle its fused nodes, which are returned."""
         self.facts.opsets = opsets
-        opsets.pop(OPERATOR_DOMAIN, None)
         fused = []
         for node in graph:
-            if is_fused(node):
-                opsets[OPERATOR_DOMAIN] = OPSET_VERSION
             site = self._leftovers.site(node, path)
             if site is None and is_fused(node):
                 self._settle(node)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-import onnx
 import onnx_ir as ir
 
 from .constants import Array, Constants
+from .inference import infer_types
 from .sites import Declined
 
 __all__ = ["FLOAT_TYPES", "Facts", "is_float", "label", "name_of", "subgraphs"]
-
-logger = logging.getLogger(__name__)
 
 #: The float types that the operators take. float64 is left to ONNX Runtime.
 FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -64,11 +61,11 @@ class Facts:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._inferred: dict[str, ir.Value] = {}
+        self._inferred: Mapping[ir.Graph, Mapping[str, ir.Value]] = {}
         self._order: dict[ir.Node, float] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
         self._constants = Constants(model.ir_version, self.static_shape)
-        #: Bodies of the model's own functions. They hold no initialisers, and their names are their own.
+        #: Bodies of the model's own functions, which hold no initialisers.
         self.function_bodies = {function.graph for function in model.functions.values()}
         #: Opset imports of the graph that is being rewritten.
         self.opsets: dict[str, int] = model.graph.opset_imports
@@ -91,7 +88,7 @@ class Facts:
         if value is None:
             return None
         if value.const_value is not None:
-            return ir.Shape(value.const_value.shape)
+            return ir.Shape(value.const_value.shape.numpy())
         if value.shape is not None and not value.shape.has_unknown_dim():
             return value.shape
         inferred = self._inference(value)
@@ -111,15 +108,11 @@ class Facts:
 
     def infer(self) -> None:
         """Find the types and shapes that the model does not give itself. To be called while the model is as it came."""
-        open_values = (value for graph in self._model.graphs() for node in graph for value in node.outputs)
-        if any(value.shape is None or value.shape.has_unknown_dim() or value.dtype is None for value in open_values):
-            self._inferred = dict(_infer(self._model))
+        self._inferred = infer_types(self._model)
 
     def _inference(self, value: ir.Value) -> ir.Value | None:
-        graph = value.graph
-        if value.name is None or graph is None or graph in self.function_bodies:
-            return None
-        return self._inferred.get(value.name)
+        table = self._inferred.get(value.graph) if value.graph is not None else None
+        return table.get(value.name) if table is not None and value.name is not None else None
 
     # Constants
 
@@ -292,58 +285,3 @@ class Facts:
             raise Declined(
                 "unknown_type_or_rank", tensor=f"dimension {-offset} of {label(x if isinstance(p, int) else parameter)}"
             )
-
-
-# Operators that ONNX's shape inference does not know, and the output (if any) besides the first that is shaped as X.
-_SHAPED_AS_X = {
-    ("com.microsoft", "BiasGelu"): None,
-    ("com.microsoft", "FastGelu"): None,
-    ("com.microsoft", "Gelu"): None,
-    ("com.microsoft", "QuickGelu"): None,
-    ("com.microsoft", "SkipLayerNormalization"): 3,
-    ("com.microsoft", "SkipSimplifiedLayerNormalization"): 3,
-    ("", "SimplifiedLayerNormalization"): None,
-}
-
-
-def _make_inferable(graph: ir.Graph) -> None:
-    """Replace what ONNX's shape inference does not know by standard operators of the same types and shapes."""
-    for node in graph:
-        if node.domain == "com.microsoft" and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
-            node.domain = ""
-        elif (node.domain, node.op_type) in _SHAPED_AS_X:
-            further = _SHAPED_AS_X[node.domain, node.op_type]
-            outputs = [node.outputs[index] for index in (0, further) if index is not None and index < len(node.outputs)]
-            for value in outputs:
-                repeated = ir.Node("", "Identity", [node.inputs[0]])
-                repeated.outputs[0].name = value.name
-                graph.insert_before(node, repeated)
-                value.replace_all_uses_with(repeated.outputs[0], replace_graph_outputs=True)
-            graph.remove(node)
-
-
-def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
-    """Yield the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
-    copy = model.clone()
-    for graph in copy.graphs():
-        _make_inferable(graph)
-    weights = [value for value in copy.graph.initializers.values() if value.const_value is not None]
-    for value in weights:
-        tensor = value.const_value
-        assert tensor is not None
-        if tensor.size > 64 and value.name is not None:
-            # Shape inference needs no weights; without them the model fits into one message, whatever its size.
-            value.shape, value.dtype = ir.Shape(tensor.shape), tensor.dtype
-            copy.graph.initializers.pop(value.name)
-            if not value.is_graph_input():
-                copy.graph.inputs.append(value)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(ir.to_proto(copy), data_prop=True)
-    except Exception as error:
-        logger.debug("shape inference failed: %s", error)
-        return
-    for graph in ir.from_proto(inferred).graphs():
-        for node in graph:
-            for value in node.outputs:
-                if value.name:
-                    yield value.name, value

@@ -181,6 +181,8 @@ class Body:
         else:
             y, dtype = self._affine(fused, types, d, types.compute), types.compute
         y = self._quantized(fused, self._activated(fused.activation, y, dtype), dtype, types)
+        if y is fused.inputs["X"]:
+            y = self._op("Identity", y)
         return [y, *further][:outputs]
 
     def _summed(self, fused: Fused, types: Types) -> ir.Value:

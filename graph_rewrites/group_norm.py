@@ -69,7 +69,7 @@ class ReshapedGroupNormalization(FusionRule):
             keeps = batch in (0, shape[0])
             if batch == -1 and rest > 0:
                 sizes = shape[1:]
-                keeps = all(isinstance(size, int) for size in sizes) and math.prod(sizes) == groups * rest  # type: ignore[arg-type]
+                keeps = all(isinstance(size, int) for size in sizes) and math.prod(sizes) == groups * rest
         if not keeps:
             raise Declined(
                 "different_formula",
@@ -89,8 +89,7 @@ class ReshapedGroupNormalization(FusionRule):
     def _require_restored(self, root: ir.Node, x: ir.Value, restoring: ir.Value, result: ir.Value) -> None:
         """Decline unless the last Reshape gives x's shape back."""
         node = restoring.producer()
-        whole = node is not None and node.attributes.get_int("start", 0) == 0 and "end" not in node.attributes
-        if whole and node.op_type == "Shape" and self.facts.same(node.inputs[0], x):
+        if node is not None and _is_whole_shape(node) and self.facts.same(node.inputs[0], x):
             return
         shape, target, inferred = self.facts.shape(x), self.facts.constant(restoring), self.facts.shape(result)
         assert shape is not None
@@ -98,9 +97,10 @@ class ReshapedGroupNormalization(FusionRule):
             wildcard = int((target == -1).sum()) <= 1
             if wildcard and all(size in (0, -1) or size == dim for size, dim in zip(target, shape, strict=True)):
                 return
-        known = target is None and inferred is not None and len(inferred) == len(shape)
-        if known and all(size == dim and _is_known(size) for size, dim in zip(inferred, shape, strict=True)):
-            return
+        if target is None and inferred is not None and len(inferred) == len(shape):
+            known = zip(inferred, shape, strict=True)
+            if all(size == dim and _is_known(size) for size, dim in known):
+                return
         raise Declined(
             "different_formula",
             node=label(root),
@@ -128,6 +128,11 @@ class ReshapedGroupNormalization(FusionRule):
             fused.set(affine_align="group")
             fused.inputs.update(scale=scale, bias=bias)
         return fused.emit(op)[0]
+
+
+def _is_whole_shape(node: ir.Node) -> bool:
+    start = node.attributes.get("start")
+    return node.op_type == "Shape" and (start is None or start.value == 0) and "end" not in node.attributes
 
 
 def _is_known(dim: int | ir.SymbolicDim) -> bool:

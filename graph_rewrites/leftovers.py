@@ -53,12 +53,12 @@ class Leftovers:
         self._facts = facts
         self._deepest: dict[ir.Node, _Failure] = {}
 
-    def note(self, rule: str, match: pattern.MatchResult) -> None:
+    def note(self, rule: str | None, match: pattern.MatchResult) -> None:
         """Keep a failed match for the nodes that it covered, unless a deeper one is known."""
         nodes = tuple(match.nodes)
         if len(nodes) < _FEW and not isinstance(match.reason, Reason):
             return
-        failure = _Failure(rule, match.reason, nodes)
+        failure = _Failure(rule or "", match.reason, nodes)
         for node in nodes:
             known = self._deepest.get(node)
             if known is None or _depth(failure) > _depth(known):
@@ -108,7 +108,7 @@ class Leftovers:
         return node.op_type in _BEFORE_ROOT and any(self._is_mean_square(operand, depth - 1) for operand in node.inputs)
 
     def _by_neighbours(self, node: ir.Node) -> Reason:
-        if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0):
+        if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) != 0:
             return Reason("training_mode", node=label(node))
         if node.op_type == "Sqrt":
             detail = f"nothing is divided by the root: it goes to {_behind(node)}"

@@ -73,7 +73,7 @@ class ChainMatcher(pattern.PatternMatcher):
         for name, value in attempt.bindings.items():
             result.bind(name, value)
         outputs = [_output(attempt.nodes, output) for output in self.pattern.outputs]
-        result.outputs.extend(outputs)
+        result.outputs.extend(outputs)  # type: ignore[arg-type] # None: an optional output that is not there
         try:
             if remove_nodes:
                 self._require_closed(result.nodes, outputs)
@@ -305,9 +305,9 @@ class _Attempt:
         bound = len(self._undo)
         for operands in _orders(expected):
             goals = rest
-            inputs = list(node.inputs) + [None] * (len(operands) - len(node.inputs))
-            for operand, value in reversed(list(zip(operands, inputs, strict=False))):
-                goals = (operand, value, goals)
+            inputs: list[ir.Value | None] = [*node.inputs, *[None] * (len(operands) - len(node.inputs))]
+            for operand, given in reversed(list(zip(operands, inputs, strict=False))):
+                goals = (operand, given, goals)
             if self._solve(_structure_first(goals, len(operands), rest)):
                 return True
             self._rollback(bound)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-class FusionRule(pattern.RewriteRuleClassBase):  # type: ignore[misc]
+class FusionRule(pattern.RewriteRuleClassBase):
     """Base class of all rules.
 
     A subclass has ``pattern``, ``check`` and ``rewrite`` as in onnxscript, and a docstring with a Before/After sketch.
@@ -48,7 +49,7 @@ class FusionRule(pattern.RewriteRuleClassBase):  # type: ignore[misc]
     def compile(self, through_quantization: bool = False) -> pattern.RewriteRule:
         """Return the rule as onnxscript applies it, matched by `ChainMatcher`."""
         return pattern.RewriteRule(
-            self.pattern,
+            _graph_pattern(type(self), self.spelling),
             self.rewrite,
             self.check,
             matcher=lambda graph_pattern: ChainMatcher(graph_pattern, self.facts, through_quantization),
@@ -155,7 +156,15 @@ def canonical_axes(axes: Sequence[int], rank: int | None, source: ir.Value) -> t
     return tuple(positive)
 
 
-class OneOf(patterns.StringPattern):  # type: ignore[misc]
+@functools.cache
+def _graph_pattern(rule_type: type[FusionRule], spelling: str) -> patterns.GraphPattern:
+    """Return the rule's pattern, built once: it says nothing about a model."""
+    rule = rule_type.__new__(rule_type)
+    rule.spelling = spelling
+    return patterns._to_graph_pattern(rule.pattern)
+
+
+class OneOf(patterns.StringPattern):
     """Matches any of some operator types or domains."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -180,7 +189,7 @@ def any_of(*alternatives: Any) -> Any:
 def node_of(op: Any, domains: Sequence[str], op_types: Sequence[str]) -> Any:
     """Return the pattern builder of a node of any of the operators in any of the domains."""
     builder = patterns.OpsetPatternBuilder(OneOf(domains))
-    builder.add_node = op.add_node  # the pattern under construction keeps the list of its nodes
+    builder.add_node = op.add_node  # type: ignore[method-assign] # the pattern under construction keeps the list of its nodes
     return patterns.OpPatternBuilder(builder, OneOf(op_types))
 
 

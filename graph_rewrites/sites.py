@@ -56,7 +56,7 @@ class Reason(str):
         return REASONS[self.code].advice
 
 
-class Declined(MatchFailureError):  # type: ignore[misc]  # noqa: N818 - the normal way for a rule to say no
+class Declined(MatchFailureError):  # noqa: N818 - the normal way for a rule to say no
     """Raised by a rule's ``check`` (or by what it calls) to leave a match alone, with the reason."""
 
     reason: Reason

@@ -1,0 +1,184 @@
+"""Types and shapes that a model does not give itself, by ONNX's shape inference. The model is not changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx
+import onnx_ir as ir
+
+__all__ = ["infer_types"]
+
+logger = logging.getLogger(__name__)
+
+Types = dict[str, ir.Value]
+
+# Larger initialisers take no part in shape inference: without them the model fits into one message, whatever its size.
+_MAX_ELEMENTS = 64
+
+# Operators that ONNX's shape inference does not know, and the output (if any) besides the first that is shaped as X.
+_SHAPED_AS_X = {
+    ("com.microsoft", "BiasGelu"): None,
+    ("com.microsoft", "FastGelu"): None,
+    ("com.microsoft", "Gelu"): None,
+    ("com.microsoft", "QuickGelu"): None,
+    ("com.microsoft", "SkipLayerNormalization"): 3,
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): 3,
+    ("", "SimplifiedLayerNormalization"): None,
+}
+
+
+def infer_types(model: ir.Model) -> Mapping[ir.Graph, Types]:
+    """Return, for every graph of the model (functions' bodies and subgraphs too), its values by name, with types.
+
+    A function's body is inferred with the types that its calls have in common. What cannot be inferred is left out.
+    """
+    tables: dict[ir.Graph, Types] = {}
+    if _is_complete(model.graph):
+        _enter(tables, model.graph, {})
+    else:
+        _enter(tables, model.graph, dict(_infer(model)))
+    calls = _calls(model)
+    waiting = [function for function in model.functions.values() if function.identifier() in calls]
+    while waiting:
+        ready = [f for f in waiting if all(call.graph in tables for call in calls[f.identifier()])]
+        for function in ready:
+            arguments = _common_types(calls[function.identifier()], tables)
+            types = dict(_infer_function(model, function, arguments)) if arguments is not None else {}
+            _enter(tables, function.graph, types)
+        if not ready:
+            break
+        waiting = [function for function in waiting if function not in ready]
+    return tables
+
+
+def _enter(tables: dict[ir.Graph, Types], graph: ir.Graph, types: Types) -> None:
+    tables[graph] = types
+    for subgraph in graph.subgraphs():
+        tables[subgraph] = types
+
+
+def _is_complete(graph: ir.Graph) -> bool:
+    values = (value for part in (graph, *graph.subgraphs()) for node in part for value in node.outputs)
+    return all(
+        value.dtype is not None and value.shape is not None and not value.shape.has_unknown_dim() for value in values
+    )
+
+
+def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
+    """Yield the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
+    copy = model.clone()
+    for graph in copy.graphs():
+        _make_inferable(graph)
+    for value in tuple(copy.graph.initializers.values()):
+        tensor = value.const_value
+        if tensor is not None and tensor.size > _MAX_ELEMENTS and value.name is not None:
+            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
+            copy.graph.initializers.pop(value.name)
+            if not value.is_graph_input():
+                copy.graph.inputs.append(value)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(ir.to_proto(copy), data_prop=True)
+    except Exception as error:
+        logger.debug("shape inference failed: %s", error)
+        return
+    for graph in ir.from_proto(inferred).graphs():
+        for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+            if value.name:
+                yield value.name, value
+
+
+def _make_inferable(graph: ir.Graph) -> None:
+    """Replace what ONNX's shape inference does not know by standard operators of the same types and shapes."""
+    for node in graph:
+        if node.domain == "com.microsoft" and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+            node.domain = ""
+        elif (node.domain, node.op_type) in _SHAPED_AS_X:
+            further = _SHAPED_AS_X[node.domain, node.op_type]
+            outputs = [node.outputs[index] for index in (0, further) if index is not None and index < len(node.outputs)]
+            for value in outputs:
+                repeated = ir.Node("", "Identity", [node.inputs[0]])
+                repeated.outputs[0].name = value.name
+                graph.insert_before(node, repeated)
+                value.replace_all_uses_with(repeated.outputs[0], replace_graph_outputs=True)
+            graph.remove(node)
+
+
+# The model's own functions
+
+
+def _calls(model: ir.Model) -> dict[ir.OperatorIdentifier, list[ir.Node]]:
+    """Return the calls of every function, wherever they are."""
+    calls: dict[ir.OperatorIdentifier, list[ir.Node]] = {}
+    for home in (model.graph, *(function.graph for function in model.functions.values())):
+        for node in _all_nodes(home):
+            if node.op_identifier() in model.functions:
+                calls.setdefault(node.op_identifier(), []).append(node)
+    return calls
+
+
+def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    for part in (graph, *graph.subgraphs()):
+        yield from part
+
+
+def _called_by(model: ir.Model, graph: ir.Graph) -> list[ir.Function]:
+    """Return the functions that the graph calls, directly or through other functions."""
+    found: dict[ir.OperatorIdentifier, ir.Function] = {}
+    waiting = [graph]
+    while waiting:
+        for node in _all_nodes(waiting.pop()):
+            function = model.functions.get(node.op_identifier())
+            if function is not None and function.identifier() not in found:
+                found[function.identifier()] = function
+                waiting.append(function.graph)
+    return list(found.values())
+
+
+def _common_types(calls: Iterable[ir.Node], tables: Mapping[ir.Graph, Types]) -> list[ir.Value | None] | None:
+    """Return the arguments with the types that they have in all calls; None if the element types differ."""
+    common: list[ir.Value | None] | None = None
+    for call in calls:
+        assert call.graph is not None
+        table = tables[call.graph]
+        arguments = [None if value is None else _typed(value, table) for value in call.inputs]
+        if common is None:
+            common = arguments
+            continue
+        if len(common) != len(arguments):
+            return None
+        for mine, other in zip(common, arguments, strict=True):
+            if (mine is None) != (other is None):
+                return None
+            if mine is not None and other is not None:
+                if mine.dtype != other.dtype:
+                    return None
+                mine.shape = _common_shape(mine.shape, other.shape)
+    return common
+
+
+def _typed(value: ir.Value, table: Types) -> ir.Value:
+    inferred = table.get(value.name or "", value)
+    known = value.const_value
+    if known is not None:
+        return ir.Value(shape=ir.Shape(known.shape.numpy()), type=ir.TensorType(known.dtype))
+    return ir.Value(shape=value.shape or inferred.shape, type=value.type or inferred.type)
+
+
+def _common_shape(a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return ir.Shape([p if p == q else None for p, q in zip(a, b, strict=True)])
+
+
+def _infer_function(
+    model: ir.Model, function: ir.Function, arguments: list[ir.Value | None]
+) -> Iterator[tuple[str, ir.Value]]:
+    body = function.clone()
+    for formal, given in zip(body.inputs, arguments, strict=False):
+        if given is not None:
+            formal.shape, formal.type = given.shape, given.type
+    body.graph.name = function.name
+    called = [other.clone() for other in _called_by(model, function.graph)]
+    yield from _infer(ir.Model(body.graph, ir_version=model.ir_version, functions=called))

@@ -1,0 +1,48 @@
+"""The target "standard": fused nodes written out again in standard operators, for tools that drop functions."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from .facts import Facts
+from .functions import Body, Types
+from .fused import Fused
+
+__all__ = ["write_out"]
+
+# Between the name of a fused node and the number of a node that it is written out in.
+_MARK = ".normfuse."
+
+
+def write_out(node: ir.Node, opsets: dict[str, int], facts: Facts) -> None:
+    """Replace a fused node by standard operators of the opset; its outputs keep their names."""
+    graph = node.graph
+    assert graph is not None
+    fused = Fused.read(node)
+    body = Body(opsets.get("", 1))
+    results = body.fused(fused, Types.of(fused, node.outputs[0], facts), len(node.outputs))
+    # The node may itself have been found in what an earlier run wrote out: names do not grow.
+    base = (node.name or node.outputs[0].name or "").split(_MARK)[0]
+    for number, part in enumerate(body.nodes):
+        part.name = f"{base}{_MARK}{number}"
+        for index, value in enumerate(part.outputs):
+            value.name = f"{base}{_MARK}{number}.{index}"
+        if part.op_type == "Constant":
+            part.attributes.get_tensor("value").name = part.outputs[0].name
+    _give_name(results[0], base, node)
+    graph.insert_before(node, body.nodes)
+    for old, new in zip(node.outputs, results, strict=True):
+        if old.name:
+            new.name, new.type, new.shape = old.name, old.type, old.shape
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    for domain in body.domains:
+        opsets.setdefault(domain, 1)
+
+
+def _give_name(result: ir.Value, name: str, node: ir.Node) -> None:
+    last = result.producer()
+    assert last is not None
+    last.name = name
+    last.doc_string = node.doc_string
+    last.metadata_props.update(node.metadata_props)
