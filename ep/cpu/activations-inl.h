@@ -5,7 +5,7 @@
 // last place (ulp) from the exact value for every float32 x, except that
 //   - results below 2^-126 may be flushed to 0;
 //   - Gelu, GeluTanh, Swish and Mish below x = -4 count units of max(|value|, 2^-24);
-//   - Swish takes |alpha| above 2.3e38 as 2.3e38, and Selu limits |alpha * gamma| to the largest float.
+//   - Swish takes |alpha| above 2.3e38 as 2.3e38, and below 2^-80 is less accurate where |x| is above 2^80.
 // NaN gives NaN, but 0 in ThresholdedRelu and Shrink. At infinities the formula is taken at its word: Gelu, GeluTanh,
 // HardSwish, Swish and Mish multiply x by 0 at -inf and Softsign divides inf by inf, which gives NaN, as ONNX's
 // engines do; all others give their limit.
@@ -105,14 +105,17 @@ struct Elu {
 
 struct Selu {
   NORMFUSE_INLINE explicit Selu(const float* params) : gamma(Set(params[1])) {
+    // One factor below 0, but two where their product is no float: the difference may be small enough for both.
     const double both = static_cast<double>(params[0]) * static_cast<double>(params[1]);
-    alpha_gamma = Set(both > kLargest ? kLargest : both < -kLargest ? -kLargest : static_cast<float>(both));
+    const bool fits = both <= kLargest && both >= -kLargest;
+    first = Set(fits ? static_cast<float>(both) : params[0]);
+    second = Set(fits ? 1.0f : params[1]);
   }
   NORMFUSE_INLINE V operator()(V x) const {
     const V y = Min(Set(0.0f), Max(Set(-30.0f), x));
-    return Select(Gt(x, Set(0.0f)), gamma * x, Select(IsNan(x), x, alpha_gamma * Expm1(y)));
+    return Select(Gt(x, Set(0.0f)), gamma * x, Select(IsNan(x), x, Expm1(y) * first * second));
   }
-  V gamma, alpha_gamma;
+  V gamma, first, second;
 };
 
 // max(0, x) + min(0, alpha * (exp(x / alpha) - 1)): x where it is positive, for either sign of alpha. Taken as its
@@ -137,7 +140,7 @@ struct Celu {
     const V near = alpha * Fma(power, fraction, power - Set(1.0f));
     // From 2^31 on the -1 no longer counts, but the power alone may overflow where its product with alpha does not.
     const V lifted = alpha * Set(0x1p30f);
-    const V far = ScaleByPowerOfTwo(Fma(lifted, fraction, lifted), s.integer - Set(30.0f));
+    const V far = ScaleByPowerOfTwo(lifted * (Set(1.0f) + fraction), s.integer - Set(30.0f));
     return Select(Gt(s.integer, Set(30.0f)), far, near);
   }
   V alpha;
@@ -205,14 +208,15 @@ struct Log1pExp {
     const float rounded = static_cast<float>(exponent < -kLargest ? -kLargest : exponent);
     high_part = Set(rounded);
     low_part = Set(exponent < -kLargest ? 0.0f : static_cast<float>(exponent - static_cast<double>(rounded)));
-    most = Set(BoundedRatio(250.0f, rounded));
+    most = Set(BoundedRatio(252.0f, rounded));
   }
   // scale * log(1 + exp(-|y|)). The scale joins before the power of two, which may underflow where the product does
   // not.
   NORMFUSE_INLINE V operator()(V x, V scale) const {
     const SplitExponent s = Split(Min(most, Abs(x)), high_part, low_part);
     const V p = Polynomial(kExp2, s.rest);
-    return ScaleByPowerOfTwo(scale * (p * Log1pRatio(ScaleByPowerOfTwo(p, s.integer))), s.integer);
+    const V log1p = ScaleByPowerOfTwo(scale * (p * Log1pRatio(ScaleByPowerOfTwo(p, s.integer))), s.integer);
+    return Select(Gt(Abs(x), most), Set(0.0f), log1p);
   }
   V high_part, low_part, most;
 };
@@ -234,7 +238,8 @@ struct ParametricSoftplus {
   NORMFUSE_INLINE V operator()(V x) const {
     const V y = beta * x;
     // Where beta * x overflows, alpha * beta * x need not.
-    const V scaled = (alpha * Set(0x1p64f)) * ((beta * Set(0x1p-64f)) * x);
+    const V lowered = (beta * Set(0x1p-64f)) * (x * Set(0x1p-64f));
+    const V scaled = ((alpha * Set(0x1p64f)) * lowered) * Set(0x1p64f);
     const V linear = Select(Lt(Abs(y), Set(__builtin_inff())), alpha * y, scaled);
     const V curved = log1p_exp(x, alpha);
     return Select(Gt(y, Set(0.0f)), linear + curved, curved);

@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "cpu/isa.h"
 #include "isa_functions.h"
 
 namespace normfuse {
@@ -24,23 +25,20 @@ namespace test {
 
 size_t AvailableIsas(IsaFunctions* list) {
   size_t count = 0;
-  [[maybe_unused]] const auto add = [&](const IsaFunctions& functions, bool available) {
-    if (available) {
+  const auto add = [&](const IsaFunctions& functions, cpu::Isa isa) {
+    if (cpu::IsAvailable(isa)) {
       list[count++] = functions;
     } else {
       std::printf("SKIPPED: this processor lacks %s\n", functions.isa);
     }
   };
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  add(avx512::kIsaFunctions, avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"));
-  add(avx2::kIsaFunctions, avx2);
+  add(avx512::kIsaFunctions, cpu::Isa::kAvx512);
+  add(avx2::kIsaFunctions, cpu::Isa::kAvx2);
 #elif defined(__aarch64__)
-  add(neon::kIsaFunctions, true);
+  add(neon::kIsaFunctions, cpu::Isa::kNeon);
 #endif
-  add(baseline::kIsaFunctions, true);
+  add(baseline::kIsaFunctions, cpu::Isa::kBaseline);
   return count;
 }
 
