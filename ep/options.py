@@ -113,6 +113,9 @@ def validate_options(values: Mapping[str, object]) -> dict[str, str]:
         if not isinstance(text, str) or not option.accepts(text):
             raise OptionError(f"Option {name} is '{text!s}'; it takes {option.expected}.")
         checked[name] = text
+    adapters = [name for name in checked if name.startswith("adapter_")]
+    if len(adapters) > 1:
+        raise OptionError(f"Options {adapters[0]} and {adapters[1]} both choose an adapter; give one of them.")
     if checked.get("backend") == "directml" and sys.platform != "win32" and "directml_library" not in checked:
         raise OptionError("Option backend is 'directml', which needs Windows; use backend=auto or backend=cpu here.")
     return {name: text for name, text in checked.items() if text != OPTIONS[name].default}

@@ -156,6 +156,8 @@ BAD_OPTIONS = [
     ({"zzz": 1}, "known are backend, claim"),
     ({"directml_library": "/no/such.dll"}, "path of an existing file"),
     ({"adapter_index": -1}, "number from 0 on"),
+    ({"adapter_luid": "first"}, "decimal or hexadecimal"),
+    ({"adapter_index": 0, "adapter_preference": "minimum_power"}, "both choose an adapter"),
 ]
 
 
