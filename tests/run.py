@@ -8,7 +8,9 @@ and a C++20 compiler; everything else comes from the package index.
 
 ``--all``, as CI runs it, adds the wheels of all platforms, the native tests for Windows under Wine and for aarch64
 under qemu, and the tests marked ``cross``. It needs Debian's packages wine, wine64, qemu-user and libc6-arm64-cross.
-``--step`` (may be given again) runs only the steps named: install, native, wheels, cross, pytest.
+``--step`` (may be given again) runs only the steps named: install, native, wheels, cross, pytest, export. The last one
+is part of ``--all``: the tests with PyTorch, transformers, Olive and Ray, in ``build/export-env`` (``--step export
+--full``: every module at every opset).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 ENVIRONMENT = BUILD / "test-env"
-BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
+SCRIPTS = "Scripts" if os.name == "nt" else "bin"
+BIN = ENVIRONMENT / SCRIPTS
+EXPORT_ENVIRONMENT = BUILD / "export-env"
 NATIVE = BUILD / "native-sanitized"
 WHEEL = BUILD / "test-wheel"  # this platform's, by the system's compiler
 WHEELS = BUILD / "test-wheels"  # all platforms', by zig
@@ -64,6 +68,18 @@ def install() -> None:
     run(*pip, "install", "--quiet", f"{wheel}[test]")
     # pip leaves an installed package of the same version as it is.
     run(*pip, "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
+
+
+def export_tests(arguments: list[str]) -> None:
+    """The tests with large packages that are no dependencies of the others."""
+    python = EXPORT_ENVIRONMENT / SCRIPTS / "python"
+    if not python.exists():
+        run(sys.executable, "-m", "venv", EXPORT_ENVIRONMENT)
+        # First and by this pin: any other request for torch fetches GPU runtimes.
+        run(python, "-m", "pip", "install", "--quiet", "torch==2.13.0")
+    run(python, "-m", "pip", "install", "--quiet", f"{ROOT}[export]")
+    run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", ROOT)
+    run(python, "-m", "pytest", "tests/export", *arguments)
 
 
 def ctest(build: Path, **variables: str) -> None:
@@ -115,7 +131,7 @@ def python_tests(arguments: list[str], *, everything: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--all", action="store_true", help="also the wheels and tests of all platforms, as CI does")
-    parser.add_argument("--step", action="append", choices=["install", "native", "wheels", "cross", "pytest"])
+    parser.add_argument("--step", action="append", choices=["install", "native", "wheels", "cross", "pytest", "export"])
     arguments, for_pytest = parser.parse_known_args()
     os.environ.setdefault("NORMFUSE_TEST_CACHE", str(BUILD / "cache"))
     check_tools()
@@ -125,8 +141,9 @@ def main() -> None:
         "wheels": wheels,
         "cross": cross_tests,
         "pytest": lambda: python_tests(for_pytest, everything=arguments.all),
+        "export": lambda: export_tests(for_pytest),
     }
-    usual = [name for name in steps if arguments.all or name not in ("wheels", "cross")]
+    usual = [name for name in steps if arguments.all or name not in ("wheels", "cross", "export")]
     for name in arguments.step or usual:
         print(f"=== tests/run.py: {name}", flush=True)
         started = time.monotonic()

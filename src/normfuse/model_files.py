@@ -121,6 +121,8 @@ def as_kind(model: ir.Model, source: Source) -> Any:
     if source.kind == "program":
         program = copy.copy(source.given)
         program.model = model
+        # A program that has been run keeps its session, and would go on to run the model as it was.
+        program._inference_session = program._tempdir = None
         return program
     if bytes_inside(model) > PROTOBUF_LIMIT:
         raise OptionError(

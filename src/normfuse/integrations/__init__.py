@@ -1,0 +1,1 @@
+"""normfuse inside other engines; each module needs its engine installed and is imported on its own."""
