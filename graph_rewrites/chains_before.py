@@ -96,11 +96,6 @@ class ResidualAdd(FusionRule):
             raise Declined(
                 "unsupported_type", tensor=label(other), type=self.facts.dtype(other), what="an Add of another type"
             )
-        graph, node = context.graph_or_function, context.root
-        first = self.facts.first_use(graph, total, (node,))
-        others = [value for value in node.inputs[1:] if value is not None]
-        if any(self.facts.before(graph, value) >= min(first, self.facts.order(node)) for value in others):
-            raise Declined("not_connected", node=label(node))
         return True
 
     def _roles(self, a: ir.Value, b: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value, str]:

@@ -29,7 +29,7 @@ from .matching import is_dead
 from .rule import FusionRule, OneOf
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .sites import Declined, Reason, Site
-from .standard import write_out
+from .standard import original_name, write_out
 
 __all__ = ["RewriteResult", "Target", "rewrite"]
 
@@ -310,32 +310,33 @@ class _Run:
         if delta is None:
             return None
         name = rule.name or ""
-        self.counts[name] += 1
-        return self._replace(graph, node, delta, name)
+        new = self._replace(graph, node, delta, name)
+        if new is None:
+            delta.match.fail(Reason("not_connected", node=label(node)))
+            self._leftovers.note(name, delta.match)
+        else:
+            self.counts[name] += 1
+        return new
 
-    def _replace(self, graph: ir.Graph, root: ir.Node, delta: ReplacementSubgraph, rule: str) -> ir.Node:
+    def _replace(self, graph: ir.Graph, root: ir.Node, delta: ReplacementSubgraph, rule: str) -> ir.Node | None:
+        """Put the new node in the place of the matched ones; None if there is no place for it."""
         (new,) = delta.new_nodes
         matched = list(dict.fromkeys(delta.match.nodes))
-        fused = [node for node in matched if node.domain == OPERATOR_DOMAIN]
-        pairs = zip(delta.match.outputs, delta.new_outputs, strict=True)
-        old_to_new = [(old, value) for old, value in pairs if old is not None]
-        for initializer in delta.new_initializers:
-            graph.register_initializer(initializer)
-        for node in fused:
-            if node.op_type == new.op_type:
-                further = zip(node.outputs[1:], new.outputs[1:], strict=True)
-                old_to_new += [(old, value) for old, value in further if old.uses() or old.is_graph_output()]
-        anchor = next((node for node in fused if node.op_type == "FusedNormalization"), root)
-        self._describe(new, matched, anchor, root, rule)
+        old_to_new = self._replaced_values(matched, delta)
         for index, value in enumerate(new.inputs):
             if value is not None and (source := self.facts.unwrap(value)) is not value:
                 new.replace_input_with(index, source)
-        place = min(
-            [self.facts.order(root)] + [self.facts.first_use(graph, old, matched) - 0.5 for old, _ in old_to_new]
-        )
-        before = root
-        if place < self.facts.order(root):
-            before = self.facts.first_consumer(graph, [old for old, _ in old_to_new], matched)
+        # Behind all that it reads, before all that reads it; the root's place is the latest possible.
+        olds = [old for old, _ in old_to_new]
+        place = min([self.facts.order(root), *(self.facts.first_use(graph, old, matched) - 0.5 for old in olds)])
+        if any(value is not None and self.facts.before(graph, value) >= place for value in new.inputs):
+            for index in range(len(new.inputs)):
+                new.replace_input_with(index, None)
+            return None
+        self._describe(new, matched, root, rule)
+        for initializer in delta.new_initializers:
+            graph.register_initializer(initializer)
+        before = root if place == self.facts.order(root) else self.facts.first_consumer(graph, olds, matched)
         graph.insert_before(before, new)
         self.facts.place(new, place)
         for old, value in old_to_new:
@@ -349,14 +350,27 @@ class _Run:
         new.meta[_NODES] = tuple(dict.fromkeys([*dequantized, *new.meta[_NODES]]))
         return new
 
+    @staticmethod
+    def _replaced_values(matched: Sequence[ir.Node], delta: ReplacementSubgraph) -> list[tuple[ir.Value, ir.Value]]:
+        """Return the old values that stay in use, with the new ones that replace them."""
+        (new,) = delta.new_nodes
+        pairs = zip(delta.match.outputs, delta.new_outputs, strict=True)
+        replaced = [(old, value) for old, value in pairs if old is not None]
+        for node in matched:
+            if node.domain == OPERATOR_DOMAIN and node.op_type == new.op_type:
+                further = zip(node.outputs[1:], new.outputs[1:], strict=True)
+                replaced += [(old, value) for old, value in further if old.uses() or old.is_graph_output()]
+        return replaced
+
     def _refine_shape(self, node: ir.Node) -> None:
         """Give Y the shape of X where inference, which cannot see through the replaced nodes, knew less."""
         y, fused = node.outputs[0], Fused.read(node)
         if not fused.has("residual", "residual_bias") and (y.shape is None or y.shape.has_unknown_dim()):
             y.shape = self.facts.shape(fused.inputs["X"]) or y.shape
 
-    def _describe(self, new: ir.Node, matched: Sequence[ir.Node], anchor: ir.Node, root: ir.Node, rule: str) -> None:
-        new.name = anchor.name
+    def _describe(self, new: ir.Node, matched: Sequence[ir.Node], root: ir.Node, rule: str) -> None:
+        anchor = next((node for node in matched if is_fused(node) and node.op_type == "FusedNormalization"), root)
+        new.name = original_name(anchor)
         new.doc_string = anchor.doc_string
         new.metadata_props.update(anchor.metadata_props)
         nodes: dict[str, None] = {}

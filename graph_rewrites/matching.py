@@ -131,8 +131,10 @@ class ChainMatcher(pattern.PatternMatcher):
 
 
 def is_dead(node: ir.Node) -> bool:
-    """True for a node none of whose outputs is used: older exporters leave such behind."""
-    return all(not output.uses() and not output.is_graph_output() for output in node.outputs)
+    """True for an ONNX node none of whose outputs is used: older exporters leave such behind."""
+    return node.domain in ("", "com.microsoft") and all(
+        not output.uses() and not output.is_graph_output() for output in node.outputs
+    )
 
 
 def _output(nodes: dict[patterns.NodePattern, ir.Node], output: patterns.ValuePattern) -> ir.Value | None:

@@ -8,7 +8,7 @@ from .facts import Facts
 from .functions import Body, Types
 from .fused import Fused
 
-__all__ = ["write_out"]
+__all__ = ["original_name", "write_out"]
 
 # Between the name of a fused node and the number of a node that it is written out in.
 _MARK = ".normfuse."
@@ -21,8 +21,7 @@ def write_out(node: ir.Node, opsets: dict[str, int], facts: Facts) -> None:
     fused = Fused.read(node)
     body = Body(opsets.get("", 1))
     results = body.fused(fused, Types.of(fused, node.outputs[0], facts), len(node.outputs))
-    # The node may itself have been found in what an earlier run wrote out: names do not grow.
-    base = (node.name or node.outputs[0].name or "").split(_MARK)[0]
+    base = node.name or node.outputs[0].name or ""
     for number, part in enumerate(body.nodes):
         part.name = f"{base}{_MARK}{number}"
         for index, value in enumerate(part.outputs):
@@ -38,6 +37,11 @@ def write_out(node: ir.Node, opsets: dict[str, int], facts: Facts) -> None:
     graph.remove(node, safe=True)
     for domain in body.domains:
         opsets.setdefault(domain, 1)
+
+
+def original_name(node: ir.Node) -> str | None:
+    """Return the node's name, or that of the fused node which an earlier run wrote it out of: names do not grow."""
+    return node.name.split(_MARK)[0] if node.name else node.name
 
 
 def _give_name(result: ir.Value, name: str, node: ir.Node) -> None:

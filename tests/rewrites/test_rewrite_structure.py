@@ -1,0 +1,450 @@
+"""What the pass does to the model around a chain: subgraphs, functions, outputs, names, metadata, order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx.parser
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+from rewrite_harness import SpellingBuilder, close, configuration, fused_nodes, optimize, round_trip, run
+
+from normfuse.errors import InvalidModelError
+from normfuse.graph_rewrites import RULES, rewrite
+
+SHAPE = (2, 5, 8)
+LAYER_NORM = """
+    m{i} = ReduceMean <axes: ints = [-1]> ({x})
+    d{i} = Sub ({x}, m{i})
+    q{i} = Pow (d{i}, two)
+    v{i} = ReduceMean <axes: ints = [-1]> (q{i})
+    e{i} = Add (v{i}, eps)
+    s{i} = Sqrt (e{i})
+    {y} = Div (d{i}, s{i})
+"""
+
+
+def _parse(
+    body: str, signature: str = "float[2,5,8] x) => (float[2,5,8] y", functions: str = "", domains: str = ""
+) -> Any:
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 13{domains}]>
+        main ({signature})
+        <float two = {{2.0}}, float eps = {{1e-5}}>
+        {{ {body} }}
+        {functions}"""
+    )
+
+
+def _layer_norm(x: str, y: str, i: int = 0) -> str:
+    return LAYER_NORM.format(x=x, y=y, i=i)
+
+
+def _feeds(*names: str) -> dict[str, Any]:
+    rng = np.random.default_rng(4)
+    return {name: rng.standard_normal(SHAPE).astype(np.float32) for name in names or ("x",)}
+
+
+def _same_results(model: onnx.ModelProto, optimized: onnx.ModelProto, feeds: dict[str, Any]) -> None:
+    expected, got = run(model, feeds, optimized=False), run(optimized, feeds)
+    assert list(expected) == list(got)
+    for name in expected:
+        close(got[name], expected[name], name)
+
+
+# --- residual connections -------------------------------------------------------------------------------------------
+
+
+def test_sum_used_elsewhere_becomes_the_second_output() -> None:
+    model = _parse(
+        "t = Add (x, r)" + _layer_norm("t", "n") + "y = Add (t, n)",
+        "float[2,5,8] x, float[2,5,8] r) => (float[2,5,8] y",
+    )
+    optimized, result = optimize(model)
+    (node,) = fused_nodes(optimized)
+    assert (list(node.input), list(node.output)) == (["x", "", "", "r"], ["n", "t"])
+    assert [site.description for site in result.sites] == ["Add -> LayerNormalization"]
+    _same_results(model, optimized, _feeds("x", "r"))
+
+
+def test_sum_that_is_a_graph_output() -> None:
+    model = _parse(
+        "t = Add (x, r)" + _layer_norm("t", "y"), "float[2,5,8] x, float[2,5,8] r) => (float[2,5,8] y, float[2,5,8] t"
+    )
+    optimized, _ = optimize(model)
+    (node,) = fused_nodes(optimized)
+    assert list(node.output) == ["y", "t"]
+    _same_results(model, optimized, _feeds("x", "r"))
+
+
+def test_sum_used_before_the_normalisation_moves_it_forward() -> None:
+    """A consumer of the sum that comes first in the file still gets it."""
+    body = "t = Add (x, r)\n z = Exp (t)" + _layer_norm("t", "n") + "y = Add (z, n)"
+    model = _parse(body, "float[2,5,8] x, float[2,5,8] r) => (float[2,5,8] y")
+    optimized, _ = optimize(model)
+    assert [node.op_type.split("_")[0] for node in optimized.graph.node] == ["FusedNormalization", "Exp", "Add"]
+    onnx.checker.check_model(optimized, full_check=True)
+    _same_results(model, optimized, _feeds("x", "r"))
+
+
+def test_scale_that_depends_on_the_sum_is_not_taken_in() -> None:
+    """Taking in both the Add and the scale, which is computed from the sum, would make a cycle."""
+    body = "t = Add (x, r)\n g = Exp (t)" + _layer_norm("t", "n") + "y = Mul (n, g)"
+    model = _parse(body, "float[2,5,8] x, float[2,5,8] r) => (float[2,5,8] y")
+    optimized, _ = optimize(model)
+    names = [node.op_type for node in optimized.graph.node]
+    assert names == ["FusedNormalization_Add_LayerNormalization", "Exp", "Mul"]
+    onnx.checker.check_model(optimized, full_check=True)
+    _same_results(model, optimized, _feeds("x", "r"))
+
+
+def test_one_sum_feeds_two_normalisations() -> None:
+    body = "t = Add (x, r)" + _layer_norm("t", "a", 0) + _layer_norm("t", "b", 1) + "y = Mul (a, b)"
+    model = _parse(body, "float[2,5,8] x, float[2,5,8] r) => (float[2,5,8] y")
+    optimized, _ = optimize(model)
+    first, second = fused_nodes(optimized)
+    assert sorted([len(first.output), len(second.output)]) == [1, 2]
+    _same_results(model, optimized, _feeds("x", "r"))
+
+
+def test_bias_of_a_linear_layer_before_the_residual() -> None:
+    g = SpellingBuilder(17)
+    linear = g.add("Add", g.add("MatMul", g.input("x", SHAPE), g.weight(8, 8)), g.weight(8))
+    total = g.add("Add", linear, g.input("r", SHAPE))
+    g.output(g.add("LayerNormalization", total, g.weight(8, mean=1.0), g.weight(8)), SHAPE)
+    model = g.model("m")
+    optimized, _ = optimize(model)
+    (node,) = fused_nodes(optimized)
+    assert [node.op_type for node in optimized.graph.node] == ["MatMul", node.op_type]
+    assert node.input[3] == "r"
+    assert len(node.input) == 5
+    _same_results(model, optimized, _feeds("x", "r"))
+
+
+# --- values used elsewhere ------------------------------------------------------------------------------------------
+
+
+def test_activation_of_a_result_used_twice_is_left() -> None:
+    model = _parse(_layer_norm("x", "n") + "a = Relu (n)\n y = Add (a, n)")
+    optimized, result = optimize(model)
+    (node,) = fused_nodes(optimized)
+    assert configuration(node) == {"axes": [-1]}
+    (site,) = (site for site in result.sites if site.kind == "Activation")
+    assert site.reason == "has_other_consumers"
+    assert "'n'" in site.message
+
+
+def test_activation_of_a_result_that_is_an_output_is_left() -> None:
+    signature = "float[2,5,8] x) => (float[2,5,8] y, float[2,5,8] n"
+    model = _parse(_layer_norm("x", "n") + "y = Relu (n)", signature)
+    optimized, result = optimize(model)
+    assert [node.op_type for node in optimized.graph.node][1:] == ["Relu"]
+    (site,) = (site for site in result.sites if site.kind == "Activation")
+    assert site.reason == "is_graph_output"
+    _same_results(model, optimized, _feeds())
+
+
+def test_result_used_in_a_subgraph_counts_as_used() -> None:
+    body = (
+        _layer_norm("x", "n")
+        + """
+        a = Relu (n)
+        y = If (c) <then_branch = t () => (float[2,5,8] p) { p = Identity (n) },
+                    else_branch = f () => (float[2,5,8] p) { p = Identity (a) }>"""
+    )
+    model = _parse(body, "float[2,5,8] x, bool c) => (float[2,5,8] y")
+    optimized, _ = optimize(model)
+    assert [node.op_type for node in optimized.graph.node][1:] == ["Relu", "If"]
+    for condition in (True, False):
+        _same_results(model, optimized, _feeds() | {"c": np.array(condition)})
+
+
+# --- subgraphs and functions ----------------------------------------------------------------------------------------
+
+
+def test_chains_in_branches_of_if() -> None:
+    then = LAYER_NORM.format(x="x", y="p", i=1)
+    other = LAYER_NORM.format(x="x", y="n", i=2) + "q = Relu (n)"
+    body = f"""y = If (c) <then_branch = t () => (float[2,5,8] p) {{ {then} }},
+                           else_branch = f () => (float[2,5,8] q) {{ {other} }}>"""
+    model = _parse(body, "float[2,5,8] x, bool c) => (float[2,5,8] y")
+    optimized, result = optimize(model)
+    branches = {a.name: [n.op_type for n in a.g.node] for a in optimized.graph.node[0].attribute}
+    assert branches == {
+        "then_branch": ["FusedNormalization_LayerNormalization"],
+        "else_branch": ["FusedNormalization_LayerNormalization_Relu"],
+    }
+    assert {site.graph.split(" of ")[0] for site in result.sites} == {"then_branch", "else_branch"}
+    assert len(optimized.functions) == 2
+    for condition in (True, False):
+        _same_results(model, optimized, _feeds() | {"c": np.array(condition)})
+
+
+def test_chain_in_the_body_of_a_loop() -> None:
+    inner = LAYER_NORM.format(x="carried", y="n", i=1)
+    body = f"""y = Loop (count, , x)
+        <body = b (int64 i, bool keep, float[2,5,8] carried) => (bool again, float[2,5,8] next)
+        {{ {inner} next = Relu (n) again = Identity (keep) }}>"""
+    model = _parse(body, "float[2,5,8] x, int64 count) => (float[2,5,8] y")
+    optimized, result = optimize(model)
+    assert [site.description for site in result.sites] == ["LayerNormalization -> Relu"]
+    _same_results(model, optimized, _feeds() | {"count": np.array(3, np.int64)})
+
+
+FUNCTION = """
+<domain: "custom", opset_import: ["" : 13]>
+norm (a) => (b)
+{
+    two = Constant <value_float: float = 2.0> ()
+    eps = Constant <value_float: float = 0.00001> ()
+    %s
+}
+"""
+
+
+def test_chain_in_a_function_of_the_model() -> None:
+    function = FUNCTION % LAYER_NORM.format(x="a", y="b", i=1)
+    model = _parse("y = custom.norm (x)", functions=function, domains=', "custom" : 1')
+    optimized, result = optimize(model)
+    own = next(f for f in optimized.functions if f.domain == "custom")
+    assert [node.op_type for node in own.node] == ["FusedNormalization_LayerNormalization"]
+    assert {o.domain for o in own.opset_import} == {"", "ai.normfuse"}
+    assert [site.graph for site in result.sites if site.fused_into] == ["function 'custom::norm'"]
+    onnx.checker.check_model(optimized, full_check=True)
+    _same_results(model, optimized, _feeds())
+
+
+def test_function_called_with_two_types_is_left() -> None:
+    function = FUNCTION % LAYER_NORM.format(x="a", y="b", i=1)
+    signature = "float[2,5,8] x, double[2,5,8] z) => (float[2,5,8] y, double[2,5,8] w"
+    model = _parse("y = custom.norm (x)\n w = custom.norm (z)", signature, function, ', "custom" : 1')
+    optimized, result = optimize(model)
+    assert optimized == round_trip(model)
+    assert [site.reason for site in result.sites] == ["unknown_type_or_rank"]
+
+
+def test_function_that_nobody_calls_is_left() -> None:
+    function = FUNCTION % LAYER_NORM.format(x="a", y="b", i=1)
+    model = _parse("y = Relu (x)", functions=function, domains=', "custom" : 1')
+    optimized, _ = optimize(model)
+    assert optimized == round_trip(model)
+
+
+# --- names, metadata, order -----------------------------------------------------------------------------------------
+
+
+def _decorated() -> onnx.ModelProto:
+    g = SpellingBuilder(17)
+    x = g.input("x", ("batch", 5, 8))
+    y = g.add("LayerNormalization", g.add("Exp", x), g.weight(8, mean=1.0, name="gamma"), g.weight(8, name="beta"))
+    g.output(g.add("Tanh", g.add("MatMul", y, g.weight(8, 8, name="w"))), ("batch", 5, 8))
+    model = g.model("decorated")
+    model.producer_name, model.doc_string = "somebody", "what it is for"
+    model.metadata_props.add(key="licence", value="free")
+    for node in model.graph.node:
+        node.doc_string = f"doc of {node.name}"
+        node.metadata_props.add(key="namespace", value=node.name)
+    return model
+
+
+def test_everything_else_stays_as_it_is() -> None:
+    model = _decorated()
+    optimized, _ = optimize(model)
+    before = {node.name: node for node in round_trip(model).graph.node}
+    assert [node.name for node in optimized.graph.node] == [node.name for node in model.graph.node]
+    for node in optimized.graph.node:
+        if node.domain == "":
+            assert node == before[node.name]
+    assert optimized.graph.input == model.graph.input
+    assert optimized.graph.output == model.graph.output
+    assert list(optimized.graph.initializer) == list(model.graph.initializer)
+    assert (optimized.producer_name, optimized.doc_string) == ("somebody", "what it is for")
+    assert optimized.metadata_props == model.metadata_props
+    assert [(o.domain, o.version) for o in optimized.opset_import] == [("", 17), ("ai.normfuse", 1)]
+
+
+def test_fused_node_says_where_it_comes_from() -> None:
+    (node,) = fused_nodes(optimize(_decorated())[0])
+    metadata = {entry.key: entry.value for entry in node.metadata_props}
+    assert metadata["namespace"] == node.name
+    assert metadata["normfuse.version"]
+    assert metadata["normfuse.rules"] == "CanonicalLayerNormalization"
+    assert node.doc_string == f"doc of {node.name}"
+
+
+def test_site_names_the_original_nodes() -> None:
+    model = _parse(_layer_norm("x", "n") + "y = Relu (n)")
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node{number}"
+    _, result = optimize(model)
+    (site,) = result.sites
+    assert site.nodes == tuple(f"node{number}" for number in range(8))
+    assert (site.name, site.kind, site.graph) == ("node6", "LayerNormalization", "")
+    assert result.counts == {"DecomposedLayerNormalization": 1, "NormalizationActivation": 1}
+
+
+@pytest.mark.parametrize("target", ["portable", "custom-op", "standard"])
+def test_second_run_changes_nothing(target: Any) -> None:
+    model = _parse(
+        "t = Add (x, r)" + _layer_norm("t", "n") + "y = Relu (n)", "float[2,5,8] x, float[2,5,8] r) => (float[2,5,8] y"
+    )
+    once, first = optimize(model, target=target)
+    twice, second = optimize(once, target=target)
+    assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+    assert [(s.name, s.description, s.fused_into) for s in first.sites] == [
+        (s.name, s.description, s.fused_into) for s in second.sites
+    ]
+
+
+@pytest.mark.parametrize("first", ["portable", "custom-op", "standard"])
+@pytest.mark.parametrize("second", ["portable", "custom-op", "standard"])
+def test_targets_turn_into_each_other(first: Any, second: Any) -> None:
+    model = _decorated()
+    direct, _ = optimize(model, target=second)
+    around, _ = optimize(optimize(model, target=first)[0], target=second)
+    onnx.checker.check_model(around)
+    assert [node.op_type for node in around.graph.node] == [node.op_type for node in direct.graph.node]
+    assert [function.name for function in around.functions] == [function.name for function in direct.functions]
+    if second == "standard":
+        assert [(o.domain, o.version) for o in around.opset_import] == [("", 17)]
+        _same_results(model, around, _feeds())
+
+
+def test_model_that_was_quantised_after_it_was_optimised() -> None:
+    """QuantizeLinear behind a function call joins it: the call is read back by its attributes."""
+    g = SpellingBuilder(17)
+    g.output(g.add("LayerNormalization", g.input("x", SHAPE), g.weight(8, mean=1.0), g.weight(8)), SHAPE)
+    optimized, _ = optimize(g.model("m"))
+    (call,) = fused_nodes(optimized)
+    name = call.output[0]
+    call.output[0] = "unquantized"
+    optimized.graph.initializer.append(helper.make_tensor("scale", TensorProto.FLOAT, [], [0.04]))
+    optimized.graph.initializer.append(helper.make_tensor("zero", TensorProto.INT8, [], [0]))
+    optimized.graph.node.append(helper.make_node("QuantizeLinear", ["unquantized", "scale", "zero"], [name]))
+    optimized.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
+    again, _ = optimize(optimized)
+    assert [node.op_type for node in again.graph.node] == ["FusedNormalization_LayerNormalization_QuantizeLinear"]
+    assert [function.name for function in again.functions] == ["FusedNormalization_LayerNormalization_QuantizeLinear"]
+    _same_results(optimized, again, _feeds())
+
+
+def test_inlined_model_is_found_again() -> None:
+    model = _parse(
+        "t = Add (x, r)" + _layer_norm("t", "n") + "y = Relu (n)", "float[2,5,8] x, float[2,5,8] r) => (float[2,5,8] y"
+    )
+    optimized, first = optimize(model)
+    _, second = optimize(onnx.inliner.inline_local_functions(optimized))
+    assert [site.description for site in second.sites] == [site.description for site in first.sites]
+
+
+def test_equal_configurations_share_a_function_and_others_get_a_number() -> None:
+    eps = "eps2 = Constant <value_float: float = 0.001> ()"
+    second = _layer_norm("a", "b", 1)
+    third = _layer_norm("b", "y", 2).replace("eps)", "eps2)")
+    model = _parse(eps + _layer_norm("x", "a") + second + third)
+    optimized, _ = optimize(model)
+    names = [node.op_type for node in fused_nodes(optimized)]
+    assert names == ["FusedNormalization_LayerNormalization"] * 2 + ["FusedNormalization_LayerNormalization_2"]
+    assert [function.name for function in optimized.functions] == list(dict.fromkeys(names))
+
+
+def test_foreign_function_of_the_same_name_is_kept() -> None:
+    model = _parse(
+        _layer_norm("x", "a") + "y = ai.normfuse.FusedNormalization_LayerNormalization (a)",
+        functions="""
+        <domain: "ai.normfuse", opset_import: ["" : 13]>
+        FusedNormalization_LayerNormalization (X) => (Y) { Y = Neg (X) }
+        """,
+        domains=', "ai.normfuse" : 1',
+    )
+    # A call without attributes reads as a normalisation over no axes at all: whatever it is, its meaning must stay.
+    model.graph.node[-1].attribute.append(helper.make_attribute("spec_version", 99))
+    optimized, result = optimize(model)
+    assert "newer_spec_version" in [site.reason for site in result.sites]
+    call = optimized.graph.node[-1]
+    function = next(f for f in optimized.functions if f.name == call.op_type)
+    assert [node.op_type for node in function.node] == ["Neg"]
+
+
+def test_unknown_attribute_and_activation_are_left() -> None:
+    for attribute, reason in ((("made_up", 1), "unknown_attribute"), (("activation", "Made"), "unknown_activation")):
+        g = SpellingBuilder(17)
+        extra = dict([attribute])
+        g.output(g.add("FusedNormalization", g.input("x", SHAPE), domain="ai.normfuse", axes=[-1], **extra), SHAPE)
+        model = g.model("m")
+        optimized, result = optimize(model)
+        assert [site.reason for site in result.sites] == [reason]
+        assert optimized.graph.node == model.graph.node
+
+
+# --- other contents -------------------------------------------------------------------------------------------------
+
+
+def test_external_data_stays_external(tmp_path: Path) -> None:
+    g = SpellingBuilder(17)
+    y = g.add("MatMul", g.input("x", SHAPE), g.weight(8, 4096, name="large"))
+    y = g.add("LayerNormalization", g.add("MatMul", y, g.weight(4096, 8)), g.weight(8, mean=1.0), g.weight(8))
+    g.output(y, SHAPE)
+    onnx.save_model(
+        g.model("m"), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=1024
+    )
+    model = ir.load(tmp_path / "m.onnx")
+    rewrite(model)
+    tensor = model.graph.initializers["large"].const_value
+    assert isinstance(tensor, ir.ExternalTensor)
+    assert tensor.raw is None, "the weight was read"
+
+
+def test_initialiser_that_is_an_input_is_no_constant() -> None:
+    """From IR version 4 on such an initialiser is a default that a caller can override."""
+    model = _parse(_layer_norm("x", "y"))
+    model.graph.input.append(helper.make_tensor_value_info("eps", TensorProto.FLOAT, []))
+    optimized, result = optimize(model)
+    assert not fused_nodes(optimized)
+    assert [site.reason for site in result.sites] == ["parameter_not_constant"]
+    model.ir_version = 3
+    model.graph.input.append(helper.make_tensor_value_info("two", TensorProto.FLOAT, []))
+    assert fused_nodes(optimize(model)[0])
+
+
+def test_strings_and_sequences_and_unknown_domains_pass_by() -> None:
+    body = (
+        _layer_norm("x", "n") + "y = Relu (n)\n z = StringNormalizer (s)\n q = SequenceConstruct (n)\n u = made.Up (n)"
+    )
+    model = _parse(body, "float[2,5,8] x, string[N] s) => (float[2,5,8] y, string[M] z", domains=', "made" : 7')
+    optimized, _ = optimize(model)
+    kept = [node for node in optimized.graph.node if not node.op_type.startswith("Fused")]
+    assert [node.op_type for node in kept] == ["Relu", "StringNormalizer", "SequenceConstruct", "Up"]
+
+
+def test_unknown_target_is_refused() -> None:
+    with pytest.raises(ValueError, match="portable, custom-op, standard"):
+        optimize(_decorated(), target="else")
+
+
+def test_node_that_breaks_its_schema_is_named() -> None:
+    model = _parse(_layer_norm("x", "n") + "y = Cast <to: int = 1> (n)")
+    del model.graph.node[-1].attribute[:]
+    model.graph.node[-1].name = "broken"
+    with pytest.raises(InvalidModelError, match="broken"):
+        optimize(model)
+
+
+def test_progress_reaches_the_end() -> None:
+    calls: list[tuple[int, int]] = []
+    optimize(_decorated(), progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (4, 4)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_rule_is_documented(rule: type) -> None:
+    """The documentation's table of rewrites is made from these sketches."""
+    assert rule.__doc__ is not None
+    before, after = rule.__doc__.split("Before::\n")[1].split("After::\n")
+    assert before.strip()
+    assert "Fused" in after
