@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kTile = 512;
 constexpr int64_t kShiftRows = 16;
-constexpr int64_t kFoldRows = 64;  // rows summed in float32 before the sums go on in double
+constexpr int64_t kFoldRows = 16;  // rows summed in float32 before the sums go on in double; see kSumBlock
 
 struct ColumnScratch {
   Scratch blocks;

@@ -88,8 +88,10 @@ void Divide(float* x, size_t n, Vec scale, Vec zero) {
 
 // ---- Sums of differences from a shift and of their squares ----
 
-// Sums of at most this many elements are made in float32: 64 per lane and accumulator keep the error near one rounding.
-constexpr size_t kSumBlock = 64 * 4 * kLanes;
+// Sums of at most this many elements are made in float32: 16 per lane and accumulator keep the error near one rounding.
+// More would not do: at a large offset the differences are multiples of a power of two, m * 2^-k, whose squares are 0 or
+// 1 modulo 4, so that a sum too large for its last two bits is rounded down nearly always.
+constexpr size_t kSumBlock = 16 * 4 * kLanes;
 
 template <class T>
 NORMFUSE_INLINE void SumsOfBlock(const T* x, size_t n, V shift, double* sums) {
