@@ -1,4 +1,4 @@
-"""Every code block of README and of the documentation runs, in a folder that holds the file model.onnx."""
+"""Every code block of README and of the documentation runs, in order, in a folder that holds model.onnx."""
 
 from __future__ import annotations
 
@@ -23,61 +23,54 @@ RUN_BY_CI = re.compile(
 )
 
 
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "pages").glob("*.md"))]
+LANGUAGES = {"python", "sh", "cpp", "csharp", "java", "text"}
+
+
 class Block(NamedTuple):
-    file: str
     line: int
     language: str
     code: str
 
 
-def blocks() -> Iterator[Block]:
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))):
-        text = path.read_text(encoding="utf-8")
-        for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-            line = text.count("\n", 0, match.start()) + 1
-            yield Block(str(path.relative_to(ROOT)), line, match[1], match[2])
+def blocks(document: Path) -> Iterator[Block]:
+    text = document.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        yield Block(text.count("\n", 0, match.start()) + 1, match[1], match[2])
 
 
-BLOCKS = list(blocks())
+def commands(block: Block) -> list[list[str]]:
+    if block.language == "python":
+        return [[sys.executable, "-c", block.code]]
+    if block.language == "sh":
+        return [shlex.split(line) for line in block.code.splitlines() if line and not RUN_BY_CI.search(line)]
+    return []
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_blocks_run_in_order(document: Path, tmp_path: Path) -> None:
     onnx.save(transformer_encoder(layers=1), tmp_path / "model.onnx")
-    return tmp_path
-
-
-def of(language: str) -> list[object]:
-    return [pytest.param(b.code, id=f"{b.file}:{b.line}") for b in BLOCKS if b.language == language]
-
-
-@pytest.mark.parametrize("code", of("python"))
-def test_python_block(code: str, folder: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("code", of("sh"))
-def test_shell_block(code: str, folder: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    for command in filter(None, code.splitlines()):
-        if RUN_BY_CI.search(command):
-            continue
-        done = subprocess.run(
-            shlex.split(command), cwd=folder, capture_output=True, text=True, check=False, env=environment
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    for block in blocks(document):
+        assert block.language in LANGUAGES, f"line {block.line}"
+        for command in commands(block):
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+            assert done.returncode == 0, f"line {block.line}: {command}\n{done.stdout}{done.stderr}"
 
 
-def test_there_are_blocks_of_each_kind() -> None:
-    assert (
-        {"python", "sh"}
-        <= {block.language for block in BLOCKS}
-        <= {"python", "sh", "cpp", "csharp", "java", "", "toml", "json"}
+def test_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Links between pages are checked by mkdocs itself."""
+    options = ["build", "--quiet", "--strict", "--config-file", ROOT / "docs" / "mkdocs.yml", "--site-dir", tmp_path]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", *options], capture_output=True, text=True, check=False, env=environment
     )
+    assert (done.returncode, done.stderr) == (0, "")
+    rules = (tmp_path / "reference" / "rules" / "index.html").read_text(encoding="utf-8")
+    assert "DecomposedLayerNormalization" in rules
 
 
-def test_links_inside_the_repository_lead_somewhere() -> None:
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))):
+def test_links_of_the_readme_lead_somewhere() -> None:
+    for path in DOCUMENTS[:2]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8")):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"

@@ -1,0 +1,134 @@
+"""Reference pages, made from the tables and the rules themselves each time the site is built (a hook of mkdocs)."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from normfuse.ep.options import OPTIONS
+from normfuse.ep.spec import ACTIVATIONS, ATTRIBUTES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, REASONS
+from normfuse.graph_rewrites import rules
+
+
+def code(text: object) -> str:
+    return f"`{text}`" if str(text) else ""
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def operators() -> str:
+    parts = [
+        "# Operators",
+        f"Domain `{OPERATOR_DOMAIN}`, version {OPSET_VERSION}. A node's op type is the operator's name; a call of a "
+        "model-local function has the name followed by `_` and any suffix. Inputs are positional, `''` where absent.",
+    ]
+    for operator in OPERATORS.values():
+        attributes = [a for a in ATTRIBUTES.values() if operator.name in a.operators]
+        parts += [
+            f"## {operator.name}",
+            operator.summary,
+            "Inputs: "
+            + ", ".join(map(code, operator.inputs))
+            + ". Outputs: "
+            + ", ".join(map(code, operator.outputs))
+            + ".",
+            table(
+                ["attribute", "type", "default", "meaning"],
+                [(code(a.name), a.type, code(a.default), a.doc) for a in attributes],
+            ),
+        ]
+    return "\n\n".join(parts)
+
+
+def spelling(each: Any) -> str:
+    until = f" to {each.until}" if each.until else ""
+    name = f"{each.domain}::{each.op_type}" if each.domain else each.op_type
+    return f"`{name}` from {each.since}{until}"
+
+
+def activations() -> str:
+    rows = []
+    for each in ACTIVATIONS.values():
+        parameters = ", ".join(f"{name} = {value:g}" for name, value in each.parameters.items())
+        directml = f"{each.directml.op} ({each.directml.level})" if each.directml else "composed"
+        fused = each.directml.fused if each.directml else ""
+        spellings = "; ".join(map(spelling, each.spellings))
+        rows.append((code(each.name), code(each.formula), parameters, spellings, directml, fused or "never"))
+    return "\n\n".join(
+        [
+            "# Activations",
+            "The values of the attribute `activation`. The last two columns: DirectML's operator with its feature "
+            "level, and the level from which DirectML fuses it into a normalisation.",
+            table(["name", "formula", "parameters", "ONNX nodes", "DirectML", "fused"], rows),
+        ]
+    )
+
+
+def rule(each: type) -> str:
+    """A docstring with literal blocks ("Before::") as Markdown."""
+    lines = inspect.cleandoc(each.__doc__ or "").splitlines()
+    out: list[str] = []
+    block: list[str] = []
+    for line in [*lines, "end"]:
+        if line.startswith("    ") or (block and not line):
+            block.append(line)
+            continue
+        if block:
+            out += ["```text", textwrap.dedent("\n".join(block)).strip(), "```"]
+            block = []
+        out.append(line.removesuffix(":") if line.endswith("::") else line)
+    return f"## {each.__name__}\n\n" + "\n".join(out[:-1])
+
+
+def rewriting_rules() -> str:
+    every = dict.fromkeys(each for name in rules.__all__ for each in getattr(rules, name) if isinstance(each, type))
+    intro = "What the rewriting pass recognises, in the order in which it tries; every sketch stands beside its code."
+    return "\n\n".join(["# Rewriting rules", intro, *map(rule, every)])
+
+
+def options() -> str:
+    rows = [(code(o.name), o.expected, code(o.default), o.doc) for o in OPTIONS.values()]
+    return "\n\n".join(
+        [
+            "# Options of the execution provider",
+            "Given to `normfuse.session_options`, or to `add_provider_for_devices` as strings. An unknown option or "
+            "value is an error that names what is there.",
+            table(["option", "value", "default", "meaning"], rows),
+            "`NORMFUSE_ISA` (environment) forces an instruction set: `avx512`, `avx2`, `baseline` or `neon`.",
+        ]
+    )
+
+
+def reasons() -> str:
+    rows = [(code(r.code), r.text, r.advice) for r in REASONS.values()]
+    return "\n\n".join(
+        [
+            "# Reasons",
+            "Why a site is left as it is: the closed set that `normfuse inspect`, reports and the claim report use.",
+            table(["code", "sentence", "what to do"], rows),
+        ]
+    )
+
+
+PAGES: Mapping[str, Any] = {
+    "operators": operators,
+    "activations": activations,
+    "rules": rewriting_rules,
+    "options": options,
+    "reasons": reasons,
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Called by mkdocs once it has read the folder of pages."""
+    for name, page in PAGES.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=page() + "\n"))
+    return files
