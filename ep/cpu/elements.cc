@@ -1,6 +1,5 @@
 #include "cpu/elements.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -80,11 +79,32 @@ int Unpack(unsigned raw, int bits, bool is_signed) {
 
 bool IsSignedPacked(DataType type) { return type == DataType::kInt4 || type == DataType::kInt2; }
 
-int ReadPacked(DataType type, const void* data, int64_t index) {
-  const int bits = BitsOf(type);
-  const int per_byte = 8 / bits;
-  const uint8_t byte = static_cast<const uint8_t*>(data)[index / per_byte];
-  return Unpack(static_cast<unsigned>(byte) >> (bits * (index % per_byte)), bits, IsSignedPacked(type));
+template <int kBits>
+int ReadPacked(bool is_signed, const void* data, int64_t index) {
+  constexpr int kPerByte = 8 / kBits;
+  const uint8_t byte = static_cast<const uint8_t*>(data)[index / kPerByte];
+  return Unpack(static_cast<unsigned>(byte) >> (kBits * (index % kPerByte)), kBits, is_signed);
+}
+
+template <int kBits>
+void LoadPacked(bool is_signed, const void* data, int64_t index, size_t n, float* out) {
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = static_cast<float>(ReadPacked<kBits>(is_signed, data, index + static_cast<int64_t>(i)));
+  }
+}
+
+template <int kBits>
+void StorePacked(void* data, int64_t index, size_t n, const float* in) {
+  constexpr int kPerByte = 8 / kBits;
+  constexpr unsigned kMask = (1u << kBits) - 1u;
+  auto* bytes = static_cast<uint8_t*>(data);
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t at = index + static_cast<int64_t>(i);
+    const int shift = kBits * static_cast<int>(at % kPerByte);
+    uint8_t& byte = bytes[at / kPerByte];
+    const unsigned value = static_cast<unsigned>(static_cast<int>(in[i])) & kMask;
+    byte = static_cast<uint8_t>((byte & ~(kMask << shift)) | value << shift);
+  }
 }
 
 template <class T>
@@ -131,24 +151,26 @@ float Float8ToFloat(DataType type, uint8_t bits) { return TableOf(type)[bits]; }
 
 uint8_t FloatToFloat8(DataType type, float value, bool saturate) {
   const Float8Format format = FormatOf(type);
-  const auto sign = static_cast<uint8_t>(std::signbit(value) ? 0x80 : 0);
-  const uint8_t largest = LargestCode(format);
-  const uint8_t nan = format.fnuz ? 0x80 : static_cast<uint8_t>(sign | 0x7f);
-  if (std::isnan(value)) return nan;
-  const float magnitude = std::fabs(value);
-  const int lowest_place = 1 - format.bias - format.mantissa_bits;
-  int code = largest + 1;
-  if (std::isfinite(magnitude)) {
-    // Round to a multiple of the last place at this magnitude, then count codes from zero.
-    int exponent = 0;
-    std::frexp(magnitude, &exponent);
-    const int place = std::max(exponent - 1 - format.mantissa_bits, lowest_place);
-    const auto units = static_cast<int>(std::min(std::nearbyint(std::ldexp(magnitude, -place)), 1024.0f));
-    code = units == 0 ? 0 : ((place - lowest_place) << format.mantissa_bits) + units;
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t sign = bits >> 24 & 0x80u;
+  const uint32_t largest = LargestCode(format);
+  const uint32_t nan = format.fnuz ? 0x80u : sign | 0x7fu;
+  if (magnitude > 0x7f800000u) return static_cast<uint8_t>(nan);
+  // As in FloatToHalf: below the normal range an addition rounds, above it the bits themselves do.
+  const int dropped = 23 - format.mantissa_bits;
+  const int smallest_exponent = 1 - format.bias + 127;
+  uint32_t code = 0;
+  if (magnitude < static_cast<uint32_t>(smallest_exponent) << 23) {
+    const uint32_t shift = static_cast<uint32_t>(smallest_exponent + dropped) << 23;
+    code = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(shift)) - shift;
+  } else {
+    const uint32_t rounded = magnitude + ((1u << (dropped - 1)) - 1) + (magnitude >> dropped & 1u);
+    code = (rounded >> dropped) - (static_cast<uint32_t>(smallest_exponent - 1) << format.mantissa_bits);
   }
   if (code > largest) {
     if (saturate) return static_cast<uint8_t>(sign | largest);
-    return format.has_infinity ? static_cast<uint8_t>(sign | 0x7c) : nan;
+    return static_cast<uint8_t>(format.has_infinity ? sign | 0x7cu : nan);
   }
   if (code == 0 && format.fnuz) return 0;
   return static_cast<uint8_t>(sign | code);
@@ -176,7 +198,8 @@ double ReadElement(DataType type, const void* data, int64_t index) {
       return At<uint32_t>(data, index);
     default:
       if (IsFloat8(type)) return Float8ToFloat(type, static_cast<const uint8_t*>(data)[index]);
-      return ReadPacked(type, data, index);
+      if (BitsOf(type) == 4) return ReadPacked<4>(IsSignedPacked(type), data, index);
+      return ReadPacked<2>(IsSignedPacked(type), data, index);
   }
 }
 
@@ -187,7 +210,11 @@ void LoadRare(DataType type, const void* data, int64_t index, size_t n, float* o
     for (size_t i = 0; i < n; ++i) out[i] = table[codes[i]];
     return;
   }
-  for (size_t i = 0; i < n; ++i) out[i] = static_cast<float>(ReadPacked(type, data, index + static_cast<int64_t>(i)));
+  if (BitsOf(type) == 4) {
+    LoadPacked<4>(IsSignedPacked(type), data, index, n, out);
+  } else {
+    LoadPacked<2>(IsSignedPacked(type), data, index, n, out);
+  }
 }
 
 void StoreRare(DataType type, bool saturate, void* data, int64_t index, size_t n, const float* in) {
@@ -196,16 +223,10 @@ void StoreRare(DataType type, bool saturate, void* data, int64_t index, size_t n
     for (size_t i = 0; i < n; ++i) codes[i] = FloatToFloat8(type, in[i], saturate);
     return;
   }
-  const int bits = BitsOf(type);
-  const int per_byte = 8 / bits;
-  const unsigned mask = (1u << bits) - 1u;
-  auto* bytes = static_cast<uint8_t*>(data);
-  for (size_t i = 0; i < n; ++i) {
-    const int64_t at = index + static_cast<int64_t>(i);
-    const int shift = bits * static_cast<int>(at % per_byte);
-    uint8_t& byte = bytes[at / per_byte];
-    const unsigned value = static_cast<unsigned>(static_cast<int>(in[i])) & mask;
-    byte = static_cast<uint8_t>((byte & ~(mask << shift)) | value << shift);
+  if (BitsOf(type) == 4) {
+    StorePacked<4>(data, index, n, in);
+  } else {
+    StorePacked<2>(data, index, n, in);
   }
 }
 
