@@ -119,6 +119,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(290, 22, GetValueInfoTypeInfo, Status*, (const ValueInfo*, const TypeInfo** out)) \
   X(295, 22, CreateKeyValuePairs, void, (KeyValuePairs** out)) \
   X(296, 22, AddKeyValuePair, void, (KeyValuePairs*, const char* key, const char* value)) \
+  X(297, 22, GetKeyValue, const char*, (const KeyValuePairs*, const char* key)) \
   X(298, 22, GetKeyValuePairs, void, (const KeyValuePairs*, const char* const** keys, const char* const** values, size_t* count)) \
   X(300, 22, ReleaseKeyValuePairs, void, (KeyValuePairs*)) \
   X(307, 22, HardwareDevice_Type, HardwareDeviceType, (const HardwareDevice*)) \

@@ -5,8 +5,8 @@
 
 #include "abi/ort_execution.h"
 #include "custom_ops/shape_inference.h"
-#include "plugin/claim_policy.h"
 #include "plugin/kernel_plan.h"
+#include "plugin/options.h"
 
 namespace normfuse::custom_ops {
 namespace {
@@ -25,7 +25,9 @@ struct Operator : ort::CustomOp {
 
 const Operator& From(const ort::CustomOp* op) { return *static_cast<const Operator*>(op); }
 
-Result ReadBackend(const ort::KernelInfo* info, plugin::EpOptions* options) {
+// The session config entries normfuse.backend, normfuse.directml_library ...: the EP's options for the same.
+Result ReadBackendOptions(const ort::KernelInfo* info, plugin::BackendOptions* options) {
+  constexpr std::string_view kPrefix = "normfuse.";
   ort::KeyValuePairs* entries = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().KernelInfo_GetConfigEntries(info, &entries));
   const char* const* keys = nullptr;
@@ -34,7 +36,11 @@ Result ReadBackend(const ort::KernelInfo* info, plugin::EpOptions* options) {
   GetApi().GetKeyValuePairs(entries, &keys, &values, &count);
   Result result;
   for (size_t i = 0; i < count && result.ok(); ++i) {
-    if (std::string_view(keys[i]) == "normfuse.backend") result = plugin::ParseBackend(values[i], &options->backend);
+    const std::string_view key = keys[i];
+    bool known = false;
+    if (key.substr(0, kPrefix.size()) == kPrefix) {
+      result = plugin::SetBackendOption(key.substr(kPrefix.size()), values[i], options, &known);
+    }
   }
   GetApi().ReleaseKeyValuePairs(entries);
   return result;
@@ -43,9 +49,11 @@ Result ReadBackend(const ort::KernelInfo* info, plugin::EpOptions* options) {
 Result CreateExecutable(const ort::KernelInfo* info, std::unique_ptr<Executable>* executable) {
   Plan plan;
   NORMFUSE_RETURN_IF_ERROR(plugin::ReadPlan(info, &plan));
-  plugin::EpOptions options;
-  NORMFUSE_RETURN_IF_ERROR(ReadBackend(info, &options));
-  return plugin::CompileForBackend(plan, options, executable);
+  plugin::BackendOptions options;
+  NORMFUSE_RETURN_IF_ERROR(ReadBackendOptions(info, &options));
+  std::unique_ptr<plugin::Backend> backend;
+  NORMFUSE_RETURN_IF_ERROR(plugin::Backend::Create(options, /*on_gpu=*/false, &backend));
+  return backend->Compile(plan, executable);
 }
 
 ort::Status* CreateKernel(const ort::CustomOp*, const void*, const ort::KernelInfo* info, void** kernel) {

@@ -127,11 +127,4 @@ void DeclineCompilation(std::vector<Site>* sites, const std::vector<bool>& has_k
   }
 }
 
-Result CompileForBackend(const Plan& plan, const EpOptions& options, std::unique_ptr<Executable>* executable) {
-  if (options.backend == BackendChoice::kDirectMl) {
-    return Result::Error(ErrorCode::kNotImplemented, "NormFuseExecutionProvider: backend=directml is not available");
-  }
-  return CompileForCpu(plan, executable);
-}
-
 }  // namespace normfuse::plugin

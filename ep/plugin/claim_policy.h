@@ -1,10 +1,8 @@
-// Which chains are worth claiming, and what runs them.
+// Which chains are worth claiming.
 #pragma once
 
-#include <memory>
 #include <optional>
 
-#include "plan/execution.h"
 #include "plugin/chain.h"
 #include "plugin/options.h"
 
@@ -21,7 +19,5 @@ bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, con
 
 // Declines every chain that has no registered kernel, because of that.
 void DeclineCompilation(std::vector<Site>* sites, const std::vector<bool>& has_kernel);
-
-Result CompileForBackend(const Plan& plan, const EpOptions& options, std::unique_ptr<Executable>* executable);
 
 }  // namespace normfuse::plugin

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "directml/lowering.h"
+
 namespace normfuse::plugin {
 namespace {
 
@@ -23,35 +25,61 @@ std::string Quoted(std::string_view text) {
   return out + '"';
 }
 
-std::string Line(const std::string& graph_name, const GraphView& graph, const Site& site) {
+std::string Refusal(const Declined& declined) {
+  const ReasonSpec& reason = kReasons[static_cast<int>(declined.reason)];
+  return "\"reason\": " + Quoted(reason.code) + ", \"message\": " + Quoted(declined.message) +
+         ", \"advice\": " + Quoted(reason.advice);
+}
+
+std::string NodeNames(const GraphView& graph, const Chain& chain) {
+  std::string names;
+  for (int node : chain.nodes) names += (names.empty() ? "" : ", ") + Quoted(graph.node(node).name);
+  return names;
+}
+
+// What the chain becomes at a feature level, without any device.
+std::string Explanation(const Plan& plan, int level) {
+  directml::Capabilities capabilities;
+  capabilities.level = static_cast<directml::FeatureLevel>(level);
+  directml::DmlProgram program;
+  if (std::optional<Declined> declined = directml::CheckLowering(plan, capabilities, &program)) {
+    return "{" + Refusal(*declined) + "}";
+  }
+  return directml::ToJson(program);
+}
+
+std::string BackendFields(const EpOptions& options, const Backend& backend, const Plan& plan) {
+  const std::optional<Declined> stays_on_cpu = backend.CheckForDirectMl(plan);
+  const bool directml = backend.directml() != nullptr && !stays_on_cpu;
+  std::string fields = std::string(", \"backend\": ") + (directml ? "\"directml\"" : "\"cpu\"");
+  if (stays_on_cpu) fields += ", \"backend_reason\": {" + Refusal(*stays_on_cpu) + "}";
+  if (options.explain_directml != 0) fields += ", \"directml\": " + Explanation(plan, options.explain_directml);
+  return fields;
+}
+
+std::string Line(const EpOptions& options, const Backend& backend, const std::string& graph_name,
+                 const GraphView& graph, const Site& site) {
   const GraphNode& anchor = graph.node(site.anchor);
   std::string line = "{\"graph\": " + Quoted(graph_name) + ", \"node\": " + Quoted(anchor.name) +
                      ", \"op_type\": " + Quoted(anchor.op_type) +
-                     ", \"claimed\": " + (site.declined ? "false" : "true") + ", \"nodes\": [";
-  if (site.chain) {
-    for (size_t i = 0; i < site.chain->nodes.size(); ++i) {
-      if (i > 0) line += ", ";
-      line += Quoted(graph.node(site.chain->nodes[i]).name);
-    }
-  }
-  line += "], \"description\": " + Quoted(site.chain ? site.chain->description : anchor.op_type);
-  if (site.declined) {
-    const ReasonSpec& reason = kReasons[static_cast<int>(site.declined->reason)];
-    line += ", \"reason\": " + Quoted(reason.code) + ", \"message\": " + Quoted(site.declined->message) +
-            ", \"advice\": " + Quoted(reason.advice);
-  }
+                     ", \"claimed\": " + (site.declined ? "false" : "true") + ", \"nodes\": [" +
+                     (site.chain ? NodeNames(graph, *site.chain) : "") +
+                     "], \"description\": " + Quoted(site.chain ? site.chain->description : anchor.op_type);
+  if (site.declined) line += ", " + Refusal(*site.declined);
+  if (site.chain) line += BackendFields(options, backend, site.chain->plan);
   return line + "}\n";
 }
 
 }  // namespace
 
-Result AppendClaimReport(const std::string& path, const std::string& graph_name, const GraphView& graph,
-                         const std::vector<Site>& sites) {
-  std::ofstream file(path, std::ios::app);
-  for (const Site& site : sites) file << Line(graph_name, graph, site);
+Result AppendClaimReport(const EpOptions& options, const Backend& backend, const std::string& graph_name,
+                         const GraphView& graph, const std::vector<Site>& sites) {
+  std::ofstream file(options.claim_report, std::ios::app);
+  for (const Site& site : sites) file << Line(options, backend, graph_name, graph, site);
   file.flush();
   if (file) return {};
-  return Result::Error(ErrorCode::kFail, "NormFuseExecutionProvider: cannot write claim_report '" + path + "'");
+  return Result::Error(ErrorCode::kFail, "NormFuseExecutionProvider: cannot write claim_report '" +
+                                             options.claim_report + "'; name a file in a folder that exists");
 }
 
 }  // namespace normfuse::plugin

@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "plugin/chain.h"
+#include "plugin/options.h"
 
 namespace normfuse::plugin {
 
-// Appends one line for each site. `graph_name` tells subgraphs apart.
-Result AppendClaimReport(const std::string& path, const std::string& graph_name, const GraphView& graph,
-                         const std::vector<Site>& sites);
+// Appends one line for each site to options.claim_report. `graph_name` tells subgraphs apart. With explain_directml, a
+// chain's line also holds the DirectML operators that it becomes, or why it stays on the CPU path.
+Result AppendClaimReport(const EpOptions& options, const Backend& backend, const std::string& graph_name,
+                         const GraphView& graph, const std::vector<Site>& sites);
 
 }  // namespace normfuse::plugin

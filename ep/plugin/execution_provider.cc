@@ -16,6 +16,7 @@ using ort::GetApi;
 
 struct ExecutionProvider : ort::Ep {
   EpOptions options;
+  std::unique_ptr<Backend> backend;
   const ort::Logger* logger = nullptr;
 };
 
@@ -104,7 +105,7 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   }
   for (const Site& site : sites) LogSite(ep, graph, site);
   if (!ep.options.claim_report.empty()) {
-    NORMFUSE_RETURN_IF_ERROR(AppendClaimReport(ep.options.claim_report, NameOf(ort_graph), graph, sites));
+    NORMFUSE_RETURN_IF_ERROR(AppendClaimReport(ep.options, *ep.backend, NameOf(ort_graph), graph, sites));
   }
   for (size_t i = 0; i < sites.size(); ++i) {
     if (!sites[i].declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *sites[i].chain, has_kernel[i], support));
@@ -196,7 +197,7 @@ Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, cons
   *out = std::make_unique<FusedNode>();
   ort::NodeComputeInfo& info = **out;
   info = {ort::GetHost().version, CreateState, Compute, [](ort::NodeComputeInfo*, void*) {}};
-  return CompileForBackend(chain.plan, ep.options, &(*out)->executable);
+  return ep.backend->Compile(chain.plan, &(*out)->executable);
 }
 
 const char* GetName(const ort::Ep*) { return kEpName; }
@@ -227,7 +228,7 @@ void ReleaseNodeComputeInfos(ort::Ep*, ort::NodeComputeInfo** infos, size_t coun
 
 }  // namespace
 
-ort::Ep* CreateExecutionProvider(EpOptions options, const ort::Logger* logger) {
+ort::Ep* CreateExecutionProvider(EpOptions options, std::unique_ptr<Backend> backend, const ort::Logger* logger) {
   auto ep = std::make_unique<ExecutionProvider>();
   ep->ort_version_supported = ort::GetHost().version;
   ep->GetName = GetName;
@@ -236,11 +237,12 @@ ort::Ep* CreateExecutionProvider(EpOptions options, const ort::Logger* logger) {
   ep->ReleaseNodeComputeInfos = ReleaseNodeComputeInfos;
   ep->GetKernelRegistry = GetKernelRegistry;
   ep->options = std::move(options);
+  ep->backend = std::move(backend);
   ep->logger = logger;
   return ep.release();
 }
 
-const EpOptions& OptionsOf(const ort::Ep* ep) { return static_cast<const ExecutionProvider*>(ep)->options; }
+const Backend& BackendOf(const ort::Ep* ep) { return *static_cast<const ExecutionProvider*>(ep)->backend; }
 
 void ReleaseExecutionProvider(ort::Ep* ep) { delete static_cast<ExecutionProvider*>(ep); }
 

@@ -1,14 +1,16 @@
 // The OrtEp: claims chains at session creation and compiles each into an executable node.
 #pragma once
 
+#include <memory>
+
 #include "abi/ort_abi.h"
 #include "plugin/options.h"
 
 namespace normfuse::plugin {
 
-ort::Ep* CreateExecutionProvider(EpOptions options, const ort::Logger* logger);
-// The options that the execution provider was created with.
-const EpOptions& OptionsOf(const ort::Ep* ep);
+ort::Ep* CreateExecutionProvider(EpOptions options, std::unique_ptr<Backend> backend, const ort::Logger* logger);
+// What runs the nodes of the execution provider.
+const Backend& BackendOf(const ort::Ep* ep);
 void ReleaseExecutionProvider(ort::Ep* ep);
 
 }  // namespace normfuse::plugin

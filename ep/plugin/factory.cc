@@ -13,21 +13,39 @@ const char* GetVendor(const ort::EpFactory*) { return "normfuse"; }
 uint32_t GetVendorId(const ort::EpFactory*) { return 0; }
 const char* GetVersion(const ort::EpFactory*) { return NORMFUSE_VERSION; }
 
-Result ListDevices(ort::EpFactory* factory, const ort::HardwareDevice* const* devices, size_t count,
-                   ort::EpDevice** ep_devices, size_t max_ep_devices, size_t* ep_device_count) {
+// DirectML runs on Windows, where ORT lists the GPUs. (On Linux it takes backend=directml on the CPU device.)
+#ifdef _WIN32
+constexpr bool kOffersGpus = true;
+#else
+constexpr bool kOffersGpus = false;
+#endif
+
+bool Offers(const ort::HardwareDevice* device) {
+  const ort::HardwareDeviceType type = ort::GetApi().HardwareDevice_Type(device);
+  return type == ort::HardwareDeviceType::kCpu || (kOffersGpus && type == ort::HardwareDeviceType::kGpu);
+}
+
+Result OfferDevice(ort::EpFactory* factory, const ort::HardwareDevice* device, ort::EpDevice** ep_device) {
   const ort::Api& api = ort::GetApi();
-  *ep_device_count = 0;
   const char* isa = nullptr;
   NORMFUSE_RETURN_IF_ERROR(SelectedIsa(&isa));
+  ort::KeyValuePairs* metadata = nullptr;
+  api.CreateKeyValuePairs(&metadata);
+  const bool gpu = api.HardwareDevice_Type(device) == ort::HardwareDeviceType::kGpu;
+  api.AddKeyValuePair(metadata, "backend", gpu ? "directml" : "cpu");
+  api.AddKeyValuePair(metadata, "instruction_set", isa);
+  const Result created =
+      ort::FromStatus(ort::GetHost().ep_api.CreateEpDevice(factory, device, metadata, nullptr, ep_device));
+  api.ReleaseKeyValuePairs(metadata);  // ORT has copied it
+  return created;
+}
+
+Result ListDevices(ort::EpFactory* factory, const ort::HardwareDevice* const* devices, size_t count,
+                   ort::EpDevice** ep_devices, size_t max_ep_devices, size_t* ep_device_count) {
+  *ep_device_count = 0;
   for (size_t i = 0; i < count && *ep_device_count < max_ep_devices; ++i) {
-    if (api.HardwareDevice_Type(devices[i]) != ort::HardwareDeviceType::kCpu) continue;
-    ort::KeyValuePairs* metadata = nullptr;
-    api.CreateKeyValuePairs(&metadata);
-    api.AddKeyValuePair(metadata, "instruction_set", isa);
-    const Result created = ort::FromStatus(
-        ort::GetHost().ep_api.CreateEpDevice(factory, devices[i], metadata, nullptr, &ep_devices[*ep_device_count]));
-    api.ReleaseKeyValuePairs(metadata);  // ORT has copied it
-    NORMFUSE_RETURN_IF_ERROR(created);
+    if (!Offers(devices[i])) continue;
+    NORMFUSE_RETURN_IF_ERROR(OfferDevice(factory, devices[i], &ep_devices[*ep_device_count]));
     ++*ep_device_count;
   }
   return {};
@@ -39,17 +57,39 @@ ort::Status* GetSupportedDevices(ort::EpFactory* factory, const ort::HardwareDev
       [&] { return ListDevices(factory, devices, count, ep_devices, max_ep_devices, ep_device_count); });
 }
 
-ort::Status* CreateEp(ort::EpFactory*, const ort::HardwareDevice* const*, const ort::KeyValuePairs* const*, size_t,
-                      const ort::SessionOptions* session, const ort::Logger* logger, ort::Ep** ep) {
+// The GPU among the devices that the session was given, if there is one.
+const ort::HardwareDevice* FindGpu(const ort::HardwareDevice* const* devices, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (ort::GetApi().HardwareDevice_Type(devices[i]) == ort::HardwareDeviceType::kGpu) return devices[i];
+  }
+  return nullptr;
+}
+
+// ORT names a GPU by its LUID; an adapter option of the user's wins.
+Result ChooseAdapter(const ort::HardwareDevice* gpu, BackendOptions* options) {
+  if (options->directml.adapter != DirectMlOptions::Adapter::kDefault) return {};
+  const char* luid = ort::GetApi().GetKeyValue(ort::GetApi().HardwareDevice_Metadata(gpu), "LUID");
+  if (luid == nullptr) return {};
+  bool known = false;
+  return SetBackendOption("adapter_luid", luid, options, &known);
+}
+
+Result MakeEp(const ort::HardwareDevice* const* devices, size_t count, const ort::SessionOptions* session,
+              const ort::Logger* logger, ort::Ep** ep) {
+  EpOptions options;
+  NORMFUSE_RETURN_IF_ERROR(ReadOptions(session, &options));
+  const ort::HardwareDevice* gpu = FindGpu(devices, count);
+  if (gpu != nullptr) NORMFUSE_RETURN_IF_ERROR(ChooseAdapter(gpu, &options.backend));
+  std::unique_ptr<Backend> backend;
+  NORMFUSE_RETURN_IF_ERROR(Backend::Create(options.backend, gpu != nullptr, &backend));
+  *ep = CreateExecutionProvider(std::move(options), std::move(backend), logger);
+  return {};
+}
+
+ort::Status* CreateEp(ort::EpFactory*, const ort::HardwareDevice* const* devices, const ort::KeyValuePairs* const*,
+                      size_t count, const ort::SessionOptions* session, const ort::Logger* logger, ort::Ep** ep) {
   *ep = nullptr;
-  return ort::Guarded([&]() -> Result {
-    EpOptions options;
-    NORMFUSE_RETURN_IF_ERROR(ReadOptions(session, &options));
-    const char* isa = nullptr;
-    NORMFUSE_RETURN_IF_ERROR(SelectedIsa(&isa));
-    *ep = CreateExecutionProvider(std::move(options), logger);
-    return {};
-  });
+  return ort::Guarded([&] { return MakeEp(devices, count, session, logger, ep); });
 }
 
 void ReleaseEp(ort::EpFactory*, ort::Ep* ep) { ReleaseExecutionProvider(ep); }

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "abi/ort_execution.h"
-#include "plugin/claim_policy.h"
 #include "plugin/execution_provider.h"
 #include "plugin/kernel_plan.h"
 #include "plugin/normalization_nodes.h"
@@ -34,7 +33,7 @@ Result CreateKernel(const ort::KernelInfo* info, ort::KernelImpl** out) {
     });
   };
   kernel->Release = [](ort::KernelImpl* self) { delete static_cast<Kernel*>(self); };
-  NORMFUSE_RETURN_IF_ERROR(CompileForBackend(plan, OptionsOf(ep), &kernel->executable));
+  NORMFUSE_RETURN_IF_ERROR(BackendOf(ep).Compile(plan, &kernel->executable));
   *out = kernel.release();
   return {};
 }

@@ -1,58 +1,106 @@
 #include "plugin/options.h"
 
-#include <algorithm>
-#include <iterator>
+#include <charconv>
 #include <string_view>
 
 namespace normfuse::plugin {
 namespace {
 
 constexpr std::string_view kPrefix = "ep.normfuseexecutionprovider.";
-constexpr std::string_view kDirectMlOptions[] = {"directml_library", "d3d12_library", "dxcore_library",
-                                                 "adapter_index",    "adapter_luid",  "adapter_preference"};
 
 Result BadValue(std::string_view option, const std::string& value, const char* allowed) {
   return Result::Error(ErrorCode::kInvalidArgument, "NormFuseExecutionProvider: option " + std::string(option) + "='" +
                                                         value + "' is not known; use " + allowed);
 }
 
+template <typename Number>
+bool ParseNumber(const std::string& text, int base, Number* number) {
+  const char* end = text.data() + text.size();
+  const auto [position, error] = std::from_chars(text.data(), end, *number, base);
+  return error == std::errc() && position == end && !text.empty();
+}
+
+Result ParseChoice(const std::string& value, BackendChoice* choice) {
+  if (value == "auto") {
+    *choice = BackendChoice::kAuto;
+  } else if (value == "cpu") {
+    *choice = BackendChoice::kCpu;
+  } else if (value == "directml") {
+    *choice = BackendChoice::kDirectMl;
+  } else {
+    return BadValue("backend", value, "'auto', 'cpu' or 'directml'");
+  }
+  return {};
+}
+
+Result ParsePreference(const std::string& value, DirectMlOptions* options) {
+  if (value == "high_performance") {
+    options->adapter = DirectMlOptions::Adapter::kHighPerformance;
+  } else if (value == "minimum_power") {
+    options->adapter = DirectMlOptions::Adapter::kMinimumPower;
+  } else {
+    return BadValue("adapter_preference", value, "'high_performance' or 'minimum_power'");
+  }
+  return {};
+}
+
+// "6_2" as DML_FEATURE_LEVEL_6_2.
+Result ParseLevel(const std::string& value, int* level) {
+  if (value.size() != 3 || value[1] != '_' || value[0] < '2' || value[0] > '9' || value[2] < '0' || value[2] > '9') {
+    return BadValue("explain_directml", value, "a DirectML feature level such as '6_2'");
+  }
+  *level = ((value[0] - '0') << 12) | ((value[2] - '0') << 8);
+  return {};
+}
+
+Result ParseFlag(std::string_view name, const std::string& value, bool* flag) {
+  if (value != "0" && value != "1") return BadValue(name, value, "'0' or '1'");
+  *flag = value == "1";
+  return {};
+}
+
 Result SetOption(std::string_view name, const std::string& value, EpOptions* options) {
-  if (name == "backend") return ParseBackend(value, &options->backend);
+  bool known = false;
+  NORMFUSE_RETURN_IF_ERROR(SetBackendOption(name, value, &options->backend, &known));
+  if (known) return {};
+  if (name == "compile") return ParseFlag(name, value, &options->compile);
+  if (name == "explain_directml") return ParseLevel(value, &options->explain_directml);
+  if (name == "claim_report") {
+    options->claim_report = value;
+    return {};
+  }
   if (name == "claim") {
     if (value != "all" && value != "profitable") return BadValue(name, value, "'profitable' or 'all'");
     options->claim_all = value == "all";
     return {};
   }
-  if (name == "compile") {
-    if (value != "0" && value != "1") return BadValue(name, value, "'0' or '1'");
-    options->compile = value == "1";
-    return {};
-  }
-  if (name == "claim_report") {
-    options->claim_report = value;
-    return {};
-  }
-  if (std::find(std::begin(kDirectMlOptions), std::end(kDirectMlOptions), name) != std::end(kDirectMlOptions)) {
-    options->directml.emplace(name, value);
-    return {};
-  }
   return Result::Error(ErrorCode::kInvalidArgument,
                        "NormFuseExecutionProvider: unknown option '" + std::string(name) +
                            "'; there are backend, claim, claim_report, compile, directml_library, d3d12_library, "
-                           "dxcore_library, adapter_index, adapter_luid and adapter_preference");
+                           "dxcore_library, adapter_index, adapter_luid, adapter_preference and explain_directml");
 }
 
 }  // namespace
 
-Result ParseBackend(const std::string& value, BackendChoice* backend) {
-  if (value == "auto") {
-    *backend = BackendChoice::kAuto;
-  } else if (value == "cpu") {
-    *backend = BackendChoice::kCpu;
-  } else if (value == "directml") {
-    *backend = BackendChoice::kDirectMl;
+Result SetBackendOption(std::string_view name, const std::string& value, BackendOptions* options, bool* known) {
+  DirectMlOptions& directml = options->directml;
+  *known = true;
+  if (name == "backend") return ParseChoice(value, &options->choice);
+  if (name == "adapter_preference") return ParsePreference(value, &directml);
+  if (name == "directml_library") {
+    directml.directml_library = value;
+  } else if (name == "d3d12_library") {
+    directml.d3d12_library = value;
+  } else if (name == "dxcore_library") {
+    directml.dxcore_library = value;
+  } else if (name == "adapter_index") {
+    directml.adapter = DirectMlOptions::Adapter::kIndex;
+    if (!ParseNumber(value, 10, &directml.index)) return BadValue(name, value, "a number from 0");
+  } else if (name == "adapter_luid") {
+    directml.adapter = DirectMlOptions::Adapter::kLuid;
+    if (!ParseNumber(value, 10, &directml.luid)) return BadValue(name, value, "the LUID as a decimal number");
   } else {
-    return BadValue("backend", value, "'auto', 'cpu' or 'directml'");
+    *known = false;
   }
   return {};
 }

@@ -1,30 +1,29 @@
 // Options of the execution provider, as they arrive in the session's configuration.
 #pragma once
 
-#include <map>
 #include <string>
 
 #include "abi/ort_host.h"
+#include "plugin/backend.h"
 
 namespace normfuse::plugin {
 
 inline constexpr const char* kEpName = "NormFuseExecutionProvider";
 
-enum class BackendChoice { kAuto, kCpu, kDirectMl };
-
-Result ParseBackend(const std::string& value, BackendChoice* backend);
-
 struct EpOptions {
-  BackendChoice backend = BackendChoice::kAuto;
+  BackendOptions backend;
   bool claim_all = false;          // claim=all: whatever is supported, not only what is estimated to be faster
   std::string claim_report;        // file that GetCapability adds its decisions to, one JSON object a line
+  int explain_directml = 0;        // a DML_FEATURE_LEVEL: claim_report shows what each chain becomes at that level
   bool compile = true;             // compile=0: only nodes with a registered kernel, so that the model can be saved
   bool generates_context = false;  // the session's ep.context_enable
-  std::map<std::string, std::string> directml;  // options that only the DirectML backend reads
 };
 
 // Reads "ep.normfuseexecutionprovider.<option>" and "ep.context_enable". An unknown option or value is an error that
 // lists what there is.
 Result ReadOptions(const ort::SessionOptions* session, EpOptions* options);
+
+// Sets one option of the backend (backend, directml_library, adapter_index ...); *known is false for any other name.
+Result SetBackendOption(std::string_view name, const std::string& value, BackendOptions* options, bool* known);
 
 }  // namespace normfuse::plugin

@@ -1,0 +1,39 @@
+// What runs the plans of a session: the CPU path, or DirectML with the CPU path for what DirectML cannot express.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "directml/directml.h"
+#include "plan/execution.h"
+#include "plan/reason.h"
+
+namespace normfuse::plugin {
+
+enum class BackendChoice { kAuto, kCpu, kDirectMl };
+
+struct BackendOptions {
+  BackendChoice choice = BackendChoice::kAuto;
+  DirectMlOptions directml;
+};
+
+class Backend {
+ public:
+  // `on_gpu`: the session was given a GPU device, for which kAuto means DirectML. An error says why DirectML cannot be
+  // had; there is no silent change to the CPU path. Backends of the same options share one GPU device.
+  static Result Create(const BackendOptions& options, bool on_gpu, std::unique_ptr<Backend>* backend);
+
+  // Null on the CPU path.
+  const DirectMlDevice* directml() const { return device_.get(); }
+
+  // Why DirectML leaves the plan to the CPU path; nothing when it does not, or when there is no DirectML here.
+  std::optional<Declined> CheckForDirectMl(const Plan& plan) const;
+
+  Result Compile(const Plan& plan, std::unique_ptr<Executable>* executable) const;
+
+ private:
+  std::shared_ptr<DirectMlDevice> device_;
+};
+
+}  // namespace normfuse::plugin
