@@ -361,7 +361,8 @@ def _operand(inputs: Inputs, name: str, attributes: Mapping[str, Any], prefix: s
         return None
     scale = inputs.get(f"{prefix}_scale")
     if scale is None:
-        return _Value(x.astype(np.float64), np.zeros(x.shape))
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            return _Value(x.astype(np.float64), np.zeros(x.shape))
     how = (scale, inputs.get(f"{prefix}_zero_point"), attributes[f"{prefix}_axis"])
     block = attributes.get(f"{prefix}_block_size", 0)
     return _Value(dequantize(x, *how, block), dequantize_error(x, *how, block))

@@ -51,10 +51,11 @@ def test_residual_form_at_any_offset(offset: float, width: int) -> None:
     check(case, "custom")
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
-@pytest.mark.parametrize("length", [50_000, 1_000_000, 10_000_000])
-def test_long_rows(offset: float, length: int) -> None:
-    check(normalization(numbers((1, length), offset), {"axes": [-1]}, ("Y", "mean", "inv_std_dev")), "custom")
+@pytest.mark.parametrize(
+    ("length", "offset"), [(50_000, 0.0), (50_000, 1e6), (1_000_000, 0.0), (1_000_000, 1e4), (10_000_000, 1e5)]
+)
+def test_long_rows(length: int, offset: float) -> None:
+    check(normalization(numbers((1, length), offset), {"axes": [-1]}), "custom")
 
 
 def test_long_columns() -> None:
