@@ -61,7 +61,7 @@ def print_benchmark(report: BenchmarkReport) -> None:
         f"{Path(report.model).name}: {shapes}; {threads_text(report.threads)}, onnxruntime {report.onnxruntime_version}"
     )
     console.print(title, style="bold", markup=False, soft_wrap=True)
-    rows = table("", "run", "median ms", "middle half", "best", "speed", "error", "absolute", numeric=6)
+    rows = table("", "run", "median ms", "middle half", "best", "speed", "error", numeric=5, wraps="")
     for timing in report.timings:
         low, high = timing.quartiles_ms
         rows.add_row(
@@ -71,7 +71,6 @@ def print_benchmark(report: BenchmarkReport) -> None:
             number(timing.best_ms),
             f"{timing.speedup:.2f}x",
             number(timing.error),
-            number(timing.max_abs),
         )
     console.print(rows)
 

@@ -80,27 +80,32 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
 
 
-def table(title: str, *columns: str, numeric: int = 0, wraps: str = "") -> Table:
+def table(title: str, *columns: str, numeric: int = 0, wraps: str | None = None) -> Table:
     """Return an empty table.
 
     Args:
         title: Above the table.
         columns: Their headings.
         numeric: How many of the last columns are set flush right.
-        wraps: The one column that is wrapped where the terminal is narrow.
+        wraps: The one column that is wrapped where the terminal is narrow; "" = none; None: all that hold text.
     """
     result = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
     for index, column in enumerate(columns):
         right = index >= len(columns) - numeric
         result.add_column(
-            column, justify="right" if right else "left", overflow="fold", no_wrap=wraps != column if wraps else right
+            column,
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=right if wraps is None else wraps != column,
         )
     return result
 
 
 def number(value: float | None) -> str:
     """Return a measured number with three significant digits."""
-    return "" if value is None else f"{value:.3g}"
+    if value is None:
+        return ""
+    return f"{value:.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
 
 
 def size_text(count: int) -> str:
