@@ -142,8 +142,7 @@ def change_weight(model: onnx.ModelProto, rng: random.Random) -> None:
         elif what == 3:
             tensor.data_location = TensorProto.EXTERNAL
         else:
-            array = numpy_helper.to_array(tensor)
-            tensor.CopyFrom(numpy_helper.from_array(array.reshape(array.shape[::-1]), tensor.name))
+            tensor.dims[:] = tensor.dims[::-1]
 
 
 def drop_weight(model: onnx.ModelProto, rng: random.Random) -> None:
