@@ -309,6 +309,9 @@ class _Run:
             raise InvalidModelError(message) from error
         if delta is None:
             return None
+        matched = set(delta.match.nodes)
+        if any(value is not None and value.producer() in matched for new in delta.new_nodes for value in new.inputs):
+            return None  # a parameter of the chain is computed by the chain itself
         name = rule.name or ""
         new = self._replace(graph, node, delta, name)
         if new is None:

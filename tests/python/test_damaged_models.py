@@ -276,3 +276,12 @@ def test_a_cycle_of_functions_is_refused() -> None:
     function_calls_itself(model, random.Random(0))
     with pytest.raises(normfuse.InvalidModelError, match="calls itself"):
         normfuse.optimize(model)
+
+
+@pytest.mark.parametrize("position", [1, 2])
+@pytest.mark.parametrize("value", ["LayerNormalization_2_0", "Gelu_3_0", "sum", "DequantizeLinear_0_0"])
+def test_a_chain_that_feeds_its_own_parameters(position: int, value: str) -> None:
+    model = onnx.ModelProto.FromString(BASES[4])
+    node = next(node for node in model.graph.node if node.op_type == "QuantizeLinear")
+    node.input[position] = value
+    survives(model)
