@@ -91,6 +91,7 @@ def _check_nodes(
         here = f"{place}: node {node_label(node, index)}"
         _check_text((node.op_type, node.domain, node.name, *node.input, *node.output), here)
         _check_text([attribute.name for attribute in node.attribute], here)
+        _check_text([text for entry in node.metadata_props for text in (entry.key, entry.value)], here)
         version = versions.get(_domain(node.domain))
         if version is None:
             raise InvalidModelError(
