@@ -1,5 +1,7 @@
 #include "cpu/call.h"
 
+#include <algorithm>
+
 #include "cpu/elements.h"
 
 namespace normfuse::cpu {
@@ -139,29 +141,79 @@ void StoreSum(const Call& call, const Offsets& at, int64_t n, const float* d) {
   StoreFloats(call, call.plan->sum_type, call.sum, at.at[kFormY], n, d);
 }
 
-void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, float mean, float inv, float offset,
+void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, const Normalizer& normalizer,
                 Scratch* scratch, float* d) {
   const Plan& plan = *call.plan;
   const int64_t index = at.at[kFormY];
-  const bool direct = plan.y_type == DataType::kFloat32 && !plan.y_quantization.present();
+  const bool direct = plan.y_type == DataType::kFloat32;
   ApplyArgs args;
   args.x = d;
   args.x2 = nullptr;
   args.y = direct ? static_cast<float*>(call.y) + index : d;
   args.n = static_cast<size_t>(n);
-  args.mean = mean;
-  args.inv = inv;
-  args.offset = offset;
+  args.normalizers = &normalizer;
   args.scale = VecAt(call, kFormScale, at, step, &kOne);
   args.bias = VecAt(call, kFormBias, at, step, &kNoBias);
   args.slope = VecAt(call, kFormSlope, at, step, &kOne);
   args.params = plan.activation.params;
-  args.y_scale = 1.0f;
-  args.y_zero = 0.0f;
   call.kernels->apply[static_cast<int>(plan.activation.kind)](args);
   if (direct) return;
   if (plan.y_quantization.present()) QuantizeBlock(call, at, step, n, scratch, d);
   StoreFloats(call, plan.y_type, call.y, index, n, d);
+}
+
+ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,
+                      const Normalizer* normalizers) {
+  const Plan& plan = *call.plan;
+  ApplyArgs args;
+  args.x = ElementAt(call.apply_x, call.apply_type, at.at[call.apply_form]);
+  args.x2 = call.apply_x2 == nullptr ? nullptr : ElementAt(call.apply_x2, call.apply_type, at.at[kFormResidual]);
+  args.y = ElementAt(call.y, plan.y_type, at.at[kFormY]);
+  args.x_stride = row_step.stride[call.apply_form];
+  args.x2_stride = row_step.stride[kFormResidual];
+  args.y_stride = row_step.stride[kFormY];
+  args.n = static_cast<size_t>(n);
+  args.rows = rows;
+  args.normalizers = normalizers;
+  args.scale = VecAt(call, kFormScale, at, step, &kOne);
+  args.bias = VecAt(call, kFormBias, at, step, &kNoBias);
+  args.slope = VecAt(call, kFormSlope, at, step, &kOne);
+  args.scale_stride = row_step.stride[kFormScale];
+  args.bias_stride = row_step.stride[kFormBias];
+  args.slope_stride = row_step.stride[kFormSlope];
+  args.params = plan.activation.params;
+  if (call.params[kFormYScale].present()) args.y_scale = *call.params[kFormYScale].data;
+  if (call.params[kFormYZero].present()) args.y_zero = *call.params[kFormYZero].data;
+  return args;
+}
+
+void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch) {
+  if (!call.stream) {
+    call.apply(args);
+    return;
+  }
+  // Row by row in pieces that stay in the level-1 cache.
+  constexpr int64_t kPiece = 2048;
+  const DataType y_type = call.plan->y_type;
+  const auto n = static_cast<int64_t>(args.n);
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int64_t i = 0; i < n; i += kPiece) {
+      ApplyArgs piece = args;
+      const auto advance = [&](Vec* vec, int64_t stride) { vec->data += row * stride + i * vec->step; };
+      piece.x = ElementAt(args.x, call.apply_type, row * args.x_stride + i);
+      if (args.x2 != nullptr) piece.x2 = ElementAt(args.x2, call.apply_type, row * args.x2_stride + i);
+      piece.y = scratch->kept;
+      piece.n = static_cast<size_t>(std::min(kPiece, n - i));
+      piece.rows = 1;
+      piece.normalizers = args.normalizers + row;
+      advance(&piece.scale, args.scale_stride);
+      advance(&piece.bias, args.bias_stride);
+      advance(&piece.slope, args.slope_stride);
+      call.apply(piece);
+      call.kernels->stream(scratch->kept, BytesFor(y_type, piece.n),
+                           ElementAt(args.y, y_type, row * args.y_stride + i));
+    }
+  }
 }
 
 }  // namespace normfuse::cpu

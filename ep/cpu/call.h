@@ -31,8 +31,17 @@ struct Call {
   // X is quantised with one scale and zero point per group and nothing is added to it: statistics and normalisation
   // work on the stored integers, whose zero point cancels, and the scale goes into the factor.
   bool raw = false;
-  MomentsFn direct_moments = nullptr;  // reads X where it lies
-  ApplyFn direct_apply = nullptr;      // reads X and writes Y where they lie
+
+  // Kernels that work where tensors lie, null where blocks must pass through Scratch.
+  RowSumsFn row_sums = nullptr;
+  const void* row_x2 = nullptr;  // the residual, added on the way
+  // The second pass reads X (and the residual), or the output sum that the first pass wrote.
+  ApplyFn apply = nullptr;
+  const void* apply_x = nullptr;
+  const void* apply_x2 = nullptr;
+  DataType apply_type = DataType::kUndefined;
+  FormId apply_form = kFormX;
+  bool stream = false;  // Y is so large that it goes past the caches
 };
 
 // Working memory of one thread, on its stack.
@@ -49,9 +58,16 @@ void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, 
 // Writes n elements of float32 as the output sum.
 void StoreSum(const Call& call, const Offsets& at, int64_t n, const float* d);
 
-// scale, bias, activation, quantisation of n <= kBlock normalised values d = (d - mean) * inv + offset, into Y. Changes d.
-void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, float mean, float inv, float offset,
+// Normalisation, scale, bias, activation, quantisation of n <= kBlock values of d, into Y. Changes d.
+void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, const Normalizer& normalizer,
                 Scratch* scratch, float* d);
+
+// The arguments of call.apply for `rows` rows of n values from `at` on; strides between rows come from `row_step`.
+ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,
+                      const Normalizer* normalizers);
+
+// Calls call.apply; Y goes through `scratch` where it is streamed.
+void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch);
 
 // A parameter that is never in blocks, from its place for `at` on.
 inline Vec VecAt(const Call& call, FormId form, const Offsets& at, const Dim& step, const float* absent) {
@@ -68,6 +84,7 @@ inline void* ElementAt(void* base, DataType type, int64_t index) {
 
 // The two ways through a tensor.
 Result RunRows(const Call& call);
+void RunGroup(const Call& call, const Offsets& base, Scratch* scratch);
 Result RunColumns(const Call& call);
 
 }  // namespace normfuse::cpu

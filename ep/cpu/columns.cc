@@ -1,6 +1,7 @@
 // Groups whose innermost dimension is a kept one: as many groups side by side as a tile is wide, one statistic per
 // column, read row by row.
 #include <algorithm>
+#include <cmath>
 
 #include "cpu/call.h"
 #include "cpu/statistics.h"
@@ -29,7 +30,7 @@ class ColumnWorker {
   ColumnWorker(const Call& call, ColumnScratch* scratch)
       : call_(call),
         s_(scratch),
-        request_(RequestFor(*call.plan)),
+        request_(RequestFor(call)),
         columns_(call.geometry.kept.dims[call.geometry.kept.count - 1]) {}
 
   void Tile(const Offsets& base, int64_t width);
@@ -40,7 +41,7 @@ class ColumnWorker {
   void FindShift(const Offsets& base, int64_t width);
   void Accumulate(const Offsets& base, int64_t width, bool write_sum);
   void AccumulateWide(const Offsets& base, int64_t width);
-  Quality FinishAll(const Offsets& base, int64_t width, bool widened, bool last);
+  Quality FinishAll(const Offsets& base, int64_t width);
   Sums SumsOf(int64_t i) const { return {s_->shift[i], s_->total_first[i], s_->total_second[i]}; }
 
   const Call& call_;
@@ -121,43 +122,38 @@ void ColumnWorker::AccumulateWide(const Offsets& base, int64_t width) {
   }
 }
 
-// Turns sums into statistics; returns what would have to be done better first, unless `last`.
-Quality ColumnWorker::FinishAll(const Offsets& base, int64_t width, bool widened, bool last) {
-  const auto count = static_cast<double>(call_.geometry.group_size);
+// Turns the sums into statistics and writes those; returns the worst quality of the sums.
+Quality ColumnWorker::FinishAll(const Offsets& base, int64_t width) {
   Quality worst = Quality::kGood;
-  for (int64_t i = 0; i < width && !last; ++i) worst = std::max(worst, Judge(request_, SumsOf(i), count, widened));
-  if (worst != Quality::kGood) return worst;
   for (int64_t i = 0; i < width; ++i) {
-    const Statistics s = Finish(request_, SumsOf(i), count);
-    s_->mean[i] = s.mean;
-    s_->inv[i] = s.inv;
-    s_->offset[i] = s.offset;
+    Statistics s;
+    worst = std::max(worst, Evaluate(request_, SumsOf(i), &s));
+    s_->mean[i] = s.normalizer.mean;
+    s_->inv[i] = s.normalizer.inv;
+    s_->offset[i] = s.normalizer.offset;
     StoreStatistics(call_, base.at[kFormStat] + i * columns_.stride[kFormStat], s);
   }
-  return Quality::kGood;
+  return worst;
 }
 
 void ColumnWorker::Tile(const Offsets& base, int64_t width) {
-  const auto count = static_cast<double>(call_.geometry.group_size);
   FindShift(base, width);
   Accumulate(base, width, call_.sum != nullptr);
-  Quality quality = FinishAll(base, width, false, false);
+  const Quality quality = FinishAll(base, width);
   if (quality == Quality::kShift) {
-    for (int64_t i = 0; i < width; ++i) {
-      s_->shift[i] = static_cast<float>(s_->shift[i] + s_->total_first[i] / count);
-    }
+    for (int64_t i = 0; i < width; ++i) s_->shift[i] = static_cast<float>(Recentered(request_, SumsOf(i)).shift);
     Accumulate(base, width, false);
-    FinishAll(base, width, false, true);
+    FinishAll(base, width);
   } else if (quality == Quality::kWide) {
     AccumulateWide(base, width);
-    FinishAll(base, width, true, true);
+    FinishAll(base, width);
   }
   if (call_.y == nullptr) return;
   float* d = s_->blocks.kept;
   ForEachRow(base, call_.geometry.group_size, [&](const Offsets& at, int64_t) {
     LoadBlock(call_, at, columns_, width, &s_->blocks, d);
     call_.kernels->column_normalize(d, static_cast<size_t>(width), s_->mean, s_->inv, s_->offset);
-    StoreBlock(call_, at, columns_, width, 0.0f, 1.0f, kNoBias, &s_->blocks, d);
+    StoreBlock(call_, at, columns_, width, Normalizer{}, &s_->blocks, d);
   });
 }
 

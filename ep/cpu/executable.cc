@@ -10,6 +10,9 @@
 namespace normfuse::cpu {
 namespace {
 
+// From this size on Y goes past the caches, which could not hold it anyway: it saves reading what is overwritten.
+constexpr int64_t kStreamBytes = 24 << 20;
+
 bool Is32Bit(DataType type) { return type == DataType::kInt32 || type == DataType::kUint32; }
 
 bool OnlyZeroStrides(const DimList& dims, FormId form) {
@@ -34,6 +37,7 @@ class CpuExecutable final : public Executable {
   void SetShapes(const Call& call, CallShapes* shapes) const;
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
   void ChoosePath(Call* call) const;
+  void ChooseApply(bool from_sum, bool pair, const Dim& run, Call* call) const;
   Result Execute(const Call& call) const;
 
   Plan plan_;
@@ -136,11 +140,14 @@ Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) con
 // Kept dimensions without a single value: their mean is NaN.
 void StoreEmptyStatistics(const Call& call) {
   Statistics nothing;
-  nothing.true_mean = nothing.true_inv = std::numeric_limits<float>::quiet_NaN();
+  nothing.mean = nothing.inv_std_dev = std::numeric_limits<float>::quiet_NaN();
   int64_t count = 1;
   for (int i = 0; i < call.geometry.rank; ++i) count *= call.geometry.stat_shape[i];
   for (int64_t i = 0; i < count; ++i) StoreStatistics(call, i, nothing);
 }
+
+// Whether a run along `dim` is contiguous in `form`.
+bool Contiguous(const Dim& dim, FormId form) { return dim.stride[form] == 1 || dim.size == 1; }
 
 // Which kernels read and write tensors where they lie.
 void CpuExecutable::ChoosePath(Call* call) const {
@@ -151,18 +158,33 @@ void CpuExecutable::ChoosePath(Call* call) const {
   call->raw = plain && plan_.x.quantization.present() && zero.wide == nullptr &&
               OnlyZeroStrides(g.reduced, kFormXScale) && OnlyZeroStrides(g.reduced, kFormXZero) &&
               OnlyZeroStrides(g.reduced, kFormXBlock) && OnlyZeroStrides(g.kept, kFormXBlock);
-  const bool readable = plain && (call->raw || !plan_.x.quantization.present());
-  if (!readable) return;
-  const Dim& inner_d = g.reduced_d.dims[g.reduced_d.count - 1];
-  const Dim& inner = g.reduced.dims[g.reduced.count - 1];
-  if (inner_d.stride[kFormX] == 1 || inner_d.size == 1) {
-    call->direct_moments = kernels_->moments[static_cast<int>(call->x_type)];
-  }
-  const bool y_scalar =
-      call->params[kFormYScale].shape.ElementCount() <= 1 && call->params[kFormYZero].shape.ElementCount() <= 1;
-  if ((inner.stride[kFormX] == 1 || inner.size == 1) && y_scalar) {
-    call->direct_apply = kernels_->fused_apply(call->x_type, plan_.y_type, plan_.activation.kind);
-  }
+  const Dim& run_d = g.reduced_d.dims[g.reduced_d.count - 1];
+  const Dim& run = g.reduced.dims[g.reduced.count - 1];
+  const bool pair = call->residual != nullptr && call->residual_type == call->x_type && IsFloat(call->x_type) &&
+                    !call->params[kFormResidualBias].present() && Contiguous(run_d, kFormResidual) &&
+                    (call->sum == nullptr || plan_.sum_type == call->x_type) && plan_.kind == PlanKind::kNormalization;
+  const bool single = plain && (call->raw || !plan_.x.quantization.present());
+  if ((!pair && !single) || !Contiguous(run_d, kFormX)) return;
+  call->row_sums = kernels_->row_sums(call->x_type, pair);
+  if (call->row_sums == nullptr && plan_.kind == PlanKind::kNormalization) return;
+  if (pair) call->row_x2 = call->residual;
+  const bool from_sum = call->sum != nullptr && plan_.sum_type == DataType::kFloat32;
+  ChooseApply(from_sum, pair && !from_sum, run, call);
+}
+
+void CpuExecutable::ChooseApply(bool from_sum, bool pair, const Dim& run, Call* call) const {
+  if (call->params[kFormYScale].shape.ElementCount() > 1 || call->params[kFormYZero].shape.ElementCount() > 1) return;
+  if (!from_sum && !Contiguous(run, kFormX)) return;
+  if (pair && !Contiguous(run, kFormResidual)) return;
+  call->apply =
+      kernels_->fused_apply(from_sum ? plan_.sum_type : call->x_type, plan_.y_type, plan_.activation.kind, pair);
+  call->apply_x = from_sum ? call->sum : call->x;
+  call->apply_x2 = pair ? call->residual : nullptr;
+  call->apply_type = from_sum ? plan_.sum_type : call->x_type;
+  call->apply_form = from_sum ? kFormY : kFormX;
+  const int64_t run_bytes = run.size * BitsOf(plan_.y_type) / 8;
+  const int64_t y_bytes = call->geometry.element_count * BitsOf(plan_.y_type) / 8;
+  call->stream = y_bytes >= kStreamBytes && run_bytes % 64 == 0 && reinterpret_cast<uintptr_t>(call->y) % 64 == 0;
 }
 
 Result CpuExecutable::Execute(const Call& call) const {

@@ -13,6 +13,7 @@ namespace {
 
 using cpu::ApplyArgs;
 using cpu::KernelTable;
+using cpu::Normalizer;
 using cpu::Vec;
 
 // ---- Reading a block element by element or one value for all ----
@@ -20,17 +21,22 @@ using cpu::Vec;
 // A Vec as a pointer that every vector load may use: one value is spread over a vector of its own.
 class Source {
  public:
-  explicit Source(Vec vec) : data_(vec.data), step_(vec.step) {
+  explicit Source(Vec vec) { *this = vec; }
+  Source(const Source&) = delete;
+  void operator=(const Source&) = delete;
+  void operator=(Vec vec) {
+    data_ = vec.data;
+    step_ = static_cast<size_t>(vec.step);
     if (step_ != 0) return;
     Store(spread_, Set(*vec.data));
     data_ = spread_;
   }
-  V At(size_t i) const { return Load(data_ + i * static_cast<size_t>(step_)); }
-  V PartialAt(size_t i, size_t n) const { return LoadPartial(data_ + i * static_cast<size_t>(step_), n); }
+  NORMFUSE_INLINE V At(size_t i) const { return Load(data_ + i * step_); }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return LoadPartial(data_ + i * step_, n); }
 
  private:
   const float* data_;
-  int step_;
+  size_t step_;
   alignas(64) float spread_[kLanes];
 };
 
@@ -86,6 +92,48 @@ void Divide(float* x, size_t n, Vec scale, Vec zero) {
   Map(x, n, scale, zero, [](V v, V s, V z) { return v / s + z; });
 }
 
+// ---- What rows are read from ----
+
+template <class T>
+struct Single {
+  using Element = T;
+  Single(const void* x, const void*, void*) : x_(static_cast<const T*>(x)) {}
+  NORMFUSE_INLINE V At(size_t i) const { return LoadAsFloat(x_ + i); }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return LoadAsFloatPartial(x_ + i, n); }
+  const T* x_;
+};
+
+template <class T>
+struct Pair {
+  using Element = T;
+  Pair(const void* x, const void* x2, void*) : x_(static_cast<const T*>(x)), x2_(static_cast<const T*>(x2)) {}
+  NORMFUSE_INLINE V At(size_t i) const { return LoadAsFloat(x_ + i) + LoadAsFloat(x2_ + i); }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
+    return LoadAsFloatPartial(x_ + i, n) + LoadAsFloatPartial(x2_ + i, n);
+  }
+  const T* x_;
+  const T* x2_;
+};
+
+// Writes the sum as it passes.
+template <class T>
+struct StoringPair {
+  using Element = T;
+  StoringPair(const void* x, const void* x2, void* sum) : pair_(x, x2, nullptr), sum_(static_cast<T*>(sum)) {}
+  NORMFUSE_INLINE V At(size_t i) const {
+    const V v = pair_.At(i);
+    StoreAs(sum_ + i, v);
+    return v;
+  }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
+    const V v = pair_.PartialAt(i, n);
+    StoreAsPartial(sum_ + i, v, n);
+    return v;
+  }
+  Pair<T> pair_;
+  T* sum_;
+};
+
 // ---- Sums of differences from a shift and of their squares ----
 
 // Sums of at most this many elements are made in float32: 16 per lane and accumulator keep the error near one rounding.
@@ -93,42 +141,82 @@ void Divide(float* x, size_t n, Vec scale, Vec zero) {
 // 1 modulo 4, so that a sum too large for its last two bits is rounded down nearly always.
 constexpr size_t kSumBlock = 16 * 4 * kLanes;
 
-template <class T>
-NORMFUSE_INLINE void SumsOfBlock(const T* x, size_t n, V shift, double* sums) {
+template <class Input>
+NORMFUSE_INLINE void SumsOfBlock(const Input& x, size_t begin, size_t end, V shift, double* sums) {
   const V zero = Set(0.0f);
   V first[4] = {zero, zero, zero, zero};
   V second[4] = {zero, zero, zero, zero};
-  size_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+  size_t i = begin;
+  for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
     for (size_t k = 0; k < 4; ++k) {
-      const V off = LoadAsFloat(x + i + k * kLanes) - shift;
+      const V off = x.At(i + k * kLanes) - shift;
       first[k] = first[k] + off;
       second[k] = Fma(off, off, second[k]);
     }
   }
-  for (size_t k = 0; i < n; ++k) {
-    const size_t rest = n - i < kLanes ? n - i : kLanes;
-    V off = LoadAsFloatPartial(x + i, rest) - shift;
+  for (; i + kLanes <= end; i += kLanes) {
+    const V off = x.At(i) - shift;
+    first[0] = first[0] + off;
+    second[0] = Fma(off, off, second[0]);
+  }
+  if (i < end) {
     // Lanes beyond the end hold -shift: take them out.
-    if (rest < kLanes) off = Select(Lt(ToFloat(Iota()), Set(static_cast<float>(rest))), off, zero);
-    first[k] = first[k] + off;
-    second[k] = Fma(off, off, second[k]);
-    i += rest;
+    const V inside = Set(static_cast<float>(end - i));
+    const V off = Select(Lt(ToFloat(Iota()), inside), x.PartialAt(i, end - i) - shift, zero);
+    first[1] = first[1] + off;
+    second[1] = Fma(off, off, second[1]);
   }
   sums[0] += static_cast<double>(ReduceSum((first[0] + first[1]) + (first[2] + first[3])));
   sums[1] += static_cast<double>(ReduceSum((second[0] + second[1]) + (second[2] + second[3])));
 }
 
-template <class T>
-void Moments(const void* x, size_t n, float shift, double* sums) {
-  const T* in = static_cast<const T*>(x);
-  const V shifts = Set(shift);
-  while (n > kSumBlock) {
-    SumsOfBlock(in, kSumBlock, shifts, sums);
-    in += kSumBlock;
-    n -= kSumBlock;
+template <class Input>
+NORMFUSE_INLINE void SumsOfRow(const Input& x, size_t n, V shift, double* sums) {
+  for (size_t begin = 0; begin < n; begin += kSumBlock) {
+    SumsOfBlock(x, begin, n - begin < kSumBlock ? n : begin + kSumBlock, shift, sums);
   }
-  SumsOfBlock(in, n, shifts, sums);
+}
+
+// A value near the mean: within one standard deviation of it for nearly every row, and exact for a constant one.
+template <class Input>
+NORMFUSE_INLINE float ShiftOf(const Input& x, size_t n) {
+  if (n >= 4 * kLanes) {
+    constexpr float kShare = 1.0f / static_cast<float>(4 * kLanes);
+    return ReduceSum((x.At(0) + x.At(kLanes)) + (x.At(2 * kLanes) + x.At(3 * kLanes))) * kShare;
+  }
+  const float start = ReduceSum(x.PartialAt(0, 1));
+  double sums[2] = {0, 0};
+  SumsOfBlock(x, 0, n, Set(start), sums);
+  return start + static_cast<float>(sums[0]) / static_cast<float>(n);
+}
+
+template <class Input>
+void RowSums(const cpu::RowSumsArgs& a) {
+  using T = typename Input::Element;
+  const T* x = static_cast<const T*>(a.x);
+  const T* x2 = static_cast<const T*>(a.x2);
+  T* sum = static_cast<T*>(a.sum);
+  for (int row = 0; row < a.rows; ++row) {
+    const Input input(x, x2, sum);
+    const float shift = a.find_shift ? ShiftOf(input, a.n) : a.shift;
+    double sums[2] = {0, 0};
+    SumsOfRow(input, a.n, Set(shift), sums);
+    a.sums[row].shift = static_cast<double>(shift);
+    a.sums[row].first = sums[0];
+    a.sums[row].second = sums[1];
+    x += a.x_stride;
+    x2 += a.x2_stride;
+    sum += a.sum_stride;
+  }
+}
+
+template <class T>
+void RowSumsOfPair(const cpu::RowSumsArgs& a) {
+  if (a.sum != nullptr) {
+    RowSums<StoringPair<T>>(a);
+  } else {
+    RowSums<Pair<T>>(a);
+  }
 }
 
 // ---- Normalise, scale, bias, activation ----
@@ -137,12 +225,12 @@ void Moments(const void* x, size_t n, float shift, double* sums) {
 template <class Out>
 struct Finish {
   Finish(float, float) {}
-  V operator()(V v) const { return v; }
+  NORMFUSE_INLINE V operator()(V v) const { return v; }
 };
 
 struct Quantization {
   Quantization(float y_scale, float y_zero) : scale(Set(y_scale)), zero(Set(y_zero)) {}
-  V operator()(V v) const { return RoundEven(v / scale) + zero; }
+  NORMFUSE_INLINE V operator()(V v) const { return RoundEven(v / scale) + zero; }
   V scale;
   V zero;
 };
@@ -159,70 +247,145 @@ struct Finish<uint8_t> : Quantization {
 template <class Act>
 concept TakesSlope = requires(const Act act, V v) { act(v, v); };
 
-// One scale and one bias for the block: they join the normalisation's own factor and offset.
-class ScalarAffine {
- public:
-  explicit ScalarAffine(const ApplyArgs& a)
-      : mean_(Set(a.mean)),
-        factor_(Set(a.inv * *a.scale.data)),
-        offset_(Set(a.offset * *a.scale.data + *a.bias.data)) {}
-  V operator()(V x, size_t) const { return Fma(x - mean_, factor_, offset_); }
-  V operator()(V x, size_t, size_t) const { return Fma(x - mean_, factor_, offset_); }
-
- private:
-  V mean_;
-  V factor_;
-  V offset_;
+template <class Act>
+struct Activated {
+  explicit Activated(const ApplyArgs& a) : act(a.params) {}
+  void SetRow(const ApplyArgs&, int) {}
+  NORMFUSE_INLINE V operator()(V v, size_t) const { return act(v); }
+  NORMFUSE_INLINE V Partial(V v, size_t, size_t) const { return act(v); }
+  Act act;
 };
 
-class VectorAffine {
- public:
-  explicit VectorAffine(const ApplyArgs& a)
-      : mean_(Set(a.mean)), inv_(Set(a.inv)), offset_(Set(a.offset)), scale_(a.scale), bias_(a.bias) {}
-  V operator()(V x, size_t i) const { return Fma(Fma(x - mean_, inv_, offset_), scale_.At(i), bias_.At(i)); }
-  V operator()(V x, size_t i, size_t n) const {
-    return Fma(Fma(x - mean_, inv_, offset_), scale_.PartialAt(i, n), bias_.PartialAt(i, n));
-  }
-
- private:
-  V mean_;
-  V inv_;
-  V offset_;
-  Source scale_;
-  Source bias_;
+template <TakesSlope Act>
+struct Activated<Act> {
+  explicit Activated(const ApplyArgs& a) : act(a.params), slope(a.slope) {}
+  void SetRow(const ApplyArgs& a, int row) { slope = Vec{a.slope.data + row * a.slope_stride, a.slope.step}; }
+  NORMFUSE_INLINE V operator()(V v, size_t i) const { return act(v, slope.At(i)); }
+  NORMFUSE_INLINE V Partial(V v, size_t i, size_t n) const { return act(v, slope.PartialAt(i, n)); }
+  Act act;
+  Source slope;
 };
 
-template <class In, class Out, class Act, class Affine>
-void ApplyWith(const ApplyArgs& a) {
-  const In* x = static_cast<const In*>(a.x);
-  Out* y = static_cast<Out*>(a.y);
-  const Affine affine(a);
-  const Act act(a.params);
+// One scale and one bias for a row: they join the normalisation's own factor and offset.
+struct ScalarAffine {
+  ScalarAffine(const Normalizer& n, float scale, float bias)
+      : mean(Set(n.mean)), factor(Set(n.inv * scale)), offset(Set(n.offset * scale + bias)) {}
+  NORMFUSE_INLINE V operator()(V x) const { return Fma(x - mean, factor, offset); }
+  V mean;
+  V factor;
+  V offset;
+};
+
+// A scale and a bias for each element.
+struct VectorAffine {
+  explicit VectorAffine(const Normalizer& n) : mean(Set(n.mean)), inv(Set(n.inv)), offset(Set(n.offset)) {}
+  NORMFUSE_INLINE V operator()(V x, V scale, V bias) const { return Fma(Fma(x - mean, inv, offset), scale, bias); }
+  V mean;
+  V inv;
+  V offset;
+};
+
+template <class T>
+NORMFUSE_INLINE const T* RowOf(const void* base, int64_t stride, int row) {
+  return static_cast<const T*>(base) + stride * row;
+}
+
+template <class Input, class Out, class Act>
+void ApplyScalar(const ApplyArgs& a) {
+  using T = typename Input::Element;
+  Activated<Act> act(a);
   const Finish<Out> finish(a.y_scale, a.y_zero);
-  const size_t whole = a.n / kLanes * kLanes;
-  const size_t rest = a.n - whole;
-  if constexpr (TakesSlope<Act>) {
-    const Source slope(a.slope);
-    for (size_t i = 0; i < whole; i += kLanes) {
-      StoreAs(y + i, finish(act(affine(LoadAsFloat(x + i), i), slope.At(i))));
+  for (int row = 0; row < a.rows; ++row) {
+    act.SetRow(a, row);
+    const Input x(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), nullptr);
+    Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
+    const ScalarAffine affine(a.normalizers[row], a.scale.data[a.scale_stride * row], a.bias.data[a.bias_stride * row]);
+    size_t i = 0;
+    for (; i + 2 * kLanes <= a.n; i += 2 * kLanes) {
+      const V v = finish(act(affine(x.At(i)), i));
+      const V w = finish(act(affine(x.At(i + kLanes)), i + kLanes));
+      StoreAs(y + i, v);
+      StoreAs(y + i + kLanes, w);
     }
-    if (rest == 0) return;
-    const V v = affine(LoadAsFloatPartial(x + whole, rest), whole, rest);
-    StoreAsPartial(y + whole, finish(act(v, slope.PartialAt(whole, rest))), rest);
-  } else {
-    for (size_t i = 0; i < whole; i += kLanes) StoreAs(y + i, finish(act(affine(LoadAsFloat(x + i), i))));
-    if (rest == 0) return;
-    StoreAsPartial(y + whole, finish(act(affine(LoadAsFloatPartial(x + whole, rest), whole, rest))), rest);
+    if (i + kLanes <= a.n) {
+      StoreAs(y + i, finish(act(affine(x.At(i)), i)));
+      i += kLanes;
+    }
+    const size_t rest = a.n - i;
+    if (rest != 0) StoreAsPartial(y + i, finish(act.Partial(affine(x.PartialAt(i, rest)), i, rest)), rest);
   }
 }
 
-template <class In, class Out, class Act>
-void Apply(const ApplyArgs& a) {
-  if (a.scale.step == 0 && a.bias.step == 0) {
-    ApplyWith<In, Out, Act, ScalarAffine>(a);
-  } else {
-    ApplyWith<In, Out, Act, VectorAffine>(a);
+template <class Input, class Out, class Act>
+void ApplyVector(const ApplyArgs& a) {
+  using T = typename Input::Element;
+  Activated<Act> act(a);
+  const Finish<Out> finish(a.y_scale, a.y_zero);
+  for (int row = 0; row < a.rows; ++row) {
+    act.SetRow(a, row);
+    const Source scale(Vec{a.scale.data + a.scale_stride * row, a.scale.step});
+    const Source bias(Vec{a.bias.data + a.bias_stride * row, a.bias.step});
+    const Input x(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), nullptr);
+    Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
+    const VectorAffine affine(a.normalizers[row]);
+    size_t i = 0;
+    for (; i + kLanes <= a.n; i += kLanes) StoreAs(y + i, finish(act(affine(x.At(i), scale.At(i), bias.At(i)), i)));
+    const size_t rest = a.n - i;
+    if (rest == 0) continue;
+    const V v = affine(x.PartialAt(i, rest), scale.PartialAt(i, rest), bias.PartialAt(i, rest));
+    StoreAsPartial(y + i, finish(act.Partial(v, i, rest)), rest);
   }
+}
+
+// An even number of rows, two side by side to share the loads of scale and bias.
+template <class Input, class Out, class Act>
+void ApplyTwoRows(const ApplyArgs& a) {
+  using T = typename Input::Element;
+  const Activated<Act> act(a);
+  const Finish<Out> finish(a.y_scale, a.y_zero);
+  const Source scale(a.scale);
+  const Source bias(a.bias);
+  const size_t rest = a.n % kLanes;
+  for (int row = 0; row < a.rows; row += 2) {
+    const Input x(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), nullptr);
+    const Input z(RowOf<T>(a.x, a.x_stride, row + 1), RowOf<T>(a.x2, a.x2_stride, row + 1), nullptr);
+    Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
+    const VectorAffine first(a.normalizers[row]);
+    const VectorAffine second(a.normalizers[row + 1]);
+    size_t i = 0;
+    for (; i + kLanes <= a.n; i += kLanes) {
+      const V s = scale.At(i);
+      const V b = bias.At(i);
+      StoreAs(y + i, finish(act(first(x.At(i), s, b), i)));
+      StoreAs(y + a.y_stride + i, finish(act(second(z.At(i), s, b), i)));
+    }
+    if (rest == 0) continue;
+    const V s = scale.PartialAt(i, rest);
+    const V b = bias.PartialAt(i, rest);
+    StoreAsPartial(y + i, finish(act.Partial(first(x.PartialAt(i, rest), s, b), i, rest)), rest);
+    StoreAsPartial(y + a.y_stride + i, finish(act.Partial(second(z.PartialAt(i, rest), s, b), i, rest)), rest);
+  }
+}
+
+template <class Input, class Out, class Act>
+void Apply(const ApplyArgs& a) {
+  if (a.scale.step == 0 && a.bias.step == 0) return ApplyScalar<Input, Out, Act>(a);
+  const bool shared = a.scale_stride == 0 && a.bias_stride == 0 && a.slope_stride == 0;
+  const int pairs = shared ? a.rows & ~1 : 0;
+  if (pairs != 0) {
+    ApplyArgs even = a;
+    even.rows = pairs;
+    ApplyTwoRows<Input, Out, Act>(even);
+  }
+  if (pairs == a.rows) return;
+  using T = typename Input::Element;
+  ApplyArgs last = a;
+  last.x = RowOf<T>(a.x, a.x_stride, pairs);
+  last.x2 = RowOf<T>(a.x2, a.x2_stride, pairs);
+  last.y = static_cast<Out*>(a.y) + a.y_stride * pairs;
+  last.normalizers = a.normalizers + pairs;
+  last.rows = a.rows - pairs;
+  ApplyVector<Input, Out, Act>(last);
 }
 
 // ---- Columns ----
@@ -261,50 +424,92 @@ void ColumnNormalize(float* x, size_t n, const float* mean, const float* inv, co
 
 // ---- The table ----
 
+void Stream(const void* from, size_t bytes, void* to) {
+  const float* x = static_cast<const float*>(from);
+  float* y = static_cast<float*>(to);
+  for (size_t i = 0; i < bytes / sizeof(float); i += kLanes) StreamStore(y + i, Load(x + i));
+#ifdef __SSE2__
+  // Such stores are not ordered with the ones that tell other threads of the result.
+  _mm_sfence();
+#endif
+}
+
 // X and Y as they lie, for the types that occur most and the activations that follow a normalisation most.
-template <class In, class Out>
+template <class Input, class Out>
 cpu::ApplyFn CommonApply(Activation activation) {
   switch (activation) {
     case Activation::kIdentity:
-      return Apply<In, Out, Identity>;
+      return Apply<Input, Out, Identity>;
     case Activation::kRelu:
-      return Apply<In, Out, Relu>;
+      return Apply<Input, Out, Relu>;
     case Activation::kGelu:
-      return Apply<In, Out, Gelu>;
+      return Apply<Input, Out, Gelu>;
     case Activation::kSwish:
-      return Apply<In, Out, Swish>;
+      return Apply<Input, Out, Swish>;
     default:
       return nullptr;
   }
 }
 
-#define NORMFUSE_APPLY(name, kernel) Apply<float, float, kernel>,
+#define NORMFUSE_APPLY(name, kernel) Apply<Single<float>, float, kernel>,
 constexpr cpu::ApplyFn kFloatApply[] = {NORMFUSE_FOR_EACH_ACTIVATION(NORMFUSE_APPLY)};
 #undef NORMFUSE_APPLY
 
-cpu::ApplyFn FusedApply(DataType x, DataType y, Activation activation) {
-  constexpr auto pair = [](DataType a, DataType b) {
-    return static_cast<int>(a) * cpu::kTypeSlots + static_cast<int>(b);
-  };
-  switch (pair(x, y)) {
-    case pair(DataType::kFloat32, DataType::kFloat32):
+constexpr int TypePair(DataType x, DataType y) { return static_cast<int>(x) * cpu::kTypeSlots + static_cast<int>(y); }
+
+cpu::ApplyFn FusedApplyOfPair(DataType x, DataType y, Activation activation) {
+  switch (TypePair(x, y)) {
+    case TypePair(DataType::kFloat32, DataType::kFloat32):
+      return CommonApply<Pair<float>, float>(activation);
+    case TypePair(DataType::kFloat16, DataType::kFloat16):
+      return CommonApply<Pair<Half>, Half>(activation);
+    default:
+      return nullptr;
+  }
+}
+
+cpu::ApplyFn FusedApply(DataType x, DataType y, Activation activation, bool pair) {
+  if (pair) return FusedApplyOfPair(x, y, activation);
+  switch (TypePair(x, y)) {
+    case TypePair(DataType::kFloat32, DataType::kFloat32):
       return kFloatApply[static_cast<int>(activation)];
-    case pair(DataType::kFloat16, DataType::kFloat16):
-      return CommonApply<Half, Half>(activation);
-    case pair(DataType::kBfloat16, DataType::kBfloat16):
-      return CommonApply<Bfloat16, Bfloat16>(activation);
-    case pair(DataType::kFloat32, DataType::kInt8):
-      return CommonApply<float, int8_t>(activation);
-    case pair(DataType::kFloat32, DataType::kUint8):
-      return CommonApply<float, uint8_t>(activation);
-    case pair(DataType::kInt8, DataType::kInt8):
-      return CommonApply<int8_t, int8_t>(activation);
-    case pair(DataType::kUint8, DataType::kUint8):
-      return CommonApply<uint8_t, uint8_t>(activation);
-    case pair(DataType::kInt8, DataType::kFloat32):
-      return CommonApply<int8_t, float>(activation);
-    case pair(DataType::kUint8, DataType::kFloat32):
-      return CommonApply<uint8_t, float>(activation);
+    case TypePair(DataType::kFloat16, DataType::kFloat16):
+      return CommonApply<Single<Half>, Half>(activation);
+    case TypePair(DataType::kBfloat16, DataType::kBfloat16):
+      return CommonApply<Single<Bfloat16>, Bfloat16>(activation);
+    case TypePair(DataType::kFloat32, DataType::kInt8):
+      return CommonApply<Single<float>, int8_t>(activation);
+    case TypePair(DataType::kFloat32, DataType::kUint8):
+      return CommonApply<Single<float>, uint8_t>(activation);
+    case TypePair(DataType::kInt8, DataType::kInt8):
+      return CommonApply<Single<int8_t>, int8_t>(activation);
+    case TypePair(DataType::kUint8, DataType::kUint8):
+      return CommonApply<Single<uint8_t>, uint8_t>(activation);
+    case TypePair(DataType::kInt8, DataType::kFloat32):
+      return CommonApply<Single<int8_t>, float>(activation);
+    case TypePair(DataType::kUint8, DataType::kFloat32):
+      return CommonApply<Single<uint8_t>, float>(activation);
+    default:
+      return nullptr;
+  }
+}
+
+cpu::RowSumsFn RowSumsFor(DataType x, bool pair) {
+  switch (x) {
+    case DataType::kFloat32:
+      return pair ? RowSumsOfPair<float> : RowSums<Single<float>>;
+    case DataType::kFloat16:
+      return pair ? RowSumsOfPair<Half> : RowSums<Single<Half>>;
+    case DataType::kBfloat16:
+      return pair ? nullptr : RowSums<Single<Bfloat16>>;
+    case DataType::kInt8:
+      return pair ? nullptr : RowSums<Single<int8_t>>;
+    case DataType::kUint8:
+      return pair ? nullptr : RowSums<Single<uint8_t>>;
+    case DataType::kInt16:
+      return pair ? nullptr : RowSums<Single<int16_t>>;
+    case DataType::kUint16:
+      return pair ? nullptr : RowSums<Single<uint16_t>>;
     default:
       return nullptr;
   }
@@ -313,7 +518,6 @@ cpu::ApplyFn FusedApply(DataType x, DataType y, Activation activation) {
 template <class T>
 constexpr void AddType(KernelTable* table, DataType type, bool storable) {
   table->load[static_cast<int>(type)] = LoadBlock<T>;
-  table->moments[static_cast<int>(type)] = Moments<T>;
   if (storable) table->store[static_cast<int>(type)] = StoreBlock<T>;
 }
 
@@ -336,7 +540,9 @@ constexpr KernelTable MakeTable() {
   table.column_sum = ColumnSum;
   table.column_moments = ColumnMoments;
   table.column_normalize = ColumnNormalize;
+  table.row_sums = RowSumsFor;
   table.fused_apply = FusedApply;
+  table.stream = Stream;
   return table;
 }
 

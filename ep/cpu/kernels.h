@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "cpu/isa.h"
 #include "plan/data_type.h"
@@ -22,35 +23,68 @@ inline constexpr float kOne = 1.0f;
 // Added where a bias is absent: x + -0.0 is x for every x, also for -0.0.
 inline constexpr float kNoBias = -0.0f;
 
-// y[i] = activation(((x[i] [+ x2[i]] - mean) * inv + offset) * scale[i] + bias[i]), and for integer types of y
+// Sums of (d - shift) and (d - shift)^2.
+struct Sums {
+  double shift = 0;
+  double first = 0;
+  double second = 0;
+};
+
+// n = (d - mean) * inv + offset.
+struct Normalizer {
+  float mean = 0.0f;
+  float inv = 1.0f;
+  float offset = kNoBias;
+};
+
+// Rows of `n` values each, the next one a stride further on (in elements). d = x, or x + x2 where x2 is given, and is
+// then also written to `sum` where that is given.
+struct RowSumsArgs {
+  const void* x;
+  const void* x2;
+  void* sum;
+  int64_t x_stride;
+  int64_t x2_stride;
+  int64_t sum_stride;
+  size_t n;
+  int rows;
+  bool find_shift;  // take the shift from the row's first values instead of `shift`
+  float shift;
+  Sums* sums;  // one for each row
+};
+
+// y = activation(n * scale + bias), n made from d by the row's normalizer, and for integer types of y
 // saturate(round_half_even(that / y_scale) + y_zero).
 struct ApplyArgs {
   const void* x;
   const void* x2;
   void* y;
+  int64_t x_stride = 0;
+  int64_t x2_stride = 0;
+  int64_t y_stride = 0;
   size_t n;
-  float mean;
-  float inv;
-  float offset;
+  int rows = 1;
+  const Normalizer* normalizers;  // one for each row
   Vec scale;
   Vec bias;
-  Vec slope;            // activations that have one
+  Vec slope;  // activations that have one
+  int64_t scale_stride = 0;
+  int64_t bias_stride = 0;
+  int64_t slope_stride = 0;
   const float* params;  // kMaxActivationParams
-  float y_scale;
-  float y_zero;
+  float y_scale = 1.0f;
+  float y_zero = 0.0f;
 };
 
 using LoadFn = void (*)(const void* x, size_t n, float* out);
 using StoreFn = void (*)(const float* x, size_t n, void* out);
-// Adds the sums of (x - shift) and (x - shift)^2 to sums[0] and sums[1].
-using MomentsFn = void (*)(const void* x, size_t n, float shift, double* sums);
+using RowSumsFn = void (*)(const RowSumsArgs& args);
 using ApplyFn = void (*)(const ApplyArgs& args);
 
 struct KernelTable {
   // By element type; null for types without a vector kernel (elements.h has those).
   LoadFn load[kTypeSlots];
   StoreFn store[kTypeSlots];  // integers: expects rounded values, saturates
-  MomentsFn moments[kTypeSlots];
 
   // In place on float32.
   void (*dequantize)(float* x, size_t n, Vec scale, Vec zero);  // (x - zero) * scale
@@ -64,8 +98,13 @@ struct KernelTable {
   void (*column_moments)(const float* x, size_t n, const float* shift, float* sum, float* square);
   void (*column_normalize)(float* x, size_t n, const float* mean, const float* inv, const float* offset);
 
-  // The fused kernel for a combination, or null where blocks in between do the work.
-  ApplyFn (*fused_apply)(DataType x, DataType y, Activation activation);
+  // Kernels that read and write where tensors lie, or null where blocks in between do the work. `pair`: with x2, of
+  // the same type as x.
+  RowSumsFn (*row_sums)(DataType x, bool pair);
+  ApplyFn (*fused_apply)(DataType x, DataType y, Activation activation, bool pair);
+
+  // Copies bytes (a multiple of 64, `to` aligned to 64) past the caches.
+  void (*stream)(const void* from, size_t bytes, void* to);
 };
 
 const KernelTable& KernelsFor(Isa isa);

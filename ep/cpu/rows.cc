@@ -1,6 +1,7 @@
 // Groups whose innermost dimension is a reduced one (and everything without a normalisation, which counts as one
 // group): each group is read in contiguous runs, first for its statistics, then to be normalised and written.
 #include <algorithm>
+#include <cmath>
 
 #include "cpu/call.h"
 #include "cpu/statistics.h"
@@ -11,12 +12,15 @@ namespace {
 constexpr int kMaxPieces = 64;
 constexpr int64_t kShiftSamples = 64;
 
+// Around which 8-bit values are summed: their sums are exact in float32 blocks then.
+float ExactShift(DataType type) { return type == DataType::kUint8 ? 128.0f : 0.0f; }
+
 const Dim& Innermost(const DimList& dims) { return dims.dims[dims.count - 1]; }
 
 class RowWorker {
  public:
   RowWorker(const Call& call, Scratch* scratch)
-      : call_(call), scratch_(scratch), request_(RequestFor(*call.plan)), active_(call.geometry.active) {}
+      : call_(call), scratch_(scratch), request_(RequestFor(call)), active_(call.geometry.active) {}
 
   // A whole group: statistics and result.
   void Group(const Offsets& base);
@@ -43,10 +47,11 @@ void RowWorker::SetGroup(const Offsets& base) {
   request_.zero = zero.present() ? zero.data[base.at[kFormXZero]] : 0.0;
 }
 
+// Sums of nothing around a good shift.
 Sums RowWorker::FirstSums(const Offsets& base) {
   Sums sums;
-  if (!request_.use_mean) {
-    sums.shift = request_.zero;
+  if (!request_.use_mean || request_.exact) {
+    sums.shift = request_.use_mean ? ExactShift(call_.x_type) : request_.zero;
     return sums;
   }
   const Dim& inner = Innermost(call_.geometry.reduced_d);
@@ -62,29 +67,39 @@ Sums RowWorker::FirstSums(const Offsets& base) {
 }
 
 void RowWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums) {
-  double total[2] = {0, 0};
   const auto shift = static_cast<float>(sums->shift);
   const DimList& dims = call_.geometry.reduced_d;
-  const MomentsFn moments = call_.kernels->moments[static_cast<int>(DataType::kFloat32)];
+  const RowSumsFn block_sums = call_.kernels->row_sums(DataType::kFloat32, false);
   Odometer odometer(dims, active_);
   Offsets at;
   odometer.Seek(begin, base, &at);
   for (int64_t position = begin; position < end;) {
     int64_t n = std::min(odometer.RunLength(), end - position);
-    if (call_.direct_moments != nullptr) {
-      call_.direct_moments(ElementAt(call_.x, call_.x_type, at.at[kFormX]), static_cast<size_t>(n), shift, total);
+    Sums part;
+    RowSumsArgs args{};
+    args.rows = 1;
+    args.shift = shift;
+    args.sums = &part;
+    if (call_.row_sums != nullptr) {
+      args.x = ElementAt(call_.x, call_.x_type, at.at[kFormX]);
+      if (call_.row_x2 != nullptr) args.x2 = ElementAt(call_.row_x2, call_.x_type, at.at[kFormResidual]);
+      if (write_sum) args.sum = ElementAt(call_.sum, call_.x_type, at.at[kFormY]);
+      args.n = static_cast<size_t>(n);
+      call_.row_sums(args);
     } else {
       n = std::min(n, kBlock);
       float* d = keep ? scratch_->kept + position : scratch_->kept;
       LoadBlock(call_, at, Innermost(dims), n, scratch_, d);
       if (write_sum) StoreSum(call_, at, n, d);
-      moments(d, static_cast<size_t>(n), shift, total);
+      args.x = d;
+      args.n = static_cast<size_t>(n);
+      block_sums(args);
     }
+    sums->first += part.first;
+    sums->second += part.second;
     odometer.Advance(n, &at);
     position += n;
   }
-  sums->first += total[0];
-  sums->second += total[1];
 }
 
 // Both passes in double, for values whose squares leave the range of float32.
@@ -126,28 +141,14 @@ void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept
   odometer.Seek(begin, base, &at);
   for (int64_t position = begin; position < end;) {
     int64_t n = std::min(odometer.RunLength(), end - position);
-    if (call_.direct_apply != nullptr) {
-      ApplyArgs args;
-      args.x = ElementAt(call_.x, call_.x_type, at.at[kFormX]);
-      args.x2 = nullptr;
-      args.y = ElementAt(call_.y, plan.y_type, at.at[kFormY]);
-      args.n = static_cast<size_t>(n);
-      args.mean = s.mean;
-      args.inv = s.inv;
-      args.offset = s.offset;
-      args.scale = VecAt(call_, kFormScale, at, inner, &kOne);
-      args.bias = VecAt(call_, kFormBias, at, inner, &kNoBias);
-      args.slope = VecAt(call_, kFormSlope, at, inner, &kOne);
-      args.params = plan.activation.params;
-      args.y_scale = call_.params[kFormYScale].present() ? *call_.params[kFormYScale].data : 1.0f;
-      args.y_zero = call_.params[kFormYZero].present() ? *call_.params[kFormYZero].data : 0.0f;
-      call_.direct_apply(args);
+    if (call_.apply != nullptr) {
+      ApplyInPlace(call_, ApplyArgsAt(call_, at, inner, inner, n, 1, &s.normalizer), scratch_);
     } else {
       n = std::min(n, kBlock);
       float* d = kept ? scratch_->kept + position : scratch_->kept;
       if (!kept) LoadBlock(call_, at, inner, n, scratch_, d);
       if (write_sum) StoreSum(call_, at, n, d);
-      if (call_.y != nullptr) StoreBlock(call_, at, inner, n, s.mean, s.inv, s.offset, scratch_, d);
+      if (call_.y != nullptr) StoreBlock(call_, at, inner, n, s.normalizer, scratch_, d);
     }
     odometer.Advance(n, &at);
     position += n;
@@ -156,23 +157,117 @@ void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept
 
 void RowWorker::Group(const Offsets& base) {
   const int64_t size = call_.geometry.group_size;
-  const auto count = static_cast<double>(size);
-  const bool keep = call_.direct_apply == nullptr && call_.direct_moments == nullptr && size <= kKeepLimit;
+  const bool keep = call_.apply == nullptr && call_.row_sums == nullptr && size <= kKeepLimit;
   SetGroup(base);
   Sums sums = FirstSums(base);
   Accumulate(base, 0, size, keep, call_.sum != nullptr, &sums);
   bool kept = keep;
-  Quality quality = Judge(request_, sums, count, false);
+  Statistics s;
+  const Quality quality = Evaluate(request_, sums, &s);
   if (quality == Quality::kShift) {
-    sums = {static_cast<float>(sums.shift + sums.first / count), 0, 0};
+    sums = Recentered(request_, sums);
     Accumulate(base, 0, size, keep, false, &sums);
+    Evaluate(request_, sums, &s);
   } else if (quality == Quality::kWide) {
     AccumulateWide(base, &sums);
+    Evaluate(request_, sums, &s);
     kept = false;
   }
-  const Statistics s = Finish(request_, sums, count);
   StoreStatistics(call_, base.at[kFormStat], s);
   Apply(base, 0, size, kept, s);
+}
+
+// ---- Batches: several rows at a time where each is one contiguous run ----
+
+// So that a batch stays in the level-1 cache between its two passes.
+constexpr int64_t kBatchBytes = 16 * 1024;
+constexpr int kMaxBatch = 16;
+
+class BatchWorker {
+ public:
+  BatchWorker(const Call& call, Scratch* scratch)
+      : call_(call),
+        scratch_(scratch),
+        request_(RequestFor(call)),
+        rows_(Innermost(call.geometry.kept)),
+        run_(Innermost(call.geometry.reduced)) {}
+
+  // Rows from `base` on along the innermost kept dimension.
+  void Batch(const Offsets& base, int rows);
+
+ private:
+  void Sum(const Offsets& base, int rows);
+  Offsets RowBase(const Offsets& base, int row) const;
+  float ZeroOf(const Offsets& base, int row) const;
+
+  const Call& call_;
+  Scratch* scratch_;
+  StatisticsRequest request_;
+  const Dim& rows_;
+  const Dim& run_;
+  Sums sums_[kMaxBatch];
+  Normalizer normalizers_[kMaxBatch];
+};
+
+Offsets BatchWorker::RowBase(const Offsets& base, int row) const {
+  Offsets at = base;
+  for (int form = 0; form < kFormCount; ++form) at.at[form] += row * rows_.stride[form];
+  return at;
+}
+
+void BatchWorker::Sum(const Offsets& base, int rows) {
+  RowSumsArgs args{};
+  args.x = ElementAt(call_.x, call_.x_type, base.at[kFormX]);
+  if (call_.row_x2 != nullptr) args.x2 = ElementAt(call_.row_x2, call_.x_type, base.at[kFormResidual]);
+  if (call_.sum != nullptr) args.sum = ElementAt(call_.sum, call_.x_type, base.at[kFormY]);
+  args.x_stride = rows_.stride[kFormX];
+  args.x2_stride = rows_.stride[kFormResidual];
+  args.sum_stride = rows_.stride[kFormY];
+  args.n = static_cast<size_t>(run_.size);
+  args.rows = rows;
+  args.find_shift = request_.use_mean && !request_.exact;
+  args.shift = request_.use_mean ? ExactShift(call_.x_type) : 0.0f;
+  args.sums = sums_;
+  if (request_.use_mean || !call_.params[kFormXZero].present()) {
+    call_.row_sums(args);
+    return;
+  }
+  // Squares of distances from the row's own zero point.
+  args.rows = 1;
+  for (int row = 0; row < rows; ++row, ++args.sums) {
+    args.x = ElementAt(call_.x, call_.x_type, base.at[kFormX] + row * rows_.stride[kFormX]);
+    args.shift = ZeroOf(base, row);
+    call_.row_sums(args);
+  }
+}
+
+float BatchWorker::ZeroOf(const Offsets& base, int row) const {
+  const Param& zero = call_.params[kFormXZero];
+  return zero.present() ? zero.data[base.at[kFormXZero] + row * rows_.stride[kFormXZero]] : 0.0f;
+}
+
+void BatchWorker::Batch(const Offsets& base, int rows) {
+  Sum(base, rows);
+  uint32_t again = 0;
+  for (int row = 0; row < rows; ++row) {
+    if (call_.raw) {
+      request_.scale = call_.params[kFormXScale].data[base.at[kFormXScale] + row * rows_.stride[kFormXScale]];
+      request_.zero = ZeroOf(base, row);
+    }
+    Statistics s;
+    const Quality quality = Evaluate(request_, sums_[row], &s);
+    normalizers_[row] = s.normalizer;
+    if (quality != Quality::kGood) again |= 1u << row;
+    if (call_.mean != nullptr || call_.inv_std_dev != nullptr) {
+      StoreStatistics(call_, base.at[kFormStat] + row * rows_.stride[kFormStat], s);
+    }
+  }
+  if (call_.y != nullptr) {
+    ApplyInPlace(call_, ApplyArgsAt(call_, base, run_, rows_, run_.size, rows, normalizers_), scratch_);
+  }
+  for (int row = 0; again != 0; ++row, again >>= 1) {
+    if ((again & 1u) != 0) RunGroup(call_, RowBase(base, row), scratch_);
+  }
 }
 
 struct GroupTask {
@@ -195,6 +290,28 @@ void RunGroups(void* user, size_t index) {
   for (int64_t group = begin; group < end; ++group) {
     worker.Group(base);
     odometer.Next(&base);
+  }
+}
+
+void RunBatches(void* user, size_t index) {
+  const auto& task = *static_cast<GroupTask*>(user);
+  const Call& call = *task.call;
+  const Geometry& g = call.geometry;
+  const auto chunk = static_cast<int64_t>(index);
+  const int64_t end = g.group_count * (chunk + 1) / task.chunks;
+  const int64_t row_bytes = g.group_size * BitsOf(call.x_type) / 8;
+  const int64_t most = std::clamp<int64_t>(kBatchBytes / row_bytes / 2 * 2, 1, kMaxBatch);
+  Scratch scratch;
+  BatchWorker worker(call, &scratch);
+  Odometer odometer(g.kept, g.active);
+  Offsets base;
+  int64_t group = g.group_count * chunk / task.chunks;
+  odometer.Seek(group, Offsets{}, &base);
+  while (group < end) {
+    const int64_t rows = std::min({most, odometer.RunLength(), end - group});
+    worker.Batch(base, static_cast<int>(rows));
+    odometer.Advance(rows, &base);
+    group += rows;
   }
 }
 
@@ -248,19 +365,19 @@ Result SharedStatistics(const Call& call, PieceTask* task) {
   Scratch scratch;
   RowWorker worker(call, &scratch);
   worker.SetGroup(task->base);
-  const auto count = static_cast<double>(call.geometry.group_size);
   Sums sums = worker.FirstSums(task->base);
   task->write_sum = call.sum != nullptr;
   NORMFUSE_RETURN_IF_ERROR(SumPieces(call, task, &sums));
   task->write_sum = false;
-  const Quality quality = Judge(worker.request(), sums, count, false);
+  const Quality quality = Evaluate(worker.request(), sums, &task->statistics);
   if (quality == Quality::kShift) {
-    sums = {static_cast<float>(sums.shift + sums.first / count), 0, 0};
+    sums = Recentered(worker.request(), sums);
     NORMFUSE_RETURN_IF_ERROR(SumPieces(call, task, &sums));
+    Evaluate(worker.request(), sums, &task->statistics);
   } else if (quality == Quality::kWide) {
     worker.AccumulateWide(task->base, &sums);
+    Evaluate(worker.request(), sums, &task->statistics);
   }
-  task->statistics = Finish(worker.request(), sums, count);
   StoreStatistics(call, task->base.at[kFormStat], task->statistics);
   return {};
 }
@@ -280,8 +397,8 @@ Result RunPieces(const Call& call, int64_t pieces) {
       Scratch scratch;
       RowWorker worker(call, &scratch);
       worker.SetGroup(task.base);
-      task.statistics = {static_cast<float>(worker.request().zero), static_cast<float>(worker.request().scale), kNoBias,
-                         0, 1};
+      task.statistics.normalizer = {static_cast<float>(worker.request().zero),
+                                    static_cast<float>(worker.request().scale), kNoBias};
     }
     if (pieces == 1) {
       ApplyPiece(&task, 0);
@@ -295,6 +412,8 @@ Result RunPieces(const Call& call, int64_t pieces) {
 
 }  // namespace
 
+void RunGroup(const Call& call, const Offsets& base, Scratch* scratch) { RowWorker(call, scratch).Group(base); }
+
 Result RunRows(const Call& call) {
   const Geometry& g = call.geometry;
   const int threads = call.threads;
@@ -303,11 +422,14 @@ Result RunRows(const Call& call) {
     return RunPieces(call, pieces);
   }
   GroupTask task{&call, threads > 1 ? std::min<int64_t>(g.group_count, int64_t{4} * threads) : 1};
+  const bool batches =
+      call.row_sums != nullptr && call.apply != nullptr && g.reduced.count == 1 && g.reduced_d.count == 1;
+  const auto run = batches ? RunBatches : RunGroups;
   if (task.chunks == 1) {
-    RunGroups(&task, 0);
+    run(&task, 0);
     return {};
   }
-  return call.context->ParallelFor(RunGroups, static_cast<size_t>(task.chunks), &task);
+  return call.context->ParallelFor(run, static_cast<size_t>(task.chunks), &task);
 }
 
 }  // namespace normfuse::cpu

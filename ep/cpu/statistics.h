@@ -1,26 +1,16 @@
 // From sums to the three numbers that normalise: shared by rows and columns.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "cpu/call.h"
 
 namespace normfuse::cpu {
 
-// Sums of (d - shift) and (d - shift)^2 over `count` values.
-struct Sums {
-  double shift = 0;
-  double first = 0;
-  double second = 0;
-};
-
 struct Statistics {
-  float mean = 0.0f;       // subtracted first: the mean rounded to float32
-  float inv = 1.0f;        // then multiplied
-  float offset = kNoBias;  // then added: what rounding the mean left over
-  float true_mean = 0.0f;  // for the outputs
-  float true_inv = 1.0f;
+  Normalizer normalizer;
+  float mean = 0.0f;  // these two for the outputs
+  float inv_std_dev = 1.0f;
 };
 
 enum class Quality {
@@ -33,19 +23,22 @@ enum class Quality {
 struct StatisticsRequest {
   bool use_mean = true;
   bool normalize = true;
+  bool exact = false;  // the sums are free of rounding, wherever their shift lies
   EpsilonOn epsilon_on = EpsilonOn::kVariance;
   double epsilon = 0;
   double scale = 1;
   double zero = 0;
+  double inv_count = 1;  // 1 / values per group
 };
 
-StatisticsRequest RequestFor(const Plan& plan);
+StatisticsRequest RequestFor(const Call& call);
 
-// How good the sums are. One pass around a shift has the accuracy of two passes while the shift is within one standard
-// deviation of the mean; `widened` = the sums were made in double already.
-Quality Judge(const StatisticsRequest& request, const Sums& sums, double count, bool widened);
+// Turns sums into statistics, and says how good the sums were. One pass around a shift has the accuracy of two passes
+// while the shift is within one standard deviation of the mean.
+Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics* statistics);
 
-Statistics Finish(const StatisticsRequest& request, const Sums& sums, double count);
+// Where to sum again after Quality::kShift.
+Sums Recentered(const StatisticsRequest& request, const Sums& sums);
 
 // Writes the outputs mean and inv_std_dev, where wanted.
 void StoreStatistics(const Call& call, int64_t index, const Statistics& statistics);

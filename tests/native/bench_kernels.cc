@@ -1,0 +1,301 @@
+// Time of whole plans on the CPU path beside a copy of the same bytes: bench_kernels [filter] [seconds per job].
+// NORMFUSE_ISA chooses the instruction set. Each round runs the job and the copy in turn; the medians' ratio is what
+// counts, times alone move with the machine.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <functional>
+
+#include "plan_harness.h"
+
+namespace normfuse::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A context whose outputs are allocated once and never cleared.
+class BenchContext final : public ExecutionContext {
+ public:
+  explicit BenchContext(const Case& c) {
+    for (const auto& tensor : c.tensors) inputs_.push_back(tensor.get());
+    outputs_.resize(c.output_types.size());
+    types_ = c.output_types;
+  }
+  Result Input(int index, TensorView* view) override {
+    const Tensor& tensor = *inputs_[static_cast<size_t>(index)];
+    *view = {tensor.data(), tensor.type, tensor.dims.data(), tensor.dims.size()};
+    return {};
+  }
+  Result Output(int index, const int64_t* dims, size_t rank, void** data) override {
+    size_t count = 1;
+    for (size_t i = 0; i < rank; ++i) count *= static_cast<size_t>(dims[i]);
+    auto& memory = outputs_[static_cast<size_t>(index)];
+    const size_t bytes = BytesFor(types_[static_cast<size_t>(index)], count);
+    if (memory.size() < bytes + 64) memory.resize(bytes + 64);
+    *data = reinterpret_cast<void*>((reinterpret_cast<size_t>(memory.data()) + 63) / 64 * 64);
+    return {};
+  }
+  Result ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) override {
+    for (size_t i = 0; i < count; ++i) task(user, i);
+    return {};
+  }
+  int ThreadCount() const override { return 1; }
+  size_t bytes() const {
+    size_t total = 0;
+    for (const Tensor* tensor : inputs_) total += tensor->bytes.size();
+    for (const auto& memory : outputs_) total += memory.size();
+    return total;
+  }
+
+ private:
+  std::vector<const Tensor*> inputs_;
+  std::vector<DataType> types_;
+  std::vector<std::vector<unsigned char>> outputs_;
+};
+
+Tensor Random(DataType type, std::vector<int64_t> dims) {
+  static std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  Tensor tensor = MakeTensor(type, std::move(dims));
+  // Few distinct values: making inputs must not take longer than measuring.
+  double values[97];
+  for (double& value : values)
+    value = IsFloat(type) ? normal(random) : std::clamp(40.0 * normal(random) + 60, 0.0, 120.0);
+  Tensor pattern = MakeTensor(type, {97});
+  for (int i = 0; i < 97; ++i) pattern.Set(i, values[i]);
+  const auto size = static_cast<size_t>(BitsOf(type)) / 8;
+  for (int64_t i = 0; i < tensor.Count(); ++i) {
+    std::memcpy(tensor.data() + static_cast<size_t>(i) * size, pattern.data() + random() % 97 * size, size);
+  }
+  return tensor;
+}
+
+struct Job {
+  const char* name;
+  Case c;
+};
+
+Case Plain(std::vector<int64_t> dims, DataType x, DataType y) {
+  Case c;
+  c.plan.name = "bench";
+  c.plan.x.type = x;
+  c.plan.x.tensor = c.Add(Random(x, std::move(dims)), false);
+  c.plan.y_type = y;
+  c.output_types = {y};
+  if (IsQuantized(x)) {
+    c.plan.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
+    Tensor zero = MakeTensor(x, {});
+    zero.Set(0, 3);
+    c.plan.x.quantization.zero_point = c.Add(std::move(zero), true);
+  }
+  if (IsQuantized(y)) {
+    c.plan.y_quantization.scale = c.Add(MakeFloats({}, {0.037}), true);
+    Tensor zero = MakeTensor(y, {});
+    zero.Set(0, 5);
+    c.plan.y_quantization.zero_point = c.Add(std::move(zero), true);
+  }
+  return c;
+}
+
+void Affine(Case* c, DataType type, std::vector<int64_t> dims, bool bias) {
+  c->plan.scale.type = type;
+  c->plan.scale.tensor = c->Add(Random(type, dims), true);
+  if (!bias) return;
+  c->plan.bias.type = type;
+  c->plan.bias.tensor = c->Add(Random(type, dims), true);
+}
+
+Case Layer(std::vector<int64_t> dims, DataType x = DataType::kFloat32, DataType y = DataType::kFloat32,
+           Activation activation = Activation::kIdentity) {
+  Case c = Plain(dims, x, y);
+  c.plan.normalization.axes = {-1};
+  Affine(&c, IsFloat(x) ? x : DataType::kFloat32, {dims.back()}, true);
+  c.plan.activation.kind = activation;
+  c.plan.activation.params[0] = kActivations[static_cast<int>(activation)].defaults[0];
+  return c;
+}
+
+Case Rms(std::vector<int64_t> dims) {
+  Case c = Plain(dims, DataType::kFloat32, DataType::kFloat32);
+  c.plan.normalization.axes = {-1};
+  c.plan.normalization.use_mean = false;
+  Affine(&c, DataType::kFloat32, {dims.back()}, false);
+  return c;
+}
+
+Case AddLayer(std::vector<int64_t> dims, bool sum, DataType type = DataType::kFloat32) {
+  Case c = Layer(dims, type, type);
+  c.plan.residual.type = type;
+  c.plan.residual.tensor = c.Add(Random(type, dims), false);
+  if (sum) {
+    c.plan.sum_output = 1;
+    c.plan.sum_type = type;
+    c.output_types.push_back(type);
+  }
+  return c;
+}
+
+Case Mvn(std::vector<int64_t> dims, std::vector<int64_t> axes) {
+  Case c = Plain(std::move(dims), DataType::kFloat32, DataType::kFloat32);
+  c.plan.normalization.axes = std::move(axes);
+  c.plan.normalization.epsilon = 1e-9f;
+  c.plan.normalization.epsilon_on = EpsilonOn::kStddev;
+  return c;
+}
+
+Case Instance(std::vector<int64_t> dims, Activation activation) {
+  Case c = Plain(dims, DataType::kFloat32, DataType::kFloat32);
+  c.plan.normalization.axes = {2, 3};
+  c.plan.affine_align = AffineAlign::kChannel;
+  Affine(&c, DataType::kFloat32, {dims[1]}, true);
+  c.plan.activation.kind = activation;
+  return c;
+}
+
+Case Group(std::vector<int64_t> dims, int64_t groups, Activation activation) {
+  Case c = Plain(dims, DataType::kFloat32, DataType::kFloat32);
+  c.plan.normalization.num_groups = groups;
+  c.plan.affine_align = AffineAlign::kChannel;
+  Affine(&c, DataType::kFloat32, {dims[1]}, true);
+  c.plan.activation.kind = activation;
+  c.plan.activation.params[0] = 1.0f;
+  return c;
+}
+
+Case Dequantize(int form) {
+  Case c = Plain({4096, 1024}, DataType::kInt8, DataType::kFloat32);
+  c.plan.kind = PlanKind::kElementwise;
+  if (form < 0) return c;
+  c.plan.x.quantization.axis = form;
+  c.plan.x.quantization.scale = c.Add(Random(DataType::kFloat32, {form == 0 ? 4096 : 1024}), true);
+  Tensor zero = Random(DataType::kInt8, {form == 0 ? 4096 : 1024});
+  c.plan.x.quantization.zero_point = c.Add(std::move(zero), true);
+  return c;
+}
+
+Case Elementwise(std::vector<int64_t> dims, Activation activation, DataType x = DataType::kFloat32,
+                 DataType y = DataType::kFloat32) {
+  Case c = Plain(std::move(dims), x, y);
+  c.plan.kind = PlanKind::kElementwise;
+  c.plan.activation.kind = activation;
+  for (int i = 0; i < 2; ++i) c.plan.activation.params[i] = kActivations[static_cast<int>(activation)].defaults[i];
+  return c;
+}
+
+struct Entry {
+  const char* name;
+  std::function<Case()> make;
+};
+
+const DataType kF32 = DataType::kFloat32;
+const DataType kF16 = DataType::kFloat16;
+const DataType kI8 = DataType::kInt8;
+
+const Entry kEntries[] = {
+    {"LayerNorm f32 [1,1,768]", [] { return Layer({1, 1, 768}); }},
+    {"LayerNorm f32 [1,128,768]", [] { return Layer({1, 128, 768}); }},
+    {"LayerNorm f32 [8,512,768]", [] { return Layer({8, 512, 768}); }},
+    {"LayerNorm f32 [32,512,1024]", [] { return Layer({32, 512, 1024}); }},
+    {"LayerNorm f16 [8,512,768]", [] { return Layer({8, 512, 768}, kF16, kF16); }},
+    {"RMSNorm f32 [8,512,768]", [] { return Rms({8, 512, 768}); }},
+    {"LayerNorm->Relu f32 [8,512,768]", [] { return Layer({8, 512, 768}, kF32, kF32, Activation::kRelu); }},
+    {"LayerNorm->Gelu f32 [8,512,768]", [] { return Layer({8, 512, 768}, kF32, kF32, Activation::kGelu); }},
+    {"LayerNorm->SiLU f32 [8,512,768]", [] { return Layer({8, 512, 768}, kF32, kF32, Activation::kSwish); }},
+    {"Add->LayerNorm f32 [1,128,384]", [] { return AddLayer({1, 128, 384}, false); }},
+    {"Add->LayerNorm f32 [8,512,768]", [] { return AddLayer({8, 512, 768}, false); }},
+    {"Add->LayerNorm,sum f32 [8,512,768]", [] { return AddLayer({8, 512, 768}, true); }},
+    {"Add->LayerNorm f16 [8,512,768]", [] { return AddLayer({8, 512, 768}, false, kF16); }},
+    {"MVN [8,64,128,128] 0,2,3", [] { return Mvn({8, 64, 128, 128}, {0, 2, 3}); }},
+    {"MVN [8,64,128,128] 2,3", [] { return Mvn({8, 64, 128, 128}, {2, 3}); }},
+    {"MVN [8,64,128,128] 1,2,3", [] { return Mvn({8, 64, 128, 128}, {1, 2, 3}); }},
+    {"MVN [8,64,128,128] 1", [] { return Mvn({8, 64, 128, 128}, {1}); }},
+    {"MVN [8,128,128,64] 0,1,2", [] { return Mvn({8, 128, 128, 64}, {0, 1, 2}); }},
+    {"InstanceNorm [8,64,128,128]", [] { return Instance({8, 64, 128, 128}, Activation::kIdentity); }},
+    {"InstanceNorm->Relu [8,64,128,128]", [] { return Instance({8, 64, 128, 128}, Activation::kRelu); }},
+    {"GroupNorm [2,320,64,64]", [] { return Group({2, 320, 64, 64}, 32, Activation::kIdentity); }},
+    {"GroupNorm->SiLU [2,320,64,64]", [] { return Group({2, 320, 64, 64}, 32, Activation::kSwish); }},
+    {"DQ->LayerNorm->Q i8 [8,512,768]", [] { return Layer({8, 512, 768}, kI8, kI8); }},
+    {"DQ->LayerNorm->Gelu->Q i8 [8,512,768]", [] { return Layer({8, 512, 768}, kI8, kI8, Activation::kGelu); }},
+    {"DequantizeLinear i8 tensor [4096,1024]", [] { return Dequantize(-1); }},
+    {"DequantizeLinear i8 axis 0 [4096,1024]", [] { return Dequantize(0); }},
+    {"DequantizeLinear i8 axis 1 [4096,1024]", [] { return Dequantize(1); }},
+    {"Gelu f32 4M", [] { return Elementwise({4096, 1024}, Activation::kGelu); }},
+    {"HardSwish f32 4M", [] { return Elementwise({4096, 1024}, Activation::kHardSwish); }},
+    {"HardSwish f32 64K", [] { return Elementwise({64, 1024}, Activation::kHardSwish); }},
+    {"DQ->HardSwish->Q i8 4M", [] { return Elementwise({4096, 1024}, Activation::kHardSwish, kI8, kI8); }},
+    {"DQ->Gelu->Q i8 4M", [] { return Elementwise({4096, 1024}, Activation::kGelu, kI8, kI8); }},
+    {"Relu f32 64", [] { return Elementwise({64}, Activation::kRelu); }},
+};
+
+// Time of this thread alone, which other processes on the machine do not lengthen.
+double ThreadSeconds() {
+#ifdef CLOCK_THREAD_CPUTIME_ID
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+#else
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+#endif
+}
+
+double Seconds(const std::function<void()>& work, int repeats) {
+  const double start = ThreadSeconds();
+  for (int i = 0; i < repeats; ++i) work();
+  return (ThreadSeconds() - start) / repeats;
+}
+
+// The lower quartile: what a loaded machine disturbs least without being a lucky shot.
+double Quartile(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 4];
+}
+
+void Measure(const Entry& entry, double budget) {
+  const Case c = entry.make();
+  std::unique_ptr<Executable> executable;
+  Result result = CompileForCpu(c.plan, &executable);
+  BenchContext context(c);
+  if (result.ok()) result = executable->Run(context);
+  if (!result.ok()) {
+    std::printf("%-40s %s\n", entry.name, result.message().c_str());
+    return;
+  }
+  const size_t bytes = context.bytes();
+  std::vector<unsigned char> from(bytes / 2, 1);
+  std::vector<unsigned char> to(bytes / 2, 2);
+  const auto run = [&] { (void)executable->Run(context); };
+  const auto copy = [&] {
+    std::memcpy(to.data(), from.data(), from.size());
+    asm volatile("" : : "r"(to.data()) : "memory");
+  };
+  const int repeats = std::max(1, static_cast<int>(2e-3 / std::max(Seconds(run, 3), 1e-8)));
+  const int copies = std::max(1, static_cast<int>(1e-3 / std::max(Seconds(copy, 3), 1e-8)));
+  std::vector<double> job_times, copy_times;
+  const auto start = Clock::now();
+  do {
+    job_times.push_back(Seconds(run, repeats));
+    copy_times.push_back(Seconds(copy, copies));
+  } while (std::chrono::duration<double>(Clock::now() - start).count() < budget || job_times.size() < 9);
+  const double job = Quartile(job_times);
+  const double limit = Quartile(copy_times);
+  std::printf("%-40s %10.2f us %7.1f GB/s  copy %7.1f GB/s  share %.2f\n", entry.name, job * 1e6,
+              static_cast<double>(bytes) / job * 1e-9, static_cast<double>(bytes) / limit * 1e-9, limit / job);
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace normfuse::test
+
+int main(int argc, char** argv) {
+  const char* isa = "";
+  if (!normfuse::SelectedIsa(&isa).ok()) return 1;
+  std::printf("instruction set %s\n", isa);
+  for (const auto& entry : normfuse::test::kEntries) {
+    if (argc > 1 && std::strstr(entry.name, argv[1]) == nullptr) continue;
+    normfuse::test::Measure(entry, argc > 2 ? std::atof(argv[2]) : 0.5);
+  }
+  return 0;
+}
