@@ -24,12 +24,14 @@ from normfuse.model_files import (
     save_model,
     tensors,
 )
+from normfuse.site_examples import SiteExample, site_examples
 from normfuse.verification import Inputs, VerificationReport, verify_models
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
 
 __all__ = [
+    "NOTHING_TO_GAIN",
     "OptimizationReport",
     "OptimizationResult",
     "Target",
@@ -40,7 +42,7 @@ __all__ = [
     "weight_warnings",
 ]
 
-_NOTHING_TO_GAIN = ("nothing_to_fuse", "not_profitable")
+NOTHING_TO_GAIN = ("nothing_to_fuse", "not_profitable")
 
 Target = Literal["portable", "custom-op", "standard"]
 Progress = Callable[[str, int, int], None]
@@ -65,6 +67,8 @@ class OptimizationReport:
     rewrite_seconds: float
     verification: VerificationReport | None
     warnings: tuple[str, ...]
+    examples: tuple[SiteExample, ...] = ()
+    """The original nodes of one site of each kind that was fused."""
 
     @property
     def fused(self) -> tuple[Site, ...]:
@@ -92,6 +96,7 @@ class OptimizationReport:
             "rewrite_seconds": self.rewrite_seconds,
             "verification": None if self.verification is None else self.verification.to_dict(),
             "warnings": list(self.warnings),
+            "examples": [dataclasses.asdict(example) for example in self.examples],
         }
 
 
@@ -186,6 +191,7 @@ def optimize(
         rewrite_seconds=seconds,
         verification=None,
         warnings=tuple(weight_warnings(source.model)),
+        examples=site_examples(source.model, sites),
     )
     _require_fused(report, require_fused)
     if verify:
@@ -220,7 +226,7 @@ def inspect(model: ModelLike, *, allow_requantization_removal: bool = False) -> 
 
 def nothing_to_gain(site: Site) -> bool:
     """Say whether a site was left because there is nothing beside it to fuse it with, or no time to be won."""
-    return site.fused_into is None and site.reason in _NOTHING_TO_GAIN
+    return site.fused_into is None and site.reason in NOTHING_TO_GAIN
 
 
 def operator_counts(model: ir.Model) -> dict[str, int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from normfuse.errors import OptionError
+from normfuse.report_html import html_text
 
 __all__ = ["check_report_path", "finite", "write_report"]
 
@@ -56,4 +57,4 @@ def json_text(report: dict[str, Any]) -> str:
     return json.dumps(finite(report), indent=2, ensure_ascii=False) + "\n"
 
 
-_WRITERS = {".json": json_text}
+_WRITERS = {".json": json_text, ".html": html_text}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from normfuse.cli.bench import print_benchmark
 from normfuse.cli.console import (
     InputsOption,
     JsonOption,
@@ -61,7 +62,16 @@ def optimize_command(
     max_error: MaxErrorOption = None,
     require_fused: RequireFusedOption = None,
     allow_requantization_removal: RequantizationOption = False,
-    report: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Also write the report to a file.")] = None,
+    report: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Also write the report: *.html for people, *.json for programs; may be repeated."
+        ),
+    ] = None,
+    measure: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="Also measure the speed for so long, for the report."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fuse the normalisation chains of a model, verify the result, and write it.
@@ -72,17 +82,18 @@ def optimize_command(
     Examples:
     [bold]normfuse optimize model.onnx -o model.fused.onnx[/]
 
-    [bold]normfuse optimize model.onnx -o model.fused.onnx --inputs real.npz --report report.json[/]
+    [bold]normfuse optimize model.onnx -o model.fused.onnx --inputs real.npz --report report.html --measure 5[/]
 
     [bold]normfuse optimize model.onnx -o model.fused.onnx --require-fused all --max-error 1e-3[/]
     """
+    from normfuse.benchmark import benchmark
     from normfuse.model_files import check_target
     from normfuse.optimization import optimize
     from normfuse.report_files import check_report_path, write_report
 
     check_target(output, never_path=model)
-    if report is not None:
-        check_report_path(report)
+    for path in report or ():
+        check_report_path(path)
     with progress() as tell:
         try:
             result = optimize(
@@ -97,18 +108,24 @@ def optimize_command(
                 progress=tell,
             )
         except VerificationError as error:
-            if report is not None and error.optimization is not None:
-                write_report(error.optimization.to_dict(), report)
+            if error.optimization is not None:
+                for path in report or ():
+                    write_report(error.optimization.to_dict(), path)
             raise
         tell("writing", 0, 0)
         written = result.save(output)
+        measured = None if measure is None else benchmark(model, seconds=measure, inputs=inputs or None, progress=tell)
     data = result.report.to_dict() | {"output": str(output), "bytes_written": written}
-    if report is not None:
-        write_report(data, report)
+    if measured is not None:
+        data["benchmark"] = measured.to_dict()
+    for path in report or ():
+        write_report(data, path)
     if as_json:
         print_json(data)
     else:
         print_summary(result.report, output, written)
+        if measured is not None:
+            print_benchmark(measured)
 
 
 def print_operator_counts(report: OptimizationReport) -> None:

@@ -1,0 +1,133 @@
+"""The report page: complete, self-contained, and safe with any name; tests/export looks at it in a browser."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from importlib import resources
+
+import jsonschema
+import onnx
+import pytest
+
+import normfuse
+from normfuse.models import diffusion_resblock, transformer_encoder
+from normfuse.report_files import finite
+from normfuse.report_html import html_text
+
+EVIL = "<script>alert('1')</script>&\""
+_VOID = {"meta", "br", "rect", "path"}
+
+
+class _Outline(HTMLParser):
+    """Checks that tags are balanced, and collects what the tests ask for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def report_of(model: onnx.ModelProto) -> dict:
+    return normfuse.optimize(model).report.to_dict()
+
+
+@pytest.fixture(scope="module")
+def quantized() -> dict:
+    return report_of(transformer_encoder(layers=2, hidden=32, quantized=True))
+
+
+def test_everything_in_the_report_is_on_the_page(quantized: dict) -> None:
+    page = _Outline(html_text(quantized))
+    for site in quantized["sites"]:
+        assert site["name"] in page.text
+        assert site["message"] in page.text
+        assert site["advice"] in page.text
+    for counts in ("operators_before", "operators_after"):
+        for name, count in quantized[counts].items():
+            if quantized["operators_before"].get(name, 0) != quantized["operators_after"].get(name, 0):
+                assert re.search(rf"{re.escape(name)}\s*\d*{count}", page.text)
+    for run in quantized["verification"]["runs"]:
+        assert run["name"] in page.text
+    for rule in quantized["rules"]:
+        assert rule in page.text
+
+
+def test_drawings_show_the_nodes_that_were_there(quantized: dict) -> None:
+    fused = [site for site in quantized["sites"] if site["fused_into"]]
+    assert sum(example["count"] for example in quantized["examples"]) == len(fused)
+    by_name = {site["name"]: site for site in fused}
+    for example in quantized["examples"]:
+        assert len(example["nodes"]) == len(by_name[example["site"]]["nodes"])
+        for index, node in enumerate(example["nodes"]):
+            assert all(source < index for source in node["inputs"])
+    layer_norm = next(e for e in quantized["examples"] if "LayerNormalization" in e["description"])
+    operators = [node["op_type"] for node in layer_norm["nodes"]]
+    subtract, divide = operators.index("Sub"), operators.index("Div")
+    assert {"ReduceMean", "Sub", "Pow", "Sqrt", "Div"} <= set(operators)
+    assert subtract in layer_norm["nodes"][divide]["inputs"]
+    svgs = [attributes for tag, attributes in _Outline(html_text(quantized)).tags if tag == "svg"]
+    assert len(svgs) == 2 * len(quantized["examples"])
+    assert all(svg["role"] == "img" and svg["aria-label"] for svg in svgs)
+
+
+def test_nothing_is_loaded_and_nothing_runs(quantized: dict) -> None:
+    text = html_text(quantized)
+    page = _Outline(text)
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "url(" not in text
+    for tag, attributes in page.tags:
+        assert not any(name.startswith("on") for name in attributes), tag
+        assert attributes.get("href", "#").startswith("#")
+
+
+def test_links_lead_somewhere_and_tables_say_what_they_are(quantized: dict) -> None:
+    page = _Outline(html_text(quantized))
+    anchors = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    assert {attributes["href"][1:] for tag, attributes in page.tags if tag == "a"} <= anchors
+    count = sum(tag == "table" for tag, _ in page.tags)
+    assert count == sum(tag == "caption" for tag, _ in page.tags) >= 5
+    assert all(attributes.get("scope") in ("col", "row") for tag, attributes in page.tags if tag == "th")
+
+
+def test_names_cannot_break_the_page() -> None:
+    model = diffusion_resblock()
+    for node in model.graph.node:
+        node.name = f"{EVIL}{node.name or node.output[0]}"
+    page = _Outline(html_text(report_of(model) | {"model": f"/models/{EVIL}.onnx"}))
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert EVIL in page.text
+
+
+def test_the_report_follows_its_schema(quantized: dict) -> None:
+    import json
+
+    schema = json.loads(resources.files("normfuse").joinpath("schemas/report.schema.json").read_text())
+    jsonschema.validate(finite(quantized), schema)
+
+
+def test_a_model_without_sites() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] X) => (float[2] Y) { Y = Add(X, X) }'
+    graph = onnx.parser.parse_model(text)
+    page = _Outline(html_text(report_of(graph)))
+    assert "0 of 0" in page.text
