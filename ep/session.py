@@ -66,10 +66,15 @@ def session_options(
     else:
         # In this order: the other way round ONNX Runtime finds the operators' domain registered twice.
         options.register_custom_ops_library(get_library_path())
-        options.add_provider_for_devices(devices, values)
+        options.add_provider_for_devices(_devices_for(backend, devices), values)
         options.add_session_config_entry(_MARKER, "1")
     options.add_session_config_entry("normfuse.backend", values.get("backend", OPTIONS["backend"].default))
     return options
+
+
+def _devices_for(backend: str, devices: list[onnxruntime.OrtEpDevice]) -> list[onnxruntime.OrtEpDevice]:
+    """The devices of a backend; all of them where it has none of its own (DirectML on Linux)."""
+    return [device for device in devices if device.ep_metadata.get("backend") == backend] or devices
 
 
 def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
