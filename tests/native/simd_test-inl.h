@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "cpu/simd/simd.h"
+#include "guarded_page.h"
 #include "scalar_conversions.h"
 
 namespace normfuse::NORMFUSE_ISA {
@@ -325,6 +326,16 @@ void TestPartial(const char* name) {
   }
 }
 
+// Tails that end where memory ends: reading or writing one element more would stop the program.
+template <typename T>
+void TestEndOfMemory() {
+  for (size_t n = 0; n <= kLanes; ++n) {
+    T* p = reinterpret_cast<T*>(test::EndOfMemory()) - n;
+    StoreAsPartial(p, LoadAsFloatPartial(p, n), n);
+    if constexpr (std::is_integral_v<T>) StoreAsPartial(p, LoadAsPartial(p, n), n);
+  }
+}
+
 void TestStreamStore() {
   alignas(64) float out[kLanes];
   float in[kLanes];
@@ -361,6 +372,15 @@ void TestSimd() {
   TestPartial<uint16_t>("uint16");
   TestPartial<int32_t>("int32");
   TestPartial<uint32_t>("uint32");
+  TestEndOfMemory<float>();
+  TestEndOfMemory<Half>();
+  TestEndOfMemory<Bfloat16>();
+  TestEndOfMemory<int8_t>();
+  TestEndOfMemory<uint8_t>();
+  TestEndOfMemory<int16_t>();
+  TestEndOfMemory<uint16_t>();
+  TestEndOfMemory<int32_t>();
+  TestEndOfMemory<uint32_t>();
   TestStreamStore();
 }
 
