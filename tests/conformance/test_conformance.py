@@ -13,29 +13,8 @@ from pathlib import Path
 
 import harness
 import pytest
-from conformance_cases import NodeCase, assert_close, node_cases, with_constant_limits
-
-# Not run by normfuse, and why. The provider gives a reason for what lies in its field; other operators it passes over.
-NO_OPERATOR_OF_OURS = {
-    "LpNormalization": "divides by a norm of its own, without mean, variance or epsilon",
-    "DynamicQuantizeLinear": "has its quantisation parameters as results",
-    "BatchNormalization": "has its statistics as inputs: a scale and a bias that ORT folds into a convolution",
-}
-DECLINED = {
-    "test_dequantizelinear_float4e2m1": "unsupported_type",
-    "test_quantizelinear_float4e2m1": "unsupported_type",
-    "test_clip_default_int8_inbounds": "unsupported_type",
-    "test_clip_default_int8_max": "unsupported_type",
-    "test_clip_default_int8_min": "unsupported_type",
-}
-# onnxruntime 1.31 refuses these before any provider is asked: it has no Celu of opset 28, nor kernels for its body.
-HOST_REFUSES = {"test_celu_float16", "test_celu_bfloat16", "test_celu_bfloat16_expanded"}
-
-PLAIN = [case for case in node_cases() if not case.expanded and case.name not in HOST_REFUSES]
-
-
-def ours(case: NodeCase) -> bool:
-    return case.op_type not in NO_OPERATOR_OF_OURS and case.name not in DECLINED
+from conformance_cases import DECLINED, PLAIN, NodeCase, assert_close, node_cases, ours, with_constant_limits
+from conformance_page import PAGE, page
 
 
 def names(cases: Iterable[NodeCase]) -> pytest.MarkDecorator:
@@ -82,3 +61,7 @@ def test_counts() -> None:
     assert sum(count.values()) == 113
     assert len(PLAIN) == 131
     assert sum(case.expanded for case in node_cases()) == 110
+
+
+def test_the_page_of_the_documentation_is_up_to_date() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run: PYTHONPATH=tests:tests/conformance python -m conformance_page"
