@@ -1,4 +1,4 @@
-"""Quantisation before and after optimising: what docs/quantization.md says about the order, shown."""
+"""Quantisation before and after optimising: what docs/pages/quantisation.md says about the order, shown."""
 
 from __future__ import annotations
 

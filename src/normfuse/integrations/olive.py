@@ -2,7 +2,7 @@
 
 Olive finds passes by its package configuration, a JSON file. ``python -m normfuse.integrations.olive`` prints its own
 one with this pass added, for ``olive run --config workflow.json --package-config that.json``; the workflow then has a
-pass ``{"type": "NormfuseOptimization"}``. Quantise after it, see docs/quantization.md.
+pass ``{"type": "NormfuseOptimization"}``. Quantise after it, see the documentation on quantised models.
 """
 
 from __future__ import annotations

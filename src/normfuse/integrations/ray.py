@@ -87,11 +87,11 @@ def optimize_folder(
     Raises:
         OptionError: There is no such folder, no model in it, or source and target are the same.
     """
-    folder, written = Path(source).absolute(), Path(target).absolute()
+    folder, written = Path(source).resolve(), Path(target).resolve()
     models = sorted(path.relative_to(folder) for path in folder.rglob("*.onnx"))
     if not models:
         raise OptionError(f"{folder} holds no *.onnx file.")
-    if written == folder or folder in written.parents:
+    if folder in (written, *written.parents):
         raise OptionError(f"{written} lies in the folder that is read; name another one.")
 
     def optimize_one(row: dict[str, Any]) -> dict[str, Any]:
