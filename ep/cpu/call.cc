@@ -119,6 +119,14 @@ void QuantizeBlock(const Call& call, const Offsets& at, const Dim& step, int64_t
   call.kernels->quantize(values, static_cast<size_t>(n), scales, zeros, low, high);
 }
 
+// To integers, still as float32.
+void QuantizeSum(const Call& call, int64_t n, float* d) {
+  float low = 0.0f;
+  float high = 0.0f;
+  IntegerRange(call.plan->sum_type, &low, &high);
+  call.kernels->quantize(d, static_cast<size_t>(n), Vec{&call.sum_scale, 0}, Vec{&call.sum_zero, 0}, low, high);
+}
+
 }  // namespace
 
 void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d) {
@@ -135,9 +143,19 @@ void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, 
   if (call.params[kFormResidualBias].present()) {
     call.kernels->add(d, static_cast<size_t>(n), VecAt(call, kFormResidualBias, at, step, nullptr));
   }
+  if (call.requantizes) {
+    QuantizeSum(call, n, d);
+    call.kernels->dequantize(d, static_cast<size_t>(n), Vec{&call.sum_scale, 0}, Vec{&call.sum_zero, 0});
+  }
 }
 
-void StoreSum(const Call& call, const Offsets& at, int64_t n, const float* d) {
+void StoreSum(const Call& call, const Offsets& at, int64_t n, Scratch* scratch, const float* d) {
+  if (call.requantizes) {
+    // d is a multiple of the scale already, and becomes the same integer again.
+    std::copy_n(d, n, scratch->block);
+    QuantizeSum(call, n, scratch->block);
+    d = scratch->block;
+  }
   StoreFloats(call, call.plan->sum_type, call.sum, at.at[kFormY], n, d);
 }
 

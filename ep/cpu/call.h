@@ -23,6 +23,11 @@ struct Call {
   DataType residual_type = DataType::kUndefined;
   Param params[kFormCount];
 
+  // Plan::sum_quantization.
+  bool requantizes = false;
+  float sum_scale = 1.0f;
+  float sum_zero = 0.0f;
+
   void* y = nullptr;
   void* sum = nullptr;
   void* mean = nullptr;
@@ -55,8 +60,8 @@ struct Scratch {
 // Reads d (or the stored integers, where call.raw) for `n` <= kBlock elements along a dimension with strides `step`.
 void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d);
 
-// Writes n elements of float32 as the output sum.
-void StoreSum(const Call& call, const Offsets& at, int64_t n, const float* d);
+// Writes n <= kBlock elements of float32 as the output sum.
+void StoreSum(const Call& call, const Offsets& at, int64_t n, Scratch* scratch, const float* d);
 
 // Normalisation, scale, bias, activation, quantisation of n <= kBlock values of d, into Y. Changes d.
 void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, const Normalizer& normalizer,

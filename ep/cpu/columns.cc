@@ -93,7 +93,7 @@ void ColumnWorker::Accumulate(const Offsets& base, int64_t width, bool write_sum
   float* d = s_->blocks.kept;
   ForEachRow(base, call_.geometry.group_size, [&](const Offsets& at, int64_t r) {
     LoadBlock(call_, at, columns_, width, &s_->blocks, d);
-    if (write_sum) StoreSum(call_, at, width, d);
+    if (write_sum) StoreSum(call_, at, width, &s_->blocks, d);
     call_.kernels->column_moments(d, static_cast<size_t>(width), s_->shift, s_->first, s_->second);
     if (r % kFoldRows == kFoldRows - 1) fold();
   });

@@ -4,6 +4,7 @@
 
 #include "cpu/call.h"
 #include "cpu/cost_model.h"
+#include "cpu/elements.h"
 #include "cpu/statistics.h"
 #include "plan/execution.h"
 
@@ -20,6 +21,10 @@ bool OnlyZeroStrides(const DimList& dims, FormId form) {
     if (dims.dims[i].stride[form] != 0) return false;
   }
   return true;
+}
+
+float ScalarOf(const ConstantTensor& constant) {
+  return static_cast<float>(ReadElement(constant.type, constant.data, 0));
 }
 
 class CpuExecutable final : public Executable {
@@ -44,6 +49,8 @@ class CpuExecutable final : public Executable {
   Isa isa_;
   const KernelTable* kernels_;
   ParamSource sources_[kFormCount];
+  float sum_scale_ = 1.0f;
+  float sum_zero_ = 0.0f;
   mutable BufferPool pool_;
 };
 
@@ -59,6 +66,9 @@ Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, For
 }
 
 Result CpuExecutable::Init() {
+  const Quantization& sum = plan_.sum_quantization;
+  if (sum.present()) sum_scale_ = ScalarOf(*sum.scale.constant);
+  if (sum.zero_point.present()) sum_zero_ = ScalarOf(*sum.zero_point.constant);
   NORMFUSE_RETURN_IF_ERROR(sources_[kFormResidualBias].Init(plan_.residual_bias, "residual_bias", false));
   NORMFUSE_RETURN_IF_ERROR(sources_[kFormScale].Init(plan_.scale, "scale", false));
   NORMFUSE_RETURN_IF_ERROR(sources_[kFormBias].Init(plan_.bias, "bias", false));
@@ -152,7 +162,7 @@ bool Contiguous(const Dim& dim, FormId form) { return dim.stride[form] == 1 || d
 // Which kernels read and write tensors where they lie.
 void CpuExecutable::ChoosePath(Call* call) const {
   const Geometry& g = call->geometry;
-  if (g.columns) return;
+  if (g.columns || call->requantizes) return;
   const bool plain = call->residual == nullptr && !call->params[kFormResidualBias].present() && call->sum == nullptr;
   const Param& zero = call->params[kFormXZero];
   call->raw = plain && plan_.x.quantization.present() && zero.wide == nullptr &&
@@ -199,6 +209,9 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   CallShapes shapes;
   NORMFUSE_RETURN_IF_ERROR(ReadTensors(context, &call, &shapes));
 
+  call.requantizes = plan_.sum_quantization.present();
+  call.sum_scale = sum_scale_;
+  call.sum_zero = sum_zero_;
   BufferPool::Lease lease(&pool_);
   NORMFUSE_RETURN_IF_ERROR(ReadParams(context, &lease, &call));
   SetShapes(call, &shapes);

@@ -90,7 +90,7 @@ void RowWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool
       n = std::min(n, kBlock);
       float* d = keep ? scratch_->kept + position : scratch_->kept;
       LoadBlock(call_, at, Innermost(dims), n, scratch_, d);
-      if (write_sum) StoreSum(call_, at, n, d);
+      if (write_sum) StoreSum(call_, at, n, scratch_, d);
       args.x = d;
       args.n = static_cast<size_t>(n);
       block_sums(args);
@@ -147,7 +147,7 @@ void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept
       n = std::min(n, kBlock);
       float* d = kept ? scratch_->kept + position : scratch_->kept;
       if (!kept) LoadBlock(call_, at, inner, n, scratch_, d);
-      if (write_sum) StoreSum(call_, at, n, d);
+      if (write_sum) StoreSum(call_, at, n, scratch_, d);
       if (call_.y != nullptr) StoreBlock(call_, at, inner, n, s.normalizer, scratch_, d);
     }
     odometer.Advance(n, &at);

@@ -48,6 +48,10 @@ class Lowering {
       : plan_(plan), inputs_(inputs), builder_(capabilities, program), x_shape_(x_shape), others_(others) {}
 
   std::optional<Declined> Run() {
+    if (plan_.sum_quantization.present()) {
+      builder_.Unsupported("a sum that is quantised before it is normalised");
+      return builder_.refused();
+    }
     const Value d = SumOfInputs();
     if (builder_.refused()) return builder_.refused();
     d_dims_ = d.dims;

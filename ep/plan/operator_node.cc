@@ -207,6 +207,15 @@ class Reader {
     ReadYQuantization(In::kYScale, In::kYZeroPoint);
     ReadSlope(In::kSlope);
     plan_.sum_type = ElementType("sum_dtype");
+    plan_.sum_quantization.scale = Ref(In::kSumScale);
+    plan_.sum_quantization.zero_point = Ref(In::kSumZeroPoint);
+    if (plan_.sum_quantization.zero_point.present() && !plan_.sum_quantization.present()) {
+      Invalid("a zero point is given without its scale");
+    }
+    if (plan_.sum_quantization.present() && plan_.sum_type == DataType::kUndefined) {
+      plan_.sum_type = plan_.sum_quantization.zero_point.present() ? Facts(static_cast<int>(In::kSumZeroPoint)).type
+                                                                   : DataType::kUint8;
+    }
     plan_.sum_output = OutputIndex(FusedNormalizationOutput::kSum);
     plan_.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
     plan_.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);

@@ -2,6 +2,7 @@
 // of a model-local function, or from a chain of standard nodes; the CPU path and DirectML both execute it.
 //
 //   d  = dequantise(X) [+ dequantise(residual)] [+ residual_bias]        -> optional output sum
+//   d  = dequantise(quantise(d))                                         with sum_quantization
 //   n  = (d - mean) / sqrt(variance + epsilon)                           kNormalization only; -> outputs mean, inv_std_dev
 //   a  = activation(scale * n + bias)
 //   Y  = a, or saturate(round_half_even(a / y_scale) + y_zero_point)
@@ -101,6 +102,9 @@ struct Plan {
   Operand x;
   Operand residual;       // any shape that broadcasts with X in both directions (ONNX Add)
   Operand residual_bias;  // broadcast to d from the last dimension
+  // Present: d is quantised and dequantised again before anything else, and the output sum is the quantised tensor.
+  // Per tensor and constant.
+  Quantization sum_quantization;
   Normalization normalization;
   Operand scale;
   Operand bias;
@@ -116,7 +120,7 @@ struct Plan {
   int sum_output = kNoOutput;
   int mean_output = kNoOutput;
   int inv_std_dev_output = kNoOutput;
-  DataType sum_type = DataType::kUndefined;  // a float type
+  DataType sum_type = DataType::kUndefined;  // a float type; with sum_quantization the quantised type
   DataType stats_type = DataType::kFloat32;  // of mean and inv_std_dev
 
   // Shape of X as far as known at session creation: -1 for a dimension that is not; rank -1 when not even that is.
@@ -132,6 +136,8 @@ void ForEachTensorRef(PlanType& plan, Visitor&& visit) {
     visit(operand->quantization.scale);
     visit(operand->quantization.zero_point);
   }
+  visit(plan.sum_quantization.scale);
+  visit(plan.sum_quantization.zero_point);
   visit(plan.activation.slope);
   visit(plan.y_quantization.scale);
   visit(plan.y_quantization.zero_point);

@@ -53,6 +53,7 @@ class Validator {
   Result CheckAxes() const;
   Result CheckGroups() const;
   Result CheckActivation() const;
+  Result CheckSumQuantization() const;
   Result CheckOutputs() const;
 
   const Plan& plan_;
@@ -292,6 +293,31 @@ Result Validator::CheckActivation() const {
   return CheckTrailing("slope", activation.slope);
 }
 
+Result Validator::CheckSumQuantization() const {
+  const Quantization& q = plan_.sum_quantization;
+  const auto is_constant_scalar = [](const TensorRef& ref) {
+    return ref.constant && ref.constant->ElementCount() == 1;
+  };
+  if (!is_constant_scalar(q.scale) || (q.zero_point.present() && !is_constant_scalar(q.zero_point))) {
+    return Error("sum_scale and sum_zero_point must be constants of one element");
+  }
+  if (!IsFloat(q.scale.constant->type)) {
+    return Error("sum_scale has element type " + std::string(NameOf(q.scale.constant->type)) +
+                 "; float32, float16 and bfloat16 are supported");
+  }
+  const bool fits = IsQuantized(plan_.sum_type) && !IsFloat8(plan_.sum_type) && BitsOf(plan_.sum_type) >= 8 &&
+                    BitsOf(plan_.sum_type) <= 16;
+  if (!fits) {
+    return Error("sum has element type " + std::string(NameOf(plan_.sum_type)) +
+                 "; with sum_scale int8, uint8, int16 and uint16 are supported");
+  }
+  if (q.zero_point.present() && q.zero_point.constant->type != plan_.sum_type) {
+    return Error("sum_zero_point has element type " + std::string(NameOf(q.zero_point.constant->type)) +
+                 ", but sum is " + NameOf(plan_.sum_type));
+  }
+  return {};
+}
+
 Result Validator::CheckOutputs() const {
   const bool stats = plan_.mean_output != Plan::kNoOutput || plan_.inv_std_dev_output != Plan::kNoOutput;
   if (stats && plan_.kind == PlanKind::kElementwise) return Error("mean and inv_std_dev need a normalisation");
@@ -299,7 +325,9 @@ Result Validator::CheckOutputs() const {
     return Error("mean and inv_std_dev have element type " + std::string(NameOf(plan_.stats_type)) +
                  "; float32, float16 and bfloat16 are supported");
   }
-  if (plan_.sum_output != Plan::kNoOutput && !IsFloat(plan_.sum_type)) {
+  if (plan_.sum_quantization.present()) {
+    NORMFUSE_RETURN_IF_ERROR(CheckSumQuantization());
+  } else if (plan_.sum_output != Plan::kNoOutput && !IsFloat(plan_.sum_type)) {
     return Error("sum has element type " + std::string(NameOf(plan_.sum_type)) +
                  "; float32, float16 and bfloat16 are supported");
   }

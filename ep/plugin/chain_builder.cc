@@ -114,7 +114,7 @@ Operand ChainBuilder::ReadOperand(int value) {
 
 void ChainBuilder::ReadX(int value, bool with_residual) {
   SetXFacts(graph_.Facts(value), &chain_.plan);
-  if (with_residual && TakeResidualAdd(value)) return;
+  if (with_residual && (TakeResidualAdd(value) || TakeRequantizedAdd(value))) return;
   chain_.plan.x = ReadOperand(value);
 }
 
@@ -144,6 +144,45 @@ bool ChainBuilder::TakeResidualAdd(int value) {
   if (!chain_.plan.residual_bias.present()) TakeResidualBias(&residual);
   chain_.plan.x = ReadOperand(x);
   chain_.plan.residual = ReadOperand(residual);
+  return true;
+}
+
+bool ChainBuilder::SameConstant(int value, int other) {
+  if (value == other) return true;
+  if (value == kNone || other == kNone) return false;
+  const std::shared_ptr<const ConstantTensor> a = graph_.Facts(value).constant;
+  const std::shared_ptr<const ConstantTensor> b = graph_.Facts(other).constant;
+  return a && b && a->type == b->type && a->ElementCount() == 1 && b->ElementCount() == 1 &&
+         std::memcmp(a->data, b->data, BytesFor(a->type, 1)) == 0;
+}
+
+// DequantizeLinear(QuantizeLinear(Add(x, residual))), as quantisers leave it behind an Add: the quantised sum becomes an
+// output when the next residual Add reads it too.
+bool ChainBuilder::TakeRequantizedAdd(int value) {
+  const int dequantize = FreeProducer(value, "DequantizeLinear");
+  if (dequantize == kNone || !IsDequantize(graph_.node(dequantize)) || SoleConsumer(value) == kNone) return false;
+  const int quantized = graph_.Input(graph_.node(dequantize), 0);
+  const int quantize = FreeProducer(quantized, "QuantizeLinear");
+  if (quantize == kNone || !IsQuantize(graph_.node(quantize))) return false;
+  const GraphNode& node = graph_.node(quantize);
+  const int sum = graph_.Input(node, 0);
+  if (SoleConsumer(sum) == kNone || FreeProducer(sum, "Add") == kNone) return false;
+  const TensorFacts scale = graph_.Facts(graph_.Input(node, 1));
+  if (!scale.constant || scale.constant->ElementCount() != 1) return false;
+  for (size_t position = 1; position < 3; ++position) {
+    if (!SameConstant(graph_.Input(node, position), graph_.Input(graph_.node(dequantize), position))) return false;
+  }
+  if (!TakeResidualAdd(sum)) return false;
+  Plan& plan = chain_.plan;
+  AddNode(quantize);
+  AddNode(dequantize);
+  plan.sum_quantization.scale = Ref(graph_.Input(node, 1));
+  plan.sum_quantization.zero_point = Ref(graph_.Input(node, 2));
+  plan.sum_type = graph_.Facts(quantized).type;
+  if (SoleConsumer(quantized) == kNone) {
+    plan.sum_output = AddOutput(quantized);
+    exports_inner_value_ = true;
+  }
   return true;
 }
 

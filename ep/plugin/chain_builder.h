@@ -58,6 +58,8 @@ class ChainBuilder {
   int FreeProducer(int value, std::string_view op_type) const;
   bool TakeDequantize(int value, Operand* operand);
   bool TakeResidualAdd(int value);
+  bool TakeRequantizedAdd(int value);
+  bool SameConstant(int value, int other);
   void TakeResidualBias(int* value);
   bool TakeSilu(int* value);
   bool ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, ActivationCall* call);
