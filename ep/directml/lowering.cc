@@ -204,7 +204,7 @@ class Lowering {
   Dims AffineStrides(const Value& parameter, Shapes shapes, const char* name) {
     const int64_t groups = plan_.normalization.num_groups;
     const bool per_group = plan_.affine_align == AffineAlign::kGroup && groups > 0;
-    const bool along_one = plan_.affine_align != AffineAlign::kTrailing || groups > 0;
+    const bool along_one = plan_.affine_align != AffineAlign::kTrailing;
     Dims strides(d_dims_.size(), 0);
     const bool one = Product(parameter.dims) == 1;
     const bool fits = along_one ? d_dims_.size() > 1 && Product(parameter.dims) == (per_group ? groups : d_dims_[1])
@@ -469,7 +469,7 @@ Dims AssumedShape(const Plan& plan) {
   along(plan.x.quantization);
   along(plan.y_quantization);
   for (const Operand* operand : {&plan.scale, &plan.bias}) {
-    const bool along_one = plan.affine_align != AffineAlign::kTrailing || plan.normalization.num_groups > 0;
+    const bool along_one = plan.affine_align != AffineAlign::kTrailing;
     if (!along_one) {
       trailing(operand->tensor);
     } else if (operand->tensor.constant && plan.affine_align != AffineAlign::kGroup) {

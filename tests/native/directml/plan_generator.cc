@@ -233,7 +233,6 @@ class Generator {
       case AffineAlign::kTrailing:
         break;
     }
-    if (groups_ > 0) return {dims_[1]};
     Dims shape = dims_;
     for (int64_t& dim : shape) dim = Chance(70) ? dim : 1;
     shape.erase(shape.begin(), shape.begin() + Pick(0, rank));

@@ -203,7 +203,7 @@ class Evaluator {
     if (parameter.values.size() == 1) return parameter.values[0];
     const int64_t groups = plan_.normalization.num_groups;
     if (plan_.affine_align == AffineAlign::kGroup) return parameter.values[index[1] / (d_.dims[1] / groups)];
-    if (plan_.affine_align == AffineAlign::kChannel || groups > 0) return parameter.values[index[1]];
+    if (plan_.affine_align == AffineAlign::kChannel) return parameter.values[index[1]];
     return parameter.values[BroadcastAt(parameter.dims, index)];
   }
 

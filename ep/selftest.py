@@ -1,0 +1,202 @@
+"""Check the numbers of a backend on this machine: ``python -m normfuse.ep.selftest --backend directml``.
+
+Runs every kind of fused operator through onnxruntime and the execution provider and compares it with float64. Prints a
+row for each case; the exit code is 0 when all are right, 1 when any is not, 2 when the backend cannot be had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from normfuse.ep.selftest_cases import Array, Case, Expected, cases, expected
+from normfuse.ep.session import session_options
+from normfuse.ep.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
+from normfuse.errors import NormfuseError
+
+__all__ = ["Row", "main", "run"]
+
+FOUR_BIT = (TensorProto.UINT4, TensorProto.INT4)
+# The highest that every supported ONNX Runtime reads.
+IR_VERSION = 10
+
+
+class Row(NamedTuple):
+    """Outcome of a case."""
+
+    name: str
+    backend: str
+    """"directml" or "cpu"; why it is "cpu" where DirectML was asked for stands in ``note``."""
+    error: float
+    allowed: float
+    note: str
+
+    @property
+    def right(self) -> bool:
+        return self.error <= self.allowed
+
+
+def _code(array: Array) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def _bytes(array: Array) -> bytes:
+    """As ONNX stores it: two 4-bit elements a byte, the first one lowest."""
+    if _code(array) not in FOUR_BIT:
+        return np.ascontiguousarray(array).tobytes()
+    flat = array.reshape(-1).astype(np.int8).view(np.uint8) & 15
+    flat = np.concatenate([flat, np.zeros(len(flat) % 2, np.uint8)])
+    return (flat[::2] | flat[1::2] << 4).astype(np.uint8).tobytes()
+
+
+def _array(data: bytes, code: int, shape: Sequence[int]) -> Array:
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    if code not in FOUR_BIT:
+        return np.frombuffer(data, dtype=dtype).reshape(shape)
+    packed = np.frombuffer(data, np.uint8)
+    values = np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1)[: math.prod(shape)].astype(np.int8)
+    if code == TensorProto.INT4:
+        values = np.where(values >= 8, values - 16, values)
+    return values.astype(dtype).reshape(shape)
+
+
+def _model(case: Case, results: Mapping[str, Expected]) -> onnx.ModelProto:
+    """One node; run-time inputs have open dimensions, so that the shapes are seen at run time only."""
+    names = list(OPERATORS[case.op_type].inputs)
+    used = [name if name in case.inputs else "" for name in names]
+    while not used[-1]:
+        used.pop()
+    outputs = list(OPERATORS[case.op_type].outputs)
+    wanted = outputs[: max(outputs.index(name) for name in case.outputs) + 1]
+    node = helper.make_node(
+        case.op_type,
+        used,
+        [name if name in case.outputs else "" for name in wanted],
+        name=case.name,
+        domain=OPERATOR_DOMAIN,
+        **case.attributes,
+    )
+    open_shape = {name: [f"{name}_{i}" for i in range(case.inputs[name].ndim)] for name in case.runtime}
+    graph = helper.make_graph(
+        [node],
+        "selftest",
+        [helper.make_tensor_value_info(n, _code(case.inputs[n]), open_shape[n]) for n in case.runtime],
+        [helper.make_tensor_value_info(n, results[n].code, [None] * results[n].value.ndim) for n in case.outputs],
+        [
+            helper.make_tensor(name, _code(value), value.shape, _bytes(value), raw=True)
+            for name, value in case.inputs.items()
+            if name not in case.runtime
+        ],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(OPERATOR_DOMAIN, OPSET_VERSION)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+
+
+def _run_model(model: onnx.ModelProto, case: Case, options: Any) -> dict[str, Array]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model.SerializeToString(), sess_options=options, enable_fallback=0)
+    feeds = {}
+    for name in case.runtime:
+        array = case.inputs[name]
+        feeds[name] = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), _code(array))
+        data = _bytes(array)
+        ctypes.memmove(feeds[name].data_ptr(), data, len(data))
+    values = session.run_with_ort_values(list(case.outputs), feeds)
+    return {
+        name: _array(ctypes.string_at(v.data_ptr(), v.tensor_size_in_bytes()), v.element_type(), v.shape())
+        for name, v in zip(case.outputs, values, strict=True)
+    }
+
+
+def _run_case(case: Case, options: Mapping[str, Any], report: Path) -> Row:
+    results = expected(case)
+    report.unlink(missing_ok=True)
+    settings = session_options(claim="all", claim_report=report, **options)
+    settings.log_severity_level = 4  # what goes wrong is raised, and belongs into the table
+    try:
+        got = _run_model(_model(case, results), case, settings)
+    except Exception as error:  # onnxruntime has no common base class of its errors
+        return Row(case.name, "-", math.inf, 0.0, str(error).strip().splitlines()[0])
+    site = json.loads(report.read_text(encoding="utf-8").splitlines()[0])
+    if not site["claimed"]:
+        return Row(case.name, "-", math.inf, 0.0, f"not run by the execution provider: {site['message']}")
+    note = site.get("backend_reason", {}).get("message", "")
+    worst, allowed = 0.0, 1.0
+    for name in case.outputs:
+        error = results[name].error(got[name])
+        if error / results[name].allowed >= worst / allowed:
+            worst, allowed = error, results[name].allowed
+    return Row(case.name, site["backend"], worst, allowed, note)
+
+
+def run(pattern: str = "", **options: Any) -> list[Row]:
+    """Run the cases whose name contains ``pattern`` and return a row for each.
+
+    Args:
+        pattern: Part of the case's name; "" for all.
+        options: As for :func:`normfuse.session_options`, ``backend`` among them.
+
+    Raises:
+        NormfuseError: An option is wrong, or onnxruntime or the native library cannot be had.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "claims.jsonl"
+        return [_run_case(case, options, report) for case in cases() if pattern.lower() in case.name.lower()]
+
+
+def _print(rows: Sequence[Row]) -> None:
+    width = max(len(row.name) for row in rows)
+    print(f"{'case':{width}}  backend   error     allowed")
+    for row in rows:
+        verdict = "" if row.right else "  MISS"
+        note = f"  ({row.note})" if row.note else ""
+        print(f"{row.name:{width}}  {row.backend:8}  {row.error:8.1e}  {row.allowed:8.1e}{verdict}{note}")
+    missed = sum(not row.right for row in rows)
+    where = ", ".join(f"{sum(r.backend == b for r in rows)} on {b}" for b in sorted({r.backend for r in rows}))
+    print(f"\n{len(rows)} cases ({where}), {missed} wrong")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m normfuse.ep.selftest", description=__doc__)
+    parser.add_argument("--backend", choices=["cpu", "directml"], default="cpu")
+    parser.add_argument("--filter", default="", metavar="TEXT", help="only cases whose name contains TEXT")
+    for name in ("directml_library", "d3d12_library", "dxcore_library"):
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", metavar="FILE", help="library to use instead of the system's"
+        )
+    parser.add_argument("--adapter-index", metavar="N", help="graphics adapter, by its position in the system's list")
+    parser.add_argument("--adapter-luid", metavar="LUID", help="graphics adapter, by its LUID")
+    parser.add_argument("--adapter-preference", choices=["high_performance", "minimum_power"])
+    given = vars(parser.parse_args(arguments))
+    pattern = given.pop("filter")
+    try:
+        rows = run(pattern, **{name: value for name, value in given.items() if value is not None})
+    except NormfuseError as error:
+        print(f"selftest: {error}", file=sys.stderr)
+        return 2
+    if not rows:
+        print(f"selftest: no case has '{pattern}' in its name", file=sys.stderr)
+        return 2
+    # Every case failing in the same way means that the backend is missing, not that its numbers are wrong.
+    if all(row.backend == "-" for row in rows) and len({row.note for row in rows}) == 1:
+        print(f"selftest: {rows[0].note}", file=sys.stderr)
+        return 2
+    _print(rows)
+    return 0 if all(row.right for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

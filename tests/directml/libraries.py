@@ -1,0 +1,108 @@
+"""Microsoft's DirectML libraries, from the wheels that carry them, and the programs that they are shown to."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", ROOT / "build" / "cache")) / "directml"
+SANITIZED = ROOT / "build" / "native-sanitized"
+WINDOWS = ROOT / "build" / "cross" / "win_amd64"
+LINUX_TARGETS = ("directml_validate", "stand_in_d3d12", "stand_in_dxcore")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A DirectML inside a wheel."""
+
+    feature_level: str
+    requirement: str
+    platform: str
+    python: str
+    member: str  # part of the file's name in the wheel, lower case
+    file: str
+
+
+LIBRARIES = {
+    library.feature_level: library
+    for library in (
+        Library(
+            "5_0",
+            "tensorflow-directml-plugin==0.4.0.dev230202",
+            "manylinux2010_x86_64",
+            "3.10",
+            "libdirectml",
+            "libdirectml.so",
+        ),
+        Library(
+            "6_2", "torch-directml==0.2.5.dev240914", "manylinux2010_x86_64", "3.10", "libdirectml", "libdirectml.so"
+        ),
+        Library("6_4", "onnxruntime-directml==1.24.4", "win_amd64", "3.11", "directml.dll", "DirectML.dll"),
+    )
+}
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def fetch(feature_level: str) -> Path:
+    """Path of the library with this feature level: from the cache, or from the package index into it."""
+    library = LIBRARIES[feature_level]
+    target = CACHE / feature_level / library.file
+    with locked(CACHE / f"{feature_level}.lock"):
+        if not target.exists():
+            download = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(CACHE)]
+            where = ["--python-version", library.python, "--platform", library.platform, library.requirement]
+            subprocess.run([sys.executable, *download, *where], check=True, timeout=600)
+            (wheel,) = CACHE.glob(library.requirement.split("==")[0].replace("-", "_") + "-*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                (member,) = [n for n in archive.namelist() if library.member in n.lower()]
+                target.parent.mkdir(exist_ok=True)
+                partial = target.with_suffix(".partial")
+                partial.write_bytes(archive.read(member))
+                partial.rename(target)
+            wheel.unlink()
+    return target
+
+
+def build_native(targets: tuple[str, ...] = LINUX_TARGETS) -> Path:
+    """Folder of the native DirectML tests, built with the sanitizers as tests/run.py builds them."""
+    with locked(ROOT / "build" / "native-sanitized.lock"):
+        if not (SANITIZED / "CMakeCache.txt").exists():
+            options = ["-DNORMFUSE_BUILD_TESTS=ON", "-DNORMFUSE_SANITIZE=address,undefined"]
+            configure = ["cmake", "-S", "ep", "-B", str(SANITIZED), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+            subprocess.run([*configure, *options], cwd=ROOT, check=True, timeout=120, capture_output=True)
+        build = ["cmake", "--build", str(SANITIZED), "--target", *targets]
+        subprocess.run(build, check=True, timeout=1800, capture_output=True)
+    return SANITIZED / "native_tests" / "directml"
+
+
+def build_fake() -> Path:
+    """The fake DirectML, Direct3D 12 and DXCore in one library, without sanitizers: for loading into Python."""
+    sources = sorted((ROOT / "tests" / "native" / "directml").glob("fake_*.cc"))
+    sources += [ROOT / "ep" / "cpu" / "elements.cc", ROOT / "ep" / "plan" / "data_type.cc"]
+    depends = [*sources, *(ROOT / "tests" / "native" / "directml").glob("*.h"), *(ROOT / "ep" / "abi").glob("*.h")]
+    target = ROOT / "build" / "fake-directml" / "libfake_directml.so"
+    with locked(target.parent / "lock"):
+        if not target.exists() or target.stat().st_mtime < max(path.stat().st_mtime for path in depends):
+            compiler = os.environ.get("CXX", "c++")
+            flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+            include = ["-I", str(ROOT / "ep"), "-I", str(ROOT / "tests" / "native" / "directml")]
+            partial = target.with_suffix(".partial")
+            command = [compiler, *flags, *include, *map(str, sources), "-o", str(partial)]
+            subprocess.run(command, check=True, timeout=600)
+            partial.rename(target)
+    return target

@@ -1,0 +1,90 @@
+"""The self-test tells right from wrong, and runs through the execution provider on each backend.
+
+DirectML is a fake here that computes on the CPU (tests/native/directml): the options, claims, lowering, upload, graph
+and readback are the real ones.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import libraries
+import numpy as np
+import pytest
+
+from normfuse.ep import selftest
+from normfuse.ep.selftest_cases import Case, Expected, cases, expected
+
+
+@pytest.fixture(scope="module")
+def fake() -> str:
+    return str(libraries.build_fake())
+
+
+def test_cpu_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    assert selftest.main(["--backend", "cpu"]) == 0
+    output = capsys.readouterr().out
+    assert f"{len(cases())} cases ({len(cases())} on cpu), 0 wrong" in output
+    assert "MISS" not in output
+
+
+@pytest.mark.parametrize(("level", "on_cpu"), [("0x6400", 1), ("0x6200", 9), ("0x5000", 9), ("0x2100", 9)])
+def test_directml_is_right(
+    fake: str, level: str, on_cpu: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a level lacks runs on the CPU path, with its reason: bfloat16 at all, 4-bit tensors below 6_3."""
+    monkeypatch.setenv("NORMFUSE_FAKE_DIRECTML_LEVEL", level)
+    # Loaded once in a process, the fake keeps its level: a copy is another library.
+    copy = Path(fake).with_name(f"libfake_directml_{level}.so")
+    copy.write_bytes(Path(fake).read_bytes())
+    given = ["--directml-library", str(copy), "--d3d12-library", str(copy)]
+    assert selftest.main(["--backend", "directml", *given]) == 0
+    output = capsys.readouterr().out
+    assert f"{len(cases())} cases ({on_cpu} on cpu, {len(cases()) - on_cpu} on directml), 0 wrong" in output, output
+    reasons = [line for line in output.splitlines() if " cpu " in line]
+    assert all("DirectML" in line for line in reasons), reasons
+
+
+def test_missing_library(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    library = tmp_path / "libdirectml.so"
+    library.write_bytes(b"not a library")
+    assert selftest.main(["--backend", "directml", "--directml-library", str(library)]) == 2
+    message = capsys.readouterr().err
+    assert "cannot load" in message
+    assert message.count("\n") == 1
+
+
+def test_library_that_is_another_one(fake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import normfuse
+
+    other = normfuse.get_library_path()
+    assert selftest.main(["--backend", "directml", "--directml-library", other, "--d3d12-library", fake]) == 2
+    assert "does not export DMLCreateDevice1" in capsys.readouterr().err
+
+
+def test_unknown_case(capsys: pytest.CaptureFixture[str]) -> None:
+    assert selftest.main(["--filter", "no such case"]) == 2
+    assert "no such case" in capsys.readouterr().err
+
+
+def test_wrong_numbers_are_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def off(case: Case) -> dict[str, Expected]:
+        return {name: Expected(e.value + 3e-3 * (1 + np.abs(e.value)), e.code) for name, e in expected(case).items()}
+
+    monkeypatch.setattr(selftest, "expected", off)
+    assert selftest.main(["--filter", "GroupNorm"]) == 1
+    output = capsys.readouterr().out
+    assert output.count("MISS") == 2
+    assert "2 cases (2 on cpu), 2 wrong" in output
+
+
+def test_nan_is_wrong() -> None:
+    row = Expected(np.array([1.0, 2.0]), 1)
+    assert row.error(np.array([1.0, np.nan], np.float32)) == np.inf
+    assert row.error(np.array([[1.0, 2.0]], np.float32)) == np.inf
+    assert row.error(np.array([1.0, 2.0], np.float32)) == 0.0
+
+
+def test_every_case_is_named_once() -> None:
+    names = [case.name for case in cases()]
+    assert len(set(names)) == len(names)
