@@ -1,10 +1,11 @@
 """Measure normfuse against its peers: ``python benchmarks/run.py [--quick] [--check] [--output FOLDER]``.
 
 Every job runs on ONNX Runtime's CPU execution provider, on normfuse, and on OpenVINO and PyTorch where they are
-installed, in turns within one process, with one thread and with two. The cost of calling a session without any work is
-measured as well and taken off (``overhead`` in the JSON). GB/s counts each input and output byte of the fused job once;
-its share is of a copy that moves the same bytes in the same run. The error is against float64, by the tests' oracle:
-the largest of |got - exact| / max(1, |exact|), or quantisation steps for an integer output.
+installed, in turns within one process, with one thread and with two. A figure is the median over the rounds of a turn's
+fastest call. The cost of calling a session without any work is measured as well and taken off (``overhead`` in the
+JSON). GB/s counts each input and output byte of the fused job once; its share is of a copy that moves the same bytes in
+the same run. The error is against float64, by the tests' oracle: the largest of |got - exact| / max(1, |exact|), or
+quantisation steps for an integer output.
 
 Writes results.json, results.md and results.svg. ``--check`` fails where a figure is below benchmarks/floors.toml.
 """
@@ -68,18 +69,21 @@ class Result:
 
 
 def timed(call: Callable[[], None], count: int) -> float:
-    started = time.perf_counter()
+    """Seconds of the fastest of ``count`` calls: what else the machine does can only add to a call."""
+    fastest = float("inf")
     for _ in range(count):
+        started = time.perf_counter()
         call()
-    return (time.perf_counter() - started) / count
+        fastest = min(fastest, time.perf_counter() - started)
+    return fastest
 
 
 def measure(calls: dict[str, Callable[[], None]], rounds: int, slice_seconds: float) -> dict[str, list[float]]:
-    """Seconds a call in every round. Peers take turns, in another order each round."""
+    """Seconds of a call in every round. Peers take turns, in another order each round."""
     counts = {}
     for name, call in calls.items():
         call()
-        counts[name] = max(1, int(slice_seconds / max(timed(call, 2), 1e-7)))
+        counts[name] = max(3, int(slice_seconds / max(timed(call, 2), 1e-7)))
     times: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
     for turn in range(rounds):
