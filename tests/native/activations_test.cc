@@ -14,8 +14,8 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <numbers>
+#include <random>
 #include <string>
 #include <vector>
 

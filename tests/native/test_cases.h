@@ -52,8 +52,8 @@ inline int RunAll(int argc, char** argv) {
   static const ::normfuse::test::Register name##_registered(#name, name); \
   static void name()
 
-#define EXPECT(condition, what)                                                                      \
-  do {                                                                                               \
+#define EXPECT(condition, what)                                                                          \
+  do {                                                                                                   \
     if (!(condition)) ::normfuse::test::Fail(__FILE__, __LINE__, std::string(#condition ": ") + (what)); \
   } while (false)
 
