@@ -13,7 +13,14 @@ from .fused import Fused
 from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
 
-__all__ = ["ActivationBias", "DequantizeInput", "DequantizeParameter", "DequantizeResidual", "ResidualAdd"]
+__all__ = [
+    "ActivationBias",
+    "DequantizeInput",
+    "DequantizeParameter",
+    "DequantizeResidual",
+    "RequantizedSum",
+    "ResidualAdd",
+]
 
 
 def _fused(value: ir.Value) -> Fused:
@@ -121,6 +128,63 @@ class ResidualAdd(FusionRule):
         x, other, slot = self._roles(a, b, total)
         fused.inputs["X"] = x
         fused.inputs[slot] = other
+        return fused.emit(op)[:2]
+
+
+class RequantizedSum(ResidualAdd):
+    """The residual connection as quantisers write it: its sum is quantised, and dequantised for the normalisation.
+
+    Before::
+
+        sum = QuantizeLinear(Add(x, residual), sum_scale, sum_zero_point)
+        Y = FusedNormalization(sum, ..., x_scale=sum_scale, x_zero_point=sum_zero_point)
+
+    After::
+
+        Y, sum = FusedNormalization(x, ..., residual, ..., sum_scale, sum_zero_point)
+    """
+
+    spellings = ("zero_point", "no_zero_point")
+
+    def pattern(self, op: Any, a: Any, b: Any, sum_scale: Any, sum_zero_point: Any) -> Any:
+        total = op.Add(a, b, _outputs=["total"])
+        parameters = [sum_scale, sum_zero_point] if self.spelling == "zero_point" else [sum_scale]
+        quantized = op.QuantizeLinear(total, *parameters, _outputs=["quantized"])
+        return fused_normalization(op, quantized), quantized
+
+    def check(
+        self, context: Any, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
+    ) -> bool:
+        fused = _fused(normalized)
+        scale, zero_point = named["sum_scale"], named.get("sum_zero_point")
+        if not fused.has("x_scale") or fused.has("residual", "residual_bias", "sum_scale"):
+            raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(context.root)}")
+        for name, written, read in (
+            ("scale", scale, fused.inputs["x_scale"]),
+            ("zero point", zero_point, fused.inputs.get("x_zero_point")),
+        ):
+            if written is None and read is None:
+                continue
+            if self.facts.scalar(written) is None or not self.facts.same(written, read):
+                detail = f"the {name} of its sum is not the same constant before and behind"
+                raise Declined("different_formula", node=label(context.root), kind="a requantised sum", detail=detail)
+        x, other, slot = self._roles(a, b, total)
+        if slot != "residual" or self.require_float(x) != self.require_float(other):
+            raise Declined("unsupported_operator", op_type="Add", where=f"of a bias in front of {label(context.root)}")
+        return True
+
+    def rewrite(
+        self, op: Any, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
+    ) -> list[ir.Value]:
+        fused = _fused(normalized)
+        x, other, slot = self._roles(a, b, total)
+        fused.inputs.pop("x_zero_point", None)
+        fused.inputs["sum_scale"] = fused.inputs.pop("x_scale")
+        fused.inputs["X"] = x
+        fused.inputs[slot] = other
+        if named.get("sum_zero_point") is not None:
+            fused.inputs["sum_zero_point"] = named["sum_zero_point"]
+        fused.set(x_axis=1, x_block_size=0)
         return fused.emit(op)[:2]
 
 

@@ -172,12 +172,14 @@ class Body:
 
     def fused(self, fused: Fused, types: Types, outputs: int) -> list[ir.Value]:
         """Write the node and return its first `outputs` outputs: Y, sum, mean and inverse standard deviation."""
-        d = self._summed(fused, types)
+        d = total = self._summed(fused, types)
+        if fused.has("sum_scale"):
+            total, d = self._requantized(fused, types, d)
         further = []
         if fused.op_type == "FusedNormalization":
             y, dtype, statistics = self._normalized(fused, types, d, outputs > 2)
             if outputs > 1:
-                further = [self._op("Identity", d) if d is fused.inputs["X"] else d, *statistics]
+                further = [self._op("Identity", d) if d is fused.inputs["X"] else total, *statistics]
         else:
             y, dtype = self._affine(fused, types, d, types.compute), types.compute
         y = self._quantized(fused, self._activated(fused.activation, y, dtype), dtype, types)
@@ -192,6 +194,13 @@ class Body:
         if fused.has("residual"):
             d = self._op("Add", d, self._dequantized(fused, types, "residual", "residual"))
         return d
+
+    def _requantized(self, fused: Fused, types: Types, d: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Write d as quantised, and as dequantised again."""
+        parameters = [fused.inputs["sum_scale"], fused.inputs.get("sum_zero_point")]
+        dtype = types.inputs.get("sum_zero_point", ir.DataType.UINT8)
+        quantized = self._quantization_op("QuantizeLinear", [d, *parameters], dtype)
+        return quantized, self._quantization_op("DequantizeLinear", [quantized, *parameters], dtype)
 
     def _dequantized(self, fused: Fused, types: Types, tensor: str, prefix: str) -> ir.Value:
         value = fused.inputs[tensor]

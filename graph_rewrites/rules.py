@@ -25,6 +25,7 @@ from .chains_before import (
     DequantizeInput,
     DequantizeParameter,
     DequantizeResidual,
+    RequantizedSum,
     ResidualAdd,
     ResidualBias,
 )
@@ -74,6 +75,7 @@ CHAINS: tuple[type[FusionRule], ...] = (
     ResidualAdd,
     ResidualBias,
     DequantizeInput,
+    RequantizedSum,
     DequantizeResidual,
     DequantizeParameter,
     ActivationBias,
