@@ -97,12 +97,37 @@ def _make_inferable(graph: ir.Graph) -> None:
         elif (node.domain, node.op_type) in _SHAPED_AS_X:
             further = _SHAPED_AS_X[node.domain, node.op_type]
             outputs = [node.outputs[index] for index in (0, further) if index is not None and index < len(node.outputs)]
-            for value in outputs:
-                repeated = ir.Node("", "Identity", [node.inputs[0]])
-                repeated.outputs[0].name = value.name
-                graph.insert_before(node, repeated)
-                value.replace_all_uses_with(repeated.outputs[0], replace_graph_outputs=True)
-            graph.remove(node)
+            _repeat(graph, node, node.inputs[0], outputs)
+        elif (ungrouped := _ungrouped(node)) is not None:
+            _repeat(graph, node, ungrouped, node.outputs)
+
+
+def _repeat(graph: ir.Graph, node: ir.Node, source: ir.Value | None, outputs: Iterable[ir.Value]) -> None:
+    """Replace a node by copies of a value that has the types and shapes of these outputs."""
+    for value in tuple(outputs):
+        repeated = ir.Node("", "Identity", [source])
+        repeated.outputs[0].name = value.name
+        graph.insert_before(node, repeated)
+        value.replace_all_uses_with(repeated.outputs[0], replace_graph_outputs=True)
+    graph.remove(node)
+
+
+def _ungrouped(node: ir.Node) -> ir.Value | None:
+    """Return x for Reshape(InstanceNormalization(Reshape(x, ...)), Shape(x)), a group normalisation; else None.
+
+    Before opset 15, shape inference does not follow Shape.
+    """
+    if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2:
+        return None
+    normalization, shape = (None if value is None else value.producer() for value in node.inputs[:2])
+    if normalization is None or normalization.op_type != "InstanceNormalization" or not normalization.inputs:
+        return None
+    grouping = None if normalization.inputs[0] is None else normalization.inputs[0].producer()
+    if grouping is None or grouping.op_type != "Reshape" or shape is None or shape.op_type != "Shape":
+        return None
+    if "start" in shape.attributes or "end" in shape.attributes or shape.inputs[0] is not grouping.inputs[0]:
+        return None
+    return shape.inputs[0]
 
 
 # The model's own functions

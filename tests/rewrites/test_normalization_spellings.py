@@ -143,6 +143,20 @@ def test_group_norm_with_scale_per_group() -> None:
     check_fused(g.model("m"), _feeds(IMAGE), "FusedNormalization", wanted)
 
 
+@pytest.mark.parametrize("opset", [13, 17])
+def test_group_norm_behind_another(opset: int) -> None:
+    """Opset 13: the shape behind the first one is only known to those who follow Shape."""
+    g = SpellingBuilder(opset)
+    first = _group_norm(g, g.input("x", IMAGE))
+    y = _group_norm(g, g.add("Conv", first, g.weight(6, 6, 1, 1)))
+    g.output(y, IMAGE)
+    model, result = optimize(g.model("m"))
+    plain, fused = run(g.model("m"), _feeds(IMAGE)), run(model, _feeds(IMAGE))
+    for name in plain:
+        np.testing.assert_allclose(fused[name], plain[name], atol=1e-5)
+    assert [site.kind for site in result.sites if site.fused_into] == ["GroupNormalization"] * 2
+
+
 @pytest.mark.parametrize(
     ("grouping", "restore", "reason"),
     [
