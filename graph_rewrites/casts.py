@@ -6,9 +6,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .facts import FLOAT_TYPES, label
+from .facts import CASTS, FLOAT_TYPES, label
 from .fused import Fused
-from .rule import FusionRule, fused_activation, fused_normalization
+from .rule import FusionRule, fused_activation, fused_normalization, node_of
 from .sites import Declined
 
 __all__ = ["NarrowedResult", "WidenedInput"]
@@ -22,7 +22,7 @@ def _pattern(op: Any, operator: str, *inputs: Any) -> Any:
 
 
 class NarrowedResult(FusionRule):
-    """A cast back to the type that the chain came from.
+    """A cast (Cast, CastLike) back to the type that the chain came from.
 
     Before::
 
@@ -36,11 +36,12 @@ class NarrowedResult(FusionRule):
     spellings = _OPERATORS
 
     def pattern(self, op: Any) -> Any:
-        return op.Cast(_pattern(op, self.spelling), _outputs=["narrowed"])
+        cast = node_of(op, ("",), CASTS)
+        return cast(_pattern(op, self.spelling), _allow_other_inputs=True, _outputs=["narrowed"])
 
     def check(self, context: Any, inner: ir.Value, narrowed: ir.Value) -> bool:
         fused = Fused.read(_producer(inner))
-        target = ir.DataType(context.root.attributes["to"].as_int())
+        target = self.facts.cast_target(context.root)
         x = fused.inputs["X"]
         source = self.facts.dtype(self.facts.strip(x))
         if fused.has("y_scale", "x_scale") or target not in FLOAT_TYPES or source != target:
@@ -66,7 +67,8 @@ class WidenedInput(FusionRule):
     spellings = _OPERATORS
 
     def pattern(self, op: Any, x: Any) -> Any:
-        return _pattern(op, self.spelling, op.Cast(x, _outputs=["widened"]))
+        cast = node_of(op, ("",), CASTS)
+        return _pattern(op, self.spelling, cast(x, _allow_other_inputs=True, _outputs=["widened"]))
 
     def check(self, context: Any, x: ir.Value, inner: ir.Value, widened: ir.Value) -> bool:
         fused = Fused.read(_producer(inner))

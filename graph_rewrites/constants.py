@@ -99,7 +99,6 @@ def _divide(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
 _OPERATORS: dict[str, Callable[[ir.Node, Sequence[Any]], Array | None]] = {
     "Identity": lambda node, inputs: inputs[0],
     "Cast": _cast,
-    "CastLike": lambda node, inputs: inputs[0].astype(inputs[1].dtype),
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Reshape": _reshape,
@@ -123,11 +122,17 @@ _OPERATORS: dict[str, Callable[[ir.Node, Sequence[Any]], Array | None]] = {
 class Constants:
     """The values of one model that do not depend on its inputs."""
 
-    def __init__(self, ir_version: int, shape_of: Callable[[ir.Value], tuple[int, ...] | None]) -> None:
-        """`shape_of` gives a value's shape where all its dimensions are known."""
+    def __init__(
+        self,
+        ir_version: int,
+        shape_of: Callable[[ir.Value], tuple[int, ...] | None],
+        dtype_of: Callable[[ir.Value], ir.DataType | None],
+    ) -> None:
+        """`shape_of` gives a value's shape where all its dimensions are known, `dtype_of` its element type."""
         # Up to IR version 3 every initialiser had to be listed as an input as well; it was no less constant for that.
         self._inputs_override = ir_version >= 4
         self._shape_of = shape_of
+        self._dtype_of = dtype_of
         self._known: dict[ir.Value, Array | None] = {}
 
     def is_constant(self, value: ir.Value | None) -> bool:
@@ -163,6 +168,8 @@ class Constants:
             return self._read(ir.convenience.get_const_tensor(value))
         if node.op_type == "Shape":
             return self._shape(node)
+        if node.op_type == "CastLike":
+            return self._cast_like(node, depth)
         evaluate = _OPERATORS.get(node.op_type)
         if evaluate is None:
             return None
@@ -182,6 +189,12 @@ class Constants:
             return None
         start, end = node.attributes.get_int("start", 0), node.attributes.get("end")
         return np.array(shape[start : None if end is None else end.as_int()], np.int64)
+
+    def _cast_like(self, node: ir.Node, depth: int) -> Array | None:
+        # Only the type of the second input counts: it need not be constant.
+        value = self._get(node.inputs[0], depth - 1)
+        dtype = self._dtype_of(node.inputs[1]) if node.inputs[1] is not None else None
+        return None if value is None or dtype is None else value.astype(dtype.numpy())
 
     @staticmethod
     def _read(tensor: ir.TensorProtocol | None) -> Array | None:

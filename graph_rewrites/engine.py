@@ -21,11 +21,11 @@ from normfuse.ep.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 from normfuse.errors import InvalidModelError
 
 from .describe import description_of, kind_of
-from .facts import Facts, label, name_of, subgraphs
+from .facts import CASTS, Facts, label, name_of, subgraphs
 from .functions import FunctionLibrary
 from .fused import Fused, is_fused, operator_of
 from .leftovers import QUANTIZATION, Leftovers
-from .matching import is_dead
+from .matching import is_dead, vanishing
 from .rule import FusionRule, OneOf
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .sites import Declined, Reason, Site
@@ -122,7 +122,7 @@ class _Indexed:
 
 
 # A producer that may be seen through says nothing about what is behind it.
-_TRANSPARENT = frozenset({"Identity", "Cast", "Dropout", "DequantizeLinear"})
+_TRANSPARENT = frozenset({"Identity", "Dropout", "DequantizeLinear", *CASTS})
 
 
 class _Index:
@@ -347,8 +347,9 @@ class _Run:
             value.metadata_props.update(old.metadata_props)
             old.replace_all_uses_with(value, replace_graph_outputs=True)
         self._refine_shape(new)
-        dead = [use for node in matched for output in node.outputs for use in output.consumers() if use not in matched]
-        removed = self._remove(graph, [*matched, *dict.fromkeys(dead)])
+        uses = [use for node in matched for output in node.outputs for use in output.consumers() if use not in matched]
+        dead = [node for use in uses for node in vanishing(use, set(matched)) or ()]
+        removed = self._remove(graph, list(dict.fromkeys([*matched, *dead])))
         dequantized = [name_of(node) for node in removed if node.op_type == "DequantizeLinear"]
         new.meta[_NODES] = tuple(dict.fromkeys([*dequantized, *new.meta[_NODES]]))
         return new

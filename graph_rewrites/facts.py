@@ -11,10 +11,11 @@ from .constants import Array, Constants
 from .inference import infer_types
 from .sites import Declined
 
-__all__ = ["FLOAT_TYPES", "Facts", "is_float", "label", "name_of", "subgraphs"]
+__all__ = ["CASTS", "FLOAT_TYPES", "Facts", "is_float", "label", "name_of", "subgraphs"]
 
 #: The float types that the operators take. float64 is left to ONNX Runtime.
 FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+CASTS = ("Cast", "CastLike")
 _CAST_TYPES = (*FLOAT_TYPES, ir.DataType.DOUBLE)
 _WIDTH = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}
 # Relative error of a decimal constant once stored in the type: half a unit in the last place, and a little for
@@ -64,7 +65,7 @@ class Facts:
         self._inferred: Mapping[ir.Graph, Mapping[str, ir.Value]] = {}
         self._order: dict[ir.Node, float] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
-        self._constants = Constants(model.ir_version, self.static_shape)
+        self._constants = Constants(model.ir_version, self.static_shape, self.dtype)
         #: Bodies of the model's own functions, which hold no initialisers.
         self.function_bodies = {function.graph for function in model.functions.values()}
         #: Opset imports of the graph that is being rewritten.
@@ -153,7 +154,7 @@ class Facts:
             source = node.inputs[0]
             if source is None or source.graph is not value.graph:
                 break
-            if node.op_type == "Cast" and self.dtype(source) != ir.DataType(node.attributes["to"].as_int()):
+            if node.op_type in CASTS and self.dtype(source) != self.cast_target(node):
                 break
             value = source
         return value
@@ -163,13 +164,13 @@ class Facts:
         while True:
             value = self.unwrap(value)
             node = value.producer()
-            if node is None or node.op_type != "Cast" or node.domain != "" or not self._widens(node):
+            if node is None or node.op_type not in CASTS or node.domain != "" or not self._widens(node):
                 return value
             assert node.inputs[0] is not None
             value = node.inputs[0]
 
     def _widens(self, cast: ir.Node) -> bool:
-        source, target = self.dtype(cast.inputs[0]), ir.DataType(cast.attributes["to"].as_int())
+        source, target = self.dtype(cast.inputs[0]), self.cast_target(cast)
         return source in _WIDTH and target in _WIDTH and _WIDTH[source] < _WIDTH[target]
 
     def same(self, a: ir.Value | None, b: ir.Value | None, depth: int = _MAX_SAME_DEPTH) -> bool:
@@ -198,6 +199,12 @@ class Facts:
             and all(self.same(p, q, depth - 1) for p, q in zip(x.inputs, y.inputs, strict=True))
         )
 
+    def cast_target(self, node: ir.Node) -> ir.DataType | None:
+        """Return the type that a Cast or CastLike casts to."""
+        if node.op_type == "CastLike":
+            return self.dtype(node.inputs[1])
+        return ir.DataType(node.attributes.get_int("to", 0))
+
     # Nodes that a chain may be seen through
 
     def transparent(self, node: ir.Node) -> bool:
@@ -206,9 +213,8 @@ class Facts:
             return False
         if node.op_type == "Identity":
             return True
-        if node.op_type == "Cast":
-            target = ir.DataType(node.attributes.get_int("to", 0))
-            return target in _CAST_TYPES and self.dtype(node.inputs[0]) in (None, *_CAST_TYPES)
+        if node.op_type in CASTS:
+            return self.cast_target(node) in _CAST_TYPES and self.dtype(node.inputs[0]) in (None, *_CAST_TYPES)
         if node.op_type == "Dropout":
             training = node.inputs[2] if len(node.inputs) > 2 else None
             return training is None or self.all_equal(training, 0)

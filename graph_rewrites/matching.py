@@ -14,7 +14,7 @@ A match is refused, with its reason, when a value inside it is used elsewhere or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -23,10 +23,10 @@ from onnxscript.rewriter import pattern
 
 from normfuse.ep.spec import OPERATOR_DOMAIN
 
-from .facts import Facts, label
+from .facts import CASTS, Facts, label
 from .sites import Declined
 
-__all__ = ["ChainMatcher"]
+__all__ = ["ChainMatcher", "is_dead", "vanishing"]
 
 _COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "Sum"})
 _WIDTH = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}
@@ -96,7 +96,8 @@ class ChainMatcher(pattern.PatternMatcher):
                 second = next((label(consumer) for consumer in consumers if consumer in inside), "its consumer")
                 if value.is_graph_output():
                     raise Declined("is_graph_output", second=second, **between)
-                if any(consumer not in inside and not is_dead(consumer) for consumer in consumers):
+                outside = [consumer for consumer in consumers if consumer not in inside]
+                if any(use.graph is not node.graph or vanishing(use, inside) is None for use in outside):
                     raise Declined("has_other_consumers", second=second, **between)
 
     def _require_width(self, attempt: _Attempt) -> None:
@@ -106,8 +107,8 @@ class ChainMatcher(pattern.PatternMatcher):
             return
         dtype = self._facts.dtype(x)
         for cast in attempt.extra:
-            if cast.op_type == "Cast" and dtype in _WIDTH:
-                target = ir.DataType(cast.attributes["to"].as_int())
+            target = self._facts.cast_target(cast) if cast.op_type in CASTS else None
+            if target in _WIDTH and dtype in _WIDTH:
                 if _WIDTH[target] < _WIDTH[dtype] or (target != dtype and _WIDTH[target] == _WIDTH[dtype]):
                     raise Declined(
                         "different_formula",
@@ -135,6 +136,27 @@ def is_dead(node: ir.Node) -> bool:
     return node.domain in ("", "com.microsoft") and all(
         not output.uses() and not output.is_graph_output() for output in node.outputs
     )
+
+
+def vanishing(node: ir.Node, inside: Collection[ir.Node], depth: int = 4) -> list[ir.Node] | None:
+    """Return the node and what follows from it if only nodes `inside` need any of it; None if anything else does.
+
+    Such are CastLike nodes that give a constant of the chain its type, and Reciprocal nodes that nothing uses.
+    """
+    if (
+        depth == 0
+        or node.domain not in ("", "com.microsoft")
+        or any(output.is_graph_output() for output in node.outputs)
+    ):
+        return None
+    found = [node]
+    for consumer in dict.fromkeys(consumer for output in node.outputs for consumer in output.consumers()):
+        if consumer not in inside:
+            further = vanishing(consumer, inside, depth - 1) if consumer.graph is node.graph else None
+            if further is None:
+                return None
+            found += further
+    return found
 
 
 def _output(nodes: dict[patterns.NodePattern, ir.Node], output: patterns.ValuePattern) -> ir.Value | None:

@@ -284,6 +284,19 @@ def test_near_miss_is_left_with_its_reason(spelling: Spelling, reason: str) -> N
     assert reason in [site.reason for site in sites], sites
 
 
+def test_constants_cast_to_the_type_of_a_value_of_the_chain() -> None:
+    """torch.onnx of onnxscript before 0.2: CastLike(constant, value) for every number."""
+    g = SpellingBuilder(17)
+    x = g.input("x", SHAPE)
+    half = g.add("Mul", x, g.add("CastLike", np.float64(0.5), x))
+    cube = g.add("Pow", x, g.add("CastLike", np.float64(3), x))
+    inner = g.add("Add", x, g.add("Mul", cube, g.add("CastLike", np.float64(0.044715), cube)))
+    inner = g.add("Mul", inner, g.add("CastLike", np.float64(TANH_FACTOR), inner))
+    tanh = g.add("Tanh", inner)
+    g.output(g.add("Mul", half, g.add("Add", tanh, g.add("CastLike", np.float64(1), tanh))), SHAPE)
+    check_fused(g.model("m"), _feeds(), "FusedActivation", GELU_TANH)
+
+
 @pytest.mark.parametrize("op_type", ["Relu", "Sigmoid", "Tanh", "Softplus", "Elu"])
 def test_a_single_activation_is_no_site_to_rewrite(op_type: str) -> None:
     model = _model(lambda g, x: g.add(op_type, x), SpellingBuilder(13))
