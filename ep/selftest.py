@@ -135,9 +135,9 @@ def _run_case(case: Case, options: Mapping[str, Any], report: Path) -> Row:
     note = site.get("backend_reason", {}).get("message", "")
     worst, allowed = 0.0, 1.0
     for name in case.outputs:
-        error = results[name].error(got[name])
-        if error / results[name].allowed >= worst / allowed:
-            worst, allowed = error, results[name].allowed
+        distance = results[name].error(got[name])
+        if distance / results[name].allowed >= worst / allowed:
+            worst, allowed = distance, results[name].allowed
     return Row(case.name, site["backend"], worst, allowed, note)
 
 

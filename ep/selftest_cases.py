@@ -18,7 +18,7 @@ __all__ = ["Case", "Expected", "cases", "expected"]
 
 Array = np.ndarray[Any, Any]
 
-INTEGER_RANGE = {
+INTEGER_RANGE: dict[int, tuple[int, int]] = {
     TensorProto.INT8: (-128, 127),
     TensorProto.UINT8: (0, 255),
     TensorProto.INT16: (-32768, 32767),
@@ -27,7 +27,7 @@ INTEGER_RANGE = {
     TensorProto.UINT4: (0, 15),
 }
 # Allowed error: |got - exact| / (1 + |exact|) of a float output, steps beyond the rounding itself of a quantised one.
-TOLERANCE = {TensorProto.FLOAT: 2e-5, TensorProto.FLOAT16: 1.5e-3, TensorProto.BFLOAT16: 1e-2}
+TOLERANCE: dict[int, float] = {TensorProto.FLOAT: 2e-5, TensorProto.FLOAT16: 1.5e-3, TensorProto.BFLOAT16: 1e-2}
 QUANTISED_TOLERANCE = 2e-3
 
 
@@ -83,7 +83,7 @@ def _exponential(x: Array, alpha: float) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    return np.vectorize(math.erf, otypes=[np.float64])(x)
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))
 
 
 FORMULAS: dict[str, Callable[..., Array]] = {
@@ -257,8 +257,14 @@ def _quantisation_cases() -> Iterator[Case]:
         how = {"x_axis": 1, "x_block_size": 8}
         yield Case(f"{name} blocked", "FusedDequantizeLinear", {"X": _integers(dtype, 6, 24), **blocks}, how)
     for name, wide in (("int32", np.int32), ("uint32", np.uint32)):
-        yield _layer_norm(f"{name} -> LayerNorm", _integers(wide, 6, 24), more={"x_scale": np.float32([0.01])})
-    both = {"x_scale": np.float32([0.05]), "y_scale": np.float32([0.04]), "y_zero_point": np.array(128, np.uint8)}
+        yield _layer_norm(
+            f"{name} -> LayerNorm", _integers(wide, 6, 24), more={"x_scale": np.array([0.01], np.float32)}
+        )
+    both: dict[str, Array] = {
+        "x_scale": np.array([0.05], np.float32),
+        "y_scale": np.array([0.04], np.float32),
+        "y_zero_point": np.array(128, np.uint8),
+    }
     yield _layer_norm("int8 -> LayerNorm -> Gelu -> uint8", _integers(np.int8, 8, 64), more=both, activation="Gelu")
     by_axis = {"y_scale": _reals(24, low=0.02, high=0.08), "y_zero_point": _integers(np.int8, 24, seed=5)}
     yield _layer_norm("LayerNorm -> int8 per axis", _reals(6, 24), more=by_axis, y_axis=-1)
@@ -299,7 +305,7 @@ def _residual_cases() -> Iterator[Case]:
     yield dataclasses.replace(base, name="statistics", outputs=("Y", "sum", "mean", "inv_std_dev"), runtime=runtime)
     broadcast = {**base.inputs, "residual": _reals(6, 1, low=-1, high=1, seed=4)}
     yield dataclasses.replace(base, name="residual broadcast", inputs=broadcast, runtime=runtime)
-    quantised = {"residual": _integers(np.int8, 2, 6, 32, seed=4), "residual_scale": np.float32([0.02])}
+    quantised = {"residual": _integers(np.int8, 2, 6, 32, seed=4), "residual_scale": np.array([0.02], np.float32)}
     yield dataclasses.replace(base, name="int8 residual", inputs={**base.inputs, **quantised}, runtime=runtime)
     yield dataclasses.replace(base, name="parameters at run time", runtime=("X", "residual", "scale", "bias"))
 
@@ -310,7 +316,7 @@ def _float_type_cases() -> Iterator[Case]:
         yield _layer_norm(f"{name} LayerNorm -> Gelu", _reals(6, 24, dtype=dtype), more=half, activation="Gelu")
     wide = _reals(6, 24, low=-30000, high=30000, dtype=np.float16)
     yield Case("float16 of a large range", "FusedNormalization", {"X": wide}, {"axes": [-1]})
-    half_scale = {"x_scale": np.float16([0.05])}
+    half_scale = {"x_scale": np.array([0.05], np.float16)}
     yield Case("int8, float16 scale", "FusedDequantizeLinear", {"X": _integers(np.int8, 6, 24), **half_scale}, {})
 
 
