@@ -429,8 +429,9 @@ def test_unknown_target_is_refused() -> None:
 
 def test_node_that_breaks_its_schema_is_named() -> None:
     """onnx.checker refuses it as well; the pass does not rely on that."""
-    model = _parse(_layer_norm("x", "n") + "y = LeakyRelu <alpha: string = 'a'> (n)")
+    model = _parse(_layer_norm("x", "n") + "y = LeakyRelu (n)")
     model.graph.node[-1].name = "broken"
+    model.graph.node[-1].attribute.append(helper.make_attribute("alpha", "no number"))
     with pytest.raises(InvalidModelError, match="broken"):
         optimize(model)
 
