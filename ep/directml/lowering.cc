@@ -48,15 +48,15 @@ class Lowering {
       : plan_(plan), inputs_(inputs), builder_(capabilities, program), x_shape_(x_shape), others_(others) {}
 
   std::optional<Declined> Run() {
-    if (plan_.sum_quantization.present()) {
-      builder_.Unsupported("a sum that is quantised before it is normalised");
-      return builder_.refused();
-    }
-    const Value d = SumOfInputs();
+    Value d = SumOfInputs();
     if (builder_.refused()) return builder_.refused();
     d_dims_ = d.dims;
     d_shape_ = plan_.residual.present() && others_ == Shapes::kAssumed ? Shapes::kAssumed : x_shape_;
-    if (plan_.sum_output != Plan::kNoOutput) EmitOutput(plan_.sum_output, plan_.sum_type, d, d.dims, "sum");
+    if (plan_.sum_quantization.present()) {
+      d = Requantise(d);
+    } else if (plan_.sum_output != Plan::kNoOutput) {
+      EmitOutput(plan_.sum_output, plan_.sum_type, d, d.dims, "sum");
+    }
     const Value result = plan_.kind == PlanKind::kNormalization ? Normalise(d) : Elementwise(d);
     if (!builder_.refused()) EmitY(result);
     return builder_.refused();
@@ -151,6 +151,16 @@ class Lowering {
     }
     if (builder_.refused()) return d;
     return builder_.Binary(DML_OPERATOR_ELEMENT_WISE_ADD, purpose, d, other, shape);
+  }
+
+  // d through the type in which the sum is stored, which is the output `sum` then.
+  Value Requantise(const Value& d) {
+    const Quantization& q = plan_.sum_quantization;
+    const auto values = Parameters(q, plan_.sum_type, "sum_scale");
+    const Value stored = EmitQuantize(builder_, d, values, q, ShapeOf(q, d_shape_), plan_.sum_type, "sum");
+    if (builder_.refused()) return d;
+    if (plan_.sum_output != Plan::kNoOutput) builder_.Output(plan_.sum_output, plan_.sum_type, d_dims_, stored);
+    return EmitDequantize(builder_, stored, values, q, ShapeOf(q, d_shape_), "sum");
   }
 
   void Mismatch(const char* name, Shapes shapes) {
@@ -406,7 +416,7 @@ class Lowering {
     if (plan_.y_quantization.present()) {
       const auto values = Parameters(plan_.y_quantization, plan_.y_type, "y_scale");
       const Value quantised = EmitQuantize(builder_, result, values, plan_.y_quantization,
-                                           ShapeOf(plan_.y_quantization, d_shape_), plan_.y_type);
+                                           ShapeOf(plan_.y_quantization, d_shape_), plan_.y_type, "Y");
       if (!builder_.refused()) builder_.Output(plan_.y_output, plan_.y_type, d_dims_, quantised);
       return;
     }
@@ -509,6 +519,8 @@ std::optional<Declined> CheckLowering(const Plan& plan, const Capabilities& capa
     assume(operand->quantization.zero_point, operand->type, {1});
   }
   assume(plan.activation.slope, plan.activation.slope_type, {1});
+  assume(plan.sum_quantization.scale, DataType::kFloat32, {1});
+  assume(plan.sum_quantization.zero_point, plan.sum_type, {1});
   assume(plan.y_quantization.scale, DataType::kFloat32, {1});
   assume(plan.y_quantization.zero_point, plan.y_type, {1});
   assume(plan.x.tensor, plan.x.type, AssumedShape(plan));

@@ -169,10 +169,10 @@ Value EmitDequantize(ProgramBuilder& builder, const Value& x, const Quantization
 }
 
 Value EmitQuantize(ProgramBuilder& builder, const Value& a, const QuantizationValues& values,
-                   const Quantization& quantization, Shapes shapes, DataType type) {
+                   const Quantization& quantization, Shapes shapes, DataType type, const std::string& name) {
   Value result = a;
   if (builder.refused()) return result;
-  const auto geometry = Geometry(builder, a.dims, values, quantization, shapes, "Y");
+  const auto geometry = Geometry(builder, a.dims, values, quantization, shapes, name);
   if (!geometry) return result;
   const bool byte = type == DataType::kUint8 || type == DataType::kInt8;
   if (type == DataType::kUint16 || type == DataType::kInt16) {
@@ -180,7 +180,7 @@ Value EmitQuantize(ProgramBuilder& builder, const Value& a, const QuantizationVa
   } else if (byte || IsFourBit(type)) {
     Operator op;
     op.type = byte ? DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR : DML_OPERATOR_QUANTIZE;
-    op.purpose = "quantise Y";
+    op.purpose = "quantise " + name;
     Value viewed = a;
     viewed.dims = geometry->sizes;
     result = builder.Emit(std::move(op), geometry->sizes,

@@ -38,7 +38,7 @@ Value EmitDequantize(ProgramBuilder& builder, const Value& x, const Quantization
 
 // saturate(round_half_even(a / scale) + zero_point) in `type`.
 Value EmitQuantize(ProgramBuilder& builder, const Value& a, const QuantizationValues& values,
-                   const Quantization& quantization, Shapes shapes, DataType type);
+                   const Quantization& quantization, Shapes shapes, DataType type, const std::string& name);
 
 // The same as EmitDequantize for a tensor whose values are all known: done here, in float64, rounded once.
 std::optional<std::vector<float>> DequantizeConstant(const ConstantTensor& tensor, const Quantization& quantization,

@@ -26,9 +26,14 @@ class Generator {
     plan.name = "random plan";
     plan.kind = Chance(75) ? PlanKind::kNormalization : PlanKind::kElementwise;
     ChooseShape();
-    ChooseX();
+    const bool requantise = plan.kind == PlanKind::kNormalization && Chance(8);
+    if (requantise) {
+      ChooseQuantisedSum();
+    } else {
+      ChooseX();
+    }
     if (plan.kind == PlanKind::kNormalization) {
-      ChooseResidual();
+      if (!requantise) ChooseResidual();
       ChooseNormalization();
     }
     ChooseAffine();
@@ -195,6 +200,27 @@ class Generator {
     }
   }
 
+  // int8 + int8, quantised and dequantised: all steps are powers of two, so that float32 is exact up to the norm.
+  void ChooseQuantisedSum() {
+    Plan& plan = case_.plan;
+    const auto step = [this](float value) {
+      TestTensor scale{DataType::kFloat32, {1}, std::vector<unsigned char>(4)};
+      std::memcpy(scale.bytes.data(), &value, 4);
+      return Refer(std::move(scale), true);
+    };
+    for (Operand* operand : {&plan.x, &plan.residual}) {
+      operand->type = DataType::kInt8;
+      operand->tensor = Refer(Integers(DataType::kInt8, dims_), false);
+      operand->quantization.scale = step(operand == &plan.x ? 0.0625f : 0.03125f);
+    }
+    plan.sum_type = OneOf({DataType::kUint8, DataType::kInt8, DataType::kUint16, DataType::kInt16});
+    plan.sum_quantization.scale = step(0.125f);
+    if (Chance(60)) plan.sum_quantization.zero_point = Refer(Integers(plan.sum_type, {1}), true);
+    plan.x_rank = static_cast<int>(dims_.size());
+    std::copy(dims_.begin(), dims_.end(), plan.x_dims);
+    Note(std::string("sum in ") + NameOf(plan.sum_type));
+  }
+
   void ChooseNormalization() {
     Normalization& n = case_.plan.normalization;
     const auto rank = static_cast<int64_t>(dims_.size());
@@ -297,7 +323,7 @@ class Generator {
     int next = 1;
     if (Chance(20)) {
       plan.sum_output = next++;
-      plan.sum_type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
+      if (!plan.sum_quantization.present()) plan.sum_type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
     }
     if (Chance(15)) plan.mean_output = next++;
     if (Chance(15)) plan.inv_std_dev_output = next++;

@@ -54,7 +54,9 @@ class Evaluator {
 
   std::vector<Reference> Run() {
     SumInputs();
-    if (plan_.sum_output != Plan::kNoOutput) {
+    if (plan_.sum_quantization.present()) {
+      Requantise();
+    } else if (plan_.sum_output != Plan::kNoOutput) {
       AddFloat(plan_.sum_output, plan_.sum_type, d_.dims, d_.values, [this](int64_t) { return error_d_; });
     }
     n_ = d_.values;
@@ -124,6 +126,23 @@ class Evaluator {
       d_ = std::move(sum);
     }
     error_d_ = kRounding * std::max(largest, Largest(d_.values));
+  }
+
+  void Requantise() {
+    const double step = Raw(plan_.sum_quantization.scale).values[0];
+    const bool has_zero = plan_.sum_quantization.zero_point.present();
+    const double zero = has_zero ? Raw(plan_.sum_quantization.zero_point).values[0] : 0;
+    Reference sum{plan_.sum_output, plan_.sum_type, d_.dims, {}, {}, {}};
+    float low, high;
+    cpu::IntegerRange(plan_.sum_type, &low, &high);
+    for (double& value : d_.values) {
+      const double steps = value / step;
+      sum.low.push_back(steps);
+      sum.high.push_back(steps);
+      sum.zero_point.push_back(zero);
+      value = (std::clamp(std::nearbyint(steps) + zero, double{low}, double{high}) - zero) * step;
+    }
+    if (plan_.sum_output != Plan::kNoOutput) results_.push_back(std::move(sum));
   }
 
   static double Largest(const std::vector<double>& values) {
