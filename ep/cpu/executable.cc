@@ -38,8 +38,8 @@ class CpuExecutable final : public Executable {
   Result InitQuantization(const Quantization& quantization, DataType type, FormId scale_form, const char* scale_name,
                           const char* zero_name);
   Result ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const;
-  Result ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call) const;
-  void SetShapes(const Call& call, CallShapes* shapes) const;
+  void SortParams();
+  Result ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call, CallShapes* shapes) const;
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
   void ChoosePath(Call* call) const;
   void ChooseApply(bool from_sum, bool pair, const Dim& run, Call* call) const;
@@ -51,6 +51,10 @@ class CpuExecutable final : public Executable {
   ParamSource sources_[kFormCount];
   float sum_scale_ = 1.0f;
   float sum_zero_ = 0.0f;
+  Param params_[kFormCount];  // the constant ones
+  CallShapes shapes_;
+  int inputs_[kFormCount];  // forms whose parameters are inputs
+  int input_count_ = 0;
   mutable BufferPool pool_;
 };
 
@@ -80,7 +84,10 @@ Result CpuExecutable::Init() {
       InitQuantization(plan_.x.quantization, plan_.x.type, kFormXScale, "x_scale", "x_zero_point"));
   NORMFUSE_RETURN_IF_ERROR(InitQuantization(plan_.residual.quantization, plan_.residual.type, kFormResidualScale,
                                             "residual_scale", "residual_zero_point"));
-  return InitQuantization(plan_.y_quantization, plan_.y_type, kFormYScale, "y_scale", "y_zero_point");
+  NORMFUSE_RETURN_IF_ERROR(
+      InitQuantization(plan_.y_quantization, plan_.y_type, kFormYScale, "y_scale", "y_zero_point"));
+  SortParams();
+  return {};
 }
 
 Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const {
@@ -99,34 +106,66 @@ Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallSha
   return {};
 }
 
-// Reads every parameter; those that need converting use memory that `lease` then holds.
-Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call) const {
-  TensorView views[kFormCount];
-  size_t doubles[kFormCount] = {};
-  size_t needed = 0;
+// Where a form's shape stands.
+Shape* ShapeOf(int form, CallShapes* s) {
+  switch (form) {
+    case kFormResidualBias:
+      return &s->residual_bias;
+    case kFormScale:
+      return &s->scale;
+    case kFormBias:
+      return &s->bias;
+    case kFormSlope:
+      return &s->slope;
+    case kFormXScale:
+      return &s->x_scale;
+    case kFormXZero:
+      return &s->x_zero;
+    case kFormResidualScale:
+      return &s->residual_scale;
+    case kFormResidualZero:
+      return &s->residual_zero;
+    case kFormYScale:
+      return &s->y_scale;
+    default:
+      return &s->y_zero;
+  }
+}
+
+// Constant parameters once and for all; the others are listed.
+void CpuExecutable::SortParams() {
   for (int form = 0; form < kFormCount; ++form) {
-    NORMFUSE_RETURN_IF_ERROR(sources_[form].Prepare(context, plan_.name, &views[form], &doubles[form]));
-    needed += doubles[form];
+    const ParamSource& source = sources_[form];
+    if (!source.present()) continue;
+    if (!source.constant()) {
+      inputs_[input_count_++] = form;
+      continue;
+    }
+    params_[form] = source.Constant();
+    *ShapeOf(form, &shapes_) = params_[form].shape;
+    if (source.uniform()) shapes_.uniform |= 1u << form;
+  }
+}
+
+// Reads the parameters that are inputs; those that need converting use memory that `lease` then holds.
+Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call,
+                                 CallShapes* shapes) const {
+  TensorView views[kFormCount];
+  size_t doubles[kFormCount];
+  size_t needed = 0;
+  for (int i = 0; i < input_count_; ++i) {
+    NORMFUSE_RETURN_IF_ERROR(sources_[inputs_[i]].Prepare(context, plan_.name, &views[i], &doubles[i]));
+    needed += doubles[i];
   }
   if (needed != 0) lease->Take(needed);
   double* memory = lease->data();
-  for (int form = 0; form < kFormCount; ++form) {
-    NORMFUSE_RETURN_IF_ERROR(sources_[form].Read(context, plan_.name, views[form], memory, &call->params[form]));
-    memory += doubles[form];
+  for (int i = 0; i < input_count_; ++i) {
+    const int form = inputs_[i];
+    NORMFUSE_RETURN_IF_ERROR(sources_[form].Read(context, plan_.name, views[i], memory, &call->params[form]));
+    *ShapeOf(form, shapes) = call->params[form].shape;
+    memory += doubles[i];
   }
   return {};
-}
-
-void CpuExecutable::SetShapes(const Call& call, CallShapes* s) const {
-  Shape* const places[kFormCount] = {
-      nullptr,     nullptr,     nullptr,    nullptr, &s->residual_bias,  &s->scale,         &s->bias,
-      &s->slope,   &s->x_scale, &s->x_zero, nullptr, &s->residual_scale, &s->residual_zero, nullptr,
-      &s->y_scale, &s->y_zero,  nullptr};
-  for (int form = 0; form < kFormCount; ++form) {
-    if (places[form] == nullptr || !sources_[form].present()) continue;
-    *places[form] = call.params[form].shape;
-    if (sources_[form].uniform()) s->uniform |= 1u << form;
-  }
 }
 
 Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) const {
@@ -206,15 +245,15 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   call.plan = &plan_;
   call.kernels = kernels_;
   call.context = &context;
-  CallShapes shapes;
+  CallShapes shapes = shapes_;
+  for (int form = 0; form < kFormCount; ++form) call.params[form] = params_[form];
   NORMFUSE_RETURN_IF_ERROR(ReadTensors(context, &call, &shapes));
 
   call.requantizes = plan_.sum_quantization.present();
   call.sum_scale = sum_scale_;
   call.sum_zero = sum_zero_;
   BufferPool::Lease lease(&pool_);
-  NORMFUSE_RETURN_IF_ERROR(ReadParams(context, &lease, &call));
-  SetShapes(call, &shapes);
+  NORMFUSE_RETURN_IF_ERROR(ReadParams(context, &lease, &call, &shapes));
   NORMFUSE_RETURN_IF_ERROR(BindGeometry(plan_, shapes, &call.geometry));
   NORMFUSE_RETURN_IF_ERROR(AllocateOutputs(context, &call));
   if (call.geometry.element_count == 0) {

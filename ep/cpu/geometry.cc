@@ -5,8 +5,17 @@
 namespace normfuse::cpu {
 namespace {
 
+// For messages.
+struct QuantizationNames {
+  const char* tensor;
+  const char* scale;
+  const char* zero;
+};
+
 // Strides of all forms over the dimensions of d before any joining.
 struct Builder {
+  Builder(const Plan& the_plan, Geometry* geometry) : plan(the_plan), g(*geometry) {}
+
   const Plan& plan;
   Geometry& g;
   DimList dims;
@@ -20,8 +29,8 @@ struct Builder {
 
   Result SetLogicalShape(const Shape& x, const Shape& residual);
   Result AddTensor(FormId form, const char* what, const Shape& shape);
-  Result AddQuantization(const Quantization& quantization, const char* what, const Shape& tensor, const Shape& scale,
-                         const Shape& zero, FormId scale_form, int which);
+  Result AddQuantization(const Quantization& quantization, const QuantizationNames& what, const Shape& tensor,
+                         const Shape& scale, const Shape& zero, FormId scale_form, int which);
   Result AddAlongAxis(FormId form, const char* what, const Shape& tensor, int64_t axis, int64_t length);
   Result AddBlocked(const Quantization& quantization, const char* what, const Shape& tensor, const Shape& scale,
                     const Shape& zero, FormId scale_form, int which);
@@ -125,12 +134,10 @@ Result Builder::AddBlocked(const Quantization& quantization, const char* what, c
 }
 
 // `tensor` is the shape of the quantised operand; scale_form + 1 is its zero point, + 2 its block coordinate.
-Result Builder::AddQuantization(const Quantization& quantization, const char* what, const Shape& tensor,
+Result Builder::AddQuantization(const Quantization& quantization, const QuantizationNames& what, const Shape& tensor,
                                 const Shape& scale, const Shape& zero, FormId scale_form, int which) {
   if (scale.rank < 0) return {};
   const auto zero_form = static_cast<FormId>(scale_form + 1);
-  const std::string scale_name = std::string(what) + "_scale";
-  const std::string zero_name = std::string(what) + "_zero_point";
   Activate(scale_form);
   if (zero.rank >= 0) {
     Activate(zero_form);
@@ -138,32 +145,32 @@ Result Builder::AddQuantization(const Quantization& quantization, const char* wh
     bool same = count == 1 || zero.rank == scale.rank;
     for (int i = 0; count != 1 && same && i < zero.rank; ++i) same = zero.dims[i] == scale.dims[i];
     if (!same) {
-      return Error(zero_name + " of shape " + ShapeText(zero.dims, zero.rank) +
+      return Error(std::string(what.zero) + " of shape " + ShapeText(zero.dims, zero.rank) +
                    " is neither one element nor of the shape " + ShapeText(scale.dims, scale.rank) + " of " +
-                   scale_name);
+                   what.scale);
     }
   }
   const int64_t count = scale.ElementCount();
   if (quantization.block_size > 0) {
-    return AddBlocked(quantization, scale_name.c_str(), tensor, scale, zero, scale_form, which);
+    return AddBlocked(quantization, what.scale, tensor, scale, zero, scale_form, which);
   }
   if (count == 1) return {};
   const bool zero_spread = zero.rank >= 0 && zero.ElementCount() != 1;
   if (scale.rank == 1) {
     // A tensor of one dimension has only one axis, whatever the attribute says.
     const int64_t axis = tensor.rank == 1 ? 0 : quantization.axis;
-    NORMFUSE_RETURN_IF_ERROR(AddAlongAxis(scale_form, scale_name.c_str(), tensor, axis, count));
-    if (zero_spread) NORMFUSE_RETURN_IF_ERROR(AddAlongAxis(zero_form, zero_name.c_str(), tensor, axis, count));
+    NORMFUSE_RETURN_IF_ERROR(AddAlongAxis(scale_form, what.scale, tensor, axis, count));
+    if (zero_spread) NORMFUSE_RETURN_IF_ERROR(AddAlongAxis(zero_form, what.zero, tensor, axis, count));
     return {};
   }
   bool fits = scale.rank == tensor.rank;
   for (int i = 0; i < scale.rank && fits; ++i) fits = scale.dims[i] == 1 || scale.dims[i] == tensor.dims[i];
   if (!fits) {
-    return Error(scale_name + " of shape " + ShapeText(scale.dims, scale.rank) + " does not broadcast to " + what +
-                 " of shape " + ShapeText(tensor.dims, tensor.rank));
+    return Error(std::string(what.scale) + " of shape " + ShapeText(scale.dims, scale.rank) +
+                 " does not broadcast to " + what.tensor + " of shape " + ShapeText(tensor.dims, tensor.rank));
   }
-  NORMFUSE_RETURN_IF_ERROR(AddTensor(scale_form, scale_name.c_str(), scale));
-  if (zero_spread) NORMFUSE_RETURN_IF_ERROR(AddTensor(zero_form, zero_name.c_str(), zero));
+  NORMFUSE_RETURN_IF_ERROR(AddTensor(scale_form, what.scale, scale));
+  if (zero_spread) NORMFUSE_RETURN_IF_ERROR(AddTensor(zero_form, what.zero, zero));
   return {};
 }
 
@@ -323,7 +330,7 @@ void Builder::SortDims() {
 }  // namespace
 
 Result BindGeometry(const Plan& plan, const CallShapes& s, Geometry* geometry) {
-  Builder b{plan, *geometry, {}};
+  Builder b(plan, geometry);
   NORMFUSE_RETURN_IF_ERROR(b.SetLogicalShape(s.x, s.residual));
   const Shape d{geometry->shape, geometry->rank};
   NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormX, "X", s.x));
@@ -334,10 +341,13 @@ Result BindGeometry(const Plan& plan, const CallShapes& s, Geometry* geometry) {
   NORMFUSE_RETURN_IF_ERROR(b.AddAffine(kFormScale, "scale", s.scale));
   NORMFUSE_RETURN_IF_ERROR(b.AddAffine(kFormBias, "bias", s.bias));
   if (s.slope.rank >= 0) NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormSlope, "slope", s.slope));
-  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.x.quantization, "x", s.x, s.x_scale, s.x_zero, kFormXScale, 0));
-  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.residual.quantization, "residual", s.residual, s.residual_scale,
-                                             s.residual_zero, kFormResidualScale, 1));
-  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.y_quantization, "y", d, s.y_scale, s.y_zero, kFormYScale, 2));
+  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.x.quantization, {"X", "x_scale", "x_zero_point"}, s.x, s.x_scale,
+                                             s.x_zero, kFormXScale, 0));
+  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.residual.quantization,
+                                             {"residual", "residual_scale", "residual_zero_point"}, s.residual,
+                                             s.residual_scale, s.residual_zero, kFormResidualScale, 1));
+  NORMFUSE_RETURN_IF_ERROR(
+      b.AddQuantization(plan.y_quantization, {"Y", "y_scale", "y_zero_point"}, d, s.y_scale, s.y_zero, kFormYScale, 2));
   NORMFUSE_RETURN_IF_ERROR(b.MarkReduced());
   NORMFUSE_RETURN_IF_ERROR(b.SplitGroups());
   b.AddGroupAffine(kFormScale, s.scale);

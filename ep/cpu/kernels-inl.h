@@ -18,26 +18,25 @@ using cpu::Vec;
 
 // ---- Reading a block element by element or one value for all ----
 
-// A Vec as a pointer that every vector load may use: one value is spread over a vector of its own.
+// Room for one value spread over a vector.
+struct Spread {
+  alignas(64) float values[kLanes];
+};
+
+// A Vec that every vector load may read from: one value is spread over `spread` first.
 class Source {
  public:
-  explicit Source(Vec vec) { *this = vec; }
-  Source(const Source&) = delete;
-  void operator=(const Source&) = delete;
-  void operator=(Vec vec) {
-    data_ = vec.data;
-    step_ = static_cast<size_t>(vec.step);
-    if (step_ != 0) return;
-    Store(spread_, Set(*vec.data));
-    data_ = spread_;
+  Source(Vec vec, Spread* spread) : data_(vec.data), mask_(0 - static_cast<size_t>(vec.step)) {
+    if (vec.step != 0) return;
+    Store(spread->values, Set(*vec.data));
+    data_ = spread->values;
   }
-  NORMFUSE_INLINE V At(size_t i) const { return Load(data_ + i * step_); }
-  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return LoadPartial(data_ + i * step_, n); }
+  NORMFUSE_INLINE V At(size_t i) const { return Load(data_ + (i & mask_)); }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return LoadPartial(data_ + (i & mask_), n); }
 
  private:
   const float* data_;
-  size_t step_;
-  alignas(64) float spread_[kLanes];
+  size_t mask_;
 };
 
 template <class T>
@@ -60,8 +59,9 @@ void StoreBlock(const float* x, size_t n, void* out) {
 
 template <class Operation>
 NORMFUSE_INLINE void Map(float* x, size_t n, Vec a, Vec b, Operation operation) {
-  const Source first(a);
-  const Source second(b);
+  Spread spread[2];
+  const Source first(a, &spread[0]);
+  const Source second(b, &spread[1]);
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) Store(x + i, operation(Load(x + i), first.At(i), second.At(i)));
   if (i == n) return;
@@ -144,13 +144,15 @@ constexpr size_t kSumBlock = 16 * 4 * kLanes;
 template <class Input>
 NORMFUSE_INLINE void SumsOfBlock(const Input& x, size_t begin, size_t end, V shift, double* sums) {
   const V zero = Set(0.0f);
+  const V one = Set(1.0f);
   V first[4] = {zero, zero, zero, zero};
   V second[4] = {zero, zero, zero, zero};
   size_t i = begin;
   for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
     for (size_t k = 0; k < 4; ++k) {
       const V off = x.At(i + k * kLanes) - shift;
-      first[k] = first[k] + off;
+      // Every other sum by Fma, which is as exact: processors have as many units for that as for additions.
+      first[k] = kHasFma && k % 2 == 1 ? Fma(off, one, first[k]) : first[k] + off;
       second[k] = Fma(off, off, second[k]);
     }
   }
@@ -249,8 +251,7 @@ concept TakesSlope = requires(const Act act, V v) { act(v, v); };
 
 template <class Act>
 struct Activated {
-  explicit Activated(const ApplyArgs& a) : act(a.params) {}
-  void SetRow(const ApplyArgs&, int) {}
+  Activated(const ApplyArgs& a, int, Spread*) : act(a.params) {}
   NORMFUSE_INLINE V operator()(V v, size_t) const { return act(v); }
   NORMFUSE_INLINE V Partial(V v, size_t, size_t) const { return act(v); }
   Act act;
@@ -258,8 +259,8 @@ struct Activated {
 
 template <TakesSlope Act>
 struct Activated<Act> {
-  explicit Activated(const ApplyArgs& a) : act(a.params), slope(a.slope) {}
-  void SetRow(const ApplyArgs& a, int row) { slope = Vec{a.slope.data + row * a.slope_stride, a.slope.step}; }
+  Activated(const ApplyArgs& a, int row, Spread* spread)
+      : act(a.params), slope({a.slope.data + row * a.slope_stride, a.slope.step}, spread) {}
   NORMFUSE_INLINE V operator()(V v, size_t i) const { return act(v, slope.At(i)); }
   NORMFUSE_INLINE V Partial(V v, size_t i, size_t n) const { return act(v, slope.PartialAt(i, n)); }
   Act act;
@@ -293,10 +294,10 @@ NORMFUSE_INLINE const T* RowOf(const void* base, int64_t stride, int row) {
 template <class Input, class Out, class Act>
 void ApplyScalar(const ApplyArgs& a) {
   using T = typename Input::Element;
-  Activated<Act> act(a);
+  Spread spread[3];
   const Finish<Out> finish(a.y_scale, a.y_zero);
   for (int row = 0; row < a.rows; ++row) {
-    act.SetRow(a, row);
+    const Activated<Act> act(a, row, &spread[2]);
     const Input x(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), nullptr);
     Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
     const ScalarAffine affine(a.normalizers[row], a.scale.data[a.scale_stride * row], a.bias.data[a.bias_stride * row]);
@@ -319,12 +320,12 @@ void ApplyScalar(const ApplyArgs& a) {
 template <class Input, class Out, class Act>
 void ApplyVector(const ApplyArgs& a) {
   using T = typename Input::Element;
-  Activated<Act> act(a);
+  Spread spread[3];
   const Finish<Out> finish(a.y_scale, a.y_zero);
   for (int row = 0; row < a.rows; ++row) {
-    act.SetRow(a, row);
-    const Source scale(Vec{a.scale.data + a.scale_stride * row, a.scale.step});
-    const Source bias(Vec{a.bias.data + a.bias_stride * row, a.bias.step});
+    const Activated<Act> act(a, row, &spread[2]);
+    const Source scale({a.scale.data + a.scale_stride * row, a.scale.step}, &spread[0]);
+    const Source bias({a.bias.data + a.bias_stride * row, a.bias.step}, &spread[1]);
     const Input x(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), nullptr);
     Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
     const VectorAffine affine(a.normalizers[row]);
@@ -341,10 +342,11 @@ void ApplyVector(const ApplyArgs& a) {
 template <class Input, class Out, class Act>
 void ApplyTwoRows(const ApplyArgs& a) {
   using T = typename Input::Element;
-  const Activated<Act> act(a);
+  Spread spread[3];
+  const Activated<Act> act(a, 0, &spread[2]);
   const Finish<Out> finish(a.y_scale, a.y_zero);
-  const Source scale(a.scale);
-  const Source bias(a.bias);
+  const Source scale(a.scale, &spread[0]);
+  const Source bias(a.bias, &spread[1]);
   const size_t rest = a.n % kLanes;
   for (int row = 0; row < a.rows; row += 2) {
     const Input x(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), nullptr);

@@ -51,12 +51,18 @@ struct Param {
 class ParamSource {
  public:
   ParamSource() = default;
+  ParamSource(const ParamSource&) = delete;
+  ParamSource& operator=(const ParamSource&) = delete;
   // `wide`: keep as double. `what` names it in messages and must outlive this.
   Result Init(const Operand& operand, const char* what, bool wide);
 
   bool present() const { return present_; }
+  bool constant() const { return is_constant_; }
+  // All elements are equal; constants only.
   bool uniform() const { return uniform_; }
-  // Doubles needed in the lease for this call's conversion; reads the input's view.
+  // The value of a constant one; points into this object.
+  Param Constant() const;
+  // For inputs: reads the view, and says how many doubles the conversion needs.
   Result Prepare(ExecutionContext& context, const std::string& node, TensorView* view, size_t* doubles) const;
   // The values; `memory` has the room that Prepare asked for.
   Result Read(ExecutionContext& context, const std::string& node, const TensorView& view, double* memory,
@@ -70,6 +76,7 @@ class ParamSource {
   const char* what_ = "";
   Operand operand_;
   std::vector<float> values_;
+  float* aligned_ = nullptr;  // into values_
   std::vector<double> wide_values_;
   std::vector<int64_t> dims_;
 };

@@ -180,7 +180,7 @@ void RowWorker::Group(const Offsets& base) {
 // ---- Batches: several rows at a time where each is one contiguous run ----
 
 // So that a batch stays in the level-1 cache between its two passes.
-constexpr int64_t kBatchBytes = 16 * 1024;
+constexpr int64_t kBatchBytes = 24 * 1024;
 constexpr int kMaxBatch = 16;
 
 class BatchWorker {

@@ -20,13 +20,19 @@ using Clock = std::chrono::steady_clock;
 class BenchContext final : public ExecutionContext {
  public:
   explicit BenchContext(const Case& c) {
-    for (const auto& tensor : c.tensors) inputs_.push_back(tensor.get());
+    for (const auto& tensor : c.tensors) {
+      inputs_.push_back(tensor.get());
+      // Aligned as ONNX Runtime's arena aligns.
+      const size_t bytes = tensor->bytes.size();
+      memory_.emplace_back(bytes + 64);
+      std::memcpy(Aligned(&memory_.back()), tensor->data(), bytes);
+    }
     outputs_.resize(c.output_types.size());
     types_ = c.output_types;
   }
   Result Input(int index, TensorView* view) override {
     const Tensor& tensor = *inputs_[static_cast<size_t>(index)];
-    *view = {tensor.data(), tensor.type, tensor.dims.data(), tensor.dims.size()};
+    *view = {Aligned(&memory_[static_cast<size_t>(index)]), tensor.type, tensor.dims.data(), tensor.dims.size()};
     return {};
   }
   Result Output(int index, const int64_t* dims, size_t rank, void** data) override {
@@ -35,7 +41,7 @@ class BenchContext final : public ExecutionContext {
     auto& memory = outputs_[static_cast<size_t>(index)];
     const size_t bytes = BytesFor(types_[static_cast<size_t>(index)], count);
     if (memory.size() < bytes + 64) memory.resize(bytes + 64);
-    *data = reinterpret_cast<void*>((reinterpret_cast<size_t>(memory.data()) + 63) / 64 * 64);
+    *data = Aligned(&memory);
     return {};
   }
   Result ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) override {
@@ -51,7 +57,12 @@ class BenchContext final : public ExecutionContext {
   }
 
  private:
+  static unsigned char* Aligned(std::vector<unsigned char>* memory) {
+    return memory->data() + (64 - reinterpret_cast<size_t>(memory->data()) % 64) % 64;
+  }
+
   std::vector<const Tensor*> inputs_;
+  std::vector<std::vector<unsigned char>> memory_;
   std::vector<DataType> types_;
   std::vector<std::vector<unsigned char>> outputs_;
 };
