@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/activations-inl.h"
+#include "cpu/byte_sums-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd.h"
 
@@ -221,6 +222,19 @@ void RowSumsOfPair(const cpu::RowSumsArgs& a) {
   }
 }
 
+// 8-bit values: the shift is the type's lowest value, whatever is asked for.
+template <class T>
+void RowSumsOfBytes(const cpu::RowSumsArgs& a) {
+  const uint8_t* x = static_cast<const uint8_t*>(a.x);
+  constexpr bool kSigned = static_cast<T>(-1) < 0;
+  for (int row = 0; row < a.rows; ++row) {
+    const ByteSums sums = SumBytes(x + a.x_stride * row, a.n, kSigned ? 0x80 : 0);
+    a.sums[row].shift = kSigned ? -128.0 : 0.0;
+    a.sums[row].first = static_cast<double>(sums.first);
+    a.sums[row].second = static_cast<double>(sums.second);
+  }
+}
+
 // ---- Normalise, scale, bias, activation ----
 
 // What is stored: the value itself, or for the integer types its quantised form (StoreAs saturates).
@@ -230,10 +244,20 @@ struct Finish {
   NORMFUSE_INLINE V operator()(V v) const { return v; }
 };
 
+// v / scale, rounded as a division rounds it: the product with the reciprocal, and what it left over once more. The
+// quotient is cut to a range beyond every type's own first, so that infinity leaves infinity over, not NaN.
 struct Quantization {
-  Quantization(float y_scale, float y_zero) : scale(Set(y_scale)), zero(Set(y_zero)) {}
-  NORMFUSE_INLINE V operator()(V v) const { return RoundEven(v / scale) + zero; }
+  Quantization(float y_scale, float y_zero) : scale(Set(y_scale)), inverse(Set(1.0f / y_scale)), zero(Set(y_zero)) {}
+  NORMFUSE_INLINE V operator()(V v) const {
+    if constexpr (kHasFma) {
+      const V quotient = Min(Max(v * inverse, Set(-1e5f)), Set(1e5f));
+      return RoundEven(Fma(NegFma(quotient, scale, v), inverse, quotient)) + zero;
+    } else {
+      return RoundEven(v / scale) + zero;
+    }
+  }
   V scale;
+  V inverse;
   V zero;
 };
 template <>
@@ -505,9 +529,9 @@ cpu::RowSumsFn RowSumsFor(DataType x, bool pair) {
     case DataType::kBfloat16:
       return pair ? nullptr : RowSums<Single<Bfloat16>>;
     case DataType::kInt8:
-      return pair ? nullptr : RowSums<Single<int8_t>>;
+      return pair ? nullptr : RowSumsOfBytes<int8_t>;
     case DataType::kUint8:
-      return pair ? nullptr : RowSums<Single<uint8_t>>;
+      return pair ? nullptr : RowSumsOfBytes<uint8_t>;
     case DataType::kInt16:
       return pair ? nullptr : RowSums<Single<int16_t>>;
     case DataType::kUint16:

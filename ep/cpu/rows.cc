@@ -12,8 +12,8 @@ namespace {
 constexpr int kMaxPieces = 64;
 constexpr int64_t kShiftSamples = 64;
 
-// Around which 8-bit values are summed: their sums are exact in float32 blocks then.
-float ExactShift(DataType type) { return type == DataType::kUint8 ? 128.0f : 0.0f; }
+// Around which the kernels for 8-bit values sum.
+double ExactShift(DataType type) { return type == DataType::kUint8 ? 0.0 : -128.0; }
 
 const Dim& Innermost(const DimList& dims) { return dims.dims[dims.count - 1]; }
 
@@ -51,7 +51,7 @@ void RowWorker::SetGroup(const Offsets& base) {
 Sums RowWorker::FirstSums(const Offsets& base) {
   Sums sums;
   if (!request_.use_mean || request_.exact) {
-    sums.shift = request_.use_mean ? ExactShift(call_.x_type) : request_.zero;
+    sums.shift = request_.exact ? ExactShift(call_.x_type) : request_.zero;
     return sums;
   }
   const Dim& inner = Innermost(call_.geometry.reduced_d);
@@ -180,7 +180,7 @@ void RowWorker::Group(const Offsets& base) {
 // ---- Batches: several rows at a time where each is one contiguous run ----
 
 // So that a batch stays in the level-1 cache between its two passes.
-constexpr int64_t kBatchBytes = 24 * 1024;
+constexpr int64_t kBatchBytes = 16 * 1024;
 constexpr int kMaxBatch = 16;
 
 class BatchWorker {
@@ -225,10 +225,9 @@ void BatchWorker::Sum(const Offsets& base, int rows) {
   args.sum_stride = rows_.stride[kFormY];
   args.n = static_cast<size_t>(run_.size);
   args.rows = rows;
-  args.find_shift = request_.use_mean && !request_.exact;
-  args.shift = request_.use_mean ? ExactShift(call_.x_type) : 0.0f;
+  args.find_shift = request_.use_mean;
   args.sums = sums_;
-  if (request_.use_mean || !call_.params[kFormXZero].present()) {
+  if (request_.use_mean || request_.exact || !call_.params[kFormXZero].present()) {
     call_.row_sums(args);
     return;
   }

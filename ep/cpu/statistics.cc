@@ -25,7 +25,7 @@ StatisticsRequest RequestFor(const Call& call) {
   StatisticsRequest request;
   request.use_mean = norm.use_mean;
   request.normalize = norm.normalize_variance;
-  request.exact = call.raw && BitsOf(call.x_type) == 8 && !IsFloat8(call.x_type);
+  request.exact = call.raw && call.row_sums != nullptr && BitsOf(call.x_type) == 8;
   request.epsilon_on = norm.epsilon_on;
   request.epsilon = norm.epsilon;
   request.inv_count = 1.0 / static_cast<double>(call.geometry.group_size);
@@ -37,7 +37,9 @@ Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics*
   const double square = sums.second * request.inv_count;
   // Of the values as stored; the variance is around the zero point where the mean is not used.
   const double mean = sums.shift + off;
-  const double variance = request.use_mean ? std::max(square - off * off, 0.0) : square;
+  const double from_zero = sums.shift - request.zero;
+  const double variance =
+      request.use_mean ? std::max(square - off * off, 0.0) : square + from_zero * (2 * off + from_zero);
 
   const double scale2 = request.scale * request.scale;
   const double inv = request.epsilon_on == EpsilonOn::kVariance
