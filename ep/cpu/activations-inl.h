@@ -152,7 +152,7 @@ struct Sigmoid {
   NORMFUSE_INLINE V operator()(V x) const {
     constexpr float kLow = kExp2Low * 0.6931471f, kHigh = kExp2High * 0.6931472f;
     const V y = Max(Set(-kHigh), Min(Set(-kLow), x));
-    return Set(1.0f) / (Set(1.0f) + Exp2(y, Set(-kLog2E), Set(-kLog2ELow)));
+    return Set(1.0f) / (Set(1.0f) + FastExp2(y, Set(-kLog2E), Set(-kLog2ELow)));
   }
 };
 
@@ -170,7 +170,7 @@ struct Swish {
   }
   NORMFUSE_INLINE V operator()(V x) const {
     const V y = Max(least, Min(most, x));
-    return x / (Set(1.0f) + Exp2(y, high_part, low_part));
+    return x / (Set(1.0f) + FastExp2(y, high_part, low_part));
   }
   V high_part, low_part, least, most;
 };

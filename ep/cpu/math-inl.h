@@ -46,9 +46,15 @@ NORMFUSE_INLINE V Power(V p, const SplitExponent& s) {
   return p * BitCastToFloat(ShiftLeft<23>(BitCastToInt(s.biased)));
 }
 
-// 2^(x * (high + low)) for products from kExp2Low to kExp2High; at most 2 ulp off where the result is normal, with
+// 2^(x * (high + low)) for products from kExp2Low to kExp2High; at most 1 ulp off where the result is normal, with
 // (high + low) taken as exact. Denormal results may be 0 and those above 2^127.5 infinity.
 NORMFUSE_INLINE V Exp2(V x, V high, V low) {
+  const SplitExponent s = Split(x, high, low);
+  return Power(Polynomial(kExp2, s.rest), s);
+}
+
+// The same at most 2 ulp off, where that is faster.
+NORMFUSE_INLINE V FastExp2(V x, V high, V low) {
   if constexpr (kTableLanes == 16 && kHasScale) {
     // In sixteenths: the table takes the fraction, the scaling instruction the whole part.
     constexpr float kShift = 12582912.0f / 16.0f;
@@ -58,9 +64,9 @@ NORMFUSE_INLINE V Exp2(V x, V high, V low) {
     const V power = Lookup(kExp2Table, BitCastToInt(shifted));
     const V slope = Fma(Fma(Set(kExp2Sixteenth[3]), rest, Set(kExp2Sixteenth[2])), rest, Set(kExp2Sixteenth[1]));
     return ScaleByPowerOfTwo(Fma(power * rest, slope, power), sixteenths);
+  } else {
+    return Exp2(x, high, low);
   }
-  const SplitExponent s = Split(x, high, low);
-  return Power(Polynomial(kExp2, s.rest), s);
 }
 
 // x = integer * log(2) + rest, |rest| <= log(2) / 2.
@@ -89,8 +95,8 @@ NORMFUSE_INLINE V Log1pRatio(V e) { return Polynomial(kLog1p, e); }
 template <size_t kCount>
 NORMFUSE_INLINE V TablePolynomial(const float (&c)[kCount][kTableLanes], I i, V r) {
   V sum = Lookup(c[kCount - 1], i);
-  for (size_t k = kCount - 1; k-- > 0;) sum = Fma(sum, r, Lookup(c[k], i));
-  return sum;
+  for (size_t k = kCount - 1; k-- > 1;) sum = Fma(sum, r, Lookup(c[k], i));
+  return ExactFma(sum, r, Lookup(c[0], i));  // two roundings here would cost a further ulp
 }
 
 // A number a >= 0 as the nearest multiple of 1 / kPerUnit, whose count is in the low bits of `index`, and the rest.
@@ -105,9 +111,10 @@ NORMFUSE_INLINE Column NearestColumn(V a) {
   return {BitCastToInt(shifted), a - (shifted - Set(kShift))};
 }
 
-// Tables of functions near 0 have kTableLanes columns for 0 <= a <= kNearEnd, around the multiples of 4 / kTableLanes.
+// Tables of functions near 0 have kTableLanes columns around the multiples of 4 / kTableLanes. They are used up to
+// kNearEnd: the outer half of the last of 8 wide columns would lose too many bits where a tail falls steeply.
 constexpr size_t kNearPerUnit = kTableLanes / 4;
-constexpr float kNearEnd = 4.0f - 0.5f / kNearPerUnit;
+constexpr float kNearEnd = kTableLanes == 16 ? 3.875f : 3.5f;
 
 // The one of two tables that has a column for each of the lanes that Lookup reads.
 template <size_t kCount16, size_t kCount8>
