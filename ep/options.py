@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import dataclasses
 import difflib
 import os
@@ -49,6 +50,15 @@ def _is_luid(value: str) -> bool:
     return re.fullmatch(r"-?\d+|0[xX][0-9a-fA-F]{1,16}", value) is not None
 
 
+def _is_level(value: str) -> bool:
+    return re.fullmatch(r"[2-9]_[0-9]", value) is not None
+
+
+def _has_directml() -> bool:
+    """Whether the system may have DirectML: part of Windows; on Linux (WSL) only where the loader knows it."""
+    return sys.platform == "win32" or ctypes.util.find_library("directml") is not None
+
+
 _LIBRARY = ("the path of an existing file", _is_file)
 
 OPTIONS: Mapping[str, Option] = {
@@ -87,6 +97,13 @@ OPTIONS: Mapping[str, Option] = {
             *_one_of("high_performance", "minimum_power"),
             "which adapter DirectML uses where there are several",
         ),
+        Option(
+            "explain_directml",
+            "",
+            "a DirectML feature level such as 6_2",
+            _is_level,
+            "with claim_report: also write what each site becomes on DirectML of this level; needs no GPU",
+        ),
     )
 }
 
@@ -116,6 +133,9 @@ def validate_options(values: Mapping[str, object]) -> dict[str, str]:
     adapters = [name for name in checked if name.startswith("adapter_")]
     if len(adapters) > 1:
         raise OptionError(f"Options {adapters[0]} and {adapters[1]} both choose an adapter; give one of them.")
-    if checked.get("backend") == "directml" and sys.platform != "win32" and "directml_library" not in checked:
-        raise OptionError("Option backend is 'directml', which needs Windows; use backend=auto or backend=cpu here.")
+    if checked.get("backend") == "directml" and "directml_library" not in checked and not _has_directml():
+        raise OptionError(
+            "Option backend is 'directml', which needs Windows, or libdirectml.so on the loader's path (WSL). "
+            "Name the library by the option directml_library, or use backend=cpu."
+        )
     return {name: text for name, text in checked.items() if text != OPTIONS[name].default}
