@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,10 +30,6 @@ struct DirectMlOptions {
   std::string d3d12_library;
   std::string dxcore_library;
 };
-
-// From the EP's options directml_library, d3d12_library, dxcore_library, adapter_index, adapter_luid and
-// adapter_preference (high_performance or minimum_power); at most one of the last three. An empty value is none.
-Result ParseDirectMlOptions(const std::map<std::string, std::string>& values, DirectMlOptions* options);
 
 // A GPU opened for DirectML. May be shared by any number of sessions and threads. After the GPU is lost, calls fail with
 // kDeviceReset; the next one opens the GPU anew.

@@ -315,32 +315,6 @@ void TestAdapters() {
   control("adapters", 2);
 }
 
-void ExpectOptionError(const std::map<std::string, std::string>& values, const char* part) {
-  DirectMlOptions options;
-  const Result result = ParseDirectMlOptions(values, &options);
-  CHECK(!result.ok() && result.message().find(part) != std::string::npos, "expected '%s' in '%s'", part,
-        result.message().c_str());
-}
-
-void TestOptions() {
-  DirectMlOptions options;
-  CHECK(ParseDirectMlOptions({{"adapter_luid", "0x100000002"}, {"d3d12_library", "/a/b"}}, &options).ok(), "LUID");
-  CHECK(options.adapter == DirectMlOptions::Adapter::kLuid && options.luid == 0x100000002 &&
-            options.d3d12_library == "/a/b",
-        "LUID");
-  CHECK(ParseDirectMlOptions({{"adapter_luid", "-1"}}, &options).ok() && options.luid == UINT64_MAX, "negative LUID");
-  CHECK(ParseDirectMlOptions({{"adapter_index", "3"}}, &options).ok() && options.index == 3, "index");
-  CHECK(ParseDirectMlOptions({{"adapter_preference", ""}}, &options).ok() &&
-            options.adapter == DirectMlOptions::Adapter::kDefault,
-        "empty value");
-  ExpectOptionError({{"adapter_index", "-1"}}, "is not a number from 0 on");
-  ExpectOptionError({{"adapter_index", "1x"}}, "is not a number from 0 on");
-  ExpectOptionError({{"adapter_luid", "0xzz"}}, "is not a LUID");
-  ExpectOptionError({{"adapter_preference", "fast"}}, "is not high_performance or minimum_power");
-  ExpectOptionError({{"adapter_index", "1"}, {"adapter_luid", "1"}}, "only one of the options");
-  ExpectOptionError({{"colour", "1"}}, "no DirectML option 'colour'");
-}
-
 // --- what is declined -------------------------------------------------------------------------------------------------
 
 void ExpectDeclined(const Plan& plan, const std::shared_ptr<DirectMlDevice>& device, Reason reason, const char* part) {
@@ -428,7 +402,6 @@ int main(int argc, char** argv) {
   TestLostDevice();
   TestDeviceErrors();
   TestAdapters();
-  TestOptions();
   TestDeclines();
   CHECK(counter("violations") == 0, "%lld violations of DirectML's rules",
         static_cast<long long>(counter("violations")));
