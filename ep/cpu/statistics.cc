@@ -38,8 +38,9 @@ Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics*
   // Of the values as stored; the variance is around the zero point where the mean is not used.
   const double mean = sums.shift + off;
   const double from_zero = sums.shift - request.zero;
-  const double variance =
-      request.use_mean ? std::max(square - off * off, 0.0) : square + from_zero * (2 * off + from_zero);
+  // Where the shift is the zero point itself nothing is added: 0 times an infinite sum would be NaN.
+  const double moved = from_zero == 0 ? 0.0 : from_zero * (2 * off + from_zero);
+  const double variance = request.use_mean ? std::max(square - off * off, 0.0) : square + moved;
 
   const double scale2 = request.scale * request.scale;
   const double inv = request.epsilon_on == EpsilonOn::kVariance
