@@ -43,6 +43,9 @@ EPSILON32 = 2.0**-23
 TINY32 = 2.0**-149
 # Below x = -4 these go to zero as a product of two small things: the promise there is relative to max(|value|, 2^-24).
 TAILS = ("Gelu", "GeluTanh", "Swish", "Mish")
+# Results too small for a normal float32 may be 0 (docs/pages/limits.md).
+DENORMAL_MAY_BE_ZERO = ("Sigmoid",)
+SMALLEST_NORMAL = 2.0**-126
 NO_ROUNDING = ("Identity", "Relu", "Clip", "ThresholdedRelu")
 
 Array = np.ndarray[Any, Any]
@@ -262,6 +265,8 @@ def activation_interval(
         own = np.zeros_like(size) if name in NO_ROUNDING else 4.0 * ulp32(size) + intermediate(name, z, params)
         low = np.fmin.reduce(candidates) - own
         high = np.fmax.reduce(candidates) + own
+        if name in DENORMAL_MAY_BE_ZERO:
+            low = np.where(np.abs(value) < SMALLEST_NORMAL, np.minimum(low, 0.0), low)
     settled = ~np.isfinite(value)
     return value, np.where(settled, value, low), np.where(settled, value, high)
 
@@ -476,6 +481,26 @@ def _mean(values: Array, axes: tuple[int, ...]) -> Array:
     return values.mean(axis=axes, keepdims=True)
 
 
+def _sum(d: _Value, inputs: Inputs, attributes: Mapping[str, Any]) -> tuple[_Value, Expected]:
+    """The output sum, and what is normalised: d itself, or with sum_scale d quantised and dequantised again.
+
+    Where rounding of d may turn a tie, the value to normalise is known to within a step only.
+    """
+    scale, zero_point = inputs.get("sum_scale"), inputs.get("sum_zero_point")
+    low, high = d.value - d.error, d.value + d.error
+    if scale is None:
+        return d, Expected(d.value, low, high, int(attributes["sum_dtype"]) or _float_code(inputs))
+    code = int(attributes["sum_dtype"]) or (TensorProto.UINT8 if zero_point is None else dtype_code(zero_point))
+    step = float(scale.astype(np.float64).reshape(()))
+    offset = 0.0 if zero_point is None else float(zero_point.astype(np.float64).reshape(()))
+    steps = d.value / step
+    widen = np.where(steps.astype(np.float32).astype(np.float64) == steps, 0.0, 0.5) * ulp32(steps)
+    total = Expected(steps, low / step - widen, high / step + widen, int(code), offset)
+    value = (total.stored() - offset) * step
+    turned = np.abs(total.stored(total.high) - total.stored(total.low)) * step
+    return _Value(value, turned + 0.5 * ulp32(value)), total
+
+
 def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[str, Expected]:
     """Y, sum, mean and inv_std_dev of FusedNormalization."""
     at = with_defaults(attributes)
@@ -490,6 +515,7 @@ def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[s
         if bias is not None:
             partial, value = d.value, d.value + bias.astype(np.float64)
             d = _Value(value, d.error + 0.5 * ulp32(partial) + 0.5 * ulp32(value))
+    d, total = _sum(d, inputs, at)
     shape, groups = d.value.shape, at["num_groups"]
     view = (shape[0], groups, shape[1] // groups, *shape[2:]) if groups else shape
     axes = range(2, len(view)) if groups else at["axes"]
@@ -497,11 +523,7 @@ def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[s
     viewed = _Value(d.value.reshape(view), d.error.reshape(view))
     mean, inverse, n = _statistics(viewed, axes, at)
     n = _Value(n.value.reshape(shape), n.error.reshape(shape))
-    sum_code = int(at["sum_dtype"]) or _float_code(inputs)
-    outputs = {
-        "Y": _finish(_affine(n, inputs, at, normalized=True), inputs, at),
-        "sum": Expected(d.value, d.value - d.error, d.value + d.error, sum_code),
-    }
+    outputs = {"Y": _finish(_affine(n, inputs, at, normalized=True), inputs, at), "sum": total}
     with np.errstate(all="ignore"):
         spread = np.max(np.abs(viewed.value - mean), axis=axes, keepdims=True, initial=0.0)
         worst = np.max(viewed.error, axis=axes, keepdims=True, initial=0.0)

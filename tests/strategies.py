@@ -184,10 +184,11 @@ def activations(
 @st.composite
 def constants(draw: st.DrawFn, inputs: Sequence[str]) -> frozenset[str]:
     """Which inputs are initialisers: mostly all parameters, now and then some."""
+    always = frozenset(name for name in inputs if name.startswith("sum_"))
     others = [name for name in inputs if name not in ("X", "residual")]
     if not others or draw(st.integers(0, 3)):
         return frozenset(others)
-    return frozenset(draw(st.lists(st.sampled_from(others), unique=True)))
+    return always | frozenset(draw(st.lists(st.sampled_from(others), unique=True)))
 
 
 class Builder:
@@ -309,6 +310,10 @@ def _residual(b: Builder, shape: tuple[int, ...]) -> None:
         b.inputs["residual"] = b.numbers.normal(other, b.float_type)
     if b.draw(st.booleans()):
         b.inputs["residual_bias"] = b.numbers.normal(b.draw(broadcast_shapes(shape)), b.float_type)
+    if b.draw(st.integers(0, 3)) == 0 and np.dtype(b.float_type) == np.float32:
+        dtype = b.draw(st.sampled_from([np.int8, np.uint8]))
+        b.inputs["sum_scale"] = b.numbers.positive((), np.float32, 0.02, 0.2)
+        b.inputs["sum_zero_point"] = b.numbers.codes((), dtype)
 
 
 @st.composite

@@ -49,7 +49,14 @@ DECLINED = {
 HOST_REFUSES = {"test_celu_float16", "test_celu_bfloat16", "test_celu_bfloat16_expanded"}
 
 # Operator -> expanded cases in which the rewriting pass finds it again. Other bodies are spellings no exporter writes.
-EXPANDED_FUSED = {"GroupNormalization": 2, "MeanVarianceNormalization": 2, "HardSwish": 1, "Mish": 1}
+EXPANDED_FUSED = {
+    "GroupNormalization": 2,
+    "HardSwish": 1,
+    "MeanVarianceNormalization": 2,
+    "Mish": 1,
+    "Softplus": 2,
+    "Swish": 1,
+}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +22,12 @@ def test_covers_the_whole_specification() -> None:
     """A new activation, operator or attribute without a reference is an error here."""
     assert set(oracle.ACTIVATIONS) == set(oracle.FORMULAS) | {"PRelu"}
     assert set(oracle.OPERATORS) == set(oracle.EVALUATORS)
+    source = Path(oracle.__file__).read_text("utf-8")
+    tensors = {name for row in oracle.OPERATORS.values() for name in [*row["inputs"], *row["outputs"]]}
+    for name in tensors | set(oracle.ATTRIBUTE_DEFAULTS) - {"spec_version"}:
+        part = name.rpartition("_")[2]
+        composed = part in ("scale", "point", "axis", "size") and name.split("_")[0] in ("x", "y", "residual", "bias")
+        assert f'"{name}"' in source or composed or name in ("scale_scale", "scale_zero_point", "scale_axis"), name
     for name, row in oracle.ACTIVATIONS.items():
         slope = np.full(3, 0.5) if row.get("slope") else None
         value = oracle.activate(name, np.array([-1.0, 0.0, 2.0]), slope=slope)
@@ -171,6 +178,15 @@ def test_residual_bias_and_sum() -> None:
     assert out["sum"].exact.tolist() == [[1.0, 10.0]]
     assert out["Y"].exact.tolist() == [[-4.5, 4.5]]
     assert out["sum"].code == TensorProto.FLOAT
+
+
+def test_sum_that_is_quantised_before_it_is_normalised() -> None:
+    inputs = {"X": array(0.2, 1.4), "residual": array(0.2, 1.5), "sum_scale": array(1.0)}
+    inputs["sum_zero_point"] = np.array(1, dtype=np.uint8)
+    out = oracle.evaluate("FusedNormalization", inputs, {"axes": [0], "normalize_variance": 0})
+    assert out["sum"].array().tolist() == [1, 4]  # round(0.4) + 1, round(2.9) + 1
+    assert out["Y"].exact.tolist() == [-1.5, 1.5]
+    assert out["Y"].high[0] - out["Y"].low[0] < 1e-5
 
 
 def test_group_normalization_by_hand() -> None:

@@ -56,15 +56,8 @@ PINNED = {
     "terrain-unet": Counts(
         {"FusedNormalization": 139, "FusedActivation": 58}, {GROUPS: 139}, {"InstanceNormalization": 139}
     ),
-    "ocr-recognition": Counts(
-        {"FusedNormalization": 5, "FusedActivation": 18}, {LAYERS: 5}, {}, {("BatchNormalization", "not_profitable"): 3}
-    ),
-    "ocr-direction": Counts(
-        {"FusedActivation": 18},
-        {},
-        {},
-        {("BatchNormalization", "not_profitable"): 24, ("BatchNormalization", "nothing_to_fuse"): 11},
-    ),
+    "ocr-recognition": Counts({"FusedNormalization": 5, "FusedActivation": 18}, {LAYERS: 5}, {}),
+    "ocr-direction": Counts({"FusedActivation": 18}, {}, {}),
 }
 
 
