@@ -21,7 +21,7 @@ OLDEST = "1.24"
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 # Declared, but asked of GPU devices only, which ORT reports on Windows.
-GPU_ONLY = {"HardwareDevice_Metadata"}
+GPU_ONLY = {"GetKeyValue", "HardwareDevice_Metadata"}
 
 
 def run_probe(version: str, library: str | Path, folder: Path, **environment: str) -> dict[str, Any]:
