@@ -34,7 +34,7 @@ class Types:
     y: ir.DataType | None
     rank: int | None
     per_channel: bool
-    """Scale and bias differ along dimension 1 of X only."""
+    """Scale and bias have one element for each index of dimension 1 of X."""
     per_element: bool
     """Scale and bias differ along the normalised dimensions only (counted from the end)."""
 
@@ -49,7 +49,7 @@ class Types:
             inputs,
             facts.dtype(y),
             rank,
-            per_channel=rank is not None and all(_runs_along(shape, (1 - rank,)) for shape in shapes),
+            per_channel=rank is not None and all(_one_for_each_channel(shape, rank) for shape in shapes),
             per_element=all(_runs_along(shape, fused["axes"]) for shape in shapes),
         )
 
@@ -64,6 +64,13 @@ class Types:
         pairs = (("scale", "scale_scale"), ("bias", "bias_scale"))
         given = {self.inputs.get(scale, self.inputs.get(name, self.compute)) for name, scale in pairs}
         return given != {self.compute}
+
+
+def _one_for_each_channel(shape: ir.Shape | None, rank: int) -> bool:
+    """True if a parameter has an element for each index of dimension 1 of X, as InstanceNormalization asks for."""
+    if shape is None or rank < 3 or len(shape) < rank - 1:
+        return False
+    return _runs_along(shape, (1 - rank,)) and shape[1 - rank] != 1
 
 
 def _runs_along(shape: ir.Shape | None, axes: Sequence[int]) -> bool:
