@@ -5,6 +5,8 @@ from __future__ import annotations
 import checking
 import harness
 import numpy as np
+import onnx
+import oracle
 import pytest
 import standard_chains
 import strategies
@@ -59,6 +61,21 @@ def test_rewritten_chain(chain: Chain) -> None:
         widened.check(got[name], f"claimed {name} of {chain}")
         widened.check(operator[name], f"custom operator {name} of {chain}")
         assert_close_to_body(chain, name, body[name])
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 1), (3, 1, 1), (2, 3, 4)])
+def test_body_of_a_norm_with_one_scale_for_all(shape: tuple[int, ...]) -> None:
+    """A scale of one element is no scale for each channel, whatever dimensions are 1."""
+    import normfuse
+
+    x, scale = np.arange(np.prod(shape), dtype=np.float32).reshape(shape), np.array([2.0], np.float32)
+    node = onnx.helper.make_node("LayerNormalization", ["X", "scale"], ["Y"], axis=-1)
+    model = harness.build_model([node], {"X": x}, {"Y": 1}, {"scale": scale}, shapes={"Y": shape})
+    portable = normfuse.optimize(model, verify=False).model
+    assert [call.domain for call in portable.graph.node] == [harness.DOMAIN]
+    got = harness.run(harness.create_session(portable, "cpu"), {"X": x})["Y"]
+    expected = oracle.evaluate("FusedNormalization", {"X": x, "scale": scale}, {"axes": [-1]})["Y"]
+    expected.widened(1e-5).check(got)
 
 
 def assert_close_to_body(chain: Chain, name: str, got: np.ndarray) -> None:
