@@ -73,9 +73,12 @@ std::string Line(const EpOptions& options, const Backend& backend, const std::st
 }  // namespace
 
 Result AppendClaimReport(const EpOptions& options, const Backend& backend, const std::string& graph_name,
-                         const GraphView& graph, const std::vector<Site>& sites) {
+                         const GraphView& graph, const std::vector<Site>& sites, std::set<std::string>* written) {
   std::ofstream file(options.claim_report, std::ios::app);
-  for (const Site& site : sites) file << Line(options, backend, graph_name, graph, site);
+  for (const Site& site : sites) {
+    const auto [line, is_new] = written->insert(Line(options, backend, graph_name, graph, site));
+    if (is_new) file << *line;
+  }
   file.flush();
   if (file) return {};
   return Result::Error(ErrorCode::kFail, "NormFuseExecutionProvider: cannot write claim_report '" +

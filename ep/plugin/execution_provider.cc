@@ -1,6 +1,7 @@
 #include "plugin/execution_provider.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "abi/ort_execution.h"
@@ -18,6 +19,7 @@ struct ExecutionProvider : ort::Ep {
   EpOptions options;
   std::unique_ptr<Backend> backend;
   const ort::Logger* logger = nullptr;
+  std::set<std::string> claim_report_lines;  // written already
 };
 
 ExecutionProvider& From(ort::Ep* ep) { return *static_cast<ExecutionProvider*>(ep); }
@@ -105,7 +107,8 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   }
   for (const Site& site : sites) LogSite(ep, graph, site);
   if (!ep.options.claim_report.empty()) {
-    NORMFUSE_RETURN_IF_ERROR(AppendClaimReport(ep.options, *ep.backend, NameOf(ort_graph), graph, sites));
+    NORMFUSE_RETURN_IF_ERROR(
+        AppendClaimReport(ep.options, *ep.backend, NameOf(ort_graph), graph, sites, &ep.claim_report_lines));
   }
   for (size_t i = 0; i < sites.size(); ++i) {
     if (!sites[i].declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *sites[i].chain, has_kernel[i], support));
