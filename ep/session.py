@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["session_options"]
 
 _MARKER = "normfuse.session_options"
+_ERRORS_ONLY = 3
 # ONNX Runtime keeps the options given with a provider as session configuration entries with this prefix.
 _PREFIX = f"ep.{EP_NAME.lower()}."
 
@@ -36,8 +37,10 @@ def session_options(
     Do not pass ``providers=`` as well: ONNX Runtime would then ignore what is set here.
 
     Args:
-        options: Options to add to (changed in place and returned); None: new ones. Calling this again with the same
-            object only changes the execution provider's options. Leave ``add_provider_for_devices`` to this function.
+        options: Options to add to (changed in place and returned); None: new ones, which log errors only
+            (``log_severity_level`` 3): ONNX Runtime warns of every session in which a node stays with its own CPU
+            provider, and most nodes do. Calling this again with the same object only changes the execution provider's
+            options. Leave ``add_provider_for_devices`` to this function.
             Where ``optimized_model_filepath`` is set, chains of standard operators are left alone (``compile=0``): ONNX
             Runtime cannot save what an execution provider compiled.
         backend: "auto", "cpu" or "directml": what runs the fused chains.
@@ -54,6 +57,7 @@ def session_options(
     host = load_host()
     if options is None:
         options = host.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
     elif not isinstance(options, host.SessionOptions):
         raise OptionError(f"options must be an onnxruntime.SessionOptions, not {type(options).__name__}.")
     if options.optimized_model_filepath and ep_options.get("compile") is None:

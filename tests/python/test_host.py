@@ -70,6 +70,21 @@ def test_two_flavours_at_once(tmp_path: Path) -> None:
     assert "onnxruntime-gpu 1.31.0" in done.stderr
 
 
+def test_a_session_prints_nothing(tmp_path: Path) -> None:
+    """ONNX Runtime warns of nodes that its own CPU provider keeps, which most models have: not a user's first sight."""
+    code = (
+        "import normfuse, normfuse.models, onnxruntime as ort\n"
+        "model = normfuse.models.transformer_encoder(layers=1, hidden=16)\n"
+        "normfuse.InferenceSession(model)\n"
+        "ort.InferenceSession(model.SerializeToString(), normfuse.session_options())\n"
+        "own = ort.SessionOptions()\n"
+        "own.log_severity_level = 2\n"
+        "print(normfuse.session_options().log_severity_level, normfuse.session_options(own).log_severity_level)\n"
+    )
+    done = python(code)
+    assert (done.stdout, done.stderr) == ("3 2\n", "")
+
+
 def test_importing_is_quick_and_loads_nothing_heavy() -> None:
     code = "import sys, normfuse; print([m for m in ('numpy', 'onnx', 'onnx_ir', 'onnxruntime') if m in sys.modules])"
     start = time.perf_counter()
