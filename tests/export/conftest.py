@@ -9,7 +9,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="export every module by both exporters at every opset, and a model of more than 2 GB; about an hour",
+        help="export every module by both exporters at every opset, and a model of more than 2 GB; a quarter hour",
     )
 
 
