@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +18,8 @@ import ray
 import ray.data
 from ray.cluster_utils import Cluster
 
-import normfuse
-from normfuse.integrations.ray import Predictor, optimize_folder
+from normfuse.folders import Engine, optimize_folder
+from normfuse.integrations.ray import Predictor
 from normfuse.models import transformer_encoder
 
 ROWS, LENGTH = 96, 7
@@ -134,20 +137,25 @@ def test_a_missing_column_is_named(model: Path) -> None:
         failing.take_all()
 
 
-def test_a_folder_of_models(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["ray", "auto"])
+def test_a_folder_of_models(engine: Engine, model: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     (source / "inner").mkdir(parents=True)
     (source / "a.onnx").write_bytes(model.read_bytes())
     (source / "inner" / "b.onnx").write_bytes(model.read_bytes())
     (source / "broken.onnx").write_bytes(model.read_bytes()[:1000])
-    found = {row["model"]: row for row in optimize_folder(source, target)}
+    told: list[tuple[str, int, int]] = []
+    rows = optimize_folder(source, target, engine=engine, progress=lambda *state: told.append(state))
 
-    assert set(found) == {"a.onnx", "broken.onnx", "inner/b.onnx"}
-    assert "broken.onnx is cut off" in found["broken.onnx"]["error"]
-    for name in ("a.onnx", "inner/b.onnx"):
-        assert found[name]["error"] == ""
-        assert found[name]["fused"] == found[name]["sites"] == 7
-        written = onnx.load(target / name)
+    assert [(row["model"], row["status"]) for row in rows] == [
+        ("a.onnx", "written"),
+        ("broken.onnx", "invalid"),
+        ("inner/b.onnx", "written"),
+    ]
+    assert "broken.onnx is cut off" in rows[1]["message"]
+    for row in (rows[0], rows[2]):
+        assert row["fused"] == row["sites"] == 7
+        written = onnx.load(target / row["model"])
         assert sum(node.domain == "ai.normfuse" for node in written.graph.node) == 7
     assert sorted(path.name for path in target.rglob("*")) == [
         "a.onnx",
@@ -156,5 +164,15 @@ def test_a_folder_of_models(model: Path, tmp_path: Path) -> None:
         "b.onnx.json",
         "inner",
     ]
-    with pytest.raises(normfuse.OptionError, match="name another one"):
-        optimize_folder(source, source)
+    assert [done for _, done, _ in told] == [0, 1, 2, 3]
+    assert ray.is_initialized()  # it was before, so it still is
+
+
+def test_the_command_starts_a_ray_of_its_own(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a.onnx", "b.onnx"):
+        (tmp_path / "in" / name).write_bytes(model.read_bytes())
+    command = [str(Path(sys.executable).with_name("normfuse")), "optimize", "in", "-o", "out", "--engine", "ray"]
+    done = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["status"] for row in json.loads(done.stdout)["models"]] == ["written", "written"]

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 import jsonschema
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -152,7 +153,7 @@ def test_unsupported_sites_are_left_with_their_reason(run: Run, tmp_path: Path) 
 
 BAD_INPUT = [
     (["missing.onnx"], "missing.onnx does not exist"),
-    (["folder"], "folder is a folder"),
+    (["folder"], "folder"),
     (["text.onnx"], "text.onnx is not an ONNX model"),
     (["cut.onnx"], "cut.onnx is cut off"),
     (["empty.onnx"], "empty.onnx is empty"),
@@ -198,6 +199,9 @@ def test_bad_models(
         (["bench", "model.onnx", "--dim", "depth=3"], "no symbolic dimension 'depth'; it has batch, sequence"),
         (["bench", "model.onnx", "--backend", "cuda"], "Option backend is 'cuda'; it takes auto, cpu or directml"),
         (["check", "model.onnx", "--max-error", "1"], "name that as well"),
+        (["inspect", "model.onnx", "--backend", "cuda"], "'directml'"),
+        (["inspect", "model.onnx", "--backend", "directml", "--directml-level", "6.2"], "it is written like 6_2"),
+        (["inspect", "model.onnx", "--directml-level", "6_2"], "give that as well"),
         (["demo", "-o", "none"], "none is not a folder"),
         (["fuse", "model.onnx"], "fuse"),
     ],
@@ -255,6 +259,45 @@ def test_inspect_lists_what_stands_alone_on_request(run: Run, tmp_path: Path) ->
     onnx.save(g.model("alone"), tmp_path / "alone.onnx")
     assert "is left" not in run("inspect", "alone.onnx").out
     assert "Relu_1" in run("inspect", "alone.onnx", "--all").out
+
+
+def test_inspect_shows_the_directml_operators(run: Run, tmp_path: Path) -> None:
+    """DirectML has GELU from 5_1 on, and fuses it into a normalisation."""
+    onnx.save(
+        models.chain([2, 8], activation_name="gelu", input_type="int8", output_type="int8"), tmp_path / "chain.onnx"
+    )
+    quantised = "ELEMENT_WISE_DEQUANTIZE_LINEAR", "ELEMENT_WISE_QUANTIZE_LINEAR"
+    composed = "MEAN_VARIANCE_NORMALIZATION1, ELEMENT_WISE_ERF, ACTIVATION_LINEAR, ELEMENT_WISE_MULTIPLY"
+    for level, gelu in (("5_1", "MEAN_VARIANCE_NORMALIZATION1 with ACTIVATION_GELU fused in"), ("5_0", composed)):
+        arguments = "inspect", "chain.onnx", "--backend", "directml", "--directml-level", level
+        data = json.loads(run(*arguments, "--json").out)
+        assert (data["backend"], data["level"]) == ("directml", level)
+        (site,) = data["sites"]
+        assert ", ".join(site["operators"]) == f"{quantised[0]}, {gelu}, {quantised[1]}"
+        assert [step["operator"] for step in site["program"]["operators"]] == [
+            name.partition(" ")[0] for name in site["operators"]
+        ]
+        text = run(*arguments).out
+        assert "(DequantizeLinear -> LayerNormalization -> Gelu -> QuantizeLinear)" in text
+        assert all(f"    {name}: " in text for name in site["operators"])
+        assert f"1 site runs on DirectML {level}, 0 stay on the CPU path." in text
+    assert json.loads(run("inspect", "chain.onnx", "--backend", "directml", "--json").out)["level"] == "6_4"
+
+
+def test_inspect_says_what_directml_does_not_take(run: Run, tmp_path: Path) -> None:
+    g = models.GraphBuilder(opset=21)
+    x = g.add("DequantizeLinear", g.input("x", [2, 8], ml_dtypes.int4), np.float32(0.5))
+    g.output(g.add("LayerNormalization", x, np.ones(8, np.float32)), [2, 8])
+    onnx.save(g.model("int4"), tmp_path / "int4.onnx")
+    arguments = "inspect", "int4.onnx", "--backend", "directml", "--directml-level"
+    (site,) = json.loads(run(*arguments, "6_2", "--json").out)["sites"]
+    assert (site["reason"], site["operators"], site["program"]) == ("directml_level", [], None)
+    text = run(*arguments, "6_2").out
+    assert "(DequantizeLinear -> LayerNormalization) stays on the CPU path: " in text
+    assert site["advice"] in text
+    assert "0 sites run on DirectML 6_2, 1 stays on the CPU path." in text
+    (site,) = json.loads(run(*arguments, "6_3", "--json").out)["sites"]
+    assert site["operators"] == ["DEQUANTIZE", "MEAN_VARIANCE_NORMALIZATION1"]
 
 
 def test_bench_measures_four_ways(run: Run, model: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a verification or check failed, 2 bad input or usage.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -27,16 +28,66 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # with markup, long options are cut off in the help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("optimize")(optimize_command)
-app.command("inspect")(inspect_command)
-app.command("verify")(verify_command)
-app.command("bench")(bench_command)
-app.command("check")(check_command)
-app.command("doctor")(doctor_command)
-app.command("demo")(demo_command)
+
+# Name, function, what the list of commands says, examples.
+_COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
+    (
+        "optimize",
+        optimize_command,
+        "Fuse chains, verify the result, and write it.",
+        (
+            "normfuse optimize model.onnx -o model.fused.onnx",
+            "normfuse optimize model.onnx -o fused.onnx --inputs real.npz --report report.html",
+            "normfuse optimize model.onnx -o fused.onnx --require-fused all --max-error 1e-3",
+            "normfuse optimize models/ -o optimised/ --report reports/",
+        ),
+    ),
+    (
+        "inspect",
+        inspect_command,
+        "List the sites, and why some are left.",
+        (
+            "normfuse inspect model.onnx",
+            "normfuse inspect model.onnx --json > sites.json",
+            "normfuse inspect model.onnx --backend directml --directml-level 6_2",
+        ),
+    ),
+    (
+        "verify",
+        verify_command,
+        "Compare two versions of a model.",
+        ("normfuse verify model.onnx model.fused.onnx --inputs real.npz",),
+    ),
+    (
+        "bench",
+        bench_command,
+        "Measure speed and error, side by side.",
+        ("normfuse bench model.onnx --dim batch=8 --dim sequence=128 --threads 2",),
+    ),
+    (
+        "check",
+        check_command,
+        "A gate for pipelines.",
+        (
+            "normfuse check model.fused.onnx --require-fused 12",
+            "normfuse check model.fused.onnx --original model.onnx --max-error 1e-3 --format github",
+        ),
+    ),
+    (
+        "doctor",
+        doctor_command,
+        "Look at the installation.",
+        ("normfuse doctor", "NORMFUSE_ISA=avx2 normfuse doctor"),
+    ),
+    ("demo", demo_command, "Everything in one go, on models built here.", ("normfuse demo --threads 2",)),
+)
+for _name, _function, _summary, _examples in _COMMANDS:
+    # \b keeps the lines of its paragraph as they are.
+    _epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in _examples)
+    app.command(_name, short_help=_summary, epilog=_epilog)(_function)
 
 
 def _print_version(wanted: bool) -> None:

@@ -33,8 +33,6 @@ def bench_command(
 
     Four ways are measured: the original and the rewritten model, each without and with the execution provider. The
     error is against the original without any graph optimisation.
-
-    Example: [bold]normfuse bench model.onnx --dim batch=8 --dim sequence=128 --threads 2[/]
     """
     from normfuse.benchmark import benchmark
 

@@ -41,11 +41,6 @@ def check_command(
 
     Exits with 1 if a site that can be fused is not, if fewer sites than required are fused, or if the results differ
     from the original's.
-
-    Examples:
-    [bold]normfuse check model.fused.onnx --require-fused 12[/]
-
-    [bold]normfuse check model.fused.onnx --original model.onnx --max-error 1e-3 --format github[/]
     """
     from normfuse.checking import check
 

@@ -35,8 +35,6 @@ def demo_command(
 
     A transformer encoder as PyTorch exports it before opset 17 (LayerNorm of nine nodes, GELU of five), a block of a
     diffusion U-Net (GroupNorm and SiLU), and two of their chains alone.
-
-    Example: [bold]normfuse demo --threads 2[/]
     """
     if output is not None and not output.is_dir():
         raise OptionError(f"{output} is not a folder; create it first.")

@@ -15,8 +15,6 @@ def doctor_command(as_json: JsonOption = False) -> None:
     """Look at the installation: versions, library, instruction set, registration, and a tiny session.
 
     Exits with 1 if something does not work.
-
-    Example: [bold]NORMFUSE_ISA=avx2 normfuse doctor[/]
     """
     from normfuse.diagnosis import diagnose
 

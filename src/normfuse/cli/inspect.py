@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +11,13 @@ import typer
 from rich.markup import escape
 
 from normfuse.cli.console import JsonOption, console, print_json, progress, table
+from normfuse.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from normfuse.graph_rewrites.sites import Site
+    from normfuse.lowering import LoweredSite
 
 __all__ = ["inspect_command", "print_left", "print_site_counts"]
 
@@ -27,22 +30,38 @@ RequantizationOption = Annotated[
 ]
 
 
+class _Backend(StrEnum):
+    DIRECTML = "directml"
+
+
 def inspect_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX model.")],
     allow_requantization_removal: RequantizationOption = False,
     everything: Annotated[
         bool, typer.Option("--all", help="List also the sites that have nothing beside them to be fused with.")
     ] = False,
+    backend: Annotated[
+        _Backend | None,
+        typer.Option(
+            help="directml: show the DirectML operators of each site, or why it stays on the CPU; no GPU needed."
+        ),
+    ] = None,
+    directml_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="DirectML's feature level, such as 6_2. [6_4]")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List every normalisation, activation and quantisation site, what it would become, or why it is left.
 
     Nothing is written.
-
-    Example: [bold]normfuse inspect model.onnx --json > sites.json[/]
     """
     from normfuse.optimization import inspect, nothing_to_gain
 
+    if backend is not None:
+        _inspect_directml(model, directml_level, allow_requantization_removal, everything, as_json)
+        return
+    if directml_level is not None:
+        raise OptionError("--directml-level is for --backend directml; give that as well.")
     with progress() as tell:
         tell("looking for sites", 0, 0)
         sites = inspect(model, allow_requantization_removal=allow_requantization_removal)
@@ -59,6 +78,54 @@ def inspect_command(
             console.print(f"[bold]{escape(_place(site))}[/] ({escape(site.description)}) is left: ", end="")
             console.print(_reason(site), markup=False, soft_wrap=True)
     print_site_counts(sites)
+
+
+def _inspect_directml(
+    model: Path, level: str | None, allow_requantization_removal: bool, everything: bool, as_json: bool
+) -> None:
+    from normfuse.lowering import DEFAULT_LEVEL, lower
+
+    level = level or DEFAULT_LEVEL
+    with progress() as tell:
+        tell("lowering to DirectML", 0, 0)
+        sites = lower(model, level, allow_requantization_removal=allow_requantization_removal)
+    if as_json:
+        data = {"schema_version": 1, "model": str(model), "backend": "directml", "level": level}
+        print_json(data | {"sites": [site.to_dict() for site in sites]})
+        return
+    shown = [site for site in sites if everything or site.description not in ("QuantizeLinear", "DequantizeLinear")]
+    _print_lowered(f"Sites of {model.name} on DirectML {level}", shown, one_by_one=everything)
+    cpu = sum(site.reason is not None for site in shown)
+    hidden = len(sites) - len(shown)
+    runs, stay = len(shown) - cpu, "stays" if cpu == 1 else "stay"
+    sentence = f"{runs} {'site runs' if runs == 1 else 'sites run'} on DirectML {level}, {cpu} {stay} on the CPU path."
+    if hidden:
+        sentence += f" Not shown: {hidden} QuantizeLinear and DequantizeLinear nodes alone (--all shows them)."
+    console.print(sentence, soft_wrap=True)
+
+
+def _print_lowered(title: str, sites: Sequence[LoweredSite], *, one_by_one: bool) -> None:
+    """Print the operators of each site, or why it stays on the CPU path; sites that are alike once."""
+    console.print(title, style="bold", markup=False)
+    alike: dict[object, list[LoweredSite]] = {}
+    for site in sites:
+        kind = site.name if one_by_one else (site.description, site.operators, site.message)
+        alike.setdefault(kind, []).append(site)
+    for group in alike.values():
+        first = group[0]
+        console.print(f"\n[bold]{escape(_names(group))}[/] ({escape(first.description)})", end="", soft_wrap=True)
+        if first.program is None:
+            message = f" stays on the CPU path: {first.message.rstrip('.')}. {first.advice}"
+            console.print(message, markup=False, soft_wrap=True)
+            continue
+        console.print()
+        for operator, step in zip(first.operators, first.program["operators"], strict=True):
+            console.print(f"    {operator}: {step['purpose']}", markup=False, soft_wrap=True)
+    console.print()
+
+
+def _names(group: Sequence[LoweredSite]) -> str:
+    return group[0].name + (f" and {len(group) - 1} more" if len(group) > 1 else "")
 
 
 def print_site_counts(sites: Sequence[Site]) -> None:

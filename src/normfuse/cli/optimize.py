@@ -23,6 +23,7 @@ from normfuse.cli.console import (
     table,
     warn,
 )
+from normfuse.cli.folder import optimize_models
 from normfuse.cli.inspect import RequantizationOption, print_left, print_site_counts
 from normfuse.cli.verify import print_verification
 from normfuse.ep.spec import OPERATOR_DOMAIN
@@ -46,9 +47,19 @@ class _Target(StrEnum):
     STANDARD = "standard"
 
 
+class _Engine(StrEnum):
+    AUTO = "auto"
+    RAY = "ray"
+    LOCAL = "local"
+
+
 def optimize_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model to optimise; it is not changed.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="The ONNX model, or a folder of models; it is not changed.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write; for a folder, a folder.")
+    ],
     target: Annotated[
         _Target,
         typer.Option(
@@ -72,20 +83,33 @@ def optimize_command(
         float | None,
         typer.Option(min=0.1, metavar="SECONDS", help="Also measure the speed for so long, for the report."),
     ] = None,
+    engine: Annotated[
+        _Engine,
+        typer.Option(help="For a folder. ray: one model to a task; local: one after the other; auto: Ray, if there."),
+    ] = _Engine.AUTO,
     as_json: JsonOption = False,
 ) -> None:
     """Fuse the normalisation chains of a model, verify the result, and write it.
 
     The result is compared with the original on inputs made from the model's own signature, or on yours, and is not
-    written if it differs.
-
-    Examples:
-    [bold]normfuse optimize model.onnx -o model.fused.onnx[/]
-
-    [bold]normfuse optimize model.onnx -o model.fused.onnx --inputs real.npz --report report.html --measure 5[/]
-
-    [bold]normfuse optimize model.onnx -o model.fused.onnx --require-fused all --max-error 1e-3[/]
+    written if it differs. Of a folder every *.onnx file is optimised, also in the folders below, and a report
+    <name>.json is written beside each result.
     """
+    if model.is_dir():
+        only_for_one = {"--inputs": inputs, "--report": report, "--measure": measure}
+        given = [name for name, value in only_for_one.items() if value]
+        if given:
+            raise OptionError(f"{given[0]} is for one model, and {model} is a folder; leave it out.")
+        options = {
+            "target": target.value,
+            "verify": not no_verify,
+            "samples": samples,
+            "max_error": max_error,
+            "require_fused": required_count(require_fused),
+            "allow_requantization_removal": allow_requantization_removal,
+        }
+        optimize_models(model, output, engine.value, options, as_json=as_json)
+        return
     from normfuse.benchmark import benchmark
     from normfuse.model_files import check_target
     from normfuse.optimization import optimize

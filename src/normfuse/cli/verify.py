@@ -39,8 +39,6 @@ def verify_command(
     A runs on ONNX Runtime with every graph optimisation off; B runs with normfuse, and without it where it can.
     Inputs are made from A's signature: token ids within their table, masks of 0 and 1, several sizes for symbolic
     dimensions.
-
-    Example: [bold]normfuse verify model.onnx model.fused.onnx --inputs real.npz[/]
     """
     from normfuse.verification import verify
 

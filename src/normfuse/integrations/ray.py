@@ -1,15 +1,15 @@
 """Batch scoring and batch optimising on a Ray cluster.
 
-:class:`Predictor` is for ``ray.data.Dataset.map_batches``; :func:`optimize_folder` is :func:`normfuse.optimize` for
-every model of a folder, also as ``python -m normfuse.integrations.ray SOURCE TARGET``.
+:class:`Predictor` is for ``ray.data.Dataset.map_batches``; :func:`optimize_files` is the engine of
+:func:`normfuse.folders.optimize_folder`.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,11 @@ import onnxruntime
 import ray
 import ray.data
 
-from normfuse.errors import NormfuseError, OptionError
-from normfuse.model_files import check_target
-from normfuse.optimization import optimize
-from normfuse.report_files import write_report
+from normfuse.errors import OptionError
+from normfuse.folders import Row, optimize_file
 from normfuse.sessions import InferenceSession
 
-__all__ = ["Predictor", "optimize_folder"]
+__all__ = ["Predictor", "optimize_files"]
 
 
 class Predictor:
@@ -70,51 +68,24 @@ def _worker_threads() -> int:
     return max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
 
 
-def optimize_folder(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], **options: Any
-) -> list[dict[str, Any]]:
-    """Optimise every ``*.onnx`` file of a folder and of those in it, one model to a Ray task.
+def optimize_files(folder: Path, written: Path, names: Sequence[str], options: Mapping[str, Any]) -> Iterator[Row]:
+    """Optimise models of a folder into another one, one to a task, and yield what became of each as it is done.
 
-    Args:
-        source: The folder to read, on a file system that all workers share.
-        target: The folder to write to, with the same names; a report ``<name>.json`` lies beside each model.
-        options: Of :func:`normfuse.optimize`.
-
-    Returns:
-        For each model its "model" (path below source), "fused", "sites", and "error": "" or the sentence that says why
-        this one was not written. One model that fails does not keep the others back.
-
-    Raises:
-        OptionError: There is no such folder, no model in it, or source and target are the same.
+    Uses the Ray that this process is connected to; otherwise the cluster of RAY_ADDRESS, or one on this machine, which
+    ends with the last row.
     """
-    folder, written = Path(source).resolve(), Path(target).resolve()
-    models = sorted(path.relative_to(folder) for path in folder.rglob("*.onnx"))
-    if not models:
-        raise OptionError(f"{folder} holds no *.onnx file.")
-    if folder in (written, *written.parents):
-        raise OptionError(f"{written} lies in the folder that is read; name another one.")
-
-    def optimize_one(row: dict[str, Any]) -> dict[str, Any]:
-        result = {"model": row["model"], "fused": 0, "sites": 0, "error": ""}
-        path = written / row["model"]
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            check_target(path)
-            optimized = optimize(folder / row["model"], **options)
-            optimized.save(path)
-            write_report(optimized.report.to_dict(), path.with_name(f"{path.name}.json"))
-        except (NormfuseError, OSError) as error:
-            return result | {"error": str(error)}
-        report = optimized.report
-        return result | {"fused": len(report.fused), "sites": len(report.fused) + len(report.left)}
-
-    rows = ray.data.from_items([{"model": str(path)} for path in models], override_num_blocks=len(models))
-    return sorted(rows.map(optimize_one, num_cpus=1).take_all(), key=lambda row: str(row["model"]))
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python -m normfuse.integrations.ray SOURCE TARGET")
-    done = optimize_folder(sys.argv[1], sys.argv[2])
-    print(json.dumps(done, indent=2))
-    sys.exit(any(row["error"] for row in done))
+    own = not ray.is_initialized()
+    if own:
+        local = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+    try:
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        rows = ray.data.from_items([{"name": name} for name in names], override_num_blocks=len(names))
+        done = rows.map(
+            lambda row: {"json": json.dumps(optimize_file(folder, written, row["name"], options))}, num_cpus=1
+        )
+        # As text: a column of Ray's has one type, and what is not known is null.
+        yield from (json.loads(row["json"]) for row in done.iter_rows())
+    finally:
+        if own:
+            ray.shutdown()

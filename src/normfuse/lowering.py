@@ -1,0 +1,104 @@
+"""What each fused site becomes on DirectML: asked of the native library, which needs no GPU for the answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normfuse.ep.options import OPTIONS
+from normfuse.errors import OptionError
+from normfuse.model_files import ModelLike, load_model
+from normfuse.sessions import open_session
+
+if TYPE_CHECKING:
+    from normfuse.graph_rewrites.sites import Site
+
+__all__ = ["DEFAULT_LEVEL", "LoweredSite", "lower"]
+
+DEFAULT_LEVEL = "6_4"
+"""Feature level of the current DirectML redistributable."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredSite:
+    """A site of the rewritten model that the execution provider can run, and its DirectML operators."""
+
+    name: str
+    """Of the site's node, or of the first one where it is a chain."""
+    description: str
+    graph: str
+    operators: tuple[str, ...]
+    """DirectML operators in order, such as "MEAN_VARIANCE_NORMALIZATION1 with ACTIVATION_GELU fused in"; none where it
+    stays on the CPU path."""
+    reason: str | None
+    """Why it stays on the CPU path: a code, see :data:`normfuse.ep.spec.REASONS`; None: it does not."""
+    message: str
+    advice: str
+    program: dict[str, Any] | None
+    """The whole lowering, with tensors: "level", "inputs", "operators", "outputs"; None on the CPU path."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the site as data for JSON."""
+        return dataclasses.asdict(self)
+
+
+def lower(
+    model: ModelLike, level: str = DEFAULT_LEVEL, *, allow_requantization_removal: bool = False
+) -> list[LoweredSite]:
+    """Rewrite a model and return what each site becomes on DirectML of a feature level.
+
+    Dimensions that are not known get values that fit. Sites that the execution provider cannot run at all are not
+    in the list; :func:`normfuse.inspect` says why.
+
+    Args:
+        model: Any form of model that :func:`normfuse.optimize` takes; it is not changed.
+        level: DirectML's feature level, such as "6_2".
+        allow_requantization_removal: As for :func:`normfuse.optimize`.
+
+    Raises:
+        InvalidModelError: The model cannot be read or loaded.
+        OptionError: There is no such level.
+        HostVersionError: onnxruntime is missing or older than 1.24.
+        LibraryLoadError: The native library cannot be loaded.
+    """
+    from normfuse.graph_rewrites import rewrite
+
+    if not OPTIONS["explain_directml"].accepts(level):
+        raise OptionError(f"The DirectML feature level is '{level}'; it is written like 6_2, from 2_0 on.")
+    source = load_model(model)
+    rewritten = source.model.clone()
+    sites = {
+        site.name: site
+        for site in rewrite(rewritten, allow_requantization_removal=allow_requantization_removal).sites
+        if site.fused_into is not None
+    }
+    with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
+        report = Path(folder) / "claims.jsonl"
+        options = {"claim": "all", "claim_report": report, "explain_directml": level}
+        open_session(rewritten, source.name, ep_options=options)
+        lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
+    return [_site(line, sites) for line in map(json.loads, lines) if "directml" in line]
+
+
+def _site(line: dict[str, Any], sites: dict[str, Site]) -> LoweredSite:
+    answer = line["directml"]
+    stays = "operators" not in answer
+    known = sites.get(line["node"])
+    return LoweredSite(
+        name=line["node"],
+        description=line["description"] if known is None else known.description,
+        graph=line["graph"],
+        operators=() if stays else tuple(_operator(operator) for operator in answer["operators"]),
+        reason=answer["reason"] if stays else None,
+        message=answer["message"] if stays else "",
+        advice=answer["advice"] if stays else "",
+        program=None if stays else answer,
+    )
+
+
+def _operator(operator: dict[str, Any]) -> str:
+    fused = operator.get("fused_activation")
+    return str(operator["operator"]) + (f" with {fused['operator']} fused in" if fused else "")
