@@ -19,6 +19,22 @@ class ComparedRun:
     name: str
     """"with normfuse" or "without normfuse" (the portable bodies, run by ONNX Runtime alone)."""
     outputs: tuple[OutputComparison, ...]
+    at_ties: int = 0
+    """Quantised values that are next to a rounding tie and went the other way. Where there are any, ``outputs`` are
+    those of a run on the original's quantised values."""
+    quantized_values: int = 0
+    """What ``at_ties`` is counted among; 0 where that was not needed."""
+    error_with_ties: float = 0.0
+    """The largest error of any output in a plain run; 0 where there are no ties."""
+
+    @property
+    def ties_message(self) -> str:
+        """What was done about rounding ties, in one sentence."""
+        return (
+            f"{self.at_ties} of {self.quantized_values:,} quantised values are next to a rounding tie and come out one "
+            f"step off {self.name}, which moves an output by {self.error_with_ties:.2g}; with these values as the "
+            "original has them, everything agrees."
+        )
 
     @property
     def passed(self) -> bool:
@@ -83,6 +99,9 @@ class VerificationReport:
                     "name": run.name,
                     "passed": run.passed,
                     "error": run.error,
+                    "at_ties": run.at_ties,
+                    "quantized_values": run.quantized_values,
+                    "error_with_ties": run.error_with_ties,
                     "outputs": [dataclasses.asdict(output) for output in run.outputs],
                 }
                 for run in self.runs

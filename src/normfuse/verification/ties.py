@@ -1,0 +1,130 @@
+"""Quantised models compared without what rounding ties make of them.
+
+A value within a unit in the last place of a tie of QuantizeLinear goes one way with one order of summation and the
+other way with another, and the layers behind it blow that step up. So the optimised model is run with every quantised
+value replaced by the original's, wherever the model goes on with it: each part of it then has the original's own
+inputs. What it quantises itself may be off by one step, in the few places where a tie explains that; and its outputs
+have to agree as if there were no ties.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.errors import NormfuseError
+from normfuse.sessions import open_session
+from normfuse.verification.comparison import Difference, flatten, lowest_precision, type_tolerance
+from normfuse.verification.inputs import Sample
+
+__all__ = ["TieFreeRun", "run_without_ties"]
+
+_QUANTIZING = ("QuantizeLinear", "DynamicQuantizeLinear")
+# Of the elements of one value, for each unit of the error that the float type explains: one in 1,000 for float32.
+_SHARE_AT_TIES = 10.0
+# A scale that DynamicQuantizeLinear finds.
+_SCALE_TOLERANCE = 1e-5
+
+
+@dataclasses.dataclass
+class TieFreeRun:
+    """What the optimised model gave on the original's quantised values, over all samples."""
+
+    turned: int
+    """Quantised elements that went the other way."""
+    elements: int
+    differences: list[Difference]
+    """Of the model's outputs."""
+
+
+def run_without_ties(
+    original: ir.Model, optimized: ir.Model, fed: Sequence[Sample], ep_options: dict[str, Any] | None
+) -> TieFreeRun | None:
+    """Compare two models on every sample; None if more than rounding ties differs, or there is nothing to replace."""
+    names = _quantized_values(original, optimized)
+    if not names:
+        return None
+    try:
+        return _run(original, optimized, names, fed, ep_options)
+    except NormfuseError:
+        return None
+
+
+def _quantized_values(original: ir.Model, optimized: ir.Model) -> list[str]:
+    """Names of the quantised values that the main graphs of both compute."""
+    common = {value.name for node in optimized.graph for value in node.outputs}
+    quantizing = [node for node in original.graph if node.op_type in _QUANTIZING]
+    return [value.name for node in quantizing for value in node.outputs if value.name and value.name in common]
+
+
+def _run(
+    original: ir.Model, optimized: ir.Model, names: list[str], fed: Sequence[Sample], ep_options: dict[str, Any] | None
+) -> TieFreeRun | None:
+    shown = original.clone()
+    _show(shown, names)
+    reference = open_session(shown, "the original", level="disable")
+    outputs = [value.name or "" for value in original.graph.outputs]
+    share = _SHARE_AT_TIES * type_tolerance(lowest_precision(original))
+    session, found = None, {}
+    run = TieFreeRun(0, 0, [])
+    for sample in fed:
+        expected = _results(reference, sample)
+        if session is None:
+            replaced = _with_replacements(optimized, {name: expected[name].dtype for name in names})
+            session = open_session(replaced, "the optimised model", ep_options=ep_options, level="disable")
+        got = _results(session, {**sample, **{_replacement(name): expected[name] for name in names}})
+        for name in names:
+            turned = _turned(expected[name], got[name], share)
+            if turned is None:
+                return None
+            run.turned += turned
+            run.elements += got[name].size
+        for name in outputs:
+            pairs = zip(flatten(name, expected[name]), flatten(name, got[name]), strict=True)
+            for (label, a), (_, b) in pairs:
+                found.setdefault(label, Difference(label, quantized=True)).add(a, b)
+    run.differences = list(found.values())
+    return run
+
+
+def _turned(expected: np.ndarray, got: np.ndarray, share: float) -> int | None:
+    """How many elements are one step off; None if any is further off, or so many are that no ties explain them."""
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return None
+    if expected.dtype.kind == "f":
+        return 0 if np.allclose(got, expected, rtol=_SCALE_TOLERANCE, atol=0.0, equal_nan=True) else None
+    apart = np.abs(got.astype(np.int64) - expected.astype(np.int64))
+    turned = int(np.count_nonzero(apart))
+    return turned if apart.max(initial=0) <= 1 and turned <= max(1.0, share * apart.size) else None
+
+
+def _results(session: Any, feeds: Sample) -> dict[str, Any]:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def _replacement(name: str) -> str:
+    return f"{name} of the original"
+
+
+def _show(model: ir.Model, names: Sequence[str]) -> dict[str, ir.Value]:
+    """Make values outputs of the graph; gives them by name."""
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    present = {value.name for value in model.graph.outputs}
+    model.graph.outputs.extend(values[name] for name in names if name not in present)
+    return {name: values[name] for name in names}
+
+
+def _with_replacements(model: ir.Model, types: dict[str, np.dtype[Any]]) -> ir.Model:
+    """A copy that shows values, and reads others in their place."""
+    copy = model.clone()
+    for name, value in _show(copy, list(types)).items():
+        given = ir.Value(name=_replacement(name), type=ir.TensorType(ir.DataType.from_numpy(types[name])))
+        for use in tuple(value.uses()):
+            use.node.replace_input_with(use.idx, given)
+        copy.graph.inputs.append(given)
+    return copy

@@ -1,0 +1,53 @@
+"""Verification of quantised models: a rounding tie that goes the other way is no difference, anything more is one."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import normfuse
+from normfuse import models
+
+X = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
+# x[5, 7] is exactly 3.5 steps; so is what an Add of one unit in the last place turns.
+STEP = np.float32(0.03125)
+X[5, 7] = np.float32(3.5) * STEP
+
+
+def amplifying(*, before: float = 0.0, factor: float = 1000.0, step: float = 0.0) -> onnx.ModelProto:
+    """X + before -> QuantizeLinear -> DequantizeLinear -> + step -> * factor."""
+    g = models.GraphBuilder(opset=17)
+    moved = g.add("Add", g.input("x", ["n", 32], np.float32), np.float32(before))
+    q = g.add("QuantizeLinear", moved, STEP, np.int8(0), output="q")
+    back = g.add("Add", g.add("DequantizeLinear", q, STEP, np.int8(0)), np.float32(step))
+    g.output(g.add("Mul", back, np.float32(factor)), ["n", 32])
+    return g.model("amplifying")
+
+
+def verify(**changed: float) -> normfuse.VerificationReport:
+    return normfuse.verify(amplifying(), amplifying(**changed), inputs={"x": X})
+
+
+def test_a_tie_that_goes_the_other_way_is_no_difference() -> None:
+    report = verify(before=-1e-8)  # 3.4999998 steps: 3 instead of 4
+    assert report.passed, report.message
+    assert [run.at_ties for run in report.runs] == [1, 1]
+    assert [run.quantized_values for run in report.runs] == [X.size, X.size]
+    assert all(run.error_with_ties == pytest.approx(1000 * STEP) for run in report.runs)
+    assert any("1 of 2,048 quantised values" in warning for warning in report.warnings), report.warnings
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"before": float(STEP) / 4},  # a quarter of all elements is one step off
+        {"before": float(STEP) * 2},  # all of them by two
+        {"before": -1e-8, "factor": 1002.0},  # a tie, and an error that has nothing to do with it
+        {"before": -1e-8, "step": 0.001},
+    ],
+)
+def test_more_than_ties_is_a_difference(changed: dict[str, float]) -> None:
+    report = verify(**changed)
+    assert not report.passed
+    assert not any(run.at_ties for run in report.runs)
