@@ -21,9 +21,11 @@ __all__ = [
     "DecomposedGelu",
     "DecomposedGeluTanh",
     "DecomposedHardSwish",
+    "DecomposedLeakyRelu",
     "DecomposedMish",
     "DecomposedSoftplus",
     "DecomposedSwish",
+    "NodeActivation",
     "any_activation",
     "is_activation",
     "read_activation",
@@ -37,6 +39,10 @@ for _name, _row in ACTIVATIONS.items():
 #: Every operator that is an activation by itself, and the domains they are in.
 ACTIVATION_OPERATORS = tuple(sorted({op_type for _, op_type in _SPELLINGS}))
 ACTIVATION_DOMAINS = tuple(sorted({domain for domain, _ in _SPELLINGS}))
+_WRITTEN_OUT = ("Gelu", "GeluTanh", "HardSwish", "Mish", "Swish")
+_ALSO_WRITTEN_OUT = tuple(
+    sorted({spelling.op_type for name in _WRITTEN_OUT for spelling in ACTIVATIONS[name].spellings})
+)
 
 
 def is_activation(node: ir.Node) -> bool:
@@ -86,6 +92,42 @@ def any_activation(op: Any, *inputs: Any, output: str) -> Any:
     """Return the pattern of any single node of the activation table."""
     node = node_of(op, ACTIVATION_DOMAINS, ACTIVATION_OPERATORS)
     return node(*inputs, _allow_other_inputs=True, _outputs=[output])
+
+
+class NodeActivation(FusionRule):
+    """One node that computes what exporters also write out: newer opsets and ONNX Runtime's own optimiser have it.
+
+    So a model is seen as it was before another tool inlined our functions or ONNX Runtime fused their bodies.
+
+    Before::
+
+        Y = BiasGelu(x, bias)
+
+    After::
+
+        Y = FusedActivation(x, bias=bias, activation="Gelu")
+    """
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        nodes = node_of(op, ACTIVATION_DOMAINS, _ALSO_WRITTEN_OUT)
+        return nodes(x, _allow_other_inputs=True, _outputs=["activated"])
+
+    def check(self, context: Any, x: ir.Value, **_: Any) -> bool:
+        self.require_float(x, "FusedActivation")
+        _, bias = read_activation(context.root, self.facts, self.facts.opsets)
+        if bias is not None:
+            self.facts.require_fits(bias, x, "bias")
+        return True
+
+    def rewrite(self, op: Any, x: ir.Value, activated: ir.Value) -> ir.Value:
+        node = activated.producer()
+        assert node is not None
+        activation, bias = read_activation(node, self.facts, self.facts.opsets)
+        fused = Fused("FusedActivation", {"X": x})
+        fused.activation = activation
+        if bias is not None:
+            fused.inputs["bias"] = bias
+        return fused.emit(op)[0]
 
 
 class _DecomposedActivation(FusionRule):
@@ -279,6 +321,34 @@ class DecomposedHardSwish(_DecomposedActivation):
 def _sixth(alpha: float) -> float:
     """Return 1/6 as the table has it for what float32 makes of it."""
     return 1 / 6 if math.isclose(alpha, 1 / 6, rel_tol=1e-6) else alpha
+
+
+class DecomposedLeakyRelu(_DecomposedActivation):
+    """LeakyRelu as TensorFlow writes it: the larger of x and a fraction of it.
+
+    Before::
+
+        Y = Max(Mul(x, alpha), x)
+
+    After::
+
+        Y = FusedActivation(x, activation="LeakyRelu", activation_params=[alpha])
+    """
+
+    def pattern(self, op: Any, x: Any, alpha: Any) -> Any:
+        return op.Max(op.Mul(x, alpha), x)
+
+    def activation(self, alpha: ir.Value, root: ir.Node | None = None, **_: Any) -> Activation:
+        slope = self.number(alpha, root, "alpha")
+        if not 0 <= slope <= 1:
+            # With a larger one, it is the positive half that is scaled.
+            raise Declined(
+                "different_formula",
+                node=label(root) if root else "",
+                kind="LeakyRelu",
+                detail=f"its slope is {slope:g} and not between 0 and 1",
+            )
+        return Activation.of("LeakyRelu", alpha=slope)
 
 
 class DecomposedMish(_DecomposedActivation):

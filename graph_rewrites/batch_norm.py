@@ -1,4 +1,4 @@
-"""Batch normalisation in inference is a scale and a bias per channel: with an activation behind it, one pass."""
+"""Batch normalisation: in inference a scale and a bias per channel, and with the batch's own statistics."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import onnx_ir as ir
 from .activations import any_activation, read_activation
 from .facts import label
 from .fused import Activation, Fused
-from .rule import FusionRule, fused_activation
+from .rule import FusionRule, any_of, canonical_axes, fused_activation, mean_of, mean_square_of
 from .sites import Declined
 
-__all__ = ["BatchNormalizationActivation"]
+__all__ = ["BatchNormalizationActivation", "BatchStatisticsNormalization"]
 
 # ONNX Runtime folds a batch normalisation behind one of these into its weights, which is cheaper still.
 _FOLDED_INTO = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -113,4 +113,67 @@ class BatchNormalizationActivation(FusionRule):
             tensor = ir.tensor(array.astype(gamma.dtype), name=f"{normalized.name}.{name}")
             fused.inputs[name] = op.initializer(tensor)
         fused.activation = self._activation(activated)
+        return fused.emit(op)[0]
+
+
+class BatchStatisticsNormalization(FusionRule):
+    """Batch normalisation whose mean and variance are computed from its own input, as tf2onnx writes Keras' training
+    mode: a normalisation over all dimensions but the channels'.
+
+    Before::
+
+        mean = ReduceMean(x, axes=[0, 2, 3])
+        variance = Div(ReduceSumSquare(Sub(x, mean), axes=[0, 2, 3]), N)
+        Y = BatchNormalization(x, scale, bias, Squeeze(mean), variance)
+
+    After::
+
+        Y = FusedNormalization(x, scale, bias, axes=[0, 2, 3], affine_align="channel")
+    """
+
+    def pattern(self, op: Any, x: Any, scale: Any, bias: Any) -> Any:
+        mean = mean_of(op, x, "mean")
+        variance = mean_square_of(op, op.Sub(x, mean), "variance")
+        squeezed = op.Squeeze(mean, _allow_other_inputs=True)
+        flat_variance = any_of(variance, op.Squeeze(variance, _allow_other_inputs=True))
+        return op.BatchNormalization(x, scale, bias, squeezed, flat_variance, _outputs=["normalized"])
+
+    def check(
+        self,
+        context: Any,
+        x: ir.Value,
+        mean: ir.Value,
+        variance: ir.Value,
+        mean_divisor: ir.Value | None = None,
+        variance_divisor: ir.Value | None = None,
+        **_: Any,
+    ) -> bool:
+        self.require_float(x)
+        axes = self._axes_but_the_channels(x)
+        if context.root.attributes.get_int("training_mode", 0):
+            raise Declined("training_mode", node=label(context.root))
+        # BatchNormalization itself sees to it that both are vectors.
+        of_mean = self.reduced_axes(mean, x, mean_divisor)
+        of_variance = self.reduced_axes(variance, x, variance_divisor, keepdims=False)
+        if of_mean != axes or of_variance != axes:
+            detail = f"its statistics are taken over dimensions {of_mean} and {of_variance}, and not over {axes}"
+            raise Declined("different_formula", node=label(context.root), kind="a batch normalisation", detail=detail)
+        return True
+
+    def _axes_but_the_channels(self, x: ir.Value) -> tuple[int, ...]:
+        rank = self.facts.rank(x)
+        if rank is None:
+            raise Declined("unknown_type_or_rank", tensor=label(x))
+        return canonical_axes([axis for axis in range(rank) if axis != 1], rank, x)
+
+    def rewrite(
+        self, op: Any, x: ir.Value, scale: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any
+    ) -> ir.Value:
+        node = normalized.producer()
+        assert node is not None
+        fused = Fused("FusedNormalization", {"X": x})
+        fused.set(axes=self._axes_but_the_channels(x), epsilon=node.attributes.get_float("epsilon", 1e-5))
+        if not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
+            fused.set(affine_align="channel")
+            fused.inputs.update(scale=scale, bias=bias)
         return fused.emit(op)[0]

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from .facts import label
 from .fused import Fused
-from .rule import FusionRule, canonical_axes
+from .rule import FusionRule, canonical_axes, require_groups
 from .sites import Declined
 
 __all__ = [
@@ -176,8 +176,9 @@ class CanonicalSkipLayerNormalization(_Canonical):
         else:
             fused.set(use_mean=0)
             self.parameters(fused, node, "residual", "scale", "residual_bias")
+        # The operator itself asks for a residual that broadcasts to x, and for vectors of x's last dimension.
         for name, value in fused.inputs.items():
-            if name != "X":
+            if name not in ("X", "residual") and self.facts.rank(value) not in (None, 1):
                 self.facts.require_fits(value, x, name, (-1,))
         return fused
 
@@ -230,18 +231,7 @@ class CanonicalGroupNormalization(_Canonical):
 
     def configuration(self, node: ir.Node) -> Fused:
         x = self.input(node)
-        groups = node.attributes.get_int("num_groups", 0)
-        shape = self.facts.shape(x)
-        if shape is None or len(shape) < 2:
-            raise Declined("unknown_type_or_rank", tensor=label(x))
-        if groups <= 0 or (isinstance(shape[1], int) and shape[1] % groups):
-            raise Declined(
-                "attribute_value",
-                attribute="num_groups",
-                node=label(node),
-                value=groups,
-                supported=f"a divisor of {shape[1]}",
-            )
+        groups = require_groups(self.facts, x, node.attributes.get_int("num_groups", 0), node)
         fused = Fused("FusedNormalization", {"X": x})
         fused.set(
             num_groups=groups,

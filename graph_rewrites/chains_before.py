@@ -53,11 +53,13 @@ def dequantize(facts: Facts, fused: Fused, node: ir.Node, tensor: str, prefix: s
     if output_dtype and scale.dtype is not None and output_dtype != scale.dtype:
         raise Declined(
             "attribute_value",
+            at=node,
             attribute="output_dtype",
             node=label(node),
             value=output_dtype,
             supported="the type of the scale",
         )
+    facts.require_allowed(node.inputs[0], node)
     fused.inputs[tensor] = node.inputs[0]
     fused.inputs[f"{prefix}_scale"] = scale
     if len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -66,6 +68,7 @@ def dequantize(facts: Facts, fused: Fused, node: ir.Node, tensor: str, prefix: s
     if block_size and prefix not in ("x", "residual"):
         raise Declined(
             "attribute_value",
+            at=node,
             attribute="block_size",
             node=label(node),
             value=block_size,
@@ -326,7 +329,7 @@ class DequantizeParameter(FusionRule):
         fused = _fused(normalized)
         node = dequantization_of(dequantized)
         if not self.facts.is_constant(node.inputs[0]):
-            raise Declined("parameter_not_constant", parameter=label(dequantized), node=label(node))
+            raise Declined("parameter_not_constant", at=node, parameter=label(dequantized), node=label(node))
         dequantize(self.facts, fused, node, self.spelling, self.spelling)
         return fused
 

@@ -233,6 +233,7 @@ def quantize(facts: Facts, fused: Fused, node: ir.Node | None) -> None:
             value=node.attributes["precision"].value,
             supported="0 or float32",
         )
+    facts.require_allowed(node.outputs[0], node)
     fused.inputs["y_scale"] = scale
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         fused.inputs["y_zero_point"] = node.inputs[2]

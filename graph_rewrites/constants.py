@@ -6,6 +6,7 @@ Expand of a ConstantOfShape ...). The evaluator looks through such subgraphs laz
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ __all__ = ["Constants"]
 
 # Larger tensors are weights: they are never read, let alone evaluated.
 _MAX_ELEMENTS = 1 << 18
+_MAX_RANK = 64
 _MAX_DEPTH = 12
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -70,6 +72,14 @@ def _cast(node: ir.Node, inputs: Sequence[Array]) -> Array:
     return inputs[0].astype(ir.DataType(node.attributes["to"].as_int()).numpy())
 
 
+def _reduce_prod(node: ir.Node, inputs: Sequence[Array]) -> Array:
+    axes = _ints(node, "axes", inputs, 1)
+    keepdims = "keepdims" not in node.attributes or _flag(node, "keepdims")
+    return np.asarray(
+        np.prod(inputs[0], None if axes is None else tuple(axes), dtype=inputs[0].dtype, keepdims=keepdims)
+    )
+
+
 def _range(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
     result = np.arange(inputs[0].item(), inputs[1].item(), inputs[2].item(), dtype=inputs[0].dtype)
     return result if result.size <= _MAX_ELEMENTS else None
@@ -105,6 +115,7 @@ _OPERATORS: dict[str, Callable[[ir.Node, Sequence[Any]], Array | None]] = {
     "Expand": _expand,
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
+    "ReduceProd": _reduce_prod,
     "Slice": _slice,
     "Transpose": lambda node, inputs: np.transpose(inputs[0], _ints(node, "perm", (), 0)),
     "Concat": lambda node, inputs: np.concatenate(inputs, node.attributes["axis"].as_int()),
@@ -118,6 +129,13 @@ _OPERATORS: dict[str, Callable[[ir.Node, Sequence[Any]], Array | None]] = {
     "Reciprocal": lambda node, inputs: np.asarray(np.reciprocal(inputs[0])),
 }
 
+# Operators that only move elements, whatever these are.
+_MOVING = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")
+
+
+def _product_of_known(first: Any, second: Any) -> Any:
+    return None if first is None or second is None else first * second
+
 
 class Constants:
     """The values of one model that do not depend on its inputs."""
@@ -125,15 +143,16 @@ class Constants:
     def __init__(
         self,
         ir_version: int,
-        shape_of: Callable[[ir.Value], tuple[int, ...] | None],
+        shape_of: Callable[[ir.Value], ir.Shape | None],
         dtype_of: Callable[[ir.Value], ir.DataType | None],
     ) -> None:
-        """`shape_of` gives a value's shape where all its dimensions are known, `dtype_of` its element type."""
+        """`shape_of` gives a value's shape as far as it is known, `dtype_of` its element type."""
         # Up to IR version 3 every initialiser had to be listed as an input as well; it was no less constant for that.
         self._inputs_override = ir_version >= 4
         self._shape_of = shape_of
         self._dtype_of = dtype_of
         self._known: dict[ir.Value, Array | None] = {}
+        self._known_in_part: dict[ir.Value, Array | None] = {}
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """True for an initialiser that a caller cannot override, whatever its size, and for what follows from such."""
@@ -147,6 +166,27 @@ class Constants:
     def get(self, value: ir.Value | None) -> Array | None:
         """Return the value as a NumPy array (ml_dtypes for bfloat16 and the like), or None if unknown or too large."""
         return self._get(value, _MAX_DEPTH)
+
+    def in_part(self, value: ir.Value | None) -> Array | None:
+        """Return a tensor that is computed from shapes, with None for each element that is not known.
+
+        None instead of an array: nothing is known.
+        """
+        return self._in_part(value, _MAX_DEPTH)
+
+    def filled_with(self, value: ir.Value | None) -> float | None:
+        """Return the number that all elements of a tensor are, whose shape need not be known; None: there is none."""
+        node = value.producer() if value is not None else None
+        if node is not None and node.domain == "" and node.op_type in ("Expand", "Identity", "Reshape", "Unsqueeze"):
+            return self.filled_with(node.inputs[0])
+        if node is not None and node.domain == "" and node.op_type == "ConstantOfShape":
+            fill = node.attributes.get("value")
+            return 0.0 if fill is None else float(fill.as_tensor().numpy().ravel()[0])
+        array = self.get(value)
+        if array is None or array.size == 0 or array.dtype.kind in "OSUb":
+            return None
+        first = array.ravel()[0]
+        return float(first) if (array == first).all() else None
 
     def _is_fixed_initializer(self, value: ir.Value) -> bool:
         return value.is_initializer() and not (self._inputs_override and value.is_graph_input())
@@ -166,7 +206,7 @@ class Constants:
             return None
         if node.op_type == "Constant":
             return self._read(ir.convenience.get_const_tensor(value))
-        if node.op_type == "Shape":
+        if node.op_type in ("Shape", "Size"):
             return self._shape(node)
         if node.op_type == "CastLike":
             return self._cast_like(node, depth)
@@ -175,7 +215,7 @@ class Constants:
             return None
         inputs = [self._get(operand, depth - 1) for operand in node.inputs]
         if any(operand is None for operand in inputs):
-            return None
+            return self._in_full(value, depth)
         try:
             with np.errstate(all="ignore"):
                 result = evaluate(node, inputs)
@@ -184,11 +224,69 @@ class Constants:
         return result if result is not None and result.size <= _MAX_ELEMENTS else None
 
     def _shape(self, node: ir.Node) -> Array | None:
+        shape = self._dimensions(node)
+        known = [dim for dim in shape or () if dim is not None]
+        if shape is None or len(known) < len(shape):
+            return None
+        return np.array(math.prod(known) if node.op_type == "Size" else known, np.int64)
+
+    def _dimensions(self, node: ir.Node) -> list[int | None] | None:
+        """Return what Shape gives, or what Size multiplies."""
         shape = self._shape_of(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
         if shape is None:
             return None
         start, end = node.attributes.get_int("start", 0), node.attributes.get("end")
-        return np.array(shape[start : None if end is None else end.as_int()], np.int64)
+        dims = [dim if isinstance(dim, int) else None for dim in shape]
+        return dims[start : None if end is None else end.as_int()]
+
+    def _in_full(self, value: ir.Value, depth: int) -> Array | None:
+        """Return a tensor whose elements are all known although not all that they are picked from is."""
+        elements = self._in_part(value, depth)
+        if elements is None or any(element is None for element in elements.ravel()):
+            return None
+        return elements.astype(np.int64)
+
+    def _in_part(self, value: ir.Value | None, depth: int) -> Array | None:
+        if value is None or depth == 0:
+            return None
+        if value not in self._known_in_part:
+            self._known_in_part[value] = None  # should the graph have a cycle
+            self._known_in_part[value] = self._evaluate_in_part(value, depth)
+        return self._known_in_part[value]
+
+    def _evaluate_in_part(self, value: ir.Value, depth: int) -> Array | None:
+        node = value.producer()
+        if node is None or node.op_type in ("Constant", "ConstantOfShape"):
+            known = self._get(value, depth)
+            return known.astype(object) if known is not None and known.dtype.kind in "iu" else None
+        if node.domain != "" or not node.inputs:
+            return None
+        if node.op_type == "Shape":
+            dims = self._dimensions(node)
+            return None if dims is None else np.array(dims, object)
+        if node.op_type == "Cast":
+            target = node.attributes.get_int("to", 0)
+            return (
+                self._in_part(node.inputs[0], depth - 1) if target in (ir.DataType.INT32, ir.DataType.INT64) else None
+            )
+        if node.op_type == "Mul":
+            factors = [self._in_part(operand, depth - 1) for operand in node.inputs]
+            if len(factors) != 2 or factors[0] is None or factors[1] is None:
+                return None
+            return np.asarray(np.frompyfunc(_product_of_known, 2, 1)(*factors), object)
+        return self._moved(node, depth) if node.op_type in _MOVING else None
+
+    def _moved(self, node: ir.Node, depth: int) -> Array | None:
+        data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+        inputs = [self._in_part(operand, depth - 1) for operand in data]
+        inputs += [self._get(operand, depth - 1) for operand in node.inputs[len(data) :]]
+        if any(operand is None for operand in inputs):
+            return None
+        try:
+            result = _OPERATORS[node.op_type](node, inputs)
+        except (ValueError, IndexError, KeyError, TypeError):
+            return None
+        return np.asarray(result, object) if result is not None and result.size <= _MAX_RANK else None
 
     def _cast_like(self, node: ir.Node, depth: int) -> Array | None:
         # Only the type of the second input counts: it need not be constant.

@@ -21,11 +21,11 @@ from normfuse.ep.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 from normfuse.errors import InvalidModelError
 
 from .describe import description_of, kind_of
-from .facts import CASTS, Facts, label, name_of, subgraphs
+from .facts import CASTS, Facts, label, merged_shape, name_of, subgraphs
 from .functions import FunctionLibrary
 from .fused import Fused, is_fused, operator_of
 from .leftovers import QUANTIZATION, Leftovers
-from .matching import is_dead, vanishing
+from .matching import USED_STATISTICS, is_dead, operator_name, vanishing
 from .rule import FusionRule, OneOf
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .sites import Declined, Reason, Site
@@ -44,6 +44,9 @@ _METADATA_RULES = "normfuse.rules"
 
 # Stands among the rules of a node for which a requantisation inside the chain was removed.
 _REQUANTIZATION = "requantization removed"
+
+# ONNX Runtime knows these, but lets no custom operator have them.
+_NOT_IN_CUSTOM_OPERATORS = frozenset({ir.DataType.INT2, ir.DataType.UINT2})
 
 # Model-local functions exist from this IR version on.
 _FUNCTION_IR_VERSION = 8
@@ -87,6 +90,8 @@ def rewrite(
         raise ValueError(f"target is {target!r}; it must be one of {', '.join(get_args(Target))}")
     facts = Facts(model)
     facts.infer()
+    if target == "custom-op":
+        facts.excluded_types = _NOT_IN_CUSTOM_OPERATORS
     run = _Run(model, facts, allow_requantization_removal, progress)
     run.lift()
     for graph, path, opsets in _containers(model):
@@ -114,7 +119,7 @@ class _Indexed:
     def may_match(self, root: ir.Node) -> bool:
         """True unless the operators before the root rule a match out."""
         producers = {
-            producer.op_type
+            operator_name(producer)
             for value in root.inputs
             if value is not None and (producer := value.producer()) is not None
         }
@@ -148,7 +153,7 @@ class _Index:
 
     def candidates(self, node: ir.Node) -> Iterator[pattern.RewriteRule]:
         """Yield the rules that may match with this node as the last one."""
-        return (indexed.rule for indexed in self._by_root.get(node.op_type, ()) if indexed.may_match(node))
+        return (indexed.rule for indexed in self._by_root.get(operator_name(node), ()) if indexed.may_match(node))
 
 
 def _operators(operand: patterns.ValuePattern | None) -> frozenset[str] | None:
@@ -216,8 +221,11 @@ class _Run:
             assert operator is not None
             try:
                 Fused.read(node)
+                for value in (*node.inputs, node.outputs[0]):
+                    if value is not None:
+                        self.facts.require_allowed(value, node)
             except Declined:
-                continue  # reported with the sites that are left
+                continue  # reported with the sites that are left, or a function that the target does without
             lifted.add(node.op_type)
             node.op_type = operator
             node.resize_outputs(len(OPERATORS[operator].outputs))
@@ -253,7 +261,7 @@ class _Run:
         """Try each rule in turn on all nodes that it can end in."""
         nodes: dict[str, list[ir.Node]] = collections.defaultdict(list)
         for node in graph:
-            nodes[node.op_type].append(node)
+            nodes[operator_name(node)].append(node)
         for roots, indexed in index:
             for root in roots:
                 for node in nodes.get(root, ()):
@@ -364,13 +372,21 @@ class _Run:
             if node.domain == OPERATOR_DOMAIN and node.op_type == new.op_type:
                 further = zip(node.outputs[1:], new.outputs[1:], strict=True)
                 replaced += [(old, value) for old, value in further if old.uses() or old.is_graph_output()]
+        for name, index in USED_STATISTICS.items():
+            if name in delta.match.bindings:
+                replaced.append((delta.match.bindings[name], new.outputs[index]))
         return replaced
 
     def _refine_shape(self, node: ir.Node) -> None:
         """Give Y the shape of X where inference, which cannot see through the replaced nodes, knew less."""
         y, fused = node.outputs[0], Fused.read(node)
-        if not fused.has("residual", "residual_bias") and (y.shape is None or y.shape.has_unknown_dim()):
-            y.shape = self.facts.shape(fused.inputs["X"]) or y.shape
+        shape = self.facts.shape(fused.inputs["X"])
+        if shape is not None and not fused.has("residual", "residual_bias"):
+            y.shape = shape if y.shape is None else merged_shape(y.shape, shape)
+        for statistic in node.outputs[2:]:
+            # The one before may have been that of a reshaped tensor.
+            known = statistic.type is not None and shape is not None and fused["axes"]
+            statistic.shape = _reduced(shape, fused["axes"]) if known and shape is not None else None
 
     def _describe(self, new: ir.Node, matched: Sequence[ir.Node], root: ir.Node, rule: str) -> None:
         anchor = next((node for node in matched if is_fused(node) and node.op_type == "FusedNormalization"), root)
@@ -490,6 +506,11 @@ class _Run:
             description=description_of(fused),
             message=_REQUANTIZATION if _REQUANTIZATION in node.metadata_props.get(_METADATA_RULES, "") else "",
         )
+
+
+def _reduced(shape: ir.Shape, axes: Sequence[int]) -> ir.Shape:
+    normalised = {axis % len(shape) for axis in axes}
+    return ir.Shape([1 if axis in normalised else dim for axis, dim in enumerate(shape)])
 
 
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:

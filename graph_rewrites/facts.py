@@ -11,7 +11,7 @@ from .constants import Array, Constants
 from .inference import infer_types
 from .sites import Declined
 
-__all__ = ["CASTS", "FLOAT_TYPES", "Facts", "is_float", "label", "name_of", "subgraphs"]
+__all__ = ["CASTS", "FLOAT_TYPES", "Facts", "is_float", "label", "merged_shape", "name_of", "subgraphs"]
 
 #: The float types that the operators take. float64 is left to ONNX Runtime.
 FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -47,6 +47,16 @@ def name_of(node: ir.Node) -> str:
     return node.name or next((output.name for output in node.outputs if output.name), "")
 
 
+def merged_shape(first: ir.Shape, second: ir.Shape) -> ir.Shape:
+    """Return what is known of one shape from two sources: numbers before names, names of the first before others."""
+    if len(first) != len(second):
+        return first
+    pairs = zip(first, second, strict=True)
+    return ir.Shape(
+        [p if isinstance(p, int) or (p.value is not None and not isinstance(q, int)) else q for p, q in pairs]
+    )
+
+
 def subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """Yield the node's subgraphs with the names of their attributes."""
     for name, attribute in node.attributes.items():
@@ -65,9 +75,11 @@ class Facts:
         self._inferred: Mapping[ir.Graph, Mapping[str, ir.Value]] = {}
         self._order: dict[ir.Node, float] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
-        self._constants = Constants(model.ir_version, self.static_shape, self.dtype)
+        self._constants = Constants(model.ir_version, self.shape, self.dtype)
         #: Bodies of the model's own functions, which hold no initialisers.
         self.function_bodies = {function.graph for function in model.functions.values()}
+        #: Element types that nodes of the target's form cannot have.
+        self.excluded_types: frozenset[ir.DataType] = frozenset()
         #: Opset imports of the graph that is being rewritten.
         self.opsets: dict[str, int] = model.graph.opset_imports
 
@@ -90,10 +102,26 @@ class Facts:
             return None
         if value.const_value is not None:
             return ir.Shape(value.const_value.shape.numpy())
-        if value.shape is not None and not value.shape.has_unknown_dim():
-            return value.shape
+        shape = value.shape
+        if shape is not None and shape.is_static():
+            return shape
         inferred = self._inference(value)
-        return value.shape if inferred is None or inferred.shape is None else inferred.shape
+        if inferred is not None and inferred.shape is not None:
+            shape = inferred.shape if shape is None else merged_shape(shape, inferred.shape)
+        if shape is None or not shape.is_static():
+            return self._reshaped(value, shape) or shape
+        return shape
+
+    def _reshaped(self, value: ir.Value, shape: ir.Shape | None) -> ir.Shape | None:
+        """Return the shape behind a Reshape whose target is computed from shapes, as far as inference knows less."""
+        node = value.producer()
+        if node is None or node.op_type != "Reshape" or node.domain != "" or len(node.inputs) < 2:
+            return None
+        target = self._constants.in_part(node.inputs[1])
+        if target is None or target.ndim != 1 or (shape is not None and len(shape) != target.size):
+            return None
+        sizes = ir.Shape([size if size is not None and size > 0 else None for size in target])
+        return sizes if shape is None else merged_shape(shape, sizes)
 
     def rank(self, value: ir.Value | None) -> int | None:
         """Return the number of dimensions, or None."""
@@ -114,6 +142,13 @@ class Facts:
     def _inference(self, value: ir.Value) -> ir.Value | None:
         table = self._inferred.get(value.graph) if value.graph is not None else None
         return table.get(value.name) if table is not None and value.name is not None else None
+
+    def require_allowed(self, value: ir.Value, node: ir.Node) -> None:
+        """Decline if the value, which `node` reads or writes, has a type that the target's form cannot have."""
+        dtype = self.dtype(value)
+        if dtype in self.excluded_types:
+            what = "a custom operator of ONNX Runtime"
+            raise Declined("unsupported_type", at=node, tensor=label(value), type=dtype, what=what)
 
     # Constants
 
@@ -142,9 +177,8 @@ class Facts:
         return math.isclose(actual, expected, rel_tol=_TOLERANCE.get(str(array.dtype), _DEFAULT_TOLERANCE))
 
     def all_equal(self, value: ir.Value | None, expected: float) -> bool:
-        """True for a constant all of whose elements are exactly `expected`."""
-        array = self.constant(value)
-        return array is not None and array.size > 0 and bool((array == array.dtype.type(expected)).all())
+        """True for a constant all of whose elements are exactly `expected`, even if their number is not known."""
+        return self._constants.filled_with(value) == expected
 
     # Which values are one
 

@@ -1,4 +1,4 @@
-"""Group normalisation as exporters write it: instance normalisation of a reshaped tensor."""
+"""Group normalisation: instance normalisation of a reshaped tensor, and ONNX Runtime's own operators."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 import onnx_ir as ir
 
 from .facts import label
-from .fused import Fused
-from .rule import FusionRule
+from .fused import Activation, Fused
+from .rule import FusionRule, is_known, require_groups, require_restored
 from .sites import Declined
 
-__all__ = ["ReshapedGroupNormalization"]
+__all__ = ["NodeGroupNormalization", "ReshapedGroupNormalization"]
+
+_TO_CHANNELS_LAST = [0, 2, 3, 1]
+_TO_CHANNELS_FIRST = [0, 3, 1, 2]
 
 
 class ReshapedGroupNormalization(FusionRule):
@@ -46,7 +49,7 @@ class ReshapedGroupNormalization(FusionRule):
     ) -> bool:
         self.require_float(x)
         self._groups(context.root, x, grouping, grouped)
-        self._require_restored(context.root, x, restoring, context.output_values[0])
+        require_restored(self.facts, context.root, "GroupNormalization", x, grouped, restoring)
         for name, parameter in (("scale", scale), ("bias", bias)):
             if not self.facts.is_constant(parameter):
                 raise Declined(
@@ -63,7 +66,7 @@ class ReshapedGroupNormalization(FusionRule):
             inferred = self.facts.shape(grouped)
             if inferred is None or len(inferred) != 3:
                 raise Declined("parameter_not_constant", parameter=f"shape {label(grouping)}", node=label(root))
-            batch, groups, keeps = inferred[0], inferred[1], inferred[0] == shape[0] and _is_known(inferred[0])
+            batch, groups, keeps = inferred[0], inferred[1], inferred[0] == shape[0] and is_known(inferred[0])
         else:
             batch, groups, rest = (int(size) for size in target)
             keeps = batch in (0, shape[0])
@@ -85,28 +88,6 @@ class ReshapedGroupNormalization(FusionRule):
                 detail=f"{shape[1]} channels do not make {groups} equal groups",
             )
         return groups
-
-    def _require_restored(self, root: ir.Node, x: ir.Value, restoring: ir.Value, result: ir.Value) -> None:
-        """Decline unless the last Reshape gives x's shape back."""
-        node = restoring.producer()
-        if node is not None and _is_whole_shape(node) and self.facts.same(node.inputs[0], x):
-            return
-        shape, target, inferred = self.facts.shape(x), self.facts.constant(restoring), self.facts.shape(result)
-        assert shape is not None
-        if target is not None and len(target) == len(shape):
-            wildcard = int((target == -1).sum()) <= 1
-            if wildcard and all(size in (0, -1) or size == dim for size, dim in zip(target, shape, strict=True)):
-                return
-        if target is None and inferred is not None and len(inferred) == len(shape):
-            known = zip(inferred, shape, strict=True)
-            if all(size == dim and _is_known(size) for size, dim in known):
-                return
-        raise Declined(
-            "different_formula",
-            node=label(root),
-            kind="GroupNormalization",
-            detail="the last Reshape does not certainly give back the shape before the first",
-        )
 
     def rewrite(
         self,
@@ -130,10 +111,81 @@ class ReshapedGroupNormalization(FusionRule):
         return fused.emit(op)[0]
 
 
-def _is_whole_shape(node: ir.Node) -> bool:
-    start = node.attributes.get("start")
-    return node.op_type == "Shape" and (start is None or start.value == 0) and "end" not in node.attributes
+class NodeGroupNormalization(FusionRule):
+    """GroupNorm and SkipGroupNorm of com.microsoft, as ONNX Runtime's optimiser of diffusion models writes them.
 
+    They are read where their tensors have the channels in front (channels_last = 0), and where the Transposes to
+    channels last and back stand around a GroupNorm. ONNX Runtime's CPU provider has no kernel for either.
 
-def _is_known(dim: int | ir.SymbolicDim) -> bool:
-    return isinstance(dim, int) or dim.value is not None
+    Before::
+
+        Y = GroupNorm(x, gamma, beta, groups=32, activation=1, channels_last=0)
+
+    After::
+
+        Y = FusedNormalization(x, gamma, beta, num_groups=32, affine_align="channel", activation="Swish")
+    """
+
+    spellings = ("channels last", "GroupNorm", "SkipGroupNorm")
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        if self.spelling == "channels last":
+            moved = op.Transpose(x, perm=_TO_CHANNELS_LAST)
+            group_norm = op.GroupNorm(moved, _domain="com.microsoft", _allow_other_inputs=True, _outputs=["normalized"])
+            return op.Transpose(group_norm, perm=_TO_CHANNELS_FIRST)
+        outputs = ["normalized"] if self.spelling == "GroupNorm" else ["normalized", "total"]
+        node = getattr(op, self.spelling)
+        return node(x, _domain="com.microsoft", _allow_other_inputs=True, _outputs=outputs)
+
+    def check(self, context: Any, x: ir.Value, normalized: ir.Value, **_: Any) -> bool:
+        self.require_float(x, "FusedNormalization")
+        node = normalized.producer()
+        assert node is not None
+        channels_last = node.attributes.get_int("channels_last", 1)
+        if channels_last != (self.spelling == "channels last"):
+            raise Declined(
+                "attribute_value",
+                attribute="channels_last",
+                node=label(node),
+                value=channels_last,
+                supported="0, or 1 with Transposes around the node,",
+            )
+        self._configuration(x, node)
+        return True
+
+    def _configuration(self, x: ir.Value, node: ir.Node) -> Fused:
+        groups, activation = node.attributes.get_int("groups", 0), node.attributes.get_int("activation", 0)
+        if activation not in (0, 1):
+            raise Declined(
+                "attribute_value", attribute="activation", node=label(node), value=activation, supported="0 or 1"
+            )
+        fused = Fused("FusedNormalization", {"X": x})
+        fused.set(
+            num_groups=require_groups(self.facts, x, groups, node),
+            epsilon=node.attributes.get_float("epsilon", 1e-5),
+            affine_align="channel",
+        )
+        fused.inputs.update(
+            {name: value for name, value in zip(("scale", "bias"), node.inputs[1:3], strict=False) if value}
+        )
+        if activation:
+            fused.activation = Activation.of("Swish")
+        if self.spelling == "SkipGroupNorm":
+            self._add_residual(fused, node)
+        return fused
+
+    def _add_residual(self, fused: Fused, node: ir.Node) -> None:
+        skip, bias = (node.inputs[index] if len(node.inputs) > index else None for index in (3, 4))
+        if skip is None or bias is not None:
+            raise Declined("unsupported_operator", op_type=f"{node.op_type} with a bias of its own", where="here")
+        shape, x_shape = self.facts.shape(skip), self.facts.shape(fused.inputs["X"])
+        if shape is None or x_shape is None or shape != x_shape or not all(map(is_known, shape)):
+            # Of two shapes [N, C] and [N, C, 1, 1], ONNX broadcasts only one.
+            raise Declined("shape_mismatch", tensor=label(skip), shape=shape, x_shape=x_shape)
+        fused.inputs["residual"] = skip
+
+    def rewrite(self, op: Any, x: ir.Value, normalized: ir.Value, **_: Any) -> Any:
+        node = normalized.producer()
+        assert node is not None
+        outputs = self._configuration(x, node).emit(op)
+        return outputs[:2] if self.spelling == "SkipGroupNorm" else outputs[0]

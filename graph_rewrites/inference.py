@@ -17,6 +17,8 @@ Types = dict[str, ir.Value]
 # Larger initialisers take no part in shape inference: without them the model fits into one message, whatever its size.
 _MAX_ELEMENTS = 64
 
+_EINSUM_SINCE = 12
+
 # Operators that ONNX's shape inference does not know, and the output (if any) besides the first that is shaped as X.
 _SHAPED_AS_X = {
     ("com.microsoft", "BiasGelu"): None,
@@ -70,7 +72,7 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
     """Yield the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
     copy = model.clone()
     for graph in copy.graphs():
-        _make_inferable(graph)
+        _make_inferable(graph, copy.opset_imports.get("", 1))
     for value in tuple(copy.graph.initializers.values()):
         tensor = value.const_value
         if tensor is not None and tensor.size > _MAX_ELEMENTS and value.name is not None:
@@ -89,17 +91,45 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
                 yield value.name, value
 
 
-def _make_inferable(graph: ir.Graph) -> None:
+def _make_inferable(graph: ir.Graph, opset: int) -> None:
     """Replace what ONNX's shape inference does not know by standard operators of the same types and shapes."""
     for node in graph:
         if node.domain == "com.microsoft" and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
             node.domain = ""
+        elif node.domain == "com.microsoft" and node.op_type == "FusedMatMul" and opset >= _EINSUM_SINCE:
+            _unfuse_matmul(node)
         elif (node.domain, node.op_type) in _SHAPED_AS_X:
             further = _SHAPED_AS_X[node.domain, node.op_type]
+            _type_input(node)
             outputs = [node.outputs[index] for index in (0, further) if index is not None and index < len(node.outputs)]
             _repeat(graph, node, node.inputs[0], outputs)
         elif (ungrouped := _ungrouped(node)) is not None:
             _repeat(graph, node, ungrouped, node.outputs)
+
+
+def _type_input(node: ir.Node) -> None:
+    """Give the first input of a node the type of its output or of its parameters, where the model gives only these."""
+    x, y = node.inputs[0], node.outputs[0]
+    if x is None or x.is_initializer():
+        return
+    if x.type is None:
+        weights = [
+            value.const_value for value in node.inputs[1:] if value is not None and value.const_value is not None
+        ]
+        x.type = ir.TensorType(weights[0].dtype) if y.type is None and weights else y.type
+    if x.shape is None:
+        x.shape = y.shape
+
+
+def _unfuse_matmul(node: ir.Node) -> None:
+    """Turn ONNX Runtime's product with transposed operands into one that ONNX has."""
+    if any(node.attributes.get_int(f"transBatch{operand}", 0) for operand in "AB"):
+        return
+    a = "...ki" if node.attributes.get_int("transA", 0) else "...ik"
+    b = "...jk" if node.attributes.get_int("transB", 0) else "...kj"
+    node.attributes.clear()
+    node.attributes.add(ir.AttrString("equation", f"{a},{b}->...ij"))
+    node.domain, node.op_type = "", "Einsum"
 
 
 def _repeat(graph: ir.Graph, node: ir.Node, source: ir.Value | None, outputs: Iterable[ir.Value]) -> None:

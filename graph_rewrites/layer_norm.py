@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from .facts import label
 from .fused import Fused
-from .rule import FusionRule, any_of, inverse_root, mean_of, mean_square_of, square_of
+from .rule import FusionRule, any_of, inverse_root, mean_of, mean_square_of, root_of, square_of
 from .sites import Declined
 
 __all__ = ["DecomposedLayerNormalization"]
@@ -31,6 +31,7 @@ class DecomposedLayerNormalization(FusionRule):
         Y = FusedNormalization(x, axes=..., epsilon=...)
     """
 
+    has_statistics = True
     spellings = ("divide", "multiply", "scaled", "folded", "folded without bias", "stddev")
 
     def pattern(self, op: Any, x: Any, epsilon: Any, scale: Any, bias: Any) -> Any:
@@ -48,7 +49,7 @@ class DecomposedLayerNormalization(FusionRule):
             return op.Div(deviation, op.Add(op.Sqrt(variance), epsilon))
         shifted = op.Add(variance, epsilon)
         if self.spelling == "divide":
-            return op.Div(deviation, any_of(op.Sqrt(shifted), op.Pow(shifted, 0.5)))
+            return op.Div(deviation, root_of(op, shifted))
         inverse = inverse_root(op, shifted)
         if self.spelling == "multiply":
             return op.Mul(deviation, inverse)

@@ -55,7 +55,8 @@ class Leftovers:
 
     def note(self, rule: str | None, match: pattern.MatchResult) -> None:
         """Keep a failed match for the nodes that it covered, unless a deeper one is known."""
-        nodes = tuple(match.nodes)
+        sources = [source for source in match.failure_nodes_and_values if isinstance(source, ir.Node)]
+        nodes = tuple(dict.fromkeys([*match.nodes, *sources]))
         if len(nodes) < _FEW and not isinstance(match.reason, Reason):
             return
         failure = _Failure(rule or "", match.reason, nodes)

@@ -26,9 +26,12 @@ from normfuse.ep.spec import OPERATOR_DOMAIN
 from .facts import CASTS, Facts, label
 from .sites import Declined
 
-__all__ = ["ChainMatcher", "is_dead", "vanishing"]
+__all__ = ["USED_STATISTICS", "ChainMatcher", "is_dead", "operator_name", "vanishing"]
 
-_COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "Sum"})
+#: What a match binds for the statistics that stay in use, and the outputs of FusedNormalization that replace them.
+USED_STATISTICS = {"used_mean": 2, "used_inverse": 3}
+
+_COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
 _WIDTH = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}
 
 # What is still to be matched: a linked list, so that alternatives share their tail.
@@ -38,10 +41,17 @@ _Goals = tuple[patterns.ValuePattern | None, ir.Value | None, "_Goals"] | None
 class ChainMatcher(pattern.PatternMatcher):
     """Matches a pattern with one root against the nodes that end in a given node."""
 
-    def __init__(self, graph_pattern: patterns.GraphPattern, facts: Facts, through_quantization: bool = False) -> None:
+    def __init__(
+        self,
+        graph_pattern: patterns.GraphPattern,
+        facts: Facts,
+        through_quantization: bool = False,
+        has_statistics: bool = False,
+    ) -> None:
         super().__init__(graph_pattern)
         self._facts = facts
         self._through_quantization = through_quantization
+        self._has_statistics = has_statistics
 
     @property
     def root_type(self) -> str:
@@ -74,13 +84,41 @@ class ChainMatcher(pattern.PatternMatcher):
             result.bind(name, value)
         outputs = [_output(attempt.nodes, output) for output in self.pattern.outputs]
         result.outputs.extend(outputs)  # type: ignore[arg-type] # None: an optional output that is not there
+        statistics = self._used_statistics(result) if self._has_statistics else {}
+        for name, value in statistics.items():
+            result.bind(name, value)
         try:
             if remove_nodes:
-                self._require_closed(result.nodes, outputs)
+                self._require_closed(result.nodes, [*outputs, *statistics.values()])
             self._require_width(attempt)
         except Declined as declined:
             return result.fail(declined.reason, node)
         return result
+
+    def _used_statistics(self, result: pattern.MatchResult) -> dict[str, ir.Value]:
+        """Return the mean and the inverse standard deviation that are used outside of the match, as `USED_STATISTICS`.
+
+        A Reciprocal behind the standard deviation that stands outside is taken into the match.
+        """
+        mean, inverse, root = (result.bindings.get(name) for name in ("mean", "inverse", "root"))
+        found: dict[str, ir.Value] = {}
+        if isinstance(mean, ir.Value) and _is_mean(mean):
+            found["used_mean"] = mean
+        if isinstance(inverse, ir.Value):
+            found["used_inverse"] = inverse
+        elif isinstance(root, ir.Value):
+            for consumer in root.consumers():
+                if consumer.op_type == "Reciprocal" and consumer.domain == "" and consumer.graph is root.graph:
+                    if consumer not in result.nodes:
+                        result.add_node(consumer)
+                    found["used_inverse"] = consumer.outputs[0]
+                    break
+        inside = set(result.nodes)
+        return {
+            name: value
+            for name, value in found.items()
+            if self._facts.dtype(value) == ir.DataType.FLOAT and _is_used_outside(value, inside)
+        }
 
     def _require_closed(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value | None]) -> None:
         """Decline if a value inside the match is needed outside of it."""
@@ -92,7 +130,7 @@ class ChainMatcher(pattern.PatternMatcher):
                 if value in kept:
                     continue
                 consumers = value.consumers()
-                between = {"value": value.name, "first": label(node)}
+                between: dict[str, Any] = {"value": value.name, "first": label(node)}
                 second = next((label(consumer) for consumer in consumers if consumer in inside), "its consumer")
                 if value.is_graph_output():
                     raise Declined("is_graph_output", second=second, **between)
@@ -129,6 +167,24 @@ class ChainMatcher(pattern.PatternMatcher):
                     shape=[1] * attempt.constant_rank,
                     x_shape=self._facts.shape(x),
                 )
+
+
+def _is_mean(value: ir.Value) -> bool:
+    """True unless the value is a sum, which a division behind it makes a mean, or lacks the reduced dimensions."""
+    node = value.producer()
+    return node is not None and node.op_type == "ReduceMean" and node.attributes.get_int("keepdims", 1) == 1
+
+
+def _is_used_outside(value: ir.Value, inside: Collection[ir.Node]) -> bool:
+    outside = (consumer for consumer in value.consumers() if consumer not in inside)
+    return value.is_graph_output() or any(
+        consumer.graph is not value.graph or vanishing(consumer, inside) is None for consumer in outside
+    )
+
+
+def operator_name(node: ir.Node) -> str:
+    """Return the operator that a node is for a pattern: a Sum of two is an Add."""
+    return "Add" if node.op_type == "Sum" and node.domain == "" and len(node.inputs) == 2 else node.op_type
 
 
 def is_dead(node: ir.Node) -> bool:
@@ -313,7 +369,7 @@ class _Attempt:
                 yield (node, quantize), quantize.inputs[0]
 
     def _node(self, expected: patterns.NodePattern, node: ir.Node, rest: _Goals) -> bool:
-        if not expected.op.matches(node.op_type) or not expected.domain.matches(node.domain):
+        if not expected.op.matches(operator_name(node)) or not expected.domain.matches(node.domain):
             return self._fail(f"{label(node)} where {expected.op} is expected")
         mark = len(self._undo)
         if not self._attributes(expected, node) or (

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from .facts import label
 from .fused import Fused
-from .rule import FusionRule, any_of, inverse_root, mean_square_of
+from .rule import FusionRule, inverse_root, mean_square_of, root_of
 from .sites import Declined
 
 __all__ = ["DecomposedRMSNormalization"]
@@ -28,12 +28,13 @@ class DecomposedRMSNormalization(FusionRule):
         Y = FusedNormalization(x, axes=..., use_mean=0, epsilon=...)
     """
 
+    has_statistics = True
     spellings = ("divide", "multiply", "scaled")
 
     def pattern(self, op: Any, x: Any, epsilon: Any, scale: Any) -> Any:
         shifted = op.Add(mean_square_of(op, x, "variance"), epsilon)
         if self.spelling == "divide":
-            return op.Div(x, any_of(op.Sqrt(shifted), op.Pow(shifted, 0.5)))
+            return op.Div(x, root_of(op, shifted))
         inverse = inverse_root(op, shifted)
         return op.Mul(x, inverse if self.spelling == "multiply" else op.Mul(inverse, scale))
 

@@ -21,11 +21,17 @@ __all__ = [
     "FusionRule",
     "OneOf",
     "any_of",
+    "canonical_axes",
     "fused_activation",
     "fused_normalization",
     "inverse_root",
+    "is_known",
     "mean_of",
     "mean_square_of",
+    "node_of",
+    "require_groups",
+    "require_restored",
+    "root_of",
     "square_of",
 ]
 
@@ -41,6 +47,10 @@ class FusionRule(pattern.RewriteRuleClassBase):
     #: tells ``pattern`` which one to build.
     spellings: ClassVar[Sequence[str]] = ("",)
 
+    #: The pattern binds ``mean``, and ``root`` (the standard deviation) or ``inverse`` (of it); outputs of the new node
+    #: may take the place of mean and inverse for others that use them.
+    has_statistics: ClassVar[bool] = False
+
     def __init__(self, facts: Facts, spelling: str = "") -> None:
         super().__init__(name=type(self).__name__)
         self.facts = facts
@@ -52,7 +62,9 @@ class FusionRule(pattern.RewriteRuleClassBase):
             _graph_pattern(type(self), self.spelling),
             self.rewrite,
             self.check,
-            matcher=lambda graph_pattern: ChainMatcher(graph_pattern, self.facts, through_quantization),
+            matcher=lambda graph_pattern: ChainMatcher(
+                graph_pattern, self.facts, through_quantization, self.has_statistics
+            ),
             name=self.name,
         )
 
@@ -86,17 +98,20 @@ class FusionRule(pattern.RewriteRuleClassBase):
             raise Declined("parameter_not_constant", parameter=f"{parameter} {label(value)}", node=label(node))
         return scalar
 
-    def reduced_axes(self, reduced: ir.Value, source: ir.Value, divisor: ir.Value | None = None) -> tuple[int, ...]:
+    def reduced_axes(
+        self, reduced: ir.Value, source: ir.Value, divisor: ir.Value | None = None, *, keepdims: bool = True
+    ) -> tuple[int, ...]:
         """Return the axes of a ReduceMean, or of a ReduceSum that `divisor` makes a mean, in canonical form.
 
         Axes are sorted; negative when they are the last ones, otherwise counted from the front where the rank is known.
 
         Raises:
-            Declined: keepdims is 0, the axes are not constant, or the sum is not divided by their number.
+            Declined: keepdims is 0 (and that makes a difference to the caller), the axes are not constant, or the sum
+                is not divided by their number.
         """
         node = reduced.producer()
         assert node is not None
-        if node.attributes.get_int("keepdims", 1) != 1:
+        if keepdims and node.attributes.get_int("keepdims", 1) != 1:
             raise Declined("attribute_value", attribute="keepdims", node=label(node), value=0, supported="1")
         axes = self._axes(node, source)
         if divisor is not None:
@@ -209,6 +224,73 @@ def fused_activation(op: Any, *inputs: Any, output: str = "activated") -> Any:
     return op.FusedActivation(*inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output])
 
 
+def require_groups(facts: Facts, x: ir.Value, groups: int, node: ir.Node) -> int:
+    """Return the number of groups that the channels of x are normalised in by `node`, or decline."""
+    shape = facts.shape(x)
+    if shape is None or len(shape) < 2:
+        raise Declined("unknown_type_or_rank", tensor=label(x))
+    channels = shape[1]
+    if groups <= 0 or (isinstance(channels, int) and channels % groups):
+        name = "groups" if "groups" in node.attributes else "num_groups"
+        supported = f"a divisor of {channels}"
+        raise Declined("attribute_value", attribute=name, node=label(node), value=groups, supported=supported)
+    return groups
+
+
+def require_restored(
+    facts: Facts, root: ir.Node, kind: str, x: ir.Value, reshaped: ir.Value, restoring: ir.Value
+) -> None:
+    """Decline unless `root`, a Reshape to `restoring` of a tensor shaped as `reshaped`, gives x's shape back."""
+    node = _shape_behind(restoring)
+    if node is not None and facts.same(node.inputs[0], x):
+        return
+    shape, target, inferred = facts.shape(x), facts.constant(restoring), facts.shape(root.outputs[0])
+    if shape is None:
+        raise Declined("unknown_type_or_rank", tensor=label(x))
+    if target is not None and len(target) == len(shape) and int((target == -1).sum()) <= 1:
+        repeated = _repeated(facts, x, reshaped)
+        given = zip(target, shape, strict=True)
+        if all(size == -1 or size == dim or (size == 0 and i in repeated) for i, (size, dim) in enumerate(given)):
+            return
+    if target is None and inferred is not None and len(inferred) == len(shape):
+        known = zip(inferred, shape, strict=True)
+        if all(size == dim and is_known(size) for size, dim in known):
+            return
+    raise Declined(
+        "different_formula",
+        node=label(root),
+        kind=kind,
+        detail="the last Reshape does not certainly give back the shape before the first",
+    )
+
+
+def _repeated(facts: Facts, x: ir.Value, reshaped: ir.Value) -> set[int]:
+    """Return the dimensions that are the same in x and in what x is reshaped to: a 0 in a shape stands for them."""
+    before, after, node = facts.shape(x), facts.shape(reshaped), reshaped.producer()
+    target = facts.constant(node.inputs[1]) if node is not None and len(node.inputs) > 1 else None
+    same = set() if target is None else {index for index, size in enumerate(target) if size == 0}
+    if before is not None and after is not None:
+        same |= {i for i, (p, q) in enumerate(zip(before, after, strict=False)) if p == q and is_known(p)}
+    return same
+
+
+def _shape_behind(value: ir.Value) -> ir.Node | None:
+    """Return the Shape that gives the value, unless it leaves dimensions off; TensorFlow casts it there and back."""
+    node = value.producer()
+    while (
+        node is not None and node.op_type in ("Cast", "Identity") and node.domain == "" and node.inputs[0] is not None
+    ):
+        node = node.inputs[0].producer()
+    if node is None or node.op_type != "Shape" or node.domain != "" or "end" in node.attributes:
+        return None
+    return node if node.attributes.get_int("start", 0) == 0 else None
+
+
+def is_known(dim: int | ir.SymbolicDim) -> bool:
+    """True for a dimension that is a number, or has a name."""
+    return isinstance(dim, int) or dim.value is not None
+
+
 def square_of(op: Any, x: Any) -> Any:
     """Return the pattern of x squared."""
     return any_of(op.Pow(x, 2), op.Mul(x, x))
@@ -234,7 +316,16 @@ def mean_square_of(op: Any, x: Any, name: str) -> Any:
     return any_of(mean_of(op, square_of(op, x), name), _mean(op, None, op.ReduceSumSquare, x, name))
 
 
+def root_of(op: Any, x: Any) -> Any:
+    """Return the pattern of sqrt(x); binds `root`."""
+    return any_of(op.Sqrt(x, _outputs=["root"]), op.Pow(x, 0.5, _outputs=["root"]))
+
+
 def inverse_root(op: Any, x: Any) -> Any:
-    """Return the pattern of 1 / sqrt(x)."""
+    """Return the pattern of 1 / sqrt(x); binds `inverse`."""
     root = any_of(op.Sqrt(x), op.Pow(x, 0.5))
-    return any_of(op.Reciprocal(root), op.Div(1, root), op.Pow(x, -0.5))
+    return any_of(
+        op.Reciprocal(root, _outputs=["inverse"]),
+        op.Div(1, root, _outputs=["inverse"]),
+        op.Pow(x, -0.5, _outputs=["inverse"]),
+    )

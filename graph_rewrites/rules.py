@@ -6,11 +6,13 @@ from .activations import (
     DecomposedGelu,
     DecomposedGeluTanh,
     DecomposedHardSwish,
+    DecomposedLeakyRelu,
     DecomposedMish,
     DecomposedSoftplus,
     DecomposedSwish,
+    NodeActivation,
 )
-from .batch_norm import BatchNormalizationActivation
+from .batch_norm import BatchNormalizationActivation, BatchStatisticsNormalization
 from .canonical import (
     CanonicalGroupNormalization,
     CanonicalInstanceNormalization,
@@ -36,8 +38,9 @@ from .chains_behind import (
     QuantizedActivation,
     QuantizeOutput,
 )
-from .group_norm import ReshapedGroupNormalization
+from .group_norm import NodeGroupNormalization, ReshapedGroupNormalization
 from .layer_norm import DecomposedLayerNormalization
+from .reshaped import ReshapedNormalization
 from .rms_norm import DecomposedRMSNormalization
 from .rule import FusionRule
 
@@ -47,6 +50,8 @@ __all__ = ["ACTIVATION_SEEDS", "CHAINS", "RULES", "SEEDS"]
 #: another rule's spelling comes after it.
 SEEDS: tuple[type[FusionRule], ...] = (
     ReshapedGroupNormalization,
+    NodeGroupNormalization,
+    BatchStatisticsNormalization,
     DecomposedLayerNormalization,
     DecomposedRMSNormalization,
     DecomposedGelu,
@@ -55,6 +60,8 @@ SEEDS: tuple[type[FusionRule], ...] = (
     DecomposedSoftplus,
     DecomposedSwish,
     DecomposedHardSwish,
+    DecomposedLeakyRelu,
+    NodeActivation,
     CanonicalLayerNormalization,
     CanonicalRMSNormalization,
     CanonicalSkipLayerNormalization,
@@ -70,6 +77,7 @@ ACTIVATION_SEEDS: tuple[type[FusionRule], ...] = (QuantizedActivation, BatchNorm
 CHAINS: tuple[type[FusionRule], ...] = (
     NormalizationScale,
     NormalizationBias,
+    ReshapedNormalization,
     NormalizationActivation,
     QuantizeOutput,
     ResidualAdd,

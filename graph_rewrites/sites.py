@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import onnx_ir as ir
 from onnxscript.rewriter._basics import MatchFailureError
 
 from normfuse.ep.spec import REASONS
@@ -61,5 +62,6 @@ class Declined(MatchFailureError):  # noqa: N818 - the normal way for a rule to 
 
     reason: Reason
 
-    def __init__(self, code: str, **fields: object) -> None:
-        super().__init__(Reason(code, **fields))
+    def __init__(self, code: str, *, at: ir.Node | None = None, **fields: object) -> None:
+        """`at`: a node outside of the match that is left for this reason as well."""
+        super().__init__(Reason(code, **fields), *([at] if at is not None else []))

@@ -1,0 +1,117 @@
+"""Normalisations of a tensor that was reshaped for them and gets its shape back behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from .facts import label
+from .fused import Fused
+from .rule import FusionRule, fused_normalization, node_of, require_restored
+from .sites import Declined
+
+__all__ = ["ReshapedNormalization"]
+
+_RESHAPES = ("Flatten", "Reshape")
+Parameter: TypeAlias = "ir.Value | np.ndarray[Any, Any]"
+
+
+class ReshapedNormalization(FusionRule):
+    """A Reshape (or Flatten) in front of a normalisation, and one behind that gives the shape back.
+
+    So does Keras with the batch normalisation that it uses for layer normalisation, and so does the function body of
+    LayerNormalization. What is normalised is the last dimensions of x.
+
+    Before::
+
+        flat = Flatten(x, axis=-1)
+        Y = Reshape(FusedNormalization(flat, axes=[-1]), Shape(x))
+
+    After::
+
+        Y = FusedNormalization(x, axes=[-1])
+    """
+
+    def pattern(self, op: Any, x: Any, restoring: Any) -> Any:
+        reshaped = node_of(op, ("",), _RESHAPES)(x, _allow_other_inputs=True, _outputs=["reshaped"])
+        return op.Reshape(fused_normalization(op, reshaped), restoring)
+
+    def check(self, context: Any, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value) -> bool:
+        self.require_float(x)
+        require_restored(self.facts, context.root, "a normalisation", x, reshaped, restoring)
+        self._configuration(x, reshaped, normalized)
+        return True
+
+    def rewrite(self, op: Any, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value) -> ir.Value:
+        fused, parameters = self._configuration(x, reshaped, normalized)
+        for name, parameter in parameters.items():
+            if isinstance(parameter, np.ndarray):
+                parameter = op.initializer(ir.tensor(parameter, name=f"{normalized.name}.{name}"))
+            fused.inputs[name] = parameter
+        return fused.emit(op)[0]
+
+    def _configuration(
+        self, x: ir.Value, reshaped: ir.Value, normalized: ir.Value
+    ) -> tuple[Fused, dict[str, Parameter]]:
+        """Return the new node without scale and bias, and these two as x asks for them; or decline."""
+        node = normalized.producer()
+        assert node is not None
+        fused = Fused.read(node)
+        shape, inner = self.facts.shape(x), self.facts.shape(reshaped)
+        if shape is None or inner is None:
+            raise Declined("unknown_type_or_rank", tensor=label(x if shape is None else reshaped))
+        if fused["num_groups"] or any(name not in ("X", "scale", "bias") for name in fused.inputs):
+            raise Declined("unsupported_operator", op_type="Reshape", where=f"around a chain as that of {label(node)}")
+        axes = sorted(axis % len(inner) for axis in fused["axes"])
+        count = _count_of_last(shape, inner, axes)
+        if count is None:
+            detail = f"it normalises dimensions {axes} of {inner}, which {shape} was reshaped to"
+            raise Declined("different_formula", node=label(node), kind="a normalisation of the last", detail=detail)
+        given = {name: fused.inputs.pop(name) for name in ("scale", "bias") if fused.has(name)}
+        parameters: dict[str, Parameter] = {}
+        if fused["affine_align"] == "trailing":
+            last = list(shape)[-count:]
+            parameters = {name: self._parameter(value, node, last, inner[-1]) for name, value in given.items()}
+        elif not all(self.facts.all_equal(value, float(name == "scale")) for name, value in given.items()):
+            raise Declined("unsupported_operator", op_type="Reshape", where=f"around {label(node)} with its scale")
+        fused.inputs["X"] = x
+        fused.set(axes=tuple(range(-count, 0)), affine_align="trailing")
+        return fused, parameters
+
+    def _parameter(self, value: ir.Value, node: ir.Node, last: Sequence[Any], inner_size: Any) -> Parameter:
+        """Return a scale or bias of the reshaped tensor as one of x, whose normalised dimensions are `last`."""
+        source, size = value.producer(), math.prod(last)
+        before = source.inputs[0] if source is not None and source.op_type in _RESHAPES and not source.domain else None
+        for candidate in (before, value):
+            shape = self.facts.static_shape(candidate)
+            if candidate is not None and shape is not None and list(shape) == list(last):
+                return candidate
+        shape = self.facts.static_shape(value)
+        if shape is not None and math.prod(shape) == size == shape[-1] == inner_size:
+            array = self.facts.constant(value)
+            if array is not None and node.graph not in self.facts.function_bodies:
+                return array.reshape(last)
+        raise Declined("shape_mismatch", tensor=label(value), shape=shape, x_shape=list(last))
+
+
+def _count_of_last(shape: ir.Shape, inner: ir.Shape, axes: Sequence[int]) -> int | None:
+    """Return how many of the last dimensions of `shape` are dimensions `axes` of `inner`; None: none are exactly."""
+    sizes = [size for axis in axes if isinstance(size := inner[axis], int)]
+    if len(sizes) < len(axes):
+        return None
+    normalised = [axis for axis in axes if inner[axis] != 1]
+    others = [axis for axis in range(len(inner)) if axis not in axes and inner[axis] != 1]
+    if normalised and others and max(others) > normalised[0]:
+        return None
+    product, wanted = 1, math.prod(sizes)
+    for count, size in enumerate(reversed(list(shape)), 1):
+        if not isinstance(size, int) or product * size > wanted:
+            return None
+        product *= size
+        if product == wanted:
+            return count
+    return None
