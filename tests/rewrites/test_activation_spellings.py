@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,11 +128,17 @@ def softplus_steep_with_threshold(g: SpellingBuilder, x: str) -> str:
     return g.add("Where", g.add("Greater", steep, 20.0), x, g.add("Div", g.add("Softplus", steep), 2.0))
 
 
+def leaky_relu_maximum(g: SpellingBuilder, x: str) -> str:
+    """TensorFlow."""
+    return g.add("Max", g.add("Mul", x, 0.25), x)
+
+
 GELU = {"activation": "Gelu"}
 GELU_TANH = {"activation": "GeluTanh"}
 SILU = {"activation": "Swish", "activation_params": [1.0]}
 QUICK_GELU = {"activation": "Swish", "activation_params": [float(np.float32(1.702))]}
 HARD_SWISH = {"activation": "HardSwish", "activation_params": [float(np.float32(1 / 6)), 0.5]}
+LEAKY_RELU = {"activation": "LeakyRelu", "activation_params": [0.25]}
 SOFTPLUS = {"activation": "Softplus", "activation_params": [1.0]}
 SOFTPLUS_2 = {"activation": "Softplus", "activation_params": [2.0]}
 
@@ -160,6 +166,8 @@ TABLE: list[tuple[Spelling, int, dict[str, Any]]] = [
     (softplus_steep, 7, SOFTPLUS_2),
     (softplus_with_threshold, 9, SOFTPLUS),
     (softplus_steep_with_threshold, 9, SOFTPLUS_2),
+    # Max broadcasts from opset 8 on.
+    (leaky_relu_maximum, 8, LEAKY_RELU),
 ]
 OPSETS = (7, 9, 11, 13, 14, 17, 20, 24)
 
@@ -250,6 +258,14 @@ def _low_threshold(g: SpellingBuilder, x: str) -> str:
     return g.add("Where", g.add("Greater", x, 2.0), x, g.add("Softplus", x))
 
 
+def _fraction_above_one(g: SpellingBuilder, x: str) -> str:
+    return g.add("Max", g.add("Mul", x, 1.5), x)
+
+
+def _fraction_of_another(g: SpellingBuilder, x: str) -> str:
+    return g.add("Max", g.add("Mul", g.input("z", SHAPE), 0.25), x)
+
+
 def _erf_is_an_output(g: SpellingBuilder, x: str) -> str:
     erf = _erf(g, x)
     g.output(erf, SHAPE)
@@ -284,6 +300,14 @@ def test_near_miss_is_left_with_its_reason(spelling: Spelling, reason: str) -> N
     assert reason in [site.reason for site in sites], sites
 
 
+@pytest.mark.parametrize("spelling", [_fraction_above_one, _fraction_of_another])
+def test_maximum_that_is_no_leaky_relu(spelling: Spelling) -> None:
+    model = _model(spelling, SpellingBuilder(13))
+    optimized, result = optimize(model)
+    assert optimized == round_trip(model)
+    assert not result.sites
+
+
 def test_constants_cast_to_the_type_of_a_value_of_the_chain() -> None:
     """torch.onnx of onnxscript before 0.2: CastLike(constant, value) for every number."""
     g = SpellingBuilder(17)
@@ -303,3 +327,78 @@ def test_a_single_activation_is_no_site_to_rewrite(op_type: str) -> None:
     optimized, result = optimize(model)
     assert optimized == round_trip(model)
     assert [(site.kind, site.reason) for site in result.sites] == [("Activation", "nothing_to_fuse")]
+
+
+# --- single nodes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("opset", "op_type", "domain", "attributes", "expected"),
+    [
+        (20, "Gelu", "", {}, GELU),
+        (20, "Gelu", "", {"approximate": "tanh"}, GELU_TANH),
+        (14, "HardSwish", "", {}, HARD_SWISH),
+        (18, "Mish", "", {}, {"activation": "Mish"}),
+        (24, "Swish", "", {"alpha": 1.0}, SILU),
+        (13, "Gelu", "com.microsoft", {}, GELU),
+        (13, "QuickGelu", "com.microsoft", {"alpha": 1.0}, SILU),
+        (13, "QuickGelu", "com.microsoft", {}, QUICK_GELU),
+        (13, "FastGelu", "com.microsoft", {}, GELU_TANH),
+    ],
+)
+def test_one_node_that_is_written_out_elsewhere(
+    opset: int, op_type: str, domain: str, attributes: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """As another tool leaves what we fused: the function inlined, or its body fused by ONNX Runtime."""
+    model = _model(lambda g, x: g.add(op_type, x, domain=domain, **attributes), SpellingBuilder(opset))
+    check_fused(model, _feeds(), "FusedActivation", expected)
+
+
+@pytest.mark.parametrize(("op_type", "expected"), [("BiasGelu", GELU), ("FastGelu", GELU_TANH)])
+def test_node_with_a_bias_of_its_own(op_type: str, expected: dict[str, Any]) -> None:
+    model = _model(lambda g, x: g.add(op_type, x, g.weight(16), domain="com.microsoft"), SpellingBuilder(13))
+    node = check_fused(model, _feeds(), "FusedActivation", expected)
+    assert [bool(name) for name in node.input] == [True, False, True]
+
+
+# --- PRelu, whose slope is a tensor -----------------------------------------------------------------------------------
+
+
+def _prelu(g: SpellingBuilder, slope: Any, chain: str, shape: Sequence[int] = SHAPE) -> onnx.ModelProto:
+    quantization = (np.float32(0.05), np.int8(3))
+    x = g.input("x", shape, "int8" if chain == "dequantised" else None)
+    if chain == "dequantised":
+        x = g.add("DequantizeLinear", x, *quantization)
+    if chain == "normalised":
+        d = g.add("Sub", x, g.reduce_mean(x, [-1]))
+        x = g.add("Div", d, g.add("Sqrt", g.add("Add", g.reduce_mean(g.add("Pow", d, 2.0), [-1]), 1e-5)))
+    y = g.add("PRelu", x, slope)
+    if chain == "quantised":
+        y = g.add("QuantizeLinear", y, *quantization)
+    g.output(y, shape, "int8" if chain == "quantised" else None)
+    return g.model("prelu")
+
+
+@pytest.mark.parametrize("chain", ["normalised", "dequantised", "quantised"])
+@pytest.mark.parametrize("shape", [(), (1,), (16,), (4, 1), (4, 16), (1, 4, 1)])
+def test_prelu_with_constant_slope(chain: str, shape: tuple[int, ...]) -> None:
+    g = SpellingBuilder(13)
+    slope = g.constant(np.random.default_rng(6).uniform(0, 0.5, shape).astype(np.float32))
+    feeds = _feeds()
+    if chain == "dequantised":
+        feeds = {"x": np.random.default_rng(6).integers(-128, 128, SHAPE).astype(np.int8)}
+    expected = {"activation": "PRelu"} | ({"axes": [-1]} if chain == "normalised" else {})
+    operators = {"normalised": "FusedNormalization", "dequantised": "FusedDequantizeLinear"}
+    check_fused(_prelu(g, slope, chain), feeds, operators.get(chain, "FusedActivation"), expected)
+
+
+@pytest.mark.parametrize("chain", ["normalised", "dequantised", "quantised"])
+@pytest.mark.parametrize("at_run_time", [True, False])
+def test_prelu_that_is_left(chain: str, at_run_time: bool) -> None:
+    """A slope that only the caller knows, and one that would enlarge x."""
+    g = SpellingBuilder(13)
+    slope = g.input("slope", (16,)) if at_run_time else g.weight(2, 3, 4, 16)
+    optimized, result = optimize(_prelu(g, slope, chain, SHAPE))
+    assert "PRelu" in [node.op_type for node in optimized.graph.node]
+    (site,) = (site for site in result.sites if site.kind == "Activation")
+    assert site.reason == ("parameter_not_constant" if at_run_time else "shape_mismatch")

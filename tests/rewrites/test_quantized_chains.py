@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from rewrite_harness import SpellingBuilder, check_fused, close, configuration, fused_nodes, optimize, round_trip, run
 
@@ -255,3 +256,26 @@ def test_quantizer_of_a_weight_alone_is_left() -> None:
     assert optimized == round_trip(model)
     assert [(site.kind, site.reason) for site in result.sites] == [("DequantizeLinear", "nothing_to_fuse")]
     assert "MatMul" in result.sites[0].message
+
+
+# --- types that a target's form cannot have -----------------------------------------------------------------------------
+
+TWO_BITS = """<ir_version: 13, opset_import: ["" : 25]>
+g (int2[4] x) => (uint2[4] y)
+<float scale = {0.5}, uint2 zero = {1}, float[4] gamma = {1, 1, 2, 2}>
+{ d = DequantizeLinear (x, scale)  n = RMSNormalization (d, gamma)  y = QuantizeLinear (n, scale, zero) }"""
+
+
+def test_custom_operators_have_no_two_bit_types() -> None:
+    """ONNX Runtime refuses a custom operator's node with a tensor of a 2-bit type; a function may have one."""
+    model = onnx.parser.parse_model(TWO_BITS)
+    portable, _ = optimize(model)
+    assert [node.op_type for node in portable.graph.node] == [
+        "FusedNormalization_DequantizeLinear_RMSNormalization_QuantizeLinear"
+    ]
+    plain, result = optimize(model, target="custom-op")
+    assert [node.op_type for node in plain.graph.node] == ["DequantizeLinear", "FusedNormalization", "QuantizeLinear"]
+    assert [site.reason for site in result.sites] == ["unsupported_type", None, "unsupported_type"]
+    again, _ = optimize(portable, target="custom-op")
+    assert again.graph.node == portable.graph.node
+    assert again.functions == portable.functions
