@@ -114,7 +114,7 @@ class NodeActivation(FusionRule):
 
     def check(self, context: Any, x: ir.Value, **_: Any) -> bool:
         self.require_float(x, "FusedActivation")
-        _, bias = read_activation(context.root, self.facts, self.facts.opsets)
+        bias = read_activation(context.root, self.facts, self.facts.opsets)[1]
         if bias is not None:
             self.facts.require_fits(bias, x, "bias")
         return True

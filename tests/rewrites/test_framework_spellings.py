@@ -37,7 +37,7 @@ def _affine(g: SpellingBuilder, y: str) -> str:
     return g.add("Add", g.add("Mul", y, g.weight(8, mean=1.0)), g.weight(8))
 
 
-# --- Keras, by tf2onnx: batch normalisation of [1, rows, columns, 1] with the batch's own statistics --------------------
+# --- Keras, by tf2onnx: batch normalisation of [1, rows, columns, 1] with the batch's own statistics ----------------
 
 
 def _squeeze(g: SpellingBuilder, x: str, axes: Sequence[int]) -> str:
@@ -121,7 +121,7 @@ def test_statistics_of_another_tensor_are_not_the_batches() -> None:
     assert optimize(model)[0] == round_trip(model)
 
 
-# --- InstanceNormalization whose channels are the steps of a sequence ---------------------------------------------------
+# --- InstanceNormalization whose channels are the steps of a sequence -----------------------------------------------
 
 
 @pytest.mark.parametrize("opset", [10, 13, 17])
@@ -137,7 +137,7 @@ def test_instance_normalization_of_sequences_of_any_length(opset: int) -> None:
     check_fused(g.model("m"), _feeds(SHAPE), "FusedNormalization", {"axes": [-1]})
 
 
-# --- reshaped for the normalisation, and back ---------------------------------------------------------------------------
+# --- reshaped for the normalisation, and back -----------------------------------------------------------------------
 
 
 def _normal(g: SpellingBuilder, x: str) -> str:
@@ -201,7 +201,7 @@ def test_group_normalization_restored_with_a_zero_for_the_groups() -> None:
     assert [node.op_type for node in optimized.graph.node][::2] == ["Reshape", "Reshape"]
 
 
-# --- the function body of LayerNormalization, with the statistics that it also has as outputs ---------------------------
+# --- the function body of LayerNormalization, with the statistics that it also has as outputs -----------------------
 
 
 @pytest.mark.parametrize("spelling", ["divide", "multiply", "one over"])
@@ -240,7 +240,7 @@ def test_statistics_in_half_precision_are_left() -> None:
     assert [site.reason for site in result.sites] == ["is_graph_output"]
 
 
-# --- ONNX Runtime's own group normalisation, for which its CPU provider has no kernel -----------------------------------
+# --- ONNX Runtime's own group normalisation, for which its CPU provider has no kernel -------------------------------
 
 
 def _group_norm(g: SpellingBuilder, x: str, op_type: str, activation: int, last: int, *skip: str) -> str:
@@ -306,7 +306,7 @@ def test_group_norm_of_onnxruntime_that_is_left(op_type: str, last: int, skip: A
     assert [(site.kind, site.reason) for site in result.sites] == [("GroupNormalization", reason)]
 
 
-# --- paddle2onnx --------------------------------------------------------------------------------------------------------
+# --- paddle2onnx ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("affine", ["both", "scale", "bias"])

@@ -258,7 +258,7 @@ def test_quantizer_of_a_weight_alone_is_left() -> None:
     assert "MatMul" in result.sites[0].message
 
 
-# --- types that a target's form cannot have -----------------------------------------------------------------------------
+# --- types that a target's form cannot have -------------------------------------------------------------------------
 
 TWO_BITS = """<ir_version: 13, opset_import: ["" : 25]>
 g (int2[4] x) => (uint2[4] y)
