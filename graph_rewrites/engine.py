@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
@@ -41,6 +42,9 @@ _RULES = "normfuse.rules"
 # Keys of the node metadata that is.
 _METADATA_VERSION = "normfuse.version"
 _METADATA_RULES = "normfuse.rules"
+
+_SHARE_OF_SEEDS = 0.7
+_SECONDS_BETWEEN_REPORTS = 0.1
 
 # Stands among the rules of a node for which a requantisation inside the chain was removed.
 _REQUANTIZATION = "requantization removed"
@@ -147,6 +151,10 @@ class _Index:
                 for name in roots:
                     self._by_root[name].append(indexed)
 
+    def __len__(self) -> int:
+        """Return how many rules there are, each spelling counted."""
+        return len(self._rules)
+
     def __iter__(self) -> Iterator[tuple[Sequence[str], _Indexed]]:
         """Yield the rules in order, with the operators that they end in."""
         return iter(self._rules)
@@ -205,7 +213,8 @@ class _Run:
         self._activations = _Index(ACTIVATION_SEEDS, facts, through_quantization)
         self._chains = _Index(CHAINS, facts, through_quantization)
         self._progress = progress
-        self._done, self._total = 0, sum(graph.num_nodes() for graph, _, _ in _containers(model))
+        self._done, self._total = 0.0, sum(graph.num_nodes() for graph in _graphs(model))
+        self._told = time.monotonic()
         self._leftovers = Leftovers(facts)
         self._tracer = _Tracer(self._leftovers)
         self._places: list[tuple[ir.Graph, str, dict[str, int]]] = []
@@ -241,24 +250,34 @@ class _Run:
         """Fuse everything in a graph and its subgraphs."""
         self.facts.opsets = opsets
         self._places.append((graph, path, opsets))
-        self._sow(self._seeds, graph)
+        size = graph.num_nodes()
+        self._sow(self._seeds, graph, _SHARE_OF_SEEDS * size)
         for node in tuple(graph):
             for where, subgraph in subgraphs(node):
                 inner = f"{where} of {node.op_type} '{name_of(node)}'"
                 self.fuse(subgraph, f"{path} / {inner}" if path else inner, opsets)
         self._probe(graph)
-        self._done += graph.num_nodes()
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
         for operator in ("FusedNormalization", "FusedActivation"):
             if operator == "FusedActivation":
-                self._sow(self._activations, graph)
-            for node in tuple(graph):
-                if node.graph is graph and node.domain == OPERATOR_DOMAIN and node.op_type == operator:
+                self._sow(self._activations, graph, 0)
+            fused = [node for node in graph if node.domain == OPERATOR_DOMAIN and node.op_type == operator]
+            for node in fused:
+                if node.graph is graph:
                     self._grow(graph, node)
+                self._advance((1 - _SHARE_OF_SEEDS) / 2 * size / len(fused))
+            if not fused:
+                self._advance((1 - _SHARE_OF_SEEDS) / 2 * size)
 
-    def _sow(self, index: _Index, graph: ir.Graph) -> None:
-        """Try each rule in turn on all nodes that it can end in."""
+    def _advance(self, nodes: float) -> None:
+        """Report that so many more nodes are done, if it is time to."""
+        self._done += nodes
+        now = time.monotonic()
+        if self._progress is not None and now - self._told >= _SECONDS_BETWEEN_REPORTS:
+            self._told = now
+            self._progress(min(round(self._done), self._total), self._total)
+
+    def _sow(self, index: _Index, graph: ir.Graph, size: float) -> None:
+        """Try each rule in turn on all nodes that it can end in; all that is reported as `size` nodes."""
         nodes: dict[str, list[ir.Node]] = collections.defaultdict(list)
         for node in graph:
             nodes[operator_name(node)].append(node)
@@ -267,6 +286,7 @@ class _Run:
                 for node in nodes.get(root, ()):
                     if node.graph is graph and indexed.may_match(node):
                         self._apply(indexed.rule, graph, node)
+            self._advance(size / len(index))
 
     def _probe(self, graph: ir.Graph) -> None:
         """Find the chains that only a requantisation inside of them keeps apart, for their reason."""
@@ -423,6 +443,8 @@ class _Run:
 
     def finish(self, target: Target) -> None:
         """Report the sites, and give all fused nodes the form of the target."""
+        if self._progress is not None:
+            self._progress(self._total, self._total)
         fused = [(node, opsets) for graph, path, opsets in self._places for node in self._survey(graph, path, opsets)]
         if target == "portable" and fused:
             library = FunctionLibrary(self.model, self.facts)

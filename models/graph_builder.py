@@ -33,6 +33,11 @@ class GraphBuilder:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._domains = {"": opset}
 
+    @property
+    def node_count(self) -> int:
+        """How many nodes were added so far."""
+        return len(self._nodes)
+
     def input(self, name: str, shape: Sequence[Dim], dtype: Any = None) -> str:
         """Add an input of the graph; the element type is the graph's own unless given."""
         self._inputs.append(helper.make_tensor_value_info(name, self.onnx_type(dtype or self.dtype), shape))
