@@ -180,7 +180,7 @@ def change_versions(model: onnx.ModelProto, rng: random.Random) -> None:
 
 def change_function(model: onnx.ModelProto, rng: random.Random) -> None:
     for function in model.functions:
-        if rng.random() < 0.5:
+        if function.node and rng.random() < 0.5:
             del function.node[rng.randrange(len(function.node))]
         else:
             function.input.append(rng.choice([*function.input, "another"]))

@@ -1,0 +1,234 @@
+"""What other optimisers find in the same models: ``python benchmarks/compare_rewriters.py [--write PAGE] [NAME ...]``.
+
+Counts the normalisations and the activations (GELU, SiLU, HardSwish, Mish) that each tool leaves as one operator, or as
+part of one, in real third-party models (tests/real_models/model_zoo.py) and in the models that onnxscript tests its own
+rewriter with. Tools that are not installed are left out: pip install onnxslim openvino sympy. Prints one table, or
+writes it into a page of the documentation, and fails where any tool finds more than normfuse.
+
+* ort: onnxruntime.transformers.optimizer, the best of its model types
+* onnxscript: onnxscript.optimizer, then onnxscript.rewriter.ort_fusions
+* onnxslim: onnxslim.slim
+* openvino: the CPU plugin's runtime model for normalisations; for activations the model after openvino's common
+  transformations, as the plugin makes them part of matrix products
+* session: what ONNX Runtime's own session fuses (ORT_ENABLE_EXTENDED)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import logging
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import normfuse
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "real_models")]
+ONNXSCRIPT_MODELS = {
+    "bart-encoder": "_bart_encoder.bart_encoder_test",
+    "phi2": "_phi2lm.phi2lm_test",
+    "phi4": "_phi4lm.phi4lm_test",
+    "smollm-1": "_smollm_1.smollm_test_1",
+    "smollm-2": "_smollm_2.smollm_test_2",
+    "whisper-decoder": "_whisper_decoder.whisper_decoder_test",
+    "whisper-encoder": "_whisper_encoder.whisper_encoder_test",
+}
+MODEL_TYPES = ("bert", "bart", "gpt2", "t5", "clip", "unet", "vae", "vit", "phi")
+NORMALIZATIONS = re.compile(r"(LayerNorm|GroupNorm|RMSNorm|InstanceNorm|MeanVarianceNorm)")
+ACTIVATIONS = re.compile(r"(Gelu|Swish|Mish|Silu)")
+
+
+class Found(NamedTuple):
+    """How many of each were found."""
+
+    normalizations: int
+    activations: int
+
+
+def count(op_types: Iterable[str]) -> Found:
+    """Count operators by their names; a BiasGelu is an activation, a SkipLayerNormalization a normalisation."""
+    counted = Counter(op_types)
+    return Found(
+        sum(number for name, number in counted.items() if NORMALIZATIONS.search(name)),
+        sum(number for name, number in counted.items() if ACTIVATIONS.search(name)),
+    )
+
+
+def nodes(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def by_normfuse(path: Path) -> Found:
+    fused = [site for site in normfuse.inspect(path) if site.fused_into is not None]
+    return Found(
+        sum(bool(NORMALIZATIONS.search(site.kind)) for site in fused),
+        sum(bool(ACTIVATIONS.search(site.description)) for site in fused),
+    )
+
+
+def by_ort(path: Path) -> Found:
+    from onnxruntime.transformers import optimizer
+
+    best = Found(0, 0)
+    for model_type in MODEL_TYPES:
+        # Some model types do not take some models.
+        with contextlib.suppress(Exception):
+            optimized = optimizer.optimize_model(str(path), model_type=model_type, opt_level=0, use_gpu=False)
+            best = Found(*map(max, zip(best, count(nodes(optimized.model)), strict=True)))
+    return best
+
+
+def by_onnxscript(path: Path) -> Found:
+    import onnx_ir as ir
+    from onnxscript import optimizer
+    from onnxscript.rewriter import ort_fusions
+
+    model = ir.load(path)
+    optimizer.optimize(model)
+    optimized, _ = ort_fusions.optimize_for_ort(model)
+    return count(nodes(ir.to_proto(optimized)))
+
+
+def by_onnxslim(path: Path) -> Found:
+    import onnxslim
+
+    return count(nodes(onnxslim.slim(onnx.load(path))))
+
+
+def by_openvino(path: Path) -> Found:
+    import openvino
+    from openvino._offline_transformations import apply_moc_transformations
+
+    core = openvino.Core()
+    runtime = core.compile_model(core.read_model(path), "CPU").get_runtime_model()
+    layers = Counter(op.get_rt_info()["layerType"].astype(str) for op in runtime.get_ordered_ops())
+    transformed = core.read_model(path)
+    apply_moc_transformations(transformed, cf=False)
+    operators = [op.get_type_name() for op in transformed.get_ordered_ops()]
+    activations = sum(name in ("Gelu", "HSwish", "Mish", "Swish") for name in operators)
+    return Found(layers["MVN"] + layers["RMS"] + layers["GroupNormalization"], activations)
+
+
+def by_session(path: Path) -> Found:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.log_severity_level = 4
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return count(nodes(onnx.load(options.optimized_model_filepath)))
+
+
+#: Column -> how it counts, and the package that it needs.
+TOOLS: dict[str, tuple[Callable[[Path], Found], str]] = {
+    "ort": (by_ort, "sympy"),
+    "onnxscript": (by_onnxscript, "onnxscript"),
+    "onnxslim": (by_onnxslim, "onnxslim"),
+    "openvino": (by_openvino, "openvino"),
+    "session": (by_session, "onnxruntime"),
+    "normfuse": (by_normfuse, "normfuse"),
+}
+
+
+def models(folder: Path, wanted: list[str]) -> Iterator[tuple[str, Path]]:
+    """Yield name and file of every model that was asked for; none named: all."""
+    import model_zoo
+
+    for name, model in model_zoo.MODELS.items():
+        if not wanted or name in wanted:
+            yield name, model.path()
+    for name, source in ONNXSCRIPT_MODELS.items():
+        if not wanted or name in wanted:
+            module, function = source.split(".")
+            test = getattr(importlib.import_module(f"onnxscript.rewriter.models.{module}"), function)()
+            np.random.seed(0)  # noqa: NPY002 - what the module draws its weights from
+            path = folder / f"{name}.onnx"
+            import onnx_ir as ir
+
+            model: Any = test.get_onnx_model()
+            ir.save(model if isinstance(model, ir.Model) else ir.from_proto(model), path)
+            yield name, path
+
+
+def installed() -> dict[str, Callable[[Path], Found]]:
+    tools = {}
+    for name, (tool, package) in TOOLS.items():
+        with contextlib.suppress(PackageNotFoundError):
+            version(package)
+            tools[name] = tool
+    return tools
+
+
+def measured(tool: Callable[[Path], Found], path: Path) -> Found | None:
+    """Return what a tool finds; None where it fails on the model. What it prints is swallowed."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            return tool(path)
+        except Exception:
+            return None
+
+
+def page(rows: list[tuple[str, list[Found | None]]], tools: Iterable[str]) -> str:
+    """Return the table with what it says, as Markdown."""
+    packages = ("onnxruntime", "onnxscript", "onnxslim", "openvino")
+    versions = ", ".join(f"{name} {version(name)}" for name in packages if name in [*TOOLS, "onnxruntime"])
+    lines = [
+        "# What other optimisers find",
+        "",
+        "Normalisations + activations (GELU, SiLU, HardSwish, Mish) that each tool leaves as one operator or part of "
+        "one; `-`: the tool fails on the model. Written by `python benchmarks/compare_rewriters.py --write "
+        f"docs/pages/rewriters.md` with {versions}; the script says how each tool is run and counted.",
+        "",
+        "| model | " + " | ".join(tools) + " |",
+        "| --- |" + " --- |" * len(list(tools)),
+    ]
+    for name, row in rows:
+        cells = ["-" if found is None else f"{found.normalizations} + {found.activations}" for found in row]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="models; none: all")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table there")
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    tools = installed()
+    rows: list[tuple[str, list[Found | None]]] = []
+    beaten = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path in models(Path(folder), arguments.names):
+            row = [measured(tool, path) for tool in tools.values()]
+            rows.append((name, row))
+            print(name, *(f"{tool} {found}" for tool, found in zip(tools, row, strict=True)), sep="\n  ", flush=True)
+            ours = row[-1]
+            assert ours is not None, f"normfuse failed on {name}"
+            beaten += [
+                f"{name}: {tool} finds {found}, normfuse {ours}"
+                for tool, found in zip(tools, row, strict=True)
+                if found is not None and any(theirs > mine for theirs, mine in zip(found, ours, strict=True))
+            ]
+    table = page(rows, list(tools))
+    print(table)
+    if arguments.write:
+        arguments.write.write_text(table, encoding="utf-8")
+    print("\n".join(beaten) or "No tool finds more than normfuse in any model.")
+    return 1 if beaten else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
