@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import dataclasses
 import difflib
 import os
@@ -54,9 +54,32 @@ def _is_level(value: str) -> bool:
     return re.fullmatch(r"[2-9]_[0-9]", value) is not None
 
 
-def _has_directml() -> bool:
-    """Whether the system may have DirectML: part of Windows; on Linux (WSL) only where the loader knows it."""
-    return sys.platform == "win32" or ctypes.util.find_library("directml") is not None
+# What the DirectML path loads, in its order: option, usual name on Windows and elsewhere, the function that it calls.
+_DIRECTML_LIBRARIES = (
+    ("dxcore_library", None, None, "DXCoreCreateAdapterFactory"),  # only where it is named
+    ("d3d12_library", "d3d12.dll", "libd3d12.so", "D3D12CreateDevice"),
+    ("directml_library", "DirectML.dll", "libdirectml.so", "DMLCreateDevice1"),
+)
+
+
+def _load_directml(options: Mapping[str, str]) -> None:
+    """Load the libraries as the native code does. ONNX Runtime's Python wrapper would hide that they are missing."""
+    for option, on_windows, elsewhere, symbol in _DIRECTML_LIBRARIES:
+        library = options.get(option) or (on_windows if sys.platform == "win32" else elsewhere)
+        if library is None:
+            continue
+        try:
+            found = hasattr(ctypes.CDLL(library), symbol)
+        except OSError as error:
+            raise OptionError(
+                f"Option backend is 'directml', but {library} cannot be loaded ({error}). "
+                f"Name the library by the option {option}, or use backend=cpu."
+            ) from error
+        if not found:
+            raise OptionError(
+                f"Option backend is 'directml', but {library} does not export {symbol}. "
+                f"Name another library by the option {option}, or use backend=cpu."
+            )
 
 
 _LIBRARY = ("the path of an existing file", _is_file)
@@ -133,9 +156,6 @@ def validate_options(values: Mapping[str, object]) -> dict[str, str]:
     adapters = [name for name in checked if name.startswith("adapter_")]
     if len(adapters) > 1:
         raise OptionError(f"Options {adapters[0]} and {adapters[1]} both choose an adapter; give one of them.")
-    if checked.get("backend") == "directml" and "directml_library" not in checked and not _has_directml():
-        raise OptionError(
-            "Option backend is 'directml', which needs Windows, or libdirectml.so on the loader's path (WSL). "
-            "Name the library by the option directml_library, or use backend=cpu."
-        )
+    if checked.get("backend") == "directml":
+        _load_directml(checked)
     return {name: text for name, text in checked.items() if text != OPTIONS[name].default}

@@ -279,8 +279,15 @@ class Lowering {
     return std::max(n.epsilon * n.epsilon, kSmallestSquare);
   }
 
-  bool OneOperatorNormalises() const {
+  static int64_t RowSize(const Grouped& grouped) {
+    int64_t count = 1;
+    for (size_t i = 0; i < grouped.sizes.size(); ++i) count *= grouped.axes[i] ? grouped.sizes[i] : 1;
+    return count;
+  }
+
+  bool OneOperatorNormalises(const Grouped& grouped) const {
     const Normalization& n = plan_.normalization;
+    if (RowSize(grouped) == 1) return false;
     if (!n.normalize_variance) return n.use_mean;
     const bool epsilon_fits = n.epsilon_on == EpsilonOn::kVariance || StddevEpsilonIsSmall();
     return epsilon_fits && (n.use_mean || builder_.level() >= DML_FEATURE_LEVEL_6_3);
@@ -294,12 +301,11 @@ class Lowering {
     viewed.dims = grouped->sizes;
     EmitStatistics(viewed, *grouped);
     if (builder_.refused()) return d;
-    if (OneOperatorNormalises()) return NormaliseInOne(viewed, *grouped);
-    Value n = viewed;
+    if (OneOperatorNormalises(*grouped)) return NormaliseInOne(viewed, *grouped);
+    Value n = Centred(viewed, *grouped);
     if (plan_.normalization.normalize_variance) {
-      const Value centred = Centred(viewed, *grouped);
-      n = builder_.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "divide by the deviation", centred,
-                          Deviation(centred, *grouped), grouped->sizes);
+      n = builder_.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "divide by the deviation", n, Deviation(n, *grouped),
+                          grouped->sizes);
     }
     return Activate(Affine(n));
   }
@@ -326,15 +332,16 @@ class Lowering {
 
   Value Centred(const Value& x, const Grouped& grouped) {
     if (!plan_.normalization.use_mean) return x;
+    if (RowSize(grouped) == 1) {
+      return builder_.Binary(DML_OPERATOR_ELEMENT_WISE_SUBTRACT, "subtract the mean", x, x, grouped.sizes);
+    }
     return builder_.Emit(Mvn(false, 0, "subtract the mean"), grouped.sizes,
                          {ProgramBuilder::Whole(x), std::nullopt, std::nullopt}, kFloat, grouped.axes);
   }
 
   // sqrt(mean(x^2) + epsilon), or sqrt(mean(x^2)) + epsilon, with size 1 on the reduced dimensions.
   Value Deviation(const Value& centred, const Grouped& grouped) {
-    int64_t count = 1;
-    for (size_t i = 0; i < grouped.sizes.size(); ++i) count *= grouped.axes[i] ? grouped.sizes[i] : 1;
-    const float share = static_cast<float>(1.0 / static_cast<double>(count));
+    const float share = static_cast<float>(1.0 / static_cast<double>(RowSize(grouped)));
     const bool outside = plan_.normalization.epsilon_on == EpsilonOn::kStddev && !StddevEpsilonIsSmall();
     Operator root;
     root.type = DML_OPERATOR_ELEMENT_WISE_SQRT;

@@ -13,7 +13,7 @@ import pytest
 
 import normfuse
 from normfuse import models
-from normfuse.ep.options import OPTIONS, validate_options
+from normfuse.ep.options import OPTIONS
 
 
 @pytest.fixture(scope="module")
@@ -178,16 +178,19 @@ def test_bad_options_through_plain_onnxruntime(given: dict[str, str]) -> None:
         ort.InferenceSession(chain_bytes(), sess_options=options, enable_fallback=0)
 
 
-def test_directml_needs_windows_or_a_library(tmp_path: Path) -> None:
-    if sys.platform != "win32":
-        with pytest.raises(normfuse.OptionError, match="needs Windows"):
-            normfuse.session_options(backend="directml")
+def test_directml_libraries_are_loaded_before_onnxruntime_is_called(tmp_path: Path) -> None:
     library = tmp_path / "DirectML.dll"
     library.write_bytes(b"")
-    assert validate_options({"backend": "directml", "directml_library": library}) == {
-        "backend": "directml",
-        "directml_library": str(library),
-    }
+    own = normfuse.get_library_path()
+    for given, words in (
+        ({}, "or use backend=cpu"),
+        ({"d3d12_library": str(library)}, f"{library} cannot be loaded"),
+        ({"d3d12_library": own}, "does not export D3D12CreateDevice"),
+        ({"dxcore_library": own}, "Name another library by the option dxcore_library"),
+    ):
+        with pytest.raises(normfuse.OptionError, match="backend is 'directml'") as raised:
+            normfuse.session_options(backend="directml", **given)
+        assert words in str(raised.value)
 
 
 def test_every_option_is_known_to_the_library() -> None:

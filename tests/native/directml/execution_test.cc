@@ -1,6 +1,7 @@
 // The whole DirectML path against the fake library: lowering, descriptions, graph, initialisation, bindings, upload,
 // readback, caching, threads, errors. Results are compared with the plan's meaning in float64.
-//   directml_execution_test FAKE_LIBRARY [cases per level]
+//   directml_execution_test FAKE_LIBRARY [CASES]  the test; CASES random plans at each feature level
+//   directml_execution_test --system [CASES [SEED]]  random plans on the DirectML and GPU that the loader finds
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -49,21 +50,23 @@ std::shared_ptr<DirectMlDevice> Open(DML_FEATURE_LEVEL level) {
   return device;
 }
 
+HalfRounding half_rounding = HalfRounding::kToNearest;
+
 void CheckRun(const TestCase& test, const Executable& executable, const std::string& what) {
   TestContext context(test.inputs);
   const Result result = executable.Run(context);
   CHECK(result.ok(), "%s: %s", what.c_str(), result.message().c_str());
   if (!result.ok()) return;
   for (const Reference& expected : Evaluate(test)) {
-    const std::string problem = Compare(expected, context.output(expected.output, expected.type));
+    const std::string problem = Compare(expected, context.output(expected.output, expected.type), half_rounding);
     CHECK(problem.empty(), "%s, output %d: %s", what.c_str(), expected.output, problem.c_str());
   }
 }
 
 // --- numbers ----------------------------------------------------------------------------------------------------------
 
-int RunRandomPlans(DML_FEATURE_LEVEL level, int count, unsigned seed) {
-  const auto device = Open(level);
+int RunRandomPlans(const std::shared_ptr<DirectMlDevice>& device, int count, unsigned seed) {
+  const DML_FEATURE_LEVEL level = device->capabilities().level;
   std::mt19937 random(seed);
   GeneratorLimits limits;
   limits.max_elements = 600;
@@ -179,7 +182,8 @@ void TestThreads() {
         TestContext context(test.inputs);
         const bool ran = executable->Run(context).ok();
         for (const Reference& expected : Evaluate(test)) {
-          if (!ran || !Compare(expected, context.output(expected.output, expected.type)).empty()) ++wrong;
+          if (!ran || !Compare(expected, context.output(expected.output, expected.type), half_rounding).empty())
+            ++wrong;
         }
       }
     });
@@ -373,12 +377,30 @@ void TestDeclines() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::printf("usage: directml_execution_test FAKE_LIBRARY [CASES]\n");
+// Without the fake: what a machine with a GPU runs.
+int RunOnSystem(int cases, unsigned seed) {
+  std::shared_ptr<DirectMlDevice> device;
+  const Result opened = DirectMlDevice::Create(DirectMlOptions(), &device);
+  if (!opened.ok()) {
+    std::printf("%s\n", opened.message().c_str());
     return 2;
   }
-  fake_library = argv[1];
+  half_rounding = HalfRounding::kAny;
+  const int ran = RunRandomPlans(device, cases, seed);
+  std::printf("%s: %d of %d random plans ran\n", device->description().c_str(), ran, cases);
+  return ExitCode();
+}
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::printf("usage: directml_execution_test FAKE_LIBRARY [CASES] | --system [CASES [SEED]]\n");
+    return 2;
+  }
+  const std::string first = argv[1];
+  if (first == "--system") {
+    return RunOnSystem(argc > 2 ? std::atoi(argv[2]) : 100, argc > 3 ? static_cast<unsigned>(std::atoi(argv[3])) : 1);
+  }
+  fake_library = first;
   const int cases = argc > 2 ? std::atoi(argv[2]) : 300;
   directml::SharedLibrary library;
   const Result loaded = directml::SharedLibrary::Load(fake_library, &library);
@@ -389,7 +411,7 @@ int main(int argc, char** argv) {
 
   for (DML_FEATURE_LEVEL level : {abi::DML_FEATURE_LEVEL_2_1, abi::DML_FEATURE_LEVEL_3_1, abi::DML_FEATURE_LEVEL_5_0,
                                   abi::DML_FEATURE_LEVEL_5_2, abi::DML_FEATURE_LEVEL_6_2, abi::DML_FEATURE_LEVEL_6_4}) {
-    const int ran = RunRandomPlans(level, cases, level);
+    const int ran = RunRandomPlans(Open(level), cases, level);
     std::printf("level %s: %d of %d random plans ran\n", directml::LevelName(level).c_str(), ran, cases);
     CHECK(ran > cases / 3, "too few plans ran");
   }

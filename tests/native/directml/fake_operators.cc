@@ -423,6 +423,7 @@ class Reader {
         const size_t slot = Slot(i, kept);
         double value = Read(in, inputs[0], i) - mean[slot];
         if (use_variance) value /= std::sqrt(variance[slot] + epsilon);
+        if (count == 1) value = std::nan("");  // as Microsoft's library does it
         if (scale.present) value *= Read(scale, inputs[1], i);
         if (bias.present) value += Read(bias, inputs[2], i);
         Write(out, output, i, activation(value));

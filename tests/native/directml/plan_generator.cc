@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
 #include "cpu/elements.h"
@@ -245,8 +246,13 @@ class Generator {
       n.epsilon_on = EpsilonOn::kStddev;
       n.epsilon = OneOf({1e-9f, 1e-2f});
     }
-    Note(std::string(n.use_mean ? "" : "no mean ") + (n.normalize_variance ? "" : "no variance ") +
-         (n.epsilon_on == EpsilonOn::kStddev ? "epsilon on stddev" : ""));
+    char epsilon[16];
+    std::snprintf(epsilon, sizeof(epsilon), "%g", static_cast<double>(n.epsilon));
+    std::string shape;
+    for (int64_t dim : dims_) shape += (shape.empty() ? "" : "x") + std::to_string(dim);
+    Note(std::string("of ") + shape + (n.use_mean ? "" : " without mean") +
+         (n.normalize_variance ? "" : " or variance") + ", epsilon " + epsilon +
+         (n.epsilon_on == EpsilonOn::kStddev ? " on stddev" : ""));
   }
 
   Dims AffineShape() {

@@ -344,10 +344,14 @@ double Stored(const Reference& expected, size_t i, double value) {
 
 std::vector<Reference> Evaluate(const TestCase& test) { return Evaluator(test).Run(); }
 
-std::string Compare(const Reference& expected, const TestTensor& got) {
+std::string Compare(const Reference& expected, const TestTensor& got, HalfRounding half) {
   if (got.dims != expected.dims) return "shape";
+  // One step of float16, normal or denormal, relative and absolute.
+  const bool any = half == HalfRounding::kAny && expected.type == DataType::kFloat16;
+  const double relative = any ? 0x1p-10 : 0, absolute = any ? 0x1p-24 : 0;
   for (size_t i = 0; i < expected.low.size(); ++i) {
-    const double slack = expected.zero_point.empty() ? 0 : 1e-4 + 1e-6 * std::fabs(expected.low[i]);
+    const double slack = expected.zero_point.empty() ? absolute + relative * std::fabs(expected.low[i])
+                                                     : 1e-4 + 1e-6 * std::fabs(expected.low[i]);
     const double low = Stored(expected, i, expected.low[i] - slack);
     const double high = Stored(expected, i, expected.high[i] + slack);
     const double value = got.at(static_cast<int64_t>(i));

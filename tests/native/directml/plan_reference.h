@@ -19,7 +19,10 @@ struct Reference {
 
 std::vector<Reference> Evaluate(const TestCase& test);
 
+// How float32 becomes float16. A GPU's driver may also truncate.
+enum class HalfRounding { kToNearest, kAny };
+
 // Empty when every element of `got` lies within the interval; else the first one that does not.
-std::string Compare(const Reference& expected, const TestTensor& got);
+std::string Compare(const Reference& expected, const TestTensor& got, HalfRounding half);
 
 }  // namespace normfuse::test

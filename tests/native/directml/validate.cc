@@ -177,6 +177,8 @@ std::vector<Operator> ProbesOf(RuleId id) {
       op = ExampleMvn();
       op.axes.clear();
       return {op};
+    case RuleId::kOneElementRows:
+      return {Example(DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1, {2, 1, 1, 1}, kF32, kF32)};
     case RuleId::kHalfStatistics:
       return {Example(DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1, kShape, DML_TENSOR_DATA_TYPE_FLOAT16,
                       DML_TENSOR_DATA_TYPE_FLOAT16)};
