@@ -359,6 +359,8 @@ class Lowering {
 
   // The outputs mean and inv_std_dev.
   void EmitStatistics(const Value& x, const Grouped& grouped) {
+    if (plan_.mean_output == Plan::kNoOutput && plan_.inv_std_dev_output == Plan::kNoOutput) return;
+    builder_.Check(RuleId::kStatisticsOutputs);
     Dims dims = grouped.sizes;
     for (size_t i = 0; i < dims.size(); ++i) {
       if (grouped.axes[i]) dims[i] = 1;

@@ -51,6 +51,7 @@ enum class RuleId : int {
   kMidpointZeroPoint,
   kWideIntegerZeroPoint,
   kNanEpsilon,
+  kStatisticsOutputs,
 };
 
 struct Rule {
@@ -111,6 +112,9 @@ inline constexpr Rule kRules[] = {
      "accepted, but (2^24 + 1) - 2^24 gives 0 (measured)"},
     {RuleId::kNanEpsilon, "nan_epsilon", RuleKind::kAvoided, kNever, "a NaN epsilon",
      "accepted, and everything is NaN (measured)"},
+    {RuleId::kStatisticsOutputs, "statistics_outputs", RuleKind::kAvoided, abi::DML_FEATURE_LEVEL_6_2,
+     "a normalisation whose mean or inverse standard deviation is an output",
+     "compiled, but some elements of Y are wrong with the 5_0 library, none with 6_2 (measured)"},
 };
 
 constexpr const Rule& RuleOf(RuleId id) { return kRules[static_cast<int>(id)]; }

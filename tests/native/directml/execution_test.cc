@@ -78,9 +78,10 @@ int RunRandomPlans(const std::shared_ptr<DirectMlDevice>& device, int count, uns
         "level " + directml::LevelName(level) + " plan " + std::to_string(i) + " {" + test.description + "}";
     directml::DmlProgram program;
     const auto declined = directml::Lower(test.plan, test.shapes(), device->capabilities(), &program);
+    const bool statistics = test.plan.mean_output != Plan::kNoOutput || test.plan.inv_std_dev_output != Plan::kNoOutput;
     // Below 3_1 a plan may need more than four dimensions; nothing else is declined.
-    CHECK(!declined || level < abi::DML_FEATURE_LEVEL_3_1, "%s declined: %s", what.c_str(),
-          declined ? declined->message.c_str() : "");
+    const bool may_decline = level < abi::DML_FEATURE_LEVEL_3_1 || (statistics && level < abi::DML_FEATURE_LEVEL_6_2);
+    CHECK(!declined || may_decline, "%s declined: %s", what.c_str(), declined ? declined->message.c_str() : "");
     if (declined) continue;
     std::unique_ptr<Executable> executable;
     const Result compiled = CompileForDirectMl(test.plan, device, &executable);

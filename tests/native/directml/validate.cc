@@ -188,6 +188,8 @@ std::vector<Operator> ProbesOf(RuleId id) {
       return {op};
     case RuleId::kWideIntegerZeroPoint:
       return {ExampleDq(DML_TENSOR_DATA_TYPE_INT32), ExampleDq(DML_TENSOR_DATA_TYPE_UINT32)};
+    case RuleId::kStatisticsOutputs:  // the operators are right, the graph is not
+      return {Example(DML_OPERATOR_REDUCE, kShape, kF32, kF32)};
     case RuleId::kNanEpsilon:
       op = ExampleMvn();
       op.epsilon = NAN;
