@@ -1,6 +1,7 @@
 #include "plugin/claim_report.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "directml/lowering.h"
@@ -74,7 +75,9 @@ std::string Line(const EpOptions& options, const Backend& backend, const std::st
 
 Result AppendClaimReport(const EpOptions& options, const Backend& backend, const std::string& graph_name,
                          const GraphView& graph, const std::vector<Site>& sites, std::set<std::string>* written) {
-  std::ofstream file(options.claim_report, std::ios::app);
+  // Options are UTF-8, which Windows does not take for a file's name as it is.
+  const std::u8string path(options.claim_report.begin(), options.claim_report.end());
+  std::ofstream file(std::filesystem::path(path), std::ios::app);
   for (const Site& site : sites) {
     const auto [line, is_new] = written->insert(Line(options, backend, graph_name, graph, site));
     if (is_new) file << *line;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -25,12 +26,15 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_manifest(tmp_path_factory.mktemp("cases"))
 
 
-def check_report(output: str) -> None:
-    """Every case ran and passed."""
+def check_report(output: str, manifest: Path) -> None:
+    """Every case ran and passed, and wrote what was claimed into a file of any name."""
     expected = [f"ok   {case.name} {route}" for case, route in RUNS]
     lines = output.replace("\r", "").splitlines()
     assert [line for line in lines if line.startswith(("ok ", "FAIL "))] == expected, output
     assert lines[-1] == f"{len(expected)} passed, 0 failed"
+    claims = manifest.parent / "claims ß中.jsonl"
+    assert {json.loads(line)["claimed"] for line in claims.read_text("utf-8").splitlines()} == {True}
+    claims.unlink()
 
 
 def test_linux_host(library: str, manifest: Path, tmp_path: Path) -> None:
@@ -43,7 +47,7 @@ def test_linux_host(library: str, manifest: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [program, runtime, library, manifest], capture_output=True, text=True, timeout=300, check=False
     )
-    check_report(done.stdout)
+    check_report(done.stdout, manifest)
     assert done.returncode == 0
 
 
@@ -98,6 +102,6 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_windows_host(windows: tuple[Path, Path], manifest: Path, prefix: Path, version: str) -> None:
     program, library = windows
     done = wine(program, windows_runtime(version), library, manifest, prefix=prefix)
-    check_report(done.stdout)
+    check_report(done.stdout, manifest)
     assert done.stdout.startswith(f"onnxruntime {version}")
     assert done.returncode == 0

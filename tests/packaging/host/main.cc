@@ -120,9 +120,10 @@ size_t CountWrong(const Tensor& expected, const void* data) {
   return wrong;
 }
 
-std::string RunCase(Runtime& runtime, const Case& test, const std::filesystem::path& library) {
+std::string RunCase(Runtime& runtime, const Case& test, const std::filesystem::path& library,
+                    const std::filesystem::path& claim_report) {
   Options options(runtime);
-  options.Use(test.route, library);
+  options.Use(test.route, library, claim_report);
   Session session(runtime, options, test.model);
   if (test.route == "plugin") session.RequireNodesOn(kEpName);
   std::vector<Value> inputs;
@@ -152,10 +153,13 @@ int main(int argc, char** argv) {
     Runtime runtime(argv[1]);
     std::cout << "onnxruntime " << runtime.version() << std::endl;
     runtime.RegisterPlugin(argv[2]);
+    // In no code page of Windows but UTF-8.
+    const std::filesystem::path claim_report =
+        std::filesystem::path(argv[3]).parent_path() / u8"claims \u00df\u4e2d.jsonl";
     for (const Case& test : ReadManifest(argv[3])) {
       std::string problem;
       try {
-        problem = RunCase(runtime, test, argv[2]);
+        problem = RunCase(runtime, test, argv[2], claim_report);
       } catch (const std::exception& error) {
         problem = error.what();
       }

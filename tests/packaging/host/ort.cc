@@ -90,7 +90,8 @@ Options::Options(Runtime& runtime) : runtime_(runtime) {
 
 Options::~Options() { runtime_.Release(kReleaseSessionOptions, options_); }
 
-void Options::Use(const std::string& route, const std::filesystem::path& library) {
+void Options::Use(const std::string& route, const std::filesystem::path& library,
+                  const std::filesystem::path& claim_report) {
   if (route == "custom") {
     runtime_.Call(kRegisterCustomOpsLibrary, options_, library.c_str());
     return;
@@ -98,12 +99,13 @@ void Options::Use(const std::string& route, const std::filesystem::path& library
   const void* const* devices = nullptr;
   size_t count = 0;
   runtime_.Call(kGetEpDevices, runtime_.environment(), &devices, &count);
-  const char* keys[] = {"claim"};
-  const char* values[] = {"all"};
+  const std::u8string report = claim_report.u8string();
+  const char* keys[] = {"claim", "claim_report"};
+  const char* values[] = {"all", reinterpret_cast<const char*>(report.c_str())};
   for (size_t i = 0; i < count; ++i) {
     if (std::string(kEpName) != runtime_.Text(kEpDeviceName, devices[i])) continue;
     runtime_.Call(kAppendExecutionProvider, options_, runtime_.environment(), &devices[i], size_t{1},
-                  static_cast<const char* const*>(keys), static_cast<const char* const*>(values), size_t{1});
+                  static_cast<const char* const*>(keys), static_cast<const char* const*>(values), std::size(keys));
     return;
   }
   throw std::runtime_error("no device of the execution provider");

@@ -51,8 +51,8 @@ class Options {
   Options(const Options&) = delete;
   Options& operator=(const Options&) = delete;
 
-  // "plugin": the execution provider, everything claimed; "custom": the custom operators of `library`.
-  void Use(const std::string& route, const std::filesystem::path& library);
+  // "plugin": the execution provider, everything claimed and reported; "custom": the custom operators of `library`.
+  void Use(const std::string& route, const std::filesystem::path& library, const std::filesystem::path& claim_report);
   void* get() const { return options_; }
 
  private:
