@@ -11,7 +11,15 @@ from typing import Any
 from normfuse._version import __version__
 from normfuse.errors import HostVersionError
 
-__all__ = ["BY_NAME_VERSION", "MINIMUM_VERSION", "host_version", "import_host", "installed_flavours", "load_host"]
+__all__ = [
+    "BY_NAME_VERSION",
+    "MINIMUM_VERSION",
+    "host_version",
+    "how_to_keep_one",
+    "import_host",
+    "installed_flavours",
+    "load_host",
+]
 
 MINIMUM_VERSION = (1, 24)
 """First ONNX Runtime that can load the execution provider."""
@@ -60,7 +68,7 @@ def host_version(onnxruntime: Any) -> tuple[int, int]:
     if match is None:
         raise HostVersionError(
             "The installed onnxruntime has no version: two flavours installed over each other leave such a "
-            "half-removed package; uninstall all of them and install one."
+            f"half-removed package; {how_to_keep_one()}."
         )
     return int(match[1]), int(match[2])
 
@@ -77,13 +85,21 @@ def installed_flavours() -> dict[str, str]:
     return flavours
 
 
+def how_to_keep_one() -> str:
+    """Return what to do about several flavours, or about what is left of them, as commands."""
+    names = sorted(installed_flavours())
+    remove = f"pip uninstall -y {' '.join(names)}, then " if names else ""
+    return (
+        f"{remove}pip install --force-reinstall {names[0] if names else 'onnxruntime'} (or the flavour that you want)"
+    )
+
+
 @cache
 def _warn_about_flavours() -> None:
     flavours = installed_flavours()
     if len(flavours) > 1:
         names = " and ".join(f"{name} {version}" for name, version in sorted(flavours.items()))
-        warnings.warn(
-            f"{names} are installed at once and overwrite each other's files; keep one of them (pip uninstall all, "
-            "then install one).",
-            stacklevel=3,
+        message = (
+            f"{names} are installed at once and overwrite each other's files; keep one of them: {how_to_keep_one()}."
         )
+        warnings.warn(message, stacklevel=3)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from normfuse.ep.host import BY_NAME_VERSION, host_version, load_host
 from normfuse.ep.library import EP_NAME, get_library_path
-from normfuse.errors import HostVersionError, LibraryLoadError
+from normfuse.errors import HostVersionError, LibraryLoadError, OptionError
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,6 +32,7 @@ def register() -> list[onnxruntime.OrtEpDevice]:
     Raises:
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library is missing or cannot be loaded.
+        OptionError: The environment variable NORMFUSE_ISA names an instruction set that this machine does not have.
     """
     devices = ensure_registered()
     host = load_host()
@@ -80,4 +82,7 @@ def _register(host: Any, path: str) -> None:
         text = str(error)
         if "needs onnxruntime" in text:
             raise HostVersionError(text) from error
+        own = re.search(r"The environment variable NORMFUSE_ISA.*", text)
+        if own is not None:
+            raise OptionError(own[0]) from error
         raise LibraryLoadError(f"onnxruntime could not load the native library {path}: {text}") from error

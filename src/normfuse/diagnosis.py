@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from normfuse._version import __version__
-from normfuse.ep.host import BY_NAME_VERSION, host_version, installed_flavours, load_host
+from normfuse.ep.host import BY_NAME_VERSION, host_version, how_to_keep_one, installed_flavours, load_host
 from normfuse.ep.library import EP_NAME, get_library_path
 from normfuse.ep.registration import ensure_registered
 from normfuse.ep.session import session_options
@@ -70,7 +70,10 @@ def _host() -> str:
     flavours = installed_flavours()
     text = ", ".join(f"{name} {version}" for name, version in flavours.items()) or f"onnxruntime {host.__version__}"
     if len(flavours) > 1:
-        raise NormfuseError(f"{text} are installed at once and overwrite each other's files; keep one of them.")
+        advice = how_to_keep_one()
+        raise NormfuseError(
+            f"{text} are installed at once and overwrite each other's files; keep one of them: {advice}."
+        )
     if host_version(host) < BY_NAME_VERSION:
         text += "; selects the provider by normfuse.session_options() only, by name from 1.25 on"
     return text

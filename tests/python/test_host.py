@@ -53,7 +53,9 @@ def test_host_that_is_too_old(tmp_path: Path) -> None:
 def test_half_removed_onnxruntime(tmp_path: Path) -> None:
     (tmp_path / "onnxruntime").mkdir()
     (tmp_path / "onnxruntime" / "__init__.py").touch()
-    assert "two flavours installed over each other" in python(PRINT_ERROR, tmp_path).stdout
+    printed = python(PRINT_ERROR, tmp_path).stdout
+    assert "two flavours installed over each other" in printed
+    assert "pip install --force-reinstall onnxruntime" in printed
     (tmp_path / "onnxruntime" / "__init__.py").write_text("import no_such_module_anywhere")
     assert "is installed but cannot be imported: No module named 'no_such" in python(PRINT_ERROR, tmp_path).stdout
 
@@ -68,6 +70,16 @@ def test_two_flavours_at_once(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stderr.count("are installed at once") == 1
     assert "onnxruntime-gpu 1.31.0" in done.stderr
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu, then pip install --force-reinstall onnxruntime" in done.stderr
+    code = "import sys; from normfuse.cli import main; sys.argv = ['normfuse', 'doctor']; main()"
+    done = python(code, tmp_path)
+    assert done.returncode == 1
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in done.stdout
+
+
+def test_an_instruction_set_that_is_not_there() -> None:
+    code = "import os; os.environ['NORMFUSE_ISA'] = 'sse9'\n" + PRINT_ERROR.replace("HostVersion", "Option")
+    assert python(code).stdout.startswith("The environment variable NORMFUSE_ISA is 'sse9'; this machine has: ")
 
 
 def test_a_session_prints_nothing(tmp_path: Path) -> None:
