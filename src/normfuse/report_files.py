@@ -52,9 +52,9 @@ def finite(data: Any) -> Any:
     return data
 
 
-def json_text(report: dict[str, Any]) -> str:
+def json_text(report: dict[str, Any], *, ascii_only: bool = False) -> str:
     """Return a report as JSON; ``schemas/report.schema.json`` describes it."""
-    return json.dumps(finite(report), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(finite(report), indent=2, ensure_ascii=ascii_only) + "\n"
 
 
 _WRITERS = {".json": json_text, ".html": html_text}

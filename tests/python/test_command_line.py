@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -91,6 +92,23 @@ def test_optimize_writes_a_verified_model(run: Run, model: Path, tmp_path: Path)
     assert normfuse.verify(model, tmp_path / "fused modèle.onnx").passed
     for words in ("ReduceMean", "LayerNormalization", "without normfuse", "4 of 4 sites fused"):
         assert words in done.out
+
+
+def test_output_that_cannot_show_a_name(model: Path, tmp_path: Path) -> None:
+    """A pipe on Windows, or the C locale: no character set of the terminal's keeps a model from being written."""
+    command = [Path(sys.executable).with_name("normfuse"), "optimize", model, "-o", tmp_path / "größe ≤ 1.onnx"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"gr\\xf6\\xdfe \\u2264 1.onnx" in done.stdout
+    assert (tmp_path / "größe ≤ 1.onnx").exists()
+    done = subprocess.run([*command, "--json"], capture_output=True, check=False, env=environment)
+    assert json.loads(done.stdout)["output"] == str(tmp_path / "größe ≤ 1.onnx")
+    command[-1] = tmp_path / "größe"
+    command[-1].mkdir()
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert done.returncode == 2
+    assert b"it is a folder" in done.stderr
 
 
 def test_optimize_reports_as_data(run: Run, model: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a verification or check failed, 2 bad input or usage.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 
@@ -107,6 +108,10 @@ def _root(
 
 def main() -> None:
     """Run the command line; every error that a user can cause is one sentence on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        # Windows pipes and the C locale cannot show every file's name: a substitute is better than a crash.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except VerificationError as error:

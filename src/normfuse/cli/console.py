@@ -49,8 +49,8 @@ MaxErrorOption = Annotated[
 
 
 def print_json(data: Any) -> None:
-    """Print data as JSON on standard output."""
-    sys.stdout.write(json_text(data))
+    """Print data as JSON on standard output, in ASCII: a pipe may have any encoding."""
+    sys.stdout.write(json_text(data, ascii_only=True))
 
 
 def warn(message: str) -> None:

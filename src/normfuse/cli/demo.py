@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -43,9 +45,11 @@ def demo_command(
     console.print("\nThe transformer, before and after:", style="bold")
     print_operator_counts(results[0][0])
     _print_results(results, threads)
+    # As it was called, where the environment that it is in is not active.
+    command = "normfuse" if shutil.which("normfuse") else sys.argv[0]
     console.print(
         "Every result was compared with the original's, with and without normfuse's library. Next:\n"
-        "normfuse optimize your.onnx -o your.fused.onnx\nnormfuse bench your.onnx",
+        f"{command} optimize your.onnx -o your.fused.onnx\n{command} bench your.onnx",
         markup=False,
         soft_wrap=True,
     )

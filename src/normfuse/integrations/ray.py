@@ -17,8 +17,9 @@ import numpy as np
 import onnxruntime
 import ray
 import ray.data
+import ray.exceptions
 
-from normfuse.errors import OptionError
+from normfuse.errors import NormfuseError, OptionError
 from normfuse.folders import Row, optimize_file
 from normfuse.sessions import InferenceSession
 
@@ -73,11 +74,20 @@ def optimize_files(folder: Path, written: Path, names: Sequence[str], options: M
 
     Uses the Ray that this process is connected to; otherwise the cluster of RAY_ADDRESS, or one on this machine, which
     ends with the last row.
+
+    Raises:
+        NormfuseError: Ray cannot be started or reached, or lost its workers for good.
     """
     own = not ray.is_initialized()
     if own:
-        local = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+        local = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "include_dashboard": False}
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+        except Exception as error:  # Ray raises what its parts raise
+            raise NormfuseError(
+                f"Ray cannot be started or reached: {_first_line(error)}; --engine local does without."
+            ) from error
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
         rows = ray.data.from_items([{"name": name} for name in names], override_num_blocks=len(names))
@@ -86,6 +96,12 @@ def optimize_files(folder: Path, written: Path, names: Sequence[str], options: M
         )
         # As text: a column of Ray's has one type, and what is not known is null.
         yield from (json.loads(row["json"]) for row in done.iter_rows())
+    except ray.exceptions.RayError as error:
+        raise NormfuseError(f"Ray gave up: {_first_line(error)}; --engine local does without.") from error
     finally:
         if own:
             ray.shutdown()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
