@@ -164,6 +164,10 @@ def test_unsupported_sites_are_left_with_their_reason(run: Run, tmp_path: Path) 
     assert done.code == 0, done.err
     sites = json.loads(done.out)["sites"]
     assert [site["reason"] for site in sites] == ["unsupported_type"]
+    data = json.loads(run("inspect", "double.onnx", "--json").out)
+    schema = json.loads((resources.files("normfuse") / "schemas" / "inspection.schema.json").read_text())
+    jsonschema.validate(data, schema)
+    assert data["sites"] == sites
     text = run("inspect", "double.onnx").out
     assert "is left" in text
     assert sites[0]["advice"] in text
