@@ -72,12 +72,12 @@ def _load_directml(options: Mapping[str, str]) -> None:
             found = hasattr(ctypes.CDLL(library), symbol)
         except OSError as error:
             raise OptionError(
-                f"Option backend is 'directml', but {library} cannot be loaded ({error}). "
+                f"Option backend is 'directml': cannot load {library} ({error}). "
                 f"Name the library by the option {option}, or use backend=cpu."
             ) from error
         if not found:
             raise OptionError(
-                f"Option backend is 'directml', but {library} does not export {symbol}. "
+                f"Option backend is 'directml': {library} does not export {symbol}. "
                 f"Name another library by the option {option}, or use backend=cpu."
             )
 

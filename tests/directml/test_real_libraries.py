@@ -40,8 +40,8 @@ def validate(command: list[str], **variables: str) -> str:
     return output
 
 
-@pytest.mark.parametrize("feature_level", ["5_0", "6_2"])
-def test_linux_library(feature_level: str) -> None:
+@pytest.mark.parametrize(("feature_level", "accepted"), [("5_0", 1700), ("6_2", 2000)])
+def test_linux_library(feature_level: str, accepted: int) -> None:
     programs = libraries.build_native()
     stand_ins = programs / "stand_ins"
     command = [
@@ -50,12 +50,14 @@ def test_linux_library(feature_level: str) -> None:
         *("--d3d12", str(stand_ins / "libd3d12.so"), "--dxcore", str(stand_ins / "libdxcore.so")),
         *("--samples", "3000", "--seed", "1", "--expect-level", feature_level),
     ]
-    # 4-bit tensors came with 6_3, and about a quarter of the random plans has one; nothing else is declined.
+    # 4-bit tensors came with 6_3, and about a quarter of the random plans has one; statistics as outputs are avoided
+    # below 6_2; nothing else is declined.
     output = validate(command)
-    check(output, feature_level, accepted=2000)
+    check(output, feature_level, accepted=accepted)
     reasons = re.findall(r"declined +\d+: (.*)", output)
     assert reasons
-    assert all("int4" in reason and "6_3" in reason for reason in reasons), reasons
+    known = re.compile("int4.* 6_3|inverse standard deviation.* 6_2")
+    assert all(known.search(reason) for reason in reasons), reasons
 
 
 @pytest.mark.cross
