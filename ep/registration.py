@@ -85,4 +85,5 @@ def _register(host: Any, path: str) -> None:
         own = re.search(r"The environment variable NORMFUSE_ISA.*", text)
         if own is not None:
             raise OptionError(own[0]) from error
-        raise LibraryLoadError(f"onnxruntime could not load the native library {path}: {text}") from error
+        why = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+        raise LibraryLoadError(f"onnxruntime could not load the native library {path}: {why}") from error

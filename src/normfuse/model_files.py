@@ -241,9 +241,9 @@ def _take_in_small_tensors(model: ir.Model) -> None:
 
 
 def _read(path: Path) -> bytes:
-    if path.is_dir():
-        raise InvalidModelError(f"{path} is a folder; name the model file in it.")
     try:
+        if path.is_dir():
+            raise InvalidModelError(f"{path} is a folder; name the model file in it.")
         data = path.read_bytes()
     except FileNotFoundError:
         raise InvalidModelError(f"{path} does not exist.") from None

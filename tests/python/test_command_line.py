@@ -236,6 +236,21 @@ def test_bad_usage(run: Run, model: Path, tmp_path: Path, arguments: list[str], 
     assert files(tmp_path) == ["model.onnx"]
 
 
+def test_what_the_system_refuses_is_a_sentence(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that may not be looked into; root, who runs tests, may look everywhere."""
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    for command in (["inspect", "model.onnx"], ["optimize", "model.onnx", "-o", "out.onnx"]):
+        done = run(*command)
+        assert done.code == 2
+        assert done.err.startswith("normfuse: ")
+        assert "model.onnx: Permission denied." in done.err
+        assert done.err.count("\n") == 1
+
+
 def test_verify_exits_with_1_for_other_results(run: Run, model: Path, tmp_path: Path) -> None:
     onnx.save(models.transformer_encoder(layers=1, hidden=32, seed=1), tmp_path / "other.onnx")
     done = run("verify", "model.onnx", "other.onnx", "--json")

@@ -103,12 +103,14 @@ def test_users_inputs(tmp_path: Path) -> None:
     np.savez(tmp_path / "complex.npz", x=np.ones((3, 16), complex))
     np.save(tmp_path / "single.npy", np.ones((3, 16)))
     (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "cut.npz").write_bytes(good.read_bytes()[:-20])
     for name, words in [
         ("other.npz", "holds 'y'; the model's inputs are x"),
         ("short.npz", r"has shape \[3, 15\], and the model takes \[n, 16\]"),
         ("complex.npz", "has element type complex128"),
         ("single.npy", "holds one array"),
-        ("text.npz", r"not an \.npz file"),
+        ("text.npz", "make one with numpy.savez"),
+        ("cut.npz", "make one with numpy.savez"),
         ("absent.npz", "does not exist"),
     ]:
         with pytest.raises(normfuse.OptionError, match=words):

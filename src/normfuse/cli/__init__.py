@@ -126,3 +126,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(2)
+    except OSError as error:
+        # A path that cannot even be looked at, a full disk: whatever it is, the system's own words.
+        print(f"normfuse: {error.filename or 'The system says'}: {error.strerror or error}.", file=sys.stderr)
+        sys.exit(2)

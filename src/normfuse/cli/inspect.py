@@ -68,16 +68,32 @@ def inspect_command(
     if as_json:
         print_json({"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]})
         return
-    rows = table(f"Sites of {model.name} that can be fused", "site", "chain", "becomes", wraps="site")
-    for site in sites:
-        if site.fused_into is not None:
-            rows.add_row(_place(site), site.description, site.fused_into)
-    console.print(rows)
+    _print_fused(model.name, sites)
     for site in sites:
         if site.fused_into is None and (everything or not nothing_to_gain(site)):
-            console.print(f"[bold]{escape(_place(site))}[/] ({escape(site.description)}) is left: ", end="")
+            console.print(
+                f"[bold]{escape(_place(site))}[/] ({escape(site.description)}) is left: ", end="", soft_wrap=True
+            )
             console.print(_reason(site), markup=False, soft_wrap=True)
     print_site_counts(sites)
+    if not everything and any(nothing_to_gain(site) for site in sites):
+        console.print("--all also lists those that have nothing to fuse with.")
+
+
+def _print_fused(name: str, sites: Sequence[Site]) -> None:
+    """Print each site that can be fused, under what it becomes; names in lines of their own, however long they are."""
+    alike: dict[tuple[str, str], list[Site]] = {}
+    for site in sites:
+        if site.fused_into is not None:
+            alike.setdefault((site.description, site.fused_into), []).append(site)
+    if not alike:
+        console.print(f"{name} has no site that can be fused.", markup=False, soft_wrap=True)
+    for (description, becomes), group in alike.items():
+        count = "1 site" if len(group) == 1 else f"{len(group)} sites"
+        console.print(f"[bold]{escape(description)}[/] becomes {becomes}, at {count}:", soft_wrap=True)
+        for site in group:
+            console.print(f"    {_place(site)}", markup=False, soft_wrap=True)
+    console.print()
 
 
 def _inspect_directml(
@@ -153,7 +169,7 @@ def print_left(sites: Sequence[Site]) -> None:
         left.setdefault((site.kind, site.reason), []).append(site)
     for (kind, _), group in left.items():
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        console.print(f"[bold]{escape(_place(group[0]))}{more}[/] ({escape(kind)}) left: ", end="")
+        console.print(f"[bold]{escape(_place(group[0]))}{more}[/] ({escape(kind)}) left: ", end="", soft_wrap=True)
         console.print(_reason(group[0]), markup=False, soft_wrap=True)
 
 

@@ -190,6 +190,12 @@ def print_summary(report: OptimizationReport, output: Path, written: int) -> Non
         markup=False,
         soft_wrap=True,
     )
+    if not found:
+        console.print(
+            f"There was nothing to fuse: normfuse inspect --all {report.model} lists what was looked at.",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def required_count(text: str | None) -> int | Literal["all"] | None:

@@ -57,20 +57,23 @@ def verify_command(
 
 def print_verification(report: VerificationReport) -> None:
     """Print a verification as a table and a sentence."""
-    rows = table(
-        "Verification", "run", "output", "error", "allowed", "absolute", "ULP", "top-1", numeric=5, wraps="output"
-    )
+    classified = any(output.top1 is not None for run in report.runs for output in run.outputs)
+    columns = ("run", "output", "type", "error", "allowed", "absolute", "ULP", *(("top-1",) if classified else ()))
+    rows = table("Verification", *columns, numeric=len(columns) - 3, wraps="output")
     for run in report.runs:
         for output in run.outputs:
-            rows.add_row(
+            cells = [
                 run.name,
-                f"{output.name} {output.dtype}",
+                output.name,
+                output.dtype,
                 number(output.error) if output.passed else f"[red]{number(output.error)}[/]",
                 number(output.tolerance),
                 number(output.max_abs),
                 number(output.max_ulp),
-                "" if output.top1 is None else f"{output.top1:.0%}",
-            )
+            ]
+            if classified:
+                cells.append("" if output.top1 is None else f"{output.top1:.0%}")
+            rows.add_row(*cells)
     console.print(rows)
     for warning in report.warnings:
         warn(warning)

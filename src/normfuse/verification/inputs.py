@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
+from zipfile import BadZipFile
 
 import numpy as np
 import onnx_ir as ir
@@ -118,10 +119,17 @@ def read_inputs(inputs: Inputs) -> Iterator[tuple[str, Mapping[str, np.ndarray]]
                 raise OptionError(f"{path} holds one array; store the inputs by name, with numpy.savez.")
             with loaded:
                 yield str(path), dict(loaded)
+        except OptionError:
+            raise
         except FileNotFoundError:
             raise OptionError(f"{path} does not exist.") from None
-        except (OSError, ValueError, EOFError) as error:
-            raise OptionError(f"{path} is not an .npz file of plain arrays: {error}.") from error
+        except PermissionError as error:
+            raise OptionError(f"Cannot read {path}: permission denied.") from error
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
+            # What NumPy says of any other file is to load it unsafely, as a pickle.
+            raise OptionError(
+                f"{path} is damaged, or not an .npz file of plain arrays; make one with numpy.savez(path, **inputs)."
+            ) from error
 
 
 def _signature(value: ir.Value) -> _Signature:
