@@ -10,7 +10,7 @@ and a C++20 compiler; everything else comes from the package index.
 under qemu, and the tests marked ``cross``. It needs Debian's packages wine, wine64, qemu-user and libc6-arm64-cross.
 ``--step`` (may be given again) runs only the steps named: install, native, wheels, cross, pytest, export. The last one
 is part of ``--all``: the tests with PyTorch, transformers, Olive and Ray, in ``build/export-env`` (``--step export
---full``: every module at every opset).
+--full``: every module at every opset; ``--step export --lean``: without Olive and Ray).
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def export_tests(arguments: list[str]) -> None:
         run(sys.executable, "-m", "venv", EXPORT_ENVIRONMENT)
         # First and by this pin: any other request for torch fetches GPU runtimes.
         run(python, "-m", "pip", "install", "--quiet", "torch==2.13.0")
-    run(python, "-m", "pip", "install", "--quiet", f"{ROOT}[export]")
+    extra = "torch" if "--lean" in arguments else "export"
+    run(python, "-m", "pip", "install", "--quiet", f"{ROOT}[{extra}]")
     run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", ROOT)
     run(python, "-m", "pytest", "tests/export", *arguments)
 

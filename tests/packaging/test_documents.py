@@ -33,3 +33,18 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     for path in DOCUMENTS[:2]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8")):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_messages_are_what_the_code_says() -> None:
+    """Each part of a message on that page stands in a source file, whichever lines its text is spread over."""
+    files = [*ROOT.glob("src/**/*.py"), *ROOT.glob("ep/**/*.py"), *ROOT.glob("ep/**/*.cc"), *ROOT.glob("ep/**/*.cmake")]
+    source = re.sub(r'"\s*\n?\s*f?"', "", "\n".join(path.read_text(encoding="utf-8") for path in files))
+    source = re.sub(r"\{[^{}]*\}|\$\{[^{}]*\}", "...", source)
+    page = (ROOT / "docs" / "pages" / "messages.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) \| ", page.partition("## When results differ")[0], re.MULTILINE)
+    messages = [row for row in rows if row != "message" and not row.startswith("Package")]  # that one is pip's
+    assert len(messages) > 15
+    for message in messages:
+        for part in re.split(r"\.\.\.|; |, |'", message):
+            words = part.strip().removeprefix("NORMFUSE_LIBRARY ")  # in the source by its constant
+            assert words in source or not words[4:], f"no source says '{words}' ({message})"
