@@ -6,15 +6,16 @@ Made from the data of the JSON report alone (``schemas/report.schema.json``), by
 from __future__ import annotations
 
 import importlib.resources
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.report_drawing import draw_chain, draw_nodes
 
-__all__ = ["html_text"]
+__all__ = ["by_operator", "html_text"]
 
 Data = Mapping[str, Any]
 
@@ -105,7 +106,7 @@ def _fused(sites: Sequence[Data], examples: Sequence[Data]) -> str:
         kinds[site["description"], site["fused_into"]].append(site)
     ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
     rows = [(escape(description), escape(into), len(alike)) for (description, into), alike in ordered]
-    parts = [_table("Sites of each kind", ("chain", "became"), ("sites",), rows)]
+    parts = [f'<div class="kinds">{_table("Sites of each kind", ("chain", "became"), ("sites",), rows)}</div>']
     for (description, into), alike in ordered:
         pictures = [e for e in examples if (e["description"], e["fused_into"]) == (description, into)]
         parts.append(f'<div class="kind"><h3>{escape(description)}</h3>')
@@ -160,8 +161,16 @@ def _names(sites: Sequence[Data], *, with_messages: bool = False) -> str:
     return f"<details><summary>{words}</summary><ul>{''.join(items)}</ul>{more}</details>"
 
 
+def by_operator(counts: Mapping[str, int]) -> Counter[str]:
+    """Return operator -> number, the functions that stand for one of normfuse's operators counted as that one."""
+    result: Counter[str] = Counter()
+    for name, count in counts.items():
+        result[name.partition("_")[0] if name.startswith(f"{OPERATOR_DOMAIN}::") else name] += count
+    return result
+
+
 def _operators(report: Data) -> str:
-    before, after = report["operators_before"], report["operators_after"]
+    before, after = by_operator(report["operators_before"]), by_operator(report["operators_after"])
     names = sorted({*before, *after}, key=lambda name: (-before.get(name, 0), name))
     changed = [name for name in names if before.get(name, 0) != after.get(name, 0)]
     rows: list[tuple[Any, ...]] = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -26,8 +24,8 @@ from normfuse.cli.console import (
 from normfuse.cli.folder import optimize_models
 from normfuse.cli.inspect import RequantizationOption, print_left, print_site_counts
 from normfuse.cli.verify import print_verification
-from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.errors import OptionError, VerificationError
+from normfuse.report_html import by_operator
 
 if TYPE_CHECKING:
     from normfuse.optimization import OptimizationReport
@@ -155,21 +153,13 @@ def optimize_command(
 def print_operator_counts(report: OptimizationReport) -> None:
     """Print the operators whose number changed, and the sum of all."""
     rows = table("Operators", "operator", "before", "after", numeric=2)
-    before, after = _by_operator(report.operators_before), _by_operator(report.operators_after)
+    before, after = by_operator(report.operators_before), by_operator(report.operators_after)
     for name in sorted({*before, *after}, key=lambda name: (-before[name], name)):
         if before[name] != after[name]:
             rows.add_row(name, str(before[name]), str(after[name]))
     rows.add_section()
     rows.add_row("all operators", str(before.total()), str(after.total()))
     console.print(rows)
-
-
-def _by_operator(counts: Mapping[str, int]) -> Counter[str]:
-    """Count the functions made for one of our operators together."""
-    result: Counter[str] = Counter()
-    for name, count in counts.items():
-        result[name.partition("_")[0] if name.startswith(f"{OPERATOR_DOMAIN}::") else name] += count
-    return result
 
 
 def print_summary(report: OptimizationReport, output: Path, written: int) -> None:
