@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -131,4 +132,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Called by mkdocs once it has read the folder of pages."""
     for name, page in PAGES.items():
         files.append(File.generated(config, f"reference/{name}.md", content=page() + "\n"))
+    # How to add an activation, a rule or an instruction set stands there, and in one place.
+    contributing = Path(config.config_file_path).parents[1] / "CONTRIBUTING.md"
+    files.append(File.generated(config, "contributing.md", content=contributing.read_text(encoding="utf-8")))
     return files
