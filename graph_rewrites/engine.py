@@ -52,6 +52,9 @@ _REQUANTIZATION = "requantization removed"
 # ONNX Runtime knows these, but lets no custom operator have them.
 _NOT_IN_CUSTOM_OPERATORS = frozenset({ir.DataType.INT2, ir.DataType.UINT2})
 
+# ONNX's own domain has two names, and onnx_ir gives nodes the short one.
+_LONG_NAME = "ai.onnx"
+
 # Model-local functions exist from this IR version on.
 _FUNCTION_IR_VERSION = 8
 
@@ -92,6 +95,9 @@ def rewrite(
     """
     if target not in get_args(Target):
         raise ValueError(f"target is {target!r}; it must be one of {', '.join(get_args(Target))}")
+    for _, _, opsets in _containers(model):
+        if _LONG_NAME in opsets:
+            opsets.setdefault("", opsets.pop(_LONG_NAME))
     facts = Facts(model)
     facts.infer()
     if target == "custom-op":
@@ -458,13 +464,14 @@ class _Run:
 
     def _import_domain(self) -> None:
         """Import our domain exactly where nodes of it are."""
-        anywhere = False
-        for graph, _, opsets in self._places:
+        used = [any(is_fused(node) for node in graph) for graph, _, _ in self._places]
+        for _, _, opsets in self._places:
             opsets.pop(OPERATOR_DOMAIN, None)
-            if any(is_fused(node) for node in graph):
-                anywhere = True
+        # A graph shares the imports of the graph or function that it is in.
+        for (_, _, opsets), here in zip(self._places, used, strict=True):
+            if here:
                 opsets[OPERATOR_DOMAIN] = OPSET_VERSION
-        if anywhere:
+        if any(used):
             self.model.graph.opset_imports[OPERATOR_DOMAIN] = OPSET_VERSION
 
     def _survey(self, graph: ir.Graph, path: str, opsets: dict[str, int]) -> list[ir.Node]:

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from normfuse.errors import InvalidModelError, OptionError
 from normfuse.model_checks import check_external_data, check_structure
+from normfuse.sparse_tensors import with_dense_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -274,6 +275,7 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
 
 def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -> ir.Model:
     check_structure(proto, name)
+    proto = with_dense_tensors(proto, name)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx_ir raises what its constructors raise

@@ -449,3 +449,66 @@ def test_every_rule_is_documented(rule: type) -> None:
     before, after = rule.__doc__.split("Before::\n")[1].split("After::\n")
     assert before.strip()
     assert "Fused" in after
+
+
+def test_chain_in_the_body_of_a_scan() -> None:
+    inner = LAYER_NORM.format(x="part", y="n", i=1)
+    body = f"""last, y = Scan <num_scan_inputs = 1,
+        body = b (float state, float[5,8] part) => (float next, float[5,8] r)
+        {{ {inner} r = Relu (n) next = Identity (state) }}> (eps, x)"""
+    model = _parse(body)
+    optimized, result = optimize(model)
+    assert [(site.description, site.graph.split(" of ")[0]) for site in result.sites] == [
+        ("LayerNormalization -> Relu", "body")
+    ]
+    _same_results(model, optimized, _feeds())
+
+
+def test_chain_in_a_branch_in_a_loop_in_a_function() -> None:
+    inner = LAYER_NORM.format(x="carried", y="p", i=1)
+    loop = f"""b = Loop (trips, , a)
+        <body = inner (int64 i, bool keep, float[2,5,8] carried) => (bool again, float[2,5,8] next)
+        {{ again = Identity (keep)
+           next = If (keep) <then_branch = t () => (float[2,5,8] p) {{ {inner} }},
+                             else_branch = f () => (float[2,5,8] q) {{ q = Identity (carried) }}> }}>"""
+    model = _parse(
+        "y = custom.norm (x)",
+        functions=FUNCTION % ("trips = Constant <value_int: int = 2> ()\n" + loop),
+        domains=', "custom" : 1',
+    )
+    optimized, result = optimize(model)
+    (site,) = (site for site in result.sites if site.fused_into)
+    assert site.graph.startswith("function 'custom::norm' / body of Loop")
+    assert "then_branch of If" in site.graph
+    _same_results(model, optimized, _feeds())
+
+
+def test_graph_without_names_and_types() -> None:
+    model = _parse("t = Add (x, r)" + _layer_norm("t", "n") + "y = Relu (n)", "float[2,5,8] x, float[2,5,8] r) => (y")
+    for node in model.graph.node:
+        node.name = ""
+    del model.graph.value_info[:]
+    model.ClearField("producer_name")
+    optimized, result = optimize(model)
+    assert [site.description for site in result.sites] == ["Add -> LayerNormalization -> Relu"]
+    _same_results(model, optimized, _feeds("x", "r"))
+
+
+@pytest.mark.parametrize("opset", [17, 25])
+@pytest.mark.parametrize("ir_version", [8, 13])
+def test_ir_versions(ir_version: int, opset: int) -> None:
+    model = _decorated()
+    model.ir_version, model.opset_import[0].version = ir_version, opset
+    optimized, _ = optimize(model)
+    assert optimized.ir_version == ir_version
+    _same_results(model, optimized, _feeds())
+
+
+def test_long_name_of_the_standard_domain() -> None:
+    model = _parse(_layer_norm("x", "n") + "y = Relu (n)")
+    model.opset_import[0].domain = "ai.onnx"
+    for node in model.graph.node:
+        node.domain = "ai.onnx"
+    optimized, result = optimize(model)
+    assert [site.description for site in result.sites] == ["LayerNormalization -> Relu"]
+    _same_results(model, optimized, _feeds())
