@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,4 +58,4 @@ def json_text(report: dict[str, Any], *, ascii_only: bool = False) -> str:
     return json.dumps(finite(report), indent=2, ensure_ascii=ascii_only) + "\n"
 
 
-_WRITERS = {".json": json_text, ".html": html_text}
+_WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {".json": json_text, ".html": html_text}

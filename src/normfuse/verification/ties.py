@@ -69,7 +69,8 @@ def _run(
     reference = open_session(shown, "the original", level="disable")
     outputs = [value.name or "" for value in original.graph.outputs]
     share = _SHARE_AT_TIES * type_tolerance(lowest_precision(original))
-    session, found = None, {}
+    session = None
+    found: dict[str, Difference] = {}
     run = TieFreeRun(0, 0, [])
     for sample in fed:
         expected = _results(reference, sample)
