@@ -271,7 +271,10 @@ def test_check_is_a_gate(run: Run, model: Path, tmp_path: Path) -> None:
     assert "passed; 4 sites are fused" in done.out
     assert run("check", "fused.onnx", "--require-fused", "5").code == 1
     assert run("check", "fused.onnx", "--original", "model.onnx", "--max-error", "0").code == 1
+    schema = json.loads((resources.files("normfuse") / "schemas" / "check.schema.json").read_text())
+    jsonschema.validate(json.loads(run("check", "fused.onnx", "--original", "model.onnx", "--json").out), schema)
     data = json.loads(run("check", "model.onnx", "--json").out)
+    jsonschema.validate(data, schema)
     assert data["passed"] is False
     assert len(data["sites"]) == 4
 

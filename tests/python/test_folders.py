@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import resources
 from pathlib import Path
 
+import jsonschema
 import onnx
 import pytest
 
@@ -76,7 +78,10 @@ def test_the_command_exits_with_the_worst(
 
     (zoo / "cut.onnx").unlink()
     assert command(monkeypatch, zoo, "-o", tmp_path / "all", "--engine", "local", "--json") == 0
-    assert [row["status"] for row in json.loads(capsys.readouterr().out)["models"]] == ["written", "written"]
+    data = json.loads(capsys.readouterr().out)
+    schema = json.loads((resources.files("normfuse") / "schemas" / "folder.schema.json").read_text())
+    jsonschema.validate(data, schema)
+    assert [row["status"] for row in data["models"]] == ["written", "written"]
 
     assert command(monkeypatch, zoo, "-o", tmp_path / "none", "--engine", "local", "--require-fused", "2") == 1
     assert "1 sites are fused, and 2 were required" in capsys.readouterr().out
