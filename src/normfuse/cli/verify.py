@@ -77,4 +77,4 @@ def print_verification(report: VerificationReport) -> None:
     console.print(rows)
     for warning in report.warnings:
         warn(warning)
-    console.print(report.message, style="green" if report.passed else "red", markup=False)
+    console.print(report.message, style="green" if report.passed else "red", markup=False, soft_wrap=True)

@@ -73,7 +73,8 @@ class VerificationReport:
     def message(self) -> str:
         """The result in one sentence."""
         if self.passed:
-            return f"The results agree on {self.samples} samples (largest error {self.error:.2g})."
+            noise = f"; ONNX Runtime's own optimisation levels are {self.noise:.2g} apart" if self.noise else ""
+            return f"The results agree on {self.samples} samples (largest error {self.error:.2g}{noise})."
         run, output = next((run, output) for run in self.runs for output in run.outputs if not output.passed)
         text = f"Output '{output.name}' differs {run.name}: "
         text += output.note or f"error {output.error:.3g}, allowed {output.tolerance:.3g}"

@@ -37,6 +37,8 @@ __all__ = ["differences", "reference", "run_all", "verify", "verify_models"]
 FLOAT_SAMPLES = 4
 QUANTIZED_SAMPLES = 16
 _SIZES_TRIED = 3
+_LARGE_NOISE = 0.1
+"""Error from which on a model is taken to be out of its depth on the inputs that it was given."""
 
 Outputs: TypeAlias = list[dict[str, Any]]
 """For each sample: output name -> array."""
@@ -196,12 +198,18 @@ def verify_models(
         first_value, first_site = locate(
             original, optimized, sites=sites, tolerance=judge.tolerance, quantized=quantized, **failed
         )
+    noise = max(judge.noise.values()) if judge.noise else None
+    if noise is not None and noise > _LARGE_NOISE:
+        warnings.append(
+            f"On these inputs ONNX Runtime's own optimisation levels are {noise:.2g} apart, so that comparing on them "
+            "says little; give real ones (--inputs)."
+        )
     return VerificationReport(
         passed=failed is None,
         samples=len(fed),
         runs=tuple(runs),
         quantized=quantized,
-        noise=max(judge.noise.values()) if judge.noise else None,
+        noise=noise,
         warnings=(*warnings, *(run.ties_message for run in runs if run.at_ties)),
         first_difference=first_value,
         first_site=first_site,
