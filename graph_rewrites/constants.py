@@ -286,7 +286,10 @@ class Constants:
             result = _OPERATORS[node.op_type](node, inputs)
         except (ValueError, IndexError, KeyError, TypeError):
             return None
-        return np.asarray(result, object) if result is not None and result.size <= _MAX_RANK else None
+        if result is None:
+            return None
+        moved = np.asarray(result, object)  # one element picked out of an array of objects is no array
+        return moved if moved.size <= _MAX_RANK else None
 
     def _cast_like(self, node: ir.Node, depth: int) -> Array | None:
         # Only the type of the second input counts: it need not be constant.

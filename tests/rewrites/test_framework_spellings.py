@@ -168,6 +168,18 @@ def test_rows_made_for_the_normalization(shape: Any, target: list[int], axes: li
     check_fused(g.model("m"), _feeds(SHAPE), "FusedNormalization", {"axes": axes})
 
 
+@pytest.mark.parametrize("shape", [SHAPE, ("batch", "length", 8), ("batch", 5, 8)])
+def test_rows_made_with_sizes_picked_one_by_one(shape: Any) -> None:
+    """As PyTorch writes x.reshape(-1, x.size(2)): each size is picked out of the shape as a scalar."""
+    g = SpellingBuilder(13)
+    x = g.input("x", shape)
+    one = np.array([0], np.int64)
+    sizes = [g.add("Unsqueeze", g.add("Gather", g.add("Shape", x), np.array(i, np.int64)), one) for i in range(3)]
+    y = _normal(g, g.add("Reshape", x, g.add("Concat", np.array([-1], np.int64), sizes[2], axis=0)))
+    g.output(g.add("Reshape", _affine(g, y), g.add("Concat", *sizes, axis=0)), shape)
+    check_fused(g.model("m"), _feeds(SHAPE), "FusedNormalization", {"axes": [-1]})
+
+
 @pytest.mark.parametrize(
     ("target", "restored"),
     [
