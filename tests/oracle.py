@@ -407,8 +407,6 @@ def _affine(z: _Value, inputs: Inputs, attributes: Mapping[str, Any], *, normali
     """scale * z + bias; after a norm with four units in the last place of max(|scale * n|, |bias|, 1)."""
     quantized = "scale_axis" in attributes and normalized
     shape, groups, align = z.value.shape, attributes["num_groups"], attributes["affine_align"]
-    if groups and align == "trailing":
-        align = "channel"
     parts: dict[str, _Value | None] = {}
     for name in ("scale", "bias"):
         plain = inputs.get(name)

@@ -251,7 +251,7 @@ class Builder:
         """scale and bias, independent of each other in presence and shape."""
         align = self.draw(st.sampled_from(["trailing", "channel"])) if len(shape) >= 2 else "trailing"
         if groups:
-            align = self.draw(st.sampled_from(["channel", "group"]))
+            align = self.draw(st.sampled_from(["trailing", "channel", "group"]))
         if align != "trailing":
             self.attributes["affine_align"] = align
         for name in ("scale", "bias"):

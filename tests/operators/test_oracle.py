@@ -197,6 +197,9 @@ def test_group_normalization_by_hand() -> None:
     attributes["affine_align"] = "group"
     out = oracle.evaluate("FusedNormalization", {"X": x, "bias": array(5, 7)}, attributes)
     assert out["Y"].exact.reshape(-1).tolist() == [4, 6, 6, 8]
+    attributes["affine_align"] = "trailing"  # of X's own shape, as PyTorch's Mul and Add behind the groups
+    inputs = {"X": x, "scale": array(1, 2, 3, 4).reshape(4, 1), "bias": array(5)}
+    assert oracle.evaluate("FusedNormalization", inputs, attributes)["Y"].exact.reshape(-1).tolist() == [4, 7, 2, 9]
 
 
 def test_quantised_output_allows_a_step_only_near_a_tie() -> None:
