@@ -43,9 +43,6 @@ EPSILON32 = 2.0**-23
 TINY32 = 2.0**-149
 # Below x = -4 these go to zero as a product of two small things: the promise there is relative to max(|value|, 2^-24).
 TAILS = ("Gelu", "GeluTanh", "Swish", "Mish")
-# Results too small for a normal float32 may be 0 (docs/pages/limits.md).
-DENORMAL_MAY_BE_ZERO = ("Sigmoid",)
-SMALLEST_NORMAL = 2.0**-126
 NO_ROUNDING = ("Identity", "Relu", "Clip", "ThresholdedRelu")
 
 Array = np.ndarray[Any, Any]
@@ -265,8 +262,6 @@ def activation_interval(
         own = np.zeros_like(size) if name in NO_ROUNDING else 4.0 * ulp32(size) + intermediate(name, z, params)
         low = np.fmin.reduce(candidates) - own
         high = np.fmax.reduce(candidates) + own
-        if name in DENORMAL_MAY_BE_ZERO:
-            low = np.where(np.abs(value) < SMALLEST_NORMAL, np.minimum(low, 0.0), low)
     settled = ~np.isfinite(value)
     return value, np.where(settled, value, low), np.where(settled, value, high)
 

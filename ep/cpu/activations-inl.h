@@ -3,7 +3,6 @@
 //
 // Each is made from the row's parameters, any finite floats (Clip: infinite ones too), and is at most 4 units in the
 // last place (ulp) from the exact value for every float32 x, except that
-//   - results below 2^-126 may be flushed to 0;
 //   - Gelu, GeluTanh, Swish and Mish below x = -4 count units of max(|value|, 2^-24);
 //   - Swish takes |alpha| above 2.3e38 as 2.3e38, and below 2^-80 is less accurate where |x| is above 2^80.
 // NaN gives NaN, but 0 in ThresholdedRelu and Shrink. At infinities the formula is taken at its word: Gelu, GeluTanh,
@@ -147,12 +146,15 @@ struct Celu {
   bool zero;
 };
 
+// 1 / (1 + exp(-x)) with both sides of the fraction times 2^-64: down to the smallest denormal result, exp(-x) = 2^150
+// does not overflow.
 struct Sigmoid {
   NORMFUSE_INLINE explicit Sigmoid(const float*) {}
   NORMFUSE_INLINE V operator()(V x) const {
-    constexpr float kLow = kExp2Low * 0.6931471f, kHigh = kExp2High * 0.6931472f;
-    const V y = Max(Set(-kHigh), Min(Set(-kLow), x));
-    return Set(1.0f) / (Set(1.0f) + FastExp2(y, Set(-kLog2E), Set(-kLog2ELow)));
+    constexpr float kOne = 0x1p-64f, kLn2Down = 0.6931471f;
+    // Beyond, the result is 1 to within rounding, and 0.
+    const V y = Max(Set(-151.0f * kLn2Down), Min(Set(63.0f * kLn2Down), x));
+    return Set(kOne) / (Set(kOne) + FastExp2<64>(y, Set(-kLog2E), Set(-kLog2ELow)));
   }
 };
 

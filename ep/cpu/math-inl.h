@@ -24,36 +24,58 @@ NORMFUSE_INLINE V Polynomial(const float (&c)[kCount], V x) {
 NORMFUSE_INLINE V ProductError(V a, V b, V product) { return ExactFma(a, b, Neg(product)); }
 
 // The exponent z = x * (high + low) split into an integer and the rest, |rest| <= 1/2: z itself would lose as many bits
-// of the power as its integer part has.
+// of the power as its integer part has. The power wanted is 2^(z - kDown).
 struct SplitExponent {
-  V biased;  // the integer + 127 in the low bits of the float's significand
+  V biased;  // the integer - kDown + 127 in the low bits of the float's significand
   V integer;
   V rest;
 };
 constexpr float kRoundingBias = 12582912.0f + 127.0f;  // 1.5 * 2^23 + 127: adding it rounds to an integer
 
+template <int kDown = 0>
 NORMFUSE_INLINE SplitExponent Split(V x, V high, V low) {
+  constexpr float kBias = kRoundingBias - static_cast<float>(kDown);
   SplitExponent s;
-  s.biased = Fma(x, high, Set(kRoundingBias));
-  s.integer = s.biased - Set(kRoundingBias);
+  s.biased = Fma(x, high, Set(kBias));
+  s.integer = s.biased - Set(kBias);
   s.rest = Fma(x, low, ExactFma(x, high, Neg(s.integer)));
   return s;
 }
 
-// p * 2^integer, for integers from kExp2Low to kExp2High.
+// p * 2^(integer - kDown), for exponents from kExp2Low to kExp2High.
+template <int kDown = 0>
 NORMFUSE_INLINE V Power(V p, const SplitExponent& s) {
-  if constexpr (kHasScale) return ScaleByPowerOfTwo(p, s.integer);
-  return p * BitCastToFloat(ShiftLeft<23>(BitCastToInt(s.biased)));
+  if constexpr (kHasScale) {
+    return ScaleByPowerOfTwo(p, kDown == 0 ? s.integer : s.integer - Set(static_cast<float>(kDown)));
+  } else {
+    return p * BitCastToFloat(ShiftLeft<23>(BitCastToInt(s.biased)));
+  }
 }
 
-// 2^(x * (high + low)) for products from kExp2Low to kExp2High; at most 1 ulp off where the result is normal, with
-// (high + low) taken as exact. Denormal results may be 0 and those above 2^127.5 infinity.
+// 2^(x * (high + low) - kDown) for exponents from kExp2Low to kExp2High; at most 1 ulp off where the result is normal,
+// with (high + low) taken as exact. Denormal results may be 0 and those above 2^127.5 infinity.
+template <int kDown = 0>
 NORMFUSE_INLINE V Exp2(V x, V high, V low) {
-  const SplitExponent s = Split(x, high, low);
-  return Power(Polynomial(kExp2, s.rest), s);
+  const SplitExponent s = Split<kDown>(x, high, low);
+  return Power<kDown>(Polynomial(kExp2, s.rest), s);
 }
+
+// kExp2Table * 2^-kDown.
+template <int kDown>
+struct LoweredExp2Table {
+  float entries[16];
+  constexpr LoweredExp2Table() : entries{} {
+    for (int i = 0; i < 16; ++i) {
+      entries[i] = kExp2Table[i];
+      for (int k = 0; k < kDown; ++k) entries[i] *= 0.5f;
+    }
+  }
+};
+template <int kDown>
+inline constexpr LoweredExp2Table<kDown> kLoweredExp2Table;
 
 // The same at most 2 ulp off, where that is faster.
+template <int kDown = 0>
 NORMFUSE_INLINE V FastExp2(V x, V high, V low) {
   if constexpr (kTableLanes == 16 && kHasScale) {
     // In sixteenths: the table takes the fraction, the scaling instruction the whole part.
@@ -61,11 +83,11 @@ NORMFUSE_INLINE V FastExp2(V x, V high, V low) {
     const V shifted = Fma(x, high, Set(kShift));
     const V sixteenths = shifted - Set(kShift);
     const V rest = Fma(x, low, Fma(x, high, Neg(sixteenths)));
-    const V power = Lookup(kExp2Table, BitCastToInt(shifted));
+    const V power = Lookup(kLoweredExp2Table<kDown>.entries, BitCastToInt(shifted));
     const V slope = Fma(Fma(Set(kExp2Sixteenth[3]), rest, Set(kExp2Sixteenth[2])), rest, Set(kExp2Sixteenth[1]));
     return ScaleByPowerOfTwo(Fma(power * rest, slope, power), sixteenths);
   } else {
-    return Exp2(x, high, low);
+    return Exp2<kDown>(x, high, low);
   }
 }
 

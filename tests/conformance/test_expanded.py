@@ -7,7 +7,7 @@ from collections import Counter
 import harness
 import onnx
 import pytest
-from conformance_cases import EXPANDED, EXPANDED_FUSED, NodeCase, assert_close
+from conformance_cases import EXPANDED, EXPANDED_FUSED, EXPANDED_LEFT, NodeCase, assert_close
 
 import normfuse
 
@@ -29,7 +29,13 @@ def test_expanded_case_stays_right(case: NodeCase) -> None:
         assert_close(case, harness.run(plain, inputs), expected)
 
 
-def test_counts() -> None:
-    found = Counter(case.op_type for case in EXPANDED if fused(normfuse.optimize(case.model, verify=False).model))
+def test_every_body_is_found_or_has_its_reason() -> None:
+    results = {case.name: normfuse.optimize(case.model, verify=False) for case in EXPANDED}
+    found = Counter(case.op_type for case in EXPANDED if fused(results[case.name].model))
     assert found == EXPANDED_FUSED
     assert len(EXPANDED) == 109
+    for case in EXPANDED:
+        if fused(results[case.name].model):
+            continue
+        reason, _ = EXPANDED_LEFT[case.op_type]
+        assert [site.reason for site in results[case.name].report.left] == ([reason] if reason else []), case.name

@@ -128,7 +128,6 @@ double FromBits(uint32_t bits, float* f) {
 double Error(double exact, float got, bool tail) {
   if (std::isnan(exact)) return std::isnan(got) ? 0 : kInfinity;
   if (std::isnan(got)) return kInfinity;
-  if (got == 0 && std::fabs(exact) < 0x1p-126) return 0;
   // Infinity counts as 2^128, where float32's next value would be.
   const double bounded = std::clamp(exact, -0x1p128, 0x1p128);
   const double value = std::clamp(static_cast<double>(got), -0x1p128, 0x1p128);
