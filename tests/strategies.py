@@ -155,7 +155,14 @@ def quantizations(
     else:
         scale_shape = draw(broadcast_shapes(shape, full_rank=True))
     scale = numbers.positive(scale_shape, scale_dtype, typical / 3, typical * 3)
-    zero_point = numbers.zero_point(scale_shape, dtype) if draw(st.booleans()) else None
+    zero_shape = scale_shape
+    if broadcast and not block and draw(st.integers(0, 2)) == 0:
+        # Of a shape of its own, as DirectML has it: none, one axis, or broadcast in every dimension.
+        along = (shape[axis if rank > 1 else 0],) if rank else ()
+        zero_shape = draw(st.sampled_from([(), along, scale_shape]))
+        if rank >= 2 and draw(st.booleans()):
+            zero_shape = draw(broadcast_shapes(shape, full_rank=True))
+    zero_point = numbers.zero_point(zero_shape, dtype) if draw(st.booleans()) else None
     return Parameters(scale, zero_point, axis, block)
 
 

@@ -32,6 +32,8 @@ struct Builder {
   Result AddQuantization(const Quantization& quantization, const QuantizationNames& what, const Shape& tensor,
                          const Shape& scale, const Shape& zero, FormId scale_form, int which);
   Result AddAlongAxis(FormId form, const char* what, const Shape& tensor, int64_t axis, int64_t length);
+  Result AddQuantizationPart(FormId form, const char* what, const char* tensor_name, const Shape& tensor, int64_t axis,
+                             const Shape& part);
   Result AddBlocked(const Quantization& quantization, const char* what, const Shape& tensor, const Shape& scale,
                     const Shape& zero, FormId scale_form, int which);
   Result AddAffine(FormId form, const char* what, const Shape& shape);
@@ -133,45 +135,42 @@ Result Builder::AddBlocked(const Quantization& quantization, const char* what, c
   return {};
 }
 
+// A scale or a zero point that is not blocked: one for all, one for each element of an axis, or of the tensor's rank.
+Result Builder::AddQuantizationPart(FormId form, const char* what, const char* tensor_name, const Shape& tensor,
+                                    int64_t axis, const Shape& part) {
+  const int64_t count = part.ElementCount();
+  if (count == 1) return {};
+  // A tensor of one dimension has only one axis, whatever the attribute says.
+  if (part.rank == 1) return AddAlongAxis(form, what, tensor, tensor.rank == 1 ? 0 : axis, count);
+  bool fits = part.rank == tensor.rank;
+  for (int i = 0; i < part.rank && fits; ++i) fits = part.dims[i] == 1 || part.dims[i] == tensor.dims[i];
+  if (!fits) {
+    return Error(std::string(what) + " of shape " + ShapeText(part.dims, part.rank) + " does not broadcast to " +
+                 tensor_name + " of shape " + ShapeText(tensor.dims, tensor.rank));
+  }
+  return AddTensor(form, what, part);
+}
+
 // `tensor` is the shape of the quantised operand; scale_form + 1 is its zero point, + 2 its block coordinate.
 Result Builder::AddQuantization(const Quantization& quantization, const QuantizationNames& what, const Shape& tensor,
                                 const Shape& scale, const Shape& zero, FormId scale_form, int which) {
   if (scale.rank < 0) return {};
   const auto zero_form = static_cast<FormId>(scale_form + 1);
   Activate(scale_form);
-  if (zero.rank >= 0) {
-    Activate(zero_form);
-    const int64_t count = zero.ElementCount();
-    bool same = count == 1 || zero.rank == scale.rank;
-    for (int i = 0; count != 1 && same && i < zero.rank; ++i) same = zero.dims[i] == scale.dims[i];
-    if (!same) {
-      return Error(std::string(what.zero) + " of shape " + ShapeText(zero.dims, zero.rank) +
-                   " is neither one element nor of the shape " + ShapeText(scale.dims, scale.rank) + " of " +
-                   what.scale);
-    }
+  if (zero.rank >= 0) Activate(zero_form);
+  if (quantization.block_size <= 0) {
+    const int64_t axis = quantization.axis;
+    NORMFUSE_RETURN_IF_ERROR(AddQuantizationPart(scale_form, what.scale, what.tensor, tensor, axis, scale));
+    if (zero.rank < 0) return {};
+    return AddQuantizationPart(zero_form, what.zero, what.tensor, tensor, axis, zero);
   }
-  const int64_t count = scale.ElementCount();
-  if (quantization.block_size > 0) {
-    return AddBlocked(quantization, what.scale, tensor, scale, zero, scale_form, which);
+  bool same = zero.rank < 0 || zero.ElementCount() == 1 || zero.rank == scale.rank;
+  for (int i = 0; zero.ElementCount() != 1 && same && i < zero.rank; ++i) same = zero.dims[i] == scale.dims[i];
+  if (!same) {
+    return Error(std::string(what.zero) + " of shape " + ShapeText(zero.dims, zero.rank) +
+                 " is neither one element nor of the shape " + ShapeText(scale.dims, scale.rank) + " of " + what.scale);
   }
-  if (count == 1) return {};
-  const bool zero_spread = zero.rank >= 0 && zero.ElementCount() != 1;
-  if (scale.rank == 1) {
-    // A tensor of one dimension has only one axis, whatever the attribute says.
-    const int64_t axis = tensor.rank == 1 ? 0 : quantization.axis;
-    NORMFUSE_RETURN_IF_ERROR(AddAlongAxis(scale_form, what.scale, tensor, axis, count));
-    if (zero_spread) NORMFUSE_RETURN_IF_ERROR(AddAlongAxis(zero_form, what.zero, tensor, axis, count));
-    return {};
-  }
-  bool fits = scale.rank == tensor.rank;
-  for (int i = 0; i < scale.rank && fits; ++i) fits = scale.dims[i] == 1 || scale.dims[i] == tensor.dims[i];
-  if (!fits) {
-    return Error(std::string(what.scale) + " of shape " + ShapeText(scale.dims, scale.rank) +
-                 " does not broadcast to " + what.tensor + " of shape " + ShapeText(tensor.dims, tensor.rank));
-  }
-  NORMFUSE_RETURN_IF_ERROR(AddTensor(scale_form, what.scale, scale));
-  if (zero_spread) NORMFUSE_RETURN_IF_ERROR(AddTensor(zero_form, what.zero, zero));
-  return {};
+  return AddBlocked(quantization, what.scale, tensor, scale, zero, scale_form, which);
 }
 
 // scale and bias of the normalisation, except per group (AddGroupAffine, after the channels are split).

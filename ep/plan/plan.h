@@ -50,7 +50,8 @@ struct TensorRef {
 
 // How a quantised tensor stands for real numbers. The shape of `scale` decides the granularity: one element = per
 // tensor; one dimension = per axis; the tensor's own rank = blocked along `axis` when block_size > 0, otherwise
-// broadcast in every dimension. zero_point has scale's shape or one element; absent means 0.
+// broadcast in every dimension. So does that of `zero_point`, for itself, but blocked it has scale's shape or one
+// element; absent means 0.
 struct Quantization {
   TensorRef scale;
   TensorRef zero_point;

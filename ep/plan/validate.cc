@@ -44,6 +44,8 @@ class Validator {
   Result CheckOperand(const char* what, const Operand& operand, bool required) const;
   Result CheckQuantization(const char* what, const Quantization& q, DataType type, const PartialShape& shape) const;
   Result CheckQuantizationShape(const char* what, const Quantization& q, const PartialShape& shape) const;
+  Result CheckQuantizationPart(const std::string& name, const std::vector<int64_t>& dims, int64_t axis,
+                               const PartialShape& shape) const;
   Result CheckBlocks(const std::string& name, const std::vector<int64_t>& dims, const Quantization& q,
                      const PartialShape& shape) const;
   Result CheckAxis(const std::string& name, int64_t axis, int64_t length, const PartialShape& shape) const;
@@ -112,27 +114,34 @@ Result Validator::CheckBlocks(const std::string& name, const std::vector<int64_t
                " along axis " + std::to_string(q.axis) + " of shape " + shape.Text());
 }
 
+// A scale or a zero point that is not blocked: one for all, one for each element of an axis, or of the tensor's rank.
+Result Validator::CheckQuantizationPart(const std::string& name, const std::vector<int64_t>& dims, int64_t axis,
+                                        const PartialShape& shape) const {
+  if (dims.size() == 1 && dims[0] != 1) return CheckAxis(name, shape.rank == 1 ? 0 : axis, dims[0], shape);
+  if (std::all_of(dims.begin(), dims.end(), [](int64_t dim) { return dim == 1; })) return {};
+  bool fits = static_cast<int>(dims.size()) == shape.rank;
+  for (int i = 0; i < shape.rank && fits; ++i) fits = dims[i] == 1 || shape.dims[i] < 0 || dims[i] == shape.dims[i];
+  if (fits) return {};
+  return Error(name + " of shape " + ShapeText(dims) + " does not broadcast to shape " + shape.Text());
+}
+
 Result Validator::CheckQuantizationShape(const char* what, const Quantization& q, const PartialShape& shape) const {
-  if (q.scale.constant == nullptr) return {};
-  const std::string name = PartOf(what, "scale");
-  const ConstantTensor& scale = *q.scale.constant;
-  if (q.zero_point.constant != nullptr) {
-    const ConstantTensor& zero = *q.zero_point.constant;
-    if (zero.ElementCount() != 1 && zero.dims != scale.dims) {
-      return Error(PartOf(what, "zero_point") + " of shape " + ShapeText(zero.dims) +
-                   " is neither one element nor of the shape " + ShapeText(scale.dims) + " of " + name);
-    }
+  const ConstantTensor* scale = q.scale.constant.get();
+  const ConstantTensor* zero = q.zero_point.constant.get();
+  const bool blocked = q.block_size > 0;
+  if (blocked && scale != nullptr && zero != nullptr && zero->ElementCount() != 1 && zero->dims != scale->dims) {
+    return Error(PartOf(what, "zero_point") + " of shape " + ShapeText(zero->dims) +
+                 " is neither one element nor of the shape " + ShapeText(scale->dims) + " of " + PartOf(what, "scale"));
   }
   if (shape.rank < 0) return {};
-  if (q.block_size > 0) return CheckBlocks(name, scale.dims, q, shape);
-  if (scale.ElementCount() == 1) return {};
-  if (scale.dims.size() == 1) return CheckAxis(name, shape.rank == 1 ? 0 : q.axis, scale.dims[0], shape);
-  bool fits = static_cast<int>(scale.dims.size()) == shape.rank;
-  for (int i = 0; i < shape.rank && fits; ++i) {
-    fits = scale.dims[i] == 1 || shape.dims[i] < 0 || scale.dims[i] == shape.dims[i];
+  if (scale != nullptr) {
+    const std::string name = PartOf(what, "scale");
+    Result fits =
+        blocked ? CheckBlocks(name, scale->dims, q, shape) : CheckQuantizationPart(name, scale->dims, q.axis, shape);
+    if (!fits.ok()) return fits;
   }
-  if (fits) return {};
-  return Error(name + " of shape " + ShapeText(scale.dims) + " does not broadcast to shape " + shape.Text());
+  if (zero == nullptr || blocked) return {};
+  return CheckQuantizationPart(PartOf(what, "zero_point"), zero->dims, q.axis, shape);
 }
 
 // `type`: element type of the quantised tensor.

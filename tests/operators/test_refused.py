@@ -78,7 +78,21 @@ REFUSED: list[tuple[str, str, dict[str, np.ndarray], dict[str, Any], list[str]]]
         "FusedActivation",
         {"X": XQ, "x_scale": np.ones(3, F32), "x_zero_point": np.zeros(2, np.int8)},
         {},
-        ["x_zero_point", "[2]", "[3]"],
+        ["x_zero_point", "2", "3"],
+    ),
+    (
+        "zero point of full rank",
+        "FusedActivation",
+        {"X": XQ, "x_scale": ONE, "x_zero_point": np.zeros((1, 2, 1), np.int8)},
+        {},
+        ["x_zero_point", "[1, 2, 1]", "[2, 3, 4]"],
+    ),
+    (
+        "zero point of other blocks",
+        "FusedActivation",
+        {"X": XQ, "x_scale": np.ones((2, 3, 2), F32), "x_zero_point": np.zeros((2, 3, 1), np.int8)},
+        {"x_axis": 2, "x_block_size": 2},
+        ["x_zero_point", "[2, 3, 1]", "[2, 3, 2]"],
     ),
     (
         "blocks that do not fit",
@@ -227,7 +241,7 @@ RUN_TIME: list[tuple[str, str, dict[str, np.ndarray], dict[str, Any], list[str]]
         "FusedActivation",
         {"X": XQ, "x_scale": np.ones(3, F32), "x_zero_point": np.zeros(2, np.int8)},
         {},
-        ["x_zero_point", "[2]"],
+        ["x_zero_point", "2"],
     ),
 ]
 
