@@ -1,0 +1,192 @@
+"""Every row of the tables: each activation in each float type, each quantised type at each granularity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import harness
+import ml_dtypes
+import numpy as np
+import onnx
+import oracle
+import pytest
+from checking import activation, check, dequantization, normalization
+from oracle import Array
+from strategies import FLOAT_TYPES, OUTPUT_TYPES, QUANTIZED_TYPES, TWO_BIT_TYPES, Numbers
+
+F32 = np.float32
+SHAPE = (2, 3, 5)
+pytestmark = pytest.mark.every_isa
+
+EVERY_ACTIVATION = pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
+
+
+def slope_of(name: str, dtype: Any) -> Array | None:
+    return np.array([0.3], dtype) if oracle.ACTIVATIONS[name].get("slope") else None
+
+
+# --- activations -----------------------------------------------------------------------------------------------------
+
+
+@EVERY_ACTIVATION
+@pytest.mark.parametrize("dtype", FLOAT_TYPES[1:], ids=lambda t: np.dtype(t).name)
+def test_activation_of_every_16_bit_value(name: str, dtype: Any) -> None:
+    """NaN, infinities and denormals included; float32 is swept in test_accuracy.py."""
+    x = np.arange(65536, dtype=np.uint16).view(dtype)
+    check(activation(x, {"activation": name}, slope=slope_of(name, dtype)), "custom")
+
+
+@EVERY_ACTIVATION
+@pytest.mark.parametrize("dtype", FLOAT_TYPES, ids=lambda t: np.dtype(t).name)
+def test_activation_behind_a_norm(name: str, dtype: Any) -> None:
+    numbers = Numbers(1)
+    case = normalization(
+        numbers.normal((3, 5, 37), dtype),
+        {"axes": [-1], "activation": name},
+        scale=numbers.normal((37,), dtype, 1.0),
+        bias=numbers.normal((37,), dtype),
+        slope=slope_of(name, dtype),
+    )
+    check(case, "custom")
+
+
+# --- quantised types -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Granularity:
+    """Shapes of scale and zero point, and the attributes that say how they lie."""
+
+    name: str
+    scale: tuple[int, ...]
+    zero: tuple[int, ...] | None
+    axis: int = 1
+    block: int = 0
+
+    def inputs(self, prefix: str, dtype: Any, scale_type: Any = F32) -> dict[str, Array]:
+        numbers = Numbers(len(self.name))
+        found = {f"{prefix}_scale": numbers.positive(self.scale, scale_type, 0.02, 0.2)}
+        if self.zero is not None:
+            found[f"{prefix}_zero_point"] = numbers.zero_point(self.zero, dtype)
+        return found
+
+    def attributes(self, prefix: str) -> dict[str, int]:
+        return {f"{prefix}_axis": self.axis, f"{prefix}_block_size": self.block}
+
+
+ONNX = [
+    Granularity("tensor", (), None),
+    Granularity("tensor with zero point", (), ()),
+    Granularity("one element", (1,), ()),
+    Granularity("first axis", (2,), (2,), 0),
+    Granularity("middle axis", (3,), (3,), 1),
+    Granularity("last axis", (5,), (5,), -1),
+    Granularity("blocks", (1, 3, 5), (1, 3, 5), 0, 2),
+    Granularity("blocks of one", (2, 3, 5), (2, 3, 5), 1, 1),
+    Granularity("uneven blocks", (2, 3, 3), (2, 3, 3), 2, 2),
+    Granularity("uneven blocks in the middle", (2, 2, 5), None, -2, 2),
+]
+GRANULARITIES = pytest.mark.parametrize("granularity", ONNX, ids=lambda granularity: granularity.name)
+
+
+def broadcasts() -> Iterator[tuple[int, ...]]:
+    """SHAPE with each set of its dimensions made 1."""
+    return product(*((1, size) for size in SHAPE))
+
+
+def every_type(types: list[Any]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("dtype", types, ids=lambda t: np.dtype(t).name)
+
+
+@every_type(QUANTIZED_TYPES)
+@GRANULARITIES
+def test_dequantise(dtype: Any, granularity: Granularity) -> None:
+    x = Numbers(2).codes(SHAPE, dtype)
+    for scale_type, name in ((F32, "Identity"), (np.float16, "Swish")):
+        inputs = granularity.inputs("x", dtype, scale_type)
+        check(dequantization(x, {"activation": name, **granularity.attributes("x")}, **inputs), "custom")
+
+
+@every_type([np.int8, np.uint16, np.int32, ml_dtypes.int4])
+def test_scale_and_zero_point_broadcast_in_every_dimension(dtype: Any) -> None:
+    """Each for itself, as DirectML's strides let them."""
+    x = Numbers(3).codes(SHAPE, dtype)
+    for scale, zero in product(broadcasts(), [*broadcasts(), (), (3,)]):
+        inputs = Granularity("broadcast", scale, zero).inputs("x", dtype)
+        check(dequantization(x, {}, **inputs), "custom")
+
+
+@every_type(TWO_BIT_TYPES)
+@GRANULARITIES
+def test_dequantise_2_bits(dtype: Any, granularity: Granularity) -> None:
+    """ONNX Runtime has no custom operators of these types: as a standard node, run by the provider."""
+    x = Numbers(2).codes(SHAPE, dtype)
+    inputs = granularity.inputs("x", dtype)
+    attributes = granularity.attributes("x")
+    names = {"x_scale": "scale", "x_zero_point": "zero"}
+    node = onnx.helper.make_node(
+        "DequantizeLinear",
+        ["X", *(names[key] for key in inputs)],
+        ["Y"],
+        axis=attributes["x_axis"],
+        block_size=attributes["x_block_size"],
+    )
+    constants = {names[key]: array for key, array in inputs.items()}
+    session = harness.create_session(harness.build_model([node], {"X": x}, {"Y": 1}, constants, opset=25), "ep")
+    assert harness.fused_types(session) == [["DequantizeLinear"]]
+    expected = oracle.evaluate("FusedDequantizeLinear", {"X": x, **inputs}, attributes)["Y"]
+    expected.check(harness.run(session, {"X": x})["Y"])
+
+
+@every_type(OUTPUT_TYPES)
+@GRANULARITIES
+def test_quantise(dtype: Any, granularity: Granularity) -> None:
+    x = Numbers(4).normal(SHAPE, F32, 0.0, 3.0)
+    code = oracle.dtype_code(np.zeros(0, dtype))
+    for saturate in (0, 1) if code in oracle.FLOAT8 else (1,):
+        attributes = {"y_dtype": code, "y_saturate": saturate, **granularity.attributes("y")}
+        check(activation(x, attributes, **granularity.inputs("y", dtype)), "custom")
+        check(normalization(x, {"axes": [1], **attributes}, **granularity.inputs("y", dtype)), "custom")
+
+
+@every_type(QUANTIZED_TYPES)
+@GRANULARITIES
+def test_norm_of_a_quantised_input(dtype: Any, granularity: Granularity) -> None:
+    """The parameters run along a normalised dimension, along a kept one, or both."""
+    x = Numbers(5).codes(SHAPE, dtype)
+    inputs = granularity.inputs("x", dtype)
+    for axes in ([2], [0, 1], [0, 1, 2]):
+        case = normalization(x, {"axes": axes, **granularity.attributes("x")}, ("Y", "mean", "inv_std_dev"), **inputs)
+        check(case, "custom")
+
+
+@every_type([np.int8, np.uint8, np.int32, ml_dtypes.uint4])
+@GRANULARITIES
+def test_norm_of_a_quantised_residual(dtype: Any, granularity: Granularity) -> None:
+    numbers = Numbers(6)
+    case = normalization(
+        numbers.codes(SHAPE, np.int8),
+        {"axes": [-1], **granularity.attributes("residual")},
+        ("Y", "sum"),
+        x_scale=np.array(0.05, F32),
+        residual=numbers.codes(SHAPE, dtype),
+        **granularity.inputs("residual", dtype),
+    )
+    check(case, "custom")
+
+
+@every_type([np.int8, np.uint8, np.int16, np.int32])
+@pytest.mark.parametrize("zero_shape", [None, (), (5,)])
+@pytest.mark.parametrize("scale_shape", [(), (1,), (5,)])
+def test_quantised_scale_and_bias(dtype: Any, scale_shape: tuple[int, ...], zero_shape: Any) -> None:
+    numbers = Numbers(7)
+    parameters: dict[str, Any] = {}
+    for name in ("scale", "bias"):
+        parameters[name] = numbers.codes((5,), dtype)
+        parameters[f"{name}_scale"] = numbers.positive(scale_shape, F32, 0.01, 0.1)
+        if zero_shape is not None:
+            parameters[f"{name}_zero_point"] = numbers.zero_point(zero_shape, dtype)
+    check(normalization(numbers.normal(SHAPE, F32), {"axes": [-1]}, **parameters), "custom")
