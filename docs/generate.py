@@ -12,7 +12,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from normfuse.ep.options import OPTIONS
-from normfuse.ep.spec import ACTIVATIONS, ATTRIBUTES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, REASONS
+from normfuse.ep.spec import ACTIVATIONS, ATTRIBUTES, EDGES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, REASONS
 from normfuse.graph_rewrites import rules
 
 
@@ -45,6 +45,7 @@ def operators() -> str:
                 ["attribute", "type", "default", "meaning"],
                 [(code(a.name), a.type, code(a.default), a.doc) for a in attributes],
             ),
+            table(["at the edges", ""], [(e.name, e.doc) for e in EDGES.values() if operator.name in e.operators]),
         ]
     return "\n\n".join(parts)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTIVATIONS",
     "ATTRIBUTES",
+    "EDGES",
     "OPERATORS",
     "OPERATOR_DOMAIN",
     "OPSET_VERSION",
@@ -27,6 +28,7 @@ __all__ = [
     "ActivationSpelling",
     "Attribute",
     "DirectMlActivation",
+    "Edge",
     "Operator",
     "Reason",
 ]
@@ -111,6 +113,16 @@ class Attribute:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Edge:
+    """What holds at an edge of the operators' domain."""
+
+    name: str
+    operators: tuple[str, ...]
+    """Names of the operators that it is about."""
+    doc: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
     """Why a site is left as it is."""
 
@@ -156,6 +168,10 @@ def _activation(row: Mapping[str, Any]) -> Activation:
     )
 
 
+def _names(row: Mapping[str, Any], operators: Mapping[str, Operator]) -> tuple[str, ...]:
+    return tuple(operators) if row["operators"] == "all" else tuple(row["operators"])
+
+
 def _attribute(row: Mapping[str, Any], operators: Mapping[str, Operator]) -> Attribute:
     default = row["default"]
     return Attribute(
@@ -163,7 +179,7 @@ def _attribute(row: Mapping[str, Any], operators: Mapping[str, Operator]) -> Att
         type=row["type"],
         default=tuple(default) if isinstance(default, list) else default,
         values=tuple(row.get("values", ())),
-        operators=tuple(operators) if row["operators"] == "all" else tuple(row["operators"]),
+        operators=_names(row, operators),
         doc=row["doc"],
     )
 
@@ -185,5 +201,8 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
 )
 ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType(
     {row["name"]: _attribute(row, OPERATORS) for row in _OPERATOR_TABLE["attribute"]}
+)
+EDGES: Mapping[str, Edge] = MappingProxyType(
+    {row["name"]: Edge(row["name"], _names(row, OPERATORS), row["doc"]) for row in _OPERATOR_TABLE["edge"]}
 )
 REASONS: Mapping[str, Reason] = MappingProxyType({row["code"]: Reason(**row) for row in _table("reasons")["reason"]})

@@ -444,6 +444,16 @@ def test_parameters_known_only_at_run_time() -> None:
             17,
             "unsupported_type",
         ),
+        (
+            f"g ({TENSOR} X) => ({TENSOR} Y) {{ Y = LayerNormalization<stash_type = 16>(X, gamma) }}",
+            17,
+            "attribute_value",
+        ),
+        (
+            f"g ({TENSOR} X) => ({TENSOR} Y) {{ Y = RMSNormalization<stash_type = 11>(X, gamma) }}",
+            23,
+            "attribute_value",
+        ),
     ],
 )
 def test_left_alone_with_its_reason(text: str, opset: int, reason: str, tmp_path: Path) -> None:

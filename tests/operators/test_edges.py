@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +14,17 @@ from onnx import TensorProto
 
 F32 = np.float32
 pytestmark = [pytest.mark.every_isa, pytest.mark.parametrize("provider", PROVIDERS)]
+# Edges that other files are about: all of test_properties.py and test_oracle.py, test_accuracy.py, test_matrix.py.
+TESTED_ELSEWHERE = {"formula", "long rows", "granularity"}
+
+
+TESTED: set[str] = set()
+
+
+def edge(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Says which edges of operators.toml a test is about."""
+    TESTED.update(names)
+    return lambda test: test
 
 
 def f32(*values: float) -> np.ndarray:
@@ -23,6 +35,7 @@ def rows(count: int = 3, width: int = 37, mean: float = 0.0, deviation: float = 
     return np.random.default_rng(7).normal(mean, deviation, (count, width)).astype(F32)
 
 
+@edge("epsilon")
 def test_epsilon_stands_inside_or_beside_the_root(provider: str) -> None:
     x = rows(deviation=1e-3)
     inside = check(normalization(x, {"axes": [-1], "epsilon": 1e-3}), provider)["Y"]
@@ -30,6 +43,7 @@ def test_epsilon_stands_inside_or_beside_the_root(provider: str) -> None:
     assert np.abs(inside).max() < 0.2 < 0.5 < np.abs(beside).max()
 
 
+@edge("constant row")
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e4, -3e6, 1e-30])
 @pytest.mark.parametrize("width", [1, 3, 16, 37, 1000])
 def test_a_constant_row_gives_zero(provider: str, value: float, width: int) -> None:
@@ -39,6 +53,7 @@ def test_a_constant_row_gives_zero(provider: str, value: float, width: int) -> N
         assert np.abs(got).max() <= 4 * 2.0**-23, how
 
 
+@edge("NaN or infinity in a row")
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_stay_in_their_row(provider: str, odd: float) -> None:
     x = rows(4)
@@ -48,6 +63,7 @@ def test_nan_and_infinity_stay_in_their_row(provider: str, odd: float) -> None:
     assert np.isfinite(got[[0, 2, 3]]).all()
 
 
+@edge("NaN or infinity in a row")
 def test_infinity_in_an_rms_row(provider: str) -> None:
     x = rows(2)
     x[0, 3] = np.inf
@@ -56,6 +72,7 @@ def test_infinity_in_an_rms_row(provider: str) -> None:
     assert (got[0, :3] == 0).all()
 
 
+@edge("denormals")
 def test_denormals_are_kept(provider: str) -> None:
     tiny = f32(1e-40, -3e-42, 1.4e-45, 0.0, -0.0)
     got = check(activation(tiny, {"activation": "LeakyRelu", "activation_params": [0.5]}), provider)["Y"]
@@ -64,17 +81,20 @@ def test_denormals_are_kept(provider: str) -> None:
     check(normalization(tiny.reshape(1, -1), {"axes": [1], "normalize_variance": 0}), provider)
 
 
+@edge("minus zero")
 def test_minus_zero_compares_equal_to_zero(provider: str) -> None:
     for name in ("Relu", "Identity", "Tanh", "Gelu", "HardSwish"):
         got = check(activation(f32(-0.0, 0.0), {"activation": name}), provider)["Y"]
         assert (got == 0).all()
 
 
+@edge("axes")
 @pytest.mark.parametrize("axes", [[-1], [1], [0], [0, 1], [1, 0], [-2, -1], [-1, 0]])
 def test_axes_may_be_negative_and_in_any_order(provider: str, axes: list[int]) -> None:
     check(normalization(rows(), {"axes": axes}), provider)
 
 
+@edge("empty tensors")
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3), (2, 3, 0), (0, 0)])
 @pytest.mark.parametrize("axes", [[-1], [0]])
 def test_empty_tensors(provider: str, shape: tuple[int, ...], axes: list[int]) -> None:
@@ -83,8 +103,12 @@ def test_empty_tensors(provider: str, shape: tuple[int, ...], axes: list[int]) -
     assert check(activation(x, {"activation": "Gelu"}), provider)["Y"].shape == shape
     quantized = dequantization(x.astype(np.int8), {}, x_scale=np.array(0.5, F32))
     assert check(quantized, provider)["Y"].shape == shape
+    if shape[axes[0]] == 0:
+        means = check(normalization(x, {"axes": axes}, ("Y", "mean")), provider)["mean"]
+        assert np.isnan(means).all()
 
 
+@edge("one element")
 @pytest.mark.parametrize("rank", range(1, 9))
 def test_one_element(provider: str, rank: int) -> None:
     x = np.full((1,) * rank, 3.0, F32)
@@ -92,11 +116,13 @@ def test_one_element(provider: str, rank: int) -> None:
     assert got.reshape(()) == 0.25
 
 
+@edge("one element")
 def test_scalar_through_an_activation(provider: str) -> None:
     check(activation(np.array(-1.0, F32), {"activation": "Gelu"}), provider)
     check(dequantization(np.array(7, np.int8), {}, x_scale=np.array(0.5, F32)), provider)
 
 
+@edge("16-bit floats")
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_statistics_of_16_bit_floats_are_float32(provider: str, dtype: Any) -> None:
     """300^2 does not fit into float16; ORT's own float16 stages give 0 here."""
@@ -106,6 +132,7 @@ def test_statistics_of_16_bit_floats_are_float32(provider: str, dtype: Any) -> N
         assert np.abs(got.astype(F32)).max() > 1.5
 
 
+@edge("rounding", "odd values into integers")
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, ml_dtypes.int4, ml_dtypes.uint4])
 def test_rounding_saturation_and_odd_values_of_quantisation(provider: str, dtype: Any) -> None:
     """Half to even before the zero point; saturation; NaN to the minimum; infinity to the ends."""
@@ -119,18 +146,21 @@ def test_rounding_saturation_and_odd_values_of_quantisation(provider: str, dtype
     assert got[7:].tolist() == [high, low, high, low, high, low, low, 3, 3]
 
 
+@edge("output scale 0")
 def test_output_scale_zero(provider: str) -> None:
     """As ORT: x / 0 is an infinity, or NaN for 0."""
     case = activation(f32(0, 1, -1), {}, y_scale=np.array(0.0, F32), y_zero_point=np.array(3, np.uint8))
     assert check(case, provider)["Y"].tolist() == [0, 255, 0]
 
 
+@edge("input scale 0")
 def test_input_scale_zero(provider: str) -> None:
     x = np.arange(-4, 4, dtype=np.int8).reshape(2, 4)
     check(normalization(x, {"axes": [1]}, x_scale=np.array(0.0, F32)), provider)
     check(dequantization(x, {}, x_scale=np.array(0.0, F32)), provider)
 
 
+@edge("quantised rows")
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("width", [1, 5, 64, 1000, 70000])
 def test_extreme_rows_of_8_bit_integers(provider: str, dtype: Any, width: int) -> None:
@@ -146,6 +176,7 @@ def test_extreme_rows_of_8_bit_integers(provider: str, dtype: Any, width: int) -
         assert np.abs(got[:2]).max() < 1e-5
 
 
+@edge("32-bit integers")
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
 def test_integers_beyond_24_bits(provider: str, dtype: Any) -> None:
     x = np.array([2**24 + 1, 2**24 + 3, 2**31 - 1, 5], dtype)
@@ -153,6 +184,7 @@ def test_integers_beyond_24_bits(provider: str, dtype: Any) -> None:
     check(dequantization(x, {}, x_scale=np.array(0.5, F32), x_zero_point=np.array(3, dtype)), provider)
 
 
+@edge("float8")
 @pytest.mark.parametrize("code", oracle.FLOAT8)
 @pytest.mark.parametrize("saturate", [0, 1])
 def test_every_float16_into_float8(provider: str, code: int, saturate: int) -> None:
@@ -166,12 +198,14 @@ def test_every_float16_into_float8(provider: str, code: int, saturate: int) -> N
     check(case, provider)
 
 
+@edge("float8")
 @pytest.mark.parametrize("code", oracle.FLOAT8)
 def test_every_float8_value(provider: str, code: int) -> None:
     x = np.arange(256, dtype=np.uint8).view(oracle.dtype_of(code))
     check(dequantization(x, {}, x_scale=np.array(0.5, F32)), provider)
 
 
+@edge("packed types")
 @pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 33, 257])
 def test_packed_types_of_every_length(provider: str, dtype: Any, count: int) -> None:
@@ -186,11 +220,13 @@ def test_packed_types_of_every_length(provider: str, dtype: Any, count: int) -> 
     check(case, provider)
 
 
+@edge("activation of odd values")
 def test_clip_with_min_above_max_gives_max(provider: str) -> None:
     got = check(activation(f32(-5, 0, 5), {"activation": "Clip", "activation_params": [2.0, 1.0]}), provider)["Y"]
     assert got.tolist() == [1, 1, 1]
 
 
+@edge("activation of odd values")
 @pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
 def test_activations_of_odd_values(provider: str, name: str) -> None:
     x = f32(np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-45, 88.9, -88.9, 104.0, -104.0)
@@ -198,6 +234,7 @@ def test_activations_of_odd_values(provider: str, name: str) -> None:
     check(activation(x, {"activation": name}, slope=slope), provider)
 
 
+@edge("NaN or infinity in a row")
 def test_nan_in_a_parameter_reaches_only_its_elements(provider: str) -> None:
     scale = np.ones(37, F32)
     scale[4] = np.nan
@@ -206,6 +243,7 @@ def test_nan_in_a_parameter_reaches_only_its_elements(provider: str) -> None:
     assert np.isnan(got).sum() == 3
 
 
+@edge("scale and bias")
 def test_scale_and_bias_are_independent(provider: str) -> None:
     x, column, row = rows(), rows(3, 1), rows(1, 37)[0]
     check(normalization(x, {"axes": [-1]}, scale=column), provider)
@@ -214,6 +252,7 @@ def test_scale_and_bias_are_independent(provider: str) -> None:
     check(normalization(x, {"axes": [-1]}, scale=f32(2.0), bias=np.array(0.5, F32)), provider)
 
 
+@edge("scale and bias")
 def test_quantised_scale_and_bias(provider: str) -> None:
     """As the ONNX Runtime quantizer writes them: int8 per tensor, int32 with scale [1] and zero point []."""
     numbers = np.random.default_rng(3)
@@ -230,6 +269,7 @@ def test_quantised_scale_and_bias(provider: str) -> None:
     check(case, provider)
 
 
+@edge("float8")
 def test_float8_without_saturation(provider: str) -> None:
     x = f32(500.0, -500.0, 448.0, 465.0, np.inf, np.nan)
     case = activation(
@@ -240,3 +280,7 @@ def test_float8_without_saturation(provider: str) -> None:
     )
     got = check(case, provider)["Y"].astype(F32)
     assert np.isnan(got).tolist() == [True, True, False, True, True, True]
+
+
+def test_every_edge_of_the_reference_is_tested(provider: str) -> None:
+    assert {row["name"] for row in oracle.OPERATOR_TABLE["edge"]} == TESTED | TESTED_ELSEWHERE
