@@ -186,6 +186,10 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
   ApplyArgs args;
   args.x = ElementAt(call.apply_x, call.apply_type, at.at[call.apply_form]);
   args.x2 = call.apply_x2 == nullptr ? nullptr : ElementAt(call.apply_x2, call.apply_type, at.at[kFormResidual]);
+  if (call.apply_kind == SumKind::kBiasedPair) {
+    args.x_bias = call.params[kFormResidualBias].data + at.at[kFormResidualBias];
+    args.x_bias_stride = row_step.stride[kFormResidualBias];
+  }
   args.y = ElementAt(call.y, plan.y_type, at.at[kFormY]);
   args.x_stride = row_step.stride[call.apply_form];
   args.x2_stride = row_step.stride[kFormResidual];
@@ -202,6 +206,28 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
   args.params = plan.activation.params;
   if (call.params[kFormYScale].present()) args.y_scale = *call.params[kFormYScale].data;
   if (call.params[kFormYZero].present()) args.y_zero = *call.params[kFormYZero].data;
+  return args;
+}
+
+RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums) {
+  RowSumsArgs args{};
+  args.x = ElementAt(call.x, call.x_type, at.at[kFormX]);
+  args.x_stride = row_step.stride[kFormX];
+  if (call.row_x2 != nullptr) {
+    args.x2 = ElementAt(call.row_x2, call.x_type, at.at[kFormResidual]);
+    args.x2_stride = row_step.stride[kFormResidual];
+  }
+  if (call.sum_kind == SumKind::kBiasedPair) {
+    args.x_bias = call.params[kFormResidualBias].data + at.at[kFormResidualBias];
+    args.x_bias_stride = row_step.stride[kFormResidualBias];
+  }
+  if (call.sum != nullptr) {
+    args.sum = ElementAt(call.sum, call.x_type, at.at[kFormY]);
+    args.sum_stride = row_step.stride[kFormY];
+  }
+  args.n = static_cast<size_t>(n);
+  args.rows = rows;
+  args.sums = sums;
   return args;
 }
 
@@ -224,6 +250,7 @@ void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch) {
       piece.n = static_cast<size_t>(std::min(kPiece, n - i));
       piece.rows = 1;
       piece.normalizers = args.normalizers + row;
+      if (args.x_bias != nullptr) piece.x_bias = args.x_bias + row * args.x_bias_stride + i;
       advance(&piece.scale, args.scale_stride);
       advance(&piece.bias, args.bias_stride);
       advance(&piece.slope, args.slope_stride);
@@ -232,6 +259,7 @@ void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch) {
                            ElementAt(args.y, y_type, row * args.y_stride + i));
     }
   }
+  call.kernels->fence();
 }
 
 }  // namespace normfuse::cpu

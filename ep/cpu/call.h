@@ -39,14 +39,17 @@ struct Call {
 
   // Kernels that work where tensors lie, null where blocks must pass through Scratch.
   RowSumsFn row_sums = nullptr;
-  const void* row_x2 = nullptr;  // the residual, added on the way
+  SumKind sum_kind = SumKind::kSingle;  // what they read
+  const void* row_x2 = nullptr;         // the residual, added on the way
   // The second pass reads X (and the residual), or the output sum that the first pass wrote.
   ApplyFn apply = nullptr;
   const void* apply_x = nullptr;
   const void* apply_x2 = nullptr;
   DataType apply_type = DataType::kUndefined;
   FormId apply_form = kFormX;
-  bool stream = false;  // Y is so large that it goes past the caches
+  SumKind apply_kind = SumKind::kSingle;
+  StepFn step = nullptr;  // both passes, of different rows
+  bool stream = false;    // X and Y are so large that Y goes past the caches
 };
 
 // Working memory of one thread, on its stack.
@@ -71,6 +74,9 @@ void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n,
 ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,
                       const Normalizer* normalizers);
 
+// The arguments of call.row_sums, or of the second half of call.step, likewise.
+RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums);
+
 // Calls call.apply; Y goes through `scratch` where it is streamed.
 void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch);
 
@@ -87,9 +93,8 @@ inline void* ElementAt(void* base, DataType type, int64_t index) {
   return static_cast<unsigned char*>(base) + index * (BitsOf(type) / 8);
 }
 
-// The two ways through a tensor.
+// The ways through a tensor.
 Result RunRows(const Call& call);
-void RunGroup(const Call& call, const Offsets& base, Scratch* scratch);
 Result RunColumns(const Call& call);
 
 }  // namespace normfuse::cpu

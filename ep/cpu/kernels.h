@@ -37,14 +37,19 @@ struct Normalizer {
   float offset = kNoBias;
 };
 
-// Rows of `n` values each, the next one a stride further on (in elements). d = x, or x + x2 where x2 is given, and is
-// then also written to `sum` where that is given.
+// What d is: X, X + residual, or X + residual + a bias along the row.
+enum class SumKind { kSingle, kPair, kBiasedPair };
+
+// Rows of `n` values each, the next one a stride further on (in elements). d = x, x + x2 or x + x2 + x_bias by the
+// kernel's SumKind, and a sum is also written to `sum` where that is given.
 struct RowSumsArgs {
   const void* x;
   const void* x2;
+  const float* x_bias;
   void* sum;
   int64_t x_stride;
   int64_t x2_stride;
+  int64_t x_bias_stride;
   int64_t sum_stride;
   size_t n;
   int rows;
@@ -58,9 +63,11 @@ struct RowSumsArgs {
 struct ApplyArgs {
   const void* x;
   const void* x2;
+  const float* x_bias = nullptr;
   void* y;
   int64_t x_stride = 0;
   int64_t x2_stride = 0;
+  int64_t x_bias_stride = 0;
   int64_t y_stride = 0;
   size_t n;
   int rows = 1;
@@ -74,12 +81,26 @@ struct ApplyArgs {
   const float* params;  // kMaxActivationParams
   float y_scale = 1.0f;
   float y_zero = 0.0f;
+  bool stream = false;  // steps only: float32 Y, aligned to 64, goes past the caches (a fence must follow)
+};
+
+// Which kernel of a step: see KernelTable::step.
+struct StepRequest {
+  DataType x;
+  DataType y;
+  Activation activation;
+  SumKind kind;
+  bool stores_sum;  // while it sums
+  bool from_sum;    // and normalises what it stored
+  bool rms;         // no mean, no bias, a scale for each element
 };
 
 using LoadFn = void (*)(const void* x, size_t n, float* out);
 using StoreFn = void (*)(const float* x, size_t n, void* out);
 using RowSumsFn = void (*)(const RowSumsArgs& args);
 using ApplyFn = void (*)(const ApplyArgs& args);
+// Normalises one or step_rows rows while it sums as many other ones, of the same length.
+using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
 
 struct KernelTable {
   // By element type; null for types without a vector kernel (elements.h has those).
@@ -98,13 +119,18 @@ struct KernelTable {
   void (*column_moments)(const float* x, size_t n, const float* shift, float* sum, float* square);
   void (*column_normalize)(float* x, size_t n, const float* mean, const float* inv, const float* offset);
 
-  // Kernels that read and write where tensors lie, or null where blocks in between do the work. `pair`: with x2, of
-  // the same type as x.
-  RowSumsFn (*row_sums)(DataType x, bool pair);
-  ApplyFn (*fused_apply)(DataType x, DataType y, Activation activation, bool pair);
+  // Kernels that read and write where tensors lie, or null where blocks in between do the work. The operands of a sum
+  // are of one type.
+  RowSumsFn (*row_sums)(DataType x, SumKind kind);
+  ApplyFn (*fused_apply)(DataType x, DataType y, Activation activation, SumKind kind);
+  // Scale and bias of one element per row (both): one row at a time; otherwise step_rows, sharing scale and bias.
+  StepFn (*step)(const StepRequest& request);
+  int step_rows;
 
   // Copies bytes (a multiple of 64, `to` aligned to 64) past the caches.
   void (*stream)(const void* from, size_t bytes, void* to);
+  // Orders stores past the caches before everything that follows.
+  void (*fence)();
 };
 
 const KernelTable& KernelsFor(Isa isa);

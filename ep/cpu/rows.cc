@@ -1,182 +1,12 @@
-// Groups whose innermost dimension is a reduced one (and everything without a normalisation, which counts as one
-// group): each group is read in contiguous runs, first for its statistics, then to be normalised and written.
+// Groups whose innermost dimension is a reduced one, spread over threads: see row_worker.h.
 #include <algorithm>
-#include <cmath>
 
-#include "cpu/call.h"
-#include "cpu/statistics.h"
+#include "cpu/row_worker.h"
 
 namespace normfuse::cpu {
 namespace {
 
 constexpr int kMaxPieces = 64;
-constexpr int64_t kShiftSamples = 64;
-
-// Around which the kernels for 8-bit values sum.
-double ExactShift(DataType type) { return type == DataType::kUint8 ? 0.0 : -128.0; }
-
-const Dim& Innermost(const DimList& dims) { return dims.dims[dims.count - 1]; }
-
-class RowWorker {
- public:
-  RowWorker(const Call& call, Scratch* scratch)
-      : call_(call), scratch_(scratch), request_(RequestFor(call)), active_(call.geometry.active) {}
-
-  // A whole group: statistics and result.
-  void Group(const Offsets& base);
-  // The two halves for a part of a group, for groups that several threads share.
-  Sums FirstSums(const Offsets& base);
-  void Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums);
-  void AccumulateWide(const Offsets& base, Sums* sums);
-  void Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& statistics);
-  // Sets how stored integers of this group become d.
-  void SetGroup(const Offsets& base);
-  const StatisticsRequest& request() const { return request_; }
-
- private:
-  const Call& call_;
-  Scratch* scratch_;
-  StatisticsRequest request_;
-  uint32_t active_;
-};
-
-void RowWorker::SetGroup(const Offsets& base) {
-  if (!call_.raw) return;
-  const Param& zero = call_.params[kFormXZero];
-  request_.scale = call_.params[kFormXScale].data[base.at[kFormXScale]];
-  request_.zero = zero.present() ? zero.data[base.at[kFormXZero]] : 0.0;
-}
-
-// Sums of nothing around a good shift.
-Sums RowWorker::FirstSums(const Offsets& base) {
-  Sums sums;
-  if (!request_.use_mean || request_.exact) {
-    sums.shift = request_.exact ? ExactShift(call_.x_type) : request_.zero;
-    return sums;
-  }
-  const Dim& inner = Innermost(call_.geometry.reduced_d);
-  const int64_t n = std::min(inner.size, kShiftSamples);
-  float* d = scratch_->kept;
-  LoadBlock(call_, base, inner, n, scratch_, d);
-  // Differences from the first element: exact for a constant row, whatever its length.
-  float total = 0.0f;
-  for (int64_t i = 0; i < n; ++i) total += d[i] - d[0];
-  const float shift = d[0] + total / static_cast<float>(n);
-  sums.shift = std::isfinite(shift) ? shift : 0.0f;
-  return sums;
-}
-
-void RowWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums) {
-  const auto shift = static_cast<float>(sums->shift);
-  const DimList& dims = call_.geometry.reduced_d;
-  const RowSumsFn block_sums = call_.kernels->row_sums(DataType::kFloat32, false);
-  Odometer odometer(dims, active_);
-  Offsets at;
-  odometer.Seek(begin, base, &at);
-  for (int64_t position = begin; position < end;) {
-    int64_t n = std::min(odometer.RunLength(), end - position);
-    Sums part;
-    RowSumsArgs args{};
-    args.rows = 1;
-    args.shift = shift;
-    args.sums = &part;
-    if (call_.row_sums != nullptr) {
-      args.x = ElementAt(call_.x, call_.x_type, at.at[kFormX]);
-      if (call_.row_x2 != nullptr) args.x2 = ElementAt(call_.row_x2, call_.x_type, at.at[kFormResidual]);
-      if (write_sum) args.sum = ElementAt(call_.sum, call_.x_type, at.at[kFormY]);
-      args.n = static_cast<size_t>(n);
-      call_.row_sums(args);
-    } else {
-      n = std::min(n, kBlock);
-      float* d = keep ? scratch_->kept + position : scratch_->kept;
-      LoadBlock(call_, at, Innermost(dims), n, scratch_, d);
-      if (write_sum) StoreSum(call_, at, n, scratch_, d);
-      args.x = d;
-      args.n = static_cast<size_t>(n);
-      block_sums(args);
-    }
-    sums->first += part.first;
-    sums->second += part.second;
-    odometer.Advance(n, &at);
-    position += n;
-  }
-}
-
-// Both passes in double, for values whose squares leave the range of float32.
-void RowWorker::AccumulateWide(const Offsets& base, Sums* sums) {
-  const DimList& dims = call_.geometry.reduced_d;
-  const int64_t size = call_.geometry.group_size;
-  double center = request_.zero;
-  for (int pass = request_.use_mean ? 0 : 1; pass < 2; ++pass) {
-    double first = 0;
-    double second = 0;
-    Odometer odometer(dims, active_);
-    Offsets at;
-    odometer.Seek(0, base, &at);
-    for (int64_t position = 0; position < size;) {
-      const int64_t n = std::min({odometer.RunLength(), size - position, kBlock});
-      float* d = scratch_->kept;
-      LoadBlock(call_, at, Innermost(dims), n, scratch_, d);
-      for (int64_t i = 0; i < n; ++i) {
-        const double off = static_cast<double>(d[i]) - center;
-        first += off;
-        second += off * off;
-      }
-      odometer.Advance(n, &at);
-      position += n;
-    }
-    *sums = {center, first, second};
-    center += first / static_cast<double>(size);
-  }
-}
-
-void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {
-  const DimList& dims = call_.geometry.reduced;
-  const Dim& inner = Innermost(dims);
-  const Plan& plan = *call_.plan;
-  const bool write_sum = call_.sum != nullptr && plan.kind == PlanKind::kElementwise;
-  if (call_.y == nullptr && !write_sum) return;
-  Odometer odometer(dims, active_);
-  Offsets at;
-  odometer.Seek(begin, base, &at);
-  for (int64_t position = begin; position < end;) {
-    int64_t n = std::min(odometer.RunLength(), end - position);
-    if (call_.apply != nullptr) {
-      ApplyInPlace(call_, ApplyArgsAt(call_, at, inner, inner, n, 1, &s.normalizer), scratch_);
-    } else {
-      n = std::min(n, kBlock);
-      float* d = kept ? scratch_->kept + position : scratch_->kept;
-      if (!kept) LoadBlock(call_, at, inner, n, scratch_, d);
-      if (write_sum) StoreSum(call_, at, n, scratch_, d);
-      if (call_.y != nullptr) StoreBlock(call_, at, inner, n, s.normalizer, scratch_, d);
-    }
-    odometer.Advance(n, &at);
-    position += n;
-  }
-}
-
-void RowWorker::Group(const Offsets& base) {
-  const int64_t size = call_.geometry.group_size;
-  const bool keep = call_.apply == nullptr && call_.row_sums == nullptr && size <= kKeepLimit;
-  SetGroup(base);
-  Sums sums = FirstSums(base);
-  Accumulate(base, 0, size, keep, call_.sum != nullptr, &sums);
-  bool kept = keep;
-  Statistics s;
-  const Quality quality = Evaluate(request_, sums, &s);
-  if (quality == Quality::kShift) {
-    sums = Recentered(request_, sums);
-    Accumulate(base, 0, size, keep, false, &sums);
-    Evaluate(request_, sums, &s);
-  } else if (quality == Quality::kWide) {
-    AccumulateWide(base, &sums);
-    Evaluate(request_, sums, &s);
-    kept = false;
-  }
-  StoreStatistics(call_, base.at[kFormStat], s);
-  Apply(base, 0, size, kept, s);
-}
-
 // ---- Batches: several rows at a time where each is one contiguous run ----
 
 // So that a batch stays in the level-1 cache between its two passes.
@@ -216,17 +46,8 @@ Offsets BatchWorker::RowBase(const Offsets& base, int row) const {
 }
 
 void BatchWorker::Sum(const Offsets& base, int rows) {
-  RowSumsArgs args{};
-  args.x = ElementAt(call_.x, call_.x_type, base.at[kFormX]);
-  if (call_.row_x2 != nullptr) args.x2 = ElementAt(call_.row_x2, call_.x_type, base.at[kFormResidual]);
-  if (call_.sum != nullptr) args.sum = ElementAt(call_.sum, call_.x_type, base.at[kFormY]);
-  args.x_stride = rows_.stride[kFormX];
-  args.x2_stride = rows_.stride[kFormResidual];
-  args.sum_stride = rows_.stride[kFormY];
-  args.n = static_cast<size_t>(run_.size);
-  args.rows = rows;
+  RowSumsArgs args = RowSumsArgsAt(call_, base, rows_, run_.size, rows, sums_);
   args.find_shift = request_.use_mean;
-  args.sums = sums_;
   if (request_.use_mean || request_.exact || !call_.params[kFormXZero].present()) {
     call_.row_sums(args);
     return;
@@ -265,7 +86,7 @@ void BatchWorker::Batch(const Offsets& base, int rows) {
     ApplyInPlace(call_, ApplyArgsAt(call_, base, run_, rows_, run_.size, rows, normalizers_), scratch_);
   }
   for (int row = 0; again != 0; ++row, again >>= 1) {
-    if ((again & 1u) != 0) RunGroup(call_, RowBase(base, row), scratch_);
+    if ((again & 1u) != 0) RowWorker(call_, scratch_).Group(RowBase(base, row));
   }
 }
 
@@ -290,6 +111,13 @@ void RunGroups(void* user, size_t index) {
     worker.Group(base);
     odometer.Next(&base);
   }
+}
+
+void RunPipelines(void* user, size_t index) {
+  const auto& task = *static_cast<GroupTask*>(user);
+  const auto chunk = static_cast<int64_t>(index);
+  const int64_t groups = task.call->geometry.group_count;
+  RunPipeline(*task.call, groups * chunk / task.chunks, groups * (chunk + 1) / task.chunks);
 }
 
 void RunBatches(void* user, size_t index) {
@@ -392,12 +220,6 @@ Result RunPieces(const Call& call, int64_t pieces) {
   for (int64_t group = 0; group < g.group_count; ++group) {
     if (call.plan->kind == PlanKind::kNormalization) {
       NORMFUSE_RETURN_IF_ERROR(SharedStatistics(call, &task));
-    } else if (call.raw) {
-      Scratch scratch;
-      RowWorker worker(call, &scratch);
-      worker.SetGroup(task.base);
-      task.statistics.normalizer = {static_cast<float>(worker.request().zero),
-                                    static_cast<float>(worker.request().scale), kNoBias};
     }
     if (pieces == 1) {
       ApplyPiece(&task, 0);
@@ -411,8 +233,6 @@ Result RunPieces(const Call& call, int64_t pieces) {
 
 }  // namespace
 
-void RunGroup(const Call& call, const Offsets& base, Scratch* scratch) { RowWorker(call, scratch).Group(base); }
-
 Result RunRows(const Call& call) {
   const Geometry& g = call.geometry;
   const int threads = call.threads;
@@ -423,7 +243,7 @@ Result RunRows(const Call& call) {
   GroupTask task{&call, threads > 1 ? std::min<int64_t>(g.group_count, int64_t{4} * threads) : 1};
   const bool batches =
       call.row_sums != nullptr && call.apply != nullptr && g.reduced.count == 1 && g.reduced_d.count == 1;
-  const auto run = batches ? RunBatches : RunGroups;
+  const auto run = call.step != nullptr && RowsPerStep(call) != 0 ? RunPipelines : batches ? RunBatches : RunGroups;
   if (task.chunks == 1) {
     run(&task, 0);
     return {};

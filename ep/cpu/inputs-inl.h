@@ -1,0 +1,119 @@
+// What rows are read from, as functors from an index to a vector of float32. Included once per instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/kernels.h"
+#include "cpu/simd/simd.h"
+
+namespace normfuse::NORMFUSE_ISA {
+namespace {
+
+using cpu::Vec;
+
+// Room for one value spread over a vector.
+struct Spread {
+  alignas(64) float values[kLanes];
+};
+
+// A Vec that every vector load may read from: one value is spread over `spread` first.
+class Source {
+ public:
+  Source(Vec vec, Spread* spread) : data_(vec.data), mask_(0 - static_cast<size_t>(vec.step)) {
+    if (vec.step != 0) return;
+    Store(spread->values, Set(*vec.data));
+    data_ = spread->values;
+  }
+  NORMFUSE_INLINE V At(size_t i) const { return Load(data_ + (i & mask_)); }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return LoadPartial(data_ + (i & mask_), n); }
+
+ private:
+  const float* data_;
+  size_t mask_;
+};
+
+// One tensor.
+template <class T>
+struct Single {
+  using Element = T;
+  Single(const void* x, const void*, const float*, void*) : x_(static_cast<const T*>(x)) {}
+  NORMFUSE_INLINE V At(size_t i) const { return LoadAsFloat(x_ + i); }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return LoadAsFloatPartial(x_ + i, n); }
+  // Of what lies a page ahead, which a reader in order will want soon.
+  NORMFUSE_INLINE void Prefetch(size_t i) const { __builtin_prefetch(reinterpret_cast<const char*>(x_ + i) + 4096); }
+  const T* x_;
+};
+
+// The sum of two.
+template <class T>
+struct Pair {
+  using Element = T;
+  Pair(const void* x, const void* x2, const float*, void*)
+      : x_(static_cast<const T*>(x)), x2_(static_cast<const T*>(x2)) {}
+  NORMFUSE_INLINE V At(size_t i) const { return LoadAsFloat(x_ + i) + LoadAsFloat(x2_ + i); }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
+    return LoadAsFloatPartial(x_ + i, n) + LoadAsFloatPartial(x2_ + i, n);
+  }
+  NORMFUSE_INLINE void Prefetch(size_t i) const {
+    __builtin_prefetch(reinterpret_cast<const char*>(x_ + i) + 4096);
+    __builtin_prefetch(reinterpret_cast<const char*>(x2_ + i) + 4096);
+  }
+  const T* x_;
+  const T* x2_;
+};
+
+// The sum of two and of a bias along the row.
+template <class T>
+struct BiasedPair {
+  using Element = T;
+  BiasedPair(const void* x, const void* x2, const float* bias, void*) : pair_(x, x2, nullptr, nullptr), bias_(bias) {}
+  NORMFUSE_INLINE V At(size_t i) const { return pair_.At(i) + Load(bias_ + i); }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return pair_.PartialAt(i, n) + LoadPartial(bias_ + i, n); }
+  NORMFUSE_INLINE void Prefetch(size_t i) const { pair_.Prefetch(i); }
+  Pair<T> pair_;
+  const float* bias_;
+};
+
+// A sum that is written as it passes.
+template <class Sum>
+struct Storing {
+  using Element = typename Sum::Element;
+  Storing(const void* x, const void* x2, const float* bias, void* sum)
+      : input_(x, x2, bias, nullptr), sum_(static_cast<Element*>(sum)) {}
+  NORMFUSE_INLINE V At(size_t i) const {
+    const V v = input_.At(i);
+    StoreAs(sum_ + i, v);
+    return v;
+  }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
+    const V v = input_.PartialAt(i, n);
+    StoreAsPartial(sum_ + i, v, n);
+    return v;
+  }
+  NORMFUSE_INLINE void Prefetch(size_t i) const { input_.Prefetch(i); }
+  Sum input_;
+  Element* sum_;
+};
+
+template <class T>
+NORMFUSE_INLINE const T* RowOf(const void* base, int64_t stride, int row) {
+  return static_cast<const T*>(base) + stride * row;
+}
+
+template <class Input>
+NORMFUSE_INLINE Input InputOf(const cpu::RowSumsArgs& a, int row) {
+  using T = typename Input::Element;
+  return Input(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), a.x_bias + a.x_bias_stride * row,
+               static_cast<T*>(a.sum) + a.sum_stride * row);
+}
+
+template <class Input>
+NORMFUSE_INLINE Input InputOf(const cpu::ApplyArgs& a, int row) {
+  using T = typename Input::Element;
+  return Input(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), a.x_bias + a.x_bias_stride * row,
+               nullptr);
+}
+
+}  // namespace
+}  // namespace normfuse::NORMFUSE_ISA

@@ -1,0 +1,46 @@
+// One thread's way through groups whose innermost dimension is a reduced one (and everything without a normalisation,
+// which counts as one group): each is read in contiguous runs, first for its statistics, then to be normalised.
+#pragma once
+
+#include "cpu/call.h"
+#include "cpu/statistics.h"
+
+namespace normfuse::cpu {
+
+inline const Dim& Innermost(const DimList& dims) { return dims.dims[dims.count - 1]; }
+
+class RowWorker {
+ public:
+  RowWorker(const Call& call, Scratch* scratch)
+      : call_(call), scratch_(scratch), request_(RequestFor(call)), active_(call.geometry.active) {}
+
+  // A whole group: statistics and result.
+  void Group(const Offsets& base);
+  // The two halves for a part of a group, for groups that several threads share.
+  Sums FirstSums(const Offsets& base);
+  void Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums);
+  void AccumulateWide(const Offsets& base, Sums* sums);
+  // The statistics of a whole group from the sums that Accumulate made, or from better ones; true in the former case.
+  bool Finish(const Offsets& base, bool keep, const Sums& sums, Statistics* statistics);
+  void Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& statistics);
+  // Sets how stored integers of this group become d.
+  void SetGroup(const Offsets& base);
+  const StatisticsRequest& request() const { return request_; }
+
+ private:
+  // What makes d of stored integers with one scale and zero point.
+  Normalizer Dequantizer(const Offsets& at) const;
+
+  const Call& call_;
+  Scratch* scratch_;
+  StatisticsRequest request_;
+  uint32_t active_;
+};
+
+// Groups `begin` to `end` where call.step has a kernel: while one is normalised the next is summed.
+void RunPipeline(const Call& call, int64_t begin, int64_t end);
+
+// Rows that call.step takes at a time, 0 where it does not fit them.
+int RowsPerStep(const Call& call);
+
+}  // namespace normfuse::cpu
