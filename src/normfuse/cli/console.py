@@ -65,19 +65,15 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     Yields:
         A function that takes (what, steps done, steps in all or 0).
     """
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=_errors,
-        transient=True,
-        disable=not _errors.is_terminal,
-    )
-    with warnings.catch_warnings(), bar:
+    with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: warn(str(message))
-        task = bar.add_task("reading the model", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
+        if not _errors.is_terminal:
+            yield lambda what, done, total: None
+            return
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=_errors, transient=True) as bar:
+            task = bar.add_task("reading the model", total=None)
+            yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
 
 
 def table(title: str, *columns: str, numeric: int = 0, wraps: str | None = None) -> Table:
