@@ -9,6 +9,8 @@ import pytest
 # "--hypothesis-profile=thorough" takes about an hour.
 hypothesis.settings.register_profile("quick", max_examples=150, deadline=None, print_blob=True, derandomize=True)
 hypothesis.settings.register_profile("thorough", max_examples=20_000, deadline=None, print_blob=True)
+# For the instruction sets that are not the machine's best.
+hypothesis.settings.register_profile("short", hypothesis.settings.get_profile("quick"), max_examples=70)
 hypothesis.settings.load_profile("quick")
 
 

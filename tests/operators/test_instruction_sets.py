@@ -61,5 +61,6 @@ def test_an_unknown_instruction_set_is_an_error_that_names_it(isa: str) -> None:
 @pytest.mark.parametrize("isa", AVAILABLE[1:])
 def test_everything_again_on_a_lower_instruction_set(isa: str) -> None:
     """AVAILABLE[0] is what the other tests of this run use."""
-    done = python("-m", "pytest", "-q", "--no-header", "-m", "every_isa", "-p", "no:cacheprovider", str(HERE), isa=isa)
+    options = ["-q", "--no-header", "-m", "every_isa", "-p", "no:cacheprovider", "--hypothesis-profile=short"]
+    done = python("-m", "pytest", *options, str(HERE), isa=isa)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from standard_chains import Chain
 from strategies import Case
 
+pytestmark = pytest.mark.every_isa
 EXAMPLES = settings().max_examples
 
 
-@pytest.mark.every_isa
 @settings(max_examples=4 * EXAMPLES)
 @given(case=strategies.cases())
 def test_custom_operator_and_claimed_operator(case: Case) -> None:
