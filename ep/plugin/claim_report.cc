@@ -71,13 +71,27 @@ std::string Line(const EpOptions& options, const Backend& backend, const std::st
   return line + "}\n";
 }
 
+Result OpenClaimReport(const std::string& name, std::ofstream* file) {
+  // Options are UTF-8, which Windows does not take for a file's name as it is.
+  const std::u8string path(name.begin(), name.end());
+  file->open(std::filesystem::path(path), std::ios::app);
+  if (*file) return {};
+  return Result::Error(ErrorCode::kFail, "NormFuseExecutionProvider: cannot write claim_report '" + name +
+                                             "'; name a file in a folder that exists");
+}
+
 }  // namespace
+
+Result CheckClaimReport(const EpOptions& options) {
+  if (options.claim_report.empty()) return {};
+  std::ofstream file;
+  return OpenClaimReport(options.claim_report, &file);
+}
 
 Result AppendClaimReport(const EpOptions& options, const Backend& backend, const std::string& graph_name,
                          const GraphView& graph, const std::vector<Site>& sites, std::set<std::string>* written) {
-  // Options are UTF-8, which Windows does not take for a file's name as it is.
-  const std::u8string path(options.claim_report.begin(), options.claim_report.end());
-  std::ofstream file(std::filesystem::path(path), std::ios::app);
+  std::ofstream file;
+  NORMFUSE_RETURN_IF_ERROR(OpenClaimReport(options.claim_report, &file));
   for (const Site& site : sites) {
     const auto [line, is_new] = written->insert(Line(options, backend, graph_name, graph, site));
     if (is_new) file << *line;
@@ -85,7 +99,7 @@ Result AppendClaimReport(const EpOptions& options, const Backend& backend, const
   file.flush();
   if (file) return {};
   return Result::Error(ErrorCode::kFail, "NormFuseExecutionProvider: cannot write claim_report '" +
-                                             options.claim_report + "'; name a file in a folder that exists");
+                                             options.claim_report + "'; is there no room left?");
 }
 
 }  // namespace normfuse::plugin

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "plan/execution.h"
+#include "plugin/claim_report.h"
 #include "plugin/execution_provider.h"
 
 namespace normfuse::plugin {
@@ -78,6 +79,7 @@ Result MakeEp(const ort::HardwareDevice* const* devices, size_t count, const ort
               const ort::Logger* logger, ort::Ep** ep) {
   EpOptions options;
   NORMFUSE_RETURN_IF_ERROR(ReadOptions(session, &options));
+  NORMFUSE_RETURN_IF_ERROR(CheckClaimReport(options));
   const ort::HardwareDevice* gpu = FindGpu(devices, count);
   if (gpu != nullptr) NORMFUSE_RETURN_IF_ERROR(ChooseAdapter(gpu, &options.backend));
   std::unique_ptr<Backend> backend;

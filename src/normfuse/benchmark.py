@@ -105,12 +105,14 @@ def benchmark(
         LibraryLoadError: The native library cannot be loaded.
         VerificationError: No input could be made that the model accepts.
     """
+    from normfuse.ep.registration import ensure_registered
     from normfuse.graph_rewrites import rewrite
 
     if threads < 0 or not seconds > 0:
         raise OptionError(f"threads is {threads} and seconds is {seconds}; neither can be negative, nor seconds 0.")
     tell = progress or (lambda what, done, total: None)
     source = load_model(model)
+    ensure_registered()  # before anything is measured
     rewritten = source.model.clone()
     tell("rewriting", 0, 0)
     rewrite(rewritten)

@@ -7,9 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 
 import normfuse
+import normfuse.models
 from normfuse.ep.host import installed_flavours
 
 
@@ -48,6 +50,34 @@ def test_host_that_is_too_old(tmp_path: Path) -> None:
     done = python(PRINT_ERROR, tmp_path)
     assert done.stdout.startswith(f"normfuse {normfuse.__version__} needs onnxruntime 1.24 or newer, and this is ")
     assert "onnxruntime 1.23.2" in done.stdout
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; from normfuse.cli import main; sys.argv = ['normfuse', *{arguments!r}]; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={"PATH": "", **environment}
+    )
+
+
+def test_command_on_a_host_that_is_too_old(tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").write_text("__version__ = '1.23.2'\n")
+    model = tmp_path / "model.onnx"
+    onnx.save(normfuse.models.chain([2, 8]), model)
+    done = command("bench", str(model), PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "needs onnxruntime 1.24 or newer" in " ".join(done.stderr.split())
+    assert "1.23.2" in done.stderr
+
+
+def test_command_with_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
+    library, model = tmp_path / "libnormfuse.so", tmp_path / "model.onnx"
+    library.write_bytes(b"not a library")
+    onnx.save(normfuse.models.chain([2, 8]), model)
+    done = command("bench", str(model), NORMFUSE_LIBRARY=str(library))
+    assert done.returncode == 2, done.stdout
+    assert "libnormfuse.so" in done.stderr.replace("\n", "")
+    assert "Traceback" not in done.stderr
 
 
 def test_half_removed_onnxruntime(tmp_path: Path) -> None:

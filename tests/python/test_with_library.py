@@ -170,12 +170,27 @@ def test_bad_options_through_our_functions(given: dict[str, object], words: str)
         assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("given", [{"backend": "cuda"}, {"claim": "some"}, {"bakend": "cpu"}])
-def test_bad_options_through_plain_onnxruntime(given: dict[str, str]) -> None:
-    options = ort.SessionOptions()
-    options.add_provider_for_devices(normfuse.register(), given)
-    with pytest.raises(Exception, match="NormFuseExecutionProvider"):
-        ort.InferenceSession(chain_bytes(), sess_options=options, enable_fallback=0)
+PLAIN_BAD_OPTIONS = [
+    ({"backend": "cuda"}, "backend"),
+    ({"claim": "some"}, "claim"),
+    ({"bakend": "cpu"}, "bakend"),
+    ({"claim_report": "/no/such/folder/file"}, "claim_report"),
+    ({"adapter_index": "-1"}, "adapter_index"),
+    ({"backend": "directml", "directml_library": "/no/such/library"}, "DirectML path: cannot load"),
+]
+
+
+@pytest.mark.parametrize("by", ["device", "name"])
+@pytest.mark.parametrize(("given", "words"), PLAIN_BAD_OPTIONS)
+def test_bad_options_through_plain_onnxruntime(given: dict[str, str], words: str, by: str) -> None:
+    """Options that none of our Python code has seen: the library refuses them, with the option in its sentence."""
+    devices, options, selected = normfuse.register(), ort.SessionOptions(), {}
+    if by == "device":
+        options.add_provider_for_devices(devices, given)
+    else:
+        selected = {"providers": [("NormFuseExecutionProvider", given), "CPUExecutionProvider"]}
+    with pytest.raises(Exception, match=words):
+        ort.InferenceSession(chain_bytes(), sess_options=options, enable_fallback=0, **selected)
 
 
 def test_directml_libraries_are_loaded_before_onnxruntime_is_called(tmp_path: Path) -> None:
