@@ -68,18 +68,12 @@ EXPANDED_FUSED = {
 }
 
 _SELECTION = "a comparison and a Where, or Max and Min of constants made by CastLike, as no exporter writes it"
-# Operator -> (reason code in the rewriting pass's report, None where nothing there looks like a site; what it is).
+# Operator -> why its body is not found. None of these looks like a site, so that the pass's report says nothing.
 EXPANDED_LEFT = {
-    "LayerNormalization": (
-        "has_other_consumers",
-        "the case's outputs Mean and InvStdDev are taken from inside the chain",
-    ),
-    "RMSNormalization": ("parameter_not_constant", "the axes are computed at run time, by Range"),
-    "DynamicQuantizeLinear": (None, "finds its quantisation parameters, as the operator itself"),
-    "Gelu": (None, "Sum instead of Add, and the root of a constant, as no exporter writes it"),
-    "Softsign": (None, "a division and an addition, which ONNX Runtime runs"),
-    **dict.fromkeys(("Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "PRelu"), (None, _SELECTION)),
-    **dict.fromkeys(("Relu", "Selu", "Shrink", "ThresholdedRelu"), (None, _SELECTION)),
+    "DynamicQuantizeLinear": "finds its quantisation parameters, as the operator itself",
+    "Softsign": "a division and an addition, which ONNX Runtime runs",
+    **dict.fromkeys(("Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "PRelu"), _SELECTION),
+    **dict.fromkeys(("Relu", "Selu", "Shrink", "ThresholdedRelu"), _SELECTION),
 }
 
 

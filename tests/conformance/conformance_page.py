@@ -42,10 +42,7 @@ def page() -> str:
     left = [(f"`{op}`, {every[op]} cases", why) for op, why in NO_OPERATOR_OF_OURS.items()]
     left += [(f"`{name}`", f"{why} (`{reason}`)") for name, (reason, why) in sorted(DECLINED.items())]
     left += [(f"`{name}`", "ONNX Runtime itself does not load or run it") for name in sorted(HOST_REFUSES)]
-    bodies = [
-        (f"`{op}`, {expanded[op] - EXPANDED_FUSED.get(op, 0)} cases", f"{why} (`{reason}`)" if reason else why)
-        for op, (reason, why) in sorted(EXPANDED_LEFT.items())
-    ]
+    bodies = [(f"`{op}`, {expanded[op]} cases", why) for op, why in sorted(EXPANDED_LEFT.items())]
     return (
         "\n\n".join(
             [
