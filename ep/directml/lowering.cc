@@ -268,8 +268,8 @@ class Lowering {
   }
 
   bool StddevEpsilonIsSmall() const {
-    return plan_.normalization.epsilon_on == EpsilonOn::kStddev &&
-           plan_.normalization.epsilon <= kLargestSquaredEpsilon;
+    const float epsilon = plan_.normalization.epsilon;
+    return plan_.normalization.epsilon_on == EpsilonOn::kStddev && epsilon >= 0 && epsilon <= kLargestSquaredEpsilon;
   }
 
   // Epsilon as MVN adds it, inside the root.

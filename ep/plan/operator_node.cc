@@ -186,7 +186,7 @@ class Reader {
     if (n.num_groups < 0) Invalid("num_groups is negative");
     if (n.num_groups == 0 && n.axes.empty()) Invalid("attribute axes is missing");
     if (n.num_groups > 0 && !n.axes.empty()) Invalid("axes and num_groups exclude each other");
-    if (std::isnan(n.epsilon) || n.epsilon < 0) Invalid("epsilon is negative or NaN");
+    if (std::isnan(n.epsilon)) Invalid("epsilon is NaN; it must be a number");
   }
 
   void ReadNormalization() {

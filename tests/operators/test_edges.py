@@ -43,6 +43,24 @@ def test_epsilon_stands_inside_or_beside_the_root(provider: str) -> None:
     assert np.abs(inside).max() < 0.2 < 0.5 < np.abs(beside).max()
 
 
+@edge("epsilon")
+@pytest.mark.parametrize("where", ["variance", "stddev"])
+@pytest.mark.parametrize("epsilon", [0.0, -0.25, -100.0, np.inf, 1e30])
+def test_any_epsilon(provider: str, epsilon: float, where: str) -> None:
+    x = rows()
+    case = normalization(
+        x, {"axes": [-1], "epsilon": epsilon, "epsilon_on": where}, ("Y", "inv_std_dev"), bias=rows(1)[0]
+    )
+    got = check(case, provider)["Y"]
+    assert np.isnan(got).all() == (epsilon == -100.0 and where == "variance")
+
+
+@edge("constant row", "epsilon")
+def test_a_constant_row_without_epsilon_is_nan(provider: str) -> None:
+    got = check(normalization(np.full((2, 16), 3.0, F32), {"axes": [-1], "epsilon": 0.0}), provider)["Y"]
+    assert np.isnan(got).all()
+
+
 @edge("constant row")
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e4, -3e6, 1e-30])
 @pytest.mark.parametrize("width", [1, 3, 16, 37, 1000])

@@ -32,7 +32,6 @@ REFUSED: list[tuple[str, str, dict[str, np.ndarray], dict[str, Any], list[str]]]
     ("axes and groups", "FusedNormalization", {"X": X}, {"axes": [1], "num_groups": 3}, ["axes", "num_groups"]),
     ("groups that do not divide", "FusedNormalization", {"X": X}, {"num_groups": 2}, ["3", "2", "2, 3, 4"]),
     ("negative groups", "FusedNormalization", {"X": X}, {"num_groups": -1}, ["num_groups"]),
-    ("negative epsilon", "FusedNormalization", {"X": X}, {"axes": [1], "epsilon": -1.0}, ["epsilon"]),
     ("NaN epsilon", "FusedNormalization", {"X": X}, {"axes": [1], "epsilon": float("nan")}, ["epsilon"]),
     ("epsilon on what", "FusedNormalization", {"X": X}, {"axes": [1], "epsilon_on": "range"}, ["epsilon_on", "range"]),
     ("a flag of 2", "FusedNormalization", {"X": X}, {"axes": [1], "use_mean": 2}, ["use_mean", "2"]),
