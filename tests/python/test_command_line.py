@@ -94,6 +94,34 @@ def test_optimize_writes_a_verified_model(run: Run, model: Path, tmp_path: Path)
         assert words in done.out
 
 
+def test_names_in_any_script(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "größe 中"
+    folder.mkdir()
+    given = models.transformer_encoder(layers=1, hidden=32)
+    onnx.save(given, folder / "modèle.onnx", save_as_external_data=True, location="poids é.bin", size_threshold=0)
+    done = run("optimize", folder / "modèle.onnx", "-o", folder / "результат.onnx", "--report", folder / "отчёт.html")
+    assert done.code == 0, done.err
+    assert files(folder) == sorted(
+        ["modèle.onnx", "poids é.bin", "отчёт.html", "результат.onnx", "результат.onnx.data"]
+    )
+    normfuse.InferenceSession(folder / "результат.onnx", claim="all", claim_report=folder / "報告.jsonl")
+    assert len((folder / "報告.jsonl").read_text().splitlines()) == 4
+
+
+def test_nothing_is_written_beside_the_package(run: Run, model: Path) -> None:
+    """Site-packages may be read-only."""
+
+    def state() -> list[tuple[str, int]]:
+        packages = [Path(normfuse.__file__).parent, Path(normfuse.get_library_path()).parent]
+        found = [path for package in packages for path in package.rglob("*") if "__pycache__" not in path.parts]
+        return sorted((str(path), path.stat().st_mtime_ns) for path in found)
+
+    before = state()
+    assert run("doctor").code == 0
+    assert run("optimize", model, "-o", "out.onnx", "--report", "out.html", "--measure", "0.1").code == 0
+    assert state() == before
+
+
 def test_output_that_cannot_show_a_name(model: Path, tmp_path: Path) -> None:
     """A pipe on Windows, or the C locale: no character set of the terminal's keeps a model from being written."""
     command = [Path(sys.executable).with_name("normfuse"), "optimize", model, "-o", tmp_path / "größe ≤ 1.onnx"]
@@ -256,6 +284,7 @@ def test_verify_exits_with_1_for_other_results(run: Run, model: Path, tmp_path: 
     done = run("verify", "model.onnx", "other.onnx", "--json")
     assert done.code == 1
     data = json.loads(done.out)
+    assert (data["schema_version"], data["original"], data["optimized"]) == (1, "model.onnx", "other.onnx")
     assert data["passed"] is False
     assert data["first_difference"] in ("Gather_0_0", "Gather_4_0")  # the two tables, neither computed from the other
     assert run("verify", "model.onnx", "model.onnx").code == 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normfuse._version import __version__
 from normfuse.cli.console import (
     InputsOption,
     JsonOption,
@@ -48,7 +49,13 @@ def verify_command(
             original, optimized, inputs=list(inputs) if inputs else None, samples=samples, max_error=max_error
         )
     if as_json:
-        print_json(report.to_dict())
+        named = {
+            "schema_version": 1,
+            "normfuse_version": __version__,
+            "original": str(original),
+            "optimized": str(optimized),
+        }
+        print_json(named | report.to_dict())
     else:
         print_verification(report)
     if not report.passed:
