@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,16 @@ def test_with_another_compiler(macros: str, sentence: str, tmp_path: Path) -> No
     wrapper.write_text(WRAPPER.format(compiler=shutil.which("c++"), macros=macros))
     wrapper.chmod(0o755)
     assert sentence in configure(tmp_path / "build", CXX=str(wrapper))
+
+
+@pytest.mark.cross
+def test_on_a_processor_without_avx2() -> None:
+    """All of it, ONNX Runtime included, on an emulated processor of 2008: no instruction may be too new."""
+    assert shutil.which("qemu-x86_64"), "qemu is not installed (on Debian: apt-get install qemu-user)"
+    code = "import sys; from normfuse.cli import main; sys.argv = ['normfuse', 'doctor', '--json']; main()"
+    command = ["qemu-x86_64", "-cpu", "Nehalem", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert findings["instruction set"]["text"] == "baseline"
+    assert findings["session"]["ok"]
+    assert done.returncode == 0
