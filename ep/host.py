@@ -38,8 +38,8 @@ def import_host() -> Any:
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime":
             raise HostVersionError(
-                "onnxruntime is not installed: pip install normfuse[onnxruntime], or any other flavour of "
-                "onnxruntime from version 1.24 on."
+                "onnxruntime is not installed: pip install onnxruntime, or another flavour of it (onnxruntime-gpu, "
+                "onnxruntime-directml, ...) from version 1.24 on."
             ) from None
         raise HostVersionError(f"onnxruntime is installed but cannot be imported: {error}.") from error
     host_version(onnxruntime)

@@ -32,8 +32,8 @@ def get_library_path() -> str:
     library = resources.files(__package__).joinpath(name)
     if not library.is_file():
         raise LibraryLoadError(
-            f"{name} is missing from the installed package normfuse.ep; install normfuse again "
-            "(pip install --force-reinstall normfuse)."
+            f"{name} is missing from the installed package normfuse.ep; install normfuse again, with pip install "
+            "--force-reinstall and the checkout or wheel that it came from."
         )
     return str(Path(str(library)).resolve())
 

@@ -64,9 +64,11 @@ def files(folder: Path) -> list[str]:
 
 
 def test_installed_command() -> None:
-    command = Path(sys.executable).with_name("normfuse")
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"normfuse {normfuse.__version__}\n"
+    for command in ([Path(sys.executable).with_name("normfuse")], [sys.executable, "-m", "normfuse"]):
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout == f"normfuse {normfuse.__version__}\n"
+        done = subprocess.run([*command, "verify", "--help"], capture_output=True, text=True, check=True)
+        assert "normfuse verify [OPTIONS] " in done.stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize("command", ["optimize", "inspect", "verify", "bench", "check", "doctor", "demo"])
