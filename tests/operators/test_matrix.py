@@ -53,6 +53,39 @@ def test_activation_behind_a_norm(name: str, dtype: Any) -> None:
     check(case, "custom")
 
 
+# --- normalisations --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOAT_TYPES, ids=lambda t: np.dtype(t).name)
+@pytest.mark.parametrize("normalize_variance", [0, 1])
+@pytest.mark.parametrize("use_mean", [0, 1])
+def test_every_set_of_axes(dtype: Any, use_mean: int, normalize_variance: int) -> None:
+    """Across channels and not, contiguous or not, in descending order."""
+    x = Numbers(8).normal((2, 3, 4, 5), dtype, 1.0)
+    flags = {"use_mean": use_mean, "normalize_variance": normalize_variance}
+    for chosen in range(1, 16):
+        axes = [axis for axis in (3, 2, 1, 0) if chosen >> axis & 1]
+        check(normalization(x, {"axes": axes, **flags}), "custom")
+
+
+def test_scale_and_bias_broadcast_in_every_dimension() -> None:
+    numbers = Numbers(9)
+    x = numbers.normal(SHAPE, F32)
+    for scale, bias in product([None, (), *broadcasts()], repeat=2):
+        inputs = {"scale": scale, "bias": bias}
+        given = {name: numbers.normal(shape, F32) for name, shape in inputs.items() if shape is not None}
+        check(normalization(x, {"axes": [1]}, **given), "custom")
+
+
+@pytest.mark.parametrize("rank", range(1, 9))
+def test_every_rank(rank: int) -> None:
+    numbers = Numbers(10)
+    shape = (3, 2, 4, 1, 2, 3, 2, 5)[-rank:]
+    for axes in ([0], [-1], list(range(rank)), list(range(0, rank, 2))):
+        scale = numbers.normal([1 if axis % 3 else size for axis, size in enumerate(shape)], F32)
+        check(normalization(numbers.normal(shape, F32), {"axes": axes}, scale=scale), "custom")
+
+
 # --- quantised types -------------------------------------------------------------------------------------------------
 
 
