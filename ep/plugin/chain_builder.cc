@@ -30,7 +30,8 @@ bool IsDequantize(const GraphNode& node) {
 }
 
 bool IsQuantize(const GraphNode& node) {
-  return node.op_type == "QuantizeLinear" && (node.domain.empty() || node.domain == kMicrosoft);
+  return node.op_type == "QuantizeLinear" && (node.domain.empty() || node.domain == kMicrosoft) &&
+         DividesInFloat32(node);
 }
 
 void ReadQuantization(ChainBuilder& builder, const GraphNode& node, Quantization* quantization) {
@@ -51,6 +52,12 @@ void ReadSaturate(const GraphNode& node, Plan* plan) {
 }
 
 }  // namespace
+
+bool DividesInFloat32(const GraphNode& node) {
+  int64_t precision = 0;
+  node.attributes->GetInt("precision", &precision);
+  return precision == 0 || precision == 1;
+}
 
 ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor)
     : graph_(graph), taken_(taken), length_(length), anchor_(anchor) {

@@ -9,6 +9,9 @@
 
 namespace normfuse::plugin {
 
+// Whether a QuantizeLinear asks for no other type than float32 to divide in (attribute precision).
+bool DividesInFloat32(const GraphNode& node);
+
 class ChainBuilder {
  public:
   // `taken[n]` is true for nodes that are in another chain or belong to another provider.

@@ -159,6 +159,14 @@ class Finder {
     const bool dequantize = node.Is("", "DequantizeLinear") || node.Is("com.microsoft", "DequantizeLinear");
     const bool quantize = node.Is("", "QuantizeLinear") || node.Is("com.microsoft", "QuantizeLinear");
     if (!dequantize && !quantize) return;
+    if (quantize && !DividesInFloat32(node)) {
+      int64_t precision = 0;
+      node.attributes->GetInt("precision", &precision);
+      return Refuse(index, Decline(Reason::kAttributeValue, {{"attribute", "precision"},
+                                                             {"node", node.name},
+                                                             {"value", std::to_string(precision)},
+                                                             {"supported", "0 and 1 (float32)"}}));
+    }
     ChainBuilder builder(graph_, taken_, length_, index);
     builder.plan().kind = PlanKind::kElementwise;
     builder.ReadAnchorQuantization(dequantize);

@@ -174,6 +174,24 @@ def test_dequantise_2_bits(dtype: Any, granularity: Granularity) -> None:
     expected.check(harness.run(session, {"X": x})["Y"])
 
 
+@pytest.mark.parametrize("activation_type", ["Identity", "Relu"])
+@every_type(FLOAT_TYPES)
+@pytest.mark.parametrize("scale_type", FLOAT_TYPES, ids=lambda t: f"scale {np.dtype(t).name}")
+def test_dequantise_into_another_type(scale_type: Any, dtype: Any, activation_type: str) -> None:
+    """The attribute output_dtype of DequantizeLinear, from opset 23 on."""
+    x, scale = Numbers(2).codes(SHAPE, np.int8), np.array(0.1).astype(scale_type)
+    code = oracle.dtype_code(np.zeros(0, dtype))
+    nodes = [onnx.helper.make_node("DequantizeLinear", ["X", "scale"], ["d"], output_dtype=code)]
+    if activation_type != "Identity":
+        nodes.append(onnx.helper.make_node(activation_type, ["d"], ["Y"]))
+    name = nodes[-1].output[0]
+    session = harness.create_session(harness.build_model(nodes, {"X": x}, {name: code}, {"scale": scale}, opset=24))
+    assert harness.fused_types(session) == [[node.op_type for node in nodes]]
+    attributes = {"y_dtype": code, "activation": activation_type}
+    expected = oracle.evaluate("FusedDequantizeLinear", {"X": x, "x_scale": scale}, attributes)["Y"]
+    expected.check(harness.run(session, {"X": x})[name])
+
+
 @every_type(OUTPUT_TYPES)
 @GRANULARITIES
 def test_quantise(dtype: Any, granularity: Granularity) -> None:
