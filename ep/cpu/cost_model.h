@@ -1,5 +1,5 @@
-// What a plan costs: decides how many threads a call is worth and, for claim=profitable, whether ONNX Runtime's own
-// kernels would be faster. All figures are measured ones; cost_model.cc says where they come from.
+// What a plan costs here and in ONNX Runtime's own kernels: decides how many threads a call is worth and, for
+// claim=profitable, what is claimed. All figures are measured; cost_model.cc says by what.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,9 @@ namespace normfuse::cpu {
 // Time of one call on one thread for a tensor of `elements`.
 double EstimateNanoseconds(const Plan& plan, Isa isa, int64_t elements);
 
+// Time of the same with ONNX Runtime's own kernels, node by node.
+double EstimateOrtNanoseconds(const Plan& plan, int64_t elements);
+
 // How many of `available` threads work of that length is worth.
 int WorthwhileThreads(double nanoseconds, int available);
 
@@ -19,9 +22,11 @@ int WorthwhileThreads(double nanoseconds, int available);
 
 namespace normfuse {
 
-// Whether the CPU path is expected to be at least as fast as ONNX Runtime's own kernels for the same nodes. Unknown
-// dimensions of X are priced as kTypicalDimension.
+// Unknown dimensions of X are priced as this: the length of a sentence.
 inline constexpr int64_t kTypicalDimension = 128;
-bool Profitable(const Plan& plan, cpu::Isa isa);
+
+// Nanoseconds that a call of the CPU path is expected to save against ONNX Runtime's own kernels for the same nodes;
+// negative where those are faster.
+double ExpectedGain(const Plan& plan, cpu::Isa isa);
 
 }  // namespace normfuse

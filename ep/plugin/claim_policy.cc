@@ -57,13 +57,15 @@ std::optional<Declined> CheckQuantizationAlone(const Chain& chain) {
   return std::nullopt;
 }
 
-// An activation on fewer elements gains less than a microsecond.
-constexpr int64_t kSmallestActivation = 16384;
+// What a chain must gain to be worth the time that ORT needs to compile it.
+constexpr double kLeastGain = 1000;
 
-bool IsSmall(const Plan& plan) {
-  int64_t elements = 1;
-  for (int i = 0; i < plan.x_rank; ++i) elements *= plan.x_dims[i] < 0 ? kTypicalDimension : plan.x_dims[i];
-  return elements < kSmallestActivation;
+std::optional<Declined> CheckGain(const Chain& chain, cpu::Isa isa, bool has_registered_kernel) {
+  const double gain = ExpectedGain(chain.plan, isa);
+  if (gain < 0) return NotProfitable(chain, "ONNX Runtime's own kernels are as fast for a tensor of this size");
+  // A normalisation without a registered kernel is a chain of several nodes, which gains more than the model knows.
+  if (has_registered_kernel || chain.plan.kind == PlanKind::kNormalization || gain >= kLeastGain) return std::nullopt;
+  return NotProfitable(chain, "the tensor is too small");
 }
 
 // Looks at the neighbours that ORT would run together with the chain's ends.
@@ -89,14 +91,21 @@ std::optional<Declined> CheckNeighbours(const GraphView& graph, const Chain& cha
 }  // namespace
 
 std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options,
-                                   bool has_registered_kernel) {
+                                   bool has_registered_kernel, bool on_cpu) {
   if (!has_registered_kernel && options.generates_context) return Decline(Reason::kContextGeneration, {});
   if (!has_registered_kernel && !options.compile) return Decline(Reason::kCompilationOff, {});
-  if (options.claim_all || chain.plan.kind == PlanKind::kNormalization) return std::nullopt;
+  if (options.claim_all) return std::nullopt;
+  if (on_cpu) {
+    cpu::Isa isa = cpu::Isa::kBaseline;
+    // An instruction set that does not exist is an error when the chain is compiled.
+    if (cpu::SelectIsa(&isa).ok()) {
+      if (std::optional<Declined> declined = CheckGain(chain, isa, has_registered_kernel)) return declined;
+    }
+  }
+  if (chain.plan.kind == PlanKind::kNormalization) return std::nullopt;
   if (chain.plan.activation.kind == Activation::kIdentity) {
     if (std::optional<Declined> declined = CheckQuantizationAlone(chain)) return declined;
   }
-  if (!has_registered_kernel && IsSmall(chain.plan)) return NotProfitable(chain, "the tensor is too small");
   return CheckNeighbours(graph, chain);
 }
 

@@ -88,7 +88,7 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
       NORMFUSE_RETURN_IF_ERROR(HasKernel(graph.node(site.anchor), support, &found));
     }
     (*has_kernel)[i] = found;
-    site.declined = CheckClaim(graph, *site.chain, ep.options, found);
+    site.declined = CheckClaim(graph, *site.chain, ep.options, found, ep.backend->directml() == nullptr);
   }
   return {};
 }

@@ -1,0 +1,144 @@
+"""Measure what the cost model is made of: ``python benchmarks/costs.py``, once for each value of NORMFUSE_ISA.
+
+Prints nanoseconds per element of each activation, normalisation and conversion, alone in a session, on one thread and
+in the level-2 cache: ONNX Runtime's own kernels beside the execution provider's (claim=all). What a session costs
+without any work is taken off. ep/cpu/cost_model.cc holds the figures, rounded.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+
+import peers  # noqa: E402
+
+import normfuse  # noqa: E402
+
+ROWS, WIDTH = 128, 512
+IMAGE = [1, 64, 32, 32]  # as many elements
+NODES = {
+    "Relu": "Relu", "LeakyRelu": "LeakyRelu", "PRelu": "PRelu", "Elu": "Elu", "Celu": "Celu", "Selu": "Selu",
+    "Gelu": "Gelu", "GeluTanh": "Gelu", "HardSwish": "HardSwish", "HardSigmoid": "HardSigmoid", "Sigmoid": "Sigmoid",
+    "Tanh": "Tanh", "Softplus": "Softplus", "Softsign": "Softsign", "ThresholdedRelu": "ThresholdedRelu",
+    "Shrink": "Shrink", "Mish": "Mish", "Clip": "Clip",
+}  # fmt: skip
+
+
+def node(op: str, inputs: str, output: str = "Y", **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), [output], name=f"{op}_{output}", **attributes)
+
+
+def activation_nodes(name: str) -> list[onnx.NodeProto]:
+    if name == "Swish":
+        return [node("Sigmoid", "X", "s"), node("Mul", "X s")]
+    inputs = {"PRelu": "X slope", "Clip": "X low high"}.get(name, "X")
+    return [node(NODES[name], inputs, **({"approximate": "tanh"} if name == "GeluTanh" else {}))]
+
+
+def normalization_nodes(name: str) -> list[onnx.NodeProto]:
+    return {
+        "LayerNorm": [node("LayerNormalization", "X scale bias", axis=-1)],
+        "RMSNorm": [node("RMSNormalization", "X scale", axis=-1)],
+        "Add, LayerNorm": [node("Add", "X R", "s"), node("LayerNormalization", "s scale bias", axis=-1)],
+        "InstanceNorm": [node("InstanceNormalization", "X channels channels")],
+        "GroupNorm": [node("GroupNormalization", "X channels channels", num_groups=16)],
+        "MVN": [node("MeanVarianceNormalization", "X", axes=[2, 3])],
+        "DQ": [node("DequantizeLinear", "X xs xz")],
+        "DQ per axis": [node("DequantizeLinear", "X scales zeros", axis=1)],
+        "Q": [node("QuantizeLinear", "X xs xz")],
+        "DQ, Q": [node("DequantizeLinear", "X xs xz", "d"), node("Relu", "d", "r"), node("QuantizeLinear", "r xs xz")],
+    }[name]
+
+
+def model(nodes: list[onnx.NodeProto], x: np.ndarray[Any, Any]) -> bytes:
+    normal = np.random.default_rng(1).normal
+    constants = {
+        "R": None, "slope": normal(0, 1, WIDTH), "low": np.array(-1.0), "high": np.array(1.0),
+        "scale": normal(1, 1, WIDTH), "bias": normal(0, 1, WIDTH), "channels": normal(1, 1, IMAGE[1]),
+        "xs": np.array(0.02), "xz": np.array(3, np.int8),
+        "scales": np.abs(normal(0, 1, WIDTH)) + 0.01, "zeros": np.zeros(WIDTH, np.int8),
+    }  # fmt: skip
+    used = {name for n in nodes for name in n.input} & set(constants)
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    inputs = [helper.make_tensor_value_info(name, kind, x.shape) for name in ("X", *(["R"] if "R" in used else []))]
+    tensors = [
+        numpy_helper.from_array(v if v.dtype == np.int8 else v.astype(np.float32), k)
+        for k, v in constants.items()
+        if k in used and v is not None
+    ]
+    graph = helper.make_graph(nodes, "costs", inputs, [helper.make_empty_tensor_value_info("Y")], tensors)
+    opset = 23 if any(n.op_type == "RMSNormalization" for n in nodes) else 22
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return bytes(made.SerializeToString())
+
+
+def input_for(name: str) -> np.ndarray[Any, Any]:
+    shape = IMAGE if name in ("InstanceNorm", "GroupNorm", "MVN") else [ROWS, WIDTH]
+    if name.startswith("DQ"):
+        return np.random.default_rng(2).integers(-128, 128, shape, dtype=np.int8)
+    return np.random.default_rng(2).normal(0, 1, shape).astype(np.float32)
+
+
+def call(proto: bytes, x: np.ndarray[Any, Any], *, ours: bool) -> tuple[Callable[[], None], bool]:
+    if ours:
+        options = peers.tuned(normfuse.session_options(claim="all"), 1)
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        session = onnxruntime.InferenceSession(proto, options, enable_fallback=0)
+        claimed = {info.ep_name for info in session.get_provider_graph_assignment_info()}
+    else:
+        session = onnxruntime.InferenceSession(
+            proto, peers.tuned(onnxruntime.SessionOptions(), 1), providers=["CPUExecutionProvider"]
+        )
+        claimed = {"NormFuseExecutionProvider"}
+    inputs = {i.name: x for i in session.get_inputs()}
+    return peers.bound(session, inputs)[0], claimed == {"NormFuseExecutionProvider"}
+
+
+def fastest(calls: list[Callable[[], None]], rounds: int = 5, count: int = 40) -> list[float]:
+    """Nanoseconds of a call, the calls taking turns."""
+    best = [float("inf")] * len(calls)
+    for _ in range(rounds):
+        for i, one in enumerate(calls):
+            for _ in range(count):
+                started = time.perf_counter_ns()
+                one()
+                best[i] = min(best[i], time.perf_counter_ns() - started)
+    return best
+
+
+def main() -> None:
+    print(f"instruction set: {normfuse.__version__} with {__import__('os').environ.get('NORMFUSE_ISA', 'the best')}")
+    empty = peers.OnnxRuntime().overhead(1)
+    overhead = fastest([empty])[0]
+    print(f"empty session {overhead:.0f} ns\n\n| operator | ORT ns/element | normfuse | ratio |\n|---|---|---|---|")
+    names = [*NODES, "Swish"]
+    rows = [(name, activation_nodes(name)) for name in names]
+    rows += [
+        (name, normalization_nodes(name))
+        for name in (
+            "LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN", "DQ", "DQ per axis", "Q",
+            "DQ, Q",
+        )
+    ]  # fmt: skip
+    for name, nodes in rows:
+        x = input_for(name)
+        proto = model(nodes, x)
+        theirs, _ = call(proto, x, ours=False)
+        ours, claimed = call(proto, x, ours=True)
+        a, b = ((t - overhead) / x.size for t in fastest([theirs, ours]))
+        print(f"| {name} | {a:.3f} | {b:.3f} | {a / b:.2f}{'' if claimed else ' (not claimed)'} |")
+
+
+if __name__ == "__main__":
+    main()
