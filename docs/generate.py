@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +13,14 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+import normfuse
+from normfuse.benchmark import benchmark
+from normfuse.checking import check
 from normfuse.ep.options import OPTIONS
 from normfuse.ep.spec import ACTIVATIONS, ATTRIBUTES, EDGES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, REASONS
+from normfuse.folders import optimize_folder
 from normfuse.graph_rewrites import rules
+from normfuse.lowering import lower
 
 
 def code(text: object) -> str:
@@ -120,7 +127,66 @@ def reasons() -> str:
     )
 
 
+def markdown(text: str) -> str:
+    """Marks of reStructuredText as those of Markdown."""
+    return re.sub(r":\w+:`~?([^`]*)`", r"`\1`", text).replace("``", "`")
+
+
+def docstring(text: str) -> str:
+    """A docstring in Google's style: its sections as lists."""
+    out: list[str] = []
+    for line in inspect.cleandoc(text).splitlines():
+        indent, words = len(line) - len(line.lstrip()), markdown(line.strip())
+        if indent == 0 and re.fullmatch(r"(Args|Returns|Yields|Raises|Attributes):", words):
+            out += [f"**{words[:-1]}**", ""]
+        elif indent == 4 and (entry := re.match(r"(\w+): (.*)", words)):
+            out.append(f"* `{entry[1]}`: {entry[2]}")
+        else:
+            out.append(f"  {words}" if indent > 4 else words)
+    return "\n".join(out)
+
+
+def signature(name: str, function: Any) -> str:
+    """A call with a line for each parameter."""
+    call = inspect.signature(function)
+    lines, keyword_only = [], False
+    for each in call.parameters.values():
+        if each.kind is each.KEYWORD_ONLY and not keyword_only:
+            lines, keyword_only = [*lines, "*"], True
+        stars = "**" if each.kind is each.VAR_KEYWORD else ""
+        default = "" if each.default is each.empty else f" = {each.default!r}"
+        lines.append(f"{stars}{each.name}: {each.annotation}{default}")
+    inside = "".join(f"\n    {line}," for line in lines) + ("\n" if lines else "")
+    return f"```python\n{name}({inside}) -> {call.return_annotation}\n```"
+
+
+def members(each: type) -> str:
+    """The fields of a dataclass, and what else it has."""
+    fields = [field.name for field in dataclasses.fields(each) if not field.name.startswith("_")]
+    more = [name for name, value in vars(each).items() if name[0] != "_" and name not in fields and value.__doc__]
+    text = f"Fields: {', '.join(map(code, fields))}."
+    return text + (f" Also: {', '.join(map(code, more))}." if more else "")
+
+
+def python() -> str:
+    """Everything public, from the docstrings: functions, then what they give, then errors."""
+    public = {name: getattr(normfuse, name) for name in normfuse.__all__ if name != "__version__"}
+    modules = {f"{each.__module__}.{each.__name__}": each for each in (benchmark, check, optimize_folder, lower)}
+    functions = {name: each for name, each in public.items() if not isinstance(each, type)} | modules
+    data = {name: each for name, each in public.items() if dataclasses.is_dataclass(each)}
+    parts = ["# Python", "What other code may use of the package `normfuse`; the rest may change without notice."]
+    for name, each in functions.items():
+        parts += [f"## {name}", signature(each.__name__, each), docstring(each.__doc__ or "")]
+    for name, each in data.items():
+        parts += [f"## {name}", docstring(each.__doc__ or ""), members(each)]
+    for name, each in public.items():
+        if name not in functions and name not in data:
+            parts += [f"## {name}", docstring(each.__doc__ or "")]
+    return "\n\n".join(parts)
+
+
 PAGES: Mapping[str, Any] = {
+    "python": python,
     "operators": operators,
     "activations": activations,
     "rules": rewriting_rules,
