@@ -106,12 +106,27 @@ def _divide(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
     return np.asarray(inputs[0] // inputs[1]) if positive else None
 
 
+def _dequantize(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
+    # Quantisers store numbers such as an epsilon in 8 bits as well.
+    if len(inputs) < 2 or _flag(node, "block_size") or _flag(node, "output_dtype") or inputs[0].dtype.kind not in "iu":
+        return None
+    scale, zero_point = inputs[1], inputs[2] if len(inputs) > 2 else np.zeros((), np.int64)
+    if scale.size > 1:
+        shape = [1] * inputs[0].ndim
+        shape[node.attributes.get_int("axis", 1)] = scale.size
+        scale, zero_point = scale.reshape(shape), zero_point.reshape(shape if zero_point.size > 1 else ())
+    else:
+        scale, zero_point = scale.reshape(()), zero_point.reshape(())
+    return ((inputs[0].astype(np.int64) - zero_point.astype(np.int64)).astype(scale.dtype) * scale).astype(scale.dtype)
+
+
 _OPERATORS: dict[str, Callable[[ir.Node, Sequence[Any]], Array | None]] = {
     "Identity": lambda node, inputs: inputs[0],
     "Cast": _cast,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Reshape": _reshape,
+    "DequantizeLinear": _dequantize,
     "Expand": _expand,
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
