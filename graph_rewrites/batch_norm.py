@@ -152,6 +152,8 @@ class BatchStatisticsNormalization(FusionRule):
         axes = self._axes_but_the_channels(x)
         if context.root.attributes.get_int("training_mode", 0):
             raise Declined("training_mode", node=label(context.root))
+        if context.root.attributes.get_int("spatial", 1) != 1:
+            raise Declined("attribute_value", attribute="spatial", node=label(context.root), value=0, supported="1")
         # BatchNormalization itself sees to it that both are vectors.
         of_mean = self.reduced_axes(mean, x, mean_divisor)
         of_variance = self.reduced_axes(variance, x, variance_divisor, keepdims=False)

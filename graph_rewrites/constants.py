@@ -198,7 +198,7 @@ class Constants:
             fill = node.attributes.get("value")
             return 0.0 if fill is None else float(fill.as_tensor().numpy().ravel()[0])
         array = self.get(value)
-        if array is None or array.size == 0 or array.dtype.kind in "OSUb":
+        if array is None or array.size == 0 or array.dtype.kind in "OSU":
             return None
         first = array.ravel()[0]
         return float(first) if (array == first).all() else None

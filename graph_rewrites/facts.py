@@ -117,7 +117,7 @@ class Facts:
         node = value.producer()
         if node is None or node.op_type != "Reshape" or node.domain != "" or len(node.inputs) < 2:
             return None
-        target = self._constants.in_part(node.inputs[1])
+        target = self.elements(node.inputs[1])
         if target is None or target.ndim != 1 or (shape is not None and len(shape) != target.size):
             return None
         sizes = ir.Shape([size if size is not None and size > 0 else None for size in target])
@@ -155,6 +155,10 @@ class Facts:
     def constant(self, value: ir.Value | None) -> Array | None:
         """Return the value of a small constant, seen through Constant, Cast, Reshape ..., or None."""
         return self._constants.get(value)
+
+    def elements(self, value: ir.Value | None) -> Array | None:
+        """Return a tensor that is computed from shapes, None for each element that is not known; None: nothing is."""
+        return self._constants.in_part(value)
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """True for anything that does not depend on the model's inputs, large weights included."""

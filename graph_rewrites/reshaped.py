@@ -44,7 +44,23 @@ class ReshapedNormalization(FusionRule):
         self.require_float(x)
         require_restored(self.facts, context.root, "a normalisation", x, reshaped, restoring)
         self._configuration(x, reshaped, normalized)
+        node = normalized.producer()
+        assert node is not None
+        for statistic in node.outputs[1:]:
+            self._require_reshaped(statistic, node)
         return True
+
+    def _require_reshaped(self, statistic: ir.Value, node: ir.Node) -> None:
+        """Decline if a mean or inverse standard deviation, which gets another shape, is used as it is."""
+        for use in statistic.uses():
+            consumer = use.node
+            if consumer.op_type == "Reshape" and consumer.domain == "" and use.idx == 0 and len(consumer.inputs) > 1:
+                target = self.facts.elements(consumer.inputs[1])
+                if target is not None and not any(size == 0 for size in target.ravel()):
+                    continue
+            raise Declined("has_other_consumers", value=statistic.name, first=label(node), second=label(consumer))
+        if statistic.is_graph_output():
+            raise Declined("is_graph_output", value=statistic.name, first=label(node), second="its Reshape")
 
     def rewrite(self, op: Any, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value) -> ir.Value:
         fused, parameters = self._configuration(x, reshaped, normalized)

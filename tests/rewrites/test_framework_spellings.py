@@ -239,6 +239,31 @@ def test_statistics_that_are_used_become_outputs(spelling: str, used: tuple[str,
         close(got[name], expected[name], name)
 
 
+@pytest.mark.parametrize("use", ["output", "operator", "reshaped"])
+def test_statistics_of_rows_have_the_shape_of_rows(use: str) -> None:
+    """The mean of 10 rows is no mean of [2, 5]: what uses it as it is keeps the Reshapes."""
+    g = SpellingBuilder(13)
+    rows = g.add("Reshape", g.input("x", SHAPE), [-1, 8])
+    mean = g.reduce_mean(rows, [-1])
+    d = g.add("Sub", rows, mean)
+    y = g.add("Div", d, g.add("Sqrt", g.add("Add", g.reduce_mean(g.add("Mul", d, d), [-1]), 1e-5)))
+    g.output(g.add("Reshape", y, [2, 5, 8]), SHAPE, name="y")
+    if use == "output":
+        g.output(mean, (10, 1))
+    elif use == "operator":
+        g.output(g.add("Mul", mean, g.weight(10, 1)), (10, 1))
+    else:
+        g.output(g.add("Reshape", mean, [2, 5, 1]), (2, 5, 1))
+    model = g.model("m")
+    optimized, _ = optimize(model)
+    assert len(fused_nodes(optimized)) == 1
+    left = [node.op_type for node in optimized.graph.node].count("Reshape")
+    assert left == (1 if use == "reshaped" else 2)
+    expected, got = run(model, _feeds(SHAPE), optimized=False), run(optimized, _feeds(SHAPE))
+    for name in expected:
+        close(got[name], expected[name], name)
+
+
 def test_statistics_in_half_precision_are_left() -> None:
     """The operator's are float32: another rounding than the model's own."""
     g = SpellingBuilder(13, "float16")

@@ -225,6 +225,21 @@ def test_scale_folded_into_the_factor(opset: int) -> None:
     _check(g.model("m"))
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_between(training: bool) -> None:
+    """From opset 12 on, an input says whether a Dropout does anything."""
+    g = SpellingBuilder(13)
+    x = g.input("x", SHAPE)
+    d = g.add("Sub", x, _mean(g, x, [-1]))
+    dropped = g.add("Dropout", d, np.float32(0.5), np.array(training))
+    root = g.add("Sqrt", _shifted(g, _mean(g, g.add("Pow", d, 2.0), [-1])))
+    g.output(g.add("Div", dropped, root), SHAPE)
+    if training:
+        assert not fused_nodes(optimize(g.model("m"))[0])
+    else:
+        _check(g.model("m"))
+
+
 @pytest.mark.parametrize("with_scale", [True, False])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_tensorflow_batch_normalization_form(with_scale: bool, with_bias: bool) -> None:
