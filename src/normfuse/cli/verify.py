@@ -64,24 +64,17 @@ def verify_command(
 
 def print_verification(report: VerificationReport) -> None:
     """Print a verification as a table and a sentence."""
-    classified = any(output.top1 is not None for run in report.runs for output in run.outputs)
-    columns = ("run", "output", "type", "error", "allowed", "absolute", "ULP", *(("top-1",) if classified else ()))
-    rows = table("Verification", *columns, numeric=len(columns) - 3, wraps="output")
     for run in report.runs:
+        classified = any(output.top1 is not None for output in run.outputs)
+        columns = ("output", "type", "error", "allowed", "absolute", "ULP", *(("top-1",) if classified else ()))
+        rows = table(f"Results {run.name}", *columns, numeric=len(columns) - 2, wraps="output")
         for output in run.outputs:
-            cells = [
-                run.name,
-                output.name,
-                output.dtype,
-                number(output.error) if output.passed else f"[red]{number(output.error)}[/]",
-                number(output.tolerance),
-                number(output.max_abs),
-                number(output.max_ulp),
-            ]
+            error = number(output.error) if output.passed else f"[red]{number(output.error)}[/]"
+            cells = [output.name, output.dtype, error, *map(number, (output.tolerance, output.max_abs, output.max_ulp))]
             if classified:
                 cells.append("" if output.top1 is None else f"{output.top1:.0%}")
             rows.add_row(*cells)
-    console.print(rows)
+        console.print(rows)
     for warning in report.warnings:
         warn(warning)
     console.print(report.message, style="green" if report.passed else "red", markup=False, soft_wrap=True)
