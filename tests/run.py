@@ -126,7 +126,9 @@ def cross_tests() -> None:
 
 def python_tests(arguments: list[str], *, everything: bool) -> None:
     selection = [] if everything else ["-m", "not cross"]
-    run(BIN / "python", "-m", "pytest", "-n", "2", *selection, *arguments, NORMFUSE_WHEELS=str(WHEELS))
+    # By group: what tests of one model, or of one version of onnxruntime, share is computed once.
+    parallel = ["-n", "2", "--dist", "loadgroup"]
+    run(BIN / "python", "-m", "pytest", *parallel, *selection, *arguments, NORMFUSE_WHEELS=str(WHEELS))
 
 
 def main() -> None:

@@ -49,7 +49,9 @@ def probe(library: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(("case", "route"), RUNS, ids=[f"{case.name}-{route}" for case, route in RUNS])
-@pytest.mark.parametrize("version", HOSTS)
+@pytest.mark.parametrize(
+    "version", [pytest.param(version, marks=pytest.mark.xdist_group(version)) for version in HOSTS]
+)
 def test_model(probe: Any, version: str, route: str, case: Case) -> None:
     folder, report = probe(version)
     assert "error" not in report["register"]
@@ -62,6 +64,7 @@ def test_model(probe: Any, version: str, route: str, case: Case) -> None:
         case.expected.check(outputs["Y"], f"onnxruntime {version}, {route}")
 
 
+@pytest.mark.xdist_group(TOO_OLD)
 @pytest.mark.parametrize("step", ["register", "float.custom"])
 def test_host_below_the_floor_is_refused(probe: Any, step: str) -> None:
     """The message names the version that is needed and the version that is there."""

