@@ -40,25 +40,34 @@ def dequantization_of(value: ir.Value) -> ir.Node:
     return node
 
 
+def _take_output_dtype(fused: Fused, node: ir.Node, tensor: str, scale: ir.Value) -> None:
+    """Let X be dequantised in float32 where DequantizeLinear rounds it to a 16-bit type, which Y then gets."""
+    dtype = node.attributes.get_int("output_dtype", 0)
+    if not dtype or scale.dtype is None or dtype == scale.dtype:
+        return
+    if tensor != "X" or scale.dtype != ir.DataType.FLOAT or fused.has("residual", "residual_bias"):
+        raise Declined(
+            "attribute_value",
+            at=node,
+            attribute="output_dtype",
+            node=label(node),
+            value=dtype,
+            supported="the type of the scale",
+        )
+    if not fused.has("y_scale") and not fused["y_dtype"]:
+        fused.set(y_dtype=dtype)
+
+
 def dequantize(facts: Facts, fused: Fused, node: ir.Node, tensor: str, prefix: str) -> None:
     """Move a DequantizeLinear of the input `tensor` into the fused node, as its inputs and attributes `prefix`_*.
 
     Raises:
         Declined: an attribute has a value that the operator does not take.
     """
-    output_dtype = node.attributes.get_int("output_dtype", 0)
     scale = node.inputs[1]
     assert node.inputs[0] is not None
     assert scale is not None
-    if output_dtype and scale.dtype is not None and output_dtype != scale.dtype:
-        raise Declined(
-            "attribute_value",
-            at=node,
-            attribute="output_dtype",
-            node=label(node),
-            value=output_dtype,
-            supported="the type of the scale",
-        )
+    _take_output_dtype(fused, node, tensor, scale)
     facts.require_allowed(node.inputs[0], node)
     fused.inputs[tensor] = node.inputs[0]
     fused.inputs[f"{prefix}_scale"] = scale

@@ -193,6 +193,33 @@ def test_quantization_without_zero_point() -> None:
     check_fused(g.model("m"), {"x": _quantized(SHAPE, "int8")}, "FusedNormalization", wanted)
 
 
+def test_dequantization_into_half_precision() -> None:
+    """The attribute output_dtype, from opset 23 on; what follows is computed in float32 and rounded once."""
+    half, dtype = {"output_dtype": onnx.TensorProto.FLOAT16}, {"y_dtype": onnx.TensorProto.FLOAT16}
+    feeds = {"x": _quantized(SHAPE, "int8")}
+    g = QuantizedBuilder(23)
+    g.output(g.add("Relu", g.dequantize(g.input("x", SHAPE, "int8"), **half)), SHAPE, "float16")
+    check_fused(g.model("m"), feeds, "FusedDequantizeLinear", {"activation": "Relu", **dtype})
+    weights = [np.linspace(start, 1.5, 8).astype(np.float16) for start in (0.5, -1.0)]
+    g = QuantizedBuilder(23)
+    x = g.dequantize(g.input("x", SHAPE, "int8"), **half)
+    g.output(g.add("LayerNormalization", x, *weights), SHAPE, "float16")
+    check_fused(g.model("m"), feeds, "FusedNormalization", {"axes": [-1], **dtype})
+    g = QuantizedBuilder(23)
+    x = g.dequantize(g.input("x", SHAPE, "int8"), **half)
+    y = g.add("LayerNormalization", x, *weights)
+    g.output(g.add("QuantizeLinear", y, np.float16(0.04), THREE), SHAPE, "int8")
+    check_fused(g.model("m"), feeds, "FusedNormalization", {"axes": [-1]})
+
+
+def test_dequantization_into_a_wider_type_is_left() -> None:
+    g = QuantizedBuilder(23)
+    x = g.add("DequantizeLinear", g.input("x", SHAPE, "int8"), np.float16(0.1), output_dtype=onnx.TensorProto.FLOAT)
+    g.output(g.add("Relu", x), SHAPE)
+    _, result = optimize(g.model("m"))
+    assert {site.reason for site in result.sites} == {"attribute_value"}
+
+
 # --- quantisation inside a chain ------------------------------------------------------------------------------------
 
 
