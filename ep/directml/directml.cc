@@ -1,5 +1,6 @@
 #include "directml/directml.h"
 
+#include <limits>
 #include <list>
 #include <mutex>
 #include <utility>
@@ -61,17 +62,19 @@ bool SameShapes(const std::vector<InputShape>& a, const std::vector<InputShape>&
   return true;
 }
 
-// A plan on a GPU: compiled programs by the shapes of the inputs, the ones used last in front.
+// Plans on a GPU: compiled programs by the shapes of the inputs, the ones used last in front.
 class DirectMlExecutable final : public Executable {
  public:
-  DirectMlExecutable(Plan plan, std::shared_ptr<DirectMlDevice> device)
-      : plan_(std::move(plan)), device_(std::move(device)) {
-    ForEachTensorRef(plan_, [this](const TensorRef& ref) {
-      if (ref.input == TensorRef::kAbsent || ref.constant) return;
-      const auto index = static_cast<size_t>(ref.input);
-      if (reads_.size() <= index) reads_.resize(index + 1);
-      reads_[index] = true;
-    });
+  DirectMlExecutable(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device)
+      : sequence_(std::move(sequence)), device_(std::move(device)) {
+    for (const Plan& plan : sequence_.plans) {
+      ForEachTensorRef(plan, [this](const TensorRef& ref) {
+        if (ref.input == TensorRef::kAbsent || ref.input >= kFromOutput || ref.constant) return;
+        const auto index = static_cast<size_t>(ref.input);
+        if (reads_.size() <= index) reads_.resize(index + 1);
+        reads_[index] = true;
+      });
+    }
   }
 
   Result Run(ExecutionContext& context) const override {
@@ -118,14 +121,14 @@ class DirectMlExecutable final : public Executable {
     }
     Entry entry{shapes, nullptr};
     DmlProgram program;
-    if (!directml::Lower(plan_, shapes, gpu->capabilities(), &program)) {
+    if (!directml::Lower(sequence_, shapes, gpu->capabilities(), &program)) {
       std::unique_ptr<CompiledProgram> made;
       const Result result = CompiledProgram::Compile(std::move(program), gpu, &made);
       if (result.code() == ErrorCode::kDeviceReset) device_->Drop(gpu.get());
       NORMFUSE_RETURN_IF_ERROR(result);
       entry.program = std::move(made);
     } else if (!cpu_) {
-      NORMFUSE_RETURN_IF_ERROR(CompileForCpu(plan_, &cpu_));
+      NORMFUSE_RETURN_IF_ERROR(CompileForCpu(sequence_, &cpu_));
     }
     programs_.push_front(std::move(entry));
     if (programs_.size() > kMaxPrograms) programs_.pop_back();
@@ -153,7 +156,7 @@ class DirectMlExecutable final : public Executable {
     return compiled.Run(inputs, outputs);
   }
 
-  Plan plan_;
+  PlanSequence sequence_;
   std::shared_ptr<DirectMlDevice> device_;
   std::vector<bool> reads_;
   mutable std::mutex mutex_;
@@ -167,7 +170,12 @@ Result CompileForDirectMl(const Plan& plan, std::shared_ptr<DirectMlDevice> devi
                           std::unique_ptr<Executable>* executable) {
   const auto declined = CheckForDirectMl(plan, *device);
   if (declined) return Result::Error(ErrorCode::kNotImplemented, plan.name + ": " + declined->message);
-  *executable = std::make_unique<DirectMlExecutable>(plan, std::move(device));
+  return CompileForDirectMl(PlanSequence{{plan}, std::numeric_limits<int>::max()}, std::move(device), executable);
+}
+
+Result CompileForDirectMl(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device,
+                          std::unique_ptr<Executable>* executable) {
+  *executable = std::make_unique<DirectMlExecutable>(std::move(sequence), std::move(device));
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "plan/execution.h"
 #include "plan/plan.h"
 #include "plan/reason.h"
+#include "plan/sequence.h"
 
 namespace normfuse {
 
@@ -62,9 +63,12 @@ class DirectMlDevice {
 // Why the device cannot run the plan, as far as can be said before all shapes are known; nothing when it can.
 std::optional<Declined> CheckForDirectMl(const Plan& plan, const DirectMlDevice& device);
 
-// Makes a plan ready for the device. Operators are compiled at the first Run with each new set of shapes and kept, for a
+// Makes plans ready for the device. Operators are compiled at the first Run with each new set of shapes and kept, for a
 // bounded number of sets. Shapes that DirectML cannot run (a dimension of 0, say) run on the CPU path.
 Result CompileForDirectMl(const Plan& plan, std::shared_ptr<DirectMlDevice> device,
+                          std::unique_ptr<Executable>* executable);
+// Each plan is one that CheckForDirectMl let pass.
+Result CompileForDirectMl(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device,
                           std::unique_ptr<Executable>* executable);
 
 }  // namespace normfuse

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 
 #include "directml/activations.h"
 #include "directml/program_builder.h"
@@ -40,12 +42,18 @@ bool BroadcastsTo(const Dims& dims, const Dims& shape) {
   return true;
 }
 
+// What plans of a sequence have given so far, by the number of the output.
+struct Produced {
+  int output_count = std::numeric_limits<int>::max();  // numbers from here on are no outputs of the node
+  std::map<int, Value> values;
+};
+
 class Lowering {
  public:
   // `x_shape` and `others`: whether the shapes of X, and of all other inputs, are known or assumed.
-  Lowering(const Plan& plan, const std::vector<InputShape>& inputs, const Capabilities& capabilities,
-           DmlProgram* program, Shapes x_shape, Shapes others)
-      : plan_(plan), inputs_(inputs), builder_(capabilities, program), x_shape_(x_shape), others_(others) {}
+  Lowering(const Plan& plan, const std::vector<InputShape>& inputs, ProgramBuilder& builder, Produced* produced,
+           Shapes x_shape, Shapes others)
+      : plan_(plan), inputs_(inputs), builder_(builder), produced_(produced), x_shape_(x_shape), others_(others) {}
 
   std::optional<Declined> Run() {
     Value d = SumOfInputs();
@@ -67,6 +75,7 @@ class Lowering {
 
   Value Raw(const TensorRef& ref, DataType type, const char* name) {
     if (ref.constant) return builder_.Constant(name, ref.constant->type, ref.constant->data, ref.constant->dims);
+    if (ref.input >= kFromOutput) return produced_->values.at(ref.input - kFromOutput);
     const auto index = static_cast<size_t>(ref.input);
     if (index >= inputs_.size()) {
       builder_.Unsupported(std::string(name) + " of unknown shape");
@@ -159,7 +168,7 @@ class Lowering {
     const auto values = Parameters(q, plan_.sum_type, "sum_scale");
     const Value stored = EmitQuantize(builder_, d, values, q, ShapeOf(q, d_shape_), plan_.sum_type, "sum");
     if (builder_.refused()) return d;
-    if (plan_.sum_output != Plan::kNoOutput) builder_.Output(plan_.sum_output, plan_.sum_type, d_dims_, stored);
+    if (plan_.sum_output != Plan::kNoOutput) Give(plan_.sum_output, plan_.sum_type, d_dims_, stored);
     return EmitDequantize(builder_, stored, values, q, ShapeOf(q, d_shape_), "sum");
   }
 
@@ -426,7 +435,7 @@ class Lowering {
       const auto values = Parameters(plan_.y_quantization, plan_.y_type, "y_scale");
       const Value quantised = EmitQuantize(builder_, result, values, plan_.y_quantization,
                                            ShapeOf(plan_.y_quantization, d_shape_), plan_.y_type, "Y");
-      if (!builder_.refused()) builder_.Output(plan_.y_output, plan_.y_type, d_dims_, quantised);
+      if (!builder_.refused()) Give(plan_.y_output, plan_.y_type, d_dims_, quantised);
       return;
     }
     EmitOutput(plan_.y_output, plan_.y_type, result, d_dims_, "Y");
@@ -448,12 +457,20 @@ class Lowering {
       copy.purpose = std::string("copy to ") + name;
       value = builder_.Unary(std::move(copy), value);
     }
-    builder_.Output(node_output, type, dims, value);
+    Give(node_output, type, dims, value);
+  }
+
+  // To the node, to later plans, or to both.
+  void Give(int output, DataType type, const Dims& dims, Value value) {
+    value.dims = dims;
+    if (output < produced_->output_count) builder_.Output(output, type, dims, value);
+    produced_->values[output] = value;
   }
 
   const Plan& plan_;
   const std::vector<InputShape>& inputs_;
-  ProgramBuilder builder_;
+  ProgramBuilder& builder_;
+  Produced* produced_;
   Shapes x_shape_;
   Shapes others_;
   Shapes d_shape_ = Shapes::kKnown;
@@ -509,7 +526,18 @@ Dims AssumedShape(const Plan& plan) {
 
 std::optional<Declined> Lower(const Plan& plan, const std::vector<InputShape>& inputs, const Capabilities& capabilities,
                               DmlProgram* program) {
-  return Lowering(plan, inputs, capabilities, program, Shapes::kKnown, Shapes::kKnown).Run();
+  return Lower(PlanSequence{{plan}, std::numeric_limits<int>::max()}, inputs, capabilities, program);
+}
+
+std::optional<Declined> Lower(const PlanSequence& sequence, const std::vector<InputShape>& inputs,
+                              const Capabilities& capabilities, DmlProgram* program) {
+  ProgramBuilder builder(capabilities, program);
+  Produced produced{sequence.output_count, {}};
+  for (const Plan& plan : sequence.plans) {
+    auto declined = Lowering(plan, inputs, builder, &produced, Shapes::kKnown, Shapes::kKnown).Run();
+    if (declined) return declined;
+  }
+  return std::nullopt;
 }
 
 std::optional<Declined> CheckLowering(const Plan& plan, const Capabilities& capabilities, DmlProgram* program) {
@@ -536,8 +564,9 @@ std::optional<Declined> CheckLowering(const Plan& plan, const Capabilities& capa
   bool x_known = plan.x_rank >= 0;
   for (int i = 0; i < plan.x_rank; ++i) x_known = x_known && plan.x_dims[i] >= 0;
   DmlProgram scratch;
-  return Lowering(plan, inputs, capabilities, program ? program : &scratch, x_known ? Shapes::kKnown : Shapes::kAssumed,
-                  Shapes::kAssumed)
+  ProgramBuilder builder(capabilities, program ? program : &scratch);
+  Produced produced;
+  return Lowering(plan, inputs, builder, &produced, x_known ? Shapes::kKnown : Shapes::kAssumed, Shapes::kAssumed)
       .Run();
 }
 

@@ -10,6 +10,7 @@
 #include "directml/program.h"
 #include "plan/plan.h"
 #include "plan/reason.h"
+#include "plan/sequence.h"
 
 namespace normfuse::directml {
 
@@ -23,6 +24,10 @@ struct InputShape {
 // when DirectML cannot run it at this level: kDirectmlLevel or kDirectmlUnsupported.
 std::optional<Declined> Lower(const Plan& plan, const std::vector<InputShape>& inputs, const Capabilities& capabilities,
                               DmlProgram* program);
+
+// The same for plans that follow each other: one program, in which what passes between them stays on the GPU.
+std::optional<Declined> Lower(const PlanSequence& sequence, const std::vector<InputShape>& inputs,
+                              const Capabilities& capabilities, DmlProgram* program);
 
 // The same question for a plan whose shapes may still be open, as at claim time: dimensions that are not known are
 // given values that fit the plan's constants. A plan that passes can fail at run time only by its real shapes.

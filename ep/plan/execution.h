@@ -8,6 +8,7 @@
 #include "plan/data_type.h"
 #include "plan/plan.h"
 #include "plan/result.h"
+#include "plan/sequence.h"
 
 namespace normfuse {
 
@@ -45,6 +46,7 @@ class Executable {
 
 // The CPU path (ep/cpu). Converts constant scales, biases and quantisation parameters once.
 Result CompileForCpu(const Plan& plan, std::unique_ptr<Executable>* executable);
+Result CompileForCpu(const PlanSequence& sequence, std::unique_ptr<Executable>* executable);
 
 // Name of the instruction set in use: "avx512", "avx2", "baseline" or "neon". NORMFUSE_ISA forces a lower one; an
 // unknown or unsupported value is an error of CompileForCpu and of library start, never a silent choice.

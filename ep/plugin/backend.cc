@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 namespace normfuse::plugin {
 namespace {
@@ -48,6 +49,11 @@ std::optional<Declined> Backend::CheckForDirectMl(const Plan& plan) const {
 Result Backend::Compile(const Plan& plan, std::unique_ptr<Executable>* executable) const {
   if (device_ == nullptr || CheckForDirectMl(plan).has_value()) return CompileForCpu(plan, executable);
   return CompileForDirectMl(plan, device_, executable);
+}
+
+Result Backend::Compile(PlanSequence sequence, std::unique_ptr<Executable>* executable) const {
+  if (sequence.plans.size() == 1) return Compile(sequence.plans.front(), executable);
+  return CompileForDirectMl(std::move(sequence), device_, executable);
 }
 
 }  // namespace normfuse::plugin

@@ -31,6 +31,8 @@ class Backend {
   std::optional<Declined> CheckForDirectMl(const Plan& plan) const;
 
   Result Compile(const Plan& plan, std::unique_ptr<Executable>* executable) const;
+  // Of several plans, each one has to be one that DirectML can express.
+  Result Compile(PlanSequence sequence, std::unique_ptr<Executable>* executable) const;
 
  private:
   std::shared_ptr<DirectMlDevice> device_;

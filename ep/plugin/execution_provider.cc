@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_map>
+#include <utility>
 
 #include "abi/ort_execution.h"
 #include "plugin/chain.h"
+#include "plugin/chain_groups.h"
 #include "plugin/claim_policy.h"
 #include "plugin/claim_report.h"
 #include "plugin/operator_kernels.h"
@@ -60,16 +61,22 @@ bool ReadsConstantInput(GraphView& graph, const Chain& chain) {
                      [&](int value) { return graph.Facts(value).constant != nullptr; });
 }
 
-Result Claim(GraphView& graph, const Chain& chain, bool has_kernel, ort::EpGraphSupportInfo* support) {
-  if (has_kernel) {
-    return ort::FromStatus(
-        ort::GetHost().ep_api.EpGraphSupportInfo_AddSingleNode(support, graph.node(chain.nodes.front()).node));
+Result Claim(GraphView& graph, const std::vector<Site>& sites, const ChainGroup& group, bool has_kernel,
+             ort::EpGraphSupportInfo* support) {
+  if (has_kernel && group.size() == 1) {
+    const int node = sites[group.front()].chain->nodes.front();
+    return ort::FromStatus(ort::GetHost().ep_api.EpGraphSupportInfo_AddSingleNode(support, graph.node(node).node));
   }
   std::vector<const ort::Node*> nodes;
-  for (int node : chain.nodes) nodes.push_back(graph.node(node).node);
+  bool reads_constant = false;
+  for (const size_t site : group) {
+    const Chain& chain = *sites[site].chain;
+    for (int node : chain.nodes) nodes.push_back(graph.node(node).node);
+    reads_constant = reads_constant || ReadsConstantInput(graph, chain);
+  }
   ort::NodeFusionOptions fusion{};
   fusion.ort_version_supported = ort::GetHost().version;
-  fusion.drop_constant_initializers = !ReadsConstantInput(graph, chain);
+  fusion.drop_constant_initializers = !reads_constant;
   NORMFUSE_RETURN_IF_ORT_ERROR(
       ort::GetHost().ep_api.EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
   return {};
@@ -101,7 +108,8 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   const bool may_compile = ep.options.compile && !ep.options.generates_context;
   NORMFUSE_RETURN_IF_ERROR(
       DecideSites(ep, graph, may_compile ? ChainLength::kAny : ChainLength::kSingleNode, support, &sites, &has_kernel));
-  if (CompilesTooMuch(graph, sites, has_kernel, ep.options)) {
+  const bool too_much = CompilesTooMuch(graph, sites, has_kernel, ep.options);
+  if (too_much) {
     NORMFUSE_RETURN_IF_ERROR(DecideSites(ep, graph, ChainLength::kSingleNode, support, &sites, &has_kernel));
     DeclineCompilation(&sites, has_kernel);
   }
@@ -110,8 +118,8 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
     NORMFUSE_RETURN_IF_ERROR(
         AppendClaimReport(ep.options, *ep.backend, NameOf(ort_graph), graph, sites, &ep.claim_report_lines));
   }
-  for (size_t i = 0; i < sites.size(); ++i) {
-    if (!sites[i].declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *sites[i].chain, has_kernel[i], support));
+  for (const ChainGroup& group : GroupChains(graph, sites, *ep.backend, may_compile && !too_much)) {
+    NORMFUSE_RETURN_IF_ERROR(Claim(graph, sites, group, has_kernel[group.front()], support));
   }
   return {};
 }
@@ -126,51 +134,6 @@ void OwnConstants(Plan* plan) {
     copy->data = copy->storage.data();
     ref.constant = std::move(copy);
   });
-}
-
-// Positions of the fused node's inputs or outputs, by value name.
-Result PortsByName(const ort::Node* node, bool inputs, std::unordered_map<std::string, int>* ports) {
-  const ort::Api& api = GetApi();
-  size_t count = 0;
-  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetNumInputs(node, &count) : api.Node_GetNumOutputs(node, &count));
-  std::vector<const ort::ValueInfo*> values(count);
-  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetInputs(node, values.data(), count)
-                                      : api.Node_GetOutputs(node, values.data(), count));
-  for (size_t i = 0; i < count; ++i) {
-    const char* name = nullptr;
-    if (values[i] == nullptr) continue;
-    NORMFUSE_RETURN_IF_ORT_ERROR(api.GetValueInfoName(values[i], &name));
-    ports->emplace(name, static_cast<int>(i));
-  }
-  return {};
-}
-
-Result Remap(const GraphView& graph, const std::vector<int>& values, const std::unordered_map<std::string, int>& ports,
-             int* index) {
-  const std::string& name = graph.value(values[static_cast<size_t>(*index)]).name;
-  const auto port = ports.find(name);
-  if (port == ports.end()) {
-    return Result::Error(ErrorCode::kFail, "normfuse: fused node has no port for value '" + name + "'");
-  }
-  *index = port->second;
-  return {};
-}
-
-// The plan's inputs and outputs become positions of the fused node.
-Result Connect(const GraphView& graph, const ort::Node* fused_node, Chain* chain) {
-  std::unordered_map<std::string, int> inputs;
-  std::unordered_map<std::string, int> outputs;
-  NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/true, &inputs));
-  NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/false, &outputs));
-  Result result;
-  ForEachTensorRef(chain->plan, [&](TensorRef& ref) {
-    if (ref.input != TensorRef::kAbsent && result.ok()) result = Remap(graph, chain->inputs, inputs, &ref.input);
-  });
-  for (int* output :
-       {&chain->plan.y_output, &chain->plan.sum_output, &chain->plan.mean_output, &chain->plan.inv_std_dev_output}) {
-    if (*output != Plan::kNoOutput && result.ok()) result = Remap(graph, chain->outputs, outputs, output);
-  }
-  return result;
 }
 
 ort::Status* CreateState(ort::NodeComputeInfo* info, ort::NodeComputeContext*, void** state) {
@@ -189,18 +152,13 @@ Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, cons
                   std::unique_ptr<FusedNode>* out) {
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
-  std::vector<Site> sites = FindSites(graph, ChainLength::kAny);
-  if (sites.size() != 1 || !sites[0].chain || sites[0].chain->nodes.size() != graph.nodes().size()) {
-    return Result::Error(ErrorCode::kEpFail,
-                         "normfuse: the fused subgraph '" + NameOf(ort_graph) + "' is not the chain that was claimed");
-  }
-  Chain& chain = *sites[0].chain;
-  NORMFUSE_RETURN_IF_ERROR(Connect(graph, fused_node, &chain));
-  OwnConstants(&chain.plan);
+  PlanSequence sequence;
+  NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, FindSites(graph, ChainLength::kAny), fused_node, &sequence));
+  for (Plan& plan : sequence.plans) OwnConstants(&plan);
   *out = std::make_unique<FusedNode>();
   ort::NodeComputeInfo& info = **out;
   info = {ort::GetHost().version, CreateState, Compute, [](ort::NodeComputeInfo*, void*) {}};
-  return ep.backend->Compile(chain.plan, &(*out)->executable);
+  return ep.backend->Compile(std::move(sequence), &(*out)->executable);
 }
 
 const char* GetName(const ort::Ep*) { return kEpName; }

@@ -2,6 +2,7 @@
 // readback, caching, threads, errors. Results are compared with the plan's meaning in float64.
 //   directml_execution_test FAKE_LIBRARY [CASES]  the test; CASES random plans at each feature level
 //   directml_execution_test --system [CASES [SEED]]  random plans on the DirectML and GPU that the loader finds
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -195,6 +196,56 @@ void TestThreads() {
 
 // A plan for X [rows, 6, 4] whose shape is not known at first: blocked scales, a residual that broadcasts X and parameters
 // that arrive at run time must not be declined for shapes that were only assumed.
+// Random plans, each followed by an activation of its own result: as one program and one after the other. What passes
+// between them has every type.
+void TestSequences(const std::shared_ptr<DirectMlDevice>& device) {
+  std::mt19937 random(5);
+  GeneratorLimits limits;
+  limits.four_bit = device->capabilities().level >= abi::DML_FEATURE_LEVEL_6_3;
+  limits.max_elements = 200;
+  for (int i = 0; i < 200; ++i) {
+    TestCase test = RandomCase(random, limits);
+    PlanSequence sequence{{test.plan, Plan()}, 0};
+    Plan& first = sequence.plans.front();
+    Plan& second = sequence.plans.back();
+    for (int output : {first.y_output, first.sum_output, first.mean_output, first.inv_std_dev_output}) {
+      sequence.output_count = std::max(sequence.output_count, output + 1);
+    }
+    // Every other time the first result is an output of the node as well.
+    const int last = sequence.output_count++;
+    if (i % 2 == 0) first.y_output = sequence.output_count;
+    second.name = "second";
+    second.kind = PlanKind::kElementwise;
+    second.x.tensor.input = kFromOutput + first.y_output;
+    second.x.type = first.y_type;
+    second.x.quantization = first.y_quantization;
+    second.y_output = last;
+    second.y_type = DataType::kFloat32;
+    second.activation.kind = Activation::kRelu;
+
+    std::unique_ptr<Executable> gpu, cpu;
+    Result result = CompileForDirectMl(sequence, device, &gpu);
+    if (result.ok()) result = CompileForCpu(sequence, &cpu);
+    CHECK(result.ok(), "%s: %s", test.description.c_str(), result.message().c_str());
+    if (!result.ok()) continue;
+    TestContext on_gpu(test.inputs), on_cpu(test.inputs), alone(test.inputs);
+    result = gpu->Run(on_gpu);
+    if (result.ok()) result = cpu->Run(on_cpu);
+    CHECK(result.ok(), "%s: %s", test.description.c_str(), result.message().c_str());
+    CHECK(!on_gpu.has(first.y_output) || first.y_output < sequence.output_count, "an inner tensor was given out");
+    const TestTensor a = on_gpu.output(last, DataType::kFloat32), b = on_cpu.output(last, DataType::kFloat32);
+    CHECK(a.dims == b.dims, "%s", test.description.c_str());
+    // The largest scale that the generator makes.
+    const double step = !first.y_quantization.present() ? 0 : BitsOf(first.y_type) == 4 ? 0.5 : 0.04;
+    for (int64_t k = 0; k < a.count(); ++k) {
+      const double allowed = step * 1.001 + 1e-4 * (1 + std::fabs(b.at(k)));
+      const bool close = std::fabs(a.at(k) - b.at(k)) <= (first.y_type == DataType::kFloat16 ? 40 * allowed : allowed);
+      CHECK(close && a.at(k) >= 0, "%s: element %lld is %g, on the CPU %g", test.description.c_str(),
+            static_cast<long long>(k), a.at(k), b.at(k));
+    }
+  }
+}
+
 void TestOpenShapes() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_4);
   std::mt19937 random(11);
@@ -389,6 +440,7 @@ int RunOnSystem(int cases, unsigned seed) {
   half_rounding = HalfRounding::kAny;
   const int ran = RunRandomPlans(device, cases, seed);
   std::printf("%s: %d of %d random plans ran\n", device->description().c_str(), ran, cases);
+  TestSequences(device);
   return ExitCode();
 }
 
@@ -419,6 +471,7 @@ int main(int argc, char** argv) {
   TestInitialisedOnceAndReleased();
   TestShapesAreCachedAndBounded();
   TestThreads();
+  TestSequences(Open(abi::DML_FEATURE_LEVEL_6_4));
   TestOpenShapes();
   TestFailuresNameTheCall();
   TestFenceThatCannotWait();

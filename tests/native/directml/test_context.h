@@ -35,6 +35,7 @@ class TestContext final : public ExecutionContext {
   }
   int ThreadCount() const override { return 1; }
 
+  bool has(int index) const { return outputs_.count(index) != 0; }
   // An output, read as `type`.
   TestTensor output(int index, DataType type) const {
     TestTensor tensor = outputs_.at(index);

@@ -1,0 +1,20 @@
+// Plans that run one after the other as one node: chains that follow each other, for backends that gain from it.
+#pragma once
+
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace normfuse {
+
+// TensorRef::input of what an earlier plan gives: kFromOutput plus the number of that output.
+inline constexpr int kFromOutput = 1 << 16;
+
+// Outputs of the plans are numbered across the sequence. The first `output_count` numbers are the node's own outputs, the
+// rest are tensors that only later plans read.
+struct PlanSequence {
+  std::vector<Plan> plans;
+  int output_count = 0;
+};
+
+}  // namespace normfuse

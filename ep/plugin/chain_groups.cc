@@ -1,0 +1,156 @@
+#include "plugin/chain_groups.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace normfuse::plugin {
+namespace {
+
+using ort::GetApi;
+
+// The group that a chain can join: the one that makes one of its inputs, if everything else that the chain reads is
+// known before that group runs. Then no node outside can lie between the two.
+class Joiner {
+ public:
+  Joiner(GraphView& graph, const std::vector<Site>& sites) : graph_(graph), sites_(sites) {}
+
+  void Add(size_t site, bool joins) {
+    const Chain& chain = *sites_[site].chain;
+    int group = joins ? GroupFor(chain) : kNone;
+    if (group == kNone) {
+      group = static_cast<int>(groups_.size());
+      groups_.emplace_back();
+      known_.emplace_back();
+    }
+    groups_[static_cast<size_t>(group)].push_back(site);
+    std::set<int>& known = known_[static_cast<size_t>(group)];
+    known.insert(chain.inputs.begin(), chain.inputs.end());
+    known.insert(chain.outputs.begin(), chain.outputs.end());
+    if (!joins) return;
+    for (int value : chain.outputs) made_by_[value] = group;
+  }
+
+  std::vector<ChainGroup> Take() { return std::move(groups_); }
+
+ private:
+  int GroupFor(const Chain& chain) {
+    int group = kNone;
+    for (int value : chain.inputs) {
+      const auto made = made_by_.find(value);
+      if (made != made_by_.end()) group = made->second;
+    }
+    if (group == kNone) return kNone;
+    for (int value : chain.inputs) {
+      const bool before = graph_.value(value).producer == kNone;
+      if (!before && known_[static_cast<size_t>(group)].count(value) == 0) return kNone;
+    }
+    return group;
+  }
+
+  GraphView& graph_;
+  const std::vector<Site>& sites_;
+  std::vector<ChainGroup> groups_;
+  std::vector<std::set<int>> known_;  // what each group reads or makes
+  std::unordered_map<int, int> made_by_;
+};
+
+// Positions of the fused node's inputs or outputs, by value name.
+Result PortsByName(const ort::Node* node, bool inputs, std::unordered_map<std::string, int>* ports) {
+  const ort::Api& api = GetApi();
+  size_t count = 0;
+  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetNumInputs(node, &count) : api.Node_GetNumOutputs(node, &count));
+  std::vector<const ort::ValueInfo*> values(count);
+  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetInputs(node, values.data(), count)
+                                      : api.Node_GetOutputs(node, values.data(), count));
+  for (size_t i = 0; i < count; ++i) {
+    const char* name = nullptr;
+    if (values[i] == nullptr) continue;
+    NORMFUSE_RETURN_IF_ORT_ERROR(api.GetValueInfoName(values[i], &name));
+    ports->emplace(name, static_cast<int>(i));
+  }
+  return {};
+}
+
+// Gives the values that chains pass to each other numbers behind the node's own outputs.
+class Connector {
+ public:
+  explicit Connector(const GraphView& graph) : graph_(graph) {}
+
+  Result Read(const ort::Node* fused_node, PlanSequence* sequence) {
+    NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/true, &inputs_));
+    NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/false, &outputs_));
+    for (const auto& [name, port] : outputs_) sequence->output_count = std::max(sequence->output_count, port + 1);
+    next_inner_ = sequence->output_count;
+    return {};
+  }
+
+  Result Connect(Chain* chain) {
+    Result result;
+    ForEachTensorRef(chain->plan, [&](TensorRef& ref) {
+      if (ref.input != TensorRef::kAbsent && result.ok()) result = ConnectInput(NameOf(chain->inputs, ref.input), &ref);
+    });
+    Plan& plan = chain->plan;
+    for (int* output : {&plan.y_output, &plan.sum_output, &plan.mean_output, &plan.inv_std_dev_output}) {
+      if (*output == Plan::kNoOutput) continue;
+      const std::string& name = NameOf(chain->outputs, *output);
+      const auto port = outputs_.find(name);
+      *output = port != outputs_.end() ? port->second : next_inner_++;
+      made_[name] = *output;
+    }
+    return result;
+  }
+
+ private:
+  const std::string& NameOf(const std::vector<int>& values, int position) const {
+    return graph_.value(values[static_cast<size_t>(position)]).name;
+  }
+
+  Result ConnectInput(const std::string& name, TensorRef* ref) {
+    const auto made = made_.find(name);
+    const auto port = inputs_.find(name);
+    if (made == made_.end() && port == inputs_.end()) {
+      return Result::Error(ErrorCode::kFail, "normfuse: fused node has no port for value '" + name + "'");
+    }
+    ref->input = made != made_.end() ? kFromOutput + made->second : port->second;
+    return {};
+  }
+
+  const GraphView& graph_;
+  std::unordered_map<std::string, int> inputs_;
+  std::unordered_map<std::string, int> outputs_;
+  std::unordered_map<std::string, int> made_;
+  int next_inner_ = 0;
+};
+
+}  // namespace
+
+std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& sites, const Backend& backend,
+                                    bool join) {
+  Joiner joiner(graph, sites);
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (sites[i].declined) continue;
+    const bool on_gpu = backend.directml() != nullptr && !backend.CheckForDirectMl(sites[i].chain->plan);
+    joiner.Add(i, join && on_gpu);
+  }
+  return joiner.Take();
+}
+
+Result SequenceOf(const GraphView& graph, std::vector<Site> sites, const ort::Node* fused_node,
+                  PlanSequence* sequence) {
+  Connector connector(graph);
+  NORMFUSE_RETURN_IF_ERROR(connector.Read(fused_node, sequence));
+  size_t nodes = 0;
+  for (Site& site : sites) {
+    if (!site.chain) break;
+    nodes += site.chain->nodes.size();
+    NORMFUSE_RETURN_IF_ERROR(connector.Connect(&*site.chain));
+    sequence->plans.push_back(std::move(site.chain->plan));
+  }
+  if (nodes == graph.nodes().size() && sequence->plans.size() == sites.size()) return {};
+  return Result::Error(ErrorCode::kEpFail, "normfuse: the fused subgraph is not made of the chains that were claimed");
+}
+
+}  // namespace normfuse::plugin

@@ -1,0 +1,26 @@
+// Chains that follow each other, joined into one fused node where the backend gains from it: on DirectML the tensors
+// between them then stay on the GPU.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "plan/sequence.h"
+#include "plugin/backend.h"
+#include "plugin/chain.h"
+
+namespace normfuse::plugin {
+
+// Positions in the list of sites, from the first chain to the last. Sites that are declined are in no group.
+using ChainGroup = std::vector<size_t>;
+
+// One group for each chain, or with `join` as few as follow each other on DirectML without a way around through other
+// nodes.
+std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& sites, const Backend& backend,
+                                    bool join);
+
+// The plans of all sites of a fused node's graph as one sequence; TensorRef::input and the outputs become positions of
+// the node. Fails when the sites are not chains that cover the graph.
+Result SequenceOf(const GraphView& graph, std::vector<Site> sites, const ort::Node* fused_node, PlanSequence* sequence);
+
+}  // namespace normfuse::plugin

@@ -1,0 +1,78 @@
+"""Chains that follow each other are one fused node on DirectML, so that what passes between them stays on the GPU."""
+
+from __future__ import annotations
+
+import harness
+import libraries
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+from oracle import Array
+
+NORM = "LayerNormalization <axis = -1, epsilon = 1e-5>"
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(6, 8)).astype(np.float32)
+SCALE = RNG.normal(1, 0.2, 8).astype(np.float32)
+
+
+def model(body: str, outputs: str = "float[N, 8] y") -> bytes:
+    scale = ", ".join(f"{value:.9g}" for value in SCALE)
+    text = f"""<ir_version: 10, opset_import: ["": 20]>
+        following (float[N, 8] x) => ({outputs}) <float[8] s = {{{scale}}}, float step = {{0.05}}, int8 zero = {{3}}> {{
+        {body} }}"""
+    return onnx.parser.parse_model(text).SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def fake() -> dict[str, str]:
+    path = str(libraries.build_fake())
+    return {"directml_library": path, "d3d12_library": path}
+
+
+def session(body: str, fake: dict[str, str], outputs: str = "float[N, 8] y") -> onnxruntime.InferenceSession:
+    options = harness.session_options("ep", backend="directml", claim="all", **fake)
+    return onnxruntime.InferenceSession(model(body, outputs), options, enable_fallback=0)
+
+
+def normed(x: Array) -> Array:
+    attributes = {"axes": [-1], "epsilon": 1e-5}
+    return np.asarray(oracle.evaluate("FusedNormalization", {"X": x, "scale": SCALE}, attributes)["Y"].exact)
+
+
+def test_two_chains_are_one_node(fake: dict[str, str]) -> None:
+    made = session(f"n = {NORM}(x, s) a = Relu(n) m = {NORM}(a, s) y = Tanh(m)", fake)
+    assert harness.fused_types(made) == [["LayerNormalization", "LayerNormalization", "Relu", "Tanh"]]
+    expected = np.tanh(normed(np.maximum(normed(X), 0).astype(np.float32)))
+    np.testing.assert_allclose(made.run(None, {"x": X})[0], expected, rtol=0, atol=2e-6)
+    # A dimension of 0 runs on the CPU path, chain by chain.
+    assert made.run(None, {"x": X[:0]})[0].shape == (0, 8)
+
+
+def test_what_passes_between_them_may_be_an_output_and_quantised(fake: dict[str, str]) -> None:
+    body = f"""n = {NORM}(x, s) q = QuantizeLinear(n, step, zero)
+               d = DequantizeLinear(q, step, zero) m = {NORM}(d, s) y = Elu(m)"""
+    made = session(body, fake, "float[N, 8] y, int8[N, 8] q")
+    assert len(harness.fused_types(made)) == 1
+    y, q = made.run(None, {"x": X})
+    steps = np.clip(np.rint(normed(X) / np.float32(0.05)) + 3, -128, 127)
+    np.testing.assert_array_equal(q, steps)
+    exact = normed(((steps - 3) * np.float64(np.float32(0.05))).astype(np.float32))
+    np.testing.assert_allclose(y, np.where(exact < 0, np.expm1(exact), exact), rtol=0, atol=2e-6)
+
+
+def test_a_way_around_keeps_them_apart(fake: dict[str, str]) -> None:
+    """The second chain also reads what another node makes of the first: one node could not wait for it."""
+    body = f"n = {NORM}(x, s) a = Relu(n) c = Cos(a) t = Add(a, c) m = {NORM}(t, s) y = Tanh(m)"
+    made = session(body, fake)
+    assert sorted(map(len, harness.fused_types(made))) == [2, 3]
+    a = np.maximum(normed(X), 0).astype(np.float32)
+    expected = np.tanh(normed(a + np.cos(a)))
+    np.testing.assert_allclose(made.run(None, {"x": X})[0], expected, rtol=0, atol=4e-6)
+
+
+def test_the_cpu_path_gains_nothing_from_it() -> None:
+    options = harness.session_options("ep", backend="cpu")
+    made = onnxruntime.InferenceSession(model(f"n = {NORM}(x, s) a = Relu(n) m = {NORM}(a, s) y = Tanh(m)"), options)
+    assert harness.fused_types(made) == [["LayerNormalization", "Relu"], ["LayerNormalization", "Tanh"]]
