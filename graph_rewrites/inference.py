@@ -27,6 +27,8 @@ _SHAPED_AS_X = {
     ("com.microsoft", "QuickGelu"): None,
     ("com.microsoft", "SkipLayerNormalization"): 3,
     ("com.microsoft", "SkipSimplifiedLayerNormalization"): 3,
+    ("", "GroupNormalization"): None,
+    ("", "MeanVarianceNormalization"): None,
     ("", "SimplifiedLayerNormalization"): None,
 }
 

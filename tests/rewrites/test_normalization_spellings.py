@@ -290,6 +290,23 @@ def test_mean_variance_normalization(opset: int, given: list[int] | None, axes: 
     check_fused(model, _feeds(IMAGE), "FusedNormalization", {"axes": axes, **MVN})
 
 
+@pytest.mark.parametrize("behind", [["Relu"], ["Sigmoid", "Mul"]])
+@pytest.mark.parametrize("norm", ["GroupNormalization", "MeanVarianceNormalization"])
+def test_activation_behind_a_norm_whose_shape_onnx_does_not_infer(norm: str, behind: list[str]) -> None:
+    """Nothing but the graph's input and output has a type, as without the exporter's value_info."""
+    g = SpellingBuilder(21)
+    x = g.input("x", IMAGE)
+    if norm == "GroupNormalization":
+        y = g.add(norm, x, g.weight(6, mean=1.0), g.weight(6), num_groups=3)
+        wanted: dict[str, object] = {"num_groups": 3, "affine_align": "channel"}
+    else:
+        y, wanted = g.add(norm, x), {"axes": [0, 2, 3], **MVN}
+    activated = g.add(behind[0], y)
+    g.output(g.add("Mul", y, activated) if len(behind) == 2 else activated, IMAGE)
+    wanted |= SWISH if len(behind) == 2 else {"activation": "Relu"}
+    check_fused(g.model("m"), _feeds(IMAGE), "FusedNormalization", wanted)
+
+
 @pytest.mark.parametrize("shortcut", [True, False])
 def test_mean_variance_normalization_decomposed(shortcut: bool) -> None:
     """The function body of MeanVarianceNormalization: epsilon is added to the standard deviation."""
