@@ -85,7 +85,19 @@ def assert_close_to_body(chain: Chain, name: str, got: np.ndarray) -> None:
     expected = chain.case.expected()[name]
     half = chain.case.inputs["X"].dtype == np.float16
     size = 1 + np.abs(np.nan_to_num(expected.exact))
-    expected.widened((0.02 if half else 3e-4) * size).check(got, f"function body {name} of {chain}")
+    amount = (0.02 if half else 3e-4) * size
+    if half and "residual" in chain.case.inputs:
+        amount = amount + rounded_sum(chain.case)
+    expected.widened(amount).check(got, f"function body {name} of {chain}")
+
+
+def rounded_sum(case: Case) -> float:
+    """What a sum that is rounded to float16 before the statistics are taken may do to any output."""
+    every = oracle.evaluate(case.op, case.inputs, case.attributes)
+    error = 2.0**-10 * np.abs(every["sum"].exact).max()
+    inverse = max(1.0, float(every["inv_std_dev"].exact.max()))
+    scale = max(1.0, float(np.abs(case.inputs["scale"]).max()))
+    return float(error * inverse * max(inverse, scale))
 
 
 def has_constant_row(case: Case) -> bool:
