@@ -50,6 +50,11 @@ def markdown(results: list[Any], machine_name: str, versions: dict[str, str]) ->
     return "\n".join(lines) + "\n"
 
 
+def ratio_to_ort(result: Any) -> str:
+    low, high = result.middle["ORT"]
+    return f"{result.ratios['ORT']:.2f} ({low:.2f} to {high:.2f})"
+
+
 def table_rows(result: Any) -> list[str]:
     ours = result.rows["normfuse"]
     variants = [f"{v:.2f} ({k.partition(', ')[2]})" for k, v in result.ratios.items() if k.startswith("ORT, ")]
@@ -58,7 +63,7 @@ def table_rows(result: Any) -> list[str]:
         duration(ours.seconds),
         f"{result.gigabytes_per_second('normfuse'):.1f}",
         f"{result.share:.2f}",
-        "; ".join([f"{result.ratios['ORT']:.2f}", *variants]),
+        "; ".join([ratio_to_ort(result), *variants]),
         best_peer(result),
         f"{ours.seconds * 1e9 / result.elements:.3f}",
         error(ours),

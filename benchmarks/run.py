@@ -1,11 +1,12 @@
 """Measure normfuse against its peers: ``python benchmarks/run.py [--quick] [--check] [--output FOLDER]``.
 
 Every job runs on ONNX Runtime's CPU execution provider, on normfuse, and on OpenVINO and PyTorch where they are
-installed, in turns within one process, with one thread and with two. A figure is the median over the rounds of a turn's
-fastest call. The cost of calling a session without any work is measured as well and taken off (``overhead`` in the
-JSON). GB/s counts each input and output byte of the fused job once; its share is of a copy that moves the same bytes in
-the same run. The error is against float64, by the tests' oracle: the largest of |got - exact| / max(1, |exact|), or
-quantisation steps for an integer output.
+installed, in turns within one process, with one thread and with two. A time is the median over the rounds of a turn's
+fastest call, a ratio the median over the rounds of the ratio within each round, beside the middle half of those: what
+else runs on the machine disturbs both sides of a ratio. The cost of calling a session without any work is measured as
+well and taken off (``overhead`` in the JSON). GB/s counts each input and output byte of the fused job once; its share
+is of a copy that moves the same bytes in the same round. The error is against float64, by the tests' oracle: the
+largest of |got - exact| / max(1, |exact|), or quantisation steps for an integer output.
 
 Writes results.json, results.md and results.svg. ``--check`` fails where a figure is below benchmarks/floors.toml.
 """
@@ -58,14 +59,15 @@ class Result:
     elements: int
     rows: dict[str, Row] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)  # peer's time / normfuse's, median over rounds
+    middle: dict[str, tuple[float, float]] = field(default_factory=dict)  # the quartiles of those of the rounds
 
     def gigabytes_per_second(self, peer: str) -> float:
         return self.bytes / self.rows[peer].seconds / 1e9
 
     @property
     def share(self) -> float:
-        """Speed of normfuse as a share of the copy's."""
-        return self.rows[COPY].seconds / self.rows["normfuse"].seconds
+        """Speed of normfuse as a share of the copy's, median over rounds."""
+        return self.ratios[COPY]
 
 
 def timed(call: Callable[[], None], count: int) -> float:
@@ -151,9 +153,10 @@ def run_job(
         error = None if label == COPY else error_of(job, results[label]["Y"])
         note = "" if label == COPY else prepared[label].note
         result.rows[label] = Row(label, statistics.median(times[label]), spread(times[label]), overhead, error, note)
-        result.ratios[label] = statistics.median(
-            a / b for a, b in zip(times[label], times.get("normfuse", []), strict=True)
-        )
+    for label, values in times.items():
+        ratios = [a / b for a, b in zip(values, times["normfuse"], strict=True)]
+        low, result.ratios[label], high = statistics.quantiles(ratios, n=4)
+        result.middle[label] = (low, high)
     for label, reason in failures.items():
         print(f"  {label} does not run {job.name}: {reason}", file=sys.stderr)
     return result
@@ -203,7 +206,7 @@ def main() -> int:
     if not jobs:
         print(f"benchmarks/run.py: no job's name contains {arguments.jobs!r}", file=sys.stderr)
         return 2
-    rounds, slice_seconds = (5, 0.006) if arguments.quick else (21, 0.03)
+    rounds, slice_seconds = (7, 0.004) if arguments.quick else (31, 0.02)
     everybody = peers.installed(arguments.peers)
     results = []
     for threads in arguments.threads:

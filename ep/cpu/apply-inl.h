@@ -20,21 +20,29 @@ struct Finish {
   NORMFUSE_INLINE V operator()(V v) const { return v; }
 };
 
-// v / scale, rounded as a division rounds it: the product with the reciprocal, and what it left over once more. The
-// quotient is cut to a range beyond every type's own first, so that infinity leaves infinity over, not NaN.
+// v / scale, rounded as a division rounds it: the product with the reciprocal, and what it left over once more. v is
+// cut first, beyond what any 8-bit type holds, so that nothing overflows; NaN becomes the lowest value.
 struct Quantization {
-  Quantization(float y_scale, float y_zero) : scale(Set(y_scale)), inverse(Set(1.0f / y_scale)), zero(Set(y_zero)) {}
-  NORMFUSE_INLINE V operator()(V v) const {
+  Quantization(float y_scale, float y_zero)
+      : scale(Set(y_scale)), inverse(Set(1.0f / y_scale)), zero(SetI(static_cast<int32_t>(y_zero))) {
+    const float most = 512.0f * (y_scale < 0 ? -y_scale : y_scale);
+    high = Set(most < kLargest ? most : kLargest);
+    low = Neg(high);
+  }
+  NORMFUSE_INLINE I operator()(V v) const {
+    const V inside = Min(Max(v, low), high);
     if constexpr (kHasFma) {
-      const V quotient = Min(Max(v * inverse, Set(-1e5f)), Set(1e5f));
-      return RoundEven(Fma(NegFma(quotient, scale, v), inverse, quotient)) + zero;
+      const V quotient = inside * inverse;
+      return ToInt(Fma(NegFma(quotient, scale, inside), inverse, quotient)) + zero;
     } else {
-      return RoundEven(v / scale) + zero;
+      return ToInt(inside / scale) + zero;
     }
   }
   V scale;
   V inverse;
-  V zero;
+  I zero;
+  V low;
+  V high;
 };
 template <>
 struct Finish<int8_t> : Quantization {
@@ -44,6 +52,18 @@ template <>
 struct Finish<uint8_t> : Quantization {
   using Quantization::Quantization;
 };
+
+// To memory, or where `stream` is set past the caches (float32 only, aligned to 64).
+template <class Out, class Value>
+NORMFUSE_INLINE void Put(Out* y, Value v, bool stream) {
+  if constexpr (sizeof(Out) == sizeof(float)) {
+    if (stream) {
+      StreamStore(y, v);
+      return;
+    }
+  }
+  StoreAs(y, v);
+}
 
 // Activations that read a slope for each element take two arguments.
 template <class Act>
@@ -97,13 +117,13 @@ void ApplyScalar(const ApplyArgs& a) {
     const ScalarAffine affine(a.normalizers[row], a.scale.data[a.scale_stride * row], a.bias.data[a.bias_stride * row]);
     size_t i = 0;
     for (; i + 2 * kLanes <= a.n; i += 2 * kLanes) {
-      const V v = finish(act(affine(x.At(i)), i));
-      const V w = finish(act(affine(x.At(i + kLanes)), i + kLanes));
-      StoreAs(y + i, v);
-      StoreAs(y + i + kLanes, w);
+      const auto v = finish(act(affine(x.At(i)), i));
+      const auto w = finish(act(affine(x.At(i + kLanes)), i + kLanes));
+      Put(y + i, v, a.stream);
+      Put(y + i + kLanes, w, a.stream);
     }
     if (i + kLanes <= a.n) {
-      StoreAs(y + i, finish(act(affine(x.At(i)), i)));
+      Put(y + i, finish(act(affine(x.At(i)), i)), a.stream);
       i += kLanes;
     }
     const size_t rest = a.n - i;

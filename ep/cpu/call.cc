@@ -236,6 +236,12 @@ void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch) {
     call.apply(args);
     return;
   }
+  if (args.scale.step == 0 && args.bias.step == 0 && call.plan->y_type == DataType::kFloat32) {
+    ApplyArgs streaming = args;
+    streaming.stream = true;
+    call.apply(streaming);
+    return;
+  }
   // Row by row in pieces that stay in the level-1 cache.
   constexpr int64_t kPiece = 2048;
   const DataType y_type = call.plan->y_type;
@@ -259,7 +265,6 @@ void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch) {
                            ElementAt(args.y, y_type, row * args.y_stride + i));
     }
   }
-  call.kernels->fence();
 }
 
 }  // namespace normfuse::cpu

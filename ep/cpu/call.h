@@ -77,7 +77,7 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
 // The arguments of call.row_sums, or of the second half of call.step, likewise.
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums);
 
-// Calls call.apply; Y goes through `scratch` where it is streamed.
+// Calls call.apply; Y may go through `scratch` where it is streamed, and a fence must then follow.
 void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch);
 
 // A parameter that is never in blocks, from its place for `at` on.

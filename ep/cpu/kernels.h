@@ -81,7 +81,9 @@ struct ApplyArgs {
   const float* params;  // kMaxActivationParams
   float y_scale = 1.0f;
   float y_zero = 0.0f;
-  bool stream = false;  // steps only: float32 Y, aligned to 64, goes past the caches (a fence must follow)
+  // Y, of type float32 and aligned to 64, goes past the caches: steps, and kernels with one scale and bias per row. A
+  // fence must follow.
+  bool stream = false;
 };
 
 // Which kernel of a step: see KernelTable::step.

@@ -111,6 +111,7 @@ void RunGroups(void* user, size_t index) {
     worker.Group(base);
     odometer.Next(&base);
   }
+  if (call.stream) call.kernels->fence();
 }
 
 void RunPipelines(void* user, size_t index) {
@@ -140,6 +141,7 @@ void RunBatches(void* user, size_t index) {
     odometer.Advance(rows, &base);
     group += rows;
   }
+  if (call.stream) call.kernels->fence();
 }
 
 // One group shared by several threads.
@@ -176,6 +178,7 @@ void ApplyPiece(void* user, size_t index) {
   RowWorker worker(*task.call, &scratch);
   worker.SetGroup(task.base);
   worker.Apply(task.base, task.Begin(piece), task.Begin(piece + 1), false, task.statistics);
+  if (task.call->stream) task.call->kernels->fence();
 }
 
 Result SumPieces(const Call& call, PieceTask* task, Sums* sums) {

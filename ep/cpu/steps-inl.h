@@ -126,14 +126,7 @@ class Step {
     for (int row = 0; row < kRows; ++row) {
       if (stream_) next_[row].Prefetch(i);
       sums[row].Add(next_[row].At(i), shift[row], k);
-      const V v = finish_(act_(affine_[row](x_[row].At(i), scale, bias)));
-      if constexpr (sizeof(Out) == sizeof(float)) {
-        if (stream_) {
-          StreamStore(y_[row] + i, v);
-          continue;
-        }
-      }
-      StoreAs(y_[row] + i, v);
+      Put(y_[row] + i, finish_(act_(affine_[row](x_[row].At(i), scale, bias))), stream_);
     }
   }
 
