@@ -1,0 +1,441 @@
+// What happens at the edges: values that are not finite, constant rows, empty tensors, offsets, long rows, saturation,
+// shapes that do not fit, plans that are refused, memory and threads.
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "plan_harness.h"
+#include "test_cases.h"
+
+namespace {
+std::atomic<long> allocations{0};
+}  // namespace
+
+// Counts what the whole program allocates. Not inlined, or compilers see malloc meet delete.
+__attribute__((noinline)) void* operator new(size_t size) {
+  ++allocations;
+  void* memory = std::malloc(size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace normfuse::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+const double kNan = std::nan("");
+
+Case Normalize(std::vector<int64_t> dims, const std::vector<double>& values, std::vector<int64_t> axes) {
+  Case c;
+  c.plan.name = "edge";
+  c.plan.x.type = DataType::kFloat32;
+  c.plan.x.tensor = c.Add(MakeFloats(std::move(dims), values), false);
+  c.plan.normalization.axes = std::move(axes);
+  c.plan.y_type = DataType::kFloat32;
+  c.output_types = {DataType::kFloat32};
+  return c;
+}
+
+// Runs `c` and hands over the result; the output is empty when the run failed.
+Result Run(const Case& c, ArrayContext* context) {
+  std::unique_ptr<Executable> executable;
+  const Result compiled = CompileForCpu(c.plan, &executable);
+  if (!compiled.ok()) return compiled;
+  c.FillContext(context);
+  return executable->Run(*context);
+}
+
+std::vector<double> Y(const Case& c, int threads = 1) {
+  ArrayContext context(threads);
+  const Result result = Run(c, &context);
+  EXPECT(result.ok(), result.message());
+  std::vector<double> values;
+  for (int64_t i = 0; result.ok() && i < context.output(0).Count(); ++i) values.push_back(context.output(0).At(i));
+  return values;
+}
+
+void OnEveryIsa(void (*test)(const std::string& isa)) {
+  for (const std::string& isa : AvailableIsas()) {
+    ForceIsa(isa);
+    test(isa);
+  }
+  ForceIsa("");
+}
+
+std::vector<double> Normals(size_t count, double mean, uint32_t seed = 3) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal(mean, 1.0);
+  std::vector<double> values(count);
+  for (double& value : values) value = static_cast<float>(normal(random));
+  return values;
+}
+
+TEST(NotFiniteValuesSpoilTheirRowAndNoOther) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const int64_t n : {1, 5, 40, 700, 20000}) {
+      for (const double bad : {kNan, static_cast<double>(kInfinity), static_cast<double>(-kInfinity)}) {
+        std::vector<double> values = Normals(static_cast<size_t>(3 * n), 0);
+        values[static_cast<size_t>(n + n / 2)] = bad;
+        const std::vector<double> y = Y(Normalize({3, n}, values, {1}));
+        bool spoilt = true;
+        bool others = true;
+        for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
+          const bool is_nan = std::isnan(y[static_cast<size_t>(i)]);
+          (i / n == 1 ? spoilt : others) &= i / n == 1 ? is_nan : !is_nan;
+        }
+        EXPECT(spoilt && others, isa + " n " + std::to_string(n));
+        // The same along columns.
+        Case c = Normalize({n, 3}, values, {0});
+        const std::vector<double> columns = Y(c);
+        const auto column = static_cast<size_t>((n + n / 2) % 3);
+        for (size_t i = 0; i < columns.size(); ++i) {
+          if (std::isnan(columns[i]) != (i % 3 == column)) {
+            EXPECT(std::isnan(columns[i]) == (i % 3 == column), isa + " columns, n " + std::to_string(n));
+            break;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(ConstantRowsGiveZero) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const EpsilonOn on : {EpsilonOn::kVariance, EpsilonOn::kStddev}) {
+      for (const double value : {0.0, 0.1, -3.7e8, 1e-40, 3e38}) {
+        for (const int64_t n : {1, 3, 17, 64, 100, 769, 9000}) {
+          for (const int64_t axis : {0, 1}) {
+            const std::vector<int64_t> dims = axis == 1 ? std::vector<int64_t>{2, n} : std::vector<int64_t>{n, 2};
+            Case c = Normalize(dims, std::vector<double>(static_cast<size_t>(2 * n), value), {axis});
+            c.plan.normalization.epsilon_on = on;
+            c.plan.normalization.epsilon = 1e-9f;
+            for (double y : Y(c)) {
+              if (y == 0) continue;
+              EXPECT(y == 0, isa + " value " + std::to_string(value) + " n " + std::to_string(n) + " axis " +
+                                 std::to_string(axis) + " gives " + std::to_string(y));
+              break;
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+// 4 units in the last place of max(|scale * n|, |bias|, 1).
+TEST(LargeOffsetsKeepFullAccuracy) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const double mean : {0.0, 1.0, -100.0, 1e4, 1e6}) {
+      for (const int64_t n : {2, 7, 31, 64, 768, 5000, 100000}) {
+        const std::vector<double> values = Normals(static_cast<size_t>(n), mean, 7);
+        for (const bool along_rows : {true, false}) {
+          Case c = along_rows ? Normalize({1, n}, values, {1}) : Normalize({n, 1}, values, {0});
+          const std::vector<double> y = Y(c);
+          const Expected expected = Compute(c);
+          double worst = 0;
+          for (size_t i = 0; i < y.size(); ++i) {
+            const double unit = std::ldexp(1.0, std::max(0, std::ilogb(std::max(1.0, std::fabs(expected.a[i])))) - 23);
+            worst = std::max(worst, std::fabs(y[i] - expected.a[i]) / unit);
+          }
+          EXPECT(worst <= 4, isa + " mean " + std::to_string(mean) + " n " + std::to_string(n) + ": " +
+                                 std::to_string(worst) + " units");
+        }
+      }
+    }
+  });
+}
+
+TEST(LongRowsKeepFullAccuracy) {
+  OnEveryIsa([](const std::string& isa) {
+    constexpr size_t kCount = 10'000'000;
+    Case c = Normalize({static_cast<int64_t>(kCount)}, Normals(kCount, 1e4, 11), {0});
+    for (const int threads : {1, 2}) {
+      const std::vector<double> y = Y(c, threads);
+      double mean = 0;
+      double square = 0;
+      const Tensor& x = c.Of(c.plan.x.tensor);
+      for (size_t i = 0; i < kCount; ++i) mean += x.At(static_cast<int64_t>(i)) / kCount;
+      for (size_t i = 0; i < kCount; ++i) square += std::pow(x.At(static_cast<int64_t>(i)) - mean, 2) / kCount;
+      double worst = 0;
+      for (size_t i = 0; i < kCount; ++i) {
+        const double want = (x.At(static_cast<int64_t>(i)) - mean) / std::sqrt(square + 1e-5f);
+        worst = std::max(worst, std::fabs(y[i] - want) / std::max(1.0, std::fabs(want)));
+      }
+      EXPECT(worst <= 4 * 0x1p-23, isa + " threads " + std::to_string(threads) + ": " + std::to_string(worst * 0x1p23));
+    }
+  });
+}
+
+TEST(HugeAndTinyValues) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const double size : {1e-38, 1e-30, 1e-22, 1e20, 1e30, 1e36}) {
+      for (const int64_t axis : {0, 1}) {
+        std::vector<double> values = Normals(300, 0);
+        for (double& value : values) value = static_cast<float>(value * size);
+        Case c = axis == 1 ? Normalize({1, 300}, values, {1}) : Normalize({300, 1}, values, {0});
+        c.plan.normalization.epsilon = 0.0f;
+        const std::vector<double> y = Y(c);
+        const Expected expected = Compute(c);
+        double worst = 0;
+        for (size_t i = 0; i < y.size(); ++i) worst = std::max(worst, std::fabs(y[i] - expected.a[i]));
+        EXPECT(worst < 1e-5, isa + " size " + std::to_string(std::log10(size)) + " axis " + std::to_string(axis) +
+                                 ": " + std::to_string(worst));
+      }
+    }
+  });
+}
+
+TEST(EmptyTensorsGiveEmptyTensors) {
+  for (const std::vector<int64_t>& dims : {std::vector<int64_t>{0, 5}, {5, 0}, {0}, {2, 0, 3}}) {
+    Case c = Normalize(dims, {}, {-1});
+    ArrayContext context;
+    const Result result = Run(c, &context);
+    EXPECT(result.ok(), result.message());
+    EXPECT(context.output(0).dims == dims, "shape");
+    c.plan.kind = PlanKind::kElementwise;
+    ArrayContext elementwise;
+    EXPECT(Run(c, &elementwise).ok(), "elementwise");
+  }
+}
+
+TEST(ZeroKeepsItsSignWithoutANormalisation) {
+  OnEveryIsa([](const std::string& isa) {
+    std::vector<double> values(37, -0.0);
+    Case c = Normalize({37}, values, {0});
+    c.plan.kind = PlanKind::kElementwise;
+    for (double y : Y(c)) {
+      EXPECT(y == 0 && std::signbit(y), isa);
+      if (!std::signbit(y)) break;
+    }
+  });
+}
+
+TEST(QuantisationRoundsBeforeTheZeroPointAndSaturates) {
+  OnEveryIsa([](const std::string& isa) {
+    const std::vector<double> values = {0.5,  1.5,  2.5,       -0.5,       -1.5, 127.5, -128.5, 300,
+                                        -300, 1e30, kInfinity, -kInfinity, kNan, 0,     -0.0,   126.5};
+    for (const DataType type : {DataType::kInt8, DataType::kUint8, DataType::kInt16, DataType::kUint4}) {
+      const bool is_signed = type == DataType::kInt8 || type == DataType::kInt16;
+      const int bits = BitsOf(type);
+      const double low = is_signed ? -std::ldexp(1, bits - 1) : 0;
+      const double high = is_signed ? std::ldexp(1, bits - 1) - 1 : std::ldexp(1, bits) - 1;
+      for (const Activation activation : {Activation::kIdentity, Activation::kClip}) {
+        for (const size_t repeats : {1, 5}) {
+          std::vector<double> all;
+          for (size_t i = 0; i < repeats; ++i) all.insert(all.end(), values.begin(), values.end());
+          Case c = Normalize({static_cast<int64_t>(all.size())}, all, {0});
+          c.plan.kind = PlanKind::kElementwise;
+          c.plan.activation.kind = activation;
+          c.plan.activation.params[0] = -kInfinity;
+          c.plan.activation.params[1] = kInfinity;
+          c.plan.y_type = type;
+          c.output_types = {type};
+          c.plan.y_quantization.scale = c.Add(MakeFloats({}, {1.0}), true);
+          Tensor zero = MakeTensor(type, {});
+          zero.Set(0, 3);
+          c.plan.y_quantization.zero_point = c.Add(std::move(zero), true);
+          const std::vector<double> y = Y(c);
+          for (size_t i = 0; i < y.size(); ++i) {
+            const double want = std::isnan(all[i]) ? low : std::min(std::max(std::nearbyint(all[i]) + 3, low), high);
+            EXPECT(y[i] == want,
+                   isa + " " + NameOf(type) + " of " + std::to_string(all[i]) + " is " + std::to_string(y[i]));
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(QuotientsAreRoundedAsADivisionRounds) {
+  // x / y_scale is a tie in float32 for every odd k: x = k * 0.05, y_scale = 0.1, both rounded.
+  OnEveryIsa([](const std::string& isa) {
+    std::vector<double> values;
+    for (int k = -250; k <= 250; ++k) values.push_back(static_cast<float>(k) * 0.05f);
+    Case c = Normalize({501}, values, {0});
+    c.plan.kind = PlanKind::kElementwise;
+    c.plan.y_type = DataType::kInt8;
+    c.output_types = {DataType::kInt8};
+    c.plan.y_quantization.scale = c.Add(MakeFloats({}, {0.1}), true);
+    const std::vector<double> y = Y(c);
+    for (size_t i = 0; i < y.size(); ++i) {
+      const float quotient = static_cast<float>(values[i]) / 0.1f;
+      EXPECT(y[i] == std::min(std::max(std::nearbyint(quotient), -128.0f), 127.0f),
+             isa + " " + std::to_string(values[i]));
+    }
+  });
+}
+
+// Shapes that only a call can show to be impossible: a status, and nothing written.
+TEST(ImpossibleShapesAreAnError) {
+  struct Wrong {
+    std::vector<int64_t> x;
+    std::vector<int64_t> scale;
+    std::vector<int64_t> residual;
+  };
+  const Wrong wrongs[] = {{{2, 6}, {5}, {}}, {{2, 6}, {2, 2, 6}, {}}, {{2, 6}, {}, {3, 6}}, {{6}, {7}, {}}};
+  for (const Wrong& wrong : wrongs) {
+    Case c = Normalize(wrong.x, Normals(static_cast<size_t>(MakeTensor(DataType::kFloat32, wrong.x).Count()), 0), {-1});
+    if (!wrong.scale.empty()) {
+      c.plan.scale.type = DataType::kFloat32;
+      c.plan.scale.tensor = c.Add(MakeTensor(DataType::kFloat32, wrong.scale), false);
+    }
+    if (!wrong.residual.empty()) {
+      c.plan.residual.type = DataType::kFloat32;
+      c.plan.residual.tensor = c.Add(MakeTensor(DataType::kFloat32, wrong.residual), false);
+    }
+    ArrayContext context;
+    const Result result = Run(c, &context);
+    EXPECT(!result.ok() && result.message().find("edge") == 0, "message: " + result.message());
+  }
+  Case axis = Normalize({4}, Normals(4, 0), {2});
+  ArrayContext context;
+  EXPECT(!Run(axis, &context).ok(), "axis out of range");
+  Case groups = Normalize({2, 5, 3}, Normals(30, 0), {});
+  groups.plan.normalization.num_groups = 2;
+  ArrayContext other;
+  EXPECT(!Run(groups, &other).ok(), "groups do not divide the channels");
+  // An element type other than the plan's.
+  Case type = Normalize({4}, Normals(4, 0), {0});
+  type.plan.x.type = DataType::kFloat16;
+  ArrayContext third;
+  EXPECT(!Run(type, &third).ok(), "element type");
+}
+
+TEST(ValidateNamesWhatIsWrong) {
+  const auto refused = [](const Case& c, const char* part) {
+    const Result result = Validate(c.plan);
+    EXPECT(!result.ok() && result.message().find(part) != std::string::npos,
+           std::string(part) + ": " + result.message());
+  };
+  const auto plain = [] {
+    Case c = Normalize({2, 6}, Normals(12, 0), {-1});
+    c.plan.x_rank = 2;
+    c.plan.x_dims[0] = 2;
+    c.plan.x_dims[1] = 6;
+    return c;
+  };
+  EXPECT(Validate(plain().plan).ok(), "a plain plan");
+  Case c = plain();
+  c.plan.normalization.axes = {1, -1};
+  refused(c, "given twice");
+  c.plan.normalization.axes = {2};
+  refused(c, "out of range");
+  c = plain();
+  c.plan.scale.type = DataType::kFloat32;
+  c.plan.scale.tensor = c.Add(MakeFloats({5}, Normals(5, 1)), true);
+  refused(c, "[5]");
+  c = plain();
+  c.plan.x.type = DataType::kInt8;
+  refused(c, "int8");
+  c = plain();
+  c.plan.y_type = DataType::kInt8;
+  refused(c, "y_scale");
+  c.plan.y_quantization.scale = c.Add(MakeFloats({2, 3}, Normals(6, 1)), true);
+  c.plan.y_quantization.block_size = 4;
+  refused(c, "blocks of 4");
+  c = plain();
+  c.plan.activation.kind = Activation::kPRelu;
+  refused(c, "slope");
+  c = plain();
+  c.plan.normalization.epsilon = -1.0f;
+  refused(c, "epsilon");
+}
+
+TEST(UnknownInstructionSetIsAnError) {
+  ForceIsa("mmx");
+  const char* name = nullptr;
+  const Result result = SelectedIsa(&name);
+  EXPECT(!result.ok() && result.message().find("baseline") != std::string::npos, result.message());
+  std::unique_ptr<Executable> executable;
+  EXPECT(!CompileForCpu(Normalize({4}, Normals(4, 0), {0}).plan, &executable).ok(), "compile");
+  ForceIsa("");
+}
+
+// After the first call nothing is allocated, whatever has to be converted.
+TEST(RunDoesNotAllocate) {
+  for (int form = 0; form < 6; ++form) {
+    Case c = Normalize({6, 70}, Normals(420, 0), {form == 4 ? 0 : 1});
+    if (form == 1 || form == 4) {
+      c.plan.scale.type = DataType::kFloat16;
+      c.plan.scale.tensor = c.Add(MakeTensor(DataType::kFloat16, {70}), false);
+    }
+    if (form == 2) {
+      c.plan.residual.type = DataType::kInt8;
+      c.plan.residual.tensor = c.Add(MakeTensor(DataType::kInt8, {6, 70}), false);
+      c.plan.residual.quantization.scale = c.Add(MakeFloats({70}, Normals(70, 1)), false);
+      c.plan.residual.quantization.zero_point = c.Add(MakeTensor(DataType::kInt8, {70}), false);
+    }
+    if (form == 3) c.plan.kind = PlanKind::kElementwise;
+    if (form == 5) {
+      c.plan.y_type = DataType::kUint8;
+      c.output_types = {DataType::kUint8};
+      c.plan.y_quantization.scale = c.Add(MakeFloats({6}, Normals(6, 1)), true);
+      c.plan.y_quantization.axis = 0;
+    }
+    std::unique_ptr<Executable> executable;
+    const Result compiled = CompileForCpu(c.plan, &executable);
+    EXPECT(compiled.ok(), compiled.message());
+    if (!compiled.ok()) continue;
+    ArrayContext context;
+    c.FillContext(&context);
+    EXPECT(executable->Run(context).ok(), "first run");
+    const long before = allocations;
+    for (int i = 0; i < 10; ++i) EXPECT(executable->Run(context).ok(), "later run");
+    EXPECT(allocations == before, "form " + std::to_string(form) + ": " + std::to_string(allocations - before));
+  }
+}
+
+// Work too small for it stays on the caller's thread; larger work is the same on any number of threads.
+TEST(ThreadsAreUsedWhereTheyPay) {
+  Case small = Normalize({1, 768}, Normals(768, 0), {1});
+  ArrayContext quiet(4);
+  EXPECT(Run(small, &quiet).ok(), "small");
+  EXPECT(quiet.parallel_calls() == 0, "a small tensor was handed to other threads");
+  const std::vector<double> values = Normals(size_t{512} * 1024, 2);
+  for (const std::vector<int64_t>& axes : {std::vector<int64_t>{1}, {0}, {0, 1}}) {
+    Case c = Normalize({512, 1024}, values, axes);
+    ArrayContext context(4);
+    EXPECT(Run(c, &context).ok(), "large");
+    EXPECT(context.parallel_calls() > 0, "a large tensor was kept to one thread");
+    const std::vector<double> one = Y(c, 1);
+    const std::vector<double> three = Y(c, 3);
+    double worst = 0;
+    for (size_t i = 0; i < one.size(); ++i) worst = std::max(worst, std::fabs(one[i] - three[i]));
+    EXPECT(worst <= 1e-6, std::to_string(worst));
+  }
+}
+
+// One executable, several calls at a time.
+TEST(RunMayBeCalledFromSeveralThreads) {
+  Case c = Normalize({64, 300}, Normals(64 * 300, 1), {1});
+  c.plan.scale.type = DataType::kFloat16;
+  c.plan.scale.tensor = c.Add(MakeTensor(DataType::kFloat16, {300}), false);
+  for (int64_t i = 0; i < 300; ++i) c.tensors.back()->Set(i, 1.5);
+  std::unique_ptr<Executable> executable;
+  EXPECT(CompileForCpu(c.plan, &executable).ok(), "compile");
+  const std::vector<double> want = Y(c);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      ArrayContext context;
+      c.FillContext(&context);
+      for (int round = 0; round < 20; ++round) {
+        if (!executable->Run(context).ok()) ++wrong;
+        for (int64_t i = 0; i < 64 * 300; ++i) wrong += context.output(0).At(i) != want[static_cast<size_t>(i)];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT(wrong == 0, std::to_string(wrong.load()));
+}
+
+}  // namespace
+}  // namespace normfuse::test
+
+NORMFUSE_TEST_MAIN
