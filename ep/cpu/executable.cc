@@ -1,4 +1,5 @@
 // CompileForCpu: a plan with its parameters converted, and the set-up of each call.
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -240,6 +241,11 @@ void CpuExecutable::ChoosePath(Call* call) const {
 bool CpuExecutable::ChooseApply(bool from_sum, const Dim& run, Call* call) const {
   if (call->params[kFormYScale].shape.ElementCount() > 1 || call->params[kFormYZero].shape.ElementCount() > 1) {
     return false;
+  }
+  if (call->params[kFormYScale].present()) {
+    // The kernels multiply with the reciprocal; blocks divide.
+    const float scale = std::fabs(*call->params[kFormYScale].data);
+    if (!(scale > 1e-30f && scale < 1e30f)) return false;
   }
   if (!from_sum && !Contiguous(run, kFormX)) return false;
   const SumKind kind = from_sum ? SumKind::kSingle : call->sum_kind;

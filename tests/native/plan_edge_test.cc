@@ -342,7 +342,7 @@ TEST(ValidateNamesWhatIsWrong) {
   c.plan.activation.kind = Activation::kPRelu;
   refused(c, "slope");
   c = plain();
-  c.plan.normalization.epsilon = -1.0f;
+  c.plan.normalization.epsilon = std::nanf("");
   refused(c, "epsilon");
 }
 
