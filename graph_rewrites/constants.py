@@ -117,7 +117,8 @@ def _dequantize(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
         scale, zero_point = scale.reshape(shape), zero_point.reshape(shape if zero_point.size > 1 else ())
     else:
         scale, zero_point = scale.reshape(()), zero_point.reshape(())
-    return ((inputs[0].astype(np.int64) - zero_point.astype(np.int64)).astype(scale.dtype) * scale).astype(scale.dtype)
+    steps = inputs[0].astype(np.int64) - zero_point.astype(np.int64)
+    return np.asarray(steps.astype(scale.dtype) * scale, scale.dtype)
 
 
 _OPERATORS: dict[str, Callable[[ir.Node, Sequence[Any]], Array | None]] = {
