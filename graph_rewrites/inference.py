@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
+
+from normfuse.errors import InvalidModelError
 
 __all__ = ["infer_types"]
 
 logger = logging.getLogger(__name__)
 
 Types = dict[str, ir.Value]
+
+_WRONG_TYPE = re.compile(
+    r"\(op_type:(\w+), node name: ([^)]*)\): \[TypeInferenceError\] "
+    r"Inferred elem type differs from existing elem type: \((\d+)\) vs \((\d+)\)"
+)
 
 # Larger initialisers take no part in shape inference: without them the model fits into one message, whatever its size.
 _MAX_ELEMENTS = 64
@@ -37,12 +45,13 @@ def infer_types(model: ir.Model) -> Mapping[ir.Graph, Types]:
     """Return, for every graph of the model (functions' bodies and subgraphs too), its values by name, with types.
 
     A function's body is inferred with the types that its calls have in common. What cannot be inferred is left out.
+
+    Raises:
+        InvalidModelError: the model gives a value another element type than it has.
     """
     tables: dict[ir.Graph, Types] = {}
-    if _is_complete(model.graph):
-        _enter(tables, model.graph, {})
-    else:
-        _enter(tables, model.graph, dict(_infer(model)))
+    inferred = dict(_infer(model))
+    _enter(tables, model.graph, {} if _is_complete(model.graph) else inferred)
     calls = _calls(model)
     waiting = [function for function in model.functions.values() if function.identifier() in calls]
     while waiting:
@@ -73,8 +82,7 @@ def _is_complete(graph: ir.Graph) -> bool:
 def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
     """Yield the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
     copy = model.clone()
-    for graph in copy.graphs():
-        _make_inferable(graph, copy.opset_imports.get("", 1))
+    replaced = [_make_inferable(graph, copy.opset_imports.get("", 1)) for graph in copy.graphs()]
     for value in tuple(copy.graph.initializers.values()):
         tensor = value.const_value
         if tensor is not None and tensor.size > _MAX_ELEMENTS and value.name is not None:
@@ -82,10 +90,8 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
             copy.graph.initializers.pop(value.name)
             if not value.is_graph_input():
                 copy.graph.inputs.append(value)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(ir.to_proto(copy), data_prop=True)
-    except Exception as error:
-        logger.debug("shape inference failed: %s", error)
+    inferred = _inferred(ir.to_proto(copy), judged=not any(replaced))
+    if inferred is None:
         return
     for graph in ir.from_proto(inferred).graphs():
         for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
@@ -93,8 +99,35 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
                 yield value.name, value
 
 
-def _make_inferable(graph: ir.Graph, opset: int) -> None:
-    """Replace what ONNX's shape inference does not know by standard operators of the same types and shapes."""
+def _inferred(model: onnx.ModelProto, *, judged: bool) -> onnx.ModelProto | None:
+    """Return the model with types and shapes; None: inference fails.
+
+    Raises:
+        InvalidModelError: if `judged`, where an element type that the model gives is another one than it has, which
+            ONNX Runtime refuses as well. It takes models whose shapes are wrong.
+    """
+    for strict in (True, False):
+        try:
+            return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
+        except Exception as error:
+            logger.debug("shape inference failed: %s", error)
+            wrong = _WRONG_TYPE.search(str(error)) if judged else None
+            if wrong is not None:
+                op_type, name, *types = wrong.groups()
+                found, given = (ir.DataType(int(number)).name for number in types)
+                raise InvalidModelError(
+                    f"Node '{name}' ({op_type}) computes {found}, and the model's value_info or outputs say {given}."
+                ) from None
+    return None
+
+
+def _make_inferable(graph: ir.Graph, opset: int) -> bool:
+    """Replace what ONNX's shape inference does not know by standard operators of the same types and shapes.
+
+    Returns:
+        Whether there was anything to replace.
+    """
+    unknown = [node for node in graph if node.domain == "com.microsoft" or (node.domain, node.op_type) in _SHAPED_AS_X]
     for node in graph:
         if node.domain == "com.microsoft" and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
             node.domain = ""
@@ -107,6 +140,7 @@ def _make_inferable(graph: ir.Graph, opset: int) -> None:
             _repeat(graph, node, node.inputs[0], outputs)
         elif (ungrouped := _ungrouped(node)) is not None:
             _repeat(graph, node, ungrouped, node.outputs)
+    return bool(unknown)
 
 
 def _type_input(node: ir.Node) -> None:

@@ -64,6 +64,14 @@ def lost_output(model: onnx.ModelProto) -> None:
     model.graph.output[0].name = "nowhere"
 
 
+def wrong_type_of_a_value(model: onnx.ModelProto) -> None:
+    model.graph.value_info.append(helper.make_tensor_value_info("Sub_1_0", TensorProto.INT64, ["n", 8]))
+
+
+def wrong_type_of_the_output(model: onnx.ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+
+
 def no_opset(model: onnx.ModelProto) -> None:
     del model.opset_import[:]
 
@@ -117,6 +125,35 @@ def test_broken_model_is_refused(breakage: Breakage, words: list[str]) -> None:
     assert all(word in message for word in words), message
     assert message.endswith(".")
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("breakage", "words"),
+    [
+        (wrong_type_of_a_value, ["Node 'Sub_1' (Sub) computes FLOAT", "say INT64"]),
+        (wrong_type_of_the_output, ["computes FLOAT", "say DOUBLE"]),
+    ],
+)
+@pytest.mark.parametrize("complete", [True, False])
+def test_wrong_types_are_refused(breakage: Breakage, words: list[str], complete: bool) -> None:
+    model = small_model()
+    if complete:
+        model = onnx.shape_inference.infer_shapes(model)
+        for value in list(model.graph.value_info):
+            if value.name == "Sub_1_0":
+                model.graph.value_info.remove(value)
+    breakage(model)
+    with pytest.raises(normfuse.InvalidModelError) as raised:
+        normfuse.optimize(model, verify=False)
+    assert all(word in str(raised.value) for word in words), raised.value
+
+
+@pytest.mark.parametrize("shape", [["n", 9], ["n", 8, 1], ["n"]])
+def test_wrong_shapes_are_verified_away(shape: list[int | str]) -> None:
+    """ONNX Runtime takes such a model; whatever the pass makes of it computes the same."""
+    model = small_model()
+    model.graph.value_info.append(helper.make_tensor_value_info("Sub_1_0", TensorProto.FLOAT, shape))
+    assert normfuse.optimize(model).report.verification.passed
 
 
 def external_model(folder: Path) -> Path:
