@@ -30,7 +30,7 @@ from .matching import USED_STATISTICS, is_dead, operator_name, vanishing
 from .rule import FusionRule, OneOf
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .sites import Declined, Reason, Site
-from .standard import original_name, write_out
+from .standard import is_written, names_written, original_name, write_out
 
 __all__ = ["RewriteResult", "Target", "rewrite"]
 
@@ -427,7 +427,12 @@ class _Run:
             nodes.update(dict.fromkeys(node.meta.get(_NODES, (name_of(node),))))
             rules += node.meta.get(_RULES, ())
         new.meta[_NODES] = tuple(nodes)
-        new.meta[_RULES] = (*rules, rule)
+        # What an earlier run wrote out keeps the rules by which that one found it.
+        ours = all(is_fused(node) or is_written(node, _METADATA_RULES) for node in matched)
+        for key in (_METADATA_VERSION, _METADATA_RULES):
+            if key in root.metadata_props:
+                new.metadata_props[key] = root.metadata_props[key]
+        new.meta[_RULES] = tuple(rules) if ours and root.domain == "" else (*rules, rule)
 
     def _remove(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Remove nodes, and what only they used: constants, constant subgraphs, dequantisation. Return all of them."""
@@ -458,8 +463,11 @@ class _Run:
                 library.call(node, opsets.get("", 1))
             self.model.ir_version = max(self.model.ir_version, _FUNCTION_IR_VERSION)
         elif target == "standard":
+            graphs = {node.graph for node, _ in fused if node.graph is not None}
+            taken = {graph: names_written(graph) for graph in graphs}
             for node, opsets in fused:
-                write_out(node, opsets, self.facts)
+                assert node.graph is not None
+                write_out(node, opsets, self.facts, taken[node.graph])
         self._import_domain()
 
     def _import_domain(self) -> None:

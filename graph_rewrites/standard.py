@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
+
 import onnx_ir as ir
 
 from .facts import Facts
 from .functions import Body, Types
 from .fused import Fused
+from .matching import is_dead
 
-__all__ = ["original_name", "write_out"]
+__all__ = ["is_written", "names_written", "original_name", "write_out"]
 
 # Between the name of a fused node and the number of a node that it is written out in.
 _MARK = ".normfuse."
 
 
-def write_out(node: ir.Node, opsets: dict[str, int], facts: Facts) -> None:
-    """Replace a fused node by standard operators of the opset; its outputs keep their names."""
+def names_written(graph: ir.Graph) -> set[str]:
+    """Return the names in a graph that `write_out` gave to nodes in an earlier run."""
+    return {node.name for node in graph if node.name is not None and _MARK in node.name}
+
+
+def is_written(node: ir.Node, rules: str) -> bool:
+    """True for a node that an earlier run wrote out; the last one of a chain has the metadata `rules`."""
+    return node.domain == "" and (_MARK in (node.name or "") or rules in node.metadata_props)
+
+
+def write_out(node: ir.Node, opsets: dict[str, int], facts: Facts, taken: set[str]) -> None:
+    """Replace a fused node by standard operators of the opset; its outputs keep their names.
+
+    `taken`: names that nodes of the graph have from an earlier run; the new ones are added.
+    """
     graph = node.graph
     assert graph is not None
     fused = Fused.read(node)
     body = Body(opsets.get("", 1))
     results = body.fused(fused, Types.of(fused, node.outputs[0], facts), len(node.outputs))
     base = node.name or node.outputs[0].name or ""
-    for number, part in enumerate(body.nodes):
+    numbers = (number for number in itertools.count() if f"{base}{_MARK}{number}" not in taken)
+    for number, part in zip(numbers, body.nodes, strict=False):
         part.name = f"{base}{_MARK}{number}"
         for index, value in enumerate(part.outputs):
             value.name = f"{base}{_MARK}{number}.{index}"
@@ -35,6 +52,10 @@ def write_out(node: ir.Node, opsets: dict[str, int], facts: Facts) -> None:
             new.name, new.type, new.shape = old.name, old.type, old.shape
         old.replace_all_uses_with(new, replace_graph_outputs=True)
     graph.remove(node, safe=True)
+    for part in reversed(body.nodes):
+        if is_dead(part):  # an output that nobody uses
+            graph.remove(part, safe=True)
+    taken.update(part.name or "" for part in body.nodes)
     for domain in body.domains:
         opsets.setdefault(domain, 1)
 
