@@ -432,7 +432,8 @@ class _Run:
         for key in (_METADATA_VERSION, _METADATA_RULES):
             if key in root.metadata_props:
                 new.metadata_props[key] = root.metadata_props[key]
-        new.meta[_RULES] = tuple(rules) if ours and root.domain == "" else (*rules, rule)
+        ours = ours and (root.domain == "" or root.meta.get(_RULES) == ())
+        new.meta[_RULES] = tuple(rules) if ours else (*rules, rule)
 
     def _remove(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Remove nodes, and what only they used: constants, constant subgraphs, dequantisation. Return all of them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -24,6 +24,9 @@ from .fused import Activation, Fused
 _16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
 
 __all__ = ["Body", "FunctionLibrary", "Types"]
+
+# Operators and what they are applied with, such as ("Mul", scale).
+_Parameters: TypeAlias = Sequence[tuple[str, ir.Value]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,12 +182,14 @@ class Body:
 
     def fused(self, fused: Fused, types: Types, outputs: int) -> list[ir.Value]:
         """Write the node and return its first `outputs` outputs: Y, sum, mean and inverse standard deviation."""
+        # First, so that a second run on what is written here finds them where they are.
+        aligned = self._parameters(fused, types, types.compute) if fused["num_groups"] else None
         d = total = self._summed(fused, types)
         if fused.has("sum_scale"):
             total, d = self._requantized(fused, types, d)
         further = []
         if fused.op_type == "FusedNormalization":
-            y, dtype, statistics = self._normalized(fused, types, d, outputs > 2)
+            y, dtype, statistics = self._normalized(fused, types, d, outputs > 2, aligned)
             if outputs > 1:
                 further = [self._op("Identity", d) if d is fused.inputs["X"] else total, *statistics]
         else:
@@ -252,13 +257,12 @@ class Body:
     # Normalisations return the result, its type, and if asked for mean and inverse standard deviation
 
     def _normalized(
-        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
+        self, fused: Fused, types: Types, d: ir.Value, statistics: bool, aligned: _Parameters | None
     ) -> tuple[ir.Value, ir.DataType, Sequence[ir.Value]]:
         dtype = types.compute
         plain = bool(fused["use_mean"] and fused["normalize_variance"]) and fused["epsilon_on"] == "variance"
         if fused["num_groups"]:
-            y = self._grouped(fused, types, d, plain)
-            return y if fused["affine_align"] == "group" else self._affine(fused, types, y, dtype), dtype, ()
+            return self._grouped(fused, d, types, plain, aligned), dtype, ()
         if plain and not types.parameters_differ:
             if not statistics and self._is_instance_normalization(fused, types):
                 return self._instance_normalization(fused, types, d), dtype, ()
@@ -312,7 +316,7 @@ class Body:
             and self._opset >= 9
         )
 
-    def _grouped(self, fused: Fused, types: Types, d: ir.Value, plain: bool) -> ir.Value:
+    def _grouped(self, fused: Fused, d: ir.Value, types: Types, plain: bool, aligned: _Parameters | None) -> ir.Value:
         """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each."""
         groups, dtype = fused["num_groups"], types.compute
         grouped = self._op("Reshape", d, self._tensor(np.array([0, groups, -1], np.int64)))
@@ -325,8 +329,8 @@ class Body:
             y, wide, _ = self._elementary(ungrouped, types, grouped, False)
             y = self._cast(y, wide, dtype)
         if fused["affine_align"] == "group":
-            y = self._affine(fused, types, y, dtype)
-        return self._op("Reshape", y, self._op("Shape", d))
+            return self._op("Reshape", self._scaled(y, aligned or ()), self._op("Shape", d))
+        return self._scaled(self._op("Reshape", y, self._op("Shape", d)), aligned or ())
 
     def _elementary(
         self, fused: Fused, types: Types, d: ir.Value, statistics: bool
@@ -357,11 +361,22 @@ class Body:
             zeros = self._op("Sub", scale, scale)
             ones = self._op("Add", zeros, self._number(1, dtype))
             return self._op("BatchNormalization", y, scale, bias, zeros, ones, epsilon=0.0)
+        return self._scaled(y, self._parameters(fused, types, dtype))
+
+    def _parameters(self, fused: Fused, types: Types, dtype: ir.DataType) -> _Parameters:
+        """Write scale and bias, where present, dequantised and in the shape that X asks for."""
+        parameters = []
         for name, op_type in (("scale", "Mul"), ("bias", "Add")):
             if fused.has(name):
-                parameter = self._dequantized(fused, types, name, name)
+                value = self._dequantized(fused, types, name, name)
                 given = types.inputs.get(f"{name}_scale", types.inputs.get(name, dtype))
-                y = self._op(op_type, y, self._aligned(self._cast(parameter, given, dtype), align, types.rank))
+                value = self._aligned(self._cast(value, given, dtype), fused["affine_align"], types.rank)
+                parameters.append((op_type, value))
+        return parameters
+
+    def _scaled(self, y: ir.Value, parameters: _Parameters) -> ir.Value:
+        for op_type, value in parameters:
+            y = self._op(op_type, y, value)
         return y
 
     def _aligned(self, parameter: ir.Value, align: str, rank: int | None) -> ir.Value:

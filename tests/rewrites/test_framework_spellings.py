@@ -88,6 +88,9 @@ def test_keras_layer_normalization(opset: int, shape: Sequence[Any]) -> None:
     exact = evaluate("FusedNormalization", inputs_of(node, optimized, _feeds(SHAPE)), configuration(node))["Y"].array()
     close(run(model, _feeds(SHAPE), optimized=False)[name], exact, "original")
     close(run(optimized, _feeds(SHAPE))[name], exact, "optimised")
+    standard, _ = optimize(model, target="standard")
+    again, _ = optimize(standard, target="standard")
+    assert again.SerializeToString(deterministic=True) == standard.SerializeToString(deterministic=True)
 
 
 @pytest.mark.parametrize("opset", [13, 18])
@@ -291,6 +294,9 @@ def _check_group_norm(model: onnx.ModelProto, wanted: dict[str, Any], *names: st
     (node,) = fused_nodes(optimized)
     assert [n.op_type for n in optimized.graph.node] == [node.op_type]
     assert configuration(node) == {"num_groups": 3, "affine_align": "channel", **wanted}
+    standard, _ = optimize(model, target="standard")
+    again, _ = optimize(standard, target="standard")
+    assert again.SerializeToString(deterministic=True) == standard.SerializeToString(deterministic=True)
     feeds = {name: RNG.standard_normal(IMAGE).astype(np.float32) for name in names}
     outputs = evaluate("FusedNormalization", inputs_of(node, optimized, feeds), configuration(node))
     got = run(optimized, feeds)
