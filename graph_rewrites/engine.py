@@ -505,6 +505,8 @@ class _Run:
             fused.op_type = node.op_type = "FusedDequantizeLinear"
         default = self._default_type(fused)
         dtype = self.facts.dtype(y)
+        if dtype is None:
+            dtype = ir.DataType(fused["y_dtype"]) if fused["y_dtype"] else default
         fused.set(y_dtype=0 if dtype is None or dtype == default else int(dtype))
         inputs = fused.node_inputs()
         node.resize_inputs(len(inputs))
@@ -522,10 +524,16 @@ class _Run:
         if y.dtype is None and dtype is not None:
             y.dtype = dtype
         if y.shape is None:
-            y.shape = self.facts.shape(y)
+            y.shape = self.facts.shape(y) or self._shape_of_result(fused)
         if rules := node.meta.get(_RULES):
             node.metadata_props[_METADATA_VERSION] = __version__
             node.metadata_props[_METADATA_RULES] = ",".join(rules)
+
+    def _shape_of_result(self, fused: Fused) -> ir.Shape | None:
+        """Return the shape of Y where nothing but the inputs tells it."""
+        shape = self.facts.shape(fused.inputs["X"])
+        same = all(self.facts.shape(fused.inputs[name]) == shape for name in ("residual",) if fused.has(name))
+        return shape if same else None
 
     def _default_type(self, fused: Fused) -> ir.DataType | None:
         if fused.has("y_scale"):

@@ -382,6 +382,20 @@ def test_unknown_attribute_and_activation_are_left() -> None:
         assert optimized.graph.node == model.graph.node
 
 
+def test_plain_node_of_a_model_without_types_keeps_its_result_type() -> None:
+    body = """n = ai.normfuse.FusedNormalization <axes = [-1], y_dtype = 10> (x)
+              h = Exp (n)
+              y = Cast <to = 1> (h)"""
+    model = _parse(body, domains=', "ai.normfuse" : 1')
+    optimized, _ = optimize(model)
+    (node,) = fused_nodes(optimized)
+    assert configuration(node) == {"axes": [-1], "y_dtype": TensorProto.FLOAT16}
+    again, _ = optimize(optimized)
+    assert again.SerializeToString(deterministic=True) == optimized.SerializeToString(deterministic=True)
+    plain, _ = optimize(model, target="custom-op")
+    assert configuration(plain.graph.node[0]) == {"axes": [-1], "y_dtype": TensorProto.FLOAT16}
+
+
 # --- other contents -------------------------------------------------------------------------------------------------
 
 
