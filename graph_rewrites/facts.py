@@ -109,8 +109,13 @@ class Facts:
         if inferred is not None and inferred.shape is not None:
             shape = inferred.shape if shape is None else merged_shape(shape, inferred.shape)
         if shape is None or not shape.is_static():
-            return self._reshaped(value, shape) or shape
+            return self._computed(value) or self._reshaped(value, shape) or shape
         return shape
+
+    def _computed(self, value: ir.Value) -> ir.Shape | None:
+        """Return the shape of a constant that small operators compute, whose arguments inference does not follow."""
+        array = self.constant(value) if value.producer() is not None else None
+        return None if array is None else ir.Shape(array.shape)
 
     def _reshaped(self, value: ir.Value, shape: ir.Shape | None) -> ir.Shape | None:
         """Return the shape behind a Reshape whose target is computed from shapes, as far as inference knows less."""

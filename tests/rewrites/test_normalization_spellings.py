@@ -143,6 +143,26 @@ def test_group_norm_with_scale_per_group() -> None:
     check_fused(g.model("m"), _feeds(IMAGE), "FusedNormalization", wanted)
 
 
+def test_group_norm_whose_parameters_are_computed() -> None:
+    """PyTorch's dynamo exporter, before constants are folded: ones and zeros, and the axes of an Unsqueeze."""
+    g = SpellingBuilder(18)
+    x = g.input("x", ("batch", 6, 4, 3))
+    ones, zeros = (g.add("CastLike", g.add("Expand", np.float32(fill), [3]), x) for fill in (1, 0))
+    normal = g.add("InstanceNormalization", g.add("Reshape", x, [0, 3, -1]), ones, zeros, epsilon=1e-5)
+    y = g.add("Reshape", normal, g.add("Shape", x))
+    axes = g.add("Range", np.int64(1), np.int64(3), np.int64(1))
+    y = g.add("Mul", y, g.add("Unsqueeze", g.weight(6, mean=1.0), axes))
+    g.output(g.add("Add", y, g.add("Unsqueeze", g.weight(6), axes)), ("batch", 6, 4, 3))
+    model = g.model("m")
+    optimized, result = optimize(model)
+    (node,) = fused_nodes(optimized)
+    assert optimized.graph.output[0].name == node.output[0]
+    assert [site.description for site in result.sites] == ["GroupNormalization"]
+    expected, got = run(model, _feeds(IMAGE), optimized=False), run(optimized, _feeds(IMAGE))
+    for name in expected:
+        close(got[name], expected[name], name)
+
+
 @pytest.mark.parametrize("opset", [13, 17])
 def test_group_norm_behind_another(opset: int) -> None:
     """Opset 13: the shape behind the first one is only known to those who follow Shape."""
