@@ -90,7 +90,12 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
             copy.graph.initializers.pop(value.name)
             if not value.is_graph_input():
                 copy.graph.inputs.append(value)
-    inferred = _inferred(ir.to_proto(copy), judged=not any(replaced))
+    try:
+        skeleton = ir.to_proto(copy)
+    except Exception as error:  # onnx_ir raises what its parts raise, such as for text that is not UTF-8
+        logger.debug("shape inference is not possible: %s", error)
+        return
+    inferred = _inferred(skeleton, judged=not any(replaced))
     if inferred is None:
         return
     for graph in ir.from_proto(inferred).graphs():
