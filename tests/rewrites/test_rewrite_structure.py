@@ -16,6 +16,7 @@ from rewrite_harness import SpellingBuilder, close, configuration, fused_nodes, 
 
 from normfuse.errors import InvalidModelError
 from normfuse.graph_rewrites import RULES, rewrite
+from normfuse.graph_rewrites.matching import ChainMatcher
 
 SHAPE = (2, 5, 8)
 LAYER_NORM = """
@@ -526,3 +527,29 @@ def test_long_name_of_the_standard_domain() -> None:
     optimized, result = optimize(model)
     assert [site.description for site in result.sites] == ["LayerNormalization -> Relu"]
     _same_results(model, optimized, _feeds())
+
+
+def test_work_grows_in_proportion_to_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matches tried, counted: benchmarks/rewriting.py measures the time, up to 100,000 nodes."""
+    tried: list[str] = []
+    match = ChainMatcher.match
+
+    def counted(self: ChainMatcher, *arguments: Any, **options: Any) -> Any:
+        tried.append(self.root_type)
+        return match(self, *arguments, **options)
+
+    monkeypatch.setattr(ChainMatcher, "match", counted)
+    counts = []
+    for layers in (10, 40):
+        g = SpellingBuilder(13)
+        x = g.input("x", SHAPE)
+        for _ in range(layers):
+            d = g.add("Sub", x, g.reduce_mean(x, [-1]))
+            n = g.add("Div", d, g.add("Sqrt", g.add("Add", g.reduce_mean(g.add("Pow", d, 2.0), [-1]), 1e-5)))
+            x = g.add("Add", x, g.add("MatMul", g.add("Mul", n, g.add("Sigmoid", n)), g.weight(8, 8)))
+        g.output(x, SHAPE)
+        tried.clear()
+        _, result = optimize(g.model("layers"))
+        assert sum(site.fused_into is not None for site in result.sites) == layers
+        counts.append(len(tried))
+    assert counts[1] <= 4.1 * counts[0], counts
