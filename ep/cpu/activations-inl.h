@@ -182,13 +182,14 @@ struct Tanh {
   NORMFUSE_INLINE V operator()(V x) const {
     const V magnitude = Abs(x);
     if constexpr (kFastLookup) {
-      if (All(Le(magnitude, Set(kNearEnd)))) return CopySign(NearPolynomial(kNear, magnitude), x);
+      if (choice.Near(magnitude)) return CopySign(NearPolynomial(kNear, magnitude), x);
     }
     const V y = Max(Set(-10.0f), Min(Set(10.0f), x));  // beyond, the result is 1
     const V e = Expm1(y + y);
     return e / (e + Set(2.0f));
   }
   static constexpr auto& kNear = ForTableLanes(kTanhNear16, kTanhNear8);
+  NearOrFar choice;
 };
 
 struct ScaledTanh {
@@ -269,7 +270,8 @@ struct GeluTables {
 };
 struct Gelu {
   NORMFUSE_INLINE explicit Gelu(const float*) {}
-  NORMFUSE_INLINE V operator()(V x) const { return TimesDistribution<GeluTables>(x); }
+  NORMFUSE_INLINE V operator()(V x) const { return TimesDistribution<GeluTables>(x, choice); }
+  NearOrFar choice;
 };
 
 struct GeluTanhTables {
@@ -280,7 +282,8 @@ struct GeluTanhTables {
 };
 struct GeluTanh {
   NORMFUSE_INLINE explicit GeluTanh(const float*) {}
-  NORMFUSE_INLINE V operator()(V x) const { return TimesDistribution<GeluTanhTables>(x); }
+  NORMFUSE_INLINE V operator()(V x) const { return TimesDistribution<GeluTanhTables>(x, choice); }
+  NearOrFar choice;
 };
 
 }  // namespace normfuse::NORMFUSE_ISA

@@ -181,14 +181,36 @@ NORMFUSE_INLINE V TailFarSmooth(V a) {
   return Power(Polynomial(kExp2, s.rest), s) * TablePolynomial(Tables::kSmooth, column.index, column.rest);
 }
 
+// Which of two ways a function goes on: a short one where all lanes are near 0, which is nearly always so for what comes
+// out of a normalisation, or a longer one that is right everywhere. Where both alternate, a wrongly predicted branch costs
+// more than the longer way, so that for a while it is taken without asking when more than one vector in eight needs it.
+class NearOrFar {
+ public:
+  NORMFUSE_INLINE bool Near(V magnitude) const {
+    if (score_ >= kWithoutAsking) {
+      if (++score_ == kAskAgain) score_ = kWithoutAsking - kFarVector;
+      return false;
+    }
+    if (All(Le(magnitude, Set(kNearEnd)))) {
+      score_ -= score_ > 0 ? 1 : 0;
+      return true;
+    }
+    score_ += kFarVector;
+    return false;
+  }
+
+ private:
+  static constexpr int kFarVector = 8;
+  static constexpr int kWithoutAsking = 4 * kFarVector;
+  static constexpr int kAskAgain = kWithoutAsking + 64;
+  mutable int score_ = 0;
+};
+
 template <typename Tables>
-NORMFUSE_INLINE V TimesDistribution(V x) {
+NORMFUSE_INLINE V TimesDistribution(V x, const NearOrFar& choice) {
   const V positive = Max(Set(0.0f), x);
   const V magnitude = Abs(x);
-  // What comes out of a normalisation is nearly always near 0.
-  if (All(Le(magnitude, Set(kNearEnd)))) [[likely]] {
-    return NegFma(magnitude, NearPolynomial(Tables::kNear, magnitude), positive);
-  }
+  if (choice.Near(magnitude)) return NegFma(magnitude, NearPolynomial(Tables::kNear, magnitude), positive);
   // The tail is 0 from here on: at 13.27 the power of two is 2^-127.
   const V a = Min(Set(kTableLanes == 16 ? 7.75f + 31.0f / 256.0f : 13.27f), magnitude);
   V tail;
