@@ -398,8 +398,13 @@ def _aligned(parameter: _Value, shape: Sequence[int], align: str, groups: int) -
     return _Value(expand(parameter.value), expand(parameter.error))
 
 
-def _affine(z: _Value, inputs: Inputs, attributes: Mapping[str, Any], *, normalized: bool) -> _Value:
-    """scale * z + bias; after a norm with four units in the last place of max(|scale * n|, |bias|, 1)."""
+def _affine(
+    z: _Value, inputs: Inputs, attributes: Mapping[str, Any], *, normalized: bool, unit: Array | float = 1.0
+) -> _Value:
+    """scale * z + bias; after a norm with four units in the last place of max(|scale * n|, |bias|, unit).
+
+    ``unit`` is n's own size, its standard deviation: 1, unless the norm does not divide by it.
+    """
     quantized = "scale_axis" in attributes and normalized
     shape, groups, align = z.value.shape, attributes["num_groups"], attributes["affine_align"]
     parts: dict[str, _Value | None] = {}
@@ -418,7 +423,7 @@ def _affine(z: _Value, inputs: Inputs, attributes: Mapping[str, Any], *, normali
     if bias is not None:
         error = error + bias.error
     if normalized:
-        size = np.maximum(np.abs(product), 1.0)
+        size = np.maximum(np.abs(product), np.maximum(unit, 1.0))
         if bias is not None:
             size = np.maximum(size, np.abs(bias.value))
         error = error + 4.0 * ulp32(size)
@@ -516,7 +521,9 @@ def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[s
     viewed = _Value(d.value.reshape(view), d.error.reshape(view))
     mean, inverse, n = _statistics(viewed, axes, at)
     n = _Value(n.value.reshape(shape), n.error.reshape(shape))
-    outputs = {"Y": _finish(_affine(n, inputs, at, normalized=True), inputs, at), "sum": total}
+    with np.errstate(all="ignore"):
+        size = 1.0 if at["normalize_variance"] else float(np.nan_to_num(n.value).std()) if n.value.size else 1.0
+    outputs = {"Y": _finish(_affine(n, inputs, at, normalized=True, unit=size), inputs, at), "sum": total}
     with np.errstate(all="ignore"):
         spread = np.max(np.abs(viewed.value - mean), axis=axes, keepdims=True, initial=0.0)
         worst = np.max(viewed.error, axis=axes, keepdims=True, initial=0.0)

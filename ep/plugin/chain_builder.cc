@@ -315,6 +315,44 @@ bool ChainBuilder::TakeSilu(int* value) {
   return false;
 }
 
+// The same of a dequantised x, where ORT has made a DequantizeLinear for each of the two nodes.
+bool ChainBuilder::TakeSiluOfTwins(int* value) {
+  const int sigmoid = SoleConsumer(*value);
+  const int dequantize = graph_.value(*value).producer;
+  if (length_ == ChainLength::kSingleNode || sigmoid == kNone || dequantize == kNone) return false;
+  const int gate = graph_.Output(graph_.node(sigmoid), 0);
+  const int mul = SoleConsumer(gate);
+  if (mul == kNone || !graph_.node(mul).Is("", "Mul")) return false;
+  const int other = graph_.Input(graph_.node(mul), graph_.Input(graph_.node(mul), 0) == gate ? 1 : 0);
+  const int twin = FreeProducer(other, "DequantizeLinear");
+  if (twin == kNone || SoleConsumer(other) != mul || !AreTwins(graph_.node(dequantize), graph_.node(twin)))
+    return false;
+  if (graph_.Facts(*value).type != graph_.Facts(other).type) return false;
+  AddNode(sigmoid);
+  AddNode(mul);
+  AddNode(twin);
+  chain_.plan.activation.kind = Activation::kSwish;
+  chain_.plan.activation.params[0] = 1.0f;
+  *value = graph_.Output(graph_.node(mul), 0);
+  return true;
+}
+
+// Whether two nodes dequantise the same tensor in the same way.
+bool ChainBuilder::AreTwins(const GraphNode& a, const GraphNode& b) const {
+  if (!IsDequantize(a) || !IsDequantize(b) || a.domain != b.domain) return false;
+  for (size_t position = 0; position < 3; ++position) {
+    if (graph_.Input(a, position) != graph_.Input(b, position)) return false;
+  }
+  for (const char* name : {"axis", "block_size"}) {
+    int64_t first = name[0] == 'a' ? 1 : 0;
+    int64_t second = first;
+    a.attributes->GetInt(name, &first);
+    b.attributes->GetInt(name, &second);
+    if (first != second) return false;
+  }
+  return true;
+}
+
 bool ChainBuilder::TakeActivation(int* value) {
   if (TakeSilu(value)) return true;
   const int consumer = SoleConsumer(*value);
@@ -339,7 +377,7 @@ bool ChainBuilder::ReadAnchorActivation(int* x, int* y) {
   // A Sigmoid whose output is multiplied with its input is SiLU.
   if (node.Is("", "Sigmoid")) {
     chain_.nodes.clear();
-    if (TakeSilu(x)) {
+    if (TakeSilu(x) || TakeSiluOfTwins(x)) {
       *y = *x;
       *x = graph_.Input(node, 0);
       return true;

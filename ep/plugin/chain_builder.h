@@ -65,6 +65,8 @@ class ChainBuilder {
   bool SameConstant(int value, int other);
   void TakeResidualBias(int* value);
   bool TakeSilu(int* value);
+  bool TakeSiluOfTwins(int* value);
+  bool AreTwins(const GraphNode& a, const GraphNode& b) const;
   bool ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, ActivationCall* call);
   bool ReadScalar(int value, float* scalar);
   void Describe();

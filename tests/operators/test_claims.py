@@ -229,6 +229,25 @@ def test_silu_in_two_nodes(mul: str) -> None:
     layer_norm(X, activation="Swish").check(harness.run(session, {"X": X})["Y"])
 
 
+@pytest.mark.parametrize("mul", ["Mul(d, s)", "Mul(s, d)"])
+def test_silu_of_a_dequantised_value(mul: str) -> None:
+    """ORT makes a DequantizeLinear for each of the two nodes that read its value."""
+    text = f"g (int8[2,5,{WIDTH}] X) => ({TENSOR} Y) {{ d = DequantizeLinear(X, xs, xz)  s = Sigmoid(d)  Y = {mul} }}"
+    session = harness.create_session(model(text))
+    assert harness.fused_types(session) == [["DequantizeLinear", "DequantizeLinear", "Mul", "Sigmoid"]]
+    inputs = {"X": XQ, "x_scale": CONSTANTS["xs"], "x_zero_point": CONSTANTS["xz"]}
+    expected = oracle.evaluate("FusedDequantizeLinear", inputs, {"activation": "Swish"})["Y"]
+    expected.check(harness.run(session, {"X": XQ})["Y"])
+
+
+def test_sigmoid_times_another_dequantised_value_is_no_silu() -> None:
+    text = f"""g (int8[2,5,{WIDTH}] X) => ({TENSOR} Y) {{
+        d = DequantizeLinear(X, xs, xz)  e = DequantizeLinear(X, ys, xz)  s = Sigmoid(d)  Y = Mul(s, e)
+    }}"""
+    session = harness.create_session(model(text))
+    assert "Mul" in harness.cpu_types(session)
+
+
 def test_bias_residual_and_their_sum_used_elsewhere() -> None:
     """Transformer block: Add(Add(x, bias), residual) goes to the norm and past it."""
     proto = model(

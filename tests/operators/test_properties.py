@@ -34,7 +34,11 @@ def test_chain_of_standard_operators(chain: Chain) -> None:
     """The EP runs the whole chain as one node, and as exactly as the operator itself."""
     model = standard_chains.model_of(chain)
     session = harness.create_session(model, "ep")
-    assert harness.fused_types(session) == [sorted(node.op_type for node in model.graph.node)], repr(chain)
+    (group,) = harness.fused_types(session)
+    # ONNX Runtime gives each of the two nodes of SiLU a DequantizeLinear of its own.
+    twins = ["DequantizeLinear"] if {"DequantizeLinear", "Sigmoid", "Mul"} <= set(group) else []
+    types = [node.op_type for node in model.graph.node]
+    assert group in (sorted(types), sorted(types + twins)), repr(chain)
     assert harness.cpu_types(session) == []
     got = harness.run(session, chain.case.inputs)
     for name, expected in chain.case.expected().items():
