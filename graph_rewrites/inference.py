@@ -141,7 +141,8 @@ def _make_inferable(graph: ir.Graph, opset: int) -> bool:
         elif (node.domain, node.op_type) in _SHAPED_AS_X:
             further = _SHAPED_AS_X[node.domain, node.op_type]
             _type_input(node)
-            outputs = [node.outputs[index] for index in (0, further) if index is not None and index < len(node.outputs)]
+            wanted = [index for index in (0, further) if index is not None and index < len(node.outputs)]
+            outputs = [node.outputs[index] for index in wanted if node.outputs[index].name]
             _repeat(graph, node, node.inputs[0], outputs)
         elif (ungrouped := _ungrouped(node)) is not None:
             _repeat(graph, node, ungrouped, node.outputs)

@@ -310,6 +310,17 @@ def test_mean_variance_normalization(opset: int, given: list[int] | None, axes: 
     check_fused(model, _feeds(IMAGE), "FusedNormalization", {"axes": axes, **MVN})
 
 
+def test_activation_behind_a_skip_norm_with_unnamed_outputs() -> None:
+    g = SpellingBuilder(21)
+    x, skip = g.input("x", SHAPE), g.input("skip", SHAPE)
+    y = g.add("SkipSimplifiedLayerNormalization", x, skip, g.weight(SHAPE[-1], mean=1.0), domain="com.microsoft")
+    g.output(g.add("PRelu", y, g.weight(1)), SHAPE)
+    model = g.model("m")
+    model.graph.node[0].output.extend(["", "", ""])
+    optimized, _ = optimize(model)
+    assert [node.op_type for node in optimized.graph.node] == ["FusedNormalization_Add_RMSNormalization_PRelu"]
+
+
 @pytest.mark.parametrize("behind", [["Relu"], ["Sigmoid", "Mul"]])
 @pytest.mark.parametrize("norm", ["GroupNormalization", "MeanVarianceNormalization"])
 def test_activation_behind_a_norm_whose_shape_onnx_does_not_infer(norm: str, behind: list[str]) -> None:
