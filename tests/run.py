@@ -6,11 +6,12 @@ address and undefined-behaviour sanitizers, and runs pytest on what is installed
 supported onnxruntime versions are fetched from the package index into ``build/cache`` once. Needs Python 3.11 or newer
 and a C++20 compiler; everything else comes from the package index.
 
-``--all``, as CI runs it, adds the wheels of all platforms, the native tests for Windows under Wine and for aarch64
-under qemu, and the tests marked ``cross``. It needs Debian's packages wine, wine64, qemu-user and libc6-arm64-cross.
-``--step`` (may be given again) runs only the steps named: install, native, wheels, cross, pytest, export. The last one
-is part of ``--all``: the tests with PyTorch, transformers, Olive and Ray, in ``build/export-env`` (``--step export
---full``: every module at every opset; ``--step export --lean``: without Olive and Ray).
+``--all`` adds the wheels of all platforms, the native tests for Windows under Wine and for aarch64 under qemu, and the
+tests marked ``cross``. It needs Debian's packages wine, wine64, qemu-user and libc6-arm64-cross.
+``--step`` (may be given again) runs only the steps named: install, native, wheels, cross, windows, pytest, export.
+windows is what of wheels, cross and pytest is about Windows, as CI runs it. export is part of ``--all``: the tests with
+PyTorch, transformers, Olive and Ray, in ``build/export-env`` (``--step export --full``: every module at every opset;
+``--step export --lean``: without Olive and Ray).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ NATIVE = BUILD / "native-sanitized"
 WHEEL = BUILD / "test-wheel"  # this platform's, by the system's compiler
 WHEELS = BUILD / "test-wheels"  # all platforms', by zig
 CROSS = BUILD / "cross"
+STEPS = ("install", "native", "wheels", "cross", "windows", "pytest", "export")
 # Platform tag of a wheel -> what runs its programs here.
 EMULATORS = {"manylinux_2_28_aarch64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "win_amd64": ["wine"]}
 
@@ -99,15 +101,18 @@ def native_tests() -> None:
     ctest(NATIVE)
 
 
-def wheels() -> None:
+def wheels(*platforms: str) -> None:
+    """The wheels of these platforms, or of all."""
     run(BIN / "python", "-m", "pip", "install", "--quiet", f"{ROOT}[wheels]")
     shutil.rmtree(WHEELS, ignore_errors=True)
-    run(BIN / "python", ROOT / "ep" / "build_wheels.py", "--output", WHEELS, "--build-directory", CROSS)
+    chosen = [f"--platform={platform}" for platform in platforms]
+    run(BIN / "python", ROOT / "ep" / "build_wheels.py", "--output", WHEELS, "--build-directory", CROSS, *chosen)
 
 
-def cross_tests() -> None:
+def cross_tests(*platforms: str) -> None:
     """The native tests in the build folders of the wheels, run by an emulator."""
-    for platform, emulator in EMULATORS.items():
+    for platform in platforms:
+        emulator = EMULATORS[platform]
         if not shutil.which(emulator[0]):
             sys.exit(f"tests/run.py: {emulator[0]} is not installed (see --help)")
         build = CROSS / platform
@@ -124,6 +129,14 @@ def cross_tests() -> None:
         ctest(build, WINEDEBUG="-all", WINEPREFIX=str(BUILD / "wine"), DISPLAY="")
 
 
+def windows_tests() -> None:
+    """The wheel for Windows, and what can be tested of it under Wine."""
+    wheels("win_amd64")
+    cross_tests("win_amd64")
+    selection = ["-m", "cross", "-k", "windows or win_amd64", "tests/packaging", "tests/directml"]
+    run(BIN / "python", "-m", "pytest", *selection, NORMFUSE_WHEELS=str(WHEELS))
+
+
 def python_tests(arguments: list[str], *, everything: bool) -> None:
     selection = [] if everything else ["-m", "not cross"]
     # By group: what tests of one model, or of one version of onnxruntime, share is computed once.
@@ -133,8 +146,8 @@ def python_tests(arguments: list[str], *, everything: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="also the wheels and tests of all platforms, as CI does")
-    parser.add_argument("--step", action="append", choices=["install", "native", "wheels", "cross", "pytest", "export"])
+    parser.add_argument("--all", action="store_true", help="also the wheels and tests of all platforms")
+    parser.add_argument("--step", action="append", choices=STEPS)
     arguments, for_pytest = parser.parse_known_args()
     os.environ.setdefault("NORMFUSE_TEST_CACHE", str(BUILD / "cache"))
     check_tools()
@@ -142,11 +155,13 @@ def main() -> None:
         "install": install,
         "native": native_tests,
         "wheels": wheels,
-        "cross": cross_tests,
+        "cross": lambda: cross_tests(*EMULATORS),
+        "windows": windows_tests,
         "pytest": lambda: python_tests(for_pytest, everything=arguments.all),
         "export": lambda: export_tests(for_pytest),
     }
-    usual = [name for name in steps if arguments.all or name not in ("wheels", "cross", "export")]
+    extra = ("wheels", "cross", "windows", "export")  # "windows" is a part of "wheels", "cross" and "pytest"
+    usual = [name for name in steps if name not in extra or (arguments.all and name != "windows")]
     for name in arguments.step or usual:
         print(f"=== tests/run.py: {name}", flush=True)
         started = time.monotonic()
