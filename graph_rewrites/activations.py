@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -133,9 +134,9 @@ class NodeActivation(FusionRule):
 class _DecomposedActivation(FusionRule):
     """Base of the rules below: the match is the function of x that ``activation`` returns."""
 
+    @abstractmethod
     def activation(self, **parameters: Any) -> Activation:
         """Return the activation for the values bound by the pattern."""
-        raise NotImplementedError
 
     def check(self, context: Any, x: ir.Value, **bindings: Any) -> bool:
         self.require_float(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import onnx_ir as ir
@@ -42,9 +43,9 @@ class _Canonical(FusionRule):
         assert node is not None
         return self.configuration(node).emit(op)[0]
 
+    @abstractmethod
     def configuration(self, node: ir.Node) -> Fused:
         """Return the node's configuration, or decline."""
-        raise NotImplementedError
 
     def parameters(self, fused: Fused, node: ir.Node, *names: str, first: int = 1) -> None:
         """Take the node's inputs from number `first` on as inputs `names`."""
