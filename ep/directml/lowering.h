@@ -1,7 +1,7 @@
 // From a Plan to a DmlProgram: which DirectML operators compute it on a given device, or why none do.
 //
 // All arithmetic is in float32; float16 tensors are cast at the edges. Scale, bias, zero points and residuals are
-// broadcast by strides of 0. See docs/directml.md for what becomes what.
+// broadcast by strides of 0. See docs/pages/directml.md for what becomes what.
 #pragma once
 
 #include <optional>
