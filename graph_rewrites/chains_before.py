@@ -29,6 +29,11 @@ def _fused(value: ir.Value) -> Fused:
     return Fused.read(node)
 
 
+def _constant_last(facts: Facts, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return the operands of an Add, a constant one last: exporters write a bias on either side."""
+    return (b, a) if facts.is_constant(a) else (a, b)
+
+
 def dequantization_of(value: ir.Value) -> ir.Node:
     """Return the DequantizeLinear that produces the value, or decline.
 
@@ -222,6 +227,7 @@ class ResidualBias(FusionRule):
         return fused_normalization(op, any_value, any_value, any_value, added)
 
     def check(self, context: Any, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> bool:
+        x, bias = _constant_last(self.facts, x, bias)
         fused = _fused(normalized)
         prefix = "x" if self.spelling == "X" else "residual"
         if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale"):
@@ -237,8 +243,8 @@ class ResidualBias(FusionRule):
 
     def rewrite(self, op: Any, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
         fused = _fused(normalized)
-        fused.inputs["X" if self.spelling == "X" else "residual"] = x
-        fused.inputs["residual_bias"] = bias
+        slot = "X" if self.spelling == "X" else "residual"
+        fused.inputs[slot], fused.inputs["residual_bias"] = _constant_last(self.facts, x, bias)
         return fused.emit(op)[0]
 
 
@@ -359,6 +365,7 @@ class ActivationBias(FusionRule):
         return fused_activation(op, op.Add(x, bias))
 
     def check(self, context: Any, x: ir.Value, bias: ir.Value, activated: ir.Value) -> bool:
+        x, bias = _constant_last(self.facts, x, bias)
         fused = _fused(activated)
         if fused.has("bias", "scale", "x_scale"):
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(context.root)}")
@@ -376,5 +383,5 @@ class ActivationBias(FusionRule):
 
     def rewrite(self, op: Any, x: ir.Value, bias: ir.Value, activated: ir.Value) -> ir.Value:
         fused = _fused(activated)
-        fused.inputs.update(X=x, bias=bias)
+        fused.inputs["X"], fused.inputs["bias"] = _constant_last(self.facts, x, bias)
         return fused.emit(op)[0]

@@ -198,9 +198,11 @@ def test_constants_and_operand_order(spelling: Spelling, expected: dict[str, Any
     check_fused(model, _feeds(), "FusedActivation", expected)
 
 
+@pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize(("spelling", "expected"), [(row[0], row[2]) for row in TABLE])
-def test_bias_in_front(spelling: Spelling, expected: dict[str, Any]) -> None:
-    node = check_fused(_model(spelling, SpellingBuilder(13), bias=True), _feeds(), "FusedActivation", expected)
+def test_bias_in_front(spelling: Spelling, expected: dict[str, Any], swap: bool) -> None:
+    model = _model(spelling, SpellingBuilder(13, swap=swap), bias=True)
+    node = check_fused(model, _feeds(), "FusedActivation", expected)
     assert len(node.input) == 3
     assert not node.input[1]
 

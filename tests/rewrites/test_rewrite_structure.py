@@ -113,9 +113,11 @@ def test_one_sum_feeds_two_normalisations() -> None:
     _same_results(model, optimized, _feeds("x", "r"))
 
 
-def test_bias_of_a_linear_layer_before_the_residual() -> None:
+@pytest.mark.parametrize("bias_first", [False, True])
+def test_bias_of_a_linear_layer_before_the_residual(bias_first: bool) -> None:
     g = SpellingBuilder(17)
-    linear = g.add("Add", g.add("MatMul", g.input("x", SHAPE), g.weight(8, 8)), g.weight(8))
+    operands = g.add("MatMul", g.input("x", SHAPE), g.weight(8, 8)), g.weight(8)
+    linear = g.add("Add", *(reversed(operands) if bias_first else operands))
     total = g.add("Add", linear, g.input("r", SHAPE))
     g.output(g.add("LayerNormalization", total, g.weight(8, mean=1.0), g.weight(8)), SHAPE)
     model = g.model("m")
