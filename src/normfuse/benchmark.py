@@ -7,6 +7,7 @@ bound, so that allocating them is not measured.
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ import numpy as np
 from normfuse._version import __version__
 from normfuse.ep.host import import_host
 from normfuse.errors import OptionError
+from normfuse.kernel_time import share_of_chains, share_of_fused_nodes
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import open_session
 from normfuse.verification import Inputs, Sample
@@ -44,11 +46,15 @@ class Timing:
     quartiles_ms: tuple[float, float]
     runs: int
     speedup: float
-    """Time of the original on ONNX Runtime's CPU provider / time of this one (medians)."""
+    """Time of the original on ONNX Runtime's CPU provider / time of this one: median over the rounds."""
+    speedup_quartiles: tuple[float, float]
+    """The middle half of that ratio."""
     error: float
     """Against the original without any graph optimisation, see :mod:`normfuse.verification.comparison`."""
     max_abs: float
     """Largest absolute difference from the same."""
+    fused_share: float | None
+    """Share of the kernel time that the fused nodes take; None without the execution provider."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +66,19 @@ class BenchmarkReport:
     threads: int
     inputs: Mapping[str, tuple[int, ...]]
     """Input -> shape."""
+    chain_share: float
+    """Share of the kernel time of the original that the nodes which are fused take, 0 to 1."""
     timings: tuple[Timing, ...]
+
+    @property
+    def bound(self) -> float:
+        """The speedup that no faster chain can exceed (Amdahl's law): that of a model whose chains take no time."""
+        return 1 / (1 - self.chain_share) if self.chain_share < 1 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""
-        return {"schema_version": 1, "normfuse_version": __version__} | dataclasses.asdict(self)
+        head = {"schema_version": 1, "normfuse_version": __version__}
+        return head | dataclasses.asdict(self) | {"bound": self.bound}
 
 
 @dataclasses.dataclass
@@ -73,8 +87,14 @@ class _Case:
     run: Callable[[], None]
     error: float
     max_abs: float
+    fused_share: float | None
     runs_a_slice: int = 1
-    times: list[float] = dataclasses.field(default_factory=list)
+    rounds: list[list[float]] = dataclasses.field(default_factory=list)
+    """Seconds of the runs of each round."""
+
+    @property
+    def times(self) -> list[float]:
+        return [seconds for times in self.rounds for seconds in times]
 
 
 def benchmark(
@@ -118,43 +138,72 @@ def benchmark(
     rewrite(rewritten)
     tell("creating sessions", 0, 0)
     fed, expected = reference(source.model, source.name, inputs, 1, 0, sizes or {})
+    setting = _Setting(source.name, threads, fed[0], expected[0], is_quantized(source.model))
     options = dict(ep_options or {})
-    ways: tuple[tuple[str, ir.Model, dict[str, Any] | None], ...] = (
-        ("original", source.model, None),
-        ("original + normfuse", source.model, options),
-        ("rewritten", rewritten, None),
-        ("rewritten + normfuse", rewritten, options),
-    )
-    quantized = is_quantized(source.model)
-    cases = []
-    for name, variant, chosen in ways:
-        session = open_session(variant, source.name, ep_options=chosen, threads=threads)
-        found = differences(expected[:1], run_all(session, fed[:1]), quantized)
-        error, distance = max(d.error for d in found), max(d.max_abs for d in found)
-        cases.append(_Case(name, _bound(session, fed[0]), error, distance))
+    cases = [
+        setting.case("original", source.model, None),
+        setting.case("original + normfuse", source.model, options),
+        setting.case("rewritten", rewritten, None),
+        setting.case("rewritten + normfuse", rewritten, options),
+    ]
+    tell("profiling", 0, 0)
+    chain_share = share_of_chains(source.model, source.name, fed[0], threads=threads)
     _measure(cases, seconds, tell)
-    base = statistics.median(cases[0].times)
     return BenchmarkReport(
         model=source.name,
         onnxruntime_version=import_host().__version__,
         threads=threads,
         inputs={name: tuple(array.shape) for name, array in fed[0].items()},
-        timings=tuple(_timing(case, base) for case in cases),
+        chain_share=chain_share,
+        timings=tuple(_timing(case, cases[0]) for case in cases),
     )
 
 
-def _timing(case: _Case, base: float) -> Timing:
-    median = statistics.median(case.times)
-    low, _, high = statistics.quantiles(case.times, n=4)
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+    """What all ways of running a model have in common."""
+
+    model_name: str
+    threads: int
+    sample: Sample
+    expected: dict[str, Any]
+    quantized: bool
+
+    def case(self, name: str, model: ir.Model, ep_options: dict[str, Any] | None) -> _Case:
+        session = open_session(model, self.model_name, ep_options=ep_options, threads=self.threads)
+        found = differences([self.expected], run_all(session, [self.sample]), self.quantized)
+        fused_share = None
+        if ep_options is not None:
+            fused_share = share_of_fused_nodes(
+                model, self.model_name, self.sample, threads=self.threads, ep_options=ep_options
+            )
+        return _Case(
+            name=name,
+            run=_bound(session, self.sample),
+            error=max(difference.error for difference in found),
+            max_abs=max(difference.max_abs for difference in found),
+            fused_share=fused_share,
+        )
+
+
+def _timing(case: _Case, original: _Case) -> Timing:
+    low, median, high = statistics.quantiles(case.times, n=4)
+    ratios = [
+        statistics.median(base) / statistics.median(times)
+        for base, times in zip(original.rounds, case.rounds, strict=True)
+    ]
+    slow, speedup, fast = statistics.quantiles(ratios, n=4)
     return Timing(
         name=case.name,
         median_ms=median * 1e3,
         best_ms=min(case.times) * 1e3,
         quartiles_ms=(low * 1e3, high * 1e3),
         runs=len(case.times),
-        speedup=base / median,
+        speedup=speedup,
+        speedup_quartiles=(slow, fast),
         error=case.error,
         max_abs=case.max_abs,
+        fused_share=case.fused_share,
     )
 
 
@@ -185,10 +234,13 @@ def _measure(cases: list[_Case], seconds: float, tell: Callable[[str, int, int],
     while rounds < _MINIMUM_ROUNDS or time.perf_counter() - start < seconds:
         shift = rounds % len(cases)
         for case in (*cases[shift:], *cases[:shift]):
-            for _ in range(case.runs_a_slice):
-                before = time.perf_counter()
-                case.run()
-                case.times.append(time.perf_counter() - before)
+            case.rounds.append([_timed(case.run) for _ in range(case.runs_a_slice)])
         rounds += 1
         elapsed = time.perf_counter() - start
         tell("measuring", min(int(elapsed * 10), int(seconds * 10)), int(seconds * 10))
+
+
+def _timed(run: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

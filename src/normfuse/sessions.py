@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InferenceSession", "Level", "open_session"]
 
-Level = Literal["disable", "basic", "all"]
+Level = Literal["disable", "basic", "extended", "all"]
 _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 
@@ -69,6 +69,7 @@ def open_session(
     ep_options: dict[str, Any] | None = None,
     level: Level = "all",
     threads: int = 0,
+    sess_options: onnxruntime.SessionOptions | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session for measuring and comparing: quiet, and with the execution provider only if options are given.
 
@@ -78,20 +79,24 @@ def open_session(
         ep_options: Options of the execution provider, {} for its defaults; None: ONNX Runtime's CPU provider alone.
         level: ONNX Runtime's own graph optimisations.
         threads: Threads inside an operator; 0: ONNX Runtime's default.
+        sess_options: Session options to use; None: new ones.
 
     Raises:
         InvalidModelError: ONNX Runtime cannot load the model.
         NormfuseError: Whatever :func:`normfuse.session_options` raises.
     """
     host = import_host() if ep_options is None else load_host()
-    options = host.SessionOptions()
+    options = sess_options or host.SessionOptions()
     levels = host.GraphOptimizationLevel
     options.graph_optimization_level = {
         "disable": levels.ORT_DISABLE_ALL,
         "basic": levels.ORT_ENABLE_BASIC,
+        "extended": levels.ORT_ENABLE_EXTENDED,
         "all": levels.ORT_ENABLE_ALL,
     }[level]
     options.log_severity_level = 4
+    # Threads that wait for work of one session must not take the processor from the next one.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads:
         options.intra_op_num_threads = threads
     if ep_options is not None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -389,7 +390,14 @@ def test_bench_measures_four_ways(run: Run, model: Path, tmp_path: Path) -> None
         assert 0 < timing["best_ms"] <= low <= timing["median_ms"] <= high
         assert timing["error"] < 1e-4
         assert timing["runs"] >= 5
-    assert "rewritten + normfuse" in run("bench", "model.onnx", "--seconds", "0.1").out
+        slow, fast = timing["speedup_quartiles"]
+        assert 0 < slow <= timing["speedup"] <= fast
+        assert (timing["fused_share"] is not None) == ("normfuse" in timing["name"])
+    assert 0 < data["chain_share"] < 1
+    assert data["bound"] == pytest.approx(1 / (1 - data["chain_share"]))
+    text = run("bench", "model.onnx", "--seconds", "0.1").out
+    assert "rewritten + normfuse" in text
+    assert re.search(r"The chains that are fused take [\d.]+% of .* would run [\d.]+ times as fast\.", text)
     assert files(tmp_path) == ["model.onnx"]
 
 

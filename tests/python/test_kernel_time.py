@@ -1,0 +1,98 @@
+"""Shares of kernel time: what of ONNX Runtime's optimised model is found to belong to chains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+from normfuse import models
+from normfuse.benchmark import BenchmarkReport, benchmark
+from normfuse.models import spellings
+
+SHAPE = (8, 64, 64)  # enough that the profiler's whole microseconds say something
+Builder = models.GraphBuilder
+
+
+def measured(model: onnx.ModelProto, sizes: dict[str, int] | None = None) -> BenchmarkReport:
+    return benchmark(model, seconds=0.05, sizes=sizes)
+
+
+def matmul(g: Builder, x: str) -> str:
+    return g.add("MatMul", x, g.weight(64, 64))
+
+
+def gelu(g: Builder, x: str) -> str:
+    return spellings.activation(g, x, "gelu_erf")
+
+
+def layer_norm(g: Builder, x: str) -> str:
+    return spellings.layer_norm(g, x, g.weight(64, mean=1.0), g.weight(64))
+
+
+def model_of(*parts: Callable[[Builder, str], str]) -> onnx.ModelProto:
+    g = Builder(opset=13)
+    x = g.input("x", SHAPE)
+    for part in parts:
+        x = part(g, x)
+    g.output(x, SHAPE)
+    return g.model("parts")
+
+
+@pytest.mark.parametrize("part", [gelu, layer_norm])
+def test_a_chain_alone_is_everything(part: Callable[[Builder, str], str]) -> None:
+    """Of its nodes ONNX Runtime makes one, which stands for all of them."""
+    report = measured(model_of(part))
+    assert report.chain_share == 1
+    assert report.bound == math.inf
+    assert report.to_dict()["bound"] == math.inf
+
+
+def test_a_model_without_chains() -> None:
+    report = measured(model_of(matmul, matmul))
+    assert report.chain_share == 0
+    assert report.bound == 1
+    assert [timing.fused_share for timing in report.timings] == [None, 0, None, 0]
+
+
+def test_a_chain_among_other_nodes() -> None:
+    report = measured(model_of(matmul, layer_norm, matmul, gelu, matmul))
+    assert 0 < report.chain_share < 1
+    assert report.bound == pytest.approx(1 / (1 - report.chain_share))
+    original, with_provider, rewritten, both = (timing.fused_share for timing in report.timings)
+    assert original is rewritten is None
+    assert with_provider == 0  # a chain in a spelling that only the rewriting pass finds
+    assert both is not None
+    assert 0 < both < 1
+
+
+def test_what_onnx_runtime_makes_part_of_a_convolution_is_no_chain() -> None:
+    """Its Conv takes the activation in, so that the time of the activation alone is not known."""
+    g = Builder(opset=13)
+    x = g.input("x", (1, 8, 16, 16))
+    y = g.add("Conv", x, g.weight(8, 8, 3, 3), pads=[1, 1, 1, 1])
+    g.output(g.add("Relu", y), (1, 8, 16, 16))
+    assert measured(g.model("conv")).chain_share == 0
+
+
+def test_chains_in_branches_and_functions() -> None:
+    """The nodes of a branch are counted themselves, and not as the time of the If as well."""
+    body = """
+        <ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+        agraph (bool c, float[8,64,64] x, float[64] g) => (float[8,64,64] y)
+        {
+            y = If (c) <
+                then_branch = t () => (float[8,64,64] a) { a = local.Norm (x, g) },
+                else_branch = e () => (float[8,64,64] a) { a = LayerNormalization (x, g) }
+            >
+        }
+        <opset_import: ["" : 17], domain: "local">
+        Norm (v, w) => (n) { n = LayerNormalization (v, w) }
+    """
+    model = onnx.parser.parse_model(body)
+    for condition in (True, False):
+        feeds = {"c": np.array(condition), "x": np.ones(SHAPE, np.float32), "g": np.ones(64, np.float32)}
+        assert benchmark(model, seconds=0.05, inputs=feeds).chain_share == 1
