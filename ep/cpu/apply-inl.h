@@ -16,14 +16,14 @@ using cpu::Normalizer;
 // What is stored: the value itself, or for the integer types its quantised form (StoreAs saturates).
 template <class Out>
 struct Finish {
-  Finish(float, float) {}
+  NORMFUSE_INLINE Finish(float, float) {}
   NORMFUSE_INLINE V operator()(V v) const { return v; }
 };
 
 // v / scale, rounded as a division rounds it: the product with the reciprocal, and what it left over once more. v is
 // cut first, beyond what any 8-bit type holds, so that nothing overflows; NaN becomes the lowest value.
 struct Quantization {
-  Quantization(float y_scale, float y_zero)
+  NORMFUSE_INLINE Quantization(float y_scale, float y_zero)
       : scale(Set(y_scale)), inverse(Set(1.0f / y_scale)), zero(SetI(static_cast<int32_t>(y_zero))) {
     const float most = 512.0f * (y_scale < 0 ? -y_scale : y_scale);
     high = Set(most < kLargest ? most : kLargest);
@@ -53,25 +53,13 @@ struct Finish<uint8_t> : Quantization {
   using Quantization::Quantization;
 };
 
-// To memory, or where `stream` is set past the caches (float32 only, aligned to 64).
-template <class Out, class Value>
-NORMFUSE_INLINE void Put(Out* y, Value v, bool stream) {
-  if constexpr (sizeof(Out) == sizeof(float)) {
-    if (stream) {
-      StreamStore(y, v);
-      return;
-    }
-  }
-  StoreAs(y, v);
-}
-
 // Activations that read a slope for each element take two arguments.
 template <class Act>
 concept TakesSlope = requires(const Act act, V v) { act(v, v); };
 
 template <class Act>
 struct Activated {
-  Activated(const ApplyArgs& a, int, Spread*) : act(a.params) {}
+  NORMFUSE_INLINE Activated(const ApplyArgs& a, int, Spread*) : act(a.params) {}
   NORMFUSE_INLINE V operator()(V v, size_t) const { return act(v); }
   NORMFUSE_INLINE V Partial(V v, size_t, size_t) const { return act(v); }
   Act act;
@@ -79,7 +67,7 @@ struct Activated {
 
 template <TakesSlope Act>
 struct Activated<Act> {
-  Activated(const ApplyArgs& a, int row, Spread* spread)
+  NORMFUSE_INLINE Activated(const ApplyArgs& a, int row, Spread* spread)
       : act(a.params), slope({a.slope.data + row * a.slope_stride, a.slope.step}, spread) {}
   NORMFUSE_INLINE V operator()(V v, size_t i) const { return act(v, slope.At(i)); }
   NORMFUSE_INLINE V Partial(V v, size_t i, size_t n) const { return act(v, slope.PartialAt(i, n)); }
@@ -87,9 +75,14 @@ struct Activated<Act> {
   Source slope;
 };
 
+template <class Act>
+constexpr bool kIsIdentity = false;
+template <>
+inline constexpr bool kIsIdentity<Identity> = true;
+
 // One scale and one bias for a row: they join the normalisation's own factor and offset.
 struct ScalarAffine {
-  ScalarAffine(const Normalizer& n, float scale, float bias)
+  NORMFUSE_INLINE ScalarAffine(const Normalizer& n, float scale, float bias)
       : mean(Set(n.mean)), factor(Set(n.inv * scale)), offset(Set(n.offset * scale + bias)) {}
   NORMFUSE_INLINE V operator()(V x) const { return Fma(x - mean, factor, offset); }
   V mean;
@@ -99,108 +92,127 @@ struct ScalarAffine {
 
 // A scale and a bias for each element.
 struct VectorAffine {
-  explicit VectorAffine(const Normalizer& n) : mean(Set(n.mean)), inv(Set(n.inv)), offset(Set(n.offset)) {}
+  NORMFUSE_INLINE VectorAffine() = default;
+  NORMFUSE_INLINE explicit VectorAffine(const Normalizer& n)
+      : mean(Set(n.mean)), inv(Set(n.inv)), offset(Set(n.offset)) {}
   NORMFUSE_INLINE V operator()(V x, V scale, V bias) const { return Fma(Fma(x - mean, inv, offset), scale, bias); }
   V mean;
   V inv;
   V offset;
 };
 
-template <class Input, class Out, class Act>
-void ApplyScalar(const ApplyArgs& a) {
-  Spread spread[3];
+// One scale and one bias per row.
+template <class Input, class Out, class Act, bool kStream>
+NORMFUSE_INLINE void ApplyScalar(const ApplyArgs& a, int row) {
+  Spread spread;
   const Finish<Out> finish(a.y_scale, a.y_zero);
-  for (int row = 0; row < a.rows; ++row) {
-    const Activated<Act> act(a, row, &spread[2]);
-    const Input x = InputOf<Input>(a, row);
-    Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
-    const ScalarAffine affine(a.normalizers[row], a.scale.data[a.scale_stride * row], a.bias.data[a.bias_stride * row]);
-    size_t i = 0;
-    for (; i + 2 * kLanes <= a.n; i += 2 * kLanes) {
-      const auto v = finish(act(affine(x.At(i)), i));
-      const auto w = finish(act(affine(x.At(i + kLanes)), i + kLanes));
-      Put(y + i, v, a.stream);
-      Put(y + i + kLanes, w, a.stream);
-    }
-    if (i + kLanes <= a.n) {
-      Put(y + i, finish(act(affine(x.At(i)), i)), a.stream);
-      i += kLanes;
-    }
-    const size_t rest = a.n - i;
-    if (rest != 0) StoreAsPartial(y + i, finish(act.Partial(affine(x.PartialAt(i, rest)), i, rest)), rest);
+  const Activated<Act> act(a, row, &spread);
+  const Input x = InputOf<Input>(a, row);
+  Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
+  const ScalarAffine affine(a.normalizers[row], a.scale.data[a.scale_stride * row], a.bias.data[a.bias_stride * row]);
+  const size_t n = a.n;
+  size_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    const auto v = finish(act(affine(x.At(i)), i));
+    const auto w = finish(act(affine(x.At(i + kLanes)), i + kLanes));
+    Put<kStream>(y + i, v);
+    Put<kStream>(y + i + kLanes, w);
   }
+  if (i + kLanes <= n) {
+    Put<kStream>(y + i, finish(act(affine(x.At(i)), i)));
+    i += kLanes;
+  }
+  const size_t rest = n - i;
+  if (rest != 0) StoreAsPartial(y + i, finish(act.Partial(affine(x.PartialAt(i, rest)), i, rest)), rest);
 }
 
-template <class Input, class Out, class Act>
-void ApplyVector(const ApplyArgs& a) {
+// Scale or bias, or both, for each element.
+template <class Input, class Out, class Act, bool kStream>
+NORMFUSE_INLINE void ApplyVector(const ApplyArgs& a, int row) {
   Spread spread[3];
   const Finish<Out> finish(a.y_scale, a.y_zero);
-  for (int row = 0; row < a.rows; ++row) {
-    const Activated<Act> act(a, row, &spread[2]);
-    const Source scale({a.scale.data + a.scale_stride * row, a.scale.step}, &spread[0]);
-    const Source bias({a.bias.data + a.bias_stride * row, a.bias.step}, &spread[1]);
-    const Input x = InputOf<Input>(a, row);
-    Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
-    const VectorAffine affine(a.normalizers[row]);
-    size_t i = 0;
-    for (; i + kLanes <= a.n; i += kLanes) StoreAs(y + i, finish(act(affine(x.At(i), scale.At(i), bias.At(i)), i)));
-    const size_t rest = a.n - i;
-    if (rest == 0) continue;
-    const V v = affine(x.PartialAt(i, rest), scale.PartialAt(i, rest), bias.PartialAt(i, rest));
-    StoreAsPartial(y + i, finish(act.Partial(v, i, rest)), rest);
+  const Activated<Act> act(a, row, &spread[2]);
+  const Source scale({a.scale.data + a.scale_stride * row, a.scale.step}, &spread[0]);
+  const Source bias({a.bias.data + a.bias_stride * row, a.bias.step}, &spread[1]);
+  const Input x = InputOf<Input>(a, row);
+  Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
+  const VectorAffine affine(a.normalizers[row]);
+  const size_t ahead = a.ahead;
+  const size_t n = a.n;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    if constexpr (kStream) x.Prefetch(i, ahead);
+    Put<kStream>(y + i, finish(act(affine(x.At(i), scale.At(i), bias.At(i)), i)));
   }
+  const size_t rest = n - i;
+  if (rest == 0) return;
+  const V v = affine(x.PartialAt(i, rest), scale.PartialAt(i, rest), bias.PartialAt(i, rest));
+  StoreAsPartial(y + i, finish(act.Partial(v, i, rest)), rest);
 }
 
-// An even number of rows, two side by side to share the loads of scale and bias.
-template <class Input, class Out, class Act>
-void ApplyTwoRows(const ApplyArgs& a) {
-  Spread spread[3];
-  const Activated<Act> act(a, 0, &spread[2]);
+// Two rows side by side, which share the loads of a scale for each element and of a bias for each element or for all.
+template <class Input, class Out, class Act, bool kStream, bool kBias>
+NORMFUSE_INLINE void ApplyTwoRows(const ApplyArgs& a, int row) {
+  const Act act(a.params);
   const Finish<Out> finish(a.y_scale, a.y_zero);
-  const Source scale(a.scale, &spread[0]);
-  const Source bias(a.bias, &spread[1]);
-  const size_t rest = a.n % kLanes;
-  for (int row = 0; row < a.rows; row += 2) {
-    const Input x = InputOf<Input>(a, row);
-    const Input z = InputOf<Input>(a, row + 1);
-    Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
-    const VectorAffine first(a.normalizers[row]);
-    const VectorAffine second(a.normalizers[row + 1]);
-    size_t i = 0;
-    for (; i + kLanes <= a.n; i += kLanes) {
-      const V s = scale.At(i);
-      const V b = bias.At(i);
-      StoreAs(y + i, finish(act(first(x.At(i), s, b), i)));
-      StoreAs(y + a.y_stride + i, finish(act(second(z.At(i), s, b), i)));
+  const Input x = InputOf<Input>(a, row);
+  const Input z = InputOf<Input>(a, row + 1);
+  Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
+  Out* w = y + a.y_stride;
+  const VectorAffine first(a.normalizers[row]);
+  const VectorAffine second(a.normalizers[row + 1]);
+  const size_t ahead = a.ahead;
+  const float* scale = a.scale.data;
+  const float* bias = a.bias.data;
+  const V one_bias = Set(*bias);
+  const size_t n = a.n;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    if constexpr (kStream) {
+      x.Prefetch(i, ahead);
+      z.Prefetch(i, ahead);
     }
-    if (rest == 0) continue;
-    const V s = scale.PartialAt(i, rest);
-    const V b = bias.PartialAt(i, rest);
-    StoreAsPartial(y + i, finish(act.Partial(first(x.PartialAt(i, rest), s, b), i, rest)), rest);
-    StoreAsPartial(y + a.y_stride + i, finish(act.Partial(second(z.PartialAt(i, rest), s, b), i, rest)), rest);
+    const V s = Load(scale + i);
+    const V b = kBias ? Load(bias + i) : one_bias;
+    Put<kStream>(y + i, finish(act(first(x.At(i), s, b))));
+    Put<kStream>(w + i, finish(act(second(z.At(i), s, b))));
   }
+  const size_t rest = n - i;
+  if (rest == 0) return;
+  const V s = LoadPartial(scale + i, rest);
+  const V b = kBias ? LoadPartial(bias + i, rest) : one_bias;
+  StoreAsPartial(y + i, finish(act(first(x.PartialAt(i, rest), s, b))), rest);
+  StoreAsPartial(w + i, finish(act(second(z.PartialAt(i, rest), s, b))), rest);
+}
+
+template <class Input, class Out, class Act, bool kStream>
+void ApplyTo(const ApplyArgs& a) {
+  if (a.scale.step == 0 && a.bias.step == 0) {
+    for (int row = 0; row < a.rows; ++row) ApplyScalar<Input, Out, Act, kStream>(a, row);
+    return;
+  }
+  int row = 0;
+  const bool shared = a.scale.step != 0 && a.scale_stride == 0 && a.bias_stride == 0;
+  if constexpr (!TakesSlope<Act>) {
+    if (shared && a.bias.step != 0) {
+      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStream, true>(a, row);
+    }
+  }
+  // RMSNormalization has no bias.
+  if constexpr (kIsIdentity<Act>) {
+    if (shared && a.bias.step == 0) {
+      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStream, false>(a, row);
+    }
+  }
+  for (; row < a.rows; ++row) ApplyVector<Input, Out, Act, kStream>(a, row);
 }
 
 template <class Input, class Out, class Act>
 void Apply(const ApplyArgs& a) {
-  if (a.scale.step == 0 && a.bias.step == 0) return ApplyScalar<Input, Out, Act>(a);
-  const bool shared = a.scale_stride == 0 && a.bias_stride == 0 && a.slope_stride == 0;
-  const int pairs = shared ? a.rows & ~1 : 0;
-  if (pairs != 0) {
-    ApplyArgs even = a;
-    even.rows = pairs;
-    ApplyTwoRows<Input, Out, Act>(even);
+  if constexpr (kCanStream<Out>) {
+    if (a.stream) return ApplyTo<Input, Out, Act, true>(a);
   }
-  if (pairs == a.rows) return;
-  using T = typename Input::Element;
-  ApplyArgs last = a;
-  last.x = RowOf<T>(a.x, a.x_stride, pairs);
-  last.x2 = RowOf<T>(a.x2, a.x2_stride, pairs);
-  last.x_bias = a.x_bias + a.x_bias_stride * pairs;
-  last.y = static_cast<Out*>(a.y) + a.y_stride * pairs;
-  last.normalizers = a.normalizers + pairs;
-  last.rows = a.rows - pairs;
-  ApplyVector<Input, Out, Act>(last);
+  ApplyTo<Input, Out, Act, false>(a);
 }
 
 }  // namespace

@@ -204,6 +204,7 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
   args.bias_stride = row_step.stride[kFormBias];
   args.slope_stride = row_step.stride[kFormSlope];
   args.params = plan.activation.params;
+  args.stream = call.stream;
   if (call.params[kFormYScale].present()) args.y_scale = *call.params[kFormYScale].data;
   if (call.params[kFormYZero].present()) args.y_zero = *call.params[kFormYZero].data;
   return args;
@@ -224,47 +225,12 @@ RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_st
   if (call.sum != nullptr) {
     args.sum = ElementAt(call.sum, call.x_type, at.at[kFormY]);
     args.sum_stride = row_step.stride[kFormY];
+    args.stream = call.stream;
   }
   args.n = static_cast<size_t>(n);
   args.rows = rows;
   args.sums = sums;
   return args;
-}
-
-void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch) {
-  if (!call.stream) {
-    call.apply(args);
-    return;
-  }
-  if (args.scale.step == 0 && args.bias.step == 0 && call.plan->y_type == DataType::kFloat32) {
-    ApplyArgs streaming = args;
-    streaming.stream = true;
-    call.apply(streaming);
-    return;
-  }
-  // Row by row in pieces that stay in the level-1 cache.
-  constexpr int64_t kPiece = 2048;
-  const DataType y_type = call.plan->y_type;
-  const auto n = static_cast<int64_t>(args.n);
-  for (int64_t row = 0; row < args.rows; ++row) {
-    for (int64_t i = 0; i < n; i += kPiece) {
-      ApplyArgs piece = args;
-      const auto advance = [&](Vec* vec, int64_t stride) { vec->data += row * stride + i * vec->step; };
-      piece.x = ElementAt(args.x, call.apply_type, row * args.x_stride + i);
-      if (args.x2 != nullptr) piece.x2 = ElementAt(args.x2, call.apply_type, row * args.x2_stride + i);
-      piece.y = scratch->kept;
-      piece.n = static_cast<size_t>(std::min(kPiece, n - i));
-      piece.rows = 1;
-      piece.normalizers = args.normalizers + row;
-      if (args.x_bias != nullptr) piece.x_bias = args.x_bias + row * args.x_bias_stride + i;
-      advance(&piece.scale, args.scale_stride);
-      advance(&piece.bias, args.bias_stride);
-      advance(&piece.slope, args.slope_stride);
-      call.apply(piece);
-      call.kernels->stream(scratch->kept, BytesFor(y_type, piece.n),
-                           ElementAt(args.y, y_type, row * args.y_stride + i));
-    }
-  }
 }
 
 }  // namespace normfuse::cpu

@@ -49,7 +49,7 @@ struct Call {
   FormId apply_form = kFormX;
   SumKind apply_kind = SumKind::kSingle;
   StepFn step = nullptr;  // both passes, of different rows
-  bool stream = false;    // X and Y are so large that Y goes past the caches
+  bool stream = false;    // X and Y are so large that Y goes past the caches; a fence must follow
 };
 
 // Working memory of one thread, on its stack.
@@ -76,9 +76,6 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
 
 // The arguments of call.row_sums, or of the second half of call.step, likewise.
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums);
-
-// Calls call.apply; Y may go through `scratch` where it is streamed, and a fence must then follow.
-void ApplyInPlace(const Call& call, const ApplyArgs& args, Scratch* scratch);
 
 // A parameter that is never in blocks, from its place for `at` on.
 inline Vec VecAt(const Call& call, FormId form, const Offsets& at, const Dim& step, const float* absent) {

@@ -16,6 +16,7 @@ namespace {
 // level-3 cache of 32 MB: at 25 MB this makes a LayerNorm 1.6 times as fast, and one together with a reader of its
 // result as fast as before; at 6 MB that reader would lose more than it gains.
 constexpr int64_t kStreamBytes = 20 << 20;
+constexpr int64_t kStreamAlignment = 64;
 
 bool Is32Bit(DataType type) { return type == DataType::kInt32 || type == DataType::kUint32; }
 
@@ -46,8 +47,9 @@ class CpuExecutable final : public Executable {
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
   bool HasOneScale(const Call& call) const;
   void ChoosePath(Call* call) const;
-  bool ChooseApply(bool from_sum, const Dim& run, Call* call) const;
-  void ChooseStep(bool from_sum, const Dim& run, Call* call) const;
+  bool ChooseApply(const Dim& run, Call* call) const;
+  bool Streams(const Call& call, const Dim& run) const;
+  void ChooseStep(const Dim& run, Call* call) const;
   Result Execute(const Call& call) const;
 
   Plan plan_;
@@ -233,12 +235,11 @@ void CpuExecutable::ChoosePath(Call* call) const {
   call->row_sums = kernels_->row_sums(call->x_type, call->sum_kind);
   if (call->row_sums == nullptr && plan_.kind == PlanKind::kNormalization) return;
   if (pair) call->row_x2 = call->residual;
-  const bool from_sum = call->sum != nullptr && plan_.sum_type == DataType::kFloat32;
-  if (ChooseApply(from_sum, run, call)) ChooseStep(from_sum, run, call);
+  if (ChooseApply(run, call)) ChooseStep(run, call);
 }
 
 // The kernel of the second pass, and whether it was found.
-bool CpuExecutable::ChooseApply(bool from_sum, const Dim& run, Call* call) const {
+bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
   if (call->params[kFormYScale].shape.ElementCount() > 1 || call->params[kFormYZero].shape.ElementCount() > 1) {
     return false;
   }
@@ -247,6 +248,9 @@ bool CpuExecutable::ChooseApply(bool from_sum, const Dim& run, Call* call) const
     const float scale = std::fabs(*call->params[kFormYScale].data);
     if (!(scale > 1e-30f && scale < 1e30f)) return false;
   }
+  // A sum that went past the caches is added again, which gives the same: its operands are still near.
+  const bool stream = Streams(*call, run);
+  const bool from_sum = call->sum != nullptr && plan_.sum_type == DataType::kFloat32 && !stream;
   if (!from_sum && !Contiguous(run, kFormX)) return false;
   const SumKind kind = from_sum ? SumKind::kSingle : call->sum_kind;
   if (kind != SumKind::kSingle && !Contiguous(run, kFormResidual)) return false;
@@ -257,26 +261,29 @@ bool CpuExecutable::ChooseApply(bool from_sum, const Dim& run, Call* call) const
   call->apply_type = from_sum ? plan_.sum_type : call->x_type;
   call->apply_form = from_sum ? kFormY : kFormX;
   call->apply = kernels_->fused_apply(call->apply_type, plan_.y_type, plan_.activation.kind, kind);
-  const int64_t run_bytes = run.size * BitsOf(plan_.y_type) / 8;
-  const int64_t bytes = call->geometry.element_count * (BitsOf(plan_.y_type) + BitsOf(call->x_type)) / 8;
-  call->stream = bytes >= kStreamBytes && run_bytes % 64 == 0 && reinterpret_cast<uintptr_t>(call->y) % 64 == 0;
+  call->stream = stream && call->apply != nullptr;
   return call->apply != nullptr;
 }
 
-void CpuExecutable::ChooseStep(bool from_sum, const Dim& run, Call* call) const {
+bool CpuExecutable::Streams(const Call& call, const Dim& run) const {
+  if (plan_.y_type != DataType::kFloat32 && plan_.y_type != DataType::kFloat16) return false;
+  const int64_t bytes = call.geometry.element_count * (BitsOf(plan_.y_type) + BitsOf(call.x_type)) / 8;
+  const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kStreamAlignment == 0; };
+  return bytes >= kStreamBytes && run.size * BitsOf(plan_.y_type) / 8 % kStreamAlignment == 0 && aligned(call.y) &&
+         aligned(call.sum);
+}
+
+// Both passes at once for groups that do not stay in the level-1 cache between them.
+void CpuExecutable::ChooseStep(const Dim& run, Call* call) const {
+  constexpr int64_t kLongRun = 4096;
+  const Geometry& g = call->geometry;
+  const bool plain = call->x_type == DataType::kFloat32 && plan_.y_type == DataType::kFloat32 &&
+                     call->sum_kind == SumKind::kSingle && plan_.kind == PlanKind::kNormalization;
+  const bool one_run = g.reduced.count == 1 && g.reduced_d.count == 1;
   // Shorter runs are not worth the call.
   constexpr int64_t kShortestRun = 96;
-  if (plan_.kind != PlanKind::kNormalization || run.size < kShortestRun || call->y == nullptr || call->raw) return;
-  StepRequest request;
-  request.x = call->x_type;
-  request.y = plan_.y_type;
-  request.activation = plan_.activation.kind;
-  request.kind = call->sum_kind;
-  request.stores_sum = call->sum != nullptr;
-  request.from_sum = from_sum;
-  request.rms = !plan_.normalization.use_mean && !call->params[kFormBias].present() && call->mean == nullptr &&
-                run.stride[kFormScale] != 0;
-  call->step = kernels_->step(request);
+  if (!plain || call->y == nullptr || run.size < (one_run ? kLongRun : kShortestRun)) return;
+  call->step = kernels_->step(plan_.activation.kind);
 }
 
 Result CpuExecutable::Execute(const Call& call) const {

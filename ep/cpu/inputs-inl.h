@@ -20,7 +20,7 @@ struct Spread {
 // A Vec that every vector load may read from: one value is spread over `spread` first.
 class Source {
  public:
-  Source(Vec vec, Spread* spread) : data_(vec.data), mask_(0 - static_cast<size_t>(vec.step)) {
+  NORMFUSE_INLINE Source(Vec vec, Spread* spread) : data_(vec.data), mask_(0 - static_cast<size_t>(vec.step)) {
     if (vec.step != 0) return;
     Store(spread->values, Set(*vec.data));
     data_ = spread->values;
@@ -33,15 +33,34 @@ class Source {
   size_t mask_;
 };
 
+template <class T>
+constexpr bool kCanStream = false;
+template <>
+inline constexpr bool kCanStream<float> = kStreams;
+template <>
+inline constexpr bool kCanStream<Half> = kStreams;
+
+// To memory, or past the caches, which takes an address aligned to what is stored.
+template <bool kStream, class Out, class Value>
+NORMFUSE_INLINE void Put(Out* y, Value v) {
+  if constexpr (kStream && kCanStream<Out>) {
+    StreamStore(y, v);
+  } else {
+    StoreAs(y, v);
+  }
+}
+
 // One tensor.
 template <class T>
 struct Single {
   using Element = T;
-  Single(const void* x, const void*, const float*, void*) : x_(static_cast<const T*>(x)) {}
+  NORMFUSE_INLINE Single() = default;
+  NORMFUSE_INLINE Single(const void* x, const void*, const float*, void*) : x_(static_cast<const T*>(x)) {}
   NORMFUSE_INLINE V At(size_t i) const { return LoadAsFloat(x_ + i); }
   NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return LoadAsFloatPartial(x_ + i, n); }
-  // Of what lies a page ahead, which a reader in order will want soon.
-  NORMFUSE_INLINE void Prefetch(size_t i) const { __builtin_prefetch(reinterpret_cast<const char*>(x_ + i) + 4096); }
+  // Of what lies `ahead` elements further on.
+  NORMFUSE_INLINE void Prefetch(size_t i, size_t ahead) const { __builtin_prefetch(x_ + i + ahead); }
+  NORMFUSE_INLINE const Single& Plain() const { return *this; }
   const T* x_;
 };
 
@@ -49,16 +68,18 @@ struct Single {
 template <class T>
 struct Pair {
   using Element = T;
-  Pair(const void* x, const void* x2, const float*, void*)
+  NORMFUSE_INLINE Pair() = default;
+  NORMFUSE_INLINE Pair(const void* x, const void* x2, const float*, void*)
       : x_(static_cast<const T*>(x)), x2_(static_cast<const T*>(x2)) {}
   NORMFUSE_INLINE V At(size_t i) const { return LoadAsFloat(x_ + i) + LoadAsFloat(x2_ + i); }
   NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
     return LoadAsFloatPartial(x_ + i, n) + LoadAsFloatPartial(x2_ + i, n);
   }
-  NORMFUSE_INLINE void Prefetch(size_t i) const {
-    __builtin_prefetch(reinterpret_cast<const char*>(x_ + i) + 4096);
-    __builtin_prefetch(reinterpret_cast<const char*>(x2_ + i) + 4096);
+  NORMFUSE_INLINE void Prefetch(size_t i, size_t ahead) const {
+    __builtin_prefetch(x_ + i + ahead);
+    __builtin_prefetch(x2_ + i + ahead);
   }
+  NORMFUSE_INLINE const Pair& Plain() const { return *this; }
   const T* x_;
   const T* x2_;
 };
@@ -67,23 +88,27 @@ struct Pair {
 template <class T>
 struct BiasedPair {
   using Element = T;
-  BiasedPair(const void* x, const void* x2, const float* bias, void*) : pair_(x, x2, nullptr, nullptr), bias_(bias) {}
+  NORMFUSE_INLINE BiasedPair() = default;
+  NORMFUSE_INLINE BiasedPair(const void* x, const void* x2, const float* bias, void*)
+      : pair_(x, x2, nullptr, nullptr), bias_(bias) {}
   NORMFUSE_INLINE V At(size_t i) const { return pair_.At(i) + Load(bias_ + i); }
   NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return pair_.PartialAt(i, n) + LoadPartial(bias_ + i, n); }
-  NORMFUSE_INLINE void Prefetch(size_t i) const { pair_.Prefetch(i); }
+  NORMFUSE_INLINE void Prefetch(size_t i, size_t ahead) const { pair_.Prefetch(i, ahead); }
+  NORMFUSE_INLINE const BiasedPair& Plain() const { return *this; }
   Pair<T> pair_;
   const float* bias_;
 };
 
 // A sum that is written as it passes.
-template <class Sum>
+template <class Sum, bool kStream>
 struct Storing {
   using Element = typename Sum::Element;
-  Storing(const void* x, const void* x2, const float* bias, void* sum)
+  NORMFUSE_INLINE Storing() = default;
+  NORMFUSE_INLINE Storing(const void* x, const void* x2, const float* bias, void* sum)
       : input_(x, x2, bias, nullptr), sum_(static_cast<Element*>(sum)) {}
   NORMFUSE_INLINE V At(size_t i) const {
     const V v = input_.At(i);
-    StoreAs(sum_ + i, v);
+    Put<kStream>(sum_ + i, v);
     return v;
   }
   NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
@@ -91,7 +116,7 @@ struct Storing {
     StoreAsPartial(sum_ + i, v, n);
     return v;
   }
-  NORMFUSE_INLINE void Prefetch(size_t i) const { input_.Prefetch(i); }
+  NORMFUSE_INLINE const Sum& Plain() const { return input_; }
   Sum input_;
   Element* sum_;
 };

@@ -103,12 +103,6 @@ void ColumnNormalize(float* x, size_t n, const float* mean, const float* inv, co
 
 // ---- The table ----
 
-void Stream(const void* from, size_t bytes, void* to) {
-  const float* x = static_cast<const float*>(from);
-  float* y = static_cast<float*>(to);
-  for (size_t i = 0; i < bytes / sizeof(float); i += kLanes) StreamStore(y + i, Load(x + i));
-}
-
 // Stores past the caches are not ordered with the ones that tell other threads of the result.
 void Fence() {
 #ifdef __SSE2__
@@ -217,36 +211,21 @@ cpu::RowSumsFn RowSumsFor(DataType x, cpu::SumKind kind) {
   }
 }
 
-cpu::StepFn StepOfFloats(const cpu::StepRequest& r) {
-  switch (r.kind) {
-    case cpu::SumKind::kPair:
-      return SumStep<Pair<float>, float>(r);
-    case cpu::SumKind::kBiasedPair:
-      return SumStep<BiasedPair<float>, float>(r);
+// For float32 and the activations that follow a normalisation most; not on the baseline, which gains nothing by it.
+cpu::StepFn StepFor(Activation activation) {
+  if constexpr (!kHasFma) return nullptr;
+  switch (activation) {
+    case Activation::kIdentity:
+      return Step<Identity>;
+    case Activation::kRelu:
+      return Step<Relu>;
+    case Activation::kGelu:
+      return Step<Gelu>;
+    case Activation::kSwish:
+      return Step<Swish>;
     default:
-      return FloatStep(r);
+      return nullptr;
   }
-}
-
-// Only for the pairs of types that occur most, and not on the baseline, which gains nothing by it.
-cpu::StepFn StepFor(const cpu::StepRequest& r) {
-  if constexpr (kHasFma) {
-    const bool single = r.kind == cpu::SumKind::kSingle;
-    switch (TypePair(r.x, r.y)) {
-      case TypePair(DataType::kFloat32, DataType::kFloat32):
-        return StepOfFloats(r);
-      case TypePair(DataType::kFloat16, DataType::kFloat16):
-        if (single) return PlainStep<Single<Half>, Single<Half>, Half>(r);
-        return r.kind == cpu::SumKind::kPair ? SumStep<Pair<Half>, Half>(r) : nullptr;
-      case TypePair(DataType::kFloat32, DataType::kInt8):
-        return single && !r.rms ? PlainStep<Single<float>, Single<float>, int8_t>(r) : nullptr;
-      case TypePair(DataType::kFloat32, DataType::kUint8):
-        return single && !r.rms ? PlainStep<Single<float>, Single<float>, uint8_t>(r) : nullptr;
-      default:
-        return nullptr;
-    }
-  }
-  return nullptr;
 }
 
 template <class T>
@@ -277,8 +256,6 @@ constexpr KernelTable MakeTable() {
   table.row_sums = RowSumsFor;
   table.fused_apply = FusedApply;
   table.step = StepFor;
-  table.step_rows = kStepRows;
-  table.stream = Stream;
   table.fence = Fence;
   return table;
 }

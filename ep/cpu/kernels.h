@@ -54,6 +54,7 @@ struct RowSumsArgs {
   size_t n;
   int rows;
   bool find_shift;  // take the shift from the row's first values instead of `shift`
+  bool stream;      // `sum`, of type float32 and aligned to 64, goes past the caches
   float shift;
   Sums* sums;  // one for each row
 };
@@ -81,27 +82,17 @@ struct ApplyArgs {
   const float* params;  // kMaxActivationParams
   float y_scale = 1.0f;
   float y_zero = 0.0f;
-  // Y, of type float32 and aligned to 64, goes past the caches: steps, and kernels with one scale and bias per row. A
-  // fence must follow.
+  // Y, of type float32 and aligned to 64, goes past the caches, where the instruction set can do that. A fence must
+  // follow. X is then read `ahead` elements before it is needed.
   bool stream = false;
-};
-
-// Which kernel of a step: see KernelTable::step.
-struct StepRequest {
-  DataType x;
-  DataType y;
-  Activation activation;
-  SumKind kind;
-  bool stores_sum;  // while it sums
-  bool from_sum;    // and normalises what it stored
-  bool rms;         // no mean, no bias, a scale for each element
+  size_t ahead = 0;
 };
 
 using LoadFn = void (*)(const void* x, size_t n, float* out);
 using StoreFn = void (*)(const float* x, size_t n, void* out);
 using RowSumsFn = void (*)(const RowSumsArgs& args);
 using ApplyFn = void (*)(const ApplyArgs& args);
-// Normalises one or step_rows rows while it sums as many other ones, of the same length.
+// Normalises a run while it sums another one of the same length, both of float32.
 using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
 
 struct KernelTable {
@@ -125,12 +116,8 @@ struct KernelTable {
   // are of one type.
   RowSumsFn (*row_sums)(DataType x, SumKind kind);
   ApplyFn (*fused_apply)(DataType x, DataType y, Activation activation, SumKind kind);
-  // Scale and bias of one element per row (both): one row at a time; otherwise step_rows, sharing scale and bias.
-  StepFn (*step)(const StepRequest& request);
-  int step_rows;
+  StepFn (*step)(Activation activation);
 
-  // Copies bytes (a multiple of 64, `to` aligned to 64) past the caches.
-  void (*stream)(const void* from, size_t bytes, void* to);
   // Orders stores past the caches before everything that follows.
   void (*fence)();
 };

@@ -210,7 +210,8 @@ template <typename Tables>
 NORMFUSE_INLINE V TimesDistribution(V x, const NearOrFar& choice) {
   const V positive = Max(Set(0.0f), x);
   const V magnitude = Abs(x);
-  if (choice.Near(magnitude)) return NegFma(magnitude, NearPolynomial(Tables::kNear, magnitude), positive);
+  if (kTableLanes != 16 && choice.Near(magnitude))
+    return NegFma(magnitude, NearPolynomial(Tables::kNear, magnitude), positive);
   // The tail is 0 from here on: at 13.27 the power of two is 2^-127.
   const V a = Min(Set(kTableLanes == 16 ? 7.75f + 31.0f / 256.0f : 13.27f), magnitude);
   V tail;

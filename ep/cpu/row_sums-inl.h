@@ -10,46 +10,84 @@
 namespace normfuse::NORMFUSE_ISA {
 namespace {
 
+// Rows that are summed side by side, which share the last additions.
+constexpr int kSumRows = 2;
+
+// Accumulators per row and sum.
+template <int kRows>
+constexpr int kSets = kRows == 1 ? 4 : 2;
+
 // Sums of at most this many elements are made in float32: 16 per lane and accumulator keep the error near one rounding.
 // More would not do: at a large offset the differences are multiples of a power of two, m * 2^-k, whose squares are 0 or
 // 1 modulo 4, so that a sum too large for its last two bits is rounded down nearly always.
-constexpr size_t kSumBlock = 16 * 4 * kLanes;
+template <int kRows>
+constexpr size_t kSumBlock = 16 * kSets<kRows> * kLanes;
 
-template <class Input>
-NORMFUSE_INLINE void SumsOfBlock(const Input& x, size_t begin, size_t end, V shift, double* sums) {
-  const V zero = Set(0.0f);
-  const V one = Set(1.0f);
-  V first[4] = {zero, zero, zero, zero};
-  V second[4] = {zero, zero, zero, zero};
+// Sums of one row or two, first the sums of differences, then those of squares.
+template <int kRows>
+struct BlockSums {
+  NORMFUSE_INLINE void Add(int row, int set, V off) {
+    // Every other sum by Fma, which is as exact: processors have as many units for that as for additions.
+    V& sum = first[row][set];
+    sum = kHasFma && set % 2 == 1 ? Fma(off, Set(1.0f), sum) : sum + off;
+    second[row][set] = Fma(off, off, second[row][set]);
+  }
+  NORMFUSE_INLINE void AddTo(double* sums) const {
+    if constexpr (kRows == 1) {
+      const V firsts = (first[0][0] + first[0][1]) + (first[0][2] + first[0][3]);
+      const V seconds = (second[0][0] + second[0][1]) + (second[0][2] + second[0][3]);
+      sums[0] += static_cast<double>(ReduceSum(firsts));
+      sums[1] += static_cast<double>(ReduceSum(seconds));
+    } else {
+      AddSums(first[0][0] + first[0][1], first[1][0] + first[1][1], second[0][0] + second[0][1],
+              second[1][0] + second[1][1], sums);
+    }
+  }
+  NORMFUSE_INLINE BlockSums() {
+    NORMFUSE_UNROLL
+    for (int row = 0; row < kRows; ++row) {
+      NORMFUSE_UNROLL
+      for (int set = 0; set < kSets<kRows>; ++set) first[row][set] = second[row][set] = Set(0.0f);
+    }
+  }
+  V first[kRows][kSets<kRows>];
+  V second[kRows][kSets<kRows>];
+};
+
+template <class Input, int kRows>
+NORMFUSE_INLINE void SumsOfBlock(const Input (&x)[kRows], size_t begin, size_t end, const V (&shift)[kRows],
+                                 double* sums) {
+  constexpr size_t kStep = kSets<kRows> * kLanes;
+  BlockSums<kRows> block;
   size_t i = begin;
-  for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
-    for (size_t k = 0; k < 4; ++k) {
-      const V off = x.At(i + k * kLanes) - shift;
-      // Every other sum by Fma, which is as exact: processors have as many units for that as for additions.
-      first[k] = kHasFma && k % 2 == 1 ? Fma(off, one, first[k]) : first[k] + off;
-      second[k] = Fma(off, off, second[k]);
+  for (; i + kStep <= end; i += kStep) {
+    NORMFUSE_UNROLL
+    for (int set = 0; set < kSets<kRows>; ++set) {
+      NORMFUSE_UNROLL
+      for (int row = 0; row < kRows; ++row) {
+        block.Add(row, set, x[row].At(i + static_cast<size_t>(set) * kLanes) - shift[row]);
+      }
     }
   }
   for (; i + kLanes <= end; i += kLanes) {
-    const V off = x.At(i) - shift;
-    first[0] = first[0] + off;
-    second[0] = Fma(off, off, second[0]);
+    NORMFUSE_UNROLL
+    for (int row = 0; row < kRows; ++row) block.Add(row, 0, x[row].At(i) - shift[row]);
   }
   if (i < end) {
     // Lanes beyond the end hold -shift: take them out.
-    const V inside = Set(static_cast<float>(end - i));
-    const V off = Select(Lt(ToFloat(Iota()), inside), x.PartialAt(i, end - i) - shift, zero);
-    first[1] = first[1] + off;
-    second[1] = Fma(off, off, second[1]);
+    const M inside = Lt(ToFloat(Iota()), Set(static_cast<float>(end - i)));
+    NORMFUSE_UNROLL
+    for (int row = 0; row < kRows; ++row) {
+      block.Add(row, 1, Select(inside, x[row].PartialAt(i, end - i) - shift[row], Set(0.0f)));
+    }
   }
-  sums[0] += static_cast<double>(ReduceSum((first[0] + first[1]) + (first[2] + first[3])));
-  sums[1] += static_cast<double>(ReduceSum((second[0] + second[1]) + (second[2] + second[3])));
+  block.AddTo(sums);
 }
 
-template <class Input>
-NORMFUSE_INLINE void SumsOfRow(const Input& x, size_t n, V shift, double* sums) {
-  for (size_t begin = 0; begin < n; begin += kSumBlock) {
-    SumsOfBlock(x, begin, n - begin < kSumBlock ? n : begin + kSumBlock, shift, sums);
+template <class Input, int kRows>
+NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const V (&shift)[kRows], double* sums) {
+  for (size_t begin = 0; begin < n; begin += kSumBlock<kRows>) {
+    SumsOfBlock(x, begin, n - begin < kSumBlock<kRows> ? n : begin + kSumBlock<kRows>, shift, sums);
   }
 }
 
@@ -62,27 +100,46 @@ NORMFUSE_INLINE float ShiftOf(const Input& x, size_t n) {
   }
   const float start = ReduceSum(x.PartialAt(0, 1));
   double sums[2] = {0, 0};
-  SumsOfBlock(x, 0, n, Set(start), sums);
+  const Input row[1] = {x};
+  const V shift[1] = {Set(start)};
+  SumsOfBlock(row, 0, n, shift, sums);
   return start + static_cast<float>(sums[0]) / static_cast<float>(n);
+}
+
+// The sums of kRows rows from `row` on.
+template <class Input, int kRows>
+NORMFUSE_INLINE void SumRows(const cpu::RowSumsArgs& a, int row) {
+  Input x[kRows];
+  float start[kRows];
+  V shift[kRows];
+  NORMFUSE_UNROLL
+  for (int k = 0; k < kRows; ++k) {
+    x[k] = InputOf<Input>(a, row + k);
+    start[k] = a.find_shift ? ShiftOf(x[k].Plain(), a.n) : a.shift;
+    shift[k] = Set(start[k]);
+  }
+  double sums[2 * kRows] = {};
+  SumsOfRows(x, a.n, shift, sums);
+  NORMFUSE_UNROLL
+  for (int k = 0; k < kRows; ++k) a.sums[row + k] = {static_cast<double>(start[k]), sums[k], sums[kRows + k]};
 }
 
 template <class Input>
 void RowSums(const cpu::RowSumsArgs& a) {
-  for (int row = 0; row < a.rows; ++row) {
-    const Input input = InputOf<Input>(a, row);
-    const float shift = a.find_shift ? ShiftOf(input, a.n) : a.shift;
-    double sums[2] = {0, 0};
-    SumsOfRow(input, a.n, Set(shift), sums);
-    a.sums[row] = {static_cast<double>(shift), sums[0], sums[1]};
-  }
+  int row = 0;
+  for (; row + kSumRows <= a.rows; row += kSumRows) SumRows<Input, kSumRows>(a, row);
+  for (; row < a.rows; ++row) SumRows<Input, 1>(a, row);
 }
 
 template <class Sum>
 void RowSumsOfSum(const cpu::RowSumsArgs& a) {
-  if (a.sum != nullptr) {
-    RowSums<Storing<Sum>>(a);
-  } else {
+  using T = typename Sum::Element;
+  if (a.sum == nullptr) {
     RowSums<Sum>(a);
+  } else if (kCanStream<T> && a.stream) {
+    RowSums<Storing<Sum, kCanStream<T>>>(a);
+  } else {
+    RowSums<Storing<Sum, false>>(a);
   }
 }
 

@@ -40,7 +40,7 @@ class RowWorker {
 // Groups `begin` to `end` where call.step has a kernel: while one is normalised the next is summed.
 void RunPipeline(const Call& call, int64_t begin, int64_t end);
 
-// Rows that call.step takes at a time, 0 where it does not fit them.
-int RowsPerStep(const Call& call);
+// Groups `begin` to `end` where each is one contiguous run and both passes have a kernel: a few rows at a time.
+void RunBatches(const Call& call, int64_t begin, int64_t end);
 
 }  // namespace normfuse::cpu

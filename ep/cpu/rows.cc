@@ -7,101 +7,13 @@ namespace normfuse::cpu {
 namespace {
 
 constexpr int kMaxPieces = 64;
-// ---- Batches: several rows at a time where each is one contiguous run ----
-
-// So that a batch stays in the level-1 cache between its two passes.
-constexpr int64_t kBatchBytes = 16 * 1024;
-constexpr int kMaxBatch = 16;
-
-class BatchWorker {
- public:
-  BatchWorker(const Call& call, Scratch* scratch)
-      : call_(call),
-        scratch_(scratch),
-        request_(RequestFor(call)),
-        rows_(Innermost(call.geometry.kept)),
-        run_(Innermost(call.geometry.reduced)) {}
-
-  // Rows from `base` on along the innermost kept dimension.
-  void Batch(const Offsets& base, int rows);
-
- private:
-  void Sum(const Offsets& base, int rows);
-  Offsets RowBase(const Offsets& base, int row) const;
-  float ZeroOf(const Offsets& base, int row) const;
-
-  const Call& call_;
-  Scratch* scratch_;
-  StatisticsRequest request_;
-  const Dim& rows_;
-  const Dim& run_;
-  Sums sums_[kMaxBatch];
-  Normalizer normalizers_[kMaxBatch];
-};
-
-Offsets BatchWorker::RowBase(const Offsets& base, int row) const {
-  Offsets at = base;
-  for (int form = 0; form < kFormCount; ++form) at.at[form] += row * rows_.stride[form];
-  return at;
-}
-
-void BatchWorker::Sum(const Offsets& base, int rows) {
-  RowSumsArgs args = RowSumsArgsAt(call_, base, rows_, run_.size, rows, sums_);
-  args.find_shift = request_.use_mean;
-  if (request_.use_mean || request_.exact || !call_.params[kFormXZero].present()) {
-    call_.row_sums(args);
-    return;
-  }
-  // Squares of distances from the row's own zero point.
-  args.rows = 1;
-  for (int row = 0; row < rows; ++row, ++args.sums) {
-    args.x = ElementAt(call_.x, call_.x_type, base.at[kFormX] + row * rows_.stride[kFormX]);
-    args.shift = ZeroOf(base, row);
-    call_.row_sums(args);
-  }
-}
-
-float BatchWorker::ZeroOf(const Offsets& base, int row) const {
-  const Param& zero = call_.params[kFormXZero];
-  return zero.present() ? zero.data[base.at[kFormXZero] + row * rows_.stride[kFormXZero]] : 0.0f;
-}
-
-void BatchWorker::Batch(const Offsets& base, int rows) {
-  Sum(base, rows);
-  uint32_t again = 0;
-  for (int row = 0; row < rows; ++row) {
-    if (call_.raw) {
-      request_.scale = call_.params[kFormXScale].data[base.at[kFormXScale] + row * rows_.stride[kFormXScale]];
-      request_.zero = ZeroOf(base, row);
-    }
-    Statistics s;
-    const Quality quality = Evaluate(request_, sums_[row], &s);
-    normalizers_[row] = s.normalizer;
-    if (quality != Quality::kGood) again |= 1u << row;
-    if (call_.mean != nullptr || call_.inv_std_dev != nullptr) {
-      StoreStatistics(call_, base.at[kFormStat] + row * rows_.stride[kFormStat], s);
-    }
-  }
-  if (call_.y != nullptr) {
-    ApplyInPlace(call_, ApplyArgsAt(call_, base, run_, rows_, run_.size, rows, normalizers_), scratch_);
-  }
-  for (int row = 0; again != 0; ++row, again >>= 1) {
-    if ((again & 1u) != 0) RowWorker(call_, scratch_).Group(RowBase(base, row));
-  }
-}
-
 struct GroupTask {
   const Call* call;
   int64_t chunks;
 };
 
-void RunGroups(void* user, size_t index) {
-  const auto& task = *static_cast<GroupTask*>(user);
-  const Call& call = *task.call;
+void RunGroups(const Call& call, int64_t begin, int64_t end) {
   const Geometry& g = call.geometry;
-  const auto chunk = static_cast<int64_t>(index);
-  const int64_t begin = g.group_count * chunk / task.chunks;
-  const int64_t end = g.group_count * (chunk + 1) / task.chunks;
   Scratch scratch;
   RowWorker worker(call, &scratch);
   Odometer odometer(g.kept, g.active);
@@ -111,37 +23,15 @@ void RunGroups(void* user, size_t index) {
     worker.Group(base);
     odometer.Next(&base);
   }
-  if (call.stream) call.kernels->fence();
 }
 
-void RunPipelines(void* user, size_t index) {
+template <void (*kRun)(const Call& call, int64_t begin, int64_t end)>
+void RunChunk(void* user, size_t index) {
   const auto& task = *static_cast<GroupTask*>(user);
   const auto chunk = static_cast<int64_t>(index);
   const int64_t groups = task.call->geometry.group_count;
-  RunPipeline(*task.call, groups * chunk / task.chunks, groups * (chunk + 1) / task.chunks);
-}
-
-void RunBatches(void* user, size_t index) {
-  const auto& task = *static_cast<GroupTask*>(user);
-  const Call& call = *task.call;
-  const Geometry& g = call.geometry;
-  const auto chunk = static_cast<int64_t>(index);
-  const int64_t end = g.group_count * (chunk + 1) / task.chunks;
-  const int64_t row_bytes = g.group_size * BitsOf(call.x_type) / 8;
-  const int64_t most = std::clamp<int64_t>(kBatchBytes / row_bytes / 2 * 2, 1, kMaxBatch);
-  Scratch scratch;
-  BatchWorker worker(call, &scratch);
-  Odometer odometer(g.kept, g.active);
-  Offsets base;
-  int64_t group = g.group_count * chunk / task.chunks;
-  odometer.Seek(group, Offsets{}, &base);
-  while (group < end) {
-    const int64_t rows = std::min({most, odometer.RunLength(), end - group});
-    worker.Batch(base, static_cast<int>(rows));
-    odometer.Advance(rows, &base);
-    group += rows;
-  }
-  if (call.stream) call.kernels->fence();
+  kRun(*task.call, groups * chunk / task.chunks, groups * (chunk + 1) / task.chunks);
+  if (task.call->stream) task.call->kernels->fence();
 }
 
 // One group shared by several threads.
@@ -246,7 +136,7 @@ Result RunRows(const Call& call) {
   GroupTask task{&call, threads > 1 ? std::min<int64_t>(g.group_count, int64_t{4} * threads) : 1};
   const bool batches =
       call.row_sums != nullptr && call.apply != nullptr && g.reduced.count == 1 && g.reduced_d.count == 1;
-  const auto run = call.step != nullptr && RowsPerStep(call) != 0 ? RunPipelines : batches ? RunBatches : RunGroups;
+  const auto run = call.step != nullptr ? RunChunk<RunPipeline> : batches ? RunChunk<RunBatches> : RunChunk<RunGroups>;
   if (task.chunks == 1) {
     run(&task, 0);
     return {};

@@ -114,6 +114,11 @@ void TestMasksAndReductions() {
     CHECK(ReduceSumI(ToInt(Load(one))) == 3, "lane %d", static_cast<int>(lane));
   }
   const float lanes = static_cast<float>(kLanes);
+  double sums[] = {0.5, 0.25, -1.0, 0.0};
+  AddSums(ToFloat(Iota()), Set(2.0f), Set(-0.5f), Set(0.0f), sums);
+  const double count = static_cast<double>(kLanes);
+  CHECK(sums[0] == 0.5 + count * (count - 1) / 2 && sums[1] == 0.25 + 2 * count, "%g, %g", sums[0], sums[1]);
+  CHECK(sums[2] == -1.0 - count / 2 && sums[3] == 0.0, "%g, %g", sums[2], sums[3]);
   CHECK(ReduceSum(ToFloat(Iota())) == lanes * (lanes - 1) / 2, "sum of lane numbers");
 }
 
@@ -342,6 +347,10 @@ void TestStreamStore() {
   for (size_t i = 0; i < kLanes; ++i) in[i] = static_cast<float>(i) - 1.5f;
   StreamStore(out, Load(in));
   CHECK(std::memcmp(in, out, sizeof(in)) == 0, "StreamStore");
+  alignas(64) Half halves[2][kLanes];
+  StreamStore(halves[0], Load(in));
+  StoreAs(halves[1], Load(in));
+  CHECK(std::memcmp(halves[0], halves[1], sizeof(halves[0])) == 0, "StreamStore of Half");
 }
 
 void TestSimd() {

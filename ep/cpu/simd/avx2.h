@@ -12,6 +12,7 @@ constexpr bool kHasFma = true;
 constexpr size_t kTableLanes = 8;
 constexpr bool kFastLookup = true;
 constexpr bool kHasScale = false;
+constexpr bool kStreams = true;
 
 struct V {
   __m256 v;
@@ -119,6 +120,11 @@ NORMFUSE_INLINE float ReduceSum(V a) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
+  const __m256 both = _mm256_hadd_ps(_mm256_hadd_ps(a.v, b.v), _mm256_hadd_ps(c.v, d.v));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
+  _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), _mm256_cvtps_pd(four)));
+}
 NORMFUSE_INLINE float ReduceMax(V a) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
@@ -180,6 +186,9 @@ NORMFUSE_INLINE void Store64(void* p, __m128i a) { _mm_storel_epi64(static_cast<
 NORMFUSE_INLINE void Store256(void* p, __m256i a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a); }
 
 NORMFUSE_INLINE void StoreAs(float* p, V a) { Store(p, a); }
+NORMFUSE_INLINE void StreamStore(Half* p, V a) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 NORMFUSE_INLINE void StoreAs(Half* p, V a) {
   Store128(p, _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }

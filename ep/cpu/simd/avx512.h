@@ -21,6 +21,7 @@ constexpr bool kHasFma = true;
 constexpr size_t kTableLanes = 16;
 constexpr bool kFastLookup = true;
 constexpr bool kHasScale = true;
+constexpr bool kStreams = true;
 
 struct V {
   __m512 v;
@@ -113,6 +114,16 @@ NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) { return {_mm512_scalef_ps(a.v, n.
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return _mm512_reduce_add_ps(a.v); }
+NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a.v, b.v), _mm512_unpackhi_ps(a.v, b.v));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c.v, d.v), _mm512_unpackhi_ps(c.v, d.v));
+  const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+  const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+  const __m512 all = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), _mm256_cvtps_pd(four)));
+}
 NORMFUSE_INLINE float ReduceMax(V a) { return _mm512_reduce_max_ps(a.v); }
 NORMFUSE_INLINE float ReduceMin(V a) { return _mm512_reduce_min_ps(a.v); }
 NORMFUSE_INLINE int32_t ReduceSumI(I a) { return _mm512_reduce_add_epi32(a.v); }
@@ -230,6 +241,8 @@ NORMFUSE_INLINE void StoreAs(int16_t* p, I a) { StoreBits(p, _mm512_cvtsepi32_ep
 NORMFUSE_INLINE void StoreAs(uint16_t* p, I a) { StoreBits(p, _mm512_cvtusepi32_epi16(NotNegative(a))); }
 NORMFUSE_INLINE void StoreAs(int32_t* p, I a) { StoreBits(p, a.v); }
 NORMFUSE_INLINE void StoreAs(uint32_t* p, I a) { StoreBits(p, a.v); }
+
+NORMFUSE_INLINE void StreamStore(Half* p, V a) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), NarrowHalf(a)); }
 
 NORMFUSE_INLINE void StoreAsPartial(float* p, V a, size_t n) { StorePartial(p, a, n); }
 NORMFUSE_INLINE void StoreAsPartial(Half* p, V a, size_t n) { StoreBitsPartial(p, NarrowHalf(a), n); }

@@ -15,6 +15,7 @@ constexpr bool kHasFma = false;
 constexpr size_t kTableLanes = 8;
 constexpr bool kFastLookup = false;
 constexpr bool kHasScale = false;
+constexpr bool kStreams = false;
 
 typedef float Float4 __attribute__((vector_size(16)));
 typedef int32_t Int4 __attribute__((vector_size(16)));
@@ -134,6 +135,12 @@ NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
+NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
+  sums[0] += static_cast<double>(ReduceSum(a));
+  sums[1] += static_cast<double>(ReduceSum(b));
+  sums[2] += static_cast<double>(ReduceSum(c));
+  sums[3] += static_cast<double>(ReduceSum(d));
+}
 NORMFUSE_INLINE float ReduceMax(V a) {
   const float low = a.v[0] > a.v[2] ? a.v[0] : a.v[2];
   const float high = a.v[1] > a.v[3] ? a.v[1] : a.v[3];
@@ -211,7 +218,6 @@ NORMFUSE_INLINE V LoadAs(const Bfloat16* p) {
 
 // Stores.
 NORMFUSE_INLINE void Store(float* p, V a) { __builtin_memcpy(p, &a.v, sizeof(a.v)); }
-NORMFUSE_INLINE void StreamStore(float* p, V a) { Store(p, a); }
 
 // Stores the low bits of each lane.
 template <typename T>
@@ -254,5 +260,11 @@ NORMFUSE_INLINE void StoreAs(uint32_t* p, V a) {
 
 NORMFUSE_INLINE V LoadPartial(const float* p, size_t n) { return LoadAsPartial(p, n); }
 NORMFUSE_INLINE void StorePartial(float* p, V a, size_t n) { StoreAsPartial(p, a, n); }
+
+// Stores past the caches gain nothing here.
+template <typename T>
+NORMFUSE_INLINE void StreamStore(T* p, V a) {
+  StoreAs(p, a);
+}
 
 }  // namespace normfuse::NORMFUSE_ISA

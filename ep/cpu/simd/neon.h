@@ -12,6 +12,7 @@ constexpr bool kHasFma = true;
 constexpr size_t kTableLanes = 8;
 constexpr bool kFastLookup = true;
 constexpr bool kHasScale = false;
+constexpr bool kStreams = false;
 
 struct V {
   float32x4_t v;
@@ -108,6 +109,11 @@ NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return vaddvq_f32(a.v); }
+NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
+  const float32x4_t four = vpaddq_f32(vpaddq_f32(a.v, b.v), vpaddq_f32(c.v, d.v));
+  vst1q_f64(sums, vaddq_f64(vld1q_f64(sums), vcvt_f64_f32(vget_low_f32(four))));
+  vst1q_f64(sums + 2, vaddq_f64(vld1q_f64(sums + 2), vcvt_high_f64_f32(four)));
+}
 NORMFUSE_INLINE float ReduceMax(V a) { return vmaxvq_f32(a.v); }
 NORMFUSE_INLINE float ReduceMin(V a) { return vminvq_f32(a.v); }
 NORMFUSE_INLINE int32_t ReduceSumI(I a) { return vaddvq_s32(a.v); }
@@ -145,7 +151,6 @@ NORMFUSE_INLINE I LoadAs(const uint32_t* p) { return {vreinterpretq_s32_u32(vld1
 
 // Stores.
 NORMFUSE_INLINE void Store(float* p, V a) { vst1q_f32(p, a.v); }
-NORMFUSE_INLINE void StreamStore(float* p, V a) { Store(p, a); }
 NORMFUSE_INLINE void Store32(void* p, uint8x8_t a) {
   const uint32_t bits = vget_lane_u32(vreinterpret_u32_u8(a), 0);
   __builtin_memcpy(p, &bits, sizeof(bits));
@@ -187,5 +192,11 @@ NORMFUSE_INLINE void StoreAs(uint32_t* p, V a) { vst1q_u32(p, vcvtnq_u32_f32(a.v
 
 NORMFUSE_INLINE V LoadPartial(const float* p, size_t n) { return LoadAsPartial(p, n); }
 NORMFUSE_INLINE void StorePartial(float* p, V a, size_t n) { StoreAsPartial(p, a, n); }
+
+// Stores past the caches gain nothing here.
+template <typename T>
+NORMFUSE_INLINE void StreamStore(T* p, V a) {
+  StoreAs(p, a);
+}
 
 }  // namespace normfuse::NORMFUSE_ISA

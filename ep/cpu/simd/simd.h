@@ -8,7 +8,8 @@
 //   kHasFma          Fma and NegFma round once; without it they round the product and the sum
 //   kTableLanes      entries of the tables that Lookup reads; kFastLookup: in one or two instructions
 //   Set, SetI, Iota  constants
-//   Load, LoadPartial(p, n), Store, StorePartial(p, v, n), StreamStore (p aligned to the vector)
+//   Load, LoadPartial(p, n), Store, StorePartial(p, v, n)
+//   StreamStore(p, v)  V -> float, Half; past the caches where kStreams, p aligned to what is stored
 //   LoadAs(p), LoadAsPartial(p, n)          float, Half, Bfloat16 -> V; int8, uint8, int16, uint16, int32 -> I (exact);
 //                                           uint32 -> I (its bits)
 //   LoadAsFloat(p), LoadAsFloatPartial      the same, every type -> V (32-bit integers rounded to nearest even)
@@ -21,6 +22,7 @@
 //   Abs, Neg, Sqrt, RoundEven, CopySign(magnitude, sign)
 //   Lt Le Gt Ge Eq IsNan -> M    & | ! on M    Select(m, a, b) = m ? a : b    Any, All, None
 //   ReduceSum, ReduceMax, ReduceMin, ReduceSumI (wraps)
+//   AddSums(a, b, c, d, sums)   adds the sum of each to one of four doubles
 //   ToInt (rounds half to even, |x| < 2^31), ToFloat, BitCastToInt, BitCastToFloat
 //   + - * & | ^ on I, ShiftLeft<n>, ShiftRight<n> (arithmetic), ShiftRightLogical<n>, MinI, MaxI, AbsI, EqI, GtI,
 //   SelectI

@@ -8,6 +8,13 @@
 // Code that is compiled once per instruction set must never be left to the linker to choose between copies.
 #define NORMFUSE_INLINE inline __attribute__((always_inline))
 
+// Before a loop of few, constant steps over arrays of vectors, which must live in registers.
+#ifdef __clang__
+#define NORMFUSE_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define NORMFUSE_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 namespace normfuse {
 
 // IEEE 754 binary16 and bfloat16, as stored.

@@ -1,0 +1,163 @@
+// Groups of one contiguous run each, a few rows at a time: summed side by side, then normalised side by side while they
+// are still in the level-1 cache.
+#include <algorithm>
+
+#include "cpu/row_worker.h"
+
+namespace normfuse::cpu {
+namespace {
+
+// So that a batch and its results stay in the level-1 cache between its two passes.
+constexpr int64_t kBatchBytes = 16 * 1024;
+constexpr int64_t kMostRows = 16;
+
+template <class T>
+void Move(T** pointer, DataType type, int64_t elements) {
+  if (*pointer != nullptr) *pointer = static_cast<T*>(ElementAt(*pointer, type, elements));
+}
+
+// An even number, as the kernels take two rows side by side.
+int64_t RowsPerBatch(const Call& call) {
+  // Y goes past the caches while the next batch is fetched: two rows are enough, and leave room for it.
+  if (call.stream) return 2;
+  const int64_t row_bytes = call.geometry.group_size * BitsOf(call.x_type) / 8;
+  return std::clamp<int64_t>(kBatchBytes / std::max<int64_t>(row_bytes, 1) / 2 * 2, 2, kMostRows);
+}
+
+// A stretch of rows along the innermost kept dimension. From batch to batch only pointers move on.
+class Batches {
+ public:
+  Batches(const Call& call, Scratch* scratch)
+      : call_(call),
+        worker_(call, scratch),
+        request_(RequestFor(call)),
+        kept_(Innermost(call.geometry.kept)),
+        run_(Innermost(call.geometry.reduced)),
+        most_(RowsPerBatch(call)),
+        stores_statistics_(call.mean != nullptr || call.inv_std_dev != nullptr),
+        own_zeros_(!request_.use_mean && !request_.exact && call.params[kFormXZero].present()) {}
+
+  void Rows(const Offsets& base, int64_t rows);
+
+ private:
+  void Sum(int64_t row, int rows);
+  void SumAroundZeroPoints(int64_t row);
+  void Finish(int64_t row);
+  void Apply(int rows);
+  Offsets RowBase(int64_t row) const;
+  float ZeroOf(int64_t row) const;
+
+  const Call& call_;
+  RowWorker worker_;
+  StatisticsRequest request_;
+  const Dim& kept_;
+  const Dim& run_;
+  int64_t most_;
+  bool stores_statistics_;
+  bool own_zeros_;
+  const Offsets* base_ = nullptr;  // of row 0
+  ApplyArgs apply_;
+  RowSumsArgs next_;
+  Sums sums_[kMostRows];
+  Normalizer normalizers_[kMostRows];
+};
+
+Offsets Batches::RowBase(int64_t row) const {
+  Offsets at = *base_;
+  for (int form = 0; form < kFormCount; ++form) at.at[form] += row * kept_.stride[form];
+  return at;
+}
+
+float Batches::ZeroOf(int64_t row) const {
+  const Param& zero = call_.params[kFormXZero];
+  return zero.present() ? zero.data[base_->at[kFormXZero] + row * kept_.stride[kFormXZero]] : 0.0f;
+}
+
+// Makes normalizers of the sums of the batch's rows, the first of which is `row`.
+void Batches::Finish(int64_t row) {
+  for (int i = 0; i < next_.rows; ++i) {
+    if (call_.raw) {
+      request_.scale = call_.params[kFormXScale].data[base_->at[kFormXScale] + (row + i) * kept_.stride[kFormXScale]];
+      request_.zero = ZeroOf(row + i);
+    }
+    Statistics s;
+    if (Evaluate(request_, sums_[i], &s) != Quality::kGood) {
+      const Offsets at = RowBase(row + i);
+      worker_.SetGroup(at);
+      worker_.Finish(at, false, sums_[i], &s);
+    }
+    normalizers_[i] = s.normalizer;
+    if (stores_statistics_) {
+      StoreStatistics(call_, base_->at[kFormStat] + (row + i) * kept_.stride[kFormStat], s);
+    }
+  }
+}
+
+// Where X is quantised and its mean not taken off: squares of distances from each row's own zero point.
+void Batches::SumAroundZeroPoints(int64_t row) {
+  RowSumsArgs one = next_;
+  one.rows = 1;
+  for (int i = 0; i < next_.rows; ++i, ++one.sums) {
+    one.x = ElementAt(next_.x, call_.x_type, i * next_.x_stride);
+    one.shift = ZeroOf(row + i);
+    call_.row_sums(one);
+  }
+}
+
+// Sums of `rows` rows, the first of which is `row`, and what follows from them.
+void Batches::Sum(int64_t row, int rows) {
+  next_.rows = rows;
+  if (own_zeros_) {
+    SumAroundZeroPoints(row);
+  } else {
+    call_.row_sums(next_);
+  }
+  Finish(row);
+  Move(&next_.x, call_.x_type, rows * next_.x_stride);
+  Move(&next_.x2, call_.x_type, rows * next_.x2_stride);
+  Move(&next_.sum, call_.x_type, rows * next_.sum_stride);
+  Move(&next_.x_bias, DataType::kFloat32, rows * next_.x_bias_stride);
+}
+
+void Batches::Apply(int rows) {
+  apply_.rows = rows;
+  if (call_.y != nullptr) call_.apply(apply_);
+  Move(&apply_.x, call_.apply_type, rows * apply_.x_stride);
+  Move(&apply_.x2, call_.apply_type, rows * apply_.x2_stride);
+  Move(&apply_.y, call_.plan->y_type, rows * apply_.y_stride);
+  Move(&apply_.x_bias, DataType::kFloat32, rows * apply_.x_bias_stride);
+  apply_.scale.data += rows * apply_.scale_stride;
+  apply_.bias.data += rows * apply_.bias_stride;
+  apply_.slope.data += rows * apply_.slope_stride;
+}
+
+void Batches::Rows(const Offsets& base, int64_t rows) {
+  base_ = &base;
+  next_ = RowSumsArgsAt(call_, base, kept_, run_.size, 0, sums_);
+  next_.find_shift = request_.use_mean;
+  apply_ = ApplyArgsAt(call_, base, run_, kept_, run_.size, 0, normalizers_);
+  apply_.ahead = static_cast<size_t>(most_ * apply_.x_stride);
+  for (int64_t row = 0; row < rows; row += most_) {
+    const auto count = static_cast<int>(std::min(most_, rows - row));
+    Sum(row, count);
+    Apply(count);
+  }
+}
+
+}  // namespace
+
+void RunBatches(const Call& call, int64_t begin, int64_t end) {
+  Scratch scratch;
+  Batches batches(call, &scratch);
+  Odometer odometer(call.geometry.kept, call.geometry.active);
+  Offsets base;
+  odometer.Seek(begin, Offsets{}, &base);
+  for (int64_t row = begin; row < end;) {
+    const int64_t rows = std::min(odometer.RunLength(), end - row);
+    batches.Rows(base, rows);
+    odometer.Advance(rows, &base);
+    row += rows;
+  }
+}
+
+}  // namespace normfuse::cpu
