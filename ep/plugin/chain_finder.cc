@@ -1,6 +1,7 @@
 // Walks a graph and builds a chain around each anchor: nodes of our own operators first, then normalisations, then
 // activations, then what is left of DequantizeLinear and QuantizeLinear.
 #include <algorithm>
+#include <memory>
 
 #include "plugin/chain.h"
 #include "plugin/chain_builder.h"
@@ -64,12 +65,8 @@ class Finder {
     ForEachFreeNode([this](int index) { TryActivation(index); });
     ForEachFreeNode([this](int index) { TryQuantization(index); });
     std::vector<Site> found;
-    for (Site& site : sites_) {
-      const bool explained = site.chain.has_value() || site.declined.has_value();
-      // A node that could not start a chain may have been taken up by another one after all.
-      const bool taken_by_other = !site.chain && site.anchor != kNone && taken_[static_cast<size_t>(site.anchor)] &&
-                                  site.declined->reason != Reason::kAssignedElsewhere;
-      if (explained && !taken_by_other) found.push_back(std::move(site));
+    for (const std::unique_ptr<Site>& site : sites_) {
+      if (site != nullptr && !IsTakenByOther(*site)) found.push_back(std::move(*site));
     }
     return found;
   }
@@ -80,6 +77,12 @@ class Finder {
     for (size_t i = 0; i < graph_.nodes().size(); ++i) {
       if (!taken_[i]) visit(static_cast<int>(i));
     }
+  }
+
+  // A node that could not start a chain may have been taken up by another one after all.
+  bool IsTakenByOther(const Site& site) const {
+    return !site.chain && taken_[static_cast<size_t>(site.anchor)] &&
+           site.declined->reason != Reason::kAssignedElsewhere;
   }
 
   void MarkForeignNodes() {
@@ -96,16 +99,18 @@ class Finder {
 
   void Accept(int index, Chain chain) {
     for (int node : chain.nodes) taken_[static_cast<size_t>(node)] = true;
-    Site& site = sites_[static_cast<size_t>(index)];
-    site.anchor = index;
+    Site& site = SiteOf(index);
     site.chain = std::move(chain);
     site.declined.reset();
   }
 
-  void Refuse(int index, Declined declined) {
-    Site& site = sites_[static_cast<size_t>(index)];
-    site.anchor = index;
-    site.declined = std::move(declined);
+  void Refuse(int index, Declined declined) { SiteOf(index).declined = std::move(declined); }
+
+  Site& SiteOf(int index) {
+    std::unique_ptr<Site>& site = sites_[static_cast<size_t>(index)];
+    if (site == nullptr) site = std::make_unique<Site>();
+    site->anchor = index;
+    return *site;
   }
 
   void TryOwnOperator(int index) {
@@ -186,7 +191,8 @@ class Finder {
   GraphView& graph_;
   ChainLength length_;
   std::vector<bool> taken_;
-  std::vector<Site> sites_;
+  // By node. A site is large, and few nodes are one.
+  std::vector<std::unique_ptr<Site>> sites_;
 };
 
 }  // namespace

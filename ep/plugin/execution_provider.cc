@@ -1,6 +1,7 @@
 #include "plugin/execution_provider.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <utility>
 
@@ -39,6 +40,25 @@ void Log(const ExecutionProvider& ep, ort::LoggingLevel level, const std::string
   // A logger that fails must not fail the session.
   (void)ort::FromStatus(GetApi().Logger_LogMessage(ep.logger, level, message.c_str(), file, __LINE__, "normfuse"));
 }
+
+// Tells how long a call by ORT took, at a level that users do not see unless they ask for it.
+class CallTimer {
+ public:
+  CallTimer(const ExecutionProvider& ep, const char* call) : ep_(ep), call_(call), start_(Clock::now()) {}
+
+  void Log(size_t count, const char* what) const {
+    const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start_);
+    plugin::Log(ep_, ort::LoggingLevel::kInfo,
+                std::string("normfuse: ") + call_ + " of " + std::to_string(count) + " " + what + " took " +
+                    std::to_string(elapsed.count()) + " us");
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const ExecutionProvider& ep_;
+  const char* call_;
+  Clock::time_point start_;
+};
 
 std::string NameOf(const ort::Graph* graph) {
   const char* name = nullptr;
@@ -101,6 +121,7 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
 }
 
 Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::EpGraphSupportInfo* support) {
+  const CallTimer timer(ep, "GetCapability");
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
   std::vector<Site> sites;
@@ -121,6 +142,7 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   for (const ChainGroup& group : GroupChains(graph, sites, *ep.backend, may_compile && !too_much)) {
     NORMFUSE_RETURN_IF_ERROR(Claim(graph, sites, group, has_kernel[group.front()], support));
   }
+  timer.Log(graph.nodes().size(), "nodes");
   return {};
 }
 
@@ -170,11 +192,13 @@ ort::Status* GetCapabilityEntry(ort::Ep* ep, const ort::Graph* graph, ort::EpGra
 ort::Status* CompileEntry(ort::Ep* ep, const ort::Graph** graphs, const ort::Node** fused_nodes, size_t count,
                           ort::NodeComputeInfo** infos, ort::Node**) {
   return ort::Guarded([&]() -> Result {
+    const CallTimer timer(From(ep), "Compile");
     std::vector<std::unique_ptr<FusedNode>> nodes(count);
     for (size_t i = 0; i < count; ++i) {
       NORMFUSE_RETURN_IF_ERROR(CompileOne(From(ep), graphs[i], fused_nodes[i], &nodes[i]));
     }
     for (size_t i = 0; i < count; ++i) infos[i] = nodes[i].release();
+    timer.Log(count, "fused nodes");
     return {};
   });
 }

@@ -25,6 +25,7 @@ Result GraphView::Read(const ort::Graph* graph) {
   NORMFUSE_RETURN_IF_ORT_ERROR(api.Graph_GetNodes(graph, nodes.data(), count));
   nodes_.reserve(count);
   values_.reserve(2 * count);
+  by_name_.reserve(2 * count);
   for (const ort::Node* node : nodes) NORMFUSE_RETURN_IF_ERROR(ReadNode(node));
   return MarkOutputs(graph);
 }
@@ -119,13 +120,16 @@ Result GraphView::Intern(const ort::ValueInfo* info, int* value) {
 const TensorFacts& GraphView::Facts(int value) {
   static const TensorFacts kMissing;
   if (value == kNone) return kMissing;
-  const auto [position, inserted] = facts_.try_emplace(value);
+  if (facts_.size() < values_.size()) facts_.resize(values_.size());
+  std::unique_ptr<TensorFacts>& facts = facts_[static_cast<size_t>(value)];
+  if (facts != nullptr) return *facts;
+  facts = std::make_unique<TensorFacts>();
   // A value that ORT cannot describe stays "present, type unknown", which every check refuses.
-  if (inserted && !ReadFacts(this->value(value), &position->second).ok()) {
-    position->second = TensorFacts{};
-    position->second.present = true;
+  if (!ReadFacts(this->value(value), facts.get()).ok()) {
+    *facts = TensorFacts{};
+    facts->present = true;
   }
-  return position->second;
+  return *facts;
 }
 
 Result GraphView::ReadFacts(const GraphValue& value, TensorFacts* facts) const {
@@ -163,7 +167,7 @@ Result GraphView::ReadKernel(const ort::KernelInfo* info) {
       GraphValue& value = values_.emplace_back();
       value.is_output = !inputs;
       if (!inputs) value.producer = 0;
-      facts_.emplace(index, facts);
+      facts_.push_back(std::make_unique<TensorFacts>(facts));
       (inputs ? node.inputs : node.outputs).push_back(facts.present ? index : kNone);
     }
   }

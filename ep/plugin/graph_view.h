@@ -77,7 +77,7 @@ class GraphView {
   std::vector<GraphNode> nodes_;
   std::vector<GraphValue> values_;
   std::unordered_map<std::string_view, int> by_name_;
-  std::unordered_map<int, TensorFacts> facts_;
+  std::vector<std::unique_ptr<TensorFacts>> facts_;  // by value; null where not read yet
   std::vector<const ort::ValueInfo*> buffer_;
 };
 
