@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import io
 import logging
 import multiprocessing
@@ -26,27 +25,20 @@ import resource
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import onnx
 import onnxruntime
 
 import normfuse
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "real_models")]
-# Without phi2 and phi4, which hold gigabytes of random weights.
-ONNXSCRIPT_MODELS = {
-    "bart-encoder": "_bart_encoder.bart_encoder_test",
-    "smollm-1": "_smollm_1.smollm_test_1",
-    "smollm-2": "_smollm_2.smollm_test_2",
-    "whisper-decoder": "_whisper_decoder.whisper_decoder_test",
-    "whisper-encoder": "_whisper_encoder.whisper_encoder_test",
-}
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from real_models import cases
+
 MODEL_TYPES = ("bert", "gpt2", "t5", "clip", "unet", "vae")
 MEMORY = 14 << 30
 NORMALIZATIONS = re.compile(r"(LayerNorm|GroupNorm|RMSNorm|InstanceNorm|MeanVarianceNorm)")
@@ -145,26 +137,6 @@ TOOLS: dict[str, tuple[Callable[[Path], Found], str]] = {
 }
 
 
-def models(folder: Path, wanted: list[str]) -> Iterator[tuple[str, Path]]:
-    """Yield name and file of every model that was asked for; none named: all."""
-    import model_zoo
-
-    for name, model in model_zoo.MODELS.items():
-        if not wanted or name in wanted:
-            yield name, model.path()
-    for name, source in ONNXSCRIPT_MODELS.items():
-        if not wanted or name in wanted:
-            module, function = source.split(".")
-            test = getattr(importlib.import_module(f"onnxscript.rewriter.models.{module}"), function)()
-            np.random.seed(0)  # noqa: NPY002 - what the module draws its weights from
-            path = folder / f"{name}.onnx"
-            import onnx_ir as ir
-
-            model: Any = test.get_onnx_model()
-            ir.save(model if isinstance(model, ir.Model) else ir.from_proto(model), path)
-            yield name, path
-
-
 def installed() -> dict[str, Callable[[Path], Found]]:
     tools = {}
     for name, (tool, package) in TOOLS.items():
@@ -188,7 +160,7 @@ def measured(tool: Callable[[Path], Found], path: Path) -> Found | None:
 def page(rows: list[tuple[str, list[Found | None]]], tools: Iterable[str]) -> str:
     """Return the table with what it says, as Markdown."""
     packages = ("onnxruntime", "onnxscript", "onnxslim", "openvino")
-    versions = ", ".join(f"{name} {version(name)}" for name in packages if name in [*TOOLS, "onnxruntime"])
+    versions = ", ".join(f"{name} {version(name)}" for name in packages if name in [*tools, "onnxruntime"])
     lines = [
         "# What other optimisers find",
         "",
@@ -218,14 +190,16 @@ def main() -> int:
     # A process of its own for each, as most tools keep a model's memory.
     processes = multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1)
     with tempfile.TemporaryDirectory() as folder, processes:
-        for name, path in models(Path(folder), arguments.names):
-            row = [processes.apply(measured, (tool, path)) for tool in tools.values()]
-            rows.append((name, row))
-            print(name, *(f"{tool} {found}" for tool, found in zip(tools, row, strict=True)), sep="\n  ", flush=True)
+        for case in cases(Path(folder), arguments.names):
+            row = [processes.apply(measured, (tool, case.path)) for tool in tools.values()]
+            rows.append((case.name, row))
+            print(
+                case.name, *(f"{tool} {found}" for tool, found in zip(tools, row, strict=True)), sep="\n  ", flush=True
+            )
             ours = row[-1]
-            assert ours is not None, f"normfuse failed on {name}"
+            assert ours is not None, f"normfuse failed on {case.name}"
             beaten += [
-                f"{name}: {tool} finds {found}, normfuse {ours}"
+                f"{case.name}: {tool} finds {found}, normfuse {ours}"
                 for tool, found in zip(tools, row, strict=True)
                 if found is not None and any(theirs > mine for theirs, mine in zip(found, ours, strict=True))
             ]

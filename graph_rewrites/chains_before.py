@@ -376,8 +376,11 @@ class ActivationBias(FusionRule):
                 "unsupported_type", tensor=label(bias), type=self.facts.dtype(bias), what="an Add of another type"
             )
         producer = x.producer()
-        if self.facts.rank(x) == 2 and producer is not None and producer.op_type in ("MatMul", "Gemm"):
-            raise Declined("not_profitable", node=label(producer), detail="the Add becomes part of its Gemm")
+        if producer is not None and (
+            producer.op_type == "Conv" or (self.facts.rank(x) == 2 and producer.op_type in ("MatMul", "Gemm"))
+        ):
+            detail = f"the Add becomes part of its {'Conv' if producer.op_type == 'Conv' else 'Gemm'}"
+            raise Declined("not_profitable", node=label(producer), detail=detail)
         self.facts.require_fits(bias, x, "bias")
         return True
 

@@ -207,6 +207,15 @@ def test_bias_in_front(spelling: Spelling, expected: dict[str, Any], swap: bool)
     assert not node.input[1]
 
 
+def test_bias_behind_a_convolution_is_left_to_it() -> None:
+    """ONNX Runtime makes the bias one of the Conv, where it costs nothing."""
+    g = SpellingBuilder(13)
+    y = g.add("Conv", g.input("x", (1, 4, 8, 8)), g.weight(4, 4, 1, 1))
+    g.output(gelu_bert(g, g.add("Add", y, g.weight(1, 4, 1, 1))), (1, 4, 8, 8))
+    model, _ = optimize(g.model("conv"))
+    assert [node.op_type for node in model.graph.node] == ["Conv", "Add", "FusedActivation_Gelu"]
+
+
 @pytest.mark.parametrize(
     ("spelling", "expected"),
     [row[::2] for row in TABLE if row[0] not in (hard_swish_divided_last, hard_swish_gate_divided, hard_swish_scaled)],

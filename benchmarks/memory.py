@@ -1,0 +1,150 @@
+"""Peak memory of a session: ``python benchmarks/memory.py [NAME ...] [--runs 5] [--json FILE]``.
+
+Creates a session on each real model of 40 MB and more and runs it three times: the original on ONNX Runtime's CPU
+provider, the original with normfuse, and the rewritten model with normfuse, in turns, each in a process of its own. The
+figure is the peak of resident memory above its level before the session was created: the median of so many runs.
+
+The rewritten model also runs with ``session.disable_aot_function_inlining``. Where a model has functions, ONNX Runtime
+otherwise shows it to execution providers once more before anything else, and copies all weights for that.
+
+Fails where normfuse takes more than ONNX Runtime alone, plus 2 %, plus 4 MiB, but for the rewritten model without that
+entry. Linux only: the figures are those of /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+import normfuse
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import report
+from real_models import NAMES, Case, cases
+
+Row = dict[str, Any]
+LEAST = 40_000_000  # bytes of a model's file: below, the libraries are what counts
+SHARE, MIB = 0.02, 4.0  # what normfuse may take beyond ONNX Runtime
+ORT, ORIGINAL, REWRITTEN = "onnxruntime", "original + normfuse", "rewritten + normfuse"
+NOT_INLINED = f"{REWRITTEN}, not inlined"
+NO_INLINING = "session.disable_aot_function_inlining"
+RUNS_OF_A_SESSION = 3
+RESET_PEAK = "5"  # what proc(5) says to write into clear_refs
+
+
+def resident(field: str) -> float:
+    """MiB of a field of /proc/self/status: VmRSS now, VmHWM at its peak."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    match = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
+    if match is None:
+        sys.exit(f"benchmarks/memory.py: /proc/self/status has no {field}")
+    return int(match[1]) / 1024
+
+
+def create_and_run(path: str, feeds: str, way: str) -> None:
+    """Print the peak of one session. This is what the child process does."""
+    samples = dict(np.load(feeds))
+    options = onnxruntime.SessionOptions() if way == ORT else normfuse.session_options()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    if way == NOT_INLINED:
+        options.add_session_config_entry(NO_INLINING, "1")
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text(RESET_PEAK, encoding="utf-8")
+    providers = ["CPUExecutionProvider"] if way == ORT else None
+    session = onnxruntime.InferenceSession(path, options, providers=providers)
+    for _ in range(RUNS_OF_A_SESSION):
+        session.run(None, samples)
+    print(resident("VmHWM") - before)
+
+
+def peak(path: Path, feeds: Path, way: str) -> float:
+    """MiB of one session in a process of its own."""
+    command = [sys.executable, __file__, "--create", str(path), str(feeds), way]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"benchmarks/memory.py: {' '.join(command)} failed: {done.stderr.strip().splitlines()[-1]}")
+    return float(done.stdout)
+
+
+def measured(case: Case, runs: int, folder: Path) -> Row:
+    """One row of the table."""
+    feeds, rewritten = folder / "feeds.npz", folder / "rewritten.onnx"
+    np.savez(feeds, **case.feeds)  # type: ignore[arg-type]
+    normfuse.optimize(case.path, verify=False).save(rewritten)
+    ways = {ORT: case.path, ORIGINAL: case.path, REWRITTEN: rewritten, NOT_INLINED: rewritten}
+    peaks: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(runs):
+        for way, path in ways.items():
+            peaks[way].append(peak(path, feeds, way))
+    medians = {way: statistics.median(values) for way, values in peaks.items()}
+    allowed = (1 + SHARE) * medians[ORT] + MIB
+    return {"model": case.name, "file_bytes": case.path.stat().st_size, "allowed_mib": allowed, "peak_mib": medians}
+
+
+def large(names: list[str], folder: Path) -> Iterator[Case]:
+    """Yield the models that are large enough; those that were asked for by name in any case."""
+    for case in cases(folder, names):
+        if names or case.path.stat().st_size >= LEAST:
+            yield case
+
+
+def table(rows: list[Row]) -> str:
+    ways = ORT, ORIGINAL, REWRITTEN, NOT_INLINED
+    lines = [f"| model | MB | {' | '.join(ways)} | allowed |", "|---" * (3 + len(ways)) + "|"]
+    for row in rows:
+        cells = [f"{row['peak_mib'][way]:.1f}" for way in ways]
+        lines.append(
+            f"| {row['model']} | {row['file_bytes'] / 1e6:.0f} | {' | '.join(cells)} | {row['allowed_mib']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; none: all of 40 MB and more")
+    parser.add_argument("--runs", type=int, default=5, help="of which the median is taken")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--create", nargs=3, metavar=("PATH", "FEEDS", "WAY"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(NAMES):
+        parser.error(f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if arguments.create:
+        create_and_run(*arguments.create)
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        rows = [measured(case, arguments.runs, Path(name)) for case in large(arguments.names, Path(name))]
+    print(table(rows))
+    if arguments.json is not None:
+        data = {"machine": report.machine(), "rows": rows}
+        arguments.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    over = [
+        f"{row['model']}, {way}: {row['peak_mib'][way]:.1f} MiB is above {row['allowed_mib']:.1f}"
+        for row in rows
+        for way in (ORIGINAL, NOT_INLINED)
+        if row["peak_mib"][way] > row["allowed_mib"]
+    ]
+    for line in over:
+        print(line, file=sys.stderr)
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
