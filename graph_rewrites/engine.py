@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import onnx_ir as ir
 from onnxscript.rewriter import _pattern_ir as patterns
@@ -29,12 +30,14 @@ from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_STATISTICS, is_dead, operator_name, vanishing
 from .rule import FusionRule, OneOf
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
+from .schema import broken_node
 from .sites import Declined, Reason, Site
 from .standard import is_written, names_written, original_name, write_out
 
 __all__ = ["RewriteResult", "Target", "rewrite"]
 
 Target = Literal["portable", "custom-op", "standard"]
+_Result = TypeVar("_Result")
 
 # Node.meta keys, which are never written to a file.
 _NODES = "normfuse.nodes"
@@ -301,7 +304,7 @@ class _Run:
             return
         for node in nodes:
             for rule in self._probes.candidates(node):
-                match = rule.match(self.model, graph, node)
+                match = self._attempt(rule, node, functools.partial(rule.match, self.model, graph, node))
                 if match:
                     match.fail(Reason("changes_rounding", node=label(node)))
                     self._leftovers.note(rule.name, match)
@@ -336,11 +339,7 @@ class _Run:
         return None
 
     def _apply(self, rule: pattern.RewriteRule, graph: ir.Graph, node: ir.Node) -> ir.Node | None:
-        try:
-            delta = rule.try_rewrite(self.model, graph, node, tracer=self._tracer)
-        except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            message = f"{label(node)}, or a node before it, breaks the schema of its operator: {error!r}."
-            raise InvalidModelError(message) from error
+        delta = self._attempt(rule, node, lambda: rule.try_rewrite(self.model, graph, node, tracer=self._tracer))
         if delta is None:
             return None
         matched = set(delta.match.nodes)
@@ -354,6 +353,19 @@ class _Run:
         else:
             self.counts[name] += 1
         return new
+
+    def _attempt(self, rule: pattern.RewriteRule, node: ir.Node, attempt: Callable[[], _Result]) -> _Result | None:
+        """Return what a rule returns; None where it fails, and then the node is left with that as its reason."""
+        try:
+            return attempt()
+        except Exception as error:  # whatever it is, the rest of the model can be rewritten
+            broken = broken_node(node, self.facts.opsets, self.model.ir_version)
+            if broken is not None:
+                message = f"{label(broken[0])} breaks the schema of its operator: {broken[1]}"
+                raise InvalidModelError(message) from error
+            detail = f"{type(error).__name__}: {error}"
+            self._leftovers.fail(node, Reason("rule_failed", node=label(node), rule=rule.name, detail=detail))
+            return None
 
     def _replace(self, graph: ir.Graph, root: ir.Node, delta: ReplacementSubgraph, rule: str) -> ir.Node | None:
         """Put the new node in the place of the matched ones; None if there is no place for it."""

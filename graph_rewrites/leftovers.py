@@ -52,6 +52,7 @@ class Leftovers:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._deepest: dict[ir.Node, _Failure] = {}
+        self._failed: dict[ir.Node, Reason] = {}
 
     def note(self, rule: str | None, match: pattern.MatchResult) -> None:
         """Keep a failed match for the nodes that it covered, unless a deeper one is known."""
@@ -65,11 +66,17 @@ class Leftovers:
             if known is None or _depth(failure) > _depth(known):
                 self._deepest[node] = failure
 
+    def fail(self, node: ir.Node, reason: Reason) -> None:
+        """Keep that a rule failed on the node, which is a site then whatever it is."""
+        self._failed[node] = reason
+
     def site(self, node: ir.Node, path: str) -> Site | None:
         """Return the site that a node is which was not fused; None for a node that is not the pass's subject."""
         if is_fused(node):
             return self._unreadable(node, path)
         kind = self._kind(node)
+        if node in self._failed:
+            return _site(node, kind or node.op_type, path, (node,), self._failed[node])
         if kind is None:
             return None
         failure = self._deepest.get(node)

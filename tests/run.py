@@ -35,7 +35,6 @@ NATIVE = BUILD / "native-sanitized"
 WHEEL = BUILD / "test-wheel"  # this platform's, by the system's compiler
 WHEELS = BUILD / "test-wheels"  # all platforms', by zig
 CROSS = BUILD / "cross"
-STEPS = ("install", "native", "wheels", "cross", "windows", "pytest", "export")
 # Platform tag of a wheel -> what runs its programs here.
 EMULATORS = {"manylinux_2_28_aarch64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "win_amd64": ["wine"]}
 
@@ -147,6 +146,20 @@ def python_tests(arguments: list[str], *, everything: bool) -> None:
     run(BIN / "python", "-m", "pytest", *parallel, *selection, *arguments, NORMFUSE_WHEELS=str(WHEELS))
 
 
+#: What a step does, given whether everything is asked for and the arguments for pytest; in the order in which they run.
+STEPS: dict[str, Callable[[bool, list[str]], None]] = {
+    "install": lambda everything, for_pytest: install(),
+    "native": lambda everything, for_pytest: native_tests(),
+    "wheels": lambda everything, for_pytest: wheels(),
+    "cross": lambda everything, for_pytest: cross_tests(*EMULATORS),
+    "windows": lambda everything, for_pytest: windows_tests(),
+    "pytest": lambda everything, for_pytest: python_tests(for_pytest, everything=everything),
+    "export": lambda everything, for_pytest: export_tests(for_pytest),
+}
+#: Those that run only if they are asked for, or everything is; "windows" is a part of "wheels", "cross" and "pytest".
+EXTRA = ("wheels", "cross", "windows", "export")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--all", action="store_true", help="also the wheels and tests of all platforms")
@@ -154,21 +167,11 @@ def main() -> None:
     arguments, for_pytest = parser.parse_known_args()
     os.environ.setdefault("NORMFUSE_TEST_CACHE", str(BUILD / "cache"))
     check_tools()
-    steps: dict[str, Callable[[], None]] = {
-        "install": install,
-        "native": native_tests,
-        "wheels": wheels,
-        "cross": lambda: cross_tests(*EMULATORS),
-        "windows": windows_tests,
-        "pytest": lambda: python_tests(for_pytest, everything=arguments.all),
-        "export": lambda: export_tests(for_pytest),
-    }
-    extra = ("wheels", "cross", "windows", "export")  # "windows" is a part of "wheels", "cross" and "pytest"
-    usual = [name for name in steps if name not in extra or (arguments.all and name != "windows")]
+    usual = [name for name in STEPS if name not in EXTRA or (arguments.all and name != "windows")]
     for name in arguments.step or usual:
         print(f"=== tests/run.py: {name}", flush=True)
         started = time.monotonic()
-        steps[name]()
+        STEPS[name](arguments.all, for_pytest)
         print(f"=== tests/run.py: {name} took {time.monotonic() - started:.0f} s", flush=True)
 
 

@@ -138,5 +138,6 @@ def given_reasons() -> set[str]:
 
 
 def test_every_reason_that_the_pass_gives_has_its_model() -> None:
-    assert given_reasons() == set(CASES)
+    faults = {"rule_failed"}  # no model is known that has one: see test_rule_failures.py
+    assert given_reasons() == set(CASES) | faults
     assert set(CASES) <= set(REASONS)

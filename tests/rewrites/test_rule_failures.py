@@ -1,0 +1,66 @@
+"""A rule with a fault of its own: its site is left with a reason, and the rest of the model is rewritten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from rewrite_harness import SpellingBuilder, close, fused_nodes, optimize, run
+
+from normfuse.graph_rewrites.activations import DecomposedGelu
+from normfuse.graph_rewrites.chains_behind import QuantizeOutput
+from normfuse.models import spellings
+
+SHAPE = (2, 5, 8)
+FEEDS = {"x": np.random.default_rng(3).standard_normal(SHAPE).astype(np.float32)}
+
+
+def model() -> onnx.ModelProto:
+    g = SpellingBuilder(17)
+    normal = g.add("LayerNormalization", g.input("x", SHAPE), g.weight(8, mean=1.0), g.weight(8))
+    hidden = spellings.activation(g, g.add("MatMul", normal, g.weight(8, 8)), "gelu_erf")
+    g.output(g.add("LayerNormalization", hidden, g.weight(8, mean=1.0), g.weight(8)), SHAPE)
+    return g.model("m")
+
+
+@pytest.mark.parametrize("method", ["check", "rewrite"])
+@pytest.mark.parametrize(
+    "fault", [AttributeError("'NoneType' object has no attribute 'dim'"), TypeError(), KeyError(3)]
+)
+def test_site_is_left_and_the_rest_is_rewritten(monkeypatch: pytest.MonkeyPatch, method: str, fault: Exception) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr(DecomposedGelu, method, failing)
+    original = model()
+    optimized, result = optimize(original)
+    assert len(fused_nodes(optimized)) == 2
+    (site,) = (site for site in result.sites if site.reason == "rule_failed")
+    assert site.fused_into is None
+    assert "DecomposedGelu" in site.message
+    assert f"{type(fault).__name__}: {fault}" in site.message
+    assert "report" in site.advice
+    assert site.name in {node.name for node in optimized.graph.node}
+    (expected,), (got,) = run(original, FEEDS).values(), run(optimized, FEEDS).values()
+    close(got, expected, "result")
+
+
+def test_rule_that_fails_on_a_fused_node_leaves_it_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise AttributeError
+
+    monkeypatch.setattr(QuantizeOutput, "check", failing)
+    g = SpellingBuilder(17)
+    normal = g.add("LayerNormalization", g.input("x", SHAPE), g.weight(8, mean=1.0), g.weight(8))
+    g.output(g.add("QuantizeLinear", normal, np.float32(0.05), np.int8(0)), SHAPE, "int8")
+    optimized, result = optimize(g.model("m"))
+    assert [node.op_type for node in optimized.graph.node] == [
+        "FusedNormalization_LayerNormalization",
+        "QuantizeLinear",
+    ]
+    assert [(site.kind, site.reason) for site in result.sites] == [
+        ("LayerNormalization", None),
+        ("QuantizeLinear", "rule_failed"),
+    ]
