@@ -75,7 +75,7 @@ def peak(path: Path, feeds: Path, way: str) -> float:
     command = [sys.executable, __file__, "--create", str(path), str(feeds), way]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"benchmarks/memory.py: {' '.join(command)} failed: {done.stderr.strip().splitlines()[-1]}")
+        sys.exit(f"benchmarks/memory.py: {' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr}")
     return float(done.stdout)
 
 

@@ -43,7 +43,7 @@ def benched(case: Case, threads: int, seconds: float, folder: Path) -> dict[str,
     command += ["--threads", str(threads), "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"benchmarks/models.py: {' '.join(command)} failed: {done.stderr.strip()}")
+        sys.exit(f"benchmarks/models.py: {' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr}")
     return dict(json.loads(done.stdout))
 
 

@@ -46,7 +46,9 @@ def commands(block: Block) -> list[list[str]]:
     if block.language == "sh":
         lines = [line for line in block.code.splitlines() if line and not RUN_BY_CI.search(line)]
         # A reader is in the repository's folder, the test is in one of its own.
-        lines = [line.replace("benchmarks/run.py", shlex.quote(str(ROOT / "benchmarks" / "run.py"))) for line in lines]
+        lines = [
+            re.sub(r"\bbenchmarks/\w+\.py", lambda match: shlex.quote(str(ROOT / match[0])), line) for line in lines
+        ]
         return [["sh", "-c", line] if ">" in line else shlex.split(line) for line in lines]
     return []
 

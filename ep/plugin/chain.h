@@ -33,7 +33,12 @@ struct Site {
 // have to be compiled by ORT.
 enum class ChainLength { kAny, kSingleNode };
 
-// Every site of the graph, in the order of its nodes. A node is in one chain at most.
-std::vector<Site> FindSites(GraphView& graph, ChainLength length);
+// Whether the chain begins with the Add of two uint8 tensors whose sum is uint8 again. ONNX Runtime has a kernel for it
+// that never leaves the integers (QLinearAdd).
+bool AddsIntegers(const Plan& plan);
+
+// Every site of the graph, in the order of its nodes. A node is in one chain at most. With `leave_integer_adds` chains
+// begin behind an Add that ONNX Runtime runs in integers.
+std::vector<Site> FindSites(GraphView& graph, ChainLength length, bool leave_integer_adds = false);
 
 }  // namespace normfuse::plugin

@@ -55,8 +55,12 @@ std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKin
 
 class Finder {
  public:
-  Finder(GraphView& graph, ChainLength length)
-      : graph_(graph), length_(length), taken_(graph.nodes().size(), false), sites_(graph.nodes().size()) {}
+  Finder(GraphView& graph, ChainLength length, bool leave_integer_adds)
+      : graph_(graph),
+        length_(length),
+        leave_integer_adds_(leave_integer_adds),
+        taken_(graph.nodes().size(), false),
+        sites_(graph.nodes().size()) {}
 
   std::vector<Site> Run() {
     MarkForeignNodes();
@@ -140,6 +144,7 @@ class Finder {
         builder.Finish(y);
         declined = builder.Take(&chain);
       }
+      if (!declined && with_residual && leave_integer_adds_ && AddsIntegers(chain.plan)) continue;
       if (!declined) return Accept(index, std::move(chain));
       Refuse(index, std::move(*declined));
     }
@@ -190,6 +195,7 @@ class Finder {
 
   GraphView& graph_;
   ChainLength length_;
+  bool leave_integer_adds_;
   std::vector<bool> taken_;
   // By node. A site is large, and few nodes are one.
   std::vector<std::unique_ptr<Site>> sites_;
@@ -197,6 +203,12 @@ class Finder {
 
 }  // namespace
 
-std::vector<Site> FindSites(GraphView& graph, ChainLength length) { return Finder(graph, length).Run(); }
+bool AddsIntegers(const Plan& plan) {
+  return plan.sum_quantization.present() && plan.x.type == DataType::kUint8 && plan.residual.type == DataType::kUint8;
+}
+
+std::vector<Site> FindSites(GraphView& graph, ChainLength length, bool leave_integer_adds) {
+  return Finder(graph, length, leave_integer_adds).Run();
+}
 
 }  // namespace normfuse::plugin

@@ -96,6 +96,8 @@ std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const E
   if (!has_registered_kernel && !options.compile) return Decline(Reason::kCompilationOff, {});
   if (options.claim_all) return std::nullopt;
   if (on_cpu) {
+    // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.
+    if (AddsIntegers(chain.plan)) return NotProfitable(chain, "ONNX Runtime adds the uint8 tensors in integers");
     cpu::Isa isa = cpu::Isa::kBaseline;
     // An instruction set that does not exist is an error when the chain is compiled.
     if (cpu::SelectIsa(&isa).ok()) {

@@ -105,7 +105,8 @@ Result Claim(GraphView& graph, const std::vector<Site>& sites, const ChainGroup&
 // Finds the sites and decides each; *has_kernel tells which chains run on a registered kernel.
 Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength length, ort::EpGraphSupportInfo* support,
                    std::vector<Site>* sites, std::vector<bool>* has_kernel) {
-  *sites = FindSites(graph, length);
+  const bool on_cpu = ep.backend->directml() == nullptr;
+  *sites = FindSites(graph, length, /*leave_integer_adds=*/on_cpu && !ep.options.claim_all);
   has_kernel->assign(sites->size(), false);
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];
@@ -115,7 +116,7 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
       NORMFUSE_RETURN_IF_ERROR(HasKernel(graph.node(site.anchor), support, &found));
     }
     (*has_kernel)[i] = found;
-    site.declined = CheckClaim(graph, *site.chain, ep.options, found, ep.backend->directml() == nullptr);
+    site.declined = CheckClaim(graph, *site.chain, ep.options, found, on_cpu);
   }
   return {};
 }

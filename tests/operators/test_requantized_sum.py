@@ -31,10 +31,12 @@ g (int8[N,5,48] A, int8[N,5,48] B) => (int8[N,5,48] Y, float[N,5,48] S) {
 }"""
 
 
-def model(read_scale: str = "ss") -> onnx.ModelProto:
-    proto = parser.parse_model(GRAPH.replace("READ_SCALE", read_scale))
+def model(read_scale: str = "ss", dtype: str = "int8") -> onnx.ModelProto:
+    """The chain on int8, or the same numbers stored as uint8: 128 more."""
+    proto = parser.parse_model(GRAPH.replace("READ_SCALE", read_scale).replace("int8", dtype))
     tensors = {name: np.array(value, np.float32) for name, value in SCALES.items()}
-    tensors |= {name: np.array(value, np.int8) for name, value in ZERO_POINTS.items()}
+    offset = 128 if dtype == "uint8" else 0
+    tensors |= {name: np.array(value + offset, dtype) for name, value in ZERO_POINTS.items()}
     tensors |= {"gamma": GAMMA, "beta": BETA}
     if read_scale not in tensors:
         tensors[read_scale] = np.array(0.06, np.float32)
@@ -70,6 +72,27 @@ def test_the_provider_takes_the_whole_chain(make_session):
     (chain,) = harness.fused_types(session)
     assert sorted(chain) == sorted(["DequantizeLinear"] * 3 + ["Add"] + ["QuantizeLinear"] * 2 + ["LayerNormalization"])
     check(session)
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+@pytest.mark.parametrize("claim", ["profitable", "all"])
+def test_onnx_runtime_adds_uint8_in_integers(make_session, rewritten, claim):
+    """Its QLinearAdd and the chain behind that are faster than one chain, which claim=all takes all the same."""
+    proto = model(dtype="uint8")
+    if rewritten:
+        proto = normfuse.optimize(proto, verify=False).model
+    session = make_session(proto, "ep", claim=claim)
+    (chain,) = (chain for chain in harness.fused_types(session) if chain != ["DequantizeLinear"])
+    if claim == "profitable":
+        assert sorted(chain) == ["DequantizeLinear", "LayerNormalization", "QuantizeLinear"]
+    elif not rewritten:
+        assert "Add" in chain
+    x = feeds()
+    unsigned = {name: (array.astype(np.int16) + 128).astype(np.uint8) for name, array in x.items()}
+    y, s = session.run(["Y", "S"], unsigned)
+    want = expected(x)
+    assert np.abs(y - 128.0 - want["Y"]).max() <= 0.5 + 1e-3
+    np.testing.assert_allclose(s, want["S"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("target", ["portable", "custom-op", "standard"])
