@@ -90,6 +90,7 @@ def measured(case: Case, runs: int, folder: Path) -> Row:
         for way, path in ways.items():
             peaks[way].append(peak(path, feeds, way))
     medians = {way: statistics.median(values) for way, values in peaks.items()}
+    print(f"{case.name}: {medians[ORIGINAL] - medians[ORT]:+.1f} MiB", file=sys.stderr, flush=True)
     allowed = (1 + SHARE) * medians[ORT] + MIB
     return {"model": case.name, "file_bytes": case.path.stat().st_size, "allowed_mib": allowed, "peak_mib": medians}
 
