@@ -2,7 +2,8 @@
 
 Prints nanoseconds per element of each activation, normalisation and conversion, alone in a session, on one thread and
 in the level-2 cache: ONNX Runtime's own kernels beside the execution provider's (claim=all). What a session costs
-without any work is taken off. ep/cpu/cost_model.cc holds the figures, rounded.
+without any work is taken off. ep/cpu/cost_model.cc holds the figures, rounded. Last comes what a second thread costs:
+the time that two take beyond half the time of one.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ def input_for(name: str) -> np.ndarray[Any, Any]:
     return np.random.default_rng(2).normal(0, 1, shape).astype(np.float32)
 
 
-def call(proto: bytes, x: np.ndarray[Any, Any], *, ours: bool) -> tuple[Callable[[], None], bool]:
+def call(proto: bytes, x: np.ndarray[Any, Any], *, ours: bool, threads: int = 1) -> tuple[Callable[[], None], bool]:
     if ours:
-        options = peers.tuned(normfuse.session_options(claim="all"), 1)
+        options = peers.tuned(normfuse.session_options(claim="all"), threads)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         session = onnxruntime.InferenceSession(proto, options, enable_fallback=0)
         claimed = {info.ep_name for info in session.get_provider_graph_assignment_info()}
@@ -117,6 +118,16 @@ def fastest(calls: list[Callable[[], None]], rounds: int = 5, count: int = 40) -
     return best
 
 
+def hand_off(rows: int) -> float:
+    """Nanoseconds that a LayerNormalization of ``rows`` x WIDTH takes on two threads beyond half of one thread's."""
+    x = np.random.default_rng(2).normal(0, 1, [rows, WIDTH]).astype(np.float32)
+    proto = model(normalization_nodes("LayerNorm"), x)
+    calls = [call(proto, x, ours=True, threads=threads)[0] for threads in (1, 2)]
+    overheads = fastest([peers.OnnxRuntime().overhead(threads) for threads in (1, 2)])
+    one, two = (t - o for t, o in zip(fastest(calls, count=200), overheads, strict=True))
+    return two - one / 2
+
+
 def main() -> None:
     print(f"instruction set: {normfuse.__version__} with {__import__('os').environ.get('NORMFUSE_ISA', 'the best')}")
     empty = peers.OnnxRuntime().overhead(1)
@@ -138,6 +149,8 @@ def main() -> None:
         ours, claimed = call(proto, x, ours=True)
         a, b = ((t - overhead) / x.size for t in fastest([theirs, ours]))
         print(f"| {name} | {a:.3f} | {b:.3f} | {a / b:.2f}{'' if claimed else ' (not claimed)'} |")
+    for rows in (256, 512, 1024):
+        print(f"second thread, LayerNorm of {rows} rows: {hand_off(rows):.0f} ns")
 
 
 if __name__ == "__main__":

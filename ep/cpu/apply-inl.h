@@ -193,13 +193,14 @@ void ApplyTo(const ApplyArgs& a) {
   }
   int row = 0;
   const bool shared = a.scale.step != 0 && a.scale_stride == 0 && a.bias_stride == 0;
-  if constexpr (!TakesSlope<Act>) {
+  // The baseline has too few registers for two rows.
+  if constexpr (kHasFma && !TakesSlope<Act>) {
     if (shared && a.bias.step != 0) {
       for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStream, true>(a, row);
     }
   }
   // RMSNormalization has no bias.
-  if constexpr (kIsIdentity<Act>) {
+  if constexpr (kHasFma && kIsIdentity<Act>) {
     if (shared && a.bias.step == 0) {
       for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStream, false>(a, row);
     }

@@ -29,11 +29,13 @@ class Batches {
  public:
   Batches(const Call& call, Scratch* scratch)
       : call_(call),
+        scratch_(scratch),
         worker_(call, scratch),
         request_(RequestFor(call)),
         kept_(Innermost(call.geometry.kept)),
         run_(Innermost(call.geometry.reduced)),
         most_(RowsPerBatch(call)),
+        keeps_(call.apply_kept != nullptr && most_ * KeptStride() <= kKeepLimit),
         stores_statistics_(call.mean != nullptr || call.inv_std_dev != nullptr),
         own_zeros_(!request_.use_mean && !request_.exact && call.params[kFormXZero].present()) {}
 
@@ -47,12 +49,16 @@ class Batches {
   Offsets RowBase(int64_t row) const;
   float ZeroOf(int64_t row) const;
 
+  int64_t KeptStride() const { return (run_.size + 15) / 16 * 16; }
+
   const Call& call_;
+  Scratch* scratch_;
   RowWorker worker_;
   StatisticsRequest request_;
   const Dim& kept_;
   const Dim& run_;
   int64_t most_;
+  bool keeps_;
   bool stores_statistics_;
   bool own_zeros_;
   const Offsets* base_ = nullptr;  // of row 0
@@ -121,9 +127,11 @@ void Batches::Sum(int64_t row, int rows) {
 
 void Batches::Apply(int rows) {
   apply_.rows = rows;
-  if (call_.y != nullptr) call_.apply(apply_);
-  Move(&apply_.x, call_.apply_type, rows * apply_.x_stride);
-  Move(&apply_.x2, call_.apply_type, rows * apply_.x2_stride);
+  if (call_.y != nullptr) (keeps_ ? call_.apply_kept : call_.apply)(apply_);
+  if (!keeps_) {
+    Move(&apply_.x, call_.apply_type, rows * apply_.x_stride);
+    Move(&apply_.x2, call_.apply_type, rows * apply_.x2_stride);
+  }
   Move(&apply_.y, call_.plan->y_type, rows * apply_.y_stride);
   Move(&apply_.x_bias, DataType::kFloat32, rows * apply_.x_bias_stride);
   apply_.scale.data += rows * apply_.scale_stride;
@@ -137,6 +145,15 @@ void Batches::Rows(const Offsets& base, int64_t rows) {
   next_.find_shift = request_.use_mean;
   apply_ = ApplyArgsAt(call_, base, run_, kept_, run_.size, 0, normalizers_);
   apply_.ahead = static_cast<size_t>(most_ * apply_.x_stride);
+  if (keeps_) {
+    next_.kept = scratch_->kept;
+    next_.kept_stride = KeptStride();
+    apply_.x = scratch_->kept;
+    apply_.x_stride = KeptStride();
+    apply_.ahead = 0;
+    // Two short rows at a time are not a pattern that processors foresee.
+    next_.ahead = static_cast<size_t>(most_ * next_.x_stride);
+  }
   for (int64_t row = 0; row < rows; row += most_) {
     const auto count = static_cast<int>(std::min(most_, rows - row));
     Sum(row, count);

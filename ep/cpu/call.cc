@@ -66,6 +66,10 @@ void LoadContiguous(const Call& call, const void* data, DataType type, int64_t i
   }
 }
 
+void Dequantize(const Call& call, int64_t n, Vec scale, Vec zero, float* d) {
+  call.kernels->dequantize[static_cast<int>(DataType::kFloat32)](d, static_cast<size_t>(n), scale, zero, d, false);
+}
+
 // One operand, dequantised, along a run; a broadcast one is read once and repeated.
 void LoadOperand(const Call& call, const QuantizedSource& source, const Offsets& at, const Dim& step, int64_t n,
                  Scratch* scratch, float* d) {
@@ -76,20 +80,28 @@ void LoadOperand(const Call& call, const QuantizedSource& source, const Offsets&
   const auto block_form = static_cast<FormId>(source.scale_form + 2);
   const Param& zero = call.params[zero_form];
   const bool dequantize = call.params[source.scale_form].present() && !(call.raw && source.form == kFormX);
-  if (dequantize && zero.wide != nullptr) {
-    LoadWide(call, source.data, source.type, source.scale_form, source.which, at, step, index, count, source.block_size,
-             d);
-  } else {
+  if (!dequantize) {
     LoadContiguous(call, source.data, source.type, index, count, d);
-  }
-  if (dequantize) {
+  } else {
     const float none = 0.0f;
     const Vec scales = QuantizationAt(call, source.scale_form, block_form, source.which, at, step, count,
                                       source.block_size, &kOne, scratch->scale);
     const Vec zeros = zero.wide != nullptr ? Vec{&none, 0}
                                            : QuantizationAt(call, zero_form, block_form, source.which, at, step, count,
                                                             source.block_size, &none, scratch->zero);
-    call.kernels->dequantize(d, static_cast<size_t>(count), scales, zeros);
+    const auto from_type = call.kernels->dequantize[static_cast<int>(source.type)];
+    if (from_type != nullptr && zero.wide == nullptr) {
+      from_type(ElementAt(source.data, source.type, index), static_cast<size_t>(count), scales, zeros, d,
+                call.only_dequantizes && call.stream);
+    } else {
+      if (zero.wide != nullptr) {
+        LoadWide(call, source.data, source.type, source.scale_form, source.which, at, step, index, count,
+                 source.block_size, d);
+      } else {
+        LoadRare(source.type, source.data, index, static_cast<size_t>(count), d);
+      }
+      Dequantize(call, count, scales, zeros, d);
+    }
   }
   for (int64_t i = 1; repeated && i < n; ++i) d[i] = d[0];
 }
@@ -145,7 +157,7 @@ void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, 
   }
   if (call.requantizes) {
     QuantizeSum(call, n, d);
-    call.kernels->dequantize(d, static_cast<size_t>(n), Vec{&call.sum_scale, 0}, Vec{&call.sum_zero, 0});
+    Dequantize(call, n, Vec{&call.sum_scale, 0}, Vec{&call.sum_zero, 0}, d);
   }
 }
 
@@ -174,6 +186,7 @@ void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n,
   args.bias = VecAt(call, kFormBias, at, step, &kNoBias);
   args.slope = VecAt(call, kFormSlope, at, step, &kOne);
   args.params = plan.activation.params;
+  args.stream = direct && call.stream;
   call.kernels->apply[static_cast<int>(plan.activation.kind)](args);
   if (direct) return;
   if (plan.y_quantization.present()) QuantizeBlock(call, at, step, n, scratch, d);

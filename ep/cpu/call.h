@@ -37,6 +37,9 @@ struct Call {
   // work on the stored integers, whose zero point cancels, and the scale goes into the factor.
   bool raw = false;
 
+  // Y is X dequantised and nothing else: LoadBlock writes it.
+  bool only_dequantizes = false;
+
   // Kernels that work where tensors lie, null where blocks must pass through Scratch.
   RowSumsFn row_sums = nullptr;
   SumKind sum_kind = SumKind::kSingle;  // what they read
@@ -48,6 +51,8 @@ struct Call {
   DataType apply_type = DataType::kUndefined;
   FormId apply_form = kFormX;
   SumKind apply_kind = SumKind::kSingle;
+  // Of rows that the first pass kept as float32, which it does for types of 16 bits.
+  ApplyFn apply_kept = nullptr;
   StepFn step = nullptr;  // both passes, of different rows
   bool stream = false;    // X and Y are so large that Y goes past the caches; a fence must follow
 };

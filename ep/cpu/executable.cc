@@ -230,6 +230,12 @@ void CpuExecutable::ChoosePath(Call* call) const {
                     Contiguous(run_d, kFormResidual) && (!has_bias || Contiguous(run_d, kFormResidualBias)) &&
                     (call->sum == nullptr || plan_.sum_type == call->x_type) && plan_.kind == PlanKind::kNormalization;
   const bool single = plain && (call->raw || !plan_.x.quantization.present());
+  const bool has_affine = call->params[kFormScale].present() || call->params[kFormBias].present();
+  call->only_dequantizes = plan_.kind == PlanKind::kElementwise && plain && !call->raw &&
+                           plan_.x.quantization.present() && plan_.activation.kind == Activation::kIdentity &&
+                           !has_affine && plan_.y_type == DataType::kFloat32;
+  // What passes through blocks is float32 before it is stored.
+  call->stream = plan_.y_type == DataType::kFloat32 && Streams(*call, run);
   if ((!pair && !single) || !Contiguous(run_d, kFormX)) return;
   if (pair) call->sum_kind = has_bias ? SumKind::kBiasedPair : SumKind::kPair;
   call->row_sums = kernels_->row_sums(call->x_type, call->sum_kind);
@@ -261,8 +267,12 @@ bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
   call->apply_type = from_sum ? plan_.sum_type : call->x_type;
   call->apply_form = from_sum ? kFormY : kFormX;
   call->apply = kernels_->fused_apply(call->apply_type, plan_.y_type, plan_.activation.kind, kind);
-  call->stream = stream && call->apply != nullptr;
-  return call->apply != nullptr;
+  if (call->apply == nullptr) return false;
+  call->stream = stream;
+  if (kernels_->keeps && BitsOf(call->x_type) == 16 && IsFloat(call->x_type)) {
+    call->apply_kept = kernels_->fused_apply(DataType::kFloat32, plan_.y_type, plan_.activation.kind, SumKind::kSingle);
+  }
+  return true;
 }
 
 bool CpuExecutable::Streams(const Call& call, const Dim& run) const {

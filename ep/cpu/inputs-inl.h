@@ -121,6 +121,28 @@ struct Storing {
   Element* sum_;
 };
 
+// Values that are kept as float32 as they pass: widening them or adding them once more would cost more than a store.
+template <class Input>
+struct Keeping {
+  using Element = typename Input::Element;
+  using Inner = Input;
+  NORMFUSE_INLINE Keeping() = default;
+  NORMFUSE_INLINE Keeping(const Input& input, float* kept) : input_(input), kept_(kept) {}
+  NORMFUSE_INLINE V At(size_t i) const {
+    const V v = input_.At(i);
+    Store(kept_ + i, v);
+    return v;
+  }
+  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
+    const V v = input_.PartialAt(i, n);
+    StorePartial(kept_ + i, v, n);
+    return v;
+  }
+  NORMFUSE_INLINE auto& Plain() const { return input_.Plain(); }
+  Input input_;
+  float* kept_;
+};
+
 template <class T>
 NORMFUSE_INLINE const T* RowOf(const void* base, int64_t stride, int row) {
   return static_cast<const T*>(base) + stride * row;
@@ -129,8 +151,12 @@ NORMFUSE_INLINE const T* RowOf(const void* base, int64_t stride, int row) {
 template <class Input>
 NORMFUSE_INLINE Input InputOf(const cpu::RowSumsArgs& a, int row) {
   using T = typename Input::Element;
-  return Input(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), a.x_bias + a.x_bias_stride * row,
-               static_cast<T*>(a.sum) + a.sum_stride * row);
+  if constexpr (requires { typename Input::Inner; }) {
+    return Input(InputOf<typename Input::Inner>(a, row), a.kept + a.kept_stride * row);
+  } else {
+    return Input(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), a.x_bias + a.x_bias_stride * row,
+                 static_cast<T*>(a.sum) + a.sum_stride * row);
+  }
 }
 
 template <class Input>

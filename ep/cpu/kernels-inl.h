@@ -22,6 +22,26 @@ void LoadBlock(const void* x, size_t n, float* out) {
   if (i < n) StorePartial(out + i, LoadAsFloatPartial(in + i, n - i), n - i);
 }
 
+template <class T, bool kStream>
+NORMFUSE_INLINE void DequantizeTo(const void* x, size_t n, Vec scale, Vec zero, float* out) {
+  Spread spread[2];
+  const Source scales(scale, &spread[0]);
+  const Source zeros(zero, &spread[1]);
+  const T* in = static_cast<const T*>(x);
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Put<kStream>(out + i, (LoadAsFloat(in + i) - zeros.At(i)) * scales.At(i));
+  if (i == n) return;
+  const size_t rest = n - i;
+  StorePartial(out + i, (LoadAsFloatPartial(in + i, rest) - zeros.PartialAt(i, rest)) * scales.PartialAt(i, rest),
+               rest);
+}
+
+template <class T>
+void Dequantize(const void* x, size_t n, Vec scale, Vec zero, float* out, bool stream) {
+  if (stream) return DequantizeTo<T, true>(x, n, scale, zero, out);
+  DequantizeTo<T, false>(x, n, scale, zero, out);
+}
+
 template <class T>
 void StoreBlock(const float* x, size_t n, void* out) {
   T* to = static_cast<T*>(out);
@@ -42,10 +62,6 @@ NORMFUSE_INLINE void Map(float* x, size_t n, Vec a, Vec b, Operation operation) 
   if (i == n) return;
   const size_t rest = n - i;
   StorePartial(x + i, operation(LoadPartial(x + i, rest), first.PartialAt(i, rest), second.PartialAt(i, rest)), rest);
-}
-
-void Dequantize(float* x, size_t n, Vec scale, Vec zero) {
-  Map(x, n, scale, zero, [](V v, V s, V z) { return (v - z) * s; });
 }
 
 void Add(float* x, size_t n, Vec other) {
@@ -167,6 +183,10 @@ cpu::ApplyFn FusedApply(DataType x, DataType y, Activation activation, cpu::SumK
       return CommonApply<Single<Half>, Half>(activation);
     case TypePair(DataType::kBfloat16, DataType::kBfloat16):
       return CommonApply<Single<Bfloat16>, Bfloat16>(activation);
+    case TypePair(DataType::kFloat32, DataType::kFloat16):
+      return CommonApply<Single<float>, Half>(activation);
+    case TypePair(DataType::kFloat32, DataType::kBfloat16):
+      return CommonApply<Single<float>, Bfloat16>(activation);
     case TypePair(DataType::kFloat32, DataType::kInt8):
       return CommonApply<Single<float>, int8_t>(activation);
     case TypePair(DataType::kFloat32, DataType::kUint8):
@@ -231,6 +251,7 @@ cpu::StepFn StepFor(Activation activation) {
 template <class T>
 constexpr void AddType(KernelTable* table, DataType type, bool storable) {
   table->load[static_cast<int>(type)] = LoadBlock<T>;
+  table->dequantize[static_cast<int>(type)] = Dequantize<T>;
   if (storable) table->store[static_cast<int>(type)] = StoreBlock<T>;
 }
 
@@ -245,7 +266,6 @@ constexpr KernelTable MakeTable() {
   AddType<uint16_t>(&table, DataType::kUint16, true);
   AddType<int32_t>(&table, DataType::kInt32, false);
   AddType<uint32_t>(&table, DataType::kUint32, false);
-  table.dequantize = Dequantize;
   table.add = Add;
   table.quantize = Quantize;
   table.divide = Divide;
@@ -254,6 +274,7 @@ constexpr KernelTable MakeTable() {
   table.column_moments = ColumnMoments;
   table.column_normalize = ColumnNormalize;
   table.row_sums = RowSumsFor;
+  table.keeps = kHasFma;
   table.fused_apply = FusedApply;
   table.step = StepFor;
   table.fence = Fence;

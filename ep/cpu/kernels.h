@@ -54,9 +54,13 @@ struct RowSumsArgs {
   size_t n;
   int rows;
   bool find_shift;  // take the shift from the row's first values instead of `shift`
-  bool stream;      // `sum`, of type float32 and aligned to 64, goes past the caches
+  bool stream;      // `sum`, of type float32 or float16 and aligned to 64, goes past the caches
   float shift;
   Sums* sums;  // one for each row
+  // X of 16 bits only: d itself is written to `kept` as well, and X is fetched `ahead` elements before it is needed.
+  float* kept;
+  int64_t kept_stride;
+  size_t ahead;
 };
 
 // y = activation(n * scale + bias), n made from d by the row's normalizer, and for integer types of y
@@ -98,10 +102,11 @@ using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
 struct KernelTable {
   // By element type; null for types without a vector kernel (elements.h has those).
   LoadFn load[kTypeSlots];
+  // (x - zero) * scale; x of float32 may be `out`. With `stream`, `out` is aligned to 64 and goes past the caches.
+  void (*dequantize[kTypeSlots])(const void* x, size_t n, Vec scale, Vec zero, float* out, bool stream);
   StoreFn store[kTypeSlots];  // integers: expects rounded values, saturates
 
   // In place on float32.
-  void (*dequantize)(float* x, size_t n, Vec scale, Vec zero);  // (x - zero) * scale
   void (*add)(float* x, size_t n, Vec other);
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
@@ -115,6 +120,7 @@ struct KernelTable {
   // Kernels that read and write where tensors lie, or null where blocks in between do the work. The operands of a sum
   // are of one type.
   RowSumsFn (*row_sums)(DataType x, SumKind kind);
+  bool keeps;  // row_sums of 16-bit types honour RowSumsArgs::kept
   ApplyFn (*fused_apply)(DataType x, DataType y, Activation activation, SumKind kind);
   StepFn (*step)(Activation activation);
 

@@ -54,9 +54,10 @@ struct BlockSums {
   V second[kRows][kSets<kRows>];
 };
 
-template <class Input, int kRows>
+// With kAhead, x is fetched `ahead` elements before it is needed.
+template <bool kAhead, class Input, int kRows>
 NORMFUSE_INLINE void SumsOfBlock(const Input (&x)[kRows], size_t begin, size_t end, const V (&shift)[kRows],
-                                 double* sums) {
+                                 size_t ahead, double* sums) {
   constexpr size_t kStep = kSets<kRows> * kLanes;
   BlockSums<kRows> block;
   size_t i = begin;
@@ -65,6 +66,7 @@ NORMFUSE_INLINE void SumsOfBlock(const Input (&x)[kRows], size_t begin, size_t e
     for (int set = 0; set < kSets<kRows>; ++set) {
       NORMFUSE_UNROLL
       for (int row = 0; row < kRows; ++row) {
+        if constexpr (kAhead) x[row].Plain().Prefetch(i + static_cast<size_t>(set) * kLanes, ahead);
         block.Add(row, set, x[row].At(i + static_cast<size_t>(set) * kLanes) - shift[row]);
       }
     }
@@ -84,10 +86,12 @@ NORMFUSE_INLINE void SumsOfBlock(const Input (&x)[kRows], size_t begin, size_t e
   block.AddTo(sums);
 }
 
-template <class Input, int kRows>
-NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const V (&shift)[kRows], double* sums) {
+template <bool kAhead, class Input, int kRows>
+NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const V (&shift)[kRows], size_t ahead,
+                                double* sums) {
   for (size_t begin = 0; begin < n; begin += kSumBlock<kRows>) {
-    SumsOfBlock(x, begin, n - begin < kSumBlock<kRows> ? n : begin + kSumBlock<kRows>, shift, sums);
+    const size_t end = n - begin < kSumBlock<kRows> ? n : begin + kSumBlock<kRows>;
+    SumsOfBlock<kAhead>(x, begin, end, shift, ahead, sums);
   }
 }
 
@@ -102,12 +106,12 @@ NORMFUSE_INLINE float ShiftOf(const Input& x, size_t n) {
   double sums[2] = {0, 0};
   const Input row[1] = {x};
   const V shift[1] = {Set(start)};
-  SumsOfBlock(row, 0, n, shift, sums);
+  SumsOfBlock<false>(row, 0, n, shift, 0, sums);
   return start + static_cast<float>(sums[0]) / static_cast<float>(n);
 }
 
 // The sums of kRows rows from `row` on.
-template <class Input, int kRows>
+template <bool kAhead, class Input, int kRows>
 NORMFUSE_INLINE void SumRows(const cpu::RowSumsArgs& a, int row) {
   Input x[kRows];
   float start[kRows];
@@ -119,16 +123,31 @@ NORMFUSE_INLINE void SumRows(const cpu::RowSumsArgs& a, int row) {
     shift[k] = Set(start[k]);
   }
   double sums[2 * kRows] = {};
-  SumsOfRows(x, a.n, shift, sums);
+  SumsOfRows<kAhead>(x, a.n, shift, a.ahead, sums);
   NORMFUSE_UNROLL
   for (int k = 0; k < kRows; ++k) a.sums[row + k] = {static_cast<double>(start[k]), sums[k], sums[kRows + k]};
 }
 
 template <class Input>
+NORMFUSE_INLINE void SumOneByOne(const cpu::RowSumsArgs& a, int row) {
+  for (; row < a.rows; ++row) SumRows<false, Input, 1>(a, row);
+}
+
+template <class Input>
 void RowSums(const cpu::RowSumsArgs& a) {
   int row = 0;
-  for (; row + kSumRows <= a.rows; row += kSumRows) SumRows<Input, kSumRows>(a, row);
-  for (; row < a.rows; ++row) SumRows<Input, 1>(a, row);
+  // The baseline has too few registers for two rows.
+  if constexpr (!kHasFma) {
+    SumOneByOne<Input>(a, row);
+  } else if constexpr (sizeof(typename Input::Element) == sizeof(float)) {
+    for (; row + kSumRows <= a.rows; row += kSumRows) SumRows<false, Input, kSumRows>(a, row);
+    SumOneByOne<Input>(a, row);
+  } else if (a.kept != nullptr) {
+    for (; row + kSumRows <= a.rows; row += kSumRows) SumRows<true, Keeping<Input>, kSumRows>(a, row);
+    SumOneByOne<Keeping<Input>>(a, row);
+  } else {
+    SumOneByOne<Input>(a, row);
+  }
 }
 
 template <class Sum>

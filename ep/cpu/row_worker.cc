@@ -125,6 +125,12 @@ void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept
       call_.apply(ApplyArgsAt(call_, at, inner, inner, n, 1, &normalizer));
     } else {
       n = std::min(n, kBlock);
+      if (call_.only_dequantizes) {
+        LoadBlock(call_, at, inner, n, scratch_, static_cast<float*>(call_.y) + at.at[kFormY]);
+        odometer.Advance(n, &at);
+        position += n;
+        continue;
+      }
       float* d = kept ? scratch_->kept + position : scratch_->kept;
       if (!kept) LoadBlock(call_, at, inner, n, scratch_, d);
       if (write_sum) StoreSum(call_, at, n, scratch_, d);

@@ -210,6 +210,8 @@ const DataType kI8 = DataType::kInt8;
 const Entry kEntries[] = {
     {"LayerNorm f32 [1,1,768]", [] { return Layer({1, 1, 768}); }},
     {"LayerNorm f32 [1,128,768]", [] { return Layer({1, 128, 768}); }},
+    {"LayerNorm f32 [1,1024,768]", [] { return Layer({1, 1024, 768}); }},
+    {"Add->LayerNorm f32 [1,1024,768]", [] { return AddLayer({1, 1024, 768}, false); }},
     {"LayerNorm f32 [8,512,768]", [] { return Layer({8, 512, 768}); }},
     {"LayerNorm f32 [32,512,1024]", [] { return Layer({32, 512, 1024}); }},
     {"LayerNorm f16 [8,512,768]", [] { return Layer({8, 512, 768}, kF16, kF16); }},
