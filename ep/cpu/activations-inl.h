@@ -263,7 +263,7 @@ struct Mish {
 };
 
 struct GeluTables {
-  static constexpr auto& kNear = kGeluNear8;
+  static constexpr auto& kNear = ForTableLanes(kGeluNear16, kGeluNear8);
   static constexpr auto& kFar32 = kGeluFar32;
   static constexpr size_t kFarCount = sizeof(kGeluFar32) / sizeof(kGeluFar32[0]);
   static constexpr auto& kSmooth = kGeluSmooth;
@@ -275,7 +275,7 @@ struct Gelu {
 };
 
 struct GeluTanhTables {
-  static constexpr auto& kNear = kGeluTanhNear8;
+  static constexpr auto& kNear = ForTableLanes(kGeluTanhNear16, kGeluTanhNear8);
   static constexpr auto& kFar32 = kGeluTanhFar32;
   static constexpr size_t kFarCount = sizeof(kGeluTanhFar32) / sizeof(kGeluTanhFar32[0]);
   static constexpr auto& kSmooth = kGeluTanhSmooth;

@@ -80,6 +80,18 @@ constexpr bool kIsIdentity = false;
 template <>
 inline constexpr bool kIsIdentity<Identity> = true;
 
+// The activations that follow a normalisation most.
+template <class Act>
+constexpr bool kFollowsNormalization = false;
+template <>
+inline constexpr bool kFollowsNormalization<Identity> = true;
+template <>
+inline constexpr bool kFollowsNormalization<Relu> = true;
+template <>
+inline constexpr bool kFollowsNormalization<Gelu> = true;
+template <>
+inline constexpr bool kFollowsNormalization<Swish> = true;
+
 // One scale and one bias for a row: they join the normalisation's own factor and offset.
 struct ScalarAffine {
   NORMFUSE_INLINE ScalarAffine(const Normalizer& n, float scale, float bias)
@@ -191,21 +203,23 @@ void ApplyTo(const ApplyArgs& a) {
     for (int row = 0; row < a.rows; ++row) ApplyScalar<Input, Out, Act, kStream>(a, row);
     return;
   }
+  // Of each further kernel there are three instruction sets, and the library is to stay small.
+  constexpr bool kStreamRows = kStream && kFollowsNormalization<Act>;
   int row = 0;
   const bool shared = a.scale.step != 0 && a.scale_stride == 0 && a.bias_stride == 0;
   // The baseline has too few registers for two rows.
   if constexpr (kHasFma && !TakesSlope<Act>) {
     if (shared && a.bias.step != 0) {
-      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStream, true>(a, row);
+      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStreamRows, true>(a, row);
     }
   }
   // RMSNormalization has no bias.
   if constexpr (kHasFma && kIsIdentity<Act>) {
     if (shared && a.bias.step == 0) {
-      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStream, false>(a, row);
+      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStreamRows, false>(a, row);
     }
   }
-  for (; row < a.rows; ++row) ApplyVector<Input, Out, Act, kStream>(a, row);
+  for (; row < a.rows; ++row) ApplyVector<Input, Out, Act, kStreamRows>(a, row);
 }
 
 template <class Input, class Out, class Act>

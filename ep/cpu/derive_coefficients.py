@@ -232,9 +232,9 @@ def derive() -> str:
         h.comment(f"tanh(a) around 0, {width} ... {4 - width}; relative error {max(error, others):.2g}.")
         h.table(f"kTanhNear{count}", [first, *columns[1:]])
 
-    for name, tail, near8, degree8, degree32 in (
-        ("Gelu", gaussian_tail, 8, 7, 7),
-        ("GeluTanh", gelu_tanh_tail, 9, 8, 8),
+    for name, tail, near16, near8, degree8, degree32 in (
+        ("Gelu", gaussian_tail, 6, 8, 7, 7),
+        ("GeluTanh", gelu_tanh_tail, 7, 9, 8, 8),
     ):
         smooth = without_gaussian(tail)
         weight = tail_weight(tail)
@@ -244,9 +244,11 @@ def derive() -> str:
         ) -> mpmath.mpf:
             return weight(a) * tail(a) / smooth(a)
 
-        columns, error = piecewise(tail, 0.5, 0.0, 8, near8, weight, 4.0)
-        h.comment(f"{name}: tail(a) around 0, 0.5 ... 3.5; weighted error {error:.2g}.")
-        h.table(f"k{name}Near8", columns)
+        for count, degree in ((16, near16), (8, near8)):
+            width = 4.0 / count
+            columns, error = piecewise(tail, width, 0.0, count, degree, weight, 4.0)
+            h.comment(f"{name}: tail(a) around 0, {width} ... {4 - width}; weighted error {error:.2g}.")
+            h.table(f"k{name}Near{count}", columns)
         columns, error = piecewise(smooth, 1.0, 0.5, 8, degree8, smooth_weight, 8.0)
         h.comment(f"{name}: tail(a) * 2^(kHalfLog2E a^2) around 1/2, 3/2 ... 15/2; weighted error {error:.2g}.")
         h.table(f"k{name}Smooth", columns)

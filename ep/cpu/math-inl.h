@@ -156,7 +156,7 @@ NORMFUSE_INLINE V NearPolynomial(const float (&c)[kCount][kTableLanes], V a) {
 
 // x * (1 - tail(x)) for the distribution functions of GELU, whose tail is symmetric: tail(-x) = 1 - tail(x). Written as
 // max(x, 0) - |x| tail(|x|), which cancels nowhere. Tables has the tail
-//   kNear     around 0, see NearPolynomial; used where there is no Lookup32
+//   kNear     around 0, see NearPolynomial
 //   kFar32    around 0, 1/4 ... 31/4, and exactly 0 at 7.75 + 31/256; used where there is Lookup32
 //   kSmooth   times 2^(kHalfLog2E a^2), around 1/2, 3/2 ... 15/2; used elsewhere
 template <typename Tables>
@@ -206,14 +206,11 @@ class NearOrFar {
   mutable int score_ = 0;
 };
 
-// With 32 columns one table does for all x, and costs the same whatever x is.
 template <typename Tables>
-NORMFUSE_INLINE V TimesDistribution(V x, [[maybe_unused]] const NearOrFar& choice) {
+NORMFUSE_INLINE V TimesDistribution(V x, const NearOrFar& choice) {
   const V positive = Max(Set(0.0f), x);
   const V magnitude = Abs(x);
-  if constexpr (kTableLanes != 16) {
-    if (choice.Near(magnitude)) return NegFma(magnitude, NearPolynomial(Tables::kNear, magnitude), positive);
-  }
+  if (choice.Near(magnitude)) return NegFma(magnitude, NearPolynomial(Tables::kNear, magnitude), positive);
   // The tail is 0 from here on: at 13.27 the power of two is 2^-127.
   const V a = Min(Set(kTableLanes == 16 ? 7.75f + 31.0f / 256.0f : 13.27f), magnitude);
   V tail;
