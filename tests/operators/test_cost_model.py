@@ -17,6 +17,8 @@ def model(graph: str, width: int) -> onnx.ModelProto:
     proto = parser.parse_model('<ir_version: 10, opset_import: ["": 23]>' + graph)
     weights = np.linspace(0.5, 1.5, width, dtype=np.float32)
     constants = {"gamma": weights, "beta": weights, "xs": np.float32(0.05), "xz": np.int8(3)}
+    rows = int(proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value)
+    constants |= {"scales": np.linspace(0.5, 1.5, rows, dtype=np.float32)}
     named = {name for node in proto.graph.node for name in node.input}
     proto.graph.initializer.extend(harness.initializer(k, np.asarray(v)) for k, v in constants.items() if k in named)
     return proto
@@ -41,6 +43,16 @@ CASES = {
     "small Mish": ("g (float[4] X) => (float[4] Y) { Y = Mish(X) }", 1, []),
     "Sigmoid, Mul": ("g (float[64,4096] X) => (float[64,4096] Y) { s = Sigmoid(X)  Y = Mul(X, s) }", 1, ["avx512"]),
     "DequantizeLinear": ("g (int8[64,4096] X) => (float[64,4096] Y) { Y = DequantizeLinear(X, xs, xz) }", 1, []),
+    "DequantizeLinear of rows": (
+        "g (int8[512,512] X) => (float[512,512] Y) { Y = DequantizeLinear<axis = 0>(X, scales) }",
+        1,
+        ["avx512", "avx2"],
+    ),
+    "large DequantizeLinear of rows": (
+        "g (int8[4096,2048] X) => (float[4096,2048] Y) { Y = DequantizeLinear<axis = 0>(X, scales) }",
+        1,
+        [],
+    ),
 }
 
 
