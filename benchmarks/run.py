@@ -36,7 +36,8 @@ from jobs import Arrays, Job, all_jobs  # noqa: E402
 
 COPY = "copy"
 SAMPLE = 400_000  # elements whose error is measured
-REST = 0.002  # seconds between two peers, so that the threads of the one before are asleep
+REST = 0.002  # seconds between two peers
+REST_OF_THREADS = 0.05  # where the one before has threads that spin for a while
 
 
 @dataclass
@@ -80,7 +81,9 @@ def timed(call: Callable[[], None], count: int) -> float:
     return fastest
 
 
-def measure(calls: dict[str, Callable[[], None]], rounds: int, slice_seconds: float) -> dict[str, list[float]]:
+def measure(
+    calls: dict[str, Callable[[], None]], rounds: int, slice_seconds: float, threads: int
+) -> dict[str, list[float]]:
     """Seconds of a call in every round. Peers take turns, in another order each round."""
     counts = {}
     for name, call in calls.items():
@@ -90,7 +93,7 @@ def measure(calls: dict[str, Callable[[], None]], rounds: int, slice_seconds: fl
     names = list(calls)
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            time.sleep(REST)
+            time.sleep(REST if threads == 1 else REST_OF_THREADS)
             calls[name]()
             times[name].append(timed(calls[name], counts[name]))
     return times
@@ -144,7 +147,7 @@ def run_job(
     results = {label: one.outputs() for label, one in prepared.items()}
     moved = sum(job.inputs[name].nbytes for name in job.inputs) + sum(v.nbytes for v in results["normfuse"].values())
     calls = {label: one.call for label, one in prepared.items()} | {COPY: peers.copy_of(moved)}
-    times = measure(calls, rounds, slice_seconds)
+    times = measure(calls, rounds, slice_seconds, threads)
 
     result = Result(job.name, threads, moved, job.inputs["X"].size)
     for label, values in times.items():
@@ -164,7 +167,7 @@ def run_job(
 
 def call_overheads(everybody: list[Any], threads: int) -> dict[str, float]:
     calls = {peer.label: peer.overhead(threads) for peer in everybody}
-    return {name: min(values) for name, values in measure(calls, 7, 0.005).items()}
+    return {name: min(values) for name, values in measure(calls, 7, 0.005, threads).items()}
 
 
 def below_floors(results: list[Result], floors: list[dict[str, Any]]) -> list[str]:
