@@ -18,8 +18,8 @@ struct Call {
   Geometry geometry;
 
   const void* x = nullptr;
-  DataType x_type = DataType::kUndefined;
   const void* residual = nullptr;
+  DataType x_type = DataType::kUndefined;
   DataType residual_type = DataType::kUndefined;
   Param params[kFormCount];
 
@@ -36,24 +36,23 @@ struct Call {
   // X is quantised with one scale and zero point per group and nothing is added to it: statistics and normalisation
   // work on the stored integers, whose zero point cancels, and the scale goes into the factor.
   bool raw = false;
-
   // Y is X dequantised and nothing else: LoadBlock writes it.
   bool only_dequantizes = false;
 
   // Kernels that work where tensors lie, null where blocks must pass through Scratch.
   RowSumsFn row_sums = nullptr;
-  SumKind sum_kind = SumKind::kSingle;  // what they read
   const void* row_x2 = nullptr;         // the residual, added on the way
+  SumKind sum_kind = SumKind::kSingle;  // what they read
   // The second pass reads X (and the residual), or the output sum that the first pass wrote.
+  SumKind apply_kind = SumKind::kSingle;
   ApplyFn apply = nullptr;
   const void* apply_x = nullptr;
   const void* apply_x2 = nullptr;
   DataType apply_type = DataType::kUndefined;
   FormId apply_form = kFormX;
-  SumKind apply_kind = SumKind::kSingle;
   // Of rows that the first pass kept as float32, which it does for types of 16 bits.
   ApplyFn apply_kept = nullptr;
-  StepFn step = nullptr;  // both passes, of different rows
+  StepFn step = nullptr;  // both passes, of different groups
   bool stream = false;    // X and Y are so large that Y goes past the caches; a fence must follow
 };
 

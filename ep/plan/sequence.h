@@ -8,7 +8,7 @@
 namespace normfuse {
 
 // TensorRef::input of what an earlier plan gives: kFromOutput plus the number of that output.
-inline constexpr int kFromOutput = 1 << 16;
+inline constexpr int kFromOutput = 65536;
 
 // Outputs of the plans are numbered across the sequence. The first `output_count` numbers are the node's own outputs, the
 // rest are tensors that only later plans read.
