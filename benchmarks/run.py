@@ -37,7 +37,7 @@ from jobs import Arrays, Job, all_jobs  # noqa: E402
 COPY = "copy"
 SAMPLE = 400_000  # elements whose error is measured
 REST = 0.002  # seconds between two peers
-REST_OF_THREADS = 0.05  # where the one before has threads that spin for a while
+REST_OF_THREADS = 0.03  # where the one before has threads that spin for a while
 
 
 @dataclass
@@ -209,7 +209,7 @@ def main() -> int:
     if not jobs:
         print(f"benchmarks/run.py: no job's name contains {arguments.jobs!r}", file=sys.stderr)
         return 2
-    rounds, slice_seconds = (7, 0.004) if arguments.quick else (31, 0.02)
+    rounds, slice_seconds = (5, 0.004) if arguments.quick else (31, 0.02)
     everybody = peers.installed(arguments.peers)
     results = []
     for threads in arguments.threads:
