@@ -59,6 +59,7 @@ void SumPiece(void* user, size_t index) {
   worker.SetGroup(task.base);
   task.sums[piece] = task.start;
   worker.Accumulate(task.base, task.Begin(piece), task.Begin(piece + 1), false, task.write_sum, &task.sums[piece]);
+  if (task.call->stream) task.call->kernels->fence();
 }
 
 void ApplyPiece(void* user, size_t index) {

@@ -1,0 +1,89 @@
+"""Tensors of 20 MB and more, whose results go past the caches: every way of writing them, on one thread and on two."""
+
+from __future__ import annotations
+
+import harness
+import numpy as np
+import onnxruntime
+import pytest
+from checking import activation, dequantization, normalization
+from oracle import Array
+from strategies import Case
+
+F32, F16 = np.float32, np.float16
+pytestmark = pytest.mark.every_isa
+ROWS = (2752, 1008)  # 22 MB in and out; rows of 63 vectors of 64 bytes
+IMAGE = (4, 8, 292, 320)
+
+
+def numbers(shape: tuple[int, ...], seed: int = 0, dtype: type = F32, mean: float = 0.0) -> Array:
+    return np.random.default_rng(seed).normal(mean, 1.0, shape).astype(dtype)
+
+
+def rows(attributes: dict[str, object], outputs: tuple[str, ...] = ("Y",), **inputs: Array) -> Case:
+    parameters = {"scale": numbers(ROWS[1:], 1), "bias": numbers(ROWS[1:], 2)} | inputs
+    return normalization(numbers(ROWS), {"axes": [-1], **attributes}, outputs, **parameters)
+
+
+def image(attributes: dict[str, object]) -> Case:
+    channels = {"scale": numbers(IMAGE[1:2], 1), "bias": numbers(IMAGE[1:2], 2)}
+    return normalization(numbers(IMAGE), {"affine_align": "channel", **attributes}, **channels)
+
+
+def quantized(shape: tuple[int, ...], axis: int, **zero: Array) -> Case:
+    x = np.random.default_rng(3).integers(-128, 128, shape, dtype=np.int8)
+    scale = np.abs(numbers((shape[axis],), 4)) + F32(0.01)
+    return dequantization(x, {"x_axis": axis}, x_scale=scale, **zero)
+
+
+CASES = {
+    "LayerNorm": lambda: rows({}),
+    "LayerNorm, Gelu": lambda: rows({"activation": "Gelu"}),
+    "LayerNorm, Mish": lambda: rows({"activation": "Mish"}),
+    "RMSNorm": lambda: normalization(numbers(ROWS), {"axes": [-1], "use_mean": 0}, scale=numbers(ROWS[1:], 1)),
+    "LayerNorm, scalar": lambda: normalization(numbers(ROWS), {"axes": [-1]}),
+    "Add, LayerNorm": lambda: rows({}, residual=numbers(ROWS, 5)),
+    "Add, LayerNorm, sum": lambda: rows({}, ("Y", "sum"), residual=numbers(ROWS, 5)),
+    "Add, Add, LayerNorm, sum": lambda: rows(
+        {}, ("Y", "sum"), residual=numbers(ROWS, 5), residual_bias=numbers(ROWS[1:], 6)
+    ),
+    "float16": lambda: normalization(
+        numbers((5300, 1024), 0, F16), {"axes": [-1]}, scale=numbers((1024,), 1, F16), bias=numbers((1024,), 2, F16)
+    ),
+    "float16, Add, sum": lambda: normalization(
+        numbers((5300, 1024), 0, F16), {"axes": [-1]}, ("Y", "sum"), residual=numbers((5300, 1024), 5, F16)
+    ),
+    "float16, a long row": lambda: normalization(
+        numbers((1, 5_500_032), 0, F16), {"axes": [-1]}, ("Y", "sum"), residual=numbers((1, 5_500_032), 5, F16)
+    ),
+    "one long row": lambda: normalization(numbers((1, 2_800_000), mean=1e3), {"axes": [-1]}),
+    "one long row, sum": lambda: normalization(
+        numbers((1, 2_800_000), mean=1e3), {"axes": [-1]}, ("Y", "sum"), residual=numbers((1, 2_800_000), 5)
+    ),
+    "InstanceNorm, Relu": lambda: image({"axes": [2, 3], "activation": "Relu"}),
+    "GroupNorm, Swish": lambda: image({"num_groups": 4, "activation": "Swish"}),
+    "MVN over batches": lambda: normalization(numbers(IMAGE), {"axes": [0, 2, 3]}),
+    "rows of odd length": lambda: normalization(numbers((2752, 1007)), {"axes": [-1]}),
+    "HardSwish": lambda: activation(numbers(ROWS), {"activation": "HardSwish"}),
+    "DequantizeLinear, rows": lambda: quantized((4200, 1008), 0),
+    "DequantizeLinear, columns": lambda: quantized(
+        (4200, 1008), 1, x_zero_point=np.random.default_rng(7).integers(-128, 128, 1008, dtype=np.int8)
+    ),
+}
+
+
+def session(case: Case, threads: int) -> onnxruntime.InferenceSession:
+    types = {name: value.code for name, value in case.expected().items()}
+    model = harness.operator_model(case.op, case.inputs, case.attributes, types, constants=case.constants, opset=25)
+    options = harness.session_options("custom")
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_past_the_caches(name: str) -> None:
+    case = CASES[name]()
+    for threads in (1, 2):
+        got = harness.run(session(case, threads), case.inputs)
+        for output, expected in case.expected().items():
+            expected.check(got[output], f"{name}, {threads} thread(s), {output}")
