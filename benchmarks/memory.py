@@ -32,7 +32,7 @@ import normfuse
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import report
-from real_models import NAMES, Case, cases
+from real_models import NAMES, Case, cases, model_name
 
 Row = dict[str, Any]
 LEAST = 40_000_000  # bytes of a model's file: below, the libraries are what counts
@@ -115,14 +115,13 @@ def table(rows: list[Row]) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; none: all of 40 MB and more")
+    parser.add_argument(
+        "names", nargs="*", type=model_name, metavar="NAME", help=f"of {', '.join(NAMES)}; none: all of 40 MB and more"
+    )
     parser.add_argument("--runs", type=int, default=5, help="of which the median is taken")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--create", nargs=3, metavar=("PATH", "FEEDS", "WAY"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(NAMES):
-        parser.error(f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    return arguments
+    return parser.parse_args()
 
 
 def main() -> int:

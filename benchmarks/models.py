@@ -28,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import report
-from real_models import NAMES, Case, cases
+from real_models import NAMES, Case, cases, model_name
 
 FLOOR = 0.98
 WAYS = ("original + normfuse", "rewritten", "rewritten + normfuse")
@@ -109,16 +109,13 @@ def too_slow(rows: list[Row]) -> list[str]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("names", nargs="*", type=model_name, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--processes", type=int, default=3, help="for each model and number of threads")
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each process")
     parser.add_argument("--json", type=Path, metavar="FILE", help="of the results, old ones included")
     parser.add_argument("--check", action="store_true", help=f"fail where a ratio with normfuse is below {FLOOR}")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(NAMES):
-        parser.error(f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    return arguments
+    return parser.parse_args()
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,13 @@ class Case:
     name: str
     path: Path
     feeds: dict[str, np.ndarray[Any, Any]]
+
+
+def model_name(text: str) -> str:
+    """The name of a model, as an argument of a command."""
+    if text not in NAMES:
+        raise argparse.ArgumentTypeError(f"there is no model {text}; there are {', '.join(NAMES)}")
+    return text
 
 
 def cases(folder: Path, wanted: Sequence[str] = ()) -> Iterator[Case]:
