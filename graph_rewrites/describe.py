@@ -25,8 +25,13 @@ def kind_of(fused: Fused) -> str:
     return "LayerNormalization" if axes == tuple(range(-len(axes), 0)) else "MeanVarianceNormalization"
 
 
-def chain_of(fused: Fused) -> list[str]:
-    """Return the steps of a configuration in order, such as ["DequantizeLinear", "LayerNormalization", "Gelu"]."""
+def chain_of(fused: Fused, *, activation: str | None = None) -> list[str]:
+    """Return the steps of a configuration in order, such as ["DequantizeLinear", "LayerNormalization", "Gelu"].
+
+    Args:
+        fused: The configuration.
+        activation: What the activation is called; None: by its own name.
+    """
     steps = []
     if fused.has("x_scale"):
         steps.append("DequantizeLinear")
@@ -37,7 +42,7 @@ def chain_of(fused: Fused) -> list[str]:
     else:
         steps += [name for name, given in (("Mul", fused.has("scale")), ("Add", fused.has("bias"))) if given]
     if fused["activation"] != "Identity":
-        steps.append(fused["activation"])
+        steps.append(activation or fused["activation"])
     if fused.has("y_scale"):
         steps.append("QuantizeLinear")
     return steps

@@ -108,25 +108,21 @@ def operator_code(table: dict[str, Any]) -> list[str]:
     return out
 
 
-def function_names(operators: dict[str, Any], activations: list[str]) -> list[str]:
+def function_names(operators: dict[str, Any]) -> list[str]:
     """Return every name of a model-local function that the EP has a kernel for, numbers left out."""
     functions = operators["functions"]
-    groups = {
-        "normalizations": functions["normalizations"],
-        "activations": ["", *[name for name in activations if name != "Identity"]],
-    }
     names = []
     for operator, steps in functions["steps"].items():
-        choices = [groups[step] if isinstance(step, str) else ["", *step] for step in steps]
+        choices = [functions[step] if isinstance(step, str) else ["", *step] for step in steps]
         names += ["_".join([operator, *[c for c in choice if c]]) for choice in itertools.product(*choices)]
     return names
 
 
-def function_code(operators: dict[str, Any], activations: list[str]) -> list[str]:
+def function_code(operators: dict[str, Any]) -> list[str]:
     return [
         f"inline constexpr int kNumberedFunctions = {operators['functions']['numbered']};",
         "inline constexpr const char* kFunctionNames[] = {",
-        *[f"  {text(name)}," for name in function_names(operators, activations)],
+        *[f"  {text(name)}," for name in function_names(operators)],
         "};",
     ]
 
@@ -212,7 +208,7 @@ def header() -> str:
         "};",
         "",
         *operator_code(load("operators")),
-        *function_code(load("operators"), names),
+        *function_code(load("operators")),
         "",
         *reason_code(load("reasons")),
         "",

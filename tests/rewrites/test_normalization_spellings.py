@@ -318,7 +318,7 @@ def test_activation_behind_a_skip_norm_with_unnamed_outputs() -> None:
     model = g.model("m")
     model.graph.node[0].output.extend(["", "", ""])
     optimized, _ = optimize(model)
-    assert [node.op_type for node in optimized.graph.node] == ["FusedNormalization_Add_RMSNormalization_PRelu"]
+    assert [node.op_type for node in optimized.graph.node] == ["FusedNormalization_Add_RMSNormalization_Activation"]
 
 
 @pytest.mark.parametrize("behind", [["Relu"], ["Sigmoid", "Mul"]])

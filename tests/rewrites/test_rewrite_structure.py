@@ -180,7 +180,7 @@ def test_chains_in_branches_of_if() -> None:
     branches = {a.name: [n.op_type for n in a.g.node] for a in optimized.graph.node[0].attribute}
     assert branches == {
         "then_branch": ["FusedNormalization_LayerNormalization"],
-        "else_branch": ["FusedNormalization_LayerNormalization_Relu"],
+        "else_branch": ["FusedNormalization_LayerNormalization_Activation"],
     }
     assert {site.graph.split(" of ")[0] for site in result.sites} == {"then_branch", "else_branch"}
     assert len(optimized.functions) == 2
