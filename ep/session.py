@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from normfuse.ep.config_entries import get_entry, set_entry
 from normfuse.ep.host import load_host
+from normfuse.ep.inlining import choose_inlining
 from normfuse.ep.library import EP_NAME, get_library_path
 from normfuse.ep.options import OPTIONS, validate_options
 from normfuse.ep.registration import ensure_registered
@@ -13,6 +15,8 @@ from normfuse.errors import OptionError
 if TYPE_CHECKING:
     import os
 
+    import onnx
+    import onnx_ir as ir
     import onnxruntime
 
 __all__ = ["session_options"]
@@ -26,6 +30,7 @@ _PREFIX = f"ep.{EP_NAME.lower()}."
 def session_options(
     options: onnxruntime.SessionOptions | None = None,
     *,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | None = None,
     backend: str = "auto",
     claim: str = "profitable",
     claim_report: str | os.PathLike[str] | None = None,
@@ -43,6 +48,11 @@ def session_options(
             options. Leave ``add_provider_for_devices`` to this function.
             Where ``optimized_model_filepath`` is set, chains of standard operators are left alone (``compile=0``): ONNX
             Runtime cannot save what an execution provider compiled.
+        model: The model that the session will be created on, for the memory that this takes. A model rewritten by
+            :func:`normfuse.optimize` holds functions, and by default ONNX Runtime copies all weights of such a model
+            once more while it loads it. Where nothing else in the model gains by that, its functions are then inlined
+            later, without the copy (``session.disable_aot_function_inlining`` is 1, unless the options have that entry
+            already). The model's weights are not read.
         backend: "auto", "cpu" or "directml": what runs the fused chains.
         claim: "profitable": take the chains that are expected to run faster here; "all": every supported one.
         claim_report: File to which one JSON object for each site that was looked at is written at session creation.
@@ -50,6 +60,7 @@ def session_options(
 
     Raises:
         OptionError: An option is unknown or has a value that it does not take.
+        InvalidModelError: The file of ``model`` cannot be read.
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library is missing or cannot be loaded.
     """
@@ -62,28 +73,22 @@ def session_options(
         raise OptionError(f"options must be an onnxruntime.SessionOptions, not {type(options).__name__}.")
     if options.optimized_model_filepath and ep_options.get("compile") is None:
         values["compile"] = "0"
+    if model is not None:
+        choose_inlining(options, model)
     devices = ensure_registered()
-    if _has_entry(options, _MARKER):
+    if get_entry(options, _MARKER) is not None:
         for option in OPTIONS.values():
-            if option.name in values or _has_entry(options, _PREFIX + option.name):
-                options.add_session_config_entry(_PREFIX + option.name, values.get(option.name, option.default))
+            if option.name in values or get_entry(options, _PREFIX + option.name) is not None:
+                set_entry(options, _PREFIX + option.name, values.get(option.name, option.default))
     else:
         # In this order: the other way round ONNX Runtime finds the operators' domain registered twice.
         options.register_custom_ops_library(get_library_path())
         options.add_provider_for_devices(_devices_for(backend, devices), values)
-        options.add_session_config_entry(_MARKER, "1")
-    options.add_session_config_entry("normfuse.backend", values.get("backend", OPTIONS["backend"].default))
+        set_entry(options, _MARKER, "1")
+    set_entry(options, "normfuse.backend", values.get("backend", OPTIONS["backend"].default))
     return options
 
 
 def _devices_for(backend: str, devices: list[onnxruntime.OrtEpDevice]) -> list[onnxruntime.OrtEpDevice]:
     """The devices of a backend; all of them where it has none of its own (DirectML on Linux)."""
     return [device for device in devices if device.ep_metadata.get("backend") == backend] or devices
-
-
-def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
-    try:
-        options.get_session_config_entry(key)
-    except Exception:  # the only way ONNX Runtime has to say that there is no such entry
-        return False
-    return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx_ir as ir
 
 from normfuse.ep.host import import_host, load_host
+from normfuse.ep.inlining import choose_inlining
 from normfuse.ep.library import EP_NAME
 from normfuse.ep.session import session_options
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
@@ -56,7 +57,9 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     from normfuse.graph_rewrites import rewrite
 
     source = load_model(model)
-    options = session_options(sess_options, backend=backend, claim=claim, claim_report=claim_report, **ep_options)
+    options = session_options(
+        sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
+    )
     rewritten = source.model.clone()
     rewrite(rewritten, allow_requantization_removal=allow_requantization_removal)
     return _create(rewritten, options, source.name, providers=None)
@@ -109,6 +112,8 @@ def _create(
     model: ir.Model, options: onnxruntime.SessionOptions, name: str, providers: list[str] | None
 ) -> onnxruntime.InferenceSession:
     host = import_host()
+    if providers is None:
+        choose_inlining(options, model)
     with runnable(model) as (data, folder):
         if folder is not None:
             options.add_session_config_entry(_FOLDER_KEY, folder)

@@ -1,0 +1,24 @@
+"""Configuration entries of ONNX Runtime's session options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["get_entry", "set_entry"]
+
+
+def get_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
+    """Return the value of an entry; None: there is no such entry."""
+    try:
+        return str(options.get_session_config_entry(key))
+    except Exception:  # the only way ONNX Runtime has to say that there is no such entry
+        return None
+
+
+def set_entry(options: onnxruntime.SessionOptions, key: str, value: str) -> None:
+    """Give an entry a value. ONNX Runtime warns of an entry that is set again, so an equal one is left alone."""
+    if get_entry(options, key) != value:
+        options.add_session_config_entry(key, value)

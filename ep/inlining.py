@@ -1,0 +1,157 @@
+"""When ONNX Runtime inlines the functions of a model: as it loads the model, or where no execution provider wants them.
+
+By default it inlines while it loads. Before anything else it shows the model to each execution provider once more, and
+for a plug-in provider it copies every weight that lies inside of the file: that is the peak of the session's memory.
+Inlining later spares the copy, but by then ONNX Runtime's basic optimisations are over, and bodies do not get them.
+Those of normfuse's own functions lose nothing that counts; other functions may, and so may operators of ONNX that ONNX
+Runtime has no kernel for and inlines along with the functions (CastLike in models from PyTorch, say). So functions are
+inlined late exactly where all of them are normfuse's, and no such operator is there.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from normfuse.ep.config_entries import get_entry, set_entry
+from normfuse.ep.spec import OPERATOR_DOMAIN
+from normfuse.errors import InvalidModelError
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+    import onnxruntime
+
+__all__ = ["INLINED", "choose_inlining", "inlines_late"]
+
+INLINED = frozenset([
+    "AffineGrid", "Bernoulli", "BlackmanWindow", "CastLike", "CausalConvWithState", "CenterCropPad",
+    "GroupNormalization", "HammingWindow", "HannWindow", "HardSwish", "LinearAttention", "Mish",
+    "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SequenceMap", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish",
+])  # fmt: skip
+"""Operators that ONNX defines by a body, but for those that ONNX Runtime's CPU provider always has a kernel for."""
+
+_INLINE_LATE = "session.disable_aot_function_inlining"
+_CHOSEN = "normfuse.chose_inlining"  # the entry above is ours, not the user's
+_LARGEST_NODE = 1 << 20  # bytes; a larger one holds weights, which are not to be read
+# Of protobuf's wire format (protobuf.dev/programming-guides/encoding), and fields of onnx.proto.
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+_MODEL_GRAPH, _MODEL_FUNCTIONS, _GRAPH_NODE, _FUNCTION_DOMAIN = 7, 25, 1, 10
+_NODE_OP_TYPE, _NODE_ATTRIBUTE, _ATTRIBUTE_GRAPHS = 4, 5, (6, 11)
+# The quick way to see that none of the names is in a node or its subgraphs.
+_INLINED_NAME = re.compile("|".join(sorted(INLINED)).encode())
+
+
+def choose_inlining(
+    options: onnxruntime.SessionOptions, model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+) -> None:
+    """Have the functions of a model inlined late where :func:`inlines_late`; a user's own entry stays.
+
+    Raises:
+        InvalidModelError: The file cannot be read.
+    """
+    if get_entry(options, _INLINE_LATE) is not None and get_entry(options, _CHOSEN) is None:
+        return
+    set_entry(options, _INLINE_LATE, "1" if inlines_late(model) else "0")
+    set_entry(options, _CHOSEN, "1")
+
+
+def inlines_late(model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model) -> bool:
+    """Whether a model has functions, and inlining them late loses nothing. Weights are not read.
+
+    Raises:
+        InvalidModelError: The file cannot be read.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        try:
+            with Path(model).open("rb") as file:
+                return _file_inlines_late(file)
+        except OSError as error:
+            raise InvalidModelError(f"Cannot read {os.fspath(model)}: {error.strerror or error}.") from error
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _file_inlines_late(io.BytesIO(model))
+    return _object_inlines_late(model)
+
+
+def _object_inlines_late(model: Any) -> bool:
+    if hasattr(model, "opset_import"):  # ModelProto
+        domains = {function.domain for function in model.functions}
+        return domains == {OPERATOR_DOMAIN} and not any(
+            node.ByteSize() > _LARGEST_NODE or _holds_inlined(node.SerializeToString()) for node in model.graph.node
+        )
+    domains = {function.domain for function in model.functions.values()}
+    return domains == {OPERATOR_DOMAIN} and not any(
+        node.op_type in INLINED for graph in model.graphs() for node in graph
+    )
+
+
+def _file_inlines_late(file: BinaryIO) -> bool:
+    """What is no model reads as one without functions, or without the rest: ONNX Runtime has the message for it."""
+    domains, graphs = set(), []
+    for field, start, end in _fields(file, 0, file.seek(0, os.SEEK_END)):
+        if field == _MODEL_FUNCTIONS:
+            parts = [part[1:] for part in _fields(file, start, end) if part[0] == _FUNCTION_DOMAIN]
+            domains.add(_read(file, *parts[-1]) if parts else b"")
+        elif field == _MODEL_GRAPH:
+            graphs.append((start, end))
+    if domains != {OPERATOR_DOMAIN.encode()}:
+        return False
+    nodes = (part[1:] for graph in graphs for part in _fields(file, *graph) if part[0] == _GRAPH_NODE)
+    return not any(end - start > _LARGEST_NODE or _holds_inlined(_read(file, start, end)) for start, end in nodes)
+
+
+def _holds_inlined(node: bytes) -> bool:
+    """Whether a serialised node, or one in its subgraphs, is of the operators above."""
+    if not _INLINED_NAME.search(node):
+        return False
+    file = io.BytesIO(node)
+    for field, start, end in _fields(file, 0, len(node)):
+        if field == _NODE_OP_TYPE and _read(file, start, end).decode(errors="replace") in INLINED:
+            return True
+        if field == _NODE_ATTRIBUTE:
+            graphs = [part[1:] for part in _fields(file, start, end) if part[0] in _ATTRIBUTE_GRAPHS]
+            nodes = (part[1:] for graph in graphs for part in _fields(file, *graph) if part[0] == _GRAPH_NODE)
+            if any(_holds_inlined(_read(file, *inner)) for inner in nodes):
+                return True
+    return False
+
+
+def _read(file: BinaryIO, start: int, end: int) -> bytes:
+    file.seek(start)
+    return file.read(end - start)
+
+
+def _fields(file: BinaryIO, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number, start and end of each field of bytes in the message that lies there."""
+    while position < end:
+        head = _read(file, position, position + 2 * _LONGEST_VARINT)
+        key, used = _varint(head, 0)
+        wire_type = key & 7
+        if wire_type == _BYTES:
+            size, used = _varint(head, used)
+            start, position = position + used, position + used + size
+            if position > end:
+                return
+            yield key >> 3, start, position
+        elif wire_type == _VARINT:
+            position += _varint(head, used)[1]
+        elif wire_type in (_FIXED64, _FIXED32):
+            position += used + (8 if wire_type == _FIXED64 else 4)
+        else:
+            return
+
+
+def _varint(data: bytes, start: int) -> tuple[int, int]:
+    """Return the number that starts there and where it ends; one that is cut off ends with the data."""
+    value, end = 0, start
+    for byte in data[start : start + _LONGEST_VARINT]:
+        value |= (byte & 0x7F) << 7 * (end - start)
+        end += 1
+        if byte < 0x80:
+            break
+    return value, end
