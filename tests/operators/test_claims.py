@@ -601,16 +601,16 @@ def test_optimized_model_can_be_written(tmp_path: Path) -> None:
     import normfuse
 
     function = parser.parse_function(
-        '<domain: "ai.normfuse", opset_import: ["": 20]> FusedActivation_Gelu (X) => (Y) { Y = Gelu(X) }'
+        '<domain: "ai.normfuse", opset_import: ["": 20]> FusedActivation_Activation (X) => (Y) { Y = Gelu(X) }'
     )
-    call = 'ai.normfuse.FusedActivation_Gelu<activation = "Gelu", spec_version = 1>(n)'
+    call = 'ai.normfuse.FusedActivation_Activation<activation = "Gelu", spec_version = 1>(n)'
     proto = model(f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = {LN}(X, gamma, beta)  Y = {call} }}")
     proto.functions.append(function)
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options = record(normfuse.session_options(options, claim="all", claim_report=tmp_path / "claims.jsonl"))
     session = harness.create_session(proto, options=options)
-    assert harness.fused_types(session) == [["FusedActivation_Gelu"]]
+    assert harness.fused_types(session) == [["FusedActivation_Activation"]]
     lines = [json.loads(line) for line in (tmp_path / "claims.jsonl").read_text("utf-8").splitlines()]
     assert "compilation_off" in {entry.get("reason") for entry in lines}
     layer_norm(X, activation="Gelu").widened(1e-5).check(harness.run(session, {"X": X})["Y"])
