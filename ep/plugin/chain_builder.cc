@@ -10,19 +10,21 @@ constexpr const char* kMicrosoft = "com.microsoft";
 // A constant of more bytes than this stays an input of the node: ORT keeps it once, instead of once there and once here.
 constexpr size_t kLargestCopiedConstant = 256 * 1024;
 
-float HalfToFloat(uint16_t half) {
-  const int exponent = (half >> 10) & 31;
-  const float mantissa = static_cast<float>(half & 1023);
+float HalfToFloat(uint16_t stored) {
+  const uint32_t half = stored;
+  const uint32_t exponent = (half >> 10U) & 31U;
+  const uint32_t fraction = half & 1023U;
+  const auto mantissa = static_cast<float>(fraction);
   float value = 0;
   if (exponent == 0) {
     value = mantissa * 0x1p-24f;
   } else if (exponent == 31) {
     value = mantissa == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
   } else {
-    const uint32_t bits = (static_cast<uint32_t>(exponent + 112) << 23) | (static_cast<uint32_t>(half & 1023) << 13);
+    const uint32_t bits = ((exponent + 112U) << 23U) | (fraction << 13U);
     std::memcpy(&value, &bits, sizeof(value));
   }
-  return (half & 0x8000) != 0 ? -value : value;
+  return (half & 0x8000U) != 0 ? -value : value;
 }
 
 bool IsDequantize(const GraphNode& node) {
@@ -248,7 +250,7 @@ bool ChainBuilder::ReadScalar(int value, float* scalar) {
   if (constant->type == DataType::kBfloat16) {
     uint16_t high = 0;
     std::memcpy(&high, constant->data, sizeof(high));
-    const uint32_t bits = static_cast<uint32_t>(high) << 16;
+    const uint32_t bits = static_cast<uint32_t>(high) << 16U;
     std::memcpy(scalar, &bits, sizeof(*scalar));
     return true;
   }

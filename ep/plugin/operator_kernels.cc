@@ -12,7 +12,6 @@
 namespace normfuse::plugin {
 namespace {
 
-using ort::GetApi;
 using ort::GetHost;
 
 struct Kernel : ort::KernelImpl {

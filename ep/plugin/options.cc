@@ -49,7 +49,7 @@ Result ParseLevel(const std::string& value, int* level) {
   if (value.size() != 3 || value[1] != '_' || value[0] < '2' || value[0] > '9' || value[2] < '0' || value[2] > '9') {
     return BadValue("explain_directml", value, "a DirectML feature level such as '6_2'");
   }
-  *level = ((value[0] - '0') << 12) | ((value[2] - '0') << 8);
+  *level = (value[0] - '0') * 0x1000 + (value[2] - '0') * 0x100;
   return {};
 }
 
