@@ -171,8 +171,7 @@ struct Swish {
     most = Set(rounded > 0 ? infinite_at : -zero_at);
   }
   NORMFUSE_INLINE V operator()(V x) const {
-    const V y = Max(least, Min(most, x));
-    return x / (Set(1.0f) + FastExp2(y, high_part, low_part));
+    return x / (Set(1.0f) + FastExp2(CutExponent(x, least, most), high_part, low_part));
   }
   V high_part, low_part, least, most;
 };
@@ -263,9 +262,8 @@ struct Mish {
 };
 
 struct GeluTables {
-  static constexpr auto& kNear = ForTableLanes(kGeluNear16, kGeluNear8);
-  static constexpr auto& kFar32 = kGeluFar32;
-  static constexpr size_t kFarCount = sizeof(kGeluFar32) / sizeof(kGeluFar32[0]);
+  static constexpr auto& kRoot = kGeluRoot;
+  static constexpr auto& kNear = kGeluNear;
   static constexpr auto& kSmooth = kGeluSmooth;
 };
 struct Gelu {
@@ -275,9 +273,8 @@ struct Gelu {
 };
 
 struct GeluTanhTables {
-  static constexpr auto& kNear = ForTableLanes(kGeluTanhNear16, kGeluTanhNear8);
-  static constexpr auto& kFar32 = kGeluTanhFar32;
-  static constexpr size_t kFarCount = sizeof(kGeluTanhFar32) / sizeof(kGeluTanhFar32[0]);
+  static constexpr auto& kRoot = kGeluTanhRoot;
+  static constexpr auto& kNear = kGeluTanhNear;
   static constexpr auto& kSmooth = kGeluTanhSmooth;
 };
 struct GeluTanh {

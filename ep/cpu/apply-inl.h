@@ -20,8 +20,9 @@ struct Finish {
   NORMFUSE_INLINE V operator()(V v) const { return v; }
 };
 
-// v / scale, rounded as a division rounds it: the product with the reciprocal, and what it left over once more. v is
-// cut first, beyond what any 8-bit type holds, so that nothing overflows; NaN becomes the lowest value.
+// v / scale, rounded as a division rounds it, for values that may be exact: the product with the reciprocal, and what it
+// left over once more. v is cut first, beyond what any 8-bit type holds, so that nothing overflows; NaN becomes the
+// lowest value.
 struct Quantization {
   NORMFUSE_INLINE Quantization(float y_scale, float y_zero)
       : scale(Set(y_scale)), inverse(Set(1.0f / y_scale)), zero(SetI(static_cast<int32_t>(y_zero))) {
@@ -80,6 +81,12 @@ constexpr bool kIsIdentity = false;
 template <>
 inline constexpr bool kIsIdentity<Identity> = true;
 
+// One instruction or none.
+template <class Act>
+constexpr bool kIsCheap = kIsIdentity<Act>;
+template <>
+inline constexpr bool kIsCheap<Relu> = true;
+
 // The activations that follow a normalisation most.
 template <class Act>
 constexpr bool kFollowsNormalization = false;
@@ -95,27 +102,96 @@ inline constexpr bool kFollowsNormalization<Swish> = true;
 // One scale and one bias for a row: they join the normalisation's own factor and offset.
 struct ScalarAffine {
   NORMFUSE_INLINE ScalarAffine(const Normalizer& n, float scale, float bias)
-      : mean(Set(n.mean)), factor(Set(n.inv * scale)), offset(Set(n.offset * scale + bias)) {}
+      : mean(Set(n.mean)),
+        factor(Set(n.inv * scale)),
+        offset(Set(n.rest == 0 ? bias : bias - n.rest * n.inv * scale)) {}
   NORMFUSE_INLINE V operator()(V x) const { return Fma(x - mean, factor, offset); }
   V mean;
   V factor;
   V offset;
 };
 
+// One instruction or none between the loads and stores of float32: what a kernel waits for is memory and Fma, not the
+// units that add, round and convert.
+template <class Input, class Out, class Act>
+constexpr bool kIsLight = false;
+template <class Act>
+  requires kIsCheap<Act>
+inline constexpr bool kIsLight<Single<float>, float, Act> = true;
+
+// What follows a normalisation with a scale or a bias for each element. Its results are not exact, and need no division:
+// the reciprocal of y_scale joins what there is to multiply with, or the activation's result.
+template <class Out, class Act, bool kStream>
+struct Results {
+  NORMFUSE_INLINE explicit Results(const ApplyArgs&) {}
+  NORMFUSE_INLINE Normalizer Scaled(const Normalizer& n) const { return n; }
+  NORMFUSE_INLINE V Bias(V bias) const { return bias; }
+  NORMFUSE_INLINE V operator()(V v) const { return v; }
+  template <size_t kVectors>
+  NORMFUSE_INLINE void Store(Out* y, const V* v) const {
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) Put<kStream>(y + k * kLanes, v[k]);
+  }
+  NORMFUSE_INLINE void StorePartial(Out* y, V v, size_t n) const { StoreAsPartial(y, v, n); }
+};
+
+template <class Out, class Act, bool kStream>
+  requires(sizeof(Out) == 1)
+struct Results<Out, Act, kStream> {
+  NORMFUSE_INLINE explicit Results(const ApplyArgs& a)
+      : reciprocal(1.0f / a.y_scale),
+        inverse(Set(reciprocal)),
+        zero(SetI(static_cast<int32_t>(a.y_zero))),
+        zeros(SetI(static_cast<int32_t>((static_cast<uint32_t>(static_cast<int32_t>(a.y_zero)) & 0xffff) * 0x10001))) {}
+  NORMFUSE_INLINE Normalizer Scaled(const Normalizer& n) const {
+    return {n.mean, n.rest, kIsIdentity<Act> ? n.inv * reciprocal : n.inv};
+  }
+  NORMFUSE_INLINE V Bias(V bias) const { return kIsIdentity<Act> ? bias * inverse : bias; }
+  NORMFUSE_INLINE V operator()(V v) const { return kIsIdentity<Act> ? v : v * inverse; }
+  template <size_t kVectors>
+  NORMFUSE_INLINE void Store(Out* y, const V* v) const {
+    if constexpr (kVectors == 4 && kLanes == 16) {
+      StoreFour(y, v[0], v[1], v[2], v[3], zeros);
+    } else {
+      NORMFUSE_UNROLL
+      for (size_t k = 0; k < kVectors; ++k) StoreAs(y + k * kLanes, Rounded(v[k]));
+    }
+  }
+  NORMFUSE_INLINE void StorePartial(Out* y, V v, size_t n) const { StoreAsPartial(y, Rounded(v), n); }
+  NORMFUSE_INLINE I Rounded(V v) const { return ToInt(Min(Max(v, Set(-1024.0f)), Set(1024.0f))) + zero; }
+  float reciprocal;
+  V inverse;
+  I zero;
+  I zeros;  // two of 16 bits in each element
+};
+
 // A scale and a bias for each element.
+template <bool kLight>
 struct VectorAffine {
   NORMFUSE_INLINE VectorAffine() = default;
   NORMFUSE_INLINE explicit VectorAffine(const Normalizer& n)
-      : mean(Set(n.mean)), inv(Set(n.inv)), offset(Set(n.offset)) {}
-  NORMFUSE_INLINE V operator()(V x, V scale, V bias) const { return Fma(Fma(x - mean, inv, offset), scale, bias); }
+      : mean(Set(n.mean)), rest(Set(kLight ? n.rest : RestOf(n))), inv(Set(n.inv)) {}
+  NORMFUSE_INLINE V operator()(V x, V scale, V bias) const {
+    return Fma(kLight ? ((x - mean) - rest) * inv : Fma(x - mean, inv, rest), scale, bias);
+  }
+  static NORMFUSE_INLINE float RestOf(const Normalizer& n) { return n.rest == 0 ? cpu::kNoBias : -n.rest * n.inv; }
   V mean;
+  V rest;
   V inv;
-  V offset;
 };
+
+// Vectors of a row that are read before the first of them is written: a compiler cannot move a load ahead of a store that
+// might change it, and processors look only so many instructions ahead for work. Where there is little work to find,
+// loads and stores in turns are faster.
+template <class Input, class Out, class Act>
+constexpr size_t kAtOnce = kLanes < 16 || kIsLight<Input, Out, Act> ? 1
+                           : sizeof(Out) == 1                       ? 4
+                                                                    : 2;
 
 // One scale and one bias per row.
 template <class Input, class Out, class Act, bool kStream>
 NORMFUSE_INLINE void ApplyScalar(const ApplyArgs& a, int row) {
+  constexpr size_t kVectors = kLanes == 16 && kFollowsNormalization<Act> ? 4 : 2;
   Spread spread;
   const Finish<Out> finish(a.y_scale, a.y_zero);
   const Activated<Act> act(a, row, &spread);
@@ -124,16 +200,14 @@ NORMFUSE_INLINE void ApplyScalar(const ApplyArgs& a, int row) {
   const ScalarAffine affine(a.normalizers[row], a.scale.data[a.scale_stride * row], a.bias.data[a.bias_stride * row]);
   const size_t n = a.n;
   size_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    const auto v = finish(act(affine(x.At(i)), i));
-    const auto w = finish(act(affine(x.At(i + kLanes)), i + kLanes));
-    Put<kStream>(y + i, v);
-    Put<kStream>(y + i + kLanes, w);
+  for (; i + kVectors * kLanes <= n; i += kVectors * kLanes) {
+    decltype(finish(V{})) v[kVectors];
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) v[k] = finish(act(affine(x.At(i + k * kLanes)), i + k * kLanes));
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) Put<kStream>(y + i + k * kLanes, v[k]);
   }
-  if (i + kLanes <= n) {
-    Put<kStream>(y + i, finish(act(affine(x.At(i)), i)));
-    i += kLanes;
-  }
+  for (; i + kLanes <= n; i += kLanes) Put<kStream>(y + i, finish(act(affine(x.At(i)), i)));
   const size_t rest = n - i;
   if (rest != 0) StoreAsPartial(y + i, finish(act.Partial(affine(x.PartialAt(i, rest)), i, rest)), rest);
 }
@@ -142,59 +216,95 @@ NORMFUSE_INLINE void ApplyScalar(const ApplyArgs& a, int row) {
 template <class Input, class Out, class Act, bool kStream>
 NORMFUSE_INLINE void ApplyVector(const ApplyArgs& a, int row) {
   Spread spread[3];
-  const Finish<Out> finish(a.y_scale, a.y_zero);
+  const Results<Out, Act, kStream> results(a);
   const Activated<Act> act(a, row, &spread[2]);
   const Source scale({a.scale.data + a.scale_stride * row, a.scale.step}, &spread[0]);
   const Source bias({a.bias.data + a.bias_stride * row, a.bias.step}, &spread[1]);
   const Input x = InputOf<Input>(a, row);
   Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
-  const VectorAffine affine(a.normalizers[row]);
+  const VectorAffine<kIsLight<Input, Out, Act>> affine(results.Scaled(a.normalizers[row]));
   const size_t ahead = a.ahead;
   const size_t n = a.n;
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     if constexpr (kStream) x.Prefetch(i, ahead);
-    Put<kStream>(y + i, finish(act(affine(x.At(i), scale.At(i), bias.At(i)), i)));
+    const V v = results(act(affine(x.At(i), scale.At(i), results.Bias(bias.At(i))), i));
+    results.template Store<1>(y + i, &v);
   }
   const size_t rest = n - i;
   if (rest == 0) return;
-  const V v = affine(x.PartialAt(i, rest), scale.PartialAt(i, rest), bias.PartialAt(i, rest));
-  StoreAsPartial(y + i, finish(act.Partial(v, i, rest)), rest);
+  const V v = affine(x.PartialAt(i, rest), scale.PartialAt(i, rest), results.Bias(bias.PartialAt(i, rest)));
+  results.StorePartial(y + i, results(act.Partial(v, i, rest)), rest);
 }
 
 // Two rows side by side, which share the loads of a scale for each element and of a bias for each element or for all.
 template <class Input, class Out, class Act, bool kStream, bool kBias>
-NORMFUSE_INLINE void ApplyTwoRows(const ApplyArgs& a, int row) {
-  const Act act(a.params);
-  const Finish<Out> finish(a.y_scale, a.y_zero);
-  const Input x = InputOf<Input>(a, row);
-  const Input z = InputOf<Input>(a, row + 1);
-  Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
-  Out* w = y + a.y_stride;
-  const VectorAffine first(a.normalizers[row]);
-  const VectorAffine second(a.normalizers[row + 1]);
-  const size_t ahead = a.ahead;
-  const float* scale = a.scale.data;
-  const float* bias = a.bias.data;
-  const V one_bias = Set(*bias);
-  const size_t n = a.n;
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    if constexpr (kStream) {
-      x.Prefetch(i, ahead);
-      z.Prefetch(i, ahead);
+struct TwoRows {
+  NORMFUSE_INLINE TwoRows(const ApplyArgs& a, int row)
+      : act(a.params),
+        results(a),
+        x(InputOf<Input>(a, row)),
+        z(InputOf<Input>(a, row + 1)),
+        y(static_cast<Out*>(a.y) + a.y_stride * row),
+        w(y + a.y_stride),
+        first(results.Scaled(a.normalizers[row])),
+        second(results.Scaled(a.normalizers[row + 1])),
+        scale(a.scale.data),
+        bias(a.bias.data),
+        one_bias(Set(*a.bias.data)),
+        ahead(a.ahead) {}
+
+  // From element i on.
+  template <size_t kVectors>
+  NORMFUSE_INLINE void Vectors(size_t i) const {
+    V v[kVectors];
+    V u[kVectors];
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) {
+      const size_t at = i + k * kLanes;
+      if constexpr (kStream) {
+        x.Prefetch(at, ahead);
+        z.Prefetch(at, ahead);
+      }
+      const V s = Load(scale + at);
+      const V b = results.Bias(kBias ? Load(bias + at) : one_bias);
+      v[k] = results(act(first(x.At(at), s, b)));
+      if constexpr (kVectors == 1) results.template Store<1>(y + at, v);
+      u[k] = results(act(second(z.At(at), s, b)));
     }
-    const V s = Load(scale + i);
-    const V b = kBias ? Load(bias + i) : one_bias;
-    Put<kStream>(y + i, finish(act(first(x.At(i), s, b))));
-    Put<kStream>(w + i, finish(act(second(z.At(i), s, b))));
+    if constexpr (kVectors != 1) results.template Store<kVectors>(y + i, v);
+    results.template Store<kVectors>(w + i, u);
   }
-  const size_t rest = n - i;
-  if (rest == 0) return;
-  const V s = LoadPartial(scale + i, rest);
-  const V b = kBias ? LoadPartial(bias + i, rest) : one_bias;
-  StoreAsPartial(y + i, finish(act(first(x.PartialAt(i, rest), s, b))), rest);
-  StoreAsPartial(w + i, finish(act(second(z.PartialAt(i, rest), s, b))), rest);
+
+  NORMFUSE_INLINE void Partial(size_t i, size_t rest) const {
+    const V s = LoadPartial(scale + i, rest);
+    const V b = results.Bias(kBias ? LoadPartial(bias + i, rest) : one_bias);
+    results.StorePartial(y + i, results(act(first(x.PartialAt(i, rest), s, b))), rest);
+    results.StorePartial(w + i, results(act(second(z.PartialAt(i, rest), s, b))), rest);
+  }
+
+  Act act;
+  Results<Out, Act, kStream> results;
+  Input x, z;
+  Out* y;
+  Out* w;
+  VectorAffine<kIsLight<Input, Out, Act>> first, second;
+  const float* scale;
+  const float* bias;
+  V one_bias;
+  size_t ahead;
+};
+
+template <class Input, class Out, class Act, bool kStream, bool kBias>
+NORMFUSE_INLINE void ApplyTwoRows(const ApplyArgs& a, int row) {
+  constexpr size_t kStep = kAtOnce<Input, Out, Act> * kLanes;
+  const TwoRows<Input, Out, Act, kStream, kBias> rows(a, row);
+  const size_t steps = a.n / kStep;
+  size_t i = a.backward ? (steps - 1) * kStep : 0;
+  const size_t move = a.backward ? 0 - kStep : kStep;
+  for (size_t k = 0; k < steps; ++k, i += move) rows.template Vectors<kAtOnce<Input, Out, Act>>(i);
+  for (i = steps * kStep; i + kLanes <= a.n; i += kLanes) rows.template Vectors<1>(i);
+  if (i < a.n) rows.Partial(i, a.n - i);
 }
 
 template <class Input, class Out, class Act, bool kStream>
@@ -208,7 +318,7 @@ void ApplyTo(const ApplyArgs& a) {
   int row = 0;
   const bool shared = a.scale.step != 0 && a.scale_stride == 0 && a.bias_stride == 0;
   // The baseline has too few registers for two rows.
-  if constexpr (kHasFma && !TakesSlope<Act>) {
+  if constexpr (kHasFma && kFollowsNormalization<Act>) {
     if (shared && a.bias.step != 0) {
       for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStreamRows, true>(a, row);
     }

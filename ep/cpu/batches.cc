@@ -1,6 +1,7 @@
 // Groups of one contiguous run each, a few rows at a time: summed side by side, then normalised side by side while they
 // are still in the level-1 cache.
 #include <algorithm>
+#include <initializer_list>
 
 #include "cpu/row_worker.h"
 
@@ -16,12 +17,47 @@ void Move(T** pointer, DataType type, int64_t elements) {
   if (*pointer != nullptr) *pointer = static_cast<T*>(ElementAt(*pointer, type, elements));
 }
 
-// An even number, as the kernels take two rows side by side.
+// Two or a multiple of four, as the kernels take two or four rows side by side.
 int64_t RowsPerBatch(const Call& call) {
-  // Y goes past the caches while the next batch is fetched: two rows are enough, and leave room for it.
-  if (call.stream) return 2;
-  const int64_t row_bytes = call.geometry.group_size * BitsOf(call.x_type) / 8;
-  return std::clamp<int64_t>(kBatchBytes / std::max<int64_t>(row_bytes, 1) / 2 * 2, 2, kMostRows);
+  const int64_t operands = call.row_x2 != nullptr ? 2 : 1;
+  const int64_t bits = call.apply_kept != nullptr ? 32 : BitsOf(call.x_type) * operands;
+  const int64_t row_bytes = std::max<int64_t>(call.geometry.group_size * bits / 8, 1);
+  const int64_t most = kBatchBytes / row_bytes;
+  if (most < 4) return 2;
+  // Y goes past the caches while the next batch is fetched: few rows are enough, and leave room for it.
+  return call.stream ? 4 : std::min(most / 4 * 4, kMostRows);
+}
+
+// How Y lies to what is read, in bytes modulo a page, for two rows side by side.
+class Distances {
+ public:
+  void Add(const ApplyArgs& args, const void* x, int64_t x_stride, int64_t bytes) {
+    const auto apart = static_cast<int64_t>(reinterpret_cast<uintptr_t>(args.y) - reinterpret_cast<uintptr_t>(x));
+    for (const int64_t further : {int64_t{0}, args.y_stride, -x_stride}) {
+      const int64_t distance = (apart + further * bytes) % kPage;
+      behind_ |= (distance + kPage) % kPage < kNear && distance != 0;
+      ahead_ |= (distance + kPage) % kPage > kPage - kNear;
+    }
+  }
+  bool OnlyBehind() const { return behind_ && !ahead_; }
+
+ private:
+  static constexpr int64_t kPage = 4096;
+  static constexpr int64_t kNear = 512;  // what is stored while a few vectors are computed
+  bool behind_ = false;
+  bool ahead_ = false;
+};
+
+// Whether rows are better gone through from their ends. Processors compare the last 12 bits of addresses to tell whether
+// a load needs what an earlier store writes, and a load that seems to waits. Where Y lies a little behind X, modulo the
+// size of a page, as it does where both were allocated one after the other, loads follow such stores, unless backward.
+bool PrefersBackward(const Call& call, const ApplyArgs& args) {
+  const int64_t bytes = BitsOf(call.plan->y_type) / 8;
+  if (bytes == 0 || BitsOf(call.apply_type) / 8 != bytes) return false;
+  Distances distances;
+  distances.Add(args, args.x, args.x_stride, bytes);
+  if (args.x2 != nullptr) distances.Add(args, args.x2, args.x2_stride, bytes);
+  return distances.OnlyBehind();
 }
 
 // A stretch of rows along the innermost kept dimension. From batch to batch only pointers move on.
@@ -37,6 +73,8 @@ class Batches {
         most_(RowsPerBatch(call)),
         keeps_(call.apply_kept != nullptr && most_ * KeptStride() <= kKeepLimit),
         stores_statistics_(call.mean != nullptr || call.inv_std_dev != nullptr),
+        usual_(IsUsual(request_) && !stores_statistics_),
+        usual_request_{request_.inv_count, request_.epsilon, request_.exact},
         own_zeros_(!request_.use_mean && !request_.exact && call.params[kFormXZero].present()) {}
 
   void Rows(const Offsets& base, int64_t rows);
@@ -44,6 +82,7 @@ class Batches {
  private:
   void Sum(int64_t row, int rows);
   void SumAroundZeroPoints(int64_t row);
+  bool FinishUsual(int64_t row);
   void Finish(int64_t row);
   void Apply(int rows);
   Offsets RowBase(int64_t row) const;
@@ -60,6 +99,8 @@ class Batches {
   int64_t most_;
   bool keeps_;
   bool stores_statistics_;
+  bool usual_;
+  UsualRequest usual_request_;
   bool own_zeros_;
   const Offsets* base_ = nullptr;  // of row 0
   ApplyArgs apply_;
@@ -79,8 +120,26 @@ float Batches::ZeroOf(int64_t row) const {
   return zero.present() ? zero.data[base_->at[kFormXZero] + row * kept_.stride[kFormXZero]] : 0.0f;
 }
 
+// The same as Finish where that has nothing to decide, which it is told by true. Four rows at a time: the last one stands
+// for those that are missing.
+bool Batches::FinishUsual(int64_t row) {
+  double scales[kMostRows];
+  const Param& param = call_.params[kFormXScale];
+  bool good = true;
+  for (int first = 0; first < next_.rows; first += 4) {
+    for (int i = first; i < first + 4; ++i) {
+      const int at = std::min(i, next_.rows - 1);
+      scales[i] = call_.raw ? param.data[base_->at[kFormXScale] + (row + at) * kept_.stride[kFormXScale]] : 1.0;
+      if (at < i) sums_[i] = sums_[at];
+    }
+    good &= call_.kernels->normalizers(usual_request_, sums_ + first, scales + first, normalizers_ + first);
+  }
+  return good;
+}
+
 // Makes normalizers of the sums of the batch's rows, the first of which is `row`.
 void Batches::Finish(int64_t row) {
+  if (usual_ && FinishUsual(row)) return;
   for (int i = 0; i < next_.rows; ++i) {
     if (call_.raw) {
       request_.scale = call_.params[kFormXScale].data[base_->at[kFormXScale] + (row + i) * kept_.stride[kFormXScale]];
@@ -145,6 +204,7 @@ void Batches::Rows(const Offsets& base, int64_t rows) {
   next_.find_shift = request_.use_mean;
   apply_ = ApplyArgsAt(call_, base, run_, kept_, run_.size, 0, normalizers_);
   apply_.ahead = static_cast<size_t>(most_ * apply_.x_stride);
+  apply_.backward = !keeps_ && PrefersBackward(call_, apply_);
   if (keeps_) {
     next_.kept = scratch_->kept;
     next_.kept_stride = KeptStride();

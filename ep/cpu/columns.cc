@@ -22,7 +22,7 @@ struct ColumnScratch {
   alignas(64) double total_second[kTile];
   alignas(64) float mean[kTile];
   alignas(64) float inv[kTile];
-  alignas(64) float offset[kTile];
+  alignas(64) float rest[kTile];
 };
 
 class ColumnWorker {
@@ -130,7 +130,7 @@ Quality ColumnWorker::FinishAll(const Offsets& base, int64_t width) {
     worst = std::max(worst, Evaluate(request_, SumsOf(i), &s));
     s_->mean[i] = s.normalizer.mean;
     s_->inv[i] = s.normalizer.inv;
-    s_->offset[i] = s.normalizer.offset;
+    s_->rest[i] = s.normalizer.rest;
     StoreStatistics(call_, base.at[kFormStat] + i * columns_.stride[kFormStat], s);
   }
   return worst;
@@ -152,7 +152,7 @@ void ColumnWorker::Tile(const Offsets& base, int64_t width) {
   float* d = s_->blocks.kept;
   ForEachRow(base, call_.geometry.group_size, [&](const Offsets& at, int64_t) {
     LoadBlock(call_, at, columns_, width, &s_->blocks, d);
-    call_.kernels->column_normalize(d, static_cast<size_t>(width), s_->mean, s_->inv, s_->offset);
+    call_.kernels->column_normalize(d, static_cast<size_t>(width), s_->mean, s_->rest, s_->inv);
     StoreBlock(call_, at, columns_, width, Normalizer{}, &s_->blocks, d);
   });
 }

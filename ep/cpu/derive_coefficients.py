@@ -158,30 +158,30 @@ def piecewise(
     return columns, worst
 
 
-# Where the table of a tail ends: a little before the middle between two entries.
-TAIL_END = mpf("7.75") + mpf(31) / 256
+def root_of_tail(tail: Function, degree: int) -> tuple[list[list[float]], float]:
+    """The square root of tail(-x) on [-8, -7.5], [-7.5, -7] ... [-0.5, 0], the variable counted from the lower end.
 
+    Counted from there every coefficient that matters is positive, and nothing cancels. 0 at -8, from where on
+    everything that is less than 2^-50 is 0. What rounding does to the constant term, twice as much in the square, the
+    other terms make up for but next to the lower end, where they add little rounding of their own.
+    """
+    weight = tail_weight(tail)
 
-def end_at_zero(tail: Function, weight: Function) -> tuple[list[float], float]:
-    """A line for the last interval of a tail, around 31/4, that is exactly 0 at TAIL_END, with no rounding."""
-    nodes = [mpf("7.75") + mpf(i) / 1600 for i in range(-200, 201)]
-    low, high = mpf(-1), mpf(0)
-    error = mpf(1)
-    while high - low > mpf(2) ** -70:  # the largest error is convex in the slope
-        third = (high - low) / 3
-        errors = [
-            max(abs(tail(x) - slope * min(x - TAIL_END, 0)) * weight(x) for x in nodes)
-            for slope in (low + third, high - third)
-        ]
-        if errors[0] < errors[1]:
-            high -= third
-        else:
-            low += third
-        error = min(errors)
-    # With 16 significant bits, so that the product with the distance, 31 / 256, is a float32.
-    slope, exponent = mpmath.frexp((low + high) / 2)
-    slope = float(mpmath.ldexp(mpmath.nint(slope * 2**16), exponent - 16))
-    return [-slope * float(TAIL_END - mpf("7.75")), slope], float(error)
+    def root(x: mpmath.mpf) -> mpmath.mpf:
+        return mpmath.sqrt(tail(-x))
+
+    columns, worst = [], 0.0
+    for i in range(16):
+        low = -8 + i / 2
+
+        def relaxed(x: mpmath.mpf, low: float = low) -> mpmath.mpf:
+            return 2 * root(x) * weight(-x) * (mpf("0.12") if x - low < 0.02 else 1)
+
+        fixed = (0.0,) if i == 0 else ()
+        c, error = fit(root, low, low + 0.5, degree, weight=relaxed, centre=low, fixed=fixed)
+        columns.append(c)
+        worst = max(worst, error)
+    return columns, worst
 
 
 def derive() -> str:
@@ -204,10 +204,10 @@ def derive() -> str:
     h.comment(f"2^f on [-1/2, 1/2]; relative error {error:.2g}.")
     h.row("kExp2", c)
 
-    c, error = fit(exp2, -1 / 32, 1 / 32, 3, weight=relative(exp2), fixed=(1.0,))
-    h.comment(f"2^f on [-1/32, 1/32], relative error {error:.2g}, and 2^(i/16).")
-    h.row("kExp2Sixteenth", c)
-    h.row("kExp2Table", [float32(float(exp2(mpf(i) / 16))) for i in range(16)])
+    c, error = fit(exp2, -1 / 64, 1 / 64, 2, weight=relative(exp2), fixed=(1.0,))
+    h.comment(f"2^f on [-1/64, 1/64], relative error {error:.2g}, and 2^(i/32).")
+    h.row("kExp2ThirtySecond", c)
+    h.row("kExp2Table", [float32(float(exp2(mpf(i) / 32))) for i in range(32)])
 
     def expm1_curve(f: mpmath.mpf) -> mpmath.mpf:
         return (mpmath.expm1(f) - f) / f**2 if f else mpf(1) / 2
@@ -232,9 +232,9 @@ def derive() -> str:
         h.comment(f"tanh(a) around 0, {width} ... {4 - width}; relative error {max(error, others):.2g}.")
         h.table(f"kTanhNear{count}", [first, *columns[1:]])
 
-    for name, tail, near16, near8, degree8, degree32 in (
-        ("Gelu", gaussian_tail, 6, 8, 7, 7),
-        ("GeluTanh", gelu_tanh_tail, 7, 9, 8, 8),
+    for name, tail, near8, degree8, degree16 in (
+        ("Gelu", gaussian_tail, 8, 7, 7),
+        ("GeluTanh", gelu_tanh_tail, 9, 8, 8),
     ):
         smooth = without_gaussian(tail)
         weight = tail_weight(tail)
@@ -244,20 +244,15 @@ def derive() -> str:
         ) -> mpmath.mpf:
             return weight(a) * tail(a) / smooth(a)
 
-        for count, degree in ((16, near16), (8, near8)):
-            width = 4.0 / count
-            columns, error = piecewise(tail, width, 0.0, count, degree, weight, 4.0)
-            h.comment(f"{name}: tail(a) around 0, {width} ... {4 - width}; weighted error {error:.2g}.")
-            h.table(f"k{name}Near{count}", columns)
+        columns, error = piecewise(tail, 0.5, 0.0, 8, near8, weight, 4.0)
+        h.comment(f"{name}: tail(a) around 0, 0.5 ... 3.5; weighted error {error:.2g}.")
+        h.table(f"k{name}Near", columns)
         columns, error = piecewise(smooth, 1.0, 0.5, 8, degree8, smooth_weight, 8.0)
         h.comment(f"{name}: tail(a) * 2^(kHalfLog2E a^2) around 1/2, 3/2 ... 15/2; weighted error {error:.2g}.")
         h.table(f"k{name}Smooth", columns)
-        columns, error = piecewise(tail, 0.25, 0.0, 31, degree32, weight, 8.0)
-        line, line_error = end_at_zero(tail, weight)
-        columns.append(line + [0.0] * (degree32 + 1 - len(line)))
-        error = max(error, line_error)
-        h.comment(f"{name}: tail(a) around 0, 1/4 ... 31/4; weighted error {error:.2g}.")
-        h.table(f"k{name}Far32", columns)
+        columns, error = root_of_tail(tail, degree16)
+        h.comment(f"{name}: root of tail(-x) from -8, -7.5 ... -0.5 on; weighted error {error:.2g}.")
+        h.table(f"k{name}Root", columns)
 
     head = [
         "// Written by ep/cpu/derive_coefficients.py, which says what each constant is; do not edit.",

@@ -83,6 +83,30 @@ void Divide(float* x, size_t n, Vec scale, Vec zero) {
   Map(x, n, scale, zero, [](V v, V s, V z) { return v / s + z; });
 }
 
+// ---- Statistics ----
+
+bool Normalizers(const cpu::UsualRequest& request, const cpu::Sums* sums, const double* scales, Normalizer* out) {
+  const Doubles shift{sums[0].shift, sums[1].shift, sums[2].shift, sums[3].shift};
+  const Doubles first{sums[0].first, sums[1].first, sums[2].first, sums[3].first};
+  const Doubles second{sums[0].second, sums[1].second, sums[2].second, sums[3].second};
+  const Doubles scale{scales[0], scales[1], scales[2], scales[3]};
+  const Doubles off = first * request.inv_count;
+  const Doubles square = off * off;
+  const Doubles variance = second * request.inv_count - square;
+  const Doubles mean = shift + off;
+  Doubles root = variance * (scale * scale) + request.epsilon;
+  TakeRoots(&root);
+  const Floats inv = __builtin_convertvector(1.0 / root * scale, Floats);
+  const Floats rounded = __builtin_convertvector(mean, Floats);
+  const Floats rest = __builtin_convertvector(mean - __builtin_convertvector(rounded, Doubles), Floats);
+  const auto large = variance >= (request.exact ? Doubles{} : square);
+  // Differences of infinities and NaN are NaN.
+  const auto good = large & (variance >= 1e-32) & ((mean - mean) + (variance - variance) == 0.0);
+  NORMFUSE_UNROLL
+  for (int i = 0; i < 4; ++i) out[i] = {rounded[i], rest[i], inv[i]};
+  return (good[0] & good[1] & good[2] & good[3]) != 0;
+}
+
 // ---- Columns ----
 
 void ColumnSum(const float* x, size_t n, const float* shift, float* sum) {
@@ -108,13 +132,15 @@ void ColumnMoments(const float* x, size_t n, const float* shift, float* sum, flo
   StorePartial(square + i, Fma(off, off, LoadPartial(square + i, rest)), rest);
 }
 
-void ColumnNormalize(float* x, size_t n, const float* mean, const float* inv, const float* offset) {
+void ColumnNormalize(float* x, size_t n, const float* mean, const float* below, const float* inv) {
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Store(x + i, Fma(Load(x + i) - Load(mean + i), Load(inv + i), Load(offset + i)));
+  for (; i + kLanes <= n; i += kLanes) {
+    Store(x + i, ((Load(x + i) - Load(mean + i)) - Load(below + i)) * Load(inv + i));
+  }
   const size_t rest = n - i;
   if (rest == 0) return;
-  const V off = LoadPartial(x + i, rest) - LoadPartial(mean + i, rest);
-  StorePartial(x + i, Fma(off, LoadPartial(inv + i, rest), LoadPartial(offset + i, rest)), rest);
+  const V off = (LoadPartial(x + i, rest) - LoadPartial(mean + i, rest)) - LoadPartial(below + i, rest);
+  StorePartial(x + i, off * LoadPartial(inv + i, rest), rest);
 }
 
 // ---- The table ----
@@ -270,6 +296,7 @@ constexpr KernelTable MakeTable() {
   table.quantize = Quantize;
   table.divide = Divide;
   for (int i = 0; i < kActivationCount; ++i) table.apply[i] = kFloatApply[i];
+  table.normalizers = Normalizers;
   table.column_sum = ColumnSum;
   table.column_moments = ColumnMoments;
   table.column_normalize = ColumnNormalize;

@@ -30,11 +30,18 @@ struct Sums {
   double second = 0;
 };
 
-// n = (d - mean) * inv + offset.
+// n = ((d - mean) - rest) * inv; mean + rest is the mean to twice the precision.
 struct Normalizer {
   float mean = 0.0f;
+  float rest = 0.0f;
   float inv = 1.0f;
-  float offset = kNoBias;
+};
+
+// What a normalisation by mean and variance needs to make normalizers of sums.
+struct UsualRequest {
+  double inv_count;  // 1 / values per row
+  double epsilon;
+  bool exact;  // the sums are free of rounding, wherever their shift lies
 };
 
 // What d is: X, X + residual, or X + residual + a bias along the row.
@@ -90,11 +97,15 @@ struct ApplyArgs {
   // follow. X is then read `ahead` elements before it is needed.
   bool stream = false;
   size_t ahead = 0;
+  bool backward = false;  // rows side by side are gone through from their ends: the same values, at another speed
 };
 
 using LoadFn = void (*)(const void* x, size_t n, float* out);
 using StoreFn = void (*)(const float* x, size_t n, void* out);
 using RowSumsFn = void (*)(const RowSumsArgs& args);
+// Normalizers of four rows, each value of which stands for itself times one of `scales`. False where one of them needs
+// more than that: see cpu/statistics.h.
+using NormalizersFn = bool (*)(const UsualRequest& request, const Sums* sums, const double* scales, Normalizer* out);
 using ApplyFn = void (*)(const ApplyArgs& args);
 // Normalises a run while it sums another one of the same length, both of float32.
 using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
@@ -112,10 +123,12 @@ struct KernelTable {
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
   ApplyFn apply[kActivationCount];  // float32 to float32, x == y allowed
 
+  NormalizersFn normalizers;
+
   // Columns: one statistic per element.
   void (*column_sum)(const float* x, size_t n, const float* shift, float* sum);
   void (*column_moments)(const float* x, size_t n, const float* shift, float* sum, float* square);
-  void (*column_normalize)(float* x, size_t n, const float* mean, const float* inv, const float* offset);
+  void (*column_normalize)(float* x, size_t n, const float* mean, const float* rest, const float* inv);
 
   // Kernels that read and write where tensors lie, or null where blocks in between do the work. The operands of a sum
   // are of one type.

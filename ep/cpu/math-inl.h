@@ -10,7 +10,18 @@ namespace normfuse::NORMFUSE_ISA {
 // The range of exponents in which Exp2 keeps its promises: at the lower end the power is 0, at the upper infinity.
 // Where 2^n is put together from bits, n = -127 gives 0 and n = 128 infinity; the scaling instruction goes further.
 constexpr float kExp2Low = kHasScale ? -151.0f : -127.0f;
-constexpr float kExp2High = kHasScale ? 129.0f : 128.0f;
+constexpr float kExp2High = kHasScale ? 151.0f : 128.0f;
+
+// x cut to the values whose exponents are kExp2Low and kExp2High, NaN to any of them. Where the range is symmetric,
+// in one instruction.
+template <class Vector>
+NORMFUSE_INLINE Vector CutExponent(Vector x, Vector least, Vector most) {
+  if constexpr (kExp2Low == -kExp2High) {
+    return ClampMagnitude(x, most);
+  } else {
+    return Max(least, Min(most, x));
+  }
+}
 
 // c[0] + c[1] x + ... by Horner's rule.
 template <size_t kCount>
@@ -63,9 +74,9 @@ NORMFUSE_INLINE V Exp2(V x, V high, V low) {
 // kExp2Table * 2^-kDown.
 template <int kDown>
 struct LoweredExp2Table {
-  float entries[16];
+  float entries[32];
   constexpr LoweredExp2Table() : entries{} {
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < 32; ++i) {
       entries[i] = kExp2Table[i];
       for (int k = 0; k < kDown; ++k) entries[i] *= 0.5f;
     }
@@ -78,14 +89,14 @@ inline constexpr LoweredExp2Table<kDown> kLoweredExp2Table;
 template <int kDown = 0>
 NORMFUSE_INLINE V FastExp2(V x, V high, V low) {
   if constexpr (kTableLanes == 16 && kHasScale) {
-    // In sixteenths: the table takes the fraction, the scaling instruction the whole part.
-    constexpr float kShift = 12582912.0f / 16.0f;
+    // In 32nds: the table takes the fraction, the scaling instruction the whole part.
+    constexpr float kShift = 12582912.0f / 32.0f;
     const V shifted = Fma(x, high, Set(kShift));
-    const V sixteenths = shifted - Set(kShift);
-    const V rest = Fma(x, low, Fma(x, high, Neg(sixteenths)));
-    const V power = Lookup(kLoweredExp2Table<kDown>.entries, BitCastToInt(shifted));
-    const V slope = Fma(Fma(Set(kExp2Sixteenth[3]), rest, Set(kExp2Sixteenth[2])), rest, Set(kExp2Sixteenth[1]));
-    return ScaleByPowerOfTwo(Fma(power * rest, slope, power), sixteenths);
+    const V rounded = shifted - Set(kShift);
+    const V rest = Fma(x, low, Fma(x, high, Neg(rounded)));
+    const V power = Lookup32(kLoweredExp2Table<kDown>.entries, BitCastToInt(shifted));
+    const V slope = Fma(Set(kExp2ThirtySecond[2]), rest, Set(kExp2ThirtySecond[1]));
+    return ScaleByPowerOfTwo(Fma(power * rest, slope, power), rounded);
   } else {
     return Exp2<kDown>(x, high, low);
   }
@@ -154,23 +165,8 @@ NORMFUSE_INLINE V NearPolynomial(const float (&c)[kCount][kTableLanes], V a) {
   return TablePolynomial(c, column.index, column.rest);
 }
 
-// x * (1 - tail(x)) for the distribution functions of GELU, whose tail is symmetric: tail(-x) = 1 - tail(x). Written as
-// max(x, 0) - |x| tail(|x|), which cancels nowhere. Tables has the tail
-//   kNear     around 0, see NearPolynomial
-//   kFar32    around 0, 1/4 ... 31/4, and exactly 0 at 7.75 + 31/256; used where there is Lookup32
-//   kSmooth   times 2^(kHalfLog2E a^2), around 1/2, 3/2 ... 15/2; used elsewhere
 template <typename Tables>
-NORMFUSE_INLINE V TailFar32(V a) {
-  const Column column = NearestColumn<4>(a);
-  V sum = Lookup32(Tables::kFar32[Tables::kFarCount - 1], column.index);
-  for (size_t k = Tables::kFarCount - 1; k-- > 0;) {
-    sum = Fma(sum, column.rest, Lookup32(Tables::kFar32[k], column.index));
-  }
-  return sum;
-}
-
-template <typename Tables>
-NORMFUSE_INLINE V TailFarSmooth(V a) {
+NORMFUSE_INLINE V SmoothTail(V a) {
   const V square = a * a;
   const V c = Set(-kHalfLog2E);
   SplitExponent s;
@@ -206,21 +202,40 @@ class NearOrFar {
   mutable int score_ = 0;
 };
 
+// x * (1 - tail(x)) for the distribution functions of GELU, whose tail is symmetric: tail(-x) = 1 - tail(x). Written as
+// max(x, 0) - |x| tail(|x|), which cancels nowhere. Tables has the tail
+//   kRoot     its square root, from -8, -7.5 ... -0.5 on, 0 at -8; used where a table has 16 entries
+//   kNear     around 0, see NearPolynomial; this and the next are used elsewhere
+//   kSmooth   times 2^(kHalfLog2E a^2), around 1/2, 3/2 ... 15/2
+//
+// In both, a positive x must not be multiplied by a tail of 0 when it is infinite, a negative one must.
+template <typename Tables, typename Vector>
+NORMFUSE_INLINE Vector TimesDistributionByRoot(Vector x) {
+  const Vector positive = Max(Set(0.0f), x);
+  const Vector a = NegativeMagnitude(x, Set(8.0f));
+  constexpr float kShift = 12582912.0f / 2;
+  const I index = BitCastToInt(AddDown(a, Set(kShift)));
+  const V root = TablePolynomial(Tables::kRoot, index, RestOfHalves(a));
+  return Fma(Min(x, a) * root, root, positive);
+}
+
 template <typename Tables>
-NORMFUSE_INLINE V TimesDistribution(V x, const NearOrFar& choice) {
+NORMFUSE_INLINE V TimesDistributionByTail(V x, const NearOrFar& choice) {
   const V positive = Max(Set(0.0f), x);
   const V magnitude = Abs(x);
   if (choice.Near(magnitude)) return NegFma(magnitude, NearPolynomial(Tables::kNear, magnitude), positive);
   // The tail is 0 from here on: at 13.27 the power of two is 2^-127.
-  const V a = Min(Set(kTableLanes == 16 ? 7.75f + 31.0f / 256.0f : 13.27f), magnitude);
-  V tail;
+  const V a = Min(Set(13.27f), magnitude);
+  return Fma(Min(x, Neg(a)), SmoothTail<Tables>(a), positive);
+}
+
+template <typename Tables>
+NORMFUSE_INLINE V TimesDistribution(V x, const NearOrFar& choice) {
   if constexpr (kTableLanes == 16) {
-    tail = TailFar32<Tables>(a);
+    return TimesDistributionByRoot<Tables>(x);
   } else {
-    tail = TailFarSmooth<Tables>(a);
+    return TimesDistributionByTail<Tables>(x, choice);
   }
-  // A positive x must not be multiplied by a tail of 0 when it is infinite, a negative one must.
-  return Fma(Min(x, Neg(a)), tail, positive);
 }
 
 }  // namespace normfuse::NORMFUSE_ISA

@@ -10,8 +10,8 @@
 namespace normfuse::NORMFUSE_ISA {
 namespace {
 
-// Rows that are summed side by side, which share the last additions.
-constexpr int kSumRows = 2;
+// Rows that are summed side by side, which share the last additions: as many as there are registers for.
+constexpr int kSumRows = kLanes == 16 ? 4 : 2;
 
 // Accumulators per row and sum.
 template <int kRows>
@@ -23,7 +23,7 @@ constexpr int kSets = kRows == 1 ? 4 : 2;
 template <int kRows>
 constexpr size_t kSumBlock = 16 * kSets<kRows> * kLanes;
 
-// Sums of one row or two, first the sums of differences, then those of squares.
+// Sums of one row, two or four, first the sums of differences, then those of squares.
 template <int kRows>
 struct BlockSums {
   NORMFUSE_INLINE void Add(int row, int set, V off) {
@@ -38,9 +38,14 @@ struct BlockSums {
       const V seconds = (second[0][0] + second[0][1]) + (second[0][2] + second[0][3]);
       sums[0] += static_cast<double>(ReduceSum(firsts));
       sums[1] += static_cast<double>(ReduceSum(seconds));
-    } else {
+    } else if constexpr (kRows == 2) {
       AddSums(first[0][0] + first[0][1], first[1][0] + first[1][1], second[0][0] + second[0][1],
               second[1][0] + second[1][1], sums);
+    } else {
+      AddSums(first[0][0] + first[0][1], first[1][0] + first[1][1], first[2][0] + first[2][1],
+              first[3][0] + first[3][1], sums);
+      AddSums(second[0][0] + second[0][1], second[1][0] + second[1][1], second[2][0] + second[2][1],
+              second[3][0] + second[3][1], sums + 4);
     }
   }
   NORMFUSE_INLINE BlockSums() {
@@ -95,19 +100,37 @@ NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const V (&shi
   }
 }
 
-// A value near the mean: within one standard deviation of it for nearly every row, and exact for a constant one.
 template <class Input>
-NORMFUSE_INLINE float ShiftOf(const Input& x, size_t n) {
-  if (n >= 4 * kLanes) {
-    constexpr float kShare = 1.0f / static_cast<float>(4 * kLanes);
-    return ReduceSum((x.At(0) + x.At(kLanes)) + (x.At(2 * kLanes) + x.At(3 * kLanes))) * kShare;
-  }
+NORMFUSE_INLINE V FirstVectors(const Input& x) {
+  return (x.At(0) + x.At(kLanes)) + (x.At(2 * kLanes) + x.At(3 * kLanes));
+}
+
+// The mean of a short row, but for rounding.
+template <class Input>
+NORMFUSE_INLINE float ShiftOfShort(const Input& x, size_t n) {
   const float start = ReduceSum(x.PartialAt(0, 1));
   double sums[2] = {0, 0};
   const Input row[1] = {x};
   const V shift[1] = {Set(start)};
   SumsOfBlock<false>(row, 0, n, shift, 0, sums);
   return start + static_cast<float>(sums[0]) / static_cast<float>(n);
+}
+
+// Values near the means: within one standard deviation of it for nearly every row, and exact for a constant one.
+template <class Input, int kRows>
+NORMFUSE_INLINE void FindShifts(const Input (&x)[kRows], size_t n, float* shifts) {
+  constexpr float kShare = 1.0f / static_cast<float>(4 * kLanes);
+  if (n < 4 * kLanes) {
+    for (int k = 0; k < kRows; ++k) shifts[k] = ShiftOfShort(x[k].Plain(), n);
+  } else if constexpr (kRows == 1) {
+    shifts[0] = ReduceSum(FirstVectors(x[0].Plain())) * kShare;
+  } else {
+    float sums[4];
+    SumEach(FirstVectors(x[0].Plain()), FirstVectors(x[1].Plain()), FirstVectors(x[kRows - 2].Plain()),
+            FirstVectors(x[kRows - 1].Plain()), sums);
+    NORMFUSE_UNROLL
+    for (int k = 0; k < kRows; ++k) shifts[k] = sums[k] * kShare;
+  }
 }
 
 // The sums of kRows rows from `row` on.
@@ -119,9 +142,11 @@ NORMFUSE_INLINE void SumRows(const cpu::RowSumsArgs& a, int row) {
   NORMFUSE_UNROLL
   for (int k = 0; k < kRows; ++k) {
     x[k] = InputOf<Input>(a, row + k);
-    start[k] = a.find_shift ? ShiftOf(x[k].Plain(), a.n) : a.shift;
-    shift[k] = Set(start[k]);
+    start[k] = a.shift;
   }
+  if (a.find_shift) FindShifts(x, a.n, start);
+  NORMFUSE_UNROLL
+  for (int k = 0; k < kRows; ++k) shift[k] = Set(start[k]);
   double sums[2 * kRows] = {};
   SumsOfRows<kAhead>(x, a.n, shift, a.ahead, sums);
   NORMFUSE_UNROLL
@@ -141,9 +166,12 @@ void RowSums(const cpu::RowSumsArgs& a) {
     SumOneByOne<Input>(a, row);
   } else if constexpr (sizeof(typename Input::Element) == sizeof(float)) {
     for (; row + kSumRows <= a.rows; row += kSumRows) SumRows<false, Input, kSumRows>(a, row);
+    if constexpr (kSumRows == 4) {
+      for (; row + 2 <= a.rows; row += 2) SumRows<false, Input, 2>(a, row);
+    }
     SumOneByOne<Input>(a, row);
   } else if (a.kept != nullptr) {
-    for (; row + kSumRows <= a.rows; row += kSumRows) SumRows<true, Keeping<Input>, kSumRows>(a, row);
+    for (; row + 2 <= a.rows; row += 2) SumRows<true, Keeping<Input>, 2>(a, row);
     SumOneByOne<Keeping<Input>>(a, row);
   } else {
     SumOneByOne<Input>(a, row);

@@ -104,8 +104,8 @@ void RowWorker::AccumulateWide(const Offsets& base, Sums* sums) {
 
 Normalizer RowWorker::Dequantizer(const Offsets& at) const {
   const Param& zero = call_.params[kFormXZero];
-  return {zero.present() ? zero.data[at.at[kFormXZero]] : 0.0f, call_.params[kFormXScale].data[at.at[kFormXScale]],
-          kNoBias};
+  return {zero.present() ? zero.data[at.at[kFormXZero]] : 0.0f, 0.0f,
+          call_.params[kFormXScale].data[at.at[kFormXScale]]};
 }
 
 void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {

@@ -32,6 +32,10 @@ StatisticsRequest RequestFor(const Call& call) {
   return request;
 }
 
+bool IsUsual(const StatisticsRequest& request) {
+  return request.use_mean && request.normalize && request.epsilon_on == EpsilonOn::kVariance;
+}
+
 Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics* s) {
   const double off = sums.first * request.inv_count;
   const double square = sums.second * request.inv_count;
@@ -53,15 +57,10 @@ Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics*
   Normalizer& n = s->normalizer;
   n.inv = static_cast<float>(factor);
   n.mean = static_cast<float>(center);
-  const double left = center - static_cast<double>(n.mean);
-  n.offset = left != 0 ? static_cast<float>(-left * factor) : kNoBias;
+  n.rest = static_cast<float>(center - static_cast<double>(n.mean));
   // False for NaN as well.
   if (!(std::fabs(mean) + variance <= std::numeric_limits<double>::max())) {
-    if (!(std::fabs(center) <= std::numeric_limits<double>::max())) {
-      // x - mean is formed by the last addition, so that it is the same whichever way the parts are added.
-      n.mean = 0.0f;
-      n.offset = static_cast<float>(-center * factor);
-    }
+    if (!(std::fabs(center) <= std::numeric_limits<double>::max())) n.rest = 0.0f;
     return Quality::kWide;
   }
   if (variance < 1e-32 && request.normalize && !request.exact) {

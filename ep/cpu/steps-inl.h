@@ -32,7 +32,7 @@ struct StepVector {
   NORMFUSE_INLINE V PartialAt(V x, size_t i, size_t n) const {
     return affine(x, scale.PartialAt(i, n), bias.PartialAt(i, n));
   }
-  VectorAffine affine;
+  VectorAffine<true> affine;
   Source scale;
   Source bias;
 };
@@ -53,6 +53,7 @@ struct StepSums {
 template <class Act, class Affine, bool kStream>
 NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
   Spread spread[2];
+  constexpr bool kInTurns = kAtOnce<Single<float>, float, Act> == 1;
   const Act act(a.params);
   const Affine affine(a, spread);
   const float* x = static_cast<const float*>(a.x);
@@ -66,11 +67,17 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
     StepSums sums;
     size_t i = begin;
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+      V v[2];
       NORMFUSE_UNROLL
       for (int set = 0; set < 2; ++set) {
         const size_t k = i + static_cast<size_t>(set) * kLanes;
         sums.Add(Load(next + k) - shift, set);
-        Put<kStream>(y + k, act(affine.At(Load(x + k), k)));
+        v[set] = act(affine.At(Load(x + k), k));
+        if constexpr (kInTurns) Put<kStream>(y + k, v[set]);
+      }
+      if constexpr (!kInTurns) {
+        Put<kStream>(y + i, v[0]);
+        Put<kStream>(y + i + kLanes, v[1]);
       }
     }
     if (i + kLanes <= end) {

@@ -114,15 +114,21 @@ NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) { return {_mm512_scalef_ps(a.v, n.
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return _mm512_reduce_add_ps(a.v); }
-NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
+NORMFUSE_INLINE __m128 SumsOfEach(V a, V b, V c, V d) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a.v, b.v), _mm512_unpackhi_ps(a.v, b.v));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c.v, d.v), _mm512_unpackhi_ps(c.v, d.v));
   const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
   const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
   const __m512 all = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-  _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), _mm256_cvtps_pd(four)));
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+NORMFUSE_INLINE void SumEach(V a, V b, V c, V d, float* sums) { _mm_storeu_ps(sums, SumsOfEach(a, b, c, d)); }
+NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
+  _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), _mm256_cvtps_pd(SumsOfEach(a, b, c, d))));
+}
+NORMFUSE_INLINE void TakeRoots(Doubles* a) {
+  *a = reinterpret_cast<Doubles>(_mm256_sqrt_pd(reinterpret_cast<__m256d>(*a)));
 }
 NORMFUSE_INLINE float ReduceMax(V a) { return _mm512_reduce_max_ps(a.v); }
 NORMFUSE_INLINE float ReduceMin(V a) { return _mm512_reduce_min_ps(a.v); }
@@ -131,9 +137,22 @@ NORMFUSE_INLINE int32_t ReduceSumI(I a) { return _mm512_reduce_add_epi32(a.v); }
 NORMFUSE_INLINE V Lookup(const float* table, I index) {
   return {_mm512_permutexvar_ps(index.v, _mm512_loadu_ps(table))};
 }
-// table[i mod 32]; of this instruction set only.
+
+// Of this instruction set only.
+
+// table[i mod 32]
 NORMFUSE_INLINE V Lookup32(const float* table, I index) {
   return {_mm512_permutex2var_ps(_mm512_loadu_ps(table), index.v, _mm512_loadu_ps(table + 16))};
+}
+// a cut to -limit ... limit, and -min(|a|, limit); limit itself where a is NaN.
+NORMFUSE_INLINE V ClampMagnitude(V a, V limit) { return {_mm512_range_ps(a.v, limit.v, 0b0010)}; }
+NORMFUSE_INLINE V NegativeMagnitude(V a, V limit) { return {_mm512_range_ps(a.v, limit.v, 0b1110)}; }
+// a + b rounded down, and what is left of a above the next multiple of 1/2 below it.
+NORMFUSE_INLINE V AddDown(V a, V b) {
+  return {_mm512_add_round_ps(a.v, b.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+}
+NORMFUSE_INLINE V RestOfHalves(V a) {
+  return {_mm512_reduce_ps(a.v, 0x10 | _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
 }
 
 // Loads.
@@ -241,6 +260,26 @@ NORMFUSE_INLINE void StoreAs(int16_t* p, I a) { StoreBits(p, _mm512_cvtsepi32_ep
 NORMFUSE_INLINE void StoreAs(uint16_t* p, I a) { StoreBits(p, _mm512_cvtusepi32_epi16(NotNegative(a))); }
 NORMFUSE_INLINE void StoreAs(int32_t* p, I a) { StoreBits(p, a.v); }
 NORMFUSE_INLINE void StoreAs(uint32_t* p, I a) { StoreBits(p, a.v); }
+
+// Of this instruction set only: 4 * kLanes values rounded half to even, each with one of `zeros` (16-bit integers) added,
+// saturated. NaN gives the type's minimum.
+NORMFUSE_INLINE __m512i RoundedWords(V a, V b, I zeros) {
+  // The conversion gives INT32_MIN for NaN and for whatever is out of range.
+  const __m512 most = _mm512_set1_ps(32767.0f);
+  const __m512i first = _mm512_cvtps_epi32(_mm512_min_ps(most, a.v));
+  const __m512i second = _mm512_cvtps_epi32(_mm512_min_ps(most, b.v));
+  return _mm512_adds_epi16(_mm512_packs_epi32(first, second), zeros.v);
+}
+// Packing goes by 128 bits: four elements of a, of b, of c and of d, and so on.
+NORMFUSE_INLINE __m512i InOrder(__m512i packed) {
+  return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), packed);
+}
+NORMFUSE_INLINE void StoreFour(int8_t* p, V a, V b, V c, V d, I zeros) {
+  StoreBits(p, InOrder(_mm512_packs_epi16(RoundedWords(a, b, zeros), RoundedWords(c, d, zeros))));
+}
+NORMFUSE_INLINE void StoreFour(uint8_t* p, V a, V b, V c, V d, I zeros) {
+  StoreBits(p, InOrder(_mm512_packus_epi16(RoundedWords(a, b, zeros), RoundedWords(c, d, zeros))));
+}
 
 NORMFUSE_INLINE void StreamStore(Half* p, V a) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), NarrowHalf(a)); }
 

@@ -20,7 +20,6 @@ constexpr bool kStreams = false;
 typedef float Float4 __attribute__((vector_size(16)));
 typedef int32_t Int4 __attribute__((vector_size(16)));
 typedef uint32_t Uint4 __attribute__((vector_size(16)));
-typedef double Double4 __attribute__((vector_size(32)));
 
 struct V {
   Float4 v;
@@ -90,8 +89,8 @@ NORMFUSE_INLINE V Fma(V a, V b, V c) { return {a.v * b.v + c.v}; }
 NORMFUSE_INLINE V NegFma(V a, V b, V c) { return {c.v - a.v * b.v}; }
 // In float64 the product is exact and the sum's rounding far below float32's.
 NORMFUSE_INLINE V ExactFma(V a, V b, V c) {
-  const Double4 product = __builtin_convertvector(a.v, Double4) * __builtin_convertvector(b.v, Double4);
-  return {__builtin_convertvector(product + __builtin_convertvector(c.v, Double4), Float4)};
+  const Doubles product = __builtin_convertvector(a.v, Doubles) * __builtin_convertvector(b.v, Doubles);
+  return {__builtin_convertvector(product + __builtin_convertvector(c.v, Doubles), Float4)};
 }
 #if defined(__SSE2__)
 NORMFUSE_INLINE V Min(V a, V b) { return {(Float4)_mm_min_ps((__m128)a.v, (__m128)b.v)}; }
@@ -135,11 +134,19 @@ NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
+NORMFUSE_INLINE void SumEach(V a, V b, V c, V d, float* sums) {
+  sums[0] = ReduceSum(a);
+  sums[1] = ReduceSum(b);
+  sums[2] = ReduceSum(c);
+  sums[3] = ReduceSum(d);
+}
 NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
-  sums[0] += static_cast<double>(ReduceSum(a));
-  sums[1] += static_cast<double>(ReduceSum(b));
-  sums[2] += static_cast<double>(ReduceSum(c));
-  sums[3] += static_cast<double>(ReduceSum(d));
+  float each[4];
+  SumEach(a, b, c, d, each);
+  for (int i = 0; i < 4; ++i) sums[i] += static_cast<double>(each[i]);
+}
+NORMFUSE_INLINE void TakeRoots(Doubles* a) {
+  for (int i = 0; i < 4; ++i) (*a)[i] = __builtin_sqrt((*a)[i]);
 }
 NORMFUSE_INLINE float ReduceMax(V a) {
   const float low = a.v[0] > a.v[2] ? a.v[0] : a.v[2];

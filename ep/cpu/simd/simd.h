@@ -22,7 +22,8 @@
 //   Abs, Neg, Sqrt, RoundEven, CopySign(magnitude, sign)
 //   Lt Le Gt Ge Eq IsNan -> M    & | ! on M    Select(m, a, b) = m ? a : b    Any, All, None
 //   ReduceSum, ReduceMax, ReduceMin, ReduceSumI (wraps)
-//   AddSums(a, b, c, d, sums)   adds the sum of each to one of four doubles
+//   SumEach(a, b, c, d, sums), AddSums(a, b, c, d, sums)   the sum of each to one of four floats; added to four doubles
+//   Doubles, Floats  four of each, with the operators of the language; TakeRoots(&doubles), in place
 //   ToInt (rounds half to even, |x| < 2^31), ToFloat, BitCastToInt, BitCastToFloat
 //   + - * & | ^ on I, ShiftLeft<n>, ShiftRight<n> (arithmetic), ShiftRightLogical<n>, MinI, MaxI, AbsI, EqI, GtI,
 //   SelectI

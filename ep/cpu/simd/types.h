@@ -25,4 +25,8 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
+// Four of a kind, in as many registers as that takes.
+typedef double Doubles __attribute__((vector_size(32)));
+typedef float Floats __attribute__((vector_size(16)));
+
 }  // namespace normfuse
