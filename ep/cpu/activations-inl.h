@@ -159,7 +159,7 @@ struct Sigmoid {
 };
 
 struct Swish {
-  NORMFUSE_INLINE explicit Swish(const float* params) {
+  NORMFUSE_INLINE explicit Swish(const float* params) : is_silu(params[0] == 1.0f) {
     // exp(-alpha x) = 2^(x (high + low_part)): the product is never rounded by itself.
     double exponent = -1.4426950408889634 * static_cast<double>(params[0]);
     exponent = exponent > kLargest ? kLargest : exponent < -kLargest ? -kLargest : exponent;
@@ -171,9 +171,12 @@ struct Swish {
     most = Set(rounded > 0 ? infinite_at : -zero_at);
   }
   NORMFUSE_INLINE V operator()(V x) const {
-    return x / (Set(1.0f) + FastExp2(CutExponent(x, least, most), high_part, low_part));
+    const V y = CutExponent(x, least, most);
+    if (kHasExp2Table && is_silu) return x / (Set(1.0f) + FastExpOfNegative(y));
+    return x / (Set(1.0f) + FastExp2(y, high_part, low_part));
   }
   V high_part, low_part, least, most;
+  bool is_silu;
 };
 
 struct Tanh {

@@ -85,20 +85,43 @@ struct LoweredExp2Table {
 template <int kDown>
 inline constexpr LoweredExp2Table<kDown> kLoweredExp2Table;
 
-// The same at most 2 ulp off, where that is faster.
+// Whether exponentials go by a table of 32nds for the fraction and the scaling instruction for the whole part.
+constexpr bool kHasExp2Table = kTableLanes == 16 && kHasScale;
+
+// p = 2^(i/32) from the table times 1 + rest * slope, and the power of two.
+template <int kDown, class Vector>
+NORMFUSE_INLINE Vector ExpOfThirtySeconds(Vector shifted, Vector rounded, Vector rest, Vector slope) {
+  const Vector power = Lookup32(kLoweredExp2Table<kDown>.entries, BitCastToInt(shifted));
+  return ScaleByPowerOfTwo(Fma(power * rest, slope, power), rounded);
+}
+constexpr float kThirtySecondShift = 12582912.0f / 32.0f;
+
+// The same as Exp2 at most 2 ulp off, where that is faster.
 template <int kDown = 0>
 NORMFUSE_INLINE V FastExp2(V x, V high, V low) {
-  if constexpr (kTableLanes == 16 && kHasScale) {
-    // In 32nds: the table takes the fraction, the scaling instruction the whole part.
-    constexpr float kShift = 12582912.0f / 32.0f;
-    const V shifted = Fma(x, high, Set(kShift));
-    const V rounded = shifted - Set(kShift);
+  if constexpr (kHasExp2Table) {
+    const V shifted = Fma(x, high, Set(kThirtySecondShift));
+    const V rounded = shifted - Set(kThirtySecondShift);
     const V rest = Fma(x, low, Fma(x, high, Neg(rounded)));
-    const V power = Lookup32(kLoweredExp2Table<kDown>.entries, BitCastToInt(shifted));
     const V slope = Fma(Set(kExp2ThirtySecond[2]), rest, Set(kExp2ThirtySecond[1]));
-    return ScaleByPowerOfTwo(Fma(power * rest, slope, power), rounded);
+    return ExpOfThirtySeconds<kDown>(shifted, rounded, rest, slope);
   } else {
     return Exp2<kDown>(x, high, low);
+  }
+}
+
+// exp(-x), likewise where |x| < 20. log(2) is so close to a float, 1.9e-9, that the rest needs no low part.
+NORMFUSE_INLINE V FastExpOfNegative(V x) {
+  if constexpr (kHasExp2Table) {
+    constexpr double kLog2 = 0.6931471805599453;
+    const V shifted = Fma(x, Set(-kLog2E), Set(kThirtySecondShift));
+    const V rounded = shifted - Set(kThirtySecondShift);
+    const V negative_rest = Fma(rounded, Set(static_cast<float>(kLog2)), x);
+    const V slope = Fma(Set(static_cast<float>(kExp2ThirtySecond[2] / (kLog2 * kLog2))), negative_rest,
+                        Set(static_cast<float>(-kExp2ThirtySecond[1] / kLog2)));
+    return ExpOfThirtySeconds<0>(shifted, rounded, negative_rest, slope);
+  } else {
+    return Exp2(x, Set(-kLog2E), Set(-kLog2ELow));
   }
 }
 
@@ -208,15 +231,14 @@ class NearOrFar {
 //   kNear     around 0, see NearPolynomial; this and the next are used elsewhere
 //   kSmooth   times 2^(kHalfLog2E a^2), around 1/2, 3/2 ... 15/2
 //
-// In both, a positive x must not be multiplied by a tail of 0 when it is infinite, a negative one must.
+// In both, x * 0 must be NaN where x is -infinity, and only there.
 template <typename Tables, typename Vector>
 NORMFUSE_INLINE Vector TimesDistributionByRoot(Vector x) {
-  const Vector positive = Max(Set(0.0f), x);
   const Vector a = NegativeMagnitude(x, Set(8.0f));
   constexpr float kShift = 12582912.0f / 2;
   const I index = BitCastToInt(AddDown(a, Set(kShift)));
   const V root = TablePolynomial(Tables::kRoot, index, RestOfHalves(a));
-  return Fma(Min(x, a) * root, root, positive);
+  return Fma(a * root, root, PositivePart(x));
 }
 
 template <typename Tables>

@@ -16,6 +16,9 @@ using cpu::RowSumsArgs;
 // Two accumulators per sum, of 16 elements per lane at most: see kSumBlock.
 constexpr size_t kStepBlock = 16 * 2 * kLanes;
 
+// Elements between what is summed and what is fetched meanwhile.
+constexpr size_t kFetchAhead = 512;
+
 // One scale and one bias.
 struct StepScalar {
   NORMFUSE_INLINE StepScalar(const ApplyArgs& a, Spread*) : affine(a.normalizers[0], *a.scale.data, *a.bias.data) {}
@@ -71,6 +74,8 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
       NORMFUSE_UNROLL
       for (int set = 0; set < 2; ++set) {
         const size_t k = i + static_cast<size_t>(set) * kLanes;
+        // What memory reads ahead by itself is enough where it is memory that everything waits for.
+        if constexpr (kStream && !kInTurns) __builtin_prefetch(next + k + kFetchAhead);
         sums.Add(Load(next + k) - shift, set);
         v[set] = act(affine.At(Load(x + k), k));
         if constexpr (kInTurns) Put<kStream>(y + k, v[set]);
