@@ -182,8 +182,8 @@ struct Swish {
 struct Tanh {
   NORMFUSE_INLINE explicit Tanh(const float*) {}
   NORMFUSE_INLINE V operator()(V x) const {
-    const V magnitude = Abs(x);
     if constexpr (kFastLookup) {
+      const V magnitude = Abs(x);
       if (choice.Near(magnitude)) return CopySign(NearPolynomial(kNear, magnitude), x);
     }
     const V y = Max(Set(-10.0f), Min(Set(10.0f), x));  // beyond, the result is 1

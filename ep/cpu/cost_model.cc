@@ -36,15 +36,15 @@ constexpr Cost CostOf(Activation activation) {
     case Activation::kElu:
       return {1.8, 0.27, 0.37, 1.34};
     case Activation::kCelu:
-      return {2.0, 0.54, 0.95, 4.3};
+      return {2.0, 0.58, 0.95, 4.3};
     case Activation::kSelu:
       return {1.8, 0.32, 0.46, 1.5};
     case Activation::kGelu:
-      return {0.62, 0.27, 0.46, 3.4};
+      return {0.62, 0.30, 0.46, 3.4};
     case Activation::kGeluTanh:
-      return {0.47, 0.31, 0.51, 3.7};
+      return {0.47, 0.34, 0.51, 3.7};
     case Activation::kSwish:
-      return {0.28, 0.26, 0.43, 1.55};
+      return {0.28, 0.20, 0.43, 1.55};
     case Activation::kHardSwish:
       return {0.31, 0.09, 0.09, 0.47};
     case Activation::kHardSigmoid:
@@ -75,7 +75,7 @@ constexpr Cost CostOf(Activation activation) {
 }
 
 // Normalisations alone.
-constexpr Cost kLayerNorm = {0.46, 0.14, 0.15, 0.35};
+constexpr Cost kLayerNorm = {0.46, 0.12, 0.15, 0.35};
 constexpr Cost kRmsNorm = {0.22, 0.12, 0.14, 0.33};
 constexpr Cost kInstanceNorm = {0.31, 0.12, 0.13, 0.24};
 constexpr Cost kGroupNorm = {1.18, 0.17, 0.18, 0.28};

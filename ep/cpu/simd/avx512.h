@@ -149,9 +149,7 @@ NORMFUSE_INLINE V ClampMagnitude(V a, V limit) { return {_mm512_range_ps(a.v, li
 NORMFUSE_INLINE V NegativeMagnitude(V a, V limit) { return {_mm512_range_ps(a.v, limit.v, 0b1110)}; }
 // max(a, 0), but NaN for -infinity. A hexadecimal digit for each kind of number, from the right: NaN (itself), signalling
 // NaN (quiet), 0 and 1 (themselves), -infinity (NaN), infinity (itself), negative (0), positive (itself).
-NORMFUSE_INLINE V PositivePart(V a) {
-  return {_mm512_fixupimm_ps(a.v, a.v, _mm512_set1_epi32(0x18131121), 0)};
-}
+NORMFUSE_INLINE V PositivePart(V a) { return {_mm512_fixupimm_ps(a.v, a.v, _mm512_set1_epi32(0x18131121), 0)}; }
 // a + b rounded down, and what is left of a above the next multiple of 1/2 below it.
 NORMFUSE_INLINE V AddDown(V a, V b) {
   return {_mm512_add_round_ps(a.v, b.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
