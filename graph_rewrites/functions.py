@@ -40,6 +40,8 @@ class Types:
     """Scale and bias have one element for each index of dimension 1 of X."""
     per_element: bool
     """Scale and bias differ along the normalised dimensions only (counted from the end)."""
+    per_tensor: frozenset[str]
+    """What is quantised with one scale for the whole tensor: "x", "sum" ..."""
 
     @classmethod
     def of(cls, fused: Fused, y: ir.Value, facts: Facts) -> Types:
@@ -54,6 +56,11 @@ class Types:
             rank,
             per_channel=rank is not None and all(_one_for_each_channel(shape, rank) for shape in shapes),
             per_element=all(_runs_along(shape, fused["axes"]) for shape in shapes),
+            per_tensor=frozenset(
+                name.removesuffix("_scale")
+                for name, value in fused.inputs.items()
+                if name.endswith("_scale") and facts.static_shape(value) in ((), (1,))
+            ),
         )
 
     @property
@@ -122,7 +129,8 @@ class FunctionLibrary:
 
 
 def _hashable(types: Types) -> tuple[Any, ...]:
-    return (tuple(sorted(types.inputs.items())), types.y, types.rank, types.per_channel, types.per_element)
+    given = tuple(sorted(types.inputs.items()))
+    return (given, types.y, types.rank, types.per_channel, types.per_element, types.per_tensor)
 
 
 def _function(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Function:
@@ -137,6 +145,11 @@ def _function(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Functi
     imports = {domain: opset if domain == "" else 1 for domain in sorted(body.domains)}
     graph = ir.Graph(list(formal.values()), results, nodes=body.nodes, opset_imports=imports)
     return ir.Function(OPERATOR_DOMAIN, "", "", graph=graph, attributes=_formal_attributes(fused))
+
+
+def _is_plain(fused: Fused) -> bool:
+    """True if ONNX has an operator for the formula."""
+    return bool(fused["use_mean"] and fused["normalize_variance"]) and fused["epsilon_on"] == "variance"
 
 
 def _formal_attributes(fused: Fused) -> list[ir.Attr]:
@@ -184,45 +197,59 @@ class Body:
         """Write the node and return its first `outputs` outputs: Y, sum, mean and inverse standard deviation."""
         # First, so that a second run on what is written here finds them where they are.
         aligned = self._parameters(fused, types, types.compute) if fused["num_groups"] else None
-        d = total = self._summed(fused, types)
-        if fused.has("sum_scale"):
-            total, d = self._requantized(fused, types, d)
-        further = []
-        if fused.op_type == "FusedNormalization":
-            y, dtype, statistics = self._normalized(fused, types, d, outputs > 2, aligned)
+        stored, prefix = self._summed(fused, types)
+        further: list[ir.Value] = []
+        if fused["num_groups"]:
+            y, dtype = self._grouped(fused, types, stored, prefix, aligned or ()), types.compute
             if outputs > 1:
-                further = [self._op("Identity", d) if d is fused.inputs["X"] else total, *statistics]
+                further = [self._sum_output(fused, types, stored, prefix)]
+        elif fused.op_type == "FusedNormalization":
+            d = self._dequantized(fused, types, stored, prefix)
+            y, dtype, statistics = self._normalized(fused, types, d, outputs > 2)
+            if outputs > 1:
+                further = [self._sum_output(fused, types, stored, prefix, d), *statistics]
         else:
+            d = self._dequantized(fused, types, stored, prefix)
             y, dtype = self._affine(fused, types, d, types.compute), types.compute
         y = self._quantized(fused, self._activated(fused.activation, y, dtype), dtype, types)
         if y is fused.inputs["X"]:
             y = self._op("Identity", y)
         return [y, *further][:outputs]
 
-    def _summed(self, fused: Fused, types: Types) -> ir.Value:
-        d = self._dequantized(fused, types, "X", "x")
+    def _summed(self, fused: Fused, types: Types) -> tuple[ir.Value, str]:
+        """Write what is normalised, and return it as it is stored, with the name of its quantisation if it has one."""
+        d = fused.inputs["X"]
+        if not fused.has("residual", "residual_bias", "sum_scale"):
+            return d, "x"
+        d = self._dequantized(fused, types, d, "x")
         if fused.has("residual_bias"):
             d = self._op("Add", d, fused.inputs["residual_bias"])
         if fused.has("residual"):
-            d = self._op("Add", d, self._dequantized(fused, types, "residual", "residual"))
-        return d
-
-    def _requantized(self, fused: Fused, types: Types, d: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Write d as quantised, and as dequantised again."""
+            d = self._op("Add", d, self._dequantized(fused, types, fused.inputs["residual"], "residual"))
+        if not fused.has("sum_scale"):
+            return d, ""
+        dtype = types.inputs.get("sum_zero_point")
         parameters = [fused.inputs["sum_scale"], fused.inputs.get("sum_zero_point")]
-        dtype = types.inputs.get("sum_zero_point", ir.DataType.UINT8)
-        quantized = self._quantization_op("QuantizeLinear", [d, *parameters], dtype)
-        return quantized, self._quantization_op("DequantizeLinear", [quantized, *parameters], dtype)
+        return self._quantization_op("QuantizeLinear", [d, *parameters], dtype), "sum"
 
-    def _dequantized(self, fused: Fused, types: Types, tensor: str, prefix: str) -> ir.Value:
-        value = fused.inputs[tensor]
+    def _sum_output(
+        self, fused: Fused, types: Types, stored: ir.Value, prefix: str, d: ir.Value | None = None
+    ) -> ir.Value:
+        """Return the second output: the sum, quantised if it is, or else X, dequantised to `d` if that is written."""
+        if prefix == "sum":
+            return stored
+        d = d or self._dequantized(fused, types, stored, prefix)
+        return self._op("Identity", d) if d is fused.inputs["X"] else d
+
+    def _dequantized(self, fused: Fused, types: Types, value: ir.Value, prefix: str) -> ir.Value:
+        """Dequantise a value with the scale and zero point of that name; without such, return it as it is."""
         if not fused.has(f"{prefix}_scale"):
             return value
         block_size = fused[f"{prefix}_block_size"] if prefix in ("x", "residual") else 0
         return self._quantization_op(
             "DequantizeLinear",
             [value, fused.inputs[f"{prefix}_scale"], fused.inputs.get(f"{prefix}_zero_point")],
-            types.inputs.get(tensor),
+            types.inputs.get({"x": "X", "sum": "sum_zero_point"}.get(prefix, prefix)),
             axis=fused.attributes.get(f"{prefix}_axis") if self._opset >= 13 else None,
             block_size=block_size or None,
         )
@@ -257,13 +284,10 @@ class Body:
     # Normalisations return the result, its type, and if asked for mean and inverse standard deviation
 
     def _normalized(
-        self, fused: Fused, types: Types, d: ir.Value, statistics: bool, aligned: _Parameters | None
+        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
     ) -> tuple[ir.Value, ir.DataType, Sequence[ir.Value]]:
         dtype = types.compute
-        plain = bool(fused["use_mean"] and fused["normalize_variance"]) and fused["epsilon_on"] == "variance"
-        if fused["num_groups"]:
-            return self._grouped(fused, d, types, plain, aligned), dtype, ()
-        if plain and not types.parameters_differ:
+        if _is_plain(fused) and not types.parameters_differ:
             if not statistics and self._is_instance_normalization(fused, types):
                 return self._instance_normalization(fused, types, d), dtype, ()
             if self._is_layer_normalization(fused, types):
@@ -284,7 +308,9 @@ class Body:
         )
 
     def _layer_normalization(self, fused: Fused, types: Types, d: ir.Value, statistics: bool) -> Sequence[ir.Value]:
-        parameters = [self._dequantized(fused, types, name, name) for name in ("scale", "bias") if fused.has(name)]
+        parameters = [
+            self._dequantized(fused, types, fused.inputs[name], name) for name in ("scale", "bias") if fused.has(name)
+        ]
         attributes = {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]}
         return self._tape.op_multi_out(
             "LayerNormalization", [d, *parameters], attributes, num_outputs=3 if statistics else 1
@@ -298,7 +324,8 @@ class Body:
 
     def _instance_normalization(self, fused: Fused, types: Types, d: ir.Value) -> ir.Value:
         scale, bias = (
-            self._dequantized(fused, types, name, name) if fused.has(name) else None for name in ("scale", "bias")
+            self._dequantized(fused, types, fused.inputs[name], name) if fused.has(name) else None
+            for name in ("scale", "bias")
         )
         assert scale is not None
         if fused["affine_align"] == "trailing":
@@ -316,11 +343,19 @@ class Body:
             and self._opset >= 9
         )
 
-    def _grouped(self, fused: Fused, d: ir.Value, types: Types, plain: bool, aligned: _Parameters | None) -> ir.Value:
+    def _grouped(self, fused: Fused, types: Types, stored: ir.Value, prefix: str, aligned: _Parameters) -> ir.Value:
         """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each."""
         groups, dtype = fused["num_groups"], types.compute
-        grouped = self._op("Reshape", d, self._tensor(np.array([0, groups, -1], np.int64)))
-        if plain:
+        grouping = self._tensor(np.array([0, groups, -1], np.int64))
+        if prefix in types.per_tensor:
+            # ONNX Runtime quantises again behind DequantizeLinear and Reshape, and 1.31 does it wrong for int8: without
+            # a zero point as uint8, and with one, from opset 21 on, in a way that it refuses itself.
+            d = stored
+            grouped = self._dequantized(fused, types, self._op("Reshape", d, grouping), prefix)
+        else:
+            d = self._dequantized(fused, types, stored, prefix)
+            grouped = self._op("Reshape", d, grouping)
+        if _is_plain(fused):
             ones, zeros = np.ones(groups, dtype.numpy()), np.zeros(groups, dtype.numpy())
             scale, bias = self._tensor(ones), self._tensor(zeros)
             y = self._op("InstanceNormalization", grouped, scale, bias, epsilon=fused["epsilon"])
@@ -329,8 +364,8 @@ class Body:
             y, wide, _ = self._elementary(ungrouped, types, grouped, False)
             y = self._cast(y, wide, dtype)
         if fused["affine_align"] == "group":
-            return self._op("Reshape", self._scaled(y, aligned or ()), self._op("Shape", d))
-        return self._scaled(self._op("Reshape", y, self._op("Shape", d)), aligned or ())
+            return self._op("Reshape", self._scaled(y, aligned), self._op("Shape", d))
+        return self._scaled(self._op("Reshape", y, self._op("Shape", d)), aligned)
 
     def _elementary(
         self, fused: Fused, types: Types, d: ir.Value, statistics: bool
@@ -368,7 +403,7 @@ class Body:
         parameters = []
         for name, op_type in (("scale", "Mul"), ("bias", "Add")):
             if fused.has(name):
-                value = self._dequantized(fused, types, name, name)
+                value = self._dequantized(fused, types, fused.inputs[name], name)
                 given = types.inputs.get(f"{name}_scale", types.inputs.get(name, dtype))
                 value = self._aligned(self._cast(value, given, dtype), fused["affine_align"], types.rank)
                 parameters.append((op_type, value))

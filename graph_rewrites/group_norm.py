@@ -7,9 +7,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from .chains_before import dequantize
 from .facts import label
 from .fused import Activation, Fused
-from .rule import FusionRule, is_known, require_groups, require_restored
+from .rule import FusionRule, is_known, node_of, require_groups, require_restored
 from .sites import Declined
 
 __all__ = ["NodeGroupNormalization", "ReshapedGroupNormalization"]
@@ -29,10 +30,17 @@ class ReshapedGroupNormalization(FusionRule):
     After::
 
         Y = FusedNormalization(x, num_groups=...)
+
+    A dequantisation per tensor may stand behind the first Reshape, as in the function bodies that this pass writes.
     """
+
+    spellings = ("float", "quantized")
 
     def pattern(self, op: Any, x: Any, grouping: Any, scale: Any, bias: Any, restoring: Any) -> Any:
         grouped = op.Reshape(x, grouping, _outputs=["grouped"])
+        if self.spelling == "quantized":
+            dequantize_linear = node_of(op, ("", "com.microsoft"), ("DequantizeLinear",))
+            grouped = dequantize_linear(grouped, _allow_other_inputs=True, _outputs=["dequantized"])
         normalized = op.InstanceNormalization(grouped, scale, bias, _outputs=["normalized"])
         return op.Reshape(normalized, restoring)
 
@@ -45,9 +53,10 @@ class ReshapedGroupNormalization(FusionRule):
         scale: ir.Value,
         bias: ir.Value,
         restoring: ir.Value,
+        dequantized: ir.Value | None = None,
         **_: Any,
     ) -> bool:
-        self.require_float(x)
+        self._input(x, dequantized)
         self._groups(context.root, x, grouping, grouped)
         require_restored(self.facts, context.root, "GroupNormalization", x, grouped, restoring)
         for name, parameter in (("scale", scale), ("bias", bias)):
@@ -56,6 +65,21 @@ class ReshapedGroupNormalization(FusionRule):
                     "parameter_not_constant", parameter=f"{name} {label(parameter)}", node=label(context.root)
                 )
         return True
+
+    def _input(self, x: ir.Value, dequantized: ir.Value | None) -> Fused:
+        """Return a node of x, dequantised as what x was reshaped to; or decline."""
+        fused = Fused("FusedNormalization")
+        if dequantized is None:
+            self.require_float(x)
+        else:
+            node = dequantized.producer()
+            assert node is not None
+            if self.facts.static_shape(node.inputs[1]) not in ((), (1,)):
+                detail = "it is dequantised with more than one scale between the Reshape and the normalisation"
+                raise Declined("different_formula", node=label(node), kind="GroupNormalization", detail=detail)
+            dequantize(self.facts, fused, node, "X", "x")
+        fused.inputs["X"] = x
+        return fused
 
     def _groups(self, root: ir.Node, x: ir.Value, grouping: ir.Value, grouped: ir.Value) -> int:
         """Return the number of groups of a Reshape to [N, groups, rest], or decline."""
@@ -98,11 +122,12 @@ class ReshapedGroupNormalization(FusionRule):
         normalized: ir.Value,
         scale: ir.Value,
         bias: ir.Value,
+        dequantized: ir.Value | None = None,
         **_: Any,
     ) -> ir.Value:
         node = normalized.producer()
         assert node is not None
-        fused = Fused("FusedNormalization", {"X": x})
+        fused = self._input(x, dequantized)
         groups = self._groups(node, x, grouping, grouped)
         fused.set(num_groups=groups, epsilon=node.attributes.get_float("epsilon", 1e-5))
         if not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):

@@ -145,7 +145,8 @@ def _make_inferable(graph: ir.Graph, opset: int) -> bool:
             outputs = [node.outputs[index] for index in wanted if node.outputs[index].name]
             _repeat(graph, node, node.inputs[0], outputs)
         elif (ungrouped := _ungrouped(node)) is not None:
-            _repeat(graph, node, ungrouped, node.outputs)
+            _replace(graph, node.outputs[0], ungrouped)
+            graph.remove(node)
     return bool(unknown)
 
 
@@ -177,17 +178,24 @@ def _unfuse_matmul(node: ir.Node) -> None:
 def _repeat(graph: ir.Graph, node: ir.Node, source: ir.Value | None, outputs: Iterable[ir.Value]) -> None:
     """Replace a node by copies of a value that has the types and shapes of these outputs."""
     for value in tuple(outputs):
-        repeated = ir.Node("", "Identity", [source])
-        repeated.outputs[0].name = value.name
-        graph.insert_before(node, repeated)
-        value.replace_all_uses_with(repeated.outputs[0], replace_graph_outputs=True)
+        _replace(graph, value, ir.Node("", "Identity", [source]))
     graph.remove(node)
 
 
-def _ungrouped(node: ir.Node) -> ir.Value | None:
-    """Return x for Reshape(InstanceNormalization(Reshape(x, ...)), Shape(x)), a group normalisation; else None.
+def _replace(graph: ir.Graph, value: ir.Value, node: ir.Node) -> None:
+    """Let a new node compute a value."""
+    before = value.producer()
+    assert before is not None
+    node.outputs[0].name = value.name
+    graph.insert_before(before, node)
+    value.replace_all_uses_with(node.outputs[0], replace_graph_outputs=True)
 
-    Before opset 15, shape inference does not follow Shape.
+
+def _ungrouped(node: ir.Node) -> ir.Node | None:
+    """Return a node of x for Reshape(InstanceNormalization(Reshape(x, ...)), Shape(x)), a group normalisation.
+
+    Its output has the type and shape of the group normalisation; None: it is none. Before opset 15, shape inference
+    does not follow Shape.
     """
     if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2:
         return None
@@ -195,11 +203,15 @@ def _ungrouped(node: ir.Node) -> ir.Value | None:
     if normalization is None or normalization.op_type != "InstanceNormalization" or not normalization.inputs:
         return None
     grouping = None if normalization.inputs[0] is None else normalization.inputs[0].producer()
+    op_type, parameters = "Identity", []
+    if grouping is not None and grouping.op_type == "DequantizeLinear" and grouping.inputs[0] is not None:
+        op_type, parameters = "DequantizeLinear", list(grouping.inputs[1:])
+        grouping = grouping.inputs[0].producer()
     if grouping is None or grouping.op_type != "Reshape" or shape is None or shape.op_type != "Shape":
         return None
     if "start" in shape.attributes or "end" in shape.attributes or shape.inputs[0] is not grouping.inputs[0]:
         return None
-    return shape.inputs[0]
+    return ir.Node("", op_type, [shape.inputs[0], *parameters])
 
 
 # The model's own functions

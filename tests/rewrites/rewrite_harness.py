@@ -87,13 +87,15 @@ def round_trip(model: onnx.ModelProto) -> onnx.ModelProto:
     return ir.to_proto(ir.from_proto(model))
 
 
-def run(model: onnx.ModelProto, feeds: Mapping[str, Array], *, optimized: bool = True) -> dict[str, Array]:
-    """The model's outputs on ONNX Runtime's CPU provider, without normfuse."""
+def run(
+    model: onnx.ModelProto, feeds: Mapping[str, Array], *, optimized: bool = True, level: str = "ORT_ENABLE_ALL"
+) -> dict[str, Array]:
+    """The model's outputs on ONNX Runtime's CPU provider, without normfuse, at an optimisation level."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    level = level if optimized else "ORT_DISABLE_ALL"
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
     )
