@@ -64,6 +64,7 @@ enum DML_QUANTIZATION_TYPE : uint32_t { DML_QUANTIZATION_TYPE_SCALE = 1, DML_QUA
 
 // The operators that a lowering can contain. Activations carry the number that ep/plan/activations.toml gives them.
 enum DML_OPERATOR_TYPE : uint32_t {
+  DML_OPERATOR_INVALID = 0,
   DML_OPERATOR_ELEMENT_WISE_IDENTITY = 1,
   DML_OPERATOR_ELEMENT_WISE_ADD = 4,
   DML_OPERATOR_ELEMENT_WISE_CLIP = 8,

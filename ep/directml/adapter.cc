@@ -28,7 +28,7 @@ std::string ListOf(IDXCoreAdapterList* list) {
 }
 
 Result ByLuid(IDXCoreAdapterFactory* factory, uint64_t luid, ComPtr<IDXCoreAdapter>* adapter) {
-  const LUID id = {static_cast<uint32_t>(luid), static_cast<int32_t>(luid >> 32)};
+  const LUID id = {static_cast<uint32_t>(luid), static_cast<int32_t>(luid >> 32U)};
   return CheckHresult("IDXCoreAdapterFactory::GetAdapterByLuid",
                       factory->GetAdapterByLuid(id, IDXCoreAdapter::kIid, adapter->Receive()));
 }

@@ -50,8 +50,8 @@ class BufferPool {
   Result Acquire(abi::D3D12_HEAP_TYPE heap, uint64_t bytes, Lease* lease);
 
  private:
-  static constexpr uint64_t kMaxIdleBytes = uint64_t{256} << 20;
-  static constexpr uint64_t kSmallestBuffer = uint64_t{64} << 10;
+  static constexpr uint64_t kMaxIdleBytes = uint64_t{256} << 20U;
+  static constexpr uint64_t kSmallestBuffer = uint64_t{64} << 10U;
 
   void Return(Buffer buffer);
 

@@ -100,7 +100,7 @@ Result Gpu::OpenDirectMl(const DirectMlOptions& options) {
 
 Result Gpu::ReadCapabilities() {
   const DML_FEATURE_QUERY_FEATURE_LEVELS query = {static_cast<UINT>(std::size(kLevels)), kLevels};
-  DML_FEATURE_DATA_FEATURE_LEVELS data = {};
+  DML_FEATURE_DATA_FEATURE_LEVELS data = {kMinimumLevel};
   NORMFUSE_RETURN_IF_FAILED(
       "IDMLDevice::CheckFeatureSupport",
       directml_->CheckFeatureSupport(DML_FEATURE_FEATURE_LEVELS, sizeof(query), &query, sizeof(data), &data));

@@ -136,7 +136,7 @@ class Lowering {
       builder_.Unsupported("the quantisation of " + std::string(name) + ": " + problem);
       return {};
     }
-    const Value raw = Raw(operand.tensor, operand.type, name);
+    Value raw = Raw(operand.tensor, operand.type, name);
     if (!operand.quantization.present()) return AsFloat(raw, name);
     if (builder_.refused()) return raw;
     const Shapes tensor = &operand == &plan_.x ? x_shape_ : ShapeOf(operand.tensor);
@@ -357,7 +357,7 @@ class Lowering {
     root.purpose = "root of the mean square";
     root.scale_bias = DML_SCALE_BIAS{share, outside ? 0 : VarianceEpsilon()};
     const Value squares = Reduce(DML_REDUCE_FUNCTION_SUM_SQUARE, "sum of squares", centred, grouped);
-    const Value deviation = builder_.Unary(std::move(root), squares);
+    Value deviation = builder_.Unary(std::move(root), squares);
     if (!outside) return deviation;
     Operator add;
     add.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;

@@ -73,7 +73,7 @@ std::optional<QuantizationGeometry> Geometry(ProgramBuilder& builder, const Dims
                                              Shapes shapes, const std::string& name) {
   std::string problem;
   const auto zero_point = values.zero_point ? std::optional(values.zero_point->dims) : std::nullopt;
-  const auto geometry = GeometryOf(tensor, values.scale.dims, zero_point, quantization, &problem);
+  auto geometry = GeometryOf(tensor, values.scale.dims, zero_point, quantization, &problem);
   if (geometry) return geometry;
   if (shapes == Shapes::kAssumed) return QuantizationGeometry{tensor, Dims(tensor.size(), 0), Dims(tensor.size(), 0)};
   builder.Unsupported("the quantisation of " + name + ": " + problem);

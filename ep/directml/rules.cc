@@ -93,7 +93,7 @@ std::string OperatorName(DML_OPERATOR_TYPE type) {
 }
 
 std::string LevelName(uint32_t level) {
-  return std::to_string(level >> 12 & 15) + "_" + std::to_string(level >> 8 & 15);
+  return std::to_string((level >> 12U) & 15U) + "_" + std::to_string((level >> 8U) & 15U);
 }
 
 const OperatorRule* begin(OperatorRules) { return std::begin(kOperators); }
