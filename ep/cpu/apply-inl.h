@@ -87,17 +87,16 @@ constexpr bool kIsCheap = kIsIdentity<Act>;
 template <>
 inline constexpr bool kIsCheap<Relu> = true;
 
-// The activations that follow a normalisation most.
+// The activations that follow a normalisation most: they have kernels for more types, and for rows side by side.
+#define NORMFUSE_FOR_EACH_FOLLOWING(apply) apply(Identity) apply(Relu) apply(Gelu) apply(Swish)
+
 template <class Act>
 constexpr bool kFollowsNormalization = false;
-template <>
-inline constexpr bool kFollowsNormalization<Identity> = true;
-template <>
-inline constexpr bool kFollowsNormalization<Relu> = true;
-template <>
-inline constexpr bool kFollowsNormalization<Gelu> = true;
-template <>
-inline constexpr bool kFollowsNormalization<Swish> = true;
+#define NORMFUSE_FOLLOWS(kernel) \
+  template <>                    \
+  inline constexpr bool kFollowsNormalization<kernel> = true;
+NORMFUSE_FOR_EACH_FOLLOWING(NORMFUSE_FOLLOWS)
+#undef NORMFUSE_FOLLOWS
 
 // One scale and one bias for a row: they join the normalisation's own factor and offset.
 struct ScalarAffine {

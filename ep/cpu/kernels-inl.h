@@ -155,18 +155,11 @@ void Fence() {
 // X and Y as they lie, for the types that occur most and the activations that follow a normalisation most.
 template <class Input, class Out>
 cpu::ApplyFn CommonApply(Activation activation) {
-  switch (activation) {
-    case Activation::kIdentity:
-      return Apply<Input, Out, Identity>;
-    case Activation::kRelu:
-      return Apply<Input, Out, Relu>;
-    case Activation::kGelu:
-      return Apply<Input, Out, Gelu>;
-    case Activation::kSwish:
-      return Apply<Input, Out, Swish>;
-    default:
-      return nullptr;
-  }
+#define NORMFUSE_COMMON_APPLY(kernel) \
+  if (activation == Activation::k##kernel) return Apply<Input, Out, kernel>;
+  NORMFUSE_FOR_EACH_FOLLOWING(NORMFUSE_COMMON_APPLY)
+#undef NORMFUSE_COMMON_APPLY
+  return nullptr;
 }
 
 #define NORMFUSE_APPLY(name, kernel) Apply<Single<float>, float, kernel>,
@@ -260,18 +253,11 @@ cpu::RowSumsFn RowSumsFor(DataType x, cpu::SumKind kind) {
 // For float32 and the activations that follow a normalisation most; not on the baseline, which gains nothing by it.
 cpu::StepFn StepFor(Activation activation) {
   if constexpr (!kHasFma) return nullptr;
-  switch (activation) {
-    case Activation::kIdentity:
-      return Step<Identity>;
-    case Activation::kRelu:
-      return Step<Relu>;
-    case Activation::kGelu:
-      return Step<Gelu>;
-    case Activation::kSwish:
-      return Step<Swish>;
-    default:
-      return nullptr;
-  }
+#define NORMFUSE_STEP(kernel) \
+  if (activation == Activation::k##kernel) return Step<kernel>;
+  NORMFUSE_FOR_EACH_FOLLOWING(NORMFUSE_STEP)
+#undef NORMFUSE_STEP
+  return nullptr;
 }
 
 template <class T>

@@ -120,7 +120,77 @@ void TestMasksAndReductions() {
   CHECK(sums[0] == 0.5 + count * (count - 1) / 2 && sums[1] == 0.25 + 2 * count, "%g, %g", sums[0], sums[1]);
   CHECK(sums[2] == -1.0 - count / 2 && sums[3] == 0.0, "%g, %g", sums[2], sums[3]);
   CHECK(ReduceSum(ToFloat(Iota())) == lanes * (lanes - 1) / 2, "sum of lane numbers");
+  float each[4];
+  SumEach(ToFloat(Iota()), Set(2.0f), Set(-0.5f), Set(0.0f), each);
+  CHECK(each[0] == lanes * (lanes - 1) / 2 && each[1] == 2 * lanes, "%g, %g", static_cast<double>(each[0]),
+        static_cast<double>(each[1]));
+  CHECK(each[2] == -lanes / 2 && each[3] == 0.0f, "%g, %g", static_cast<double>(each[2]), static_cast<double>(each[3]));
+  Doubles roots = {4.0, 2.0, 0.0, -1.0};
+  TakeRoots(&roots);
+  CHECK(roots[0] == 2.0 && roots[1] == std::sqrt(2.0) && roots[2] == 0.0 && std::isnan(roots[3]), "%g, %g, %g, %g",
+        roots[0], roots[1], roots[2], roots[3]);
 }
+
+#if NORMFUSE_ISA_NUMBER == 1
+// What only this instruction set has.
+void CheckAgainst(const char* name, V (*got)(V), float (*wanted)(float)) {
+  for (float x : {0.0f, -0.0f, 0.25f, -0.25f, 0.5f, -0.75f, 1.0f, -1.0f, 7.9f, -7.9f, 8.0f, -8.0f, 3e38f, -3e38f, kInf,
+                  -kInf, kNan}) {
+    float out[kLanes];
+    Store(out, got(Set(x)));
+    for (float o : out) {
+      CHECK(SameFloat(o, wanted(x)), "%s(%g) = %g", name, static_cast<double>(x), static_cast<double>(o));
+    }
+  }
+}
+
+void TestMagnitudes() {
+  CheckAgainst(
+      "ClampMagnitude", [](V x) { return ClampMagnitude(x, Set(8.0f)); },
+      [](float x) { return std::isnan(x) ? 8.0f : std::copysign(std::fmin(std::fabs(x), 8.0f), x); });
+  CheckAgainst(
+      "NegativeMagnitude", [](V x) { return NegativeMagnitude(x, Set(8.0f)); },
+      [](float x) { return std::isnan(x) ? -8.0f : -std::fmin(std::fabs(x), 8.0f); });
+  CheckAgainst(
+      "PositivePart", [](V x) { return PositivePart(x); },
+      [](float x) { return x == -kInf ? kNan
+                           : x < 0    ? 0.0f
+                                      : x; });
+  CheckAgainst(
+      "AddDown", [](V x) { return AddDown(NegativeMagnitude(x, Set(8.0f)), Set(0x1.8p22f)); },
+      [](float x) {
+        const float a = std::isnan(x) ? -8.0f : -std::fmin(std::fabs(x), 8.0f);
+        return 0x1.8p22f + std::floor(a * 2) / 2;
+      });
+  CheckAgainst(
+      "RestOfHalves", [](V x) { return RestOfHalves(NegativeMagnitude(x, Set(8.0f))); },
+      [](float x) {
+        const float a = std::isnan(x) ? -8.0f : -std::fmin(std::fabs(x), 8.0f);
+        const float rest = a - std::floor(a * 2) / 2;
+        return rest == 0 ? 0.0f : rest;
+      });
+}
+
+template <typename T>
+void TestStoreFour() {
+  constexpr float kValues[] = {0.0f, 0.5f,  1.5f,  2.5f,   -0.5f, -1.5f, 126.5f, 127.5f, -128.5f, 254.5f,
+                               1e9f, -1e9f, 3e38f, -3e38f, kInf,  -kInf, kNan,   40.25f, -41.75f};
+  constexpr int kCount = static_cast<int>(sizeof(kValues) / sizeof(kValues[0]));
+  constexpr int kLowest = std::numeric_limits<T>::min(), kHighest = std::numeric_limits<T>::max();
+  float in[4 * kLanes];
+  for (int i = 0; i < static_cast<int>(4 * kLanes); ++i) in[i] = kValues[i * 7 % kCount];
+  for (int zero : {0, 3, -7, kLowest, kHighest}) {
+    T out[4 * kLanes];
+    const I zeros = SetI(static_cast<int32_t>((static_cast<uint32_t>(zero) & 0xffff) * 0x10001));
+    StoreFour(out, Load(in), Load(in + kLanes), Load(in + 2 * kLanes), Load(in + 3 * kLanes), zeros);
+    for (size_t i = 0; i < 4 * kLanes; ++i) {
+      const double moved = std::nearbyint(static_cast<double>(in[i])) + zero;
+      const double wanted = std::isnan(in[i]) ? kLowest : std::fmin(std::fmax(moved, kLowest), kHighest);
+      CHECK(out[i] == wanted, "%g + %d = %d", static_cast<double>(in[i]), zero, static_cast<int>(out[i]));
+    }
+  }
+}
+#endif
 
 void TestIntegers() {
   const int32_t values[] = {0, 1, -1, 7, -7, 65535, -65536, INT32_MAX, INT32_MIN, 123456789};
@@ -357,6 +427,11 @@ void TestSimd() {
   TestFloatOperations();
   TestScale();
   TestMasksAndReductions();
+#if NORMFUSE_ISA_NUMBER == 1
+  TestMagnitudes();
+  TestStoreFour<int8_t>();
+  TestStoreFour<uint8_t>();
+#endif
   TestIntegers();
   TestSixteenBitFloats<Half>("float16");
   TestSixteenBitFloats<Bfloat16>("bfloat16");
