@@ -246,9 +246,9 @@ bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
     return false;
   }
   if (call->params[kFormYScale].present()) {
-    // The kernels multiply with the reciprocal; blocks divide.
+    // The kernels multiply with the reciprocal, and scale and bias with it; blocks divide. Nothing may overflow on the way.
     const float scale = std::fabs(*call->params[kFormYScale].data);
-    if (!(scale > 1e-30f && scale < 1e30f)) return false;
+    if (!(scale > 1e-9f && scale < 1e9f)) return false;
   }
   // A sum that went past the caches is added again, which gives the same: its operands are still near.
   const bool stream = Streams(*call, run);
