@@ -29,6 +29,8 @@
 //   SelectI
 //   ScaleByPowerOfTwo(a, n)  a * 2^n, n a vector of integral floats, |n| <= 252; kHasScale: in one instruction
 //   Lookup(table, i)   table[i mod kTableLanes], table a float array of kTableLanes entries
+//   Lookup32, NegativeMagnitude, AddDown, RestOfHalves, PositivePart   where kTableLanes is 16: see avx512.h
+//   ClampMagnitude     where kHasScale;   StoreFour   where kLanes is 16
 #pragma once
 
 #include "cpu/simd/types.h"
