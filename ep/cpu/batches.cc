@@ -17,15 +17,17 @@ void Move(T** pointer, DataType type, int64_t elements) {
   if (*pointer != nullptr) *pointer = static_cast<T*>(ElementAt(*pointer, type, elements));
 }
 
-// Two or a multiple of four, as the kernels take two or four rows side by side.
 int64_t RowsPerBatch(const Call& call) {
+  // Memory is fastest where all that is read or written follows what was before. Where arithmetic takes longer than that,
+  // two rows share some of it.
+  const Activation activation = call.plan->activation.kind;
+  if (call.stream) return activation == Activation::kIdentity || activation == Activation::kRelu ? 1 : 2;
+  // Otherwise two or a multiple of four, as the kernels take two or four rows side by side.
   const int64_t operands = call.row_x2 != nullptr ? 2 : 1;
   const int64_t bits = call.apply_kept != nullptr ? 32 : BitsOf(call.x_type) * operands;
   const int64_t row_bytes = std::max<int64_t>(call.geometry.group_size * bits / 8, 1);
   const int64_t most = kBatchBytes / row_bytes;
-  if (most < 4) return 2;
-  // Y goes past the caches while the next batch is fetched: few rows are enough, and leave room for it.
-  return call.stream ? 4 : std::min(most / 4 * 4, kMostRows);
+  return most < 4 ? 2 : std::min(most / 4 * 4, kMostRows);
 }
 
 // How Y lies to what is read, in bytes modulo a page, for two rows side by side.
