@@ -265,6 +265,7 @@ struct Mish {
 };
 
 struct GeluTables {
+  static constexpr auto& kDip = kGeluDip;
   static constexpr auto& kRoot = kGeluRoot;
   static constexpr auto& kNear = kGeluNear;
   static constexpr auto& kSmooth = kGeluSmooth;

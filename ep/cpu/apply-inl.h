@@ -236,11 +236,34 @@ NORMFUSE_INLINE void ApplyVector(const ApplyArgs& a, int row) {
   results.StorePartial(y + i, results(act.Partial(v, i, rest)), rest);
 }
 
+// Activation and result of rows side by side, which come from a normalisation.
+template <class Out, class Act, bool kTables = kHasExp2Table>
+struct Activator {
+  NORMFUSE_INLINE explicit Activator(const ApplyArgs& a) : act(a.params) {}
+  template <class ResultsOf>
+  NORMFUSE_INLINE V operator()(V v, const ResultsOf& results) const {
+    return results(act(v));
+  }
+  Act act;
+};
+
+// The value is known to 4 ulp of 1 at best, and so is its step: a small one need not be more accurate.
+template <class Out>
+  requires(sizeof(Out) == 1)
+struct Activator<Out, Gelu, true> {
+  NORMFUSE_INLINE explicit Activator(const ApplyArgs& a) : gelu(1.0f / a.y_scale) {}
+  template <class ResultsOf>
+  NORMFUSE_INLINE V operator()(V v, const ResultsOf&) const {
+    return gelu(v);
+  }
+  ScaledTimesDistribution<GeluTables> gelu;
+};
+
 // Two rows side by side, which share the loads of a scale for each element and of a bias for each element or for all.
 template <class Input, class Out, class Act, bool kStream, bool kBias>
 struct TwoRows {
   NORMFUSE_INLINE TwoRows(const ApplyArgs& a, int row)
-      : act(a.params),
+      : act(a),
         results(a),
         x(InputOf<Input>(a, row)),
         z(InputOf<Input>(a, row + 1)),
@@ -267,9 +290,9 @@ struct TwoRows {
       }
       const V s = Load(scale + at);
       const V b = results.Bias(kBias ? Load(bias + at) : one_bias);
-      v[k] = results(act(first(x.At(at), s, b)));
+      v[k] = act(first(x.At(at), s, b), results);
       if constexpr (kVectors == 1) results.template Store<1>(y + at, v);
-      u[k] = results(act(second(z.At(at), s, b)));
+      u[k] = act(second(z.At(at), s, b), results);
     }
     if constexpr (kVectors != 1) results.template Store<kVectors>(y + i, v);
     results.template Store<kVectors>(w + i, u);
@@ -278,11 +301,11 @@ struct TwoRows {
   NORMFUSE_INLINE void Partial(size_t i, size_t rest) const {
     const V s = LoadPartial(scale + i, rest);
     const V b = results.Bias(kBias ? LoadPartial(bias + i, rest) : one_bias);
-    results.StorePartial(y + i, results(act(first(x.PartialAt(i, rest), s, b))), rest);
-    results.StorePartial(w + i, results(act(second(z.PartialAt(i, rest), s, b))), rest);
+    results.StorePartial(y + i, act(first(x.PartialAt(i, rest), s, b), results), rest);
+    results.StorePartial(w + i, act(second(z.PartialAt(i, rest), s, b), results), rest);
   }
 
-  Act act;
+  Activator<Out, Act> act;
   Results<Out, Act, kStream> results;
   Input x, z;
   Out* y;

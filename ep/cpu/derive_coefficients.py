@@ -184,6 +184,27 @@ def root_of_tail(tail: Function, degree: int) -> tuple[list[list[float]], float]
     return columns, worst
 
 
+def dip(tail: Function, degree: int) -> tuple[list[list[float]], float]:
+    """x * tail(-x) for -7.75 <= x <= 0, on a 32nd of [-8, 0] around each multiple of 1/4, column i around i / 4 modulo 8.
+
+    The error is absolute. 0 at both ends, so that what is beyond them is 0.
+    """
+
+    def function(x: mpmath.mpf) -> mpmath.mpf:
+        return x * tail(-x)
+
+    columns, worst = [], 0.0
+    for i in range(32):
+        centre = i / 4 - 8 if i else 0.0
+        fixed = (0.0,) if i < 2 else ()
+        c, error = fit(
+            function, centre - 0.125, min(centre + 0.125, 0.0), degree, weight=lambda x: mpf(1), centre=centre, fixed=fixed
+        )
+        columns.append(c)
+        worst = max(worst, error)
+    return columns, worst
+
+
 def derive() -> str:
     h = Header()
     log2e = mpmath.log(mpmath.e, 2)
@@ -253,6 +274,9 @@ def derive() -> str:
         columns, error = root_of_tail(tail, degree16)
         h.comment(f"{name}: root of tail(-x) from -8, -7.5 ... -0.5 on; weighted error {error:.2g}.")
         h.table(f"k{name}Root", columns)
+    columns, error = dip(gaussian_tail, 4)
+    h.comment(f"Gelu: x tail(-x) around 0, -7.75, -7.5 ... -0.25; error {error:.2g}.")
+    h.table("kGeluDip", columns)
 
     head = [
         "// Written by ep/cpu/derive_coefficients.py, which says what each constant is; do not edit.",

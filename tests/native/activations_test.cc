@@ -346,6 +346,30 @@ void TestEdges(const IsaFunctions& isa) {
   }
 }
 
+// What ScaledTimesDistribution promises of the error, at a factor that rounds nothing.
+void TestScaledGelu(const IsaFunctions& isa) {
+  if (isa.scaled_gelu == nullptr) return;
+  constexpr float kFactor = 32.0f;
+  double worst = 0;
+  float x[16], y[16];
+  size_t n = 0;
+  for (uint64_t bits = 0; bits <= 0xFFFFFFFFull; bits += 1021) {
+    if (std::isnan(FromBits(static_cast<uint32_t>(bits), &x[n])) || std::fabs(x[n]) > 1e36f) continue;
+    if (++n < 16) continue;
+    n = 0;
+    isa.scaled_gelu(kFactor, x, y, 16);
+    for (size_t i = 0; i < 16; ++i) {
+      const double from = static_cast<double>(x[i]);
+      const double error = std::fabs(static_cast<double>(y[i]) / static_cast<double>(kFactor) -
+                                     0.5 * from * std::erfc(-from / std::sqrt(2.0)));
+      worst = std::max(worst, error / (6e-8 + 0x1p-23 * std::fabs(from)));
+      CHECK(from > -8 || y[i] == 0, "scaled Gelu on %s: f(%g) = %g", isa.isa, from, static_cast<double>(y[i]));
+    }
+  }
+  std::printf("scaled Gelu on %s: %.2f of the error that is allowed\n", isa.isa, worst);
+  CHECK(worst <= 1, "scaled Gelu on %s: %.2f times the error that is allowed", isa.isa, worst);
+}
+
 int Full(const IsaFunctions* isas, size_t isa_count, const char* name) {
   for (size_t a = 0; a < isas[0].count; ++a) {
     if (std::strcmp(isas[0].activations[a].name, name) != 0) continue;
@@ -440,6 +464,7 @@ int main(int argc, char** argv) {
   for (size_t k = 0; k < isa_count; ++k) {
     TestTableIsComplete(isas[k]);
     TestEdges(isas[k]);
+    TestScaledGelu(isas[k]);
   }
   TestAccuracy(isas, isa_count);
   return ExitCode();

@@ -19,6 +19,23 @@ void Run<PRelu>(const float* params, const float* x, const float* slope, float* 
   for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i), Load(slope + i)));
 }
 
+// GELU times factor for 8-bit results.
+template <typename Tables>
+void RunScaled(float factor, const float* x, float* y, size_t n) {
+  const ScaledTimesDistribution<Tables> f(factor);
+  for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i)));
+}
+
+using ScaledFn = void (*)(float factor, const float* x, float* y, size_t n);
+template <typename Tables>
+constexpr ScaledFn ScaledGelu() {
+  if constexpr (kHasExp2Table) {
+    return RunScaled<Tables>;
+  } else {
+    return nullptr;
+  }
+}
+
 constexpr test::Activation kActivations[] = {
     {"Identity", Run<Identity>},
     {"Relu", Run<Relu>},
@@ -51,7 +68,8 @@ constexpr test::Activation kActivations[] = {
 }  // namespace
 
 extern const test::IsaFunctions kIsaFunctions;
-const test::IsaFunctions kIsaFunctions = {NORMFUSE_TEXT(NORMFUSE_ISA), kActivations,
-                                          sizeof(kActivations) / sizeof(kActivations[0]), kLanes, TestSimd};
+const test::IsaFunctions kIsaFunctions = {
+    NORMFUSE_TEXT(NORMFUSE_ISA), kActivations, sizeof(kActivations) / sizeof(kActivations[0]), kLanes, TestSimd,
+    ScaledGelu<GeluTables>()};
 
 }  // namespace normfuse::NORMFUSE_ISA

@@ -18,6 +18,8 @@ struct IsaFunctions {
   size_t count;
   size_t lanes;
   void (*test_simd)();  // reports failures through check.h
+  // GELU times factor for 8-bit results; null where they take the one of the table.
+  void (*scaled_gelu)(float factor, const float* x, float* y, size_t n);
 };
 
 // The instruction sets that this program holds and this processor has, best first; prints those it lacks.

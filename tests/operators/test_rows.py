@@ -64,3 +64,13 @@ def test_every_scale_of_a_quantised_result(scale: float, zero: int) -> None:
     for activation in ("Identity", "Relu", "Gelu"):
         check(rows(4, 100, activation, **y), "ep")
         check(rows(4, 100, activation, bias=np.full(100, 1e30, F32), **y), "ep")
+
+
+@pytest.mark.parametrize("scale", [3e-8, 2e-6, 1e-4, 0.01, 0.3])
+def test_quantised_gelu_of_every_size(scale: float) -> None:
+    """What is normalised is multiplied by 0, so that the values are the biases themselves."""
+    sizes = np.geomspace(1e-9, 20.0, 2000)
+    bias = np.concatenate([sizes, -sizes, np.linspace(-9, 9, 3001), [0.0, -0.0, np.inf, -np.inf, np.nan]]).astype(F32)
+    for y_type in (np.int8, np.uint8):
+        y = {"y_scale": np.asarray(scale, F32), "y_zero_point": np.asarray(100, y_type)}
+        check(rows(5, bias.size, "Gelu", scale=np.zeros(bias.size, F32), bias=bias, **y), "ep")
