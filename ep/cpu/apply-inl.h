@@ -183,7 +183,7 @@ struct VectorAffine {
 // might change it, and processors look only so many instructions ahead for work. Where there is little work to find,
 // loads and stores in turns are faster.
 template <class Input, class Out, class Act>
-constexpr size_t kAtOnce = kLanes < 16 || kIsLight<Input, Out, Act> ? 1
+constexpr size_t kAtOnce = kLanes < 16 || (kIsCheap<Act> && sizeof(Out) >= 2) ? 1
                            : sizeof(Out) == 1                       ? 4
                                                                     : 2;
 
