@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +31,11 @@ LOOKUP = f"vpermps {THREE}"
 SUMS = [SUB, ADD, FMA, SUB, FMA, FMA]
 AFFINE = [SUB, FMA, FMA_LOAD]
 GELU = [
-    f"vrangeps $14,{THREE}", f"vaddps %{{rd-sae%}},{THREE}", "vreduceps $25,{a},{to}", *[LOOKUP] * 8, *[FMA] * 7,
+    f"vrangeps $14,{THREE}", f"vaddps {{rd-sae}},{THREE}", "vreduceps $25,{a},{to}", *[LOOKUP] * 8, *[FMA] * 7,
     f"vfixupimmps $0,{THREE}", MUL, FMA,
+]  # fmt: skip
+SCALED_GELU = [
+    f"vrangeps $14,{THREE}", ADD, SUB, SUB, *[f"vpermt2ps {THREE}"] * 5, *[FMA] * 4, f"vfixupimmps $0,{THREE}", FMA,
 ]  # fmt: skip
 SILU = [
     f"vrangeps $2,{THREE}", FMA, SUB, FMA, f"vpermt2ps {THREE}", FMA, MUL, FMA, f"vscalefps {THREE}", ADD,
@@ -54,7 +59,7 @@ CHAINS: dict[str, tuple[list[str], list[str]]] = {
         [],
     ),
     "DQ -> LayerNorm -> Q int8": ([*BYTES_IN, *BYTES_OUT] * 2, [*PACK, *BYTE_SUMS]),
-    "DQ -> LayerNorm -> Gelu -> Q int8": ([*BYTES_IN, *GELU, MUL, *BYTES_OUT] * 2, [*PACK, *BYTE_SUMS]),
+    "DQ -> LayerNorm -> Gelu -> Q int8": ([*BYTES_IN, *SCALED_GELU, *BYTES_OUT] * 2, [*PACK, *BYTE_SUMS]),
 }
 
 MEMORY = {  # loops over i in steps of 64 bytes
@@ -100,16 +105,12 @@ def assembly(instructions: list[str]) -> Iterator[str]:
     """The instructions, each reading what was written 23 and 17 instructions before."""
     for i, instruction in enumerate(instructions):
         to, a, b = (FREE[(i + distance) % len(FREE)] for distance in (0, 5, 11))
-        names = {"to": f"%%zmm{to}", "a": f"%%zmm{a}", "b": f"%%zmm{b}"}
-        names |= {"half": f"%%ymm{a % 16}", "to_half": f"%%ymm{to % 16}"}
-        yield (
-            instruction.replace("%{", "%<")
-            .replace("%}", "%>")
-            .replace("%rdi", "%%rdi")
-            .format(**names)
-            .replace("%<", "%{")
-            .replace("%>", "%}")
-        )
+        names = {"to": f"%zmm{to}", "a": f"%zmm{a}", "b": f"%zmm{b}"}
+        names |= {"half": f"%ymm{a % 16}", "to_half": f"%ymm{to % 16}"}
+        for name, register in names.items():
+            instruction = instruction.replace(f"{{{name}}}", register)
+        # What stands between braces now is a rounding mode; a string of inline assembly has its percent signs doubled.
+        yield instruction.replace("%", "%%").replace("{", "%{").replace("}", "%}")
 
 
 def program() -> str:
@@ -138,9 +139,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder) / "loops.cc", Path(folder) / "loops"
         source.write_text(program())
-        command = [os.environ.get("CXX", "c++"), "-std=c++17", "-O2", "-mavx512f", "-mavx512dq", "-o", binary, source]
-        subprocess.run(command, check=True)
-        lines = subprocess.run([binary], check=True, capture_output=True, text=True).stdout.splitlines()
+        compiler = os.environ.get("CXX", "c++")
+        command = [compiler, "-std=c++17", "-O2", "-mavx512f", "-mavx512dq", "-o", str(binary), str(source)]
+        try:
+            subprocess.run(command, check=True)
+            lines = subprocess.run([binary], check=True, capture_output=True, text=True).stdout.splitlines()
+        except FileNotFoundError:
+            sys.exit(f"instructions.py: no C++ compiler is called {compiler}: install one, or name it by CXX")
+        except subprocess.CalledProcessError as error:
+            if error.returncode == -signal.SIGILL:
+                sys.exit("instructions.py: this processor has no AVX-512")
+            sys.exit(f"instructions.py: failed with exit code {error.returncode}: {error.cmd[0]}")
     print("| 16 elements, or 64 bytes | instructions | cycles |\n|---|---|---|")
     for line in lines:
         print(f"| {' | '.join(line.split('|'))} |")

@@ -144,7 +144,7 @@ NORMFUSE_INLINE V Lookup(const float* table, I index) {
 NORMFUSE_INLINE V Lookup32(const float* table, I index) {
   return {_mm512_permutex2var_ps(_mm512_loadu_ps(table), index.v, _mm512_loadu_ps(table + 16))};
 }
-// a cut to -limit ... limit, and -min(|a|, limit); limit itself where a is NaN.
+// a cut to -limit ... limit, and -min(|a|, limit); limit and -limit where a is NaN.
 NORMFUSE_INLINE V ClampMagnitude(V a, V limit) { return {_mm512_range_ps(a.v, limit.v, 0b0010)}; }
 NORMFUSE_INLINE V NegativeMagnitude(V a, V limit) { return {_mm512_range_ps(a.v, limit.v, 0b1110)}; }
 // max(a, 0), but NaN for -infinity. A hexadecimal digit for each kind of number, from the right: NaN (itself), signalling
