@@ -184,8 +184,8 @@ struct VectorAffine {
 // loads and stores in turns are faster.
 template <class Input, class Out, class Act>
 constexpr size_t kAtOnce = kLanes < 16 || (kIsCheap<Act> && sizeof(Out) >= 2) ? 1
-                           : sizeof(Out) == 1                       ? 4
-                                                                    : 2;
+                           : sizeof(Out) == 1                                 ? 4
+                                                                              : 2;
 
 // One scale and one bias per row.
 template <class Input, class Out, class Act, bool kStream>

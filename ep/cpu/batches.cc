@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "cpu/cost_model.h"
 #include "cpu/row_worker.h"
 
 namespace normfuse::cpu {
@@ -17,11 +18,17 @@ void Move(T** pointer, DataType type, int64_t elements) {
   if (*pointer != nullptr) *pointer = static_cast<T*>(ElementAt(*pointer, type, elements));
 }
 
+// Whether the caches do not hold what is read and written.
+bool ComesFromMemory(const Call& call) {
+  const int64_t bits = 2 * BitsOf(call.x_type) + BitsOf(call.plan->y_type);
+  return call.stream || (call.row_x2 != nullptr && call.geometry.element_count * bits / 8 >= kOneByOneBytes);
+}
+
 int64_t RowsPerBatch(const Call& call) {
   // Memory is fastest where all that is read or written follows what was before. Where arithmetic takes longer than that,
   // two rows share some of it.
   const Activation activation = call.plan->activation.kind;
-  if (call.stream) return activation == Activation::kIdentity || activation == Activation::kRelu ? 1 : 2;
+  if (ComesFromMemory(call)) return activation == Activation::kIdentity || activation == Activation::kRelu ? 1 : 2;
   // Otherwise two or a multiple of four, as the kernels take two or four rows side by side.
   const int64_t operands = call.row_x2 != nullptr ? 2 : 1;
   const int64_t bits = call.apply_kept != nullptr ? 32 : BitsOf(call.x_type) * operands;
