@@ -266,18 +266,24 @@ struct Mish {
 
 struct GeluTables {
   static constexpr auto& kDip = kGeluDip;
-  static constexpr auto& kRoot = kGeluRoot;
+  static constexpr auto& kRoot = ForTableLanes(kGeluRoot16, kGeluRoot8);
   static constexpr auto& kNear = kGeluNear;
   static constexpr auto& kSmooth = kGeluSmooth;
 };
 struct Gelu {
   NORMFUSE_INLINE explicit Gelu(const float*) {}
-  NORMFUSE_INLINE V operator()(V x) const { return TimesDistribution<GeluTables>(x, choice); }
+  NORMFUSE_INLINE V operator()(V x) const {
+    if constexpr (kHasRootOfEight) {
+      return TimesDistributionByEight<GeluTables>(x);
+    } else {
+      return TimesDistribution<GeluTables>(x, choice);
+    }
+  }
   NearOrFar choice;
 };
 
 struct GeluTanhTables {
-  static constexpr auto& kRoot = kGeluTanhRoot;
+  static constexpr auto& kRoot = kGeluTanhRoot16;
   static constexpr auto& kNear = kGeluTanhNear;
   static constexpr auto& kSmooth = kGeluTanhSmooth;
 };

@@ -158,8 +158,8 @@ def piecewise(
     return columns, worst
 
 
-def root_of_tail(tail: Function, degree: int) -> tuple[list[list[float]], float]:
-    """The square root of tail(-x) on [-8, -7.5], [-7.5, -7] ... [-0.5, 0], the variable counted from the lower end.
+def root_of_tail(tail: Function, count: int, degree: int) -> tuple[list[list[float]], float]:
+    """The square root of tail(-x) on ``count`` intervals from -8 to 0, the variable counted from the lower end of each.
 
     Counted from there every coefficient that matters is positive, and nothing cancels. 0 at -8, from where on
     everything that is less than 2^-50 is 0. What rounding does to the constant term, twice as much in the square, the
@@ -171,14 +171,14 @@ def root_of_tail(tail: Function, degree: int) -> tuple[list[list[float]], float]
         return mpmath.sqrt(tail(-x))
 
     columns, worst = [], 0.0
-    for i in range(16):
-        low = -8 + i / 2
+    for i in range(count):
+        low = -8 + i * 8 / count
 
         def relaxed(x: mpmath.mpf, low: float = low) -> mpmath.mpf:
             return 2 * root(x) * weight(-x) * (mpf("0.12") if x - low < 0.02 else 1)
 
         fixed = (0.0,) if i == 0 else ()
-        c, error = fit(root, low, low + 0.5, degree, weight=relaxed, centre=low, fixed=fixed)
+        c, error = fit(root, low, low + 8 / count, degree, weight=relaxed, centre=low, fixed=fixed)
         columns.append(c)
         worst = max(worst, error)
     return columns, worst
@@ -271,9 +271,12 @@ def derive() -> str:
         columns, error = piecewise(smooth, 1.0, 0.5, 8, degree8, smooth_weight, 8.0)
         h.comment(f"{name}: tail(a) * 2^(kHalfLog2E a^2) around 1/2, 3/2 ... 15/2; weighted error {error:.2g}.")
         h.table(f"k{name}Smooth", columns)
-        columns, error = root_of_tail(tail, degree16)
+        columns, error = root_of_tail(tail, 16, degree16)
         h.comment(f"{name}: root of tail(-x) from -8, -7.5 ... -0.5 on; weighted error {error:.2g}.")
-        h.table(f"k{name}Root", columns)
+        h.table(f"k{name}Root16", columns)
+    columns, error = root_of_tail(gaussian_tail, 8, 9)
+    h.comment(f"Gelu: root of tail(-x) from -8, -7 ... -1 on; weighted error {error:.2g}.")
+    h.table("kGeluRoot8", columns)
     columns, error = dip(gaussian_tail, 4)
     h.comment(f"Gelu: x tail(-x) around 0, -7.75, -7.5 ... -0.25; error {error:.2g}.")
     h.table("kGeluDip", columns)

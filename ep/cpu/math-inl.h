@@ -147,11 +147,26 @@ NORMFUSE_INLINE V Expm1(V x) {
 // log(1 + e) / e for 0 <= e <= 1: the logarithm keeps its relative accuracy however small e is.
 NORMFUSE_INLINE V Log1pRatio(V e) { return Polynomial(kLog1p, e); }
 
+// c[1][i] + c[2][i] r + ... by Horner's rule in r^2, of pairs: half as many steps wait for the one before.
+template <size_t kCount>
+NORMFUSE_INLINE V TablePairs(const float (&c)[kCount][kTableLanes], I i, V r) {
+  constexpr size_t kLast = (kCount - 1) / 2 * 2;
+  const V square = r * r;
+  V sum = Fma(Lookup(c[kLast], i), r, Lookup(c[kLast - 1], i));
+  if constexpr (kLast < kCount - 1) sum = Fma(Lookup(c[kCount - 1], i), square, sum);
+  for (size_t k = kLast; (k -= 2) > 0;) sum = Fma(sum, square, Fma(Lookup(c[k], i), r, Lookup(c[k - 1], i)));
+  return sum;
+}
+
 // c[0][i] + c[1][i] r + ..., one column of the table for each lane.
 template <size_t kCount>
 NORMFUSE_INLINE V TablePolynomial(const float (&c)[kCount][kTableLanes], I i, V r) {
   V sum = Lookup(c[kCount - 1], i);
-  for (size_t k = kCount - 1; k-- > 1;) sum = Fma(sum, r, Lookup(c[k], i));
+  if constexpr (kLanes == 8) {
+    sum = TablePairs(c, i, r);
+  } else {
+    for (size_t k = kCount - 1; k-- > 1;) sum = Fma(sum, r, Lookup(c[k], i));
+  }
   return ExactFma(sum, r, Lookup(c[0], i));  // two roundings here would cost a further ulp
 }
 
@@ -227,7 +242,7 @@ class NearOrFar {
 
 // x * (1 - tail(x)) for the distribution functions of GELU, whose tail is symmetric: tail(-x) = 1 - tail(x). Written as
 // max(x, 0) - |x| tail(|x|), which cancels nowhere. Tables has the tail
-//   kRoot     its square root, from -8, -7.5 ... -0.5 on, 0 at -8; used where a table has 16 entries
+//   kRoot     its square root, on intervals from -8 to 0, 0 at -8; used where a table has 16 entries, and with vectors of 8
 //   kNear     around 0, see NearPolynomial; this and the next are used elsewhere
 //   kSmooth   times 2^(kHalfLog2E a^2), around 1/2, 3/2 ... 15/2
 //   kDip      times -|x|, around multiples of 1/4 from -7.75 to 0
@@ -270,6 +285,16 @@ class ScaledTimesDistribution {
   V factor_;
   alignas(64) float dip_[kCount][2 * kLanes];
 };
+
+// The same with 8 columns: more work than near 0 by kNear, but nothing to choose.
+constexpr bool kHasRootOfEight = kFastLookup && kLanes == 8;
+template <typename Tables>
+NORMFUSE_INLINE V TimesDistributionByEight(V x) {
+  const V a = Max(Neg(Abs(x)), Set(-8.0f));
+  const V below = RoundDown(a);
+  const V root = TablePolynomial(Tables::kRoot, ToInt(below), a - below);
+  return Fma(Min(x, a) * root, root, Max(Set(0.0f), x));
+}
 
 template <typename Tables>
 NORMFUSE_INLINE V TimesDistributionByTail(V x, const NearOrFar& choice) {

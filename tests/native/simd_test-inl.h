@@ -68,6 +68,7 @@ void TestFloatOperations() {
   TestPairs("Neg", [](V a, V) { return Neg(a); }, [](float a, float) { return -a; });
   TestPairs("Sqrt", [](V a, V) { return Sqrt(Abs(a)); }, [](float a, float) { return std::sqrt(std::fabs(a)); });
   TestPairs("RoundEven", [](V a, V) { return RoundEven(a); }, [](float a, float) { return std::nearbyint(a); });
+  TestPairs("RoundDown", [](V a, V) { return RoundDown(a); }, [](float a, float) { return std::floor(a); });
   TestPairs("Lt", [](V a, V b) { return FromMask(Lt(a, b)); }, [](float a, float b) { return a < b ? 1.0f : 0.0f; });
   TestPairs("Le", [](V a, V b) { return FromMask(Le(a, b)); }, [](float a, float b) { return a <= b ? 1.0f : 0.0f; });
   TestPairs("Gt", [](V a, V b) { return FromMask(Gt(a, b)); }, [](float a, float b) { return a > b ? 1.0f : 0.0f; });

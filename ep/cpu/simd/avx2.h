@@ -48,6 +48,7 @@ NORMFUSE_INLINE V Max(V a, V b) { return {_mm256_max_ps(a.v, b.v)}; }
 NORMFUSE_INLINE V Abs(V a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 NORMFUSE_INLINE V Neg(V a) { return {_mm256_xor_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 NORMFUSE_INLINE V Sqrt(V a) { return {_mm256_sqrt_ps(a.v)}; }
+NORMFUSE_INLINE V RoundDown(V a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
 NORMFUSE_INLINE V RoundEven(V a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 NORMFUSE_INLINE V CopySign(V magnitude, V sign) {
   const __m256 mask = _mm256_set1_ps(-0.0f);

@@ -55,6 +55,7 @@ NORMFUSE_INLINE V Max(V a, V b) { return {_mm512_max_ps(a.v, b.v)}; }
 NORMFUSE_INLINE V Abs(V a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.v)}; }
 NORMFUSE_INLINE V Neg(V a) { return {_mm512_xor_ps(_mm512_set1_ps(-0.0f), a.v)}; }
 NORMFUSE_INLINE V Sqrt(V a) { return {_mm512_sqrt_ps(a.v)}; }
+NORMFUSE_INLINE V RoundDown(V a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
 NORMFUSE_INLINE V RoundEven(V a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 NORMFUSE_INLINE V CopySign(V magnitude, V sign) {
   // 0xD8: bits of the third operand chosen where the mask is set, of the first elsewhere.

@@ -114,6 +114,10 @@ NORMFUSE_INLINE V RoundEven(V a) {
   const V big = Set(8388608.0f);
   return Select(Lt(magnitude, big), CopySign((magnitude + big) - big, a), a);
 }
+NORMFUSE_INLINE V RoundDown(V a) {
+  const V nearest = RoundEven(a);
+  return Select(Gt(nearest, a), nearest - Set(1.0f), nearest);
+}
 
 // Conversions between float and int32.
 NORMFUSE_INLINE I ToInt(V a) { return {__builtin_convertvector(RoundEven(a).v, Int4)}; }

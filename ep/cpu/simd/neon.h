@@ -64,6 +64,7 @@ NORMFUSE_INLINE V Max(V a, V b) { return Select(Gt(a, b), a, b); }
 NORMFUSE_INLINE V Abs(V a) { return {vabsq_f32(a.v)}; }
 NORMFUSE_INLINE V Neg(V a) { return {vnegq_f32(a.v)}; }
 NORMFUSE_INLINE V Sqrt(V a) { return {vsqrtq_f32(a.v)}; }
+NORMFUSE_INLINE V RoundDown(V a) { return {vrndmq_f32(a.v)}; }
 NORMFUSE_INLINE V RoundEven(V a) { return {vrndnq_f32(a.v)}; }
 NORMFUSE_INLINE V CopySign(V magnitude, V sign) { return {vbslq_f32(vdupq_n_u32(0x80000000u), sign.v, magnitude.v)}; }
 

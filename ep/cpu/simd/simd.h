@@ -19,7 +19,7 @@
 //   Partial forms touch exactly n elements, 0 <= n <= kLanes; lanes from n on are loaded as 0.
 //   + - * / on V     Fma(a, b, c) = a * b + c    NegFma(a, b, c) = c - a * b    ExactFma: always rounded once
 //   Min, Max         a < b ? a : b and a > b ? a : b: the second operand where either is NaN
-//   Abs, Neg, Sqrt, RoundEven, CopySign(magnitude, sign)
+//   Abs, Neg, Sqrt, RoundEven, RoundDown (to the next integer below), CopySign(magnitude, sign)
 //   Lt Le Gt Ge Eq IsNan -> M    & | ! on M    Select(m, a, b) = m ? a : b    Any, All, None
 //   ReduceSum, ReduceMax, ReduceMin, ReduceSumI (wraps)
 //   SumEach(a, b, c, d, sums), AddSums(a, b, c, d, sums)   the sum of each to one of four floats; added to four doubles
