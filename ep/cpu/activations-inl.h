@@ -272,13 +272,7 @@ struct GeluTables {
 };
 struct Gelu {
   NORMFUSE_INLINE explicit Gelu(const float*) {}
-  NORMFUSE_INLINE V operator()(V x) const {
-    if constexpr (kHasRootOfEight) {
-      return TimesDistributionByEight<GeluTables>(x);
-    } else {
-      return TimesDistribution<GeluTables>(x, choice);
-    }
-  }
+  NORMFUSE_INLINE V operator()(V x) const { return TimesDistribution<GeluTables>(x, choice); }
   NearOrFar choice;
 };
 

@@ -346,7 +346,7 @@ void TestEdges(const IsaFunctions& isa) {
   }
 }
 
-// What ScaledTimesDistribution promises of the error, at a factor that rounds nothing.
+// What ScaledTimesDistribution and TimesDistributionByEight promise of the error, at a factor that rounds nothing.
 void TestScaledGelu(const IsaFunctions& isa) {
   if (isa.scaled_gelu == nullptr) return;
   constexpr float kFactor = 32.0f;

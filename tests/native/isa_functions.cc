@@ -19,17 +19,21 @@ void Run<PRelu>(const float* params, const float* x, const float* slope, float* 
   for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i), Load(slope + i)));
 }
 
-// GELU times factor for 8-bit results.
+// GELU times factor, as it follows a normalisation.
 template <typename Tables>
 void RunScaled(float factor, const float* x, float* y, size_t n) {
-  const ScaledTimesDistribution<Tables> f(factor);
-  for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i)));
+  if constexpr (kHasExp2Table) {
+    const ScaledTimesDistribution<Tables> f(factor);
+    for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i)));
+  } else {
+    for (size_t i = 0; i < n; i += kLanes) Store(y + i, TimesDistributionByEight<Tables>(Load(x + i)) * Set(factor));
+  }
 }
 
 using ScaledFn = void (*)(float factor, const float* x, float* y, size_t n);
 template <typename Tables>
 constexpr ScaledFn ScaledGelu() {
-  if constexpr (kHasExp2Table) {
+  if constexpr (kHasExp2Table || kHasRootOfEight) {
     return RunScaled<Tables>;
   } else {
     return nullptr;
