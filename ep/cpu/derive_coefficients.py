@@ -185,7 +185,7 @@ def root_of_tail(tail: Function, count: int, degree: int) -> tuple[list[list[flo
 
 
 def dip(tail: Function, degree: int) -> tuple[list[list[float]], float]:
-    """x * tail(-x) for -7.75 <= x <= 0, on a 32nd of [-8, 0] around each multiple of 1/4, column i around i / 4 modulo 8.
+    """Fit x * tail(-x) for -7.75 <= x <= 0 around each multiple of 1/4; column i is the one around i / 4 modulo 8.
 
     The error is absolute. 0 at both ends, so that what is beyond them is 0.
     """
@@ -196,10 +196,9 @@ def dip(tail: Function, degree: int) -> tuple[list[list[float]], float]:
     columns, worst = [], 0.0
     for i in range(32):
         centre = i / 4 - 8 if i else 0.0
+        low, high = centre - 0.125, min(centre + 0.125, 0.0)
         fixed = (0.0,) if i < 2 else ()
-        c, error = fit(
-            function, centre - 0.125, min(centre + 0.125, 0.0), degree, weight=lambda x: mpf(1), centre=centre, fixed=fixed
-        )
+        c, error = fit(function, low, high, degree, weight=lambda x: mpf(1), centre=centre, fixed=fixed)
         columns.append(c)
         worst = max(worst, error)
     return columns, worst
