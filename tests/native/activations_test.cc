@@ -370,6 +370,27 @@ void TestScaledGelu(const IsaFunctions& isa) {
   CHECK(worst <= 1, "scaled Gelu on %s: %.2f times the error that is allowed", isa.isa, worst);
 }
 
+// TimesDistributionByEight gives float results as well, whose error is relative.
+void TestGeluOfRows(const IsaFunctions& isa) {
+  if (isa.scaled_gelu == nullptr || isa.lanes != 8) return;
+  double worst = 0;
+  float x[16], y[16];
+  size_t n = 0;
+  // From -0.25 to -8, where the tail falls.
+  for (uint32_t bits = 0xBE800000u; bits <= 0xC1000000u; bits += 13) {
+    FromBits(bits, &x[n]);
+    if (++n < 16) continue;
+    n = 0;
+    isa.scaled_gelu(1.0f, x, y, 16);
+    for (size_t i = 0; i < 16; ++i) {
+      const double from = static_cast<double>(x[i]);
+      worst = std::max(worst, Error(0.5 * from * std::erfc(-from / std::sqrt(2.0)), y[i], from < -4));
+    }
+  }
+  std::printf("Gelu of rows on %s: %.3f ulp\n", isa.isa, worst);
+  CHECK(worst <= 5, "Gelu of rows on %s: %.3f ulp", isa.isa, worst);
+}
+
 int Full(const IsaFunctions* isas, size_t isa_count, const char* name) {
   for (size_t a = 0; a < isas[0].count; ++a) {
     if (std::strcmp(isas[0].activations[a].name, name) != 0) continue;
@@ -465,6 +486,7 @@ int main(int argc, char** argv) {
     TestTableIsComplete(isas[k]);
     TestEdges(isas[k]);
     TestScaledGelu(isas[k]);
+    TestGeluOfRows(isas[k]);
   }
   TestAccuracy(isas, isa_count);
   return ExitCode();
