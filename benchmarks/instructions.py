@@ -148,8 +148,9 @@ def main() -> int:
             sys.exit(f"instructions.py: no C++ compiler is called {compiler}: install one, or name it by CXX")
         except subprocess.CalledProcessError as error:
             if error.returncode == -signal.SIGILL:
-                sys.exit("instructions.py: this processor has no AVX-512")
-            sys.exit(f"instructions.py: failed with exit code {error.returncode}: {error.cmd[0]}")
+                sys.exit("instructions.py: this processor has no AVX-512: run it on one that has")
+            what = "name a compiler that knows AVX-512 by CXX" if error.cmd is command else "run it again"
+            sys.exit(f"instructions.py: {error.cmd[0]} failed with exit code {error.returncode}: {what}")
     print("| 16 elements, or 64 bytes | instructions | cycles |\n|---|---|---|")
     for line in lines:
         print(f"| {' | '.join(line.split('|'))} |")
