@@ -2,6 +2,7 @@
 // are still in the level-1 cache.
 #include <algorithm>
 #include <initializer_list>
+#include <tuple>
 
 #include "cpu/cost_model.h"
 #include "cpu/row_worker.h"
@@ -13,9 +14,19 @@ namespace {
 constexpr int64_t kBatchBytes = 16 * 1024;
 constexpr int64_t kMostRows = 16;
 
+// A pointer of the kernels' arguments, and the bytes by which it moves on from batch to batch.
 template <class T>
-void Move(T** pointer, DataType type, int64_t elements) {
-  if (*pointer != nullptr) *pointer = static_cast<T*>(ElementAt(*pointer, type, elements));
+struct Moving {
+  void Move() const { *pointer = static_cast<T*>(ElementAt(*pointer, DataType::kInt8, bytes)); }
+  T** pointer;
+  int64_t bytes;
+};
+template <class T>
+Moving<T> Elements(T** pointer, DataType type, int64_t count) {
+  return {pointer, *pointer == nullptr ? 0 : count * (BitsOf(type) / 8)};
+}
+Moving<const float> Floats(const float** pointer, int64_t count) {
+  return Elements(pointer, DataType::kFloat32, count);
 }
 
 // Whether the caches do not hold what is read and written.
@@ -84,16 +95,15 @@ class Batches {
         most_(RowsPerBatch(call)),
         keeps_(call.apply_kept != nullptr && most_ * KeptStride() <= kKeepLimit),
         stores_statistics_(call.mean != nullptr || call.inv_std_dev != nullptr),
-        usual_(IsUsual(request_) && !stores_statistics_),
-        usual_request_{request_.inv_count, request_.epsilon, request_.exact},
+        usual_request_(UsualOf(request_)),
         own_zeros_(!request_.use_mean && !request_.exact && call.params[kFormXZero].present()) {}
 
   void Rows(const Offsets& base, int64_t rows);
 
  private:
+  void Prepare(const Offsets& base);
   void Sum(int64_t row, int rows);
   void SumAroundZeroPoints(int64_t row);
-  bool FinishUsual(int64_t row);
   void Finish(int64_t row);
   void Apply(int rows);
   Offsets RowBase(int64_t row) const;
@@ -110,7 +120,6 @@ class Batches {
   int64_t most_;
   bool keeps_;
   bool stores_statistics_;
-  bool usual_;
   UsualRequest usual_request_;
   bool own_zeros_;
   const Offsets* base_ = nullptr;  // of row 0
@@ -131,26 +140,8 @@ float Batches::ZeroOf(int64_t row) const {
   return zero.present() ? zero.data[base_->at[kFormXZero] + row * kept_.stride[kFormXZero]] : 0.0f;
 }
 
-// The same as Finish where that has nothing to decide, which it is told by true. Four rows at a time: the last one stands
-// for those that are missing.
-bool Batches::FinishUsual(int64_t row) {
-  double scales[kMostRows];
-  const Param& param = call_.params[kFormXScale];
-  bool good = true;
-  for (int first = 0; first < next_.rows; first += 4) {
-    for (int i = first; i < first + 4; ++i) {
-      const int at = std::min(i, next_.rows - 1);
-      scales[i] = call_.raw ? param.data[base_->at[kFormXScale] + (row + at) * kept_.stride[kFormXScale]] : 1.0;
-      if (at < i) sums_[i] = sums_[at];
-    }
-    good &= call_.kernels->normalizers(usual_request_, sums_ + first, scales + first, normalizers_ + first);
-  }
-  return good;
-}
-
 // Makes normalizers of the sums of the batch's rows, the first of which is `row`.
 void Batches::Finish(int64_t row) {
-  if (usual_ && FinishUsual(row)) return;
   for (int i = 0; i < next_.rows; ++i) {
     if (call_.raw) {
       request_.scale = call_.params[kFormXScale].data[base_->at[kFormXScale] + (row + i) * kept_.stride[kFormXScale]];
@@ -185,34 +176,29 @@ void Batches::Sum(int64_t row, int rows) {
   next_.rows = rows;
   if (own_zeros_) {
     SumAroundZeroPoints(row);
-  } else {
-    call_.row_sums(next_);
+  } else if (call_.row_sums(next_) && next_.usual != nullptr) {
+    return;
   }
   Finish(row);
-  Move(&next_.x, call_.x_type, rows * next_.x_stride);
-  Move(&next_.x2, call_.x_type, rows * next_.x2_stride);
-  Move(&next_.sum, call_.x_type, rows * next_.sum_stride);
-  Move(&next_.x_bias, DataType::kFloat32, rows * next_.x_bias_stride);
 }
 
 void Batches::Apply(int rows) {
   apply_.rows = rows;
   if (call_.y != nullptr) (keeps_ ? call_.apply_kept : call_.apply)(apply_);
-  if (!keeps_) {
-    Move(&apply_.x, call_.apply_type, rows * apply_.x_stride);
-    Move(&apply_.x2, call_.apply_type, rows * apply_.x2_stride);
-  }
-  Move(&apply_.y, call_.plan->y_type, rows * apply_.y_stride);
-  Move(&apply_.x_bias, DataType::kFloat32, rows * apply_.x_bias_stride);
-  apply_.scale.data += rows * apply_.scale_stride;
-  apply_.bias.data += rows * apply_.bias_stride;
-  apply_.slope.data += rows * apply_.slope_stride;
 }
 
-void Batches::Rows(const Offsets& base, int64_t rows) {
+void Batches::Prepare(const Offsets& base) {
   base_ = &base;
   next_ = RowSumsArgsAt(call_, base, kept_, run_.size, 0, sums_);
   next_.find_shift = request_.use_mean;
+  next_.normalizers = normalizers_;
+  // What stored integers mean by 0 lies at their zero point.
+  const bool known_center = request_.use_mean || !call_.raw;
+  if (IsUsual(request_) && known_center && !stores_statistics_) next_.usual = &usual_request_;
+  if (call_.raw) {
+    next_.x_scale = call_.params[kFormXScale].data + base.at[kFormXScale];
+    next_.x_scale_stride = kept_.stride[kFormXScale];
+  }
   apply_ = ApplyArgsAt(call_, base, run_, kept_, run_.size, 0, normalizers_);
   apply_.ahead = static_cast<size_t>(most_ * apply_.x_stride);
   apply_.backward = !keeps_ && PrefersBackward(call_, apply_);
@@ -225,10 +211,29 @@ void Batches::Rows(const Offsets& base, int64_t rows) {
     // Two short rows at a time are not a pattern that processors foresee.
     next_.ahead = static_cast<size_t>(most_ * next_.x_stride);
   }
+}
+
+void Batches::Rows(const Offsets& base, int64_t rows) {
+  Prepare(base);
+  const std::tuple moving{
+      Elements(&next_.x, call_.x_type, most_ * next_.x_stride),
+      Elements(&next_.x2, call_.x_type, most_ * next_.x2_stride),
+      Elements(&next_.sum, call_.x_type, most_ * next_.sum_stride),
+      Floats(&next_.x_bias, most_ * next_.x_bias_stride),
+      Floats(&next_.x_scale, most_ * next_.x_scale_stride),
+      Elements(&apply_.x, call_.apply_type, keeps_ ? 0 : most_ * apply_.x_stride),
+      Elements(&apply_.x2, call_.apply_type, keeps_ ? 0 : most_ * apply_.x2_stride),
+      Elements(&apply_.y, call_.plan->y_type, most_ * apply_.y_stride),
+      Floats(&apply_.x_bias, most_ * apply_.x_bias_stride),
+      Floats(&apply_.scale.data, most_ * apply_.scale_stride),
+      Floats(&apply_.bias.data, most_ * apply_.bias_stride),
+      Floats(&apply_.slope.data, most_ * apply_.slope_stride),
+  };
   for (int64_t row = 0; row < rows; row += most_) {
     const auto count = static_cast<int>(std::min(most_, rows - row));
     Sum(row, count);
     Apply(count);
+    std::apply([](const auto&... each) { (each.Move(), ...); }, moving);
   }
 }
 

@@ -83,30 +83,6 @@ void Divide(float* x, size_t n, Vec scale, Vec zero) {
   Map(x, n, scale, zero, [](V v, V s, V z) { return v / s + z; });
 }
 
-// ---- Statistics ----
-
-bool Normalizers(const cpu::UsualRequest& request, const cpu::Sums* sums, const double* scales, Normalizer* out) {
-  const Doubles shift{sums[0].shift, sums[1].shift, sums[2].shift, sums[3].shift};
-  const Doubles first{sums[0].first, sums[1].first, sums[2].first, sums[3].first};
-  const Doubles second{sums[0].second, sums[1].second, sums[2].second, sums[3].second};
-  const Doubles scale{scales[0], scales[1], scales[2], scales[3]};
-  const Doubles off = first * request.inv_count;
-  const Doubles square = off * off;
-  const Doubles variance = second * request.inv_count - square;
-  const Doubles mean = shift + off;
-  Doubles root = variance * (scale * scale) + request.epsilon;
-  TakeRoots(&root);
-  const Floats inv = __builtin_convertvector(1.0 / root * scale, Floats);
-  const Floats rounded = __builtin_convertvector(mean, Floats);
-  const Floats rest = __builtin_convertvector(mean - __builtin_convertvector(rounded, Doubles), Floats);
-  const auto large = variance >= (request.exact ? Doubles{} : square);
-  // Differences of infinities and NaN are NaN.
-  const auto good = large & (variance >= 1e-32) & ((mean - mean) + (variance - variance) == 0.0);
-  NORMFUSE_UNROLL
-  for (int i = 0; i < 4; ++i) out[i] = {rounded[i], rest[i], inv[i]};
-  return (good[0] & good[1] & good[2] & good[3]) != 0;
-}
-
 // ---- Columns ----
 
 void ColumnSum(const float* x, size_t n, const float* shift, float* sum) {
@@ -282,7 +258,6 @@ constexpr KernelTable MakeTable() {
   table.quantize = Quantize;
   table.divide = Divide;
   for (int i = 0; i < kActivationCount; ++i) table.apply[i] = kFloatApply[i];
-  table.normalizers = Normalizers;
   table.column_sum = ColumnSum;
   table.column_moments = ColumnMoments;
   table.column_normalize = ColumnNormalize;

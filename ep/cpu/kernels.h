@@ -37,9 +37,10 @@ struct Normalizer {
   float inv = 1.0f;
 };
 
-// What a normalisation by mean and variance needs to make normalizers of sums.
+// What a normalisation by variance, around the mean or around 0, needs to make normalizers of sums.
 struct UsualRequest {
-  double inv_count;  // 1 / values per row
+  double inv_count;   // 1 / values per row
+  double mean_share;  // the same, or 0 around 0
   double epsilon;
   bool exact;  // the sums are free of rounding, wherever their shift lies
 };
@@ -64,6 +65,11 @@ struct RowSumsArgs {
   bool stream;      // `sum`, of type float32 or float16 and aligned to 64, goes past the caches
   float shift;
   Sums* sums;  // one for each row
+  // Where given, each row's normalizer is made as well. X of integers: a value stands for itself times the row's scale.
+  const UsualRequest* usual;
+  const float* x_scale;  // null: 1
+  int64_t x_scale_stride;
+  Normalizer* normalizers;
   // X of 16 bits only: d itself is written to `kept` as well, and X is fetched `ahead` elements before it is needed.
   float* kept;
   int64_t kept_stride;
@@ -102,10 +108,8 @@ struct ApplyArgs {
 
 using LoadFn = void (*)(const void* x, size_t n, float* out);
 using StoreFn = void (*)(const float* x, size_t n, void* out);
-using RowSumsFn = void (*)(const RowSumsArgs& args);
-// Normalizers of four rows, each value of which stands for itself times one of `scales`. False where one of them needs
-// more than that: see cpu/statistics.h.
-using NormalizersFn = bool (*)(const UsualRequest& request, const Sums* sums, const double* scales, Normalizer* out);
+// False where the normalizer of one of the rows needs more than its sums: see cpu/statistics.h.
+using RowSumsFn = bool (*)(const RowSumsArgs& args);
 using ApplyFn = void (*)(const ApplyArgs& args);
 // Normalises a run while it sums another one of the same length, both of float32.
 using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
@@ -122,8 +126,6 @@ struct KernelTable {
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
   ApplyFn apply[kActivationCount];  // float32 to float32, x == y allowed
-
-  NormalizersFn normalizers;
 
   // Columns: one statistic per element.
   void (*column_sum)(const float* x, size_t n, const float* shift, float* sum);

@@ -33,7 +33,11 @@ StatisticsRequest RequestFor(const Call& call) {
 }
 
 bool IsUsual(const StatisticsRequest& request) {
-  return request.use_mean && request.normalize && request.epsilon_on == EpsilonOn::kVariance;
+  return request.normalize && request.epsilon_on == EpsilonOn::kVariance;
+}
+
+UsualRequest UsualOf(const StatisticsRequest& request) {
+  return {request.inv_count, request.use_mean ? request.inv_count : 0.0, request.epsilon, request.exact};
 }
 
 Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics* s) {

@@ -37,9 +37,10 @@ StatisticsRequest RequestFor(const Call& call);
 // while the shift is within one standard deviation of the mean.
 Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics* statistics);
 
-// Whether KernelTable::normalizers knows what the request asks for: by mean and variance, and no statistics stored.
-// Where that finds nothing unusual in the sums, it gives the same normalizers as Evaluate.
+// Whether the kernels of sums can make normalizers as the request asks for. Where they find nothing unusual in the sums,
+// they give the same ones as Evaluate.
 bool IsUsual(const StatisticsRequest& request);
+UsualRequest UsualOf(const StatisticsRequest& request);
 
 // Where to sum again after Quality::kShift.
 Sums Recentered(const StatisticsRequest& request, const Sums& sums);

@@ -215,6 +215,7 @@ const Entry kEntries[] = {
     {"LayerNorm f32 [8,512,768]", [] { return Layer({8, 512, 768}); }},
     {"LayerNorm f32 [32,512,1024]", [] { return Layer({32, 512, 1024}); }},
     {"LayerNorm f16 [8,512,768]", [] { return Layer({8, 512, 768}, kF16, kF16); }},
+    {"RMSNorm f32 [1,128,768]", [] { return Rms({1, 128, 768}); }},
     {"RMSNorm f32 [8,512,768]", [] { return Rms({8, 512, 768}); }},
     {"LayerNorm->Relu f32 [8,512,768]", [] { return Layer({8, 512, 768}, kF32, kF32, Activation::kRelu); }},
     {"LayerNorm->Gelu f32 [1,128,768]", [] { return Layer({1, 128, 768}, kF32, kF32, Activation::kGelu); }},

@@ -115,14 +115,8 @@ void TestMasksAndReductions() {
     CHECK(ReduceSumI(ToInt(Load(one))) == 3, "lane %d", static_cast<int>(lane));
   }
   const float lanes = static_cast<float>(kLanes);
-  double sums[] = {0.5, 0.25, -1.0, 0.0};
-  AddSums(ToFloat(Iota()), Set(2.0f), Set(-0.5f), Set(0.0f), sums);
-  const double count = static_cast<double>(kLanes);
-  CHECK(sums[0] == 0.5 + count * (count - 1) / 2 && sums[1] == 0.25 + 2 * count, "%g, %g", sums[0], sums[1]);
-  CHECK(sums[2] == -1.0 - count / 2 && sums[3] == 0.0, "%g, %g", sums[2], sums[3]);
   CHECK(ReduceSum(ToFloat(Iota())) == lanes * (lanes - 1) / 2, "sum of lane numbers");
-  float each[4];
-  SumEach(ToFloat(Iota()), Set(2.0f), Set(-0.5f), Set(0.0f), each);
+  const Floats each = SumsOfEach(ToFloat(Iota()), Set(2.0f), Set(-0.5f), Set(0.0f));
   CHECK(each[0] == lanes * (lanes - 1) / 2 && each[1] == 2 * lanes, "%g, %g", static_cast<double>(each[0]),
         static_cast<double>(each[1]));
   CHECK(each[2] == -lanes / 2 && each[3] == 0.0f, "%g, %g", static_cast<double>(each[2]), static_cast<double>(each[3]));

@@ -121,13 +121,13 @@ NORMFUSE_INLINE float ReduceSum(V a) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
-NORMFUSE_INLINE __m128 SumsOfEach(V a, V b, V c, V d) {
+NORMFUSE_INLINE Floats SumsOfEach(V a, V b, V c, V d) {
   const __m256 both = _mm256_hadd_ps(_mm256_hadd_ps(a.v, b.v), _mm256_hadd_ps(c.v, d.v));
-  return _mm_add_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
+  return reinterpret_cast<Floats>(_mm_add_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1)));
 }
-NORMFUSE_INLINE void SumEach(V a, V b, V c, V d, float* sums) { _mm_storeu_ps(sums, SumsOfEach(a, b, c, d)); }
-NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
-  _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), _mm256_cvtps_pd(SumsOfEach(a, b, c, d))));
+// Compilers take both halves apart for __builtin_convertvector.
+NORMFUSE_INLINE void Widen(Floats a, Doubles* out) {
+  *out = reinterpret_cast<Doubles>(_mm256_cvtps_pd(reinterpret_cast<__m128>(a)));
 }
 NORMFUSE_INLINE void TakeRoots(Doubles* a) {
   *a = reinterpret_cast<Doubles>(_mm256_sqrt_pd(reinterpret_cast<__m256d>(*a)));

@@ -115,18 +115,18 @@ NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) { return {_mm512_scalef_ps(a.v, n.
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return _mm512_reduce_add_ps(a.v); }
-NORMFUSE_INLINE __m128 SumsOfEach(V a, V b, V c, V d) {
+NORMFUSE_INLINE Floats SumsOfEach(V a, V b, V c, V d) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a.v, b.v), _mm512_unpackhi_ps(a.v, b.v));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c.v, d.v), _mm512_unpackhi_ps(c.v, d.v));
   const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
   const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
   const __m512 all = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  return reinterpret_cast<Floats>(_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
-NORMFUSE_INLINE void SumEach(V a, V b, V c, V d, float* sums) { _mm_storeu_ps(sums, SumsOfEach(a, b, c, d)); }
-NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
-  _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), _mm256_cvtps_pd(SumsOfEach(a, b, c, d))));
+// Compilers take both halves apart for __builtin_convertvector.
+NORMFUSE_INLINE void Widen(Floats a, Doubles* out) {
+  *out = reinterpret_cast<Doubles>(_mm256_cvtps_pd(reinterpret_cast<__m128>(a)));
 }
 NORMFUSE_INLINE void TakeRoots(Doubles* a) {
   *a = reinterpret_cast<Doubles>(_mm256_sqrt_pd(reinterpret_cast<__m256d>(*a)));

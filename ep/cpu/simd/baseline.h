@@ -138,17 +138,10 @@ NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
-NORMFUSE_INLINE void SumEach(V a, V b, V c, V d, float* sums) {
-  sums[0] = ReduceSum(a);
-  sums[1] = ReduceSum(b);
-  sums[2] = ReduceSum(c);
-  sums[3] = ReduceSum(d);
+NORMFUSE_INLINE Floats SumsOfEach(V a, V b, V c, V d) {
+  return Floats{ReduceSum(a), ReduceSum(b), ReduceSum(c), ReduceSum(d)};
 }
-NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
-  float each[4];
-  SumEach(a, b, c, d, each);
-  for (int i = 0; i < 4; ++i) sums[i] += static_cast<double>(each[i]);
-}
+NORMFUSE_INLINE void Widen(Floats a, Doubles* out) { *out = __builtin_convertvector(a, Doubles); }
 NORMFUSE_INLINE void TakeRoots(Doubles* a) {
   for (int i = 0; i < 4; ++i) (*a)[i] = __builtin_sqrt((*a)[i]);
 }

@@ -110,15 +110,10 @@ NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
 
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return vaddvq_f32(a.v); }
-NORMFUSE_INLINE float32x4_t SumsOfEach(V a, V b, V c, V d) {
-  return vpaddq_f32(vpaddq_f32(a.v, b.v), vpaddq_f32(c.v, d.v));
+NORMFUSE_INLINE Floats SumsOfEach(V a, V b, V c, V d) {
+  return reinterpret_cast<Floats>(vpaddq_f32(vpaddq_f32(a.v, b.v), vpaddq_f32(c.v, d.v)));
 }
-NORMFUSE_INLINE void SumEach(V a, V b, V c, V d, float* sums) { vst1q_f32(sums, SumsOfEach(a, b, c, d)); }
-NORMFUSE_INLINE void AddSums(V a, V b, V c, V d, double* sums) {
-  const float32x4_t four = SumsOfEach(a, b, c, d);
-  vst1q_f64(sums, vaddq_f64(vld1q_f64(sums), vcvt_f64_f32(vget_low_f32(four))));
-  vst1q_f64(sums + 2, vaddq_f64(vld1q_f64(sums + 2), vcvt_high_f64_f32(four)));
-}
+NORMFUSE_INLINE void Widen(Floats a, Doubles* out) { *out = __builtin_convertvector(a, Doubles); }
 NORMFUSE_INLINE void TakeRoots(Doubles* a) {
   for (int i = 0; i < 4; ++i) (*a)[i] = __builtin_sqrt((*a)[i]);
 }

@@ -22,8 +22,8 @@
 //   Abs, Neg, Sqrt, RoundEven, RoundDown (to the next integer below), CopySign(magnitude, sign)
 //   Lt Le Gt Ge Eq IsNan -> M    & | ! on M    Select(m, a, b) = m ? a : b    Any, All, None
 //   ReduceSum, ReduceMax, ReduceMin, ReduceSumI (wraps)
-//   SumEach(a, b, c, d, sums), AddSums(a, b, c, d, sums)   the sum of each to one of four floats; added to four doubles
-//   Doubles, Floats  four of each, with the operators of the language; TakeRoots(&doubles), in place
+//   SumsOfEach(a, b, c, d)   the sum of each, as Floats
+//   Doubles, Floats  four of each, with the operators of the language; TakeRoots(&doubles), in place; Widen(floats, &doubles)
 //   ToInt (rounds half to even, |x| < 2^31), ToFloat, BitCastToInt, BitCastToFloat
 //   + - * & | ^ on I, ShiftLeft<n>, ShiftRight<n> (arithmetic), ShiftRightLogical<n>, MinI, MaxI, AbsI, EqI, GtI,
 //   SelectI
