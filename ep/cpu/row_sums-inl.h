@@ -134,22 +134,35 @@ NORMFUSE_INLINE VectorSums<kRows, 1> SumsOfBlock(const Input (&x)[kRows], size_t
 }
 
 template <bool kAhead, class Input, int kRows>
-NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const V (&shift)[kRows], size_t ahead,
-                                FourSums* sums) {
+NORMFUSE_INLINE void AddBlocks(const Input (&x)[kRows], size_t begin, size_t end, const Floats& shifts, size_t ahead,
+                                 LaneSums<kRows>* lanes) {
+  V shift[kRows];
+  NORMFUSE_UNROLL
+  for (int k = 0; k < kRows; ++k) shift[k] = Set(shifts[k]);
+  VectorSums<kRows, 1> blocks;
+  for (size_t i = begin; i < end; i += kSumBlock<kRows>) {
+    // In memory, so that accumulators stay in registers: compilers would rather have in them what the code around it needs.
+    asm volatile("" : "+m"(blocks), "+m"(*lanes));
+    blocks.Add(SumsOfBlock<kAhead>(x, i, end - i < kSumBlock<kRows> ? end : i + kSumBlock<kRows>, shift, ahead));
+  }
+  lanes->Add(blocks);
+}
+
+template <bool kAhead, class Input, int kRows>
+NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const Floats& shifts, size_t ahead, FourSums* sums) {
   LaneSums<kRows> lanes;
-  for (size_t from = 0; from < n; from += kFloatBlock<kRows>) {
-    const size_t to = n - from < kFloatBlock<kRows> ? n : from + kFloatBlock<kRows>;
+  for (size_t begin = 0; begin < n; begin += kFloatBlock<kRows>) {
+    const size_t end = n - begin < kFloatBlock<kRows> ? n : begin + kFloatBlock<kRows>;
     if constexpr (kFloatBlock<kRows> == kSumBlock<kRows>) {
-      lanes.Add(SumsOfBlock<kAhead>(x, from, to, shift, ahead));
+      V shift[kRows];
+      NORMFUSE_UNROLL
+      for (int k = 0; k < kRows; ++k) shift[k] = Set(shifts[k]);
+      lanes.Add(SumsOfBlock<kAhead>(x, begin, end, shift, ahead));
     } else {
-      VectorSums<kRows, 1> blocks;
-      for (size_t begin = from; begin < to; begin += kSumBlock<kRows>) {
-        const size_t end = to - begin < kSumBlock<kRows> ? to : begin + kSumBlock<kRows>;
-        blocks.Add(SumsOfBlock<kAhead>(x, begin, end, shift, ahead));
-      }
-      lanes.Add(blocks);
+      AddBlocks<kAhead>(x, begin, end, shifts, ahead, &lanes);
     }
   }
+  Widen(shifts, &sums->shift);
   lanes.Get(sums);
 }
 
@@ -164,8 +177,7 @@ NORMFUSE_INLINE float ShiftOfShort(const Input& x, size_t n) {
   const float start = ReduceSum(x.PartialAt(0, 1));
   FourSums sums{};
   const Input row[1] = {x};
-  const V shift[1] = {Set(start)};
-  SumsOfRows<false>(row, n, shift, 0, &sums);
+  SumsOfRows<false>(row, n, Floats{start}, 0, &sums);
   return start + static_cast<float>(sums.first[0]) / static_cast<float>(n);
 }
 
@@ -201,16 +213,12 @@ NORMFUSE_INLINE bool FinishRows(const cpu::RowSumsArgs& a, int row, const FourSu
 template <bool kAhead, class Input, int kRows>
 NORMFUSE_INLINE bool SumRows(const cpu::RowSumsArgs& a, int row) {
   Input x[kRows];
-  V shift[kRows];
   Floats start = {a.shift, a.shift, a.shift, a.shift};
   NORMFUSE_UNROLL
   for (int k = 0; k < kRows; ++k) x[k] = InputOf<Input>(a, row + k);
   if (a.find_shift) FindShifts(x, a.n, &start);
-  NORMFUSE_UNROLL
-  for (int k = 0; k < kRows; ++k) shift[k] = Set(start[k]);
   FourSums sums{};
-  Widen(start, &sums.shift);
-  SumsOfRows<kAhead>(x, a.n, shift, a.ahead, &sums);
+  SumsOfRows<kAhead>(x, a.n, start, a.ahead, &sums);
   return FinishRows<kRows, Integer<typename Input::Element>>(a, row, sums);
 }
 
