@@ -59,6 +59,7 @@ struct Call {
 // Working memory of one thread, on its stack.
 struct Scratch {
   alignas(64) float kept[kKeepLimit];
+  alignas(64) float wide[kBlock];
   alignas(64) float block[kBlock];
   alignas(64) float scale[kBlock];
   alignas(64) float zero[kBlock];

@@ -74,7 +74,7 @@ void RowWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool
   }
 }
 
-// Both passes in double, for values whose squares leave the range of float32.
+// Both passes in double, for values whose squares leave the range of float32. Rows that are kept stay as they are.
 void RowWorker::AccumulateWide(const Offsets& base, Sums* sums) {
   const DimList& dims = call_.geometry.reduced_d;
   const int64_t size = call_.geometry.group_size;
@@ -87,7 +87,7 @@ void RowWorker::AccumulateWide(const Offsets& base, Sums* sums) {
     odometer.Seek(0, base, &at);
     for (int64_t position = 0; position < size;) {
       const int64_t n = std::min({odometer.RunLength(), size - position, kBlock});
-      float* d = scratch_->kept;
+      float* d = scratch_->wide;
       LoadBlock(call_, at, Innermost(dims), n, scratch_, d);
       for (int64_t i = 0; i < n; ++i) {
         const double off = static_cast<double>(d[i]) - center;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import harness
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
@@ -36,6 +37,27 @@ def test_every_number_of_rows(count: int, width: int) -> None:
     check(rows(count, width, "Gelu", mean=1e3), "ep")
     y = {"y_scale": np.asarray(0.02, F32), "y_zero_point": np.asarray(-5, np.int8)}
     check(rows(count, width, **y), "ep")
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("value", [np.inf, np.nan, 6e4, 1e30])
+def test_a_row_of_strange_values_changes_no_other(value: float, dtype: type, residual: bool) -> None:
+    x = numbers((13, 768), 0).astype(dtype)
+    inputs = {"scale": numbers((768,), 1).astype(dtype), "bias": numbers((768,), 2).astype(dtype)}
+    if residual:
+        inputs["residual"] = numbers((13, 768), 3).astype(dtype)
+    case = normalization(x, {"axes": [-1]}, **inputs)
+    session = session_of(case, "ep")
+    usual = harness.run(session, case.inputs)["Y"]
+    for strange in range(13):
+        row = x[strange].copy()
+        with np.errstate(over="ignore"):
+            x[strange, [5, 700]] = np.asarray([value, -value]).astype(dtype)
+        got = harness.run(session, case.inputs)["Y"]
+        x[strange] = row
+        others = np.arange(13) != strange
+        assert got[others].tobytes() == usual[others].tobytes(), strange
 
 
 @pytest.mark.parametrize("activation", ["Identity", "Relu", "Gelu", "Swish"])
