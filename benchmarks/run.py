@@ -1,4 +1,4 @@
-"""Measure normfuse against its peers: ``python benchmarks/run.py [--quick] [--check] [--output FOLDER]``.
+"""Measure normfuse against its peers: ``python benchmarks/run.py [--quick] [--check] [--repeat N] [--output FOLDER]``.
 
 Every job runs on ONNX Runtime's CPU execution provider, on normfuse, and on OpenVINO and PyTorch where they are
 installed, in turns within one process, with one thread and with two. A time is the median over the rounds of a turn's
@@ -7,6 +7,8 @@ else runs on the machine disturbs both sides of a ratio. The cost of calling a s
 well and taken off (``overhead`` in the JSON). GB/s counts each input and output byte of the fused job once; its share
 is of a copy that moves the same bytes in the same round. The error is against float64, by the tests' oracle: the
 largest of |got - exact| / max(1, |exact|), or quantisation steps for an integer output.
+
+With ``--repeat`` all of that is done N times, and each job is reported by the run whose ratio to ORT is the median.
 
 Writes results.json, results.md and results.svg. ``--check`` fails where a figure is below benchmarks/floors.toml.
 """
@@ -20,7 +22,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ class Result:
     rows: dict[str, Row] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)  # peer's time / normfuse's, median over rounds
     middle: dict[str, tuple[float, float]] = field(default_factory=dict)  # the quartiles of those of the rounds
+    runs: list[float] = field(default_factory=list)  # the ratio to ORT in every run, the lowest first
 
     def gigabytes_per_second(self, peer: str) -> float:
         return self.bytes / self.rows[peer].seconds / 1e9
@@ -165,6 +168,12 @@ def run_job(
     return result
 
 
+def of_median_run(runs: list[Result]) -> Result:
+    """Of one job's results the one whose ratio to ORT is the median, the lower one where two are."""
+    runs = sorted(runs, key=lambda run: run.ratios["ORT"])
+    return replace(runs[(len(runs) - 1) // 2], runs=[run.ratios["ORT"] for run in runs])
+
+
 def call_overheads(everybody: list[Any], threads: int) -> dict[str, float]:
     calls = {peer.label: peer.overhead(threads) for peer in everybody}
     return {name: min(values) for name, values in measure(calls, 7, 0.005, threads).items()}
@@ -190,10 +199,31 @@ def below_floors(results: list[Result], floors: list[dict[str, Any]]) -> list[st
     return found
 
 
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of runs")
+    return value
+
+
+def run_all(jobs: list[Job], arguments: argparse.Namespace) -> list[Result]:
+    rounds, slice_seconds = (5, 0.004) if arguments.quick else (31, 0.02)
+    everybody = peers.installed(arguments.peers)
+    results = []
+    for threads in arguments.threads:
+        overheads = call_overheads(everybody, threads)
+        for job in jobs:
+            result = run_job(job, threads, everybody, overheads, rounds, slice_seconds)
+            results.append(result)
+            print(f"{threads} {job.name}: {result.ratios['ORT']:.2f} x ORT, {result.share:.0%} of a copy", flush=True)
+    return results
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: under a minute")
     parser.add_argument("--check", action="store_true", help="fail where a figure is below benchmarks/floors.toml")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="run N times and report median runs")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--jobs", default="", help="only jobs whose name contains this")
     parser.add_argument("--peers", nargs="*", help="of OpenVINO and PyTorch only these (default: what is installed)")
@@ -209,15 +239,12 @@ def main() -> int:
     if not jobs:
         print(f"benchmarks/run.py: no job's name contains {arguments.jobs!r}", file=sys.stderr)
         return 2
-    rounds, slice_seconds = (5, 0.004) if arguments.quick else (31, 0.02)
-    everybody = peers.installed(arguments.peers)
-    results = []
-    for threads in arguments.threads:
-        overheads = call_overheads(everybody, threads)
-        for job in jobs:
-            result = run_job(job, threads, everybody, overheads, rounds, slice_seconds)
-            results.append(result)
-            print(f"{threads} {job.name}: {result.ratios['ORT']:.2f} x ORT, {result.share:.0%} of a copy", flush=True)
+    runs = []
+    for number in range(1, arguments.repeat + 1):
+        if arguments.repeat > 1:
+            print(f"run {number} of {arguments.repeat}", flush=True)
+        runs.append(run_all(jobs, arguments))
+    results = [of_median_run(list(each)) for each in zip(*runs, strict=True)]
 
     machine = report.machine()
     data = {

@@ -28,9 +28,9 @@ constexpr int kSets = 4 / kRows;
 template <int kRows>
 constexpr size_t kSumBlock = 16 * kSets<kRows> * kLanes;
 
-// Elements that are added in float32, at most 64 per lane: several blocks only where there are registers for their sums.
+// Elements that are added in float32, at most 64 per lane.
 template <int kRows>
-constexpr size_t kFloatBlock = kSumRows == 4 ? 64 * kLanes : kSumBlock<kRows>;
+constexpr size_t kFloatBlock = kRows == 4 ? 64 * kLanes : kSumBlock<kRows>;
 
 // Sums of one row, two or four, first the sums of differences, then those of squares.
 template <int kRows, int kCount>
@@ -134,32 +134,24 @@ NORMFUSE_INLINE VectorSums<kRows, 1> SumsOfBlock(const Input (&x)[kRows], size_t
 }
 
 template <bool kAhead, class Input, int kRows>
-NORMFUSE_INLINE void AddBlocks(const Input (&x)[kRows], size_t begin, size_t end, const Floats& shifts, size_t ahead,
-                                 LaneSums<kRows>* lanes) {
+NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const Floats& shifts, size_t ahead, FourSums* sums) {
   V shift[kRows];
   NORMFUSE_UNROLL
   for (int k = 0; k < kRows; ++k) shift[k] = Set(shifts[k]);
-  VectorSums<kRows, 1> blocks;
-  for (size_t i = begin; i < end; i += kSumBlock<kRows>) {
-    // In memory, so that accumulators stay in registers: compilers would rather have in them what the code around it needs.
-    asm volatile("" : "+m"(blocks), "+m"(*lanes));
-    blocks.Add(SumsOfBlock<kAhead>(x, i, end - i < kSumBlock<kRows> ? end : i + kSumBlock<kRows>, shift, ahead));
-  }
-  lanes->Add(blocks);
-}
-
-template <bool kAhead, class Input, int kRows>
-NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const Floats& shifts, size_t ahead, FourSums* sums) {
   LaneSums<kRows> lanes;
-  for (size_t begin = 0; begin < n; begin += kFloatBlock<kRows>) {
-    const size_t end = n - begin < kFloatBlock<kRows> ? n : begin + kFloatBlock<kRows>;
+  for (size_t from = 0; from < n; from += kFloatBlock<kRows>) {
+    const size_t to = n - from < kFloatBlock<kRows> ? n : from + kFloatBlock<kRows>;
     if constexpr (kFloatBlock<kRows> == kSumBlock<kRows>) {
-      V shift[kRows];
-      NORMFUSE_UNROLL
-      for (int k = 0; k < kRows; ++k) shift[k] = Set(shifts[k]);
-      lanes.Add(SumsOfBlock<kAhead>(x, begin, end, shift, ahead));
+      lanes.Add(SumsOfBlock<kAhead>(x, from, to, shift, ahead));
     } else {
-      AddBlocks<kAhead>(x, begin, end, shifts, ahead, &lanes);
+      VectorSums<kRows, 1> blocks;
+      for (size_t begin = from; begin < to; begin += kSumBlock<kRows>) {
+        const size_t end = to - begin < kSumBlock<kRows> ? to : begin + kSumBlock<kRows>;
+        // To memory: compilers would rather move an accumulator there.
+        asm volatile("" : "+m"(lanes));
+        blocks.Add(SumsOfBlock<kAhead>(x, begin, end, shift, ahead));
+      }
+      lanes.Add(blocks);
     }
   }
   Widen(shifts, &sums->shift);
