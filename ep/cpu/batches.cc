@@ -13,6 +13,7 @@ namespace {
 // So that a batch and its results stay in the level-1 cache between its two passes.
 constexpr int64_t kBatchBytes = 16 * 1024;
 constexpr int64_t kMostRows = 16;
+constexpr int64_t kPage = 4096;  // bytes
 
 // A pointer of the kernels' arguments, and the bytes by which it moves on from batch to batch.
 template <class T>
@@ -62,7 +63,6 @@ class Distances {
   bool OnlyBehind() const { return behind_ && !ahead_; }
 
  private:
-  static constexpr int64_t kPage = 4096;
   static constexpr int64_t kNear = 512;  // what is stored while a few vectors are computed
   bool behind_ = false;
   bool ahead_ = false;
@@ -105,6 +105,7 @@ class Batches {
   void Sum(int64_t row, int rows);
   void SumAroundZeroPoints(int64_t row);
   void Finish(int64_t row);
+  void VisitPages() const;
   void Apply(int rows);
   Offsets RowBase(int64_t row) const;
   float ZeroOf(int64_t row) const;
@@ -182,8 +183,19 @@ void Batches::Sum(int64_t row, int rows) {
   Finish(row);
 }
 
+// Stores past the caches wait where the processor has to look up a page first. Reading a line of it makes it do so early.
+void Batches::VisitPages() const {
+  const int64_t bytes = BitsOf(call_.plan->y_type) / 8;
+  const auto* y = static_cast<const unsigned char*>(apply_.y);
+  for (int64_t row = 2 * most_; row < 3 * most_; ++row) {
+    const unsigned char* at = y + row * apply_.y_stride * bytes;
+    for (int64_t i = 0; i < run_.size * bytes; i += kPage) __builtin_prefetch(at + i);
+  }
+}
+
 void Batches::Apply(int rows) {
   apply_.rows = rows;
+  if (call_.stream && call_.y != nullptr) VisitPages();
   if (call_.y != nullptr) (keeps_ ? call_.apply_kept : call_.apply)(apply_);
 }
 

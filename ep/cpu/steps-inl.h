@@ -19,6 +19,9 @@ constexpr size_t kStepBlock = 16 * 2 * kLanes;
 // Elements between what is summed and what is fetched meanwhile.
 constexpr size_t kFetchAhead = 512;
 
+// Two pages of 4 KiB, as elements.
+constexpr size_t kPageAhead = 2048;
+
 // One scale and one bias.
 struct StepScalar {
   NORMFUSE_INLINE StepScalar(const ApplyArgs& a, Spread*) : affine(a.normalizers[0], *a.scale.data, *a.bias.data) {}
@@ -67,6 +70,8 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
   cpu::Sums total{static_cast<double>(b.shift), 0.0, 0.0};
   for (size_t begin = 0; begin < n; begin += kStepBlock) {
     const size_t end = n - begin < kStepBlock ? n : begin + kStepBlock;
+    // Stores past the caches wait where the processor has to look up a page first. Reading a line of it makes it do so.
+    if constexpr (kStream) __builtin_prefetch(y + begin + kPageAhead);
     StepSums sums;
     size_t i = begin;
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
