@@ -14,8 +14,8 @@ struct FourSums {
   Doubles second;
 };
 
-// Normalizers of kRows rows, each value of which stands for itself times its row's `scale`. False where one of them needs more than
-// that: see cpu/statistics.h.
+// Normalizers of kRows rows, each value of which stands for itself times its row's `scale`. False where one of them needs
+// more than that: see cpu/statistics.h.
 template <int kRows, bool kScaled>
 NORMFUSE_INLINE bool MakeNormalizers(const cpu::UsualRequest& request, const FourSums& sums, const Doubles& scale,
                                      cpu::Normalizer* out) {
