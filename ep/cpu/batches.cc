@@ -15,19 +15,19 @@ constexpr int64_t kBatchBytes = 16 * 1024;
 constexpr int64_t kMostRows = 16;
 constexpr int64_t kPage = 4096;  // bytes
 
-// A pointer of the kernels' arguments, and the bytes by which it moves on from batch to batch.
+// A pointer of the kernels' arguments, and the bytes by which it moves on from row to row.
 template <class T>
 struct Moving {
-  void Move() const { *pointer = static_cast<T*>(ElementAt(*pointer, DataType::kInt8, bytes)); }
+  void Move(int64_t rows) const { *pointer = static_cast<T*>(ElementAt(*pointer, DataType::kInt8, rows * bytes)); }
   T** pointer;
   int64_t bytes;
 };
 template <class T>
-Moving<T> Elements(T** pointer, DataType type, int64_t count) {
-  return {pointer, *pointer == nullptr ? 0 : count * (BitsOf(type) / 8)};
+Moving<T> Elements(T** pointer, DataType type, int64_t stride) {
+  return {pointer, *pointer == nullptr ? 0 : stride * (BitsOf(type) / 8)};
 }
-Moving<const float> Floats(const float** pointer, int64_t count) {
-  return Elements(pointer, DataType::kFloat32, count);
+Moving<const float> Floats(const float** pointer, int64_t stride) {
+  return Elements(pointer, DataType::kFloat32, stride);
 }
 
 // Whether the caches do not hold what is read and written.
@@ -228,24 +228,31 @@ void Batches::Prepare(const Offsets& base) {
 void Batches::Rows(const Offsets& base, int64_t rows) {
   Prepare(base);
   const std::tuple moving{
-      Elements(&next_.x, call_.x_type, most_ * next_.x_stride),
-      Elements(&next_.x2, call_.x_type, most_ * next_.x2_stride),
-      Elements(&next_.sum, call_.x_type, most_ * next_.sum_stride),
-      Floats(&next_.x_bias, most_ * next_.x_bias_stride),
-      Floats(&next_.x_scale, most_ * next_.x_scale_stride),
-      Elements(&apply_.x, call_.apply_type, keeps_ ? 0 : most_ * apply_.x_stride),
-      Elements(&apply_.x2, call_.apply_type, keeps_ ? 0 : most_ * apply_.x2_stride),
-      Elements(&apply_.y, call_.plan->y_type, most_ * apply_.y_stride),
-      Floats(&apply_.x_bias, most_ * apply_.x_bias_stride),
-      Floats(&apply_.scale.data, most_ * apply_.scale_stride),
-      Floats(&apply_.bias.data, most_ * apply_.bias_stride),
-      Floats(&apply_.slope.data, most_ * apply_.slope_stride),
+      Elements(&next_.x, call_.x_type, next_.x_stride),
+      Elements(&next_.x2, call_.x_type, next_.x2_stride),
+      Elements(&next_.sum, call_.x_type, next_.sum_stride),
+      Floats(&next_.x_bias, next_.x_bias_stride),
+      Floats(&next_.x_scale, next_.x_scale_stride),
+      Elements(&apply_.x, call_.apply_type, keeps_ ? 0 : apply_.x_stride),
+      Elements(&apply_.x2, call_.apply_type, keeps_ ? 0 : apply_.x2_stride),
+      Elements(&apply_.y, call_.plan->y_type, apply_.y_stride),
+      Floats(&apply_.x_bias, apply_.x_bias_stride),
+      Floats(&apply_.scale.data, apply_.scale_stride),
+      Floats(&apply_.bias.data, apply_.bias_stride),
+      Floats(&apply_.slope.data, apply_.slope_stride),
   };
-  for (int64_t row = 0; row < rows; row += most_) {
-    const auto count = static_cast<int>(std::min(most_, rows - row));
-    Sum(row, count);
-    Apply(count);
-    std::apply([](const auto&... each) { (each.Move(), ...); }, moving);
+  const auto move = [&](int64_t count) {
+    std::apply([count](const auto&... each) { (each.Move(count), ...); }, moving);
+    return count;
+  };
+  const bool whole = call_.whole_rows != nullptr && next_.usual != nullptr && most_ >= 4;
+  for (int64_t row = 0; row < rows;) {
+    if (whole) row += move(call_.whole_rows(next_, apply_, rows - row));
+    const int64_t count = std::min(most_, rows - row);
+    if (count == 0) break;
+    Sum(row, static_cast<int>(count));
+    Apply(static_cast<int>(count));
+    row += move(count);
   }
 }
 

@@ -52,8 +52,9 @@ struct Call {
   FormId apply_form = kFormX;
   // Of rows that the first pass kept as float32, which it does for types of 16 bits.
   ApplyFn apply_kept = nullptr;
-  StepFn step = nullptr;  // both passes, of different groups
-  bool stream = false;    // X and Y are so large that Y goes past the caches; a fence must follow
+  StepFn step = nullptr;             // both passes, of different groups
+  WholeRowsFn whole_rows = nullptr;  // both passes, of rows that have nothing unusual
+  bool stream = false;               // X and Y are so large that Y goes past the caches; a fence must follow
 };
 
 // Working memory of one thread, on its stack.

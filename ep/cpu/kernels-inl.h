@@ -8,6 +8,7 @@
 #include "cpu/kernels.h"
 #include "cpu/row_sums-inl.h"
 #include "cpu/steps-inl.h"
+#include "cpu/whole_rows-inl.h"
 
 namespace normfuse::NORMFUSE_ISA {
 namespace {
@@ -236,6 +237,15 @@ cpu::StepFn StepFor(Activation activation) {
   return nullptr;
 }
 
+// For float32 and what has so little arithmetic that the time between rows counts.
+cpu::WholeRowsFn WholeRowsFor(DataType x, DataType y, Activation activation, cpu::SumKind kind) {
+  const bool floats = x == DataType::kFloat32 && y == DataType::kFloat32;
+  if (!kHasFma || !floats || activation != Activation::kIdentity) return nullptr;
+  if (kind == cpu::SumKind::kSingle) return RunWholeRows<Single<float>, float, Identity>;
+  if (kind == cpu::SumKind::kPair) return RunWholeRows<Pair<float>, float, Identity>;
+  return nullptr;
+}
+
 template <class T>
 constexpr void AddType(KernelTable* table, DataType type, bool storable) {
   table->load[static_cast<int>(type)] = LoadBlock<T>;
@@ -265,6 +275,7 @@ constexpr KernelTable MakeTable() {
   table.keeps = kHasFma;
   table.fused_apply = FusedApply;
   table.step = StepFor;
+  table.whole_rows = WholeRowsFor;
   table.fence = Fence;
   return table;
 }

@@ -111,6 +111,9 @@ using StoreFn = void (*)(const float* x, size_t n, void* out);
 // False where the normalizer of one of the rows needs more than its sums: see cpu/statistics.h.
 using RowSumsFn = bool (*)(const RowSumsArgs& args);
 using ApplyFn = void (*)(const ApplyArgs& args);
+// Both of them for rows that lie one after the other, of which `sums` and `apply` give the first: how many of `rows` were
+// done. Those after it are not even begun.
+using WholeRowsFn = int64_t (*)(const RowSumsArgs& sums, const ApplyArgs& apply, int64_t rows);
 // Normalises a run while it sums another one of the same length, both of float32.
 using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
 
@@ -138,6 +141,7 @@ struct KernelTable {
   bool keeps;  // row_sums of 16-bit types honour RowSumsArgs::kept
   ApplyFn (*fused_apply)(DataType x, DataType y, Activation activation, SumKind kind);
   StepFn (*step)(Activation activation);
+  WholeRowsFn (*whole_rows)(DataType x, DataType y, Activation activation, SumKind kind);
 
   // Orders stores past the caches before everything that follows.
   void (*fence)();

@@ -173,19 +173,26 @@ NORMFUSE_INLINE float ShiftOfShort(const Input& x, size_t n) {
   return start + static_cast<float>(sums.first[0]) / static_cast<float>(n);
 }
 
+// As many as shifts are made of.
+constexpr size_t kShiftElements = 4 * kLanes;
+
 // Values near the means: within one standard deviation of it for nearly every row, and exact for a constant one.
 template <class Input, int kRows>
-NORMFUSE_INLINE void FindShifts(const Input (&x)[kRows], size_t n, Floats* shifts) {
-  constexpr float kShare = 1.0f / static_cast<float>(4 * kLanes);
-  if (n < 4 * kLanes) {
-    for (int k = 0; k < kRows; ++k) (*shifts)[k] = ShiftOfShort(x[k].Plain(), n);
-  } else if constexpr (kRows == 1) {
+NORMFUSE_INLINE void FindShiftsOfLong(const Input (&x)[kRows], Floats* shifts) {
+  constexpr float kShare = 1.0f / static_cast<float>(kShiftElements);
+  if constexpr (kRows == 1) {
     (*shifts)[0] = ReduceSum(FirstVectors(x[0].Plain())) * kShare;
   } else {
     *shifts = SumsOfEach(FirstVectors(x[0].Plain()), FirstVectors(x[1].Plain()), FirstVectors(x[kRows - 2].Plain()),
                          FirstVectors(x[kRows - 1].Plain())) *
               kShare;
   }
+}
+
+template <class Input, int kRows>
+NORMFUSE_INLINE void FindShifts(const Input (&x)[kRows], size_t n, Floats* shifts) {
+  if (n >= kShiftElements) return FindShiftsOfLong(x, shifts);
+  for (int k = 0; k < kRows; ++k) (*shifts)[k] = ShiftOfShort(x[k].Plain(), n);
 }
 
 // Sums and normalizers of kRows rows from `row` on.

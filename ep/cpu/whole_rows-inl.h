@@ -1,0 +1,69 @@
+// Both passes of a normalisation along rows, without leaving the kernel between them. Included once per instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/apply-inl.h"
+#include "cpu/row_sums-inl.h"
+
+namespace normfuse::NORMFUSE_ISA {
+namespace {
+
+// Rows side by side. The second pass is a function of its own: inlined, it takes registers that the sums need.
+template <class Input, class Out, class Act>
+class WholeRows {
+ public:
+  NORMFUSE_INLINE WholeRows(const cpu::RowSumsArgs& sums, const ApplyArgs& apply) : sums_(sums), apply_(apply) {
+    apply_.rows = kSumRows;
+    apply_.normalizers = normalizers_;
+    shifts_ = Floats{sums.shift, sums.shift, sums.shift, sums.shift};
+  }
+
+  int64_t Run(int64_t rows) {
+    int64_t done = 0;
+    if (rows >= kSumRows) Begin();
+    for (; done + kSumRows <= rows; done += kSumRows) {
+      FourSums sums{};
+      SumsOfRows<false>(x_, sums_.n, shifts_, 0, &sums);
+      // The next shifts do not wait for the normalizers, which are made by one operation after the other.
+      if (done + 2 * kSumRows <= rows) Move(&sums_);
+      Begin();
+      if (!MakeNormalizers<kSumRows, false>(*sums_.usual, sums, Doubles{}, normalizers_)) break;
+      ApplyTo<Input, Out, Act, false>(apply_);
+      Move(&apply_);
+      apply_.y = static_cast<Out*>(apply_.y) + apply_.y_stride * kSumRows;
+    }
+    return done;
+  }
+
+ private:
+  template <class Args>
+  static NORMFUSE_INLINE void Move(Args* args) {
+    args->x = RowOf<typename Input::Element>(args->x, args->x_stride, kSumRows);
+    args->x2 = RowOf<typename Input::Element>(args->x2, args->x2_stride, kSumRows);
+  }
+  // The rows at sums_.x, and their shifts.
+  NORMFUSE_INLINE void Begin() {
+    NORMFUSE_UNROLL
+    for (int k = 0; k < kSumRows; ++k) x_[k] = InputOf<Input>(sums_, k);
+    if (sums_.find_shift) FindShiftsOfLong(x_, &shifts_);
+  }
+
+  cpu::RowSumsArgs sums_;
+  ApplyArgs apply_;
+  Normalizer normalizers_[kSumRows];
+  Input x_[kSumRows];
+  Floats shifts_;
+};
+
+// Rows that share scale and bias.
+template <class Input, class Out, class Act>
+int64_t RunWholeRows(const cpu::RowSumsArgs& sums, const ApplyArgs& apply, int64_t rows) {
+  const bool shared = apply.scale_stride == 0 && apply.bias_stride == 0;
+  if (!shared || sums.n < kShiftElements) return 0;
+  return WholeRows<Input, Out, Act>(sums, apply).Run(rows);
+}
+
+}  // namespace
+}  // namespace normfuse::NORMFUSE_ISA
