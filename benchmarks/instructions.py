@@ -31,7 +31,7 @@ LOOKUP = f"vpermps {THREE}"
 SUMS = [SUB, ADD, FMA, SUB, FMA, FMA]
 AFFINE = [SUB, FMA, FMA_LOAD]
 GELU = [
-    f"vrangeps $14,{THREE}", f"vaddps {{rd-sae}},{THREE}", "vreduceps $25,{a},{to}", *[LOOKUP] * 8, *[FMA] * 7,
+    f"vrangeps $14,{THREE}", f"vaddps {{rd-sae}},{THREE}", "vreduceps $25,{a},{to}", *[LOOKUP] * 7, *[FMA] * 6,
     f"vfixupimmps $0,{THREE}", MUL, FMA,
 ]  # fmt: skip
 SCALED_GELU = [

@@ -175,7 +175,7 @@ def root_of_tail(tail: Function, count: int, degree: int) -> tuple[list[list[flo
         low = -8 + i * 8 / count
 
         def relaxed(x: mpmath.mpf, low: float = low) -> mpmath.mpf:
-            return 2 * root(x) * weight(-x) * (mpf("0.12") if x - low < 0.02 else 1)
+            return 2 * root(x) * weight(-x) * (mpf("0.2") if x - low < 0.02 else 1)
 
         fixed = (0.0,) if i == 0 else ()
         c, error = fit(root, low, low + 8 / count, degree, weight=relaxed, centre=low, fixed=fixed)
@@ -253,8 +253,8 @@ def derive() -> str:
         h.table(f"kTanhNear{count}", [first, *columns[1:]])
 
     for name, tail, near8, degree8, degree16 in (
-        ("Gelu", gaussian_tail, 8, 7, 7),
-        ("GeluTanh", gelu_tanh_tail, 9, 8, 8),
+        ("Gelu", gaussian_tail, 8, 7, 6),
+        ("GeluTanh", gelu_tanh_tail, 9, 8, 7),
     ):
         smooth = without_gaussian(tail)
         weight = tail_weight(tail)

@@ -101,6 +101,12 @@ struct LaneSums {
   Doubles parts[kParts] = {};
 };
 
+// Keeps these out of registers while a block is summed: compilers would rather move one of its accumulators to memory.
+template <int kRows>
+NORMFUSE_INLINE void HideInMemory(LaneSums<kRows>* lanes) {
+  asm volatile("" : "+m"(*lanes));
+}
+
 // With kAhead, x is fetched `ahead` elements before it is needed.
 template <bool kAhead, class Input, int kRows>
 NORMFUSE_INLINE VectorSums<kRows, 1> SumsOfBlock(const Input (&x)[kRows], size_t begin, size_t end,
@@ -142,13 +148,13 @@ NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const Floats&
   for (size_t from = 0; from < n; from += kFloatBlock<kRows>) {
     const size_t to = n - from < kFloatBlock<kRows> ? n : from + kFloatBlock<kRows>;
     if constexpr (kFloatBlock<kRows> == kSumBlock<kRows>) {
+      if constexpr (kRows == 2 && kLanes == 16) HideInMemory(&lanes);
       lanes.Add(SumsOfBlock<kAhead>(x, from, to, shift, ahead));
     } else {
       VectorSums<kRows, 1> blocks;
       for (size_t begin = from; begin < to; begin += kSumBlock<kRows>) {
         const size_t end = to - begin < kSumBlock<kRows> ? to : begin + kSumBlock<kRows>;
-        // To memory: compilers would rather move an accumulator there.
-        asm volatile("" : "+m"(lanes));
+        HideInMemory(&lanes);
         blocks.Add(SumsOfBlock<kAhead>(x, begin, end, shift, ahead));
       }
       lanes.Add(blocks);
