@@ -1,6 +1,7 @@
 // Groups of one contiguous run each, a few rows at a time: summed side by side, then normalised side by side while they
 // are still in the level-1 cache.
 #include <algorithm>
+#include <bit>
 #include <initializer_list>
 #include <tuple>
 
@@ -36,18 +37,22 @@ bool ComesFromMemory(const Call& call) {
   return call.stream || (call.row_x2 != nullptr && call.geometry.element_count * bits / 8 >= kOneByOneBytes);
 }
 
+}  // namespace
+
 int64_t RowsPerBatch(const Call& call) {
   // Memory is fastest where all that is read or written follows what was before. Where arithmetic takes longer than that,
   // two rows share some of it.
   const Activation activation = call.plan->activation.kind;
   if (ComesFromMemory(call)) return activation == Activation::kIdentity || activation == Activation::kRelu ? 1 : 2;
-  // Otherwise two or a multiple of four, as the kernels take two or four rows side by side.
+  // Otherwise two or more, as the kernels take two or four rows side by side.
   const int64_t operands = call.row_x2 != nullptr ? 2 : 1;
   const int64_t bits = call.apply_kept != nullptr ? 32 : BitsOf(call.x_type) * operands;
   const int64_t row_bytes = std::max<int64_t>(call.geometry.group_size * bits / 8, 1);
   const int64_t most = kBatchBytes / row_bytes;
-  return most < 4 ? 2 : std::min(most / 4 * 4, kMostRows);
+  return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(most, 2, kMostRows))));
 }
+
+namespace {
 
 // How Y lies to what is read, in bytes modulo a page, for two rows side by side.
 class Distances {

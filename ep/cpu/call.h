@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/geometry.h"
+#include "cpu/helpers.h"
 #include "cpu/kernels.h"
 #include "cpu/parameters.h"
 
@@ -15,6 +16,7 @@ struct Call {
   const KernelTable* kernels = nullptr;
   ExecutionContext* context = nullptr;
   int threads = 1;  // that the work is worth
+  Helpers* helpers = nullptr;
   Geometry geometry;
 
   const void* x = nullptr;

@@ -197,12 +197,12 @@ Result RunColumns(const Call& call) {
   }
   task.tiles = (columns.size + task.width - 1) / task.width;
   task.total = task.tiles * task.outer.ElementCount();
-  task.chunks = threads > 1 ? std::min<int64_t>(task.total, int64_t{4} * threads) : 1;
-  if (task.chunks == 1) {
+  if (threads == 1 || call.helpers->Absent()) {
     RunTiles(&task, 0);
     return {};
   }
-  return call.context->ParallelFor(RunTiles, static_cast<size_t>(task.chunks), &task);
+  task.chunks = std::min<int64_t>(task.total, int64_t{4} * threads);
+  return call.helpers->ParallelFor(*call.context, RunTiles, static_cast<size_t>(task.chunks), &task);
 }
 
 }  // namespace normfuse::cpu

@@ -59,6 +59,7 @@ class CpuExecutable final : public Executable {
   int inputs_[kFormCount];  // forms whose parameters are inputs
   int input_count_ = 0;
   mutable BufferPool pool_;
+  mutable Helpers helpers_;
 };
 
 Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, FormId scale_form, const char* scale_name,
@@ -303,6 +304,7 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   call.plan = &plan_;
   call.kernels = kernels_;
   call.context = &context;
+  call.helpers = &helpers_;
   CallShapes shapes = shapes_;
   for (int form = 0; form < kFormCount; ++form) call.params[form] = params_[form];
   NORMFUSE_RETURN_IF_ERROR(ReadTensors(context, &call, &shapes));

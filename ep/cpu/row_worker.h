@@ -42,5 +42,7 @@ void RunPipeline(const Call& call, int64_t begin, int64_t end);
 
 // Groups `begin` to `end` where each is one contiguous run and both passes have a kernel: a few rows at a time.
 void RunBatches(const Call& call, int64_t begin, int64_t end);
+// So many, a power of two: the last bits of a row depend on its place among them.
+int64_t RowsPerBatch(const Call& call);
 
 }  // namespace normfuse::cpu

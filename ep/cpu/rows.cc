@@ -8,8 +8,16 @@ namespace {
 
 constexpr int kMaxPieces = 64;
 struct GroupTask {
+  // The first group of a chunk. Cuts lie where a batch begins, so that results do not depend on them.
+  int64_t Begin(int64_t chunk) const {
+    const int64_t groups = call->geometry.group_count;
+    if (chunk == chunks) return groups;
+    const int64_t group = groups * chunk / chunks;
+    return group - group % Innermost(call->geometry.kept).size % batch;
+  }
   const Call* call;
   int64_t chunks;
+  int64_t batch;  // groups that are treated together
 };
 
 void RunGroups(const Call& call, int64_t begin, int64_t end) {
@@ -29,8 +37,7 @@ template <void (*kRun)(const Call& call, int64_t begin, int64_t end)>
 void RunChunk(void* user, size_t index) {
   const auto& task = *static_cast<GroupTask*>(user);
   const auto chunk = static_cast<int64_t>(index);
-  const int64_t groups = task.call->geometry.group_count;
-  kRun(*task.call, groups * chunk / task.chunks, groups * (chunk + 1) / task.chunks);
+  kRun(*task.call, task.Begin(chunk), task.Begin(chunk + 1));
   if (task.call->stream) task.call->kernels->fence();
 }
 
@@ -134,15 +141,17 @@ Result RunRows(const Call& call) {
     const int64_t pieces = std::min<int64_t>(threads, kMaxPieces);
     return RunPieces(call, pieces);
   }
-  GroupTask task{&call, threads > 1 ? std::min<int64_t>(g.group_count, int64_t{4} * threads) : 1};
-  const bool batches =
-      call.row_sums != nullptr && call.apply != nullptr && g.reduced.count == 1 && g.reduced_d.count == 1;
+  const bool batches = call.step == nullptr && call.row_sums != nullptr && call.apply != nullptr &&
+                       g.reduced.count == 1 && g.reduced_d.count == 1;
   const auto run = call.step != nullptr ? RunChunk<RunPipeline> : batches ? RunChunk<RunBatches> : RunChunk<RunGroups>;
-  if (task.chunks == 1) {
+  GroupTask task{&call, 1, batches ? RowsPerBatch(call) : 1};
+  // In a pipeline the first group of a chunk is summed in another way, and results would not stay the same.
+  if (threads == 1 || (call.step == nullptr && call.helpers->Absent())) {
     run(&task, 0);
     return {};
   }
-  return call.context->ParallelFor(run, static_cast<size_t>(task.chunks), &task);
+  task.chunks = std::min<int64_t>(g.group_count, int64_t{4} * threads);
+  return call.helpers->ParallelFor(*call.context, run, static_cast<size_t>(task.chunks), &task);
 }
 
 }  // namespace normfuse::cpu

@@ -410,6 +410,52 @@ TEST(ThreadsAreUsedWhereTheyPay) {
   }
 }
 
+// To the last bit, for rows that go side by side.
+TEST(RowsAreTheSameOnAnyNumberOfThreads) {
+  for (const std::vector<int64_t>& dims : {std::vector<int64_t>{2203, 96}, {701, 300}, {301, 768}, {7, 43, 768}}) {
+    const int64_t width = dims.back();
+    int64_t count = 1;
+    for (int64_t dim : dims) count *= dim;
+    for (const bool affine : {false, true}) {
+      Case c = Normalize(dims, Normals(static_cast<size_t>(count), 1), {-1});
+      if (affine) {
+        c.plan.scale.type = DataType::kFloat32;
+        c.plan.scale.tensor = c.Add(MakeFloats({width}, Normals(static_cast<size_t>(width), 1)), true);
+      }
+      const std::vector<double> one = Y(c, 1);
+      for (const int threads : {2, 3, 4}) {
+        ArrayContext context(threads);
+        EXPECT(Run(c, &context).ok(), "run");
+        EXPECT(context.parallel_calls() == 1, "kept to one thread");
+        EXPECT(Y(c, threads) == one, std::to_string(threads) + " threads, width " + std::to_string(width));
+      }
+    }
+  }
+}
+
+// Where nobody helps, a call is not cut into parts any longer, but others are asked again now and then.
+TEST(WithoutHelpTheCallerGoesOnAlone) {
+  for (const std::vector<int64_t>& axes : {std::vector<int64_t>{1}, {0}}) {
+    Case c = Normalize({512, 1024}, Normals(size_t{512} * 1024, 2), axes);
+    std::unique_ptr<Executable> executable;
+    EXPECT(CompileForCpu(c.plan, &executable).ok(), "compile");
+    ArrayContext context(4);
+    c.FillContext(&context);
+    const auto calls_asking = [&](int calls) {
+      const int before = context.parallel_calls();
+      for (int i = 0; i < calls; ++i) EXPECT(executable->Run(context).ok(), "run");
+      return context.parallel_calls() - before;
+    };
+    EXPECT(calls_asking(20) == 20, "with help");
+    context.LeaveToCaller(true);
+    EXPECT(calls_asking(8) == 8, "the first calls without help");
+    EXPECT(calls_asking(63) == 0, "without help");
+    EXPECT(calls_asking(64) == 1, "asked again");
+    context.LeaveToCaller(false);
+    EXPECT(calls_asking(10) == 10, "asked again, and helped");
+  }
+}
+
 // One executable, several calls at a time.
 TEST(RunMayBeCalledFromSeveralThreads) {
   Case c = Normalize({64, 300}, Normals(64 * 300, 1), {1});

@@ -163,7 +163,7 @@ Result ArrayContext::Output(int index, const int64_t* dims, size_t rank, void** 
 
 Result ArrayContext::ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) {
   ++parallel_calls_;
-  if (threads_ == 1) {
+  if (threads_ == 1 || caller_only_) {
     for (size_t i = 0; i < count; ++i) task(user, i);
     return {};
   }

@@ -40,7 +40,7 @@ Tensor MakeFloats(std::vector<int64_t> dims, const std::vector<double>& values);
 
 double DecodeElement(DataType type, uint32_t bits);
 
-// Inputs and outputs as arrays; ParallelFor on real threads.
+// Inputs and outputs as arrays; ParallelFor on real threads, or all by the caller.
 class ArrayContext final : public ExecutionContext {
  public:
   explicit ArrayContext(int threads = 1) : threads_(threads) {}
@@ -52,6 +52,7 @@ class ArrayContext final : public ExecutionContext {
   // Output i is allocated with this type; memory is kept from call to call.
   void SetOutputTypes(std::vector<DataType> types);
   const Tensor& output(int i) const { return outputs_[static_cast<size_t>(i)]; }
+  void LeaveToCaller(bool leave) { caller_only_ = leave; }
   int parallel_calls() const { return parallel_calls_; }
 
   Result Input(int index, TensorView* view) override;
@@ -61,6 +62,7 @@ class ArrayContext final : public ExecutionContext {
 
  private:
   int threads_;
+  bool caller_only_ = false;
   int parallel_calls_ = 0;
   std::vector<const Tensor*> inputs_;
   std::vector<Tensor> outputs_;

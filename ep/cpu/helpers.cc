@@ -1,0 +1,42 @@
+#include "cpu/helpers.h"
+
+#include <thread>
+
+namespace normfuse::cpu {
+namespace {
+
+struct Watched {
+  void (*task)(void* user, size_t index);
+  void* user;
+  std::thread::id caller = std::this_thread::get_id();
+  std::atomic<bool> helped = false;
+};
+
+void RunWatched(void* user, size_t index) {
+  auto& watched = *static_cast<Watched*>(user);
+  if (std::this_thread::get_id() != watched.caller) watched.helped.store(true, std::memory_order_relaxed);
+  watched.task(watched.user, index);
+}
+
+}  // namespace
+
+bool Helpers::Absent() {
+  if (alone_.load(std::memory_order_relaxed) < kEnough) return false;
+  if (alone_.fetch_add(1, std::memory_order_relaxed) + 1 < kAskAgain) return true;
+  alone_.store(kEnough - 1, std::memory_order_relaxed);
+  return false;
+}
+
+Result Helpers::ParallelFor(ExecutionContext& context, void (*task)(void* user, size_t index), size_t count,
+                            void* user) {
+  Watched watched{task, user};
+  NORMFUSE_RETURN_IF_ERROR(context.ParallelFor(RunWatched, count, &watched));
+  if (watched.helped.load(std::memory_order_relaxed)) {
+    alone_.store(0, std::memory_order_relaxed);
+  } else {
+    alone_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return {};
+}
+
+}  // namespace normfuse::cpu
