@@ -34,7 +34,7 @@ Moving<const float> Floats(const float** pointer, int64_t stride) {
 // Whether the caches do not hold what is read and written.
 bool ComesFromMemory(const Call& call) {
   const int64_t bits = 2 * BitsOf(call.x_type) + BitsOf(call.plan->y_type);
-  return call.stream || (call.row_x2 != nullptr && call.geometry.element_count * bits / 8 >= kOneByOneBytes);
+  return call.stream || (call.row_x2 != nullptr && call.geometry->element_count * bits / 8 >= kOneByOneBytes);
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ int64_t RowsPerBatch(const Call& call) {
   // Otherwise two or more, as the kernels take two or four rows side by side.
   const int64_t operands = call.row_x2 != nullptr ? 2 : 1;
   const int64_t bits = call.apply_kept != nullptr ? 32 : BitsOf(call.x_type) * operands;
-  const int64_t row_bytes = std::max<int64_t>(call.geometry.group_size * bits / 8, 1);
+  const int64_t row_bytes = std::max<int64_t>(call.geometry->group_size * bits / 8, 1);
   const int64_t most = kBatchBytes / row_bytes;
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(most, 2, kMostRows))));
 }
@@ -95,8 +95,8 @@ class Batches {
         scratch_(scratch),
         worker_(call, scratch),
         request_(RequestFor(call)),
-        kept_(Innermost(call.geometry.kept)),
-        run_(Innermost(call.geometry.reduced)),
+        kept_(Innermost(call.geometry->kept)),
+        run_(Innermost(call.geometry->reduced)),
         most_(RowsPerBatch(call)),
         keeps_(call.apply_kept != nullptr && most_ * KeptStride() <= kKeepLimit),
         stores_statistics_(call.mean != nullptr || call.inv_std_dev != nullptr),
@@ -266,7 +266,7 @@ void Batches::Rows(const Offsets& base, int64_t rows) {
 void RunBatches(const Call& call, int64_t begin, int64_t end) {
   Scratch scratch;
   Batches batches(call, &scratch);
-  Odometer odometer(call.geometry.kept, call.geometry.active);
+  Odometer odometer(call.geometry->kept, call.geometry->active);
   Offsets base;
   odometer.Seek(begin, Offsets{}, &base);
   for (int64_t row = begin; row < end;) {

@@ -15,7 +15,7 @@ Vec QuantizationAt(const Call& call, FormId form, FormId block_form, int which, 
   const float* data = param.data + at.at[form];
   const bool single = param.shape.ElementCount() == 1;
   if (block_size <= 0 || single) return {data, static_cast<int>(step.stride[form])};
-  const int64_t stride = call.geometry.block_stride[which];
+  const int64_t stride = call.geometry->block_stride[which];
   const int64_t coordinate = at.at[block_form];
   if (step.stride[block_form] == 0) {
     return {data + coordinate / block_size * stride, static_cast<int>(step.stride[form])};
@@ -42,7 +42,7 @@ void LoadWide(const Call& call, const void* data, DataType type, FormId scale_fo
   for (int64_t i = 0; i < n; ++i) {
     int64_t zero_index = at.at[zero_form] + i * step.stride[zero_form];
     if (blocked) {
-      zero_index += (at.at[block_form] + i * step.stride[block_form]) / block_size * call.geometry.block_stride[which];
+      zero_index += (at.at[block_form] + i * step.stride[block_form]) / block_size * call.geometry->block_stride[which];
     }
     d[i] = static_cast<float>(ReadElement(type, data, index + i) - zero.wide[zero_index]);
   }

@@ -17,7 +17,7 @@ struct Call {
   ExecutionContext* context = nullptr;
   int threads = 1;  // that the work is worth
   Helpers* helpers = nullptr;
-  Geometry geometry;
+  const Geometry* geometry = nullptr;
 
   const void* x = nullptr;
   const void* residual = nullptr;

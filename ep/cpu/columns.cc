@@ -31,7 +31,7 @@ class ColumnWorker {
       : call_(call),
         s_(scratch),
         request_(RequestFor(call)),
-        columns_(call.geometry.kept.dims[call.geometry.kept.count - 1]) {}
+        columns_(call.geometry->kept.dims[call.geometry->kept.count - 1]) {}
 
   void Tile(const Offsets& base, int64_t width);
 
@@ -52,7 +52,7 @@ class ColumnWorker {
 
 template <class Row>
 void ColumnWorker::ForEachRow(const Offsets& base, int64_t rows, Row row) {
-  Odometer odometer(call_.geometry.reduced, call_.geometry.active);
+  Odometer odometer(call_.geometry->reduced, call_.geometry->active);
   Offsets at;
   odometer.Seek(0, base, &at);
   for (int64_t r = 0; r < rows; ++r) {
@@ -64,7 +64,7 @@ void ColumnWorker::ForEachRow(const Offsets& base, int64_t rows, Row row) {
 void ColumnWorker::FindShift(const Offsets& base, int64_t width) {
   std::fill_n(s_->shift, width, 0.0f);
   if (!request_.use_mean) return;
-  const int64_t rows = std::min(call_.geometry.group_size, kShiftRows);
+  const int64_t rows = std::min(call_.geometry->group_size, kShiftRows);
   std::fill_n(s_->first, width, 0.0f);
   float* d = s_->blocks.kept;
   ForEachRow(base, rows, [&](const Offsets& at, int64_t r) {
@@ -91,7 +91,7 @@ void ColumnWorker::Accumulate(const Offsets& base, int64_t width, bool write_sum
   std::fill_n(s_->total_first, width, 0.0);
   std::fill_n(s_->total_second, width, 0.0);
   float* d = s_->blocks.kept;
-  ForEachRow(base, call_.geometry.group_size, [&](const Offsets& at, int64_t r) {
+  ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t r) {
     LoadBlock(call_, at, columns_, width, &s_->blocks, d);
     if (write_sum) StoreSum(call_, at, width, &s_->blocks, d);
     call_.kernels->column_moments(d, static_cast<size_t>(width), s_->shift, s_->first, s_->second);
@@ -102,7 +102,7 @@ void ColumnWorker::Accumulate(const Offsets& base, int64_t width, bool write_sum
 
 void ColumnWorker::AccumulateWide(const Offsets& base, int64_t width) {
   float* d = s_->blocks.kept;
-  const int64_t rows = call_.geometry.group_size;
+  const int64_t rows = call_.geometry->group_size;
   // The shift must fit in float32, which the mean of float32 values does.
   for (int pass = request_.use_mean ? 0 : 1; pass < 2; ++pass) {
     std::fill_n(s_->total_first, width, 0.0);
@@ -150,7 +150,7 @@ void ColumnWorker::Tile(const Offsets& base, int64_t width) {
   }
   if (call_.y == nullptr) return;
   float* d = s_->blocks.kept;
-  ForEachRow(base, call_.geometry.group_size, [&](const Offsets& at, int64_t) {
+  ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t) {
     LoadBlock(call_, at, columns_, width, &s_->blocks, d);
     call_.kernels->column_normalize(d, static_cast<size_t>(width), s_->mean, s_->rest, s_->inv);
     StoreBlock(call_, at, columns_, width, Normalizer{}, &s_->blocks, d);
@@ -169,10 +169,10 @@ struct ColumnTask {
 void RunTiles(void* user, size_t index) {
   const auto& task = *static_cast<ColumnTask*>(user);
   const Call& call = *task.call;
-  const Dim& columns = call.geometry.kept.dims[call.geometry.kept.count - 1];
+  const Dim& columns = call.geometry->kept.dims[call.geometry->kept.count - 1];
   ColumnScratch scratch;
   ColumnWorker worker(call, &scratch);
-  Odometer odometer(task.outer, call.geometry.active);
+  Odometer odometer(task.outer, call.geometry->active);
   const auto chunk = static_cast<int64_t>(index);
   for (int64_t i = task.total * chunk / task.chunks; i < task.total * (chunk + 1) / task.chunks; ++i) {
     Offsets base;
@@ -186,7 +186,7 @@ void RunTiles(void* user, size_t index) {
 }  // namespace
 
 Result RunColumns(const Call& call) {
-  const Geometry& g = call.geometry;
+  const Geometry& g = *call.geometry;
   const Dim& columns = g.kept.dims[g.kept.count - 1];
   ColumnTask task{&call, g.kept, kTile, 0, 0, 1};
   if (--task.outer.count == 0) task.outer.dims[task.outer.count++] = Dim{1, {}};

@@ -6,6 +6,7 @@
 #include "cpu/call.h"
 #include "cpu/cost_model.h"
 #include "cpu/elements.h"
+#include "cpu/geometry_cache.h"
 #include "cpu/statistics.h"
 #include "plan/execution.h"
 
@@ -40,6 +41,7 @@ class CpuExecutable final : public Executable {
   Result ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const;
   void SortParams();
   Result ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call, CallShapes* shapes) const;
+  Result Bind(const CallShapes& shapes, Geometry* own, const Geometry** geometry) const;
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
   bool HasOneScale(const Call& call) const;
   void ChoosePath(Call* call) const;
@@ -60,6 +62,7 @@ class CpuExecutable final : public Executable {
   int input_count_ = 0;
   mutable BufferPool pool_;
   mutable Helpers helpers_;
+  mutable GeometryCache geometries_;
 };
 
 Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, FormId scale_form, const char* scale_name,
@@ -172,8 +175,19 @@ Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* l
   return {};
 }
 
+// The geometry of an earlier call, or one that is made in `own`.
+Result CpuExecutable::Bind(const CallShapes& shapes, Geometry* own, const Geometry** geometry) const {
+  const bool constant = input_count_ == 0;
+  *geometry = constant ? geometries_.Find(shapes) : nullptr;
+  if (*geometry != nullptr) return {};
+  NORMFUSE_RETURN_IF_ERROR(BindGeometry(plan_, shapes, own));
+  if (constant) geometries_.Add(shapes, *own);
+  *geometry = own;
+  return {};
+}
+
 Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) const {
-  const Geometry& g = call->geometry;
+  const Geometry& g = *call->geometry;
   const auto rank = static_cast<size_t>(g.rank);
   if (plan_.y_output != Plan::kNoOutput) {
     NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.y_output, g.shape, rank, &call->y));
@@ -195,7 +209,7 @@ void StoreEmptyStatistics(const Call& call) {
   Statistics nothing;
   nothing.mean = nothing.inv_std_dev = std::numeric_limits<float>::quiet_NaN();
   int64_t count = 1;
-  for (int i = 0; i < call.geometry.rank; ++i) count *= call.geometry.stat_shape[i];
+  for (int i = 0; i < call.geometry->rank; ++i) count *= call.geometry->stat_shape[i];
   for (int64_t i = 0; i < count; ++i) StoreStatistics(call, i, nothing);
 }
 
@@ -204,7 +218,7 @@ bool Contiguous(const Dim& dim, FormId form) { return dim.stride[form] == 1 || d
 
 // Whether the stored values of a group, or without a normalisation those of a run, share scale and zero point.
 bool CpuExecutable::HasOneScale(const Call& call) const {
-  const DimList& reduced = call.geometry.reduced;
+  const DimList& reduced = call.geometry->reduced;
   if (plan_.kind == PlanKind::kNormalization) {
     return OnlyZeroStrides(reduced, kFormXScale) && OnlyZeroStrides(reduced, kFormXZero);
   }
@@ -214,7 +228,7 @@ bool CpuExecutable::HasOneScale(const Call& call) const {
 
 // Which kernels read and write tensors where they lie.
 void CpuExecutable::ChoosePath(Call* call) const {
-  const Geometry& g = call->geometry;
+  const Geometry& g = *call->geometry;
   if (g.columns || call->requantizes) return;
   const bool has_bias = call->params[kFormResidualBias].present();
   const bool plain = call->residual == nullptr && !has_bias && call->sum == nullptr;
@@ -276,7 +290,7 @@ bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
 
 bool CpuExecutable::Streams(const Call& call, const Dim& run) const {
   if (plan_.y_type != DataType::kFloat32 && plan_.y_type != DataType::kFloat16) return false;
-  const int64_t bytes = call.geometry.element_count * (BitsOf(plan_.y_type) + BitsOf(call.x_type)) / 8;
+  const int64_t bytes = call.geometry->element_count * (BitsOf(plan_.y_type) + BitsOf(call.x_type)) / 8;
   const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kStreamAlignment == 0; };
   return bytes >= kStreamBytes && run.size * BitsOf(plan_.y_type) / 8 % kStreamAlignment == 0 && aligned(call.y) &&
          aligned(call.sum);
@@ -285,7 +299,7 @@ bool CpuExecutable::Streams(const Call& call, const Dim& run) const {
 // Both passes at once for groups that do not stay in the level-1 cache between them.
 void CpuExecutable::ChooseStep(const Dim& run, Call* call) const {
   constexpr int64_t kLongRun = 4096;
-  const Geometry& g = call->geometry;
+  const Geometry& g = *call->geometry;
   const bool plain = call->x_type == DataType::kFloat32 && plan_.y_type == DataType::kFloat32 &&
                      call->sum_kind == SumKind::kSingle && plan_.kind == PlanKind::kNormalization;
   const bool one_run = g.reduced.count == 1 && g.reduced_d.count == 1;
@@ -296,7 +310,7 @@ void CpuExecutable::ChooseStep(const Dim& run, Call* call) const {
 }
 
 Result CpuExecutable::Execute(const Call& call) const {
-  return call.geometry.columns ? RunColumns(call) : RunRows(call);
+  return call.geometry->columns ? RunColumns(call) : RunRows(call);
 }
 
 Result CpuExecutable::Run(ExecutionContext& context) const {
@@ -314,22 +328,23 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   call.sum_zero = sum_zero_;
   BufferPool::Lease lease(&pool_);
   NORMFUSE_RETURN_IF_ERROR(ReadParams(context, &lease, &call, &shapes));
-  NORMFUSE_RETURN_IF_ERROR(BindGeometry(plan_, shapes, &call.geometry));
+  Geometry own;
+  NORMFUSE_RETURN_IF_ERROR(Bind(shapes, &own, &call.geometry));
   NORMFUSE_RETURN_IF_ERROR(AllocateOutputs(context, &call));
-  if (call.geometry.element_count == 0) {
+  if (call.geometry->element_count == 0) {
     StoreEmptyStatistics(call);
     return {};
   }
   const bool packed = BitsOf(plan_.y_type) < 8 && call.y != nullptr;
   // Bits beyond the last element are 0.
   if (packed) {
-    const size_t bytes = BytesFor(plan_.y_type, static_cast<size_t>(call.geometry.element_count));
+    const size_t bytes = BytesFor(plan_.y_type, static_cast<size_t>(call.geometry->element_count));
     static_cast<unsigned char*>(call.y)[bytes - 1] = 0;
   }
   // Groups may begin in the middle of a byte, which two threads must not share.
   const bool one_thread = packed && plan_.kind == PlanKind::kNormalization;
   call.threads = one_thread ? 1
-                            : WorthwhileThreads(EstimateNanoseconds(plan_, isa_, call.geometry.element_count),
+                            : WorthwhileThreads(EstimateNanoseconds(plan_, isa_, call.geometry->element_count),
                                                 context.ThreadCount());
   ChoosePath(&call);
   return Execute(call);

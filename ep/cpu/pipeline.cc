@@ -35,7 +35,7 @@ void GroupPipeline::Finish(Group* group) {
 }
 
 void GroupPipeline::Step(const Group& group, Group* next) {
-  const Geometry& g = call_.geometry;
+  const Geometry& g = *call_.geometry;
   const Dim& run = Innermost(g.reduced);
   next->sums = worker_.FirstSums(next->base);
   Odometer odometer(g.reduced, g.active);
@@ -58,13 +58,13 @@ void GroupPipeline::Step(const Group& group, Group* next) {
 }
 
 void GroupPipeline::Run(int64_t begin, int64_t end) {
-  Odometer odometer(call_.geometry.kept, call_.geometry.active);
+  Odometer odometer(call_.geometry->kept, call_.geometry->active);
   Group groups[2];
   Group* now = &groups[0];
   Group* next = &groups[1];
   odometer.Seek(begin, Offsets{}, &now->base);
   now->sums = worker_.FirstSums(now->base);
-  worker_.Accumulate(now->base, 0, call_.geometry.group_size, false, call_.sum != nullptr, &now->sums);
+  worker_.Accumulate(now->base, 0, call_.geometry->group_size, false, call_.sum != nullptr, &now->sums);
   Finish(now);
   for (int64_t group = begin + 1; group < end; ++group) {
     next->base = now->base;
@@ -75,7 +75,7 @@ void GroupPipeline::Run(int64_t begin, int64_t end) {
   }
   Statistics s;
   s.normalizer = now->normalizer;
-  worker_.Apply(now->base, 0, call_.geometry.group_size, false, s);
+  worker_.Apply(now->base, 0, call_.geometry->group_size, false, s);
 }
 
 }  // namespace

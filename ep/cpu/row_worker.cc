@@ -27,7 +27,7 @@ Sums RowWorker::FirstSums(const Offsets& base) {
     sums.shift = request_.exact ? ExactShift(call_.x_type) : request_.zero;
     return sums;
   }
-  const Dim& inner = Innermost(call_.geometry.reduced_d);
+  const Dim& inner = Innermost(call_.geometry->reduced_d);
   const int64_t n = std::min(inner.size, kShiftSamples);
   float* d = scratch_->kept;
   LoadBlock(call_, base, inner, n, scratch_, d);
@@ -41,7 +41,7 @@ Sums RowWorker::FirstSums(const Offsets& base) {
 
 void RowWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums) {
   const auto shift = static_cast<float>(sums->shift);
-  const DimList& dims = call_.geometry.reduced_d;
+  const DimList& dims = call_.geometry->reduced_d;
   const RowSumsFn block_sums = call_.kernels->row_sums(DataType::kFloat32, SumKind::kSingle);
   Odometer odometer(dims, active_);
   Offsets at;
@@ -76,8 +76,8 @@ void RowWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool
 
 // Both passes in double, for values whose squares leave the range of float32. Rows that are kept stay as they are.
 void RowWorker::AccumulateWide(const Offsets& base, Sums* sums) {
-  const DimList& dims = call_.geometry.reduced_d;
-  const int64_t size = call_.geometry.group_size;
+  const DimList& dims = call_.geometry->reduced_d;
+  const int64_t size = call_.geometry->group_size;
   double center = request_.zero;
   for (int pass = request_.use_mean ? 0 : 1; pass < 2; ++pass) {
     double first = 0;
@@ -109,7 +109,7 @@ Normalizer RowWorker::Dequantizer(const Offsets& at) const {
 }
 
 void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {
-  const DimList& dims = call_.geometry.reduced;
+  const DimList& dims = call_.geometry->reduced;
   const Dim& inner = Innermost(dims);
   const Plan& plan = *call_.plan;
   const bool write_sum = call_.sum != nullptr && plan.kind == PlanKind::kElementwise;
@@ -147,7 +147,7 @@ bool RowWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Statist
   Sums better;
   if (quality == Quality::kShift) {
     better = Recentered(request_, sums);
-    Accumulate(base, 0, call_.geometry.group_size, keep, false, &better);
+    Accumulate(base, 0, call_.geometry->group_size, keep, false, &better);
   } else {
     AccumulateWide(base, &better);
   }
@@ -156,7 +156,7 @@ bool RowWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Statist
 }
 
 void RowWorker::Group(const Offsets& base) {
-  const int64_t size = call_.geometry.group_size;
+  const int64_t size = call_.geometry->group_size;
   const bool keep = call_.apply == nullptr && call_.row_sums == nullptr && size <= kKeepLimit;
   SetGroup(base);
   Sums sums = FirstSums(base);

@@ -12,7 +12,7 @@ inline const Dim& Innermost(const DimList& dims) { return dims.dims[dims.count -
 class RowWorker {
  public:
   RowWorker(const Call& call, Scratch* scratch)
-      : call_(call), scratch_(scratch), request_(RequestFor(call)), active_(call.geometry.active) {}
+      : call_(call), scratch_(scratch), request_(RequestFor(call)), active_(call.geometry->active) {}
 
   // A whole group: statistics and result.
   void Group(const Offsets& base);

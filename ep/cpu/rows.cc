@@ -10,10 +10,10 @@ constexpr int kMaxPieces = 64;
 struct GroupTask {
   // The first group of a chunk. Cuts lie where a batch begins, so that results do not depend on them.
   int64_t Begin(int64_t chunk) const {
-    const int64_t groups = call->geometry.group_count;
+    const int64_t groups = call->geometry->group_count;
     if (chunk == chunks) return groups;
     const int64_t group = groups * chunk / chunks;
-    return group - group % Innermost(call->geometry.kept).size % batch;
+    return group - group % Innermost(call->geometry->kept).size % batch;
   }
   const Call* call;
   int64_t chunks;
@@ -21,7 +21,7 @@ struct GroupTask {
 };
 
 void RunGroups(const Call& call, int64_t begin, int64_t end) {
-  const Geometry& g = call.geometry;
+  const Geometry& g = *call.geometry;
   Scratch scratch;
   RowWorker worker(call, &scratch);
   Odometer odometer(g.kept, g.active);
@@ -52,7 +52,7 @@ struct PieceTask {
   Statistics statistics;
 
   int64_t Begin(int64_t piece) const {
-    const int64_t size = call->geometry.group_size;
+    const int64_t size = call->geometry->group_size;
     // Multiples of a block, so that packed and vector elements are not torn apart.
     return piece == pieces ? size : size * piece / pieces / kBlock * kBlock;
   }
@@ -112,7 +112,7 @@ Result SharedStatistics(const Call& call, PieceTask* task) {
 
 // Groups one after the other, each by all threads.
 Result RunPieces(const Call& call, int64_t pieces) {
-  const Geometry& g = call.geometry;
+  const Geometry& g = *call.geometry;
   PieceTask task{};
   task.call = &call;
   task.pieces = pieces;
@@ -135,7 +135,7 @@ Result RunPieces(const Call& call, int64_t pieces) {
 }  // namespace
 
 Result RunRows(const Call& call) {
-  const Geometry& g = call.geometry;
+  const Geometry& g = *call.geometry;
   const int threads = call.threads;
   if (call.plan->kind == PlanKind::kElementwise || (threads > 1 && g.group_count < threads)) {
     const int64_t pieces = std::min<int64_t>(threads, kMaxPieces);
@@ -144,12 +144,13 @@ Result RunRows(const Call& call) {
   const bool batches = call.step == nullptr && call.row_sums != nullptr && call.apply != nullptr &&
                        g.reduced.count == 1 && g.reduced_d.count == 1;
   const auto run = call.step != nullptr ? RunChunk<RunPipeline> : batches ? RunChunk<RunBatches> : RunChunk<RunGroups>;
-  GroupTask task{&call, 1, batches ? RowsPerBatch(call) : 1};
+  GroupTask task{&call, 1, 1};
   // In a pipeline the first group of a chunk is summed in another way, and results would not stay the same.
   if (threads == 1 || (call.step == nullptr && call.helpers->Absent())) {
     run(&task, 0);
     return {};
   }
+  if (batches) task.batch = RowsPerBatch(call);
   task.chunks = std::min<int64_t>(g.group_count, int64_t{4} * threads);
   return call.helpers->ParallelFor(*call.context, run, static_cast<size_t>(task.chunks), &task);
 }

@@ -28,7 +28,7 @@ StatisticsRequest RequestFor(const Call& call) {
   request.exact = call.raw && call.row_sums != nullptr && BitsOf(call.x_type) == 8;
   request.epsilon_on = norm.epsilon_on;
   request.epsilon = norm.epsilon;
-  request.inv_count = 1.0 / static_cast<double>(call.geometry.group_size);
+  request.inv_count = 1.0 / static_cast<double>(call.geometry->group_size);
   return request;
 }
 

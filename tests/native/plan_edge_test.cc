@@ -456,6 +456,42 @@ TEST(WithoutHelpTheCallerGoesOnAlone) {
   }
 }
 
+// More shapes than are remembered, and the same X with another residual.
+TEST(ShapesMayChangeFromCallToCall) {
+  struct Shapes {
+    std::vector<int64_t> x;
+    std::vector<int64_t> residual;
+  };
+  const Shapes all[] = {{{3, 5, 96}, {96}}, {{3, 5, 96}, {5, 1}}, {{96}, {3, 5, 96}},
+                        {{7, 96}, {96}},    {{96}, {96}},         {{2, 3, 96}, {3, 96}},
+                        {{0, 96}, {96}},    {{1, 96}, {}},        {{2, 1, 40}, {9, 1}}};
+  std::vector<Case> cases;
+  for (const Shapes& shapes : all) {
+    const auto count = [](const std::vector<int64_t>& dims) {
+      int64_t product = 1;
+      for (int64_t dim : dims) product *= dim;
+      return static_cast<size_t>(product);
+    };
+    Case& c = cases.emplace_back(Normalize(shapes.x, Normals(count(shapes.x), 1), {-1}));
+    c.plan.residual.type = DataType::kFloat32;
+    c.plan.residual.tensor = c.Add(MakeFloats(shapes.residual, Normals(count(shapes.residual), 2)), false);
+  }
+  std::unique_ptr<Executable> executable;
+  EXPECT(CompileForCpu(cases[0].plan, &executable).ok(), "compile");
+  for (int round = 0; round < 2; ++round) {
+    for (Case& c : cases) {
+      ArrayContext context;
+      c.FillContext(&context);
+      EXPECT(executable->Run(context).ok(), "run");
+      const std::vector<double> want = Y(c);
+      EXPECT(context.output(0).Count() == static_cast<int64_t>(want.size()), "shape");
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT(context.output(0).At(static_cast<int64_t>(i)) == want[i], std::to_string(i));
+      }
+    }
+  }
+}
+
 // One executable, several calls at a time.
 TEST(RunMayBeCalledFromSeveralThreads) {
   Case c = Normalize({64, 300}, Normals(64 * 300, 1), {1});

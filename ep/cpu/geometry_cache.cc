@@ -1,0 +1,41 @@
+#include "cpu/geometry_cache.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace normfuse::cpu {
+namespace {
+
+bool Equal(const std::vector<int64_t>& dims, const Shape& shape) {
+  return std::equal(dims.begin(), dims.end(), shape.dims, shape.dims + std::max(shape.rank, 0));
+}
+
+std::vector<int64_t> Copy(const Shape& shape) { return {shape.dims, shape.dims + std::max(shape.rank, 0)}; }
+
+}  // namespace
+
+GeometryCache::~GeometryCache() {
+  for (auto& entry : entries_) delete entry.load(std::memory_order_relaxed);
+}
+
+const Geometry* GeometryCache::Find(const CallShapes& shapes) const {
+  for (const auto& each : entries_) {
+    const Entry* entry = each.load(std::memory_order_acquire);
+    if (entry == nullptr) return nullptr;
+    if (Equal(entry->x, shapes.x) && Equal(entry->residual, shapes.residual)) return &entry->geometry;
+  }
+  return nullptr;
+}
+
+void GeometryCache::Add(const CallShapes& shapes, const Geometry& geometry) {
+  auto entry = std::make_unique<const Entry>(Entry{Copy(shapes.x), Copy(shapes.residual), geometry});
+  for (auto& each : entries_) {
+    const Entry* nothing = nullptr;
+    if (each.compare_exchange_strong(nothing, entry.get(), std::memory_order_release, std::memory_order_relaxed)) {
+      entry.release();
+      return;
+    }
+  }
+}
+
+}  // namespace normfuse::cpu
