@@ -21,9 +21,9 @@ void RunWatched(void* user, size_t index) {
 }  // namespace
 
 bool Helpers::Absent() {
-  if (alone_.load(std::memory_order_relaxed) < kEnough) return false;
+  if (present_.load(std::memory_order_relaxed) || alone_.load(std::memory_order_relaxed) < kEnough) return false;
   if (alone_.fetch_add(1, std::memory_order_relaxed) + 1 < kAskAgain) return true;
-  alone_.store(kEnough - 1, std::memory_order_relaxed);
+  alone_.store(0, std::memory_order_relaxed);
   return false;
 }
 
@@ -31,11 +31,8 @@ Result Helpers::ParallelFor(ExecutionContext& context, void (*task)(void* user, 
                             void* user) {
   Watched watched{task, user};
   NORMFUSE_RETURN_IF_ERROR(context.ParallelFor(RunWatched, count, &watched));
-  if (watched.helped.load(std::memory_order_relaxed)) {
-    alone_.store(0, std::memory_order_relaxed);
-  } else {
-    alone_.fetch_add(1, std::memory_order_relaxed);
-  }
+  if (watched.helped.load(std::memory_order_relaxed)) present_.store(true, std::memory_order_relaxed);
+  alone_.fetch_add(1, std::memory_order_relaxed);
   return {};
 }
 
