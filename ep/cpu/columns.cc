@@ -197,7 +197,7 @@ Result RunColumns(const Call& call) {
   }
   task.tiles = (columns.size + task.width - 1) / task.width;
   task.total = task.tiles * task.outer.ElementCount();
-  if (threads == 1 || call.helpers->Absent()) {
+  if (threads == 1 || task.total == 1 || call.helpers->Absent()) {
     RunTiles(&task, 0);
     return {};
   }

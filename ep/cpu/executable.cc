@@ -280,8 +280,9 @@ bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
   call->apply = kernels_->fused_apply(call->apply_type, plan_.y_type, plan_.activation.kind, kind);
   if (call->apply == nullptr) return false;
   call->stream = stream;
-  if (call->sum == nullptr)
+  if (call->sum == nullptr) {
     call->whole_rows = kernels_->whole_rows(call->x_type, plan_.y_type, plan_.activation.kind, kind);
+  }
   if (kernels_->keeps && BitsOf(call->x_type) == 16 && IsFloat(call->x_type)) {
     call->apply_kept = kernels_->fused_apply(DataType::kFloat32, plan_.y_type, plan_.activation.kind, SumKind::kSingle);
   }

@@ -28,6 +28,7 @@ const Geometry* GeometryCache::Find(const CallShapes& shapes) const {
 }
 
 void GeometryCache::Add(const CallShapes& shapes, const Geometry& geometry) {
+  if (entries_[kMostEntries - 1].load(std::memory_order_relaxed) != nullptr) return;
   auto entry = std::make_unique<const Entry>(Entry{Copy(shapes.x), Copy(shapes.residual), geometry});
   for (auto& each : entries_) {
     const Entry* nothing = nullptr;

@@ -20,6 +20,7 @@ class GeometryCache {
 
   // Null where these shapes are new.
   const Geometry* Find(const CallShapes& shapes) const;
+  // Allocates, but for shapes that no room is left for.
   void Add(const CallShapes& shapes, const Geometry& geometry);
 
  private:

@@ -468,14 +468,13 @@ TEST(ShapesMayChangeFromCallToCall) {
                         {{0, 96}, {96}},    {{1, 96}, {}},        {{2, 1, 40}, {9, 1}}};
   std::vector<Case> cases;
   for (const Shapes& shapes : all) {
-    const auto count = [](const std::vector<int64_t>& dims) {
-      int64_t product = 1;
-      for (int64_t dim : dims) product *= dim;
-      return static_cast<size_t>(product);
+    const auto values = [](const std::vector<int64_t>& dims, double mean) {
+      return Normals(static_cast<size_t>(MakeTensor(DataType::kFloat32, dims).Count()), mean);
     };
-    Case& c = cases.emplace_back(Normalize(shapes.x, Normals(count(shapes.x), 1), {-1}));
+    Case& c = cases.emplace_back(Normalize(shapes.x, values(shapes.x, 1), {-1}));
     c.plan.residual.type = DataType::kFloat32;
-    c.plan.residual.tensor = c.Add(MakeFloats(shapes.residual, Normals(count(shapes.residual), 2)), false);
+    c.plan.residual.tensor = c.Add(MakeFloats(shapes.residual, values(shapes.residual, 2)), false);
+    RunAndCompare(c, 1, "against float64");
   }
   std::unique_ptr<Executable> executable;
   EXPECT(CompileForCpu(cases[0].plan, &executable).ok(), "compile");
@@ -484,6 +483,9 @@ TEST(ShapesMayChangeFromCallToCall) {
       ArrayContext context;
       c.FillContext(&context);
       EXPECT(executable->Run(context).ok(), "run");
+      const long before = allocations;
+      EXPECT(executable->Run(context).ok(), "same shapes again");
+      EXPECT(allocations == before, std::to_string(allocations - before) + " allocations");
       const std::vector<double> want = Y(c);
       EXPECT(context.output(0).Count() == static_cast<int64_t>(want.size()), "shape");
       for (size_t i = 0; i < want.size(); ++i) {
