@@ -37,13 +37,18 @@ bool ComesFromMemory(const Call& call) {
   return call.stream || (call.row_x2 != nullptr && call.geometry->element_count * bits / 8 >= kOneByOneBytes);
 }
 
+// Memory is fastest where all that is read or written follows what was before. Where arithmetic takes longer than that,
+// as conversions do for the half as many bytes of float16, two rows share some of it.
+bool TakesLongerThanMemory(const Call& call) {
+  const Activation activation = call.plan->activation.kind;
+  if (activation != Activation::kIdentity && activation != Activation::kRelu) return true;
+  return BitsOf(call.x_type) == 16 && call.row_x2 == nullptr;
+}
+
 }  // namespace
 
 int64_t RowsPerBatch(const Call& call) {
-  // Memory is fastest where all that is read or written follows what was before. Where arithmetic takes longer than that,
-  // two rows share some of it.
-  const Activation activation = call.plan->activation.kind;
-  if (ComesFromMemory(call)) return activation == Activation::kIdentity || activation == Activation::kRelu ? 1 : 2;
+  if (ComesFromMemory(call)) return TakesLongerThanMemory(call) ? 2 : 1;
   // Otherwise two or more, as the kernels take two or four rows side by side.
   const int64_t operands = call.row_x2 != nullptr ? 2 : 1;
   const int64_t bits = call.apply_kept != nullptr ? 32 : BitsOf(call.x_type) * operands;

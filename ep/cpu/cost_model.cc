@@ -111,15 +111,6 @@ bool IsAlongRow(const Quantization& q, int64_t rank) {
   return q.block_size > 0 || q.axis == -1 || q.axis == rank - 1;
 }
 
-// A DequantizeLinear alone, with one scale for a row, of a tensor that does not stay in the caches: whoever runs it
-// waits for memory.
-bool OnlyMovesMemory(const Plan& plan, int64_t elements) {
-  const Quantization& q = plan.x.quantization;
-  return plan.kind == PlanKind::kElementwise && plan.activation.kind == Activation::kIdentity && q.present() &&
-         !IsAlongRow(q, plan.x_rank) && !plan.residual.present() && !plan.y_quantization.present() &&
-         elements * (BitsOf(plan.x.type) + BitsOf(plan.y_type)) / 8 >= kStreamBytes;
-}
-
 // Calls add(cost, is_node) for everything that the plan does.
 template <class Add>
 void ForEachStep(const Plan& plan, Add&& add) {
@@ -169,10 +160,23 @@ int WorthwhileThreads(double nanoseconds, int available) {
 
 namespace normfuse {
 
-double ExpectedGain(const Plan& plan, cpu::Isa isa) {
+namespace {
+
+int64_t TypicalElements(const Plan& plan) {
   int64_t elements = plan.x_rank < 0 ? kTypicalDimension * kTypicalDimension : 1;
   for (int i = 0; i < plan.x_rank; ++i) elements *= plan.x_dims[i] < 0 ? kTypicalDimension : plan.x_dims[i];
-  if (cpu::OnlyMovesMemory(plan, elements)) return -1;
+  return elements;
+}
+
+}  // namespace
+
+bool PassesCaches(const Plan& plan) {
+  return plan.y_type == DataType::kFloat32 &&
+         TypicalElements(plan) * (BitsOf(plan.x.type) + BitsOf(plan.y_type)) / 8 >= cpu::kStreamBytes;
+}
+
+double ExpectedGain(const Plan& plan, cpu::Isa isa) {
+  const int64_t elements = TypicalElements(plan);
   return cpu::EstimateOrtNanoseconds(plan, elements) - cpu::EstimateNanoseconds(plan, isa, elements);
 }
 

@@ -51,7 +51,8 @@ std::optional<Declined> CheckQuantizationAlone(const Chain& chain) {
       chain.plan.x.quantization.present() ? chain.plan.x.quantization : chain.plan.y_quantization;
   const bool per_tensor = quantization.scale.constant != nullptr && quantization.scale.constant->ElementCount() == 1;
   if (chain.plan.x.tensor.constant != nullptr) return NotProfitable(chain, "ONNX Runtime folds a constant");
-  if (per_tensor || chain.plan.y_quantization.present()) {
+  // Past the caches memory is faster than through them, which is where ONNX Runtime's kernel writes.
+  if (chain.plan.y_quantization.present() || (per_tensor && !PassesCaches(chain.plan))) {
     return NotProfitable(chain, "its kernel runs at the speed of memory");
   }
   return std::nullopt;

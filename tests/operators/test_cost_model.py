@@ -51,7 +51,12 @@ CASES = {
     "large DequantizeLinear of rows": (
         "g (int8[4096,2048] X) => (float[4096,2048] Y) { Y = DequantizeLinear<axis = 0>(X, scales) }",
         1,
-        [],
+        ["avx512", "avx2"],
+    ),
+    "large DequantizeLinear": (
+        "g (int8[4096,2048] X) => (float[4096,2048] Y) { Y = DequantizeLinear(X, xs, xz) }",
+        1,
+        ["avx512", "avx2"],
     ),
 }
 
