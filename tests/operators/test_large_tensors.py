@@ -1,4 +1,4 @@
-"""Tensors of 20 MB and more, whose results go past the caches: every way of writing them, on one thread and on two."""
+"""Tensors of 12 MiB and more, whose results go past the caches: every way of writing them, on one thread and on two."""
 
 from __future__ import annotations
 
@@ -50,6 +50,12 @@ CASES = {
     "float16": lambda: normalization(
         numbers((5300, 1024), 0, F16), {"axes": [-1]}, scale=numbers((1024,), 1, F16), bias=numbers((1024,), 2, F16)
     ),
+    "float16, odd rows, Relu": lambda: normalization(
+        numbers((4097, 800), 0, F16),
+        {"axes": [-1], "activation": "Relu"},
+        scale=numbers((800,), 1, F16),
+        bias=numbers((800,), 2, F16),
+    ),
     "float16, Add, sum": lambda: normalization(
         numbers((5300, 1024), 0, F16), {"axes": [-1]}, ("Y", "sum"), residual=numbers((5300, 1024), 5, F16)
     ),
@@ -65,6 +71,9 @@ CASES = {
     "MVN over batches": lambda: normalization(numbers(IMAGE), {"axes": [0, 2, 3]}),
     "rows of odd length": lambda: normalization(numbers((2752, 1007)), {"axes": [-1]}),
     "HardSwish": lambda: activation(numbers(ROWS), {"activation": "HardSwish"}),
+    "DequantizeLinear": lambda: dequantization(
+        np.random.default_rng(3).integers(-128, 128, (4200, 1008), dtype=np.int8), {}, x_scale=np.array(0.03, F32)
+    ),
     "DequantizeLinear, rows": lambda: quantized((4200, 1008), 0),
     "DequantizeLinear, columns": lambda: quantized(
         (4200, 1008), 1, x_zero_point=np.random.default_rng(7).integers(-128, 128, 1008, dtype=np.int8)
