@@ -457,6 +457,19 @@ TEST(WithoutHelpTheCallerGoesOnAlone) {
   }
 }
 
+// A single tile of columns is not handed to anybody.
+TEST(OneTileStaysOnTheCaller) {
+  Case c = Normalize({20'000, 32}, Normals(size_t{20'000} * 32, 2), {0});
+  std::unique_ptr<Executable> executable;
+  EXPECT(CompileForCpu(c.plan, &executable).ok(), "compile");
+  for (const int threads : {1, 4}) {
+    ArrayContext context(threads);
+    c.FillContext(&context);
+    EXPECT(executable->Run(context).ok(), "run");
+    EXPECT(context.parallel_calls() == 0, std::to_string(threads) + " threads");
+  }
+}
+
 // More shapes than are remembered, and the same X with another residual.
 TEST(ShapesMayChangeFromCallToCall) {
   struct Shapes {
