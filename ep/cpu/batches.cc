@@ -82,6 +82,8 @@ class Distances {
 // a load needs what an earlier store writes, and a load that seems to waits. Where Y lies a little behind X, modulo the
 // size of a page, as it does where both were allocated one after the other, loads follow such stores, unless backward.
 bool PrefersBackward(const Call& call, const ApplyArgs& args) {
+  // Where X comes from memory, its next lines do only forward.
+  if (call.stream) return false;
   // With vectors of 4 elements GELU goes one of two ways by what came before, and the last bits with it.
   if (call.plan->activation.kind == Activation::kGelu) return false;
   const int64_t bytes = BitsOf(call.plan->y_type) / 8;
