@@ -8,6 +8,7 @@ rows, in nanoseconds, and last what a second thread costs: the time that two tak
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -138,7 +139,7 @@ def hand_off(rows: int) -> float:
 
 
 def main() -> None:
-    print(f"instruction set: {normfuse.__version__} with {__import__('os').environ.get('NORMFUSE_ISA', 'the best')}")
+    print(f"normfuse {normfuse.__version__}, instruction set: {os.environ.get('NORMFUSE_ISA', 'the best')}")
     empty = peers.OnnxRuntime().overhead(1)
     overhead = fastest([empty])[0]
     print(f"empty session {overhead:.0f} ns\n\n| operator | ORT ns/element | normfuse | ratio |\n|---|---|---|---|")

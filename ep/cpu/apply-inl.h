@@ -211,6 +211,32 @@ NORMFUSE_INLINE void ApplyScalar(const ApplyArgs& a, int row) {
   if (rest != 0) StoreAsPartial(y + i, finish(act.Partial(affine(x.PartialAt(i, rest)), i, rest)), rest);
 }
 
+// Calls store(vector, index) for vectors of x, but for some of the last, and returns where it ended. Each group of them is
+// read before the one in front of it is stored: where Y lies a little behind X, modulo the size of a page, loads seem to
+// need what the stores in front of them write, and those that go past the caches take long.
+template <class Input, class Store>
+NORMFUSE_INLINE size_t StoreGroups(const Input& x, size_t n, const Store& store) {
+  constexpr size_t kVectors = 4;
+  constexpr size_t kGroup = kVectors * kLanes;
+  if (n < kGroup) return 0;
+  V now[kVectors];
+  NORMFUSE_UNROLL
+  for (size_t k = 0; k < kVectors; ++k) now[k] = x.At(k * kLanes);
+  size_t i = 0;
+  for (; i + 2 * kGroup <= n; i += kGroup) {
+    V next[kVectors];
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) next[k] = x.At(i + kGroup + k * kLanes);
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) store(now[k], i + k * kLanes);
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) now[k] = next[k];
+  }
+  NORMFUSE_UNROLL
+  for (size_t k = 0; k < kVectors; ++k) store(now[k], i + k * kLanes);
+  return i + kGroup;
+}
+
 // Scale or bias, or both, for each element.
 template <class Input, class Out, class Act, bool kStream>
 NORMFUSE_INLINE void ApplyVector(const ApplyArgs& a, int row) {
@@ -225,11 +251,13 @@ NORMFUSE_INLINE void ApplyVector(const ApplyArgs& a, int row) {
   const size_t ahead = a.ahead;
   const size_t n = a.n;
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    if constexpr (kStream) x.Prefetch(i, ahead);
-    const V v = results(act(affine(x.At(i), scale.At(i), results.Bias(bias.At(i))), i));
-    results.template Store<1>(y + i, &v);
-  }
+  const auto store = [&](V value, size_t at) {
+    if constexpr (kStream) x.Prefetch(at, ahead);
+    const V v = results(act(affine(value, scale.At(at), results.Bias(bias.At(at))), at));
+    results.template Store<1>(y + at, &v);
+  };
+  if constexpr (kStream) i = StoreGroups(x, n, store);
+  for (; i + kLanes <= n; i += kLanes) store(x.At(i), i);
   const size_t rest = n - i;
   if (rest == 0) return;
   const V v = affine(x.PartialAt(i, rest), scale.PartialAt(i, rest), results.Bias(bias.PartialAt(i, rest)));
@@ -309,6 +337,38 @@ struct TwoRows {
     results.template Store<kVectors>(w + i, u);
   }
 
+  // The vectors of both rows from element i on, read before others are stored: see StoreGroups.
+  template <size_t kVectors>
+  struct Operands {
+    NORMFUSE_INLINE Operands(const TwoRows& rows, size_t i) {
+      NORMFUSE_UNROLL
+      for (size_t k = 0; k < kVectors; ++k) {
+        x[k] = rows.x.At(i + k * kLanes);
+        z[k] = rows.z.At(i + k * kLanes);
+      }
+    }
+    V x[kVectors];
+    V z[kVectors];
+  };
+
+  template <size_t kVectors>
+  NORMFUSE_INLINE void Store(const Operands<kVectors>& of, size_t i) const {
+    V v[kVectors];
+    V u[kVectors];
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) {
+      const size_t at = i + k * kLanes;
+      x.Prefetch(at, ahead);
+      z.Prefetch(at, ahead);
+      const V s = Load(scale + at);
+      const V b = results.Bias(kBias ? Load(bias + at) : one_bias);
+      v[k] = act(first(of.x[k], s, b), results);
+      u[k] = act(second(of.z[k], s, b), results);
+    }
+    results.template Store<kVectors>(y + i, v);
+    results.template Store<kVectors>(w + i, u);
+  }
+
   NORMFUSE_INLINE void Partial(size_t i, size_t rest) const {
     const V s = LoadPartial(scale + i, rest);
     const V b = results.Bias(kBias ? LoadPartial(bias + i, rest) : one_bias);
@@ -328,15 +388,39 @@ struct TwoRows {
   size_t ahead;
 };
 
+// All but some of the last elements of two rows past the caches, and where it ended.
+template <class Rows>
+NORMFUSE_INLINE size_t StreamTwoRows(const Rows& rows, size_t n) {
+  constexpr size_t kVectors = 2;
+  constexpr size_t kGroup = kVectors * kLanes;
+  using Operands = typename Rows::template Operands<kVectors>;
+  if (n < kGroup) return 0;
+  Operands now(rows, 0);
+  size_t i = 0;
+  for (; i + 2 * kGroup <= n; i += kGroup) {
+    const Operands next(rows, i + kGroup);
+    rows.Store(now, i);
+    now = next;
+  }
+  rows.Store(now, i);
+  return i + kGroup;
+}
+
 template <class Input, class Out, class Act, bool kStream, bool kBias>
 NORMFUSE_INLINE void ApplyTwoRows(const ApplyArgs& a, int row) {
-  constexpr size_t kStep = kAtOnce<Input, Out, Act> * kLanes;
   const TwoRows<Input, Out, Act, kStream, kBias> rows(a, row);
-  const size_t steps = a.n / kStep;
-  size_t i = a.backward ? (steps - 1) * kStep : 0;
-  const size_t move = a.backward ? 0 - kStep : kStep;
-  for (size_t k = 0; k < steps; ++k, i += move) rows.template Vectors<kAtOnce<Input, Out, Act>>(i);
-  for (i = steps * kStep; i + kLanes <= a.n; i += kLanes) rows.template Vectors<1>(i);
+  size_t i = 0;
+  if constexpr (kStream && kIsCheap<Act>) {
+    i = StreamTwoRows(rows, a.n);
+  } else {
+    constexpr size_t kStep = kAtOnce<Input, Out, Act> * kLanes;
+    const size_t steps = a.n / kStep;
+    i = a.backward ? (steps - 1) * kStep : 0;
+    const size_t move = a.backward ? 0 - kStep : kStep;
+    for (size_t k = 0; k < steps; ++k, i += move) rows.template Vectors<kAtOnce<Input, Out, Act>>(i);
+    i = steps * kStep;
+  }
+  for (; i + kLanes <= a.n; i += kLanes) rows.template Vectors<1>(i);
   if (i < a.n) rows.Partial(i, a.n - i);
 }
 

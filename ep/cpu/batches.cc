@@ -82,7 +82,7 @@ class Distances {
 // a load needs what an earlier store writes, and a load that seems to waits. Where Y lies a little behind X, modulo the
 // size of a page, as it does where both were allocated one after the other, loads follow such stores, unless backward.
 bool PrefersBackward(const Call& call, const ApplyArgs& args) {
-  // Where X comes from memory, its next lines do only forward.
+  // What is read from memory is fetched ahead where it is read forward.
   if (call.stream) return false;
   // With vectors of 4 elements GELU goes one of two ways by what came before, and the last bits with it.
   if (call.plan->activation.kind == Activation::kGelu) return false;
@@ -208,7 +208,12 @@ void Batches::VisitPages() const {
 void Batches::Apply(int rows) {
   apply_.rows = rows;
   if (call_.stream && call_.y != nullptr) VisitPages();
-  if (call_.y != nullptr) (keeps_ ? call_.apply_kept : call_.apply)(apply_);
+  if (call_.y == nullptr) return;
+  if (keeps_) {
+    ApplyRows(call_, call_.apply_kept, DataType::kFloat32, apply_);
+  } else {
+    ApplyRows(call_, call_.apply, call_.apply_type, apply_);
+  }
 }
 
 void Batches::Prepare(const Offsets& base) {

@@ -13,8 +13,6 @@
 namespace normfuse::cpu {
 namespace {
 
-constexpr int64_t kStreamAlignment = 64;
-
 bool Is32Bit(DataType type) { return type == DataType::kInt32 || type == DataType::kUint32; }
 
 bool OnlyZeroStrides(const DimList& dims, FormId form) {
@@ -46,7 +44,9 @@ class CpuExecutable final : public Executable {
   bool HasOneScale(const Call& call) const;
   void ChoosePath(Call* call) const;
   bool ChooseApply(const Dim& run, Call* call) const;
+  bool PassesCaches(const Call& call) const;
   bool Streams(const Call& call, const Dim& run) const;
+  bool CanCut(const Call& call, const Dim& run) const;
   void ChooseStep(const Dim& run, Call* call) const;
   Result Execute(const Call& call) const;
 
@@ -279,7 +279,8 @@ bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
   call->apply_form = from_sum ? kFormY : kFormX;
   call->apply = kernels_->fused_apply(call->apply_type, plan_.y_type, plan_.activation.kind, kind);
   if (call->apply == nullptr) return false;
-  call->stream = stream;
+  call->cut = !stream && CanCut(*call, run);
+  call->stream = stream || call->cut;
   if (call->sum == nullptr) {
     call->whole_rows = kernels_->whole_rows(call->x_type, plan_.y_type, plan_.activation.kind, kind);
   }
@@ -289,12 +290,23 @@ bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
   return true;
 }
 
-bool CpuExecutable::Streams(const Call& call, const Dim& run) const {
+bool CpuExecutable::PassesCaches(const Call& call) const {
   if (plan_.y_type != DataType::kFloat32 && plan_.y_type != DataType::kFloat16) return false;
   const int64_t bytes = call.geometry->element_count * (BitsOf(plan_.y_type) + BitsOf(call.x_type)) / 8;
-  const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kStreamAlignment == 0; };
-  return bytes >= kStreamBytes && run.size * BitsOf(plan_.y_type) / 8 % kStreamAlignment == 0 && aligned(call.y) &&
-         aligned(call.sum);
+  return kernels_->streams && bytes >= kStreamBytes;
+}
+
+bool CpuExecutable::Streams(const Call& call, const Dim& run) const {
+  return PassesCaches(call) && run.size * BitsOf(plan_.y_type) / 8 % kCacheLine == 0 && BeginsLine(call.y) &&
+         BeginsLine(call.sum);
+}
+
+// Whether rows that do not begin with a line of the cache are worth three calls each: see ApplyRows.
+bool CpuExecutable::CanCut(const Call& call, const Dim& run) const {
+  constexpr int64_t kShortestCut = 1024;  // bytes
+  const int64_t bytes = BitsOf(plan_.y_type) / 8;
+  return PassesCaches(call) && call.sum == nullptr && run.size * bytes >= kShortestCut &&
+         reinterpret_cast<uintptr_t>(call.y) % static_cast<uintptr_t>(bytes) == 0;
 }
 
 // Both passes at once for groups that do not stay in the level-1 cache between them.
@@ -308,6 +320,8 @@ void CpuExecutable::ChooseStep(const Dim& run, Call* call) const {
   constexpr int64_t kShortestRun = 96;
   if (!plain || call->y == nullptr || run.size < (one_run ? kLongRun : kShortestRun)) return;
   call->step = kernels_->step(plan_.activation.kind);
+  // That stores whole lines or none.
+  if (call->step != nullptr && call->cut) call->cut = call->stream = false;
 }
 
 Result CpuExecutable::Execute(const Call& call) const {

@@ -276,6 +276,7 @@ constexpr KernelTable MakeTable() {
   table.fused_apply = FusedApply;
   table.step = StepFor;
   table.whole_rows = WholeRowsFor;
+  table.streams = kStreams;
   table.fence = Fence;
   return table;
 }

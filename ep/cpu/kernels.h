@@ -144,6 +144,7 @@ struct KernelTable {
   WholeRowsFn (*whole_rows)(DataType x, DataType y, Activation activation, SumKind kind);
 
   // Orders stores past the caches before everything that follows.
+  bool streams;  // what is said of `stream` above and below: stores may go past the caches
   void (*fence)();
 };
 

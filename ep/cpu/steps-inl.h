@@ -56,6 +56,14 @@ struct StepSums {
   V second[2] = {Set(0.0f), Set(0.0f)};
 };
 
+// Two vectors of each.
+struct StepOperands {
+  NORMFUSE_INLINE StepOperands(const float* of_x, const float* of_next)
+      : x{Load(of_x), Load(of_x + kLanes)}, next{Load(of_next), Load(of_next + kLanes)} {}
+  V x[2];
+  V next[2];
+};
+
 template <class Act, class Affine, bool kStream>
 NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
   Spread spread[2];
@@ -74,22 +82,32 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
     if constexpr (kStream) __builtin_prefetch(y + begin + kPageAhead);
     StepSums sums;
     size_t i = begin;
-    for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+    const auto step = [&](const StepOperands& of, size_t at) {
       V v[2];
       NORMFUSE_UNROLL
       for (int set = 0; set < 2; ++set) {
-        const size_t k = i + static_cast<size_t>(set) * kLanes;
+        const size_t k = at + static_cast<size_t>(set) * kLanes;
         // What memory reads ahead by itself is enough where it is memory that everything waits for.
         if constexpr (kStream && !kInTurns) __builtin_prefetch(next + k + kFetchAhead);
-        sums.Add(Load(next + k) - shift, set);
-        v[set] = act(affine.At(Load(x + k), k));
+        sums.Add(of.next[set] - shift, set);
+        v[set] = act(affine.At(of.x[set], k));
         if constexpr (kInTurns) Put<kStream>(y + k, v[set]);
       }
       if constexpr (!kInTurns) {
-        Put<kStream>(y + i, v[0]);
-        Put<kStream>(y + i + kLanes, v[1]);
+        Put<kStream>(y + at, v[0]);
+        Put<kStream>(y + at + kLanes, v[1]);
+      }
+    };
+    if constexpr (kStream && kInTurns) {
+      // Read before what is in front of it is stored: see StoreGroups.
+      StepOperands now(x + i, next + i);
+      for (; i + 4 * kLanes <= end; i += 2 * kLanes) {
+        const StepOperands later(x + i + 2 * kLanes, next + i + 2 * kLanes);
+        step(now, i);
+        now = later;
       }
     }
+    for (; i + 2 * kLanes <= end; i += 2 * kLanes) step(StepOperands(x + i, next + i), i);
     if (i + kLanes <= end) {
       sums.Add(Load(next + i) - shift, 0);
       Put<kStream>(y + i, act(affine.At(Load(x + i), i)));

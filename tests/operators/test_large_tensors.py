@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from checking import activation, dequantization, normalization
-from oracle import Array
+from oracle import Array, dtype_of
 from strategies import Case
 
 F32, F16 = np.float32, np.float16
@@ -79,6 +79,12 @@ CASES = {
         (4200, 1008), 1, x_zero_point=np.random.default_rng(7).integers(-128, 128, 1008, dtype=np.int8)
     ),
 }
+# Every way of writing rows that do not begin with a line of the cache.
+CUT = [
+    "LayerNorm", "LayerNorm, Gelu", "LayerNorm, Mish", "RMSNorm", "LayerNorm, scalar", "Add, LayerNorm",
+    "Add, LayerNorm, sum", "float16", "float16, odd rows, Relu", "one long row", "InstanceNorm, Relu",
+    "rows of odd length", "HardSwish", "DequantizeLinear", "DequantizeLinear, rows", "DequantizeLinear, columns",
+]  # fmt: skip
 
 
 def session(case: Case, threads: int) -> onnxruntime.InferenceSession:
@@ -96,3 +102,39 @@ def test_results_past_the_caches(name: str) -> None:
         got = harness.run(session(case, threads), case.inputs)
         for output, expected in case.expected().items():
             expected.check(got[output], f"{name}, {threads} thread(s), {output}")
+
+
+LINE = 64  # bytes
+
+
+class Guarded:
+    """Room for an array that begins ``offset`` bytes behind the beginning of a line of the cache, between guards."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, offset: int) -> None:
+        self.bytes = np.full(int(np.prod(shape)) * dtype.itemsize + 4 * LINE, 0xA5, np.uint8)
+        self.begin = LINE - self.bytes.ctypes.data % LINE + LINE + offset
+        self.end = self.begin + int(np.prod(shape)) * dtype.itemsize
+        self.array = self.bytes[self.begin : self.end].view(dtype).reshape(shape)
+
+    def check(self, label: str) -> None:
+        assert (self.bytes[: self.begin] == 0xA5).all(), label
+        assert (self.bytes[self.end :] == 0xA5).all(), label
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_outputs_that_begin_within_a_line_of_the_cache(name: str) -> None:
+    case = CASES[name]()
+    made = session(case, 2)
+    binding = made.io_binding()
+    feeds = {key: harness.to_ort(value) for key, value in case.inputs.items()}
+    for node in made.get_inputs():
+        binding.bind_ortvalue_input(node.name, feeds[node.name])
+    expected = case.expected()
+    places = {key: Guarded(value.exact.shape, dtype_of(value.code), 20) for key, value in expected.items()}
+    for key, place in places.items():
+        array = place.array
+        binding.bind_output(key, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    made.run_with_iobinding(binding)
+    for key, place in places.items():
+        expected[key].check(place.array, f"{name}, {key}")
+        place.check(f"{name}, {key}")
