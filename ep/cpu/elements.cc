@@ -233,8 +233,8 @@ void StoreRare(DataType type, bool saturate, void* data, int64_t index, size_t n
 void IntegerRange(DataType type, float* low, float* high) {
   const int bits = BitsOf(type);
   const bool is_signed = type == DataType::kInt8 || type == DataType::kInt16 || IsSignedPacked(type);
-  *low = is_signed ? -static_cast<float>(1 << (bits - 1)) : 0.0f;
-  *high = static_cast<float>((1 << (is_signed ? bits - 1 : bits)) - 1);
+  *low = is_signed ? -std::ldexp(1.0f, bits - 1) : 0.0f;
+  *high = std::ldexp(1.0f, is_signed ? bits - 1 : bits) - 1.0f;
 }
 
 }  // namespace normfuse::cpu

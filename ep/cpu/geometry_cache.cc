@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 
 namespace normfuse::cpu {
 namespace {
@@ -33,7 +34,7 @@ void GeometryCache::Add(const CallShapes& shapes, const Geometry& geometry) {
   for (auto& each : entries_) {
     const Entry* nothing = nullptr;
     if (each.compare_exchange_strong(nothing, entry.get(), std::memory_order_release, std::memory_order_relaxed)) {
-      entry.release();
+      std::ignore = entry.release();
       return;
     }
   }

@@ -1,7 +1,9 @@
 #include "cpu/parameters.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/elements.h"
 
@@ -30,12 +32,12 @@ bool IsConstant(const Operand& operand) {
          (!q.zero_point.present() || IsConstant(q.zero_point));
 }
 
+// Bit by bit: 0 and -0 are two values, and NaN is one.
 template <class T>
 bool AllEqual(const std::vector<T>& values) {
-  for (const T& value : values) {
-    if (std::memcmp(&value, &values[0], sizeof(T)) != 0) return false;
-  }
-  return !values.empty();
+  using Bits = std::conditional_t<sizeof(T) == sizeof(uint64_t), uint64_t, uint32_t>;
+  const auto equals_first = [&](T value) { return std::bit_cast<Bits>(value) == std::bit_cast<Bits>(values[0]); };
+  return !values.empty() && std::all_of(values.begin(), values.end(), equals_first);
 }
 
 // Index of the quantisation parameter that belongs to the element at `coordinate`.
@@ -172,10 +174,10 @@ Result ParamSource::Init(const Operand& operand, const char* what, bool wide) {
   const std::vector<float> narrow(all.begin(), all.end());
   uniform_ = AllEqual(narrow);
   // Aligned to a cache line: a vector load across two lines costs twice.
-  constexpr size_t kLine = 64;
-  values_.resize(narrow.size() + kLine / sizeof(float));
-  const size_t past = reinterpret_cast<uintptr_t>(values_.data()) % kLine;
-  aligned_ = values_.data() + (kLine - past) % kLine / sizeof(float);
+  constexpr size_t kLine = 64 / sizeof(float);
+  values_.resize(narrow.size() + kLine);
+  const size_t past = reinterpret_cast<uintptr_t>(values_.data()) / sizeof(float) % kLine;
+  aligned_ = values_.data() + (kLine - past) % kLine;
   std::copy(narrow.begin(), narrow.end(), aligned_);
   return {};
 }
