@@ -2,7 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 
 #include "directml/lowering.h"
 
@@ -71,10 +71,19 @@ std::string Line(const EpOptions& options, const Backend& backend, const std::st
   return line + "}\n";
 }
 
-Result OpenClaimReport(const std::string& name, std::ofstream* file) {
+struct Closer {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, Closer>;
+
+// To be appended to. Not a stream of the C++ library, which brings 0.4 MB of locales with it.
+Result OpenClaimReport(const std::string& name, File* file) {
+#ifdef _WIN32
   // Options are UTF-8, which Windows does not take for a file's name as it is.
-  const std::u8string path(name.begin(), name.end());
-  file->open(std::filesystem::path(path), std::ios::app);
+  file->reset(_wfopen(std::filesystem::path(std::u8string(name.begin(), name.end())).c_str(), L"ab"));
+#else
+  file->reset(std::fopen(name.c_str(), "ab"));
+#endif
   if (*file) return {};
   return Result::Error(ErrorCode::kFail, "NormFuseExecutionProvider: cannot write claim_report '" + name +
                                              "'; name a file in a folder that exists");
@@ -84,20 +93,22 @@ Result OpenClaimReport(const std::string& name, std::ofstream* file) {
 
 Result CheckClaimReport(const EpOptions& options) {
   if (options.claim_report.empty()) return {};
-  std::ofstream file;
+  File file;
   return OpenClaimReport(options.claim_report, &file);
 }
 
 Result AppendClaimReport(const EpOptions& options, const Backend& backend, const std::string& graph_name,
                          const GraphView& graph, const std::vector<Site>& sites, std::set<std::string>* written) {
-  std::ofstream file;
+  File file;
   NORMFUSE_RETURN_IF_ERROR(OpenClaimReport(options.claim_report, &file));
+  bool complete = true;
   for (const Site& site : sites) {
     const auto [line, is_new] = written->insert(Line(options, backend, graph_name, graph, site));
-    if (is_new) file << *line;
+    if (is_new) complete &= std::fwrite(line->data(), 1, line->size(), file.get()) == line->size();
   }
-  file.flush();
-  if (file) return {};
+  // What is left in the buffer is written when the file is closed.
+  complete &= std::fclose(file.release()) == 0;
+  if (complete) return {};
   return Result::Error(ErrorCode::kFail, "NormFuseExecutionProvider: cannot write claim_report '" +
                                              options.claim_report + "'; is there no room left?");
 }
