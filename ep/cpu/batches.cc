@@ -7,6 +7,7 @@
 
 #include "cpu/cost_model.h"
 #include "cpu/row_worker.h"
+#include "cpu/row_writer.h"
 
 namespace normfuse::cpu {
 namespace {
@@ -101,6 +102,7 @@ class Batches {
       : call_(call),
         scratch_(scratch),
         worker_(call, scratch),
+        writer_(call),
         request_(RequestFor(call)),
         kept_(Innermost(call.geometry->kept)),
         run_(Innermost(call.geometry->reduced)),
@@ -127,6 +129,7 @@ class Batches {
   const Call& call_;
   Scratch* scratch_;
   RowWorker worker_;
+  RowWriter writer_;
   StatisticsRequest request_;
   const Dim& kept_;
   const Dim& run_;
@@ -210,9 +213,9 @@ void Batches::Apply(int rows) {
   if (call_.stream && call_.y != nullptr) VisitPages();
   if (call_.y == nullptr) return;
   if (keeps_) {
-    ApplyRows(call_, call_.apply_kept, DataType::kFloat32, apply_);
+    writer_.Apply(call_.apply_kept, DataType::kFloat32, apply_);
   } else {
-    ApplyRows(call_, call_.apply, call_.apply_type, apply_);
+    writer_.Apply(call_.apply, call_.apply_type, apply_);
   }
 }
 

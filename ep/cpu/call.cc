@@ -223,54 +223,6 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
   return args;
 }
 
-namespace {
-
-// Of args, `rows` rows from `row` on and of them `count` elements from `element` on.
-ApplyArgs Part(const Call& call, DataType x_type, const ApplyArgs& args, int row, int rows, int64_t element,
-               int64_t count) {
-  const auto moved = [&](Vec vec, int64_t stride) {
-    return Vec{vec.data + row * stride + element * vec.step, vec.step};
-  };
-  ApplyArgs part = args;
-  part.x = ElementAt(args.x, x_type, row * args.x_stride + element);
-  if (args.x2 != nullptr) part.x2 = ElementAt(args.x2, x_type, row * args.x2_stride + element);
-  if (args.x_bias != nullptr) part.x_bias += row * args.x_bias_stride + element;
-  part.y = ElementAt(args.y, call.plan->y_type, row * args.y_stride + element);
-  part.n = static_cast<size_t>(count);
-  part.rows = rows;
-  part.normalizers += row;
-  part.scale = moved(args.scale, args.scale_stride);
-  part.bias = moved(args.bias, args.bias_stride);
-  part.slope = moved(args.slope, args.slope_stride);
-  return part;
-}
-
-}  // namespace
-
-void ApplyRows(const Call& call, ApplyFn apply, DataType x_type, const ApplyArgs& args) {
-  if (!call.cut) {
-    apply(args);
-    return;
-  }
-  const int64_t bytes = BitsOf(call.plan->y_type) / 8;
-  const auto n = static_cast<int64_t>(args.n);
-  const int together = args.y_stride * bytes % kCacheLine == 0 ? args.rows : 1;
-  for (int row = 0; row < args.rows; row += together) {
-    const auto begin = reinterpret_cast<uintptr_t>(ElementAt(args.y, call.plan->y_type, row * args.y_stride));
-    const int64_t front = std::min((kCacheLine - static_cast<int64_t>(begin % kCacheLine)) % kCacheLine / bytes, n);
-    const int64_t whole = (n - front) * bytes / kCacheLine * kCacheLine / bytes;
-    const auto run = [&](int64_t element, int64_t count, bool stream) {
-      if (count == 0) return;
-      ApplyArgs part = Part(call, x_type, args, row, together, element, count);
-      part.stream = stream;
-      apply(part);
-    };
-    run(0, front, false);
-    run(front, whole, true);
-    run(front + whole, n - front - whole, false);
-  }
-}
-
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums) {
   RowSumsArgs args{};
   args.x = ElementAt(call.x, call.x_type, at.at[kFormX]);

@@ -57,7 +57,7 @@ struct Call {
   StepFn step = nullptr;             // both passes, of different groups
   WholeRowsFn whole_rows = nullptr;  // both passes, of rows that have nothing unusual
   bool stream = false;               // X and Y are so large that Y goes past the caches; a fence must follow
-  bool cut = false;                  // so it does, but not all rows begin with a line of the cache: see ApplyRows
+  bool cut = false;                  // so it does, but not all rows begin with a line of the cache: see RowWriter
 };
 
 // Working memory of one thread, on its stack.
@@ -82,10 +82,6 @@ void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n,
 // The arguments of call.apply for `rows` rows of n values from `at` on; strides between rows come from `row_step`.
 ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,
                       const Normalizer* normalizers);
-
-// The second pass for args.rows rows of `x_type` by `apply`, which is call.apply or call.apply_kept. With call.cut, what
-// lies in front of the first whole line of a row and behind the last one is stored by itself, and not past the caches.
-void ApplyRows(const Call& call, ApplyFn apply, DataType x_type, const ApplyArgs& args);
 
 // The arguments of call.row_sums, or of the second half of call.step, likewise.
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums);

@@ -293,7 +293,7 @@ bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
 bool CpuExecutable::PassesCaches(const Call& call) const {
   if (plan_.y_type != DataType::kFloat32 && plan_.y_type != DataType::kFloat16) return false;
   const int64_t bytes = call.geometry->element_count * (BitsOf(plan_.y_type) + BitsOf(call.x_type)) / 8;
-  return kernels_->streams && bytes >= kStreamBytes;
+  return kernels_->stream_line != nullptr && bytes >= kStreamBytes;
 }
 
 bool CpuExecutable::Streams(const Call& call, const Dim& run) const {
@@ -301,7 +301,7 @@ bool CpuExecutable::Streams(const Call& call, const Dim& run) const {
          BeginsLine(call.sum);
 }
 
-// Whether rows that do not begin with a line of the cache are worth three calls each: see ApplyRows.
+// Whether rows that do not begin with a line of the cache are worth three calls each: see RowWriter.
 bool CpuExecutable::CanCut(const Call& call, const Dim& run) const {
   constexpr int64_t kShortestCut = 1024;  // bytes
   const int64_t bytes = BitsOf(plan_.y_type) / 8;

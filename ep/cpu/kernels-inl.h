@@ -122,6 +122,13 @@ void ColumnNormalize(float* x, size_t n, const float* mean, const float* below, 
 
 // ---- The table ----
 
+void StreamLine(void* to, const void* from) {
+  constexpr size_t kFloats = 64 / sizeof(float);
+  for (size_t i = 0; i < kFloats; i += kLanes) {
+    StreamStore(static_cast<float*>(to) + i, Load(static_cast<const float*>(from) + i));
+  }
+}
+
 // Stores past the caches are not ordered with the ones that tell other threads of the result.
 void Fence() {
 #ifdef __SSE2__
@@ -276,7 +283,7 @@ constexpr KernelTable MakeTable() {
   table.fused_apply = FusedApply;
   table.step = StepFor;
   table.whole_rows = WholeRowsFor;
-  table.streams = kStreams;
+  if (kStreams) table.stream_line = StreamLine;
   table.fence = Fence;
   return table;
 }

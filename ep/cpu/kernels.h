@@ -143,8 +143,10 @@ struct KernelTable {
   StepFn (*step)(Activation activation);
   WholeRowsFn (*whole_rows)(DataType x, DataType y, Activation activation, SumKind kind);
 
+  // 64 bytes, to the beginning of a line of the cache and past it. Null where stores cannot go past the caches, and what is
+  // said of `stream` does not hold.
+  void (*stream_line)(void* to, const void* from);
   // Orders stores past the caches before everything that follows.
-  bool streams;  // what is said of `stream` above and below: stores may go past the caches
   void (*fence)();
 };
 

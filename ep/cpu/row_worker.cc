@@ -122,7 +122,7 @@ void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept
     int64_t n = std::min(odometer.RunLength(), end - position);
     if (call_.raw && plan.kind == PlanKind::kElementwise) normalizer = Dequantizer(at);
     if (call_.apply != nullptr) {
-      ApplyRows(call_, call_.apply, call_.apply_type, ApplyArgsAt(call_, at, inner, inner, n, 1, &normalizer));
+      writer_.Apply(call_.apply, call_.apply_type, ApplyArgsAt(call_, at, inner, inner, n, 1, &normalizer));
     } else {
       n = std::min(n, kBlock);
       if (call_.only_dequantizes) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/call.h"
+#include "cpu/row_writer.h"
 #include "cpu/statistics.h"
 
 namespace normfuse::cpu {
@@ -12,7 +13,7 @@ inline const Dim& Innermost(const DimList& dims) { return dims.dims[dims.count -
 class RowWorker {
  public:
   RowWorker(const Call& call, Scratch* scratch)
-      : call_(call), scratch_(scratch), request_(RequestFor(call)), active_(call.geometry->active) {}
+      : call_(call), scratch_(scratch), writer_(call), request_(RequestFor(call)), active_(call.geometry->active) {}
 
   // A whole group: statistics and result.
   void Group(const Offsets& base);
@@ -33,6 +34,7 @@ class RowWorker {
 
   const Call& call_;
   Scratch* scratch_;
+  RowWriter writer_;
   StatisticsRequest request_;
   uint32_t active_;
 };

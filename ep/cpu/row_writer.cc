@@ -1,0 +1,104 @@
+#include "cpu/row_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace normfuse::cpu {
+namespace {
+
+// Of the rows of args, `count` elements from `element` on.
+ApplyArgs Part(DataType x_type, DataType y_type, const ApplyArgs& args, int64_t element, int64_t count) {
+  const auto moved = [element](Vec vec) { return Vec{vec.data + element * vec.step, vec.step}; };
+  ApplyArgs part = args;
+  part.x = ElementAt(args.x, x_type, element);
+  if (args.x2 != nullptr) part.x2 = ElementAt(args.x2, x_type, element);
+  if (args.x_bias != nullptr) part.x_bias += element;
+  part.y = ElementAt(args.y, y_type, element);
+  part.n = static_cast<size_t>(count);
+  part.scale = moved(args.scale);
+  part.bias = moved(args.bias);
+  part.slope = moved(args.slope);
+  return part;
+}
+
+// `rows` rows of args from `row` on.
+ApplyArgs Rows(DataType x_type, DataType y_type, const ApplyArgs& args, int row, int rows) {
+  ApplyArgs some = args;
+  some.x = ElementAt(args.x, x_type, row * args.x_stride);
+  if (args.x2 != nullptr) some.x2 = ElementAt(args.x2, x_type, row * args.x2_stride);
+  if (args.x_bias != nullptr) some.x_bias += row * args.x_bias_stride;
+  some.y = ElementAt(args.y, y_type, row * args.y_stride);
+  some.rows = rows;
+  some.normalizers += row;
+  some.scale.data += row * args.scale_stride;
+  some.bias.data += row * args.bias_stride;
+  some.slope.data += row * args.slope_stride;
+  return some;
+}
+
+}  // namespace
+
+// What waits for a row that does not follow.
+void RowWriter::Close() {
+  if (open_ != nullptr) std::memcpy(open_, lines_[0].bytes, static_cast<size_t>(filled_));
+  open_ = nullptr;
+}
+
+void RowWriter::Cut(ApplyFn apply, DataType x_type, const ApplyArgs& args) {
+  const DataType y_type = call_.plan->y_type;
+  const bool alike =
+      args.y_stride == static_cast<int64_t>(args.n) && args.y_stride * BitsOf(y_type) / 8 % kCacheLine == 0;
+  const int most = alike ? kMostRows : 1;
+  for (int row = 0; row < args.rows; row += most) {
+    Together(apply, x_type, Rows(x_type, y_type, args, row, std::min(most, args.rows - row)));
+  }
+}
+
+// Rows that begin at the same place of a line, each where the one before it ends.
+void RowWriter::Together(ApplyFn apply, DataType x_type, const ApplyArgs& args) {
+  const DataType y_type = call_.plan->y_type;
+  const int64_t size = BitsOf(y_type) / 8;
+  const auto n = static_cast<int64_t>(args.n);
+  auto* const y = static_cast<unsigned char*>(args.y);
+  if (n * size < 2 * kCacheLine) {
+    // Where threads share a run, one may begin shortly before its end.
+    Close();
+    ApplyArgs direct = args;
+    direct.stream = false;
+    apply(direct);
+    return;
+  }
+  const auto before = static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % kCacheLine);
+  const int64_t front = (kCacheLine - before) % kCacheLine / size;
+  const int64_t whole = (n - front) * size / kCacheLine * kCacheLine / size;
+  const int64_t end = front + whole;
+  if (open_ != y - before || filled_ != before) Close();
+  const bool joined = open_ != nullptr;
+
+  const auto run = [&](int64_t element, int64_t count, unsigned char* edge) {
+    if (count == 0) return;
+    ApplyArgs part = Part(x_type, y_type, args, element, count);
+    part.stream = edge == nullptr;
+    if (edge != nullptr) {
+      part.y = edge;
+      part.y_stride = kCacheLine / size;
+    }
+    apply(part);
+  };
+  // Stores are carried out in order. What is read again from the lines is stored before the many that take long.
+  run(0, front, lines_[0].bytes + before);
+  run(end, n - end, lines_[1].bytes);
+  run(front, whole, nullptr);
+
+  if (front != 0) {
+    if (!joined) std::memcpy(y, lines_[0].bytes + before, static_cast<size_t>(front * size));
+    for (int row = joined ? 0 : 1; row < args.rows; ++row) {
+      call_.kernels->stream_line(y + row * n * size - before, lines_[row].bytes);
+    }
+  }
+  open_ = n == end ? nullptr : y + (args.rows * n - (n - end)) * size;
+  filled_ = (n - end) * size;
+  lines_[0] = lines_[args.rows];
+}
+
+}  // namespace normfuse::cpu

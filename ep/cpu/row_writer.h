@@ -1,0 +1,45 @@
+// The second pass of rows, where rows that go past the caches need not begin with a line of them.
+#pragma once
+
+#include "cpu/call.h"
+
+namespace normfuse::cpu {
+
+// With call.cut a row is written in three parts: what lies in front of its first whole line of the cache, its whole lines,
+// and what is left. The line that one row ends in and the next begins in is put together here, and goes past the caches
+// as well: a part of a line would have to be read from memory first.
+class RowWriter {
+ public:
+  explicit RowWriter(const Call& call) : call_(call) {}
+  ~RowWriter() { Close(); }
+  RowWriter(const RowWriter&) = delete;
+  RowWriter& operator=(const RowWriter&) = delete;
+
+  // args.rows rows of `x_type` by `apply`, which is call.apply or call.apply_kept. The end of the last row may stay here
+  // until the next call, or the writer's end.
+  void Apply(ApplyFn apply, DataType x_type, const ApplyArgs& args) {
+    if (call_.cut) {
+      Cut(apply, x_type, args);
+    } else {
+      apply(args);
+    }
+  }
+
+ private:
+  static constexpr int kMostRows = 2;  // at once
+  struct alignas(kCacheLine) Line {
+    unsigned char bytes[kCacheLine];
+  };
+
+  void Cut(ApplyFn apply, DataType x_type, const ApplyArgs& args);
+  void Together(ApplyFn apply, DataType x_type, const ApplyArgs& args);
+  void Close();
+
+  const Call& call_;
+  // Of the lines that rows begin in; the first `filled_` bytes of the first one belong at `open_`, if that is not null.
+  Line lines_[kMostRows + 1];
+  unsigned char* open_ = nullptr;
+  int64_t filled_ = 0;
+};
+
+}  // namespace normfuse::cpu
