@@ -98,14 +98,16 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
         Put<kStream>(y + at + kLanes, v[1]);
       }
     };
-    if constexpr (kStream && kInTurns) {
-      // Read before what is in front of it is stored: see StoreGroups.
+    // Read before what is in front of it is stored: see StoreGroups.
+    if (kStream && kInTurns && i + 2 * kLanes <= end) {
       StepOperands now(x + i, next + i);
       for (; i + 4 * kLanes <= end; i += 2 * kLanes) {
         const StepOperands later(x + i + 2 * kLanes, next + i + 2 * kLanes);
         step(now, i);
         now = later;
       }
+      step(now, i);
+      i += 2 * kLanes;
     }
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) step(StepOperands(x + i, next + i), i);
     if (i + kLanes <= end) {

@@ -104,6 +104,24 @@ TEST(NotFiniteValuesSpoilTheirRowAndNoOther) {
   });
 }
 
+// Results that go past the caches: rows whose last vectors are read ahead or not at all, and rows that end within a line of
+// the cache. The sanitizers see what is read beyond a tensor.
+TEST(LargeTensorsAreReadAndWrittenWithinTheirBounds) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{390, 4112}, {1567, 1007}, {1573, 1008}}) {
+      const int64_t width = dims.back();
+      for (const bool affine : {false, true}) {
+        Case c = Normalize(dims, Normals(static_cast<size_t>(dims[0] * width), 1), {-1});
+        if (affine) {
+          c.plan.scale.type = DataType::kFloat32;
+          c.plan.scale.tensor = c.Add(MakeFloats({width}, Normals(static_cast<size_t>(width), 1)), true);
+        }
+        for (const int threads : {1, 3}) RunAndCompare(c, threads, isa + " width " + std::to_string(width));
+      }
+    }
+  });
+}
+
 TEST(ConstantRowsGiveZero) {
   OnEveryIsa([](const std::string& isa) {
     for (const EpsilonOn on : {EpsilonOn::kVariance, EpsilonOn::kStddev}) {
