@@ -76,7 +76,7 @@ struct Closer {
 };
 using File = std::unique_ptr<std::FILE, Closer>;
 
-// To be appended to. Not a stream of the C++ library, which brings 0.4 MB of locales with it.
+// To be appended to. Not a stream of the C++ library, which brings 0.8 MB of locales with it.
 Result OpenClaimReport(const std::string& name, File* file) {
 #ifdef _WIN32
   // Options are UTF-8, which Windows does not take for a file's name as it is.
