@@ -247,7 +247,7 @@ cpu::StepFn StepFor(Activation activation) {
 // For float32 and what has so little arithmetic that the time between rows counts.
 cpu::WholeRowsFn WholeRowsFor(DataType x, DataType y, Activation activation, cpu::SumKind kind) {
   const bool floats = x == DataType::kFloat32 && y == DataType::kFloat32;
-  if (!kHasFma || !floats || activation != Activation::kIdentity) return nullptr;
+  if (!floats || !kHasFma || activation != Activation::kIdentity) return nullptr;
   if (kind == cpu::SumKind::kSingle) return RunWholeRows<Single<float>, float, Identity>;
   if (kind == cpu::SumKind::kPair) return RunWholeRows<Pair<float>, float, Identity>;
   return nullptr;
@@ -292,6 +292,7 @@ constexpr KernelTable kTable = MakeTable();
 
 }  // namespace
 
+// NOLINTNEXTLINE(misc-definitions-in-headers): one for each instruction set, in its namespace
 const KernelTable& Kernels() { return kTable; }
 
 }  // namespace normfuse::NORMFUSE_ISA

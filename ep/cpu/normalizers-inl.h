@@ -32,6 +32,7 @@ NORMFUSE_INLINE bool MakeNormalizers(const cpu::UsualRequest& request, const Fou
   const Floats rest = __builtin_convertvector(mean - wide, Floats);
   const auto large = variance >= (request.exact ? Doubles{} : square);
   // Differences of infinities and NaN are NaN.
+  // NOLINTNEXTLINE(misc-redundant-expression)
   const auto good = large & (variance >= 1e-32) & ((mean - mean) + (variance - variance) == 0.0);
   bool all = true;
   NORMFUSE_UNROLL

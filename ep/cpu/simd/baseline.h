@@ -71,7 +71,7 @@ NORMFUSE_INLINE M Le(V a, V b) { return {(Int4)(a.v <= b.v)}; }
 NORMFUSE_INLINE M Gt(V a, V b) { return {(Int4)(a.v > b.v)}; }
 NORMFUSE_INLINE M Ge(V a, V b) { return {(Int4)(a.v >= b.v)}; }
 NORMFUSE_INLINE M Eq(V a, V b) { return {(Int4)(a.v == b.v)}; }
-NORMFUSE_INLINE M IsNan(V a) { return {(Int4)(a.v != a.v)}; }
+NORMFUSE_INLINE M IsNan(V a) { return {(Int4)(a.v != a.v)}; }  // NOLINT(misc-redundant-expression)
 NORMFUSE_INLINE M operator&(M a, M b) { return {a.m & b.m}; }
 NORMFUSE_INLINE M operator|(M a, M b) { return {a.m | b.m}; }
 NORMFUSE_INLINE M operator!(M a) { return {~a.m}; }
