@@ -97,6 +97,13 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def save(path: Path, rows: list[Row]) -> None:
+    data = {"machine": report.machine(), "rows": rows}
+    written = path.with_name(path.name + ".new")
+    written.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    written.replace(path)
+
+
 def too_slow(rows: list[Row]) -> list[str]:
     """A sentence for every way with normfuse that is slower than ONNX Runtime."""
     return [
@@ -120,20 +127,18 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse_arguments()
-    old = []
+    rows: list[Row] = []
     if arguments.json is not None and arguments.json.exists():
-        old = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
-    new = []
+        rows = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for case in cases(folder, arguments.names):
             for threads in arguments.threads:
-                new.append(measured(case, threads, arguments.processes, arguments.seconds, folder))
-                print(f"{case.name}, {threads} thread(s): {ratio(new[-1][WAYS[-1]])}", file=sys.stderr, flush=True)
-    rows = merged(old, new)
-    if arguments.json is not None:
-        data = {"machine": report.machine(), "rows": rows}
-        arguments.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+                row = measured(case, threads, arguments.processes, arguments.seconds, folder)
+                print(f"{case.name}, {threads} thread(s): {ratio(row[WAYS[-1]])}", file=sys.stderr, flush=True)
+                rows = merged(rows, [row])
+                if arguments.json is not None:  # each time, so that nothing is lost when the rest is interrupted
+                    save(arguments.json, rows)
     print(table(rows))
     found = too_slow(rows) if arguments.check else []
     for line in found:
