@@ -56,7 +56,8 @@ def check_tools() -> None:
         sys.exit(f"tests/run.py: no C++ compiler: '{compiler}' is not on the PATH (on Debian: apt-get install g++)")
 
 
-def install() -> None:
+def built_wheel() -> Path:
+    """This platform's wheel; what has not changed since it was last built is not compiled again."""
     if not (BIN / "python").exists():
         run(sys.executable, "-m", "venv", ENVIRONMENT)
         run(BIN / "python", "-m", "pip", "install", "--quiet", "--upgrade", "pip")
@@ -66,9 +67,14 @@ def install() -> None:
     run(*pip, "install", "--quiet", "scikit-build-core", "cmake", "ninja")
     run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", WHEEL, ROOT)
     (wheel,) = WHEEL.glob("*.whl")
-    run(*pip, "install", "--quiet", f"{wheel}[test]")
+    return wheel
+
+
+def install_wheel(python: Path, extra: str) -> None:
+    wheel = built_wheel()
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[{extra}]")
     # pip leaves an installed package of the same version as it is.
-    run(*pip, "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
+    run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
 
 
 def export_tests(arguments: list[str]) -> None:
@@ -79,8 +85,7 @@ def export_tests(arguments: list[str]) -> None:
         # First and by this pin: any other request for torch fetches GPU runtimes.
         run(python, "-m", "pip", "install", "--quiet", "torch==2.13.0")
     extra = "torch" if "--lean" in arguments else "export"
-    run(python, "-m", "pip", "install", "--quiet", f"{ROOT}[{extra}]")
-    run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", ROOT)
+    install_wheel(python, extra)
     run(python, "-m", "pytest", "tests/export", *arguments)
 
 
@@ -151,7 +156,7 @@ def python_tests(arguments: list[str], *, everything: bool) -> None:
 
 #: What a step does, given whether everything is asked for and the arguments for pytest; in the order in which they run.
 STEPS: dict[str, Callable[[bool, list[str]], None]] = {
-    "install": lambda everything, for_pytest: install(),
+    "install": lambda everything, for_pytest: install_wheel(BIN / "python", "test"),
     "native": lambda everything, for_pytest: native_tests(),
     "wheels": lambda everything, for_pytest: wheels(),
     "cross": lambda everything, for_pytest: cross_tests(*EMULATORS),
