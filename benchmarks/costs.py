@@ -8,6 +8,7 @@ rows, in nanoseconds, and last what a second thread costs: the time that two tak
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ from onnx import helper, numpy_helper
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
+import harness  # noqa: E402
 import peers  # noqa: E402
 
 import normfuse  # noqa: E402
@@ -56,10 +58,15 @@ def normalization_nodes(name: str) -> list[onnx.NodeProto]:
         "InstanceNorm": [node("InstanceNormalization", "X channels channels")],
         "GroupNorm": [node("GroupNormalization", "X channels channels", num_groups=16)],
         "MVN": [node("MeanVarianceNormalization", "X", axes=[2, 3])],
-        "DQ": [node("DequantizeLinear", "X xs xz")],
-        "DQ per axis": [node("DequantizeLinear", "X scales zeros", axis=1)],
         "Q": [node("QuantizeLinear", "X xs xz")],
-        "DQ, Q": [node("DequantizeLinear", "X xs xz", "d"), node("Relu", "d", "r"), node("QuantizeLinear", "r xs xz")],
+        **{
+            f"DQ, {op}, Q": [
+                node("DequantizeLinear", "X xs xz", "d"),
+                node(op, "d", "r"),
+                node("QuantizeLinear", "r xs xz"),
+            ]
+            for op in ("Relu", "HardSwish")
+        },
     }[name]
 
 
@@ -69,7 +76,6 @@ def model(nodes: list[onnx.NodeProto], x: np.ndarray[Any, Any]) -> bytes:
         "R": None, "slope": normal(0, 1, WIDTH), "low": np.array(-1.0), "high": np.array(1.0),
         "scale": normal(1, 1, x.shape[-1]), "bias": normal(0, 1, x.shape[-1]), "channels": normal(1, 1, IMAGE[1]),
         "xs": np.array(0.02), "xz": np.array(3, np.int8),
-        "scales": np.abs(normal(0, 1, WIDTH)) + 0.01, "zeros": np.zeros(WIDTH, np.int8),
     }  # fmt: skip
     used = {name for n in nodes for name in n.input} & set(constants)
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
@@ -92,19 +98,45 @@ def input_for(name: str) -> np.ndarray[Any, Any]:
     return np.random.default_rng(2).normal(0, 1, shape).astype(np.float32)
 
 
-def call(proto: bytes, x: np.ndarray[Any, Any], *, ours: bool, threads: int = 1) -> tuple[Callable[[], None], bool]:
+def session(proto: bytes, *, ours: bool, threads: int = 1) -> tuple[onnxruntime.InferenceSession, bool]:
+    """A session, and whether the provider that was asked for runs all of it."""
     if ours:
         options = peers.tuned(normfuse.session_options(claim="all"), threads)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        session = onnxruntime.InferenceSession(proto, options, enable_fallback=0)
-        claimed = {info.ep_name for info in session.get_provider_graph_assignment_info()}
-    else:
-        session = onnxruntime.InferenceSession(
-            proto, peers.tuned(onnxruntime.SessionOptions(), 1), providers=["CPUExecutionProvider"]
-        )
-        claimed = {"NormFuseExecutionProvider"}
-    inputs = {i.name: x for i in session.get_inputs()}
-    return peers.bound(session, inputs)[0], claimed == {"NormFuseExecutionProvider"}
+        made = onnxruntime.InferenceSession(proto, options, enable_fallback=0)
+        return made, {i.ep_name for i in made.get_provider_graph_assignment_info()} == {"NormFuseExecutionProvider"}
+    options = peers.tuned(onnxruntime.SessionOptions(), threads)
+    return onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"]), True
+
+
+def call(proto: bytes, x: np.ndarray[Any, Any], *, ours: bool, threads: int = 1) -> tuple[Callable[[], None], bool]:
+    made, claimed = session(proto, ours=ours, threads=threads)
+    return peers.bound(made, {i.name: x for i in made.get_inputs()})[0], claimed
+
+
+def dequantization(stored: str, output: str, *, along_row: bool) -> list[tuple[Callable[[], None], bool]]:
+    """DequantizeLinear on ONNX Runtime and on normfuse; along_row: with a scale for each element of a row."""
+    to = np.dtype(output)
+    scale = np.full([WIDTH] if along_row else [], 0.02, to)
+    values = np.random.default_rng(2).integers(0, 7, [ROWS, WIDTH]).astype(np.dtype(stored))
+    x = harness.to_ort(values)
+    made = node("DequantizeLinear", "X scale", axis=1)
+    graph = helper.make_graph(
+        [made],
+        "costs",
+        [helper.make_tensor_value_info("X", x.element_type(), values.shape)],
+        [helper.make_tensor_value_info("Y", helper.np_dtype_to_tensor_dtype(to), values.shape)],
+        [numpy_helper.from_array(scale, "scale")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    calls = []
+    for ours in (False, True):
+        one, claimed = session(proto, ours=ours)
+        binding = one.io_binding()
+        binding.bind_ortvalue_input("X", x)
+        binding.bind_ortvalue_output("Y", peers.aligned(np.zeros(values.shape, to)))
+        calls.append((functools.partial(one.run_with_iobinding, binding), claimed))
+    return calls
 
 
 def fastest(calls: list[Callable[[], None]], rounds: int = 5, count: int = 40) -> list[float]:
@@ -148,17 +180,30 @@ def main() -> None:
     rows += [
         (name, normalization_nodes(name))
         for name in (
-            "LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN", "DQ", "DQ per axis", "Q",
-            "DQ, Q",
+            "LayerNorm",
+            "RMSNorm",
+            "Add, LayerNorm",
+            "InstanceNorm",
+            "GroupNorm",
+            "MVN",
+            "Q",
+            "DQ, Relu, Q",
+            "DQ, HardSwish, Q",
         )
-    ]  # fmt: skip
+    ]
+
+    def print_row(name: str, calls: list[tuple[Callable[[], None], bool]]) -> None:
+        a, b = ((t - overhead) / (ROWS * WIDTH) for t in fastest([one for one, _ in calls]))
+        print(f"| {name} | {a:.3f} | {b:.3f} | {a / b:.2f}{'' if calls[1][1] else ' (not claimed)'} |")
+
     for name, nodes in rows:
         x = input_for(name)
         proto = model(nodes, x)
-        theirs, _ = call(proto, x, ours=False)
-        ours, claimed = call(proto, x, ours=True)
-        a, b = ((t - overhead) / x.size for t in fastest([theirs, ours]))
-        print(f"| {name} | {a:.3f} | {b:.3f} | {a / b:.2f}{'' if claimed else ' (not claimed)'} |")
+        print_row(name, [call(proto, x, ours=ours) for ours in (False, True)])
+    for stored in ("int8", "int16", "int32", "int4", "float8_e4m3fn"):
+        print_row(f"DQ of {stored}", dequantization(stored, "float32", along_row=False))
+        print_row(f"DQ of {stored}, along rows", dequantization(stored, "float32", along_row=True))
+    print_row("DQ of int8 to float16", dequantization("int8", "float16", along_row=False))
     for rows in (1, 64, 128):
         print(few_rows(rows))
     for rows in (256, 512, 1024):

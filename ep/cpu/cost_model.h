@@ -38,9 +38,6 @@ namespace normfuse {
 // Unknown dimensions of X are priced as this: the length of a sentence.
 inline constexpr int64_t kTypicalDimension = 128;
 
-// Whether Y is float32 and expected to go past the caches.
-bool PassesCaches(const Plan& plan);
-
 // Nanoseconds that a call of the CPU path is expected to save against ONNX Runtime's own kernels for the same nodes;
 // negative where those are faster.
 double ExpectedGain(const Plan& plan, cpu::Isa isa);

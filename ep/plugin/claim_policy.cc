@@ -7,13 +7,40 @@
 namespace normfuse::plugin {
 namespace {
 
-// Operators for which ORT has a kernel on quantised tensors: a DequantizeLinear before or a QuantizeLinear behind one
-// belongs to it, and taking that away would make it run in float.
-constexpr std::string_view kQuantizedKernels[] = {
-    "Add",       "AveragePool",       "Clip",      "Concat",  "Conv",    "ConvTranspose", "Gather",
-    "Gemm",      "GlobalAveragePool", "LeakyRelu", "MatMul",  "MaxPool", "Mul",           "Pad",
-    "Relu",      "Reshape",           "Resize",    "Sigmoid", "Softmax", "Split",         "Squeeze",
-    "Transpose", "Unsqueeze",         "Where"};
+// Operators that ORT runs on quantised tensors: a DequantizeLinear before or a QuantizeLinear behind one belongs to it, and
+// taking that away would make it run in float.
+constexpr std::string_view kQuantizedKernels[] = {"Add",
+                                                  "ArgMax",
+                                                  "AveragePool",
+                                                  "Clip",
+                                                  "Concat",
+                                                  "Conv",
+                                                  "ConvTranspose",
+                                                  "Expand",
+                                                  "Flatten",
+                                                  "Gather",
+                                                  "GatherElements",
+                                                  "Gemm",
+                                                  "GlobalAveragePool",
+                                                  "LeakyRelu",
+                                                  "MatMul",
+                                                  "MaxPool",
+                                                  "Mul",
+                                                  "Pad",
+                                                  "ReduceMax",
+                                                  "ReduceMin",
+                                                  "Relu",
+                                                  "Reshape",
+                                                  "Resize",
+                                                  "Sigmoid",
+                                                  "Slice",
+                                                  "Softmax",
+                                                  "Split",
+                                                  "Squeeze",
+                                                  "Tile",
+                                                  "Transpose",
+                                                  "Unsqueeze",
+                                                  "Where"};
 
 // Operators that ORT runs in its own blocked layout around convolutions, or fuses into one. An activation of ours among
 // them would make ORT convert the tensor to the plain layout and back, which costs more than the activation gains.
@@ -47,15 +74,18 @@ bool AnyConsumerOfY(const GraphView& graph, const Chain& chain, Predicate&& pred
 
 // A single DequantizeLinear or QuantizeLinear, without an activation.
 std::optional<Declined> CheckQuantizationAlone(const Chain& chain) {
-  const Quantization& quantization =
-      chain.plan.x.quantization.present() ? chain.plan.x.quantization : chain.plan.y_quantization;
-  const bool per_tensor = quantization.scale.constant != nullptr && quantization.scale.constant->ElementCount() == 1;
   if (chain.plan.x.tensor.constant != nullptr) return NotProfitable(chain, "ONNX Runtime folds a constant");
-  // Past the caches memory is faster than through them, which is where ONNX Runtime's kernel writes.
-  if (chain.plan.y_quantization.present() || (per_tensor && !PassesCaches(chain.plan))) {
-    return NotProfitable(chain, "its kernel runs at the speed of memory");
-  }
+  if (chain.plan.y_quantization.present()) return NotProfitable(chain, "its kernel runs at the speed of memory");
   return std::nullopt;
+}
+
+// An activation between two quantised tensors, for which ORT has a kernel with a table of all 256 values.
+std::optional<Declined> CheckTable(const Chain& chain) {
+  const Plan& plan = chain.plan;
+  const bool bytes = plan.x.type == DataType::kInt8 || plan.x.type == DataType::kUint8;
+  const bool tabulated = plan.activation.kind == Activation::kLeakyRelu || plan.activation.kind == Activation::kSigmoid;
+  if (!bytes || !tabulated || plan.y_type != plan.x.type) return std::nullopt;
+  return NotProfitable(chain, "ONNX Runtime looks its results up in a table");
 }
 
 // What a chain must gain to be worth the time that ORT needs to compile it.
@@ -108,6 +138,9 @@ std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const E
   if (chain.plan.kind == PlanKind::kNormalization) return std::nullopt;
   if (chain.plan.activation.kind == Activation::kIdentity) {
     if (std::optional<Declined> declined = CheckQuantizationAlone(chain)) return declined;
+  }
+  if (on_cpu) {
+    if (std::optional<Declined> declined = CheckTable(chain)) return declined;
   }
   return CheckNeighbours(graph, chain);
 }

@@ -8,9 +8,12 @@ from pathlib import Path
 import harness
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import parser
 from test_instruction_sets import AVAILABLE, python
+
+import normfuse
 
 
 def model(graph: str, width: int) -> onnx.ModelProto:
@@ -42,7 +45,38 @@ CASES = {
     "Mish": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = Mish(X) }", 1, AVAILABLE),
     "small Mish": ("g (float[4] X) => (float[4] Y) { Y = Mish(X) }", 1, []),
     "Sigmoid, Mul": ("g (float[64,4096] X) => (float[64,4096] Y) { s = Sigmoid(X)  Y = Mul(X, s) }", 1, ["avx512"]),
-    "DequantizeLinear": ("g (int8[64,4096] X) => (float[64,4096] Y) { Y = DequantizeLinear(X, xs, xz) }", 1, []),
+    "small Gelu": ("g (float[2,512] X) => (float[2,512] Y) { Y = Gelu(X) }", 1, []),
+    "LeakyRelu": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = LeakyRelu(X) }", 1, ["avx512", "avx2"]),
+    "small LeakyRelu": ("g (float[8,512] X) => (float[8,512] Y) { Y = LeakyRelu(X) }", 1, []),
+    "QuantizeLinear": ("g (float[64,4096] X) => (int8[64,4096] Y) { Y = QuantizeLinear(X, xs, xz) }", 1, []),
+    "DequantizeLinear": (
+        "g (int8[64,4096] X) => (float[64,4096] Y) { Y = DequantizeLinear(X, xs, xz) }",
+        1,
+        ["avx512", "avx2"],
+    ),
+    "small DequantizeLinear": ("g (int8[8,512] X) => (float[8,512] Y) { Y = DequantizeLinear(X, xs, xz) }", 1, []),
+    "DequantizeLinear, Sigmoid, QuantizeLinear": (
+        "g (int8[512,512] X) => (int8[512,512] Y) { d = DequantizeLinear(X, xs, xz)  s = Sigmoid(d) "
+        "Y = QuantizeLinear(s, xs, xz) }",
+        1,
+        [],
+    ),
+    "DequantizeLinear, HardSwish, QuantizeLinear": (
+        "g (int8[512,512] X) => (int8[512,512] Y) { d = DequantizeLinear(X, xs, xz)  s = HardSwish(d) "
+        "Y = QuantizeLinear(s, xs, xz) }",
+        1,
+        ["avx512", "avx2"],
+    ),
+    "DequantizeLinear of int16": (
+        "g (int16[512,512] X) => (float[512,512] Y) { Y = DequantizeLinear(X, xs) }",
+        1,
+        [],
+    ),
+    "DequantizeLinear of int16, scales along rows": (
+        "g (int16[512,512] X) => (float[512,512] Y) { Y = DequantizeLinear<axis = 1>(X, scales) }",
+        1,
+        AVAILABLE,
+    ),
     "DequantizeLinear of rows": (
         "g (int8[512,512] X) => (float[512,512] Y) { Y = DequantizeLinear<axis = 0>(X, scales) }",
         1,
@@ -88,3 +122,58 @@ def test_what_is_faster_with_claim_profitable(isa: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     expected = {name: [""] if isa in sets else ["not_profitable"] for name, (_, _, sets) in CASES.items()}
     assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+
+# Between DequantizeLinear and QuantizeLinear ONNX Runtime runs these on the quantised tensor.
+ON_QUANTIZED = {
+    "ArgMax<axis = 1, keepdims = 1>(d)": "int64",
+    "AveragePool<kernel_shape = [2, 2]>(d)": "",
+    "Concat<axis = 1>(d, d)": "",
+    "Expand(d, shape)": "",
+    "Flatten<axis = 2>(d)": "",
+    "Gather<axis = 1>(d, first)": "",
+    "GatherElements<axis = 1>(d, places)": "",
+    "GlobalAveragePool(d)": "",
+    "LeakyRelu(d)": "",
+    "MaxPool<kernel_shape = [2, 2]>(d)": "",
+    "ReduceMax(d, first)": "",
+    "ReduceMin(d, first)": "",
+    "Reshape(d, shape)": "",
+    "Sigmoid(d)": "",
+    "Slice(d, first, second)": "",
+    "Softmax(d)": "",
+    "Squeeze(d)": "",
+    "Tile(d, shape)": "",
+    "Transpose(d)": "",
+    "Unsqueeze(d, first)": "",
+}
+
+
+@pytest.mark.parametrize("text", ON_QUANTIZED)
+def test_a_dequantisation_that_onnxruntime_takes_away_is_left(text: str, tmp_path: Path) -> None:
+    if ON_QUANTIZED[text]:
+        behind, ends = "", f"{ON_QUANTIZED[text]} Y"
+    else:
+        behind, ends = "Y = QuantizeLinear(y, xs, xz)", "int8 Y"
+    graph = (
+        f"g (int8[1,64,64,64] X) => ({ends}) {{ d = DequantizeLinear(X, xs, xz) "
+        f"{'Y' if not behind else 'y'} = {text} {behind} }}"
+    )
+    proto = model(graph, 1)
+    constants = {
+        "shape": np.array([1, 64, 64, 64]),
+        "first": np.array([1]),
+        "second": np.array([2]),
+        "places": np.zeros([1, 64, 64, 64], np.int64),
+    }
+    proto.graph.initializer.extend(harness.initializer(k, v) for k, v in constants.items() if k in text)
+    kinds = []
+    for name in ("cpu", "normfuse"):
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / f"{name}.onnx")
+        if name == "normfuse":
+            options = normfuse.session_options(options)
+        onnxruntime.InferenceSession(proto.SerializeToString(), options, enable_fallback=0)
+        kinds.append([node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node])
+    assert "DequantizeLinear" not in kinds[0]
+    assert kinds[1] == kinds[0]
