@@ -95,7 +95,7 @@ constexpr Cost kDequantizeFloat8 = {1.4, 0.34, 0.34, 0.6};
 constexpr Cost kDequantizeFloat8AlongRow = {1.9, 0.34, 0.34, 0.6};
 constexpr Cost kDequantizeToHalf = {1.6, 0.08, 0.12, 0.9};  // on top
 constexpr Cost kQuantize = {0.11, 0.09, 0.18, 1.06};
-// Quantised at both ends, by the usual kernels of an activation in blocks of float32.
+// What is quantised at both ends passes through blocks of float32, but for the activations of apply-inl.h.
 constexpr Cost kThroughBlocks = {0.0, 0.11, 0.15, 0.15};
 // Float16 kernels of ONNX Runtime are float32 ones between conversions.
 constexpr Cost kHalf = {0.2, 0.05, 0.05, 0.5};
