@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from normfuse.errors import InvalidModelError, OptionError
 from normfuse.model_checks import check_external_data, check_structure
+from normfuse.output_files import file_to_write, is_free_or_regular, scratch_folder
 from normfuse.sparse_tensors import with_dense_tensors
 
 if TYPE_CHECKING:
@@ -150,44 +151,45 @@ def save_model(model: ir.Model, path: str | os.PathLike[str], *, never: Source |
     Raises:
         OptionError: The file cannot be written there.
     """
-    target = Path(path)
-    check_target(target, never)
+    target = check_target(Path(path), never)
     external = any(True for _ in external_tensors(model)) or bytes_inside(model) > PROTOBUF_LIMIT
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-            written = Path(folder) / target.name
-            data = _free_data_name(target, model) if external else None
-            ir.save(model, written, format="protobuf", external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD)
-            size = sum(file.stat().st_size for file in Path(folder).iterdir())
-            # The weights go first: whoever finds the model also finds them.
-            if data is not None and (Path(folder) / data).exists():
-                (Path(folder) / data).replace(target.parent / data)
-            written.replace(target)
-    except OSError as error:
-        raise OptionError(f"Cannot write {target}: {error.strerror or error}.") from error
+    if external and Path(path).absolute().parent.resolve() != target.absolute().parent.resolve():
+        raise OptionError(
+            f"Cannot write {path}: it is a link into another folder, and the model's weights, in a file of their own, "
+            f"must lie beside it; name {target} itself."
+        )
+    with scratch_folder(target) as folder:
+        written = folder / target.name
+        data = _free_data_name(target, model) if external else None
+        ir.save(model, written, format="protobuf", external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        # The weights go first: whoever finds the model also finds them.
+        if data is not None and (folder / data).exists():
+            (folder / data).replace(target.parent / data)
+        written.replace(target)
     return size
 
 
-def check_target(target: Path, source: Source | None = None, *, never_path: Path | None = None) -> None:
-    """Raise OptionError if a model cannot be written to ``target``, without writing anything there.
+def check_target(target: Path, source: Source | None = None, *, never_path: Path | None = None) -> Path:
+    """Return the file that a model is written to, which is another one than ``target`` if that is a link.
+
+    Nothing is written.
 
     Args:
         target: The file to write.
         source: A model none of whose files is to be overwritten.
         never_path: Another file that is not to be overwritten (a model that is not read yet).
+
+    Raises:
+        OptionError: A model cannot be written there.
     """
-    if target.is_dir():
-        raise OptionError(f"Cannot write {target}: it is a folder; name a file in it.")
-    if not target.absolute().parent.is_dir():
-        raise OptionError(f"Cannot write {target}: the folder {target.absolute().parent} does not exist.")
+    file = file_to_write(target)
     never_path = never_path or (source.path if source is not None else None)
     if never_path is not None and _same_file(never_path, target):
         raise OptionError(f"{target} is the input itself; give the output another name.")
     if source is not None and any(_same_file(Path(t.path), target) for t in external_tensors(source.model)):
         raise OptionError(f"{target} holds the weights of the input; give the output another name.")
-    writable = os.access(target, os.W_OK) if target.exists() else os.access(target.absolute().parent, os.W_OK)
-    if not writable:
-        raise OptionError(f"Cannot write {target}: permission denied.")
+    return file
 
 
 def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -325,6 +327,6 @@ def _same_file(first: Path, second: Path) -> bool:
 def _free_data_name(target: Path, model: ir.Model) -> str:
     used = [Path(tensor.path) for tensor in external_tensors(model)]
     name = f"{target.name}.data"
-    while any(_same_file(path, target.parent / name) for path in used):
+    while any(_same_file(path, target.parent / name) for path in used) or not is_free_or_regular(target.parent / name):
         name = f"{Path(name).stem}.normfuse.data"
     return name

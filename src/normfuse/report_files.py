@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from normfuse.errors import OptionError
+from normfuse.output_files import file_to_write, scratch_folder
 from normfuse.report_html import html_text
 
 __all__ = ["check_report_path", "finite", "write_report"]
 
 
-def check_report_path(path: Path) -> None:
-    """Raise OptionError if no report can be written to ``path``, without writing anything."""
+def check_report_path(path: Path) -> Path:
+    """Return the file that a report is written to, the target if ``path`` is a link; nothing is written.
+
+    Raises:
+        OptionError: No report can be written there.
+    """
     if path.suffix not in _WRITERS:
         raise OptionError(
             f"A report cannot be written as '{path.name}'; name it {' or '.join('*' + s for s in _WRITERS)}."
         )
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise OptionError(f"Cannot write {path}: it is a folder, or the folder that it should be in does not exist.")
+    return file_to_write(path)
 
 
 def write_report(report: dict[str, Any], path: Path) -> None:
@@ -31,15 +34,12 @@ def write_report(report: dict[str, Any], path: Path) -> None:
     Raises:
         OptionError: The file cannot be written there.
     """
-    check_report_path(path)
+    target = check_report_path(path)
     text = _WRITERS[path.suffix](report)
-    try:
-        with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}.") as folder:
-            written = Path(folder) / path.name
-            written.write_text(text, encoding="utf-8")
-            written.replace(path)
-    except OSError as error:
-        raise OptionError(f"Cannot write {path}: {error.strerror or error}.") from error
+    with scratch_folder(target) as folder:
+        written = folder / target.name
+        written.write_text(text, encoding="utf-8")
+        written.replace(target)
 
 
 def finite(data: Any) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import normfuse
 from normfuse import models
-from normfuse.model_files import load_model, save_model
+from normfuse.model_files import check_target, load_model, save_model
+from normfuse.report_files import write_report
 
 Breakage = Callable[[onnx.ModelProto], None]
 
@@ -279,3 +283,56 @@ def test_targets_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(normfuse.OptionError, match=words):
             save_model(source.model, target, never=source)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "other.onnx"]
+
+
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
+    source = load_model(small_model())
+    os.mkfifo(tmp_path / "pipe.onnx")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "socket.onnx"))
+    (tmp_path / "loop.onnx").symlink_to(tmp_path / "loop.onnx")
+    for name, words in [
+        ("pipe.onnx", "it is a pipe, not a file"),
+        ("socket.onnx", "it is a socket, not a file"),
+        ("loop.onnx", "Cannot write"),
+        ("a\0b.onnx", "null"),
+        ("x" * 300 + ".onnx", "File name too long"),
+    ]:
+        with pytest.raises(normfuse.OptionError, match=words):
+            save_model(source.model, tmp_path / name)
+        with pytest.raises(normfuse.OptionError, match=words):
+            check_target(tmp_path / name)
+    with pytest.raises(normfuse.OptionError, match="it is a device, not a file"):
+        check_target(Path(os.devnull))
+    listening.close()
+    assert (tmp_path / "pipe.onnx").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["loop.onnx", "pipe.onnx", "socket.onnx"]
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "old.onnx").write_bytes(b"old")
+    source = load_model(small_model())
+    for name, target in [("link.onnx", "elsewhere/old.onnx"), ("dangling.onnx", "elsewhere/new.onnx")]:
+        (tmp_path / name).symlink_to(target)
+        save_model(source.model, tmp_path / name)
+        assert (tmp_path / name).is_symlink()
+        assert onnx.load(tmp_path / target).graph == onnx.load(tmp_path / name).graph
+    (tmp_path / "report.json").symlink_to("elsewhere/report.json")
+    write_report({"model": "m"}, tmp_path / "report.json")
+    assert (tmp_path / "report.json").is_symlink()
+    assert json.loads((tmp_path / "elsewhere" / "report.json").read_text()) == {"model": "m"}
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["new.onnx", "old.onnx", "report.json"]
+
+
+def test_weights_lie_beside_the_model_whatever_is_there(tmp_path: Path) -> None:
+    source = load_model(external_model(tmp_path))
+    os.mkfifo(tmp_path / "out.onnx.data")
+    save_model(source.model, tmp_path / "out.onnx")
+    assert (tmp_path / "out.onnx.data").is_fifo()
+    assert (tmp_path / "out.onnx.normfuse.data").is_file()
+    assert load_model(tmp_path / "out.onnx").size > 0
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link.onnx").symlink_to("elsewhere/real.onnx")
+    with pytest.raises(normfuse.OptionError, match=r"link into another folder.*name .*real\.onnx itself"):
+        save_model(source.model, tmp_path / "link.onnx")
