@@ -85,11 +85,17 @@ def _check_graph(graph: onnx.GraphProto, outer: set[str], versions: Versions, pl
 def _check_nodes(
     nodes: Sequence[onnx.NodeProto], outer: set[str], own: set[str], versions: Versions, place: str
 ) -> set[str]:
-    """Check nodes in order and return all names that are defined after them (``own``: those of this graph)."""
-    defined = outer | own
+    """Check nodes, which may stand in any order, and return all names that are defined (``own``: as for inputs)."""
     for index, node in enumerate(nodes):
         here = f"{place}: node {node_label(node, index)}"
         _check_text((node.op_type, node.domain, node.name, *node.input, *node.output), here)
+        for name in filter(None, node.output):
+            if name in own:
+                raise InvalidModelError(f"{here} writes '{name}', which is defined before.")
+            own.add(name)
+    defined = outer | own
+    for index, node in enumerate(nodes):
+        here = f"{place}: node {node_label(node, index)}"
         _check_text([attribute.name for attribute in node.attribute], here)
         _check_text([text for entry in node.metadata_props for text in (entry.key, entry.value)], here)
         version = versions.get(_domain(node.domain))
@@ -100,14 +106,11 @@ def _check_nodes(
         _check_signature(node, version, here)
         for name in node.input:
             if name and name not in defined:
-                _raise_undefined(name, nodes[index:], here)
+                raise InvalidModelError(
+                    f"{here} reads '{name}', which is neither an input, nor an initialiser, nor the output of a node."
+                )
         for attribute in node.attribute:
             _check_attribute(attribute, defined, versions, here)
-        for name in filter(None, node.output):
-            if name in own:
-                raise InvalidModelError(f"{here} writes '{name}', which is defined before.")
-            own.add(name)
-            defined.add(name)
     return defined
 
 
@@ -213,16 +216,6 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
                 yield from _all_nodes(graph.node)
-
-
-def _raise_undefined(name: str, later: Iterable[onnx.NodeProto], here: str) -> None:
-    if any(name in node.output for node in later):
-        raise InvalidModelError(
-            f"{here} reads '{name}' before it is computed: the graph has a cycle or its nodes are not sorted."
-        )
-    raise InvalidModelError(
-        f"{here} reads '{name}', which is neither an input, nor an initialiser, nor the output of a node."
-    )
 
 
 def _check_attribute(attribute: onnx.AttributeProto, outer: set[str], versions: Versions, here: str) -> None:

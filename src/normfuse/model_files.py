@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from normfuse.errors import InvalidModelError, OptionError
 from normfuse.model_checks import check_external_data, check_structure
+from normfuse.node_order import is_sorted, sort_nodes, sorted_clone
 from normfuse.output_files import file_to_write, is_free_or_regular, scratch_folder
 from normfuse.sparse_tensors import with_dense_tensors
 
@@ -105,8 +106,14 @@ def load_model(model: ModelLike) -> Source:
             f"{type(model).__module__}.{type(model).__qualname__}."
         )
     check_external_data(external_tensors(source.model), source.name)
+    ours = source.kind not in ("ir", "program")
+    if not is_sorted(source.model):
+        if ours:
+            sort_nodes(source.model, source.name)
+        else:
+            source, ours = dataclasses.replace(source, model=sorted_clone(source.model, source.name)), True
     if any(tensor.nbytes <= _EXTERNAL_THRESHOLD for tensor in external_tensors(source.model)):
-        if source.kind in ("ir", "program"):
+        if not ours:
             source = dataclasses.replace(source, model=source.model.clone())
         _take_in_small_tensors(source.model)
     return source

@@ -25,14 +25,36 @@ def small_model() -> onnx.ModelProto:
     return models.chain(["n", 8], spelling="pow_div", opset=13)
 
 
-def unsorted(model: onnx.ModelProto) -> None:
-    nodes = list(model.graph.node)
-    del model.graph.node[:]
-    model.graph.node.extend(reversed(nodes))
-
-
 def cyclic(model: onnx.ModelProto) -> None:
     model.graph.node[0].input[0] = model.graph.node[-1].output[0]
+
+
+def add_branch(model: onnx.ModelProto, *nodes: onnx.NodeProto) -> None:
+    output = helper.make_tensor_value_info(nodes[0].output[0], TensorProto.FLOAT, None)
+    branch = helper.make_graph(nodes, "branch", [], [output])
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(True), "condition"))
+    node = helper.make_node("If", ["condition"], ["chosen"], name="choice", then_branch=branch, else_branch=branch)
+    model.graph.node.append(node)
+
+
+def loop_of_two(read: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("Add", [read, "b"], ["a"], name="a"),
+        helper.make_node("Add", ["a", read], ["b"], name="b"),
+    ]
+
+
+def cyclic_through_a_branch(model: onnx.ModelProto) -> None:
+    add_branch(model, helper.make_node("Relu", ["chosen"], ["r"], name="inner"))
+
+
+def cyclic_within_a_branch(model: onnx.ModelProto) -> None:
+    add_branch(model, *loop_of_two("x"))
+
+
+def cyclic_function(model: onnx.ModelProto) -> None:
+    opsets = [helper.make_opsetid("", 13)]
+    model.functions.append(helper.make_function("own", "Loop", ["p"], ["b"], loop_of_two("p"), opsets))
 
 
 def missing_initializer(model: onnx.ModelProto) -> None:
@@ -89,23 +111,16 @@ def no_graph(model: onnx.ModelProto) -> None:
 
 
 def inside_subgraph(model: onnx.ModelProto) -> None:
-    branch = helper.make_graph(
-        [helper.make_node("Relu", ["not_there"], ["r"], name="inner")],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)],
-    )
-    condition = numpy_helper.from_array(np.asarray(True), "condition")
-    model.graph.initializer.append(condition)
-    node = helper.make_node("If", ["condition"], ["chosen"], name="choice", then_branch=branch, else_branch=branch)
-    model.graph.node.append(node)
+    add_branch(model, helper.make_node("Relu", ["not_there"], ["r"], name="inner"))
 
 
 @pytest.mark.parametrize(
     ("breakage", "words"),
     [
-        (unsorted, ["before it is computed", "node '"]),
-        (cyclic, ["before it is computed", "cycle"]),
+        (cyclic, ["the graph has a cycle, 'ReduceMean_0' (ReduceMean) -> 'Sub_1' (Sub) -> "]),
+        (cyclic_through_a_branch, ["the graph has a cycle, 'choice' (If) -> 'choice' (If); "]),
+        (cyclic_within_a_branch, ["the graph has a cycle, 'a' (Add) -> 'b' (Add) -> 'a' (Add); "]),
+        (cyclic_function, ["the graph has a cycle, 'a' (Add) -> 'b' (Add) -> 'a' (Add); "]),
         (missing_initializer, ["neither an input, nor an initialiser", "constant_0"]),
         (written_twice, ["defined before", "Sub_1"]),
         (two_initializers, ["two initialisers are called 'constant_0'"]),
