@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -42,28 +43,56 @@ def check_structure(model: onnx.ModelProto, what: str) -> None:
     _check_recursion(model.functions, what)
 
 
-def check_external_data(tensors: Iterable[ir.ExternalTensor], what: str) -> None:
-    """Raise InvalidModelError if external data is missing, cut off, or outside the model's folder."""
+def check_external_data(tensors: Iterable[ir.ExternalTensor], what: str, linked: Path | None = None) -> None:
+    """Raise InvalidModelError if external data is missing, cut off, or where no model's data may be.
+
+    Args:
+        tensors: Those whose data lies in files of their own, below their base_dir.
+        what: Name of the model in messages.
+        linked: Another folder that the files may lead to by links: the one that holds the model file itself where the
+            path given is a link, as in the cache of the Hugging Face hub.
+    """
     sizes: dict[str, int] = {}
     for tensor in tensors:
-        location = str(tensor.location)
+        if tensor.path not in sizes:
+            sizes[tensor.path] = _data_size(tensor, what, linked)
+        size = sizes[tensor.path]
+        offset = tensor.offset or 0
+        length = tensor.length if tensor.length is not None else tensor.nbytes
+        if offset < 0 or length < 0:
+            raise InvalidModelError(
+                f"{what}: the data of '{tensor.name}' is said to be {length} bytes at offset {offset} of "
+                f"'{tensor.location}'; neither can be negative."
+            )
+        if length < tensor.nbytes or offset + length > size:
+            raise InvalidModelError(
+                f"{what}: file '{tensor.location}' is too short for tensor '{tensor.name}' (needs bytes up to "
+                f"{offset + tensor.nbytes}, the file has {size}); is it cut off?"
+            )
+
+
+def _data_size(tensor: ir.ExternalTensor, what: str, linked: Path | None) -> int:
+    location = str(tensor.location)
+    try:
         folder = Path(tensor.base_dir or ".").resolve()
         path = (folder / location).resolve()
-        if Path(location).is_absolute() or not path.is_relative_to(folder):
-            raise InvalidModelError(
-                f"{what}: tensor '{tensor.name}' has its data in '{location}', outside the model's folder, and "
-                "that is refused; move the file beside the model."
-            )
-        if location not in sizes:
-            if not path.is_file():
-                raise InvalidModelError(f"{what}: file '{location}' with the data of '{tensor.name}' is missing.")
-            sizes[location] = path.stat().st_size
-        length = tensor.length if tensor.length is not None else tensor.nbytes
-        if length < tensor.nbytes or (tensor.offset or 0) + length > sizes[location]:
-            raise InvalidModelError(
-                f"{what}: file '{location}' is too short for tensor '{tensor.name}' (needs bytes up to "
-                f"{(tensor.offset or 0) + tensor.nbytes}, the file has {sizes[location]}); is it cut off?"
-            )
+        is_file = path.is_file()
+        # Links do not count in what the model itself says: it cannot name a file beside or above its folder.
+        inside = not Path(location).is_absolute() and Path(os.path.normpath(folder / location)).is_relative_to(folder)
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL, a name that is too long
+        raise InvalidModelError(
+            f"{what}: tensor '{tensor.name}' has its data in {location!r}, which is no path: {error}."
+        ) from error
+    if not inside or not any(path.is_relative_to(allowed) for allowed in (folder, linked) if allowed is not None):
+        raise InvalidModelError(
+            f"{what}: tensor '{tensor.name}' has its data in '{location}', outside the model's folder, and "
+            "that is refused; move the file beside the model."
+        )
+    if not is_file:
+        raise InvalidModelError(
+            f"{what}: file '{location}' with the data of '{tensor.name}' is missing, or is no file."
+        )
+    return path.stat().st_size
 
 
 def _check_graph(graph: onnx.GraphProto, outer: set[str], versions: Versions, place: str) -> None:
@@ -245,7 +274,14 @@ def _check_tensor(tensor: onnx.TensorProto, here: str) -> None:
         raise InvalidModelError(f"{here} has the unknown element type {tensor.data_type}.") from None
     if dtype == ir.DataType.UNDEFINED:
         raise InvalidModelError(f"{here} has no element type.")
-    if tensor.data_location == onnx.TensorProto.EXTERNAL or not tensor.HasField("raw_data"):
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not entry.value.isdecimal():
+                raise InvalidModelError(
+                    f"{here} has its data at {entry.key} '{entry.value}' of a file; it must be a number from 0 on."
+                )
+        return
+    if not tensor.HasField("raw_data"):
         return
     if dtype == ir.DataType.STRING:
         raise InvalidModelError(f"{here} holds strings as raw bytes, which the format does not allow.")

@@ -8,7 +8,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -49,6 +49,8 @@ PROTOBUF_LIMIT = 2**31 - 1
 """Most bytes that one protobuf message can be written with."""
 # Weights above this many bytes go into the external file of a model that has one.
 _EXTERNAL_THRESHOLD = 1024
+# Key in a tensor's metadata, which is never written: what the model calls the file that the tensor's location is.
+_LOCATION = "normfuse.location"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,17 +107,24 @@ def load_model(model: ModelLike) -> Source:
             f"A model is given as a path, bytes, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram, not as "
             f"{type(model).__module__}.{type(model).__qualname__}."
         )
-    check_external_data(external_tensors(source.model), source.name)
+    linked = None if source.path is None else source.path.resolve().parent
+    check_external_data(external_tensors(source.model), source.name, linked)
     ours = source.kind not in ("ir", "program")
+    links = _links(source.model)
+    if not ours and (tensor := next((t for t in external_tensors(source.model) if t.path in links), None)) is not None:
+        raise InvalidModelError(
+            f"{source.name}: file '{tensor.location}' with the data of '{tensor.name}' has another name as well "
+            "(a hard link), and onnx_ir does not read such; give the path of the model instead."
+        )
     if not is_sorted(source.model):
         if ours:
             sort_nodes(source.model, source.name)
         else:
             source, ours = dataclasses.replace(source, model=sorted_clone(source.model, source.name)), True
-    if any(tensor.nbytes <= _EXTERNAL_THRESHOLD for tensor in external_tensors(source.model)):
+    if links or any(map(_is_small, external_tensors(source.model))):
         if not ours:
             source = dataclasses.replace(source, model=source.model.clone())
-        _take_in_small_tensors(source.model)
+        _settle_external_tensors(source.model, links)
     return source
 
 
@@ -138,7 +147,8 @@ def as_kind(model: ir.Model, source: Source) -> Any:
             "The model has more than 2 GB of weights in memory, more than a ModelProto can be written with; call "
             "save(path) instead."
         )
-    proto = to_proto(model)
+    given = {str(t.location): str(t.meta[_LOCATION]) for t in external_tensors(model) if _LOCATION in t.meta}
+    proto = _with_locations(to_proto(model), given)
     return proto.SerializeToString() if source.kind == "bytes" else proto
 
 
@@ -227,10 +237,11 @@ def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
         The bytes of the model and the folder of its external data (None: it has none); or the path of a temporary
         file and None where one message cannot hold the model or its external data lies in several folders.
     """
-    folders = {str(tensor.base_dir or ".") for tensor in external_tensors(model)}
+    places = {str(tensor.location): _place(tensor) for tensor in external_tensors(model)}
+    folders = {str(folder) for folder, _ in places.values()}
     if len(folders) <= 1 and bytes_inside(model) < PROTOBUF_LIMIT:
-        folder = next(iter(folders), None)
-        yield to_proto(model).SerializeToString(), None if folder is None else str(Path(folder).resolve())
+        proto = _with_locations(to_proto(model), {location: name for location, (_, name) in places.items()})
+        yield proto.SerializeToString(), next(iter(folders), None)
         return
     spill = tempfile.mkdtemp(prefix="normfuse.")
     try:
@@ -241,24 +252,81 @@ def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
         shutil.rmtree(spill, ignore_errors=True)
 
 
-def _take_in_small_tensors(model: ir.Model) -> None:
-    """Take small external weights into the model: ONNX Runtime needs them there, for inferring shapes."""
+def _is_small(tensor: ir.ExternalTensor) -> bool:
+    return tensor.nbytes <= _EXTERNAL_THRESHOLD
+
+
+def _links(model: ir.Model) -> set[str]:
+    """Return the paths of external data that onnx_ir would not read: links out of the folder, and hard links."""
+    folders = {tensor.path: str(tensor.base_dir) for tensor in external_tensors(model) if tensor.base_dir}
+    return {
+        path
+        for path, folder in folders.items()
+        if Path(path).stat().st_nlink > 1 or not Path(path).resolve().is_relative_to(Path(folder).resolve())
+    }
+
+
+def _settle_external_tensors(model: ir.Model, links: Collection[str]) -> None:
+    """Take small external weights into the model, and let links be followed: their files have been checked.
+
+    ONNX Runtime needs small ones in the model, for inferring shapes.
+    """
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= _EXTERNAL_THRESHOLD:
+            if not isinstance(tensor, ir.ExternalTensor):
+                continue
+            if tensor.path in links:
+                value.const_value = tensor = _followed(tensor)
+            if _is_small(tensor):
                 value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+
+
+def _followed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    """Return the tensor with the real path of its data, which onnx_ir reads without a look at links."""
+    followed = ir.ExternalTensor(
+        Path(tensor.path).resolve(),
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name or "",
+    )
+    followed.meta[_LOCATION] = str(tensor.location)
+    return followed
+
+
+def _place(tensor: ir.ExternalTensor) -> tuple[Path, str]:
+    """Return the real folder of a tensor's data and where it is in that."""
+    if _LOCATION in tensor.meta:
+        path = Path(tensor.path)
+        return path.parent, path.name
+    return Path(tensor.base_dir or ".").resolve(), str(tensor.location)
+
+
+def _with_locations(proto: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelProto:
+    """Give external tensors other locations, in place, and return the model."""
+    waiting = [proto.graph] if any(location != name for location, name in names.items()) else []
+    while waiting:
+        graph = waiting.pop()
+        for entry in (entry for tensor in graph.initializer for entry in tensor.external_data):
+            if entry.key == "location":
+                entry.value = names.get(entry.value, entry.value)
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
+            waiting += [attribute.g] if attribute.HasField("g") else attribute.graphs
+    return proto
 
 
 def _read(path: Path) -> bytes:
     try:
-        if path.is_dir():
-            raise InvalidModelError(f"{path} is a folder; name the model file in it.")
-        data = path.read_bytes()
+        is_folder = path.is_dir()
+        data = b"" if is_folder else path.read_bytes()
     except FileNotFoundError:
         raise InvalidModelError(f"{path} does not exist.") from None
-    except OSError as error:
-        raise InvalidModelError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise InvalidModelError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+    if is_folder:
+        raise InvalidModelError(f"{path} is a folder; name the model file in it.")
     if not data:
         raise InvalidModelError(f"{path} is empty.")
     if data.startswith(b"version https://git-lfs"):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -194,6 +196,91 @@ def test_external_data_that_is_missing_or_cut_off(tmp_path: Path, bytes_kept: in
         load_model(path)
 
 
+def set_external(path: Path, key: str, text: str) -> None:
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == key:
+                entry.value = text
+    path.write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("location", "loop/weights.bin", "which is no path|is missing"),
+        ("location", "a\0b", r"'a\\x00b', which is no path"),
+        ("location", "", "is no file"),
+        ("location", "pipe", "is no file"),
+        ("location", "x" * 300, "which is no path|is missing"),
+        ("offset", "-8", "at offset '-8' of a file"),
+        ("length", "-1", "at length '-1' of a file"),
+        ("offset", "many", "at offset 'many' of a file"),
+        ("offset", "", "at offset '' of a file"),
+        ("offset", str(2**70), "too short"),
+    ],
+)
+def test_external_data_that_makes_no_sense(tmp_path: Path, key: str, text: str, words: str) -> None:
+    path = external_model(tmp_path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    os.mkfifo(tmp_path / "pipe")
+    set_external(path, key, text)
+    with pytest.raises(normfuse.InvalidModelError, match=words) as raised:
+        load_model(path)
+    assert "model.onnx" in str(raised.value)
+    assert "lambda" not in str(raised.value)
+
+
+def test_the_cache_of_the_hugging_face_hub(tmp_path: Path) -> None:
+    """The model and its data are links to files of other names, side by side in another folder."""
+    (tmp_path / "made").mkdir()
+    made = external_model(tmp_path / "made")
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "3f5a" / "onnx"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    made.rename(blobs / "0a")
+    (made.parent / "weights.bin").rename(blobs / "1b")
+    (snapshot / "model.onnx").symlink_to(Path("../../../blobs/0a"))
+    (snapshot / "weights.bin").symlink_to(Path("../../../blobs/1b"))
+    path = snapshot / "model.onnx"
+    result = normfuse.optimize(path)
+    assert result.report.verification is not None
+    assert result.report.verification.passed
+    feed = {"x": np.random.default_rng(0).standard_normal((2, 512)).astype(np.float32)}
+    expected = onnxruntime.InferenceSession(path).run(None, feed)[0]
+    np.testing.assert_allclose(normfuse.InferenceSession(path).run(None, feed)[0], expected, rtol=1e-5, atol=1e-5)
+    locations = {e.value for t in result.model.graph.initializer for e in t.external_data if e.key == "location"}
+    assert locations == {"weights.bin"}, "as in the model that was given"
+    result.save(tmp_path / "out.onnx")
+    saved = onnxruntime.InferenceSession(tmp_path / "out.onnx").run(None, feed)[0]
+    np.testing.assert_allclose(saved, expected, rtol=1e-5, atol=1e-5)
+    # Elsewhere a link still leads nowhere.
+    (tmp_path / "secret").write_bytes((blobs / "1b").read_bytes())
+    (snapshot / "weights.bin").unlink()
+    (snapshot / "weights.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(normfuse.InvalidModelError, match="outside the model's folder"):
+        load_model(path)
+
+
+def test_weights_with_a_second_name(tmp_path: Path) -> None:
+    """As copying tools and package caches make them, with hard links."""
+    path = external_model(tmp_path)
+    os.link(tmp_path / "weights.bin", tmp_path / "same.bin")
+    result = normfuse.optimize(path)
+    assert result.report.verification is not None
+    assert result.report.verification.passed
+    assert result.save(tmp_path / "out.onnx") > 0
+    model = ir.load(path)
+    with pytest.raises(normfuse.InvalidModelError, match="give the path of the model"):
+        load_model(model)
+    (tmp_path / "same.bin").unlink()
+    tensor = next(iter(model.graph.initializers.values())).const_value
+    assert isinstance(tensor, ir.ExternalTensor)
+    tensor._offset = -8
+    with pytest.raises(normfuse.InvalidModelError, match=r"at offset -8 .*neither can be negative"):
+        load_model(model)
+
+
 @pytest.mark.parametrize("location", ["../weights.bin", "/etc/hostname", "link/weights.bin"])
 def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
     folder = tmp_path / "inside"
@@ -201,12 +288,7 @@ def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: s
     path = external_model(folder)
     (folder / "weights.bin").rename(tmp_path / "weights.bin")
     (folder / "link").symlink_to(tmp_path)
-    model = onnx.load(path, load_external_data=False)
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = location
-    path.write_bytes(model.SerializeToString())
+    set_external(path, "location", location)
     with pytest.raises(normfuse.InvalidModelError, match="outside the model's folder"):
         load_model(path)
 
@@ -243,6 +325,8 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         load_model(tmp_path / "nothing.onnx")
     with pytest.raises(normfuse.InvalidModelError, match="is a folder"):
         load_model(tmp_path)
+    with pytest.raises(normfuse.InvalidModelError, match="null"):
+        load_model(tmp_path / "a\0b.onnx")
 
 
 def test_other_objects_are_refused() -> None:
@@ -265,12 +349,7 @@ def test_saving_keeps_external_data_external_and_leaves_nothing_else(tmp_path: P
 def test_saving_does_not_overwrite_the_weights_that_it_reads(tmp_path: Path) -> None:
     path = external_model(tmp_path)
     (tmp_path / "weights.bin").rename(tmp_path / "out.onnx.data")
-    model = onnx.load(path, load_external_data=False)
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = "out.onnx.data"
-    path.write_bytes(model.SerializeToString())
+    set_external(path, "location", "out.onnx.data")
     weights = (tmp_path / "out.onnx.data").read_bytes()
     source = load_model(path)
     save_model(source.model, tmp_path / "out.onnx", never=source)
