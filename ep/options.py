@@ -13,7 +13,7 @@ from pathlib import Path
 
 from normfuse.errors import OptionError
 
-__all__ = ["OPTIONS", "Option", "validate_options"]
+__all__ = ["OPTIONS", "Option", "check_directml", "validate_options"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,30 +56,36 @@ def _is_level(value: str) -> bool:
 
 # What the DirectML path loads, in its order: option, usual name on Windows and elsewhere, the function that it calls.
 _DIRECTML_LIBRARIES = (
-    ("dxcore_library", None, None, "DXCoreCreateAdapterFactory"),  # only where it is named
+    ("dxcore_library", "dxcore.dll", "libdxcore.so", "DXCoreCreateAdapterFactory"),
     ("d3d12_library", "d3d12.dll", "libd3d12.so", "D3D12CreateDevice"),
     ("directml_library", "DirectML.dll", "libdirectml.so", "DMLCreateDevice1"),
 )
 
 
-def _load_directml(options: Mapping[str, str]) -> None:
-    """Load the libraries as the native code does. ONNX Runtime's Python wrapper would hide that they are missing."""
+def check_directml(options: Mapping[str, str], *, on_gpu_device: bool) -> None:
+    """Load what DirectML needs, as the native code does: ONNX Runtime's Python wrapper hides that something is missing.
+
+    Args:
+        options: The options of a session, checked.
+        on_gpu_device: Whether the session is given a GPU, which is found by its LUID. DXCore is needed for that, and
+            where an option chooses the adapter.
+
+    Raises:
+        OptionError: A library is missing or is another one; it names all of them.
+    """
+    chooses = on_gpu_device or any(name.startswith(("adapter_", "dxcore_")) for name in options)
+    problems = []
     for option, on_windows, elsewhere, symbol in _DIRECTML_LIBRARIES:
-        library = options.get(option) or (on_windows if sys.platform == "win32" else elsewhere)
-        if library is None:
+        if option == "dxcore_library" and not chooses:
             continue
+        library = options.get(option) or (on_windows if sys.platform == "win32" else elsewhere)
         try:
-            found = hasattr(ctypes.CDLL(library), symbol)
+            if not hasattr(ctypes.CDLL(library), symbol):
+                problems.append(f"{library} does not export {symbol} (name another library by the option {option})")
         except OSError as error:
-            raise OptionError(
-                f"Option backend is 'directml': cannot load {library} ({error}). "
-                f"Name the library by the option {option}, or use backend=cpu."
-            ) from error
-        if not found:
-            raise OptionError(
-                f"Option backend is 'directml': {library} does not export {symbol}. "
-                f"Name another library by the option {option}, or use backend=cpu."
-            )
+            problems.append(f"cannot load {library} (name the library by the option {option}): {error}")
+    if problems:
+        raise OptionError(f"Option backend is 'directml': {'; '.join(problems)}; or use backend=cpu.")
 
 
 _LIBRARY = ("the path of an existing file", _is_file)
@@ -87,7 +93,7 @@ _LIBRARY = ("the path of an existing file", _is_file)
 OPTIONS: Mapping[str, Option] = {
     option.name: option
     for option in (
-        Option("backend", "auto", *_one_of("auto", "cpu", "directml"), "what runs the fused chains"),
+        Option("backend", "auto", *_one_of("auto", "cpu", "directml"), "what runs the fused chains; auto: the CPU"),
         Option(
             "claim",
             "profitable",
@@ -152,10 +158,9 @@ def validate_options(values: Mapping[str, object]) -> dict[str, str]:
         text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
         if not isinstance(text, str) or not option.accepts(text):
             raise OptionError(f"Option {name} is '{text!s}'; it takes {option.expected}.")
-        checked[name] = text
+        # The loader takes neither relative paths nor, on Windows, forward slashes.
+        checked[name] = str(Path(text).absolute()) if option.accepts is _is_file else text
     adapters = [name for name in checked if name.startswith("adapter_")]
     if len(adapters) > 1:
         raise OptionError(f"Options {adapters[0]} and {adapters[1]} both choose an adapter; give one of them.")
-    if checked.get("backend") == "directml":
-        _load_directml(checked)
     return {name: text for name, text in checked.items() if text != OPTIONS[name].default}

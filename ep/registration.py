@@ -5,35 +5,43 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from normfuse.ep.host import BY_NAME_VERSION, host_version, load_host
 from normfuse.ep.library import EP_NAME, get_library_path
+from normfuse.ep.options import validate_options
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["ensure_registered", "register"]
+__all__ = ["devices_for", "ensure_registered", "register"]
 
 _LOCK = threading.Lock()
 
 
-def register() -> list[onnxruntime.OrtEpDevice]:
+def register(backend: Literal["auto", "cpu", "directml"] = "auto") -> list[onnxruntime.OrtEpDevice]:
     """Make the execution provider known to the ONNX Runtime of this process; further calls change nothing.
 
     Afterwards, from ONNX Runtime 1.25 on, sessions select it by name,
     ``InferenceSession(path, providers=["NormFuseExecutionProvider", "CPUExecutionProvider"])``. Every supported
     version takes ``SessionOptions.add_provider_for_devices(devices, {})`` and :func:`normfuse.session_options`.
 
+    Args:
+        backend: The backend that the returned device is for, as in :func:`normfuse.session_options`. What runs the
+            chains is still the option of that name, which a session is given with the device.
+
     Returns:
-        The execution provider's devices, as ``add_provider_for_devices`` takes them.
+        The execution provider's device, in a list as ``add_provider_for_devices`` takes it: one, because a session has
+        one set of options for all of a provider's devices.
 
     Raises:
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library is missing or cannot be loaded.
-        OptionError: The environment variable NORMFUSE_ISA names an instruction set that this machine does not have.
+        OptionError: There is no such backend, or the environment variable NORMFUSE_ISA names an instruction set that
+            this machine does not have.
     """
+    validate_options({"backend": backend})
     devices = ensure_registered()
     host = load_host()
     if host_version(host) < BY_NAME_VERSION:
@@ -42,11 +50,17 @@ def register() -> list[onnxruntime.OrtEpDevice]:
             "first that does): create the session with sess_options=normfuse.session_options() instead.",
             stacklevel=2,
         )
-    return devices
+    return devices_for(backend, devices)
+
+
+def devices_for(backend: str, devices: list[onnxruntime.OrtEpDevice]) -> list[onnxruntime.OrtEpDevice]:
+    """The device of a backend, as a list; "auto" is the CPU, and so is DirectML where no GPU is listed (on Linux)."""
+    wanted = "directml" if backend == "directml" else "cpu"
+    return sorted(devices, key=lambda device: device.ep_metadata.get("backend") != wanted)[:1]
 
 
 def ensure_registered() -> list[onnxruntime.OrtEpDevice]:
-    """:func:`register` without the remark on selection by name."""
+    """Register, and return all devices of the execution provider: the CPU and, on Windows, the GPUs."""
     host = load_host()
     with _LOCK:
         devices = _devices(host)

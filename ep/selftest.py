@@ -1,7 +1,8 @@
 """Check the numbers of a backend on this machine: ``python -m normfuse.ep.selftest --backend directml``.
 
 Runs every kind of fused operator through onnxruntime and the execution provider and compares it with float64. Prints a
-row for each case; the exit code is 0 when all are right, 1 when any is not, 2 when the backend cannot be had.
+row for each case as soon as it is done; the exit code is 0 when all are right, 1 when any is not, 2 when the backend
+cannot be had.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,10 +104,17 @@ def _model(case: Case, results: Mapping[str, Expected]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
 
 
-def _run_model(model: onnx.ModelProto, case: Case, options: Any) -> dict[str, Array]:
+def _open(model: onnx.ModelProto, options: Mapping[str, Any]) -> Any:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(model.SerializeToString(), sess_options=options, enable_fallback=0)
+    settings = session_options(claim="all", **options)
+    settings.log_severity_level = 4  # what goes wrong is raised, and belongs into the table
+    return onnxruntime.InferenceSession(model.SerializeToString(), sess_options=settings, enable_fallback=0)
+
+
+def _run_session(session: Any, case: Case) -> dict[str, Array]:
+    import onnxruntime
+
     feeds = {}
     for name in case.runtime:
         array = case.inputs[name]
@@ -123,12 +131,10 @@ def _run_model(model: onnx.ModelProto, case: Case, options: Any) -> dict[str, Ar
 def _run_case(case: Case, options: Mapping[str, Any], report: Path) -> Row:
     results = expected(case)
     report.unlink(missing_ok=True)
-    settings = session_options(claim="all", claim_report=report, **options)
-    settings.log_severity_level = 4  # what goes wrong is raised, and belongs into the table
     try:
-        got = _run_model(_model(case, results), case, settings)
+        got = _run_session(_open(_model(case, results), {**options, "claim_report": report}), case)
     except Exception as error:  # onnxruntime has no common base class of its errors
-        return Row(case.name, "-", math.inf, 0.0, str(error).strip().splitlines()[0])
+        return Row(case.name, "-", math.inf, 0.0, _first_line(error))
     site = json.loads(report.read_text(encoding="utf-8").splitlines()[0])
     if not site["claimed"]:
         return Row(case.name, "-", math.inf, 0.0, f"not run by the execution provider: {site['message']}")
@@ -142,28 +148,62 @@ def _run_case(case: Case, options: Mapping[str, Any], report: Path) -> Row:
     return Row(case.name, site["backend"], worst, allowed, note)
 
 
-def run(pattern: str = "", **options: Any) -> list[Row]:
-    """Run the cases whose name contains ``pattern`` and return a row for each.
+def run(pattern: str = "", **options: Any) -> Iterator[Row]:
+    """Run the cases whose name contains ``pattern`` and yield a row for each.
 
     Args:
         pattern: Part of the case's name; "" for all.
         options: As for :func:`normfuse.session_options`, ``backend`` among them.
 
     Raises:
-        NormfuseError: An option is wrong, or onnxruntime or the native library cannot be had.
+        NormfuseError: An option is wrong, or onnxruntime, the native library or the backend cannot be had.
     """
+    chosen = _chosen(pattern)
+    if not chosen:
+        return
+    # A GPU is open as long as a session uses it, and opening it takes long: this one holds it until the last case.
+    held = _open_backend(options)
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "claims.jsonl"
-        return [_run_case(case, options, report) for case in cases() if pattern.lower() in case.name.lower()]
+        for case in chosen:
+            yield _run_case(case, options, Path(folder) / "claims.jsonl")
+    del held
 
 
-def _print(rows: Sequence[Row]) -> None:
-    width = max(len(row.name) for row in rows)
-    print(f"{'case':{width}}  backend   error     allowed")
+def _open_backend(options: Mapping[str, Any]) -> Any:
+    """A session that holds the backend; its model does nothing."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "nothing", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=IR_VERSION)
+    try:
+        return _open(model, options)
+    except NormfuseError:
+        raise
+    except Exception as error:  # onnxruntime has no common base class of its errors
+        raise NormfuseError(_first_line(error)) from error
+
+
+def _chosen(pattern: str) -> list[Case]:
+    return [case for case in cases() if pattern.lower() in case.name.lower()]
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).strip().splitlines()[0]
+    return line[max(line.find("DirectML path: "), 0) :]  # without onnxruntime's words around ours
+
+
+def _print_while_running(rows: Iterable[Row], width: int) -> list[Row]:
+    printed: list[Row] = []
     for row in rows:
+        if not printed:
+            print(f"{'case':{width}}  backend   error     allowed")
         verdict = "" if row.right else "  MISS"
         note = f"  ({row.note})" if row.note else ""
-        print(f"{row.name:{width}}  {row.backend:8}  {row.error:8.1e}  {row.allowed:8.1e}{verdict}{note}")
+        print(f"{row.name:{width}}  {row.backend:8}  {row.error:8.1e}  {row.allowed:8.1e}{verdict}{note}", flush=True)
+        printed.append(row)
+    return printed
+
+
+def _print_sum(rows: Sequence[Row]) -> None:
     missed = sum(not row.right for row in rows)
     where = ", ".join(f"{sum(r.backend == b for r in rows)} on {b}" for b in sorted({r.backend for r in rows}))
     print(f"\n{len(rows)} cases ({where}), {missed} wrong")
@@ -183,19 +223,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--adapter-preference", choices=["high_performance", "minimum_power"])
     given = vars(parser.parse_args(arguments))
     pattern = given.pop("filter")
+    width = max((len(case.name) for case in _chosen(pattern)), default=0)
+    if not width:
+        print(f"selftest: no case has '{pattern}' in its name", file=sys.stderr)
+        return 2
     try:
-        rows = run(pattern, **{name: value for name, value in given.items() if value is not None})
+        rows = _print_while_running(run(pattern, **{k: v for k, v in given.items() if v is not None}), width)
     except NormfuseError as error:
         print(f"selftest: {error}", file=sys.stderr)
         return 2
-    if not rows:
-        print(f"selftest: no case has '{pattern}' in its name", file=sys.stderr)
-        return 2
-    # Every case failing in the same way means that the backend is missing, not that its numbers are wrong.
-    if all(row.backend == "-" for row in rows) and len({row.note for row in rows}) == 1:
-        print(f"selftest: {rows[0].note}", file=sys.stderr)
-        return 2
-    _print(rows)
+    _print_sum(rows)
     return 0 if all(row.right for row in rows) else 1
 
 

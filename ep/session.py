@@ -8,8 +8,8 @@ from normfuse.ep.config_entries import get_entry, set_entry
 from normfuse.ep.host import load_host
 from normfuse.ep.inlining import choose_inlining
 from normfuse.ep.library import EP_NAME, get_library_path
-from normfuse.ep.options import OPTIONS, validate_options
-from normfuse.ep.registration import ensure_registered
+from normfuse.ep.options import OPTIONS, check_directml, validate_options
+from normfuse.ep.registration import devices_for, ensure_registered
 from normfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def session_options(
             once more while it loads it. Where nothing else in the model gains by that, its functions are then inlined
             later, without the copy (``session.disable_aot_function_inlining`` is 1, unless the options have that entry
             already). The model's weights are not read.
-        backend: "auto", "cpu" or "directml": what runs the fused chains.
+        backend: "cpu" or "directml": what runs the fused chains. "auto" is the CPU, on machines with a GPU as well.
         claim: "profitable": take the chains that are expected to run faster here; "all": every supported one.
         claim_report: File to which one JSON object for each site that was looked at is written at session creation.
         ep_options: Further options of the execution provider, see :data:`normfuse.ep.options.OPTIONS`.
 
     Raises:
-        OptionError: An option is unknown or has a value that it does not take.
+        OptionError: An option is unknown or has a value that it does not take, or DirectML is asked for and missing.
         InvalidModelError: The file of ``model`` cannot be read.
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library is missing or cannot be loaded.
@@ -71,11 +71,13 @@ def session_options(
         options.log_severity_level = _ERRORS_ONLY
     elif not isinstance(options, host.SessionOptions):
         raise OptionError(f"options must be an onnxruntime.SessionOptions, not {type(options).__name__}.")
+    devices = devices_for(backend, ensure_registered())
+    if backend == "directml":
+        check_directml(values, on_gpu_device=devices[0].ep_metadata.get("backend") == backend)
     if options.optimized_model_filepath and ep_options.get("compile") is None:
         values["compile"] = "0"
     if model is not None:
         choose_inlining(options, model)
-    devices = ensure_registered()
     if get_entry(options, _MARKER) is not None:
         for option in OPTIONS.values():
             if option.name in values or get_entry(options, _PREFIX + option.name) is not None:
@@ -83,12 +85,7 @@ def session_options(
     else:
         # In this order: the other way round ONNX Runtime finds the operators' domain registered twice.
         options.register_custom_ops_library(get_library_path())
-        options.add_provider_for_devices(_devices_for(backend, devices), values)
+        options.add_provider_for_devices(devices, values)
         set_entry(options, _MARKER, "1")
     set_entry(options, "normfuse.backend", values.get("backend", OPTIONS["backend"].default))
     return options
-
-
-def _devices_for(backend: str, devices: list[onnxruntime.OrtEpDevice]) -> list[onnxruntime.OrtEpDevice]:
-    """The devices of a backend; all of them where it has none of its own (DirectML on Linux)."""
-    return [device for device in devices if device.ep_metadata.get("backend") == backend] or devices

@@ -52,7 +52,7 @@ Result CreateExecutable(const ort::KernelInfo* info, std::unique_ptr<Executable>
   plugin::BackendOptions options;
   NORMFUSE_RETURN_IF_ERROR(ReadBackendOptions(info, &options));
   std::unique_ptr<plugin::Backend> backend;
-  NORMFUSE_RETURN_IF_ERROR(plugin::Backend::Create(options, /*on_gpu=*/false, &backend));
+  NORMFUSE_RETURN_IF_ERROR(plugin::Backend::Create(options, &backend));
   return backend->Compile(plan, executable);
 }
 

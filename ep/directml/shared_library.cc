@@ -6,6 +6,9 @@
 #include <windows.h>
 #else
 #include <dlfcn.h>
+#include <unistd.h>
+
+#include <climits>
 #endif
 
 namespace normfuse::directml {
@@ -24,19 +27,33 @@ std::wstring Widen(const std::string& utf8) {
   return wide;
 }
 
-bool IsAbsolute(const std::string& path) {
-  return path.size() > 2 && (path[1] == ':' || (path[0] == '\\' && path[1] == '\\'));
+std::string Narrow(const std::wstring& wide) {
+  const int size = static_cast<int>(wide.size());
+  const int length = WideCharToMultiByte(CP_UTF8, 0, wide.data(), size, nullptr, 0, nullptr, nullptr);
+  std::string utf8(static_cast<size_t>(length), '\0');
+  WideCharToMultiByte(CP_UTF8, 0, wide.data(), size, utf8.data(), length, nullptr, nullptr);
+  return utf8;
 }
+
+bool IsPath(const std::string& name) { return name.find_first_of("/\\:") != std::string::npos; }
 #endif
 
 }  // namespace
 
 #if defined(_WIN32)
 
+std::string LibraryName(const std::string& given) {
+  if (!IsPath(given)) return given;
+  const std::wstring wide = Widen(given);
+  std::wstring full(GetFullPathNameW(wide.c_str(), 0, nullptr, nullptr), L'\0');
+  full.resize(GetFullPathNameW(wide.c_str(), static_cast<DWORD>(full.size()), full.data(), nullptr));
+  return full.empty() ? given : Narrow(full);
+}
+
 Result SharedLibrary::Load(const std::string& name, SharedLibrary* library) {
   // With a path, the libraries beside it are found too; the current directory is never searched.
-  const DWORD flags = IsAbsolute(name) ? LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_DEFAULT_DIRS
-                                       : LOAD_LIBRARY_SEARCH_DEFAULT_DIRS;
+  const DWORD flags = IsPath(name) ? LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_DEFAULT_DIRS
+                                   : LOAD_LIBRARY_SEARCH_DEFAULT_DIRS;
   library->handle_ = LoadLibraryExW(Widen(name).c_str(), nullptr, flags);
   library->name_ = name;
   if (library->handle_ != nullptr) return {};
@@ -48,6 +65,12 @@ void* SharedLibrary::Find(const char* name) const {
 }
 
 #else
+
+std::string LibraryName(const std::string& given) {
+  if (given.find('/') == std::string::npos || given.front() == '/') return given;
+  char folder[PATH_MAX];
+  return getcwd(folder, sizeof(folder)) == nullptr ? given : std::string(folder) + '/' + given;
+}
 
 Result SharedLibrary::Load(const std::string& name, SharedLibrary* library) {
   library->handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);

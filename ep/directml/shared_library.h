@@ -1,4 +1,4 @@
-// A library loaded at run time, by name through the loader's search path or by absolute path. Never linked, and never
+// Libraries loaded at run time, by name through the loader's search path or by absolute path. Never linked, and never
 // unloaded: graphics drivers start threads that may outlive the last object.
 #pragma once
 
@@ -7,6 +7,10 @@
 #include "plan/result.h"
 
 namespace normfuse::directml {
+
+// What a user names a library by, as loaders take it: a path becomes absolute and has the system's separators; a bare
+// name, which is left to the loader's search path, stays.
+std::string LibraryName(const std::string& given);
 
 class SharedLibrary {
  public:

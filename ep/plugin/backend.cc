@@ -31,13 +31,13 @@ Result ShareDevice(const DirectMlOptions& options, std::shared_ptr<DirectMlDevic
 
 }  // namespace
 
-Result Backend::Create(const BackendOptions& options, bool on_gpu, std::unique_ptr<Backend>* backend) {
+Result Backend::Create(const BackendOptions& options, std::unique_ptr<Backend>* backend) {
   auto created = std::make_unique<Backend>();
   const char* isa = nullptr;
   NORMFUSE_RETURN_IF_ERROR(SelectedIsa(&isa));
-  const bool directml =
-      options.choice == BackendChoice::kDirectMl || (options.choice == BackendChoice::kAuto && on_gpu);
-  if (directml) NORMFUSE_RETURN_IF_ERROR(ShareDevice(options.directml, &created->device_));
+  if (options.choice == BackendChoice::kDirectMl) {
+    NORMFUSE_RETURN_IF_ERROR(ShareDevice(options.directml, &created->device_));
+  }
   *backend = std::move(created);
   return {};
 }

@@ -20,9 +20,9 @@ struct BackendOptions {
 
 class Backend {
  public:
-  // `on_gpu`: the session was given a GPU device, for which kAuto means DirectML. An error says why DirectML cannot be
-  // had; there is no silent change to the CPU path. Backends of the same options share one GPU device.
-  static Result Create(const BackendOptions& options, bool on_gpu, std::unique_ptr<Backend>* backend);
+  // kAuto means the CPU path, on every device: no measurement says yet where DirectML would be faster. An error says why
+  // DirectML cannot be had; there is no silent change to the CPU path. Backends of the same options share one GPU device.
+  static Result Create(const BackendOptions& options, std::unique_ptr<Backend>* backend);
 
   // Null on the CPU path.
   const DirectMlDevice* directml() const { return device_.get(); }

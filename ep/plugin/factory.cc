@@ -58,7 +58,7 @@ ort::Status* GetSupportedDevices(ort::EpFactory* factory, const ort::HardwareDev
       [&] { return ListDevices(factory, devices, count, ep_devices, max_ep_devices, ep_device_count); });
 }
 
-// The GPU among the devices that the session was given, if there is one.
+// The first GPU among the devices that the session was given, if there is one.
 const ort::HardwareDevice* FindGpu(const ort::HardwareDevice* const* devices, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     if (ort::GetApi().HardwareDevice_Type(devices[i]) == ort::HardwareDeviceType::kGpu) return devices[i];
@@ -80,10 +80,13 @@ Result MakeEp(const ort::HardwareDevice* const* devices, size_t count, const ort
   EpOptions options;
   NORMFUSE_RETURN_IF_ERROR(ReadOptions(session, &options));
   NORMFUSE_RETURN_IF_ERROR(CheckClaimReport(options));
+  // The device chooses the adapter, never the backend.
   const ort::HardwareDevice* gpu = FindGpu(devices, count);
-  if (gpu != nullptr) NORMFUSE_RETURN_IF_ERROR(ChooseAdapter(gpu, &options.backend));
+  if (gpu != nullptr && options.backend.choice == BackendChoice::kDirectMl) {
+    NORMFUSE_RETURN_IF_ERROR(ChooseAdapter(gpu, &options.backend));
+  }
   std::unique_ptr<Backend> backend;
-  NORMFUSE_RETURN_IF_ERROR(Backend::Create(options.backend, gpu != nullptr, &backend));
+  NORMFUSE_RETURN_IF_ERROR(Backend::Create(options.backend, &backend));
   *ep = CreateExecutionProvider(std::move(options), std::move(backend), logger);
   return {};
 }

@@ -3,6 +3,8 @@
 #include <charconv>
 #include <string_view>
 
+#include "directml/shared_library.h"
+
 namespace normfuse::plugin {
 namespace {
 
@@ -18,6 +20,16 @@ bool ParseNumber(const std::string& text, int base, Number* number) {
   const char* end = text.data() + text.size();
   const auto [position, error] = std::from_chars(text.data(), end, *number, base);
   return error == std::errc() && position == end && !text.empty();
+}
+
+// 64 bits; a decimal number may be negative, as Windows has the upper half of a LUID as a signed number.
+bool ParseLuid(const std::string& text, uint64_t* luid) {
+  if (text.starts_with("0x") || text.starts_with("0X")) return ParseNumber(text.substr(2), 16, luid);
+  int64_t number = 0;
+  if (!text.starts_with("-")) return ParseNumber(text, 10, luid);
+  if (!ParseNumber(text, 10, &number)) return false;
+  *luid = static_cast<uint64_t>(number);
+  return true;
 }
 
 Result ParseChoice(const std::string& value, BackendChoice* choice) {
@@ -88,17 +100,17 @@ Result SetBackendOption(std::string_view name, const std::string& value, Backend
   if (name == "backend") return ParseChoice(value, &options->choice);
   if (name == "adapter_preference") return ParsePreference(value, &directml);
   if (name == "directml_library") {
-    directml.directml_library = value;
+    directml.directml_library = directml::LibraryName(value);
   } else if (name == "d3d12_library") {
-    directml.d3d12_library = value;
+    directml.d3d12_library = directml::LibraryName(value);
   } else if (name == "dxcore_library") {
-    directml.dxcore_library = value;
+    directml.dxcore_library = directml::LibraryName(value);
   } else if (name == "adapter_index") {
     directml.adapter = DirectMlOptions::Adapter::kIndex;
     if (!ParseNumber(value, 10, &directml.index)) return BadValue(name, value, "a number from 0");
   } else if (name == "adapter_luid") {
     directml.adapter = DirectMlOptions::Adapter::kLuid;
-    if (!ParseNumber(value, 10, &directml.luid)) return BadValue(name, value, "the LUID as a decimal number");
+    if (!ParseLuid(value, &directml.luid)) return BadValue(name, value, "the LUID, decimal or hexadecimal (0x...)");
   } else {
     *known = false;
   }

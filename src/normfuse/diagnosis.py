@@ -15,7 +15,7 @@ import numpy as np
 from normfuse._version import __version__
 from normfuse.ep.host import BY_NAME_VERSION, host_version, how_to_keep_one, installed_flavours, load_host
 from normfuse.ep.library import EP_NAME, get_library_path
-from normfuse.ep.registration import ensure_registered
+from normfuse.ep.registration import devices_for, ensure_registered
 from normfuse.ep.session import session_options
 from normfuse.errors import NormfuseError
 
@@ -91,7 +91,8 @@ def _registration() -> str:
 
 
 def _instruction_set() -> str:
-    chosen: str = ensure_registered()[0].ep_metadata.get("instruction_set", "")
+    (device,) = devices_for("cpu", ensure_registered())
+    chosen: str = device.ep_metadata.get("instruction_set", "")
     forced = os.environ.get("NORMFUSE_ISA")
     return chosen + (f" (NORMFUSE_ISA={forced})" if forced else "")
 

@@ -128,8 +128,9 @@ def _create(
 
 def _translated(error: Exception, name: str) -> Exception:
     text = str(error).strip()
-    # What the library itself objects to is an option, or the environment variable that chooses the instruction set.
-    own = re.search(rf"{EP_NAME}: .*option.*|The environment variable NORMFUSE_ISA.*", text)
+    # What the library itself objects to is an option (DirectML is one), or the environment variable that chooses the
+    # instruction set.
+    own = re.search(rf"{EP_NAME}: .*option.*|DirectML path: .*|The environment variable NORMFUSE_ISA.*", text)
     if own is not None:
         return OptionError(own[0])
     return InvalidModelError(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import directml_libraries as libraries
 import harness
-import libraries
 import numpy as np
 import onnx
 import onnxruntime

@@ -11,7 +11,7 @@ import re
 import subprocess
 from pathlib import Path
 
-import libraries
+import directml_libraries as libraries
 import pytest
 
 SUMMARY = re.compile(r"feature level (\S+): (\d+) operators created, (\d+) lowerings accepted, (\d+) declined")

@@ -6,9 +6,10 @@ and readback are the real ones.
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
-import libraries
+import directml_libraries as libraries
 import numpy as np
 import pytest
 
@@ -43,6 +44,26 @@ def test_directml_is_right(
     assert f"{len(cases())} cases ({on_cpu} on cpu, {len(cases()) - on_cpu} on directml), 0 wrong" in output, output
     reasons = [line for line in output.splitlines() if " cpu " in line]
     assert all("DirectML" in line for line in reasons), reasons
+
+
+def test_one_device_for_all_cases_and_rows_as_they_come(fake: str) -> None:
+    """Opening a GPU takes seconds; on a slow one a case does as well."""
+    copy = Path(fake).with_name("libfake_directml_rows.so")
+    copy.write_bytes(Path(fake).read_bytes())
+    opened = ctypes.CDLL(str(copy)).FakeCounter
+    opened.restype = ctypes.c_int64
+    rows = selftest.run(backend="directml", directml_library=copy, d3d12_library=copy)
+    first = next(rows)
+    assert (first.right, opened(b"devices")) == (True, 1)
+    assert all(row.right for row in rows)
+    assert opened(b"devices") == 1
+    assert opened(b"live_objects") == 0
+
+
+def test_backend_that_cannot_be_opened(fake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--directml-library", fake, "--d3d12-library", fake, "--dxcore-library", fake, "--adapter-index", "9"]
+    assert selftest.main(["--backend", "directml", *given]) == 2
+    assert capsys.readouterr().err.startswith("selftest: DirectML path: there is no adapter 9; this machine has: 0:")
 
 
 def test_missing_library(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

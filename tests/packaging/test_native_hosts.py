@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import directml_libraries as libraries
 import pytest
 from cases import RUNS, write_manifest
 from hosts import CACHE
@@ -19,6 +20,7 @@ from hosts import CACHE
 HERE = Path(__file__).parent
 SOURCES = sorted((HERE / "host").glob("*.cc"))
 WINDOWS_HOSTS = ("1.24.4", "1.31.1")
+ZIG = [sys.executable, "-m", "ziglang", "c++", "-target", "x86_64-windows-gnu", "-std=c++20", "-O3"]
 
 
 @pytest.fixture(scope="module")
@@ -26,29 +28,54 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_manifest(tmp_path_factory.mktemp("cases"))
 
 
-def check_report(output: str, manifest: Path) -> None:
-    """Every case ran and passed, and wrote what was claimed into a file of any name."""
+def check_report(output: str, manifest: Path, backend: str = "cpu") -> None:
+    """Every case ran and passed, and wrote what was claimed, and for which backend, into a file of any name."""
     expected = [f"ok   {case.name} {route}" for case, route in RUNS]
     lines = output.replace("\r", "").splitlines()
     assert [line for line in lines if line.startswith(("ok ", "FAIL "))] == expected, output
     assert lines[-1] == f"{len(expected)} passed, 0 failed"
     claims = manifest.parent / "claims ß中.jsonl"
-    assert {json.loads(line)["claimed"] for line in claims.read_text("utf-8").splitlines()} == {True}
+    written = [json.loads(line) for line in claims.read_text("utf-8").splitlines()]
+    assert {(line["claimed"], line["backend"]) for line in written} == {(True, backend)}
     claims.unlink()
 
 
-def test_linux_host(library: str, manifest: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def linux_host(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The host program and the library of the installed onnxruntime."""
     package = find_spec("onnxruntime")
     assert package is not None
     assert package.origin is not None
     (runtime,) = (Path(package.origin).parent / "capi").glob("libonnxruntime.so.*")
-    program = tmp_path / "host"
+    program = tmp_path_factory.mktemp("linux") / "host"
     subprocess.run(["c++", "-std=c++20", "-O1", "-o", program, *SOURCES, "-ldl"], check=True)
-    done = subprocess.run(
-        [program, runtime, library, manifest], capture_output=True, text=True, timeout=300, check=False
-    )
+    return [program, runtime]
+
+
+def run_linux(command: list[Any], **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+
+
+def test_linux_host(linux_host: list[Any], library: str, manifest: Path) -> None:
+    done = run_linux([*linux_host, library, manifest])
     check_report(done.stdout, manifest)
     assert done.returncode == 0
+
+
+def directml_options(fake: str, relative: str) -> list[str]:
+    """A device is chosen by its LUID, so all three libraries are needed."""
+    names = {"directml_library": relative, "d3d12_library": fake, "dxcore_library": fake}
+    return ["backend=directml", *(f"{option}={path}" for option, path in names.items())]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "directml"])
+def test_linux_host_with_a_gpu(linux_host: list[Any], library: str, manifest: Path, backend: str) -> None:
+    fake = libraries.build_fake()
+    options = directml_options(str(fake), os.path.relpath(fake)) if backend == "directml" else []
+    command = [*linux_host, libraries.build_fake_gpu(), manifest, *options]
+    done = run_linux(command, NORMFUSE_BEHIND_FAKE_GPU=library)
+    check_report(done.stdout, manifest, backend)
 
 
 def windows_runtime(version: str) -> Path:
@@ -76,14 +103,13 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     with zipfile.ZipFile(wheel) as archive:
         library = Path(archive.extract("normfuse/ep/normfuse.dll", folder))
     program = folder / "host.exe"
-    zig = [sys.executable, "-m", "ziglang", "c++", "-target", "x86_64-windows-gnu", "-std=c++20", "-O3"]
-    subprocess.run([*zig, "-o", program, *SOURCES], check=True)
+    subprocess.run([*ZIG, "-o", program, *SOURCES], check=True)
     return program, library
 
 
-def wine(*command: Any, prefix: Path) -> subprocess.CompletedProcess[str]:
+def wine(*command: Any, prefix: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Output through a pipe and no input: with anything else Wine may hang."""
-    environment = {**os.environ, "WINEDEBUG": "-all", "WINEPREFIX": str(prefix), "DISPLAY": ""}
+    environment = {**os.environ, "WINEDEBUG": "-all", "WINEPREFIX": str(prefix), "DISPLAY": "", **variables}
     arguments = ["wine", *(f"Z:{part}" if isinstance(part, Path) else part for part in command)]
     return subprocess.run(
         arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=300, check=False
@@ -105,3 +131,27 @@ def test_windows_host(windows: tuple[Path, Path], manifest: Path, prefix: Path, 
     check_report(done.stdout, manifest)
     assert done.stdout.startswith(f"onnxruntime {version}")
     assert done.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def windows_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """fake_gpu.dll."""
+    target = tmp_path_factory.mktemp("windows-gpu") / "fake_gpu.dll"
+    include = ["-I", libraries.ROOT / "ep"]
+    subprocess.run([*ZIG, "-shared", *include, "-o", target, libraries.FAKE_GPU], check=True)
+    return target
+
+
+@pytest.mark.cross
+@pytest.mark.parametrize("backend", ["cpu", "directml"])
+@pytest.mark.parametrize("version", WINDOWS_HOSTS)
+def test_windows_host_with_a_gpu(
+    windows: tuple[Path, Path], windows_gpu: Path, manifest: Path, prefix: Path, version: str, backend: str
+) -> None:
+    """The library itself offers the GPU here. Paths with forward slashes and relative ones find their library."""
+    program, library = windows
+    fake = libraries.WINDOWS / "native_tests" / "directml" / "fake_directml.dll"
+    options = directml_options(f"Z:{fake}", os.path.relpath(fake)) if backend == "directml" else []
+    command = [program, windows_runtime(version), windows_gpu, manifest, *options]
+    done = wine(*command, prefix=prefix, NORMFUSE_BEHIND_FAKE_GPU=f"Z:{library}")
+    check_report(done.stdout, manifest, backend)

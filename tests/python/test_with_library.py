@@ -201,7 +201,7 @@ def test_directml_libraries_are_loaded_before_onnxruntime_is_called(tmp_path: Pa
         ({}, "or use backend=cpu"),
         ({"d3d12_library": str(library)}, f"cannot load {library}"),
         ({"d3d12_library": own}, "does not export D3D12CreateDevice"),
-        ({"dxcore_library": own}, "Name another library by the option dxcore_library"),
+        ({"dxcore_library": own}, "name another library by the option dxcore_library"),
     ):
         with pytest.raises(normfuse.OptionError, match="backend is 'directml'") as raised:
             normfuse.session_options(backend="directml", **given)

@@ -10,8 +10,8 @@
 
 namespace normfuse::test {
 
-// Counters: "operators", "graphs", "initialisations", "dispatches", "submissions", "buffers", "live_objects",
-// "descriptor_heaps", "violations". Settings: "feature_level", "unsupported_types", "adapters", "remove_device" (an
+// Counters: "devices", "operators", "graphs", "initialisations", "dispatches", "submissions", "waits", "barriers",
+// "bytes_up", "bytes_down", "buffers", "live_objects", "descriptor_heaps", "violations". Settings: "feature_level", "unsupported_types", "adapters", "remove_device" (an
 // HRESULT), "dispatches_until_removal".
 class FakeState {
  public:

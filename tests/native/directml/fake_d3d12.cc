@@ -52,6 +52,7 @@ uint64_t FakeFence::GetCompletedValue() {
 
 HRESULT FakeFence::SetEventOnCompletion(uint64_t value, void* event) {
   NORMFUSE_FAKE_ENTER("SetEventOnCompletion");
+  FakeState::Get().Count("waits");
   if (event != nullptr) return kNotImplemented;
   std::unique_lock lock(mutex_);
   reached_.wait(lock, [&] { return value_ >= value; });
@@ -105,6 +106,8 @@ void FakeCommandList::CopyBufferRegion(ID3D12Resource* destination, uint64_t des
       return FakeState::Get().Violation("copy out of range");
     }
     std::memcpy(to->bytes.data() + destination_offset, from->bytes.data() + source_offset, bytes);
+    if (from->heap() == D3D12_HEAP_TYPE_UPLOAD) FakeState::Get().Count("bytes_up", static_cast<int64_t>(bytes));
+    if (to->heap() == D3D12_HEAP_TYPE_READBACK) FakeState::Get().Count("bytes_down", static_cast<int64_t>(bytes));
   });
 }
 
@@ -116,6 +119,7 @@ void FakeCommandList::ResourceBarrier(uint32_t count, const D3D12_RESOURCE_BARRI
       FakeState::Get().Violation("barrier between equal states");
     }
   }
+  FakeState::Get().Count("barriers", count);
   Append([] {});
 }
 

@@ -46,6 +46,8 @@ class FakeResource final : public FakeChild<abi::ID3D12Resource, abi::ID3D12Reso
   // Whether `resource` has not been released. What the queue finds released is a violation.
   static bool IsAlive(const abi::ID3D12Resource* resource, const char* use);
 
+  abi::D3D12_HEAP_TYPE heap() const { return heap_; }
+
   std::vector<uint8_t> bytes;
 
  private:

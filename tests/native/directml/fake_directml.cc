@@ -450,6 +450,7 @@ class FakeFactory final : public FakeObject<IDXCoreAdapterFactory, IDXCoreAdapte
 NORMFUSE_TEST_EXPORT normfuse::abi::HRESULT D3D12CreateDevice(normfuse::abi::IUnknown*, uint32_t,
                                                               const normfuse::abi::GUID& iid, void** device) {
   NORMFUSE_FAKE_ENTER("D3D12CreateDevice");
+  normfuse::test::FakeState::Get().Count("devices");
   return normfuse::test::HandOut(new normfuse::test::FakeDevice, iid, device);
 }
 

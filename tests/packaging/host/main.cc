@@ -1,6 +1,7 @@
 // A host application: loads an ONNX Runtime library and the library under test, both by path, runs every case of a
 // manifest through the execution provider or the custom operators, and compares with stored bounds.
-//   host ORT_LIBRARY NORMFUSE_LIBRARY MANIFEST
+//   host ORT_LIBRARY NORMFUSE_LIBRARY MANIFEST [OPTION=VALUE...]
+// Options of the execution provider can be given; claim=all and a claim_report beside the manifest are set.
 // Links against nothing, so that the same program runs on Linux, under Wine and under qemu.
 #include <cmath>
 #include <cstring>
@@ -120,10 +121,18 @@ size_t CountWrong(const Tensor& expected, const void* data) {
   return wrong;
 }
 
+EpOptions ReadOptions(const std::filesystem::path& manifest, const std::vector<std::string>& given) {
+  // In no code page of Windows but UTF-8.
+  const std::u8string claim_report = (manifest.parent_path() / u8"claims \u00df\u4e2d.jsonl").u8string();
+  EpOptions options = {{"claim", "all"}, {"claim_report", std::string(claim_report.begin(), claim_report.end())}};
+  for (const std::string& text : given) options[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
+  return options;
+}
+
 std::string RunCase(Runtime& runtime, const Case& test, const std::filesystem::path& library,
-                    const std::filesystem::path& claim_report) {
+                    const EpOptions& ep_options) {
   Options options(runtime);
-  options.Use(test.route, library, claim_report);
+  options.Use(test.route, library, ep_options);
   Session session(runtime, options, test.model);
   if (test.route == "plugin") session.RequireNodesOn(kEpName);
   std::vector<Value> inputs;
@@ -144,8 +153,8 @@ std::string RunCase(Runtime& runtime, const Case& test, const std::filesystem::p
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "usage: host ORT_LIBRARY NORMFUSE_LIBRARY MANIFEST\n";
+  if (argc < 4) {
+    std::cerr << "usage: host ORT_LIBRARY NORMFUSE_LIBRARY MANIFEST [OPTION=VALUE...]\n";
     return 2;
   }
   int failed = 0, passed = 0;
@@ -153,13 +162,11 @@ int main(int argc, char** argv) {
     Runtime runtime(argv[1]);
     std::cout << "onnxruntime " << runtime.version() << std::endl;
     runtime.RegisterPlugin(argv[2]);
-    // In no code page of Windows but UTF-8.
-    const std::filesystem::path claim_report =
-        std::filesystem::path(argv[3]).parent_path() / u8"claims \u00df\u4e2d.jsonl";
+    const EpOptions ep_options = ReadOptions(argv[3], {argv + 4, argv + argc});
     for (const Case& test : ReadManifest(argv[3])) {
       std::string problem;
       try {
-        problem = RunCase(runtime, test, argv[2], claim_report);
+        problem = RunCase(runtime, test, argv[2], ep_options);
       } catch (const std::exception& error) {
         problem = error.what();
       }

@@ -32,7 +32,9 @@ enum Slot : size_t {
   kRegisterExecutionProviderLibrary = 301,
   kGetEpDevices = 303,
   kAppendExecutionProvider = 304,
+  kGetKeyValue = 297,
   kEpDeviceName = 312,
+  kEpDeviceMetadata = 314,
   kGetAssignment = 407,
   kSubgraphEpName = 408,
 };
@@ -90,25 +92,33 @@ Options::Options(Runtime& runtime) : runtime_(runtime) {
 
 Options::~Options() { runtime_.Release(kReleaseSessionOptions, options_); }
 
-void Options::Use(const std::string& route, const std::filesystem::path& library,
-                  const std::filesystem::path& claim_report) {
+const void* Options::FindDevice(const std::string& backend) const {
+  const void* const* devices = nullptr;
+  size_t count = 0;
+  runtime_.Call(kGetEpDevices, runtime_.environment(), &devices, &count);
+  for (size_t i = 0; i < count; ++i) {
+    if (std::string(kEpName) != runtime_.Text(kEpDeviceName, devices[i])) continue;
+    const char* value = runtime_.Text(kGetKeyValue, runtime_.Get(kEpDeviceMetadata, devices[i]), "backend");
+    if (value != nullptr && value == backend) return devices[i];
+  }
+  throw std::runtime_error("the execution provider has no device for backend=" + backend);
+}
+
+void Options::Use(const std::string& route, const std::filesystem::path& library, const EpOptions& ep_options) {
   if (route == "custom") {
     runtime_.Call(kRegisterCustomOpsLibrary, options_, library.c_str());
     return;
   }
-  const void* const* devices = nullptr;
-  size_t count = 0;
-  runtime_.Call(kGetEpDevices, runtime_.environment(), &devices, &count);
-  const std::u8string report = claim_report.u8string();
-  const char* keys[] = {"claim", "claim_report"};
-  const char* values[] = {"all", reinterpret_cast<const char*>(report.c_str())};
-  for (size_t i = 0; i < count; ++i) {
-    if (std::string(kEpName) != runtime_.Text(kEpDeviceName, devices[i])) continue;
-    runtime_.Call(kAppendExecutionProvider, options_, runtime_.environment(), &devices[i], size_t{1},
-                  static_cast<const char* const*>(keys), static_cast<const char* const*>(values), std::size(keys));
-    return;
+  std::vector<const char*> keys, values;
+  for (const auto& [key, value] : ep_options) {
+    keys.push_back(key.c_str());
+    values.push_back(value.c_str());
   }
-  throw std::runtime_error("no device of the execution provider");
+  const auto backend = ep_options.find("backend");
+  const void* device = FindDevice(backend == ep_options.end() ? "cpu" : backend->second);
+  runtime_.Call(kAppendExecutionProvider, options_, runtime_.environment(), static_cast<const void* const*>(&device),
+                size_t{1}, static_cast<const char* const*>(keys.data()), static_cast<const char* const*>(values.data()),
+                keys.size());
 }
 
 Value::Value(Runtime& runtime, int type, const std::vector<int64_t>& dims, const std::vector<char>& data)

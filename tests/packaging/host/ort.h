@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,13 @@ class Runtime {
   }
   // Calls slot `index`, a release function.
   void Release(size_t index, void* object) const { reinterpret_cast<void (*)(void*)>(table_[index])(object); }
-  // Calls slot `index`, a getter of a string that cannot fail.
-  const char* Text(size_t index, const void* object) const {
-    return reinterpret_cast<const char* (*)(const void*)>(table_[index])(object);
+  // Calls slot `index`, a getter that cannot fail: of a string, or of an object.
+  template <typename... Arguments>
+  const char* Text(size_t index, Arguments... arguments) const {
+    return reinterpret_cast<const char* (*)(Arguments...)>(table_[index])(arguments...);
+  }
+  const void* Get(size_t index, const void* object) const {
+    return reinterpret_cast<const void* (*)(const void*)>(table_[index])(object);
   }
 
  private:
@@ -44,6 +49,9 @@ class Runtime {
   void* environment_ = nullptr;
 };
 
+// Option of the execution provider -> value, in UTF-8.
+using EpOptions = std::map<std::string, std::string>;
+
 class Options {
  public:
   explicit Options(Runtime& runtime);
@@ -51,11 +59,14 @@ class Options {
   Options(const Options&) = delete;
   Options& operator=(const Options&) = delete;
 
-  // "plugin": the execution provider, everything claimed and reported; "custom": the custom operators of `library`.
-  void Use(const std::string& route, const std::filesystem::path& library, const std::filesystem::path& claim_report);
+  // "plugin": the execution provider, with its options; "custom": the custom operators of `library`.
+  void Use(const std::string& route, const std::filesystem::path& library, const EpOptions& ep_options);
   void* get() const { return options_; }
 
  private:
+  // The execution provider's device whose metadata names this backend: a machine with a GPU has one for each.
+  const void* FindDevice(const std::string& backend) const;
+
   Runtime& runtime_;
   void* options_ = nullptr;
 };

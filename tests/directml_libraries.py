@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", ROOT / "build" / "cache")) / "directml"
 SANITIZED = ROOT / "build" / "native-sanitized"
 WINDOWS = ROOT / "build" / "cross" / "win_amd64"
+FAKE_GPU = ROOT / "tests" / "packaging" / "fake_gpu.cc"
 LINUX_TARGETS = ("directml_validate", "stand_in_d3d12", "stand_in_dxcore")
 
 
@@ -95,14 +96,23 @@ def build_fake() -> Path:
     sources = sorted((ROOT / "tests" / "native" / "directml").glob("fake_*.cc"))
     sources += [ROOT / "ep" / "cpu" / "elements.cc", ROOT / "ep" / "plan" / "data_type.cc"]
     depends = [*sources, *(ROOT / "tests" / "native" / "directml").glob("*.h"), *(ROOT / "ep" / "abi").glob("*.h")]
-    target = ROOT / "build" / "fake-directml" / "libfake_directml.so"
-    with locked(target.parent / "lock"):
+    return _build(ROOT / "build" / "fake-directml" / "libfake_directml.so", sources, depends)
+
+
+def build_fake_gpu() -> Path:
+    """The library that stands before the one under test and adds a GPU to the devices that onnxruntime lists."""
+    depends = [FAKE_GPU, ROOT / "ep" / "abi" / "ort_abi.h"]
+    return _build(ROOT / "build" / "fake-directml" / "libfake_gpu.so", [FAKE_GPU], depends)
+
+
+def _build(target: Path, sources: list[Path], depends: list[Path]) -> Path:
+    with locked(target.with_suffix(".lock")):
         if not target.exists() or target.stat().st_mtime < max(path.stat().st_mtime for path in depends):
             compiler = os.environ.get("CXX", "c++")
             flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
             include = ["-I", str(ROOT / "ep"), "-I", str(ROOT / "tests" / "native" / "directml")]
             partial = target.with_suffix(".partial")
-            command = [compiler, *flags, *include, *map(str, sources), "-o", str(partial)]
+            command = [compiler, *flags, *include, *map(str, sources), "-o", str(partial), "-ldl"]
             subprocess.run(command, check=True, timeout=600)
             partial.rename(target)
     return target
