@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,13 @@ from .fused import Activation, Fused
 _16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
 
 __all__ = ["Body", "FunctionLibrary", "Types"]
+
+_FLOAT = ir.DataType.FLOAT
+# The opset from which scales of a quantisation may be float16.
+_FLOAT16_SCALES = 19
+# Operands in front of a normalisation, and of what follows it.
+_BEFORE = ("X", "residual", "residual_bias", "sum")
+_BEHIND = ("scale", "bias", "slope")
 
 # Operators and what they are applied with, such as ("Mul", scale).
 _Parameters: TypeAlias = Sequence[tuple[str, ir.Value]]
@@ -64,16 +71,14 @@ class Types:
         )
 
     @property
-    def compute(self) -> ir.DataType:
-        """The float type that X has, after dequantisation."""
-        return self.inputs.get("x_scale", self.inputs.get("X", ir.DataType.FLOAT))
+    def x_float(self) -> ir.DataType:
+        """The float type that X has, after dequantisation: Y and the sum have it too unless they say otherwise."""
+        return self.float_of("X")
 
-    @property
-    def parameters_differ(self) -> bool:
-        """True if scale or bias have another float type than X."""
-        pairs = (("scale", "scale_scale"), ("bias", "bias_scale"))
-        given = {self.inputs.get(scale, self.inputs.get(name, self.compute)) for name, scale in pairs}
-        return given != {self.compute}
+    def float_of(self, name: str) -> ir.DataType:
+        """Return the float type that an input has, after dequantisation; that of X where it is not known."""
+        own = self.inputs.get(f"{name.lower()}_scale", self.inputs.get(name))
+        return own if own is not None else _FLOAT if name == "X" else self.x_float
 
 
 def _one_for_each_channel(shape: ir.Shape | None, rank: int) -> bool:
@@ -147,6 +152,15 @@ def _function(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Functi
     return ir.Function(OPERATOR_DOMAIN, "", "", graph=graph, attributes=_formal_attributes(fused))
 
 
+def _is_given(types: Types, name: str) -> bool:
+    return name in types.inputs or f"{name}_scale" in types.inputs
+
+
+def _common(given: Collection[ir.DataType]) -> ir.DataType:
+    """Return the type to compute in on operands of the given types."""
+    return next(iter(given)) if len(given) == 1 and ir.DataType.BFLOAT16 not in given else _FLOAT
+
+
 def _is_plain(fused: Fused) -> bool:
     """True if ONNX has an operator for the formula."""
     return bool(fused["use_mean"] and fused["normalize_variance"]) and fused["epsilon_on"] == "variance"
@@ -163,6 +177,8 @@ class Body:
     def __init__(self, opset: int) -> None:
         self._opset = opset
         self._tape = ir.tape.Tape()
+        # The float types that the sum in front of a normalisation, and what follows it, are computed in.
+        self._sum_type = self._work = _FLOAT
         #: Domains of the operators written so far.
         self.domains = {""}
 
@@ -185,6 +201,24 @@ class Body:
     def _cast(self, value: ir.Value, source: ir.DataType, target: ir.DataType) -> ir.Value:
         return value if source == target else self._op("Cast", value, to=int(target))
 
+    def _choose_types(self, types: Types) -> None:
+        """Compute in the type that all operands have, and otherwise in float32, as the kernels of ONNX Runtime ask for.
+
+        Its CPU provider has none for bfloat16.
+        """
+        before = {self._float_type(types, name) for name in _BEFORE if _is_given(types, name)}
+        behind = before | {self._float_type(types, name) for name in _BEHIND if _is_given(types, name)}
+        self._sum_type, self._work = _common(before), _common(behind)
+
+    def _float_type(self, types: Types, name: str) -> ir.DataType:
+        """Return the float type that `_dequantized` gives an input."""
+        quantized = f"{name.lower()}_scale" in types.inputs
+        return _FLOAT if quantized and self._widens(types.float_of(name)) else types.float_of(name)
+
+    def _widens(self, scale: ir.DataType) -> bool:
+        """True for a scale of a type that the quantisation of the opset, or of ONNX Runtime, does not take."""
+        return scale == ir.DataType.BFLOAT16 or (scale == ir.DataType.FLOAT16 and self._opset < _FLOAT16_SCALES)
+
     def _reduce(self, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         since = 13 if op_type == "ReduceSum" else 18
         if self._opset >= since:
@@ -195,23 +229,25 @@ class Body:
 
     def fused(self, fused: Fused, types: Types, outputs: int) -> list[ir.Value]:
         """Write the node and return its first `outputs` outputs: Y, sum, mean and inverse standard deviation."""
+        self._choose_types(types)
         # First, so that a second run on what is written here finds them where they are.
-        aligned = self._parameters(fused, types, types.compute) if fused["num_groups"] else None
+        aligned = self._parameters(fused, types) if fused["num_groups"] else None
         stored, prefix = self._summed(fused, types)
         further: list[ir.Value] = []
         if fused["num_groups"]:
-            y, dtype = self._grouped(fused, types, stored, prefix, aligned or ()), types.compute
+            y = self._grouped(fused, types, stored, prefix, aligned or ())
             if outputs > 1:
                 further = [self._sum_output(fused, types, stored, prefix)]
-        elif fused.op_type == "FusedNormalization":
-            d = self._dequantized(fused, types, stored, prefix)
-            y, dtype, statistics = self._normalized(fused, types, d, outputs > 2)
-            if outputs > 1:
-                further = [self._sum_output(fused, types, stored, prefix, d), *statistics]
         else:
             d = self._dequantized(fused, types, stored, prefix)
-            y, dtype = self._affine(fused, types, d, types.compute), types.compute
-        y = self._quantized(fused, self._activated(fused.activation, y, dtype), dtype, types)
+            wide = self._cast(d, self._stored_type(types, prefix), self._work)
+            if fused.op_type == "FusedNormalization":
+                y, statistics = self._normalized(fused, types, wide, outputs > 2)
+                if outputs > 1:
+                    further = [self._sum_output(fused, types, stored, prefix, d), *statistics]
+            else:
+                y = self._affine(fused, types, wide)
+        y = self._quantized(fused, self._activated(fused.activation, y, types), types)
         if y is fused.inputs["X"]:
             y = self._op("Identity", y)
         return [y, *further][:outputs]
@@ -221,16 +257,18 @@ class Body:
         d = fused.inputs["X"]
         if not fused.has("residual", "residual_bias", "sum_scale"):
             return d, "x"
-        d = self._dequantized(fused, types, d, "x")
+        d = self._float(fused, types, "X", self._sum_type)
         if fused.has("residual_bias"):
-            d = self._op("Add", d, fused.inputs["residual_bias"])
+            d = self._op("Add", d, self._float(fused, types, "residual_bias", self._sum_type))
         if fused.has("residual"):
-            d = self._op("Add", d, self._dequantized(fused, types, fused.inputs["residual"], "residual"))
+            d = self._op("Add", d, self._float(fused, types, "residual", self._sum_type))
         if not fused.has("sum_scale"):
             return d, ""
-        dtype = types.inputs.get("sum_zero_point")
-        parameters = [fused.inputs["sum_scale"], fused.inputs.get("sum_zero_point")]
-        return self._quantization_op("QuantizeLinear", [d, *parameters], dtype), "sum"
+        return self._quantize(fused, types, d, "sum", types.inputs.get("sum_zero_point")), "sum"
+
+    def _stored_type(self, types: Types, prefix: str) -> ir.DataType:
+        """Return the float type of what `_summed` returns, once it is dequantised."""
+        return self._float_type(types, "X") if prefix == "x" else self._sum_type
 
     def _sum_output(
         self, fused: Fused, types: Types, stored: ir.Value, prefix: str, d: ir.Value | None = None
@@ -239,7 +277,14 @@ class Body:
         if prefix == "sum":
             return stored
         d = d or self._dequantized(fused, types, stored, prefix)
+        target = ir.DataType(fused["sum_dtype"]) if fused["sum_dtype"] else types.x_float
+        d = self._cast(d, self._stored_type(types, prefix), target)
         return self._op("Identity", d) if d is fused.inputs["X"] else d
+
+    def _float(self, fused: Fused, types: Types, name: str, target: ir.DataType) -> ir.Value:
+        """Write an input, dequantised and in the float type `target`."""
+        value = self._dequantized(fused, types, fused.inputs[name], name.lower())
+        return self._cast(value, self._float_type(types, name), target)
 
     def _dequantized(self, fused: Fused, types: Types, value: ir.Value, prefix: str) -> ir.Value:
         """Dequantise a value with the scale and zero point of that name; without such, return it as it is."""
@@ -248,11 +293,24 @@ class Body:
         block_size = fused[f"{prefix}_block_size"] if prefix in ("x", "residual") else 0
         return self._quantization_op(
             "DequantizeLinear",
-            [value, fused.inputs[f"{prefix}_scale"], fused.inputs.get(f"{prefix}_zero_point")],
+            [value, self._scale_of(fused, types, prefix), fused.inputs.get(f"{prefix}_zero_point")],
             types.inputs.get({"x": "X", "sum": "sum_zero_point"}.get(prefix, prefix)),
             axis=fused.attributes.get(f"{prefix}_axis") if self._opset >= 13 else None,
             block_size=block_size or None,
         )
+
+    def _scale_of(self, fused: Fused, types: Types, prefix: str) -> ir.Value:
+        """Return the scale of a quantisation, in a type that the operators take."""
+        dtype = types.inputs.get(f"{prefix}_scale", _FLOAT)
+        wanted = self._sum_type if prefix == "sum" else _FLOAT if self._widens(dtype) else dtype
+        return self._cast(fused.inputs[f"{prefix}_scale"], dtype, wanted)
+
+    def _quantize(
+        self, fused: Fused, types: Types, value: ir.Value, prefix: str, dtype: ir.DataType | None, **attributes: Any
+    ) -> ir.Value:
+        """Quantise a value of the type that scales of that name have in the operator."""
+        parameters = [self._scale_of(fused, types, prefix), fused.inputs.get(f"{prefix}_zero_point")]
+        return self._quantization_op("QuantizeLinear", [value, *parameters], dtype, **attributes)
 
     def _quantization_op(
         self, op_type: str, inputs: Sequence[ir.Value | None], dtype: ir.DataType | None, **attributes: Any
@@ -265,15 +323,18 @@ class Body:
         given = {name: value for name, value in attributes.items() if value is not None}
         return self._tape.op(op_type, inputs, given, domain=domain)
 
-    def _quantized(self, fused: Fused, y: ir.Value, dtype: ir.DataType, types: Types) -> ir.Value:
+    def _quantized(self, fused: Fused, y: ir.Value, types: Types) -> ir.Value:
         if not fused.has("y_scale"):
-            target = ir.DataType(fused["y_dtype"]) if fused["y_dtype"] else types.compute
-            return self._cast(y, dtype, target)
-        y = self._cast(y, dtype, types.inputs["y_scale"])
+            target = ir.DataType(fused["y_dtype"]) if fused["y_dtype"] else types.x_float
+            return self._cast(y, self._work, target)
+        scale = types.inputs.get("y_scale", _FLOAT)
+        y = self._cast(y, self._work, _FLOAT if self._widens(scale) else scale)
         no_zero_point = not fused.has("y_zero_point")
-        return self._quantization_op(
-            "QuantizeLinear",
-            [y, fused.inputs["y_scale"], fused.inputs.get("y_zero_point")],
+        return self._quantize(
+            fused,
+            types,
+            y,
+            "y",
             types.y,
             axis=fused.attributes.get("y_axis") if self._opset >= 13 else None,
             block_size=fused["y_block_size"] or None,
@@ -285,18 +346,19 @@ class Body:
 
     def _normalized(
         self, fused: Fused, types: Types, d: ir.Value, statistics: bool
-    ) -> tuple[ir.Value, ir.DataType, Sequence[ir.Value]]:
-        dtype = types.compute
-        if _is_plain(fused) and not types.parameters_differ:
+    ) -> tuple[ir.Value, Sequence[ir.Value]]:
+        if _is_plain(fused):
             if not statistics and self._is_instance_normalization(fused, types):
-                return self._instance_normalization(fused, types, d), dtype, ()
+                return self._instance_normalization(fused, types, d), ()
             if self._is_layer_normalization(fused, types):
-                y, *further = self._layer_normalization(fused, types, d, statistics)
-                return y, dtype, further
+                y, *others = self._layer_normalization(fused, types, d, statistics)
+                return y, others
         if self._is_mean_variance_normalization(fused) and not statistics:
-            y = self._op("MeanVarianceNormalization", d, axes=list(fused["axes"]))
-            return self._affine(fused, types, y, dtype), dtype, ()
-        return self._elementary(fused, types, d, statistics)
+            # ONNX Runtime writes it out with numbers in float32.
+            y = self._op("MeanVarianceNormalization", self._cast(d, self._work, _FLOAT), axes=list(fused["axes"]))
+            return self._affine(fused, types, self._cast(y, _FLOAT, self._work)), ()
+        y, further = self._elementary(fused, types, d, statistics)
+        return self._affine(fused, types, y), further
 
     def _is_layer_normalization(self, fused: Fused, types: Types) -> bool:
         return (
@@ -308,9 +370,7 @@ class Body:
         )
 
     def _layer_normalization(self, fused: Fused, types: Types, d: ir.Value, statistics: bool) -> Sequence[ir.Value]:
-        parameters = [
-            self._dequantized(fused, types, fused.inputs[name], name) for name in ("scale", "bias") if fused.has(name)
-        ]
+        parameters = [self._float(fused, types, name, self._work) for name in ("scale", "bias") if fused.has(name)]
         attributes = {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]}
         return self._tape.op_multi_out(
             "LayerNormalization", [d, *parameters], attributes, num_outputs=3 if statistics else 1
@@ -324,8 +384,7 @@ class Body:
 
     def _instance_normalization(self, fused: Fused, types: Types, d: ir.Value) -> ir.Value:
         scale, bias = (
-            self._dequantized(fused, types, fused.inputs[name], name) if fused.has(name) else None
-            for name in ("scale", "bias")
+            self._float(fused, types, name, self._work) if fused.has(name) else None for name in ("scale", "bias")
         )
         assert scale is not None
         if fused["affine_align"] == "trailing":
@@ -345,7 +404,7 @@ class Body:
 
     def _grouped(self, fused: Fused, types: Types, stored: ir.Value, prefix: str, aligned: _Parameters) -> ir.Value:
         """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each."""
-        groups, dtype = fused["num_groups"], types.compute
+        groups, dtype = fused["num_groups"], self._stored_type(types, prefix)
         grouping = self._tensor(np.array([0, groups, -1], np.int64))
         if prefix in types.per_tensor:
             # ONNX Runtime quantises again behind DequantizeLinear and Reshape, and 1.31 does it wrong for int8: without
@@ -355,59 +414,59 @@ class Body:
         else:
             d = self._dequantized(fused, types, stored, prefix)
             grouped = self._op("Reshape", d, grouping)
+        grouped = self._cast(grouped, dtype, self._work)
         if _is_plain(fused):
-            ones, zeros = np.ones(groups, dtype.numpy()), np.zeros(groups, dtype.numpy())
+            ones, zeros = np.ones(groups, self._work.numpy()), np.zeros(groups, self._work.numpy())
             scale, bias = self._tensor(ones), self._tensor(zeros)
             y = self._op("InstanceNormalization", grouped, scale, bias, epsilon=fused["epsilon"])
         else:
             ungrouped = Fused("FusedNormalization", {}, {**fused.attributes, "axes": (-1,), "num_groups": 0})
-            y, wide, _ = self._elementary(ungrouped, types, grouped, False)
-            y = self._cast(y, wide, dtype)
+            y, _ = self._elementary(ungrouped, types, grouped, False)
         if fused["affine_align"] == "group":
             return self._op("Reshape", self._scaled(y, aligned), self._op("Shape", d))
         return self._scaled(self._op("Reshape", y, self._op("Shape", d)), aligned)
 
     def _elementary(
         self, fused: Fused, types: Types, d: ir.Value, statistics: bool
-    ) -> tuple[ir.Value, ir.DataType, Sequence[ir.Value]]:
-        dtype, wide = types.compute, ir.DataType.FLOAT
-        x = self._cast(d, dtype, wide)
+    ) -> tuple[ir.Value, Sequence[ir.Value]]:
+        x = self._cast(d, self._work, _FLOAT)
         axes = fused["axes"]
         mean = self._reduce("ReduceMean", x, axes) if fused["use_mean"] or statistics else None
         deviation = self._op("Sub", x, mean) if fused["use_mean"] else x
-        variance = self._reduce("ReduceMean", self._op("Pow", deviation, self._number(2, wide)), axes)
-        epsilon = self._number(fused["epsilon"], wide)
+        variance = self._reduce("ReduceMean", self._op("Pow", deviation, self._number(2, _FLOAT)), axes)
+        epsilon = self._number(fused["epsilon"], _FLOAT)
         if fused["epsilon_on"] == "variance":
             root = self._op("Sqrt", self._op("Add", variance, epsilon))
         else:
             root = self._op("Add", self._op("Sqrt", variance), epsilon)
-        y = self._op("Div", deviation, root) if fused["normalize_variance"] else deviation
+        y = self._divided(deviation, root, types) if fused["normalize_variance"] else deviation
         further = (mean, self._op("Reciprocal", root)) if mean is not None and statistics else ()
-        if not types.parameters_differ:
-            y, wide = self._cast(y, wide, dtype), dtype
-        return self._affine(fused, types, y, wide), wide, further
+        return self._cast(y, _FLOAT, self._work), further
 
-    def _affine(self, fused: Fused, types: Types, y: ir.Value, dtype: ir.DataType) -> ir.Value:
+    def _divided(self, deviation: ir.Value, root: ir.Value, types: Types) -> ir.Value:
+        if self._float_type(types, "X") == ir.DataType.BFLOAT16:
+            # A Div would let ONNX Runtime fuse all of it, the Cast in front as well, into an operator without a kernel.
+            return self._op("Mul", deviation, self._op("Reciprocal", root))
+        return self._op("Div", deviation, root)
+
+    def _affine(self, fused: Fused, types: Types, y: ir.Value) -> ir.Value:
         """Write scale and bias, where present."""
         align = fused["affine_align"]
         if fused.op_type == "FusedActivation" and align == "channel" and fused.has("scale") and fused.has("bias"):
             # One pass over memory instead of two.
-            scale, bias = fused.inputs["scale"], fused.inputs["bias"]
+            scale, bias = (self._float(fused, types, name, self._work) for name in ("scale", "bias"))
             zeros = self._op("Sub", scale, scale)
-            ones = self._op("Add", zeros, self._number(1, dtype))
+            ones = self._op("Add", zeros, self._number(1, self._work))
             return self._op("BatchNormalization", y, scale, bias, zeros, ones, epsilon=0.0)
-        return self._scaled(y, self._parameters(fused, types, dtype))
+        return self._scaled(y, self._parameters(fused, types))
 
-    def _parameters(self, fused: Fused, types: Types, dtype: ir.DataType) -> _Parameters:
+    def _parameters(self, fused: Fused, types: Types) -> _Parameters:
         """Write scale and bias, where present, dequantised and in the shape that X asks for."""
-        parameters = []
-        for name, op_type in (("scale", "Mul"), ("bias", "Add")):
-            if fused.has(name):
-                value = self._dequantized(fused, types, fused.inputs[name], name)
-                given = types.inputs.get(f"{name}_scale", types.inputs.get(name, dtype))
-                value = self._aligned(self._cast(value, given, dtype), fused["affine_align"], types.rank)
-                parameters.append((op_type, value))
-        return parameters
+        return [
+            (op_type, self._aligned(self._float(fused, types, name, self._work), fused["affine_align"], types.rank))
+            for name, op_type in (("scale", "Mul"), ("bias", "Add"))
+            if fused.has(name)
+        ]
 
     def _scaled(self, y: ir.Value, parameters: _Parameters) -> ir.Value:
         for op_type, value in parameters:
@@ -426,7 +485,8 @@ class Body:
 
     # Activations
 
-    def _activated(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    def _activated(self, activation: Activation, x: ir.Value, types: Types) -> ir.Value:
+        dtype = self._work
         if activation.name == "Identity":
             return x
         written = getattr(self, f"_{activation.name.lower()}", None)
@@ -439,7 +499,7 @@ class Body:
         inputs = [self._number(parameters[name], dtype) for name in spelling.inputs]
         attributes = {attribute: parameters[name] for attribute, name in spelling.attributes.items()}
         if activation.slope is not None:
-            inputs = [activation.slope]
+            inputs = [self._cast(activation.slope, types.float_of("slope"), dtype)]
         return self._op(spelling.op_type, x, *inputs, **attributes)
 
     def _spelling(self, activation: Activation) -> ActivationSpelling:
