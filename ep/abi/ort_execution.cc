@@ -1,5 +1,7 @@
 #include "abi/ort_execution.h"
 
+#include <algorithm>
+#include <span>
 #include <thread>
 
 namespace normfuse::ort {
@@ -15,18 +17,40 @@ Result ViewOf(const Value* value, TensorView* view) {
   return {};
 }
 
+namespace {
+
+// The claim has compared types and shapes; what is written into must be that even if it was told something else.
+Result CheckAllocated(int index, const Value* value, DataType type, std::span<const int64_t> dims) {
+  int allocated = 0;
+  const int64_t* allocated_dims = nullptr;
+  size_t rank = 0;
+  NORMFUSE_RETURN_IF_ORT_ERROR(
+      GetApi().GetTensorElementTypeAndShapeDataReference(value, &allocated, &allocated_dims, &rank));
+  const std::string output = "normfuse: output " + std::to_string(index);
+  if (static_cast<DataType>(allocated) != type) {
+    return Result::Error(ErrorCode::kInvalidArgument, output + " has element type " +
+                                                          NameOf(static_cast<DataType>(allocated)) +
+                                                          " in the model, where this node gives " + NameOf(type));
+  }
+  if (std::equal(dims.begin(), dims.end(), allocated_dims, allocated_dims + rank)) return {};
+  return Result::Error(ErrorCode::kInvalidArgument, output + " was not allocated with the shape that this node gives");
+}
+
+}  // namespace
+
 Result KernelExecution::Input(int index, TensorView* view) {
   const Value* value = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().KernelContext_GetInput(context_, static_cast<size_t>(index), &value));
   return ViewOf(value, view);
 }
 
-Result KernelExecution::Output(int index, const int64_t* dims, size_t rank, void** data) {
+Result KernelExecution::Output(int index, DataType type, const int64_t* dims, size_t rank, void** data) {
   Value* value = nullptr;
   *data = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(
       GetApi().KernelContext_GetOutput(context_, static_cast<size_t>(index), dims, rank, &value));
   if (value == nullptr) return {};  // an optional output that nobody reads
+  NORMFUSE_RETURN_IF_ERROR(CheckAllocated(index, value, type, {dims, rank}));
   NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().GetTensorMutableData(value, data));
   return {};
 }

@@ -13,7 +13,7 @@ class KernelExecution final : public ExecutionContext {
   explicit KernelExecution(KernelContext* context) : context_(context) {}
 
   Result Input(int index, TensorView* view) override;
-  Result Output(int index, const int64_t* dims, size_t rank, void** data) override;
+  Result Output(int index, DataType type, const int64_t* dims, size_t rank, void** data) override;
   Result ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) override;
   int ThreadCount() const override;
 

@@ -190,16 +190,17 @@ Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) con
   const Geometry& g = *call->geometry;
   const auto rank = static_cast<size_t>(g.rank);
   if (plan_.y_output != Plan::kNoOutput) {
-    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.y_output, g.shape, rank, &call->y));
+    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.y_output, plan_.y_type, g.shape, rank, &call->y));
   }
   if (plan_.sum_output != Plan::kNoOutput) {
-    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.sum_output, g.shape, rank, &call->sum));
+    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.sum_output, plan_.sum_type, g.shape, rank, &call->sum));
   }
   if (plan_.mean_output != Plan::kNoOutput) {
-    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.mean_output, g.stat_shape, rank, &call->mean));
+    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.mean_output, plan_.stats_type, g.stat_shape, rank, &call->mean));
   }
   if (plan_.inv_std_dev_output != Plan::kNoOutput) {
-    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.inv_std_dev_output, g.stat_shape, rank, &call->inv_std_dev));
+    NORMFUSE_RETURN_IF_ERROR(
+        context.Output(plan_.inv_std_dev_output, plan_.stats_type, g.stat_shape, rank, &call->inv_std_dev));
   }
   return {};
 }

@@ -32,8 +32,7 @@ struct Produced {
 // The node's context, with what earlier plans gave among the inputs.
 class SequenceContext final : public ExecutionContext {
  public:
-  SequenceContext(ExecutionContext& node, int output_count, const std::map<int, DataType>& types)
-      : node_(node), output_count_(output_count), types_(types) {}
+  SequenceContext(ExecutionContext& node, int output_count) : node_(node), output_count_(output_count) {}
 
   Result Input(int index, TensorView* view) override {
     if (index < kFromOutput) return node_.Input(index, view);
@@ -42,11 +41,11 @@ class SequenceContext final : public ExecutionContext {
     return {};
   }
 
-  Result Output(int index, const int64_t* dims, size_t rank, void** data) override {
+  Result Output(int index, DataType type, const int64_t* dims, size_t rank, void** data) override {
     Produced& produced = produced_[index];
-    produced.type = types_.at(index);
+    produced.type = type;
     produced.dims.assign(dims, dims + rank);
-    if (index < output_count_) NORMFUSE_RETURN_IF_ERROR(node_.Output(index, dims, rank, &produced.data));
+    if (index < output_count_) NORMFUSE_RETURN_IF_ERROR(node_.Output(index, type, dims, rank, &produced.data));
     if (produced.data == nullptr) {
       size_t count = 1;
       for (int64_t dim : produced.dims) count *= static_cast<size_t>(dim);
@@ -65,7 +64,6 @@ class SequenceContext final : public ExecutionContext {
  private:
   ExecutionContext& node_;
   int output_count_;
-  const std::map<int, DataType>& types_;
   std::map<int, Produced> produced_;
 };
 
@@ -74,23 +72,19 @@ class CpuSequence final : public Executable {
   Result Init(const PlanSequence& sequence) {
     output_count_ = sequence.output_count;
     for (const Plan& plan : sequence.plans) {
-      types_[plan.y_output] = plan.y_type;
-      types_[plan.sum_output] = plan.sum_type;
-      types_[plan.mean_output] = types_[plan.inv_std_dev_output] = plan.stats_type;
       NORMFUSE_RETURN_IF_ERROR(CompileForCpu(plan, &executables_.emplace_back()));
     }
     return {};
   }
 
   Result Run(ExecutionContext& context) const override {
-    SequenceContext inner(context, output_count_, types_);
+    SequenceContext inner(context, output_count_);
     for (const auto& executable : executables_) NORMFUSE_RETURN_IF_ERROR(executable->Run(inner));
     return {};
   }
 
  private:
   int output_count_ = 0;
-  std::map<int, DataType> types_;
   std::vector<std::unique_ptr<Executable>> executables_;
 };
 

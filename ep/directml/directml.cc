@@ -151,7 +151,8 @@ class DirectMlExecutable final : public Executable {
     std::vector<void*> outputs(program.outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       const auto& output = program.outputs[i];
-      NORMFUSE_RETURN_IF_ERROR(context.Output(output.node_output, output.dims.data(), output.dims.size(), &outputs[i]));
+      NORMFUSE_RETURN_IF_ERROR(
+          context.Output(output.node_output, output.type, output.dims.data(), output.dims.size(), &outputs[i]));
     }
     return compiled.Run(inputs, outputs);
   }

@@ -26,8 +26,9 @@ struct TensorView {
 class ExecutionContext {
  public:
   virtual Result Input(int index, TensorView* view) = 0;
-  // Allocates output `index`; the element type is the graph's. `data` is null when the caller does not want it.
-  virtual Result Output(int index, const int64_t* dims, size_t rank, void** data) = 0;
+  // Allocates output `index`, into which the caller writes `type`; an error when the graph holds another type there.
+  // `data` is null when nobody reads it.
+  virtual Result Output(int index, DataType type, const int64_t* dims, size_t rank, void** data) = 0;
   // Calls task(user, i) for every i in [0, count), on the session's threads; returns when all have.
   virtual Result ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) = 0;
   // How many threads ParallelFor may use, the caller included; at least 1.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "plan/output_facts.h"
 #include "plugin/chain.h"
 #include "plugin/chain_builder.h"
 #include "plugin/normalization_nodes.h"
@@ -22,6 +23,54 @@ std::optional<Declined> CheckAttributeNames(const GraphNode& node) {
   return std::nullopt;
 }
 
+std::string ShapeText(const TensorFacts& facts) {
+  std::string text = "[";
+  for (int i = 0; i < facts.rank; ++i) {
+    text += (i == 0 ? "" : ", ") + (facts.dims[i] < 0 ? "?" : std::to_string(facts.dims[i]));
+  }
+  return text + "]";
+}
+
+bool ShapesContradict(const TensorFacts& a, const TensorFacts& b) {
+  if (a.rank < 0 || b.rank < 0) return false;
+  bool contradict = a.rank != b.rank;
+  for (int i = 0; i < std::min(a.rank, kMaxRank) && !contradict; ++i) {
+    contradict = a.dims[i] >= 0 && b.dims[i] >= 0 && a.dims[i] != b.dims[i];
+  }
+  return contradict;
+}
+
+// ONNX Runtime allocates outputs by what the graph says of them, for a call of a model-local function by what the
+// function's body gives. That and the node's attributes are two accounts of one thing, and only a model that is
+// consistent has them agree.
+std::optional<Declined> CheckOutputs(GraphView& graph, const OperatorNode& operator_node, const GraphNode& node,
+                                     const Plan& plan) {
+  const std::vector<TensorFacts> expected = OutputFacts(operator_node, plan);
+  if (node.outputs.empty() || node.outputs[0] == kNone) {
+    return Decline(Reason::kInvalidConfiguration, {{"node", operator_node.name}, {"detail", "output Y is left out"}});
+  }
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == kNone || (i > 0 && !operator_node.outputs_used[i])) continue;
+    const std::string name = "output " + std::to_string(i);
+    const auto contradiction = [&](const std::string& in_graph, const std::string& of_node) {
+      return Decline(Reason::kInvalidConfiguration,
+                     {{"node", operator_node.name},
+                      {"detail", name + " is " + in_graph + " in the model, but " + of_node + " by the attributes"}});
+    };
+    if (i >= expected.size()) {
+      return Decline(Reason::kInvalidConfiguration,
+                     {{"node", operator_node.name}, {"detail", "the operator has no " + name}});
+    }
+    const TensorFacts& facts = graph.Facts(node.outputs[i]);
+    if (facts.type == DataType::kUndefined) {
+      return Decline(Reason::kUnknownTypeOrRank, {{"tensor", name + " of " + operator_node.name}});
+    }
+    if (facts.type != expected[i].type) return contradiction(NameOf(facts.type), NameOf(expected[i].type));
+    if (ShapesContradict(facts, expected[i])) return contradiction(ShapeText(facts), ShapeText(expected[i]));
+  }
+  return std::nullopt;
+}
+
 // A node of domain ai.normfuse: the plan's inputs and outputs are the node's.
 std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKind kind, Chain* chain) {
   const GraphNode& node = graph.node(index);
@@ -37,6 +86,7 @@ std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKin
   if (!valid.ok()) {
     return Decline(Reason::kInvalidConfiguration, {{"node", operator_node.name}, {"detail", valid.message()}});
   }
+  if (std::optional<Declined> declined = CheckOutputs(graph, operator_node, node, chain->plan)) return declined;
   ForEachTensorRef(chain->plan, [&](TensorRef& ref) {
     if (ref.input == TensorRef::kAbsent) return;
     chain->inputs.push_back(node.inputs[static_cast<size_t>(ref.input)]);

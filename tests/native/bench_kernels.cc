@@ -41,7 +41,7 @@ class BenchContext final : public ExecutionContext {
     *view = {Aligned(&memory_[static_cast<size_t>(index)]), tensor.type, tensor.dims.data(), tensor.dims.size()};
     return {};
   }
-  Result Output(int index, const int64_t* dims, size_t rank, void** data) override {
+  Result Output(int index, DataType /*type*/, const int64_t* dims, size_t rank, void** data) override {
     size_t count = 1;
     for (size_t i = 0; i < rank; ++i) count *= static_cast<size_t>(dims[i]);
     auto& memory = outputs_[static_cast<size_t>(index)];

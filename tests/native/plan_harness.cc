@@ -146,8 +146,9 @@ Result ArrayContext::Input(int index, TensorView* view) {
   return {};
 }
 
-Result ArrayContext::Output(int index, const int64_t* dims, size_t rank, void** data) {
+Result ArrayContext::Output(int index, DataType type, const int64_t* dims, size_t rank, void** data) {
   Tensor& tensor = outputs_[static_cast<size_t>(index)];
+  if (tensor.type != type) return Result::Error(ErrorCode::kFail, "an output is written as another type than it has");
   tensor.dims.assign(dims, dims + rank);
   // 64 bytes of alignment, and a guard behind that must not change.
   const size_t bytes = BytesFor(tensor.type, static_cast<size_t>(tensor.Count()));

@@ -22,8 +22,9 @@ class TestContext final : public ExecutionContext {
     *view = {tensor.bytes.data(), tensor.type, tensor.dims.data(), tensor.dims.size()};
     return {};
   }
-  Result Output(int index, const int64_t* dims, size_t rank, void** data) override {
+  Result Output(int index, DataType type, const int64_t* dims, size_t rank, void** data) override {
     TestTensor& tensor = outputs_[index];
+    tensor.type = type;
     tensor.dims.assign(dims, dims + rank);
     tensor.bytes.assign(static_cast<size_t>(tensor.count()) * 4 + 64, 0xEE);
     *data = tensor.bytes.data();

@@ -1,0 +1,143 @@
+"""Model-local functions in our domain whose attributes name other outputs than their bodies give.
+
+ONNX Runtime allocates what the body says, and the attributes say what would be written: no such node may be claimed,
+and the body runs. A child process runs the models, which writing out of bounds would end.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+SHAPE = (64, 4096)
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+STORED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.FLOAT8E4M3FN)
+# Names of a registered kernel and of a node that is compiled.
+NAMES = ("FusedNormalization_LayerNormalization", "FusedNormalization_of_mine")
+RUN = """
+import json, sys
+import numpy as np
+import harness
+x = np.random.default_rng(1).normal(3, 2, (64, 4096)).astype(np.float32)
+for line in sys.stdin:
+    path, outputs = json.loads(line)
+    results = []
+    for provider in ("ep", "cpu"):
+        session = harness.create_session(path, provider)
+        calls = [node for group in harness.fused_types(session) for node in group if node.startswith("Fused")]
+        assert not calls, calls
+        got = session.run_with_ort_values(outputs, {"X": harness.to_ort(x)})
+        results.append([(value.element_type(), harness.from_ort(value).astype(np.float64)) for value in got])
+    for (ours, a), (theirs, b) in zip(*results):
+        assert ours == theirs and a.shape == b.shape, (ours, theirs, a.shape, b.shape)
+        # The body's LayerNormalization may be ours; a cast to an integer then turns rounding into a step.
+        assert np.abs(a - b).max() <= 1, np.abs(a - b).max()
+    print("as the body says", flush=True)
+"""
+
+
+def hostile(output: str, body: list[onnx.NodeProto], name: str, **attributes: Any) -> onnx.ModelProto:
+    """A function whose result ``output`` is the value "r" of ``body``; the others are as they should be."""
+    results = ["Y", "sum", "mean", "inv_std_dev"]
+    nodes = [
+        helper.make_node("LayerNormalization", ["X", "g"], ["y", "m", "i"], axis=-1, epsilon=1e-5),
+        *body,
+        *(helper.make_node("Identity", [{"sum": "X"}.get(r, r[0].lower())], [r]) for r in results if r != output),
+        helper.make_node("Identity", ["r"], [output]),
+    ]
+    attributes = {"spec_version": 1, "axes": [-1], "epsilon": 1e-5, **attributes}
+    opsets = [helper.make_opsetid("", 21)]
+    inputs = ["X", "g", "y_scale"]
+    function = helper.make_function(harness.DOMAIN, name, inputs, results, nodes, opsets, attributes=list(attributes))
+    # Y is quantised only where the attributes say so.
+    given = ["X", "g", "", "", "", "", "", "", "", "y_scale"]
+    given = given if attributes.get("y_dtype", 0) not in (0, *FLOATS) else given[:2]
+    function.input[:] = [value or f"absent{index}" for index, value in enumerate(given)]
+    call = helper.make_node(name, given, results, name="site", domain=harness.DOMAIN)
+    call.attribute.extend(harness.make_attribute(key, value) for key, value in attributes.items())
+    x = np.zeros(SHAPE, np.float32)
+    constants = {"g": np.ones(SHAPE[-1], np.float32), "y_scale": np.asarray(0.1, np.float32)}
+    model = harness.build_model([call], {"X": x}, {output: 0}, constants, functions=[function])
+    del model.graph.output[:]
+    model.graph.output.extend(helper.make_empty_tensor_value_info(r) for r in results)
+    return model
+
+
+def cast(source: str, code: int) -> list[onnx.NodeProto]:
+    return [helper.make_node("Cast", [source], ["r"], to=code)]
+
+
+def resized(source: str, shape: list[int]) -> list[onnx.NodeProto]:
+    """Another shape, which shape inference finds out."""
+    return [
+        helper.make_node("Constant", [], ["starts"], value_ints=[0] * len(SHAPE)),
+        helper.make_node("Constant", [], ["ends"], value_ints=shape),
+        helper.make_node("Slice", [source, "starts", "ends"], ["r"]),
+    ]
+
+
+def models() -> list[tuple[str, onnx.ModelProto]]:
+    found = []
+    for name in NAMES:
+        kind = name.rsplit("_", 1)[1]
+        for says in (*FLOATS, *STORED):
+            for gives in (*FLOATS, *STORED):
+                if says != gives:
+                    found.append((f"Y {says} {gives} {kind}", hostile("Y", cast("y", gives), name, y_dtype=says)))
+        for gives in (*FLOATS[1:], *STORED):
+            for output in ("sum", "mean", "inv_std_dev"):
+                body = cast({"sum": "X"}.get(output, output[0]), gives)
+                found.append((f"{output} {gives} {kind}", hostile(output, body, name)))
+        for says in FLOATS[1:]:
+            body = cast("X", TensorProto.FLOAT)
+            found.append((f"sum says {says} {kind}", hostile("sum", body, name, sum_dtype=says)))
+        for output in ("Y", "sum", "mean", "inv_std_dev"):
+            source = {"sum": "X"}.get(output, output[0].lower())
+            found.append((f"{output} rows {kind}", hostile(output, resized(source, [3, 9000]), name)))
+            squeeze = [helper.make_node("ReduceMax", [source], ["r"], keepdims=0)]
+            found.append((f"{output} rank {kind}", hostile(output, squeeze, name)))
+    return found
+
+
+def test_body_runs_where_the_attributes_say_something_else(tmp_path: Path) -> None:
+    cases = models()
+    requests = []
+    for index, (_, model) in enumerate(cases):
+        path = tmp_path / f"{index}.onnx"
+        onnx.save(model, path)
+        requests.append(json.dumps([str(path), [value.name for value in model.graph.output]]))
+    command = [sys.executable, "-c", RUN]
+    folder = Path(harness.__file__).parent
+    done = subprocess.run(
+        command, input="\n".join(requests), capture_output=True, text=True, check=False, cwd=folder, timeout=500
+    )
+    answers = done.stdout.splitlines()
+    where = cases[min(len(answers), len(cases) - 1)][0]
+    assert done.returncode == 0, f"at {where}: exit code {done.returncode}\n{done.stderr[-2000:]}"
+    assert answers == ["as the body says"] * len(cases)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_consistent_function_is_claimed(name: str) -> None:
+    """The models above are claimed when body and attributes agree: it is the contradiction that is refused."""
+    session = harness.create_session(hostile("Y", cast("y", TensorProto.FLOAT16), name, y_dtype=TensorProto.FLOAT16))
+    assert harness.fused_types(session) == [[name]]
+
+
+def test_function_without_y_is_left_to_its_body() -> None:
+    model = hostile("Y", cast("y", TensorProto.FLOAT), NAMES[0])
+    model.graph.node[0].output[0] = ""
+    del model.graph.output[0]
+    session = harness.create_session(model)
+    assert harness.fused_types(session) == [["LayerNormalization"]]
+    x = np.ones(SHAPE, np.float32)
+    assert np.array_equal(harness.run(session, {"X": x})["sum"], x)
