@@ -537,9 +537,27 @@ class _Run:
             y.dtype = dtype
         if y.shape is None:
             y.shape = self.facts.shape(y) or self._shape_of_result(fused)
+        self._type_further_outputs(node, fused, [index for index in used if index > 0])
         if rules := node.meta.get(_RULES):
             node.metadata_props[_METADATA_VERSION] = __version__
             node.metadata_props[_METADATA_RULES] = ",".join(rules)
+
+    def _type_further_outputs(self, node: ir.Node, fused: Fused, used: Iterable[int]) -> None:
+        """Say in the model what the outputs behind Y are: ONNX Runtime before 1.28 does not ask a custom operator."""
+        for index in used:
+            value = node.outputs[index]
+            if value.dtype is None:
+                value.dtype = self.facts.dtype(value) or (self._type_of_sum(fused) if index == 1 else ir.DataType.FLOAT)
+            if value.shape is None:
+                value.shape = self.facts.shape(value) or (node.outputs[0].shape if index == 1 else None)
+
+    def _type_of_sum(self, fused: Fused) -> ir.DataType | None:
+        if fused["sum_dtype"]:
+            return ir.DataType(fused["sum_dtype"])
+        if fused.has("sum_scale"):
+            zero_point = fused.inputs.get("sum_zero_point")
+            return ir.DataType.UINT8 if zero_point is None else self.facts.dtype(zero_point)
+        return self.facts.dtype(fused.inputs.get("x_scale", fused.inputs["X"]))
 
     def _shape_of_result(self, fused: Fused) -> ir.Shape | None:
         """Return the shape of Y where nothing but the inputs tells it."""

@@ -83,6 +83,10 @@ ort::CustomOpIo FirstRequired(const ort::CustomOp*, size_t index) {
   return index == 0 ? ort::CustomOpIo::kRequired : ort::CustomOpIo::kOptional;
 }
 
+// The outputs behind Y are one variadic parameter of any types: of optional outputs ORT would guess the type (that of the
+// last input), and refuse a model that says otherwise.
+constexpr size_t kYAndFurtherOutputs = 2;
+
 int AnyType(const ort::CustomOp*, size_t) { return static_cast<int>(DataType::kUndefined); }
 int One(const ort::CustomOp*) { return 1; }
 
@@ -97,12 +101,14 @@ Operator MakeOperator(OperatorKind kind, const char* name, size_t inputs, size_t
   op.GetOutputTypeCount = [](const ort::CustomOp* self) { return From(self).output_count; };
   op.KernelDestroy = DestroyKernel;
   op.GetInputCharacteristic = FirstRequired;
-  op.GetOutputCharacteristic = FirstRequired;
+  op.GetOutputCharacteristic = [](const ort::CustomOp*, size_t index) {
+    return index == 0 ? ort::CustomOpIo::kRequired : ort::CustomOpIo::kVariadic;
+  };
   op.GetInputMemoryType = [](const ort::CustomOp*, size_t) { return ort::MemType::kDefault; };
   op.GetVariadicInputMinArity = One;
   op.GetVariadicInputHomogeneity = One;
-  op.GetVariadicOutputMinArity = One;
-  op.GetVariadicOutputHomogeneity = One;
+  op.GetVariadicOutputMinArity = [](const ort::CustomOp*) { return 0; };
+  op.GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 0; };
   op.CreateKernelV2 = CreateKernel;
   op.KernelComputeV2 = Compute;
   op.InferOutputShapeFn = InferOutputsEntry;
@@ -121,7 +127,7 @@ Result SharedDomain(ort::CustomOpDomain** domain) {
   static const Result created = []() -> Result {
     static const Operator operators[] = {
         MakeOperator(OperatorKind::kFusedNormalization, "FusedNormalization", std::size(kFusedNormalizationInputs),
-                     std::size(kFusedNormalizationOutputs)),
+                     kYAndFurtherOutputs),
         MakeOperator(OperatorKind::kFusedActivation, "FusedActivation", std::size(kFusedActivationInputs),
                      std::size(kFusedActivationOutputs)),
         MakeOperator(OperatorKind::kFusedDequantizeLinear, "FusedDequantizeLinear",

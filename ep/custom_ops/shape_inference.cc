@@ -1,9 +1,11 @@
 #include "custom_ops/shape_inference.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "abi/ort_attributes.h"
 #include "abi/ort_kernel_node.h"
+#include "plan/output_facts.h"
 
 namespace normfuse::custom_ops {
 namespace {
@@ -11,61 +13,62 @@ namespace {
 using ort::FromStatus;
 using ort::GetApi;
 
-Result ReadDimensionNames(const ort::TensorTypeAndShapeInfo* tensor, int rank, std::vector<std::string>* names) {
-  if (rank <= 0) return {};
+// For each dimension its name; "" where it is known, or unknown without a name.
+using DimensionNames = std::vector<std::string>;
+
+Result ReadDimensionNames(const ort::TensorTypeAndShapeInfo* tensor, int rank, DimensionNames* names) {
+  if (rank <= 0 || rank > kMaxRank) return {};
   std::vector<const char*> pointers(static_cast<size_t>(rank), nullptr);
   NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().GetSymbolicDimensions(tensor, pointers.data(), pointers.size()));
   for (const char* name : pointers) names->emplace_back(name == nullptr ? "" : name);
   return {};
 }
 
-// Inputs of the node; ORT names neither node nor outputs here. `dimension_names` gets the names of X's unknown dimensions.
+// Inputs of the node and their dimensions' names; ORT names neither node nor outputs here.
 Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* node,
-                           std::vector<std::string>* dimension_names) {
+                           std::vector<DimensionNames>* names) {
   const ort::Api& api = GetApi();
   size_t count = 0;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.ShapeInferContext_GetInputCount(context, &count));
   node->inputs.resize(count);
+  names->resize(count);
   for (size_t i = 0; i < count; ++i) {
     // An input whose type is not known yet (or that was left out) gives an error here; it stays "absent".
     ort::TensorTypeAndShapeInfo* tensor = nullptr;
     if (!FromStatus(api.ShapeInferContext_GetInputTypeShape(context, i, &tensor)).ok() || tensor == nullptr) continue;
     // ORT keeps ownership of this object.
     if (!ort::ReadTensorFacts(tensor, &node->inputs[i]).ok()) node->inputs[i] = TensorFacts{};
-    if (i == 0) NORMFUSE_RETURN_IF_ERROR(ReadDimensionNames(tensor, node->inputs[0].rank, dimension_names));
+    // A tensor without a shape comes here as one without dimensions.
+    if (node->inputs[i].rank == 0) node->inputs[i].rank = -1;
+    NORMFUSE_RETURN_IF_ERROR(ReadDimensionNames(tensor, node->inputs[i].rank, &(*names)[i]));
   }
   return {};
 }
 
-// Shape of the sum of X and the residual as far as it is known; rank -1 when it is not.
-TensorFacts SumShape(const OperatorNode& node, const Plan& plan) {
-  TensorFacts sum = node.inputs[0];
-  if (!plan.residual.present()) return sum;
-  const TensorFacts& residual = node.inputs[static_cast<size_t>(FusedNormalizationInput::kResidual)];
-  if (residual.rank < 0 || residual.rank != sum.rank) {
-    if (residual.rank < 0 || residual.rank > sum.rank) sum.rank = -1;
-    return sum;
-  }
-  for (int i = 0; i < sum.rank; ++i) {
-    if (sum.dims[i] == 1) sum.dims[i] = residual.dims[i];
+// The names of the dimensions of X + residual: an unknown one has the name of the operand that it must come from.
+DimensionNames NamesOfSum(const OperatorNode& node, const std::vector<DimensionNames>& names) {
+  constexpr auto kResidual = static_cast<size_t>(FusedNormalizationInput::kResidual);
+  const bool has_residual = node.kind == OperatorKind::kFusedNormalization && node.inputs.size() > kResidual &&
+                            node.inputs[kResidual].present;
+  if (!has_residual) return names[0];
+  const DimensionNames& x = names[0];
+  const DimensionNames& residual = names[kResidual];
+  DimensionNames sum(std::max(x.size(), residual.size()));
+  for (size_t back = 1; back <= sum.size(); ++back) {
+    const auto name_of = [&](const DimensionNames& operand) {
+      return back <= operand.size() ? operand[operand.size() - back] : std::string();
+    };
+    const bool x_unknown = back <= x.size() && node.inputs[0].dims[x.size() - back] < 0;
+    const bool residual_unknown = back <= residual.size() && node.inputs[kResidual].dims[residual.size() - back] < 0;
+    if (x_unknown && residual_unknown && name_of(x) != name_of(residual)) continue;
+    sum[sum.size() - back] = x_unknown ? name_of(x) : name_of(residual);
   }
   return sum;
 }
 
-// Mean and inverse deviation have the sum's shape with every normalised dimension 1.
-TensorFacts StatisticsShape(const Plan& plan, TensorFacts shape) {
-  if (plan.normalization.num_groups > 0) shape.rank = -1;
-  for (int64_t axis : plan.normalization.axes) {
-    const int64_t index = axis < 0 ? axis + shape.rank : axis;
-    if (index >= 0 && index < shape.rank) shape.dims[index] = 1;
-  }
-  return shape;
-}
-
-// Dimensions that are not known are given the names that X has for them, or new ones: ORT would take a dimension
+// Dimensions that are not known are given the names found for them, or new ones: ORT would take a dimension
 // without a name as the number -1.
-Result SetShape(ort::TensorTypeAndShapeInfo* info, const TensorFacts& shape,
-                const std::vector<std::string>& dimension_names) {
+Result SetShape(ort::TensorTypeAndShapeInfo* info, const TensorFacts& shape, const DimensionNames& dimension_names) {
   static std::atomic<unsigned> unnamed = 0;
   const auto rank = static_cast<size_t>(shape.rank);
   NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().SetDimensions(info, shape.dims, rank));
@@ -82,13 +85,15 @@ Result SetShape(ort::TensorTypeAndShapeInfo* info, const TensorFacts& shape,
   return {};
 }
 
-Result SetOutput(ort::ShapeInferContext* context, size_t index, DataType type, const TensorFacts& shape,
-                 const std::vector<std::string>& dimension_names) {
+Result SetOutput(ort::ShapeInferContext* context, size_t index, const TensorFacts& facts,
+                 const DimensionNames& dimension_names) {
+  // ORT would take a type without a shape as that of a tensor without dimensions.
+  if (facts.rank < 0) return {};
   const ort::Api& api = GetApi();
   ort::TensorTypeAndShapeInfo* info = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.CreateTensorTypeAndShapeInfo(&info));
-  Result result = ort::FromStatus(api.SetTensorElementType(info, static_cast<int>(type)));
-  if (result.ok() && shape.rank >= 0) result = SetShape(info, shape, dimension_names);
+  Result result = ort::FromStatus(api.SetTensorElementType(info, static_cast<int>(facts.type)));
+  if (result.ok()) result = SetShape(info, facts, dimension_names);
   if (result.ok()) result = ort::FromStatus(api.ShapeInferContext_SetOutputTypeShape(context, index, info));
   api.ReleaseTensorTypeAndShapeInfo(info);
   return result;
@@ -102,25 +107,21 @@ Result InferOutputs(OperatorKind kind, const char* op_type, ort::ShapeInferConte
   node.kind = kind;
   node.name = op_type;
   node.attributes = &attributes;
-  std::vector<std::string> names;
-  NORMFUSE_RETURN_IF_ERROR(ReadInferenceInputs(context, &node, &names));
+  std::vector<DimensionNames> input_names;
+  NORMFUSE_RETURN_IF_ERROR(ReadInferenceInputs(context, &node, &input_names));
   Plan plan;
   if (!node.inputs[0].present) return {};  // ORT does not know X's type yet
   if (std::optional<Declined> declined = PlanFromOperator(node, &plan)) {
     return Result::Error(ErrorCode::kInvalidArgument, declined->message);
   }
-  const TensorFacts shape = SumShape(node, plan);
-  NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, plan.y_type, shape, names));
-  if (kind != OperatorKind::kFusedNormalization) return {};
+  const std::vector<TensorFacts> outputs = OutputFacts(node, plan);
+  const DimensionNames names = NamesOfSum(node, input_names);
+  NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, outputs[0], names));
   // There is no way to ask which further outputs the node has. ORT refuses one that it does not have from 1.28 on, and
-  // ends the process before; without inference the output takes its type and shape at run time.
+  // writes past the end of its list before; there the model itself says what the further outputs are (value_info).
   constexpr uint32_t kOutputsAreChecked = 28;
   if (ort::GetHost().version < kOutputsAreChecked) return {};
-  const TensorFacts statistics = StatisticsShape(plan, shape);
-  (void)SetOutput(context, static_cast<size_t>(FusedNormalizationOutput::kSum), plan.sum_type, shape, names);
-  for (const auto output : {FusedNormalizationOutput::kMean, FusedNormalizationOutput::kInvStdDev}) {
-    (void)SetOutput(context, static_cast<size_t>(output), plan.stats_type, statistics, names);
-  }
+  for (size_t i = 1; i < outputs.size(); ++i) (void)SetOutput(context, i, outputs[i], names);
   return {};
 }
 

@@ -36,7 +36,16 @@ def custom_op_session(library: str, model: Path) -> onnxruntime.InferenceSession
     return onnxruntime.InferenceSession(model, sess_options=options, providers=["CPUExecutionProvider"])
 
 
-ROUTES = {"plugin": plugin_session, "custom": custom_op_session}
+def both_session(library: str, model: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.register_custom_ops_library(library)
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
+    options.add_provider_for_devices(devices[:1], {"claim": "all"})
+    return onnxruntime.InferenceSession(model, sess_options=options, enable_fallback=0)
+
+
+ROUTES = {"plugin": plugin_session, "custom": custom_op_session, "both": both_session}
 
 
 def run(library: str, model: Path) -> dict[str, Any]:
@@ -46,7 +55,7 @@ def run(library: str, model: Path) -> dict[str, Any]:
         names = [value.name for value in session.get_outputs()]
         outputs = session.run(names, dict(inputs))
     np.savez(model.with_suffix(".result.npz"), **dict(zip(names, outputs, strict=True)))
-    if route != "plugin":
+    if route == "custom":
         return {}
     return {
         "assigned": [

@@ -14,6 +14,7 @@ import onnx
 import pytest
 from cases import RUNS, Case, impossible_model, write_models
 from hosts import host_python
+from operator_forms import FORMS, Form, write_forms
 
 HOSTS = ("1.24.4", "1.26.0", "1.28.0", "1.30.0", "1.31.1")
 TOO_OLD = "1.23.2"
@@ -27,6 +28,7 @@ GPU_ONLY = {"GetKeyValue", "HardwareDevice_Metadata"}
 def run_probe(version: str, library: str | Path, folder: Path, **environment: str) -> dict[str, Any]:
     """The report of host_probe.py in this version of onnxruntime."""
     write_models(folder)
+    write_forms(folder)
     command = [host_python(version), HERE / "host_probe.py", library, folder]
     variables = {**os.environ, **environment}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=variables)
@@ -62,6 +64,26 @@ def test_model(probe: Any, version: str, route: str, case: Case) -> None:
         assert ours == [case.claimed]
     with np.load(folder / f"{case.name}.{route}.result.npz") as outputs:
         case.expected.check(outputs["Y"], f"onnxruntime {version}, {route}")
+
+
+@pytest.mark.parametrize("route", ["custom", "both"])
+@pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
+@pytest.mark.parametrize(
+    "version", [pytest.param(version, marks=pytest.mark.xdist_group(version)) for version in HOSTS]
+)
+def test_operator_form(probe: Any, version: str, route: str, form: Form) -> None:
+    """Each set of outputs loads and runs, by the operators alone and with the execution provider; a lie is refused."""
+    folder, report = probe(version)
+    result = report[f"{form.name}.{route}"]
+    if not form.expected:
+        assert "float16" in result["error"]
+        return
+    assert "error" not in result, result
+    if route == "both":
+        ours = [op for provider, ops in result["assigned"] if provider == "NormFuseExecutionProvider" for op in ops]
+        assert ours.count("FusedNormalization") == form.fused
+    with np.load(folder / f"{form.name}.{route}.result.npz") as outputs:
+        form.check(dict(outputs))
 
 
 @pytest.mark.xdist_group(TOO_OLD)
