@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import onnx_ir as ir
+from onnxscript.rewriter import pattern
 
 from normfuse.ep.spec import ACTIVATIONS, ActivationSpelling
 
@@ -393,22 +394,28 @@ class DecomposedSoftplus(_DecomposedActivation):
         if self.spelling == "steep":
             return op.Div(raised, steepness)
         plain = any_of(op.Softplus(x), op.Log(op.Add(op.Exp(x), 1)))
-        return op.Where(op.Greater(any_of(steep, x), threshold), x, any_of(op.Div(raised, steepness), plain))
+        compared = any_of(op.Mul(x, pattern.Var("compared_steepness")), x)
+        return op.Where(op.Greater(compared, threshold), x, any_of(op.Div(raised, steepness), plain))
 
     def activation(
         self,
         steepness: ir.Value | None = None,
+        compared_steepness: ir.Value | None = None,
         threshold: ir.Value | None = None,
         root: ir.Node | None = None,
         **_: Any,
     ) -> Activation:
-        beta = 1.0 if steepness is None else self.number(steepness, root, "steepness")
-        if threshold is not None and self.number(threshold, root, "threshold") < 20:
+        beta, compared = (
+            1.0 if value is None else self.number(value, root, "steepness") for value in (steepness, compared_steepness)
+        )
+        if not (0 < beta < math.inf and 0 < compared < math.inf):
+            self._refuse(root, f"its steepness is {min(beta, compared):g}")
+        if threshold is not None:
             # Above 20 log(1 + exp(x)) is x in float32; below, the Where is another function.
-            raise Declined(
-                "different_formula",
-                node=label(root) if root else "",
-                kind="Softplus",
-                detail="it is linear below 20 already",
-            )
+            linear_from = beta * self.number(threshold, root, "threshold") / compared
+            if not linear_from >= 20 * (1 - 1e-6):
+                self._refuse(root, f"it is linear from {linear_from:g} on, where that still makes a difference")
         return Activation.of("Softplus", steepness=beta)
+
+    def _refuse(self, root: ir.Node | None, detail: str) -> NoReturn:
+        raise Declined("different_formula", node=label(root) if root else "", kind="Softplus", detail=detail)

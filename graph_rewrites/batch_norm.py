@@ -142,11 +142,7 @@ class BatchStatisticsNormalization(FusionRule):
         self,
         context: Any,
         x: ir.Value,
-        mean: ir.Value,
-        variance: ir.Value,
-        mean_divisor: ir.Value | None = None,
-        variance_divisor: ir.Value | None = None,
-        **_: Any,
+        **bindings: Any,
     ) -> bool:
         self.require_float(x)
         axes = self._axes_but_the_channels(x)
@@ -155,8 +151,8 @@ class BatchStatisticsNormalization(FusionRule):
         if context.root.attributes.get_int("spatial", 1) != 1:
             raise Declined("attribute_value", attribute="spatial", node=label(context.root), value=0, supported="1")
         # BatchNormalization itself sees to it that both are vectors.
-        of_mean = self.reduced_axes(mean, x, mean_divisor)
-        of_variance = self.reduced_axes(variance, x, variance_divisor, keepdims=False)
+        of_mean = self.reduced_axes("mean", x, bindings)
+        of_variance = self.reduced_axes("variance", x, bindings, keepdims=False)
         if of_mean != axes or of_variance != axes:
             detail = f"its statistics are taken over dimensions {of_mean} and {of_variance}, and not over {axes}"
             raise Declined("different_formula", node=label(context.root), kind="a batch normalisation", detail=detail)

@@ -66,18 +66,14 @@ class DecomposedLayerNormalization(FusionRule):
         context: Any,
         x: ir.Value,
         epsilon: ir.Value,
-        mean: ir.Value,
-        variance: ir.Value,
         scale: ir.Value | None = None,
         bias: ir.Value | None = None,
-        mean_divisor: ir.Value | None = None,
-        variance_divisor: ir.Value | None = None,
-        **_: Any,
+        **bindings: Any,
     ) -> bool:
         self.require_float(x)
         self.require_scalar(epsilon, "epsilon", context.root)
-        axes = self.reduced_axes(mean, x, mean_divisor)
-        if self.reduced_axes(variance, x, variance_divisor) != axes:
+        axes = self.reduced_axes("mean", x, bindings)
+        if self.reduced_axes("variance", x, bindings) != axes:
             raise Declined(
                 "different_formula",
                 node=label(context.root),
@@ -94,14 +90,12 @@ class DecomposedLayerNormalization(FusionRule):
         op: Any,
         x: ir.Value,
         epsilon: ir.Value,
-        mean: ir.Value,
         scale: ir.Value | None = None,
         bias: ir.Value | None = None,
-        mean_divisor: ir.Value | None = None,
-        **_: Any,
+        **bindings: Any,
     ) -> ir.Value:
         fused = Fused("FusedNormalization", {"X": x})
-        fused.set(axes=self.reduced_axes(mean, x, mean_divisor), epsilon=self.facts.scalar(epsilon))
+        fused.set(axes=self.reduced_axes("mean", x, bindings), epsilon=self.facts.scalar(epsilon))
         if self.spelling == "stddev":
             fused.set(epsilon_on="stddev")
         for name, parameter in (("scale", scale), ("bias", bias)):

@@ -234,6 +234,7 @@ class _Attempt:
         self.extra: list[ir.Node] = []
         self.bindings: dict[str, Any] = {}
         self.constant_rank = 0
+        self._chosen: dict[patterns.ValuePattern, ir.Value] = {}
         self._undo: list[tuple[dict[Any, Any] | list[ir.Node], Any, Any]] = []
         self.best: tuple[ir.Node, ...] = ()
         self.best_failure = ""
@@ -290,6 +291,13 @@ class _Attempt:
         return self._bind(expected.name, value) and self._solve(rest)
 
     def _alternatives(self, expected: Any, value: ir.Value | None, rest: _Goals) -> bool:
+        chosen = self._chosen.get(expected)
+        if chosen is not None and value is not None and not self._facts.same(chosen, value):
+            # A pattern that stands in two places is one value: else a factor with a scale in one place and without it
+            # in the other would do.
+            return self._fail(f"{label(value)} where {label(chosen)} is expected")
+        if chosen is None and value is not None:
+            self._set(self._chosen, expected, value)
         for tag, choice in _choices(expected):
             mark = len(self._undo)
             if expected.tag_var is not None:

@@ -43,14 +43,12 @@ class DecomposedRMSNormalization(FusionRule):
         context: Any,
         x: ir.Value,
         epsilon: ir.Value,
-        variance: ir.Value,
         scale: ir.Value | None = None,
-        variance_divisor: ir.Value | None = None,
-        **_: Any,
+        **bindings: Any,
     ) -> bool:
         self.require_float(x)
         self.require_scalar(epsilon, "epsilon", context.root)
-        axes = self.reduced_axes(variance, x, variance_divisor)
+        axes = self.reduced_axes("variance", x, bindings)
         if self._is_centred(x):
             raise Declined(
                 "different_formula",
@@ -74,13 +72,11 @@ class DecomposedRMSNormalization(FusionRule):
         op: Any,
         x: ir.Value,
         epsilon: ir.Value,
-        variance: ir.Value,
         scale: ir.Value | None = None,
-        variance_divisor: ir.Value | None = None,
-        **_: Any,
+        **bindings: Any,
     ) -> ir.Value:
         fused = Fused("FusedNormalization", {"X": x})
-        axes = self.reduced_axes(variance, x, variance_divisor)
+        axes = self.reduced_axes("variance", x, bindings)
         fused.set(axes=axes, use_mean=0, epsilon=self.facts.scalar(epsilon))
         if scale is not None:
             fused.inputs["scale"] = scale

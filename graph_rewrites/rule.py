@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import _pattern_ir as patterns
 from onnxscript.rewriter import pattern
@@ -99,9 +99,9 @@ class FusionRule(pattern.RewriteRuleClassBase):
         return scalar
 
     def reduced_axes(
-        self, reduced: ir.Value, source: ir.Value, divisor: ir.Value | None = None, *, keepdims: bool = True
+        self, name: str, source: ir.Value, bindings: Mapping[str, Any], *, keepdims: bool = True
     ) -> tuple[int, ...]:
-        """Return the axes of a ReduceMean, or of a ReduceSum that `divisor` makes a mean, in canonical form.
+        """Return the axes of a mean of `source`, which a pattern of `mean_of` bound to `name`, in canonical form.
 
         Axes are sorted; negative when they are the last ones, otherwise counted from the front where the rank is known.
 
@@ -109,27 +109,32 @@ class FusionRule(pattern.RewriteRuleClassBase):
             Declined: keepdims is 0 (and that makes a difference to the caller), the axes are not constant, or the sum
                 is not divided by their number.
         """
-        node = reduced.producer()
+        node = bindings[name].producer()
         assert node is not None
         if keepdims and node.attributes.get_int("keepdims", 1) != 1:
             raise Declined("attribute_value", attribute="keepdims", node=label(node), value=0, supported="1")
         axes = self._axes(node, source)
+        divisor, factor = bindings.get(f"{name}_divisor"), bindings.get(f"{name}_factor")
         if divisor is not None:
-            shape = self.facts.shape(source)
-            count = self.require_scalar(divisor, "divisor", node)
-            known = shape is not None and all(isinstance(shape[axis], int) for axis in axes)
-            if not known:
-                raise Declined("unknown_type_or_rank", tensor=label(source))
-            assert shape is not None
-            size = float(np.prod([shape[axis] for axis in axes]))  # type: ignore[arg-type]
-            if not np.isclose(count, size, rtol=1e-6) and not np.isclose(count * size, 1, rtol=1e-6):
-                raise Declined(
-                    "different_formula",
-                    node=label(node),
-                    kind="a mean",
-                    detail=f"the sum over {size:g} elements is divided by {count:g}",
-                )
+            self._require_count(node, divisor, self._count(source, axes), "divided")
+        if factor is not None:
+            self._require_count(node, factor, 1 / self._count(source, axes), "multiplied")
         return axes
+
+    def _count(self, source: ir.Value, axes: Sequence[int]) -> int:
+        """Return how many elements of `source` a mean over `axes` is taken of."""
+        shape = self.facts.shape(source)
+        sizes = [] if shape is None else [size for axis in axes if isinstance(size := shape[axis], int)]
+        if shape is None or len(sizes) < len(axes) or 0 in sizes:
+            raise Declined("unknown_type_or_rank", tensor=label(source))
+        return math.prod(sizes)
+
+    def _require_count(self, node: ir.Node, given: ir.Value, wanted: float, what: str) -> None:
+        """Decline unless a sum is divided, or multiplied, by what makes it a mean."""
+        number = self.require_scalar(given, "divisor", node)
+        if not self.facts.equals(given, wanted):
+            detail = f"the sum is {what} by {number:g} and not by {wanted:g}"
+            raise Declined("different_formula", node=label(node), kind="a mean", detail=detail)
 
     def _axes(self, node: ir.Node, source: ir.Value) -> tuple[int, ...]:
         rank = self.facts.rank(source)
@@ -298,7 +303,7 @@ def square_of(op: Any, x: Any) -> Any:
 
 def _mean(op: Any, reduce_mean: Any, reduce_sum: Any, x: Any, name: str) -> Any:
     divisor = pattern.Var(f"{name}_divisor")
-    factor = pattern.Var(f"{name}_divisor")
+    factor = pattern.Var(f"{name}_factor")
     total = reduce_sum(x, _allow_other_inputs=True, _outputs=[name])
     forms = [op.Div(total, divisor), op.Mul(total, factor)]
     if reduce_mean is not None:
@@ -307,7 +312,7 @@ def _mean(op: Any, reduce_mean: Any, reduce_sum: Any, x: Any, name: str) -> Any:
 
 
 def mean_of(op: Any, x: Any, name: str) -> Any:
-    """Return the pattern of the mean of x over some axes; binds `name`, and for a sum `name`_divisor."""
+    """Return the pattern of a mean of x; binds `name`, and for a sum `name`_divisor or `name`_factor."""
     return _mean(op, op.ReduceMean, op.ReduceSum, x, name)
 
 

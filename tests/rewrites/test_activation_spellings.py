@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from rewrite_harness import CONSTANT_FORMS, SpellingBuilder, check_fused, fused_nodes, optimize, round_trip
+from rewrite_harness import CONSTANT_FORMS, SpellingBuilder, check_fused, fused_nodes, optimize, round_trip, run
 
 SHAPE = (3, 4, 16)
 ROOT_2 = math.sqrt(2)
@@ -309,6 +309,46 @@ def test_near_miss_is_left_with_its_reason(spelling: Spelling, reason: str) -> N
     assert optimized == round_trip(model)
     sites = [site for site in result.sites if site.kind == "Activation"]
     assert reason in [site.reason for site in sites], sites
+
+
+def _threshold(compared: float | None, threshold: float, steepness: float | None) -> Spelling:
+    """Where(compared * x > threshold, x, Softplus(steepness * x) / steepness)."""
+
+    def build(g: SpellingBuilder, x: str) -> str:
+        left = x if compared is None else g.add("Mul", x, compared)
+        value = g.add("Softplus", x if steepness is None else g.add("Mul", x, steepness))
+        value = value if steepness is None else g.add("Div", value, steepness)
+        return g.add("Where", g.add("Greater", left, threshold), x, value)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("compared", "threshold", "steepness", "fused"),
+    [
+        (None, 20.0, None, True),
+        (2.0, 20.0, 2.0, True),
+        (None, 20.0, 2.0, True),
+        (2.0, 40.0, None, True),
+        (0.5, 1.0, 10.0, True),
+        (2.0, 20.0, None, False),  # linear from 10 on
+        (None, 20.0, 0.5, False),  # at 20 the exponent is 10
+        (-2.0, 20.0, None, False),
+        (-2.0, 20.0, -2.0, False),
+        (None, 20.0, -1.0, False),
+        (0.0, 20.0, None, False),
+        (None, math.nan, None, False),
+    ],
+)
+def test_softplus_is_linear_only_where_that_makes_no_difference(
+    compared: float | None, threshold: float, steepness: float | None, fused: bool
+) -> None:
+    model = _model(_threshold(compared, threshold, steepness), SpellingBuilder(13))
+    feeds = {"x": np.linspace(-50, 50, math.prod(SHAPE)).reshape(SHAPE).astype(np.float32)}
+    optimized, result = optimize(model)
+    assert ("Where" not in [node.op_type for node in optimized.graph.node]) == fused, result.sites
+    (name,) = run(model, feeds, optimized=False)
+    np.testing.assert_allclose(run(optimized, feeds)[name], run(model, feeds, optimized=False)[name], rtol=1e-6)
 
 
 @pytest.mark.parametrize("spelling", [_fraction_above_one, _fraction_of_another])

@@ -116,7 +116,7 @@ def check_body(model: onnx.ModelProto, inputs: Mapping[str, Array], **options: A
         expected[name].widened((0.05 if half else 3e-4) * size).check(got[output], f"{name} of {given.keys()}")
 
 
-@settings(max_examples=3 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(node=nodes())
 def test_body_of_any_mixture_of_types(node: tuple[int, Case]) -> None:
     check_body(model_of(*node), node[1].inputs)
