@@ -105,18 +105,15 @@ struct ScalarAffine {
         factor(Set(n.inv * scale)),
         offset(Set(n.rest == 0 ? bias : bias - n.rest * n.inv * scale)) {}
   NORMFUSE_INLINE V operator()(V x) const { return Fma(x - mean, factor, offset); }
+  // Not where their product leaves the range of float32: n * scale may well be within it.
+  static NORMFUSE_INLINE bool Fits(const Normalizer& n, float scale) {
+    const float factor = n.inv * scale < 0 ? -n.inv * scale : n.inv * scale;
+    return (factor >= 0x1p-126f && factor <= kLargest) || scale == 1.0f;
+  }
   V mean;
   V factor;
   V offset;
 };
-
-// One instruction or none between the loads and stores of float32: what a kernel waits for is memory and Fma, not the
-// units that add, round and convert.
-template <class Input, class Out, class Act>
-constexpr bool kIsLight = false;
-template <class Act>
-  requires kIsCheap<Act>
-inline constexpr bool kIsLight<Single<float>, float, Act> = true;
 
 // What follows a normalisation with a scale or a bias for each element. Its results are not exact, and need no division:
 // the reciprocal of y_scale joins what there is to multiply with, or the activation's result.
@@ -165,14 +162,11 @@ struct Results<Out, Act, kStream> {
 };
 
 // A scale and a bias for each element.
-template <bool kLight>
 struct VectorAffine {
   NORMFUSE_INLINE VectorAffine() = default;
   NORMFUSE_INLINE explicit VectorAffine(const Normalizer& n)
-      : mean(Set(n.mean)), rest(Set(kLight ? n.rest : RestOf(n))), inv(Set(n.inv)) {}
-  NORMFUSE_INLINE V operator()(V x, V scale, V bias) const {
-    return Fma(kLight ? ((x - mean) - rest) * inv : Fma(x - mean, inv, rest), scale, bias);
-  }
+      : mean(Set(n.mean)), rest(Set(RestOf(n))), inv(Set(n.inv)) {}
+  NORMFUSE_INLINE V operator()(V x, V scale, V bias) const { return Fma(Fma(x - mean, inv, rest), scale, bias); }
   static NORMFUSE_INLINE float RestOf(const Normalizer& n) { return n.rest == 0 ? cpu::kNoBias : -n.rest * n.inv; }
   V mean;
   V rest;
@@ -237,34 +231,7 @@ NORMFUSE_INLINE size_t StoreGroups(const Input& x, size_t n, const Store& store)
   return i + kGroup;
 }
 
-// Scale or bias, or both, for each element.
-template <class Input, class Out, class Act, bool kStream>
-NORMFUSE_INLINE void ApplyVector(const ApplyArgs& a, int row) {
-  Spread spread[3];
-  const Results<Out, Act, kStream> results(a);
-  const Activated<Act> act(a, row, &spread[2]);
-  const Source scale({a.scale.data + a.scale_stride * row, a.scale.step}, &spread[0]);
-  const Source bias({a.bias.data + a.bias_stride * row, a.bias.step}, &spread[1]);
-  const Input x = InputOf<Input>(a, row);
-  Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
-  const VectorAffine<kIsLight<Input, Out, Act>> affine(results.Scaled(a.normalizers[row]));
-  const size_t ahead = a.ahead;
-  const size_t n = a.n;
-  size_t i = 0;
-  const auto store = [&](V value, size_t at) {
-    if constexpr (kStream) x.Prefetch(at, ahead);
-    const V v = results(act(affine(value, scale.At(at), results.Bias(bias.At(at))), at));
-    results.template Store<1>(y + at, &v);
-  };
-  if constexpr (kStream) i = StoreGroups(x, n, store);
-  for (; i + kLanes <= n; i += kLanes) store(x.At(i), i);
-  const size_t rest = n - i;
-  if (rest == 0) return;
-  const V v = affine(x.PartialAt(i, rest), scale.PartialAt(i, rest), results.Bias(bias.PartialAt(i, rest)));
-  results.StorePartial(y + i, results(act.Partial(v, i, rest)), rest);
-}
-
-// Activation and result of rows side by side, which come from a normalisation.
+// Activation and result where a scale or a bias for each element comes first.
 template <class Out, class Act, bool kTables = kHasExp2Table>
 struct Activator {
   NORMFUSE_INLINE explicit Activator(const ApplyArgs& a) : act(a.params) {}
@@ -275,7 +242,7 @@ struct Activator {
   Act act;
 };
 
-// The value is known to 4 ulp of 1 at best, and so is its step: a small one need not be more accurate.
+// Behind a normalisation the value is known to 4 ulp of 1 at best, and so is its step: a small one need not be more accurate.
 template <class Out>
   requires(sizeof(Out) == 1)
 struct Activator<Out, Gelu, true> {
@@ -286,8 +253,13 @@ struct Activator<Out, Gelu, true> {
   }
   ScaledTimesDistribution<GeluTables> gelu;
 };
+template <class Out, class Act>
+constexpr bool kOnlyBehindNormalization = false;
+template <class Out>
+  requires(kHasExp2Table && sizeof(Out) == 1)
+inline constexpr bool kOnlyBehindNormalization<Out, Gelu> = true;
 
-// Likewise 5 ulp, where the value's own error makes more of them.
+// 5 ulp, where the value's own rounding makes more of them.
 template <class Out>
   requires kHasRootOfEight
 struct Activator<Out, Gelu, false> {
@@ -297,6 +269,66 @@ struct Activator<Out, Gelu, false> {
     return results(TimesDistributionByEight<GeluTables>(v));
   }
 };
+
+// Gelu goes one of two ways by the vectors before where it has no table of square roots: see NearOrFar.
+template <class Act>
+constexpr bool kLooksBack = false;
+template <>
+inline constexpr bool kLooksBack<Gelu> = kTableLanes != 16 && !kHasRootOfEight;
+
+// The same with a slope for each element.
+template <class Out, class Act, bool kBehind>
+struct ActivationOf : Activator<Out, Act> {
+  NORMFUSE_INLINE ActivationOf(const ApplyArgs& a, int, Spread*) : Activator<Out, Act>(a) {}
+  template <class ResultsOf>
+  NORMFUSE_INLINE V At(V v, size_t, const ResultsOf& results) const {
+    return (*this)(v, results);
+  }
+  template <class ResultsOf>
+  NORMFUSE_INLINE V PartialAt(V v, size_t, size_t, const ResultsOf& results) const {
+    return (*this)(v, results);
+  }
+};
+template <class Out, class Act, bool kBehind>
+  requires(TakesSlope<Act> || (kOnlyBehindNormalization<Out, Act> && !kBehind))
+struct ActivationOf<Out, Act, kBehind> : Activated<Act> {
+  using Activated<Act>::Activated;
+  template <class ResultsOf>
+  NORMFUSE_INLINE V At(V v, size_t i, const ResultsOf& results) const {
+    return results((*this)(v, i));
+  }
+  template <class ResultsOf>
+  NORMFUSE_INLINE V PartialAt(V v, size_t i, size_t n, const ResultsOf& results) const {
+    return results(this->Partial(v, i, n));
+  }
+};
+
+// Scale or bias, or both, for each element.
+template <class Input, class Out, class Act, bool kStream, bool kBehind>
+NORMFUSE_INLINE void ApplyVector(const ApplyArgs& a, int row) {
+  Spread spread[3];
+  const Results<Out, Act, kStream> results(a);
+  const ActivationOf<Out, Act, kBehind> act(a, row, &spread[2]);
+  const Source scale({a.scale.data + a.scale_stride * row, a.scale.step}, &spread[0]);
+  const Source bias({a.bias.data + a.bias_stride * row, a.bias.step}, &spread[1]);
+  const Input x = InputOf<Input>(a, row);
+  Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
+  const VectorAffine affine(results.Scaled(a.normalizers[row]));
+  const size_t ahead = a.ahead;
+  const size_t n = a.n;
+  size_t i = 0;
+  const auto store = [&](V value, size_t at) {
+    if constexpr (kStream) x.Prefetch(at, ahead);
+    const V v = act.At(affine(value, scale.At(at), results.Bias(bias.At(at))), at, results);
+    results.template Store<1>(y + at, &v);
+  };
+  if constexpr (kStream) i = StoreGroups(x, n, store);
+  for (; i + kLanes <= n; i += kLanes) store(x.At(i), i);
+  const size_t rest = n - i;
+  if (rest == 0) return;
+  const V v = affine(x.PartialAt(i, rest), scale.PartialAt(i, rest), results.Bias(bias.PartialAt(i, rest)));
+  results.StorePartial(y + i, act.PartialAt(v, i, rest, results), rest);
+}
 
 // Two rows side by side, which share the loads of a scale for each element and of a bias for each element or for all.
 template <class Input, class Out, class Act, bool kStream, bool kBias>
@@ -381,7 +413,7 @@ struct TwoRows {
   Input x, z;
   Out* y;
   Out* w;
-  VectorAffine<kIsLight<Input, Out, Act>> first, second;
+  VectorAffine first, second;
   const float* scale;
   const float* bias;
   V one_bias;
@@ -425,28 +457,38 @@ NORMFUSE_INLINE void ApplyTwoRows(const ApplyArgs& a, int row) {
 }
 
 template <class Input, class Out, class Act, bool kStream>
-void ApplyTo(const ApplyArgs& a) {
-  if (a.scale.step == 0 && a.bias.step == 0) {
-    for (int row = 0; row < a.rows; ++row) ApplyScalar<Input, Out, Act, kStream>(a, row);
-    return;
-  }
+NORMFUSE_INLINE void ApplyOneRow(const ApplyArgs& a, int row) {
   // Of each further kernel there are three instruction sets, and the library is to stay small.
   constexpr bool kStreamRows = kStream && kFollowsNormalization<Act>;
+  const bool scalar = a.scale.step == 0 && a.bias.step == 0;
+  if (scalar && ScalarAffine::Fits(a.normalizers[row], a.scale.data[a.scale_stride * row])) {
+    return ApplyScalar<Input, Out, Act, kStream>(a, row);
+  }
+  if constexpr (kOnlyBehindNormalization<Out, Act>) {
+    if (!a.behind_normalization) return ApplyVector<Input, Out, Act, kStreamRows, false>(a, row);
+  }
+  ApplyVector<Input, Out, Act, kStreamRows, true>(a, row);
+}
+
+template <class Input, class Out, class Act, bool kStream>
+void ApplyTo(const ApplyArgs& a) {
+  // Two rows side by side give what each gives alone.
+  constexpr bool kPairs = kHasFma && kFollowsNormalization<Act> && !kLooksBack<Act>;
   int row = 0;
-  const bool shared = a.scale.step != 0 && a.scale_stride == 0 && a.bias_stride == 0;
+  const bool shared = a.behind_normalization && a.scale.step != 0 && a.scale_stride == 0 && a.bias_stride == 0;
   // The baseline has too few registers for two rows.
-  if constexpr (kHasFma && kFollowsNormalization<Act>) {
+  if constexpr (kPairs) {
     if (shared && a.bias.step != 0) {
-      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStreamRows, true>(a, row);
+      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStream, true>(a, row);
     }
   }
   // RMSNormalization has no bias.
-  if constexpr (kHasFma && kIsIdentity<Act>) {
+  if constexpr (kPairs && kIsIdentity<Act>) {
     if (shared && a.bias.step == 0) {
-      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStreamRows, false>(a, row);
+      for (; row + 2 <= a.rows; row += 2) ApplyTwoRows<Input, Out, Act, kStream, false>(a, row);
     }
   }
-  for (; row < a.rows; ++row) ApplyVector<Input, Out, Act, kStreamRows>(a, row);
+  for (; row < a.rows; ++row) ApplyOneRow<Input, Out, Act, kStream>(a, row);
 }
 
 template <class Input, class Out, class Act>

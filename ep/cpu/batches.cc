@@ -121,6 +121,7 @@ class Batches {
   void Finish(int64_t row);
   void VisitPages() const;
   void Apply(int rows);
+  void ApplyInDouble(int64_t row);
   Offsets RowBase(int64_t row) const;
   float ZeroOf(int64_t row) const;
 
@@ -143,6 +144,10 @@ class Batches {
   RowSumsArgs next_;
   Sums sums_[kMostRows];
   Normalizer normalizers_[kMostRows];
+  // Of the rows in hand those whose normalizers do not do.
+  int beyond_count_ = 0;
+  int beyond_[kMostRows];
+  Statistics beyond_statistics_[kMostRows];
 };
 
 Offsets Batches::RowBase(int64_t row) const {
@@ -170,6 +175,10 @@ void Batches::Finish(int64_t row) {
       worker_.Finish(at, false, sums_[i], &s);
     }
     normalizers_[i] = s.normalizer;
+    if (s.beyond_float) {
+      beyond_statistics_[beyond_count_] = s;
+      beyond_[beyond_count_++] = i;
+    }
     if (stores_statistics_) {
       StoreStatistics(call_, base_->at[kFormStat] + (row + i) * kept_.stride[kFormStat], s);
     }
@@ -217,6 +226,17 @@ void Batches::Apply(int rows) {
   } else {
     writer_.Apply(call_.apply, call_.apply_type, apply_);
   }
+}
+
+// Rows that float32 does not do, once more.
+void Batches::ApplyInDouble(int64_t row) {
+  writer_.Close();
+  for (int i = 0; i < beyond_count_; ++i) {
+    const Offsets base = RowBase(row + beyond_[i]);
+    worker_.SetGroup(base);
+    worker_.ApplyInDouble(base, 0, run_.size, beyond_statistics_[i]);
+  }
+  beyond_count_ = 0;
 }
 
 void Batches::Prepare(const Offsets& base) {
@@ -272,6 +292,7 @@ void Batches::Rows(const Offsets& base, int64_t rows) {
     if (count == 0) break;
     Sum(row, static_cast<int>(count));
     Apply(static_cast<int>(count));
+    if (beyond_count_ != 0) ApplyInDouble(row);
     row += move(count);
   }
 }

@@ -139,6 +139,12 @@ void QuantizeSum(const Call& call, int64_t n, float* d) {
   call.kernels->quantize(d, static_cast<size_t>(n), Vec{&call.sum_scale, 0}, Vec{&call.sum_zero, 0}, low, high);
 }
 
+// Of kernels that quantise: one scale for all of Y.
+void SetQuantization(const Call& call, ApplyArgs* args) {
+  if (call.params[kFormYScale].present()) args->y_scale = *call.params[kFormYScale].data;
+  if (call.params[kFormYZero].present()) args->y_zero = *call.params[kFormYZero].data;
+}
+
 }  // namespace
 
 void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d) {
@@ -175,20 +181,24 @@ void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n,
                 Scratch* scratch, float* d) {
   const Plan& plan = *call.plan;
   const int64_t index = at.at[kFormY];
-  const bool direct = plan.y_type == DataType::kFloat32;
+  const bool direct = call.block_apply != nullptr;
   ApplyArgs args;
   args.x = d;
   args.x2 = nullptr;
-  args.y = direct ? static_cast<float*>(call.y) + index : d;
+  args.y = direct ? ElementAt(call.y, plan.y_type, index) : d;
   args.n = static_cast<size_t>(n);
   args.normalizers = &normalizer;
   args.scale = VecAt(call, kFormScale, at, step, &kOne);
   args.bias = VecAt(call, kFormBias, at, step, &kNoBias);
   args.slope = VecAt(call, kFormSlope, at, step, &kOne);
   args.params = plan.activation.params;
-  args.stream = direct && call.stream;
+  args.behind_normalization = plan.kind == PlanKind::kNormalization;
+  if (direct) {
+    args.stream = plan.y_type == DataType::kFloat32 && call.stream && !call.cut;
+    SetQuantization(call, &args);
+    return call.block_apply(args);
+  }
   call.kernels->apply[static_cast<int>(plan.activation.kind)](args);
-  if (direct) return;
   if (plan.y_quantization.present()) QuantizeBlock(call, at, step, n, scratch, d);
   StoreFloats(call, plan.y_type, call.y, index, n, d);
 }
@@ -218,8 +228,8 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
   args.slope_stride = row_step.stride[kFormSlope];
   args.params = plan.activation.params;
   args.stream = call.stream;
-  if (call.params[kFormYScale].present()) args.y_scale = *call.params[kFormYScale].data;
-  if (call.params[kFormYZero].present()) args.y_zero = *call.params[kFormYZero].data;
+  args.behind_normalization = plan.kind == PlanKind::kNormalization;
+  SetQuantization(call, &args);
   return args;
 }
 

@@ -54,10 +54,12 @@ struct Call {
   FormId apply_form = kFormX;
   // Of rows that the first pass kept as float32, which it does for types of 16 bits.
   ApplyFn apply_kept = nullptr;
-  StepFn step = nullptr;             // both passes, of different groups
-  WholeRowsFn whole_rows = nullptr;  // both passes, of rows that have nothing unusual
-  bool stream = false;               // X and Y are so large that Y goes past the caches; a fence must follow
-  bool cut = false;                  // so it does, but not all rows begin with a line of the cache: see RowWriter
+  ApplyFn block_apply = nullptr;      // of blocks of float32 straight into Y; null where Y's type has none
+  const DimList* sum_dims = nullptr;  // the runs that sums go along: one order for all ways through a group
+  StepFn step = nullptr;              // both passes, of different groups
+  WholeRowsFn whole_rows = nullptr;   // both passes, of rows that have nothing unusual
+  bool stream = false;                // X and Y are so large that Y goes past the caches; a fence must follow
+  bool cut = false;                   // so it does, but not all rows begin with a line of the cache: see RowWriter
 };
 
 // Working memory of one thread, on its stack.

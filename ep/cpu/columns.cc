@@ -23,6 +23,12 @@ struct ColumnScratch {
   alignas(64) float mean[kTile];
   alignas(64) float inv[kTile];
   alignas(64) float rest[kTile];
+  Quality quality[kTile];
+  // Of columns that float32 does not do: see Statistics::beyond_float.
+  int64_t beyond_count;
+  int64_t beyond[kTile];
+  double center[kTile];
+  double factor[kTile];
 };
 
 class ColumnWorker {
@@ -41,7 +47,8 @@ class ColumnWorker {
   void FindShift(const Offsets& base, int64_t width);
   void Accumulate(const Offsets& base, int64_t width, bool write_sum);
   void AccumulateWide(const Offsets& base, int64_t width);
-  Quality FinishAll(const Offsets& base, int64_t width);
+  bool Finish(const Offsets& base, int64_t width, Quality wanted);
+  void Normalize(int64_t width, float* d);
   Sums SumsOf(int64_t i) const { return {s_->shift[i], s_->total_first[i], s_->total_second[i]}; }
 
   const Call& call_;
@@ -122,37 +129,66 @@ void ColumnWorker::AccumulateWide(const Offsets& base, int64_t width) {
   }
 }
 
-// Turns the sums into statistics and writes those; returns the worst quality of the sums.
-Quality ColumnWorker::FinishAll(const Offsets& base, int64_t width) {
-  Quality worst = Quality::kGood;
+// Turns the sums of the columns whose quality is `wanted` into statistics and writes those, and says whether any is there.
+bool ColumnWorker::Finish(const Offsets& base, int64_t width, Quality wanted) {
+  bool any = false;
   for (int64_t i = 0; i < width; ++i) {
+    if (s_->quality[i] != wanted) continue;
+    any = true;
     Statistics s;
-    worst = std::max(worst, Evaluate(request_, SumsOf(i), &s));
+    const Quality quality = Evaluate(request_, SumsOf(i), &s);
+    const bool last = wanted != Quality::kGood || quality == Quality::kGood;
+    s_->quality[i] = last ? Quality::kGood : quality;
     s_->mean[i] = s.normalizer.mean;
     s_->inv[i] = s.normalizer.inv;
     s_->rest[i] = s.normalizer.rest;
+    if (last && s.beyond_float) {
+      s_->center[s_->beyond_count] = s.center;
+      s_->factor[s_->beyond_count] = s.factor;
+      s_->beyond[s_->beyond_count++] = i;
+    }
     StoreStatistics(call_, base.at[kFormStat] + i * columns_.stride[kFormStat], s);
   }
-  return worst;
+  return any;
 }
 
+void ColumnWorker::Normalize(int64_t width, float* d) {
+  float* before = s_->first;
+  if (s_->beyond_count != 0) std::copy_n(d, width, before);
+  call_.kernels->column_normalize(d, static_cast<size_t>(width), s_->mean, s_->rest, s_->inv);
+  for (int64_t k = 0; k < s_->beyond_count; ++k) {
+    const int64_t i = s_->beyond[k];
+    d[i] = static_cast<float>((static_cast<double>(before[i]) - s_->center[k]) * s_->factor[k]);
+  }
+}
+
+// Columns that need it are summed again; the others keep their shifts, and with them their sums.
 void ColumnWorker::Tile(const Offsets& base, int64_t width) {
+  s_->beyond_count = 0;
+  std::fill_n(s_->quality, width, Quality::kGood);
   FindShift(base, width);
   Accumulate(base, width, call_.sum != nullptr);
-  const Quality quality = FinishAll(base, width);
-  if (quality == Quality::kShift) {
-    for (int64_t i = 0; i < width; ++i) s_->shift[i] = static_cast<float>(Recentered(request_, SumsOf(i)).shift);
+  Finish(base, width, Quality::kGood);
+  bool again = false;
+  for (int64_t i = 0; i < width; ++i) {
+    if (s_->quality[i] != Quality::kShift) continue;
+    s_->shift[i] = static_cast<float>(Recentered(request_, SumsOf(i)).shift);
+    again = true;
+  }
+  const bool wide = std::find(s_->quality, s_->quality + width, Quality::kWide) != s_->quality + width;
+  if (again) {
     Accumulate(base, width, false);
-    FinishAll(base, width);
-  } else if (quality == Quality::kWide) {
+    Finish(base, width, Quality::kShift);
+  }
+  if (wide) {
     AccumulateWide(base, width);
-    FinishAll(base, width);
+    Finish(base, width, Quality::kWide);
   }
   if (call_.y == nullptr) return;
   float* d = s_->blocks.kept;
   ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t) {
     LoadBlock(call_, at, columns_, width, &s_->blocks, d);
-    call_.kernels->column_normalize(d, static_cast<size_t>(width), s_->mean, s_->rest, s_->inv);
+    Normalize(width, d);
     StoreBlock(call_, at, columns_, width, Normalizer{}, &s_->blocks, d);
   });
 }

@@ -1,5 +1,4 @@
 // CompileForCpu: a plan with its parameters converted, and the set-up of each call.
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -43,6 +42,7 @@ class CpuExecutable final : public Executable {
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
   bool HasOneScale(const Call& call) const;
   void ChoosePath(Call* call) const;
+  bool QuantizesByKernel(const Call& call) const;
   bool ChooseApply(const Dim& run, Call* call) const;
   bool PassesCaches(const Call& call) const;
   bool Streams(const Call& call, const Dim& run) const;
@@ -230,6 +230,11 @@ bool CpuExecutable::HasOneScale(const Call& call) const {
 // Which kernels read and write tensors where they lie.
 void CpuExecutable::ChoosePath(Call* call) const {
   const Geometry& g = *call->geometry;
+  call->sum_dims = &g.reduced_d;
+  if (QuantizesByKernel(*call)) {
+    call->block_apply =
+        kernels_->fused_apply(DataType::kFloat32, plan_.y_type, plan_.activation.kind, SumKind::kSingle);
+  }
   if (g.columns || call->requantizes) return;
   const bool has_bias = call->params[kFormResidualBias].present();
   const bool plain = call->residual == nullptr && !has_bias && call->sum == nullptr;
@@ -256,16 +261,21 @@ void CpuExecutable::ChoosePath(Call* call) const {
   if (ChooseApply(run, call)) ChooseStep(run, call);
 }
 
-// The kernel of the second pass, and whether it was found.
-bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
-  if (call->params[kFormYScale].shape.ElementCount() > 1 || call->params[kFormYZero].shape.ElementCount() > 1) {
+// Whether Y is a float, or quantised as the kernels do it: with one scale, by its reciprocal, which scale and bias are
+// multiplied with. Nothing may overflow on the way, and NaN, of which they make a negative number, must become the lowest
+// value.
+bool CpuExecutable::QuantizesByKernel(const Call& call) const {
+  if (call.params[kFormYScale].shape.ElementCount() > 1 || call.params[kFormYZero].shape.ElementCount() > 1) {
     return false;
   }
-  if (call->params[kFormYScale].present()) {
-    // The kernels multiply with the reciprocal, and scale and bias with it; blocks divide. Nothing may overflow on the way.
-    const float scale = std::fabs(*call->params[kFormYScale].data);
-    if (!(scale > 1e-9f && scale < 1e9f)) return false;
-  }
+  if (!call.params[kFormYScale].present()) return true;
+  const float scale = *call.params[kFormYScale].data;
+  return scale > 1e-9f && scale < 1e9f;
+}
+
+// The kernel of the second pass, and whether it was found.
+bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
+  if (!QuantizesByKernel(*call)) return false;
   // A sum that went past the caches is added again, which gives the same: its operands are still near.
   const bool stream = Streams(*call, run);
   const bool from_sum = call->sum != nullptr && plan_.sum_type == DataType::kFloat32 && !stream;
@@ -321,6 +331,7 @@ void CpuExecutable::ChooseStep(const Dim& run, Call* call) const {
   constexpr int64_t kShortestRun = 96;
   if (!plain || call->y == nullptr || run.size < (one_run ? kLongRun : kShortestRun)) return;
   call->step = kernels_->step(plan_.activation.kind);
+  if (call->step != nullptr) call->sum_dims = &g.reduced;
   // That stores whole lines or none.
   if (call->step != nullptr && call->cut) call->cut = call->stream = false;
 }

@@ -235,21 +235,26 @@ cpu::RowSumsFn RowSumsFor(DataType x, cpu::SumKind kind) {
 }
 
 // For float32 and the activations that follow a normalisation most; not on the baseline, which gains nothing by it.
+template <bool kAny>
 cpu::StepFn StepFor(Activation activation) {
-  if constexpr (!kHasFma) return nullptr;
+  if constexpr (kAny) {
 #define NORMFUSE_STEP(kernel) \
   if (activation == Activation::k##kernel) return Step<kernel>;
-  NORMFUSE_FOR_EACH_FOLLOWING(NORMFUSE_STEP)
+    NORMFUSE_FOR_EACH_FOLLOWING(NORMFUSE_STEP)
 #undef NORMFUSE_STEP
+  }
   return nullptr;
 }
 
 // For float32 and what has so little arithmetic that the time between rows counts.
+template <bool kAny>
 cpu::WholeRowsFn WholeRowsFor(DataType x, DataType y, Activation activation, cpu::SumKind kind) {
-  const bool floats = x == DataType::kFloat32 && y == DataType::kFloat32;
-  if (!floats || !kHasFma || activation != Activation::kIdentity) return nullptr;
-  if (kind == cpu::SumKind::kSingle) return RunWholeRows<Single<float>, float, Identity>;
-  if (kind == cpu::SumKind::kPair) return RunWholeRows<Pair<float>, float, Identity>;
+  if constexpr (kAny) {
+    const bool floats = x == DataType::kFloat32 && y == DataType::kFloat32;
+    if (!floats || activation != Activation::kIdentity) return nullptr;
+    if (kind == cpu::SumKind::kSingle) return RunWholeRows<Single<float>, float, Identity>;
+    if (kind == cpu::SumKind::kPair) return RunWholeRows<Pair<float>, float, Identity>;
+  }
   return nullptr;
 }
 
@@ -279,10 +284,11 @@ constexpr KernelTable MakeTable() {
   table.column_moments = ColumnMoments;
   table.column_normalize = ColumnNormalize;
   table.row_sums = RowSumsFor;
+  table.find_shift = FindShift;
   table.keeps = kHasFma;
   table.fused_apply = FusedApply;
-  table.step = StepFor;
-  table.whole_rows = WholeRowsFor;
+  table.step = StepFor<kHasFma>;
+  table.whole_rows = WholeRowsFor<kHasFma>;
   if (kStreams) table.stream_line = StreamLine;
   table.fence = Fence;
   return table;

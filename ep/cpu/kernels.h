@@ -19,6 +19,8 @@ struct Vec {
   int step;
 };
 
+inline constexpr int64_t kShiftElements = 64;  // as many as any instruction set reads
+
 inline constexpr float kOne = 1.0f;
 // Added where a bias is absent: x + -0.0 is x for every x, also for -0.0.
 inline constexpr float kNoBias = -0.0f;
@@ -39,6 +41,8 @@ struct Normalizer {
 
 // What a normalisation by variance, around the mean or around 0, needs to make normalizers of sums.
 struct UsualRequest {
+  double count;       // values per row
+  double mean_count;  // the same, or infinite around 0
   double inv_count;   // 1 / values per row
   double mean_share;  // the same, or 0 around 0
   double epsilon;
@@ -62,6 +66,7 @@ struct RowSumsArgs {
   size_t n;
   int rows;
   bool find_shift;  // take the shift from the row's first values instead of `shift`
+  bool resume;      // a single row: `sums` are of what lies before it, and go on (`shift` is theirs)
   bool stream;      // `sum`, of type float32 or float16 and aligned to 64, goes past the caches
   float shift;
   Sums* sums;  // one for each row
@@ -103,6 +108,7 @@ struct ApplyArgs {
   // follow. X is then read `ahead` elements before it is needed.
   bool stream = false;
   size_t ahead = 0;
+  bool behind_normalization = false;
   bool backward = false;  // rows side by side are gone through from their ends: the same values, at another speed
 };
 
@@ -114,7 +120,7 @@ using ApplyFn = void (*)(const ApplyArgs& args);
 // Both of them for rows that lie one after the other, of which `sums` and `apply` give the first: how many of `rows` were
 // done. Those after it are not even begun.
 using WholeRowsFn = int64_t (*)(const RowSumsArgs& sums, const ApplyArgs& apply, int64_t rows);
-// Normalises a run while it sums another one of the same length, both of float32.
+// Normalises a run while it sums another one of the same length, both of float32. The sums always go on.
 using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
 
 struct KernelTable {
@@ -138,6 +144,8 @@ struct KernelTable {
   // Kernels that read and write where tensors lie, or null where blocks in between do the work. The operands of a sum
   // are of one type.
   RowSumsFn (*row_sums)(DataType x, SumKind kind);
+  // The shift that row_sums finds for a row of n values, of which d holds the first kShiftElements, or all.
+  float (*find_shift)(const float* d, size_t n);
   bool keeps;  // row_sums of 16-bit types honour RowSumsArgs::kept
   ApplyFn (*fused_apply)(DataType x, DataType y, Activation activation, SumKind kind);
   StepFn (*step)(Activation activation);

@@ -19,9 +19,10 @@ struct FourSums {
 template <int kRows, bool kScaled>
 NORMFUSE_INLINE bool MakeNormalizers(const cpu::UsualRequest& request, const FourSums& sums, const Doubles& scale,
                                      cpu::Normalizer* out) {
-  const Doubles off = sums.first * request.mean_share;
+  // Sums of integers divided by their number: the mean of equal ones is exact.
+  const Doubles off = kScaled ? sums.first / request.mean_count : sums.first * request.mean_share;
   const Doubles square = off * off;
-  const Doubles variance = sums.second * request.inv_count - square;
+  const Doubles variance = (kScaled ? sums.second / request.count : sums.second * request.inv_count) - square;
   const Doubles mean = sums.shift + off;
   Doubles root = (kScaled ? variance * (scale * scale) : variance) + request.epsilon;
   TakeRoots(&root);
@@ -31,9 +32,9 @@ NORMFUSE_INLINE bool MakeNormalizers(const cpu::UsualRequest& request, const Fou
   Widen(rounded, &wide);
   const Floats rest = __builtin_convertvector(mean - wide, Floats);
   const auto large = variance >= (request.exact ? Doubles{} : square);
-  // Differences of infinities and NaN are NaN.
-  // NOLINTNEXTLINE(misc-redundant-expression)
-  const auto good = large & (variance >= 1e-32) & ((mean - mean) + (variance - variance) == 0.0);
+  // Within this range float32 holds the differences and the factor: see cpu/statistics.cc. False for NaN as well.
+  auto good = large & (variance >= 1e-32) & (variance <= 1e57);
+  if constexpr (kScaled) good &= __builtin_convertvector(inv, Doubles) >= 1e-28;
   bool all = true;
   NORMFUSE_UNROLL
   for (int i = 0; i < kRows; ++i) {

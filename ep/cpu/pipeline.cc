@@ -10,7 +10,7 @@ namespace {
 struct Group {
   Offsets base;
   Sums sums;
-  Normalizer normalizer;
+  Statistics statistics;
 };
 
 class GroupPipeline {
@@ -28,43 +28,49 @@ class GroupPipeline {
 };
 
 void GroupPipeline::Finish(Group* group) {
-  Statistics s;
-  worker_.Finish(group->base, false, group->sums, &s);
-  group->normalizer = s.normalizer;
-  StoreStatistics(call_, group->base.at[kFormStat], s);
+  worker_.Finish(group->base, false, group->sums, &group->statistics);
+  StoreStatistics(call_, group->base.at[kFormStat], group->statistics);
 }
 
 void GroupPipeline::Step(const Group& group, Group* next) {
   const Geometry& g = *call_.geometry;
   const Dim& run = Innermost(g.reduced);
+  const int64_t piece = PieceSize(g);
   next->sums = worker_.FirstSums(next->base);
+  Sums part{next->sums.shift, 0, 0};
   Odometer odometer(g.reduced, g.active);
   Offsets at;
   odometer.Seek(0, group.base, &at);
-  for (int64_t position = 0; position < g.group_size; position += run.size) {
+  for (int64_t position = 0; position < g.group_size;) {
+    const int64_t piece_end = std::min(position / piece * piece + piece, g.group_size);
+    const int64_t n = std::min(odometer.RunLength(), piece_end - position);
     Offsets next_at = at;
     for (int form : {kFormX, kFormY, kFormResidual, kFormResidualBias}) {
       next_at.at[form] += next->base.at[form] - group.base.at[form];
     }
-    Sums sums;
-    const ApplyArgs apply = ApplyArgsAt(call_, at, run, run, run.size, 1, &group.normalizer);
-    RowSumsArgs args = RowSumsArgsAt(call_, next_at, run, run.size, 1, &sums);
-    args.shift = static_cast<float>(next->sums.shift);
+    const ApplyArgs apply = ApplyArgsAt(call_, at, run, run, n, 1, &group.statistics.normalizer);
+    RowSumsArgs args = RowSumsArgsAt(call_, next_at, run, n, 1, &part);
+    args.shift = static_cast<float>(part.shift);
     call_.step(apply, args);
-    next->sums.first += sums.first;
-    next->sums.second += sums.second;
-    odometer.Advance(run.size, &at);
+    odometer.Advance(n, &at);
+    position += n;
+    if (position < piece_end) continue;
+    next->sums.first += part.first;
+    next->sums.second += part.second;
+    part = {next->sums.shift, 0, 0};
   }
+  if (group.statistics.beyond_float) worker_.ApplyInDouble(group.base, 0, g.group_size, group.statistics);
 }
 
 void GroupPipeline::Run(int64_t begin, int64_t end) {
+  const int64_t size = call_.geometry->group_size;
   Odometer odometer(call_.geometry->kept, call_.geometry->active);
   Group groups[2];
   Group* now = &groups[0];
   Group* next = &groups[1];
   odometer.Seek(begin, Offsets{}, &now->base);
   now->sums = worker_.FirstSums(now->base);
-  worker_.Accumulate(now->base, 0, call_.geometry->group_size, false, call_.sum != nullptr, &now->sums);
+  worker_.AccumulateGroup(now->base, false, call_.sum != nullptr, &now->sums);
   Finish(now);
   for (int64_t group = begin + 1; group < end; ++group) {
     next->base = now->base;
@@ -73,9 +79,7 @@ void GroupPipeline::Run(int64_t begin, int64_t end) {
     Finish(next);
     std::swap(now, next);
   }
-  Statistics s;
-  s.normalizer = now->normalizer;
-  worker_.Apply(now->base, 0, call_.geometry->group_size, false, s);
+  worker_.Apply(now->base, 0, size, false, now->statistics);
 }
 
 }  // namespace

@@ -15,22 +15,29 @@ namespace {
 template <class T>
 concept Integer = requires(T v) { v % v; };
 
-// Rows that are summed side by side, which share the last additions: as many as there are registers for.
-constexpr int kSumRows = kLanes == 16 ? 4 : 2;
+// The order of summation, which every kernel keeps, so that the sums of a row do not depend on what is summed beside it or
+// where it was cut. A row lies in blocks of kSumBlock elements from its start on. In each block accumulator s of kSets takes
+// the vectors s, s + kSets, ...; of a last block, which may be shorter, the whole vectors left go to accumulator 0, and what
+// is left of one to the last. Accumulators are added, then the vectors of the blocks in kFloatBlock elements, then lanes as
+// SumsOfEach adds them, in float32; all of these one after the other in double. A caller may cut a row at multiples of
+// kFloatBlock and have the sums go on (RowSumsArgs::resume).
 
 // Accumulators per row and sum: enough of them to hide what an addition takes, few enough to stay in registers.
-template <int kRows>
-constexpr int kSets = 4 / kRows;
+constexpr int kSets = kHasFma ? 2 : 4;
 
 // Accumulators add at most this many elements, 16 per lane, which keeps the error near one rounding. More would not do: at
 // a large offset the differences are multiples of a power of two, m * 2^-k, whose squares are 0 or 1 modulo 4, so that a
 // sum too large for its last two bits is rounded down nearly always.
-template <int kRows>
-constexpr size_t kSumBlock = 16 * kSets<kRows> * kLanes;
+constexpr size_t kSumBlock = 16 * kSets * kLanes;
 
 // Elements that are added in float32, at most 64 per lane.
-template <int kRows>
-constexpr size_t kFloatBlock = kRows == 4 ? 64 * kLanes : kSumBlock<kRows>;
+constexpr size_t kFloatBlock = kLanes == 16 ? 2 * kSumBlock : kSumBlock;
+
+// Rows that are summed side by side, which share the last additions, or blocks of one row: as many as there are registers
+// for.
+constexpr int kSumRows = kLanes == 16 ? 4 : kHasFma ? 2 : 1;
+constexpr int kSumBlocks = kHasFma ? 2 : 1;
+static_assert(kFloatBlock == kSumBlock || kFloatBlock == kSumBlocks * kSumBlock);
 
 // Sums of one row, two or four, first the sums of differences, then those of squares.
 template <int kRows, int kCount>
@@ -57,14 +64,13 @@ struct VectorSums {
     }
     return sums;
   }
-  NORMFUSE_INLINE void Add(const VectorSums& other) {
+  // Row `from` of `other` to row `row` of these.
+  template <int kOthers>
+  NORMFUSE_INLINE void AddRow(int row, const VectorSums<kOthers, kCount>& other, int from) {
     NORMFUSE_UNROLL
-    for (int row = 0; row < kRows; ++row) {
-      NORMFUSE_UNROLL
-      for (int set = 0; set < kCount; ++set) {
-        first[row][set] = first[row][set] + other.first[row][set];
-        second[row][set] = second[row][set] + other.second[row][set];
-      }
+    for (int set = 0; set < kCount; ++set) {
+      first[row][set] = first[row][set] + other.first[from][set];
+      second[row][set] = second[row][set] + other.second[from][set];
     }
   }
   static NORMFUSE_INLINE V Sum(const V (&v)[kCount]) {
@@ -82,7 +88,7 @@ struct LaneSums {
   NORMFUSE_INLINE void Add(const VectorSums<kRows, 1>& v) {
     Doubles each[kParts];
     if constexpr (kRows == 1) {
-      each[0] = Doubles{static_cast<double>(ReduceSum(v.first[0][0])), static_cast<double>(ReduceSum(v.second[0][0]))};
+      Widen(SumsOfEach(v.first[0][0], v.second[0][0], v.first[0][0], v.second[0][0]), &each[0]);
     } else if constexpr (kRows == 2) {
       Widen(SumsOfEach(v.first[0][0], v.first[1][0], v.second[0][0], v.second[1][0]), &each[0]);
     } else {
@@ -91,6 +97,13 @@ struct LaneSums {
     }
     NORMFUSE_UNROLL
     for (int i = 0; i < kParts; ++i) parts[i] += each[i];
+  }
+  // Two blocks of one row, one after the other.
+  NORMFUSE_INLINE void AddInTurn(const VectorSums<2, 1>& v) {
+    Doubles each;
+    Widen(SumsOfEach(v.first[0][0], v.second[0][0], v.first[1][0], v.second[1][0]), &each);
+    parts[0] += each;
+    parts[0] += __builtin_shufflevector(each, each, 2, 3, 0, 1);
   }
   NORMFUSE_INLINE void Get(FourSums* sums) const {
     sums->first = parts[0];
@@ -107,59 +120,100 @@ NORMFUSE_INLINE void HideInMemory(LaneSums<kRows>* lanes) {
   asm volatile("" : "+m"(*lanes));
 }
 
-// With kAhead, x is fetched `ahead` elements before it is needed.
-template <bool kAhead, class Input, int kRows>
-NORMFUSE_INLINE VectorSums<kRows, 1> SumsOfBlock(const Input (&x)[kRows], size_t begin, size_t end,
-                                                 const V (&shift)[kRows], size_t ahead) {
-  constexpr size_t kStep = kSets<kRows> * kLanes;
-  VectorSums<kRows, kSets<kRows>> block;
+// One block of each of kRows rows, or kBlocks blocks of one row that follow each other, the first from `begin` to `end`. With
+// kAhead, x is fetched `ahead` elements before it is needed.
+template <bool kAhead, int kBlocks, class Input, int kRows>
+NORMFUSE_INLINE VectorSums<kRows * kBlocks, 1> SumsOfBlocks(const Input (&x)[kRows], size_t begin, size_t end,
+                                                            const V (&shift)[kRows], size_t ahead) {
+  static_assert(kRows == 1 || kBlocks == 1);
+  constexpr size_t kStep = kSets * kLanes;
+  VectorSums<kRows * kBlocks, kSets> sums;
   size_t i = begin;
   for (; i + kStep <= end; i += kStep) {
     NORMFUSE_UNROLL
-    for (int set = 0; set < kSets<kRows>; ++set) {
+    for (int set = 0; set < kSets; ++set) {
       NORMFUSE_UNROLL
-      for (int row = 0; row < kRows; ++row) {
-        if constexpr (kAhead) x[row].Plain().Prefetch(i + static_cast<size_t>(set) * kLanes, ahead);
-        block.Add(row, set, x[row].At(i + static_cast<size_t>(set) * kLanes) - shift[row]);
+      for (int k = 0; k < kRows * kBlocks; ++k) {
+        const int row = kBlocks == 1 ? k : 0;
+        const size_t at =
+            i + static_cast<size_t>(set) * kLanes + (kBlocks == 1 ? 0 : static_cast<size_t>(k) * kSumBlock);
+        if constexpr (kAhead) x[row].Plain().Prefetch(at, ahead);
+        sums.Add(k, set, x[row].At(at) - shift[row]);
       }
     }
   }
-  for (; kStep > kLanes && i + kLanes <= end; i += kLanes) {
-    NORMFUSE_UNROLL
-    for (int row = 0; row < kRows; ++row) block.Add(row, 0, x[row].At(i) - shift[row]);
-  }
-  if (i < end) {
-    // Lanes beyond the end hold -shift: take them out.
-    const M inside = Lt(ToFloat(Iota()), Set(static_cast<float>(end - i)));
-    NORMFUSE_UNROLL
-    for (int row = 0; row < kRows; ++row) {
-      block.Add(row, kSets<kRows> - 1, Select(inside, x[row].PartialAt(i, end - i) - shift[row], Set(0.0f)));
+  if constexpr (kBlocks == 1) {
+    for (; i + kLanes <= end; i += kLanes) {
+      NORMFUSE_UNROLL
+      for (int row = 0; row < kRows; ++row) sums.Add(row, 0, x[row].At(i) - shift[row]);
+    }
+    if (i < end) {
+      // Lanes beyond the end hold -shift: take them out.
+      const M inside = Lt(ToFloat(Iota()), Set(static_cast<float>(end - i)));
+      NORMFUSE_UNROLL
+      for (int row = 0; row < kRows; ++row) {
+        sums.Add(row, kSets - 1, Select(inside, x[row].PartialAt(i, end - i) - shift[row], Set(0.0f)));
+      }
     }
   }
-  return block.OfSets();
+  return sums.OfSets();
+}
+
+// Adds kFloatBlock elements, or what is left of a row.
+template <bool kAhead, class Input, int kRows>
+NORMFUSE_INLINE void AddFloatBlock(const Input (&x)[kRows], size_t begin, size_t end, const V (&shift)[kRows],
+                                   size_t ahead, LaneSums<kRows>* lanes) {
+  if constexpr (kFloatBlock == kSumBlock) {
+    lanes->Add(SumsOfBlocks<kAhead, 1>(x, begin, end, shift, ahead));
+  } else {
+    VectorSums<kRows, 1> blocks;
+    for (; begin < end; begin += kSumBlock) {
+      const size_t to = end - begin < kSumBlock ? end : begin + kSumBlock;
+      HideInMemory(lanes);
+      const VectorSums<kRows, 1> block = SumsOfBlocks<kAhead, 1>(x, begin, to, shift, ahead);
+      NORMFUSE_UNROLL
+      for (int row = 0; row < kRows; ++row) blocks.AddRow(row, block, row);
+    }
+    lanes->Add(blocks);
+  }
+}
+
+// Adds two whole blocks of one row.
+template <bool kAhead, class Input>
+NORMFUSE_INLINE void AddTwoBlocks(const Input (&x)[1], size_t begin, const V (&shift)[1], size_t ahead,
+                                  LaneSums<1>* lanes) {
+  const VectorSums<2, 1> block = SumsOfBlocks<kAhead, 2>(x, begin, begin + kSumBlock, shift, ahead);
+  if constexpr (kFloatBlock == kSumBlock) {
+    lanes->AddInTurn(block);
+  } else {
+    VectorSums<1, 1> blocks;
+    blocks.AddRow(0, block, 0);
+    blocks.AddRow(0, block, 1);
+    lanes->Add(blocks);
+  }
+}
+
+// Goes on from `lanes`.
+template <bool kAhead, class Input, int kRows>
+NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const Floats& shifts, size_t ahead,
+                                LaneSums<kRows>* lanes) {
+  V shift[kRows];
+  NORMFUSE_UNROLL
+  for (int k = 0; k < kRows; ++k) shift[k] = Set(shifts[k]);
+  size_t from = 0;
+  if constexpr (kRows == 1 && kSumBlocks == 2) {
+    for (; from + 2 * kSumBlock <= n; from += 2 * kSumBlock) AddTwoBlocks<kAhead>(x, from, shift, ahead, lanes);
+  }
+  for (; from < n; from += kFloatBlock) {
+    const size_t to = n - from < kFloatBlock ? n : from + kFloatBlock;
+    AddFloatBlock<kAhead>(x, from, to, shift, ahead, lanes);
+  }
 }
 
 template <bool kAhead, class Input, int kRows>
 NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const Floats& shifts, size_t ahead, FourSums* sums) {
-  V shift[kRows];
-  NORMFUSE_UNROLL
-  for (int k = 0; k < kRows; ++k) shift[k] = Set(shifts[k]);
   LaneSums<kRows> lanes;
-  for (size_t from = 0; from < n; from += kFloatBlock<kRows>) {
-    const size_t to = n - from < kFloatBlock<kRows> ? n : from + kFloatBlock<kRows>;
-    if constexpr (kFloatBlock<kRows> == kSumBlock<kRows>) {
-      if constexpr (kRows == 2 && kLanes == 16) HideInMemory(&lanes);
-      lanes.Add(SumsOfBlock<kAhead>(x, from, to, shift, ahead));
-    } else {
-      VectorSums<kRows, 1> blocks;
-      for (size_t begin = from; begin < to; begin += kSumBlock<kRows>) {
-        const size_t end = to - begin < kSumBlock<kRows> ? to : begin + kSumBlock<kRows>;
-        HideInMemory(&lanes);
-        blocks.Add(SumsOfBlock<kAhead>(x, begin, end, shift, ahead));
-      }
-      lanes.Add(blocks);
-    }
-  }
+  SumsOfRows<kAhead>(x, n, shifts, ahead, &lanes);
   Widen(shifts, &sums->shift);
   lanes.Get(sums);
 }
@@ -187,7 +241,8 @@ template <class Input, int kRows>
 NORMFUSE_INLINE void FindShiftsOfLong(const Input (&x)[kRows], Floats* shifts) {
   constexpr float kShare = 1.0f / static_cast<float>(kShiftElements);
   if constexpr (kRows == 1) {
-    (*shifts)[0] = ReduceSum(FirstVectors(x[0].Plain())) * kShare;
+    const V first = FirstVectors(x[0].Plain());
+    *shifts = SumsOfEach(first, first, first, first) * kShare;
   } else {
     *shifts = SumsOfEach(FirstVectors(x[0].Plain()), FirstVectors(x[1].Plain()), FirstVectors(x[kRows - 2].Plain()),
                          FirstVectors(x[kRows - 1].Plain())) *
@@ -195,10 +250,18 @@ NORMFUSE_INLINE void FindShiftsOfLong(const Input (&x)[kRows], Floats* shifts) {
   }
 }
 
+// `x` are the first elements of a row of n, as many as that takes.
 template <class Input, int kRows>
 NORMFUSE_INLINE void FindShifts(const Input (&x)[kRows], size_t n, Floats* shifts) {
   if (n >= kShiftElements) return FindShiftsOfLong(x, shifts);
   for (int k = 0; k < kRows; ++k) (*shifts)[k] = ShiftOfShort(x[k].Plain(), n);
+}
+
+float FindShift(const float* d, size_t n) {
+  const Single<float> row[1] = {{d, nullptr, nullptr, nullptr}};
+  Floats shift{};
+  FindShifts(row, n, &shift);
+  return shift[0];
 }
 
 // Sums and normalizers of kRows rows from `row` on.
@@ -223,7 +286,13 @@ NORMFUSE_INLINE bool SumRows(const cpu::RowSumsArgs& a, int row) {
   for (int k = 0; k < kRows; ++k) x[k] = InputOf<Input>(a, row + k);
   if (a.find_shift) FindShifts(x, a.n, &start);
   FourSums sums{};
-  SumsOfRows<kAhead>(x, a.n, start, a.ahead, &sums);
+  LaneSums<kRows> lanes;
+  if constexpr (kRows == 1) {
+    if (a.resume) lanes.parts[0] = Doubles{a.sums[row].first, a.sums[row].second};
+  }
+  SumsOfRows<kAhead>(x, a.n, start, a.ahead, &lanes);
+  Widen(start, &sums.shift);
+  lanes.Get(&sums);
   return FinishRows<kRows, Integer<typename Input::Element>>(a, row, sums);
 }
 
@@ -238,9 +307,9 @@ template <class Input>
 bool RowSums(const cpu::RowSumsArgs& a) {
   int row = 0;
   bool good = true;
-  // The baseline has too few registers for two rows.
-  if constexpr (!kHasFma) return SumOneByOne<Input>(a, row);
-  if constexpr (sizeof(typename Input::Element) == sizeof(float)) {
+  if constexpr (kSumRows == 1) {
+    return SumOneByOne<Input>(a, row);
+  } else if constexpr (sizeof(typename Input::Element) == sizeof(float)) {
     for (; row + kSumRows <= a.rows; row += kSumRows) good &= SumRows<false, Input, kSumRows>(a, row);
     if constexpr (kSumRows == 4) {
       for (; row + 2 <= a.rows; row += 2) good &= SumRows<false, Input, 2>(a, row);
@@ -272,8 +341,8 @@ NORMFUSE_INLINE bool SumRowsOfBytes(const cpu::RowSumsArgs& a, int row) {
   NORMFUSE_UNROLL
   for (int k = 0; k < kRows; ++k) {
     const ByteSums bytes = SumBytes(RowOf<uint8_t>(a.x, a.x_stride, row + k), a.n, kSigned ? 0x80 : 0);
-    first[k] = static_cast<double>(bytes.first);
-    second[k] = static_cast<double>(bytes.second);
+    first[k] = static_cast<double>(bytes.first) + (a.resume ? a.sums[row + k].first : 0.0);
+    second[k] = static_cast<double>(bytes.second) + (a.resume ? a.sums[row + k].second : 0.0);
   }
   const FourSums sums{{kShift, kShift, kShift, kShift},
                       {first[0], first[1], first[2], first[3]},

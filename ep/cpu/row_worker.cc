@@ -6,12 +6,16 @@
 namespace normfuse::cpu {
 namespace {
 
-constexpr int64_t kShiftSamples = 64;
-
 // Around which the kernels for 8-bit values sum.
 double ExactShift(DataType type) { return type == DataType::kUint8 ? 0.0 : -128.0; }
 
 }  // namespace
+
+int64_t PieceSize(const Geometry& geometry) {
+  constexpr int64_t kLeast = 32 * kBlock;  // what another thread takes as long for as it takes to wake it up
+  const int64_t share = (geometry.group_size + kMaxPieces - 1) / kMaxPieces;
+  return std::max(kLeast, (share + kBlock - 1) / kBlock * kBlock);
+}
 
 void RowWorker::SetGroup(const Offsets& base) {
   if (!call_.raw) return;
@@ -27,50 +31,58 @@ Sums RowWorker::FirstSums(const Offsets& base) {
     sums.shift = request_.exact ? ExactShift(call_.x_type) : request_.zero;
     return sums;
   }
-  const Dim& inner = Innermost(call_.geometry->reduced_d);
-  const int64_t n = std::min(inner.size, kShiftSamples);
+  const Dim& inner = Innermost(*call_.sum_dims);
   float* d = scratch_->kept;
-  LoadBlock(call_, base, inner, n, scratch_, d);
-  // Differences from the first element: exact for a constant row, whatever its length.
-  float total = 0.0f;
-  for (int64_t i = 0; i < n; ++i) total += d[i] - d[0];
-  const float shift = d[0] + total / static_cast<float>(n);
-  sums.shift = std::isfinite(shift) ? shift : 0.0f;
+  LoadBlock(call_, base, inner, std::min(inner.size, kShiftElements), scratch_, d);
+  sums.shift = call_.kernels->find_shift(d, static_cast<size_t>(inner.size));
   return sums;
 }
 
 void RowWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums) {
-  const auto shift = static_cast<float>(sums->shift);
-  const DimList& dims = call_.geometry->reduced_d;
+  const DimList& dims = *call_.sum_dims;
   const RowSumsFn block_sums = call_.kernels->row_sums(DataType::kFloat32, SumKind::kSingle);
   Odometer odometer(dims, active_);
   Offsets at;
   odometer.Seek(begin, base, &at);
   for (int64_t position = begin; position < end;) {
-    int64_t n = std::min(odometer.RunLength(), end - position);
-    Sums part;
-    RowSumsArgs args{};
+    // In blocks from the beginning of each run on: see row_sums-inl.h.
+    const int64_t run = std::min(odometer.RunLength(), end - position);
     if (call_.row_sums != nullptr) {
-      args = RowSumsArgsAt(call_, at, Innermost(dims), n, 1, &part);
+      RowSumsArgs args = RowSumsArgsAt(call_, at, Innermost(dims), run, 1, sums);
       if (!write_sum) args.sum = nullptr;
-      args.shift = shift;
+      args.resume = true;
+      args.shift = static_cast<float>(sums->shift);
       call_.row_sums(args);
-    } else {
-      n = std::min(n, kBlock);
-      float* d = keep ? scratch_->kept + position : scratch_->kept;
+      odometer.Advance(run, &at);
+    }
+    for (int64_t done = 0; call_.row_sums == nullptr && done < run;) {
+      const int64_t n = std::min(run - done, kBlock);
+      float* d = keep ? scratch_->kept + position + done : scratch_->kept;
       LoadBlock(call_, at, Innermost(dims), n, scratch_, d);
       if (write_sum) StoreSum(call_, at, n, scratch_, d);
+      RowSumsArgs args{};
       args.x = d;
       args.n = static_cast<size_t>(n);
       args.rows = 1;
-      args.shift = shift;
-      args.sums = &part;
+      args.resume = true;
+      args.shift = static_cast<float>(sums->shift);
+      args.sums = sums;
       block_sums(args);
+      odometer.Advance(n, &at);
+      done += n;
     }
+    position += run;
+  }
+}
+
+void RowWorker::AccumulateGroup(const Offsets& base, bool keep, bool write_sum, Sums* sums) {
+  const int64_t size = call_.geometry->group_size;
+  const int64_t piece = PieceSize(*call_.geometry);
+  for (int64_t begin = 0; begin < size; begin += piece) {
+    Sums part{sums->shift, 0, 0};
+    Accumulate(base, begin, std::min(begin + piece, size), keep, write_sum, &part);
     sums->first += part.first;
     sums->second += part.second;
-    odometer.Advance(n, &at);
-    position += n;
   }
 }
 
@@ -102,10 +114,32 @@ void RowWorker::AccumulateWide(const Offsets& base, Sums* sums) {
   }
 }
 
-Normalizer RowWorker::Dequantizer(const Offsets& at) const {
+Statistics RowWorker::Dequantizer(const Offsets& at) const {
   const Param& zero = call_.params[kFormXZero];
-  return {zero.present() ? zero.data[at.at[kFormXZero]] : 0.0f, 0.0f,
-          call_.params[kFormXScale].data[at.at[kFormXScale]]};
+  Statistics s;
+  s.normalizer = {zero.present() ? zero.data[at.at[kFormXZero]] : 0.0f, 0.0f,
+                  call_.params[kFormXScale].data[at.at[kFormXScale]]};
+  s.center = s.normalizer.mean;
+  s.factor = s.normalizer.inv;
+  s.beyond_float = IsBeyondFloat(s.factor);
+  return s;
+}
+
+void RowWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end, const Statistics& s) {
+  const Dim& inner = Innermost(call_.geometry->reduced);
+  if (call_.stream) call_.kernels->fence();
+  Odometer odometer(call_.geometry->reduced, active_);
+  Offsets at;
+  odometer.Seek(begin, base, &at);
+  for (int64_t position = begin; position < end;) {
+    const int64_t n = std::min({odometer.RunLength(), end - position, kBlock});
+    float* d = scratch_->wide;
+    LoadBlock(call_, at, inner, n, scratch_, d);
+    for (int64_t i = 0; i < n; ++i) d[i] = static_cast<float>((static_cast<double>(d[i]) - s.center) * s.factor);
+    if (call_.y != nullptr) StoreBlock(call_, at, inner, n, Normalizer{}, scratch_, d);
+    odometer.Advance(n, &at);
+    position += n;
+  }
 }
 
 void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {
@@ -114,13 +148,23 @@ void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept
   const Plan& plan = *call_.plan;
   const bool write_sum = call_.sum != nullptr && plan.kind == PlanKind::kElementwise;
   if (call_.y == nullptr && !write_sum) return;
+  if (s.beyond_float) return ApplyInDouble(base, begin, end, s);
   Normalizer normalizer = s.normalizer;
   Odometer odometer(dims, active_);
   Offsets at;
   odometer.Seek(begin, base, &at);
   for (int64_t position = begin; position < end;) {
     int64_t n = std::min(odometer.RunLength(), end - position);
-    if (call_.raw && plan.kind == PlanKind::kElementwise) normalizer = Dequantizer(at);
+    if (call_.raw && plan.kind == PlanKind::kElementwise) {
+      const Statistics dequantizer = Dequantizer(at);
+      normalizer = dequantizer.normalizer;
+      if (dequantizer.beyond_float) {
+        ApplyInDouble(at, 0, n, dequantizer);
+        odometer.Advance(n, &at);
+        position += n;
+        continue;
+      }
+    }
     if (call_.apply != nullptr) {
       writer_.Apply(call_.apply, call_.apply_type, ApplyArgsAt(call_, at, inner, inner, n, 1, &normalizer));
     } else {
@@ -147,7 +191,7 @@ bool RowWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Statist
   Sums better;
   if (quality == Quality::kShift) {
     better = Recentered(request_, sums);
-    Accumulate(base, 0, call_.geometry->group_size, keep, false, &better);
+    AccumulateGroup(base, keep, false, &better);
   } else {
     AccumulateWide(base, &better);
   }
@@ -160,7 +204,7 @@ void RowWorker::Group(const Offsets& base) {
   const bool keep = call_.apply == nullptr && call_.row_sums == nullptr && size <= kKeepLimit;
   SetGroup(base);
   Sums sums = FirstSums(base);
-  Accumulate(base, 0, size, keep, call_.sum != nullptr, &sums);
+  AccumulateGroup(base, keep, call_.sum != nullptr, &sums);
   Statistics s;
   const bool kept = Finish(base, keep, sums, &s) && keep;
   StoreStatistics(call_, base.at[kFormStat], s);

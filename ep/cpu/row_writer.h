@@ -24,6 +24,8 @@ class RowWriter {
       apply(args);
     }
   }
+  // Writes what stays here.
+  void Close();
 
  private:
   static constexpr int kMostRows = 2;  // at once
@@ -33,7 +35,6 @@ class RowWriter {
 
   void Cut(ApplyFn apply, DataType x_type, const ApplyArgs& args);
   void Together(ApplyFn apply, DataType x_type, const ApplyArgs& args);
-  void Close();
 
   const Call& call_;
   // Of the lines that rows begin in; the first `filled_` bytes of the first one belong at `open_`, if that is not null.

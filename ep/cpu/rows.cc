@@ -6,18 +6,11 @@
 namespace normfuse::cpu {
 namespace {
 
-constexpr int kMaxPieces = 64;
 struct GroupTask {
-  // The first group of a chunk. Cuts lie where a batch begins, so that results do not depend on them.
-  int64_t Begin(int64_t chunk) const {
-    const int64_t groups = call->geometry->group_count;
-    if (chunk == chunks) return groups;
-    const int64_t group = groups * chunk / chunks;
-    return group - group % Innermost(call->geometry->kept).size % batch;
-  }
+  // The first group of a chunk.
+  int64_t Begin(int64_t chunk) const { return call->geometry->group_count * chunk / chunks; }
   const Call* call;
   int64_t chunks;
-  int64_t batch;  // groups that are treated together
 };
 
 void RunGroups(const Call& call, int64_t begin, int64_t end) {
@@ -45,43 +38,48 @@ void RunChunk(void* user, size_t index) {
 struct PieceTask {
   const Call* call;
   Offsets base;
-  int64_t pieces;
+  int64_t chunks;
+  int64_t pieces;  // that sums are made of
   Sums sums[kMaxPieces];
-  Sums start;
+  double shift;
   bool write_sum;
   Statistics statistics;
 
-  int64_t Begin(int64_t piece) const {
+  int64_t FirstPiece(size_t chunk) const { return pieces * static_cast<int64_t>(chunk) / chunks; }
+  // The second pass may be cut anywhere but within a block, so that packed and vector elements are not torn apart.
+  int64_t Begin(size_t chunk) const {
     const int64_t size = call->geometry->group_size;
-    // Multiples of a block, so that packed and vector elements are not torn apart.
-    return piece == pieces ? size : size * piece / pieces / kBlock * kBlock;
+    return static_cast<int64_t>(chunk) == chunks ? size : size * static_cast<int64_t>(chunk) / chunks / kBlock * kBlock;
   }
 };
 
-void SumPiece(void* user, size_t index) {
+void SumPieces(void* user, size_t chunk) {
   auto& task = *static_cast<PieceTask*>(user);
-  const auto piece = static_cast<int64_t>(index);
+  const Geometry& g = *task.call->geometry;
   Scratch scratch;
   RowWorker worker(*task.call, &scratch);
   worker.SetGroup(task.base);
-  task.sums[piece] = task.start;
-  worker.Accumulate(task.base, task.Begin(piece), task.Begin(piece + 1), false, task.write_sum, &task.sums[piece]);
+  for (int64_t i = task.FirstPiece(chunk); i < task.FirstPiece(chunk + 1); ++i) {
+    const int64_t begin = i * PieceSize(g);
+    task.sums[i] = {task.shift, 0, 0};
+    worker.Accumulate(task.base, begin, std::min(begin + PieceSize(g), g.group_size), false, task.write_sum,
+                      &task.sums[i]);
+  }
   if (task.call->stream) task.call->kernels->fence();
 }
 
-void ApplyPiece(void* user, size_t index) {
+void ApplyPiece(void* user, size_t chunk) {
   auto& task = *static_cast<PieceTask*>(user);
-  const auto piece = static_cast<int64_t>(index);
   Scratch scratch;
   RowWorker worker(*task.call, &scratch);
   worker.SetGroup(task.base);
-  worker.Apply(task.base, task.Begin(piece), task.Begin(piece + 1), false, task.statistics);
+  worker.Apply(task.base, task.Begin(chunk), task.Begin(chunk + 1), false, task.statistics);
   if (task.call->stream) task.call->kernels->fence();
 }
 
-Result SumPieces(const Call& call, PieceTask* task, Sums* sums) {
-  task->start = *sums;
-  NORMFUSE_RETURN_IF_ERROR(call.context->ParallelFor(SumPiece, static_cast<size_t>(task->pieces), task));
+Result SharedSums(const Call& call, PieceTask* task, Sums* sums) {
+  task->shift = sums->shift;
+  NORMFUSE_RETURN_IF_ERROR(call.context->ParallelFor(SumPieces, static_cast<size_t>(task->chunks), task));
   for (int64_t i = 0; i < task->pieces; ++i) {
     sums->first += task->sums[i].first;
     sums->second += task->sums[i].second;
@@ -95,12 +93,12 @@ Result SharedStatistics(const Call& call, PieceTask* task) {
   worker.SetGroup(task->base);
   Sums sums = worker.FirstSums(task->base);
   task->write_sum = call.sum != nullptr;
-  NORMFUSE_RETURN_IF_ERROR(SumPieces(call, task, &sums));
+  NORMFUSE_RETURN_IF_ERROR(SharedSums(call, task, &sums));
   task->write_sum = false;
   const Quality quality = Evaluate(worker.request(), sums, &task->statistics);
   if (quality == Quality::kShift) {
     sums = Recentered(worker.request(), sums);
-    NORMFUSE_RETURN_IF_ERROR(SumPieces(call, task, &sums));
+    NORMFUSE_RETURN_IF_ERROR(SharedSums(call, task, &sums));
     Evaluate(worker.request(), sums, &task->statistics);
   } else if (quality == Quality::kWide) {
     worker.AccumulateWide(task->base, &sums);
@@ -111,21 +109,22 @@ Result SharedStatistics(const Call& call, PieceTask* task) {
 }
 
 // Groups one after the other, each by all threads.
-Result RunPieces(const Call& call, int64_t pieces) {
+Result RunPieces(const Call& call, int64_t chunks) {
   const Geometry& g = *call.geometry;
   PieceTask task{};
   task.call = &call;
-  task.pieces = pieces;
+  task.chunks = chunks;
+  task.pieces = (g.group_size + PieceSize(g) - 1) / PieceSize(g);
   Odometer odometer(g.kept, g.active);
   odometer.Seek(0, Offsets{}, &task.base);
   for (int64_t group = 0; group < g.group_count; ++group) {
     if (call.plan->kind == PlanKind::kNormalization) {
       NORMFUSE_RETURN_IF_ERROR(SharedStatistics(call, &task));
     }
-    if (pieces == 1) {
+    if (chunks == 1) {
       ApplyPiece(&task, 0);
     } else {
-      NORMFUSE_RETURN_IF_ERROR(call.context->ParallelFor(ApplyPiece, static_cast<size_t>(pieces), &task));
+      NORMFUSE_RETURN_IF_ERROR(call.context->ParallelFor(ApplyPiece, static_cast<size_t>(chunks), &task));
     }
     odometer.Next(&task.base);
   }
@@ -138,19 +137,16 @@ Result RunRows(const Call& call) {
   const Geometry& g = *call.geometry;
   const int threads = call.threads;
   if (call.plan->kind == PlanKind::kElementwise || (threads > 1 && g.group_count < threads)) {
-    const int64_t pieces = std::min<int64_t>(threads, kMaxPieces);
-    return RunPieces(call, pieces);
+    return RunPieces(call, std::min<int64_t>(threads, kMaxPieces));
   }
   const bool batches = call.step == nullptr && call.row_sums != nullptr && call.apply != nullptr &&
-                       g.reduced.count == 1 && g.reduced_d.count == 1;
+                       g.reduced.count == 1 && g.reduced_d.count == 1 && g.group_size <= PieceSize(g);
   const auto run = call.step != nullptr ? RunChunk<RunPipeline> : batches ? RunChunk<RunBatches> : RunChunk<RunGroups>;
-  GroupTask task{&call, 1, 1};
-  // In a pipeline the first group of a chunk is summed in another way, and results would not stay the same.
-  if (threads == 1 || (call.step == nullptr && call.helpers->Absent())) {
+  GroupTask task{&call, 1};
+  if (threads == 1 || call.helpers->Absent()) {
     run(&task, 0);
     return {};
   }
-  if (batches) task.batch = RowsPerBatch(call);
   task.chunks = std::min<int64_t>(g.group_count, int64_t{4} * threads);
   return call.helpers->ParallelFor(*call.context, run, static_cast<size_t>(task.chunks), &task);
 }

@@ -25,10 +25,11 @@ StatisticsRequest RequestFor(const Call& call) {
   StatisticsRequest request;
   request.use_mean = norm.use_mean;
   request.normalize = norm.normalize_variance;
+  request.integers = call.raw;
   request.exact = call.raw && call.row_sums != nullptr && BitsOf(call.x_type) == 8;
   request.epsilon_on = norm.epsilon_on;
   request.epsilon = norm.epsilon;
-  request.inv_count = 1.0 / static_cast<double>(call.geometry->group_size);
+  request.count = static_cast<double>(call.geometry->group_size);
   return request;
 }
 
@@ -37,12 +38,22 @@ bool IsUsual(const StatisticsRequest& request) {
 }
 
 UsualRequest UsualOf(const StatisticsRequest& request) {
-  return {request.inv_count, request.use_mean ? request.inv_count : 0.0, request.epsilon, request.exact};
+  const double inv_count = 1.0 / request.count;
+  return {request.count,   request.use_mean ? request.count : std::numeric_limits<double>::infinity(),
+          inv_count,       request.use_mean ? inv_count : 0.0,
+          request.epsilon, request.exact};
+}
+
+bool IsBeyondFloat(double factor) {
+  const double size = std::fabs(factor);
+  return std::isfinite(factor) && factor != 0 && (size < 1e-29 || size > 1e29);
 }
 
 Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics* s) {
-  const double off = sums.first * request.inv_count;
-  const double square = sums.second * request.inv_count;
+  // Sums of integers divided by their number: the mean of equal ones is exact.
+  const double inv_count = 1.0 / request.count;
+  const double off = request.integers ? sums.first / request.count : sums.first * inv_count;
+  const double square = request.integers ? sums.second / request.count : sums.second * inv_count;
   // Of the values as stored; the variance is around the zero point where the mean is not used.
   const double mean = sums.shift + off;
   const double from_zero = sums.shift - request.zero;
@@ -62,6 +73,10 @@ Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics*
   n.inv = static_cast<float>(factor);
   n.mean = static_cast<float>(center);
   n.rest = static_cast<float>(center - static_cast<double>(n.mean));
+  s->center = center;
+  s->factor = factor;
+  // No difference from the mean is larger than the root of count * variance.
+  s->beyond_float = IsBeyondFloat(factor) || (request.use_mean && std::isfinite(factor) && variance > 1e58);
   // False for NaN as well.
   if (!(std::fabs(mean) + variance <= std::numeric_limits<double>::max())) {
     if (!(std::fabs(center) <= std::numeric_limits<double>::max())) n.rest = 0.0f;
@@ -78,7 +93,7 @@ Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics*
 }
 
 Sums Recentered(const StatisticsRequest& request, const Sums& sums) {
-  return {static_cast<double>(static_cast<float>(sums.shift + sums.first * request.inv_count)), 0, 0};
+  return {static_cast<double>(static_cast<float>(sums.shift + sums.first / request.count)), 0, 0};
 }
 
 void StoreStatistics(const Call& call, int64_t index, const Statistics& statistics) {

@@ -11,6 +11,10 @@ struct Statistics {
   Normalizer normalizer;
   float mean = 0.0f;  // these two for the outputs
   float inv_std_dev = 1.0f;
+  // n = (d - center) * factor, where float32 does not hold the factor or the differences and `beyond_float` says so.
+  double center = 0;
+  double factor = 1;
+  bool beyond_float = false;
 };
 
 enum class Quality {
@@ -23,13 +27,17 @@ enum class Quality {
 struct StatisticsRequest {
   bool use_mean = true;
   bool normalize = true;
-  bool exact = false;  // the sums are free of rounding, wherever their shift lies
+  bool integers = false;  // d is what is stored
+  bool exact = false;     // the sums are free of rounding, wherever their shift lies
   EpsilonOn epsilon_on = EpsilonOn::kVariance;
   double epsilon = 0;
   double scale = 1;
   double zero = 0;
-  double inv_count = 1;  // 1 / values per group
+  double count = 1;  // values per group
 };
+
+// Whether float32 loses what it should not of a factor, also where the reciprocal of a y_scale joins it.
+bool IsBeyondFloat(double factor);
 
 StatisticsRequest RequestFor(const Call& call);
 

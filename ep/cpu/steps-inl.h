@@ -13,17 +13,28 @@ namespace {
 
 using cpu::RowSumsArgs;
 
-// Two accumulators per sum, of 16 elements per lane at most: see kSumBlock.
-constexpr size_t kStepBlock = 16 * 2 * kLanes;
-
 // Elements between what is summed and what is fetched meanwhile.
 constexpr size_t kFetchAhead = 512;
 
 // Two pages of 4 KiB, as elements.
 constexpr size_t kPageAhead = 2048;
 
+struct Unchanged {
+  NORMFUSE_INLINE V operator()(V v) const { return v; }
+};
+
+// An activation by itself.
+template <class Act>
+struct Alone {
+  NORMFUSE_INLINE explicit Alone(const ApplyArgs& a) : act(a.params) {}
+  NORMFUSE_INLINE V operator()(V v, Unchanged) const { return act(v); }
+  Act act;
+};
+
 // One scale and one bias.
 struct StepScalar {
+  template <class Act>
+  using Activation = Alone<Act>;
   NORMFUSE_INLINE StepScalar(const ApplyArgs& a, Spread*) : affine(a.normalizers[0], *a.scale.data, *a.bias.data) {}
   NORMFUSE_INLINE V At(V x, size_t) const { return affine(x); }
   NORMFUSE_INLINE V PartialAt(V x, size_t, size_t) const { return affine(x); }
@@ -32,28 +43,40 @@ struct StepScalar {
 
 // A scale and a bias for each element.
 struct StepVector {
+  template <class Act>
+  using Activation = Activator<float, Act>;
   NORMFUSE_INLINE StepVector(const ApplyArgs& a, Spread* spread)
       : affine(a.normalizers[0]), scale(a.scale, &spread[0]), bias(a.bias, &spread[1]) {}
   NORMFUSE_INLINE V At(V x, size_t i) const { return affine(x, scale.At(i), bias.At(i)); }
   NORMFUSE_INLINE V PartialAt(V x, size_t i, size_t n) const {
     return affine(x, scale.PartialAt(i, n), bias.PartialAt(i, n));
   }
-  VectorAffine<true> affine;
+  VectorAffine affine;
   Source scale;
   Source bias;
 };
 
+// The sums of a run, in the order of row_sums-inl.h.
 struct StepSums {
-  NORMFUSE_INLINE void Add(V off, int set) {
-    first[set] = first[set] + off;
-    second[set] = Fma(off, off, second[set]);
+  NORMFUSE_INLINE explicit StepSums(const cpu::Sums& sums) { lanes.parts[0] = Doubles{sums.first, sums.second}; }
+  NORMFUSE_INLINE void Add(const VectorSums<1, kSets>& block, bool last_of_float_block) {
+    if constexpr (kFloatBlock == kSumBlock) {
+      lanes.Add(block.OfSets());
+    } else {
+      blocks.AddRow(0, block.OfSets(), 0);
+      if (!last_of_float_block) return;
+      lanes.Add(blocks);
+      blocks = VectorSums<1, 1>();
+    }
   }
-  NORMFUSE_INLINE void AddTo(cpu::Sums* sums) const {
-    sums->first += static_cast<double>(ReduceSum(first[0] + first[1]));
-    sums->second += static_cast<double>(ReduceSum(second[0] + second[1]));
+  NORMFUSE_INLINE void Get(cpu::Sums* sums) const {
+    FourSums four;
+    lanes.Get(&four);
+    sums->first = four.first[0];
+    sums->second = four.second[0];
   }
-  V first[2] = {Set(0.0f), Set(0.0f)};
-  V second[2] = {Set(0.0f), Set(0.0f)};
+  LaneSums<1> lanes;
+  VectorSums<1, 1> blocks;
 };
 
 // Two vectors of each.
@@ -68,19 +91,21 @@ template <class Act, class Affine, bool kStream>
 NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
   Spread spread[2];
   constexpr bool kInTurns = kAtOnce<Single<float>, float, Act> == 1;
-  const Act act(a.params);
+  const typename Affine::template Activation<Act> activation(a);
+  const auto act = [&](V v) { return activation(v, Unchanged()); };
   const Affine affine(a, spread);
   const float* x = static_cast<const float*>(a.x);
   const float* next = static_cast<const float*>(b.x);
   float* y = static_cast<float*>(a.y);
   const V shift = Set(b.shift);
   const size_t n = a.n;
-  cpu::Sums total{static_cast<double>(b.shift), 0.0, 0.0};
-  for (size_t begin = 0; begin < n; begin += kStepBlock) {
-    const size_t end = n - begin < kStepBlock ? n : begin + kStepBlock;
+  StepSums total(*b.sums);
+  for (size_t begin = 0; begin < n; begin += kSumBlock) {
+    const size_t end = n - begin < kSumBlock ? n : begin + kSumBlock;
+    HideInMemory(&total.lanes);
     // Stores past the caches wait where the processor has to look up a page first. Reading a line of it makes it do so.
     if constexpr (kStream) __builtin_prefetch(y + begin + kPageAhead);
-    StepSums sums;
+    VectorSums<1, kSets> sums;
     size_t i = begin;
     const auto step = [&](const StepOperands& of, size_t at) {
       V v[2];
@@ -89,7 +114,7 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
         const size_t k = at + static_cast<size_t>(set) * kLanes;
         // What memory reads ahead by itself is enough where it is memory that everything waits for.
         if constexpr (kStream && !kInTurns) __builtin_prefetch(next + k + kFetchAhead);
-        sums.Add(of.next[set] - shift, set);
+        sums.Add(0, set, of.next[set] - shift);
         v[set] = act(affine.At(of.x[set], k));
         if constexpr (kInTurns) Put<kStream>(y + k, v[set]);
       }
@@ -111,24 +136,24 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
     }
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) step(StepOperands(x + i, next + i), i);
     if (i + kLanes <= end) {
-      sums.Add(Load(next + i) - shift, 0);
+      sums.Add(0, 0, Load(next + i) - shift);
       Put<kStream>(y + i, act(affine.At(Load(x + i), i)));
       i += kLanes;
     }
     if (i < end) {
       const size_t rest = end - i;
       const M inside = Lt(ToFloat(Iota()), Set(static_cast<float>(rest)));
-      sums.Add(Select(inside, LoadPartial(next + i, rest) - shift, Set(0.0f)), 1);
+      sums.Add(0, 1, Select(inside, LoadPartial(next + i, rest) - shift, Set(0.0f)));
       StoreAsPartial(y + i, act(affine.PartialAt(LoadPartial(x + i, rest), i, rest)), rest);
     }
-    sums.AddTo(&total);
+    total.Add(sums, end == n || end % kFloatBlock == 0);
   }
-  *b.sums = total;
+  total.Get(b.sums);
 }
 
 template <class Act, bool kStream>
 NORMFUSE_INLINE void StepTo(const ApplyArgs& a, const RowSumsArgs& b) {
-  if (a.scale.step == 0 && a.bias.step == 0) {
+  if (a.scale.step == 0 && a.bias.step == 0 && ScalarAffine::Fits(a.normalizers[0], *a.scale.data)) {
     StepAs<Act, StepScalar, kStream>(a, b);
   } else {
     StepAs<Act, StepVector, kStream>(a, b);

@@ -269,6 +269,112 @@ TEST(QuantisationRoundsBeforeTheZeroPointAndSaturates) {
   });
 }
 
+// With a negative y_scale as well, and behind a normalisation.
+TEST(NanBecomesTheLowestValue) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const double y_scale : {0.5, -0.5, 1e-42, -1e-42}) {
+      for (const PlanKind kind : {PlanKind::kElementwise, PlanKind::kNormalization}) {
+        for (const int64_t axis : {0, 1}) {
+          for (const bool affine : {false, true}) {
+            for (const DataType type : {DataType::kInt8, DataType::kUint8, DataType::kInt16}) {
+              std::vector<double> values = Normals(40 * 40, 0);
+              values[43] = kNan;
+              Case c = Normalize({40, 40}, values, {axis});
+              c.plan.kind = kind;
+              if (affine) {
+                c.plan.scale.type = DataType::kFloat32;
+                c.plan.scale.tensor = c.Add(MakeFloats({40}, Normals(40, 1)), true);
+              }
+              c.plan.y_type = type;
+              c.output_types = {type};
+              c.plan.y_quantization.scale = c.Add(MakeFloats({}, {y_scale}), true);
+              RunAndCompare(c, 1, isa + " y_scale " + std::to_string(y_scale) + " axis " + std::to_string(axis));
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+// The product of two factors may leave the range of float32 where what it is multiplied with brings it back.
+TEST(FactorsMayBeBeyondFloat) {
+  OnEveryIsa([](const std::string& isa) {
+    struct Sizes {
+      double x;
+      double scale;
+      float epsilon;
+    };
+    for (const Sizes& sizes : {Sizes{0, 2e36, 1e-5f}, Sizes{1, 2e36, 1e-5f}, Sizes{1e-30, 1e30, 0.0f},
+                               Sizes{1e25, 1e-25, 0.0f}, Sizes{1e-40, 1, 0.0f}, Sizes{1e35, 1e-30, 1e-5f}}) {
+      for (const bool uniform : {true, false}) {
+        for (const bool use_mean : {true, false}) {
+          for (const int64_t axis : {0, 1}) {
+            for (const DataType type : {DataType::kFloat32, DataType::kInt8}) {
+              std::vector<double> values = Normals(6 * 6, 0);
+              for (size_t i = 0; i < values.size(); ++i)
+                values[i] = static_cast<float>((i % 6) * 0.0 + values[i] * sizes.x);
+              Case c = Normalize({6, 6}, values, {axis});
+              c.plan.normalization.use_mean = use_mean;
+              c.plan.normalization.epsilon = sizes.epsilon;
+              std::vector<double> scale(6, sizes.scale);
+              if (!uniform) scale[3] *= 0.5;
+              c.plan.scale.type = c.plan.bias.type = DataType::kFloat32;
+              c.plan.scale.tensor = c.Add(MakeFloats({6}, scale), true);
+              c.plan.bias.tensor = c.Add(MakeFloats({6}, std::vector<double>(6, 0.25)), true);
+              c.plan.y_type = type;
+              c.output_types = {type};
+              if (type == DataType::kInt8) c.plan.y_quantization.scale = c.Add(MakeFloats({}, {0.125}), true);
+              RunAndCompare(c, 1,
+                            isa + " x " + std::to_string(std::log10(sizes.x)) + " scale " +
+                                std::to_string(std::log10(sizes.scale)) + " axis " + std::to_string(axis) + " " +
+                                NameOf(type));
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+// The same of stored integers: equal ones of any number, whose mean is one of them, and scales of any size.
+TEST(StoredIntegersTakeAnyScale) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const DataType type : {DataType::kInt8, DataType::kUint8, DataType::kInt16}) {
+      for (const int64_t width : {3, 7, 49, 100}) {
+        for (const double x_scale : {1e-38, 1e-33, 1.0, 1e34}) {
+          for (const double scale : {1.0, 2e36, 1e-30}) {
+            for (const bool constant : {true, false}) {
+              for (const PlanKind kind : {PlanKind::kNormalization, PlanKind::kElementwise}) {
+                Case c;
+                c.plan.name = "integers";
+                c.plan.kind = kind;
+                c.plan.x.type = type;
+                Tensor x = MakeTensor(type, {3, width});
+                for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, constant ? 100 : static_cast<double>(i * 37 % 120));
+                c.plan.x.tensor = c.Add(std::move(x), false);
+                c.plan.x.quantization.scale = c.Add(MakeFloats({}, {x_scale}), true);
+                Tensor zero = MakeTensor(type, {});
+                zero.Set(0, 100);
+                c.plan.x.quantization.zero_point = c.Add(std::move(zero), true);
+                c.plan.normalization.axes = {1};
+                c.plan.scale.type = c.plan.bias.type = DataType::kFloat32;
+                c.plan.scale.tensor = c.Add(MakeFloats({1}, {scale}), true);
+                c.plan.bias.tensor = c.Add(MakeFloats({1}, {0.25}), true);
+                c.plan.y_type = DataType::kFloat32;
+                c.output_types = {DataType::kFloat32};
+                RunAndCompare(c, 1,
+                              isa + " " + NameOf(type) + " x_scale " + std::to_string(std::log10(x_scale)) + " scale " +
+                                  std::to_string(std::log10(scale)) + " width " + std::to_string(width));
+              }
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(QuotientsAreRoundedAsADivisionRounds) {
   // x / y_scale is a tie in float32 for every odd k: x = k * 0.05, y_scale = 0.1, both rounded.
   OnEveryIsa([](const std::string& isa) {

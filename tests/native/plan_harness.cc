@@ -153,10 +153,10 @@ Result ArrayContext::Output(int index, DataType type, const int64_t* dims, size_
   // 64 bytes of alignment, and a guard behind that must not change.
   const size_t bytes = BytesFor(tensor.type, static_cast<size_t>(tensor.Count()));
   constexpr size_t kGuard = 64;
-  if (tensor.bytes.size() < bytes + 2 * kGuard) tensor.bytes.resize(bytes + 2 * kGuard);
+  if (tensor.bytes.size() < bytes + 3 * kGuard) tensor.bytes.resize(bytes + 3 * kGuard);
   std::fill(tensor.bytes.begin(), tensor.bytes.end(), static_cast<unsigned char>(0xa5));
   const size_t address = reinterpret_cast<size_t>(tensor.bytes.data());
-  const size_t skip = (kGuard - address % kGuard) % kGuard;
+  const size_t skip = (kGuard - address % kGuard) % kGuard + shift_;
   tensor.misalignment = 8 * skip / static_cast<size_t>(BitsOf(tensor.type));
   *data = tensor.data();
   return {};

@@ -52,6 +52,8 @@ class ArrayContext final : public ExecutionContext {
   // Output i is allocated with this type; memory is kept from call to call.
   void SetOutputTypes(std::vector<DataType> types);
   const Tensor& output(int i) const { return outputs_[static_cast<size_t>(i)]; }
+  // Outputs begin so many bytes behind a multiple of 64; at most 64.
+  void ShiftOutputs(size_t bytes) { shift_ = bytes; }
   void LeaveToCaller(bool leave) { caller_only_ = leave; }
   int parallel_calls() const { return parallel_calls_; }
 
@@ -63,6 +65,7 @@ class ArrayContext final : public ExecutionContext {
  private:
   int threads_;
   bool caller_only_ = false;
+  size_t shift_ = 0;
   int parallel_calls_ = 0;
   std::vector<const Tensor*> inputs_;
   std::vector<Tensor> outputs_;

@@ -1,0 +1,301 @@
+// Batch invariance: on one instruction set the bits of a row do not depend on the rows around it, on its place among them,
+// on the number of threads, or on where X and Y lie in memory. A server's answer is then the same whatever it batches.
+#include <algorithm>
+#include <cstring>
+
+#include "plan_harness.h"
+#include "test_cases.h"
+
+namespace normfuse::test {
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+
+// What is computed of rows, and in which types.
+struct Chain {
+  const char* name;
+  DataType x = DataType::kFloat32;
+  DataType y = DataType::kFloat32;
+  Activation activation = Activation::kIdentity;
+  bool affine = true;  // a scale and a bias for each element
+  bool residual = false;
+  bool sum = false;
+  bool use_mean = true;
+};
+
+const Chain kChains[] = {
+    {"LayerNorm"},
+    {.name = "LayerNorm without affine", .affine = false},
+    {.name = "LayerNorm, Relu", .activation = Activation::kRelu},
+    {.name = "LayerNorm, Gelu", .activation = Activation::kGelu},
+    {.name = "LayerNorm, Swish", .activation = Activation::kSwish},
+    {.name = "RMSNorm", .use_mean = false},
+    {.name = "Add, LayerNorm", .residual = true},
+    {.name = "Add, LayerNorm, sum", .residual = true, .sum = true},
+    {.name = "Add, LayerNorm, Gelu", .activation = Activation::kGelu, .residual = true},
+    {.name = "Add, LayerNorm, Q", .y = DataType::kInt8, .residual = true},
+    {.name = "LayerNorm, Gelu, Q", .y = DataType::kUint8, .activation = Activation::kGelu},
+    {.name = "float16", .x = DataType::kFloat16, .y = DataType::kFloat16},
+    {.name = "float16, Gelu", .x = DataType::kFloat16, .y = DataType::kFloat16, .activation = Activation::kGelu},
+    {.name = "float16, Add", .x = DataType::kFloat16, .y = DataType::kFloat16, .residual = true},
+    {.name = "bfloat16", .x = DataType::kBfloat16, .y = DataType::kBfloat16},
+    {.name = "DQ, LayerNorm, Q", .x = DataType::kInt8, .y = DataType::kInt8},
+    {.name = "DQ, LayerNorm, Gelu, Q", .x = DataType::kUint8, .y = DataType::kUint8, .activation = Activation::kGelu},
+    {.name = "DQ int16, LayerNorm", .x = DataType::kInt16},
+};
+
+// Where the tensors of a call lie, and who runs it.
+struct Setting {
+  int threads = 1;
+  size_t x_offset = 0;  // elements
+  size_t y_offset = 0;  // bytes
+};
+
+size_t SizeOf(DataType type) { return static_cast<size_t>(BitsOf(type)) / 8; }
+
+// Of few values: making them must not take longer than what is tested.
+Tensor Random(DataType type, std::vector<int64_t> dims, uint32_t seed) {
+  constexpr int64_t kValues = 251;
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  Tensor values = MakeTensor(type, {kValues});
+  for (int64_t i = 0; i < kValues; ++i) {
+    const double value = normal(random);
+    values.Set(i, IsFloat(type) ? 1 + value : std::clamp(60 + 20 * value, 0.0, 127.0));
+  }
+  Tensor tensor = MakeTensor(type, std::move(dims));
+  const size_t size = SizeOf(type);
+  for (size_t i = 0; i < static_cast<size_t>(tensor.Count()); ++i) {
+    std::memcpy(tensor.data() + i * size, values.data() + random() % kValues * size, size);
+  }
+  return tensor;
+}
+
+// `count` groups of `tensor` from `begin` on, of `size` elements each.
+Tensor Slice(const Tensor& tensor, std::vector<int64_t> dims, int64_t begin, size_t x_offset) {
+  Tensor slice = MakeTensor(tensor.type, std::move(dims), x_offset);
+  const size_t element = SizeOf(tensor.type);
+  std::memcpy(slice.data(), tensor.data() + static_cast<size_t>(begin) * element,
+              static_cast<size_t>(slice.Count()) * element);
+  return slice;
+}
+
+class Groups {
+ public:
+  // `inner`: the shape of one group.
+  Groups(const Chain& chain, int64_t count, std::vector<int64_t> inner)
+      : chain_(chain), count_(count), inner_(std::move(inner)) {
+    for (int64_t dim : inner_) size_ *= dim;
+    x_ = Random(chain.x, Shape(count), 3);
+    residual_ = Random(chain.x, Shape(count), 4);
+  }
+  int64_t count() const { return count_; }
+
+  // The outputs of groups `begin` to `begin` + `count` in a call of their own, each output after the other.
+  std::vector<Bytes> Run(int64_t begin, int64_t count, const Setting& setting) const {
+    Case c;
+    Plan& plan = c.plan;
+    plan.name = "invariance";
+    plan.x.type = chain_.x;
+    plan.x.tensor = c.Add(Slice(x_, Shape(count), begin * size_, setting.x_offset), false);
+    if (IsQuantized(chain_.x)) plan.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
+    if (chain_.residual) {
+      plan.residual.type = chain_.x;
+      plan.residual.tensor = c.Add(Slice(residual_, Shape(count), begin * size_, setting.x_offset), false);
+    }
+    for (size_t i = 1; i <= inner_.size(); ++i) plan.normalization.axes.push_back(static_cast<int64_t>(i));
+    plan.normalization.use_mean = chain_.use_mean;
+    if (chain_.affine) {
+      plan.scale.type = DataType::kFloat32;
+      plan.scale.tensor = c.Add(Random(DataType::kFloat32, {inner_.back()}, 5), true);
+      plan.bias.type = DataType::kFloat32;
+      plan.bias.tensor = c.Add(Random(DataType::kFloat32, {inner_.back()}, 6), true);
+    }
+    plan.activation.kind = chain_.activation;
+    plan.activation.params[0] = 1.0f;
+    plan.y_type = chain_.y;
+    if (IsQuantized(chain_.y)) plan.y_quantization.scale = c.Add(MakeFloats({}, {0.037}), true);
+    c.output_types = {chain_.y};
+    if (chain_.sum) {
+      plan.sum_output = 1;
+      plan.sum_type = chain_.x;
+      c.output_types.push_back(chain_.x);
+    }
+    std::unique_ptr<Executable> executable;
+    const Result compiled = CompileForCpu(plan, &executable);
+    EXPECT(compiled.ok(), compiled.message());
+    ArrayContext context(setting.threads);
+    context.ShiftOutputs(setting.y_offset);
+    c.FillContext(&context);
+    const Result result = executable->Run(context);
+    EXPECT(result.ok(), result.message());
+    std::vector<Bytes> outputs;
+    for (size_t i = 0; i < c.output_types.size(); ++i) {
+      const Tensor& output = context.output(static_cast<int>(i));
+      outputs.emplace_back(output.data(), output.data() + static_cast<size_t>(output.Count()) * SizeOf(output.type));
+    }
+    return outputs;
+  }
+
+  // Whether `some`, which Run gave for groups from `begin` on, are what is in `all` of the whole batch.
+  bool AreIn(const std::vector<Bytes>& some, int64_t begin, const std::vector<Bytes>& all) const {
+    for (size_t i = 0; i < some.size(); ++i) {
+      const size_t group = all[i].size() / static_cast<size_t>(count_);
+      if (std::memcmp(some[i].data(), all[i].data() + static_cast<size_t>(begin) * group, some[i].size()) != 0)
+        return false;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<int64_t> Shape(int64_t count) const {
+    std::vector<int64_t> shape = {count};
+    shape.insert(shape.end(), inner_.begin(), inner_.end());
+    return shape;
+  }
+
+  const Chain& chain_;
+  int64_t count_;
+  std::vector<int64_t> inner_;
+  int64_t size_ = 1;
+  Tensor x_;
+  Tensor residual_;
+};
+
+// Whether the last bits of the activation depend on what came before it in the same piece of work, so that it matters
+// where threads share a group: see kLooksBack in ep/cpu.
+bool LooksBack(const std::string& isa, const Chain& chain) {
+  return chain.activation == Activation::kGelu && (isa == "baseline" || isa == "neon");
+}
+
+void Compare(const Groups& groups, bool any_threads, const std::string& what) {
+  const std::vector<Bytes> all = groups.Run(0, groups.count(), {});
+  const auto same = [&](int64_t begin, int64_t count, const Setting& setting) {
+    const int64_t end = std::min(begin + count, groups.count());
+    if (begin >= end) return;
+    EXPECT(groups.AreIn(groups.Run(begin, end - begin, setting), begin, all),
+           what + ": groups " + std::to_string(begin) + " to " + std::to_string(end) + ", " +
+               std::to_string(setting.threads) + " threads, X " + std::to_string(setting.x_offset) +
+               " elements and Y " + std::to_string(setting.y_offset) + " bytes on");
+  };
+  for (const int64_t row : {int64_t{0}, int64_t{1}, groups.count() / 2, groups.count() - 1}) same(row, 1, {});
+  same(0, 2, {});
+  same(1, 3, {});
+  same(1, 6, {});
+  same(2, 17, {});
+  for (const int threads : {2, 3}) {
+    same(0, groups.count(), {.threads = threads});
+    if (any_threads) same(1, 2, {.threads = threads});
+  }
+  for (const size_t x_offset : {1, 3}) same(0, groups.count(), {.x_offset = x_offset});
+  for (const size_t y_offset : {4, 16, 44}) same(0, groups.count(), {.y_offset = y_offset});
+}
+
+void OnEveryIsa(const std::function<void(const std::string& isa)>& test) {
+  for (const std::string& isa : AvailableIsas()) {
+    ForceIsa(isa);
+    test(isa);
+  }
+  ForceIsa("");
+}
+
+// Rows of one run: several of them are treated side by side.
+TEST(RowsDoNotDependOnTheirBatch) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const Chain& chain : kChains) {
+      for (const int64_t width : {2, 5, 31, 64, 96, 128, 300, 768, 1030, 2600}) {
+        Compare(Groups(chain, 37, {width}), !LooksBack(isa, chain),
+                isa + " " + chain.name + " of " + std::to_string(width));
+      }
+    }
+  });
+}
+
+// Rows so long that both passes overlap, and that threads share one.
+TEST(LongRowsDoNotDependOnTheirBatch) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const Chain& chain : kChains) {
+      for (const int64_t width : {5000, 70000}) {
+        Compare(Groups(chain, 5, {width}), !LooksBack(isa, chain),
+                isa + " " + chain.name + " of " + std::to_string(width));
+      }
+    }
+  });
+}
+
+// Groups of several runs each, whose scale goes along the innermost.
+TEST(GroupsOfSeveralRunsDoNotDependOnTheirBatch) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const Chain& chain : kChains) {
+      for (const std::vector<int64_t>& inner : {std::vector<int64_t>{7, 49}, {5, 130}, {40, 1000}}) {
+        Compare(Groups(chain, 7, inner), !LooksBack(isa, chain),
+                isa + " " + chain.name + " of " + std::to_string(inner[0]) + " runs");
+      }
+    }
+  });
+}
+
+// What is written without the caches is as it would be within them.
+TEST(LargeTensorsAreTheSameAsTheirRows) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const Chain& chain : {kChains[0], kChains[7]}) {
+      for (const int64_t width : {1008, 1007}) {
+        Compare(Groups(chain, 1700, {width}), true, isa + " " + chain.name + " of " + std::to_string(width));
+      }
+    }
+  });
+}
+
+// Columns side by side, some of which are summed again: their first values say nothing of the others.
+TEST(ColumnsDoNotDependOnTheirNeighbours) {
+  OnEveryIsa([](const std::string& isa) {
+    constexpr int64_t kRows = 400;
+    constexpr int64_t kColumns = 700;
+    std::mt19937 random(7);
+    std::normal_distribution<double> normal;
+    std::vector<double> values(static_cast<size_t>(kRows * kColumns));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t column = i % kColumns;
+      const bool begins = i / kColumns < 20;
+      values[i] = normal(random) + (column % 5 == 1 && !begins ? 1e4 : 0);
+      if (column % 97 == 3) values[i] *= 1e30;
+    }
+    const auto run = [&](int64_t begin, int64_t end, int threads) {
+      std::vector<double> some;
+      for (int64_t row = 0; row < kRows; ++row) {
+        some.insert(some.end(), values.begin() + row * kColumns + begin, values.begin() + row * kColumns + end);
+      }
+      Case c;
+      c.plan.name = "columns";
+      c.plan.x.type = DataType::kFloat32;
+      c.plan.x.tensor = c.Add(MakeFloats({kRows, end - begin}, some), false);
+      c.plan.normalization.axes = {0};
+      c.plan.y_type = DataType::kFloat32;
+      c.output_types = {DataType::kFloat32};
+      std::unique_ptr<Executable> executable;
+      EXPECT(CompileForCpu(c.plan, &executable).ok(), "compile");
+      ArrayContext context(threads);
+      c.FillContext(&context);
+      EXPECT(executable->Run(context).ok(), "run");
+      std::vector<double> y;
+      for (int64_t i = 0; i < kRows * (end - begin); ++i) y.push_back(context.output(0).At(i));
+      return y;
+    };
+    const std::vector<double> all = run(0, kColumns, 1);
+    EXPECT(run(0, kColumns, 3) == all, isa + " 3 threads");
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 2}, {2, 4}, {1, 3}, {3, 40}, {500, 700}}) {
+      const std::vector<double> some = run(begin, end, 1);
+      bool same = true;
+      for (int64_t i = 0; i < kRows * (end - begin); ++i) {
+        const int64_t row = i / (end - begin);
+        same &= some[static_cast<size_t>(i)] == all[static_cast<size_t>(row * kColumns + begin + i % (end - begin))];
+      }
+      EXPECT(same, isa + " columns from " + std::to_string(begin) + " to " + std::to_string(end));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace normfuse::test
+
+NORMFUSE_TEST_MAIN
