@@ -68,9 +68,9 @@ def check(session: onnxruntime.InferenceSession, read_scale: float = 0.05) -> No
 
 
 def test_the_provider_takes_the_whole_chain(make_session):
-    session = make_session(model(), "ep", claim="profitable")
-    (chain,) = harness.fused_types(session)
-    assert sorted(chain) == sorted(["DequantizeLinear"] * 3 + ["Add"] + ["QuantizeLinear"] * 2 + ["LayerNormalization"])
+    session = make_session(model(), "ep", claim="all")
+    (chain,) = (chain for chain in harness.fused_types(session) if chain != ["DequantizeLinear"])
+    assert chain == sorted(["DequantizeLinear"] * 3 + ["Add"] + ["QuantizeLinear"] * 2 + ["LayerNormalization"])
     check(session)
 
 
@@ -82,10 +82,12 @@ def test_onnx_runtime_adds_uint8_in_integers(make_session, rewritten, claim):
     if rewritten:
         proto = normfuse.optimize(proto, verify=False).model
     session = make_session(proto, "ep", claim=claim)
-    (chain,) = (chain for chain in harness.fused_types(session) if chain != ["DequantizeLinear"])
+    chains = [chain for chain in harness.fused_types(session) if chain != ["DequantizeLinear"]]
     if claim == "profitable":
-        assert sorted(chain) == ["DequantizeLinear", "LayerNormalization", "QuantizeLinear"]
+        # Whether even these are claimed is up to the instruction set.
+        assert all(chain == ["DequantizeLinear", "LayerNormalization", "QuantizeLinear"] for chain in chains)
     elif not rewritten:
+        (chain,) = chains
         assert "Add" in chain
     x = feeds()
     unsigned = {name: (array.astype(np.int16) + 128).astype(np.uint8) for name, array in x.items()}

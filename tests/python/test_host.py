@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import onnx
@@ -127,11 +126,9 @@ def test_a_session_prints_nothing(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("3 2\n", "")
 
 
-def test_importing_is_quick_and_loads_nothing_heavy() -> None:
+def test_importing_loads_nothing_heavy() -> None:
     code = "import sys, normfuse; print([m for m in ('numpy', 'onnx', 'onnx_ir', 'onnxruntime') if m in sys.modules])"
-    start = time.perf_counter()
     assert python(code).stdout.strip() == "[]"
-    assert time.perf_counter() - start < 5
 
 
 def test_the_public_surface() -> None:

@@ -121,7 +121,8 @@ def test_custom_operators_and_portable_functions_in_one_session_each(transformer
     plain = ort.InferenceSession(transformer.SerializeToString(), providers=["CPUExecutionProvider"])
     for target in ("portable", "custom-op"):
         data = normfuse.optimize(transformer, target=target, verify=False).model.SerializeToString()
-        session = ort.InferenceSession(data, sess_options=normfuse.session_options(recording()), enable_fallback=0)
+        options = normfuse.session_options(recording(), claim="all")
+        session = ort.InferenceSession(data, sess_options=options, enable_fallback=0)
         assert sum("Fused" in op for op in ran_on_normfuse(session)) == 4
         np.testing.assert_allclose(session.run(None, fed)[0], plain.run(None, fed)[0], rtol=1e-4, atol=1e-5)
 
@@ -137,7 +138,7 @@ def test_inference_session_takes_every_form_of_model(transformer: onnx.ModelProt
         size_threshold=64,
     )
     for given in (transformer, transformer.SerializeToString(), tmp_path / "außen.onnx"):
-        session = normfuse.InferenceSession(given, recording())
+        session = normfuse.InferenceSession(given, recording(), claim="all")
         assert type(session) is ort.InferenceSession
         assert len(ran_on_normfuse(session)) == 4
         np.testing.assert_allclose(session.run(None, fed)[0], expected[0], rtol=1e-4, atol=1e-5)
