@@ -116,6 +116,13 @@ OPTIONS: Mapping[str, Option] = {
         Option("directml_library", "", *_LIBRARY, "DirectML.dll to use instead of the system's"),
         Option("d3d12_library", "", *_LIBRARY, "d3d12.dll to use instead of the system's"),
         Option("dxcore_library", "", *_LIBRARY, "dxcore.dll to use instead of the system's"),
+        Option(
+            "directml_report",
+            "",
+            "the path of a file in an existing folder",
+            _is_writable_path,
+            "JSON lines file; each call of a node on DirectML adds an object with what it cost: bytes, waits ...",
+        ),
         Option("adapter_index", "", "a number from 0 on", _is_index, "graphics adapter that DirectML uses"),
         Option(
             "adapter_luid", "", "the adapter's LUID, decimal or hexadecimal (0x...)", _is_luid, "the same, by its LUID"

@@ -31,7 +31,7 @@ BufferPool::Lease::~Lease() {
   if (pool_ != nullptr) pool_->Return(std::move(buffer_));
 }
 
-Result BufferPool::Acquire(D3D12_HEAP_TYPE heap, uint64_t bytes, Lease* lease) {
+Result BufferPool::Acquire(D3D12_HEAP_TYPE heap, uint64_t bytes, Lease* lease, GpuWork* work) {
   if (bytes == 0) return {};
   const uint64_t size = std::bit_ceil(std::max(bytes, kSmallestBuffer));
   {
@@ -46,6 +46,7 @@ Result BufferPool::Acquire(D3D12_HEAP_TYPE heap, uint64_t bytes, Lease* lease) {
   }
   Buffer buffer;
   NORMFUSE_RETURN_IF_ERROR(CreateBuffer(device_.get(), heap, size, &buffer));
+  ++work->created;
   *lease = Lease(this, std::move(buffer));
   return {};
 }

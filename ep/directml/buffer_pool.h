@@ -8,6 +8,7 @@
 
 #include "abi/d3d12_abi.h"
 #include "directml/com_ptr.h"
+#include "directml/gpu_work.h"
 #include "plan/result.h"
 
 namespace normfuse::directml {
@@ -46,8 +47,8 @@ class BufferPool {
 
   explicit BufferPool(ComPtr<abi::ID3D12Device> device) : device_(std::move(device)) {}
 
-  // A buffer of at least `bytes`, with any content. Nothing (a null resource) for 0 bytes.
-  Result Acquire(abi::D3D12_HEAP_TYPE heap, uint64_t bytes, Lease* lease);
+  // A buffer of at least `bytes`, with any content. Nothing (a null resource) for 0 bytes. A new one counts in `work`.
+  Result Acquire(abi::D3D12_HEAP_TYPE heap, uint64_t bytes, Lease* lease, GpuWork* work);
 
  private:
   static constexpr uint64_t kMaxIdleBytes = uint64_t{256} << 20U;

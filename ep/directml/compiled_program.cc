@@ -16,10 +16,6 @@ constexpr uint64_t kTensorAlignment = 256;
 
 uint64_t AlignUp(uint64_t bytes) { return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
 
-D3D12_RESOURCE_BARRIER Transition(ID3D12Resource* resource, D3D12_RESOURCE_STATES before, D3D12_RESOURCE_STATES after) {
-  return {D3D12_RESOURCE_BARRIER_TYPE_TRANSITION, 0, resource, D3D12_RESOURCE_BARRIER_ALL_SUBRESOURCES, before, after};
-}
-
 // The edges of a program. The structures point at one another, so the object stays where it is.
 struct GraphEdges {
   explicit GraphEdges(const DmlProgram& program) {
@@ -53,18 +49,18 @@ struct GraphEdges {
 }  // namespace
 
 Result CompiledProgram::Compile(DmlProgram program, std::shared_ptr<Gpu> gpu,
-                                std::unique_ptr<CompiledProgram>* compiled) {
+                                std::unique_ptr<CompiledProgram>* compiled, GpuWork* work) {
   std::unique_ptr<CompiledProgram> made(new CompiledProgram(std::move(program), std::move(gpu)));
-  NORMFUSE_RETURN_IF_ERROR(made->CompileGraph());
+  NORMFUSE_RETURN_IF_ERROR(made->CompileGraph(work));
   made->LayOut();
-  NORMFUSE_RETURN_IF_ERROR(made->Initialise());
+  NORMFUSE_RETURN_IF_ERROR(made->Initialise(work));
   // The constants live on the GPU now.
   for (GraphInput& input : made->program_.inputs) input.value = {};
   *compiled = std::move(made);
   return {};
 }
 
-Result CompiledProgram::CompileGraph() {
+Result CompiledProgram::CompileGraph(GpuWork* work) {
   const size_t count = program_.operators.size();
   std::vector<ComPtr<IDMLOperator>> operators(count);
   std::vector<DML_OPERATOR_GRAPH_NODE_DESC> node_descs(count);
@@ -91,6 +87,7 @@ Result CompiledProgram::CompileGraph() {
   NORMFUSE_RETURN_IF_FAILED(
       "IDMLDevice1::CompileGraph",
       gpu_->directml()->CompileGraph(&graph, DML_EXECUTION_FLAG_NONE, IDMLCompiledOperator::kIid, compiled_.Receive()));
+  work->created += count + 1;
   properties_ = compiled_->GetBindingProperties();
   return {};
 }
@@ -109,22 +106,24 @@ void CompiledProgram::LayOut() {
 }
 
 // Runs the operator's initialiser, once: it takes the constants in and writes the persistent buffer.
-Result CompiledProgram::Initialise() {
+Result CompiledProgram::Initialise(GpuWork* work) {
   IDMLCompiledOperator* const operators[] = {compiled_.get()};
   ComPtr<IDMLOperatorInitializer> initializer;
   NORMFUSE_RETURN_IF_FAILED(
       "IDMLDevice::CreateOperatorInitializer",
       gpu_->directml()->CreateOperatorInitializer(1, operators, IDMLOperatorInitializer::kIid, initializer.Receive()));
+  ++work->created;
   const DML_BINDING_PROPERTIES properties = initializer->GetBindingProperties();
   if (properties_.PersistentResourceSize > 0) {
     NORMFUSE_RETURN_IF_ERROR(
         CreateBuffer(gpu_->d3d12(), D3D12_HEAP_TYPE_DEFAULT, properties_.PersistentResourceSize, &persistent_));
+    ++work->created;
   }
   BufferPool::Lease upload, constants, temporary;
   BufferPool& pool = gpu_->pool();
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_UPLOAD, constants_.bytes, &upload));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, constants_.bytes, &constants));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, properties.TemporaryResourceSize, &temporary));
+  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_UPLOAD, constants_.bytes, &upload, work));
+  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, constants_.bytes, &constants, work));
+  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, properties.TemporaryResourceSize, &temporary, work));
 
   std::vector<DML_BUFFER_BINDING> buffers(program_.inputs.size());
   if (constants_.bytes > 0) {
@@ -152,25 +151,23 @@ Result CompiledProgram::Initialise() {
   bindings.output_count = 1;
   bindings.temporary = temporary.get();
   bindings.temporary_bytes = properties.TemporaryResourceSize;
-  return gpu_->Submit([&](ID3D12GraphicsCommandList* list) {
-    if (constants_.bytes > 0) {
-      list->CopyBufferRegion(constants.get(), 0, upload.get(), 0, constants_.bytes);
-      const auto barrier =
-          Transition(constants.get(), D3D12_RESOURCE_STATE_COPY_DEST, D3D12_RESOURCE_STATE_UNORDERED_ACCESS);
-      list->ResourceBarrier(1, &barrier);
-    }
-    return gpu_->RecordDispatch(initializer.get(), bindings);
-  });
+  return gpu_->Submit(
+      [&] {
+        if (constants_.bytes > 0) gpu_->RecordUpload(constants.get(), upload.get(), constants_.bytes);
+        return gpu_->RecordDispatch(initializer.get(), bindings);
+      },
+      work);
 }
 
-Result CompiledProgram::Run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs) const {
+Result CompiledProgram::Run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
+                            GpuWork* work) const {
   BufferPool::Lease upload, input_buffer, output_buffer, readback, temporary;
   BufferPool& pool = gpu_->pool();
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_UPLOAD, inputs_.bytes, &upload));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, inputs_.bytes, &input_buffer));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, outputs_.bytes, &output_buffer));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_READBACK, outputs_.bytes, &readback));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, properties_.TemporaryResourceSize, &temporary));
+  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_UPLOAD, inputs_.bytes, &upload, work));
+  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, inputs_.bytes, &input_buffer, work));
+  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, outputs_.bytes, &output_buffer, work));
+  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_READBACK, outputs_.bytes, &readback, work));
+  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, properties_.TemporaryResourceSize, &temporary, work));
 
   std::vector<DML_BUFFER_BINDING> input_buffers(program_.inputs.size());
   std::vector<DML_BINDING_DESC> input_bindings(program_.inputs.size());
@@ -201,20 +198,13 @@ Result CompiledProgram::Run(const std::vector<const void*>& inputs, const std::v
                                   properties_.TemporaryResourceSize,
                                   persistent_.resource.get(),
                                   persistent_.bytes};
-  NORMFUSE_RETURN_IF_ERROR(gpu_->Submit([&](ID3D12GraphicsCommandList* list) -> Result {
-    if (inputs_.bytes > 0) {
-      list->CopyBufferRegion(input_buffer.get(), 0, upload.get(), 0, inputs_.bytes);
-      const auto filled =
-          Transition(input_buffer.get(), D3D12_RESOURCE_STATE_COPY_DEST, D3D12_RESOURCE_STATE_UNORDERED_ACCESS);
-      list->ResourceBarrier(1, &filled);
-    }
+  const auto record = [&]() -> Result {
+    if (inputs_.bytes > 0) gpu_->RecordUpload(input_buffer.get(), upload.get(), inputs_.bytes);
     NORMFUSE_RETURN_IF_ERROR(gpu_->RecordDispatch(compiled_.get(), bindings));
-    const auto written =
-        Transition(output_buffer.get(), D3D12_RESOURCE_STATE_UNORDERED_ACCESS, D3D12_RESOURCE_STATE_COPY_SOURCE);
-    list->ResourceBarrier(1, &written);
-    list->CopyBufferRegion(readback.get(), 0, output_buffer.get(), 0, outputs_.bytes);
+    gpu_->RecordReadback(readback.get(), output_buffer.get(), outputs_.bytes);
     return {};
-  }));
+  };
+  NORMFUSE_RETURN_IF_ERROR(gpu_->Submit(record, work));
 
   const D3D12_RANGE all = {0, outputs_.bytes};
   void* mapped = nullptr;

@@ -11,14 +11,17 @@ namespace normfuse::directml {
 
 class CompiledProgram {
  public:
-  static Result Compile(DmlProgram program, std::shared_ptr<Gpu> gpu, std::unique_ptr<CompiledProgram>* compiled);
+  // Adds what it took to `work`.
+  static Result Compile(DmlProgram program, std::shared_ptr<Gpu> gpu, std::unique_ptr<CompiledProgram>* compiled,
+                        GpuWork* work);
 
   const DmlProgram& program() const { return program_; }
   const std::shared_ptr<Gpu>& gpu() const { return gpu_; }
 
   // Copies the inputs to the GPU, runs, and copies the outputs back. `inputs` are indexed as program().inputs (constants
-  // are not looked at), `outputs` as program().outputs; a null output is not wanted. May run on several threads at once.
-  Result Run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs) const;
+  // are not looked at), `outputs` as program().outputs; a null output is not wanted. Adds what it took to
+  // `work`. May run on several threads at once.
+  Result Run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs, GpuWork* work) const;
 
  private:
   CompiledProgram(DmlProgram program, std::shared_ptr<Gpu> gpu) : program_(std::move(program)), gpu_(std::move(gpu)) {}
@@ -29,8 +32,8 @@ class CompiledProgram {
     uint64_t bytes = 0;
   };
 
-  Result CompileGraph();
-  Result Initialise();
+  Result CompileGraph(GpuWork* work);
+  Result Initialise(GpuWork* work);
   void LayOut();
 
   DmlProgram program_;

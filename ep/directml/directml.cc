@@ -65,8 +65,8 @@ bool SameShapes(const std::vector<InputShape>& a, const std::vector<InputShape>&
 // Plans on a GPU: compiled programs by the shapes of the inputs, the ones used last in front.
 class DirectMlExecutable final : public Executable {
  public:
-  DirectMlExecutable(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device)
-      : sequence_(std::move(sequence)), device_(std::move(device)) {
+  DirectMlExecutable(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device, GpuWorkListener listener)
+      : sequence_(std::move(sequence)), device_(std::move(device)), listener_(std::move(listener)) {
     for (const Plan& plan : sequence_.plans) {
       ForEachTensorRef(plan, [this](const TensorRef& ref) {
         if (ref.input == TensorRef::kAbsent || ref.input >= kFromOutput || ref.constant) return;
@@ -89,10 +89,12 @@ class DirectMlExecutable final : public Executable {
     }
     std::shared_ptr<const CompiledProgram> compiled;
     const Executable* on_cpu = nullptr;
-    NORMFUSE_RETURN_IF_ERROR(Find(shapes, &compiled, &on_cpu));
+    GpuWork work;
+    NORMFUSE_RETURN_IF_ERROR(Find(shapes, &compiled, &on_cpu, &work));
     if (on_cpu != nullptr) return on_cpu->Run(context);
-    const Result result = RunOnGpu(*compiled, data, context);
+    const Result result = RunOnGpu(*compiled, data, context, &work);
     if (result.code() == ErrorCode::kDeviceReset) device_->Drop(compiled->gpu().get());
+    if (result.ok() && listener_) listener_(sequence_.plans.front().name, work);
     return result;
   }
 
@@ -106,7 +108,7 @@ class DirectMlExecutable final : public Executable {
 
   // The program for these shapes, compiled now if need be; or the CPU path where DirectML cannot run them.
   Result Find(const std::vector<InputShape>& shapes, std::shared_ptr<const CompiledProgram>* compiled,
-              const Executable** on_cpu) const {
+              const Executable** on_cpu, GpuWork* work) const {
     std::shared_ptr<Gpu> gpu;
     NORMFUSE_RETURN_IF_ERROR(device_->Acquire(&gpu));
     const std::lock_guard lock(mutex_);
@@ -123,7 +125,7 @@ class DirectMlExecutable final : public Executable {
     DmlProgram program;
     if (!directml::Lower(sequence_, shapes, gpu->capabilities(), &program)) {
       std::unique_ptr<CompiledProgram> made;
-      const Result result = CompiledProgram::Compile(std::move(program), gpu, &made);
+      const Result result = CompiledProgram::Compile(std::move(program), gpu, &made, work);
       if (result.code() == ErrorCode::kDeviceReset) device_->Drop(gpu.get());
       NORMFUSE_RETURN_IF_ERROR(result);
       entry.program = std::move(made);
@@ -142,7 +144,7 @@ class DirectMlExecutable final : public Executable {
   }
 
   static Result RunOnGpu(const CompiledProgram& compiled, const std::vector<const void*>& data,
-                         ExecutionContext& context) {
+                         ExecutionContext& context, GpuWork* work) {
     const DmlProgram& program = compiled.program();
     std::vector<const void*> inputs(program.inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -154,11 +156,12 @@ class DirectMlExecutable final : public Executable {
       NORMFUSE_RETURN_IF_ERROR(
           context.Output(output.node_output, output.type, output.dims.data(), output.dims.size(), &outputs[i]));
     }
-    return compiled.Run(inputs, outputs);
+    return compiled.Run(inputs, outputs, work);
   }
 
   PlanSequence sequence_;
   std::shared_ptr<DirectMlDevice> device_;
+  GpuWorkListener listener_;
   std::vector<bool> reads_;
   mutable std::mutex mutex_;
   mutable std::list<Entry> programs_;
@@ -168,15 +171,16 @@ class DirectMlExecutable final : public Executable {
 }  // namespace
 
 Result CompileForDirectMl(const Plan& plan, std::shared_ptr<DirectMlDevice> device,
-                          std::unique_ptr<Executable>* executable) {
+                          std::unique_ptr<Executable>* executable, GpuWorkListener listener) {
   const auto declined = CheckForDirectMl(plan, *device);
   if (declined) return Result::Error(ErrorCode::kNotImplemented, plan.name + ": " + declined->message);
-  return CompileForDirectMl(PlanSequence{{plan}, std::numeric_limits<int>::max()}, std::move(device), executable);
+  PlanSequence sequence{{plan}, std::numeric_limits<int>::max()};
+  return CompileForDirectMl(std::move(sequence), std::move(device), executable, std::move(listener));
 }
 
 Result CompileForDirectMl(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device,
-                          std::unique_ptr<Executable>* executable) {
-  *executable = std::make_unique<DirectMlExecutable>(std::move(sequence), std::move(device));
+                          std::unique_ptr<Executable>* executable, GpuWorkListener listener) {
+  *executable = std::make_unique<DirectMlExecutable>(std::move(sequence), std::move(device), std::move(listener));
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "directml/gpu_work.h"
 #include "directml/rules.h"
 #include "plan/execution.h"
 #include "plan/plan.h"
@@ -66,9 +67,9 @@ std::optional<Declined> CheckForDirectMl(const Plan& plan, const DirectMlDevice&
 // Makes plans ready for the device. Operators are compiled at the first Run with each new set of shapes and kept, for a
 // bounded number of sets. Shapes that DirectML cannot run (a dimension of 0, say) run on the CPU path.
 Result CompileForDirectMl(const Plan& plan, std::shared_ptr<DirectMlDevice> device,
-                          std::unique_ptr<Executable>* executable);
+                          std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
 // Each plan is one that CheckForDirectMl let pass.
 Result CompileForDirectMl(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device,
-                          std::unique_ptr<Executable>* executable);
+                          std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
 
 }  // namespace normfuse

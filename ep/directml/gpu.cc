@@ -43,6 +43,10 @@ Result LoadFunction(const std::string& chosen, const char* usual, const char* sy
                                                "; it is not the library that the option " + option + " asks for.");
 }
 
+D3D12_RESOURCE_BARRIER Transition(ID3D12Resource* resource, D3D12_RESOURCE_STATES before, D3D12_RESOURCE_STATES after) {
+  return {D3D12_RESOURCE_BARRIER_TYPE_TRANSITION, 0, resource, D3D12_RESOURCE_BARRIER_ALL_SUBRESOURCES, before, after};
+}
+
 }  // namespace
 
 Result Gpu::Open(const DirectMlOptions& options, std::shared_ptr<Gpu>* gpu) {
@@ -141,21 +145,24 @@ Result Gpu::EnsureDescriptors(uint32_t count) {
   NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateDescriptorHeap",
                             d3d12_->CreateDescriptorHeap(&desc, ID3D12DescriptorHeap::kIid, descriptors_.Receive()));
   descriptor_count_ = desc.NumDescriptors;
+  if (work_ != nullptr) ++work_->created;
   return {};
 }
 
-Result Gpu::Submit(const std::function<Result(ID3D12GraphicsCommandList*)>& record) {
+Result Gpu::Submit(const std::function<Result()>& record, GpuWork* work) {
   const std::lock_guard lock(submission_);
+  work_ = work;
   NORMFUSE_RETURN_IF_ERROR(CheckLost());
   NORMFUSE_RETURN_IF_FAILED("ID3D12CommandAllocator::Reset", allocator_->Reset());
   NORMFUSE_RETURN_IF_FAILED("ID3D12GraphicsCommandList::Reset", list_->Reset(allocator_.get(), nullptr));
-  const Result recorded = record(list_.get());
+  const Result recorded = record();
   const HRESULT closed = list_->Close();
   NORMFUSE_RETURN_IF_ERROR(recorded);
   NORMFUSE_RETURN_IF_ERROR(CheckLost());  // wrong bindings remove the device while they are recorded
   NORMFUSE_RETURN_IF_FAILED("ID3D12GraphicsCommandList::Close", closed);
   ID3D12CommandList* const lists[] = {list_.get()};
   queue_->ExecuteCommandLists(1, lists);
+  ++work->submissions;
   return Wait();
 }
 
@@ -163,6 +170,7 @@ Result Gpu::Wait() {
   const Result signalled = CheckHresult("ID3D12CommandQueue::Signal", queue_->Signal(fence_.get(), ++fence_value_));
   // A queue that does not signal is of no further use.
   if (!signalled.ok()) return Result::Error(ErrorCode::kDeviceReset, signalled.message());
+  ++work_->waits;
   while (fence_->GetCompletedValue() < fence_value_) {
     // Without an event the call itself waits. Where it cannot, look again: nothing that the queue uses may be released.
     if (Succeeded(fence_->SetEventOnCompletion(fence_value_, nullptr))) break;
@@ -194,6 +202,7 @@ Result Gpu::RecordDispatch(IDMLDispatchable* dispatchable, const Bindings& bindi
   } else {
     NORMFUSE_RETURN_IF_FAILED("IDMLDevice::CreateBindingTable",
                               directml_->CreateBindingTable(&desc, IDMLBindingTable::kIid, table_.Receive()));
+    ++work_->created;
   }
   table_->BindInputs(bindings.input_count, bindings.inputs);
   table_->BindOutputs(bindings.output_count, bindings.outputs);
@@ -208,10 +217,28 @@ Result Gpu::RecordDispatch(IDMLDispatchable* dispatchable, const Bindings& bindi
     table_->BindPersistentResource(&binding);
   }
   recorder_->RecordDispatch(list_.get(), dispatchable, table_.get());
+  ++work_->dispatches;
   D3D12_RESOURCE_BARRIER barrier = {};
   barrier.Type = D3D12_RESOURCE_BARRIER_TYPE_UAV;
-  list_->ResourceBarrier(1, &barrier);
+  RecordBarrier(barrier);
   return {};
+}
+
+void Gpu::RecordUpload(ID3D12Resource* to, ID3D12Resource* upload, uint64_t bytes) {
+  list_->CopyBufferRegion(to, 0, upload, 0, bytes);
+  work_->bytes_up += bytes;
+  RecordBarrier(Transition(to, D3D12_RESOURCE_STATE_COPY_DEST, D3D12_RESOURCE_STATE_UNORDERED_ACCESS));
+}
+
+void Gpu::RecordReadback(ID3D12Resource* readback, ID3D12Resource* from, uint64_t bytes) {
+  RecordBarrier(Transition(from, D3D12_RESOURCE_STATE_UNORDERED_ACCESS, D3D12_RESOURCE_STATE_COPY_SOURCE));
+  list_->CopyBufferRegion(readback, 0, from, 0, bytes);
+  work_->bytes_down += bytes;
+}
+
+void Gpu::RecordBarrier(const D3D12_RESOURCE_BARRIER& barrier) {
+  list_->ResourceBarrier(1, &barrier);
+  ++work_->barriers;
 }
 
 }  // namespace normfuse::directml

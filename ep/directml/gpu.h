@@ -36,11 +36,14 @@ class Gpu {
   };
 
   // Records commands with `record`, submits them and waits. One caller at a time; others wait for their turn. Everything
-  // that the commands use must stay alive until this returns, and nothing needs to longer.
-  Result Submit(const std::function<Result(abi::ID3D12GraphicsCommandList*)>& record);
+  // that the commands use must stay alive until this returns, and nothing needs to longer. Adds what it did to `work`.
+  Result Submit(const std::function<Result()>& record, GpuWork* work);
 
-  // For use inside `record`: sets the bindings and records the dispatch, followed by a barrier.
+  // For use inside `record`. A copy to a buffer that a dispatch reads next, the dispatch with its bindings, a copy from a
+  // buffer that it wrote; each with the barrier that it needs.
+  void RecordUpload(abi::ID3D12Resource* to, abi::ID3D12Resource* upload, uint64_t bytes);
   Result RecordDispatch(abi::IDMLDispatchable* dispatchable, const Bindings& bindings);
+  void RecordReadback(abi::ID3D12Resource* readback, abi::ID3D12Resource* from, uint64_t bytes);
 
  private:
   Result OpenDevices(const DirectMlOptions& options);
@@ -49,6 +52,7 @@ class Gpu {
   Result ReadCapabilities();
   Result CreateQueue();
   Result EnsureDescriptors(uint32_t count);
+  void RecordBarrier(const abi::D3D12_RESOURCE_BARRIER& barrier);
   Result Wait();
   // An error when the GPU is gone, and which of the two devices says so.
   Result CheckLost();
@@ -68,6 +72,7 @@ class Gpu {
   ComPtr<abi::IDMLBindingTable> table_;
   uint32_t descriptor_count_ = 0;
   uint64_t fence_value_ = 0;
+  GpuWork* work_ = nullptr;  // of the caller whose turn it is
   std::mutex submission_;
 };
 

@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "plugin/json_lines.h"
+
 namespace normfuse::plugin {
 namespace {
 
@@ -29,14 +31,36 @@ Result ShareDevice(const DirectMlOptions& options, std::shared_ptr<DirectMlDevic
   return {};
 }
 
+constexpr const char* kReport = "directml_report";
+
+std::string LineOf(const std::string& node, const GpuWork& work) {
+  const std::pair<const char*, uint64_t> fields[] = {{"submissions", work.submissions}, {"waits", work.waits},
+                                                     {"dispatches", work.dispatches},   {"barriers", work.barriers},
+                                                     {"bytes_up", work.bytes_up},       {"bytes_down", work.bytes_down},
+                                                     {"created", work.created}};
+  std::string line = "{\"node\": " + Quoted(node);
+  for (const auto& [name, value] : fields) line += ", " + Quoted(name) + ": " + std::to_string(value);
+  return line + "}\n";
+}
+
+GpuWorkListener ReportTo(const std::string& file) {
+  if (file.empty()) return {};
+  // A call that has its result is not failed because a disk is full.
+  return [file](const std::string& node, const GpuWork& work) {
+    (void)AppendJsonLines(kReport, file, LineOf(node, work));
+  };
+}
+
 }  // namespace
 
 Result Backend::Create(const BackendOptions& options, std::unique_ptr<Backend>* backend) {
   auto created = std::make_unique<Backend>();
+  NORMFUSE_RETURN_IF_ERROR(CheckJsonLines(kReport, options.directml_report));
   const char* isa = nullptr;
   NORMFUSE_RETURN_IF_ERROR(SelectedIsa(&isa));
   if (options.choice == BackendChoice::kDirectMl) {
     NORMFUSE_RETURN_IF_ERROR(ShareDevice(options.directml, &created->device_));
+    created->listener_ = ReportTo(options.directml_report);
   }
   *backend = std::move(created);
   return {};
@@ -48,12 +72,12 @@ std::optional<Declined> Backend::CheckForDirectMl(const Plan& plan) const {
 
 Result Backend::Compile(const Plan& plan, std::unique_ptr<Executable>* executable) const {
   if (device_ == nullptr || CheckForDirectMl(plan).has_value()) return CompileForCpu(plan, executable);
-  return CompileForDirectMl(plan, device_, executable);
+  return CompileForDirectMl(plan, device_, executable, listener_);
 }
 
 Result Backend::Compile(PlanSequence sequence, std::unique_ptr<Executable>* executable) const {
   if (sequence.plans.size() == 1) return Compile(sequence.plans.front(), executable);
-  return CompileForDirectMl(std::move(sequence), device_, executable);
+  return CompileForDirectMl(std::move(sequence), device_, executable, listener_);
 }
 
 }  // namespace normfuse::plugin

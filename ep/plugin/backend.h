@@ -16,6 +16,7 @@ enum class BackendChoice { kAuto, kCpu, kDirectMl };
 struct BackendOptions {
   BackendChoice choice = BackendChoice::kAuto;
   DirectMlOptions directml;
+  std::string directml_report;  // file that each call of a node on the GPU adds what it cost to, one JSON object a line
 };
 
 class Backend {
@@ -36,6 +37,7 @@ class Backend {
 
  private:
   std::shared_ptr<DirectMlDevice> device_;
+  GpuWorkListener listener_;
 };
 
 }  // namespace normfuse::plugin

@@ -1,30 +1,10 @@
 #include "plugin/claim_report.h"
 
-#include <cstdio>
-#include <filesystem>
-#include <memory>
-
 #include "directml/lowering.h"
+#include "plugin/json_lines.h"
 
 namespace normfuse::plugin {
 namespace {
-
-std::string Quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", c);
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
 
 std::string Refusal(const Declined& declined) {
   const ReasonSpec& reason = kReasons[static_cast<int>(declined.reason)];
@@ -71,46 +51,18 @@ std::string Line(const EpOptions& options, const Backend& backend, const std::st
   return line + "}\n";
 }
 
-struct Closer {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, Closer>;
-
-// To be appended to. Not a stream of the C++ library, which brings 0.8 MB of locales with it.
-Result OpenClaimReport(const std::string& name, File* file) {
-#ifdef _WIN32
-  // Options are UTF-8, which Windows does not take for a file's name as it is.
-  file->reset(_wfopen(std::filesystem::path(std::u8string(name.begin(), name.end())).c_str(), L"ab"));
-#else
-  file->reset(std::fopen(name.c_str(), "ab"));
-#endif
-  if (*file) return {};
-  return Result::Error(ErrorCode::kFail, "NormFuseExecutionProvider: cannot write claim_report '" + name +
-                                             "'; name a file in a folder that exists");
-}
-
 }  // namespace
 
-Result CheckClaimReport(const EpOptions& options) {
-  if (options.claim_report.empty()) return {};
-  File file;
-  return OpenClaimReport(options.claim_report, &file);
-}
+Result CheckClaimReport(const EpOptions& options) { return CheckJsonLines("claim_report", options.claim_report); }
 
 Result AppendClaimReport(const EpOptions& options, const Backend& backend, const std::string& graph_name,
                          const GraphView& graph, const std::vector<Site>& sites, std::set<std::string>* written) {
-  File file;
-  NORMFUSE_RETURN_IF_ERROR(OpenClaimReport(options.claim_report, &file));
-  bool complete = true;
+  std::string lines;
   for (const Site& site : sites) {
     const auto [line, is_new] = written->insert(Line(options, backend, graph_name, graph, site));
-    if (is_new) complete &= std::fwrite(line->data(), 1, line->size(), file.get()) == line->size();
+    if (is_new) lines += *line;
   }
-  // What is left in the buffer is written when the file is closed.
-  complete &= std::fclose(file.release()) == 0;
-  if (complete) return {};
-  return Result::Error(ErrorCode::kFail, "NormFuseExecutionProvider: cannot write claim_report '" +
-                                             options.claim_report + "'; is there no room left?");
+  return AppendJsonLines("claim_report", options.claim_report, lines);
 }
 
 }  // namespace normfuse::plugin

@@ -86,10 +86,11 @@ Result SetOption(std::string_view name, const std::string& value, EpOptions* opt
     options->claim_all = value == "all";
     return {};
   }
-  return Result::Error(ErrorCode::kInvalidArgument,
-                       "NormFuseExecutionProvider: unknown option '" + std::string(name) +
-                           "'; there are backend, claim, claim_report, compile, directml_library, d3d12_library, "
-                           "dxcore_library, adapter_index, adapter_luid, adapter_preference and explain_directml");
+  return Result::Error(
+      ErrorCode::kInvalidArgument,
+      "NormFuseExecutionProvider: unknown option '" + std::string(name) +
+          "'; there are backend, claim, claim_report, compile, directml_library, d3d12_library, "
+          "dxcore_library, directml_report, adapter_index, adapter_luid, adapter_preference and explain_directml");
 }
 
 }  // namespace
@@ -105,6 +106,8 @@ Result SetBackendOption(std::string_view name, const std::string& value, Backend
     directml.d3d12_library = directml::LibraryName(value);
   } else if (name == "dxcore_library") {
     directml.dxcore_library = directml::LibraryName(value);
+  } else if (name == "directml_report") {
+    options->directml_report = value;
   } else if (name == "adapter_index") {
     directml.adapter = DirectMlOptions::Adapter::kIndex;
     if (!ParseNumber(value, 10, &directml.index)) return BadValue(name, value, "a number from 0");

@@ -18,6 +18,7 @@ import numpy as np
 from normfuse._version import __version__
 from normfuse.ep.host import import_host
 from normfuse.errors import OptionError
+from normfuse.gpu_work import GpuWork, count_gpu_work
 from normfuse.kernel_time import share_of_chains, share_of_fused_nodes
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import open_session
@@ -55,6 +56,8 @@ class Timing:
     """Largest absolute difference from the same."""
     fused_share: float | None
     """Share of the kernel time that the fused nodes take; None without the execution provider."""
+    gpu_work: GpuWork | None
+    """What a run asks of the GPU; None where DirectML runs nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +91,7 @@ class _Case:
     error: float
     max_abs: float
     fused_share: float | None
+    gpu_work: GpuWork | None
     runs_a_slice: int = 1
     rounds: list[list[float]] = dataclasses.field(default_factory=list)
     """Seconds of the runs of each round."""
@@ -172,18 +176,27 @@ class _Setting:
     def case(self, name: str, model: ir.Model, ep_options: dict[str, Any] | None) -> _Case:
         session = open_session(model, self.model_name, ep_options=ep_options, threads=self.threads)
         found = differences([self.expected], run_all(session, [self.sample]), self.quantized)
-        fused_share = None
+        fused_share = gpu_work = None
         if ep_options is not None:
             fused_share = share_of_fused_nodes(
                 model, self.model_name, self.sample, threads=self.threads, ep_options=ep_options
             )
+            if ep_options.get("backend") == "directml":
+                gpu_work = self._gpu_work(model, ep_options)
         return _Case(
             name=name,
             run=_bound(session, self.sample),
             error=max(difference.error for difference in found),
             max_abs=max(difference.max_abs for difference in found),
             fused_share=fused_share,
+            gpu_work=gpu_work,
         )
+
+    def _gpu_work(self, model: ir.Model, ep_options: dict[str, Any]) -> GpuWork:
+        def create(further: dict[str, Any]) -> onnxruntime.InferenceSession:
+            return open_session(model, self.model_name, ep_options={**ep_options, **further}, threads=self.threads)
+
+        return count_gpu_work(create, self.sample)
 
 
 def _timing(case: _Case, original: _Case) -> Timing:
@@ -204,6 +217,7 @@ def _timing(case: _Case, original: _Case) -> Timing:
         error=case.error,
         max_abs=case.max_abs,
         fused_share=case.fused_share,
+        gpu_work=case.gpu_work,
     )
 
 

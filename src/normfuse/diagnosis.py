@@ -8,16 +8,21 @@ import platform
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from normfuse._version import __version__
 from normfuse.ep.host import BY_NAME_VERSION, host_version, how_to_keep_one, installed_flavours, load_host
 from normfuse.ep.library import EP_NAME, get_library_path
+from normfuse.ep.options import validate_options
 from normfuse.ep.registration import devices_for, ensure_registered
 from normfuse.ep.session import session_options
 from normfuse.errors import NormfuseError
+from normfuse.gpu_work import count_gpu_work
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["Finding", "diagnose"]
 
@@ -34,8 +39,16 @@ class Finding:
     """What is there; where ``ok`` is False, what is wrong and what to do."""
 
 
-def diagnose() -> Iterator[Finding]:
-    """Yield findings, the most basic ones first; later ones are left out where an earlier one makes them pointless."""
+def diagnose(backend: str = "auto") -> Iterator[Finding]:
+    """Yield findings, the most basic ones first; later ones are left out where an earlier one makes them pointless.
+
+    Args:
+        backend: "directml": also whether DirectML is there, whether it is right, and what a call of a node asks of it.
+
+    Raises:
+        OptionError: There is no such backend.
+    """
+    validate_options({"backend": backend})
     yield Finding("normfuse", True, f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
     versions = ", ".join(f"{name} {_version(name)}" for name in ("onnx", "onnx-ir", "onnxscript", "numpy"))
     yield Finding("packages", True, versions)
@@ -46,6 +59,7 @@ def diagnose() -> Iterator[Finding]:
         ("instruction set", _instruction_set),
         ("session", _session),
         ("custom operators", _custom_operators),
+        *((("DirectML", _directml),) if backend == "directml" else ()),
     )
     for name, question in questions:
         try:
@@ -99,14 +113,12 @@ def _instruction_set() -> str:
 
 def _session() -> str:
     """Run LayerNormalization -> Gelu and see who ran it."""
-    from normfuse.models import chain
-
     host = load_host()
     options = host.SessionOptions()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.log_severity_level = 4
     session_options(options, claim="all")
-    model = chain([4, 64], activation_name="gelu", opset=20)
+    model = _chain()
     session = host.InferenceSession(model.SerializeToString(), sess_options=options, enable_fallback=0)
     taken = [
         node.op_type
@@ -122,7 +134,34 @@ def _session() -> str:
     return f"LayerNormalization -> Gelu ran on {EP_NAME}, error {error:.1g}"
 
 
-def _error(session: Any, model: Any) -> float:
+def _directml() -> str:
+    """Run the same on DirectML, and count what a call asks of it."""
+
+    def create(further: dict[str, Any]) -> Any:
+        options = session_options(claim="all", backend="directml", **further)
+        return load_host().InferenceSession(model.SerializeToString(), sess_options=options, enable_fallback=0)
+
+    model = _chain()
+    work = count_gpu_work(create, {"x": _input()})
+    if work.calls != 1:
+        raise NormfuseError(f"A session with LayerNormalization -> Gelu made {work.calls} calls on DirectML, not 1.")
+    error = _error(create({}), model)
+    if not error < _TOLERANCE:
+        raise NormfuseError(f"LayerNormalization -> Gelu on DirectML is wrong by {error:.3g}.")
+    return f"LayerNormalization -> Gelu ran on DirectML, error {error:.1g}; {work}"
+
+
+def _chain() -> onnx.ModelProto:
+    from normfuse.models import chain
+
+    return chain([4, 64], activation_name="gelu", opset=20)
+
+
+def _input() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+
+
+def _error(session: Any, model: onnx.ModelProto) -> float:
     """Largest error against float64."""
     from math import erf
 
@@ -130,7 +169,7 @@ def _error(session: Any, model: Any) -> float:
 
     weights = {tensor.name: numpy_helper.to_array(tensor).astype(np.float64) for tensor in model.graph.initializer}
     scale, bias = (weights[name] for name in model.graph.node[0].input[1:3])
-    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    x = _input()
     d = x.astype(np.float64)
     n = (d - d.mean(-1, keepdims=True)) / np.sqrt(d.var(-1, keepdims=True) + 1e-5) * scale + bias
     expected = 0.5 * n * (1.0 + np.vectorize(erf)(n / np.sqrt(2.0)))

@@ -34,7 +34,8 @@ def bench_command(
 
     Four ways are measured: the original and the rewritten model, each without and with the execution provider. The
     error is against the original without any graph optimisation. ONNX Runtime's profiler gives the share of time in
-    fused nodes, and in the original that of the chains, from which follows what could be gained at most.
+    fused nodes, and in the original that of the chains, from which follows what could be gained at most. With
+    --backend directml it also says what a run asks of the GPU: submissions, waits, bytes each way.
     """
     from normfuse.benchmark import benchmark
 
@@ -74,6 +75,11 @@ def print_benchmark(report: BenchmarkReport) -> None:
         )
     console.print(rows)
     console.print(_bound_text(report), markup=False, soft_wrap=True)
+    for timing in report.timings:
+        if timing.gpu_work is not None:
+            console.print(
+                f"On DirectML a run of '{timing.name}' makes {timing.gpu_work}.", markup=False, soft_wrap=True
+            )
 
 
 def _bound_text(report: BenchmarkReport) -> str:

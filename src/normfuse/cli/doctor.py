@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import typer
 
@@ -11,7 +12,10 @@ from normfuse.cli.console import JsonOption, console, print_json
 __all__ = ["doctor_command"]
 
 
-def doctor_command(as_json: JsonOption = False) -> None:
+def doctor_command(
+    backend: Annotated[str, typer.Option(help="directml: look at DirectML, too.")] = "auto",
+    as_json: JsonOption = False,
+) -> None:
     """Look at the installation: versions, library, instruction set, registration, and a tiny session.
 
     Exits with 1 if something does not work.
@@ -19,7 +23,7 @@ def doctor_command(as_json: JsonOption = False) -> None:
     from normfuse.diagnosis import diagnose
 
     findings = []
-    for finding in diagnose():
+    for finding in diagnose(backend):
         findings.append(finding)
         if not as_json:
             mark = "[green]ok[/]     " if finding.ok else "[red]problem[/]"

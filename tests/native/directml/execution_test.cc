@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -153,6 +154,54 @@ void TestInitialisedOnceAndReleased() {
     CHECK(counter("descriptor_heaps") == heaps, "descriptor heaps are created after the device");
   }
   CHECK(counter("live_objects") == alive, "%lld objects leak", static_cast<long long>(counter("live_objects") - alive));
+}
+
+// What the fake counted, as the library counts it.
+GpuWork Counted() {
+  const auto count = [](const char* name) { return static_cast<uint64_t>(counter(name)); };
+  return {count("submissions"),
+          count("waits"),
+          count("dispatches"),
+          count("barriers"),
+          count("bytes_up"),
+          count("bytes_down"),
+          count("buffers") + count("descriptor_heaps") + count("operators") + count("graphs")};
+}
+
+// Every call of a node is one submission, which is waited for once; nothing is created after the first with its shapes.
+void TestWhatACallCosts() {
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
+  std::vector<GpuWork> calls;
+  const GpuWorkListener listener = [&](const std::string& node, const GpuWork& work) {
+    CHECK(node == "layer norm", "told of '%s'", node.c_str());
+    calls.push_back(work);
+  };
+  std::unique_ptr<Executable> executable;
+  CHECK(CompileForDirectMl(LayerNormPlan(), device, &executable, listener).ok(), "compile");
+  const TestCase test = Rows(LayerNormPlan(), 5);
+  for (int i = 0; i < 6; ++i) {
+    const GpuWork before = Counted();
+    CheckRun(test, *executable, "counted run");
+    const GpuWork after = Counted();
+    CHECK(calls.size() == static_cast<size_t>(i) + 1, "%zu calls told of", calls.size());
+    const GpuWork& told = calls.back();
+    CHECK(told.submissions == after.submissions - before.submissions && told.waits == after.waits - before.waits,
+          "run %d: submissions or waits", i);
+    CHECK(told.dispatches == after.dispatches - before.dispatches && told.barriers == after.barriers - before.barriers,
+          "run %d: dispatches or barriers", i);
+    CHECK(told.bytes_up == after.bytes_up - before.bytes_up && told.bytes_down == after.bytes_down - before.bytes_down,
+          "run %d: bytes", i);
+    if (i == 0) {  // the library also counts the initialiser and the binding table
+      CHECK(told.created == after.created - before.created + 2, "created: %llu, the fake counts %llu",
+            static_cast<unsigned long long>(told.created),
+            static_cast<unsigned long long>(after.created - before.created));
+      continue;
+    }
+    CHECK(told.created == 0 && after.created == before.created, "run %d creates something", i);
+    CHECK(told.submissions == 1 && told.waits == 1 && told.dispatches == 1 && told.barriers == 3, "run %d", i);
+    CHECK(told.bytes_up == 256 && told.bytes_down == 256, "run %d: 160 bytes each way, rounded up to 256", i);
+  }
+  CHECK(calls[0].submissions == 2 && calls[0].waits == 2, "the first call initialises the operator, too");
 }
 
 void TestShapesAreCachedAndBounded() {
@@ -317,6 +366,16 @@ void ExpectError(const DirectMlOptions& options, const char* part) {
         result.message().c_str());
 }
 
+void TestLibraryNames() {
+  using directml::LibraryName;
+  CHECK(LibraryName("DirectML.dll") == "DirectML.dll", "a bare name is left to the loader");
+  const auto here = std::filesystem::current_path();
+  const auto expected = (here / "folder" / "a library").string();
+  CHECK(LibraryName("folder/a library") == expected, "%s", LibraryName("folder/a library").c_str());
+  CHECK(LibraryName(expected) == expected, "%s", LibraryName(expected).c_str());
+  CHECK(LibraryName((here / "folder" / "a library").generic_string()) == expected, "forward slashes");
+}
+
 void TestDeviceErrors() {
   control("feature_level", abi::DML_FEATURE_LEVEL_6_2);
   DirectMlOptions missing = Options();
@@ -469,6 +528,7 @@ int main(int argc, char** argv) {
     CHECK(ran > cases / 3, "too few plans ran");
   }
   TestInitialisedOnceAndReleased();
+  TestWhatACallCosts();
   TestShapesAreCachedAndBounded();
   TestThreads();
   TestSequences(Open(abi::DML_FEATURE_LEVEL_6_4));
@@ -477,6 +537,7 @@ int main(int argc, char** argv) {
   TestFenceThatCannotWait();
   TestLostDevice();
   TestDeviceErrors();
+  TestLibraryNames();
   TestAdapters();
   TestDeclines();
   CHECK(counter("violations") == 0, "%lld violations of DirectML's rules",
