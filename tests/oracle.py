@@ -398,6 +398,20 @@ def _aligned(parameter: _Value, shape: Sequence[int], align: str, groups: int) -
     return _Value(expand(parameter.value), expand(parameter.error))
 
 
+def _widened(z: _Value, inputs: Inputs, align: str) -> _Value:
+    """z over the shape that scale and bias give it where no normalisation stands before them."""
+    shape = z.value.shape
+    for name in ("scale", "bias"):
+        parameter = inputs.get(name)
+        if parameter is None:
+            continue
+        own = parameter.shape
+        if align == "channel" and len(shape) > 1:
+            own = (parameter.size, *[1] * (len(shape) - 2))
+        shape = np.broadcast_shapes(shape, own)
+    return _Value(np.broadcast_to(z.value, shape), np.broadcast_to(z.error, shape))
+
+
 def _affine(
     z: _Value, inputs: Inputs, attributes: Mapping[str, Any], *, normalized: bool, unit: Array | float = 1.0
 ) -> _Value:
@@ -406,6 +420,8 @@ def _affine(
     ``unit`` is n's own size, its standard deviation: 1, unless the norm does not divide by it.
     """
     quantized = "scale_axis" in attributes and normalized
+    if not normalized:
+        z = _widened(z, inputs, attributes["affine_align"])
     shape, groups, align = z.value.shape, attributes["num_groups"], attributes["affine_align"]
     parts: dict[str, _Value | None] = {}
     for name in ("scale", "bias"):
@@ -436,7 +452,9 @@ def _finish(z: _Value, inputs: Inputs, attributes: Mapping[str, Any]) -> Expecte
     """Activation, then quantisation or storing in a float type."""
     slope = inputs.get("slope")
     if slope is not None:
-        slope = np.broadcast_to(slope.astype(np.float64), z.value.shape)
+        shape = np.broadcast_shapes(z.value.shape, slope.shape)
+        z = _Value(np.broadcast_to(z.value, shape), np.broadcast_to(z.error, shape))
+        slope = np.broadcast_to(slope.astype(np.float64), shape)
     value, low, high = activation_interval(
         attributes["activation"], z.value, z.error, attributes["activation_params"], slope
     )

@@ -12,7 +12,17 @@ from harness import build_model
 from hypothesis import strategies as st
 from onnx import helper
 from oracle import ACTIVATIONS, Array, dtype_code
-from strategies import OUTPUT_TYPES, QUANTIZED_TYPES, TWO_BIT_TYPES, Builder, Case, activations, is_float8, shapes
+from strategies import (
+    OUTPUT_TYPES,
+    QUANTIZED_TYPES,
+    TWO_BIT_TYPES,
+    Builder,
+    Case,
+    activations,
+    is_float8,
+    narrowings,
+    shapes,
+)
 
 KINDS = {
     "LayerNormalization": 17,
@@ -35,6 +45,11 @@ class Chain:
     kind: str
     opset: int
     case: Case
+    # Inputs and dimensions of theirs that the model leaves open.
+    symbolic: frozenset[tuple[str, int]] = frozenset()
+
+    def shape_of(self, name: str, array: Array) -> list[int | str]:
+        return [f"{name}{i}" if (name, i) in self.symbolic else dim for i, dim in enumerate(array.shape)]
 
 
 class Nodes:
@@ -131,6 +146,9 @@ def model_of(chain: Chain) -> onnx.ModelProto:
     if chain.kind in CONTRIB:
         y = _skip_norm(nodes, chain, x, names)
     else:
+        for name in ("residual_bias", "bias" if chain.kind == "Activation" else ""):
+            if name in case.inputs:
+                x = nodes.add("Add", [x, name])
         if "residual" in case.inputs:
             x = nodes.add("Add", [x, nodes.dequantized("residual", "residual", at)], outputs=["sum"])
         y = x if chain.kind == "Activation" else _norm(nodes, chain, x, names)
@@ -152,7 +170,8 @@ def model_of(chain: Chain) -> onnx.ModelProto:
         {key: expected[key].code for key in case.outputs},
         {key: a for key, a in case.inputs.items() if key in case.constants} | nodes.extra,
         opset=chain.opset,
-        shapes={key: expected[key].exact.shape for key in case.outputs},
+        shapes={key: chain.shape_of(key, array) for key, array in case.inputs.items()}
+        | ({} if chain.symbolic else {key: expected[key].exact.shape for key in case.outputs}),
     )
 
 
@@ -187,8 +206,8 @@ def _norm(nodes: Nodes, chain: Chain, x: str, names: dict[str, str]) -> str:
 
 
 @st.composite
-def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS)) -> Chain:
-    """Any chain that the EP promises to claim as one."""
+def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, symbolic: bool = False) -> Chain:
+    """Any chain that the EP promises to claim as one; with ``symbolic``, of any shapes that are left open."""
     kind = draw(st.sampled_from(kinds))
     b = Builder(draw, "FusedActivation" if kind == "Activation" else "FusedNormalization")
     opset = draw(st.integers(max(KINDS[kind], 21), 25))
@@ -223,11 +242,26 @@ def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS)) -> Chain:
     inputs = {name: b.inputs[name] for name in order if name in b.inputs}
     constant = frozenset(name for name in inputs if name not in ("X", "residual", "slope")) | {"slope"} & set(inputs)
     case = Case(b.op, inputs, b.attributes, tuple(outputs), constant)
-    return Chain(kind, opset, case)
+    free = [(name, i) for name, array in inputs.items() if name not in constant for i in range(array.ndim)]
+    opened = draw(st.lists(st.sampled_from(free), unique=True)) if symbolic and free else []
+    return Chain(kind, opset, case, frozenset(opened))
 
 
-def _input(b: Builder, shape: tuple[int, ...], kind: str, opset: int) -> None:
+def _input(b: Builder, whole: tuple[int, ...], kind: str, opset: int) -> None:
+    """X and what is added to it, which widens it now and then: together they have the whole shape."""
     draw = b.draw
+    shape, residual, bias = whole, whole, ()
+    if kind == "Activation" and draw(st.integers(0, 2)) == 0:
+        bias = whole[-1:]
+        shape = (*whole[:-1], 1) if draw(st.booleans()) else whole
+    adds = kind in ("LayerNormalization", "RMSNormalization") and draw(st.integers(0, 2)) == 0
+    if adds:
+        shape = draw(narrowings(whole)) or whole
+        dims = [1] * (len(whole) - len(shape)) + list(shape)
+        residual = tuple(
+            1 if own == dim and draw(st.integers(0, 4)) == 0 else dim for own, dim in zip(dims, whole, strict=True)
+        )
+        bias = draw(st.sampled_from([(), whole[-1:]]))
     if draw(st.booleans()) and kind not in CONTRIB:
         # DequantizeLinear has no uint32.
         types = [t for t in QUANTIZED_TYPES if t is not np.uint32] + (TWO_BIT_TYPES if opset >= 25 else [])
@@ -237,8 +271,10 @@ def _input(b: Builder, shape: tuple[int, ...], kind: str, opset: int) -> None:
     else:
         b.float_type = draw(st.sampled_from([np.float32, np.float32, np.float16]))
         b.inputs["X"] = b.numbers.normal(shape, b.float_type, draw(st.sampled_from([0.0, 1.0])))
-    if kind in CONTRIB or (kind in ("LayerNormalization", "RMSNormalization") and draw(st.integers(0, 2)) == 0):
-        b.inputs["residual"] = b.numbers.normal(shape, b.float_type)
+    if kind in CONTRIB or adds:
+        b.inputs["residual"] = b.numbers.normal(residual, b.float_type)
+    if bias:
+        b.inputs["bias" if kind == "Activation" else "residual_bias"] = b.numbers.normal(bias, b.float_type)
 
 
 def _normalization(b: Builder, shape: tuple[int, ...], kind: str) -> list[str]:

@@ -114,6 +114,12 @@ def broadcast_shapes(draw: st.DrawFn, shape: Sequence[int], *, full_rank: bool =
     return tuple(1 if draw(st.booleans()) else dim for dim in tuple(shape)[len(shape) - keep :])
 
 
+@st.composite
+def narrowings(draw: st.DrawFn, shape: Sequence[int]) -> tuple[int, ...]:
+    """Now and then a shape that another operand widens to ``shape``; () otherwise, and where that is all there is."""
+    return draw(broadcast_shapes(shape)) if draw(st.integers(0, 3)) == 0 else ()
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Scale, zero point and their attributes for one quantised tensor."""
@@ -288,9 +294,11 @@ def normalizations(draw: st.DrawFn) -> Case:
         shape, groups = draw(shapes(1, 8)), 0
         axes = draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
         b.attributes["axes"] = [axis - len(shape) if draw(st.booleans()) else axis for axis in axes]
-    b.x(shape, quantized=draw(st.integers(0, 2)) == 0)
-    if not grouped and draw(st.integers(0, 2)) == 0:
-        _residual(b, shape)
+    # Groups keep their channels: any other dimension may be widened.
+    narrow = () if grouped else draw(narrowings(shape))
+    b.x(narrow or shape, quantized=draw(st.integers(0, 2)) == 0)
+    if not grouped and (narrow or draw(st.integers(0, 2)) == 0):
+        _residual(b, shape, widens=bool(narrow))
     for name, value in (("use_mean", 0), ("normalize_variance", 0), ("epsilon_on", "stddev")):
         if draw(st.integers(0, 4)) == 0:
             b.attributes[name] = value
@@ -307,7 +315,8 @@ def normalizations(draw: st.DrawFn) -> Case:
     return b.finish(tuple(name for name in oracle.OPERATORS[b.op]["outputs"] if name in outputs))
 
 
-def _residual(b: Builder, shape: tuple[int, ...]) -> None:
+def _residual(b: Builder, shape: tuple[int, ...], *, widens: bool) -> None:
+    """residual and what belongs to it; where it `widens` X, it or its bias has the whole shape."""
     other = b.draw(broadcast_shapes(shape)) if b.draw(st.integers(0, 3)) == 0 else shape
     if b.draw(st.integers(0, 3)) == 0 and np.dtype(b.float_type) == np.float32:
         dtype = b.draw(st.sampled_from([np.int8, np.uint8, np.uint16]))
@@ -315,7 +324,9 @@ def _residual(b: Builder, shape: tuple[int, ...]) -> None:
         b.quantization("residual", other, dtype, np.float32)
     else:
         b.inputs["residual"] = b.numbers.normal(other, b.float_type)
-    if b.draw(st.booleans()):
+    if widens and other != shape:
+        b.inputs["residual_bias"] = b.numbers.normal(shape, b.float_type)
+    elif b.draw(st.booleans()):
         b.inputs["residual_bias"] = b.numbers.normal(b.draw(broadcast_shapes(shape)), b.float_type)
     if b.draw(st.integers(0, 3)) == 0 and np.dtype(b.float_type) == np.float32:
         dtype = b.draw(st.sampled_from([np.int8, np.uint8]))
@@ -328,11 +339,12 @@ def element_wise(draw: st.DrawFn) -> Case:
     """Any FusedActivation."""
     b = Builder(draw, "FusedActivation")
     shape = draw(shapes(0, 8))
-    b.x(shape, quantized=draw(st.booleans()))
+    b.x(draw(narrowings(shape)) or shape, quantized=draw(st.booleans()))
     if draw(st.booleans()):
-        b.affine(shape)
+        # Along dimension 1 of X, which is there.
+        b.affine(shape if b.inputs["X"].ndim == len(shape) else shape[-1:])
     b.activation(shape)
-    b.y(shape)
+    b.y(oracle.fused_activation(b.inputs, b.attributes)["Y"].exact.shape)
     return b.finish()
 
 
@@ -341,7 +353,7 @@ def dequantizations(draw: st.DrawFn) -> Case:
     """Any FusedDequantizeLinear."""
     b = Builder(draw, "FusedDequantizeLinear")
     shape = draw(shapes(0, 8))
-    b.x(shape, quantized=True)
+    b.x(draw(narrowings(shape)) or shape, quantized=True)
     b.activation(shape)
     if draw(st.integers(0, 2)) == 0:
         b.attributes["y_dtype"] = oracle.dtype_code(np.zeros(0, draw(st.sampled_from(FLOAT_TYPES))))

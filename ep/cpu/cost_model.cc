@@ -155,7 +155,7 @@ template <class Add>
 void ForEachStep(const Plan& plan, Add&& add) {
   const auto dequantization = [&](const Operand& input) {
     if (!input.quantization.present()) return;
-    add(DequantizationCost(input.type, IsAlongRow(input.quantization, plan.x_rank)), true);
+    add(DequantizationCost(input.type, IsAlongRow(input.quantization, input.shape.rank)), true);
   };
   dequantization(plan.x);
   dequantization(plan.residual);
@@ -206,8 +206,9 @@ namespace normfuse {
 namespace {
 
 int64_t TypicalElements(const Plan& plan) {
-  int64_t elements = plan.x_rank < 0 ? kTypicalDimension * kTypicalDimension : 1;
-  for (int i = 0; i < plan.x_rank; ++i) elements *= plan.x_dims[i] < 0 ? kTypicalDimension : plan.x_dims[i];
+  const PartialShape d = KnownShapeOfD(plan);
+  int64_t elements = d.rank < 0 ? kTypicalDimension * kTypicalDimension : 1;
+  for (int i = 0; i < d.rank; ++i) elements *= d.dims[i] < 0 ? kTypicalDimension : d.dims[i];
   return elements;
 }
 

@@ -1,5 +1,6 @@
 #include "cpu/geometry.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace normfuse::cpu {
@@ -27,7 +28,7 @@ struct Builder {
 
   void Activate(FormId form) { g.active |= 1u << form; }
 
-  Result SetLogicalShape(const Shape& x, const Shape& residual);
+  Result SetLogicalShape(const CallShapes& shapes);
   Result AddTensor(FormId form, const char* what, const Shape& shape);
   Result AddQuantization(const Quantization& quantization, const QuantizationNames& what, const Shape& tensor,
                          const Shape& scale, const Shape& zero, FormId scale_form, int which);
@@ -47,20 +48,20 @@ struct Builder {
 
 int64_t NormalizeAxis(int64_t axis, int rank) { return axis < 0 ? axis + rank : axis; }
 
-Result Builder::SetLogicalShape(const Shape& x, const Shape& residual) {
-  if (x.rank > kMaxRank || residual.rank > kMaxRank) return Error("X or residual has more than 8 dimensions");
-  g.rank = x.rank > residual.rank ? x.rank : residual.rank;
-  for (int i = 0; i < g.rank; ++i) {
-    const int xi = i - (g.rank - x.rank);
-    const int ri = i - (g.rank - residual.rank);
-    const int64_t a = xi >= 0 ? x.dims[xi] : 1;
-    const int64_t b = residual.rank >= 0 && ri >= 0 ? residual.dims[ri] : 1;
-    if (a != b && a != 1 && b != 1) {
-      return Error("residual of shape " + ShapeText(residual.dims, residual.rank) +
-                   " does not broadcast with X of shape " + ShapeText(x.dims, x.rank));
-    }
-    g.shape[i] = a == 1 ? b : a;
-  }
+PartialShape Whole(const Shape& shape) {
+  PartialShape whole;
+  whole.rank = shape.rank;
+  if (shape.rank <= kMaxRank) std::copy_n(shape.dims, std::max(shape.rank, 0), whole.dims);
+  return whole;
+}
+
+Result Builder::SetLogicalShape(const CallShapes& s) {
+  PartialShape d;
+  NORMFUSE_RETURN_IF_ERROR(ShapeOfD(
+      plan, {Whole(s.x), Whole(s.residual), Whole(s.residual_bias), Whole(s.scale), Whole(s.bias), Whole(s.slope)},
+      &d));
+  g.rank = d.rank;
+  std::copy_n(d.dims, d.rank, g.shape);
   dims.count = g.rank;
   for (int i = 0; i < g.rank; ++i) dims.dims[i] = Dim{g.shape[i], {}};
   return {};
@@ -330,7 +331,7 @@ void Builder::SortDims() {
 
 Result BindGeometry(const Plan& plan, const CallShapes& s, Geometry* geometry) {
   Builder b(plan, geometry);
-  NORMFUSE_RETURN_IF_ERROR(b.SetLogicalShape(s.x, s.residual));
+  NORMFUSE_RETURN_IF_ERROR(b.SetLogicalShape(s));
   const Shape d{geometry->shape, geometry->rank};
   NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormX, "X", s.x));
   if (s.residual.rank >= 0) NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormResidual, "residual", s.residual));

@@ -1,7 +1,8 @@
 // Where the elements of every operand of a plan lie, for the shapes of one call.
 //
-// The logical shape is that of d: X broadcast with the residual, and for group normalisation with dimension 1 seen as
-// [groups, channels per group]. Each operand is a *form*: one stride per logical dimension, 0 where it is broadcast.
+// The logical shape is that of d: X broadcast with what is added to it (ShapeOfD), and for group normalisation with
+// dimension 1 seen as [groups, channels per group]. Each operand is a *form*: one stride per logical dimension, 0 where
+// it is broadcast.
 // Dimensions of size 1 go, the others are sorted into kept ones and reduced ones, and neighbours of the same kind are
 // joined wherever every form in use walks through them in one stride. A *group* is a set of values with one mean.
 #pragma once

@@ -30,6 +30,10 @@ Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* 
   const ort::Api& api = GetApi();
   size_t count = 0;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.ShapeInferContext_GetInputCount(context, &count));
+  const auto is_parameter = [&](size_t index) {
+    const auto residual = static_cast<size_t>(FusedNormalizationInput::kResidual);
+    return index != 0 && (node->kind != OperatorKind::kFusedNormalization || index != residual);
+  };
   node->inputs.resize(count);
   names->resize(count);
   for (size_t i = 0; i < count; ++i) {
@@ -38,32 +42,39 @@ Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* 
     if (!FromStatus(api.ShapeInferContext_GetInputTypeShape(context, i, &tensor)).ok() || tensor == nullptr) continue;
     // ORT keeps ownership of this object.
     if (!ort::ReadTensorFacts(tensor, &node->inputs[i]).ok()) node->inputs[i] = TensorFacts{};
-    // A tensor without a shape comes here as one without dimensions.
-    if (node->inputs[i].rank == 0) node->inputs[i].rank = -1;
+    // A tensor without a shape comes here as one without dimensions, which parameters often are.
+    if (node->inputs[i].rank == 0 && !is_parameter(i)) node->inputs[i].rank = -1;
     NORMFUSE_RETURN_IF_ERROR(ReadDimensionNames(tensor, node->inputs[i].rank, &(*names)[i]));
   }
   return {};
 }
 
-// The names of the dimensions of X + residual: an unknown one has the name of the operand that it must come from.
-DimensionNames NamesOfSum(const OperatorNode& node, const std::vector<DimensionNames>& names) {
-  constexpr auto kResidual = static_cast<size_t>(FusedNormalizationInput::kResidual);
-  const bool has_residual = node.kind == OperatorKind::kFusedNormalization && node.inputs.size() > kResidual &&
-                            node.inputs[kResidual].present;
-  if (!has_residual) return names[0];
-  const DimensionNames& x = names[0];
-  const DimensionNames& residual = names[kResidual];
-  DimensionNames sum(std::max(x.size(), residual.size()));
-  for (size_t back = 1; back <= sum.size(); ++back) {
-    const auto name_of = [&](const DimensionNames& operand) {
-      return back <= operand.size() ? operand[operand.size() - back] : std::string();
-    };
-    const bool x_unknown = back <= x.size() && node.inputs[0].dims[x.size() - back] < 0;
-    const bool residual_unknown = back <= residual.size() && node.inputs[kResidual].dims[residual.size() - back] < 0;
-    if (x_unknown && residual_unknown && name_of(x) != name_of(residual)) continue;
-    sum[sum.size() - back] = x_unknown ? name_of(x) : name_of(residual);
+// The names of d's unknown dimensions: those on which all operands agree that may have more than one element there. Two
+// names may stand for two sizes, of which d has the larger one.
+DimensionNames NamesOfD(const Plan& plan, const PartialShape& d, const std::vector<DimensionNames>& names) {
+  if (d.rank < 0) return {};
+  DimensionNames agreed(static_cast<size_t>(d.rank));
+  std::vector<bool> seen(agreed.size(), false);
+  const auto add = [&](const TensorRef& ref, const PartialShape& shape) {
+    if (ref.input == TensorRef::kAbsent) return;
+    for (int i = 0; i < shape.rank; ++i) {
+      if (shape.dims[i] >= 0) continue;
+      const auto at = static_cast<size_t>(d.rank - shape.rank + i);
+      const std::string& name = names[static_cast<size_t>(ref.input)][static_cast<size_t>(i)];
+      agreed[at] = seen[at] && agreed[at] != name ? "" : name;
+      seen[at] = true;
+    }
+  };
+  for (const Operand* operand : {&plan.x, &plan.residual, &plan.residual_bias}) add(operand->tensor, operand->shape);
+  if (plan.kind == PlanKind::kNormalization) return agreed;
+  if (plan.affine_align == AffineAlign::kTrailing) {
+    add(plan.scale.tensor, plan.scale.shape);
+    add(plan.bias.tensor, plan.bias.shape);
+  } else if (d.rank > 1 && (plan.scale.present() || plan.bias.present())) {
+    agreed[1].clear();
   }
-  return sum;
+  add(plan.activation.slope, plan.activation.slope_shape);
+  return agreed;
 }
 
 // Dimensions that are not known are given the names found for them, or new ones: ORT would take a dimension
@@ -115,7 +126,7 @@ Result InferOutputs(OperatorKind kind, const char* op_type, ort::ShapeInferConte
     return Result::Error(ErrorCode::kInvalidArgument, declined->message);
   }
   const std::vector<TensorFacts> outputs = OutputFacts(node, plan);
-  const DimensionNames names = NamesOfSum(node, input_names);
+  const DimensionNames names = NamesOfD(plan, KnownShapeOfD(plan), input_names);
   NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, outputs[0], names));
   // There is no way to ask which further outputs the node has. ORT refuses one that it does not have from 1.28 on, and
   // writes past the end of its list before; there the model itself says what the further outputs are (value_info).

@@ -58,8 +58,8 @@ class Lowering {
   std::optional<Declined> Run() {
     Value d = SumOfInputs();
     if (builder_.refused()) return builder_.refused();
-    d_dims_ = d.dims;
-    d_shape_ = plan_.residual.present() && others_ == Shapes::kAssumed ? Shapes::kAssumed : x_shape_;
+    d_dims_ = ShapeOfSum(d);
+    d_shape_ = OperandsAreKnown() ? x_shape_ : Shapes::kAssumed;
     if (plan_.sum_quantization.present()) {
       d = Requantise(d);
     } else if (plan_.sum_output != Plan::kNoOutput) {
@@ -150,6 +150,45 @@ class Lowering {
     return AddOperand(d, plan_.residual_bias, "residual_bias", "add the residual bias");
   }
 
+  // Whether the shape of everything that d is made of is known, but for X itself.
+  bool OperandsAreKnown() const {
+    const TensorRef* further[] = {&plan_.scale.tensor, &plan_.bias.tensor, &plan_.activation.slope};
+    const auto is_known = [this](const TensorRef& ref) { return ShapeOf(ref) == Shapes::kKnown; };
+    return is_known(plan_.residual.tensor) && is_known(plan_.residual_bias.tensor) &&
+           (plan_.kind == PlanKind::kNormalization ||
+            std::all_of(std::begin(further), std::end(further), [&](const TensorRef* ref) { return is_known(*ref); }));
+  }
+
+  // The dimensions of d: of what has been added, and without a normalisation of what widens it further on.
+  Dims ShapeOfSum(const Value& sum) {
+    if (plan_.kind == PlanKind::kNormalization) return sum.dims;
+    PartialShape d;
+    const OperandShapes shapes = {
+        DimsOf(plan_.x.tensor),     DimsOf(plan_.residual.tensor), DimsOf(plan_.residual_bias.tensor),
+        DimsOf(plan_.scale.tensor), DimsOf(plan_.bias.tensor),     DimsOf(plan_.activation.slope)};
+    if (!ShapeOfD(plan_, shapes, &d).ok() || !d.IsKnown()) {
+      // Assumed shapes need not fit each other; known ones are looked at again where they are used.
+      return sum.dims;
+    }
+    return Dims(d.dims, d.dims + d.rank);
+  }
+
+  PartialShape DimsOf(const TensorRef& ref) const {
+    const Dims* dims = nullptr;
+    if (ref.constant) {
+      dims = &ref.constant->dims;
+    } else if (ref.input >= kFromOutput) {
+      dims = &produced_->values.at(ref.input - kFromOutput).dims;
+    } else if (ref.present() && static_cast<size_t>(ref.input) < inputs_.size()) {
+      dims = &inputs_[static_cast<size_t>(ref.input)].dims;
+    }
+    PartialShape shape;
+    if (dims == nullptr) return shape;
+    shape.rank = static_cast<int>(dims->size());
+    if (shape.rank <= kMaxRank) std::copy(dims->begin(), dims->end(), shape.dims);
+    return shape;
+  }
+
   Value AddOperand(const Value& d, const Operand& operand, const char* name, const char* purpose) {
     if (!operand.present()) return d;
     const Value other = Load(operand, name);
@@ -211,7 +250,7 @@ class Lowering {
     }
     const bool any = n.from_first_axis || !n.axes.empty();
     // Of an assumed rank, the axes may lie beyond.
-    if (any && x_shape_ == Shapes::kAssumed && rank > 0) grouped.axes.back() = true;
+    if (any && d_shape_ == Shapes::kAssumed && rank > 0) grouped.axes.back() = true;
     if (std::find(grouped.axes.begin(), grouped.axes.end(), true) == grouped.axes.end()) {
       builder_.Check(RuleId::kNoAxes);
       return std::nullopt;
@@ -316,7 +355,7 @@ class Lowering {
       n = builder_.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "divide by the deviation", n, Deviation(n, *grouped),
                           grouped->sizes);
     }
-    return Activate(Affine(n));
+    return Activate(Affine(n, grouped->sizes));
   }
 
   Value NormaliseInOne(const Value& x, const Grouped& grouped) {
@@ -400,20 +439,30 @@ class Lowering {
 
   // --- behind the normalisation -------------------------------------------------------------------------------------
 
-  Value Elementwise(const Value& d) { return Activate(Affine(d)); }
-
-  Value Affine(const Value& x) {
-    Value result =
-        AffineStep(x, AffineView(plan_.scale, "scale"), DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "multiply by scale");
-    return AffineStep(result, AffineView(plan_.bias, "bias"), DML_OPERATOR_ELEMENT_WISE_ADD, "add bias");
+  Value Elementwise(const Value& d) {
+    Value x = Affine(d, d_dims_);
+    if (x.dims != d_dims_ && !builder_.refused()) {
+      Operator op;
+      op.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
+      op.purpose = "widen by the slope";
+      x = builder_.Emit(std::move(op), d_dims_, {ProgramBuilder::Broadcast(x, d_dims_)}, kFloat);
+    }
+    return Activate(x);
   }
 
-  Value AffineStep(const Value& x, const std::optional<View>& parameter, DML_OPERATOR_TYPE type, const char* purpose) {
-    if (!parameter || builder_.refused()) return x;
-    Operator op;
-    op.type = type;
-    op.purpose = purpose;
-    return builder_.Emit(std::move(op), x.dims, {ProgramBuilder::Whole(x), parameter}, kFloat);
+  // `dims`: of the result, which scale and bias may widen.
+  Value Affine(const Value& x, const Dims& dims) {
+    const auto step = [&](const Value& value, const std::optional<View>& parameter, DML_OPERATOR_TYPE type,
+                          const char* purpose) {
+      if (!parameter || builder_.refused()) return value;
+      Operator op;
+      op.type = type;
+      op.purpose = purpose;
+      return builder_.Emit(std::move(op), dims, {ProgramBuilder::Broadcast(value, dims), parameter}, kFloat);
+    };
+    const Value scaled =
+        step(x, AffineView(plan_.scale, "scale"), DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "multiply by scale");
+    return step(scaled, AffineView(plan_.bias, "bias"), DML_OPERATOR_ELEMENT_WISE_ADD, "add bias");
   }
 
   Value Activate(Value x) {
@@ -479,17 +528,16 @@ class Lowering {
 
 // Values for the dimensions of X that are not known: what constants along them say, else one block or group.
 Dims AssumedShape(const Plan& plan) {
-  const size_t rank = plan.x_rank < 0 ? 4 : static_cast<size_t>(plan.x_rank);
+  const OperandShapes known = KnownShapes(plan);
+  const size_t rank = known.x.rank < 0 ? 4 : static_cast<size_t>(known.x.rank);
   Dims dims(rank, -1);
-  for (size_t i = 0; i < rank && plan.x_rank >= 0; ++i) dims[i] = plan.x_dims[i];
+  for (size_t i = 0; i < rank && known.x.rank >= 0; ++i) dims[i] = known.x.dims[i];
   const auto learn = [&](int64_t at, int64_t size) {
     if (at >= 0 && at < static_cast<int64_t>(rank) && dims[at] < 0 && size > 1) dims[at] = size;
   };
-  const auto trailing = [&](const TensorRef& ref) {
-    if (!ref.constant) return;
-    const Dims& shape = ref.constant->dims;
-    for (size_t i = 0; i < shape.size(); ++i) {
-      learn(static_cast<int64_t>(rank) - 1 - static_cast<int64_t>(i), shape[shape.size() - 1 - i]);
+  const auto trailing = [&](const PartialShape& shape) {
+    for (int i = 0; i < shape.rank && shape.rank <= kMaxRank; ++i) {
+      learn(static_cast<int64_t>(rank) - shape.rank + i, shape.dims[i]);
     }
   };
   const auto along = [&](const Quantization& q) {
@@ -504,17 +552,16 @@ Dims AssumedShape(const Plan& plan) {
   };
   along(plan.x.quantization);
   along(plan.y_quantization);
-  for (const Operand* operand : {&plan.scale, &plan.bias}) {
-    const bool along_one = plan.affine_align != AffineAlign::kTrailing;
-    if (!along_one) {
-      trailing(operand->tensor);
-    } else if (operand->tensor.constant && plan.affine_align != AffineAlign::kGroup) {
-      learn(1, operand->tensor.constant->ElementCount());
+  for (const PartialShape* parameter : {&known.scale, &known.bias}) {
+    if (plan.affine_align == AffineAlign::kTrailing) {
+      trailing(*parameter);
+    } else if (plan.affine_align == AffineAlign::kChannel && parameter->rank == 1) {
+      learn(1, parameter->dims[0]);
     }
   }
-  trailing(plan.residual.tensor);
-  trailing(plan.residual_bias.tensor);
-  trailing(plan.activation.slope);
+  trailing(known.residual);
+  trailing(known.residual_bias);
+  trailing(known.slope);
   if (plan.normalization.num_groups > 0) learn(1, plan.normalization.num_groups);
   for (int64_t& dim : dims) {
     if (dim < 0) dim = 1;
@@ -547,27 +594,30 @@ std::optional<Declined> CheckLowering(const Plan& plan, const Capabilities& capa
     if (inputs.size() <= static_cast<size_t>(ref.input)) inputs.resize(static_cast<size_t>(ref.input) + 1);
     inputs[static_cast<size_t>(ref.input)] = {type, dims};
   };
-  // Parameters that arrive at run time are taken to be of one element: every other shape that fits lowers alike.
+  // What is not known of tensors that arrive at run time is taken to be 1: every other size that fits lowers alike.
+  const auto least = [](const PartialShape& shape) {
+    Dims dims = shape.rank < 0 ? Dims{1} : Dims(shape.dims, shape.dims + shape.rank);
+    for (int64_t& dim : dims) dim = dim < 0 ? 1 : dim;
+    return dims;
+  };
   for (const Operand* operand : {&plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
-    assume(operand->tensor, operand->type, {1});
+    assume(operand->tensor, operand->type, least(operand->shape));
   }
   for (const Operand* operand : {&plan.x, &plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
     assume(operand->quantization.scale, DataType::kFloat32, {1});
     assume(operand->quantization.zero_point, operand->type, {1});
   }
-  assume(plan.activation.slope, plan.activation.slope_type, {1});
+  assume(plan.activation.slope, plan.activation.slope_type, least(plan.activation.slope_shape));
   assume(plan.sum_quantization.scale, DataType::kFloat32, {1});
   assume(plan.sum_quantization.zero_point, plan.sum_type, {1});
   assume(plan.y_quantization.scale, DataType::kFloat32, {1});
   assume(plan.y_quantization.zero_point, plan.y_type, {1});
   assume(plan.x.tensor, plan.x.type, AssumedShape(plan));
-  bool x_known = plan.x_rank >= 0;
-  for (int i = 0; i < plan.x_rank; ++i) x_known = x_known && plan.x_dims[i] >= 0;
   DmlProgram scratch;
   ProgramBuilder builder(capabilities, program ? program : &scratch);
   Produced produced;
-  return Lowering(plan, inputs, builder, &produced, x_known ? Shapes::kKnown : Shapes::kAssumed, Shapes::kAssumed)
-      .Run();
+  const Shapes x_shape = KnownShapes(plan).x.IsKnown() ? Shapes::kKnown : Shapes::kAssumed;
+  return Lowering(plan, inputs, builder, &produced, x_shape, Shapes::kAssumed).Run();
 }
 
 }  // namespace normfuse::directml

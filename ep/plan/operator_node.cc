@@ -1,5 +1,6 @@
 #include "plan/operator_node.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace normfuse {
@@ -108,7 +109,8 @@ class Reader {
 
   template <typename Input>
   Operand Tensor(Input input) const {
-    return {Ref(input), Facts(static_cast<int>(input)).type, {}};
+    const TensorFacts& facts = Facts(static_cast<int>(input));
+    return {Ref(input), facts.type, {}, ShapeOf(facts)};
   }
 
   template <typename Input>
@@ -137,6 +139,7 @@ class Reader {
   void ReadSlope(Input slope) {
     plan_.activation.slope = Ref(slope);
     plan_.activation.slope_type = Facts(static_cast<int>(slope)).type;
+    plan_.activation.slope_shape = ShapeOf(Facts(static_cast<int>(slope)));
     if (kActivations[static_cast<int>(plan_.activation.kind)].has_slope != plan_.activation.slope.present()) {
       Invalid(plan_.activation.slope.present() ? "input slope is given, but the activation takes none"
                                                : "the activation needs input slope");
@@ -255,7 +258,7 @@ class Reader {
     const TensorFacts& x = Facts(0);
     if (!x.present) {
       Invalid("input X is missing");
-    } else if (!SetXFacts(x, &plan_)) {
+    } else if (x.rank > kMaxRank) {
       declined_ = Decline(Reason::kUnsupportedRank, {{"tensor", "X of " + node_.name},
                                                      {"rank", std::to_string(x.rank)},
                                                      {"what", "normfuse"},
@@ -293,11 +296,11 @@ std::optional<OperatorKind> OperatorKindOf(std::string_view op_type) {
   return std::nullopt;
 }
 
-bool SetXFacts(const TensorFacts& facts, Plan* plan) {
-  if (facts.rank > kMaxRank) return false;
-  plan->x_rank = facts.rank;
-  for (int i = 0; i < facts.rank; ++i) plan->x_dims[i] = facts.dims[i];
-  return true;
+PartialShape ShapeOf(const TensorFacts& facts) {
+  PartialShape shape;
+  shape.rank = facts.rank;
+  if (facts.rank <= kMaxRank) std::copy_n(facts.dims, std::max(facts.rank, 0), shape.dims);
+  return shape;
 }
 
 std::optional<Declined> PlanFromOperator(const OperatorNode& node, Plan* plan) { return Reader(node, plan).Read(); }

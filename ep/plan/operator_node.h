@@ -49,7 +49,6 @@ struct OperatorNode {
 // the node cannot be run by this library.
 std::optional<Declined> PlanFromOperator(const OperatorNode& node, Plan* plan);
 
-// Writes shape and type of X into the plan; false when X has more than kMaxRank dimensions.
-bool SetXFacts(const TensorFacts& facts, Plan* plan);
+PartialShape ShapeOf(const TensorFacts& facts);
 
 }  // namespace normfuse

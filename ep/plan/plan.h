@@ -24,6 +24,16 @@ namespace normfuse {
 
 inline constexpr int kMaxRank = 8;
 
+// Dimensions as far as they are known: -1 for one that is not; rank -1 when not even their number is. A rank above
+// kMaxRank has no dimensions here.
+struct PartialShape {
+  int rank = -1;
+  int64_t dims[kMaxRank] = {};
+
+  bool IsKnown() const;
+  std::string Text() const;
+};
+
 // A tensor whose value is known when the session is created.
 struct ConstantTensor {
   DataType type = DataType::kUndefined;
@@ -61,11 +71,13 @@ struct Quantization {
   bool present() const { return scale.present(); }
 };
 
-// A tensor and, when it is quantised, its quantisation. `type` is the element type as stored.
+// A tensor and, when it is quantised, its quantisation. `type` is the element type as stored, `shape` what the session
+// knows of it; a constant tells its shape itself.
 struct Operand {
   TensorRef tensor;
   DataType type = DataType::kUndefined;
   Quantization quantization;
+  PartialShape shape;
 
   bool present() const { return tensor.present(); }
 };
@@ -90,8 +102,9 @@ struct Normalization {
 struct ActivationCall {
   Activation kind = Activation::kIdentity;
   float params[kMaxActivationParams] = {};  // in the table's order
-  TensorRef slope;                          // PRelu only; numpy-broadcast to X from the last dimension
+  TensorRef slope;                          // PRelu only; broadcast from the last dimension, see ShapeOfD
   DataType slope_type = DataType::kUndefined;
+  PartialShape slope_shape;
 };
 
 struct Plan {
@@ -101,8 +114,8 @@ struct Plan {
   PlanKind kind = PlanKind::kNormalization;
 
   Operand x;
-  Operand residual;       // any shape that broadcasts with X in both directions (ONNX Add)
-  Operand residual_bias;  // broadcast to d from the last dimension
+  Operand residual;  // with X, and residual_bias with their sum: broadcast in both directions, as ONNX's Add does
+  Operand residual_bias;
   // Present: d is quantised and dequantised again before anything else, and the output sum is the quantised tensor.
   // Per tensor and constant.
   Quantization sum_quantization;
@@ -123,11 +136,28 @@ struct Plan {
   int inv_std_dev_output = kNoOutput;
   DataType sum_type = DataType::kUndefined;  // a float type; with sum_quantization the quantised type
   DataType stats_type = DataType::kFloat32;  // of mean and inv_std_dev
-
-  // Shape of X as far as known at session creation: -1 for a dimension that is not; rank -1 when not even that is.
-  int x_rank = -1;
-  int64_t x_dims[kMaxRank] = {};
 };
+
+// Shapes of the tensors that d is made of. Those that a plan does not read are ignored.
+struct OperandShapes {
+  PartialShape x;
+  PartialShape residual;
+  PartialShape residual_bias;
+  PartialShape scale;
+  PartialShape bias;
+  PartialShape slope;
+};
+
+// What the session knows of them.
+OperandShapes KnownShapes(const Plan& plan);
+
+// The shape of d, and so that of Y: X, residual and residual_bias broadcast with each other. Without a normalisation
+// scale, bias and slope may widen X as well; behind one they must fit d as it is, which is for the caller to check.
+// Fails with a sentence that names the operand when two known shapes do not fit each other.
+Result ShapeOfD(const Plan& plan, const OperandShapes& shapes, PartialShape* d);
+
+// The same of what the session knows; rank -1 where the shapes do not fit, which Validate refuses.
+PartialShape KnownShapeOfD(const Plan& plan);
 
 // Calls visit(TensorRef&) for each tensor that the plan may read, present or not.
 template <typename PlanType, typename Visitor>

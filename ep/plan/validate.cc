@@ -15,18 +15,6 @@ std::string ShapeText(const std::vector<int64_t>& dims) {
   return text + "]";
 }
 
-// Dimensions as far as they are known, -1 for those that are not; no rank known = rank -1.
-struct PartialShape {
-  int rank = -1;
-  int64_t dims[kMaxRank] = {};
-
-  std::string Text() const {
-    std::string text = "[";
-    for (int i = 0; i < rank; ++i) text += (i > 0 ? ", " : "") + (dims[i] < 0 ? "?" : std::to_string(dims[i]));
-    return text + "]";
-  }
-};
-
 // Name of the input that holds a tensor's scale or another part of its quantisation: "x_scale" belongs to "X".
 std::string PartOf(const std::string& tensor, const char* part) { return (tensor == "X" ? "x" : tensor) + "_" + part; }
 
@@ -40,8 +28,7 @@ class Validator {
     return Result::Error(ErrorCode::kInvalidArgument, plan_.name + ": " + text);
   }
 
-  void FindShapes();
-  Result CheckOperand(const char* what, const Operand& operand, bool required) const;
+  Result CheckOperand(const char* what, const Operand& operand, const PartialShape& shape) const;
   Result CheckQuantization(const char* what, const Quantization& q, DataType type, const PartialShape& shape) const;
   Result CheckQuantizationShape(const char* what, const Quantization& q, const PartialShape& shape) const;
   Result CheckQuantizationPart(const std::string& name, const std::vector<int64_t>& dims, int64_t axis,
@@ -49,8 +36,11 @@ class Validator {
   Result CheckBlocks(const std::string& name, const std::vector<int64_t>& dims, const Quantization& q,
                      const PartialShape& shape) const;
   Result CheckAxis(const std::string& name, int64_t axis, int64_t length, const PartialShape& shape) const;
-  Result CheckTrailing(const char* what, const TensorRef& tensor) const;
-  Result CheckAffine(const char* what, const Operand& operand) const;
+  Result TooManyDimensions(const std::string& name, const PartialShape& shape) const {
+    return Error(name + " has " + std::to_string(shape.rank) + " dimensions; at most 8 are supported");
+  }
+  Result CheckTrailing(const char* what, const PartialShape& shape) const;
+  Result CheckAffine(const char* what, const Operand& operand, const PartialShape& shape) const;
   Result CheckNormalization() const;
   Result CheckAxes() const;
   Result CheckGroups() const;
@@ -59,32 +49,8 @@ class Validator {
   Result CheckOutputs() const;
 
   const Plan& plan_;
-  PartialShape x_;  // of X
-  PartialShape d_;  // of X broadcast with the residual
+  PartialShape d_;
 };
-
-void Validator::FindShapes() {
-  if (plan_.x_rank < 0 || plan_.x_rank > kMaxRank) return;
-  x_.rank = plan_.x_rank;
-  std::copy_n(plan_.x_dims, x_.rank, x_.dims);
-  d_ = x_;
-  if (!plan_.residual.present()) return;
-  if (plan_.residual.tensor.constant == nullptr) {
-    // The residual may have more dimensions than X, and may widen those of size 1.
-    d_.rank = -1;
-    return;
-  }
-  const std::vector<int64_t>& dims = plan_.residual.tensor.constant->dims;
-  const auto extra = static_cast<int>(dims.size()) - x_.rank;
-  if (extra > 0) {
-    d_.rank = -1;
-    return;
-  }
-  for (size_t i = 0; i < dims.size(); ++i) {
-    int64_t& dim = d_.dims[static_cast<int>(i) - extra];
-    if (dim == 1 || (dim < 0 && dims[i] != 1)) dim = dims[i];
-  }
-}
 
 Result Validator::CheckAxis(const std::string& name, int64_t axis, int64_t length, const PartialShape& shape) const {
   const int64_t at = axis < 0 ? axis + shape.rank : axis;
@@ -165,17 +131,15 @@ Result Validator::CheckQuantization(const char* what, const Quantization& q, Dat
   return CheckQuantizationShape(what, q, shape);
 }
 
-Result Validator::CheckOperand(const char* what, const Operand& operand, bool required) const {
+Result Validator::CheckOperand(const char* what, const Operand& operand, const PartialShape& shape) const {
   const std::string name = what;
-  if (!operand.present()) return required ? Error("input " + name + " is missing") : Result{};
+  if (!operand.present()) return &operand == &plan_.x ? Error("input " + name + " is missing") : Result{};
   const TensorRef& tensor = operand.tensor;
   if (tensor.constant != nullptr && tensor.constant->type != operand.type) {
     return Error(name + " is a constant of element type " + NameOf(tensor.constant->type) + ", expected " +
                  NameOf(operand.type));
   }
-  if (tensor.constant != nullptr && tensor.constant->dims.size() > static_cast<size_t>(kMaxRank)) {
-    return Error(name + " of shape " + ShapeText(tensor.constant->dims) + " has more than 8 dimensions");
-  }
+  if (shape.rank > kMaxRank) return TooManyDimensions(name, shape);
   if (!operand.quantization.present()) {
     if (operand.quantization.zero_point.present())
       return Error(PartOf(name, "zero_point") + " is given without " + PartOf(name, "scale"));
@@ -184,44 +148,38 @@ Result Validator::CheckOperand(const char* what, const Operand& operand, bool re
                  (IsQuantized(operand.type) ? ", which needs " + PartOf(name, "scale")
                                             : "; float32, float16, bfloat16 and the quantised types are supported"));
   }
-  PartialShape shape;
-  if (&operand == &plan_.x) {
-    shape = x_;
-  } else if (tensor.constant != nullptr) {
-    shape.rank = static_cast<int>(tensor.constant->dims.size());
-    std::copy(tensor.constant->dims.begin(), tensor.constant->dims.end(), shape.dims);
-  }
   return CheckQuantization(what, operand.quantization, operand.type, shape);
 }
 
-// A constant that broadcasts to d from the last dimension.
-Result Validator::CheckTrailing(const char* what, const TensorRef& tensor) const {
-  if (tensor.constant == nullptr || d_.rank < 0) return {};
-  const std::vector<int64_t>& dims = tensor.constant->dims;
-  const auto extra = static_cast<int>(dims.size()) - d_.rank;
+// A tensor that broadcasts to d from the last dimension.
+Result Validator::CheckTrailing(const char* what, const PartialShape& shape) const {
+  if (shape.rank > kMaxRank) return TooManyDimensions(what, shape);
+  if (d_.rank < 0) return {};
+  const int extra = shape.rank - d_.rank;
   bool fits = true;
-  for (int i = 0; i < static_cast<int>(dims.size()) && fits; ++i) {
+  for (int i = 0; i < shape.rank && fits; ++i) {
     const int64_t whole = i < extra ? 1 : d_.dims[i - extra];
-    fits = dims[i] == 1 || whole < 0 || dims[i] == whole;
+    fits = shape.dims[i] == 1 || shape.dims[i] < 0 || whole < 0 || shape.dims[i] == whole;
   }
   if (fits) return {};
-  return Error(std::string(what) + " of shape " + ShapeText(dims) + " does not broadcast to X of shape " + d_.Text());
+  return Error(std::string(what) + " of shape " + shape.Text() + " does not broadcast to X of shape " + d_.Text());
 }
 
-Result Validator::CheckAffine(const char* what, const Operand& operand) const {
-  const TensorRef& tensor = operand.tensor;
-  if (plan_.affine_align == AffineAlign::kTrailing) return CheckTrailing(what, tensor);
-  if (tensor.constant == nullptr || tensor.constant->ElementCount() == 1) return {};
-  const std::vector<int64_t>& dims = tensor.constant->dims;
+Result Validator::CheckAffine(const char* what, const Operand& operand, const PartialShape& shape) const {
+  if (!operand.present()) return {};
+  if (plan_.affine_align == AffineAlign::kTrailing) return CheckTrailing(what, shape);
+  const auto one = [](int64_t dim) { return dim == 1; };
+  if (shape.rank < 0 || std::all_of(shape.dims, shape.dims + shape.rank, one)) return {};
   const std::string name = what;
-  if (dims.size() != 1) return Error(name + " of shape " + ShapeText(dims) + " must have one dimension");
+  if (shape.rank != 1) return Error(name + " of shape " + shape.Text() + " must have one dimension");
+  const int64_t length = shape.dims[0];
   if (plan_.affine_align == AffineAlign::kGroup) {
-    if (dims[0] == plan_.normalization.num_groups) return {};
-    return Error(name + " of shape " + ShapeText(dims) + " does not have one element for each of the " +
+    if (length < 0 || length == plan_.normalization.num_groups) return {};
+    return Error(name + " of shape " + shape.Text() + " does not have one element for each of the " +
                  std::to_string(plan_.normalization.num_groups) + " groups");
   }
-  if (d_.rank < 0) return {};
-  return CheckAxis(name, 1, dims[0], d_);
+  if (d_.rank < 0 || length < 0) return {};
+  return CheckAxis(name, 1, length, d_);
 }
 
 Result Validator::CheckAxes() const {
@@ -297,7 +255,7 @@ Result Validator::CheckActivation() const {
     return Error("slope has element type " + std::string(NameOf(activation.slope_type)) +
                  "; float32, float16 and bfloat16 are supported");
   }
-  return CheckTrailing("slope", activation.slope);
+  return CheckTrailing("slope", KnownShapes(plan_).slope);
 }
 
 Result Validator::CheckSumQuantization() const {
@@ -349,18 +307,16 @@ Result Validator::CheckOutputs() const {
 }
 
 Result Validator::Run() {
-  FindShapes();
-  if (plan_.x_rank > kMaxRank)
-    return Error("X has " + std::to_string(plan_.x_rank) + " dimensions; at most 8 are supported");
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("X", plan_.x, true));
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual", plan_.residual, false));
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual_bias", plan_.residual_bias, false));
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("scale", plan_.scale, false));
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("bias", plan_.bias, false));
+  const OperandShapes shapes = KnownShapes(plan_);
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("X", plan_.x, shapes.x));
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual", plan_.residual, shapes.residual));
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual_bias", plan_.residual_bias, shapes.residual_bias));
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("scale", plan_.scale, shapes.scale));
+  NORMFUSE_RETURN_IF_ERROR(CheckOperand("bias", plan_.bias, shapes.bias));
+  NORMFUSE_RETURN_IF_ERROR(ShapeOfD(plan_, shapes, &d_));
   NORMFUSE_RETURN_IF_ERROR(CheckNormalization());
-  NORMFUSE_RETURN_IF_ERROR(CheckTrailing("residual_bias", plan_.residual_bias.tensor));
-  NORMFUSE_RETURN_IF_ERROR(CheckAffine("scale", plan_.scale));
-  NORMFUSE_RETURN_IF_ERROR(CheckAffine("bias", plan_.bias));
+  NORMFUSE_RETURN_IF_ERROR(CheckAffine("scale", plan_.scale, shapes.scale));
+  NORMFUSE_RETURN_IF_ERROR(CheckAffine("bias", plan_.bias, shapes.bias));
   NORMFUSE_RETURN_IF_ERROR(CheckActivation());
   return CheckOutputs();
 }

@@ -107,6 +107,7 @@ bool ChainBuilder::TakeDequantize(int value, Operand* operand) {
   const GraphNode& node = graph_.node(producer);
   const int quantized = graph_.Input(node, 0);
   operand->type = graph_.Facts(quantized).type;
+  operand->shape = ShapeOf(graph_.Facts(value));
   operand->tensor = Ref(quantized);
   ReadQuantization(*this, node, &operand->quantization);
   AddNode(producer);
@@ -118,11 +119,11 @@ Operand ChainBuilder::ReadOperand(int value) {
   if (value == kNone || TakeDequantize(value, &operand)) return operand;
   operand.tensor = Ref(value);
   operand.type = graph_.Facts(value).type;
+  operand.shape = ShapeOf(graph_.Facts(value));
   return operand;
 }
 
 void ChainBuilder::ReadX(int value, bool with_residual) {
-  SetXFacts(graph_.Facts(value), &chain_.plan);
   if (with_residual && (TakeResidualAdd(value) || TakeRequantizedAdd(value))) return;
   chain_.plan.x = ReadOperand(value);
 }
@@ -138,9 +139,9 @@ bool ChainBuilder::TakeResidualAdd(int value) {
     const TensorFacts& facts = graph_.Facts(operand);
     return facts.rank == sum.rank && std::equal(facts.dims, facts.dims + std::max(facts.rank, 0), sum.dims);
   };
-  // The operand with the shape of the sum is X. Neither has it when both are broadcast, or when shapes are not known.
+  // The operand with the shape of the sum is X, if there is one: what is read in whole rows.
   if (!has_sum_shape(x)) std::swap(x, residual);
-  if (sum.rank < 0 || !has_sum_shape(x) || graph_.Facts(residual).rank < 0) return false;
+  if (sum.rank < 0 || graph_.Facts(x).rank < 0 || graph_.Facts(residual).rank < 0) return false;
   if (!IsFloat(sum.type)) return false;
 
   AddNode(producer);
@@ -204,18 +205,16 @@ void ChainBuilder::TakeResidualBias(int* value) {
     const int bias = graph_.Input(add, position);
     const int other = graph_.Input(add, 1 - position);
     const TensorFacts& facts = graph_.Facts(bias);
-    if (!facts.constant || facts.rank != 1 || graph_.Facts(other).rank != graph_.Facts(*value).rank) continue;
+    if (!facts.constant || facts.rank != 1 || graph_.Facts(other).rank < 0) continue;
     if (graph_.Facts(other).constant) continue;
     AddNode(producer);
-    chain_.plan.residual_bias = {Ref(bias), facts.type, {}};
+    chain_.plan.residual_bias = {Ref(bias), facts.type, {}, ShapeOf(facts)};
     *value = other;
     return;
   }
 }
 
 void ChainBuilder::ReadXWithConstantBias(int value) {
-  const TensorFacts sum = graph_.Facts(value);
-  SetXFacts(sum, &chain_.plan);
   const int producer = FreeProducer(value, "Add");
   if (producer != kNone && graph_.node(producer).domain.empty() && SoleConsumer(value) != kNone) {
     const GraphNode& add = graph_.node(producer);
@@ -224,9 +223,9 @@ void ChainBuilder::ReadXWithConstantBias(int value) {
       const int x = graph_.Input(add, 1 - position);
       const TensorFacts& facts = graph_.Facts(bias);
       const TensorFacts& x_facts = graph_.Facts(x);
-      if (!facts.constant || facts.rank > 1 || x_facts.constant || x_facts.rank != sum.rank) continue;
+      if (!facts.constant || facts.rank > 1 || x_facts.constant || x_facts.rank < 0) continue;
       AddNode(producer);
-      chain_.plan.bias = {Ref(bias), facts.type, {}};
+      chain_.plan.bias = {Ref(bias), facts.type, {}, ShapeOf(facts)};
       chain_.plan.x = ReadOperand(x);
       return;
     }
@@ -276,6 +275,7 @@ bool ChainBuilder::ReadActivationParams(const GraphNode& node, const ActivationS
   if (spec.has_slope) {
     call->slope = Ref(graph_.Input(node, 1));
     call->slope_type = graph_.Facts(graph_.Input(node, 1)).type;
+    call->slope_shape = ShapeOf(graph_.Facts(graph_.Input(node, 1)));
   }
   return true;
 }
@@ -389,7 +389,7 @@ bool ChainBuilder::ReadAnchorActivation(int* x, int* y) {
   return AnySpelling(node, [&](const ActivationSpelling& spelling) {
     if (!ReadActivationParams(node, spelling, &chain_.plan.activation)) return false;
     const int bias = spelling.has_bias ? graph_.Input(node, 1) : kNone;
-    if (bias != kNone) chain_.plan.bias = {Ref(bias), graph_.Facts(bias).type, {}};
+    if (bias != kNone) chain_.plan.bias = {Ref(bias), graph_.Facts(bias).type, {}, ShapeOf(graph_.Facts(bias))};
     return true;
   });
 }
@@ -398,9 +398,9 @@ void ChainBuilder::ReadAnchorQuantization(bool dequantize) {
   const GraphNode& node = anchor();
   const int x = graph_.Input(node, 0);
   Plan& plan = chain_.plan;
-  SetXFacts(graph_.Facts(x), &plan);
   plan.x.tensor = Ref(x);
   plan.x.type = graph_.Facts(x).type;
+  plan.x.shape = ShapeOf(graph_.Facts(x));
   ReadQuantization(*this, node, dequantize ? &plan.x.quantization : &plan.y_quantization);
   if (!dequantize) ReadSaturate(node, &plan);
 }
@@ -450,7 +450,7 @@ std::optional<Declined> ChainBuilder::CheckTypes() {
     return Decline(Reason::kUnsupportedType,
                    {{"tensor", std::string(what) + " of " + plan.name}, {"type", NameOf(type)}, {"what", "normfuse"}});
   };
-  if (plan.x.type == DataType::kUndefined || plan.x_rank < 0) {
+  if (plan.x.type == DataType::kUndefined || plan.x.shape.rank < 0) {
     return Decline(Reason::kUnknownTypeOrRank, {{"tensor", "X of " + plan.name}});
   }
   const std::pair<const char*, const Operand*> operands[] = {{"X", &plan.x},

@@ -111,8 +111,9 @@ std::optional<Declined> CheckNeighbours(const GraphView& graph, const Chain& cha
       AnyConsumerOfY(graph, chain, [](const GraphNode& node) { return IsOneOf(kQuantizedKernels, node); })) {
     return NotProfitable(chain, "its DequantizeLinear belongs to the quantised operator behind it");
   }
-  if (dequantizes || quantizes || chain.plan.x_rank < 3) return std::nullopt;
-  if ((producer != nullptr && IsOneOf(kBlockedLayout, *producer) && chain.plan.x_rank == 4) ||
+  const int rank = KnownShapeOfD(chain.plan).rank;
+  if (dequantizes || quantizes || rank < 3) return std::nullopt;
+  if ((producer != nullptr && IsOneOf(kBlockedLayout, *producer) && rank == 4) ||
       AnyConsumerOfY(graph, chain, [](const GraphNode& node) { return node.Is("", "Conv"); })) {
     return NotProfitable(chain, "ONNX Runtime keeps the tensors around convolutions in a layout of its own");
   }

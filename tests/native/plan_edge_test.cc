@@ -438,9 +438,7 @@ TEST(ValidateNamesWhatIsWrong) {
   };
   const auto plain = [] {
     Case c = Normalize({2, 6}, Normals(12, 0), {-1});
-    c.plan.x_rank = 2;
-    c.plan.x_dims[0] = 2;
-    c.plan.x_dims[1] = 6;
+    c.plan.x.shape = {2, {2, 6}};
     return c;
   };
   EXPECT(Validate(plain().plan).ok(), "a plain plan");

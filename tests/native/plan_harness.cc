@@ -350,6 +350,31 @@ std::vector<int64_t> BroadcastShape(const std::vector<int64_t>& a, const std::ve
   return shape;
 }
 
+}  // namespace
+
+std::vector<int64_t> ShapeOfD(const Case& c) {
+  const Plan& plan = c.plan;
+  const bool elementwise = plan.kind == PlanKind::kElementwise;
+  const bool trailing = elementwise && plan.affine_align == AffineAlign::kTrailing;
+  std::vector<int64_t> shape = c.Of(plan.x.tensor).dims;
+  const auto widen = [&](const TensorRef& ref, bool widens) {
+    if (ref.present() && widens) shape = BroadcastShape(shape, c.Of(ref).dims);
+  };
+  widen(plan.residual.tensor, true);
+  widen(plan.residual_bias.tensor, true);
+  widen(plan.scale.tensor, trailing);
+  widen(plan.bias.tensor, trailing);
+  widen(plan.activation.slope, elementwise);
+  for (const Operand* operand : {&plan.scale, &plan.bias}) {
+    if (elementwise && !trailing && operand->present() && c.Of(operand->tensor).dims[0] != 1) {
+      shape[1] = c.Of(operand->tensor).dims[0];
+    }
+  }
+  return shape;
+}
+
+namespace {
+
 // Which group an index belongs to.
 int64_t GroupOf(const Plan& plan, const std::vector<int64_t>& shape, const std::vector<bool>& reduced,
                 const Index& index) {
@@ -377,7 +402,7 @@ Expected Compute(const Case& c) {
   const Normalization& norm = plan.normalization;
   const Tensor& x = c.Of(plan.x.tensor);
   Expected e;
-  e.shape = plan.residual.present() ? BroadcastShape(x.dims, c.Of(plan.residual.tensor).dims) : x.dims;
+  e.shape = ShapeOfD(c);
   const auto rank = static_cast<int64_t>(e.shape.size());
   std::vector<bool> reduced(e.shape.size(), false);
   if (norm.num_groups == 0 && plan.kind == PlanKind::kNormalization) {

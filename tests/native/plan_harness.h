@@ -101,6 +101,9 @@ struct Expected {
   std::vector<double> inv_std_dev;
 };
 
+// All operands of d broadcast with each other, see plan.h.
+std::vector<int64_t> ShapeOfD(const Case& c);
+
 Expected Compute(const Case& c);
 
 double ActivationReference(Activation kind, const float* params, double slope, double x);

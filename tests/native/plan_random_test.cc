@@ -33,6 +33,7 @@ class Generator {
   Quantization Quantize(Case* c, DataType type, const std::vector<int64_t>& dims, double step);
   std::vector<int64_t> Broadcastable(const std::vector<int64_t>& shape);
   Operand Affine(Case* c, const std::vector<int64_t>& shape, double mean, bool shared_shape);
+  PartialShape Known(const std::vector<int64_t>& dims);
   void Normalize(Case* c, const std::vector<int64_t>& shape);
   void Activate(Case* c, const std::vector<int64_t>& shape);
   void Output(Case* c, const std::vector<int64_t>& shape);
@@ -156,6 +157,15 @@ std::vector<int64_t> Generator::Broadcastable(const std::vector<int64_t>& shape)
   return dims;
 }
 
+// What a session may know of a shape: some of it, or nothing.
+PartialShape Generator::Known(const std::vector<int64_t>& dims) {
+  PartialShape shape;
+  if (Chance(0.1)) return shape;
+  shape.rank = static_cast<int>(dims.size());
+  for (size_t i = 0; i < dims.size(); ++i) shape.dims[i] = Chance(0.8) ? dims[i] : -1;
+  return shape;
+}
+
 Operand Generator::Affine(Case* c, const std::vector<int64_t>& shape, double mean, bool quantizable) {
   Operand operand;
   std::vector<int64_t> dims;
@@ -253,27 +263,34 @@ Case Generator::Draw() {
   Plan& plan = c.plan;
   plan.name = "random";
   plan.kind = Chance(0.75) ? PlanKind::kNormalization : PlanKind::kElementwise;
-  const std::vector<int64_t> shape = Shape();
+  // Every operand of d may be the one that widens the others.
+  const std::vector<int64_t> most = Shape();
   const double mean = Pick<double>({0, 0, 0, 1, -30, 1000});
-  std::vector<int64_t> x_shape = shape;
-  const bool residual = Chance(0.35);
-  if (residual && Chance(0.3)) x_shape = Broadcastable(shape);
-  plan.x = Input(&c, x_shape, mean);
-  plan.x_rank = static_cast<int>(x_shape.size());
-  for (size_t i = 0; i < x_shape.size(); ++i) plan.x_dims[i] = Chance(0.8) ? x_shape[i] : -1;
-  if (residual) plan.residual = Input(&c, x_shape == shape && Chance(0.5) ? Broadcastable(shape) : shape, 0.5);
+  const auto some = [&](double p) { return Chance(p) ? Broadcastable(most) : most; };
+  plan.x = Input(&c, some(0.3), mean);
+  if (Chance(0.35)) plan.residual = Input(&c, some(0.5), 0.5);
   if (Chance(0.15)) {
     plan.residual_bias.type = FloatType();
-    plan.residual_bias.tensor = c.Add(Values(plan.residual_bias.type, Broadcastable(shape), 0.1, 0.5), Chance(0.5));
+    plan.residual_bias.tensor = c.Add(Values(plan.residual_bias.type, some(0.8), 0.1, 0.5), Chance(0.5));
   }
+  std::vector<int64_t> shape = ShapeOfD(c);
+  if (plan.kind == PlanKind::kNormalization && shape.empty()) plan.kind = PlanKind::kElementwise;
   if (plan.kind == PlanKind::kNormalization) {
     Normalize(&c, shape);
   } else if (shape.size() >= 2 && Chance(0.3)) {
     plan.affine_align = AffineAlign::kChannel;
+    if (shape[1] == 1) shape[1] = Int(1, 6);
+  } else {
+    shape = most;
   }
   if (Chance(0.7)) plan.scale = Affine(&c, shape, 1.0, true);
   if (Chance(0.7)) plan.bias = Affine(&c, shape, 0.0, true);
-  Activate(&c, shape);
+  Activate(&c, plan.affine_align == AffineAlign::kChannel ? ShapeOfD(c) : shape);
+  shape = ShapeOfD(c);
+  for (Operand* operand : {&plan.x, &plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
+    if (operand->present()) operand->shape = Known(c.Of(operand->tensor).dims);
+  }
+  if (plan.activation.slope.present()) plan.activation.slope_shape = Known(c.Of(plan.activation.slope).dims);
   Output(&c, shape);
   return c;
 }

@@ -29,7 +29,7 @@ def test_custom_operator_and_claimed_operator(case: Case) -> None:
 
 
 @settings(max_examples=2 * EXAMPLES)
-@given(chain=standard_chains.chains())
+@given(chain=standard_chains.chains(symbolic=True))
 def test_chain_of_standard_operators(chain: Chain) -> None:
     """The EP runs the whole chain as one node, and as exactly as the operator itself."""
     model = standard_chains.model_of(chain)

@@ -104,9 +104,7 @@ Plan LayerNormPlan() {
   plan.x.tensor.input = 0;
   plan.x.type = plan.y_type = DataType::kFloat32;
   plan.normalization.from_first_axis = true;
-  plan.x_rank = 2;
-  plan.x_dims[0] = -1;
-  plan.x_dims[1] = 8;
+  plan.x.shape = {2, {-1, 8}};
   plan.activation.kind = Activation::kGelu;
   for (Operand* operand : {&plan.scale, &plan.bias}) {
     auto constant = std::make_shared<ConstantTensor>();
@@ -295,6 +293,14 @@ void TestSequences(const std::shared_ptr<DirectMlDevice>& device) {
   }
 }
 
+std::vector<PartialShape*> ShapesOf(Plan* plan) {
+  std::vector<PartialShape*> shapes = {&plan->activation.slope_shape};
+  for (Operand* operand : {&plan->x, &plan->residual, &plan->residual_bias, &plan->scale, &plan->bias}) {
+    shapes.push_back(&operand->shape);
+  }
+  return shapes;
+}
+
 void TestOpenShapes() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_4);
   std::mt19937 random(11);
@@ -302,8 +308,11 @@ void TestOpenShapes() {
   limits.max_elements = 300;
   for (int i = 0; i < 300; ++i) {
     TestCase test = RandomCase(random, limits);
-    if (i % 2 == 0) test.plan.x_rank = -1;
-    for (int d = 0; d < test.plan.x_rank; ++d) test.plan.x_dims[d] = (i + d) % 3 == 0 ? test.plan.x_dims[d] : -1;
+    int seen = 0;
+    for (PartialShape* shape : ShapesOf(&test.plan)) {
+      if ((i + seen++) % 2 == 0) shape->rank = -1;
+      for (int d = 0; d < shape->rank; ++d) shape->dims[d] = (i + d) % 3 == 0 ? shape->dims[d] : -1;
+    }
     const auto declined = CheckForDirectMl(test.plan, *device);
     CHECK(!declined, "open plan %d {%s}: %s", i, test.description.c_str(), declined ? declined->message.c_str() : "");
   }
@@ -457,7 +466,7 @@ void TestDeclines() {
   ExpectDeclined(plan, older, Reason::kDirectmlLevel, "needs DirectML feature level 6_3; this library has 6_2");
   CHECK(!CheckForDirectMl(plan, *newest), "4-bit X at 6_4");
   plan.x.quantization.block_size = 5;
-  plan.x_dims[0] = 10;
+  plan.x.shape.dims[0] = 10;
   auto blocks = std::make_shared<ConstantTensor>(*plan.scale.tensor.constant);
   blocks->data = blocks->storage.data();
   blocks->dims = {4, 2};

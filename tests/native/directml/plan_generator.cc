@@ -35,10 +35,13 @@ class Generator {
     }
     if (plan.kind == PlanKind::kNormalization) {
       if (!requantise) ChooseResidual();
+      MeetOperands();
       ChooseNormalization();
     }
     ChooseAffine();
     ChooseActivation();
+    MeetOperands();
+    TellShapes();
     ChooseY();
     if (plan.kind == PlanKind::kNormalization) ChooseOutputs();
     return std::move(case_);
@@ -161,15 +164,62 @@ class Generator {
     case_.plan.normalization.num_groups = groups_;
   }
 
+  // The whole shape or, with some chance, one that may be widened to it; groups keep their channels.
+  Dims Some(int percent) {
+    Dims dims = dims_;
+    if (groups_ > 0 || !Chance(percent)) return dims;
+    for (int64_t& dim : dims) dim = Chance(60) ? dim : 1;
+    dims.erase(dims.begin(), dims.begin() + Pick(0, static_cast<int64_t>(dims.size()) - 1));
+    return dims;
+  }
+
+  const Dims& DimsOf(const TensorRef& ref) const {
+    return ref.constant ? ref.constant->dims : case_.inputs[static_cast<size_t>(ref.input)].dims;
+  }
+
+  // Makes dims_ what the operands chosen so far give together.
+  void MeetOperands() {
+    const Plan& plan = case_.plan;
+    dims_.clear();
+    for (const TensorRef* ref : {&plan.x.tensor, &plan.residual.tensor, &plan.residual_bias.tensor, &plan.scale.tensor,
+                                 &plan.bias.tensor, &plan.activation.slope}) {
+      if (!ref->present()) continue;
+      const bool is_channel =
+          plan.affine_align == AffineAlign::kChannel && (ref == &plan.scale.tensor || ref == &plan.bias.tensor);
+      const Dims& dims = DimsOf(*ref);
+      if (is_channel) {
+        dims_[1] = std::max(dims_[1], dims[0]);
+        continue;
+      }
+      dims_.insert(dims_.begin(), dims.size() > dims_.size() ? dims.size() - dims_.size() : 0, 1);
+      for (size_t i = 0; i < dims.size(); ++i) {
+        int64_t& dim = dims_[dims_.size() - dims.size() + i];
+        dim = std::max(dim, dims[i]);
+      }
+    }
+  }
+
+  // What the session knows.
+  void TellShapes() {
+    Plan& plan = case_.plan;
+    const auto tell = [this](const TensorRef& ref, PartialShape* shape) {
+      if (!ref.present()) return;
+      const Dims& dims = DimsOf(ref);
+      shape->rank = static_cast<int>(dims.size());
+      std::copy(dims.begin(), dims.end(), shape->dims);
+    };
+    for (Operand* operand : {&plan.x, &plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
+      tell(operand->tensor, &operand->shape);
+    }
+    tell(plan.activation.slope, &plan.activation.slope_shape);
+  }
+
   void ChooseX() {
     Plan& plan = case_.plan;
     std::vector<DataType> quantised = {DataType::kUint8, DataType::kInt8,  DataType::kUint16,
                                        DataType::kInt16, DataType::kInt32, DataType::kUint32};
     if (limits_.four_bit) quantised.insert(quantised.end(), {DataType::kUint4, DataType::kInt4});
-    Dims dims = dims_;
-    // X itself may be the one that is broadcast: only with a residual, which then has the full shape.
-    x_broadcast_ = plan.kind == PlanKind::kNormalization && groups_ == 0 && Chance(8);
-    if (x_broadcast_) dims[Pick(0, static_cast<int64_t>(dims.size()) - 1)] = 1;
+    const Dims dims = Some(25);
     if (Chance(45)) {
       const DataType type = quantised[Pick(0, static_cast<int64_t>(quantised.size()) - 1)];
       plan.x = QuantizedOperand(type, dims, BitsOf(type) <= 4 ? 0.5 : BitsOf(type) == 8 ? 0.04 : 0.004, false);
@@ -178,25 +228,19 @@ class Generator {
       plan.x = FloatOperand(dims, -3, 5, false);
       Note(std::string("X ") + NameOf(plan.x.type));
     }
-    plan.x_rank = static_cast<int>(dims.size());
-    std::copy(dims.begin(), dims.end(), plan.x_dims);
   }
 
   void ChooseResidual() {
     Plan& plan = case_.plan;
-    if (x_broadcast_ || Chance(35)) {
-      Dims dims = dims_;
-      if (!x_broadcast_ && Chance(40)) {
-        for (int64_t& dim : dims) dim = Chance(60) ? dim : 1;
-        if (Chance(50)) dims.erase(dims.begin());
-      }
+    if (Chance(35)) {
+      const Dims dims = Some(40);
       const bool quantised = Chance(20);
       plan.residual =
           quantised ? QuantizedOperand(DataType::kInt8, dims, 0.03, false) : FloatOperand(dims, -2, 2, Chance(10));
       Note(quantised ? "residual int8" : "residual");
     }
     if (Chance(15)) {
-      plan.residual_bias = FloatOperand({dims_.back()}, -1, 1, Chance(70));
+      plan.residual_bias = FloatOperand(Chance(60) ? Dims{dims_.back()} : Some(80), -1, 1, Chance(70));
       Note("residual_bias");
     }
   }
@@ -217,8 +261,6 @@ class Generator {
     plan.sum_type = OneOf({DataType::kUint8, DataType::kInt8, DataType::kUint16, DataType::kInt16});
     plan.sum_quantization.scale = step(0.125f);
     if (Chance(60)) plan.sum_quantization.zero_point = Refer(Integers(plan.sum_type, {1}), true);
-    plan.x_rank = static_cast<int>(dims_.size());
-    std::copy(dims_.begin(), dims_.end(), plan.x_dims);
     Note(std::string("sum in ") + NameOf(plan.sum_type));
   }
 
@@ -275,7 +317,7 @@ class Generator {
     Plan& plan = case_.plan;
     if (groups_ > 0) {
       plan.affine_align = OneOf({AffineAlign::kTrailing, AffineAlign::kChannel, AffineAlign::kGroup});
-    } else if (dims_.size() > 1 && Chance(25)) {
+    } else if (dims_.size() > 1 && DimsOf(plan.x.tensor).size() == dims_.size() && Chance(25)) {
       plan.affine_align = AffineAlign::kChannel;
     }
     for (Operand* operand : {&plan.scale, &plan.bias}) {
@@ -340,7 +382,6 @@ class Generator {
   TestCase case_;
   Dims dims_;
   int64_t groups_ = 0;
-  bool x_broadcast_ = false;
 };
 
 }  // namespace

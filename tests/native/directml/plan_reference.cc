@@ -105,6 +105,34 @@ class Evaluator {
     return real;
   }
 
+  // The tensor, repeated over what it is widened by.
+  static Real Widened(const Real& real, const Dims& by) {
+    Real wide;
+    wide.dims.assign(std::max(real.dims.size(), by.size()), 1);
+    for (const Dims* dims : {&real.dims, &by}) {
+      for (size_t i = 0; i < dims->size(); ++i) {
+        int64_t& dim = wide.dims[wide.dims.size() - dims->size() + i];
+        dim = std::max(dim, (*dims)[i]);
+      }
+    }
+    ForEach(wide.dims,
+            [&](int64_t, const Dims& index) { wide.values.push_back(real.values[BroadcastAt(real.dims, index)]); });
+    return wide;
+  }
+
+  // Without a normalisation scale, bias and slope widen d as well.
+  void WidenElementwise() {
+    const bool trailing = plan_.affine_align == AffineAlign::kTrailing;
+    for (const TensorRef* ref : {&plan_.scale.tensor, &plan_.bias.tensor}) {
+      if (!ref->present()) continue;
+      const Dims dims = Raw(*ref).dims;
+      Dims channels(std::max<size_t>(d_.dims.size(), 2) - 1, 1);
+      channels[0] = dims.empty() ? 1 : dims[0];
+      d_ = Widened(d_, trailing ? dims : channels);
+    }
+    if (plan_.activation.slope.present()) d_ = Widened(d_, Raw(plan_.activation.slope).dims);
+  }
+
   void SumInputs() {
     d_ = Load(plan_.x);
     double largest = Largest(d_.values);
@@ -112,19 +140,11 @@ class Evaluator {
       if (!operand->present()) continue;
       const Real other = Load(*operand);
       largest = std::max(largest, Largest(other.values));
-      Real sum;
-      sum.dims.assign(std::max(d_.dims.size(), other.dims.size()), 1);
-      for (const Dims* dims : {&std::as_const(d_).dims, &other.dims}) {
-        for (size_t i = 0; i < dims->size(); ++i) {
-          int64_t& dim = sum.dims[sum.dims.size() - dims->size() + i];
-          dim = std::max(dim, (*dims)[i]);
-        }
-      }
-      ForEach(sum.dims, [&](int64_t, const Dims& index) {
-        sum.values.push_back(d_.values[BroadcastAt(d_.dims, index)] + other.values[BroadcastAt(other.dims, index)]);
-      });
-      d_ = std::move(sum);
+      d_ = Widened(d_, other.dims);
+      ForEach(d_.dims,
+              [&](int64_t i, const Dims& index) { d_.values[i] += other.values[BroadcastAt(other.dims, index)]; });
     }
+    if (plan_.kind == PlanKind::kElementwise) WidenElementwise();
     error_d_ = kRounding * std::max(largest, Largest(d_.values));
   }
 
