@@ -96,15 +96,16 @@ Result SetShape(ort::TensorTypeAndShapeInfo* info, const TensorFacts& shape, con
   return {};
 }
 
-Result SetOutput(ort::ShapeInferContext* context, size_t index, const TensorFacts& facts,
+// `x_type`: what ORT takes an output for of which nothing is said.
+Result SetOutput(ort::ShapeInferContext* context, size_t index, const TensorFacts& facts, DataType x_type,
                  const DimensionNames& dimension_names) {
-  // ORT would take a type without a shape as that of a tensor without dimensions.
-  if (facts.rank < 0) return {};
+  // ORT before 1.28 would take a type without a shape as that of a tensor without dimensions.
+  if (facts.rank < 0 && facts.type == x_type) return {};
   const ort::Api& api = GetApi();
   ort::TensorTypeAndShapeInfo* info = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.CreateTensorTypeAndShapeInfo(&info));
   Result result = ort::FromStatus(api.SetTensorElementType(info, static_cast<int>(facts.type)));
-  if (result.ok()) result = SetShape(info, facts, dimension_names);
+  if (result.ok() && facts.rank >= 0) result = SetShape(info, facts, dimension_names);
   if (result.ok()) result = ort::FromStatus(api.ShapeInferContext_SetOutputTypeShape(context, index, info));
   api.ReleaseTensorTypeAndShapeInfo(info);
   return result;
@@ -127,12 +128,13 @@ Result InferOutputs(OperatorKind kind, const char* op_type, ort::ShapeInferConte
   }
   const std::vector<TensorFacts> outputs = OutputFacts(node, plan);
   const DimensionNames names = NamesOfD(plan, KnownShapeOfD(plan), input_names);
-  NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, outputs[0], names));
+  NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, outputs[0], node.inputs[0].type, names));
   // There is no way to ask which further outputs the node has. ORT refuses one that it does not have from 1.28 on, and
   // writes past the end of its list before; there the model itself says what the further outputs are (value_info).
   constexpr uint32_t kOutputsAreChecked = 28;
   if (ort::GetHost().version < kOutputsAreChecked) return {};
-  for (size_t i = 1; i < outputs.size(); ++i) (void)SetOutput(context, i, outputs[i], names);
+  const DataType x_type = node.inputs[0].type;
+  for (size_t i = 1; i < outputs.size(); ++i) (void)SetOutput(context, i, outputs[i], x_type, names);
   return {};
 }
 
