@@ -23,8 +23,9 @@ from normfuse.kernel_time import share_of_chains, share_of_fused_nodes
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import open_session
 from normfuse.verification import Inputs, Sample
-from normfuse.verification.comparison import is_quantized
-from normfuse.verification.runs import differences, reference, run_all
+from normfuse.verification.budget import run_all
+from normfuse.verification.comparison import differences, is_quantized
+from normfuse.verification.samples import reference
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -141,7 +142,7 @@ def benchmark(
     tell("rewriting", 0, 0)
     rewrite(rewritten)
     tell("creating sessions", 0, 0)
-    fed, expected = reference(source.model, source.name, inputs, 1, 0, sizes or {})
+    fed, expected = reference(source.model, source.name, inputs, 1, 0, sizes=sizes or {}, typical=True)
     setting = _Setting(source.name, threads, fed[0], expected[0], is_quantized(source.model))
     options = dict(ep_options or {})
     cases = [

@@ -11,7 +11,7 @@ from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.errors import OptionError
 from normfuse.model_files import ModelLike, load_model
 from normfuse.optimization import inspect, nothing_to_gain, weight_warnings
-from normfuse.verification import Inputs, verify
+from normfuse.verification import VERIFY_SECONDS, Inputs, verify
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -71,6 +71,7 @@ def check(
     original: ModelLike | None = None,
     inputs: Inputs | None = None,
     max_error: float | None = None,
+    verify_seconds: float = VERIFY_SECONDS,
 ) -> CheckReport:
     """Check a model that is about to be shipped.
 
@@ -84,6 +85,7 @@ def check(
         original: Compare the results with this model's, as :func:`normfuse.verify`.
         inputs: Inputs for that comparison.
         max_error: The error to allow in it.
+        verify_seconds: How long it may take.
 
     Raises:
         InvalidModelError: A model cannot be read or loaded.
@@ -103,9 +105,11 @@ def check(
     remarks += [Remark("warning", "weights", text) for text in weight_warnings(source.model)]
     verification = None
     if original is not None:
-        verification = verify(original, model, inputs=inputs, max_error=max_error)
-        if not verification.passed:
+        verification = verify(original, model, inputs=inputs, max_error=max_error, seconds=verify_seconds)
+        if verification.result == "differ":
             remarks.append(Remark("error", "results differ", verification.message))
+        elif verification.result == "undecided":
+            remarks.append(Remark("warning", "results undecided", verification.message))
     return CheckReport(source.name, count, left, tuple(remarks), verification)
 
 

@@ -26,7 +26,9 @@ class Row(TypedDict):
     status: Literal["written", "failed", "invalid"]
     """failed: it does not verify, or too few sites are fused; invalid: it cannot be read, or not written there."""
     message: str
-    """Why it was not written; "" where it was."""
+    """Why it was not written, or what the verification could not decide; "" where it agrees."""
+    result: Literal["agree", "differ", "undecided"] | None
+    """Of the verification; None: not verified."""
     fused: int
     sites: int
     """Fused or left; those that have nothing beside them to be fused with do not count."""
@@ -81,6 +83,7 @@ def optimize_file(folder: Path, written: Path, name: str, options: Mapping[str, 
         model=name,
         status="written",
         message="",
+        result=None,
         fused=0,
         sites=0,
         error=None,
@@ -106,6 +109,9 @@ def optimize_file(folder: Path, written: Path, name: str, options: Mapping[str, 
         row["fused"], row["sites"] = len(report.fused), len(report.fused) + len(report.left)
         row["bytes_before"] = report.bytes_before
         if report.verification is not None:
+            row["result"] = report.verification.result
+            if report.verification.result == "undecided":
+                row["message"] = report.verification.message
             row["error"] = max((o.error for run in report.verification.runs for o in run.outputs), default=None)
     row["seconds"] = time.perf_counter() - start
     return row

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx_ir as ir
 
 from normfuse._version import __version__
+from normfuse.claims import Claims, ask_provider, claims_of
 from normfuse.errors import OptionError, VerificationError
 from normfuse.model_files import (
     ModelLike,
@@ -25,7 +28,7 @@ from normfuse.model_files import (
     tensors,
 )
 from normfuse.site_examples import SiteExample, site_examples
-from normfuse.verification import Inputs, VerificationReport, verify_models
+from normfuse.verification import VERIFY_SECONDS, Inputs, VerificationReport, verify_models
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
@@ -36,6 +39,7 @@ __all__ = [
     "OptimizationResult",
     "Target",
     "inspect",
+    "inspect_with_claims",
     "nothing_to_gain",
     "operator_counts",
     "optimize",
@@ -69,6 +73,8 @@ class OptimizationReport:
     warnings: tuple[str, ...]
     examples: tuple[SiteExample, ...] = ()
     """The original nodes of one site of each kind that was fused."""
+    claims: Claims | None = None
+    """Which of the fused sites the execution provider runs on this machine; None: it was not asked."""
 
     @property
     def fused(self) -> tuple[Site, ...]:
@@ -97,6 +103,7 @@ class OptimizationReport:
             "verification": None if self.verification is None else self.verification.to_dict(),
             "warnings": list(self.warnings),
             "examples": [dataclasses.asdict(example) for example in self.examples],
+            "claims": None if self.claims is None else self.claims.to_dict(),
         }
 
 
@@ -115,6 +122,13 @@ class OptimizationResult:
         External data stays where it is: a ModelProto made from a path refers to the files beside that path.
         """
         return as_kind(self._model, self._source)
+
+    def with_claims(self) -> OptimizationResult:
+        """Return the same with ``report.claims``, for which a session is created if none was."""
+        if self.report.claims is not None:
+            return self
+        claims = ask_provider(self._model, self._source.name, self.report.sites)
+        return dataclasses.replace(self, report=dataclasses.replace(self.report, claims=claims))
 
     def save(self, path: str | os.PathLike[str]) -> int:
         """Write the optimised model, under a temporary name first, so that nothing half-written is left behind.
@@ -141,6 +155,7 @@ def optimize(
     inputs: Inputs | None = None,
     samples: int | None = None,
     max_error: float | None = None,
+    verify_seconds: float = VERIFY_SECONDS,
     allow_requantization_removal: bool = False,
     require_fused: int | Literal["all"] | None = None,
     progress: Progress | None = None,
@@ -153,11 +168,13 @@ def optimize(
         target: "portable": calls of functions that the model brings along, which run everywhere, and fast where
             normfuse is; "custom-op": plain operators of normfuse, for hosts that only use
             ``register_custom_ops_library``; "standard": canonical ONNX operators only.
-        verify: Compare the result with the original (see :func:`normfuse.verify`).
+        verify: Compare the result with the original (see :func:`normfuse.verify`). Where that stays undecided, the
+            report's ``verification.result`` is "undecided", and no exception is raised.
         inputs: Inputs for the verification: one or more ``.npz`` files or mappings of input name to array; None: made
             from the model's signature.
         samples: How many inputs to make; None: 4, or 16 for quantised models.
         max_error: The error to allow instead of what the model's types explain.
+        verify_seconds: How long the verification may take.
         allow_requantization_removal: Also fuse where that removes a quantisation inside a chain, which changes results
             by up to one quantisation step.
         require_fused: Fail unless at least so many sites are fused; "all": every one that was found, those excepted
@@ -194,20 +211,25 @@ def optimize(
         examples=site_examples(source.model, sites),
     )
     _require_fused(report, require_fused)
-    if verify:
-        verification = verify_models(
-            source.model,
-            optimized,
-            inputs=inputs,
-            samples=samples,
-            max_error=max_error,
-            names=(source.name, "the optimised model"),
-            sites=report.fused,
-            progress=None if progress is None else lambda what: progress(what, 0, 0),
-        )
-        report = dataclasses.replace(report, verification=verification)
-        if not verification.passed:
-            raise VerificationError(f"{source.name}: {verification.message}", verification, report)
+    with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
+        claim_report = Path(folder) / "claims.jsonl"
+        if verify:
+            verification = verify_models(
+                source.model,
+                optimized,
+                inputs=inputs,
+                samples=samples,
+                max_error=max_error,
+                seconds=verify_seconds,
+                names=(source.name, "the optimised model"),
+                sites=report.fused,
+                progress=None if progress is None else lambda what: progress(what, 0, 0),
+                claim_report=claim_report,
+            )
+            claims = claims_of(sites, claim_report) if claim_report.exists() else None
+            report = dataclasses.replace(report, verification=verification, claims=claims)
+            if verification.result == "differ":
+                raise VerificationError(f"{source.name}: {verification.message}", verification, report)
     return OptimizationResult(report, optimized, source)
 
 
@@ -222,6 +244,13 @@ def inspect(model: ModelLike, *, allow_requantization_removal: bool = False) -> 
         InvalidModelError: The model cannot be read.
     """
     return list(_rewrite(load_model(model), "portable", allow_requantization_removal, None)[1])
+
+
+def inspect_with_claims(model: ModelLike, *, allow_requantization_removal: bool = False) -> tuple[list[Site], Claims]:
+    """Return what :func:`inspect` does, and which of the sites the execution provider would run on this machine."""
+    source = load_model(model)
+    rewritten, sites, _, _ = _rewrite(source, "portable", allow_requantization_removal, None)
+    return list(sites), ask_provider(rewritten, source.name, sites)
 
 
 def nothing_to_gain(site: Site) -> bool:

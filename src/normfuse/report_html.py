@@ -79,7 +79,7 @@ def _summary(report: Data, fused: int, found: int) -> str:
     elif verification["passed"]:
         verdict = f'<span class="good">agree</span>, error {_number(verification["error"])}'
     else:
-        verdict = '<span class="bad">differ</span>'
+        verdict = f'<span class="bad">{verification["result"]}</span>'
     before, after = sum(report["operators_before"].values()), sum(report["operators_after"].values())
     figures = [
         ("Sites fused", f"{fused} of {found}"),
@@ -90,6 +90,9 @@ def _summary(report: Data, fused: int, found: int) -> str:
     ]
     if "benchmark" in report:
         figures.append(("Speed", f"{max(t['speedup'] for t in report['benchmark']['timings']):.2f} times"))
+    claims = report["claims"]
+    if claims is not None and not claims["not_asked"]:
+        figures.insert(1, ("Run here", f"{claims['run']} of {claims['run'] + len(claims['given_back'])}"))
     cells = "".join(f"<div><dt>{title}</dt><dd>{text}</dd></div>" for title, text in figures)
     files = [f"<p>Original: <code>{escape(report['model'])}</code>"]
     if "output" in report:

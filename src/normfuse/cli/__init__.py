@@ -1,6 +1,6 @@
 """The command ``normfuse``.
 
-Exit codes: 0 done, 1 a verification or check failed, 2 bad input or usage.
+Exit codes: 0 done, 1 a verification or check failed, 2 bad input or usage, 3 undecided and --strict.
 """
 
 from __future__ import annotations

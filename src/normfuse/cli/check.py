@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from normfuse.cli.console import InputsOption, MaxErrorOption, console, print_json, progress
+from normfuse.cli.console import (
+    InputsOption,
+    MaxErrorOption,
+    StrictOption,
+    VerifySecondsOption,
+    console,
+    print_json,
+    progress,
+)
 from normfuse.cli.optimize import RequireFusedOption, required_count
+from normfuse.cli.verify import exit_if_undecided
 
 if TYPE_CHECKING:
     from normfuse.checking import CheckReport
@@ -32,6 +41,8 @@ def check_command(
     ] = None,
     inputs: InputsOption = None,
     max_error: MaxErrorOption = None,
+    verify_seconds: VerifySecondsOption = None,
+    strict: StrictOption = False,
     output_format: Annotated[
         _Format, typer.Option("--format", help="github: annotations of GitHub Actions.")
     ] = _Format.TEXT,
@@ -43,6 +54,7 @@ def check_command(
     from the original's.
     """
     from normfuse.checking import check
+    from normfuse.verification import VERIFY_SECONDS
 
     with progress() as tell:
         tell("checking", 0, 0)
@@ -52,6 +64,7 @@ def check_command(
             original=original,
             inputs=list(inputs) if inputs else None,
             max_error=max_error,
+            verify_seconds=verify_seconds or VERIFY_SECONDS,
         )
     if as_json or output_format is _Format.JSON:
         print_json(report.to_dict())
@@ -61,6 +74,7 @@ def check_command(
         _print_text(report)
     if not report.passed:
         raise typer.Exit(1)
+    exit_if_undecided(report.verification, strict)
 
 
 def _print_text(report: CheckReport) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +21,13 @@ from rich.table import Table
 from normfuse.report_files import json_text
 
 __all__ = [
+    "UNDECIDED_EXIT_CODE",
     "InputsOption",
     "JsonOption",
     "MaxErrorOption",
     "SamplesOption",
+    "StrictOption",
+    "VerifySecondsOption",
     "console",
     "number",
     "print_json",
@@ -47,6 +52,21 @@ MaxErrorOption = Annotated[
     float | None, typer.Option("--max-error", min=0.0, help="Error to allow instead of what the types explain.")
 ]
 
+VerifySecondsOption = Annotated[
+    float | None,
+    typer.Option(
+        "--verify-seconds",
+        min=0.1,
+        metavar="SECONDS",
+        help="How long the comparison may take; small inputs first. [60]",
+    ),
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Exit with 3 where the comparison stays undecided, instead of 0.")
+]
+UNDECIDED_EXIT_CODE = 3
+_LINE_SECONDS = 5.0
+
 
 def print_json(data: Any) -> None:
     """Print data as JSON on standard output, in ASCII: a pipe may have any encoding."""
@@ -60,7 +80,7 @@ def warn(message: str) -> None:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show what is being done, on a terminal; Python warnings become lines of their own.
+    """Show what is being done: a bar on a terminal, elsewhere a line every few seconds. Python warnings are lines, too.
 
     Yields:
         A function that takes (what, steps done, steps in all or 0).
@@ -68,12 +88,36 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: warn(str(message))
         if not _errors.is_terminal:
-            yield lambda what, done, total: None
+            with _lines() as tell:
+                yield tell
             return
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
         with Progress(*columns, console=_errors, transient=True) as bar:
             task = bar.add_task("reading the model", total=None)
             yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
+
+
+@contextlib.contextmanager
+def _lines() -> Iterator[Callable[[str, int, int], None]]:
+    """Print what is being done every few seconds, also while a step takes long."""
+    now = ["reading the model"]
+    done = threading.Event()
+    start = time.monotonic()
+
+    def print_lines() -> None:
+        while not done.wait(_LINE_SECONDS):
+            print(f"normfuse: {now[0]} ({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
+
+    def tell(what: str, step: int, total: int) -> None:
+        now[0] = f"{what}, {step} of {total}" if total else what
+
+    thread = threading.Thread(target=print_lines, daemon=True)
+    thread.start()
+    try:
+        yield tell
+    finally:
+        done.set()
+        thread.join()
 
 
 def table(title: str, *columns: str, numeric: int = 0, wraps: str | None = None) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from normfuse._version import __version__
-from normfuse.cli.console import console, number, print_json, progress, size_text, table
+from normfuse.cli.console import UNDECIDED_EXIT_CODE, console, number, print_json, progress, size_text, table, warn
 
 if TYPE_CHECKING:
     from normfuse.folders import Engine, Row
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["optimize_models"]
 
 
-def optimize_models(source: Path, target: Path, engine: Engine, options: dict[str, Any], *, as_json: bool) -> None:
+def optimize_models(
+    source: Path, target: Path, engine: Engine, options: dict[str, Any], *, strict: bool, as_json: bool
+) -> None:
     """Optimise a folder, print what became of each model, and exit with the code of the worst."""
     from normfuse.folders import optimize_folder
 
@@ -39,6 +41,8 @@ def optimize_models(source: Path, target: Path, engine: Engine, options: dict[st
         raise typer.Exit(2)
     if counts["failed"]:
         raise typer.Exit(1)
+    if strict and any(row["result"] == "undecided" for row in rows):
+        raise typer.Exit(UNDECIDED_EXIT_CODE)
 
 
 def _print_rows(source: Path, rows: list[Row]) -> None:
@@ -52,6 +56,8 @@ def _print_rows(source: Path, rows: list[Row]) -> None:
     if lines.row_count:
         console.print(lines)
     for row in rows:
+        if row["result"] == "undecided":
+            warn(f"{row['model']}: {row['message']}")
         if row["status"] != "written":
             colour = "red" if row["status"] == "invalid" else "yellow"
             console.print(f"[{colour}]Not written:[/] ", end="")

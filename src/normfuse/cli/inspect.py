@@ -16,10 +16,11 @@ from normfuse.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from normfuse.claims import Claims, GivenBack
     from normfuse.graph_rewrites.sites import Site
     from normfuse.lowering import LoweredSite
 
-__all__ = ["inspect_command", "print_left", "print_site_counts"]
+__all__ = ["inspect_command", "print_claims", "print_left", "print_site_counts"]
 
 RequantizationOption = Annotated[
     bool,
@@ -55,7 +56,7 @@ def inspect_command(
 
     Nothing is written.
     """
-    from normfuse.optimization import inspect, nothing_to_gain
+    from normfuse.optimization import inspect_with_claims, nothing_to_gain
 
     if backend is not None:
         _inspect_directml(model, directml_level, allow_requantization_removal, everything, as_json)
@@ -64,9 +65,10 @@ def inspect_command(
         raise OptionError("--directml-level is for --backend directml; give that as well.")
     with progress() as tell:
         tell("looking for sites", 0, 0)
-        sites = inspect(model, allow_requantization_removal=allow_requantization_removal)
+        sites, claims = inspect_with_claims(model, allow_requantization_removal=allow_requantization_removal)
     if as_json:
-        print_json({"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]})
+        data = {"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]}
+        print_json(data | {"claims": claims.to_dict()})
         return
     _print_fused(model.name, sites)
     for site in sites:
@@ -76,6 +78,7 @@ def inspect_command(
             )
             console.print(_reason(site), markup=False, soft_wrap=True)
     print_site_counts(sites)
+    print_claims(claims)
     if not everything and any(nothing_to_gain(site) for site in sites):
         console.print("--all also lists those that have nothing to fuse with.")
 
@@ -171,6 +174,25 @@ def print_left(sites: Sequence[Site]) -> None:
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         console.print(f"[bold]{escape(_place(group[0]))}{more}[/] ({escape(kind)}) left: ", end="", soft_wrap=True)
         console.print(_reason(group[0]), markup=False, soft_wrap=True)
+
+
+def print_claims(claims: Claims) -> None:
+    """Print how many fused sites the execution provider runs on this machine, and why it gives others back."""
+    if claims.not_asked:
+        console.print(f"The execution provider could not be asked: {claims.not_asked}", markup=False, soft_wrap=True)
+        return
+    total = claims.run + len(claims.given_back)
+    if not total:
+        return
+    sentence = f"On this machine normfuse runs {claims.run} of {total} fused sites"
+    console.print(sentence + (", and gives back to ONNX Runtime:" if claims.given_back else "."), soft_wrap=True)
+    alike: dict[tuple[str, str], list[GivenBack]] = {}
+    for site in claims.given_back:
+        alike.setdefault((site.description, site.message.replace(site.name, "")), []).append(site)
+    for (description, _), group in alike.items():
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        console.print(f"[bold]{escape(group[0].name)}{more}[/] ({escape(description)}): ", end="", soft_wrap=True)
+        console.print(f"{group[0].message.rstrip('.')}. {group[0].advice}".strip(), markup=False, soft_wrap=True)
 
 
 def _place(site: Site) -> str:

@@ -14,6 +14,8 @@ from normfuse.cli.console import (
     JsonOption,
     MaxErrorOption,
     SamplesOption,
+    StrictOption,
+    VerifySecondsOption,
     console,
     print_json,
     progress,
@@ -22,8 +24,8 @@ from normfuse.cli.console import (
     warn,
 )
 from normfuse.cli.folder import optimize_models
-from normfuse.cli.inspect import RequantizationOption, print_left, print_site_counts
-from normfuse.cli.verify import print_verification
+from normfuse.cli.inspect import RequantizationOption, print_claims, print_left, print_site_counts
+from normfuse.cli.verify import exit_if_undecided, print_verification
 from normfuse.errors import OptionError, VerificationError
 from normfuse.report_html import by_operator
 
@@ -69,6 +71,8 @@ def optimize_command(
     inputs: InputsOption = None,
     samples: SamplesOption = None,
     max_error: MaxErrorOption = None,
+    verify_seconds: VerifySecondsOption = None,
+    strict: StrictOption = False,
     require_fused: RequireFusedOption = None,
     allow_requantization_removal: RequantizationOption = False,
     report: Annotated[
@@ -90,9 +94,11 @@ def optimize_command(
     """Fuse the normalisation chains of a model, verify the result, and write it.
 
     The result is compared with the original on inputs made from the model's own signature, or on yours, and is not
-    written if it differs. Of a folder every *.onnx file is optimised, also in the folders below, and a report
-    <name>.json is written beside each result.
+    written if it differs. Where the comparison stays undecided it is written, with a warning. Of a folder every
+    *.onnx file is optimised, also in the folders below, and a report <name>.json is written beside each result.
     """
+    from normfuse.verification import VERIFY_SECONDS
+
     if model.is_dir():
         only_for_one = {"--inputs": inputs, "--report": report, "--measure": measure}
         given = [name for name, value in only_for_one.items() if value]
@@ -103,10 +109,11 @@ def optimize_command(
             "verify": not no_verify,
             "samples": samples,
             "max_error": max_error,
+            "verify_seconds": verify_seconds or VERIFY_SECONDS,
             "require_fused": required_count(require_fused),
             "allow_requantization_removal": allow_requantization_removal,
         }
-        optimize_models(model, output, engine.value, options, as_json=as_json)
+        optimize_models(model, output, engine.value, options, strict=strict, as_json=as_json)
         return
     from normfuse.benchmark import benchmark
     from normfuse.model_files import check_target
@@ -125,6 +132,7 @@ def optimize_command(
                 inputs=list(inputs) if inputs else None,
                 samples=samples,
                 max_error=max_error,
+                verify_seconds=verify_seconds or VERIFY_SECONDS,
                 require_fused=required_count(require_fused),
                 allow_requantization_removal=allow_requantization_removal,
                 progress=tell,
@@ -134,6 +142,9 @@ def optimize_command(
                 for path in report or ():
                     write_report(error.optimization.to_dict(), path)
             raise
+        if result.report.claims is None:
+            tell("asking the execution provider", 0, 0)
+            result = result.with_claims()
         tell("writing", 0, 0)
         written = result.save(output)
         measured = None if measure is None else benchmark(model, seconds=measure, inputs=inputs or None, progress=tell)
@@ -148,6 +159,7 @@ def optimize_command(
         print_summary(result.report, output, written)
         if measured is not None:
             print_benchmark(measured)
+    exit_if_undecided(result.report.verification, strict)
 
 
 def print_operator_counts(report: OptimizationReport) -> None:
@@ -169,6 +181,8 @@ def print_summary(report: OptimizationReport, output: Path, written: int) -> Non
     print_operator_counts(report)
     print_site_counts(report.sites)
     print_left(report.left)
+    if report.claims is not None:
+        print_claims(report.claims)
     if report.verification is not None:
         print_verification(report.verification)
     else:

@@ -9,10 +9,13 @@ import typer
 
 from normfuse._version import __version__
 from normfuse.cli.console import (
+    UNDECIDED_EXIT_CODE,
     InputsOption,
     JsonOption,
     MaxErrorOption,
     SamplesOption,
+    StrictOption,
+    VerifySecondsOption,
     console,
     number,
     print_json,
@@ -24,7 +27,7 @@ from normfuse.cli.console import (
 if TYPE_CHECKING:
     from normfuse.verification import VerificationReport
 
-__all__ = ["print_verification", "verify_command"]
+__all__ = ["exit_if_undecided", "print_verification", "verify_command"]
 
 
 def verify_command(
@@ -33,20 +36,28 @@ def verify_command(
     inputs: InputsOption = None,
     samples: SamplesOption = None,
     max_error: MaxErrorOption = None,
+    verify_seconds: VerifySecondsOption = None,
+    strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two versions of a model on the same inputs.
 
     A runs on ONNX Runtime with every graph optimisation off; B runs with normfuse, and without it where it can.
     Inputs are made from A's signature: token ids within their table, masks of 0 and 1, several sizes for symbolic
-    dimensions.
+    dimensions. Exits with 1 if they differ. It is undecided where A's own results depend on rounding as much, or
+    nothing could be compared in time.
     """
-    from normfuse.verification import verify
+    from normfuse.verification import VERIFY_SECONDS, verify
 
     with progress() as tell:
-        tell("comparing", 0, 0)
         report = verify(
-            original, optimized, inputs=list(inputs) if inputs else None, samples=samples, max_error=max_error
+            original,
+            optimized,
+            inputs=list(inputs) if inputs else None,
+            samples=samples,
+            max_error=max_error,
+            seconds=verify_seconds or VERIFY_SECONDS,
+            progress=lambda what: tell(what, 0, 0),
         )
     if as_json:
         named = {
@@ -58,8 +69,15 @@ def verify_command(
         print_json(named | report.to_dict())
     else:
         print_verification(report)
-    if not report.passed:
+    if report.result == "differ":
         raise typer.Exit(1)
+    exit_if_undecided(report, strict)
+
+
+def exit_if_undecided(report: VerificationReport | None, strict: bool) -> None:
+    """Exit with the code of a verification that is not decided, if that is asked for."""
+    if strict and report is not None and report.result == "undecided":
+        raise typer.Exit(UNDECIDED_EXIT_CODE)
 
 
 def print_verification(report: VerificationReport) -> None:
@@ -77,4 +95,7 @@ def print_verification(report: VerificationReport) -> None:
         console.print(rows)
     for warning in report.warnings:
         warn(warning)
+    if report.result == "undecided":
+        warn(report.message)
+        return
     console.print(report.message, style="green" if report.passed else "red", markup=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from olive.package_config import OlivePackageConfig
 from olive.passes import Pass
 from olive.passes.pass_config import BasePassConfig, PassConfigParam
 
-from normfuse.errors import OptionError
+from normfuse.errors import OptionError, VerificationError
 from normfuse.optimization import optimize
 from normfuse.report_files import write_report
 
@@ -44,6 +44,12 @@ class NormfuseOptimization(Pass):  # type: ignore[misc]
             "max_error": PassConfigParam(
                 type_=float, default_value=None, description="error to allow instead of what the model's types explain"
             ),
+            "verify_seconds": PassConfigParam(
+                type_=float, default_value=60.0, description="how long the verification may take"
+            ),
+            "strict": PassConfigParam(
+                type_=bool, default_value=False, description="fail where the verification stays undecided"
+            ),
             "require_fused": PassConfigParam(
                 type_=str, default_value=None, description="fail unless so many sites are fused, or 'all'"
             ),
@@ -61,9 +67,13 @@ class NormfuseOptimization(Pass):  # type: ignore[misc]
             target=config.target,
             verify=config.verify,
             max_error=config.max_error,
+            verify_seconds=config.verify_seconds,
             require_fused=_required(config.require_fused),
             allow_requantization_removal=config.allow_requantization_removal,
         )
+        verification = result.report.verification
+        if config.strict and verification is not None and verification.result == "undecided":
+            raise VerificationError(f"{source}: {verification.message}", verification, result.report)
         path = Path(resolve_onnx_path(output_model_path, source.name))
         path.parent.mkdir(parents=True, exist_ok=True)
         result.save(path)

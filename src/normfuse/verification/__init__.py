@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from normfuse.verification.comparison import OutputComparison
 from normfuse.verification.inputs import Inputs, Sample
-from normfuse.verification.report import ComparedRun, VerificationReport
-from normfuse.verification.runs import verify, verify_models
+from normfuse.verification.report import ComparedPlaces, ComparedRun, VerificationReport
+from normfuse.verification.runs import VERIFY_SECONDS, verify, verify_models
 
-__all__ = ["ComparedRun", "Inputs", "OutputComparison", "Sample", "VerificationReport", "verify", "verify_models"]
+__all__ = [
+    "VERIFY_SECONDS",
+    "ComparedPlaces",
+    "ComparedRun",
+    "Inputs",
+    "OutputComparison",
+    "Sample",
+    "VerificationReport",
+    "verify",
+    "verify_models",
+]

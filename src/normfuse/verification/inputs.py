@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 from zipfile import BadZipFile
 
 import numpy as np
@@ -19,24 +19,32 @@ import onnx_ir as ir
 
 from normfuse.errors import OptionError, VerificationError
 
-__all__ = ["InputMaker", "Inputs", "Sample", "read_inputs"]
+__all__ = ["GENTLE_STYLES", "TYPICAL_PROFILE", "InputMaker", "Inputs", "Sample", "Style", "read_inputs"]
 
 Sample: TypeAlias = dict[str, np.ndarray]
 Inputs: TypeAlias = (
     "str | os.PathLike[str] | Mapping[str, np.ndarray] | Sequence[str | os.PathLike[str] | Mapping[str, np.ndarray]]"
 )
 
-# Sizes for one kind of dimension each, tried one after the other until the model accepts them.
+# Sizes for one kind of dimension each, tried one after the other until the model accepts them: small ones take little
+# time, and blow rounding up least.
 _PROFILES: tuple[dict[str, int], ...] = (
+    {"batch": 1, "length": 2, "spatial": 8, "channels": 3, "past": 1},
+    {"batch": 3, "length": 7, "spatial": 32, "channels": 3, "past": 1},
     {"batch": 2, "length": 16, "spatial": 64, "channels": 3, "past": 4},
     {"batch": 1, "length": 33, "spatial": 96, "channels": 3, "past": 0},
-    {"batch": 3, "length": 7, "spatial": 32, "channels": 3, "past": 1},
     {"batch": 1, "length": 64, "spatial": 128, "channels": 1, "past": 8},
     {"batch": 1, "length": 1, "spatial": 224, "channels": 4, "past": 16},
     {"batch": 1, "length": 512, "spatial": 320, "channels": 3, "past": 3},
     {"batch": 1, "length": 16000, "spatial": 512, "channels": 3, "past": 3},
     {"batch": 1, "length": 1, "spatial": 1, "channels": 1, "past": 1},
 )
+TYPICAL_PROFILE = 2
+"""Of a usual size, for measuring speed."""
+Style: TypeAlias = Literal["random", "faint", "smooth", "smooth and faint"]
+GENTLE_STYLES: tuple[Style, ...] = ("smooth and faint", "faint", "smooth")
+_FAINT = 0.05
+_WAVES = 3.0
 # Operators that hand the values of an index tensor on unchanged.
 _PASSES_ON = {
     *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape"),
@@ -72,12 +80,13 @@ class InputMaker:
             raise OptionError(f"The model has no symbolic dimension '{unknown[0]}'; it has {known}.")
         self.profile_count = len(_PROFILES) if symbolic else 1
 
-    def make(self, profile: int, seed: int) -> Sample:
+    def make(self, profile: int, seed: int, style: Style = "random") -> Sample:
         """Return one sample: name -> array for every input.
 
         Args:
             profile: Which sizes the symbolic dimensions get, below ``profile_count``.
             seed: Of the random numbers; the same arguments give the same sample.
+            style: "faint": floats are small; "smooth": they change slowly along their last two dimensions.
         """
         rng = np.random.default_rng((seed, profile))
         sizes = dict(self._sizes)
@@ -89,7 +98,10 @@ class InputMaker:
             for signature in self._inputs
         }
         longest = max((shape[-1] for shape in shapes.values() if len(shape) > 1), default=1)
-        return {signature.name: _values(signature, shapes[signature.name], longest, rng) for signature in self._inputs}
+        sample = {
+            signature.name: _values(signature, shapes[signature.name], longest, rng) for signature in self._inputs
+        }
+        return {name: array if "mask" in name.lower() else _gentle(array, style, rng) for name, array in sample.items()}
 
     def check(self, sample: Mapping[str, np.ndarray], name: str) -> Sample:
         """Return a user's sample in the model's element types.
@@ -234,6 +246,19 @@ def _values(signature: _Signature, shape: tuple[int, ...], longest: int, rng: np
         limits = np.iinfo(dtype)
         return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
     return rng.integers(0, 2, shape).astype(dtype)
+
+
+def _gentle(array: np.ndarray, style: Style, rng: np.random.Generator) -> np.ndarray:
+    if style == "random" or array.dtype.kind != "f" or not array.shape:
+        return array
+    values = array.astype(np.float64)
+    if "smooth" in style and values.size > 1:
+        phase = rng.uniform(0, 2 * np.pi, (*values.shape[:-2], *(1,) * min(2, values.ndim)))
+        for axis in range(-min(2, values.ndim), 0):
+            steps = np.linspace(0, rng.uniform(1, _WAVES) * 2 * np.pi, values.shape[axis])
+            phase = phase + steps.reshape(-1, *(1,) * (-1 - axis))
+        values = np.sin(phase) * (np.abs(values).mean() or 1.0)
+    return (values * (_FAINT if "faint" in style else 1.0)).astype(array.dtype)
 
 
 def _mask(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

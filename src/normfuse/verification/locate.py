@@ -18,9 +18,10 @@ from normfuse.verification.comparison import Difference
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
+    from normfuse.verification.budget import Budget
     from normfuse.verification.inputs import Sample
 
-__all__ = ["locate"]
+__all__ = ["locate", "site_of_value"]
 
 _OUTPUTS_AT_ONCE = 16
 
@@ -34,11 +35,15 @@ def locate(
     sites: Sequence[Site],
     tolerance: float,
     quantized: bool,
+    budget: Budget,
 ) -> tuple[str | None, Site | None]:
-    """Return (name of the first value that differs, site whose node computes it); None where there is none."""
+    """Return (name of the first value that differs, site whose node computes it); None where there is none.
+
+    Where the time does not last, it is the first one that was found until then.
+    """
     candidates = _common_values(original, optimized)
     found: str | None = None
-    while candidates:
+    while candidates and not budget.is_spent:
         step = max(1, len(candidates) // _OUTPUTS_AT_ONCE)
         probes = candidates[::-step][::-1]
         different = _different(probes, original, optimized, sample, ep_options, tolerance, quantized)
@@ -50,7 +55,7 @@ def locate(
         before -= _ancestors(optimized, equal) | {*equal, bad}
         candidates = [name for name in candidates if name in before]
         found = bad
-    return found, None if found is None else _site(optimized, original, found, sites)
+    return found, None if found is None else site_of_value(optimized, original, found, sites)
 
 
 def _ancestors(model: ir.Model, names: Iterable[str]) -> set[str]:
@@ -105,8 +110,8 @@ def _values(model: ir.Model, names: list[str], sample: Sample, ep_options: dict[
     return dict(zip(names, session.run(names, sample), strict=True))
 
 
-def _site(optimized: ir.Model, original: ir.Model, value: str, sites: Sequence[Site]) -> Site | None:
-    """The site that computes a value, by the name of its node now or before."""
+def site_of_value(optimized: ir.Model, original: ir.Model, value: str, sites: Sequence[Site]) -> Site | None:
+    """Return the site that computes a value, by the name of its node now or before."""
     node_names = {
         node.name
         for model in (optimized, original)

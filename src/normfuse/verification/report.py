@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
     from normfuse.verification.comparison import OutputComparison
 
-__all__ = ["ComparedRun", "VerificationReport"]
+__all__ = ["ComparedPlaces", "ComparedRun", "Result", "VerificationReport"]
+
+Result: TypeAlias = Literal["agree", "differ", "undecided"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +21,8 @@ class ComparedRun:
     name: str
     """"with normfuse" or "without normfuse" (the portable bodies, run by ONNX Runtime alone)."""
     outputs: tuple[OutputComparison, ...]
+    samples: int = 0
+    """How many were compared."""
     at_ties: int = 0
     """Quantised values that are next to a rounding tie and went the other way. Where there are any, ``outputs`` are
     those of a run on the original's quantised values."""
@@ -48,21 +52,63 @@ class ComparedRun:
 
 
 @dataclasses.dataclass(frozen=True)
+class ComparedPlaces:
+    """The places at which the two models differ as graphs, each run by itself on the original's own values."""
+
+    found: int
+    compared: int
+    """On inputs on which the original itself is steady there, by every way of running."""
+    error: float
+    """The largest of those that agree."""
+    same_nodes: int
+    """Nodes that both models have, with the same weights and inputs: they need no comparison."""
+    first_difference: str | None = None
+    """Name of the first value that differs."""
+
+    @property
+    def message(self) -> str:
+        """The result in one sentence."""
+        places = f"{self.found} rewritten places" if self.found != 1 else "1 rewritten place"
+        rest = f"the other {self.same_nodes:,} nodes are the original's own"
+        if self.found == 0:
+            return f"No place was rewritten; {rest}."
+        return (
+            f"Compared one by one on the original's own values, {self.compared} of {places} agree (largest error "
+            f"{self.error:.2g}); {rest}."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class VerificationReport:
     """The original, unoptimised by ONNX Runtime, against the optimised model on the same inputs."""
 
-    passed: bool
+    result: Result
+    """"agree"; "differ"; or "undecided": the original itself answers to rounding with differences as large, or nothing
+    could be compared in the time given."""
     samples: int
+    """How many inputs decided it."""
     runs: tuple[ComparedRun, ...]
     quantized: bool
     """The rule for quantised models was applied (see :mod:`normfuse.verification.comparison`)."""
     noise: float | None
-    """The error between ONNX Runtime's own optimisation levels on the same inputs; None where it was not needed."""
+    """How far the original's own results are apart on the same inputs, by ONNX Runtime's optimisation levels and with
+    values moved by one unit in the last place; None where it was not needed."""
+    seconds: float = 0.0
+    """How long the verification took."""
+    undecided_because: str = ""
+    """Where it is undecided: why, as a sentence."""
+    places: ComparedPlaces | None = None
+    """The comparison place by place; None where it was not needed, or not possible."""
     warnings: tuple[str, ...] = ()
     first_difference: str | None = None
     """If it failed: name of the first value that differs."""
     first_site: Site | None = None
     """If it failed: the first fused site whose result differs."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the results agree."""
+        return self.result == "agree"
 
     @property
     def error(self) -> float:
@@ -71,11 +117,21 @@ class VerificationReport:
 
     @property
     def message(self) -> str:
-        """The result in one sentence."""
-        if self.passed:
-            noise = f"; ONNX Runtime's own optimisation levels are {self.noise:.2g} apart" if self.noise else ""
+        """The result in one or two sentences."""
+        if self.result == "agree":
+            noise = f"; the original's own results are {self.noise:.2g} apart" if self.noise else ""
             return f"The results agree on {self.samples} samples (largest error {self.error:.2g}{noise})."
-        run, output = next((run, output) for run in self.runs for output in run.outputs if not output.passed)
+        if self.result == "undecided":
+            parts = (f"Undecided: {self.undecided_because}", "" if self.places is None else self.places.message)
+            return " ".join(part for part in parts if part)
+        return self._difference
+
+    @property
+    def _difference(self) -> str:
+        failed = ((run, output) for run in self.runs for output in run.outputs if not output.passed)
+        run, output = next(failed, (None, None))
+        if run is None or output is None:
+            return f"Value '{self.first_difference}' differs, compared by itself on the original's own values."
         text = f"Output '{output.name}' differs {run.name}: "
         text += output.note or f"error {output.error:.3g}, allowed {output.tolerance:.3g}"
         if output.error <= output.tolerance:
@@ -89,17 +145,21 @@ class VerificationReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""
         return {
+            "result": self.result,
             "passed": self.passed,
             "message": self.message,
             "samples": self.samples,
+            "seconds": self.seconds,
             "error": self.error,
             "quantized": self.quantized,
             "noise": self.noise,
+            "places": None if self.places is None else dataclasses.asdict(self.places),
             "runs": [
                 {
                     "name": run.name,
                     "passed": run.passed,
                     "error": run.error,
+                    "samples": run.samples,
                     "at_ties": run.at_ties,
                     "quantized_values": run.quantized_values,
                     "error_with_ties": run.error_with_ties,

@@ -1,115 +1,49 @@
-"""Running an original and an optimised model on the same inputs."""
+"""Running an original and an optimised model on the same inputs, and deciding whether they agree."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
+from normfuse.claims import read_claim_report
 from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError, VerificationError
 from normfuse.model_files import ModelLike, load_model
-from normfuse.sessions import Level, open_session
-from normfuse.verification.comparison import (
-    NOISE_FACTOR,
-    QUANTIZED_TOLERANCE,
-    QUANTIZED_TYPES,
-    Difference,
-    OutputComparison,
-    flatten,
-    is_quantized,
-    lowest_precision,
-    type_tolerance,
-)
-from normfuse.verification.inputs import InputMaker, Inputs, Sample, read_inputs
-from normfuse.verification.locate import locate
-from normfuse.verification.report import ComparedRun, VerificationReport
+from normfuse.sessions import open_session
+from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_accepted, run_as_fits
+from normfuse.verification.comparison import flatten, is_quantized
+from normfuse.verification.inputs import GENTLE_STYLES, InputMaker, Inputs
+from normfuse.verification.judge import Judge
+from normfuse.verification.locate import locate, site_of_value
+from normfuse.verification.places import PlaceComparer, Way
+from normfuse.verification.report import ComparedPlaces, ComparedRun, Result, VerificationReport
+from normfuse.verification.samples import reference
 from normfuse.verification.ties import run_without_ties
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-    import onnxruntime
 
     from normfuse.graph_rewrites.sites import Site
 
-__all__ = ["differences", "reference", "run_all", "verify", "verify_models"]
+__all__ = ["VERIFY_SECONDS", "verify", "verify_models"]
 
+VERIFY_SECONDS = 60.0
+"""How long a verification may take unless another time is asked for."""
 FLOAT_SAMPLES = 4
 QUANTIZED_SAMPLES = 16
-_SIZES_TRIED = 3
-_LARGE_NOISE = 0.1
-"""Error from which on a model is taken to be out of its depth on the inputs that it was given."""
+# Of the whole time: when the first and the second way of running the optimised model have to be done. What is left is
+# for finding out about differences.
+_SHARES = 0.45, 0.65
+# Where the original is not steady: sizes that smoother and fainter inputs are made of, the share of the time left in
+# which they are run, and how close together the original's own results have to be.
+_GENTLE_PROFILES = 2
+_GENTLE_SHARE = 0.25
+_QUIET = 0.01
 
-Outputs: TypeAlias = list[dict[str, Any]]
-"""For each sample: output name -> array."""
 Progress: TypeAlias = Callable[[str], None]
-
-
-@dataclasses.dataclass
-class _Judge:
-    """Compares results with the original's, and finds out how exact they have to be."""
-
-    original: ir.Model
-    name: str
-    fed: list[Sample]
-    expected: Outputs
-    quantized: bool
-    max_error: float | None
-    noise: dict[str, float] | None = None
-
-    @property
-    def tolerance(self) -> float:
-        """The error that the types explain, or that the user allows."""
-        if self.max_error is not None:
-            return self.max_error
-        return QUANTIZED_TOLERANCE if self.quantized else type_tolerance(lowest_precision(self.original))
-
-    def compare(self, results: Outputs) -> tuple[OutputComparison, ...]:
-        found = differences(self.expected, results, self.quantized)
-        compared = self._compared(found)
-        if self.max_error is None and self.noise is None and not all(output.passed for output in compared):
-            # Some models blow rounding up, such as those that end in a steep sigmoid; then so does ONNX Runtime itself.
-            self.noise = self._measured_noise()
-            compared = self._compared(found)
-        return compared
-
-    def without_ties(self, run: ComparedRun, optimized: ir.Model, ep_options: dict[str, Any] | None) -> ComparedRun:
-        """The run as it is without rounding ties, if nothing but these makes it fail; otherwise the run itself."""
-        tie_free = run_without_ties(self.original, optimized, self.fed, ep_options)
-        if tie_free is None:
-            return run
-        compared = self._compared(tie_free.differences)
-        if not all(output.passed for output in compared):
-            return run
-        return ComparedRun(run.name, compared, tie_free.turned, tie_free.elements, run.error)
-
-    def first_failing(self, results: Outputs) -> Sample:
-        for sample, a, b in zip(self.fed, self.expected, results, strict=True):
-            if not all(output.passed for output in self._compared(differences([a], [b], self.quantized))):
-                return sample
-        return self.fed[0]
-
-    def _compared(self, found: list[Difference]) -> tuple[OutputComparison, ...]:
-        return tuple(difference.compared(self._allowed(difference)) for difference in found)
-
-    def _allowed(self, difference: Difference) -> float:
-        noise = NOISE_FACTOR * (self.noise or {}).get(difference.name, 0.0)
-        # A quantised output may be off by one step: that is the smallest difference that its type has.
-        step = 1.0 if self.quantized and self.max_error is None and difference.dtype in QUANTIZED_TYPES else 0.0
-        return max(self.tolerance, noise, step)
-
-    def _measured_noise(self) -> dict[str, float]:
-        """Output -> error between ONNX Runtime's own optimisation levels."""
-        noise: dict[str, float] = {}
-        levels: tuple[Level, ...] = ("basic", "all")
-        seen = [self.expected]
-        for level in levels:
-            results = run_all(open_session(self.original, self.name, level=level), self.fed)
-            for earlier in seen:
-                for difference in differences(earlier, results, self.quantized):
-                    noise[difference.name] = max(noise.get(difference.name, 0.0), difference.error)
-            seen.append(results)
-        return noise
 
 
 def verify(
@@ -120,6 +54,8 @@ def verify(
     samples: int | None = None,
     max_error: float | None = None,
     seed: int = 0,
+    seconds: float = VERIFY_SECONDS,
+    progress: Progress | None = None,
 ) -> VerificationReport:
     """Compare an optimised model with its original on the same inputs.
 
@@ -131,12 +67,14 @@ def verify(
         optimized: The same.
         inputs: One or more ``.npz`` files, or mappings of input name to array; None: made from the signature of the
             original, with several sizes for symbolic dimensions.
-        samples: How many inputs to make; None: 4, or 16 for quantised models.
+        samples: How many inputs to make, if the time lasts; None: 4, or 16 for quantised models.
         max_error: The error to allow instead of what the types explain.
         seed: Of the inputs made.
+        seconds: How long it may take; small inputs come first, and a run that would take longer is stopped.
+        progress: Called with what is being done.
 
     Returns:
-        The report; ``passed`` says whether they agree.
+        The report; its ``result`` is "agree", "differ" or "undecided".
 
     Raises:
         InvalidModelError: A model cannot be read or loaded.
@@ -152,7 +90,9 @@ def verify(
         samples=samples,
         max_error=max_error,
         seed=seed,
+        seconds=seconds,
         names=(first.name, second.name if second.name != first.name else "the optimised model"),
+        progress=progress,
     )
 
 
@@ -164,56 +104,314 @@ def verify_models(
     samples: int | None = None,
     max_error: float | None = None,
     seed: int = 0,
+    seconds: float = VERIFY_SECONDS,
     names: tuple[str, str] = ("the original", "the optimised model"),
     sites: Sequence[Site] = (),
     progress: Progress | None = None,
+    claim_report: Path | None = None,
 ) -> VerificationReport:
-    """:func:`verify` for models that are loaded; ``sites`` are those that the rewriting pass fused."""
+    """:func:`verify` for models that are loaded.
+
+    ``sites`` are those that the rewriting pass fused; ``claim_report`` is where the execution provider says what it
+    takes of the optimised model.
+    """
     if samples is not None and samples < 1:
         raise OptionError(f"samples is {samples}; it must be 1 or more.")
     if max_error is not None and not max_error >= 0:
         raise OptionError(f"max_error is {max_error}; it must be a number from 0 on.")
-    tell = progress or (lambda _: None)
+    if not seconds > 0:
+        raise OptionError(f"The time for the verification is {seconds} s; it must be more than 0.")
     _check_signatures(original, optimized, names)
-    quantized = is_quantized(original)
-    count = samples or (QUANTIZED_SAMPLES if quantized else FLOAT_SAMPLES)
-    tell("running the original")
-    fed, expected = reference(original, names[0], inputs, count, seed)
-    judge = _Judge(original, names[0], fed, expected, quantized, max_error)
-    runs, warnings = [], _remarks(expected)
-    failed: dict[str, Any] | None = None
-    for label, ep_options in _ways_to_run(optimized, warnings):
-        tell(f"running the optimised model {label}")
-        results = run_all(open_session(optimized, names[1], ep_options=ep_options), fed)
-        run = ComparedRun(label, judge.compare(results))
-        if quantized and not run.passed and max_error is None:
-            tell(f"running the optimised model {label} on the original's quantised values")
-            run = judge.without_ties(run, optimized, ep_options)
-        runs.append(run)
-        if failed is None and not runs[-1].passed:
-            failed = {"ep_options": ep_options, "sample": judge.first_failing(results)}
-    first_value, first_site = None, None
-    if failed is not None:
-        tell("looking for the first difference")
-        first_value, first_site = locate(
-            original, optimized, sites=sites, tolerance=judge.tolerance, quantized=quantized, **failed
+    with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
+        verification = _Verification(
+            original,
+            optimized,
+            names,
+            _Inputs(inputs, samples, seed, max_error),
+            Budget(seconds),
+            progress or (lambda _: None),
+            claim_report or Path(folder) / "claims.jsonl",
         )
-    noise = max(judge.noise.values()) if judge.noise else None
-    if noise is not None and noise > _LARGE_NOISE:
-        warnings.append(
-            f"On these inputs ONNX Runtime's own optimisation levels are {noise:.2g} apart, so that comparing on them "
-            "says little; give real ones (--inputs)."
+        return verification.report(sites)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inputs:
+    given: Inputs | None
+    samples: int | None
+    seed: int
+    max_error: float | None
+
+
+@dataclasses.dataclass
+class _Tried:
+    """One way of running the optimised model, and what came of it."""
+
+    way: Way
+    results: Outputs
+    run: ComparedRun
+
+
+class _Verification:
+    def __init__(
+        self,
+        original: ir.Model,
+        optimized: ir.Model,
+        names: tuple[str, str],
+        inputs: _Inputs,
+        budget: Budget,
+        tell: Progress,
+        claim_report: Path,
+    ) -> None:
+        self._original = original
+        self._optimized = optimized
+        self._names = names
+        self._inputs = inputs
+        self._budget = budget
+        self._tell = tell
+        self._claim_report = claim_report
+        self._quantized = is_quantized(original)
+        self._warnings: list[str] = []
+        self._places: ComparedPlaces | None = None
+        self._comparer = PlaceComparer(original, optimized, budget)
+
+    def report(self, sites: Sequence[Site]) -> VerificationReport:
+        """Compare; ``sites`` are for saying where a difference begins."""
+        count = self._inputs.samples or (QUANTIZED_SAMPLES if self._quantized else FLOAT_SAMPLES)
+        try:
+            fed, expected = reference(
+                self._original,
+                self._names[0],
+                self._inputs.given,
+                count,
+                self._inputs.seed,
+                budget=self._budget,
+                tell=self._tell,
+            )
+        except OutOfTime:
+            return self._undecided()
+        if self._inputs.given is None and len(fed) < count:
+            self._warnings.append(
+                f"Within the time for the verification ({self._budget.seconds:g} s) {len(fed)} of {count} samples were "
+                "compared; --verify-seconds gives it more."
+            )
+        self._warnings += _remarks(expected)
+        judge = Judge(self._original, fed, expected, self._quantized, self._inputs.max_error, self._budget)
+        tried = self._try_all(judge)
+        if not tried:
+            return self._undecided()
+        return self._judged(judge, tried, sites)
+
+    def _try_all(self, judge: Judge) -> list[_Tried]:
+        tried = []
+        for way, share in zip(self._ways(), _SHARES, strict=False):
+            self._tell(f"verifying: {way.label}")
+            try:
+                session = open_session(self._optimized, self._names[1], ep_options=way.ep_options)
+                results = run_as_fits(session, judge.fed, self._budget, share=share, tell=self._tell, label=way.label)
+            except OutOfTime:
+                self._warnings.append(f"There was no time to compare the results {way.label}.")
+                continue
+            way.fused = _claimed(self._claim_report) if way.ep_options is not None else ()
+            way.ep_options = None if way.ep_options is None else {}
+            tried.append(_Tried(way, results, ComparedRun(way.label, judge.compare(results), len(results))))
+        return tried
+
+    def _judged(self, judge: Judge, tried: list[_Tried], sites: Sequence[Site]) -> VerificationReport:
+        doubtful = sorted({index for one in tried for index in judge.doubtful(one.results)})
+        if doubtful and self._inputs.max_error is None:
+            self._explain(judge, tried, doubtful)
+        failed = next((one for one in tried if not one.run.passed and judge.steady(one.results)), None)
+        if self._places is not None and self._places.first_difference is not None:
+            return self._differ(judge, tried, failed, sites)
+        if failed is not None:
+            return self._differ(judge, tried, failed, sites)
+        if all(judge.steady(one.results) for one in tried):
+            return self._agree(judge, tried)
+        return self._gentle(judge, tried, sites)
+
+    def _explain(self, judge: Judge, tried: list[_Tried], doubtful: list[int]) -> None:
+        """Find out whether rounding explains what is further off than types do."""
+        self._tell("verifying: how steady the original's own results are")
+        judge.measure_levels(doubtful)
+        if self._quantized:
+            self._tell("verifying: on the original's quantised values")
+            for one in tried:
+                one.run = self._without_ties(judge, one)
+        doubtful = sorted({i for one in tried if not one.run.at_ties for i in judge.doubtful(one.results)})
+        judge.keep_noise_of(doubtful)
+        self._compare_again(judge, tried)
+        if not doubtful:
+            return
+        ways = [one.way for one in tried]
+        self._places = self._comparer.compare(
+            ways, judge.fed[doubtful[0]], lambda what: self._tell(f"verifying: {what}")
         )
-    return VerificationReport(
-        passed=failed is None,
-        samples=len(fed),
-        runs=tuple(runs),
-        quantized=quantized,
-        noise=noise,
-        warnings=(*warnings, *(run.ties_message for run in runs if run.at_ties)),
-        first_difference=first_value,
-        first_site=first_site,
-    )
+        if self._places is not None and self._places.first_difference is None:
+            self._tell("verifying: how far rounding moves the original's results")
+            judge.measure_moved(self._comparer.dtypes, doubtful)
+            self._compare_again(judge, tried)
+
+    def _compare_again(self, judge: Judge, tried: list[_Tried]) -> None:
+        for one in tried:
+            if not one.run.at_ties:
+                one.run = dataclasses.replace(
+                    one.run, outputs=judge.compare(one.results), samples=len(judge.steady(one.results))
+                )
+
+    def _without_ties(self, judge: Judge, one: _Tried) -> ComparedRun:
+        """The run as it is without rounding ties, if nothing but these makes it fail; otherwise the run itself."""
+        samples = judge.doubtful(one.results)
+        if not samples or self._budget.is_spent:
+            return one.run
+        fed = [judge.fed[i] for i in samples]
+        tie_free = run_without_ties(self._original, self._optimized, fed, one.way.ep_options, self._budget)
+        if tie_free is None:
+            return one.run
+        compared = judge.compared(tie_free.differences, samples)
+        if not all(output.passed for output in compared):
+            return one.run
+        return dataclasses.replace(
+            one.run,
+            outputs=compared,
+            at_ties=tie_free.turned,
+            quantized_values=tie_free.elements,
+            error_with_ties=one.run.error,
+        )
+
+    def _gentle(self, judge: Judge, tried: list[_Tried], sites: Sequence[Site]) -> VerificationReport:
+        """Look for inputs on which the original is steady, and compare on these; undecided where there are none."""
+        quiet = self._steady_inputs(judge) if self._inputs.given is None else None
+        again = self._try_all(quiet) if quiet is not None else []
+        if quiet is None or not again:
+            return self._undecided(tried, judge)
+        failed = next((one for one in again if not one.run.passed), None)
+        if failed is not None:
+            return self._differ(quiet, again, failed, sites)
+        self._warnings.append(
+            f"On the first {len(judge.fed)} samples the original's own results are {judge.noise_of_all:.2g} apart; "
+            "compared was on smooth and faint inputs, on which they are not. Real ones (--inputs) say more."
+        )
+        return self._agree(quiet, again)
+
+    def _steady_inputs(self, judge: Judge) -> Judge | None:
+        """Samples that are smoother and fainter, if the original's own results are close together on any."""
+        self._tell("verifying: looking for inputs on which the original is steady")
+        maker = InputMaker(self._original)
+        candidates = [
+            maker.make(profile, self._inputs.seed, style)
+            for profile in range(min(maker.profile_count, _GENTLE_PROFILES))
+            for style in GENTLE_STYLES
+        ]
+        share = self._budget.spent / self._budget.seconds
+        try:
+            session = open_session(self._original, self._names[0], level="disable")
+            fed, expected = run_accepted(session, candidates, self._budget, share=share + (1 - share) * _GENTLE_SHARE)
+        except OutOfTime:
+            return None
+        tested = dataclasses.replace(judge, fed=fed, expected=expected, noise={}, by_level={})
+        everything = list(range(len(fed)))
+        if not (tested.measure_levels(everything) and tested.measure_moved(self._comparer.dtypes, everything)):
+            return None
+        kept = [i for i in everything if max(tested.noise[i].values(), default=0.0) <= _QUIET]
+        if not kept:
+            return None
+        return dataclasses.replace(
+            judge,
+            fed=[fed[i] for i in kept],
+            expected=[expected[i] for i in kept],
+            noise={new: tested.noise[old] for new, old in enumerate(kept)},
+            by_level={},
+        )
+
+    # --- the three results ---
+
+    def _agree(self, judge: Judge, tried: list[_Tried]) -> VerificationReport:
+        decided = min(len(judge.steady(one.results)) for one in tried)
+        if judge.unsteady:
+            self._warnings.append(
+                f"{len(judge.unsteady)} of {len(judge.fed)} samples do not count: the original's own results are "
+                f"{judge.noise_of_all:.2g} apart on them."
+            )
+        return self._finished("agree", tried, judge, samples=decided)
+
+    def _differ(
+        self, judge: Judge, tried: list[_Tried], failed: _Tried | None, sites: Sequence[Site]
+    ) -> VerificationReport:
+        value = None if self._places is None else self._places.first_difference
+        site = None if value is None else site_of_value(self._optimized, self._original, value, sites)
+        if value is None and failed is not None and not self._budget.is_spent:
+            self._tell("verifying: looking for the first difference")
+            value, site = locate(
+                self._original,
+                self._optimized,
+                sample=judge.fed[next(iter(judge.doubtful(failed.results)), 0)],
+                ep_options=failed.way.ep_options,
+                sites=sites,
+                tolerance=judge.tolerance,
+                quantized=self._quantized,
+                budget=self._budget,
+            )
+        if self._inputs.max_error is None and judge.noise_of_all is None:
+            self._warnings.append(
+                "There was no time to find out whether rounding explains the difference; --verify-seconds gives more."
+            )
+        report = self._finished("differ", tried, judge, samples=min(len(one.results) for one in tried))
+        return dataclasses.replace(report, first_difference=value, first_site=site)
+
+    def _undecided(self, tried: Sequence[_Tried] = (), judge: Judge | None = None) -> VerificationReport:
+        noise = None if judge is None else judge.noise_of_all
+        if noise is None:
+            because = (
+                f"nothing could be compared within {self._budget.seconds:g} s. Give it more time (--verify-seconds) or "
+                "smaller inputs (--inputs)."
+            )
+        else:
+            because = (
+                f"the original's own results are {noise:.2g} apart on these inputs, by ONNX Runtime's optimisation "
+                "levels or where values are rounded once more, so that comparing with them says nothing. Real inputs "
+                "(--inputs) may say more."
+            )
+        report = self._finished("undecided", tried, judge, samples=0)
+        return dataclasses.replace(report, undecided_because=because)
+
+    def _finished(
+        self, result: Result, tried: Sequence[_Tried], judge: Judge | None, *, samples: int
+    ) -> VerificationReport:
+        runs = tuple(one.run for one in tried)
+        return VerificationReport(
+            result=result,
+            samples=samples,
+            runs=runs,
+            quantized=self._quantized,
+            noise=None if judge is None else judge.noise_of_all if result == "undecided" else judge.noise_of_steady,
+            seconds=self._budget.spent,
+            places=self._places,
+            warnings=(*self._warnings, *(run.ties_message for run in runs if run.at_ties)),
+        )
+
+    def _ways(self) -> list[Way]:
+        ways: list[Way] = []
+        try:
+            from normfuse.ep.registration import ensure_registered
+
+            ensure_registered()
+            ways.append(Way("with normfuse", {"claim_report": self._claim_report}))
+        except (HostVersionError, LibraryLoadError) as error:
+            self._warnings.append(f"The execution provider was not tried: {error}")
+        bodies = {(function.domain, function.name) for function in self._optimized.functions.values()}
+        needs_library = any(
+            node.domain == OPERATOR_DOMAIN and (node.domain, node.op_type) not in bodies
+            for graph in (*self._optimized.graphs(), *self._optimized.functions.values())
+            for node in graph
+        )
+        if not needs_library:
+            ways.append(Way("without normfuse", None))
+        if not ways:
+            raise VerificationError(
+                f"The optimised model needs the native library, which cannot be used. {self._warnings[-1]}"
+            )
+        return ways
 
 
 def _check_signatures(original: ir.Model, optimized: ir.Model, names: tuple[str, str]) -> None:
@@ -228,115 +426,9 @@ def _check_signatures(original: ir.Model, optimized: ir.Model, names: tuple[str,
             )
 
 
-def reference(
-    model: ir.Model, name: str, inputs: Inputs | None, count: int, seed: int, sizes: Mapping[str, int] | None = None
-) -> tuple[list[Sample], Outputs]:
-    """Return inputs, made or a user's, and what the model makes of them without any graph optimisation.
-
-    Args:
-        model: The model.
-        name: What it is called in messages.
-        inputs: The user's inputs; None: made.
-        count: How many to make.
-        seed: Of those made.
-        sizes: Symbolic dimension -> size that those made must have.
-
-    Raises:
-        OptionError: The inputs do not fit the model.
-        VerificationError: No input could be made that the model accepts, or it gives different results each time.
-    """
-    session = open_session(model, name, level="disable")
-    maker = InputMaker(model, sizes)
-    if inputs is not None:
-        fed = [maker.check(sample, label) for label, sample in read_inputs(inputs)]
-        if not fed:
-            raise OptionError("inputs is empty; give at least one sample, or None to have them made.")
-        expected = run_all(session, fed)
-    else:
-        fed, expected = _accepted(session, maker, name, count, seed)
-    again = run_all(session, fed[:1])
-    if any(d.error > QUANTIZED_TOLERANCE for d in differences(expected[:1], again, quantized=False)):
-        raise VerificationError(
-            f"{name} does not give the same result twice on the same inputs (does it draw random numbers?), so it "
-            "cannot be verified; optimise it without verification and compare by other means."
-        )
-    return fed, expected
-
-
-def _accepted(
-    session: onnxruntime.InferenceSession, maker: InputMaker, name: str, count: int, seed: int
-) -> tuple[list[Sample], Outputs]:
-    """Make samples, at the first few choices of sizes that the model accepts."""
-    fed: list[Sample] = []
-    expected: Outputs = []
-    profiles: list[int] = []
-    last_error = ""
-    for profile in range(maker.profile_count):
-        if len(profiles) == min(_SIZES_TRIED, count):
-            break
-        sample = maker.make(profile, seed)
-        try:
-            expected += run_all(session, [sample])
-        except VerificationError as error:
-            last_error = str(error)
-            continue
-        fed.append(sample)
-        profiles.append(profile)
-    if not profiles:
-        raise VerificationError(
-            f"{name} accepts none of the inputs that were made from its signature; give real ones in an .npz file "
-            f"(--inputs). {last_error}"
-        )
-    for index in range(len(fed), count):
-        sample = maker.make(profiles[index % len(profiles)], seed + index)
-        expected += run_all(session, [sample])
-        fed.append(sample)
-    return fed, expected
-
-
-def run_all(session: onnxruntime.InferenceSession, fed: Sequence[Sample]) -> Outputs:
-    """Return the outputs for each sample; VerificationError if the session refuses one."""
-    names = [output.name for output in session.get_outputs()]
-    results = []
-    for sample in fed:
-        try:
-            results.append(dict(zip(names, session.run(names, sample), strict=True)))
-        except Exception as error:  # onnxruntime raises one class of its own for each status code
-            raise VerificationError(f"onnxruntime says: {(str(error).splitlines() or ['?'])[0]}") from error
-    return results
-
-
-def _ways_to_run(model: ir.Model, warnings: list[str]) -> list[tuple[str, dict[str, Any] | None]]:
-    ways: list[tuple[str, dict[str, Any] | None]] = []
-    try:
-        from normfuse.ep.registration import ensure_registered
-
-        ensure_registered()
-        ways.append(("with normfuse", {}))
-    except (HostVersionError, LibraryLoadError) as error:
-        warnings.append(f"The execution provider was not tried: {error}")
-    bodies = {(function.domain, function.name) for function in model.functions.values()}
-    needs_library = any(
-        node.domain == OPERATOR_DOMAIN and (node.domain, node.op_type) not in bodies
-        for graph in (*model.graphs(), *model.functions.values())
-        for node in graph
-    )
-    if not needs_library:
-        ways.append(("without normfuse", None))
-    if not ways:
-        raise VerificationError(f"The optimised model needs the native library, which cannot be used. {warnings[-1]}")
-    return ways
-
-
-def differences(expected: Outputs, results: Outputs, quantized: bool) -> list[Difference]:
-    """Return how far each output is from its reference, over all samples."""
-    found: dict[str, Difference] = {}
-    for reference, result in zip(expected, results, strict=True):
-        for name, value in reference.items():
-            pairs = zip(flatten(name, value), flatten(name, result[name]), strict=False)
-            for (label, a), (_, b) in pairs:
-                found.setdefault(label, Difference(label, quantized)).add(a, b)
-    return list(found.values())
+def _claimed(report: Path) -> tuple[tuple[str, ...], ...]:
+    """The nodes of each chain that the execution provider took, by a claim report."""
+    return tuple(tuple(line["nodes"]) for line in read_claim_report(report) if line["claimed"])
 
 
 def _remarks(expected: Outputs) -> list[str]:

@@ -18,14 +18,16 @@ import onnx_ir as ir
 
 from normfuse.errors import NormfuseError
 from normfuse.sessions import open_session
+from normfuse.verification.budget import Budget, run_all
 from normfuse.verification.comparison import Difference, flatten, lowest_precision, type_tolerance
+from normfuse.verification.graph_differences import given_name
 from normfuse.verification.inputs import Sample
 
-__all__ = ["TieFreeRun", "run_without_ties"]
+__all__ = ["SHARE_AT_TIES", "TieFreeRun", "run_without_ties"]
 
 _QUANTIZING = ("QuantizeLinear", "DynamicQuantizeLinear")
 # Of the elements of one value, for each unit of the error that the float type explains: one in 1,000 for float32.
-_SHARE_AT_TIES = 10.0
+SHARE_AT_TIES = 10.0
 # A scale that DynamicQuantizeLinear finds.
 _SCALE_TOLERANCE = 1e-5
 
@@ -42,14 +44,18 @@ class TieFreeRun:
 
 
 def run_without_ties(
-    original: ir.Model, optimized: ir.Model, fed: Sequence[Sample], ep_options: dict[str, Any] | None
+    original: ir.Model, optimized: ir.Model, fed: Sequence[Sample], ep_options: dict[str, Any] | None, budget: Budget
 ) -> TieFreeRun | None:
-    """Compare two models on every sample; None if more than rounding ties differs, or there is nothing to replace."""
+    """Compare two models on every sample.
+
+    Returns:
+        None if more than rounding ties differs, there is nothing to replace, or the time did not last.
+    """
     names = _quantized_values(original, optimized)
     if not names:
         return None
     try:
-        return _run(original, optimized, names, fed, ep_options)
+        return _run(original, optimized, names, fed, ep_options, budget)
     except NormfuseError:
         return None
 
@@ -62,22 +68,28 @@ def _quantized_values(original: ir.Model, optimized: ir.Model) -> list[str]:
 
 
 def _run(
-    original: ir.Model, optimized: ir.Model, names: list[str], fed: Sequence[Sample], ep_options: dict[str, Any] | None
+    original: ir.Model,
+    optimized: ir.Model,
+    names: list[str],
+    fed: Sequence[Sample],
+    ep_options: dict[str, Any] | None,
+    budget: Budget,
 ) -> TieFreeRun | None:
     shown = original.clone()
     _show(shown, names)
     reference = open_session(shown, "the original", level="disable")
     outputs = [value.name or "" for value in original.graph.outputs]
-    share = _SHARE_AT_TIES * type_tolerance(lowest_precision(original))
+    share = SHARE_AT_TIES * type_tolerance(lowest_precision(original))
     session = None
     found: dict[str, Difference] = {}
     run = TieFreeRun(0, 0, [])
     for sample in fed:
-        expected = _results(reference, sample)
+        expected = run_all(reference, [sample], budget)[0]
         if session is None:
             replaced = _with_replacements(optimized, {name: expected[name].dtype for name in names})
             session = open_session(replaced, "the optimised model", ep_options=ep_options, level="disable")
-        got = _results(session, {**sample, **{_replacement(name): expected[name] for name in names}})
+        feeds = {**sample, **{given_name(name): expected[name] for name in names}}
+        got = run_all(session, [feeds], budget)[0]
         for name in names:
             turned = _turned(expected[name], got[name], share)
             if turned is None:
@@ -103,15 +115,6 @@ def _turned(expected: np.ndarray, got: np.ndarray, share: float) -> int | None:
     return turned if apart.max(initial=0) <= 1 and turned <= max(1.0, share * apart.size) else None
 
 
-def _results(session: Any, feeds: Sample) -> dict[str, Any]:
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, feeds), strict=True))
-
-
-def _replacement(name: str) -> str:
-    return f"{name} of the original"
-
-
 def _show(model: ir.Model, names: Sequence[str]) -> dict[str, ir.Value]:
     """Make values outputs of the graph; gives them by name."""
     values = {value.name: value for node in model.graph for value in node.outputs}
@@ -124,7 +127,7 @@ def _with_replacements(model: ir.Model, types: dict[str, np.dtype[Any]]) -> ir.M
     """A copy that shows values, and reads others in their place."""
     copy = model.clone()
     for name, value in _show(copy, list(types)).items():
-        given = ir.Value(name=_replacement(name), type=ir.TensorType(ir.DataType.from_numpy(types[name])))
+        given = ir.Value(name=given_name(name), type=ir.TensorType(ir.DataType.from_numpy(types[name])))
         for use in tuple(value.uses()):
             use.node.replace_input_with(use.idx, given)
         copy.graph.inputs.append(given)

@@ -1,0 +1,209 @@
+"""The places at which two versions of a model differ as graphs.
+
+Nodes that both have, with the same attributes, weights and inputs, compute the same in both. What is left of the
+optimised graph falls into places: each computes a value that the original has by name, from values that the original
+has by name. So each can be run by itself, on the original's own values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+
+__all__ = ["Place", "differing_places", "given_name", "places_model"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One value that the two graphs compute in different ways."""
+
+    value: str
+    inputs: tuple[str, ...]
+    """The values that it is computed from in the optimised graph."""
+    original_inputs: tuple[str, ...]
+    """The same for the original."""
+    nodes: frozenset[str]
+    """Operators of the original's nodes between them."""
+
+
+def given_name(name: str) -> str:
+    """Return the name of the input that stands for a value of the original."""
+    return f"{name} of the original"
+
+
+def differing_places(
+    original: ir.Model, optimized: ir.Model, fused_elsewhere: Iterable[Sequence[str]] = ()
+) -> tuple[list[Place], int]:
+    """Return the places and the number of nodes that are the same in both.
+
+    Args:
+        original: The original.
+        optimized: The same model, rewritten.
+        fused_elsewhere: Names of the optimised model's nodes that run together as one, for each such group: they count
+            as different, and the values between them as not there.
+    """
+    ours = {value.name: value for node in optimized.graph for value in node.outputs if value.name}
+    theirs = {value.name: value for node in original.graph for value in node.outputs if value.name}
+    groups = [frozenset(group) for group in fused_elsewhere]
+    hidden = {name for group in groups for name in _inside(optimized, group)}
+    common = (ours.keys() & theirs.keys() | {value.name for value in original.graph.inputs}) - hidden
+    different = {name for group in groups for name in group}
+    same = _Same(original, optimized, theirs)
+    places, same_nodes = [], 0
+    for node in optimized.graph:
+        if node.name not in different and same(node):
+            same_nodes += 1
+            continue
+        for value in node.outputs:
+            if value.name and value.name in common:
+                inputs, _ = _slice(value, common)
+                original_inputs, operators = _slice(theirs[value.name], common)
+                places.append(Place(value.name, inputs, original_inputs, operators))
+    return places, same_nodes
+
+
+def places_model(model: ir.Model, values: Sequence[str], given: Mapping[str, np.dtype[Any]]) -> ir.Model:
+    """Return the part of a model that computes some values, each from values that are given.
+
+    Args:
+        model: The model; it is not changed.
+        values: What is computed; these are the outputs.
+        given: Value that is not computed -> its type; ``given_name`` of each is an input.
+    """
+    part = model.clone()
+    by_name = {value.name: value for node in part.graph for value in node.outputs}
+    by_name |= {value.name: value for value in part.graph.inputs}
+    part.graph.outputs.clear()
+    part.graph.outputs.extend(by_name[name] for name in values)
+    for name, dtype in given.items():
+        value = ir.Value(name=given_name(name), type=ir.TensorType(ir.DataType.from_numpy(dtype)))
+        for use in tuple(by_name[name].uses()):
+            use.node.replace_input_with(use.idx, value)
+        part.graph.inputs.append(value)
+    for clean in (RemoveUnusedNodesPass, RemoveUnusedFunctionsPass, RemoveUnusedOpsetsPass):
+        clean()(part)
+    used = [value for value in part.graph.inputs if value.uses() and value.name not in part.graph.initializers]
+    part.graph.inputs.clear()
+    part.graph.inputs.extend(used)
+    return part
+
+
+def reads(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield what a node reads, in its subgraphs too; values of the subgraphs themselves included."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        graphs: Sequence[ir.Graph] = ()
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            graphs = (attribute.as_graph(),)
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            graphs = attribute.as_graphs()
+        for graph in graphs:
+            yield from graph.outputs
+            for inner in graph:
+                yield from reads(inner)
+
+
+def _inside(model: ir.Model, group: frozenset[str]) -> Iterator[str]:
+    """Names of the values that only nodes of the group read."""
+    outputs = {id(value) for value in model.graph.outputs}
+    for node in model.graph:
+        if node.name in group:
+            for value in node.outputs:
+                readers = [use.node for use in value.uses()]
+                if value.name and readers and id(value) not in outputs and all(n.name in group for n in readers):
+                    yield value.name
+
+
+def _slice(value: ir.Value, known: set[str | None]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """What a value is computed from, going back to known values, and the operators on the way."""
+    inputs: dict[str, None] = {}
+    operators: set[str] = set()
+    pending, seen = [value.producer()], set()
+    while pending:
+        node = pending.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        operators.add(node.op_type)
+        for read in reads(node):
+            if read.is_initializer() and not read.is_graph_input():
+                continue
+            if read.name in known:
+                inputs[read.name or ""] = None
+            else:
+                pending.append(read.producer())
+    return tuple(inputs), frozenset(operators)
+
+
+class _Same:
+    """Says whether the original has a node of the optimised model as well."""
+
+    def __init__(self, original: ir.Model, optimized: ir.Model, theirs: dict[str, ir.Value]) -> None:
+        self._theirs = theirs
+        functions = {
+            key: _bytes(original.functions[key]) == _bytes(function)
+            for key, function in optimized.functions.items()
+            if key in original.functions
+        }
+        self._other_functions = {key for key in (*original.functions, *optimized.functions) if not functions.get(key)}
+        self._equal: dict[tuple[int, int], bool] = {}
+
+    def __call__(self, node: ir.Node) -> bool:
+        name = next((value.name for value in node.outputs if value.name), None)
+        other = self._theirs[name].producer() if name in self._theirs else None
+        if other is None or node.op_identifier() != other.op_identifier():
+            return False
+        if node.op_identifier() in self._other_functions or node.attributes.keys() != other.attributes.keys():
+            return False
+        if [value.name for value in node.outputs] != [value.name for value in other.outputs]:
+            return False
+        pairs = ((node.attributes[key], other.attributes[key]) for key in node.attributes)
+        if not all(a is b or _attribute_bytes(a) == _attribute_bytes(b) for a, b in pairs):
+            return False
+        first, second = list(_all_reads(node)), list(_all_reads(other))
+        return len(first) == len(second) and all(map(self._same_value, first, second))
+
+    def _same_value(self, first: ir.Value | None, second: ir.Value | None) -> bool:
+        if first is None or second is None:
+            return first is second
+        a, b = _constant(first), _constant(second)
+        if a is None or b is None:
+            return a is b and first.name == second.name
+        return self._same_tensor(a, b)
+
+    def _same_tensor(self, a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
+        key = (id(a), id(b))
+        if key not in self._equal:
+            self._equal[key] = a is b or (
+                a.dtype == b.dtype and tuple(a.shape) == tuple(b.shape) and a.tobytes() == b.tobytes()
+            )
+        return self._equal[key]
+
+
+def _all_reads(node: ir.Node) -> Iterator[ir.Value | None]:
+    yield from node.inputs
+    inputs = {id(value) for value in node.inputs}
+    yield from (value for value in reads(node) if id(value) not in inputs)
+
+
+def _constant(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor of an initialiser or of a Constant node."""
+    if value.is_initializer() and not value.is_graph_input():
+        return value.const_value
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
+        return producer.attributes["value"].as_tensor()
+    return None
+
+
+def _attribute_bytes(attribute: ir.Attr) -> bytes:
+    return bytes(ir.serde.serialize_attribute(attribute).SerializeToString(deterministic=True))
+
+
+def _bytes(function: ir.Function) -> bytes:
+    return bytes(ir.to_proto(function).SerializeToString(deterministic=True))

@@ -1,0 +1,248 @@
+"""The three results of a verification: agree, differ, undecided; the time it takes; and what decides chaotic models."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import normfuse
+from normfuse import models
+from normfuse.cli import console, main
+from normfuse.folders import optimize_folder
+from normfuse.models.spellings import layer_norm
+from normfuse.report_files import json_text
+from normfuse.verification.graph_differences import differing_places
+from normfuse.verification.inputs import InputMaker
+
+STEEP = np.float32(3e6)
+
+
+def chaotic(*, weight: float = 1.0, scale: float = 1.0, length: bool = False) -> onnx.ModelProto:
+    """A normalisation under a sine so steep that a unit in the last place goes through all of its values.
+
+    The input is large enough for any other order of summation to show. With ``length`` the number of elements of the
+    output depends on that, as that of speech synthesis does.
+    """
+    g = models.GraphBuilder(opset=13)
+    x = g.input("x", [64, 64])
+    matrix = np.random.default_rng(1).normal(0, weight / 8, (64, 64)).astype(np.float32)
+    mixed = g.add("MatMul", x, matrix)
+    n = layer_norm(g, mixed, np.full(64, scale, np.float32), g.weight(64), spelling="pow_div")
+    y = g.add("Sin", g.add("Mul", n, STEEP))
+    if not length:
+        g.output(y, [64, 64])
+        return g.model("chaotic")
+    total = g.add("ReduceSum", g.add("Abs", g.add("Mul", y, np.float32(100))), keepdims=0)
+    size = g.add("Unsqueeze", g.add("Cast", total, to=TensorProto.INT64), [0])
+    g.output(g.add("Expand", np.float32(1.0), size), ["samples"])
+    return g.model("speech")
+
+
+def explosive() -> onnx.ModelProto:
+    """Chaotic on inputs of usual size only: sin(exp(8 * gelu(x)))."""
+    g = models.GraphBuilder(opset=13)
+    x = g.add("Add", g.input("x", ["n", 64]), g.weight(64, scale=0.01))
+    erf = g.add("Erf", g.add("Div", x, np.float32(2**0.5)))
+    gelu = g.add("Mul", g.add("Mul", x, g.add("Add", erf, np.float32(1))), np.float32(0.5))
+    g.output(g.add("Sin", g.add("Exp", g.add("Mul", gelu, np.float32(8)))), ["n", 64])
+    return g.model("explosive")
+
+
+@pytest.mark.parametrize("length", [False, True])
+def test_a_chaotic_model_is_undecided_and_compared_place_by_place(length: bool) -> None:
+    report = normfuse.optimize(chaotic(length=length)).report
+    assert len(report.fused) == 1
+    verification = report.verification
+    assert verification is not None
+    assert verification.result == "undecided"
+    assert not verification.passed
+    assert verification.noise is not None
+    assert verification.noise > 0.1
+    places = verification.places
+    assert places is not None
+    assert (places.found, places.compared, places.first_difference) == (1, 1, None)
+    assert places.error < 1e-4
+    assert "1 of 1 rewritten place agree" in verification.message
+    schema = json.loads((resources.files("normfuse") / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(json.loads(json_text(report.to_dict())), schema)
+
+
+@pytest.mark.parametrize("changed", [{"weight": 1.1}, {"scale": 1.1}])
+@pytest.mark.parametrize("length", [False, True])
+def test_noise_hides_no_changed_weight(changed: dict[str, float], length: bool) -> None:
+    """The normalisation takes a factor of all its input out again: only place by place is that seen at all."""
+    report = normfuse.verify(chaotic(length=length), chaotic(length=length, **changed))
+    assert report.result == "differ"
+    assert report.places is not None
+    assert report.first_difference is not None
+    assert report.first_difference in report.message
+
+
+def test_inputs_on_which_the_model_is_steady_decide() -> None:
+    model = explosive()
+    report = normfuse.optimize(model).report.verification
+    assert report is not None
+    assert report.result == "agree", report.message
+    assert report.noise is not None
+    assert report.noise <= 0.01
+    assert any("smooth and faint inputs" in warning for warning in report.warnings)
+    x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32) + 2
+    given = normfuse.optimize(model, inputs={"x": x}).report.verification
+    assert given is not None
+    assert given.result == "undecided", "a user's own inputs are the ones that count"
+
+
+def test_samples_that_are_not_steady_do_not_count() -> None:
+    model = explosive()
+    rng = np.random.default_rng(0)
+    inputs = [{"x": (rng.normal(size=(4, 64)) * size).astype(np.float32)} for size in (0.01, 0.02, 3.0)]
+    report = normfuse.optimize(model, inputs=inputs).report.verification
+    assert report is not None
+    assert report.result == "agree", report.message
+    assert report.samples == 2
+    assert any("1 of 3 samples do not count" in warning for warning in report.warnings)
+
+
+def test_no_time_is_undecided() -> None:
+    model = models.transformer_encoder(layers=1, hidden=32)
+    report = normfuse.verify(model, model, seconds=1e-3)
+    assert report.result == "undecided"
+    assert report.runs == ()
+    assert "nothing could be compared within 0.001 s" in report.message
+    assert "--verify-seconds" in report.message
+    result = normfuse.optimize(model, verify_seconds=1e-3)
+    assert result.report.verification is not None
+    assert result.report.verification.result == "undecided"
+    with pytest.raises(normfuse.OptionError, match="must be more than 0"):
+        normfuse.verify(model, model, seconds=0)
+
+
+def test_a_run_that_takes_too_long_is_stopped() -> None:
+    """A loop of products that would go on for hours."""
+    i = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    go = helper.make_tensor_value_info("go", TensorProto.BOOL, [])
+    a = helper.make_tensor_value_info("a", TensorProto.FLOAT, None)
+    b = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+    go_on = helper.make_tensor_value_info("go_on", TensorProto.BOOL, [])
+    nodes = [helper.make_node("MatMul", ["a", "a"], ["b"]), helper.make_node("Identity", ["go"], ["go_on"])]
+    body = helper.make_graph(nodes, "body", [i, go, a], [go_on, b])
+    constants = [
+        numpy_helper.from_array(np.int64(10**9), "count"),
+        numpy_helper.from_array(np.array(True), "true"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [256, 256])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    loop = helper.make_node("Loop", ["count", "true", "x"], ["y"], body=body)
+    graph = helper.make_graph([loop], "endless", [x], [y], initializer=constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    start = time.monotonic()
+    report = normfuse.verify(model, model, seconds=1.0)
+    assert report.result == "undecided"
+    assert time.monotonic() - start < 60
+
+
+def test_small_inputs_come_first() -> None:
+    maker = InputMaker(ir.from_proto(models.transformer_encoder(layers=1, hidden=32)))
+    sizes = [maker.make(profile, 0)["input_ids"].size for profile in range(4)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] == 2
+
+
+def test_the_command_line_writes_undecided_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(chaotic(length=True), "speech.onnx")
+    onnx.save(chaotic(length=True, weight=1.1), "other.onnx")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["normfuse", *arguments])
+        try:
+            main()
+        except SystemExit as stop:
+            return int(stop.code or 0), *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    for strict, code in (((), 0), (("--strict",), 3)):
+        assert run("optimize", "speech.onnx", "-o", "out.onnx", *strict)[0] == code
+        done, _, err = run("verify", "speech.onnx", "out.onnx", *strict)
+        assert done == code
+        assert "Warning: Undecided: the original's own results are" in err
+        assert run("check", "out.onnx", "--original", "speech.onnx", *strict)[0] == code
+        Path("out.onnx").unlink()
+    assert run("verify", "speech.onnx", "other.onnx")[0] == 1
+    rows = optimize_folder(tmp_path, tmp_path.parent / f"{tmp_path.name}.out", engine="local")
+    assert [(row["status"], row["result"]) for row in rows] == [("written", "undecided")] * 2
+    assert run("optimize", ".", "-o", "../written", "--engine", "local", "--strict")[0] == 3
+
+
+def test_progress_into_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_LINE_SECONDS", 0.02)
+    with console.progress() as tell:
+        tell("verifying: with normfuse, sample 1 of 4", 0, 0)
+        time.sleep(0.5)
+        tell("rewriting", 3, 7)
+        time.sleep(0.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert "normfuse: verifying: with normfuse, sample 1 of 4 (0 s)" in lines
+    assert any(line.startswith("normfuse: rewriting, 3 of 7") for line in lines)
+
+
+# --- the graphs' differences ---
+
+
+def test_places_are_where_the_graphs_differ() -> None:
+    original = ir.from_proto(models.transformer_encoder(layers=2, hidden=32))
+    assert differing_places(original, original.clone()) == ([], len(list(original.graph)))
+    result = normfuse.optimize(original, verify=False)
+    places, same = differing_places(original, result.model)
+    assert len(places) == len(result.report.fused)
+    fused = sum(node.domain == "ai.normfuse" for node in result.model.graph)
+    assert same == len(list(result.model.graph)) - fused
+
+
+def test_a_changed_weight_attribute_or_subgraph_is_a_place() -> None:
+    def model(weight: float, alpha: float, inner: float) -> ir.Model:
+        g = models.GraphBuilder(opset=17)
+        x = g.add("Mul", g.input("x", [4]), np.full(4, weight, np.float32))
+        y = g.add("LeakyRelu", x, alpha=alpha)
+        branch = [helper.make_node("Constant", [], [f"{side} c"], value_float=inner) for side in ("then", "else")]
+        graphs = [
+            helper.make_graph(
+                [node, helper.make_node("Add", [y, node.output[0]], [f"{node.output[0]} sum"])],
+                "branch",
+                [],
+                [helper.make_tensor_value_info(f"{node.output[0]} sum", TensorProto.FLOAT, [4])],
+            )
+            for node in branch
+        ]
+        condition = g.add("Greater", g.add("ReduceSum", y, keepdims=0), np.float32(0))
+        g.output(g.add("If", condition, then_branch=graphs[0], else_branch=graphs[1]), [4])
+        return ir.from_proto(g.model("places"))
+
+    first = model(1.0, 0.1, 1.0)
+    assert differing_places(first, model(1.0, 0.1, 1.0))[0] == []
+    for changed, operator in (((2.0, 0.1, 1.0), "Mul"), ((1.0, 0.2, 1.0), "LeakyRelu"), ((1.0, 0.1, 2.0), "If")):
+        (place,) = differing_places(first, model(*changed))[0]
+        assert operator in place.nodes
+
+
+def test_a_chain_that_runs_as_one_is_one_place() -> None:
+    g = models.GraphBuilder(opset=17)
+    x = g.input("x", ["n", 8])
+    g.output(g.add("Relu", g.add("Sigmoid", g.add("Add", x, g.weight(8)))), ["n", 8])
+    model = ir.from_proto(g.model("chain"))
+    chain = [node.name or "" for node in model.graph]
+    (place,) = differing_places(model, model.clone(), [chain])[0]
+    assert place.inputs == ("x",)
+    assert place.nodes == {"Add", "Sigmoid", "Relu"}
