@@ -282,6 +282,53 @@ def test_what_the_system_refuses_is_a_sentence(run: Run, model: Path, monkeypatc
         assert done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (AttributeError("'NoneType' object\nhas no attribute 'dim'"), 70, "AttributeError: 'NoneType' object\\nhas no"),
+        (RecursionError("maximum recursion depth exceeded"), 70, "a fault of normfuse: please report it, with what"),
+        (KeyError(3), 70, "normfuse --debug inspect 'a model.onnx'"),
+        (
+            MemoryError("Unable to allocate 29 TiB"),
+            2,
+            "of this machine is not enough (Unable to allocate 29 TiB)",
+        ),
+        (KeyboardInterrupt(), 130, "normfuse: stopped."),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_whatever_happens_is_a_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("normfuse.optimization.inspect", fail)
+    done = run("inspect", "a model.onnx")
+    assert done.code == code
+    assert words in done.err
+    assert done.err.startswith("normfuse: ")
+    assert done.err.count("\n") == 1
+    if code != 130:
+        for arguments in (["--debug", "inspect", "a model.onnx"], ["inspect", "a model.onnx", "--debug"]):
+            done = run(*arguments)
+            assert done.code == code
+            assert "Traceback" in done.err
+            assert words in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["inspect"], 0), (["inspect", "--json"], 0), (["check"], 1)])
+def test_a_reader_that_goes_away_changes_no_exit_code(model: Path, arguments: list[str], code: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "normfuse", *arguments, str(model)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == code
+
+
 def test_verify_exits_with_1_for_other_results(run: Run, model: Path, tmp_path: Path) -> None:
     onnx.save(models.transformer_encoder(layers=1, hidden=32, seed=1), tmp_path / "other.onnx")
     done = run("verify", "model.onnx", "other.onnx", "--json")

@@ -1,12 +1,14 @@
 """The command ``normfuse``.
 
-Exit codes: 0 done, 1 a verification or check failed, 2 bad input or usage, 3 undecided and --strict.
+Exit codes: 0 done, 1 a verification or check failed, 2 bad input or usage, 70 a fault of normfuse, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
 import io
+import shlex
 import sys
+import traceback
 from collections.abc import Callable
 
 import typer
@@ -18,6 +20,7 @@ from normfuse.cli.demo import demo_command
 from normfuse.cli.doctor import doctor_command
 from normfuse.cli.inspect import inspect_command
 from normfuse.cli.optimize import optimize_command
+from normfuse.cli.output import forgiving_output
 from normfuse.cli.verify import verify_command
 from normfuse.errors import NormfuseError, VerificationError
 
@@ -32,6 +35,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # with markup, long options are cut off in the help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_DEBUG = "--debug"
+_STOPPED = 130
 
 # Name, function, what the list of commands says, examples.
 _COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
@@ -102,31 +108,49 @@ def _root(
     version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
+    debug: bool = typer.Option(
+        False, _DEBUG, help="Show the traceback of every error; may also stand behind the command."
+    ),
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Run the command line; every error that a user can cause is one sentence on standard error."""
+    """Run the command line; every error is one sentence on standard error, with --debug behind its traceback."""
     for stream in (sys.stdout, sys.stderr):
         # Windows pipes and the C locale cannot show every file's name: a substitute is better than a crash.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    command, debug = list(sys.argv), _DEBUG in sys.argv
+    sys.argv[1:] = [argument for argument in command[1:] if argument != _DEBUG]
     try:
-        app()
-    except VerificationError as error:
-        print(f"normfuse: {error}", file=sys.stderr)
-        sys.exit(1)
-    except NormfuseError as error:
-        print(f"normfuse: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("normfuse: stopped.", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(2)
-    except OSError as error:
+        with forgiving_output():
+            app()
+    except SystemExit as stop:
+        if stop.code == _STOPPED:  # typer's code for Ctrl-C, of which it says nothing
+            print("normfuse: stopped.", file=sys.stderr)
+        raise
+    except (KeyboardInterrupt, Exception) as error:
+        if debug:
+            traceback.print_exc()
+        code, message = _explained(error, command)
+        print(f"normfuse: {message}", file=sys.stderr)
+        sys.exit(code)
+
+
+def _explained(error: BaseException, command: list[str]) -> tuple[int, str]:
+    """Return the exit code and the sentence for what ended a command."""
+    if isinstance(error, KeyboardInterrupt):
+        return _STOPPED, "stopped."
+    if isinstance(error, VerificationError):
+        return 1, str(error)
+    if isinstance(error, NormfuseError):
+        return 2, str(error)
+    if isinstance(error, OSError):
         # A path that cannot even be looked at, a full disk: whatever it is, the system's own words.
-        print(f"normfuse: {error.filename or 'The system says'}: {error.strerror or error}.", file=sys.stderr)
-        sys.exit(2)
+        return 2, f"{error.filename or 'The system says'}: {error.strerror or error}."
+    if isinstance(error, MemoryError):
+        return 2, f"the memory of this machine is not enough ({str(error).rstrip('.') or 'MemoryError'})."
+    again = shlex.join(["normfuse", _DEBUG, *(argument for argument in command[1:] if argument != _DEBUG)])
+    what = NormfuseError(f"{type(error).__name__}: {error}")  # in one line
+    return 70, f"{what}. This is a fault of normfuse: please report it, with what this prints: {again}"
