@@ -1,6 +1,7 @@
 """The command ``normfuse``.
 
-Exit codes: 0 done, 1 a verification or check failed, 2 bad input or usage, 70 a fault of normfuse, 130 Ctrl-C.
+Exit codes: 0 done, 1 a verification or check failed, 2 bad input or usage, 3 undecided and --strict, 70 a fault
+of normfuse, 130 Ctrl-C.
 """
 
 from __future__ import annotations
