@@ -10,15 +10,36 @@
 #define NORMFUSE_EXPORT extern "C" __attribute__((visibility("default")))
 #endif
 
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#define NOMINMAX
+#include <windows.h>
+#endif
+
 using normfuse::ErrorCode;
 using normfuse::Result;
 namespace ort = normfuse::ort;
+
+namespace {
+
+// Sessions may outlive the registration of the library, and with it ORT's hold on the file: the code stays loaded until
+// the process ends. (The linker says so of the library on other systems.)
+void StayLoaded() {
+#ifdef _WIN32
+  HMODULE self = nullptr;
+  (void)GetModuleHandleExW(GET_MODULE_HANDLE_EX_FLAG_PIN | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS,
+                           reinterpret_cast<LPCWSTR>(&StayLoaded), &self);
+#endif
+}
+
+}  // namespace
 
 // Called by RegisterExecutionProviderLibrary.
 NORMFUSE_EXPORT ort::Status* CreateEpFactories(const char* /*registration_name*/, const ort::ApiBase* base,
                                                const ort::Logger* /*default_logger*/, ort::EpFactory** factories,
                                                size_t max_factories, size_t* num_factories) {
   *num_factories = 0;
+  StayLoaded();
   if (ort::Status* too_old = ort::Negotiate(base)) return too_old;
   return ort::Guarded([&]() -> Result {
     if (max_factories < 1) return Result::Error(ErrorCode::kInvalidArgument, "normfuse: no room for an EP factory");
@@ -35,6 +56,7 @@ NORMFUSE_EXPORT ort::Status* ReleaseEpFactory(ort::EpFactory* factory) {
 
 // Called by RegisterCustomOpsLibrary.
 NORMFUSE_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
+  StayLoaded();
   if (ort::Status* too_old = ort::Negotiate(base)) return too_old;
   return ort::Guarded([&] { return normfuse::custom_ops::Register(options); });
 }

@@ -1,5 +1,6 @@
 #include "plugin/factory.h"
 
+#include <atomic>
 #include <memory>
 
 #include "plan/execution.h"
@@ -8,6 +9,17 @@
 
 namespace normfuse::plugin {
 namespace {
+
+// ORT lets go of a factory when its library is unregistered, and a session that still lives gives its provider back
+// after that: whoever is last deletes the factory.
+struct Factory : ort::EpFactory {
+  std::atomic<int> users{1};
+};
+
+void Release(ort::EpFactory* factory) {
+  auto* released = static_cast<Factory*>(factory);
+  if (--released->users == 0) delete released;
+}
 
 const char* GetName(const ort::EpFactory*) { return kEpName; }
 const char* GetVendor(const ort::EpFactory*) { return "normfuse"; }
@@ -91,13 +103,21 @@ Result MakeEp(const ort::HardwareDevice* const* devices, size_t count, const ort
   return {};
 }
 
-ort::Status* CreateEp(ort::EpFactory*, const ort::HardwareDevice* const* devices, const ort::KeyValuePairs* const*,
-                      size_t count, const ort::SessionOptions* session, const ort::Logger* logger, ort::Ep** ep) {
+ort::Status* CreateEp(ort::EpFactory* factory, const ort::HardwareDevice* const* devices,
+                      const ort::KeyValuePairs* const*, size_t count, const ort::SessionOptions* session,
+                      const ort::Logger* logger, ort::Ep** ep) {
   *ep = nullptr;
-  return ort::Guarded([&] { return MakeEp(devices, count, session, logger, ep); });
+  return ort::Guarded([&]() -> Result {
+    NORMFUSE_RETURN_IF_ERROR(MakeEp(devices, count, session, logger, ep));
+    ++static_cast<Factory*>(factory)->users;
+    return {};
+  });
 }
 
-void ReleaseEp(ort::EpFactory*, ort::Ep* ep) { ReleaseExecutionProvider(ep); }
+void ReleaseEp(ort::EpFactory* factory, ort::Ep* ep) {
+  ReleaseExecutionProvider(ep);
+  Release(factory);
+}
 
 // Tensors stay in CPU memory: there is nothing to transfer.
 ort::Status* CreateDataTransfer(ort::EpFactory*, ort::DataTransferImpl** out) {
@@ -108,7 +128,7 @@ ort::Status* CreateDataTransfer(ort::EpFactory*, ort::DataTransferImpl** out) {
 }  // namespace
 
 ort::EpFactory* CreateFactory() {
-  auto* factory = new ort::EpFactory{};
+  auto* factory = new Factory{};
   factory->ort_version_supported = ort::GetHost().version;
   factory->GetName = GetName;
   factory->GetVendor = GetVendor;
@@ -121,6 +141,6 @@ ort::EpFactory* CreateFactory() {
   return factory;
 }
 
-void ReleaseFactory(ort::EpFactory* factory) { delete factory; }
+void ReleaseFactory(ort::EpFactory* factory) { Release(factory); }
 
 }  // namespace normfuse::plugin
