@@ -13,12 +13,12 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from normfuse.ep.config_entries import get_entry, set_entry
 from normfuse.ep.spec import OPERATOR_DOMAIN
+from normfuse.ep.wire_format import GRAPH_NODE, MODEL_GRAPH, fields, read
 from normfuse.errors import InvalidModelError
 
 if TYPE_CHECKING:
@@ -38,10 +38,8 @@ INLINED = frozenset([
 _INLINE_LATE = "session.disable_aot_function_inlining"
 _CHOSEN = "normfuse.chose_inlining"  # the entry above is ours, not the user's
 _LARGEST_NODE = 1 << 20  # bytes; a larger one holds weights, which are not to be read
-# Of protobuf's wire format (protobuf.dev/programming-guides/encoding), and fields of onnx.proto.
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_LONGEST_VARINT = 10
-_MODEL_GRAPH, _MODEL_FUNCTIONS, _GRAPH_NODE, _FUNCTION_DOMAIN = 7, 25, 1, 10
+# Fields of onnx.proto.
+_MODEL_FUNCTIONS, _FUNCTION_DOMAIN = 25, 10
 _NODE_OP_TYPE, _NODE_ATTRIBUTE, _ATTRIBUTE_GRAPHS = 4, 5, (6, 11)
 # The quick way to see that none of the names is in a node or its subgraphs.
 _INLINED_NAME = re.compile("|".join(sorted(INLINED)).encode())
@@ -93,16 +91,16 @@ def _object_inlines_late(model: Any) -> bool:
 def _file_inlines_late(file: BinaryIO) -> bool:
     """What is no model reads as one without functions, or without the rest: ONNX Runtime has the message for it."""
     domains, graphs = set(), []
-    for field, start, end in _fields(file, 0, file.seek(0, os.SEEK_END)):
+    for field, start, end in fields(file, 0, file.seek(0, os.SEEK_END)):
         if field == _MODEL_FUNCTIONS:
-            parts = [part[1:] for part in _fields(file, start, end) if part[0] == _FUNCTION_DOMAIN]
-            domains.add(_read(file, *parts[-1]) if parts else b"")
-        elif field == _MODEL_GRAPH:
+            parts = [part[1:] for part in fields(file, start, end) if part[0] == _FUNCTION_DOMAIN]
+            domains.add(read(file, *parts[-1]) if parts else b"")
+        elif field == MODEL_GRAPH:
             graphs.append((start, end))
     if domains != {OPERATOR_DOMAIN.encode()}:
         return False
-    nodes = (part[1:] for graph in graphs for part in _fields(file, *graph) if part[0] == _GRAPH_NODE)
-    return not any(end - start > _LARGEST_NODE or _holds_inlined(_read(file, start, end)) for start, end in nodes)
+    nodes = (part[1:] for graph in graphs for part in fields(file, *graph) if part[0] == GRAPH_NODE)
+    return not any(end - start > _LARGEST_NODE or _holds_inlined(read(file, start, end)) for start, end in nodes)
 
 
 def _holds_inlined(node: bytes) -> bool:
@@ -110,48 +108,12 @@ def _holds_inlined(node: bytes) -> bool:
     if not _INLINED_NAME.search(node):
         return False
     file = io.BytesIO(node)
-    for field, start, end in _fields(file, 0, len(node)):
-        if field == _NODE_OP_TYPE and _read(file, start, end).decode(errors="replace") in INLINED:
+    for field, start, end in fields(file, 0, len(node)):
+        if field == _NODE_OP_TYPE and read(file, start, end).decode(errors="replace") in INLINED:
             return True
         if field == _NODE_ATTRIBUTE:
-            graphs = [part[1:] for part in _fields(file, start, end) if part[0] in _ATTRIBUTE_GRAPHS]
-            nodes = (part[1:] for graph in graphs for part in _fields(file, *graph) if part[0] == _GRAPH_NODE)
-            if any(_holds_inlined(_read(file, *inner)) for inner in nodes):
+            graphs = [part[1:] for part in fields(file, start, end) if part[0] in _ATTRIBUTE_GRAPHS]
+            nodes = (part[1:] for graph in graphs for part in fields(file, *graph) if part[0] == GRAPH_NODE)
+            if any(_holds_inlined(read(file, *inner)) for inner in nodes):
                 return True
     return False
-
-
-def _read(file: BinaryIO, start: int, end: int) -> bytes:
-    file.seek(start)
-    return file.read(end - start)
-
-
-def _fields(file: BinaryIO, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each field of bytes in the message that lies there."""
-    while position < end:
-        head = _read(file, position, position + 2 * _LONGEST_VARINT)
-        key, used = _varint(head, 0)
-        wire_type = key & 7
-        if wire_type == _BYTES:
-            size, used = _varint(head, used)
-            start, position = position + used, position + used + size
-            if position > end:
-                return
-            yield key >> 3, start, position
-        elif wire_type == _VARINT:
-            position += _varint(head, used)[1]
-        elif wire_type in (_FIXED64, _FIXED32):
-            position += used + (8 if wire_type == _FIXED64 else 4)
-        else:
-            return
-
-
-def _varint(data: bytes, start: int) -> tuple[int, int]:
-    """Return the number that starts there and where it ends; one that is cut off ends with the data."""
-    value, end = 0, start
-    for byte in data[start : start + _LONGEST_VARINT]:
-        value |= (byte & 0x7F) << 7 * (end - start)
-        end += 1
-        if byte < 0x80:
-            break
-    return value, end

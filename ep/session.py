@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from normfuse.ep.config_entries import get_entry, set_entry
+from normfuse.ep.float16 import avoid_float16_fault
 from normfuse.ep.host import load_host
 from normfuse.ep.inlining import choose_inlining
 from normfuse.ep.library import EP_NAME, get_library_path
@@ -52,7 +53,9 @@ def session_options(
             :func:`normfuse.optimize` holds functions, and by default ONNX Runtime copies all weights of such a model
             once more while it loads it. Where nothing else in the model gains by that, its functions are then inlined
             later, without the copy (``session.disable_aot_function_inlining`` is 1, unless the options have that entry
-            already). The model's weights are not read.
+            already). Where a float16 model leads into a fault of ONNX Runtime that ends the process, one of its
+            optimizers is added to ``optimization.disable_specified_optimizers``; without ``model`` the chains that
+            would lead there are left alone. The model's weights are not read.
         backend: "cpu" or "directml": what runs the fused chains. "auto" is the CPU, on machines with a GPU as well.
         claim: "profitable": take the chains that are expected to run faster here; "all": every supported one.
         claim_report: File to which one JSON object for each site that was looked at is written at session creation.
@@ -78,6 +81,7 @@ def session_options(
         values["compile"] = "0"
     if model is not None:
         choose_inlining(options, model)
+        avoid_float16_fault(options, model)
     if get_entry(options, _MARKER) is not None:
         for option in OPTIONS.values():
             if option.name in values or get_entry(options, _PREFIX + option.name) is not None:

@@ -120,12 +120,60 @@ std::optional<Declined> CheckNeighbours(const GraphView& graph, const Chain& cha
   return std::nullopt;
 }
 
+// Operators that ORT's CPU provider runs on float16 as it is; before any other one it casts to float32.
+constexpr std::string_view kKeepFloat16[] = {"Cast",    "Concat",    "DepthToSpace",   "Dropout",  "Expand",
+                                             "Flatten", "Gather",    "GatherElements", "GatherND", "Identity",
+                                             "Reshape", "Slice",     "SpaceToDepth",   "Split",    "Squeeze",
+                                             "Tile",    "Transpose", "Unsqueeze"};
+
+// Follows a float16 tensor to a MatMul behind a Transpose. ORT makes one node of Transpose, the Cast that it inserts, and
+// MatMul (MatmulTransposeFusion); FuseFp16InitializerToFp32NodeTransformer then loses the Cast of the weights and reads a
+// node that is not there. ORT does the same to a graph input, without any claim; a claim must not lead there.
+class Float16Walk {
+ public:
+  explicit Float16Walk(const GraphView& graph) : graph_(graph) {}
+
+  bool Reaches(int value, bool transposed) {
+    // A graph this tangled is given up rather than searched.
+    if (++steps_ > kMostSteps) return true;
+    for (const int consumer : graph_.value(value).consumers) {
+      if (consumer == kNone) return true;  // in a subgraph, which is not seen from here
+      const GraphNode& node = graph_.node(consumer);
+      if (transposed && node.Is("", "MatMul")) return true;
+      if (!IsOneOf(kKeepFloat16, node)) continue;
+      for (const int output : node.outputs) {
+        if (output != kNone && Reaches(output, transposed || node.op_type == "Transpose")) return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  static constexpr int kMostSteps = 64;
+  const GraphView& graph_;
+  int steps_ = 0;
+};
+
+bool LeadsToFloat16Fault(GraphView& graph, const Chain& chain) {
+  return std::any_of(chain.outputs.begin(), chain.outputs.end(), [&](int value) {
+    return graph.Facts(value).type == DataType::kFloat16 && Float16Walk(graph).Reaches(value, /*transposed=*/false);
+  });
+}
+
 }  // namespace
 
 std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options,
                                    bool has_registered_kernel, bool on_cpu) {
   if (!has_registered_kernel && options.generates_context) return Decline(Reason::kContextGeneration, {});
   if (!has_registered_kernel && !options.compile) return Decline(Reason::kCompilationOff, {});
+  if (!options.survives_float16 && LeadsToFloat16Fault(graph, chain)) {
+    return Decline(Reason::kUnsupportedType,
+                   {{"tensor", "the result of " + chain.plan.name + ", of which a Transpose leads to a MatMul,"},
+                    {"type", "float16"},
+                    {"what",
+                     "ONNX Runtime's MatmulTransposeFusion (which optimization.disable_specified_optimizers "
+                     "switches off)"}});
+  }
   if (options.claim_all) return std::nullopt;
   if (on_cpu) {
     // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.

@@ -131,6 +131,11 @@ Result ReadOptions(const ort::SessionOptions* session, EpOptions* options) {
   Result result;
   for (size_t i = 0; i < count && result.ok(); ++i) {
     const std::string_view key = keys[i];
+    if (key == "optimization.disable_specified_optimizers") {
+      const std::string_view names = values[i];
+      options->survives_float16 = names.find("MatmulTransposeFusion") != std::string_view::npos ||
+                                  names.find("FuseFp16InitializerToFp32NodeTransformer") != std::string_view::npos;
+    }
     if (key == "ep.context_enable") options->generates_context = values[i] == std::string_view("1");
     if (key.substr(0, kPrefix.size()) == kPrefix) result = SetOption(key.substr(kPrefix.size()), values[i], options);
   }

@@ -17,9 +17,10 @@ struct EpOptions {
   int explain_directml = 0;        // a DML_FEATURE_LEVEL: claim_report shows what each chain becomes at that level
   bool compile = true;             // compile=0: only nodes with a registered kernel, so that the model can be saved
   bool generates_context = false;  // the session's ep.context_enable
+  bool survives_float16 = false;   // the session is without an optimizer of ORT that ends the process: see CheckClaim
 };
 
-// Reads "ep.normfuseexecutionprovider.<option>" and "ep.context_enable". An unknown option or value is an error that
+// Reads "ep.normfuseexecutionprovider.<option>", "ep.context_enable" and the optimizers that are switched off. An unknown option or value is an error that
 // lists what there is.
 Result ReadOptions(const ort::SessionOptions* session, EpOptions* options);
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
+from normfuse.ep.float16 import avoid_float16_fault
 from normfuse.ep.host import import_host, load_host
 from normfuse.ep.inlining import choose_inlining
 from normfuse.ep.library import EP_NAME
@@ -114,6 +115,7 @@ def _create(
     host = import_host()
     if providers is None:
         choose_inlining(options, model)
+        avoid_float16_fault(options, model)
     with runnable(model) as (data, folder):
         if folder is not None:
             options.add_session_config_entry(_FOLDER_KEY, folder)

@@ -1,0 +1,101 @@
+"""Float16 models on which ONNX Runtime ends the process while it creates a session.
+
+Where a float16 tensor goes through a Transpose into a MatMul with constant weights, ONNX Runtime makes one node of the
+Transpose, the Cast that it has inserted, and the MatMul (MatmulTransposeFusion), and then reads a node that is gone
+(FuseFp16InitializerToFp32NodeTransformer). One of the two has to be off. Without the second one all weights are cast
+in every run (7 times slower with a batch of 1), without the first one such a Transpose is run by itself.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from normfuse.ep.config_entries import get_entry, set_entry
+from normfuse.ep.wire_format import GRAPH_INITIALIZER, GRAPH_NODE, MODEL_GRAPH, fields, first_number, read
+from normfuse.errors import InvalidModelError
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+    import onnxruntime
+
+__all__ = ["avoid_float16_fault"]
+
+_DISABLED = "optimization.disable_specified_optimizers"
+_FUSION = "MatmulTransposeFusion"
+_AT_FAULT = "FuseFp16InitializerToFp32NodeTransformer"
+_FLOAT16 = 10  # onnx.TensorProto.FLOAT16
+_TENSOR_TYPE = 2  # field data_type of a TensorProto
+_LARGEST_NODE = 1 << 20  # bytes; none of the operators looked for is as large
+
+_Node = tuple[str, Sequence[str], Sequence[str]]  # operator, inputs, outputs
+
+
+def avoid_float16_fault(
+    options: onnxruntime.SessionOptions, model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+) -> None:
+    """Switch MatmulTransposeFusion off where the model may lead into the fault; what is switched off already stays so.
+
+    Raises:
+        InvalidModelError: The file cannot be read.
+    """
+    disabled = [name for name in (get_entry(options, _DISABLED) or "").split(";") if name]
+    if _FUSION in disabled or _AT_FAULT in disabled:
+        return
+    if _transposes_float16(model):
+        set_entry(options, _DISABLED, ";".join([*disabled, _FUSION]))
+
+
+def _transposes_float16(model: Any) -> bool:
+    if isinstance(model, (str, os.PathLike)):
+        try:
+            with Path(model).open("rb") as file:
+                return _file_transposes_float16(file)
+        except OSError as error:
+            raise InvalidModelError(f"Cannot read {os.fspath(model)}: {error.strerror or error}.") from error
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _file_transposes_float16(io.BytesIO(model))
+    if hasattr(model, "opset_import"):  # ModelProto
+        holds = any(tensor.data_type == _FLOAT16 for tensor in model.graph.initializer)
+        return holds and _multiplies_transposed((n.op_type, n.input, n.output) for n in model.graph.node)
+    holds = any(value.dtype is not None and int(value.dtype) == _FLOAT16 for value in model.graph.initializers.values())
+    return holds and _multiplies_transposed(_of_ir(model))
+
+
+def _of_ir(model: ir.Model) -> Iterator[_Node]:
+    for node in model.graph:
+        inputs = ["" if value is None else str(value.name) for value in node.inputs]
+        yield node.op_type, inputs, [str(value.name) for value in node.outputs]
+
+
+def _file_transposes_float16(file: BinaryIO) -> bool:
+    import onnx
+
+    size = file.seek(0, os.SEEK_END)
+    graphs = [part[1:] for part in fields(file, 0, size) if part[0] == MODEL_GRAPH]
+    parts = [part for graph in graphs for part in fields(file, *graph)]
+    weights = (part[1:] for part in parts if part[0] == GRAPH_INITIALIZER)
+    if not any(first_number(file, start, end, _TENSOR_TYPE) == _FLOAT16 for start, end in weights):
+        return False
+    nodes = []
+    for field, start, end in parts:
+        if field == GRAPH_NODE and end - start < _LARGEST_NODE:
+            node = onnx.NodeProto()
+            node.ParseFromString(read(file, start, end))
+            nodes.append((node.op_type, node.input, node.output))
+    return _multiplies_transposed(nodes)
+
+
+def _multiplies_transposed(nodes: Iterable[_Node]) -> bool:
+    """Whether the result of a Transpose, perhaps cast, is an operand of a MatMul; ONNX sorts nodes."""
+    transposed: set[str] = set()
+    for op_type, inputs, outputs in nodes:
+        if op_type == "Transpose" or (op_type == "Cast" and transposed.intersection(inputs)):
+            transposed.update(outputs)
+        elif op_type == "MatMul" and transposed.intersection(inputs):
+            return True
+    return False
