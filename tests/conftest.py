@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import harness
 import hypothesis
+import instruction_sets
 import pytest
 
-# "--hypothesis-profile=thorough" takes about an hour.
-hypothesis.settings.register_profile("quick", max_examples=150, deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("quick", max_examples=50, deadline=None, print_blob=True, derandomize=True)
+# For `python3 tests/run.py --step slow`; "--hypothesis-profile=thorough" takes about an hour.
+hypothesis.settings.register_profile("long", hypothesis.settings.get_profile("quick"), max_examples=150)
 hypothesis.settings.register_profile("thorough", max_examples=20_000, deadline=None, print_blob=True)
-# For the instruction sets that are not the machine's best.
-hypothesis.settings.register_profile("short", hypothesis.settings.get_profile("quick"), max_examples=70)
 hypothesis.settings.load_profile("quick")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "every_isa: is run again under each instruction set that the machine has")
+def pytest_report_header() -> str:
+    missing = [isa for isa in instruction_sets.OF_ARCHITECTURE if isa not in instruction_sets.AVAILABLE]
+    lacking = f"; this processor lacks {', '.join(missing)}" if missing else ""
+    return f"normfuse: on {instruction_sets.IN_USE}{lacking}"
 
 
 @pytest.fixture(scope="session")

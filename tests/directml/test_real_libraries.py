@@ -40,6 +40,7 @@ def validate(command: list[str], **variables: str) -> str:
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("feature_level", "accepted"), [("5_0", 1700), ("6_2", 2000)])
 def test_linux_library(feature_level: str, accepted: int) -> None:
     programs = libraries.build_native()

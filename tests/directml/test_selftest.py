@@ -29,7 +29,15 @@ def test_cpu_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert "MISS" not in output
 
 
-@pytest.mark.parametrize(("level", "on_cpu"), [("0x6400", 1), ("0x6200", 9), ("0x5000", 10), ("0x2100", 10)])
+@pytest.mark.parametrize(
+    ("level", "on_cpu"),
+    [
+        ("0x6400", 1),
+        pytest.param("0x6200", 9, marks=pytest.mark.slow),
+        pytest.param("0x5000", 10, marks=pytest.mark.slow),
+        ("0x2100", 10),
+    ],
+)
 def test_directml_is_right(
     fake: str, level: str, on_cpu: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import harness
+import instruction_sets
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from onnx import parser
-from test_instruction_sets import AVAILABLE, python
 
 
 def model(graph: str, width: int) -> onnx.ModelProto:
@@ -27,9 +27,10 @@ def model(graph: str, width: int) -> onnx.ModelProto:
 
 NORM = "LayerNormalization<axis = -1>(X, gamma, beta)"
 RMS = "RMSNormalization<axis = -1>(X, gamma)"
+EVERY = ["avx512", "avx2", "baseline"]
 # name -> graph, width, instruction sets on which it is claimed
 CASES = {
-    "large LayerNorm": (f"g (float[1,128,768] X) => (float[1,128,768] Y) {{ Y = {NORM} }}", 768, AVAILABLE),
+    "large LayerNorm": (f"g (float[1,128,768] X) => (float[1,128,768] Y) {{ Y = {NORM} }}", 768, EVERY),
     "small LayerNorm": (f"g (float[2,24] X) => (float[2,24] Y) {{ Y = {NORM} }}", 24, []),
     "LayerNorm of a row of 512": (f"g (float[1,512] X) => (float[1,512] Y) {{ Y = {NORM} }}", 512, []),
     "DequantizeLinear, LeakyRelu, QuantizeLinear": (
@@ -43,7 +44,7 @@ CASES = {
         1,
         [],
     ),
-    "LayerNorm of unknown length": (f"g (float[B,S,768] X) => (float[B,S,768] Y) {{ Y = {NORM} }}", 768, AVAILABLE),
+    "LayerNorm of unknown length": (f"g (float[B,S,768] X) => (float[B,S,768] Y) {{ Y = {NORM} }}", 768, EVERY),
     "large RMSNorm": (f"g (float[1,128,768] X) => (float[1,128,768] Y) {{ Y = {RMS} }}", 768, ["avx512", "avx2"]),
     "LayerNorm, Gelu": (
         f"g (float[128,768] X) => (float[128,768] Y) {{ n = {NORM}  Y = Gelu(n) }}",
@@ -52,7 +53,7 @@ CASES = {
     ),
     "Relu": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = Relu(X) }", 1, []),
     "HardSwish": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = HardSwish(X) }", 1, ["avx512", "avx2"]),
-    "Mish": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = Mish(X) }", 1, AVAILABLE),
+    "Mish": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = Mish(X) }", 1, EVERY),
     "small Mish": ("g (float[4] X) => (float[4] Y) { Y = Mish(X) }", 1, []),
     "Sigmoid, Mul": ("g (float[64,4096] X) => (float[64,4096] Y) { s = Sigmoid(X)  Y = Mul(X, s) }", 1, ["avx512"]),
     "small Gelu": ("g (float[2,512] X) => (float[2,512] Y) { Y = Gelu(X) }", 1, []),
@@ -85,7 +86,7 @@ CASES = {
     "DequantizeLinear of int16, scales along rows": (
         "g (int16[512,512] X) => (float[512,512] Y) { Y = DequantizeLinear<axis = 1>(X, scales) }",
         1,
-        AVAILABLE,
+        EVERY,
     ),
     "DequantizeLinear of rows": (
         "g (int8[512,512] X) => (float[512,512] Y) { Y = DequantizeLinear<axis = 0>(X, scales) }",
@@ -121,14 +122,14 @@ def test_everything_with_claim_all(tmp_path: Path) -> None:
     assert decisions(tmp_path / "claims.jsonl", "all") == {name: [""] for name in CASES}
 
 
-@pytest.mark.parametrize("isa", [isa for isa in AVAILABLE if isa != "neon"])
+@instruction_sets.each(*EVERY)
 def test_what_is_faster_with_claim_profitable(isa: str, tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}\n"
         "import json, pathlib, test_cost_model as t\n"
         f"print(json.dumps(t.decisions(pathlib.Path({str(tmp_path / 'claims.jsonl')!r}), 'profitable')))"
     )
-    done = python("-c", script, isa=isa)
+    done = instruction_sets.python("-c", script, isa=isa)
     assert done.returncode == 0, done.stderr
     expected = {name: [""] if isa in sets else ["not_profitable"] for name, (_, _, sets) in CASES.items()}
     assert json.loads(done.stdout.splitlines()[-1]) == expected

@@ -11,7 +11,7 @@ from oracle import Array, dtype_of
 from strategies import Case
 
 F32, F16 = np.float32, np.float16
-pytestmark = pytest.mark.every_isa
+pytestmark = [pytest.mark.every_isa, pytest.mark.slow]
 ROWS = (2752, 1008)  # 22 MB in and out; rows of 63 vectors of 64 bytes
 IMAGE = (4, 8, 292, 320)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from standard_chains import Chain
 from strategies import Case
 
-pytestmark = pytest.mark.every_isa
+pytestmark = [pytest.mark.every_isa, pytest.mark.fuzz]
 EXAMPLES = settings().max_examples
 
 

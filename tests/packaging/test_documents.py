@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 from documents import DOCUMENTS, ROOT, run_blocks
 
+# Measurements, demonstrations and a quantiser's calibration, each for 10 seconds and more. README has the first steps.
+SLOW = ("benchmarks.md", "index.md", "quantisation.md")
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(each, id=each.name, marks=[pytest.mark.slow] * (each.name in SLOW)) for each in DOCUMENTS],
+)
 def test_blocks_run_in_order(document: Path, tmp_path: Path) -> None:
     run_blocks(document, tmp_path)
 

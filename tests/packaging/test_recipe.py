@@ -62,6 +62,7 @@ def copy_of_the_repository(target: Path) -> Path:
     return target
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_activation_recipe(tmp_path: Path) -> None:
     tree = copy_of_the_repository(tmp_path / "tree")

@@ -16,6 +16,7 @@ from cases import RUNS, Case, impossible_model, write_models
 from hosts import host_python
 from operator_forms import FORMS, Form, write_forms
 
+pytestmark = pytest.mark.slow
 HOSTS = ("1.24.4", "1.26.0", "1.28.0", "1.30.0", "1.31.1")
 TOO_OLD = "1.23.2"
 OLDEST = "1.24"

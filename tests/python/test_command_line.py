@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
+import instruction_sets
 import jsonschema
 import ml_dtypes
 import numpy as np
@@ -464,17 +464,11 @@ def test_doctor_names_the_first_problem(run: Run, tmp_path: Path, monkeypatch: p
     assert "session" not in done.out
 
 
-def test_instruction_set_can_be_forced() -> None:
-    for isa in ("baseline", "avx2") if platform.machine() in ("x86_64", "AMD64") else ("baseline", "neon"):
-        code = "from normfuse.diagnosis import diagnose; print([f.text for f in diagnose() if 'instr' in f.name])"
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"NORMFUSE_ISA": isa, "PATH": ""},
-        )
-        assert done.stdout.strip() == f"['{isa} (NORMFUSE_ISA={isa})']"
+@instruction_sets.each(*instruction_sets.OF_ARCHITECTURE)
+def test_instruction_set_can_be_forced(isa: str) -> None:
+    code = "from normfuse.diagnosis import diagnose; print([f.text for f in diagnose() if 'instr' in f.name])"
+    done = instruction_sets.python("-c", code, isa=isa)
+    assert done.stdout.strip() == f"['{isa} (NORMFUSE_ISA={isa})']", done.stderr
 
 
 def test_demo_ends_with_a_table(run: Run, tmp_path: Path) -> None:

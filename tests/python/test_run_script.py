@@ -22,7 +22,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     module.ran = []
     for name in module.STEPS:
-        monkeypatch.setitem(module.STEPS, name, lambda everything, rest, name=name: module.ran.append((name, rest)))
+        monkeypatch.setitem(module.STEPS, name, lambda rest, name=name: module.ran.append((name, rest)))
     monkeypatch.setattr(module, "check_tools", lambda: None)
     monkeypatch.setenv("NORMFUSE_TEST_CACHE", "unused")
     return module
@@ -32,7 +32,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ("arguments", "steps"),
     [
         ([], ["install", "native", "pytest"]),
-        (["--all"], ["install", "native", "wheels", "cross", "pytest", "export"]),
+        (["--all"], ["install", "native", "pytest", "sanitized", "wheels", "cross", "slow", "isas", "export"]),
         (["--step", "windows"], ["windows"]),
         (["--step", "pytest", "--step", "install"], ["pytest", "install"]),
     ],

@@ -24,8 +24,16 @@ from oracle import Array
 
 import normfuse
 
+# The main part runs these; the others are "slow".
+FIRST = ("minilm-l3", "minilm-l3-s8s8", "ocr-direction")
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.xdist_group(name), *([] if name in FIRST else [pytest.mark.slow])]
+
+
 ZOO = pytest.mark.parametrize(
-    "model", [pytest.param(each, id=each.name, marks=pytest.mark.xdist_group(each.name)) for each in MODELS.values()]
+    "model", [pytest.param(each, id=each.name, marks=marks(each.name)) for each in MODELS.values()]
 )
 
 
