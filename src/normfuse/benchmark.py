@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from normfuse._version import __version__
 from normfuse.ep.host import import_host
 from normfuse.errors import OptionError
 from normfuse.gpu_work import GpuWork, count_gpu_work
-from normfuse.kernel_time import share_of_chains, share_of_fused_nodes
+from normfuse.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fused_nodes
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import open_session
 from normfuse.verification import Inputs, Sample
@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["BenchmarkReport", "Timing", "benchmark"]
+__all__ = ["PRODUCTS", "BenchmarkReport", "OperatorTime", "Timing", "benchmark"]
+
+PRODUCTS = frozenset([
+    "Attention", "Conv", "ConvInteger", "ConvTranspose", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "Einsum",
+    "FusedConv", "FusedGemm", "FusedMatMul", "GRU", "Gemm", "GroupQueryAttention", "LSTM", "MatMul", "MatMulInteger",
+    "MatMulIntegerToFloat", "MatMulNBits", "MultiHeadAttention", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
+    "RNN",
+])  # fmt: skip
+"""Operators that are products of matrices, convolutions, or made of these: what normfuse leaves to ONNX Runtime."""
 
 _WARM_UP_RUNS = 3
 _SLICE_SECONDS = 0.02
@@ -62,6 +70,19 @@ class Timing:
 
 
 @dataclasses.dataclass(frozen=True)
+class OperatorTime:
+    """Kernel time of one operator, in all its nodes."""
+
+    name: str
+    """"normfuse": the nodes of the execution provider."""
+    kind: Literal["product", "fused", "other"]
+    before_ms: float
+    """Of a run of the original on ONNX Runtime's CPU provider."""
+    after_ms: float
+    """Of a run of the rewritten model with normfuse."""
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchmarkReport:
     """What :func:`benchmark` measured."""
 
@@ -73,6 +94,8 @@ class BenchmarkReport:
     chain_share: float
     """Share of the kernel time of the original that the nodes which are fused take, 0 to 1."""
     timings: tuple[Timing, ...]
+    operators: tuple[OperatorTime, ...]
+    """Where the kernel time goes, by the profiler; what takes longest with normfuse comes first."""
 
     @property
     def bound(self) -> float:
@@ -91,7 +114,7 @@ class _Case:
     run: Callable[[], None]
     error: float
     max_abs: float
-    fused_share: float | None
+    kernel_time: KernelTime | None
     gpu_work: GpuWork | None
     runs_a_slice: int = 1
     rounds: list[list[float]] = dataclasses.field(default_factory=list)
@@ -152,15 +175,16 @@ def benchmark(
         setting.case("rewritten + normfuse", rewritten, options),
     ]
     tell("profiling", 0, 0)
-    chain_share = share_of_chains(source.model, source.name, fed[0], threads=threads)
+    original = time_in_chains(source.model, source.name, fed[0], threads=threads)
     _measure(cases, seconds, tell)
     return BenchmarkReport(
         model=source.name,
         onnxruntime_version=import_host().__version__,
         threads=threads,
         inputs={name: tuple(array.shape) for name, array in fed[0].items()},
-        chain_share=chain_share,
+        chain_share=original.share,
         timings=tuple(_timing(case, cases[0]) for case in cases),
+        operators=_operator_times(original, cases[-1].kernel_time),
     )
 
 
@@ -177,9 +201,9 @@ class _Setting:
     def case(self, name: str, model: ir.Model, ep_options: dict[str, Any] | None) -> _Case:
         session = open_session(model, self.model_name, ep_options=ep_options, threads=self.threads)
         found = differences([self.expected], run_all(session, [self.sample]), self.quantized)
-        fused_share = gpu_work = None
+        kernel_time = gpu_work = None
         if ep_options is not None:
-            fused_share = share_of_fused_nodes(
+            kernel_time = time_in_fused_nodes(
                 model, self.model_name, self.sample, threads=self.threads, ep_options=ep_options
             )
             if ep_options.get("backend") == "directml":
@@ -189,7 +213,7 @@ class _Setting:
             run=_bound(session, self.sample),
             error=max(difference.error for difference in found),
             max_abs=max(difference.max_abs for difference in found),
-            fused_share=fused_share,
+            kernel_time=kernel_time,
             gpu_work=gpu_work,
         )
 
@@ -198,6 +222,18 @@ class _Setting:
             return open_session(model, self.model_name, ep_options={**ep_options, **further}, threads=self.threads)
 
         return count_gpu_work(create, self.sample)
+
+
+def _operator_times(original: KernelTime, fused: KernelTime | None) -> tuple[OperatorTime, ...]:
+    before, after = original.operators, {} if fused is None else fused.operators
+
+    def kind(name: str) -> Literal["product", "fused", "other"]:
+        return "fused" if name == FUSED else "product" if name in PRODUCTS else "other"
+
+    found = [
+        OperatorTime(name, kind(name), before.get(name, 0.0), after.get(name, 0.0)) for name in {**after, **before}
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.after_ms, -one.before_ms, one.name)))
 
 
 def _timing(case: _Case, original: _Case) -> Timing:
@@ -217,7 +253,7 @@ def _timing(case: _Case, original: _Case) -> Timing:
         speedup_quartiles=(slow, fast),
         error=case.error,
         max_abs=case.max_abs,
-        fused_share=case.fused_share,
+        fused_share=None if case.kernel_time is None else case.kernel_time.share,
         gpu_work=case.gpu_work,
     )
 

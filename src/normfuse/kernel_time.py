@@ -1,4 +1,4 @@
-"""What share of a model's kernel time its chains take, and the fused nodes, by ONNX Runtime's own profiler.
+"""What share of a model's kernel time its chains take, the fused nodes, and each operator, by ONNX Runtime's profiler.
 
 A session on the original runs what ONNX Runtime's optimiser made of it, so each of its nodes is traced back to the
 original nodes that it stands for. It is part of a chain if all of those are.
@@ -6,6 +6,8 @@ original nodes that it stands for. It is part of a chain if all of those are.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import json
 import math
 import statistics
@@ -26,7 +28,7 @@ from normfuse.verification import Sample
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["share_of_chains", "share_of_fused_nodes"]
+__all__ = ["FUSED", "KernelTime", "time_in_chains", "time_in_fused_nodes"]
 
 _WARM_UP_RUNS = 2
 _RUNS = 5, 100
@@ -36,13 +38,26 @@ _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 """Their time is that of the nodes in them, which are counted themselves."""
 _SHAPES = frozenset({"Constant", "Shape", "Size"})
 
+FUSED = "normfuse"
+"""Stands for all nodes of the execution provider among the operators."""
+
 _Event = dict[str, Any]
 _Key = tuple[str, str]
 """Name and operator of a node."""
 
 
-def share_of_chains(model: ir.Model, name: str, sample: Sample, *, threads: int) -> float:
-    """Return the share of kernel time that the nodes which the rewriting pass fuses take without normfuse, 0 to 1.
+@dataclasses.dataclass(frozen=True)
+class KernelTime:
+    """Where a session's kernel time goes."""
+
+    share: float
+    """What was asked for: the part of it that chains or fused nodes take, 0 to 1."""
+    operators: Mapping[str, float]
+    """Operator -> milliseconds of a run, the median of several."""
+
+
+def time_in_chains(model: ir.Model, name: str, sample: Sample, *, threads: int) -> KernelTime:
+    """Return the kernel time without normfuse, and the share of the nodes in it which the rewriting pass fuses.
 
     Nodes that ONNX Runtime inserts, such as those that change a layout, count as others.
 
@@ -63,21 +78,21 @@ def share_of_chains(model: ir.Model, name: str, sample: Sample, *, threads: int)
     with tempfile.TemporaryDirectory() as folder:
         events = _events(open_session(original, name, threads=threads, sess_options=_profiled_options(folder)), sample)
         weights = _weights(original, _extended(original, name, folder), fused)
-    return _median_share(events, lambda event: weights.get(_key(event), 0.0))
+    return KernelTime(_median_share(events, lambda event: weights.get(_key(event), 0.0)), _by_operator(events))
 
 
-def share_of_fused_nodes(
+def time_in_fused_nodes(
     model: ir.Model, name: str, sample: Sample, *, threads: int, ep_options: Mapping[str, Any]
-) -> float:
-    """Return the share of kernel time that the nodes of the execution provider take, 0 to 1.
+) -> KernelTime:
+    """Return the kernel time with normfuse, and the share of the execution provider's nodes in it.
 
-    See :func:`share_of_chains`; ``ep_options`` are those of the execution provider.
+    See :func:`time_in_chains`; ``ep_options`` are those of the execution provider.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = _profiled_options(folder)
         session = open_session(model, name, ep_options=dict(ep_options), threads=threads, sess_options=options)
         events = _events(session, sample)
-    return _median_share(events, lambda event: float(event["args"]["provider"] == EP_NAME))
+    return KernelTime(_median_share(events, lambda event: float(_is_fused(event))), _by_operator(events))
 
 
 # --- the profiler ----------------------------------------------------------------------------------------------------
@@ -129,6 +144,20 @@ def _median_share(runs: list[list[_Event]], weight: Callable[[_Event], float]) -
         total = sum(event["dur"] for event in events)
         shares.append(sum(event["dur"] * weight(event) for event in events) / total if total else 0.0)
     return statistics.median(shares)
+
+
+def _is_fused(event: _Event) -> bool:
+    return bool(event["args"]["provider"] == EP_NAME)
+
+
+def _by_operator(runs: list[list[_Event]]) -> dict[str, float]:
+    sums: list[collections.Counter[str]] = []
+    for events in runs:
+        sums.append(collections.Counter())
+        for event in events:
+            sums[-1][FUSED if _is_fused(event) else event["args"]["op_name"]] += event["dur"]
+    operators = dict.fromkeys(name for one in sums for name in one)
+    return {name: statistics.median(one[name] for one in sums) / 1e3 for name in operators}
 
 
 # --- which node of the optimised model belongs to a chain ------------------------------------------------------------

@@ -444,6 +444,8 @@ def test_bench_measures_four_ways(run: Run, model: Path, tmp_path: Path) -> None
     assert data["bound"] == pytest.approx(1 / (1 - data["chain_share"]))
     text = run("bench", "model.onnx", "--seconds", "0.1").out
     assert "rewritten + normfuse" in text
+    for words in ("Kernel time by operator", "products", "MatMul", "around them"):
+        assert words in text
     assert re.search(r"The chains that are fused take [\d.]+% of .* would run [\d.]+ times as fast\.", text)
     assert files(tmp_path) == ["model.onnx"]
 

@@ -96,3 +96,21 @@ def test_chains_in_branches_and_functions() -> None:
     for condition in (True, False):
         feeds = {"c": np.array(condition), "x": np.ones(SHAPE, np.float32), "g": np.ones(64, np.float32)}
         assert benchmark(model, seconds=0.05, inputs=feeds).chain_share == 1
+
+
+def test_each_operators_time_without_and_with_normfuse() -> None:
+    g = Builder(opset=13)
+    x = g.input("x", SHAPE)
+    g.output(g.add("Sin", gelu(g, layer_norm(g, matmul(g, x)))), SHAPE)
+    report = benchmark(g.model("parts"), seconds=0.05, ep_options={"claim": "all"})
+    operators = {operator.name: operator for operator in report.operators}
+    for name, kind in (("MatMul", "product"), ("Sin", "other")):
+        assert operators[name].kind == kind
+        assert operators[name].before_ms > 0
+        assert operators[name].after_ms > 0
+    fused = operators["normfuse"]
+    assert (fused.kind, fused.before_ms) == ("fused", 0)
+    assert fused.after_ms > 0
+    after = [operator.after_ms for operator in report.operators]
+    assert after == sorted(after, reverse=True)
+    assert report.to_dict()["operators"][0].keys() == {"name", "kind", "before_ms", "after_ms"}
