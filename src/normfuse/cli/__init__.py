@@ -60,6 +60,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
         (
             "normfuse inspect model.onnx",
             "normfuse inspect model.onnx --json > sites.json",
+            "normfuse inspect model.onnx --extract /layer.0/LayerNorm/Div -o site.onnx",
             "normfuse inspect model.onnx --backend directml --directml-level 6_2",
         ),
     ),

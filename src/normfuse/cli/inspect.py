@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from normfuse.cli.console import JsonOption, console, print_json, progress, table
+from normfuse.cli.console import InputsOption, JsonOption, console, print_json, progress, table
 from normfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -50,14 +50,28 @@ def inspect_command(
     directml_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="DirectML's feature level, such as 6_2. [6_4]")
     ] = None,
+    extract: Annotated[
+        str | None,
+        typer.Option(metavar="SITE", help="Write this site as a model of its own instead, with its inputs as .npz."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="For --extract: the file. [site.onnx]")
+    ] = None,
+    inputs: InputsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List every normalisation, activation and quantisation site, what it would become, or why it is left.
 
-    Nothing is written.
+    Nothing is written but what --extract asks for: one site by itself, with the inputs that it has in a run of the
+    whole model on --inputs, or on inputs made from the model's signature.
     """
     from normfuse.optimization import inspect_with_claims, nothing_to_gain
 
+    if extract is not None:
+        _extract(model, extract, output or Path("site.onnx"), inputs)
+        return
+    if output is not None or inputs:
+        raise OptionError("--output and --inputs are for --extract; name the site to extract as well.")
     if backend is not None:
         _inspect_directml(model, directml_level, allow_requantization_removal, everything, as_json)
         return
@@ -81,6 +95,28 @@ def inspect_command(
     print_claims(claims)
     if not everything and any(nothing_to_gain(site) for site in sites):
         console.print("--all also lists those that have nothing to fuse with.")
+
+
+def _extract(model: Path, name: str, output: Path, inputs: list[Path] | None) -> None:
+    from normfuse.extraction import extract_site
+    from normfuse.model_files import check_target
+
+    check_target(output, never_path=model)
+    with progress() as tell:
+        tell("extracting", 0, 0)
+        site = extract_site(model, name, inputs=list(inputs) if inputs else None)
+        saved = site.save(output)
+    console.print(f"{output}: {' -> '.join(site.nodes)}", markup=False, soft_wrap=True)
+    for value, array in site.inputs.items():
+        console.print(f"    reads {value}: {array.dtype}{list(array.shape)}", markup=False, soft_wrap=True)
+    for value in site.outputs:
+        console.print(f"    gives {value}", markup=False, soft_wrap=True)
+    console.print(
+        f"{saved} holds the inputs that it has in the whole model. Next:\n"
+        f"normfuse optimize {output} -o {output.with_suffix('.fused.onnx')} --inputs {saved}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _print_fused(name: str, sites: Sequence[Site]) -> None:

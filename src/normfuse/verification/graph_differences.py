@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
-__all__ = ["Place", "differing_places", "given_name", "places_model"]
+__all__ = ["Place", "differing_places", "given_name", "places_model", "reads"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -132,7 +132,8 @@ class Judge:
             max((difference.error for difference in differences([one], [result], self.quantized)), default=0.0)
             for one in references
         ]
-        return references[errors.index(min(errors))]
+        nearest: dict[str, Any] = references[errors.index(min(errors))]
+        return nearest
 
     def _allowed(self, difference: Difference, samples: list[int]) -> float:
         noise = max((self.noise.get(i, {}).get(difference.name, 0.0) for i in samples), default=0.0)

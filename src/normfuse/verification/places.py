@@ -9,7 +9,7 @@ them, is measured along with it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from normfuse.errors import NormfuseError
 from normfuse.sessions import open_session
+from normfuse.verification.between import values_between
 from normfuse.verification.budget import Budget, run_all
 from normfuse.verification.comparison import (
     LARGE_NOISE,
@@ -84,7 +85,7 @@ class PlaceComparer:
         values = [place.value for place in places]
         read = sorted({name for place in places for name in (*place.inputs, *place.original_inputs)})
         tell("running the original for its values in between")
-        known = self._original_values(dict.fromkeys((*values, *read)), sample)
+        known = values_between(self._original, dict.fromkeys((*values, *read)), sample, self._budget)
         self.dtypes = {name: known[name].dtype for name in values}
         given = {name: known[name] for name in read}
         tell("comparing place by place")
@@ -97,14 +98,6 @@ class PlaceComparer:
             for verdict in verdicts:
                 verdict.add(got[verdict.place.value])
         return verdicts
-
-    def _original_values(self, names: Mapping[str, None], sample: Sample) -> Values:
-        shown = self._original.clone()
-        by_name = {value.name: value for node in shown.graph for value in node.outputs}
-        present = {value.name for value in shown.graph.outputs}
-        shown.graph.outputs.extend(by_name[name] for name in names if name in by_name and name not in present)
-        session = open_session(shown, "the original", level="disable")
-        return run_all(session, [sample], self._budget)[0] | sample
 
     def _part_results(
         self, model: ir.Model, values: list[str], given: Values, ep_options: dict[str, Any] | None, types: Values
