@@ -21,6 +21,7 @@ from normfuse.cli import console, main
 from normfuse.folders import optimize_folder
 from normfuse.models.spellings import layer_norm
 from normfuse.report_files import json_text
+from normfuse.verification.budget import Budget, OutOfTime
 from normfuse.verification.graph_differences import differing_places
 from normfuse.verification.inputs import InputMaker
 
@@ -125,6 +126,21 @@ def test_no_time_is_undecided() -> None:
     assert result.report.verification.result == "undecided"
     with pytest.raises(normfuse.OptionError, match="must be more than 0"):
         normfuse.verify(model, model, seconds=0)
+
+
+def test_a_difference_that_there_was_no_time_to_understand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is known to differ is refused; a difference in time that was not understood is undecided."""
+
+    def too_late(*_: object) -> None:
+        raise OutOfTime("the time is over")
+
+    monkeypatch.setattr("normfuse.verification.judge.results_by_level", too_late)
+    monkeypatch.setattr("normfuse.verification.places.values_between", too_late)
+    monkeypatch.setattr(Budget, "is_spent", True)
+    report = normfuse.verify(chaotic(), chaotic(scale=1.1))
+    assert report.result == "undecided"
+    assert "before it was found out whether rounding explains that" in report.message
+    assert report.places is None
 
 
 def test_a_run_that_takes_too_long_is_stopped() -> None:
@@ -245,4 +261,4 @@ def test_a_chain_that_runs_as_one_is_one_place() -> None:
     chain = [node.name or "" for node in model.graph]
     (place,) = differing_places(model, model.clone(), [chain])[0]
     assert place.inputs == ("x",)
-    assert place.nodes == {"Add", "Sigmoid", "Relu"}
+    assert place.nodes == ("Relu", "Sigmoid", "Add")

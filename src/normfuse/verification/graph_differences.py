@@ -27,8 +27,8 @@ class Place:
     """The values that it is computed from in the optimised graph."""
     original_inputs: tuple[str, ...]
     """The same for the original."""
-    nodes: frozenset[str]
-    """Operators of the original's nodes between them."""
+    nodes: tuple[str, ...]
+    """Operators of the original's nodes between them, the last one first."""
 
 
 def given_name(name: str) -> str:
@@ -119,17 +119,17 @@ def _inside(model: ir.Model, group: frozenset[str]) -> Iterator[str]:
                     yield value.name
 
 
-def _slice(value: ir.Value, known: set[str | None]) -> tuple[tuple[str, ...], frozenset[str]]:
+def _slice(value: ir.Value, known: set[str | None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a value is computed from, going back to known values, and the operators on the way."""
     inputs: dict[str, None] = {}
-    operators: set[str] = set()
+    operators: list[str] = []
     pending, seen = [value.producer()], set()
     while pending:
         node = pending.pop()
         if node is None or id(node) in seen:
             continue
         seen.add(id(node))
-        operators.add(node.op_type)
+        operators.append(node.op_type)
         for read in reads(node):
             if read.is_initializer() and not read.is_graph_input():
                 continue
@@ -137,7 +137,7 @@ def _slice(value: ir.Value, known: set[str | None]) -> tuple[tuple[str, ...], fr
                 inputs[read.name or ""] = None
             else:
                 pending.append(read.producer())
-    return tuple(inputs), frozenset(operators)
+    return tuple(inputs), tuple(operators)
 
 
 class _Same:

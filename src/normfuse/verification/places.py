@@ -118,8 +118,9 @@ class _Verdict:
         self.differs = False
         self._reference = np.asarray(reference)
         self._tolerance = tolerance
-        # Float results of a place that quantises within itself jump by steps, of a size that is not known here.
-        self._jumps = bool(place.nodes & QUANTIZING) and self._reference.dtype.kind == "f"
+        # What a place computes from quantised values of its own jumps by steps, of a size that is not known here.
+        within = place.nodes if self._reference.dtype.kind == "f" else place.nodes[1:]
+        self._jumps = not QUANTIZING.isdisjoint(within)
         noise, share = self._distance(moved)
         self._noisy = noise > LARGE_NOISE if self._reference.dtype.kind == "f" else noise > 1 or share > LARGE_NOISE
         self._allowed = max(tolerance, NOISE_FACTOR * noise)

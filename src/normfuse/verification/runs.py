@@ -150,6 +150,8 @@ class _Tried:
     way: Way
     results: Outputs
     run: ComparedRun
+    without_ties: bool = False
+    """The run stands for one on the original's quantised values."""
 
 
 class _Verification:
@@ -173,6 +175,8 @@ class _Verification:
         self._quantized = is_quantized(original)
         self._warnings: list[str] = []
         self._places: ComparedPlaces | None = None
+        # Whether the time was over before a difference was understood.
+        self._open = False
         self._comparer = PlaceComparer(original, optimized, budget)
 
     def report(self, sites: Sequence[Site]) -> VerificationReport:
@@ -224,6 +228,8 @@ class _Verification:
         failed = next((one for one in tried if not one.run.passed and judge.steady(one.results)), None)
         if self._places is not None and self._places.first_difference is not None:
             return self._differ(judge, tried, failed, sites)
+        if failed is not None and self._open:
+            return self._undecided(tried, judge)
         if failed is not None:
             return self._differ(judge, tried, failed, sites)
         if all(judge.steady(one.results) for one in tried):
@@ -232,52 +238,53 @@ class _Verification:
 
     def _explain(self, judge: Judge, tried: list[_Tried], doubtful: list[int]) -> None:
         """Find out whether rounding explains what is further off than types do."""
-        self._tell("verifying: how steady the original's own results are")
-        judge.measure_levels(doubtful)
         if self._quantized:
             self._tell("verifying: on the original's quantised values")
-            for one in tried:
-                one.run = self._without_ties(judge, one)
-        doubtful = sorted({i for one in tried if not one.run.at_ties for i in judge.doubtful(one.results)})
-        judge.keep_noise_of(doubtful)
-        self._compare_again(judge, tried)
-        if not doubtful:
-            return
-        ways = [one.way for one in tried]
-        self._places = self._comparer.compare(
-            ways, judge.fed[doubtful[0]], lambda what: self._tell(f"verifying: {what}")
-        )
-        if self._places is not None and self._places.first_difference is None:
-            self._tell("verifying: how far rounding moves the original's results")
-            judge.measure_moved(self._comparer.dtypes, doubtful)
+            self._without_ties(judge, tried)
+            doubtful = self._doubtful(judge, tried)
+        if doubtful:
+            self._tell("verifying: how steady the original's own results are")
+            self._open = not judge.measure_levels(doubtful)
+            doubtful = self._doubtful(judge, tried)
+            judge.keep_noise_of(doubtful)
             self._compare_again(judge, tried)
+        if doubtful:
+            ways, sample = [one.way for one in tried], judge.fed[doubtful[0]]
+            self._places = self._comparer.compare(ways, sample, lambda what: self._tell(f"verifying: {what}"))
+            self._open = self._places is None and self._budget.is_spent
+        if doubtful and self._places is not None and self._places.first_difference is None:
+            self._tell("verifying: how far rounding moves the original's results")
+            self._open = not judge.measure_moved(self._comparer.dtypes, doubtful)
+            self._compare_again(judge, tried)
+
+    def _doubtful(self, judge: Judge, tried: list[_Tried]) -> list[int]:
+        """The samples on which any way of running is further off than types and rounding ties explain."""
+        return sorted({i for one in tried if not one.without_ties for i in judge.doubtful(one.results)})
 
     def _compare_again(self, judge: Judge, tried: list[_Tried]) -> None:
         for one in tried:
-            if not one.run.at_ties:
+            if not one.without_ties:
                 one.run = dataclasses.replace(
                     one.run, outputs=judge.compare(one.results), samples=len(judge.steady(one.results))
                 )
 
-    def _without_ties(self, judge: Judge, one: _Tried) -> ComparedRun:
-        """The run as it is without rounding ties, if nothing but these makes it fail; otherwise the run itself."""
-        samples = judge.doubtful(one.results)
-        if not samples or self._budget.is_spent:
-            return one.run
-        fed = [judge.fed[i] for i in samples]
-        tie_free = run_without_ties(self._original, self._optimized, fed, one.way.ep_options, self._budget)
-        if tie_free is None:
-            return one.run
-        compared = judge.compared(tie_free.differences, samples)
-        if not all(output.passed for output in compared):
-            return one.run
-        return dataclasses.replace(
-            one.run,
-            outputs=compared,
-            at_ties=tie_free.turned,
-            quantized_values=tie_free.elements,
-            error_with_ties=one.run.error,
-        )
+    def _without_ties(self, judge: Judge, tried: list[_Tried]) -> None:
+        """Put runs without rounding ties in the place of those that nothing but these makes fail."""
+        samples = self._doubtful(judge, tried)
+        fed, ways = [judge.fed[i] for i in samples], [one.way.ep_options for one in tried]
+        found = run_without_ties(self._original, self._optimized, fed, ways, self._budget)
+        for one, tie_free in zip(tried, found, strict=True):
+            compared = () if tie_free is None else judge.compared(tie_free.differences, [])
+            if tie_free is None or one.run.passed or not all(output.passed for output in compared):
+                continue
+            one.without_ties = True
+            one.run = dataclasses.replace(
+                one.run,
+                outputs=compared,
+                at_ties=tie_free.turned,
+                quantized_values=tie_free.elements,
+                error_with_ties=one.run.error,
+            )
 
     def _gentle(self, judge: Judge, tried: list[_Tried], sites: Sequence[Site]) -> VerificationReport:
         """Look for inputs on which the original is steady, and compare on these; undecided where there are none."""
@@ -352,16 +359,18 @@ class _Verification:
                 quantized=self._quantized,
                 budget=self._budget,
             )
-        if self._inputs.max_error is None and judge.noise_of_all is None:
-            self._warnings.append(
-                "There was no time to find out whether rounding explains the difference; --verify-seconds gives more."
-            )
         report = self._finished("differ", tried, judge, samples=min(len(one.results) for one in tried))
         return dataclasses.replace(report, first_difference=value, first_site=site)
 
     def _undecided(self, tried: Sequence[_Tried] = (), judge: Judge | None = None) -> VerificationReport:
         noise = None if judge is None else judge.noise_of_all
-        if noise is None:
+        if tried and self._open:
+            because = (
+                f"an output differs by {max(one.run.error for one in tried):.3g}, and the {self._budget.seconds:g} s "
+                "were over before it was found out whether rounding explains that. Give it more time "
+                "(--verify-seconds) or smaller inputs (--inputs)."
+            )
+        elif noise is None:
             because = (
                 f"nothing could be compared within {self._budget.seconds:g} s. Give it more time (--verify-seconds) or "
                 "smaller inputs (--inputs)."

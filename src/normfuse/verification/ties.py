@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -22,6 +22,9 @@ from normfuse.verification.budget import Budget, run_all
 from normfuse.verification.comparison import Difference, flatten, lowest_precision, type_tolerance
 from normfuse.verification.graph_differences import given_name
 from normfuse.verification.inputs import Sample
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 __all__ = ["SHARE_AT_TIES", "TieFreeRun", "run_without_ties"]
 
@@ -34,30 +37,38 @@ _SCALE_TOLERANCE = 1e-5
 
 @dataclasses.dataclass
 class TieFreeRun:
-    """What the optimised model gave on the original's quantised values, over all samples."""
+    """What one way of running the optimised model gave on the original's quantised values, over all samples."""
 
-    turned: int
+    turned: int = 0
     """Quantised elements that went the other way."""
-    elements: int
-    differences: list[Difference]
-    """Of the model's outputs."""
+    elements: int = 0
+    found: dict[str, Difference] = dataclasses.field(default_factory=dict)
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Of the model's outputs."""
+        return list(self.found.values())
 
 
 def run_without_ties(
-    original: ir.Model, optimized: ir.Model, fed: Sequence[Sample], ep_options: dict[str, Any] | None, budget: Budget
-) -> TieFreeRun | None:
-    """Compare two models on every sample.
+    original: ir.Model,
+    optimized: ir.Model,
+    fed: Sequence[Sample],
+    ways: Sequence[dict[str, Any] | None],
+    budget: Budget,
+) -> list[TieFreeRun | None]:
+    """Compare two models on every sample, for each way of running the second one (the options of the provider).
 
     Returns:
-        None if more than rounding ties differs, there is nothing to replace, or the time did not last.
+        For each way None if more than rounding ties differs, there is nothing to replace, or the time did not last.
     """
     names = _quantized_values(original, optimized)
-    if not names:
-        return None
+    if not names or not fed:
+        return [None] * len(ways)
     try:
-        return _run(original, optimized, names, fed, ep_options, budget)
+        return _run(original, optimized, names, fed, ways, budget)
     except NormfuseError:
-        return None
+        return [None] * len(ways)
 
 
 def _quantized_values(original: ir.Model, optimized: ir.Model) -> list[str]:
@@ -72,36 +83,45 @@ def _run(
     optimized: ir.Model,
     names: list[str],
     fed: Sequence[Sample],
-    ep_options: dict[str, Any] | None,
+    ways: Sequence[dict[str, Any] | None],
     budget: Budget,
-) -> TieFreeRun | None:
+) -> list[TieFreeRun | None]:
     shown = original.clone()
     _show(shown, names)
     reference = open_session(shown, "the original", level="disable")
     outputs = [value.name or "" for value in original.graph.outputs]
     share = SHARE_AT_TIES * type_tolerance(lowest_precision(original))
-    session = None
-    found: dict[str, Difference] = {}
-    run = TieFreeRun(0, 0, [])
+    sessions: list[onnxruntime.InferenceSession] = []
+    runs: list[TieFreeRun | None] = [TieFreeRun() for _ in ways]
     for sample in fed:
         expected = run_all(reference, [sample], budget)[0]
-        if session is None:
+        if not sessions:
             replaced = _with_replacements(optimized, {name: expected[name].dtype for name in names})
-            session = open_session(replaced, "the optimised model", ep_options=ep_options, level="disable")
+            sessions = [open_session(replaced, "the optimised model", ep_options=o, level="disable") for o in ways]
         feeds = {**sample, **{given_name(name): expected[name] for name in names}}
-        got = run_all(session, [feeds], budget)[0]
-        for name in names:
-            turned = _turned(expected[name], got[name], share)
-            if turned is None:
-                return None
-            run.turned += turned
-            run.elements += got[name].size
-        for name in outputs:
-            pairs = zip(flatten(name, expected[name]), flatten(name, got[name]), strict=True)
-            for (label, a), (_, b) in pairs:
-                found.setdefault(label, Difference(label, quantized=True)).add(a, b)
-    run.differences = list(found.values())
-    return run
+        for index, session in enumerate(sessions):
+            run = runs[index]
+            if run is not None:
+                got = run_all(session, [feeds], budget)[0]
+                runs[index] = run if _take_in(run, expected, got, names, outputs, share) else None
+    return runs
+
+
+def _take_in(
+    run: TieFreeRun, expected: dict[str, Any], got: dict[str, Any], names: list[str], outputs: list[str], share: float
+) -> bool:
+    """Add one sample; False if more than rounding ties differs."""
+    for name in names:
+        turned = _turned(expected[name], got[name], share)
+        if turned is None:
+            return False
+        run.turned += turned
+        run.elements += got[name].size
+    for name in outputs:
+        pairs = zip(flatten(name, expected[name]), flatten(name, got[name]), strict=True)
+        for (label, a), (_, b) in pairs:
+            run.found.setdefault(label, Difference(label, quantized=True)).add(a, b)
+    return True
 
 
 def _turned(expected: np.ndarray, got: np.ndarray, share: float) -> int | None:
@@ -110,9 +130,10 @@ def _turned(expected: np.ndarray, got: np.ndarray, share: float) -> int | None:
         return None
     if expected.dtype.kind == "f":
         return 0 if np.allclose(got, expected, rtol=_SCALE_TOLERANCE, atol=0.0, equal_nan=True) else None
-    apart = np.abs(got.astype(np.int64) - expected.astype(np.int64))
-    turned = int(np.count_nonzero(apart))
-    return turned if apart.max(initial=0) <= 1 and turned <= max(1.0, share * apart.size) else None
+    different = got != expected
+    turned = int(np.count_nonzero(different))
+    apart = np.abs(got[different].astype(np.int64) - expected[different].astype(np.int64))
+    return turned if apart.max(initial=0) <= 1 and turned <= max(1.0, share * got.size) else None
 
 
 def _show(model: ir.Model, names: Sequence[str]) -> dict[str, ir.Value]:
