@@ -3,6 +3,7 @@
 //
 // Each is made from the row's parameters, any finite floats (Clip: infinite ones too), and is at most 4 units in the
 // last place (ulp) from the exact value for every float32 x, except that
+//   - Gelu without tables (all instruction sets but AVX-512) is at most 5.5;
 //   - Gelu, GeluTanh, Swish and Mish below x = -4 count units of max(|value|, 2^-24);
 //   - Swish takes |alpha| above 2.3e38 as 2.3e38, and below 2^-80 is less accurate where |x| is above 2^80.
 // NaN gives NaN, but 0 in ThresholdedRelu and Shrink. At infinities the formula is taken at its word: Gelu, GeluTanh,
@@ -182,16 +183,10 @@ struct Swish {
 struct Tanh {
   NORMFUSE_INLINE explicit Tanh(const float*) {}
   NORMFUSE_INLINE V operator()(V x) const {
-    if constexpr (kFastLookup) {
-      const V magnitude = Abs(x);
-      if (choice.Near(magnitude)) return CopySign(NearPolynomial(kNear, magnitude), x);
-    }
     const V y = Max(Set(-10.0f), Min(Set(10.0f), x));  // beyond, the result is 1
     const V e = Expm1(y + y);
     return e / (e + Set(2.0f));
   }
-  static constexpr auto& kNear = ForTableLanes(kTanhNear16, kTanhNear8);
-  NearOrFar choice;
 };
 
 struct ScaledTanh {
@@ -266,25 +261,31 @@ struct Mish {
 
 struct GeluTables {
   static constexpr auto& kDip = kGeluDip;
-  static constexpr auto& kRoot = ForTableLanes(kGeluRoot16, kGeluRoot8);
-  static constexpr auto& kNear = kGeluNear;
-  static constexpr auto& kSmooth = kGeluSmooth;
+  static constexpr auto& kRoot = kGeluRoot;
 };
 struct Gelu {
   NORMFUSE_INLINE explicit Gelu(const float*) {}
-  NORMFUSE_INLINE V operator()(V x) const { return TimesDistribution<GeluTables>(x, choice); }
-  NearOrFar choice;
+  NORMFUSE_INLINE V operator()(V x) const {
+    if constexpr (kHasTables) {
+      return TimesDistributionByRoot<GeluTables>(x);
+    } else {
+      return TimesNormalDistribution<true>(x);
+    }
+  }
 };
 
 struct GeluTanhTables {
-  static constexpr auto& kRoot = kGeluTanhRoot16;
-  static constexpr auto& kNear = kGeluTanhNear;
-  static constexpr auto& kSmooth = kGeluTanhSmooth;
+  static constexpr auto& kRoot = kGeluTanhRoot;
 };
 struct GeluTanh {
   NORMFUSE_INLINE explicit GeluTanh(const float*) {}
-  NORMFUSE_INLINE V operator()(V x) const { return TimesDistribution<GeluTanhTables>(x, choice); }
-  NearOrFar choice;
+  NORMFUSE_INLINE V operator()(V x) const {
+    if constexpr (kHasTables) {
+      return TimesDistributionByRoot<GeluTanhTables>(x);
+    } else {
+      return TimesTanhDistribution(x);
+    }
+  }
 };
 
 }  // namespace normfuse::NORMFUSE_ISA

@@ -256,25 +256,18 @@ struct Activator<Out, Gelu, true> {
 template <class Out, class Act>
 constexpr bool kOnlyBehindNormalization = false;
 template <class Out>
-  requires(kHasExp2Table && sizeof(Out) == 1)
+  requires(!kHasExp2Table || sizeof(Out) == 1)
 inline constexpr bool kOnlyBehindNormalization<Out, Gelu> = true;
 
-// 5 ulp, where the value's own rounding makes more of them.
+// Without tables: what the square of the value loses by rounding is less than what the value itself is off by.
 template <class Out>
-  requires kHasRootOfEight
 struct Activator<Out, Gelu, false> {
   NORMFUSE_INLINE explicit Activator(const ApplyArgs&) {}
   template <class ResultsOf>
   NORMFUSE_INLINE V operator()(V v, const ResultsOf& results) const {
-    return results(TimesDistributionByEight<GeluTables>(v));
+    return results(TimesNormalDistribution<false>(v));
   }
 };
-
-// Gelu goes one of two ways by the vectors before where it has no table of square roots: see NearOrFar.
-template <class Act>
-constexpr bool kLooksBack = false;
-template <>
-inline constexpr bool kLooksBack<Gelu> = kTableLanes != 16 && !kHasRootOfEight;
 
 // The same with a slope for each element.
 template <class Out, class Act, bool kBehind>
@@ -473,7 +466,7 @@ NORMFUSE_INLINE void ApplyOneRow(const ApplyArgs& a, int row) {
 template <class Input, class Out, class Act, bool kStream>
 void ApplyTo(const ApplyArgs& a) {
   // Two rows side by side give what each gives alone.
-  constexpr bool kPairs = kHasFma && kFollowsNormalization<Act> && !kLooksBack<Act>;
+  constexpr bool kPairs = kHasFma && kFollowsNormalization<Act>;
   int row = 0;
   const bool shared = a.behind_normalization && a.scale.step != 0 && a.scale_stride == 0 && a.bias_stride == 0;
   // The baseline has too few registers for two rows.

@@ -88,6 +88,44 @@ def fit(
     return coefficients, float(np.max(np.abs(rest(coefficients)) * weights))
 
 
+def fit_ratio(
+    function: Function, high: float, degrees: tuple[int, int], *, weight: Function
+) -> tuple[list[float], list[float], float]:
+    """Fit a ratio of polynomials of these degrees to function(x) on [0, high]: numerator, denominator, largest error.
+
+    weight: as in ``fit``. Linearised least squares, weighted anew by the denominator of the round before (Sanathanan
+    and Koerner) and by the error (Lawson). The denominator, 1 at 0, is rounded to float32 as a whole, then the
+    numerator is fitted to what goes with it.
+    """
+    nodes = [mpf(high) / 2 * (1 + mpmath.cos(mpmath.pi * (2 * i + 1) / (2 * NODES))) for i in range(NODES)]
+    target = np.array([float(function(x)) for x in nodes])
+    weights = np.array([float(weight(x)) for x in nodes])
+    upper, lower = degrees
+    powers = np.stack([np.array([float(x / high) for x in nodes]) ** k for k in range(max(degrees) + 1)], axis=1)
+    basis = np.concatenate([powers[:, : upper + 1], -target[:, None] * powers[:, 1 : lower + 1]], axis=1)
+    lawson, denominator = np.ones(NODES) / NODES, np.ones(NODES)
+    best: tuple[float, np.ndarray] | None = None
+    for _ in range(ROUNDS * 2):
+        root = np.sqrt(lawson) * weights / denominator
+        solution, *_ = np.linalg.lstsq(basis * root[:, None], target * root, rcond=None)
+        below = 1 + powers[:, 1 : lower + 1] @ solution[upper + 1 :]
+        error = np.abs(powers[:, : upper + 1] @ solution[: upper + 1] / below - target) * weights
+        if below.min() > 0 and (best is None or error.max() < best[0]):
+            best = (float(error.max()), solution[upper + 1 :])
+        denominator = np.abs(below)
+        lawson = lawson * error / (lawson * error).sum()
+    assert best is not None
+    rounded = [1.0, *(float32(c / high ** (k + 1)) for k, c in enumerate(best[1]))]
+
+    def divisor(x: mpmath.mpf) -> mpmath.mpf:
+        return sum((mpf(c) * x**k for k, c in enumerate(rounded)), mpf(0))
+
+    numerator, worst = fit(
+        lambda x: function(x) * divisor(x), 0.0, high, upper, weight=lambda x: weight(x) / divisor(x)
+    )
+    return numerator, rounded, worst
+
+
 def relative(function: Function) -> Function:
     return lambda x: 1 / abs(function(x)) if function(x) != 0 else mpf(0)
 
@@ -131,6 +169,11 @@ class Header:
     def scalar(self, name: str, value: float) -> None:
         self.lines.append(f"constexpr float {name} = {float(np.float32(value)).hex()}f;")
 
+    def pair(self, name: str, value: mpmath.mpf, high: float) -> None:
+        """A number as the sum of two floats, of which the first is given."""
+        self.scalar(name, high)
+        self.scalar(f"{name}Low", float(value - mpf(high)))
+
     def row(self, name: str, values: list[float]) -> None:
         numbers = ", ".join(f"{v.hex()}f" for v in values)
         self.lines.append(f"constexpr float {name}[{len(values)}] = {{{numbers}}};")
@@ -142,20 +185,6 @@ class Header:
         for k in range(degree):
             self.lines.append("{" + ", ".join(f"{c[k].hex()}f" for c in columns) + "},")
         self.lines.append("};")
-
-
-def piecewise(
-    function: Function, width: float, offset: float, count: int, degree: int, weight: Function, limit: float
-) -> tuple[list[list[float]], float]:
-    """Fit count intervals of the given width around offset + i * width, the variable counted from the centre."""
-    columns, worst = [], 0.0
-    for i in range(count):
-        centre = offset + i * width
-        low, high = max(centre - width / 2, 0.0), min(centre + width / 2, limit)
-        c, error = fit(function, low, high, degree, weight=weight, centre=centre)
-        columns.append(c)
-        worst = max(worst, error)
-    return columns, worst
 
 
 def root_of_tail(tail: Function, count: int, degree: int) -> tuple[list[list[float]], float]:
@@ -207,15 +236,11 @@ def dip(tail: Function, degree: int) -> tuple[list[list[float]], float]:
 def derive() -> str:
     h = Header()
     log2e = mpmath.log(mpmath.e, 2)
-    high = float32(float(log2e))
     h.comment("log2(e) as the sum of two floats; half of it as one.")
-    h.scalar("kLog2E", high)
-    h.scalar("kLog2ELow", float(log2e - mpf(high)))
+    h.pair("kLog2E", log2e, float32(float(log2e)))
     h.scalar("kHalfLog2E", HALF_LOG2E)
     h.comment("log(2) as the sum of two floats, the first of 9 bits: its product with an exponent is exact.")
-    ln2_high = 355 / 512
-    h.scalar("kLn2", ln2_high)
-    h.scalar("kLn2Low", float(mpmath.log(2) - mpf(ln2_high)))
+    h.pair("kLn2", mpmath.log(2), 355 / 512)
 
     def exp2(f: mpmath.mpf) -> mpmath.mpf:
         return mpf(2) ** f
@@ -244,38 +269,23 @@ def derive() -> str:
     h.comment(f"log(1 + e) / e on [0, 1]; relative error {error:.2g}.")
     h.row("kLog1p", c)
 
-    for count, degree in ((16, 5), (8, 6)):
-        width = 4.0 / count
-        # Next to 0 the relative accuracy needs the constant term to be exactly 0.
-        first, error = fit(mpmath.tanh, 0.0, width / 2, degree, weight=relative(mpmath.tanh), fixed=(0.0,))
-        columns, others = piecewise(mpmath.tanh, width, 0.0, count, degree, relative(mpmath.tanh), 4.0)
-        h.comment(f"tanh(a) around 0, {width} ... {4 - width}; relative error {max(error, others):.2g}.")
-        h.table(f"kTanhNear{count}", [first, *columns[1:]])
-
-    for name, tail, near8, degree8, degree16 in (
-        ("Gelu", gaussian_tail, 8, 7, 6),
-        ("GeluTanh", gelu_tanh_tail, 9, 8, 7),
-    ):
-        smooth = without_gaussian(tail)
-        weight = tail_weight(tail)
-
-        def smooth_weight(
-            a: mpmath.mpf, tail: Function = tail, smooth: Function = smooth, weight: Function = weight
-        ) -> mpmath.mpf:
-            return weight(a) * tail(a) / smooth(a)
-
-        columns, error = piecewise(tail, 0.5, 0.0, 8, near8, weight, 4.0)
-        h.comment(f"{name}: tail(a) around 0, 0.5 ... 3.5; weighted error {error:.2g}.")
-        h.table(f"k{name}Near", columns)
-        columns, error = piecewise(smooth, 1.0, 0.5, 8, degree8, smooth_weight, 8.0)
-        h.comment(f"{name}: tail(a) * 2^(kHalfLog2E a^2) around 1/2, 3/2 ... 15/2; weighted error {error:.2g}.")
-        h.table(f"k{name}Smooth", columns)
-        columns, error = root_of_tail(tail, 16, degree16)
+    for name, tail, degree in (("Gelu", gaussian_tail, 6), ("GeluTanh", gelu_tanh_tail, 7)):
+        columns, error = root_of_tail(tail, 16, degree)
         h.comment(f"{name}: root of tail(-x) from -8, -7.5 ... -0.5 on; weighted error {error:.2g}.")
-        h.table(f"k{name}Root16", columns)
-    columns, error = root_of_tail(gaussian_tail, 8, 9)
-    h.comment(f"Gelu: root of tail(-x) from -8, -7 ... -1 on; weighted error {error:.2g}.")
-    h.table("kGeluRoot8", columns)
+        h.table(f"k{name}Root", columns)
+
+    smooth, weight = without_gaussian(gaussian_tail), tail_weight(gaussian_tail)
+    above, below, error = fit_ratio(smooth, 8.0, (4, 4), weight=lambda a: weight(a) * gaussian_tail(a) / smooth(a))
+    h.comment(f"Gelu: tail(a) * 2^(kHalfLog2E a^2) to a = 8, as a ratio; weighted error {error:.2g}.")
+    h.row("kGeluAbove", above)
+    h.row("kGeluBelow", below)
+
+    linear = 2 * mpmath.sqrt(2 / mpmath.pi) * log2e
+    cubic = linear * mpf("0.044715")
+    h.comment("GeluTanh: x / (1 + 2^-(x (linear + cubic x^2))), each the sum of two floats.")
+    # Its first float has 22 bits: what linear + cubic x^2 differs from it by is exact.
+    h.pair("kGeluTanhLinear", linear, round(float(linear) * 2**20) / 2**20)
+    h.pair("kGeluTanhCubic", cubic, float32(float(cubic)))
     columns, error = dip(gaussian_tail, 4)
     h.comment(f"Gelu: x tail(-x) around 0, -7.75, -7.5 ... -0.25; error {error:.2g}.")
     h.table("kGeluDip", columns)

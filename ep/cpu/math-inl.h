@@ -31,6 +31,17 @@ NORMFUSE_INLINE V Polynomial(const float (&c)[kCount], V x) {
   return sum;
 }
 
+// The same, but all terms behind c[0] by Horner's rule in x^2, of pairs: half as many steps wait for the one before. c[0]
+// is added last, so that only one rounding counts where x is small.
+template <size_t kCount>
+NORMFUSE_INLINE V PairedPolynomial(const float (&c)[kCount], V x, V square) {
+  constexpr size_t kTop = (kCount - 2) / 2 * 2 + 1;
+  V sum = Set(c[kTop]);
+  if constexpr (kTop + 1 < kCount) sum = Fma(Set(c[kTop + 1]), x, sum);
+  for (size_t k = kTop; k > 1; k -= 2) sum = Fma(sum, square, Fma(Set(c[k - 1]), x, Set(c[k - 2])));
+  return Fma(sum, x, Set(c[0]));
+}
+
 // Low part of the product: a * b - product, exactly.
 NORMFUSE_INLINE V ProductError(V a, V b, V product) { return ExactFma(a, b, Neg(product)); }
 
@@ -86,7 +97,7 @@ template <int kDown>
 inline constexpr LoweredExp2Table<kDown> kLoweredExp2Table;
 
 // Whether exponentials go by a table of 32nds for the fraction and the scaling instruction for the whole part.
-constexpr bool kHasExp2Table = kTableLanes == 16 && kHasScale;
+constexpr bool kHasExp2Table = kHasTables && kHasScale;
 
 // p = 2^(i/32) from the table times 1 + rest * slope, and the power of two.
 template <int kDown, class Vector>
@@ -147,107 +158,20 @@ NORMFUSE_INLINE V Expm1(V x) {
 // log(1 + e) / e for 0 <= e <= 1: the logarithm keeps its relative accuracy however small e is.
 NORMFUSE_INLINE V Log1pRatio(V e) { return Polynomial(kLog1p, e); }
 
-// c[1][i] + c[2][i] r + ... by Horner's rule in r^2, of pairs: half as many steps wait for the one before.
-template <size_t kCount>
-NORMFUSE_INLINE V TablePairs(const float (&c)[kCount][kTableLanes], I i, V r) {
-  constexpr size_t kLast = (kCount - 1) / 2 * 2;
-  const V square = r * r;
-  V sum = Fma(Lookup(c[kLast], i), r, Lookup(c[kLast - 1], i));
-  if constexpr (kLast < kCount - 1) sum = Fma(Lookup(c[kCount - 1], i), square, sum);
-  for (size_t k = kLast; (k -= 2) > 0;) sum = Fma(sum, square, Fma(Lookup(c[k], i), r, Lookup(c[k - 1], i)));
-  return sum;
-}
-
 // c[0][i] + c[1][i] r + ..., one column of the table for each lane.
 template <size_t kCount>
-NORMFUSE_INLINE V TablePolynomial(const float (&c)[kCount][kTableLanes], I i, V r) {
+NORMFUSE_INLINE V TablePolynomial(const float (&c)[kCount][16], I i, V r) {
   V sum = Lookup(c[kCount - 1], i);
-  if constexpr (kLanes == 8) {
-    sum = TablePairs(c, i, r);
-  } else {
-    for (size_t k = kCount - 1; k-- > 1;) sum = Fma(sum, r, Lookup(c[k], i));
-  }
+  for (size_t k = kCount - 1; k-- > 1;) sum = Fma(sum, r, Lookup(c[k], i));
   return ExactFma(sum, r, Lookup(c[0], i));  // two roundings here would cost a further ulp
 }
 
-// A number a >= 0 as the nearest multiple of 1 / kPerUnit, whose count is in the low bits of `index`, and the rest.
-struct Column {
-  I index;
-  V rest;
-};
-template <size_t kPerUnit>
-NORMFUSE_INLINE Column NearestColumn(V a) {
-  constexpr float kShift = 12582912.0f / kPerUnit;  // 1.5 * 2^23: adding it leaves no place for less than 1 / kPerUnit
-  const V shifted = a + Set(kShift);
-  return {BitCastToInt(shifted), a - (shifted - Set(kShift))};
-}
-
-// Tables of functions near 0 have kTableLanes columns around the multiples of 4 / kTableLanes. They are used up to
-// kNearEnd: the outer half of the last of 8 wide columns would lose too many bits where a tail falls steeply.
-constexpr size_t kNearPerUnit = kTableLanes / 4;
-constexpr float kNearEnd = kTableLanes == 16 ? 3.875f : 3.5f;
-
-// The one of two tables that has a column for each of the lanes that Lookup reads.
-template <size_t kCount16, size_t kCount8>
-constexpr const auto& ForTableLanes(const float (&of16)[kCount16][16], const float (&of8)[kCount8][8]) {
-  if constexpr (kTableLanes == 16) {
-    return of16;
-  } else {
-    return of8;
-  }
-}
-
-template <size_t kCount>
-NORMFUSE_INLINE V NearPolynomial(const float (&c)[kCount][kTableLanes], V a) {
-  const Column column = NearestColumn<kNearPerUnit>(a);
-  return TablePolynomial(c, column.index, column.rest);
-}
-
-template <typename Tables>
-NORMFUSE_INLINE V SmoothTail(V a) {
-  const V square = a * a;
-  const V c = Set(-kHalfLog2E);
-  SplitExponent s;
-  s.biased = Fma(square, c, Set(kRoundingBias));
-  s.integer = s.biased - Set(kRoundingBias);
-  s.rest = Fma(ProductError(a, a, square), c, ExactFma(square, c, Neg(s.integer)));
-  const Column column = NearestColumn<1>(Min(Set(7.499f), a - Set(0.5f)));
-  return Power(Polynomial(kExp2, s.rest), s) * TablePolynomial(Tables::kSmooth, column.index, column.rest);
-}
-
-// Which of two ways a function goes on: a short one where all lanes are near 0, which is nearly always so for what comes
-// out of a normalisation, or a longer one that is right everywhere. Where both alternate, a wrongly predicted branch costs
-// more than the longer way, so that for a while it is taken without asking when more than one vector in eight needs it.
-class NearOrFar {
- public:
-  NORMFUSE_INLINE bool Near(V magnitude) const {
-    if (score_ >= kWithoutAsking) {
-      if (++score_ == kAskAgain) score_ = kWithoutAsking - kFarVector;
-      return false;
-    }
-    if (All(Le(magnitude, Set(kNearEnd)))) {
-      score_ -= score_ > 0 ? 1 : 0;
-      return true;
-    }
-    score_ += kFarVector;
-    return false;
-  }
-
- private:
-  static constexpr int kFarVector = 8;
-  static constexpr int kWithoutAsking = 4 * kFarVector;
-  static constexpr int kAskAgain = kWithoutAsking + 64;
-  mutable int score_ = 0;
-};
-
 // x * (1 - tail(x)) for the distribution functions of GELU, whose tail is symmetric: tail(-x) = 1 - tail(x). Written as
-// max(x, 0) - |x| tail(|x|), which cancels nowhere. Tables has the tail
-//   kRoot     its square root, on intervals from -8 to 0, 0 at -8; used where a table has 16 entries, and with vectors of 8
-//   kNear     around 0, see NearPolynomial; this and the next are used elsewhere
-//   kSmooth   times 2^(kHalfLog2E a^2), around 1/2, 3/2 ... 15/2
-//   kDip      times -|x|, around multiples of 1/4 from -7.75 to 0
+// max(x, 0) - |x| tail(|x|), which cancels nowhere. With tables of 16 columns, of which Tables has
+//   kRoot     the tail's square root, on intervals from -8 to 0, 0 at -8
+//   kDip      the tail times -|x|, around multiples of 1/4 from -7.75 to 0
 //
-// In all, x * 0 must be NaN where x is -infinity, and only there.
+// In all ways, x * 0 must be NaN where x is -infinity, and only there.
 template <typename Tables, typename Vector>
 NORMFUSE_INLINE Vector TimesDistributionByRoot(Vector x) {
   const Vector a = NegativeMagnitude(x, Set(8.0f));
@@ -286,33 +210,36 @@ class ScaledTimesDistribution {
   alignas(64) float dip_[kCount][2 * kLanes];
 };
 
-// The same with 8 columns, at most 5 ulp off: more work than near 0 by kNear, but nothing to choose.
-constexpr bool kHasRootOfEight = kFastLookup && kLanes == 8;
-template <typename Tables>
-NORMFUSE_INLINE V TimesDistributionByEight(V x) {
-  const V a = Max(Neg(Abs(x)), Set(-8.0f));
-  const V below = RoundDown(a);
-  const V root = TablePolynomial(Tables::kRoot, ToInt(below), a - below);
-  return Fma(Min(x, a) * root, root, Max(Set(0.0f), x));
+// The distribution function of erf-GELU without tables: its tail is a Gaussian times a ratio of polynomials whose
+// coefficients are all positive. With kAccurate = false at most 5 + x^2 / 2 ulp off: the square's own rounding counts as
+// well, and what the argument of a normalisation is off by counts several times as much.
+template <bool kAccurate>
+NORMFUSE_INLINE V TimesNormalDistribution(V x) {
+  const V a = Min(Set(13.27f), Abs(x));  // from here on the tail is 0: the power of two is 2^-127
+  const V square = a * a;
+  const V c = Set(-kHalfLog2E);
+  SplitExponent s;
+  s.biased = Fma(square, c, Set(kRoundingBias));
+  s.integer = s.biased - Set(kRoundingBias);
+  s.rest = ExactFma(square, c, Neg(s.integer));
+  if constexpr (kAccurate) s.rest = Fma(ProductError(a, a, square), c, s.rest);
+  const V power = Power(Polynomial(kExp2, s.rest), s);
+  const V ratio = PairedPolynomial(kGeluAbove, a, square) / PairedPolynomial(kGeluBelow, a, square);
+  return Fma(Min(x, Neg(a)), power * ratio, Max(Set(0.0f), x));
 }
 
-template <typename Tables>
-NORMFUSE_INLINE V TimesDistributionByTail(V x, const NearOrFar& choice) {
-  const V positive = Max(Set(0.0f), x);
-  const V magnitude = Abs(x);
-  if (choice.Near(magnitude)) return NegFma(magnitude, NearPolynomial(Tables::kNear, magnitude), positive);
-  // The tail is 0 from here on: at 13.27 the power of two is 2^-127.
-  const V a = Min(Set(13.27f), magnitude);
-  return Fma(Min(x, Neg(a)), SmoothTail<Tables>(a), positive);
-}
-
-template <typename Tables>
-NORMFUSE_INLINE V TimesDistribution(V x, const NearOrFar& choice) {
-  if constexpr (kTableLanes == 16) {
-    return TimesDistributionByRoot<Tables>(x);
-  } else {
-    return TimesDistributionByTail<Tables>(x, choice);
-  }
+// That of tanh-GELU is 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): x over it, as in Swish.
+NORMFUSE_INLINE V TimesTanhDistribution(V x) {
+  // Exponents of 2 from 128, which gives infinity, to -126.
+  const V y = Max(Set(-10.06f), Min(Set(10.0f), x));
+  const V square = y * y;
+  const V cubic = Set(-kGeluTanhCubic), linear = Set(-kGeluTanhLinear);
+  // y times (slope + low) is the exponent, which must not lose what it has before the point.
+  const V slope = Fma(square, cubic, linear);
+  const V low = Fma(ProductError(y, y, square), cubic, ExactFma(square, cubic, linear - slope));
+  const V lowest = Fma(square, Set(-kGeluTanhCubicLow), Set(-kGeluTanhLinearLow));
+  const SplitExponent s = Split(y, slope, low + lowest);
+  return x / (Set(1.0f) + Power(Polynomial(kExp2, s.rest), s));
 }
 
 }  // namespace normfuse::NORMFUSE_ISA

@@ -6,7 +6,7 @@
 //   activations_test --bench        nanoseconds and core clock cycles per element
 //
 // The reference is float64, its own error far below float32's; the error is counted in units in the last place (ulp) of
-// the float32 result and may be 4.
+// the float32 result and may be 4, that of erf-GELU 5.5.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -29,6 +29,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kTolerance = 4.0;
+constexpr double kGeluTolerance = 5.5;
 constexpr size_t kChunk = 4096;
 
 using Params = const float*;
@@ -134,6 +135,8 @@ double Error(double exact, float got, bool tail) {
   const double unit = Ulp(tail ? std::max(std::fabs(bounded), 0x1p-24) : bounded);
   return std::fabs(value - bounded) / unit;
 }
+
+double Tolerance(const std::string& name) { return name == "Gelu" ? kGeluTolerance : kTolerance; }
 
 struct Worst {
   double error = 0;
@@ -270,7 +273,7 @@ void TestAccuracy(const IsaFunctions* isas, size_t isa_count) {
     std::printf("\n");
     for (size_t k = 0; k < isa_count; ++k) {
       const Worst& worst = comparison.Of(k);
-      CHECK(worst.error <= kTolerance, "%s on %s: f(%.9g) = %.9g with parameters %s, exactly %.17g: %.3f ulp",
+      CHECK(worst.error <= Tolerance(name), "%s on %s: f(%.9g) = %.9g with parameters %s, exactly %.17g: %.3f ulp",
             name.c_str(), isas[k].isa, static_cast<double>(worst.x), static_cast<double>(worst.got),
             worst.params.c_str(), worst.exact, worst.error);
     }
@@ -346,9 +349,8 @@ void TestEdges(const IsaFunctions& isa) {
   }
 }
 
-// What ScaledTimesDistribution and TimesDistributionByEight promise of the error, at a factor that rounds nothing.
+// What ScaledTimesDistribution and TimesNormalDistribution<false> promise of the error, at a factor that rounds nothing.
 void TestScaledGelu(const IsaFunctions& isa) {
-  if (isa.scaled_gelu == nullptr) return;
   constexpr float kFactor = 32.0f;
   double worst = 0;
   float x[16], y[16];
@@ -363,16 +365,16 @@ void TestScaledGelu(const IsaFunctions& isa) {
       const double error = std::fabs(static_cast<double>(y[i]) / static_cast<double>(kFactor) -
                                      0.5 * from * std::erfc(-from / std::sqrt(2.0)));
       worst = std::max(worst, error / (6e-8 + 0x1p-23 * std::fabs(from)));
-      CHECK(from > -8 || y[i] == 0, "scaled Gelu on %s: f(%g) = %g", isa.isa, from, static_cast<double>(y[i]));
+      CHECK(from > -14 || y[i] == 0, "scaled Gelu on %s: f(%g) = %g", isa.isa, from, static_cast<double>(y[i]));
     }
   }
   std::printf("scaled Gelu on %s: %.2f of the error that is allowed\n", isa.isa, worst);
   CHECK(worst <= 1, "scaled Gelu on %s: %.2f times the error that is allowed", isa.isa, worst);
 }
 
-// TimesDistributionByEight gives float results as well, whose error is relative.
+// TimesNormalDistribution<false> gives float results as well, whose error is relative.
 void TestGeluOfRows(const IsaFunctions& isa) {
-  if (isa.scaled_gelu == nullptr || isa.lanes != 8) return;
+  if (isa.lanes == 16) return;
   double worst = 0;
   float x[16], y[16];
   size_t n = 0;
@@ -384,11 +386,12 @@ void TestGeluOfRows(const IsaFunctions& isa) {
     isa.scaled_gelu(1.0f, x, y, 16);
     for (size_t i = 0; i < 16; ++i) {
       const double from = static_cast<double>(x[i]);
-      worst = std::max(worst, Error(0.5 * from * std::erfc(-from / std::sqrt(2.0)), y[i], from < -4));
+      const double error = Error(0.5 * from * std::erfc(-from / std::sqrt(2.0)), y[i], from < -4);
+      worst = std::max(worst, error / (5 + from * from / 2));
     }
   }
-  std::printf("Gelu of rows on %s: %.3f ulp\n", isa.isa, worst);
-  CHECK(worst <= 5, "Gelu of rows on %s: %.3f ulp", isa.isa, worst);
+  std::printf("Gelu of rows on %s: %.2f of the error that is allowed\n", isa.isa, worst);
+  CHECK(worst <= 1, "Gelu of rows on %s: %.2f times the error that is allowed", isa.isa, worst);
 }
 
 int Full(const IsaFunctions* isas, size_t isa_count, const char* name) {
@@ -401,7 +404,7 @@ int Full(const IsaFunctions* isas, size_t isa_count, const char* name) {
     for (size_t k = 0; k < isa_count; ++k) {
       const Worst& worst = comparison.Of(k);
       std::printf("%s on %s: %.3f ulp at %.9g\n", name, isas[k].isa, worst.error, static_cast<double>(worst.x));
-      CHECK(worst.error <= kTolerance, "%s on %s: f(%.9g) = %.9g, exactly %.17g", name, isas[k].isa,
+      CHECK(worst.error <= Tolerance(name), "%s on %s: f(%.9g) = %.9g, exactly %.17g", name, isas[k].isa,
             static_cast<double>(worst.x), static_cast<double>(worst.got), worst.exact);
     }
     return ExitCode();

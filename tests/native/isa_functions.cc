@@ -26,17 +26,7 @@ void RunScaled(float factor, const float* x, float* y, size_t n) {
     const ScaledTimesDistribution<Tables> f(factor);
     for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i)));
   } else {
-    for (size_t i = 0; i < n; i += kLanes) Store(y + i, TimesDistributionByEight<Tables>(Load(x + i)) * Set(factor));
-  }
-}
-
-using ScaledFn = void (*)(float factor, const float* x, float* y, size_t n);
-template <typename Tables>
-constexpr ScaledFn ScaledGelu() {
-  if constexpr (kHasExp2Table || kHasRootOfEight) {
-    return RunScaled<Tables>;
-  } else {
-    return nullptr;
+    for (size_t i = 0; i < n; i += kLanes) Store(y + i, TimesNormalDistribution<false>(Load(x + i)) * Set(factor));
   }
 }
 
@@ -74,6 +64,6 @@ constexpr test::Activation kActivations[] = {
 extern const test::IsaFunctions kIsaFunctions;
 const test::IsaFunctions kIsaFunctions = {
     NORMFUSE_TEXT(NORMFUSE_ISA), kActivations, sizeof(kActivations) / sizeof(kActivations[0]), kLanes, TestSimd,
-    ScaledGelu<GeluTables>()};
+    RunScaled<GeluTables>};
 
 }  // namespace normfuse::NORMFUSE_ISA

@@ -18,7 +18,7 @@ struct IsaFunctions {
   size_t count;
   size_t lanes;
   void (*test_simd)();  // reports failures through check.h
-  // GELU times factor, as it follows a normalisation; null where that takes the one of the table.
+  // GELU times factor, as it follows a normalisation.
   void (*scaled_gelu)(float factor, const float* x, float* y, size_t n);
 };
 

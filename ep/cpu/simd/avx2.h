@@ -9,8 +9,7 @@ namespace normfuse::NORMFUSE_ISA {
 
 constexpr size_t kLanes = 8;
 constexpr bool kHasFma = true;
-constexpr size_t kTableLanes = 8;
-constexpr bool kFastLookup = true;
+constexpr bool kHasTables = false;
 constexpr bool kHasScale = false;
 constexpr bool kStreams = true;
 
@@ -146,10 +145,6 @@ NORMFUSE_INLINE int32_t ReduceSumI(I a) {
   const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));
   const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
   return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
-}
-
-NORMFUSE_INLINE V Lookup(const float* table, I index) {
-  return {_mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index.v)};
 }
 
 // Loads.

@@ -18,8 +18,7 @@ namespace normfuse::NORMFUSE_ISA {
 
 constexpr size_t kLanes = 16;
 constexpr bool kHasFma = true;
-constexpr size_t kTableLanes = 16;
-constexpr bool kFastLookup = true;
+constexpr bool kHasTables = true;
 constexpr bool kHasScale = true;
 constexpr bool kStreams = true;
 
@@ -135,13 +134,12 @@ NORMFUSE_INLINE float ReduceMax(V a) { return _mm512_reduce_max_ps(a.v); }
 NORMFUSE_INLINE float ReduceMin(V a) { return _mm512_reduce_min_ps(a.v); }
 NORMFUSE_INLINE int32_t ReduceSumI(I a) { return _mm512_reduce_add_epi32(a.v); }
 
+// Of this instruction set only.
+
+// table[i mod 16] and table[i mod 32]
 NORMFUSE_INLINE V Lookup(const float* table, I index) {
   return {_mm512_permutexvar_ps(index.v, _mm512_loadu_ps(table))};
 }
-
-// Of this instruction set only.
-
-// table[i mod 32]
 NORMFUSE_INLINE V Lookup32(const float* table, I index) {
   return {_mm512_permutex2var_ps(_mm512_loadu_ps(table), index.v, _mm512_loadu_ps(table + 16))};
 }

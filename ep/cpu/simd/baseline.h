@@ -12,8 +12,7 @@ namespace normfuse::NORMFUSE_ISA {
 
 constexpr size_t kLanes = 4;
 constexpr bool kHasFma = false;
-constexpr size_t kTableLanes = 8;
-constexpr bool kFastLookup = false;
+constexpr bool kHasTables = false;
 constexpr bool kHasScale = false;
 constexpr bool kStreams = false;
 
@@ -158,11 +157,6 @@ NORMFUSE_INLINE float ReduceMin(V a) {
 NORMFUSE_INLINE int32_t ReduceSumI(I a) {
   const Uint4 u = (Uint4)a.v;
   return static_cast<int32_t>((u[0] + u[2]) + (u[1] + u[3]));
-}
-
-NORMFUSE_INLINE V Lookup(const float* table, I index) {
-  const Int4 i = index.v & 7;
-  return {Float4{table[i[0]], table[i[1]], table[i[2]], table[i[3]]}};
 }
 
 // float16 by integer arithmetic. Widening: the 15 magnitude bits moved to float32's place are off by the difference of

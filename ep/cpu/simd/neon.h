@@ -9,8 +9,7 @@ namespace normfuse::NORMFUSE_ISA {
 
 constexpr size_t kLanes = 4;
 constexpr bool kHasFma = true;
-constexpr size_t kTableLanes = 8;
-constexpr bool kFastLookup = true;
+constexpr bool kHasTables = false;
 constexpr bool kHasScale = false;
 constexpr bool kStreams = false;
 
@@ -120,14 +119,6 @@ NORMFUSE_INLINE void TakeRoots(Doubles* a) {
 NORMFUSE_INLINE float ReduceMax(V a) { return vmaxvq_f32(a.v); }
 NORMFUSE_INLINE float ReduceMin(V a) { return vminvq_f32(a.v); }
 NORMFUSE_INLINE int32_t ReduceSumI(I a) { return vaddvq_s32(a.v); }
-
-NORMFUSE_INLINE V Lookup(const float* table, I index) {
-  // TBL indexes bytes: 4 i, 4 i + 1, 4 i + 2, 4 i + 3 in each lane.
-  const uint32x4_t lane = vandq_u32(vreinterpretq_u32_s32(index.v), vdupq_n_u32(7));
-  const uint32x4_t bytes = vmlaq_u32(vdupq_n_u32(0x03020100u), lane, vdupq_n_u32(0x04040404u));
-  const uint8x16x2_t rows = {{vreinterpretq_u8_f32(vld1q_f32(table)), vreinterpretq_u8_f32(vld1q_f32(table + 4))}};
-  return {vreinterpretq_f32_u8(vqtbl2q_u8(rows, vreinterpretq_u8_u32(bytes)))};
-}
 
 // Loads.
 NORMFUSE_INLINE V Load(const float* p) { return {vld1q_f32(p)}; }

@@ -6,7 +6,7 @@
 // Every header offers the same names:
 //   V, I, M          float32 vector, int32 vector, mask; kLanes elements each
 //   kHasFma          Fma and NegFma round once; without it they round the product and the sum
-//   kTableLanes      entries of the tables that Lookup reads; kFastLookup: in one or two instructions
+//   kHasTables       Lookup and Lookup32 are there, and NegativeMagnitude, AddDown, RestOfHalves, PositivePart: see avx512.h
 //   Set, SetI, Iota  constants
 //   Load, LoadPartial(p, n), Store, StorePartial(p, v, n)
 //   StreamStore(p, v)  V -> float, Half; past the caches where kStreams, p aligned to what is stored
@@ -28,8 +28,6 @@
 //   + - * & | ^ on I, ShiftLeft<n>, ShiftRight<n> (arithmetic), ShiftRightLogical<n>, MinI, MaxI, AbsI, EqI, GtI,
 //   SelectI
 //   ScaleByPowerOfTwo(a, n)  a * 2^n, n a vector of integral floats, |n| <= 252; kHasScale: in one instruction
-//   Lookup(table, i)   table[i mod kTableLanes], table a float array of kTableLanes entries
-//   Lookup32, NegativeMagnitude, AddDown, RestOfHalves, PositivePart   where kTableLanes is 16: see avx512.h
 //   ClampMagnitude     where kHasScale;   StoreFour   where kLanes is 16
 #pragma once
 
