@@ -14,6 +14,7 @@ from normfuse.errors import HostVersionError
 __all__ = [
     "BY_NAME_VERSION",
     "MINIMUM_VERSION",
+    "NEWEST_TESTED",
     "host_version",
     "how_to_keep_one",
     "import_host",
@@ -25,6 +26,8 @@ MINIMUM_VERSION = (1, 24)
 """First ONNX Runtime that can load the execution provider."""
 BY_NAME_VERSION = (1, 25)
 """First ONNX Runtime whose Python package knows plug-in providers in ``providers=[...]``."""
+NEWEST_TESTED = (1, 31)
+"""Newest ONNX Runtime that the tests run. Newer ones are accepted: its C interface promises to keep what it has."""
 
 
 def import_host() -> Any:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normfuse._version import __version__
-from normfuse.ep.host import BY_NAME_VERSION, host_version, how_to_keep_one, installed_flavours, load_host
+from normfuse.ep.host import (
+    BY_NAME_VERSION,
+    NEWEST_TESTED,
+    host_version,
+    how_to_keep_one,
+    installed_flavours,
+    load_host,
+)
 from normfuse.ep.library import EP_NAME, get_library_path
 from normfuse.ep.options import validate_options
 from normfuse.ep.registration import devices_for, ensure_registered
@@ -90,6 +97,9 @@ def _host() -> str:
         )
     if host_version(host) < BY_NAME_VERSION:
         text += "; selects the provider by normfuse.session_options() only, by name from 1.25 on"
+    if host_version(host) > NEWEST_TESTED:
+        newest = ".".join(map(str, NEWEST_TESTED))
+        text += f"; newer than {newest}, the newest that normfuse {__version__} was tested with"
     return text
 
 
