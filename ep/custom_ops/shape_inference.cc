@@ -96,11 +96,17 @@ Result SetShape(ort::TensorTypeAndShapeInfo* info, const TensorFacts& shape, con
   return {};
 }
 
-// `x_type`: what ORT takes an output for of which nothing is said.
-Result SetOutput(ort::ShapeInferContext* context, size_t index, const TensorFacts& facts, DataType x_type,
+// What ORT takes an output for of which nothing is said: it has the type of the last input.
+DataType GuessedType(const OperatorNode& node) {
+  const auto last =
+      std::find_if(node.inputs.rbegin(), node.inputs.rend(), [](const auto& facts) { return facts.present; });
+  return last == node.inputs.rend() ? DataType::kUndefined : last->type;
+}
+
+Result SetOutput(ort::ShapeInferContext* context, size_t index, const TensorFacts& facts, DataType guessed,
                  const DimensionNames& dimension_names) {
   // ORT before 1.28 would take a type without a shape as that of a tensor without dimensions.
-  if (facts.rank < 0 && facts.type == x_type) return {};
+  if (facts.rank < 0 && facts.type == guessed) return {};
   const ort::Api& api = GetApi();
   ort::TensorTypeAndShapeInfo* info = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.CreateTensorTypeAndShapeInfo(&info));
@@ -128,13 +134,12 @@ Result InferOutputs(OperatorKind kind, const char* op_type, ort::ShapeInferConte
   }
   const std::vector<TensorFacts> outputs = OutputFacts(node, plan);
   const DimensionNames names = NamesOfD(plan, KnownShapeOfD(plan), input_names);
-  NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, outputs[0], node.inputs[0].type, names));
+  NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, outputs[0], GuessedType(node), names));
   // There is no way to ask which further outputs the node has. ORT refuses one that it does not have from 1.28 on, and
   // writes past the end of its list before; there the model itself says what the further outputs are (value_info).
   constexpr uint32_t kOutputsAreChecked = 28;
   if (ort::GetHost().version < kOutputsAreChecked) return {};
-  const DataType x_type = node.inputs[0].type;
-  for (size_t i = 1; i < outputs.size(); ++i) (void)SetOutput(context, i, outputs[i], x_type, names);
+  for (size_t i = 1; i < outputs.size(); ++i) (void)SetOutput(context, i, outputs[i], GuessedType(node), names);
   return {};
 }
 

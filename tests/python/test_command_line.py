@@ -298,12 +298,14 @@ def test_what_the_system_refuses_is_a_sentence(run: Run, model: Path, monkeypatc
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_whatever_happens_is_a_sentence(
-    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException, code: int, words: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("normfuse.optimization.inspect", fail)
+    onnx.save(models.transformer_encoder(layers=1), tmp_path / "a model.onnx")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("normfuse.optimization.inspect_with_claims", fail)
     done = run("inspect", "a model.onnx")
     assert done.code == code
     assert words in done.err
