@@ -291,10 +291,9 @@ class _Run:
         for node in graph:
             nodes[operator_name(node)].append(node)
         for roots, indexed in index:
-            for root in roots:
-                for node in nodes.get(root, ()):
-                    if node.graph is graph and indexed.may_match(node):
-                        self._apply(indexed.rule, graph, node)
+            for node in sorted((node for root in roots for node in nodes.get(root, ())), key=self.facts.order):
+                if node.graph is graph and indexed.may_match(node):
+                    self._apply(indexed.rule, graph, node)
             self._advance(size / len(index))
 
     def _probe(self, graph: ir.Graph) -> None:

@@ -32,10 +32,14 @@ _KINDS = {
     "SkipSimplifiedLayerNormalization": "SkipLayerNormalization",
 }
 QUANTIZATION = ("DequantizeLinear", "QuantizeLinear")
-# What stands between a mean of squares and the root of it.
-_BEFORE_ROOT = ("Abs", "Add", "Cast", "Div", "Identity", "Max", "Mul", "Relu", "Sub", *QUANTIZATION)
+_COPIES = ("Cast", "Identity", *QUANTIZATION)
+# What stands between a mean of squares and the root of it, and how much of it is looked through.
+_BEFORE_ROOT = (
+    *(*_COPIES, "Abs", "Add", "Div", "Expand", "Log", "Max", "Mul", "Neg", "Reciprocal", "Relu", "Reshape", "Squeeze"),
+    *("Sub", "Unsqueeze"),
+)
+_MOST_BEFORE_ROOT = 9
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare")
-_SQUARES = ("Cast", "DequantizeLinear", "Identity", "Mul", "Pow")
 _FEW = 3
 
 
@@ -100,27 +104,49 @@ class Leftovers:
             return None
         if node.op_type == "Erf":
             return "Activation"
-        if node.op_type == "Sqrt" and self._is_mean_square(node.inputs[0]):
-            failure = self._deepest.get(node)
-            rms = failure is not None and failure.rule == "DecomposedRMSNormalization"
-            return "RMSNormalization" if rms else "LayerNormalization"
+        if self._is_root(node):
+            return self._kind_of_mean_square(node.inputs[0])
         return None
 
-    def _is_mean_square(self, value: ir.Value | None, depth: int = 6) -> bool:
+    def _is_root(self, node: ir.Node) -> bool:
+        """True for a root, written as such or as a power."""
+        if node.op_type == "Pow":
+            return any(self._facts.equals(node.inputs[1], power) for power in (0.5, -0.5))
+        return node.op_type in ("Sqrt", "Exp")
+
+    def _kind_of_mean_square(self, value: ir.Value | None, depth: int = _MOST_BEFORE_ROOT) -> str | None:
+        """Return the kind of normalisation that a mean of squares before a root makes; None: there is none."""
         node = value.producer() if value is not None else None
         if node is None or node.domain != "" or depth == 0:
-            return False
+            return None
         if node.op_type in _REDUCTIONS:
-            squared = node.inputs[0].producer() if node.inputs[0] is not None else None
-            return node.op_type == "ReduceSumSquare" or (squared is not None and squared.op_type in _SQUARES)
-        return node.op_type in _BEFORE_ROOT and any(self._is_mean_square(operand, depth - 1) for operand in node.inputs)
+            if node.op_type != "ReduceSumSquare":
+                node = node.inputs[0].producer() if node.inputs[0] is not None else None
+                while node is not None and node.op_type in _COPIES and node.inputs[0] is not None:
+                    node = node.inputs[0].producer()
+                if node is None or node.op_type not in ("Mul", "Pow"):
+                    return None
+            of_deviation = self._is_deviation(node.inputs[0])
+            return "LayerNormalization" if of_deviation else "RMSNormalization"
+        if node.op_type not in _BEFORE_ROOT:
+            return None
+        found = [self._kind_of_mean_square(operand, depth - 1) for operand in node.inputs]
+        # The square of the mean is taken off the mean of the squares.
+        return "LayerNormalization" if node.op_type == "Sub" and any(found) else next(filter(None, found), None)
+
+    def _is_deviation(self, value: ir.Value | None) -> bool:
+        node = value.producer() if value is not None else None
+        while node is not None and node.op_type in (*_COPIES, "Abs") and node.inputs[0] is not None:
+            node = node.inputs[0].producer()
+        return node is not None and node.op_type == "Sub"
 
     def _by_neighbours(self, node: ir.Node) -> Reason:
         if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) != 0:
             return Reason("training_mode", node=label(node))
-        if node.op_type == "Sqrt":
-            detail = f"nothing is divided by the root: it goes to {_behind(node)}"
-            return Reason("different_formula", node=label(node), kind="LayerNormalization", detail=detail)
+        if self._is_root(node):
+            kind = self._kind_of_mean_square(node.inputs[0])
+            detail = f"what follows its root, {_behind(node)}, divides no tensor by it"
+            return Reason("different_formula", node=label(node), kind=kind, detail=detail)
         source = node.inputs[0] if node.inputs else None
         return Reason("nothing_to_fuse", node=label(node), before=_before(source), behind=_behind(node))
 

@@ -26,7 +26,17 @@ from normfuse.ep.spec import OPERATOR_DOMAIN
 from .facts import CASTS, Facts, label
 from .sites import Declined
 
-__all__ = ["USED_STATISTICS", "ChainMatcher", "is_dead", "operator_name", "vanishing"]
+__all__ = [
+    "USED_STATISTICS",
+    "ChainMatcher",
+    "is_dead",
+    "is_used_outside",
+    "operator_name",
+    "require_closed",
+    "require_width",
+    "same_grid",
+    "vanishing",
+]
 
 #: What a match binds for the statistics that stay in use, and the outputs of FusedNormalization that replace them.
 USED_STATISTICS = {"used_mean": 2, "used_inverse": 3}
@@ -46,12 +56,10 @@ class ChainMatcher(pattern.PatternMatcher):
         graph_pattern: patterns.GraphPattern,
         facts: Facts,
         through_quantization: bool = False,
-        has_statistics: bool = False,
     ) -> None:
         super().__init__(graph_pattern)
         self._facts = facts
         self._through_quantization = through_quantization
-        self._has_statistics = has_statistics
 
     @property
     def root_type(self) -> str:
@@ -84,98 +92,65 @@ class ChainMatcher(pattern.PatternMatcher):
             result.bind(name, value)
         outputs = [_output(attempt.nodes, output) for output in self.pattern.outputs]
         result.outputs.extend(outputs)  # type: ignore[arg-type] # None: an optional output that is not there
-        statistics = self._used_statistics(result) if self._has_statistics else {}
-        for name, value in statistics.items():
-            result.bind(name, value)
         try:
             if remove_nodes:
-                self._require_closed(result.nodes, [*outputs, *statistics.values()])
-            self._require_width(attempt)
+                require_closed(result.nodes, outputs)
+            x = attempt.bindings.get("x")
+            if isinstance(x, ir.Value):
+                require_width(self._facts, x, attempt.extra, attempt.constant_rank)
         except Declined as declined:
             return result.fail(declined.reason, node)
         return result
 
-    def _used_statistics(self, result: pattern.MatchResult) -> dict[str, ir.Value]:
-        """Return the mean and the inverse standard deviation that are used outside of the match, as `USED_STATISTICS`.
 
-        A Reciprocal behind the standard deviation that stands outside is taken into the match.
-        """
-        mean, inverse, root = (result.bindings.get(name) for name in ("mean", "inverse", "root"))
-        found: dict[str, ir.Value] = {}
-        if isinstance(mean, ir.Value) and _is_mean(mean):
-            found["used_mean"] = mean
-        if isinstance(inverse, ir.Value):
-            found["used_inverse"] = inverse
-        elif isinstance(root, ir.Value):
-            for consumer in root.consumers():
-                if consumer.op_type == "Reciprocal" and consumer.domain == "" and consumer.graph is root.graph:
-                    if consumer not in result.nodes:
-                        result.add_node(consumer)
-                    found["used_inverse"] = consumer.outputs[0]
-                    break
-        inside = set(result.nodes)
-        return {
-            name: value
-            for name, value in found.items()
-            if self._facts.dtype(value) == ir.DataType.FLOAT and _is_used_outside(value, inside)
-        }
+def require_closed(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value | None]) -> None:
+    """Decline if a value that one of the nodes computes, and that is none of the outputs, is needed by others."""
+    inside = set(nodes)
+    kept = set(outputs)
+    for node in nodes:
+        # A fused node that grows keeps its further outputs: they are carried over.
+        for value in node.outputs[:1] if node.domain == OPERATOR_DOMAIN else node.outputs:
+            if value in kept:
+                continue
+            consumers = value.consumers()
+            between: dict[str, Any] = {"value": value.name, "first": label(node)}
+            second = next((label(consumer) for consumer in consumers if consumer in inside), "its consumer")
+            if value.is_graph_output():
+                raise Declined("is_graph_output", second=second, **between)
+            outside = [consumer for consumer in consumers if consumer not in inside]
+            if any(use.graph is not node.graph or vanishing(use, inside) is None for use in outside):
+                raise Declined("has_other_consumers", second=second, **between)
 
-    def _require_closed(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value | None]) -> None:
-        """Decline if a value inside the match is needed outside of it."""
-        inside = set(nodes)
-        kept = set(outputs)
-        for node in nodes:
-            # A fused node that grows keeps its further outputs: they are carried over.
-            for value in node.outputs[:1] if node.domain == OPERATOR_DOMAIN else node.outputs:
-                if value in kept:
-                    continue
-                consumers = value.consumers()
-                between: dict[str, Any] = {"value": value.name, "first": label(node)}
-                second = next((label(consumer) for consumer in consumers if consumer in inside), "its consumer")
-                if value.is_graph_output():
-                    raise Declined("is_graph_output", second=second, **between)
-                outside = [consumer for consumer in consumers if consumer not in inside]
-                if any(use.graph is not node.graph or vanishing(use, inside) is None for use in outside):
-                    raise Declined("has_other_consumers", second=second, **between)
 
-    def _require_width(self, attempt: _Attempt) -> None:
-        """Decline if the chain computes in less than x has, or in float64, or if a constant adds dimensions."""
-        x = attempt.bindings.get("x")
-        if not isinstance(x, ir.Value):
-            return
-        dtype = self._facts.dtype(x)
-        for cast in attempt.extra:
-            target = self._facts.cast_target(cast) if cast.op_type in CASTS else None
-            if target in _WIDTH and dtype in _WIDTH:
-                if _WIDTH[target] < _WIDTH[dtype] or (target != dtype and _WIDTH[target] == _WIDTH[dtype]):
-                    raise Declined(
-                        "different_formula",
-                        node=label(cast),
-                        kind="a part of the chain",
-                        detail=f"it narrows the chain from {dtype} to {target}",
-                    )
-                if target == ir.DataType.DOUBLE:
-                    raise Declined("unsupported_type", tensor=label(cast.outputs[0]), type=target, what="a fused chain")
-        if attempt.constant_rank > 1:
-            rank = self._facts.rank(x)
-            if rank is None:
-                raise Declined("unknown_type_or_rank", tensor=label(x))
-            if rank < attempt.constant_rank:
+def require_width(facts: Facts, x: ir.Value, nodes: Sequence[ir.Node], constant_rank: int) -> None:
+    """Decline if the nodes compute in less than x has, or in float64, or if a constant adds dimensions.
+
+    `constant_rank`: the most dimensions that a constant of one element among them has.
+    """
+    dtype = facts.dtype(x)
+    for cast in nodes:
+        target = facts.cast_target(cast) if cast.op_type in CASTS else None
+        if target in _WIDTH and dtype in _WIDTH:
+            if _WIDTH[target] < _WIDTH[dtype] or (target != dtype and _WIDTH[target] == _WIDTH[dtype]):
                 raise Declined(
-                    "shape_mismatch",
-                    tensor="a constant of the chain",
-                    shape=[1] * attempt.constant_rank,
-                    x_shape=self._facts.shape(x),
+                    "different_formula",
+                    node=label(cast),
+                    kind="a part of the chain",
+                    detail=f"it narrows the chain from {dtype} to {target}",
                 )
+            if target == ir.DataType.DOUBLE:
+                raise Declined("unsupported_type", tensor=label(cast.outputs[0]), type=target, what="a fused chain")
+    if constant_rank > 1:
+        rank = facts.rank(x)
+        if rank is None:
+            raise Declined("unknown_type_or_rank", tensor=label(x))
+        if rank < constant_rank:
+            shape = [1] * constant_rank
+            raise Declined("shape_mismatch", tensor="a constant of the chain", shape=shape, x_shape=facts.shape(x))
 
 
-def _is_mean(value: ir.Value) -> bool:
-    """True unless the value is a sum, which a division behind it makes a mean, or lacks the reduced dimensions."""
-    node = value.producer()
-    return node is not None and node.op_type == "ReduceMean" and node.attributes.get_int("keepdims", 1) == 1
-
-
-def _is_used_outside(value: ir.Value, inside: Collection[ir.Node]) -> bool:
+def is_used_outside(value: ir.Value, inside: Collection[ir.Node]) -> bool:
+    """True if the value is needed by anything but the nodes inside."""
     outside = (consumer for consumer in value.consumers() if consumer not in inside)
     return value.is_graph_output() or any(
         consumer.graph is not value.graph or vanishing(consumer, inside) is None for consumer in outside
@@ -372,7 +347,7 @@ class _Attempt:
                 quantize is not None
                 and quantize.op_type == "QuantizeLinear"
                 and quantize.inputs[0] is not None
-                and _same_grid(quantize, node, self._facts)
+                and same_grid(quantize, node, self._facts)
             ):
                 yield (node, quantize), quantize.inputs[0]
 
@@ -442,7 +417,7 @@ def _structure_first(goals: _Goals, count: int, rest: _Goals) -> _Goals:
     return result
 
 
-def _same_grid(quantize: ir.Node, dequantize: ir.Node, facts: Facts) -> bool:
+def same_grid(quantize: ir.Node, dequantize: ir.Node, facts: Facts) -> bool:
     """True if the pair only rounds: both nodes have the same scale, zero point and granularity."""
     pairs = [(node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None) for node in (quantize, dequantize)]
     return facts.same(pairs[0][0], pairs[1][0]) and facts.same(pairs[0][1], pairs[1][1])

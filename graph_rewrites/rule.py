@@ -21,17 +21,16 @@ __all__ = [
     "FusionRule",
     "OneOf",
     "any_of",
+    "axes_of",
     "canonical_axes",
     "fused_activation",
     "fused_normalization",
-    "inverse_root",
     "is_known",
     "mean_of",
     "mean_square_of",
     "node_of",
     "require_groups",
     "require_restored",
-    "root_of",
     "square_of",
 ]
 
@@ -47,26 +46,24 @@ class FusionRule(pattern.RewriteRuleClassBase):
     #: tells ``pattern`` which one to build.
     spellings: ClassVar[Sequence[str]] = ("",)
 
-    #: The pattern binds ``mean``, and ``root`` (the standard deviation) or ``inverse`` (of it); outputs of the new node
-    #: may take the place of mean and inverse for others that use them.
-    has_statistics: ClassVar[bool] = False
-
     def __init__(self, facts: Facts, spelling: str = "") -> None:
         super().__init__(name=type(self).__name__)
         self.facts = facts
         self.spelling = spelling
 
     def compile(self, through_quantization: bool = False) -> pattern.RewriteRule:
-        """Return the rule as onnxscript applies it, matched by `ChainMatcher`."""
+        """Return the rule as onnxscript applies it."""
         return pattern.RewriteRule(
             _graph_pattern(type(self), self.spelling),
             self.rewrite,
             self.check,
-            matcher=lambda graph_pattern: ChainMatcher(
-                graph_pattern, self.facts, through_quantization, self.has_statistics
-            ),
+            matcher=lambda graph_pattern: self.matcher(graph_pattern, through_quantization),
             name=self.name,
         )
+
+    def matcher(self, graph_pattern: patterns.GraphPattern, through_quantization: bool) -> pattern.PatternMatcher:
+        """Return what matches the rule."""
+        return ChainMatcher(graph_pattern, self.facts, through_quantization)
 
     # What checks have in common
 
@@ -113,7 +110,7 @@ class FusionRule(pattern.RewriteRuleClassBase):
         assert node is not None
         if keepdims and node.attributes.get_int("keepdims", 1) != 1:
             raise Declined("attribute_value", attribute="keepdims", node=label(node), value=0, supported="1")
-        axes = self._axes(node, source)
+        axes = axes_of(self.facts, node, source)
         divisor, factor = bindings.get(f"{name}_divisor"), bindings.get(f"{name}_factor")
         if divisor is not None:
             self._require_count(node, divisor, self._count(source, axes), "divided")
@@ -136,30 +133,34 @@ class FusionRule(pattern.RewriteRuleClassBase):
             detail = f"the sum is {what} by {number:g} and not by {wanted:g}"
             raise Declined("different_formula", node=label(node), kind="a mean", detail=detail)
 
-    def _axes(self, node: ir.Node, source: ir.Value) -> tuple[int, ...]:
-        rank = self.facts.rank(source)
-        attribute = node.attributes.get("axes")
-        axes: Sequence[int] | None = None
-        if attribute is not None:
-            axes = attribute.as_ints() if not attribute.is_ref() else None
-        elif len(node.inputs) > 1 and node.inputs[1] is not None:
-            array = self.facts.constant(node.inputs[1])
-            axes = None if array is None else [int(axis) for axis in array.ravel()]
-            if axes is None:
-                raise Declined("parameter_not_constant", parameter=f"axes {label(node.inputs[1])}", node=label(node))
-        else:
-            axes = []
+
+def axes_of(facts: Facts, node: ir.Node, source: ir.Value) -> tuple[int, ...]:
+    """Return the axes that a node such as ReduceMean or Unsqueeze names, in canonical form for the rank of `source`.
+
+    Raises:
+        Declined: they are not constant.
+    """
+    rank = facts.rank(source)
+    attribute = node.attributes.get("axes")
+    axes: Sequence[int] | None = None
+    if attribute is not None:
+        axes = attribute.as_ints() if not attribute.is_ref() else None
+    elif len(node.inputs) > 1 and node.inputs[1] is not None:
+        array = facts.constant(node.inputs[1])
+        axes = None if array is None else [int(axis) for axis in array.ravel()]
         if axes is None:
-            raise Declined("parameter_not_constant", parameter="attribute axes", node=label(node))
-        if not axes:
-            if node.attributes.get_int("noop_with_empty_axes", 0):
-                raise Declined(
-                    "different_formula", node=label(node), kind="a mean", detail="without axes it does nothing"
-                )
-            if rank is None:
-                raise Declined("unknown_type_or_rank", tensor=label(source))
-            axes = range(rank)
-        return canonical_axes(axes, rank, source)
+            raise Declined("parameter_not_constant", parameter=f"axes {label(node.inputs[1])}", node=label(node))
+    else:
+        axes = []
+    if axes is None:
+        raise Declined("parameter_not_constant", parameter="attribute axes", node=label(node))
+    if not axes:
+        if node.attributes.get_int("noop_with_empty_axes", 0):
+            raise Declined("different_formula", node=label(node), kind="a mean", detail="without axes it does nothing")
+        if rank is None:
+            raise Declined("unknown_type_or_rank", tensor=label(source))
+        axes = range(rank)
+    return canonical_axes(axes, rank, source)
 
 
 def canonical_axes(axes: Sequence[int], rank: int | None, source: ir.Value) -> tuple[int, ...]:
@@ -319,18 +320,3 @@ def mean_of(op: Any, x: Any, name: str) -> Any:
 def mean_square_of(op: Any, x: Any, name: str) -> Any:
     """Return the pattern of the mean of x squared over some axes; binds as `mean_of`."""
     return any_of(mean_of(op, square_of(op, x), name), _mean(op, None, op.ReduceSumSquare, x, name))
-
-
-def root_of(op: Any, x: Any) -> Any:
-    """Return the pattern of sqrt(x); binds `root`."""
-    return any_of(op.Sqrt(x, _outputs=["root"]), op.Pow(x, 0.5, _outputs=["root"]))
-
-
-def inverse_root(op: Any, x: Any) -> Any:
-    """Return the pattern of 1 / sqrt(x); binds `inverse`."""
-    root = any_of(op.Sqrt(x), op.Pow(x, 0.5))
-    return any_of(
-        op.Reciprocal(root, _outputs=["inverse"]),
-        op.Div(1, root, _outputs=["inverse"]),
-        op.Pow(x, -0.5, _outputs=["inverse"]),
-    )

@@ -38,10 +38,9 @@ from .chains_behind import (
     QuantizedActivation,
     QuantizeOutput,
 )
+from .decomposed_norms import DecomposedLayerNormalization, DecomposedRMSNormalization
 from .group_norm import NodeGroupNormalization, ReshapedGroupNormalization
-from .layer_norm import DecomposedLayerNormalization
 from .reshaped import ReshapedNormalization
-from .rms_norm import DecomposedRMSNormalization
 from .rule import FusionRule
 
 __all__ = ["ACTIVATION_SEEDS", "CHAINS", "RULES", "SEEDS"]

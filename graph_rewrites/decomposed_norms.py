@@ -1,0 +1,429 @@
+"""Layer and RMS normalisation written out in elementary operators, in any spelling: see `rows`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import _pattern_ir as patterns
+from onnxscript.rewriter import pattern
+
+from .facts import Facts, label
+from .fused import Fused
+from .matching import is_used_outside, require_closed, require_width
+from .rows import MEAN, REDUCTIONS, SQUARE, STEPS, VARIANCE, Layout, RowSteps, Term, close
+from .rule import FusionRule, axes_of, node_of
+from .sites import Declined, Reason
+
+__all__ = ["DecomposedLayerNormalization", "DecomposedRMSNormalization"]
+
+# What a normalisation can end in.
+_ROOTS = ("Add", "Div", "Mul", "Sub")
+# What makes a mean of a sum, or gives it another shape, and how much of it there may be.
+_AFTER_MEAN = ("Cast", "Div", "Expand", "Identity", "Mul", "Neg", "Reshape", "Squeeze", "Unsqueeze")
+_MOST_AFTER = 5
+# How far behind a mean square the end of the normalisation can be.
+_MOST_BEHIND = 48
+
+
+@dataclasses.dataclass(frozen=True)
+class _Formula:
+    """scale * (x - mean) / deviation + bias, with the mean or without it."""
+
+    use_mean: bool
+    epsilon: float
+    epsilon_on: str
+    scale: ir.Value | None
+    bias: ir.Value | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A normalisation in the graph."""
+
+    steps: RowSteps
+    formula: _Formula
+    x: ir.Value
+    nodes: tuple[ir.Node, ...]
+
+
+class _Decomposed(FusionRule):
+    """Base of the two rules below."""
+
+    use_mean = True
+
+    def pattern(self, op: Any) -> Any:
+        return node_of(op, ("",), _ROOTS)(_allow_other_inputs=True, _outputs=["normalized"])
+
+    def matcher(self, graph_pattern: patterns.GraphPattern, through_quantization: bool) -> pattern.PatternMatcher:
+        return _RowMatcher(graph_pattern, self.facts, self.use_mean, through_quantization)
+
+    def check(self, context: Any, x: ir.Value, found: _Found, **_: Any) -> bool:
+        self.require_float(x)
+        formula, axes = found.formula, found.steps.axes
+        if not self.use_mean and _is_centred(self.facts, x):
+            detail = "its input is centred before: it is a LayerNormalization that could not be fused as a whole"
+            raise Declined("different_formula", node=label(context.root), kind="RMSNormalization", detail=detail)
+        for what, parameter in (("scale", formula.scale), ("bias", formula.bias)):
+            if parameter is not None:
+                self.require_float(parameter)
+                self.facts.require_fits(parameter, x, what, self.counted_from_end(axes, x))
+        return True
+
+    def rewrite(self, op: Any, x: ir.Value, found: _Found, **_: Any) -> ir.Value:
+        formula = found.formula
+        fused = Fused("FusedNormalization", {"X": x})
+        fused.set(axes=found.steps.axes, use_mean=int(self.use_mean), epsilon=formula.epsilon)
+        fused.set(epsilon_on=formula.epsilon_on)
+        for name, parameter in (("scale", formula.scale), ("bias", formula.bias)):
+            if parameter is not None:
+                fused.inputs[name] = parameter
+        return fused.emit(op)[0]
+
+
+class DecomposedLayerNormalization(_Decomposed):
+    """A layer normalisation (or instance normalisation, or MVN with an epsilon) spelled out in elementary operators.
+
+    Before::
+
+        mean = ReduceMean(x)
+        d = Sub(x, mean)
+        Y = Div(d, Sqrt(Add(ReduceMean(Pow(d, 2)), epsilon)))
+
+    After::
+
+        Y = FusedNormalization(x, axes=..., epsilon=...)
+    """
+
+
+class DecomposedRMSNormalization(_Decomposed):
+    """RMS normalisation as T5, Llama and torch.rsqrt leave it.
+
+    Before::
+
+        Y = Mul(x, Reciprocal(Sqrt(Add(ReduceMean(Pow(x, 2)), epsilon))))
+
+    After::
+
+        Y = FusedNormalization(x, axes=..., use_mean=0, epsilon=...)
+    """
+
+    use_mean = False
+
+
+class _RowMatcher(pattern.PatternMatcher):
+    """Matches the nodes that end in a given node by what they compute."""
+
+    def __init__(
+        self, graph_pattern: patterns.GraphPattern, facts: Facts, use_mean: bool, through_quantization: bool
+    ) -> None:
+        super().__init__(graph_pattern)
+        self._facts = facts
+        self._use_mean = use_mean
+        self._through = through_quantization
+        self._graph: ir.Graph | None = None
+        self._means: dict[ir.Node, list[ir.Node]] = {}
+        self._steps: dict[tuple[ir.Value, tuple[int, ...]], RowSteps] = {}
+
+    def match(
+        self,
+        model: ir.Model,
+        graph_or_function: ir.Graph | ir.Function,
+        node: ir.Node,
+        *,
+        verbose: int = 0,
+        remove_nodes: bool = True,
+        tracer: pattern.MatchingTracer | None = None,
+    ) -> pattern.MatchResult:
+        """Match the nodes ending in `node`; the result carries a `Reason` when a match was refused."""
+        del model, graph_or_function, verbose, tracer
+        result = pattern.MatchResult().fail("")
+        if node.graph is not self._graph:
+            self._graph = node.graph
+            self._means, self._steps = _behind_mean_squares(self._facts, node.graph), {}
+        for reduction in self._means.get(node, ()):
+            for steps in self._of(reduction):
+                found = self._match(steps, node, remove_nodes)
+                if found:
+                    return found
+                result = result if result.reason else found
+        return result
+
+    def _of(self, reduction: ir.Node) -> Iterator[RowSteps]:
+        """Yield what a mean square may belong to: what is squared, and what that is the deviation of."""
+        for x in _bases(self._facts, reduction):
+            try:
+                axes = axes_of(self._facts, reduction, x)
+            except Declined:
+                continue
+            key = (x, axes)
+            if key not in self._steps:
+                self._steps[key] = RowSteps(self._facts, x, axes, self._through)
+            yield self._steps[key]
+
+    def _match(self, steps: RowSteps, root: ir.Node, remove_nodes: bool) -> pattern.MatchResult:
+        result = pattern.MatchResult()
+        nodes, leaves = _closure(steps, root)
+        if steps.normalised & set(nodes[1:]):
+            return result.fail("")  # something behind it
+        for node in nodes:
+            result.add_node(node)
+        formula = self._formula(steps, root, nodes, leaves)
+        if not isinstance(formula, _Formula):
+            return result.fail(formula, root) if formula else pattern.MatchResult().fail("")
+        found = _Found(steps, formula, _one_of(self._facts, leaves, steps), tuple(nodes))
+        kept = _used_statistics(self._facts, found, result)
+        try:
+            if remove_nodes:
+                require_closed(result.nodes, [root.outputs[0], *kept.values()])
+            require_width(self._facts, found.x, result.nodes, _constant_rank(self._facts, steps, nodes))
+        except Declined as declined:
+            return result.fail(declined.reason, root)
+        result.bind("x", found.x)
+        result.bind("found", found)
+        result.bind("normalized", root.outputs[0])
+        for name, value in kept.items():
+            result.bind(name, value)
+        result.outputs.append(root.outputs[0])
+        return result
+
+    def _formula(
+        self, steps: RowSteps, root: ir.Node, nodes: Sequence[ir.Node], leaves: Sequence[ir.Value]
+    ) -> _Formula | Reason | None:
+        """Return what the root computes, or in which way it is no normalisation; None: it does not look like one."""
+        term = steps.term(root.outputs[0])
+        if any(steps.term(value) is None for node in nodes for value in steps.operands(node)):
+            term = None
+        if term is None:
+            failed = [steps.failures[node] for node in nodes if node in steps.failures]
+            return failed[0] if failed and _takes_root(nodes) else None
+        parameters = list(dict.fromkeys(leaf for leaf in leaves if steps.is_parameter(leaf)))
+        if not term.squares or term.layout != Layout.FULL:
+            return None
+        kind = "LayerNormalization" if self._use_mean else "RMSNormalization"
+        if term.degree == 0 and parameters and root.op_type in ("Div", "Mul"):
+            detail = f"it scales {label(parameters[0])}, which is not computed from {label(steps.x)}"
+            return Reason("different_formula", node=label(root), kind=kind, detail=detail)
+        if term.degree != 1:
+            return None
+        formula = _read(steps, term, parameters)
+        if isinstance(formula, _Formula):
+            steps.normalised.add(root)
+            return formula if formula.use_mean == self._use_mean else None
+        unknown = [parameter for parameter in parameters if not self._facts.is_constant(parameter)]
+        if unknown:
+            return Reason("parameter_not_constant", parameter=f"epsilon {label(unknown[0])}", node=label(root))
+        return Reason("different_formula", node=label(root), kind=kind, detail=formula)
+
+
+def _read(steps: RowSteps, term: Term, parameters: Sequence[ir.Value]) -> _Formula | str:
+    """Return the formula of a term that is linear in x, or in which way it is another one."""
+    c0, c1, _ = term.coefficients
+    detail = "it is no (x - mean) / sqrt(variance + epsilon), nor x / sqrt(mean square + epsilon)"
+    for scale in (None, *parameters):
+        slope = c1 if scale is None else c1 / steps.parameter(scale)
+        for bias in (None, *parameters):
+            offset = c0 - (0 if bias is None else steps.parameter(bias))
+            if len({scale, bias} - {None}) < len(parameters):
+                continue
+            if close(offset, -MEAN * c1, np.abs(c0)):
+                use_mean, spread = True, VARIANCE
+            elif close(offset, np.zeros_like(offset), np.abs(c0)):
+                use_mean, spread = False, SQUARE
+            else:
+                continue
+            epsilon = _epsilon(1 / slope, spread)
+            if isinstance(epsilon, tuple):
+                return _Formula(use_mean, *epsilon, scale, bias)
+            detail = epsilon
+    return detail
+
+
+def _epsilon(deviation: Any, spread: Any) -> tuple[float, str] | str:
+    """Return epsilon and where it is added in a standard deviation, or in which way that is something else."""
+    if not (deviation > 0).all():
+        return "its sign is turned round"
+    inside = deviation[0] ** 2 - spread[0]
+    beside = deviation[0] - np.sqrt(spread[0])
+    if abs(inside) <= 1e-3 * spread[0]:
+        inside = beside = 0.0
+    if inside >= 0 and close(deviation**2, spread + inside):
+        return _rounded(inside), "variance"
+    if beside >= 0 and close(deviation, np.sqrt(spread) + beside):
+        return _rounded(beside), "stddev"
+    if close(deviation, np.maximum(np.sqrt(spread), deviation[0])) or close(
+        deviation**2, np.maximum(spread, deviation[0] ** 2)
+    ):
+        return f"its deviation is held above {deviation[0]:g} by a maximum, which is no epsilon that is added"
+    ratio = deviation[-1] / np.sqrt(spread[-1])
+    return f"it does not divide by the standard deviation, but in a wide row by {ratio:g} times it"
+
+
+def _rounded(epsilon: float) -> float:
+    return float(np.float32(epsilon))
+
+
+def _closure(steps: RowSteps, root: ir.Node) -> tuple[list[ir.Node], list[ir.Value]]:
+    """Return the nodes between x and the root, the root first, and what they read: x and parameters."""
+    nodes, leaves, open_nodes = [root], [], [root]
+    while open_nodes:
+        for value in steps.operands(open_nodes.pop()):
+            steps.term(value)
+            producer = value.producer()
+            if steps.is_x(value) or steps.is_parameter(value):
+                leaves.append(value)
+            elif producer is not None and producer not in nodes and steps.follows(producer):
+                nodes.append(producer)
+                open_nodes.append(producer)
+    return nodes, leaves
+
+
+def _one_of(facts: Facts, leaves: Sequence[ir.Value], steps: RowSteps) -> ir.Value:
+    """Return what x is for all that reads it: where one place reads a wider copy, the tensor itself."""
+    read = list(dict.fromkeys(leaf for leaf in leaves if steps.is_x(leaf)))
+    if len(read) == 1 or len({facts.strip(value) for value in read}) > 1:
+        return read[0]
+    return facts.strip(read[0])
+
+
+def _constant_rank(facts: Facts, steps: RowSteps, nodes: Sequence[ir.Node]) -> int:
+    operands = [value for node in nodes for value in steps.operands(node)]
+    arrays = [facts.constant(value) for value in operands if facts.scalar(value) is not None]
+    return max((array.ndim for array in arrays if array is not None), default=0)
+
+
+def _takes_root(nodes: Sequence[ir.Node]) -> bool:
+    """True if a root, or a power, is among the steps."""
+    return any(node.op_type in ("Sqrt", "Pow", "Exp", "ReduceL2") for node in nodes)
+
+
+def _is_centred(facts: Facts, x: ir.Value) -> bool:
+    """True for the deviations from a mean."""
+    node = facts.strip(x).producer()
+    if node is None or node.op_type != "Sub" or node.domain != "":
+        return False
+    first, second = node.inputs
+    pairs = ((first, second), (second, first))
+    return any(facts.same(_averaged(mean), deviation_of) for deviation_of, mean in pairs if _averaged(mean) is not None)
+
+
+def _averaged(value: ir.Value | None) -> ir.Value | None:
+    """Return what a value is the mean or sum of, but for a factor and its shape; None: it is no such."""
+    for _ in range(_MOST_AFTER):
+        node = value.producer() if value is not None else None
+        if node is None or node.domain != "" or not node.inputs:
+            return None
+        value = node.inputs[0]
+        if node.op_type in REDUCTIONS:
+            return value
+        if node.op_type not in _AFTER_MEAN:
+            return None
+    return None
+
+
+def _used_statistics(facts: Facts, found: _Found, result: pattern.MatchResult) -> dict[str, ir.Value]:
+    """Return the mean and the inverse standard deviation that others use, as `matching.USED_STATISTICS` names them.
+
+    A Reciprocal behind the standard deviation that stands outside is taken into the match.
+    """
+    formula, steps = found.formula, found.steps
+    spread = VARIANCE if formula.use_mean else SQUARE
+    inside = (
+        np.sqrt(spread + formula.epsilon) if formula.epsilon_on == "variance" else np.sqrt(spread) + formula.epsilon
+    )
+    statistics: dict[str, ir.Value] = {}
+    for node in found.nodes[1:]:
+        value, term = node.outputs[0], steps.term(node.outputs[0])
+        if term is None or term.layout != Layout.ROW or facts.dtype(value) != ir.DataType.FLOAT:
+            continue
+        numbers = term.coefficients[0]
+        if close(numbers, inside):
+            value = _reciprocal_behind(value, result) or value
+            numbers = 1 / numbers if value is not node.outputs[0] else numbers
+        name = "used_mean" if close(numbers, MEAN) else "used_inverse" if close(numbers, 1 / inside) else ""
+        if name and name not in statistics and is_used_outside(value, set(result.nodes)):
+            statistics[name] = value
+    return statistics
+
+
+def _reciprocal_behind(root: ir.Value, result: pattern.MatchResult) -> ir.Value | None:
+    """Return what a Reciprocal of the root outside of the match gives, which joins the match."""
+    for consumer in root.consumers():
+        if consumer.op_type == "Reciprocal" and consumer.domain == "" and consumer.graph is root.graph:
+            if consumer in result.nodes:
+                return None
+            result.add_node(consumer)
+            return consumer.outputs[0]
+    return None
+
+
+# Where to look
+
+
+def _bases(facts: Facts, reduction: ir.Node) -> list[ir.Value]:
+    """Return what a mean of squares may be a statistic of: what is squared, or what that is a difference of."""
+    if reduction.op_type in ("ReduceMean", "ReduceSum"):
+        squared = _squared(facts, reduction.inputs[0])
+    else:
+        squared = [reduction.inputs[0]]
+    found: dict[ir.Value, None] = {}
+    for value in squared:
+        found.update(dict.fromkeys(_deviation_of(facts, value)))
+    return list(found)
+
+
+def _squared(facts: Facts, value: ir.Value | None, depth: int = 3) -> list[ir.Value | None]:
+    """Return what is squared in a square, or in a sum of such."""
+    node = _behind_copies(facts, value)
+    if node is None or node.domain != "" or depth == 0:
+        return []
+    if node.op_type in ("Mul", "Pow"):
+        return [node.inputs[0]]
+    if node.op_type in ("Add", "Neg", "Sub"):
+        return [squared for operand in node.inputs for squared in _squared(facts, operand, depth - 1)]
+    return []
+
+
+def _deviation_of(facts: Facts, value: ir.Value | None) -> list[ir.Value]:
+    """Return what a value may be the deviation of, and the value itself."""
+    node = _behind_copies(facts, value)
+    if node is not None and node.op_type == "Abs" and node.domain == "":
+        return _deviation_of(facts, node.inputs[0])
+    found = [] if value is None or _averaged(value) is not None else [value]
+    if node is None or node.domain != "" or node.op_type not in ("Add", "Sub"):
+        return found
+    operands = [operand for operand in node.inputs if operand is not None and _averaged(operand) is None]
+    return [*operands, *found] if node.op_type == "Sub" or len(operands) == 1 else found
+
+
+def _behind_copies(facts: Facts, value: ir.Value | None) -> ir.Node | None:
+    """Return the node that a value comes from, seen through copies and what only rounds it."""
+    node = value.producer() if value is not None else None
+    while node is not None and (facts.transparent(node) or node.op_type in ("QuantizeLinear", "DequantizeLinear")):
+        node = node.inputs[0].producer() if node.inputs[0] is not None else None
+    return node
+
+
+def _behind_mean_squares(facts: Facts, graph: ir.Graph | None) -> dict[ir.Node, list[ir.Node]]:
+    """Return the nodes that a normalisation may end in, each with the mean squares before it."""
+    found: dict[ir.Node, list[ir.Node]] = {}
+    for reduction in graph or ():
+        if reduction.op_type in REDUCTIONS and reduction.domain == "" and _bases(facts, reduction):
+            for node in _consumers(reduction):
+                if node.op_type in _ROOTS:
+                    found.setdefault(node, []).append(reduction)
+    return found
+
+
+def _consumers(first: ir.Node) -> list[ir.Node]:
+    """Return the nodes behind the first one that can be steps of the same formula."""
+    found = [first]
+    for node in found:
+        for consumer in dict.fromkeys(consumer for value in node.outputs for consumer in value.consumers()):
+            step = consumer.domain == "" and consumer.op_type in STEPS and consumer.graph is first.graph
+            if step and consumer not in found and len(found) < _MOST_BEHIND:
+                found.append(consumer)
+    return found
