@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import _pattern_ir as patterns
-from onnxscript.rewriter import pattern
+from onnxscript.rewriter.pattern import MatchingTracer, MatchResult, PatternMatcher
 
 from .facts import Facts, label
 from .fused import Fused
@@ -58,7 +58,7 @@ class _Decomposed(FusionRule):
     def pattern(self, op: Any) -> Any:
         return node_of(op, ("",), _ROOTS)(_allow_other_inputs=True, _outputs=["normalized"])
 
-    def matcher(self, graph_pattern: patterns.GraphPattern, through_quantization: bool) -> pattern.PatternMatcher:
+    def matcher(self, graph_pattern: patterns.GraphPattern, through_quantization: bool) -> PatternMatcher:
         return _RowMatcher(graph_pattern, self.facts, self.use_mean, through_quantization)
 
     def check(self, context: Any, x: ir.Value, found: _Found, **_: Any) -> bool:
@@ -114,7 +114,7 @@ class DecomposedRMSNormalization(_Decomposed):
     use_mean = False
 
 
-class _RowMatcher(pattern.PatternMatcher):
+class _RowMatcher(PatternMatcher):
     """Matches the nodes that end in a given node by what they compute."""
 
     def __init__(
@@ -136,11 +136,11 @@ class _RowMatcher(pattern.PatternMatcher):
         *,
         verbose: int = 0,
         remove_nodes: bool = True,
-        tracer: pattern.MatchingTracer | None = None,
-    ) -> pattern.MatchResult:
+        tracer: MatchingTracer | None = None,
+    ) -> MatchResult:
         """Match the nodes ending in `node`; the result carries a `Reason` when a match was refused."""
         del model, graph_or_function, verbose, tracer
-        result = pattern.MatchResult().fail("")
+        result = MatchResult().fail("")
         if node.graph is not self._graph:
             self._graph = node.graph
             self._means, self._steps = _behind_mean_squares(self._facts, node.graph), {}
@@ -161,11 +161,12 @@ class _RowMatcher(pattern.PatternMatcher):
                 continue
             key = (x, axes)
             if key not in self._steps:
-                self._steps[key] = RowSteps(self._facts, x, axes, self._through)
+                assert reduction.graph is not None
+                self._steps[key] = RowSteps(self._facts, reduction.graph, x, axes, self._through)
             yield self._steps[key]
 
-    def _match(self, steps: RowSteps, root: ir.Node, remove_nodes: bool) -> pattern.MatchResult:
-        result = pattern.MatchResult()
+    def _match(self, steps: RowSteps, root: ir.Node, remove_nodes: bool) -> MatchResult:
+        result = MatchResult()
         nodes, leaves = _closure(steps, root)
         if steps.normalised & set(nodes[1:]):
             return result.fail("")  # something behind it
@@ -173,7 +174,7 @@ class _RowMatcher(pattern.PatternMatcher):
             result.add_node(node)
         formula = self._formula(steps, root, nodes, leaves)
         if not isinstance(formula, _Formula):
-            return result.fail(formula, root) if formula else pattern.MatchResult().fail("")
+            return result.fail(formula, root) if formula else MatchResult().fail("")
         found = _Found(steps, formula, _one_of(self._facts, leaves, steps), tuple(nodes))
         kept = _used_statistics(self._facts, found, result)
         try:
@@ -324,7 +325,7 @@ def _averaged(value: ir.Value | None) -> ir.Value | None:
     return None
 
 
-def _used_statistics(facts: Facts, found: _Found, result: pattern.MatchResult) -> dict[str, ir.Value]:
+def _used_statistics(facts: Facts, found: _Found, result: MatchResult) -> dict[str, ir.Value]:
     """Return the mean and the inverse standard deviation that others use, as `matching.USED_STATISTICS` names them.
 
     A Reciprocal behind the standard deviation that stands outside is taken into the match.
@@ -349,7 +350,7 @@ def _used_statistics(facts: Facts, found: _Found, result: pattern.MatchResult) -
     return statistics
 
 
-def _reciprocal_behind(root: ir.Value, result: pattern.MatchResult) -> ir.Value | None:
+def _reciprocal_behind(root: ir.Value, result: MatchResult) -> ir.Value | None:
     """Return what a Reciprocal of the root outside of the match gives, which joins the match."""
     for consumer in root.consumers():
         if consumer.op_type == "Reciprocal" and consumer.domain == "" and consumer.graph is root.graph:

@@ -128,6 +128,7 @@ class _Indexed:
 
     rule: pattern.RewriteRule
     required: tuple[frozenset[str], ...]
+    outermost_first: bool
 
     def may_match(self, root: ir.Node) -> bool:
         """True unless the operators before the root rule a match out."""
@@ -154,7 +155,7 @@ class _Index:
                 rule = rule_type(facts, spelling).compile(through_quantization)
                 root = rule._target_pattern.output_node
                 required = tuple(names for operand in root.inputs if (names := _operators(operand)) is not None)
-                indexed = _Indexed(rule, required)
+                indexed = _Indexed(rule, required, rule_type.outermost_first)
                 roots = root.op.names if isinstance(root.op, OneOf) else (str(root.op),)
                 self._rules.append((roots, indexed))
                 for name in roots:
@@ -291,7 +292,8 @@ class _Run:
         for node in graph:
             nodes[operator_name(node)].append(node)
         for roots, indexed in index:
-            for node in sorted((node for root in roots for node in nodes.get(root, ())), key=self.facts.order):
+            ends = [node for root in roots for node in nodes.get(root, ())]
+            for node in sorted(ends, key=self.facts.order, reverse=indexed.outermost_first):
                 if node.graph is graph and indexed.may_match(node):
                     self._apply(indexed.rule, graph, node)
             self._advance(size / len(index))
@@ -572,14 +574,17 @@ class _Run:
 
     def _site(self, node: ir.Node, path: str) -> Site:
         fused = Fused.read(node)
+        description = description_of(fused)
+        removed = _REQUANTIZATION if _REQUANTIZATION in node.metadata_props.get(_METADATA_RULES, "") else ""
+        messages = (removed, self._leftovers.stop(node, description))
         return Site(
             name=name_of(node),
             kind=kind_of(fused),
             graph=path,
             nodes=node.meta.get(_NODES, (name_of(node),)),
             fused_into=fused.op_type,
-            description=description_of(fused),
-            message=_REQUANTIZATION if _REQUANTIZATION in node.metadata_props.get(_METADATA_RULES, "") else "",
+            description=description,
+            message="; ".join(message for message in messages if message),
         )
 
 

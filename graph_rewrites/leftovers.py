@@ -93,6 +93,33 @@ class Leftovers:
         nodes = failure.nodes if failure is not None and not is_activation(node) else (node,)
         return _site(node, kind, path, nodes, reason)
 
+    def stop(self, node: ir.Node, description: str) -> str:
+        """Return where the chain of a fused node stops although it looks as if it went on, and why; "" if it does not.
+
+        It does at a modulation or an affine behind it, an activation or a quantisation.
+        """
+        y = node.outputs[0]
+        for consumer in list(dict.fromkeys(y.consumers()))[:_FEW]:
+            if consumer.domain != "" or not self._goes_on(consumer, y):
+                continue
+            failure = self._deepest.get(consumer)
+            if failure is not None and isinstance(failure.reason, Reason) and node in failure.nodes:
+                reason: str = failure.reason
+            else:
+                reason = Reason("unsupported_operator", op_type=consumer.op_type, where=f"behind {description}")
+            return f"it stops before {label(consumer)}: {reason}"
+        return ""
+
+    def _goes_on(self, consumer: ir.Node, y: ir.Value) -> bool:
+        if is_activation(consumer) or consumer.op_type == "QuantizeLinear":
+            return True
+        if consumer.op_type not in ("Add", "Div", "Mul", "Sub") or len(consumer.inputs) != 2:
+            return False
+        (other, *_) = [value for value in consumer.inputs if value is not y] or [y]
+        shape, whole = self._facts.static_shape(other), self._facts.shape(y)
+        smaller = shape is not None and whole is not None and (len(shape) < len(whole) or 1 in shape)
+        return self._facts.is_constant(other) or smaller
+
     def _kind(self, node: ir.Node) -> str | None:
         if node.op_type in _NORMALIZATIONS.get(node.domain, ()):
             return _KINDS.get(node.op_type, node.op_type)

@@ -31,10 +31,10 @@ __all__ = [
     "ChainMatcher",
     "is_dead",
     "is_used_outside",
+    "only_rounds",
     "operator_name",
     "require_closed",
     "require_width",
-    "same_grid",
     "vanishing",
 ]
 
@@ -415,6 +415,12 @@ def _structure_first(goals: _Goals, count: int, rest: _Goals) -> _Goals:
     for expected, value in reversed(operands):
         result = (expected, value, result)
     return result
+
+
+def only_rounds(facts: Facts, node: ir.Node) -> bool:
+    """True for a DequantizeLinear right behind the QuantizeLinear that it undoes."""
+    source = node.inputs[0].producer() if node.op_type == "DequantizeLinear" and node.inputs[0] is not None else None
+    return source is not None and source.op_type == "QuantizeLinear" and same_grid(source, node, facts)
 
 
 def same_grid(quantize: ir.Node, dequantize: ir.Node, facts: Facts) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .facts import Facts, label
-from .matching import same_grid
+from .matching import only_rounds
 from .rule import axes_of
 from .sites import Declined, Reason
 
@@ -81,8 +81,12 @@ def _number(value: float) -> Term:
 class RowSteps:
     """The steps that follow from one x, which is normalised over one choice of axes."""
 
-    def __init__(self, facts: Facts, x: ir.Value, axes: Sequence[int], through_quantization: bool) -> None:
+    def __init__(
+        self, facts: Facts, graph: ir.Graph, x: ir.Value, axes: Sequence[int], through_quantization: bool
+    ) -> None:
+        """`graph`: where the steps are; x may come from outside."""
         self.x = x
+        self._graph = graph
         self.axes = tuple(axes)
         self._facts = facts
         self._through = through_quantization
@@ -125,7 +129,7 @@ class RowSteps:
     def follows(self, node: ir.Node) -> bool:
         """True for a node that can be a step and is no constant."""
         constant = all(self._facts.scalar(value) is not None for value in node.outputs)
-        return not constant and node.graph is self._graph() and self._step(node) is not None
+        return not constant and node.graph is self._graph and self._step(node) is not None
 
     # Evaluation
 
@@ -136,7 +140,7 @@ class RowSteps:
         if scalar is not None:
             return _number(self._exact(value, scalar))
         node = value.producer()
-        if node is None or node.graph is not self._graph() or self._facts.is_constant(value):
+        if node is None or node.graph is not self._graph or self._facts.is_constant(value):
             return self._parameter(value)
         step = self._step(node)
         operands = [self.term(operand) for operand in self.operands(node)] if step is not None else []
@@ -152,10 +156,6 @@ class RowSteps:
         except Declined as declined:
             self.failures[node] = declined.reason
             return None
-
-    def _graph(self) -> Any:
-        node = self.x.producer()
-        return node.graph if node is not None else self.x.graph
 
     def _exact(self, value: ir.Value, scalar: float) -> float:
         """Return the number, and for what is a count of elements up to rounding, or one divided by it, just that."""
@@ -186,11 +186,11 @@ class RowSteps:
 
     def _follows_x(self, value: ir.Value) -> bool:
         """True if a value may have been computed from x."""
-        first = self._facts.before(self._graph(), self.x)
+        first = self._facts.before(self._graph, self.x)
         open_values, seen = [value], {value}
         while open_values:
             node = open_values.pop().producer()
-            if node is None or node.graph is not self._graph() or self._facts.order(node) <= first:
+            if node is None or node.graph is not self._graph or self._facts.order(node) <= first:
                 continue
             for source in node.inputs:
                 if source is self.x or len(seen) > _MOST_BETWEEN:
@@ -205,7 +205,7 @@ class RowSteps:
             return None
         if self._facts.transparent(node):
             return _repeat
-        if self._through and (node.op_type == "QuantizeLinear" or self._only_rounds(node)):
+        if self._through and (node.op_type == "QuantizeLinear" or only_rounds(self._facts, node)):
             return _repeat
         if node.op_type in _ELEMENTWISE:
             return _ELEMENTWISE[node.op_type]
@@ -220,13 +220,6 @@ class RowSteps:
             "Squeeze": self._squeeze,
             "Unsqueeze": self._unsqueeze,
         }.get(node.op_type)
-
-    def _only_rounds(self, node: ir.Node) -> bool:
-        """True for a DequantizeLinear right behind the QuantizeLinear that it undoes."""
-        source = (
-            node.inputs[0].producer() if node.op_type == "DequantizeLinear" and node.inputs[0] is not None else None
-        )
-        return source is not None and source.op_type == "QuantizeLinear" and same_grid(source, node, self._facts)
 
     def _power(self, node: ir.Node, terms: list[Term]) -> Term:
         base, exponent = terms

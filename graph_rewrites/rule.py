@@ -46,6 +46,9 @@ class FusionRule(pattern.RewriteRuleClassBase):
     #: tells ``pattern`` which one to build.
     spellings: ClassVar[Sequence[str]] = ("",)
 
+    #: The last nodes of a graph are tried first: a match may be part of a larger one.
+    outermost_first: ClassVar[bool] = False
+
     def __init__(self, facts: Facts, spelling: str = "") -> None:
         super().__init__(name=type(self).__name__)
         self.facts = facts

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from .activations import (
-    DecomposedGelu,
-    DecomposedGeluTanh,
-    DecomposedHardSwish,
-    DecomposedLeakyRelu,
-    DecomposedMish,
-    DecomposedSoftplus,
-    DecomposedSwish,
-    NodeActivation,
-)
+from .activations import NodeActivation
 from .batch_norm import BatchNormalizationActivation, BatchStatisticsNormalization
 from .canonical import (
     CanonicalGroupNormalization,
@@ -39,6 +30,7 @@ from .chains_behind import (
     QuantizeOutput,
 )
 from .decomposed_norms import DecomposedLayerNormalization, DecomposedRMSNormalization
+from .formulas import DecomposedActivation, DecomposedSoftplus
 from .group_norm import NodeGroupNormalization, ReshapedGroupNormalization
 from .reshaped import ReshapedNormalization
 from .rule import FusionRule
@@ -53,13 +45,8 @@ SEEDS: tuple[type[FusionRule], ...] = (
     BatchStatisticsNormalization,
     DecomposedLayerNormalization,
     DecomposedRMSNormalization,
-    DecomposedGelu,
-    DecomposedGeluTanh,
-    DecomposedMish,
+    DecomposedActivation,
     DecomposedSoftplus,
-    DecomposedSwish,
-    DecomposedHardSwish,
-    DecomposedLeakyRelu,
     NodeActivation,
     CanonicalLayerNormalization,
     CanonicalRMSNormalization,

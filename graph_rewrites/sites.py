@@ -31,7 +31,7 @@ class Site:
     reason: str | None = None
     """Code from the table of reasons, for a site that was left."""
     message: str = ""
-    """The reason as a sentence."""
+    """The reason as a sentence; of a fused site, where its chain stops although it looks as if it went on, and why."""
     advice: str = ""
     """What the user can do about it."""
 

@@ -295,7 +295,7 @@ def _sigmoid_is_used_elsewhere(g: SpellingBuilder, x: str) -> str:
         (_another_root, "different_formula"),
         (_another_half, "different_formula"),
         (_another_x, "different_formula"),
-        (_another_cubic, "nothing_to_fuse"),
+        (_another_cubic, "different_formula"),
         (_another_clip, "different_formula"),
         (_gate_of_another, "nothing_to_fuse"),
         (_low_threshold, "different_formula"),
@@ -336,8 +336,8 @@ def _threshold(compared: float | None, threshold: float, steepness: float | None
         (-2.0, 20.0, None, False),
         (-2.0, 20.0, -2.0, False),
         (None, 20.0, -1.0, False),
-        (0.0, 20.0, None, False),
-        (None, math.nan, None, False),
+        (0.0, 20.0, None, True),  # never true
+        (None, math.nan, None, True),
     ],
 )
 def test_softplus_is_linear_only_where_that_makes_no_difference(

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from rewrite_harness import SpellingBuilder, close, fused_nodes, optimize, run
 
-from normfuse.graph_rewrites.activations import DecomposedGelu
 from normfuse.graph_rewrites.chains_behind import QuantizeOutput
+from normfuse.graph_rewrites.formulas import DecomposedActivation
 from normfuse.models import spellings
 
 SHAPE = (2, 5, 8)
@@ -33,13 +33,13 @@ def test_site_is_left_and_the_rest_is_rewritten(monkeypatch: pytest.MonkeyPatch,
     def failing(*_: Any, **__: Any) -> None:
         raise fault
 
-    monkeypatch.setattr(DecomposedGelu, method, failing)
+    monkeypatch.setattr(DecomposedActivation, method, failing)
     original = model()
     optimized, result = optimize(original)
     assert len(fused_nodes(optimized)) == 2
     (site,) = (site for site in result.sites if site.reason == "rule_failed")
     assert site.fused_into is None
-    assert "DecomposedGelu" in site.message
+    assert "DecomposedActivation" in site.message
     assert f"{type(fault).__name__}: {fault}" in site.message
     assert "report" in site.advice
     assert site.name in {node.name for node in optimized.graph.node}

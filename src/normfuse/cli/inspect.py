@@ -132,6 +132,8 @@ def _print_fused(name: str, sites: Sequence[Site]) -> None:
         console.print(f"[bold]{escape(description)}[/] becomes {becomes}, at {count}:", soft_wrap=True)
         for site in group:
             console.print(f"    {_place(site)}", markup=False, soft_wrap=True)
+            if site.message:
+                console.print(f"        {site.message}", markup=False, soft_wrap=True)
     console.print()
 
 
