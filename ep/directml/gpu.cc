@@ -171,9 +171,9 @@ Result Gpu::Wait() {
   // A queue that does not signal is of no further use.
   if (!signalled.ok()) return Result::Error(ErrorCode::kDeviceReset, signalled.message());
   ++work_->waits;
-  while (fence_->GetCompletedValue() < fence_value_) {
-    // Without an event the call itself waits. Where it cannot, look again: nothing that the queue uses may be released.
-    if (Succeeded(fence_->SetEventOnCompletion(fence_value_, nullptr))) break;
+  // Without an event the call itself waits. Where it cannot, look again: nothing that the queue uses may be released.
+  while (!Succeeded(fence_->SetEventOnCompletion(fence_value_, nullptr))) {
+    if (fence_->GetCompletedValue() >= fence_value_) break;
     NORMFUSE_RETURN_IF_ERROR(CheckLost());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
