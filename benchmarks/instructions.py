@@ -3,7 +3,7 @@
     python benchmarks/instructions.py
 
 compiles loops of the AVX-512 instructions that ep/cpu executes for 16 elements of a chain, each with registers that
-were written long before, and loops that read, write and copy within the level-2 cache and past the caches. A cycle is
+were written long before, and loops that read, write and copy within the level-2 cache and by non-temporal stores. A cycle is
 what an addition takes that waits for the one before. Needs a C++ compiler (``CXX``) and a processor with AVX-512.
 """
 
@@ -66,7 +66,7 @@ MEMORY = {  # loops over i in steps of 64 bytes
     "read, level-2 cache": 'asm volatile("" :: "v"(_mm512_load_ps(x + i)));',
     "write, level-2 cache": "_mm512_store_ps(y + i, value);",
     "copy, level-2 cache": "_mm512_store_ps(y + i, _mm512_load_ps(x + i));",
-    "write past the caches": "_mm512_stream_ps(y + i, value);",
+    "non-temporal stores": "_mm512_stream_ps(y + i, value);",
 }
 SMALL, LARGE = 128 * 768, 4096 * 768  # floats
 

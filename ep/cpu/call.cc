@@ -48,15 +48,6 @@ void LoadWide(const Call& call, const void* data, DataType type, FormId scale_fo
   }
 }
 
-struct QuantizedSource {
-  const void* data;
-  DataType type;
-  FormId form;
-  FormId scale_form;
-  int which;  // index into block_stride
-  int64_t block_size;
-};
-
 void LoadContiguous(const Call& call, const void* data, DataType type, int64_t index, int64_t n, float* d) {
   const LoadFn load = call.kernels->load[static_cast<int>(type)];
   if (load != nullptr) {
@@ -71,7 +62,7 @@ void Dequantize(const Call& call, int64_t n, Vec scale, Vec zero, float* d) {
 }
 
 // One operand, dequantised, along a run; a broadcast one is read once and repeated.
-void LoadOperand(const Call& call, const QuantizedSource& source, const Offsets& at, const Dim& step, int64_t n,
+void LoadOperand(const Call& call, const BoundTensor& source, const Offsets& at, const Dim& step, int64_t n,
                  Scratch* scratch, float* d) {
   const int64_t index = at.at[source.form];
   const bool repeated = step.stride[source.form] == 0;
@@ -79,7 +70,8 @@ void LoadOperand(const Call& call, const QuantizedSource& source, const Offsets&
   const auto zero_form = static_cast<FormId>(source.scale_form + 1);
   const auto block_form = static_cast<FormId>(source.scale_form + 2);
   const Param& zero = call.params[zero_form];
-  const bool dequantize = call.params[source.scale_form].present() && !(call.raw && source.form == kFormX);
+  const bool dequantize =
+      call.params[source.scale_form].present() && !(call.path.stored_integers && source.form == kFormX);
   if (!dequantize) {
     LoadContiguous(call, source.data, source.type, index, count, d);
   } else {
@@ -92,7 +84,7 @@ void LoadOperand(const Call& call, const QuantizedSource& source, const Offsets&
     const auto from_type = call.kernels->dequantize[static_cast<int>(source.type)];
     if (from_type != nullptr && zero.wide == nullptr) {
       from_type(ElementAt(source.data, source.type, index), static_cast<size_t>(count), scales, zeros, d,
-                call.only_dequantizes && call.stream);
+                call.path.only_dequantizes && call.non_temporal());
     } else {
       if (zero.wide != nullptr) {
         LoadWide(call, source.data, source.type, source.scale_form, source.which, at, step, index, count,
@@ -111,23 +103,23 @@ void StoreFloats(const Call& call, DataType type, void* data, int64_t index, int
   if (store != nullptr) {
     store(values, static_cast<size_t>(n), ElementAt(data, type, index));
   } else {
-    StoreRare(type, call.plan->y_saturate, data, index, static_cast<size_t>(n), values);
+    StoreRare(type, call.spec->y_saturate, data, index, static_cast<size_t>(n), values);
   }
 }
 
 void QuantizeBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* values) {
-  const Plan& plan = *call.plan;
+  const DataType type = call.spec->y_type;
   const float none = 0.0f;
-  const int64_t block_size = plan.y_quantization.block_size;
+  const int64_t block_size = call.spec->y_block_size;
   const Vec scales = QuantizationAt(call, kFormYScale, kFormYBlock, 2, at, step, n, block_size, &kOne, scratch->scale);
   const Vec zeros = QuantizationAt(call, kFormYZero, kFormYBlock, 2, at, step, n, block_size, &none, scratch->zero);
-  if (IsFloat8(plan.y_type)) {
+  if (IsFloat8(type)) {
     call.kernels->divide(values, static_cast<size_t>(n), scales, zeros);
     return;
   }
   float low = 0.0f;
   float high = 0.0f;
-  IntegerRange(plan.y_type, &low, &high);
+  IntegerRange(type, &low, &high);
   call.kernels->quantize(values, static_cast<size_t>(n), scales, zeros, low, high);
 }
 
@@ -135,8 +127,9 @@ void QuantizeBlock(const Call& call, const Offsets& at, const Dim& step, int64_t
 void QuantizeSum(const Call& call, int64_t n, float* d) {
   float low = 0.0f;
   float high = 0.0f;
-  IntegerRange(call.plan->sum_type, &low, &high);
-  call.kernels->quantize(d, static_cast<size_t>(n), Vec{&call.sum_scale, 0}, Vec{&call.sum_zero, 0}, low, high);
+  IntegerRange(call.spec->sum_type, &low, &high);
+  call.kernels->quantize(d, static_cast<size_t>(n), Vec{&call.spec->sum_scale, 0}, Vec{&call.spec->sum_zero, 0}, low,
+                         high);
 }
 
 // Of kernels that quantise: one scale for all of Y.
@@ -148,72 +141,67 @@ void SetQuantization(const Call& call, ApplyArgs* args) {
 }  // namespace
 
 void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d) {
-  const Plan& plan = *call.plan;
-  LoadOperand(call, {call.x, call.x_type, kFormX, kFormXScale, 0, plan.x.quantization.block_size}, at, step, n, scratch,
-              d);
-  if (call.residual != nullptr) {
-    LoadOperand(call,
-                {call.residual, call.residual_type, kFormResidual, kFormResidualScale, 1,
-                 plan.residual.quantization.block_size},
-                at, step, n, scratch, scratch->block);
+  LoadOperand(call, call.x, at, step, n, scratch, d);
+  if (call.residual.data != nullptr) {
+    LoadOperand(call, call.residual, at, step, n, scratch, scratch->block);
     call.kernels->add(d, static_cast<size_t>(n), Vec{scratch->block, 1});
   }
   if (call.params[kFormResidualBias].present()) {
     call.kernels->add(d, static_cast<size_t>(n), VecAt(call, kFormResidualBias, at, step, nullptr));
   }
-  if (call.requantizes) {
+  if (call.spec->requantizes) {
     QuantizeSum(call, n, d);
-    Dequantize(call, n, Vec{&call.sum_scale, 0}, Vec{&call.sum_zero, 0}, d);
+    Dequantize(call, n, Vec{&call.spec->sum_scale, 0}, Vec{&call.spec->sum_zero, 0}, d);
   }
 }
 
 void StoreSum(const Call& call, const Offsets& at, int64_t n, Scratch* scratch, const float* d) {
-  if (call.requantizes) {
+  if (call.spec->requantizes) {
     // d is a multiple of the scale already, and becomes the same integer again.
     std::copy_n(d, n, scratch->block);
     QuantizeSum(call, n, scratch->block);
     d = scratch->block;
   }
-  StoreFloats(call, call.plan->sum_type, call.sum, at.at[kFormY], n, d);
+  StoreFloats(call, call.spec->sum_type, call.sum, at.at[kFormY], n, d);
 }
 
 void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, const Normalizer& normalizer,
                 Scratch* scratch, float* d) {
-  const Plan& plan = *call.plan;
+  const ChainSpec& spec = *call.spec;
   const int64_t index = at.at[kFormY];
   const bool direct = call.block_apply != nullptr;
   ApplyArgs args;
   args.x = d;
   args.x2 = nullptr;
-  args.y = direct ? ElementAt(call.y, plan.y_type, index) : d;
+  args.y = direct ? ElementAt(call.y, spec.y_type, index) : d;
   args.n = static_cast<size_t>(n);
   args.normalizers = &normalizer;
   args.scale = VecAt(call, kFormScale, at, step, &kOne);
   args.bias = VecAt(call, kFormBias, at, step, &kNoBias);
   args.slope = VecAt(call, kFormSlope, at, step, &kOne);
-  args.params = plan.activation.params;
-  args.behind_normalization = plan.kind == PlanKind::kNormalization;
+  args.params = spec.activation_params;
+  args.behind_normalization = spec.normalizes;
   if (direct) {
-    args.stream = plan.y_type == DataType::kFloat32 && call.stream && !call.cut;
+    args.stream = spec.y_type == DataType::kFloat32 && call.path.store == Store::kNonTemporal;
     SetQuantization(call, &args);
     return call.block_apply(args);
   }
-  call.kernels->apply[static_cast<int>(plan.activation.kind)](args);
-  if (plan.y_quantization.present()) QuantizeBlock(call, at, step, n, scratch, d);
-  StoreFloats(call, plan.y_type, call.y, index, n, d);
+  call.kernels->apply[static_cast<int>(spec.activation)](args);
+  if (spec.y_quantized) QuantizeBlock(call, at, step, n, scratch, d);
+  StoreFloats(call, spec.y_type, call.y, index, n, d);
 }
 
 ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,
                       const Normalizer* normalizers) {
-  const Plan& plan = *call.plan;
+  const ChainSpec& spec = *call.spec;
   ApplyArgs args;
   args.x = ElementAt(call.apply_x, call.apply_type, at.at[call.apply_form]);
   args.x2 = call.apply_x2 == nullptr ? nullptr : ElementAt(call.apply_x2, call.apply_type, at.at[kFormResidual]);
-  if (call.apply_kind == SumKind::kBiasedPair) {
+  if (call.apply_x2 != nullptr && call.path.operands == SumKind::kBiasedPair) {
     args.x_bias = call.params[kFormResidualBias].data + at.at[kFormResidualBias];
     args.x_bias_stride = row_step.stride[kFormResidualBias];
   }
-  args.y = ElementAt(call.y, plan.y_type, at.at[kFormY]);
+  args.y = ElementAt(call.y, spec.y_type, at.at[kFormY]);
   args.x_stride = row_step.stride[call.apply_form];
   args.x2_stride = row_step.stride[kFormResidual];
   args.y_stride = row_step.stride[kFormY];
@@ -226,29 +214,29 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
   args.scale_stride = row_step.stride[kFormScale];
   args.bias_stride = row_step.stride[kFormBias];
   args.slope_stride = row_step.stride[kFormSlope];
-  args.params = plan.activation.params;
-  args.stream = call.stream;
-  args.behind_normalization = plan.kind == PlanKind::kNormalization;
+  args.params = spec.activation_params;
+  args.stream = call.non_temporal();
+  args.behind_normalization = spec.normalizes;
   SetQuantization(call, &args);
   return args;
 }
 
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums) {
   RowSumsArgs args{};
-  args.x = ElementAt(call.x, call.x_type, at.at[kFormX]);
+  args.x = ElementAt(call.x.data, call.x.type, at.at[kFormX]);
   args.x_stride = row_step.stride[kFormX];
-  if (call.row_x2 != nullptr) {
-    args.x2 = ElementAt(call.row_x2, call.x_type, at.at[kFormResidual]);
+  if (call.path.operands != SumKind::kSingle) {
+    args.x2 = ElementAt(call.residual.data, call.x.type, at.at[kFormResidual]);
     args.x2_stride = row_step.stride[kFormResidual];
   }
-  if (call.sum_kind == SumKind::kBiasedPair) {
+  if (call.path.operands == SumKind::kBiasedPair) {
     args.x_bias = call.params[kFormResidualBias].data + at.at[kFormResidualBias];
     args.x_bias_stride = row_step.stride[kFormResidualBias];
   }
   if (call.sum != nullptr) {
-    args.sum = ElementAt(call.sum, call.x_type, at.at[kFormY]);
+    args.sum = ElementAt(call.sum, call.x.type, at.at[kFormY]);
     args.sum_stride = row_step.stride[kFormY];
-    args.stream = call.stream;
+    args.stream = call.non_temporal();
   }
   args.n = static_cast<size_t>(n);
   args.rows = rows;

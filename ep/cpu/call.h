@@ -2,64 +2,94 @@
 #pragma once
 
 #include "cpu/geometry.h"
-#include "cpu/helpers.h"
 #include "cpu/kernels.h"
 #include "cpu/parameters.h"
+#include "cpu/path.h"
+#include "cpu/work_sharing.h"
 
 namespace normfuse::cpu {
 
 inline constexpr int64_t kBlock = 1024;      // elements that pass through the level-1 cache together
-inline constexpr int64_t kKeepLimit = 8192;  // elements of a group that are kept between its two passes
+inline constexpr int64_t kKeepLimit = 8192;  // elements of a group, or of a tile, that are kept between its two passes
+inline constexpr int64_t kTileRows = 16;     // at most
 
-struct Call {
-  const Plan* plan = nullptr;
-  const KernelTable* kernels = nullptr;
-  ExecutionContext* context = nullptr;
-  int threads = 1;  // that the work is worth
-  Helpers* helpers = nullptr;
-  const Geometry* geometry = nullptr;
+inline const Dim& Innermost(const DimList& dims) { return dims.dims[dims.count - 1]; }
 
-  const void* x = nullptr;
-  const void* residual = nullptr;
-  DataType x_type = DataType::kUndefined;
-  DataType residual_type = DataType::kUndefined;
-  Param params[kFormCount];
+// Elements from one kept row to the next.
+inline int64_t KeptStride(int64_t row) { return (row + 15) / 16 * 16; }
 
-  // Plan::sum_quantization.
+// Groups longer than that are summed in pieces, whoever does it: threads may share them, and their sums are added in order.
+inline constexpr int64_t kMaxPieces = 64;
+int64_t PieceSize(const Geometry& geometry);
+
+// What a plan asks of the passes. Read from the plan's slots once, in executable.cc: behind it only geometry.cc, which
+// binds shapes, and the cost model know a Plan.
+struct ChainSpec {
+  bool normalizes = true;
+  bool use_mean = true;
+  bool normalize_variance = true;
+  EpsilonOn epsilon_on = EpsilonOn::kVariance;
+  double epsilon = 0;
+  Activation activation = Activation::kIdentity;
+  const float* activation_params = nullptr;
+  DataType y_type = DataType::kUndefined;
+  bool y_quantized = false;
+  bool y_saturate = true;
+  int64_t y_block_size = 0;
+  DataType sum_type = DataType::kUndefined;
+  DataType stats_type = DataType::kFloat32;
+  // d is quantised and dequantised again before anything else.
   bool requantizes = false;
   float sum_scale = 1.0f;
   float sum_zero = 0.0f;
+  // Of a call on one thread.
+  double nanoseconds = 0;
+  double nanoseconds_per_element = 0;
+};
 
+// A tensor that d is made of.
+struct BoundTensor {
+  const void* data = nullptr;
+  DataType type = DataType::kUndefined;
+  FormId form = kFormX;
+  FormId scale_form = kFormXScale;  // its quantisation's; the next forms are zero point and block
+  bool quantized = false;
+  int64_t block_size = 0;
+  int which = 0;  // index into Geometry::block_stride
+};
+
+struct Call {
+  const ChainSpec* spec = nullptr;
+  const KernelTable* kernels = nullptr;
+  ExecutionContext* context = nullptr;
+  WorkSharing* work_sharing = nullptr;
+
+  // Bound: what the plan names, for this call.
+  const Geometry* geometry = nullptr;
+  BoundTensor x;
+  BoundTensor residual;
+  Param params[kFormCount];
   void* y = nullptr;
   void* sum = nullptr;
   void* mean = nullptr;
   void* inv_std_dev = nullptr;
 
-  // X is quantised with one scale and zero point per group and nothing is added to it: statistics and normalisation
-  // work on the stored integers, whose zero point cancels, and the scale goes into the factor.
-  bool raw = false;
-  // Y is X dequantised and nothing else: LoadBlock writes it.
-  bool only_dequantizes = false;
-
-  // Kernels that work where tensors lie, null where blocks must pass through Scratch.
+  Path path;
+  // What the path's passes call: see Resolve. Null where a path has none.
   RowSumsFn row_sums = nullptr;
-  const void* row_x2 = nullptr;         // the residual, added on the way
-  SumKind sum_kind = SumKind::kSingle;  // what they read
-  // The second pass reads X (and the residual), or the output sum that the first pass wrote.
-  SumKind apply_kind = SumKind::kSingle;
-  ApplyFn apply = nullptr;
+  ApplyFn apply = nullptr;        // of what the second pass reads where it lies
+  ApplyFn block_apply = nullptr;  // of blocks of float32 straight into Y, for types of Y that have such a kernel
+  StepFn step = nullptr;
+  BothPassesFn both_passes = nullptr;
+  // Where the second pass reads X, or the output sum.
   const void* apply_x = nullptr;
   const void* apply_x2 = nullptr;
   DataType apply_type = DataType::kUndefined;
   FormId apply_form = kFormX;
-  // Of rows that the first pass kept as float32, which it does for types of 16 bits.
-  ApplyFn apply_kept = nullptr;
-  ApplyFn block_apply = nullptr;      // of blocks of float32 straight into Y; null where Y's type has none
-  const DimList* sum_dims = nullptr;  // the runs that sums go along: one order for all ways through a group
-  StepFn step = nullptr;              // both passes, of different groups
-  WholeRowsFn whole_rows = nullptr;   // both passes, of rows that have nothing unusual
-  bool stream = false;                // X and Y are so large that Y goes past the caches; a fence must follow
-  bool cut = false;                   // so it does, but not all rows begin with a line of the cache: see RowWriter
+
+  bool non_temporal() const { return path.store != Store::kCached; }
+  // The runs that sums go along, and shifts are found in.
+  const DimList& sum_dims() const { return path.sums_along_reduced ? geometry->reduced : geometry->reduced_d; }
 };
 
 // Working memory of one thread, on its stack.
@@ -71,7 +101,7 @@ struct Scratch {
   alignas(64) float zero[kBlock];
 };
 
-// Reads d (or the stored integers, where call.raw) for `n` <= kBlock elements along a dimension with strides `step`.
+// Reads d (or the stored integers, where the path works on them) for `n` <= kBlock elements along a dimension with strides `step`.
 void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d);
 
 // Writes n <= kBlock elements of float32 as the output sum.
@@ -101,12 +131,20 @@ inline void* ElementAt(void* base, DataType type, int64_t index) {
   return static_cast<unsigned char*>(base) + index * (BitsOf(type) / 8);
 }
 
-// What goes past the caches does so in units of this, in bytes.
+// Non-temporal stores write whole ones, in bytes.
 inline constexpr int64_t kCacheLine = 64;
 inline bool BeginsLine(const void* data) { return reinterpret_cast<uintptr_t>(data) % kCacheLine == 0; }
 
-// The ways through a tensor.
-Result RunRows(const Call& call);
+// Whether Y is a float, or quantised as the kernels do it: with one scale, by its reciprocal, which scale and bias are
+// multiplied with. Nothing may overflow on the way, and NaN, of which they make a negative number, must become the lowest
+// value.
+bool QuantizesByKernel(const Call& call);
+
+// Looks up what call.path calls.
+void Resolve(Call* call);
+
+// Along call.path.
+Result RunWalk(const Call& call);
 Result RunColumns(const Call& call);
 
 }  // namespace normfuse::cpu

@@ -226,19 +226,19 @@ Result RunColumns(const Call& call) {
   const Dim& columns = g.kept.dims[g.kept.count - 1];
   ColumnTask task{&call, g.kept, kTile, 0, 0, 1};
   if (--task.outer.count == 0) task.outer.dims[task.outer.count++] = Dim{1, {}};
-  const int threads = call.threads;
+  const int threads = call.path.threads;
   // Narrower tiles where that keeps every thread busy.
   while (task.width > 64 && (columns.size + task.width - 1) / task.width * task.outer.ElementCount() < threads) {
     task.width /= 2;
   }
   task.tiles = (columns.size + task.width - 1) / task.width;
   task.total = task.tiles * task.outer.ElementCount();
-  if (threads == 1 || task.total == 1 || call.helpers->Absent()) {
+  if (threads == 1 || task.total == 1 || call.work_sharing->HasNoThreads()) {
     RunTiles(&task, 0);
     return {};
   }
   task.chunks = std::min<int64_t>(task.total, int64_t{4} * threads);
-  return call.helpers->ParallelFor(*call.context, RunTiles, static_cast<size_t>(task.chunks), &task);
+  return call.work_sharing->ParallelFor(*call.context, RunTiles, static_cast<size_t>(task.chunks), &task);
 }
 
 }  // namespace normfuse::cpu

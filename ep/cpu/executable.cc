@@ -14,13 +14,6 @@ namespace {
 
 bool Is32Bit(DataType type) { return type == DataType::kInt32 || type == DataType::kUint32; }
 
-bool OnlyZeroStrides(const DimList& dims, FormId form) {
-  for (int i = 0; i < dims.count; ++i) {
-    if (dims.dims[i].stride[form] != 0) return false;
-  }
-  return true;
-}
-
 float ScalarOf(const ConstantTensor& constant) {
   return static_cast<float>(ReadElement(constant.type, constant.data, 0));
 }
@@ -31,37 +24,32 @@ class CpuExecutable final : public Executable {
 
   Result Init();
   Result Run(ExecutionContext& context) const override;
+  Result Describe(const PathQuery& query, std::string* text) const;
 
  private:
   Result InitQuantization(const Quantization& quantization, DataType type, FormId scale_form, const char* scale_name,
                           const char* zero_name);
+  void ReadSpec();
   Result ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const;
   void SortParams();
   Result ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call, CallShapes* shapes) const;
   Result Bind(const CallShapes& shapes, Geometry* own, const Geometry** geometry) const;
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
-  bool HasOneScale(const Call& call) const;
-  void ChoosePath(Call* call) const;
-  bool QuantizesByKernel(const Call& call) const;
-  bool ChooseApply(const Dim& run, Call* call) const;
-  bool PassesCaches(const Call& call) const;
-  bool Streams(const Call& call, const Dim& run) const;
-  bool CanCut(const Call& call, const Dim& run) const;
-  void ChooseStep(const Dim& run, Call* call) const;
-  Result Execute(const Call& call) const;
 
   Plan plan_;
   Isa isa_;
   const KernelTable* kernels_;
   ParamSource sources_[kFormCount];
-  float sum_scale_ = 1.0f;
-  float sum_zero_ = 0.0f;
+  ChainSpec spec_;
+  BoundTensor x_;  // but for their data
+  BoundTensor residual_;
   Param params_[kFormCount];  // the constant ones
   CallShapes shapes_;
   int inputs_[kFormCount];  // forms whose parameters are inputs
   int input_count_ = 0;
   mutable BufferPool pool_;
-  mutable Helpers helpers_;
+  mutable WorkSharing work_sharing_;
+  ForcedPath forced_;
   mutable GeometryCache geometries_;
 };
 
@@ -76,10 +64,37 @@ Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, For
   return sources_[scale_form + 1].Init(zero, zero_name, Is32Bit(type));
 }
 
-Result CpuExecutable::Init() {
+void CpuExecutable::ReadSpec() {
+  const Normalization& norm = plan_.normalization;
   const Quantization& sum = plan_.sum_quantization;
-  if (sum.present()) sum_scale_ = ScalarOf(*sum.scale.constant);
-  if (sum.zero_point.present()) sum_zero_ = ScalarOf(*sum.zero_point.constant);
+  spec_.normalizes = plan_.kind == PlanKind::kNormalization;
+  spec_.use_mean = norm.use_mean;
+  spec_.normalize_variance = norm.normalize_variance;
+  spec_.epsilon_on = norm.epsilon_on;
+  spec_.epsilon = norm.epsilon;
+  spec_.activation = plan_.activation.kind;
+  spec_.activation_params = plan_.activation.params;
+  spec_.y_type = plan_.y_type;
+  spec_.y_quantized = plan_.y_quantization.present();
+  spec_.y_saturate = plan_.y_saturate;
+  spec_.y_block_size = plan_.y_quantization.block_size;
+  spec_.sum_type = plan_.sum_type;
+  spec_.stats_type = plan_.stats_type;
+  spec_.requantizes = sum.present();
+  if (sum.present()) spec_.sum_scale = ScalarOf(*sum.scale.constant);
+  if (sum.zero_point.present()) spec_.sum_zero = ScalarOf(*sum.zero_point.constant);
+  spec_.nanoseconds = EstimateNanoseconds(plan_, isa_, 0);
+  spec_.nanoseconds_per_element = EstimateNanoseconds(plan_, isa_, 1) - spec_.nanoseconds;
+  const Quantization& x = plan_.x.quantization;
+  const Quantization& residual = plan_.residual.quantization;
+  x_ = {nullptr, plan_.x.type, kFormX, kFormXScale, x.present(), x.block_size, 0};
+  residual_ = {nullptr, plan_.residual.type, kFormResidual, kFormResidualScale, residual.present(), residual.block_size,
+               1};
+}
+
+Result CpuExecutable::Init() {
+  NORMFUSE_RETURN_IF_ERROR(ForcedPathOfEnvironment(&forced_));
+  ReadSpec();
   NORMFUSE_RETURN_IF_ERROR(sources_[kFormResidualBias].Init(plan_.residual_bias, "residual_bias", false));
   NORMFUSE_RETURN_IF_ERROR(sources_[kFormScale].Init(plan_.scale, "scale", false));
   NORMFUSE_RETURN_IF_ERROR(sources_[kFormBias].Init(plan_.bias, "bias", false));
@@ -100,15 +115,17 @@ Result CpuExecutable::Init() {
 Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const {
   TensorView x;
   NORMFUSE_RETURN_IF_ERROR(GetTensor(context, plan_.name, "X", plan_.x.tensor, plan_.x.type, &x));
-  call->x = x.data;
-  call->x_type = x.type;
+  call->x = x_;
+  call->x.data = x.data;
+  call->x.type = x.type;
   shapes->x = {x.dims, static_cast<int>(x.rank)};
   if (!plan_.residual.present()) return {};
   TensorView residual;
   NORMFUSE_RETURN_IF_ERROR(
       GetTensor(context, plan_.name, "residual", plan_.residual.tensor, plan_.residual.type, &residual));
-  call->residual = residual.data;
-  call->residual_type = residual.type;
+  call->residual = residual_;
+  call->residual.data = residual.data;
+  call->residual.type = residual.type;
   shapes->residual = {residual.dims, static_cast<int>(residual.rank)};
   return {};
 }
@@ -214,145 +231,16 @@ void StoreEmptyStatistics(const Call& call) {
   for (int64_t i = 0; i < count; ++i) StoreStatistics(call, i, nothing);
 }
 
-// Whether a run along `dim` is contiguous in `form`.
-bool Contiguous(const Dim& dim, FormId form) { return dim.stride[form] == 1 || dim.size == 1; }
-
-// Whether the stored values of a group, or without a normalisation those of a run, share scale and zero point.
-bool CpuExecutable::HasOneScale(const Call& call) const {
-  const DimList& reduced = call.geometry->reduced;
-  if (plan_.kind == PlanKind::kNormalization) {
-    return OnlyZeroStrides(reduced, kFormXScale) && OnlyZeroStrides(reduced, kFormXZero);
-  }
-  const Dim& run = reduced.dims[reduced.count - 1];
-  return run.stride[kFormXScale] == 0 && run.stride[kFormXZero] == 0;
-}
-
-// Which kernels read and write tensors where they lie.
-void CpuExecutable::ChoosePath(Call* call) const {
-  const Geometry& g = *call->geometry;
-  call->sum_dims = &g.reduced_d;
-  if (QuantizesByKernel(*call)) {
-    call->block_apply =
-        kernels_->fused_apply(DataType::kFloat32, plan_.y_type, plan_.activation.kind, SumKind::kSingle);
-  }
-  if (g.columns || call->requantizes) return;
-  const bool has_bias = call->params[kFormResidualBias].present();
-  const bool plain = call->residual == nullptr && !has_bias && call->sum == nullptr;
-  const Param& zero = call->params[kFormXZero];
-  call->raw = plain && plan_.x.quantization.present() && zero.wide == nullptr && HasOneScale(*call) &&
-              OnlyZeroStrides(g.reduced, kFormXBlock) && OnlyZeroStrides(g.kept, kFormXBlock);
-  const Dim& run_d = g.reduced_d.dims[g.reduced_d.count - 1];
-  const Dim& run = g.reduced.dims[g.reduced.count - 1];
-  const bool pair = call->residual != nullptr && call->residual_type == call->x_type && IsFloat(call->x_type) &&
-                    Contiguous(run_d, kFormResidual) && (!has_bias || Contiguous(run_d, kFormResidualBias)) &&
-                    (call->sum == nullptr || plan_.sum_type == call->x_type) && plan_.kind == PlanKind::kNormalization;
-  const bool single = plain && (call->raw || !plan_.x.quantization.present());
-  const bool has_affine = call->params[kFormScale].present() || call->params[kFormBias].present();
-  call->only_dequantizes = plan_.kind == PlanKind::kElementwise && plain && !call->raw &&
-                           plan_.x.quantization.present() && plan_.activation.kind == Activation::kIdentity &&
-                           !has_affine && plan_.y_type == DataType::kFloat32;
-  // What passes through blocks is float32 before it is stored.
-  call->stream = plan_.y_type == DataType::kFloat32 && Streams(*call, run);
-  if ((!pair && !single) || !Contiguous(run_d, kFormX)) return;
-  if (pair) call->sum_kind = has_bias ? SumKind::kBiasedPair : SumKind::kPair;
-  call->row_sums = kernels_->row_sums(call->x_type, call->sum_kind);
-  if (call->row_sums == nullptr && plan_.kind == PlanKind::kNormalization) return;
-  if (pair) call->row_x2 = call->residual;
-  if (ChooseApply(run, call)) ChooseStep(run, call);
-}
-
-// Whether Y is a float, or quantised as the kernels do it: with one scale, by its reciprocal, which scale and bias are
-// multiplied with. Nothing may overflow on the way, and NaN, of which they make a negative number, must become the lowest
-// value.
-bool CpuExecutable::QuantizesByKernel(const Call& call) const {
-  if (call.params[kFormYScale].shape.ElementCount() > 1 || call.params[kFormYZero].shape.ElementCount() > 1) {
-    return false;
-  }
-  if (!call.params[kFormYScale].present()) return true;
-  const float scale = *call.params[kFormYScale].data;
-  return scale > 1e-9f && scale < 1e9f;
-}
-
-// The kernel of the second pass, and whether it was found.
-bool CpuExecutable::ChooseApply(const Dim& run, Call* call) const {
-  if (!QuantizesByKernel(*call)) return false;
-  // A sum that went past the caches is added again, which gives the same: its operands are still near.
-  const bool stream = Streams(*call, run);
-  const bool from_sum = call->sum != nullptr && plan_.sum_type == DataType::kFloat32 && !stream;
-  if (!from_sum && !Contiguous(run, kFormX)) return false;
-  const SumKind kind = from_sum ? SumKind::kSingle : call->sum_kind;
-  if (kind != SumKind::kSingle && !Contiguous(run, kFormResidual)) return false;
-  if (kind == SumKind::kBiasedPair && !Contiguous(run, kFormResidualBias)) return false;
-  call->apply_kind = kind;
-  call->apply_x = from_sum ? call->sum : call->x;
-  call->apply_x2 = kind != SumKind::kSingle ? call->residual : nullptr;
-  call->apply_type = from_sum ? plan_.sum_type : call->x_type;
-  call->apply_form = from_sum ? kFormY : kFormX;
-  call->apply = kernels_->fused_apply(call->apply_type, plan_.y_type, plan_.activation.kind, kind);
-  if (call->apply == nullptr) return false;
-  call->cut = !stream && CanCut(*call, run);
-  call->stream = stream || call->cut;
-  if (call->sum == nullptr) {
-    call->whole_rows = kernels_->whole_rows(call->x_type, plan_.y_type, plan_.activation.kind, kind);
-  }
-  if (kernels_->keeps && BitsOf(call->x_type) == 16 && IsFloat(call->x_type)) {
-    call->apply_kept = kernels_->fused_apply(DataType::kFloat32, plan_.y_type, plan_.activation.kind, SumKind::kSingle);
-  }
-  return true;
-}
-
-bool CpuExecutable::PassesCaches(const Call& call) const {
-  if (plan_.y_type != DataType::kFloat32 && plan_.y_type != DataType::kFloat16) return false;
-  const int64_t bytes = call.geometry->element_count * (BitsOf(plan_.y_type) + BitsOf(call.x_type)) / 8;
-  return kernels_->stream_line != nullptr && bytes >= kStreamBytes;
-}
-
-bool CpuExecutable::Streams(const Call& call, const Dim& run) const {
-  return PassesCaches(call) && run.size * BitsOf(plan_.y_type) / 8 % kCacheLine == 0 && BeginsLine(call.y) &&
-         BeginsLine(call.sum);
-}
-
-// Whether rows that do not begin with a line of the cache are worth three calls each: see RowWriter.
-bool CpuExecutable::CanCut(const Call& call, const Dim& run) const {
-  constexpr int64_t kShortestCut = 1024;  // bytes
-  const int64_t bytes = BitsOf(plan_.y_type) / 8;
-  return PassesCaches(call) && call.sum == nullptr && run.size * bytes >= kShortestCut &&
-         reinterpret_cast<uintptr_t>(call.y) % static_cast<uintptr_t>(bytes) == 0;
-}
-
-// Both passes at once for groups that do not stay in the level-1 cache between them.
-void CpuExecutable::ChooseStep(const Dim& run, Call* call) const {
-  constexpr int64_t kLongRun = 4096;
-  const Geometry& g = *call->geometry;
-  const bool plain = call->x_type == DataType::kFloat32 && plan_.y_type == DataType::kFloat32 &&
-                     call->sum_kind == SumKind::kSingle && plan_.kind == PlanKind::kNormalization;
-  const bool one_run = g.reduced.count == 1 && g.reduced_d.count == 1;
-  // Shorter runs are not worth the call.
-  constexpr int64_t kShortestRun = 96;
-  if (!plain || call->y == nullptr || run.size < (one_run ? kLongRun : kShortestRun)) return;
-  call->step = kernels_->step(plan_.activation.kind);
-  if (call->step != nullptr) call->sum_dims = &g.reduced;
-  // That stores whole lines or none.
-  if (call->step != nullptr && call->cut) call->cut = call->stream = false;
-}
-
-Result CpuExecutable::Execute(const Call& call) const {
-  return call.geometry->columns ? RunColumns(call) : RunRows(call);
-}
-
 Result CpuExecutable::Run(ExecutionContext& context) const {
   Call call;
-  call.plan = &plan_;
+  call.spec = &spec_;
   call.kernels = kernels_;
   call.context = &context;
-  call.helpers = &helpers_;
+  call.work_sharing = &work_sharing_;
   CallShapes shapes = shapes_;
   for (int form = 0; form < kFormCount; ++form) call.params[form] = params_[form];
   NORMFUSE_RETURN_IF_ERROR(ReadTensors(context, &call, &shapes));
 
-  call.requantizes = plan_.sum_quantization.present();
-  call.sum_scale = sum_scale_;
-  call.sum_zero = sum_zero_;
   BufferPool::Lease lease(&pool_);
   NORMFUSE_RETURN_IF_ERROR(ReadParams(context, &lease, &call, &shapes));
   Geometry own;
@@ -362,22 +250,66 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
     StoreEmptyStatistics(call);
     return {};
   }
-  const bool packed = BitsOf(plan_.y_type) < 8 && call.y != nullptr;
   // Bits beyond the last element are 0.
-  if (packed) {
+  if (BitsOf(plan_.y_type) < 8 && call.y != nullptr) {
     const size_t bytes = BytesFor(plan_.y_type, static_cast<size_t>(call.geometry->element_count));
     static_cast<unsigned char*>(call.y)[bytes - 1] = 0;
   }
-  // Groups may begin in the middle of a byte, which two threads must not share.
-  const bool one_thread = packed && plan_.kind == PlanKind::kNormalization;
-  call.threads = one_thread ? 1
-                            : WorthwhileThreads(EstimateNanoseconds(plan_, isa_, call.geometry->element_count),
-                                                context.ThreadCount());
-  ChoosePath(&call);
-  return Execute(call);
+  call.path = Choose(call, context.ThreadCount(), forced_);
+  Resolve(&call);
+  return RunWalk(call);
+}
+
+// With addresses that nothing is read from.
+Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const {
+  if (input_count_ != 0) {
+    return Result::Error(ErrorCode::kInvalidArgument, plan_.name + ": the path depends on the shapes of parameters");
+  }
+  const auto dims_of = [](const std::vector<int64_t>& given, const PartialShape& known) {
+    std::vector<int64_t> dims = given;
+    for (int i = 0; given.empty() && i < known.rank; ++i) {
+      dims.push_back(known.dims[i] < 0 ? kTypicalDimension : known.dims[i]);
+    }
+    return dims;
+  };
+  const std::vector<int64_t> x = dims_of(query.x, plan_.x.shape);
+  const bool like_x = query.residual.empty() && plan_.residual.shape.rank < 0;
+  const std::vector<int64_t> residual = like_x ? x : dims_of(query.residual, plan_.residual.shape);
+  Call call;
+  call.spec = &spec_;
+  call.kernels = kernels_;
+  for (int form = 0; form < kFormCount; ++form) call.params[form] = params_[form];
+  CallShapes shapes = shapes_;
+  shapes.x = {x.data(), static_cast<int>(x.size())};
+  call.x = x_;
+  alignas(kCacheLine) static unsigned char line[2 * kCacheLine];
+  unsigned char* const somewhere = line + query.y_offset % kCacheLine;
+  call.x.data = somewhere;
+  if (plan_.residual.present()) {
+    shapes.residual = {residual.data(), static_cast<int>(residual.size())};
+    call.residual = residual_;
+    call.residual.data = somewhere;
+  }
+  if (plan_.y_output != Plan::kNoOutput) call.y = somewhere;
+  if (plan_.sum_output != Plan::kNoOutput) call.sum = somewhere;
+  Geometry geometry;
+  NORMFUSE_RETURN_IF_ERROR(BindGeometry(plan_, shapes, &geometry));
+  call.geometry = &geometry;
+  *text = Text(Choose(call, query.threads, forced_));
+  return {};
 }
 
 }  // namespace
+
+Result DescribePath(const Plan& plan, const PathQuery& query, std::string* text) {
+  Isa isa = Isa::kBaseline;
+  NORMFUSE_RETURN_IF_ERROR(SelectIsa(&isa));
+  NORMFUSE_RETURN_IF_ERROR(Validate(plan));
+  CpuExecutable executable(plan, isa);
+  NORMFUSE_RETURN_IF_ERROR(executable.Init());
+  return executable.Describe(query, text);
+}
+
 }  // namespace normfuse::cpu
 
 namespace normfuse {

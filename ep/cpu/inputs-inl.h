@@ -40,7 +40,7 @@ inline constexpr bool kCanStream<float> = kStreams;
 template <>
 inline constexpr bool kCanStream<Half> = kStreams;
 
-// To memory, or past the caches, which takes an address aligned to what is stored.
+// A store, or a non-temporal one, which takes an address aligned to what is stored.
 template <bool kStream, class Out, class Value>
 NORMFUSE_INLINE void Put(Out* y, Value v) {
   if constexpr (kStream && kCanStream<Out>) {

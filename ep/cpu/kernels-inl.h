@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/apply-inl.h"
-#include "cpu/kernels.h"
+#include "cpu/both_passes-inl.h"
+#include "cpu/kernel_list.h"
+#include "cpu/pipeline-inl.h"
 #include "cpu/row_sums-inl.h"
-#include "cpu/steps-inl.h"
-#include "cpu/whole_rows-inl.h"
+#include "cpu/second_pass-inl.h"
 
 namespace normfuse::NORMFUSE_ISA {
 namespace {
@@ -129,109 +129,70 @@ void StreamLine(void* to, const void* from) {
   }
 }
 
-// Stores past the caches are not ordered with the ones that tell other threads of the result.
+// Non-temporal stores are not ordered with the ones that tell other threads of the result.
 void Fence() {
 #ifdef __SSE2__
   _mm_sfence();
 #endif
 }
 
-// X and Y as they lie, for the types that occur most and the activations that follow a normalisation most.
-template <class Input, class Out>
-cpu::ApplyFn CommonApply(Activation activation) {
-#define NORMFUSE_COMMON_APPLY(kernel) \
-  if (activation == Activation::k##kernel) return Apply<Input, Out, kernel>;
-  NORMFUSE_FOR_EACH_FOLLOWING(NORMFUSE_COMMON_APPLY)
-#undef NORMFUSE_COMMON_APPLY
-  return nullptr;
-}
+// How the elements of a type are stored.
+template <DataType>
+struct StorageOf;
+#define NORMFUSE_STORAGE(type, storage) \
+  template <>                           \
+  struct StorageOf<DataType::k##type> { \
+    using Type = storage;               \
+  };
+NORMFUSE_STORAGE(Float32, float)
+NORMFUSE_STORAGE(Float16, Half)
+NORMFUSE_STORAGE(Bfloat16, Bfloat16)
+NORMFUSE_STORAGE(Int8, int8_t)
+NORMFUSE_STORAGE(Uint8, uint8_t)
+NORMFUSE_STORAGE(Int16, int16_t)
+NORMFUSE_STORAGE(Uint16, uint16_t)
+#undef NORMFUSE_STORAGE
+template <DataType kType>
+using Stored = typename StorageOf<kType>::Type;
 
 #define NORMFUSE_APPLY(name, kernel) Apply<Single<float>, float, kernel>,
 constexpr cpu::ApplyFn kFloatApply[] = {NORMFUSE_FOR_EACH_ACTIVATION(NORMFUSE_APPLY)};
 #undef NORMFUSE_APPLY
 
-constexpr int TypePair(DataType x, DataType y) { return static_cast<int>(x) * cpu::kTypeSlots + static_cast<int>(y); }
-
-cpu::ApplyFn FusedApplyOfSum(DataType x, DataType y, Activation activation) {
-  switch (TypePair(x, y)) {
-    case TypePair(DataType::kFloat32, DataType::kFloat32):
-      return CommonApply<Pair<float>, float>(activation);
-    case TypePair(DataType::kFloat16, DataType::kFloat16):
-      return CommonApply<Pair<Half>, Half>(activation);
-    default:
-      return nullptr;
-  }
+// The functions of a row of NORMFUSE_SECOND_PASS_KERNELS, by its last column.
+template <class Input, class Out>
+cpu::ApplyFn EveryActivation(Activation activation) {
+  return kFloatApply[static_cast<int>(activation)];
+}
+template <class Input, class Out>
+cpu::ApplyFn FollowingActivation(Activation activation) {
+#define NORMFUSE_FOLLOWING(kernel) \
+  if (activation == Activation::k##kernel) return Apply<Input, Out, kernel>;
+  NORMFUSE_FOLLOWING_ACTIVATIONS(NORMFUSE_FOLLOWING)
+#undef NORMFUSE_FOLLOWING
+  return nullptr;
+}
+template <class Input, class Out>
+cpu::ApplyFn OnlyIdentityActivation(Activation activation) {
+  return activation == Activation::kIdentity ? Apply<Input, Out, Identity> : nullptr;
 }
 
-cpu::ApplyFn FusedApplyOfBiasedSum(DataType x, DataType y) {
-  switch (TypePair(x, y)) {
-    case TypePair(DataType::kFloat32, DataType::kFloat32):
-      return Apply<BiasedPair<float>, float, Identity>;
-    case TypePair(DataType::kFloat16, DataType::kFloat16):
-      return Apply<BiasedPair<Half>, Half, Identity>;
-    default:
-      return nullptr;
+cpu::ApplyFn SecondPass(DataType x, DataType y, Activation activation, cpu::SumKind kind) {
+#define NORMFUSE_ROW(operands, of_x, of_y, activations)                                                         \
+  if (kind == cpu::SumKind::k##operands && x == DataType::k##of_x && y == DataType::k##of_y) {                  \
+    return activations##Activation<operands<Stored<DataType::k##of_x>>, Stored<DataType::k##of_y>>(activation); \
   }
+  NORMFUSE_SECOND_PASS_KERNELS(NORMFUSE_ROW)
+#undef NORMFUSE_ROW
+  return nullptr;
 }
 
-cpu::ApplyFn FusedApply(DataType x, DataType y, Activation activation, cpu::SumKind kind) {
-  if (kind == cpu::SumKind::kPair) return FusedApplyOfSum(x, y, activation);
-  if (kind == cpu::SumKind::kBiasedPair) {
-    return activation == Activation::kIdentity ? FusedApplyOfBiasedSum(x, y) : nullptr;
-  }
-  switch (TypePair(x, y)) {
-    case TypePair(DataType::kFloat32, DataType::kFloat32):
-      return kFloatApply[static_cast<int>(activation)];
-    case TypePair(DataType::kFloat16, DataType::kFloat16):
-      return CommonApply<Single<Half>, Half>(activation);
-    case TypePair(DataType::kBfloat16, DataType::kBfloat16):
-      return CommonApply<Single<Bfloat16>, Bfloat16>(activation);
-    case TypePair(DataType::kFloat32, DataType::kFloat16):
-      return CommonApply<Single<float>, Half>(activation);
-    case TypePair(DataType::kFloat32, DataType::kBfloat16):
-      return CommonApply<Single<float>, Bfloat16>(activation);
-    case TypePair(DataType::kFloat32, DataType::kInt8):
-      return CommonApply<Single<float>, int8_t>(activation);
-    case TypePair(DataType::kFloat32, DataType::kUint8):
-      return CommonApply<Single<float>, uint8_t>(activation);
-    case TypePair(DataType::kInt8, DataType::kInt8):
-      return CommonApply<Single<int8_t>, int8_t>(activation);
-    case TypePair(DataType::kUint8, DataType::kUint8):
-      return CommonApply<Single<uint8_t>, uint8_t>(activation);
-    case TypePair(DataType::kInt8, DataType::kFloat32):
-      return CommonApply<Single<int8_t>, float>(activation);
-    case TypePair(DataType::kUint8, DataType::kFloat32):
-      return CommonApply<Single<uint8_t>, float>(activation);
-    default:
-      return nullptr;
-  }
-}
-
-cpu::RowSumsFn RowSumsFor(DataType x, cpu::SumKind kind) {
-  const bool pair = kind == cpu::SumKind::kPair;
-  if (kind != cpu::SumKind::kSingle) {
-    if (x == DataType::kFloat32) return pair ? RowSumsOfSum<Pair<float>> : RowSumsOfSum<BiasedPair<float>>;
-    if (x == DataType::kFloat16) return pair ? RowSumsOfSum<Pair<Half>> : RowSumsOfSum<BiasedPair<Half>>;
-    return nullptr;
-  }
-  switch (x) {
-    case DataType::kFloat32:
-      return RowSums<Single<float>>;
-    case DataType::kFloat16:
-      return RowSums<Single<Half>>;
-    case DataType::kBfloat16:
-      return RowSums<Single<Bfloat16>>;
-    case DataType::kInt8:
-      return RowSumsOfBytes<int8_t>;
-    case DataType::kUint8:
-      return RowSumsOfBytes<uint8_t>;
-    case DataType::kInt16:
-      return RowSums<Single<int16_t>>;
-    case DataType::kUint16:
-      return RowSums<Single<uint16_t>>;
-    default:
-      return nullptr;
-  }
+cpu::RowSumsFn FirstPass(DataType x, cpu::SumKind kind) {
+#define NORMFUSE_ROW(operands, of_x, function) \
+  if (kind == cpu::SumKind::k##operands && x == DataType::k##of_x) return function<operands<Stored<DataType::k##of_x>>>;
+  NORMFUSE_FIRST_PASS_KERNELS(NORMFUSE_ROW)
+#undef NORMFUSE_ROW
+  return nullptr;
 }
 
 // For float32 and the activations that follow a normalisation most; not on the baseline, which gains nothing by it.
@@ -240,20 +201,22 @@ cpu::StepFn StepFor(Activation activation) {
   if constexpr (kAny) {
 #define NORMFUSE_STEP(kernel) \
   if (activation == Activation::k##kernel) return Step<kernel>;
-    NORMFUSE_FOR_EACH_FOLLOWING(NORMFUSE_STEP)
+    NORMFUSE_FOLLOWING_ACTIVATIONS(NORMFUSE_STEP)
 #undef NORMFUSE_STEP
   }
   return nullptr;
 }
 
-// For float32 and what has so little arithmetic that the time between rows counts.
 template <bool kAny>
-cpu::WholeRowsFn WholeRowsFor(DataType x, DataType y, Activation activation, cpu::SumKind kind) {
+cpu::BothPassesFn BothPassesFor(DataType x, DataType y, Activation activation, cpu::SumKind kind) {
   if constexpr (kAny) {
-    const bool floats = x == DataType::kFloat32 && y == DataType::kFloat32;
-    if (!floats || activation != Activation::kIdentity) return nullptr;
-    if (kind == cpu::SumKind::kSingle) return RunWholeRows<Single<float>, float, Identity>;
-    if (kind == cpu::SumKind::kPair) return RunWholeRows<Pair<float>, float, Identity>;
+    if (activation != Activation::kIdentity) return nullptr;
+#define NORMFUSE_ROW(operands, of_x, of_y)                                                       \
+  if (kind == cpu::SumKind::k##operands && x == DataType::k##of_x && y == DataType::k##of_y) {   \
+    return BothPasses<operands<Stored<DataType::k##of_x>>, Stored<DataType::k##of_y>, Identity>; \
+  }
+    NORMFUSE_BOTH_PASSES_KERNELS(NORMFUSE_ROW)
+#undef NORMFUSE_ROW
   }
   return nullptr;
 }
@@ -283,12 +246,12 @@ constexpr KernelTable MakeTable() {
   table.column_sum = ColumnSum;
   table.column_moments = ColumnMoments;
   table.column_normalize = ColumnNormalize;
-  table.row_sums = RowSumsFor;
+  table.first_pass = FirstPass;
   table.find_shift = FindShift;
   table.keeps = kHasFma;
-  table.fused_apply = FusedApply;
+  table.second_pass = SecondPass;
   table.step = StepFor<kHasFma>;
-  table.whole_rows = WholeRowsFor<kHasFma>;
+  table.both_passes = BothPassesFor<kHasFma>;
   if (kStreams) table.stream_line = StreamLine;
   table.fence = Fence;
   return table;

@@ -67,7 +67,7 @@ struct RowSumsArgs {
   int rows;
   bool find_shift;  // take the shift from the row's first values instead of `shift`
   bool resume;      // a single row: `sums` are of what lies before it, and go on (`shift` is theirs)
-  bool stream;      // `sum`, of type float32 or float16 and aligned to 64, goes past the caches
+  bool stream;      // `sum`, of type float32 or float16 and aligned to 64, is stored non-temporally
   float shift;
   Sums* sums;  // one for each row
   // Where given, each row's normalizer is made as well. X of integers: a value stands for itself times the row's scale.
@@ -104,7 +104,7 @@ struct ApplyArgs {
   const float* params;  // kMaxActivationParams
   float y_scale = 1.0f;
   float y_zero = 0.0f;
-  // Y, of type float32 and aligned to 64, goes past the caches, where the instruction set can do that. A fence must
+  // Y, of type float32 or float16 and aligned to 64, is stored non-temporally, where the instruction set can do that. A fence must
   // follow. X is then read `ahead` elements before it is needed.
   bool stream = false;
   size_t ahead = 0;
@@ -119,14 +119,14 @@ using RowSumsFn = bool (*)(const RowSumsArgs& args);
 using ApplyFn = void (*)(const ApplyArgs& args);
 // Both of them for rows that lie one after the other, of which `sums` and `apply` give the first: how many of `rows` were
 // done. Those after it are not even begun.
-using WholeRowsFn = int64_t (*)(const RowSumsArgs& sums, const ApplyArgs& apply, int64_t rows);
+using BothPassesFn = int64_t (*)(const RowSumsArgs& sums, const ApplyArgs& apply, int64_t rows);
 // Normalises a run while it sums another one of the same length, both of float32. The sums always go on.
 using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
 
 struct KernelTable {
   // By element type; null for types without a vector kernel (elements.h has those).
   LoadFn load[kTypeSlots];
-  // (x - zero) * scale; x of float32 may be `out`. With `stream`, `out` is aligned to 64 and goes past the caches.
+  // (x - zero) * scale; x of float32 may be `out`. With `stream`, `out` is aligned to 64 and stored non-temporally.
   void (*dequantize[kTypeSlots])(const void* x, size_t n, Vec scale, Vec zero, float* out, bool stream);
   StoreFn store[kTypeSlots];  // integers: expects rounded values, saturates
 
@@ -143,18 +143,18 @@ struct KernelTable {
 
   // Kernels that read and write where tensors lie, or null where blocks in between do the work. The operands of a sum
   // are of one type.
-  RowSumsFn (*row_sums)(DataType x, SumKind kind);
-  // The shift that row_sums finds for a row of n values, of which d holds the first kShiftElements, or all.
+  RowSumsFn (*first_pass)(DataType x, SumKind kind);
+  // The shift that the first pass finds for a row of n values, of which d holds the first kShiftElements, or all.
   float (*find_shift)(const float* d, size_t n);
-  bool keeps;  // row_sums of 16-bit types honour RowSumsArgs::kept
-  ApplyFn (*fused_apply)(DataType x, DataType y, Activation activation, SumKind kind);
+  bool keeps;  // first passes of 16-bit types honour RowSumsArgs::kept
+  ApplyFn (*second_pass)(DataType x, DataType y, Activation activation, SumKind kind);
   StepFn (*step)(Activation activation);
-  WholeRowsFn (*whole_rows)(DataType x, DataType y, Activation activation, SumKind kind);
+  BothPassesFn (*both_passes)(DataType x, DataType y, Activation activation, SumKind kind);
 
-  // 64 bytes, to the beginning of a line of the cache and past it. Null where stores cannot go past the caches, and what is
+  // 64 bytes, by non-temporal stores to the beginning of a line of the cache. Null where there are none, and what is
   // said of `stream` does not hold.
   void (*stream_line)(void* to, const void* from);
-  // Orders stores past the caches before everything that follows.
+  // Orders non-temporal stores before everything that follows.
   void (*fence)();
 };
 

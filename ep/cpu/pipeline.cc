@@ -2,7 +2,7 @@
 // then go on all the time, and a large group is read again while it is still in the level-2 cache.
 #include <algorithm>
 
-#include "cpu/row_worker.h"
+#include "cpu/group_worker.h"
 
 namespace normfuse::cpu {
 namespace {
@@ -24,7 +24,7 @@ class GroupPipeline {
   void Step(const Group& group, Group* next);
 
   const Call& call_;
-  RowWorker worker_;
+  GroupWorker worker_;
 };
 
 void GroupPipeline::Finish(Group* group) {

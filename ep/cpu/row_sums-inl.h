@@ -49,10 +49,11 @@ struct VectorSums {
       for (int set = 0; set < kCount; ++set) first[row][set] = second[row][set] = Set(0.0f);
     }
   }
+  template <bool kByFma = kHasFma>
   NORMFUSE_INLINE void Add(int row, int set, V off) {
     // Every other sum by Fma, which is as exact: processors have as many units for that as for additions.
     V& sum = first[row][set];
-    sum = kHasFma && (row + set) % 2 == 1 ? Fma(off, Set(1.0f), sum) : sum + off;
+    sum = kByFma && (row + set) % 2 == 1 ? Fma(off, Set(1.0f), sum) : sum + off;
     second[row][set] = Fma(off, off, second[row][set]);
   }
   NORMFUSE_INLINE VectorSums<kRows, 1> OfSets() const {
@@ -350,8 +351,9 @@ NORMFUSE_INLINE bool SumRowsOfBytes(const cpu::RowSumsArgs& a, int row) {
   return FinishRows<kRows, true>(a, row, sums);
 }
 
-template <class T>
+template <class Input>
 bool RowSumsOfBytes(const cpu::RowSumsArgs& a) {
+  using T = typename Input::Element;
   int row = 0;
   bool good = true;
   for (; row + 4 <= a.rows; row += 4) good &= SumRowsOfBytes<T, 4>(a, row);

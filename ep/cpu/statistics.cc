@@ -21,14 +21,14 @@ void StoreFloat(DataType type, void* data, int64_t index, float value) {
 }  // namespace
 
 StatisticsRequest RequestFor(const Call& call) {
-  const Normalization& norm = call.plan->normalization;
+  const ChainSpec& spec = *call.spec;
   StatisticsRequest request;
-  request.use_mean = norm.use_mean;
-  request.normalize = norm.normalize_variance;
-  request.integers = call.raw;
-  request.exact = call.raw && call.row_sums != nullptr && BitsOf(call.x_type) == 8;
-  request.epsilon_on = norm.epsilon_on;
-  request.epsilon = norm.epsilon;
+  request.use_mean = spec.use_mean;
+  request.normalize = spec.normalize_variance;
+  request.integers = call.path.stored_integers;
+  request.exact = call.path.stored_integers && call.row_sums != nullptr && BitsOf(call.x.type) == 8;
+  request.epsilon_on = spec.epsilon_on;
+  request.epsilon = spec.epsilon;
   request.count = static_cast<double>(call.geometry->group_size);
   return request;
 }
@@ -97,8 +97,8 @@ Sums Recentered(const StatisticsRequest& request, const Sums& sums) {
 }
 
 void StoreStatistics(const Call& call, int64_t index, const Statistics& statistics) {
-  StoreFloat(call.plan->stats_type, call.mean, index, statistics.mean);
-  StoreFloat(call.plan->stats_type, call.inv_std_dev, index, statistics.inv_std_dev);
+  StoreFloat(call.spec->stats_type, call.mean, index, statistics.mean);
+  StoreFloat(call.spec->stats_type, call.inv_std_dev, index, statistics.inv_std_dev);
 }
 
 }  // namespace normfuse::cpu

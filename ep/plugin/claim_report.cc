@@ -1,5 +1,6 @@
 #include "plugin/claim_report.h"
 
+#include "cpu/path.h"
 #include "directml/lowering.h"
 #include "plugin/json_lines.h"
 
@@ -33,6 +34,8 @@ std::string BackendFields(const EpOptions& options, const Backend& backend, cons
   const std::optional<Declined> stays_on_cpu = backend.CheckForDirectMl(plan);
   const bool directml = backend.directml() != nullptr && !stays_on_cpu;
   std::string fields = std::string(", \"backend\": ") + (directml ? "\"directml\"" : "\"cpu\"");
+  std::string path;
+  if (!directml && cpu::DescribePath(plan, {}, &path).ok()) fields += ", \"path\": " + Quoted(path);
   if (stays_on_cpu) fields += ", \"backend_reason\": {" + Refusal(*stays_on_cpu) + "}";
   if (options.explain_directml != 0) fields += ", \"directml\": " + Explanation(plan, options.explain_directml);
   return fields;

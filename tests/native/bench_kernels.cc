@@ -1,5 +1,5 @@
 // Time of whole plans on the CPU path beside a copy of the same bytes: bench_kernels [filter] [seconds per job].
-// NORMFUSE_ISA chooses the instruction set. Each round runs the job and the copy in turn; the medians' ratio is what
+// "kernel" as the filter measures every row of ep/cpu/kernel_list.h instead. NORMFUSE_ISA chooses the instruction set. Each round runs the job and the copy in turn; the medians' ratio is what
 // counts, times alone move with the machine.
 #include <algorithm>
 #include <chrono>
@@ -9,6 +9,7 @@
 #include <ctime>
 #include <functional>
 
+#include "cpu/kernel_list.h"
 #include "plan_harness.h"
 
 namespace normfuse::test {
@@ -274,14 +275,13 @@ double Quartile(std::vector<double> values) {
   return values[values.size() / 4];
 }
 
-void Measure(const Entry& entry, double budget) {
-  const Case c = entry.make();
+void Measure(const char* name, const Case& c, double budget) {
   std::unique_ptr<Executable> executable;
   Result result = CompileForCpu(c.plan, &executable);
   BenchContext context(c);
   if (result.ok()) result = executable->Run(context);
   if (!result.ok()) {
-    std::printf("%-40s %s\n", entry.name, result.message().c_str());
+    std::printf("%-40s %s\n", name, result.message().c_str());
     return;
   }
   const size_t bytes = context.bytes();
@@ -303,9 +303,33 @@ void Measure(const Entry& entry, double budget) {
   } while (std::chrono::duration<double>(Clock::now() - start).count() < budget || job_times.size() < 9);
   const double job = Quartile(job_times);
   const double limit = Quartile(copy_times);
-  std::printf("%-40s %10.2f us %7.1f GB/s  copy %7.1f GB/s  share %.2f\n", entry.name, job * 1e6,
+  std::printf("%-40s %10.2f us %7.1f GB/s  copy %7.1f GB/s  share %.2f\n", name, job * 1e6,
               static_cast<double>(bytes) / job * 1e-9, static_cast<double>(bytes) / limit * 1e-9, limit / job);
   std::fflush(stdout);
+}
+
+// LayerNorms of [128, 768] by each kernel.
+void MeasureKernels(double budget) {
+  for (const cpu::SecondPassKernel& kernel : cpu::kSecondPassKernels) {
+    for (const Activation activation :
+         {Activation::kIdentity, Activation::kRelu, Activation::kGelu, Activation::kSwish}) {
+      if (kernel.activations == cpu::Activations::kOnlyIdentity && activation != Activation::kIdentity) continue;
+      Case c = Layer({128, 768}, kernel.x, kernel.y, activation);
+      std::string name = std::string("kernel ") + NameOf(kernel.x) + "->" + NameOf(kernel.y) + " " +
+                         kActivations[static_cast<int>(activation)].name;
+      if (kernel.operands != cpu::SumKind::kSingle) {
+        c.plan.residual.type = kernel.x;
+        c.plan.residual.tensor = c.Add(Random(kernel.x, {128, 768}), false);
+        name += " + residual";
+      }
+      if (kernel.operands == cpu::SumKind::kBiasedPair) {
+        c.plan.residual_bias.type = kF32;
+        c.plan.residual_bias.tensor = c.Add(Random(kF32, {768}), true);
+        name += " + bias";
+      }
+      Measure(name.c_str(), c, budget);
+    }
+  }
 }
 
 }  // namespace
@@ -315,9 +339,14 @@ int main(int argc, char** argv) {
   const char* isa = "";
   if (!normfuse::SelectedIsa(&isa).ok()) return 1;
   std::printf("instruction set %s\n", isa);
+  const double budget = argc > 2 ? std::atof(argv[2]) : 0.5;
+  if (argc > 1 && std::strcmp(argv[1], "kernel") == 0) {
+    normfuse::test::MeasureKernels(budget);
+    return 0;
+  }
   for (const auto& entry : normfuse::test::kEntries) {
     if (argc > 1 && std::strstr(entry.name, argv[1]) == nullptr) continue;
-    normfuse::test::Measure(entry, argc > 2 ? std::atof(argv[2]) : 0.5);
+    normfuse::test::Measure(entry.name, entry.make(), budget);
   }
   return 0;
 }

@@ -1,8 +1,10 @@
-// Batch invariance: on one instruction set the bits of a row do not depend on the rows around it, on its place among them,
+// Paths through the CPU kernels, and batch invariance: on one instruction set the bits of a row do not depend on the rows around it, on its place among them,
 // on the number of threads, or on where X and Y lie in memory. A server's answer is then the same whatever it batches.
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/kernel_list.h"
+#include "cpu/path.h"
 #include "plan_harness.h"
 #include "test_cases.h"
 
@@ -91,17 +93,17 @@ class Groups {
   }
   int64_t count() const { return count_; }
 
-  // The outputs of groups `begin` to `begin` + `count` in a call of their own, each output after the other.
-  std::vector<Bytes> Run(int64_t begin, int64_t count, const Setting& setting) const {
+  // Groups `begin` to `begin` + `count` as a call of their own.
+  Case Make(int64_t begin, int64_t count, size_t x_offset) const {
     Case c;
     Plan& plan = c.plan;
     plan.name = "invariance";
     plan.x.type = chain_.x;
-    plan.x.tensor = c.Add(Slice(x_, Shape(count), begin * size_, setting.x_offset), false);
+    plan.x.tensor = c.Add(Slice(x_, Shape(count), begin * size_, x_offset), false);
     if (IsQuantized(chain_.x)) plan.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
     if (chain_.residual) {
       plan.residual.type = chain_.x;
-      plan.residual.tensor = c.Add(Slice(residual_, Shape(count), begin * size_, setting.x_offset), false);
+      plan.residual.tensor = c.Add(Slice(residual_, Shape(count), begin * size_, x_offset), false);
     }
     for (size_t i = 1; i <= inner_.size(); ++i) plan.normalization.axes.push_back(static_cast<int64_t>(i));
     plan.normalization.use_mean = chain_.use_mean;
@@ -121,8 +123,14 @@ class Groups {
       plan.sum_type = chain_.x;
       c.output_types.push_back(chain_.x);
     }
+    return c;
+  }
+
+  // Their outputs, one after the other.
+  std::vector<Bytes> Run(int64_t begin, int64_t count, const Setting& setting) const {
+    const Case c = Make(begin, count, setting.x_offset);
     std::unique_ptr<Executable> executable;
-    const Result compiled = CompileForCpu(plan, &executable);
+    const Result compiled = CompileForCpu(c.plan, &executable);
     EXPECT(compiled.ok(), compiled.message());
     ArrayContext context(setting.threads);
     context.ShiftOutputs(setting.y_offset);
@@ -235,6 +243,137 @@ TEST(LargeTensorsAreTheSameAsTheirRows) {
       }
     }
   });
+}
+
+void ForcePath(const char* words) {
+#ifdef _WIN32
+  _putenv_s("NORMFUSE_PATH", words);
+#else
+  setenv("NORMFUSE_PATH", words, 1);
+#endif
+}
+
+std::string PathOf(const Plan& plan, const cpu::PathQuery& query = {}) {
+  std::string text;
+  const Result result = cpu::DescribePath(plan, query, &text);
+  EXPECT(result.ok(), result.message());
+  return text;
+}
+
+constexpr const char* kForcedPaths[] = {
+    "groups", "rows",     "pipeline", "shared", "blocks", "nontemporal", "nontemporal,groups", "blocks,nontemporal",
+    "input",  "separate", "cached"};
+
+// Each path that suits a call gives what the others give, and what float64 gives. Those of shared groups are seen with two
+// threads.
+TEST(ForcedPathsGiveTheSameBits) {
+  std::vector<std::string> seen;
+  for (const std::string& isa : AvailableIsas()) {
+    ForceIsa(isa);
+    for (const Chain& chain : kChains) {
+      for (const std::vector<int64_t>& inner :
+           {std::vector<int64_t>{31}, {128}, {300}, {1024}, {1030}, {5000}, {3, 100}, {4, 49}}) {
+        const Groups groups(chain, 9, inner);
+        const std::vector<Bytes> chosen = groups.Run(0, groups.count(), {});
+        for (const char* words : kForcedPaths) {
+          ForcePath(words);
+          for (const size_t y_offset : {0, 4}) {
+            const std::string what = isa + " " + chain.name + " of " + std::to_string(inner.back()) + ": " + words;
+            EXPECT(groups.AreIn(groups.Run(0, groups.count(), {.threads = 2, .y_offset = y_offset}), 0, chosen), what);
+          }
+          if (inner.size() == 1 && inner[0] < 2000)
+            RunAndCompare(groups.Make(0, groups.count(), 0), 1, isa + " " + words);
+          std::vector<int64_t> shape = inner;
+          shape.insert(shape.begin(), groups.count());
+          seen.push_back(PathOf(groups.Make(0, 1, 0).plan, {.x = shape}));
+          ForcePath("");
+        }
+      }
+    }
+  }
+  ForceIsa("");
+  for (const char* part : {"rows of input", "groups of input", "groups of blocks", "pipeline of input", "result of sum",
+                           "result of kept", "result of blocks", "stored integers", "both passes", "non-temporal,",
+                           "tiles of 1,", "tiles of 2,", "tiles of 4,"}) {
+    const auto has_part = [part](const std::string& text) { return text.find(part) != std::string::npos; };
+    const bool fast = AvailableIsas().front() == "avx512" || AvailableIsas().front() == "avx2";
+    if (!fast) break;  // of baseline and NEON some paths are not there
+    EXPECT(std::any_of(seen.begin(), seen.end(), has_part), part);
+  }
+}
+
+TEST(UnknownPathsAreAnError) {
+  ForcePath("rows,sideways");
+  std::unique_ptr<Executable> executable;
+  const Result result = CompileForCpu(Groups(kChains[0], 2, {8}).Make(0, 2, 0).plan, &executable);
+  EXPECT(!result.ok() && result.message().find("'sideways'") != std::string::npos, result.message());
+  ForcePath("");
+}
+
+// Every row of the list of kernels against the way by blocks.
+TEST(EveryKernelGivesWhatBlocksGive) {
+  for (const std::string& isa : AvailableIsas()) {
+    ForceIsa(isa);
+    for (const cpu::SecondPassKernel& kernel : cpu::kSecondPassKernels) {
+      if (kernel.x != kernel.y && kernel.operands == cpu::SumKind::kSingle && IsQuantized(kernel.x) &&
+          IsQuantized(kernel.y))
+        continue;
+      for (const Activation activation :
+           {Activation::kIdentity, Activation::kRelu, Activation::kGelu, Activation::kSwish, Activation::kHardSwish}) {
+        for (const bool affine : {false, true}) {
+          const Chain chain{.name = "kernel",
+                            .x = kernel.x,
+                            .y = kernel.y,
+                            .activation = activation,
+                            .affine = affine,
+                            .residual = kernel.operands != cpu::SumKind::kSingle};
+          const Groups groups(chain, 5, {77});
+          const std::vector<Bytes> chosen = groups.Run(0, 5, {});
+          ForcePath("blocks");
+          EXPECT(groups.AreIn(groups.Run(0, 5, {}), 0, chosen), isa + " " + NameOf(kernel.x) + " to " +
+                                                                    NameOf(kernel.y) + " " +
+                                                                    kActivations[static_cast<int>(activation)].name);
+          ForcePath("");
+        }
+      }
+    }
+  }
+  ForceIsa("");
+}
+
+// What is chosen for what, with AVX2.
+TEST(ChooseIsATable) {
+  const std::vector<std::string> isas = AvailableIsas();
+  if (std::find(isas.begin(), isas.end(), "avx2") == isas.end()) return;
+  ForceIsa("avx2");
+  struct Row {
+    int chain;
+    std::vector<int64_t> shape;
+    int threads;
+    size_t y_offset;
+    const char* path;
+  };
+  const Row rows[] = {
+      {0, {1, 768}, 2, 0, "rows of input, result of input, both passes in one kernel, cached, tiles of 4, 1 thread"},
+      {0, {128, 768}, 1, 4, "rows of input, result of input, both passes in one kernel, cached, tiles of 4, 1 thread"},
+      {0, {4096, 768}, 1, 0, "rows of input, result of input, non-temporal, tiles of 1, 1 thread"},
+      {0, {4096, 768}, 2, 4, "rows of input, result of input, non-temporal lines, tiles of 1, 2 threads"},
+      {0, {4096, 768}, 1, 2, "rows of input, result of input, both passes in one kernel, cached, tiles of 4, 1 thread"},
+      {0, {64, 5000}, 1, 0, "pipeline of input, result of input, cached, 1 thread"},
+      {0, {1, 500000}, 4, 0, "shared groups of input, result of input, cached, 4 threads"},
+      {6, {128, 768}, 1, 0, "rows of input, result of input, cached, tiles of 2, 1 thread"},
+      {7, {128, 768}, 1, 0, "rows of input, result of sum, cached, tiles of 2, 1 thread"},
+      {11, {128, 768}, 1, 0, "rows of input, result of kept, cached, tiles of 4, 1 thread"},
+      {11, {16, 5000}, 1, 0, "rows of input, result of input, cached, tiles of 2, 1 thread"},
+      {15, {128, 768}, 1, 0, "rows of input, result of input, stored integers, cached, tiles of 16, 1 thread"},
+  };
+  for (const Row& row : rows) {
+    const Groups groups(kChains[row.chain], 1, {row.shape.back()});
+    const std::string got =
+        PathOf(groups.Make(0, 1, 0).plan, {.x = row.shape, .threads = row.threads, .y_offset = row.y_offset});
+    EXPECT(got == row.path, std::string(kChains[row.chain].name) + ": " + got);
+  }
+  ForceIsa("");
 }
 
 // Columns side by side, some of which are summed again: their first values say nothing of the others.

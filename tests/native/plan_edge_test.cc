@@ -104,7 +104,7 @@ TEST(NotFiniteValuesSpoilTheirRowAndNoOther) {
   });
 }
 
-// Results that go past the caches: rows whose last vectors are read ahead or not at all, and rows that end within a line of
+// Results that are stored non-temporally: rows whose last vectors are read ahead or not at all, and rows that end within a line of
 // the cache. The sanitizers see what is read beyond a tensor.
 TEST(LargeTensorsAreReadAndWrittenWithinTheirBounds) {
   OnEveryIsa([](const std::string& isa) {
@@ -555,8 +555,8 @@ TEST(RowsAreTheSameOnAnyNumberOfThreads) {
   }
 }
 
-// Where nobody ever helps, a call is not cut into parts any longer, but others are asked again now and then.
-TEST(WithoutHelpTheCallerGoesOnAlone) {
+// Where no thread ever takes a part, a call is not divided any longer, but threads are asked again now and then.
+TEST(WithoutOtherThreadsTheCallerGoesOnAlone) {
   for (const std::vector<int64_t>& axes : {std::vector<int64_t>{1}, {0}}) {
     Case c = Normalize({160, 1024}, Normals(size_t{160} * 1024, 2), axes);
     std::unique_ptr<Executable> executable;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +149,7 @@ def test_claim_report_is_written(transformer: onnx.ModelProto, tmp_path: Path) -
     normfuse.InferenceSession(transformer, claim="all", claim_report=tmp_path / "claims.jsonl")
     lines = (tmp_path / "claims.jsonl").read_text().splitlines()
     assert len(lines) == len(set(lines)) == 4
+    assert all("result of" in json.loads(line)["path"] for line in lines)
 
 
 BAD_OPTIONS = [

@@ -187,7 +187,7 @@ NORMFUSE_INLINE void StoreAs(uint32_t* p, V a) { vst1q_u32(p, vcvtnq_u32_f32(a.v
 NORMFUSE_INLINE V LoadPartial(const float* p, size_t n) { return LoadAsPartial(p, n); }
 NORMFUSE_INLINE void StorePartial(float* p, V a, size_t n) { StoreAsPartial(p, a, n); }
 
-// Stores past the caches gain nothing here.
+// Non-temporal stores gain nothing here.
 template <typename T>
 NORMFUSE_INLINE void StreamStore(T* p, V a) {
   StoreAs(p, a);

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/apply-inl.h"
 #include "cpu/row_sums-inl.h"
+#include "cpu/second_pass-inl.h"
 
 namespace normfuse::NORMFUSE_ISA {
 namespace {
@@ -56,7 +56,7 @@ struct StepVector {
   Source bias;
 };
 
-// The sums of a run, in the order of row_sums-inl.h.
+// The sums of a run, by additions alone (arithmetic of the other group has Fma enough), in the order of row_sums-inl.h.
 struct StepSums {
   NORMFUSE_INLINE explicit StepSums(const cpu::Sums& sums) { lanes.parts[0] = Doubles{sums.first, sums.second}; }
   NORMFUSE_INLINE void Add(const VectorSums<1, kSets>& block, bool last_of_float_block) {
@@ -103,7 +103,7 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
   for (size_t begin = 0; begin < n; begin += kSumBlock) {
     const size_t end = n - begin < kSumBlock ? n : begin + kSumBlock;
     HideInMemory(&total.lanes);
-    // Stores past the caches wait where the processor has to look up a page first. Reading a line of it makes it do so.
+    // Non-temporal stores wait where the processor has to look up a page first. A software prefetch makes it do so.
     if constexpr (kStream) __builtin_prefetch(y + begin + kPageAhead);
     VectorSums<1, kSets> sums;
     size_t i = begin;
@@ -114,7 +114,7 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
         const size_t k = at + static_cast<size_t>(set) * kLanes;
         // What memory reads ahead by itself is enough where it is memory that everything waits for.
         if constexpr (kStream && !kInTurns) __builtin_prefetch(next + k + kFetchAhead);
-        sums.Add(0, set, of.next[set] - shift);
+        sums.template Add<false>(0, set, of.next[set] - shift);
         v[set] = act(affine.At(of.x[set], k));
         if constexpr (kInTurns) Put<kStream>(y + k, v[set]);
       }
@@ -136,14 +136,14 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
     }
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) step(StepOperands(x + i, next + i), i);
     if (i + kLanes <= end) {
-      sums.Add(0, 0, Load(next + i) - shift);
+      sums.template Add<false>(0, 0, Load(next + i) - shift);
       Put<kStream>(y + i, act(affine.At(Load(x + i), i)));
       i += kLanes;
     }
     if (i < end) {
       const size_t rest = end - i;
       const M inside = Lt(ToFloat(Iota()), Set(static_cast<float>(rest)));
-      sums.Add(0, 1, Select(inside, LoadPartial(next + i, rest) - shift, Set(0.0f)));
+      sums.template Add<false>(0, 1, Select(inside, LoadPartial(next + i, rest) - shift, Set(0.0f)));
       StoreAsPartial(y + i, act(affine.PartialAt(LoadPartial(x + i, rest), i, rest)), rest);
     }
     total.Add(sums, end == n || end % kFloatBlock == 0);

@@ -6,6 +6,7 @@
 
 #include "cpu/activations-inl.h"
 #include "cpu/inputs-inl.h"
+#include "cpu/kernel_list.h"
 
 namespace normfuse::NORMFUSE_ISA {
 namespace {
@@ -87,15 +88,12 @@ constexpr bool kIsCheap = kIsIdentity<Act>;
 template <>
 inline constexpr bool kIsCheap<Relu> = true;
 
-// The activations that follow a normalisation most: they have kernels for more types, and for rows side by side.
-#define NORMFUSE_FOR_EACH_FOLLOWING(apply) apply(Identity) apply(Relu) apply(Gelu) apply(Swish)
-
 template <class Act>
 constexpr bool kFollowsNormalization = false;
 #define NORMFUSE_FOLLOWS(kernel) \
   template <>                    \
   inline constexpr bool kFollowsNormalization<kernel> = true;
-NORMFUSE_FOR_EACH_FOLLOWING(NORMFUSE_FOLLOWS)
+NORMFUSE_FOLLOWING_ACTIVATIONS(NORMFUSE_FOLLOWS)
 #undef NORMFUSE_FOLLOWS
 
 // One scale and one bias for a row: they join the normalisation's own factor and offset.
@@ -207,7 +205,7 @@ NORMFUSE_INLINE void ApplyScalar(const ApplyArgs& a, int row) {
 
 // Calls store(vector, index) for vectors of x, but for some of the last, and returns where it ended. Each group of them is
 // read before the one in front of it is stored: where Y lies a little behind X, modulo the size of a page, loads seem to
-// need what the stores in front of them write, and those that go past the caches take long.
+// need what the stores in front of them write (4K aliasing), and non-temporal ones take long.
 template <class Input, class Store>
 NORMFUSE_INLINE size_t StoreGroups(const Input& x, size_t n, const Store& store) {
   constexpr size_t kVectors = 4;
@@ -413,7 +411,7 @@ struct TwoRows {
   size_t ahead;
 };
 
-// All but some of the last elements of two rows past the caches, and where it ended.
+// All but some of the last elements of two rows, by non-temporal stores, and where it ended.
 template <class Rows>
 NORMFUSE_INLINE size_t StreamTwoRows(const Rows& rows, size_t n) {
   constexpr size_t kVectors = 2;

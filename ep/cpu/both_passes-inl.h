@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/apply-inl.h"
 #include "cpu/row_sums-inl.h"
+#include "cpu/second_pass-inl.h"
 
 namespace normfuse::NORMFUSE_ISA {
 namespace {
@@ -59,7 +59,7 @@ class WholeRows {
 
 // Rows that share scale and bias.
 template <class Input, class Out, class Act>
-int64_t RunWholeRows(const cpu::RowSumsArgs& sums, const ApplyArgs& apply, int64_t rows) {
+int64_t BothPasses(const cpu::RowSumsArgs& sums, const ApplyArgs& apply, int64_t rows) {
   const bool shared = apply.scale_stride == 0 && apply.bias_stride == 0;
   if (!shared || sums.n < kShiftElements) return 0;
   return WholeRows<Input, Out, Act>(sums, apply).Run(rows);

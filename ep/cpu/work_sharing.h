@@ -1,4 +1,4 @@
-// Whether a session has threads that take a part of a call when they are asked to.
+// Sharing the work of a call between the threads of a session, if it has more than one.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,11 @@ namespace normfuse::cpu {
 // ONNX Runtime does not tell how many threads a session has. With a single one the caller does all parts of a call one
 // after the other, each of which costs 0.1 us more than to go on with the one before. One of these belongs to each node,
 // whose calls may run at the same time.
-class Helpers {
+class WorkSharing {
  public:
-  // Whether to do without: nobody has ever helped. Now and then others are asked again, so many times that threads that
-  // sleep have the time to wake up.
-  bool Absent();
+  // Whether to do without: no other thread has ever taken a part. Now and then they are asked again, so many times that
+  // threads that sleep have the time to wake up.
+  bool HasNoThreads();
 
   // ExecutionContext::ParallelFor, which takes note of who did it.
   Result ParallelFor(ExecutionContext& context, void (*task)(void* user, size_t index), size_t count, void* user);
@@ -24,7 +24,7 @@ class Helpers {
   // Calls. A thread that sleeps has been seen to need 0.1 ms; the work of a call that is shared takes 0.01 ms and more.
   static constexpr uint32_t kEnough = 64;
   static constexpr uint32_t kAskAgain = kEnough + 4096;
-  std::atomic<bool> present_ = false;  // somebody has helped
+  std::atomic<bool> present_ = false;  // another thread has taken a part
   std::atomic<uint32_t> alone_ = 0;    // calls since others were first asked, or last again
 };
 

@@ -1,4 +1,4 @@
-#include "cpu/helpers.h"
+#include "cpu/work_sharing.h"
 
 #include <thread>
 
@@ -9,29 +9,29 @@ struct Watched {
   void (*task)(void* user, size_t index);
   void* user;
   std::thread::id caller = std::this_thread::get_id();
-  std::atomic<bool> helped = false;
+  std::atomic<bool> shared = false;
 };
 
 void RunWatched(void* user, size_t index) {
   auto& watched = *static_cast<Watched*>(user);
-  if (std::this_thread::get_id() != watched.caller) watched.helped.store(true, std::memory_order_relaxed);
+  if (std::this_thread::get_id() != watched.caller) watched.shared.store(true, std::memory_order_relaxed);
   watched.task(watched.user, index);
 }
 
 }  // namespace
 
-bool Helpers::Absent() {
+bool WorkSharing::HasNoThreads() {
   if (present_.load(std::memory_order_relaxed) || alone_.load(std::memory_order_relaxed) < kEnough) return false;
   if (alone_.fetch_add(1, std::memory_order_relaxed) + 1 < kAskAgain) return true;
   alone_.store(0, std::memory_order_relaxed);
   return false;
 }
 
-Result Helpers::ParallelFor(ExecutionContext& context, void (*task)(void* user, size_t index), size_t count,
-                            void* user) {
+Result WorkSharing::ParallelFor(ExecutionContext& context, void (*task)(void* user, size_t index), size_t count,
+                                void* user) {
   Watched watched{task, user};
   NORMFUSE_RETURN_IF_ERROR(context.ParallelFor(RunWatched, count, &watched));
-  if (watched.helped.load(std::memory_order_relaxed)) present_.store(true, std::memory_order_relaxed);
+  if (watched.shared.load(std::memory_order_relaxed)) present_.store(true, std::memory_order_relaxed);
   alone_.fetch_add(1, std::memory_order_relaxed);
   return {};
 }

@@ -1,7 +1,7 @@
-// Groups whose innermost dimension is a reduced one, spread over threads: see row_worker.h.
+// The walks over groups, and how threads share them: see path.h and group_worker.h.
 #include <algorithm>
 
-#include "cpu/row_worker.h"
+#include "cpu/group_worker.h"
 
 namespace normfuse::cpu {
 namespace {
@@ -13,25 +13,12 @@ struct GroupTask {
   int64_t chunks;
 };
 
-void RunGroups(const Call& call, int64_t begin, int64_t end) {
-  const Geometry& g = *call.geometry;
-  Scratch scratch;
-  RowWorker worker(call, &scratch);
-  Odometer odometer(g.kept, g.active);
-  Offsets base{};
-  odometer.Seek(begin, Offsets{}, &base);
-  for (int64_t group = begin; group < end; ++group) {
-    worker.Group(base);
-    odometer.Next(&base);
-  }
-}
-
 template <void (*kRun)(const Call& call, int64_t begin, int64_t end)>
 void RunChunk(void* user, size_t index) {
   const auto& task = *static_cast<GroupTask*>(user);
   const auto chunk = static_cast<int64_t>(index);
   kRun(*task.call, task.Begin(chunk), task.Begin(chunk + 1));
-  if (task.call->stream) task.call->kernels->fence();
+  if (task.call->non_temporal()) task.call->kernels->fence();
 }
 
 // One group shared by several threads.
@@ -57,7 +44,7 @@ void SumPieces(void* user, size_t chunk) {
   auto& task = *static_cast<PieceTask*>(user);
   const Geometry& g = *task.call->geometry;
   Scratch scratch;
-  RowWorker worker(*task.call, &scratch);
+  GroupWorker worker(*task.call, &scratch);
   worker.SetGroup(task.base);
   for (int64_t i = task.FirstPiece(chunk); i < task.FirstPiece(chunk + 1); ++i) {
     const int64_t begin = i * PieceSize(g);
@@ -65,16 +52,16 @@ void SumPieces(void* user, size_t chunk) {
     worker.Accumulate(task.base, begin, std::min(begin + PieceSize(g), g.group_size), false, task.write_sum,
                       &task.sums[i]);
   }
-  if (task.call->stream) task.call->kernels->fence();
+  if (task.call->non_temporal()) task.call->kernels->fence();
 }
 
 void ApplyPiece(void* user, size_t chunk) {
   auto& task = *static_cast<PieceTask*>(user);
   Scratch scratch;
-  RowWorker worker(*task.call, &scratch);
+  GroupWorker worker(*task.call, &scratch);
   worker.SetGroup(task.base);
   worker.Apply(task.base, task.Begin(chunk), task.Begin(chunk + 1), false, task.statistics);
-  if (task.call->stream) task.call->kernels->fence();
+  if (task.call->non_temporal()) task.call->kernels->fence();
 }
 
 Result SharedSums(const Call& call, PieceTask* task, Sums* sums) {
@@ -89,7 +76,7 @@ Result SharedSums(const Call& call, PieceTask* task, Sums* sums) {
 
 Result SharedStatistics(const Call& call, PieceTask* task) {
   Scratch scratch;
-  RowWorker worker(call, &scratch);
+  GroupWorker worker(call, &scratch);
   worker.SetGroup(task->base);
   Sums sums = worker.FirstSums(task->base);
   task->write_sum = call.sum != nullptr;
@@ -118,7 +105,7 @@ Result RunPieces(const Call& call, int64_t chunks) {
   Odometer odometer(g.kept, g.active);
   odometer.Seek(0, Offsets{}, &task.base);
   for (int64_t group = 0; group < g.group_count; ++group) {
-    if (call.plan->kind == PlanKind::kNormalization) {
+    if (call.spec->normalizes) {
       NORMFUSE_RETURN_IF_ERROR(SharedStatistics(call, &task));
     }
     if (chunks == 1) {
@@ -131,24 +118,40 @@ Result RunPieces(const Call& call, int64_t chunks) {
   return {};
 }
 
+using RunFn = void (*)(void* user, size_t chunk);
+
+RunFn RunOf(Walk walk) {
+  if (walk == Walk::kPipeline) return RunChunk<RunPipeline>;
+  return walk == Walk::kRows ? RunChunk<RunTiles> : RunChunk<RunGroups>;
+}
+
 }  // namespace
 
-Result RunRows(const Call& call) {
+void RunGroups(const Call& call, int64_t begin, int64_t end) {
   const Geometry& g = *call.geometry;
-  const int threads = call.threads;
-  if (call.plan->kind == PlanKind::kElementwise || (threads > 1 && g.group_count < threads)) {
-    return RunPieces(call, std::min<int64_t>(threads, kMaxPieces));
+  Scratch scratch;
+  GroupWorker worker(call, &scratch);
+  Odometer odometer(g.kept, g.active);
+  Offsets base{};
+  odometer.Seek(begin, Offsets{}, &base);
+  for (int64_t group = begin; group < end; ++group) {
+    worker.Group(base);
+    odometer.Next(&base);
   }
-  const bool batches = call.step == nullptr && call.row_sums != nullptr && call.apply != nullptr &&
-                       g.reduced.count == 1 && g.reduced_d.count == 1 && g.group_size <= PieceSize(g);
-  const auto run = call.step != nullptr ? RunChunk<RunPipeline> : batches ? RunChunk<RunBatches> : RunChunk<RunGroups>;
+}
+
+Result RunWalk(const Call& call) {
+  const Walk walk = call.path.walk;
+  const int threads = call.path.threads;
+  if (walk == Walk::kColumns) return RunColumns(call);
+  if (walk == Walk::kElements || walk == Walk::kShared) return RunPieces(call, std::min<int64_t>(threads, kMaxPieces));
   GroupTask task{&call, 1};
-  if (threads == 1 || call.helpers->Absent()) {
-    run(&task, 0);
+  if (threads == 1 || call.work_sharing->HasNoThreads()) {
+    RunOf(walk)(&task, 0);
     return {};
   }
-  task.chunks = std::min<int64_t>(g.group_count, int64_t{4} * threads);
-  return call.helpers->ParallelFor(*call.context, run, static_cast<size_t>(task.chunks), &task);
+  task.chunks = std::min<int64_t>(call.geometry->group_count, int64_t{4} * threads);
+  return call.work_sharing->ParallelFor(*call.context, RunOf(walk), static_cast<size_t>(task.chunks), &task);
 }
 
 }  // namespace normfuse::cpu

@@ -1,4 +1,4 @@
-#include "cpu/row_writer.h"
+#include "cpu/non_temporal_writer.h"
 
 #include <algorithm>
 #include <cstring>
@@ -39,13 +39,13 @@ ApplyArgs Rows(DataType x_type, DataType y_type, const ApplyArgs& args, int row,
 }  // namespace
 
 // What waits for a row that does not follow.
-void RowWriter::Close() {
+void NonTemporalWriter::Close() {
   if (open_ != nullptr) std::memcpy(open_, lines_[0].bytes, static_cast<size_t>(filled_));
   open_ = nullptr;
 }
 
-void RowWriter::Cut(ApplyFn apply, DataType x_type, const ApplyArgs& args) {
-  const DataType y_type = call_.plan->y_type;
+void NonTemporalWriter::ByLines(ApplyFn apply, DataType x_type, const ApplyArgs& args) {
+  const DataType y_type = call_.spec->y_type;
   const bool alike =
       args.y_stride == static_cast<int64_t>(args.n) && args.y_stride * BitsOf(y_type) / 8 % kCacheLine == 0;
   const int most = alike ? kMostRows : 1;
@@ -55,8 +55,8 @@ void RowWriter::Cut(ApplyFn apply, DataType x_type, const ApplyArgs& args) {
 }
 
 // Rows that begin at the same place of a line, each where the one before it ends.
-void RowWriter::Together(ApplyFn apply, DataType x_type, const ApplyArgs& args) {
-  const DataType y_type = call_.plan->y_type;
+void NonTemporalWriter::Together(ApplyFn apply, DataType x_type, const ApplyArgs& args) {
+  const DataType y_type = call_.spec->y_type;
   const int64_t size = BitsOf(y_type) / 8;
   const auto n = static_cast<int64_t>(args.n);
   auto* const y = static_cast<unsigned char*>(args.y);

@@ -3,20 +3,14 @@
 #pragma once
 
 #include "cpu/call.h"
-#include "cpu/row_writer.h"
+#include "cpu/non_temporal_writer.h"
 #include "cpu/statistics.h"
 
 namespace normfuse::cpu {
 
-inline const Dim& Innermost(const DimList& dims) { return dims.dims[dims.count - 1]; }
-
-// Groups longer than that are summed in pieces, whoever does it: threads may share them, and their sums are added in order.
-inline constexpr int64_t kMaxPieces = 64;
-int64_t PieceSize(const Geometry& geometry);
-
-class RowWorker {
+class GroupWorker {
  public:
-  RowWorker(const Call& call, Scratch* scratch)
+  GroupWorker(const Call& call, Scratch* scratch)
       : call_(call), scratch_(scratch), writer_(call), request_(RequestFor(call)), active_(call.geometry->active) {}
 
   // A whole group: statistics and result.
@@ -43,17 +37,14 @@ class RowWorker {
 
   const Call& call_;
   Scratch* scratch_;
-  RowWriter writer_;
+  NonTemporalWriter writer_;
   StatisticsRequest request_;
   uint32_t active_;
 };
 
-// Groups `begin` to `end` where call.step has a kernel: while one is normalised the next is summed.
+// Groups `begin` to `end` along the walk of each name.
+void RunGroups(const Call& call, int64_t begin, int64_t end);
+void RunTiles(const Call& call, int64_t begin, int64_t end);
 void RunPipeline(const Call& call, int64_t begin, int64_t end);
-
-// Groups `begin` to `end` where each is one contiguous run and both passes have a kernel: a few rows at a time.
-void RunBatches(const Call& call, int64_t begin, int64_t end);
-// So many, a power of two.
-int64_t RowsPerBatch(const Call& call);
 
 }  // namespace normfuse::cpu

@@ -1,4 +1,4 @@
-#include "cpu/row_worker.h"
+#include "cpu/group_worker.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,36 +11,30 @@ double ExactShift(DataType type) { return type == DataType::kUint8 ? 0.0 : -128.
 
 }  // namespace
 
-int64_t PieceSize(const Geometry& geometry) {
-  constexpr int64_t kLeast = 32 * kBlock;  // what another thread takes as long for as it takes to wake it up
-  const int64_t share = (geometry.group_size + kMaxPieces - 1) / kMaxPieces;
-  return std::max(kLeast, (share + kBlock - 1) / kBlock * kBlock);
-}
-
-void RowWorker::SetGroup(const Offsets& base) {
-  if (!call_.raw) return;
+void GroupWorker::SetGroup(const Offsets& base) {
+  if (!call_.path.stored_integers) return;
   const Param& zero = call_.params[kFormXZero];
   request_.scale = call_.params[kFormXScale].data[base.at[kFormXScale]];
   request_.zero = zero.present() ? zero.data[base.at[kFormXZero]] : 0.0;
 }
 
 // Sums of nothing around a good shift.
-Sums RowWorker::FirstSums(const Offsets& base) {
+Sums GroupWorker::FirstSums(const Offsets& base) {
   Sums sums;
   if (!request_.use_mean || request_.exact) {
-    sums.shift = request_.exact ? ExactShift(call_.x_type) : request_.zero;
+    sums.shift = request_.exact ? ExactShift(call_.x.type) : request_.zero;
     return sums;
   }
-  const Dim& inner = Innermost(*call_.sum_dims);
+  const Dim& inner = Innermost(call_.sum_dims());
   float* d = scratch_->kept;
   LoadBlock(call_, base, inner, std::min(inner.size, kShiftElements), scratch_, d);
   sums.shift = call_.kernels->find_shift(d, static_cast<size_t>(inner.size));
   return sums;
 }
 
-void RowWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums) {
-  const DimList& dims = *call_.sum_dims;
-  const RowSumsFn block_sums = call_.kernels->row_sums(DataType::kFloat32, SumKind::kSingle);
+void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums) {
+  const DimList& dims = call_.sum_dims();
+  const RowSumsFn block_sums = call_.kernels->first_pass(DataType::kFloat32, SumKind::kSingle);
   Odometer odometer(dims, active_);
   Offsets at;
   odometer.Seek(begin, base, &at);
@@ -75,7 +69,7 @@ void RowWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool
   }
 }
 
-void RowWorker::AccumulateGroup(const Offsets& base, bool keep, bool write_sum, Sums* sums) {
+void GroupWorker::AccumulateGroup(const Offsets& base, bool keep, bool write_sum, Sums* sums) {
   const int64_t size = call_.geometry->group_size;
   const int64_t piece = PieceSize(*call_.geometry);
   for (int64_t begin = 0; begin < size; begin += piece) {
@@ -87,7 +81,7 @@ void RowWorker::AccumulateGroup(const Offsets& base, bool keep, bool write_sum, 
 }
 
 // Both passes in double, for values whose squares leave the range of float32. Rows that are kept stay as they are.
-void RowWorker::AccumulateWide(const Offsets& base, Sums* sums) {
+void GroupWorker::AccumulateWide(const Offsets& base, Sums* sums) {
   const DimList& dims = call_.geometry->reduced_d;
   const int64_t size = call_.geometry->group_size;
   double center = request_.zero;
@@ -114,7 +108,7 @@ void RowWorker::AccumulateWide(const Offsets& base, Sums* sums) {
   }
 }
 
-Statistics RowWorker::Dequantizer(const Offsets& at) const {
+Statistics GroupWorker::Dequantizer(const Offsets& at) const {
   const Param& zero = call_.params[kFormXZero];
   Statistics s;
   s.normalizer = {zero.present() ? zero.data[at.at[kFormXZero]] : 0.0f, 0.0f,
@@ -125,9 +119,9 @@ Statistics RowWorker::Dequantizer(const Offsets& at) const {
   return s;
 }
 
-void RowWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end, const Statistics& s) {
+void GroupWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end, const Statistics& s) {
   const Dim& inner = Innermost(call_.geometry->reduced);
-  if (call_.stream) call_.kernels->fence();
+  if (call_.non_temporal()) call_.kernels->fence();
   Odometer odometer(call_.geometry->reduced, active_);
   Offsets at;
   odometer.Seek(begin, base, &at);
@@ -142,11 +136,10 @@ void RowWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end, c
   }
 }
 
-void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {
+void GroupWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {
   const DimList& dims = call_.geometry->reduced;
   const Dim& inner = Innermost(dims);
-  const Plan& plan = *call_.plan;
-  const bool write_sum = call_.sum != nullptr && plan.kind == PlanKind::kElementwise;
+  const bool write_sum = call_.sum != nullptr && !call_.spec->normalizes;
   if (call_.y == nullptr && !write_sum) return;
   if (s.beyond_float) return ApplyInDouble(base, begin, end, s);
   Normalizer normalizer = s.normalizer;
@@ -155,7 +148,7 @@ void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept
   odometer.Seek(begin, base, &at);
   for (int64_t position = begin; position < end;) {
     int64_t n = std::min(odometer.RunLength(), end - position);
-    if (call_.raw && plan.kind == PlanKind::kElementwise) {
+    if (call_.path.stored_integers && !call_.spec->normalizes) {
       const Statistics dequantizer = Dequantizer(at);
       normalizer = dequantizer.normalizer;
       if (dequantizer.beyond_float) {
@@ -169,7 +162,7 @@ void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept
       writer_.Apply(call_.apply, call_.apply_type, ApplyArgsAt(call_, at, inner, inner, n, 1, &normalizer));
     } else {
       n = std::min(n, kBlock);
-      if (call_.only_dequantizes) {
+      if (call_.path.only_dequantizes) {
         LoadBlock(call_, at, inner, n, scratch_, static_cast<float*>(call_.y) + at.at[kFormY]);
         odometer.Advance(n, &at);
         position += n;
@@ -185,7 +178,7 @@ void RowWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept
   }
 }
 
-bool RowWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Statistics* s) {
+bool GroupWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Statistics* s) {
   const Quality quality = Evaluate(request_, sums, s);
   if (quality == Quality::kGood) return true;
   Sums better;
@@ -199,7 +192,7 @@ bool RowWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Statist
   return quality == Quality::kShift;
 }
 
-void RowWorker::Group(const Offsets& base) {
+void GroupWorker::Group(const Offsets& base) {
   const int64_t size = call_.geometry->group_size;
   const bool keep = call_.apply == nullptr && call_.row_sums == nullptr && size <= kKeepLimit;
   SetGroup(base);

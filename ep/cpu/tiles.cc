@@ -1,20 +1,15 @@
-// Groups of one contiguous run each, a few rows at a time: summed side by side, then normalised side by side while they
-// are still in the level-1 cache.
+// Tiles of rows, each a group of one contiguous run: summed side by side, then normalised side by side while they are still
+// in the level-1 cache.
 #include <algorithm>
-#include <bit>
 #include <initializer_list>
 #include <tuple>
 
-#include "cpu/cost_model.h"
-#include "cpu/row_worker.h"
-#include "cpu/row_writer.h"
+#include "cpu/group_worker.h"
+#include "cpu/non_temporal_writer.h"
 
 namespace normfuse::cpu {
 namespace {
 
-// So that a batch and its results stay in the level-1 cache between its two passes.
-constexpr int64_t kBatchBytes = 16 * 1024;
-constexpr int64_t kMostRows = 16;
 constexpr int64_t kPage = 4096;  // bytes
 
 // A pointer of the kernels' arguments, and the bytes by which it moves on from row to row.
@@ -31,34 +26,6 @@ Moving<T> Elements(T** pointer, DataType type, int64_t stride) {
 Moving<const float> Floats(const float** pointer, int64_t stride) {
   return Elements(pointer, DataType::kFloat32, stride);
 }
-
-// Whether the caches do not hold what is read and written.
-bool ComesFromMemory(const Call& call) {
-  const int64_t bits = 2 * BitsOf(call.x_type) + BitsOf(call.plan->y_type);
-  return call.stream || (call.row_x2 != nullptr && call.geometry->element_count * bits / 8 >= kOneByOneBytes);
-}
-
-// Memory is fastest where all that is read or written follows what was before. Where arithmetic takes longer than that,
-// as conversions do for the half as many bytes of float16, two rows share some of it.
-bool TakesLongerThanMemory(const Call& call) {
-  const Activation activation = call.plan->activation.kind;
-  if (activation != Activation::kIdentity && activation != Activation::kRelu) return true;
-  return BitsOf(call.x_type) == 16 && call.row_x2 == nullptr;
-}
-
-}  // namespace
-
-int64_t RowsPerBatch(const Call& call) {
-  if (ComesFromMemory(call)) return TakesLongerThanMemory(call) ? 2 : 1;
-  // Otherwise two or more, as the kernels take two or four rows side by side.
-  const int64_t operands = call.row_x2 != nullptr ? 2 : 1;
-  const int64_t bits = call.apply_kept != nullptr ? 32 : BitsOf(call.x_type) * operands;
-  const int64_t row_bytes = std::max<int64_t>(call.geometry->group_size * bits / 8, 1);
-  const int64_t most = kBatchBytes / row_bytes;
-  return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(most, 2, kMostRows))));
-}
-
-namespace {
 
 // How Y lies to what is read, in bytes modulo a page, for two rows side by side.
 class Distances {
@@ -84,10 +51,8 @@ class Distances {
 // size of a page, as it does where both were allocated one after the other, loads follow such stores, unless backward.
 bool PrefersBackward(const Call& call, const ApplyArgs& args) {
   // What is read from memory is fetched ahead where it is read forward.
-  if (call.stream) return false;
-  // With vectors of 4 elements GELU goes one of two ways by what came before, and the last bits with it.
-  if (call.plan->activation.kind == Activation::kGelu) return false;
-  const int64_t bytes = BitsOf(call.plan->y_type) / 8;
+  if (call.non_temporal()) return false;
+  const int64_t bytes = BitsOf(call.spec->y_type) / 8;
   if (bytes == 0 || BitsOf(call.apply_type) / 8 != bytes) return false;
   Distances distances;
   distances.Add(args, args.x, args.x_stride, bytes);
@@ -96,9 +61,9 @@ bool PrefersBackward(const Call& call, const ApplyArgs& args) {
 }
 
 // A stretch of rows along the innermost kept dimension. From batch to batch only pointers move on.
-class Batches {
+class Tiles {
  public:
-  Batches(const Call& call, Scratch* scratch)
+  Tiles(const Call& call, Scratch* scratch)
       : call_(call),
         scratch_(scratch),
         worker_(call, scratch),
@@ -106,8 +71,8 @@ class Batches {
         request_(RequestFor(call)),
         kept_(Innermost(call.geometry->kept)),
         run_(Innermost(call.geometry->reduced)),
-        most_(RowsPerBatch(call)),
-        keeps_(call.apply_kept != nullptr && most_ * KeptStride() <= kKeepLimit),
+        most_(call.path.rows),
+        keeps_(call.path.result == Source::kKept),
         stores_statistics_(call.mean != nullptr || call.inv_std_dev != nullptr),
         usual_request_(UsualOf(request_)),
         own_zeros_(!request_.use_mean && !request_.exact && call.params[kFormXZero].present()) {}
@@ -125,12 +90,10 @@ class Batches {
   Offsets RowBase(int64_t row) const;
   float ZeroOf(int64_t row) const;
 
-  int64_t KeptStride() const { return (run_.size + 15) / 16 * 16; }
-
   const Call& call_;
   Scratch* scratch_;
-  RowWorker worker_;
-  RowWriter writer_;
+  GroupWorker worker_;
+  NonTemporalWriter writer_;
   StatisticsRequest request_;
   const Dim& kept_;
   const Dim& run_;
@@ -142,29 +105,29 @@ class Batches {
   const Offsets* base_ = nullptr;  // of row 0
   ApplyArgs apply_;
   RowSumsArgs next_;
-  Sums sums_[kMostRows];
-  Normalizer normalizers_[kMostRows];
+  Sums sums_[kTileRows];
+  Normalizer normalizers_[kTileRows];
   // Of the rows in hand those whose normalizers do not do.
   int beyond_count_ = 0;
-  int beyond_[kMostRows];
-  Statistics beyond_statistics_[kMostRows];
+  int beyond_[kTileRows];
+  Statistics beyond_statistics_[kTileRows];
 };
 
-Offsets Batches::RowBase(int64_t row) const {
+Offsets Tiles::RowBase(int64_t row) const {
   Offsets at = *base_;
   for (int form = 0; form < kFormCount; ++form) at.at[form] += row * kept_.stride[form];
   return at;
 }
 
-float Batches::ZeroOf(int64_t row) const {
+float Tiles::ZeroOf(int64_t row) const {
   const Param& zero = call_.params[kFormXZero];
   return zero.present() ? zero.data[base_->at[kFormXZero] + row * kept_.stride[kFormXZero]] : 0.0f;
 }
 
 // Makes normalizers of the sums of the batch's rows, the first of which is `row`.
-void Batches::Finish(int64_t row) {
+void Tiles::Finish(int64_t row) {
   for (int i = 0; i < next_.rows; ++i) {
-    if (call_.raw) {
+    if (call_.path.stored_integers) {
       request_.scale = call_.params[kFormXScale].data[base_->at[kFormXScale] + (row + i) * kept_.stride[kFormXScale]];
       request_.zero = ZeroOf(row + i);
     }
@@ -186,18 +149,18 @@ void Batches::Finish(int64_t row) {
 }
 
 // Where X is quantised and its mean not taken off: squares of distances from each row's own zero point.
-void Batches::SumAroundZeroPoints(int64_t row) {
+void Tiles::SumAroundZeroPoints(int64_t row) {
   RowSumsArgs one = next_;
   one.rows = 1;
   for (int i = 0; i < next_.rows; ++i, ++one.sums) {
-    one.x = ElementAt(next_.x, call_.x_type, i * next_.x_stride);
+    one.x = ElementAt(next_.x, call_.x.type, i * next_.x_stride);
     one.shift = ZeroOf(row + i);
     call_.row_sums(one);
   }
 }
 
 // Sums of `rows` rows, the first of which is `row`, and what follows from them.
-void Batches::Sum(int64_t row, int rows) {
+void Tiles::Sum(int64_t row, int rows) {
   next_.rows = rows;
   if (own_zeros_) {
     SumAroundZeroPoints(row);
@@ -207,9 +170,9 @@ void Batches::Sum(int64_t row, int rows) {
   Finish(row);
 }
 
-// Stores past the caches wait where the processor has to look up a page first. Reading a line of it makes it do so early.
-void Batches::VisitPages() const {
-  const int64_t bytes = BitsOf(call_.plan->y_type) / 8;
+// Non-temporal stores wait where the processor has to look up a page first. A software prefetch makes it do so early.
+void Tiles::VisitPages() const {
+  const int64_t bytes = BitsOf(call_.spec->y_type) / 8;
   const auto* y = static_cast<const unsigned char*>(apply_.y);
   for (int64_t row = 2 * most_; row < 3 * most_; ++row) {
     const unsigned char* at = y + row * apply_.y_stride * bytes;
@@ -217,19 +180,15 @@ void Batches::VisitPages() const {
   }
 }
 
-void Batches::Apply(int rows) {
+void Tiles::Apply(int rows) {
   apply_.rows = rows;
-  if (call_.stream && call_.y != nullptr) VisitPages();
+  if (call_.non_temporal() && call_.y != nullptr) VisitPages();
   if (call_.y == nullptr) return;
-  if (keeps_) {
-    writer_.Apply(call_.apply_kept, DataType::kFloat32, apply_);
-  } else {
-    writer_.Apply(call_.apply, call_.apply_type, apply_);
-  }
+  writer_.Apply(call_.apply, keeps_ ? DataType::kFloat32 : call_.apply_type, apply_);
 }
 
 // Rows that float32 does not do, once more.
-void Batches::ApplyInDouble(int64_t row) {
+void Tiles::ApplyInDouble(int64_t row) {
   writer_.Close();
   for (int i = 0; i < beyond_count_; ++i) {
     const Offsets base = RowBase(row + beyond_[i]);
@@ -239,15 +198,15 @@ void Batches::ApplyInDouble(int64_t row) {
   beyond_count_ = 0;
 }
 
-void Batches::Prepare(const Offsets& base) {
+void Tiles::Prepare(const Offsets& base) {
   base_ = &base;
   next_ = RowSumsArgsAt(call_, base, kept_, run_.size, 0, sums_);
   next_.find_shift = request_.use_mean;
   next_.normalizers = normalizers_;
   // What stored integers mean by 0 lies at their zero point.
-  const bool known_center = request_.use_mean || !call_.raw;
+  const bool known_center = request_.use_mean || !call_.path.stored_integers;
   if (IsUsual(request_) && known_center && !stores_statistics_) next_.usual = &usual_request_;
-  if (call_.raw) {
+  if (call_.path.stored_integers) {
     next_.x_scale = call_.params[kFormXScale].data + base.at[kFormXScale];
     next_.x_scale_stride = kept_.stride[kFormXScale];
   }
@@ -256,26 +215,26 @@ void Batches::Prepare(const Offsets& base) {
   apply_.backward = !keeps_ && PrefersBackward(call_, apply_);
   if (keeps_) {
     next_.kept = scratch_->kept;
-    next_.kept_stride = KeptStride();
+    next_.kept_stride = KeptStride(run_.size);
     apply_.x = scratch_->kept;
-    apply_.x_stride = KeptStride();
+    apply_.x_stride = KeptStride(run_.size);
     apply_.ahead = 0;
     // Two short rows at a time are not a pattern that processors foresee.
     next_.ahead = static_cast<size_t>(most_ * next_.x_stride);
   }
 }
 
-void Batches::Rows(const Offsets& base, int64_t rows) {
+void Tiles::Rows(const Offsets& base, int64_t rows) {
   Prepare(base);
   const std::tuple moving{
-      Elements(&next_.x, call_.x_type, next_.x_stride),
-      Elements(&next_.x2, call_.x_type, next_.x2_stride),
-      Elements(&next_.sum, call_.x_type, next_.sum_stride),
+      Elements(&next_.x, call_.x.type, next_.x_stride),
+      Elements(&next_.x2, call_.x.type, next_.x2_stride),
+      Elements(&next_.sum, call_.x.type, next_.sum_stride),
       Floats(&next_.x_bias, next_.x_bias_stride),
       Floats(&next_.x_scale, next_.x_scale_stride),
       Elements(&apply_.x, call_.apply_type, keeps_ ? 0 : apply_.x_stride),
       Elements(&apply_.x2, call_.apply_type, keeps_ ? 0 : apply_.x2_stride),
-      Elements(&apply_.y, call_.plan->y_type, apply_.y_stride),
+      Elements(&apply_.y, call_.spec->y_type, apply_.y_stride),
       Floats(&apply_.x_bias, apply_.x_bias_stride),
       Floats(&apply_.scale.data, apply_.scale_stride),
       Floats(&apply_.bias.data, apply_.bias_stride),
@@ -285,9 +244,9 @@ void Batches::Rows(const Offsets& base, int64_t rows) {
     std::apply([count](const auto&... each) { (each.Move(count), ...); }, moving);
     return count;
   };
-  const bool whole = call_.whole_rows != nullptr && next_.usual != nullptr && most_ >= 4;
+  const bool both = call_.both_passes != nullptr && next_.usual != nullptr;
   for (int64_t row = 0; row < rows;) {
-    if (whole) row += move(call_.whole_rows(next_, apply_, rows - row));
+    if (both) row += move(call_.both_passes(next_, apply_, rows - row));
     const int64_t count = std::min(most_, rows - row);
     if (count == 0) break;
     Sum(row, static_cast<int>(count));
@@ -299,9 +258,9 @@ void Batches::Rows(const Offsets& base, int64_t rows) {
 
 }  // namespace
 
-void RunBatches(const Call& call, int64_t begin, int64_t end) {
+void RunTiles(const Call& call, int64_t begin, int64_t end) {
   Scratch scratch;
-  Batches batches(call, &scratch);
+  Tiles batches(call, &scratch);
   Odometer odometer(call.geometry->kept, call.geometry->active);
   Offsets base;
   odometer.Seek(begin, Offsets{}, &base);

@@ -1,0 +1,98 @@
+// The path of a call: how it goes through its tensors. Chosen before anything is computed, from the plan, the shapes and
+// where the tensors lie; a value that can be compared, printed and, for tests, forced.
+//
+// All paths give the same bits of the same row, on any number of threads (ep/README.md has the exceptions), so that a path
+// is a matter of speed alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "plan/plan.h"
+#include "plan/result.h"
+
+namespace normfuse::cpu {
+
+struct Call;
+
+// The order in which groups are visited.
+enum class Walk {
+  kElements,  // no normalisation: all elements in one go, shared between threads
+  kColumns,   // the innermost dimension is a kept one: many groups side by side
+  kGroups,    // one group after the other
+  kShared,    // likewise, each by all threads: there are fewer groups than threads
+  kRows,      // each group is one run: a tile of rows after the other, both passes over each
+  kPipeline,  // one group is normalised while the next is summed
+};
+
+// What a pass over a group reads.
+enum class Source {
+  kBlocks,  // blocks of float32 that LoadBlock makes of any operands
+  kInput,   // X, or the sum of X, residual and residual_bias, where they lie
+  kSum,     // the output sum, which the first pass wrote
+  kKept,    // d as the first pass kept it in the level-1 cache, for X of 16 bits
+};
+
+enum class Store {
+  kCached,
+  kNonTemporal,       // rows begin with lines of the cache
+  kNonTemporalLines,  // they need not: lines where one ends and the next begins are put together first (NonTemporalWriter)
+};
+
+struct Path {
+  Walk walk = Walk::kGroups;
+  Source sums = Source::kBlocks;
+  Source result = Source::kBlocks;
+  SumKind operands = SumKind::kSingle;  // of what is read where it lies
+  // X is quantised with one scale and zero point per group and nothing is added to it: both passes work on the stored
+  // integers, whose zero point cancels, and the scale goes into the factor.
+  bool stored_integers = false;
+  bool only_dequantizes = false;  // Y is X dequantised and nothing else: LoadBlock writes it
+  bool both_passes = false;       // in one kernel, for rows that have nothing unusual
+  // Sums go along the runs of what is normalised, as in the pipeline, not of what d is made of: whether that is so does not
+  // depend on the path that is taken.
+  bool sums_along_reduced = false;
+  Store store = Store::kCached;
+  int rows = 1;     // in a tile
+  int threads = 1;  // that the work is worth
+
+  bool operator==(const Path&) const = default;
+};
+
+// Parts of a path that are taken whatever Choose would prefer, where they suit the call.
+struct ForcedPath {
+  bool has_walk = false;
+  Walk walk = Walk::kGroups;
+  bool blocks = false;
+  bool input = false;     // the second pass reads neither the output sum nor what the first one kept
+  bool separate = false;  // each pass by its own kernel
+  bool has_store = false;
+  bool non_temporal = false;  // with has_store
+};
+
+// Words separated by commas: groups, shared, rows or pipeline; blocks or input; separate; cached or nontemporal. Empty: nothing.
+Result ParseForcedPath(std::string_view text, ForcedPath* forced);
+// What the environment variable NORMFUSE_PATH asks for: a means of tests and of the search for errors.
+Result ForcedPathOfEnvironment(ForcedPath* forced);
+
+// Pure. `threads` is how many there are.
+Path Choose(const Call& call, int threads, const ForcedPath& forced);
+
+// "rows of input, kept, 4 in a tile, non-temporal, 2 threads"
+std::string Text(const Path& path);
+
+// A call that is not made.
+struct PathQuery {
+  std::vector<int64_t> x = {};         // the shape; empty: as far as the plan knows it, else kTypicalDimension
+  std::vector<int64_t> residual = {};  // likewise, else X's
+  int threads = 1;
+  size_t y_offset = 0;  // in bytes, from the beginning of a line of the cache
+};
+
+// The text of its path on the instruction set in use. Fails where parameters are no constants, whose shapes are not known.
+Result DescribePath(const Plan& plan, const PathQuery& query, std::string* text);
+
+}  // namespace normfuse::cpu
