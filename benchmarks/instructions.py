@@ -3,8 +3,8 @@
     python benchmarks/instructions.py
 
 compiles loops of the AVX-512 instructions that ep/cpu executes for 16 elements of a chain, each with registers that
-were written long before, and loops that read, write and copy within the level-2 cache and by non-temporal stores. A cycle is
-what an addition takes that waits for the one before. Needs a C++ compiler (``CXX``) and a processor with AVX-512.
+were written long before, and loops that read, write and copy within the level-2 cache and by non-temporal stores. A
+cycle is an addition that waits for the one before. Needs a C++ compiler (``CXX``) and a processor with AVX-512.
 """
 
 from __future__ import annotations

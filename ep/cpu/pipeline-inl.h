@@ -56,26 +56,27 @@ struct StepVector {
   Source bias;
 };
 
-// The sums of a run, by additions alone (arithmetic of the other group has Fma enough), in the order of row_sums-inl.h.
+// The sums of a run, by additions alone (arithmetic of the other group has Fma enough), in the order of row_sums-inl.h. They
+// stay in memory between blocks.
 struct StepSums {
-  NORMFUSE_INLINE explicit StepSums(const cpu::Sums& sums) { lanes.parts[0] = Doubles{sums.first, sums.second}; }
+  NORMFUSE_INLINE explicit StepSums(cpu::Sums* sums) : total(sums) {}
   NORMFUSE_INLINE void Add(const VectorSums<1, kSets>& block, bool last_of_float_block) {
     if constexpr (kFloatBlock == kSumBlock) {
-      lanes.Add(block.OfSets());
+      AddLanes(block.OfSets());
     } else {
       blocks.AddRow(0, block.OfSets(), 0);
       if (!last_of_float_block) return;
-      lanes.Add(blocks);
+      AddLanes(blocks);
       blocks = VectorSums<1, 1>();
     }
   }
-  NORMFUSE_INLINE void Get(cpu::Sums* sums) const {
-    FourSums four;
-    lanes.Get(&four);
-    sums->first = four.first[0];
-    sums->second = four.second[0];
+  NORMFUSE_INLINE void AddLanes(const VectorSums<1, 1>& v) {
+    const V first = v.first[0][0], second = v.second[0][0];
+    const Floats each = SumsOfEach(first, second, first, second);
+    total->first += static_cast<double>(each[0]);
+    total->second += static_cast<double>(each[1]);
   }
-  LaneSums<1> lanes;
+  cpu::Sums* total;
   VectorSums<1, 1> blocks;
 };
 
@@ -91,18 +92,16 @@ template <class Act, class Affine, bool kStream>
 NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
   Spread spread[2];
   constexpr bool kInTurns = kAtOnce<Single<float>, float, Act> == 1;
-  const typename Affine::template Activation<Act> activation(a);
-  const auto act = [&](V v) { return activation(v, Unchanged()); };
+  const typename Affine::template Activation<Act> act(a);
   const Affine affine(a, spread);
   const float* x = static_cast<const float*>(a.x);
   const float* next = static_cast<const float*>(b.x);
   float* y = static_cast<float*>(a.y);
   const V shift = Set(b.shift);
   const size_t n = a.n;
-  StepSums total(*b.sums);
+  StepSums total(b.sums);
   for (size_t begin = 0; begin < n; begin += kSumBlock) {
     const size_t end = n - begin < kSumBlock ? n : begin + kSumBlock;
-    HideInMemory(&total.lanes);
     // Non-temporal stores wait where the processor has to look up a page first. A software prefetch makes it do so.
     if constexpr (kStream) __builtin_prefetch(y + begin + kPageAhead);
     VectorSums<1, kSets> sums;
@@ -115,7 +114,7 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
         // What memory reads ahead by itself is enough where it is memory that everything waits for.
         if constexpr (kStream && !kInTurns) __builtin_prefetch(next + k + kFetchAhead);
         sums.template Add<false>(0, set, of.next[set] - shift);
-        v[set] = act(affine.At(of.x[set], k));
+        v[set] = act(affine.At(of.x[set], k), Unchanged());
         if constexpr (kInTurns) Put<kStream>(y + k, v[set]);
       }
       if constexpr (!kInTurns) {
@@ -124,7 +123,7 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
       }
     };
     // Read before what is in front of it is stored: see StoreGroups.
-    if (kStream && kInTurns && i + 2 * kLanes <= end) {
+    if (kStream && kIsCheap<Act> && i + 2 * kLanes <= end) {
       StepOperands now(x + i, next + i);
       for (; i + 4 * kLanes <= end; i += 2 * kLanes) {
         const StepOperands later(x + i + 2 * kLanes, next + i + 2 * kLanes);
@@ -137,18 +136,17 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) step(StepOperands(x + i, next + i), i);
     if (i + kLanes <= end) {
       sums.template Add<false>(0, 0, Load(next + i) - shift);
-      Put<kStream>(y + i, act(affine.At(Load(x + i), i)));
+      Put<kStream>(y + i, act(affine.At(Load(x + i), i), Unchanged()));
       i += kLanes;
     }
     if (i < end) {
       const size_t rest = end - i;
       const M inside = Lt(ToFloat(Iota()), Set(static_cast<float>(rest)));
       sums.template Add<false>(0, 1, Select(inside, LoadPartial(next + i, rest) - shift, Set(0.0f)));
-      StoreAsPartial(y + i, act(affine.PartialAt(LoadPartial(x + i, rest), i, rest)), rest);
+      StoreAsPartial(y + i, act(affine.PartialAt(LoadPartial(x + i, rest), i, rest), Unchanged()), rest);
     }
     total.Add(sums, end == n || end % kFloatBlock == 0);
   }
-  total.Get(b.sums);
 }
 
 template <class Act, bool kStream>

@@ -1,4 +1,4 @@
-"""Tensors of 12 MiB and more, whose results are stored non-temporally: every way of writing them, on one thread and on two."""
+"""Tensors of 12 MiB and more, whose results are stored non-temporally: every way of it, on one thread and on two."""
 
 from __future__ import annotations
 
