@@ -22,6 +22,7 @@ import pytest
 import normfuse
 from normfuse import models
 from normfuse.cli import main
+from normfuse.cli.console import console
 
 
 @dataclasses.dataclass
@@ -482,3 +483,15 @@ def test_demo_ends_with_a_table(run: Run, tmp_path: Path) -> None:
     assert done.out.count("The results agree") == 4
     assert "220 -> 111" in done.out
     assert len(files(tmp_path / "kept")) == 8
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_tables_keep_all_columns(width: int, model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrapped headings first, then lines longer than the terminal."""
+    monkeypatch.setattr(console, "_width", width)
+    done = run("optimize", model, "-o", "fused.onnx", "--samples", "1")
+    words = done.out.split()
+    assert "with" in words  # of the heading "nothing to fuse with"
+    for heading in ("fused", "left", "before", "after", "allowed", "absolute", "ULP"):
+        assert heading in words
+    assert done.code == 0

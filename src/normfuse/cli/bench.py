@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normfuse.cli.console import InputsOption, JsonOption, console, number, print_json, progress, table
+from normfuse.cli.console import InputsOption, JsonOption, console, number, print_json, print_table, progress, table
 from normfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def print_benchmark(report: BenchmarkReport) -> None:
             "" if timing.fused_share is None else f"{timing.fused_share:.1%}",
             number(timing.error),
         )
-    console.print(rows)
+    print_table(rows)
     _print_operators(report)
     console.print(_bound_text(report), markup=False, soft_wrap=True)
     for timing in report.timings:
@@ -111,7 +111,7 @@ def _print_operators(report: BenchmarkReport) -> None:
             _add_operators(rows, f"    {operator.name}", [operator], whole)
         if len(group) > _OPERATORS_SHOWN:
             _add_operators(rows, f"    {len(group) - _OPERATORS_SHOWN} more", group[_OPERATORS_SHOWN:], whole)
-    console.print(rows)
+    print_table(rows)
 
 
 def _add_operators(rows: Table, title: str, group: Sequence[OperatorTime], whole: float) -> None:

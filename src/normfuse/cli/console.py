@@ -15,6 +15,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import measure_renderables
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -31,6 +32,7 @@ __all__ = [
     "console",
     "number",
     "print_json",
+    "print_table",
     "progress",
     "size_text",
     "table",
@@ -66,6 +68,8 @@ StrictOption = Annotated[
 ]
 UNDECIDED_EXIT_CODE = 3
 _LINE_SECONDS = 5.0
+# A column of a table that may be wrapped has at least so many characters, if it holds as many.
+_NARROWEST = 12
 
 
 def print_json(data: Any) -> None:
@@ -139,6 +143,29 @@ def table(title: str, *columns: str, numeric: int = 0, wraps: str | None = None)
             no_wrap=right if wraps is None else wraps != column,
         )
     return result
+
+
+def print_table(rows: Table) -> None:
+    """Print a table without losing a column, however narrow the terminal is.
+
+    Where the columns do not fit, their headings are wrapped, and if that does not do, the lines are longer.
+    """
+    if _least_width(rows) > console.width:
+        for column in rows.columns:
+            column.header = str(column.header).replace(" ", "\n")
+    if _least_width(rows) > console.width:
+        rows.width = _least_width(rows)
+    console.print(rows, crop=False)
+
+
+def _least_width(rows: Table) -> int:
+    unlimited = console.options.update(width=sys.maxsize)
+    widths = [
+        measure_renderables(console, unlimited, [column.header, *column.cells]).maximum for column in rows.columns
+    ]
+    columns = zip(rows.columns, widths, strict=True)
+    # One space on each side of a column, and one for each line between and around them.
+    return sum((w if column.no_wrap else min(w, _NARROWEST)) + 3 for column, w in columns) + 1
 
 
 def number(value: float | None) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normfuse.cli.bench import threads_text
-from normfuse.cli.console import console, number, progress, table
+from normfuse.cli.console import console, number, print_table, progress, table
 from normfuse.cli.optimize import print_operator_counts
 from normfuse.errors import OptionError
 
@@ -137,4 +137,4 @@ def _print_results(results: list[tuple[OptimizationReport, BenchmarkReport, str]
             f"{fused.speedup:.2f}x",
             number(fused.error),
         )
-    console.print(rows)
+    print_table(rows)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from normfuse._version import __version__
-from normfuse.cli.console import UNDECIDED_EXIT_CODE, console, number, print_json, progress, size_text, table, warn
+from normfuse.cli.console import (
+    UNDECIDED_EXIT_CODE,
+    console,
+    number,
+    print_json,
+    print_table,
+    progress,
+    size_text,
+    table,
+    warn,
+)
 
 if TYPE_CHECKING:
     from normfuse.folders import Engine, Row
@@ -54,7 +64,7 @@ def _print_rows(source: Path, rows: list[Row]) -> None:
             size = size_text(row["bytes_written"])
             lines.add_row(row["model"], fused, number(row["error"]), size, number(row["seconds"]))
     if lines.row_count:
-        console.print(lines)
+        print_table(lines)
     for row in rows:
         if row["result"] == "undecided":
             warn(f"{row['model']}: {row['message']}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from normfuse.cli.console import InputsOption, JsonOption, console, print_json, progress, table
+from normfuse.cli.console import InputsOption, JsonOption, console, print_json, print_table, progress, table
 from normfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def print_site_counts(sites: Sequence[Site]) -> None:
         add(kind, [site for site in sites if site.kind == kind])
     rows.add_section()
     add("all", sites)
-    console.print(rows)
+    print_table(rows)
 
 
 def print_left(sites: Sequence[Site]) -> None:

@@ -18,6 +18,7 @@ from normfuse.cli.console import (
     VerifySecondsOption,
     console,
     print_json,
+    print_table,
     progress,
     size_text,
     table,
@@ -171,7 +172,7 @@ def print_operator_counts(report: OptimizationReport) -> None:
             rows.add_row(name, str(before[name]), str(after[name]))
     rows.add_section()
     rows.add_row("all operators", str(before.total()), str(after.total()))
-    console.print(rows)
+    print_table(rows)
 
 
 def print_summary(report: OptimizationReport, output: Path, written: int) -> None:

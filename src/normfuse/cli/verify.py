@@ -19,6 +19,7 @@ from normfuse.cli.console import (
     console,
     number,
     print_json,
+    print_table,
     progress,
     table,
     warn,
@@ -92,7 +93,7 @@ def print_verification(report: VerificationReport) -> None:
             if classified:
                 cells.append("" if output.top1 is None else f"{output.top1:.0%}")
             rows.add_row(*cells)
-        console.print(rows)
+        print_table(rows)
     for warning in report.warnings:
         warn(warning)
     if report.result == "undecided":
