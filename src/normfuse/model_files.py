@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -21,9 +21,6 @@ from normfuse.model_checks import check_external_data, check_structure
 from normfuse.node_order import is_sorted, sort_nodes, sorted_clone
 from normfuse.output_files import file_to_write, is_free_or_regular, scratch_folder
 from normfuse.sparse_tensors import with_dense_tensors
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "PROTOBUF_LIMIT",
@@ -42,7 +39,16 @@ __all__ = [
     "to_proto",
 ]
 
-ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.onnx.ONNXProgram"
+
+class _Program(Protocol):
+    """torch.onnx.ONNXProgram: by what it has, so that types are checked also where PyTorch is not installed."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The exported model."""
+
+
+ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | _Program"
 Kind = Literal["path", "bytes", "proto", "ir", "program"]
 
 PROTOBUF_LIMIT = 2**31 - 1
