@@ -208,7 +208,8 @@ bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, con
     normalizes |= sites[i].chain->plan.kind == PlanKind::kNormalization;
   }
   const auto nodes = static_cast<double>(graph.nodes().size());
-  return groups * nodes * nodes > (normalizes ? kLimitWithNormalization : kLimit);
+  const double limit = options.claim_all ? kLimitOfAll : normalizes ? kLimitWithNormalization : kLimit;
+  return groups * nodes * nodes > limit;
 }
 
 void DeclineCompilation(std::vector<Site>* sites, const std::vector<bool>& has_kernel) {

@@ -102,8 +102,8 @@ Result Claim(GraphView& graph, const std::vector<Site>& sites, const ChainGroup&
   return {};
 }
 
-// Finds the sites and decides each; *has_kernel tells which chains run on a registered kernel.
-Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength length, ort::EpGraphSupportInfo* support,
+// Finds the sites and decides each; *has_kernel tells which chains run on a registered kernel of `kernels`.
+Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength length, const KernelLookup& kernels,
                    std::vector<Site>* sites, std::vector<bool>* has_kernel) {
   const bool on_cpu = ep.backend->directml() == nullptr;
   *sites = FindSites(graph, length, /*leave_integer_adds=*/on_cpu && !ep.options.claim_all);
@@ -113,7 +113,7 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
     if (site.declined) continue;
     bool found = false;
     if (site.chain->nodes.size() == 1) {
-      NORMFUSE_RETURN_IF_ERROR(HasKernel(graph.node(site.anchor), support, &found));
+      NORMFUSE_RETURN_IF_ERROR(kernels.Has(graph.node(site.anchor), &found));
     }
     (*has_kernel)[i] = found;
     site.declined = CheckClaim(graph, *site.chain, ep.options, found, on_cpu);
@@ -128,11 +128,13 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   std::vector<Site> sites;
   std::vector<bool> has_kernel;
   const bool may_compile = ep.options.compile && !ep.options.generates_context;
-  NORMFUSE_RETURN_IF_ERROR(
-      DecideSites(ep, graph, may_compile ? ChainLength::kAny : ChainLength::kSingleNode, support, &sites, &has_kernel));
+  NORMFUSE_RETURN_IF_ERROR(DecideSites(ep, graph, may_compile ? ChainLength::kAny : ChainLength::kSingleNode,
+                                       KernelLookup(support, KernelSet::kNormalizations), &sites, &has_kernel));
   const bool too_much = CompilesTooMuch(graph, sites, has_kernel, ep.options);
   if (too_much) {
-    NORMFUSE_RETURN_IF_ERROR(DecideSites(ep, graph, ChainLength::kSingleNode, support, &sites, &has_kernel));
+    const KernelSet kernels = ep.options.claim_all ? KernelSet::kEverything : KernelSet::kNormalizations;
+    NORMFUSE_RETURN_IF_ERROR(
+        DecideSites(ep, graph, ChainLength::kSingleNode, KernelLookup(support, kernels), &sites, &has_kernel));
     DeclineCompilation(&sites, has_kernel);
   }
   for (const Site& site : sites) LogSite(ep, graph, site);

@@ -1,8 +1,9 @@
 #include "plugin/operator_kernels.h"
 
-#include <limits>
 #include <memory>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include "abi/ort_execution.h"
 #include "plugin/execution_provider.h"
@@ -42,12 +43,15 @@ ort::Status* CreateKernelEntry(void*, const ort::KernelInfo* info, ort::KernelIm
   return ort::Guarded([&] { return CreateKernel(info, out); });
 }
 
+// Without a last version ORT takes a kernel for operators of its first version alone.
+constexpr int kLastVersion = 1000;
+
 Result Describe(ort::KernelDefBuilder* builder, std::string_view domain, std::string_view op_type,
                 ort::KernelDef** definition) {
   const ort::EpApi& api = GetHost().ep_api;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetOperatorType(builder, std::string(op_type).c_str()));
   NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetDomain(builder, std::string(domain).c_str()));
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetSinceVersion(builder, 1, std::numeric_limits<int>::max()));
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetSinceVersion(builder, 1, kLastVersion));
   NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_SetExecutionProvider(builder, kEpName));
   NORMFUSE_RETURN_IF_ORT_ERROR(api.KernelDefBuilder_Build(builder, definition));
   return {};
@@ -67,10 +71,23 @@ Result AddKernel(ort::KernelRegistry* registry, std::string_view domain, std::st
   return result;
 }
 
+// Domain and type of what a chain without a normalisation may be anchored at.
+std::set<std::pair<std::string_view, std::string_view>> ElementwiseOperators() {
+  std::set<std::pair<std::string_view, std::string_view>> operators;
+  for (const ActivationSpelling& spelling : kActivationSpellings) operators.emplace(spelling.domain, spelling.op_type);
+  for (const char* domain : {"", "com.microsoft"}) {
+    for (const char* op_type : {"DequantizeLinear", "QuantizeLinear"}) operators.emplace(domain, op_type);
+  }
+  return operators;
+}
+
 Result MakeRegistry(ort::KernelRegistry** registry) {
   NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.CreateKernelRegistry(registry));
   for (const NormalizationNode& row : Normalizations()) {
     NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, row.domain, row.op_type));
+  }
+  for (const auto& [domain, op_type] : ElementwiseOperators()) {
+    NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, domain, op_type));
   }
   for (const char* name : kFunctionNames) {
     NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, kOperatorDomain, name));
@@ -92,10 +109,10 @@ Result OperatorKernelRegistry(const ort::KernelRegistry** registry) {
   return made;
 }
 
-Result HasKernel(const GraphNode& node, ort::EpGraphSupportInfo* support, bool* has_kernel) {
+Result KernelLookup::Has(const GraphNode& node, bool* has_kernel) const {
   const ort::KernelDef* definition = nullptr;
-  if (node.domain == kOperatorDomain || FindNormalization(node) != nullptr) {
-    NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.EpGraphSupportInfo_LookUpKernel(support, node.node, &definition));
+  if (set_ == KernelSet::kEverything || node.domain == kOperatorDomain || FindNormalization(node) != nullptr) {
+    NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.EpGraphSupportInfo_LookUpKernel(support_, node.node, &definition));
   }
   *has_kernel = definition != nullptr;
   return {};

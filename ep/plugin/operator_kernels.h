@@ -13,7 +13,19 @@ namespace normfuse::plugin {
 // types have to be known by then, which is why function names follow the convention in operators.toml.
 Result OperatorKernelRegistry(const ort::KernelRegistry** registry);
 
-// Whether the registry holds a kernel for the node.
-Result HasKernel(const GraphNode& node, ort::EpGraphSupportInfo* support, bool* has_kernel);
+// Single activations, DequantizeLinear and QuantizeLinear gain little without their neighbours: they run on kernels only
+// where a session that claims all it can has too many of them to be compiled.
+enum class KernelSet { kNormalizations, kEverything };
+
+// Asks the registry for the kernel of a node.
+class KernelLookup {
+ public:
+  KernelLookup(ort::EpGraphSupportInfo* support, KernelSet set) : support_(support), set_(set) {}
+  Result Has(const GraphNode& node, bool* has_kernel) const;
+
+ private:
+  ort::EpGraphSupportInfo* support_;
+  KernelSet set_;
+};
 
 }  // namespace normfuse::plugin
