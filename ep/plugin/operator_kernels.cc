@@ -111,7 +111,8 @@ Result OperatorKernelRegistry(const ort::KernelRegistry** registry) {
 
 Result KernelLookup::Has(const GraphNode& node, bool* has_kernel) const {
   const ort::KernelDef* definition = nullptr;
-  if (set_ == KernelSet::kEverything || node.domain == kOperatorDomain || FindNormalization(node) != nullptr) {
+  const bool contributed = !node.domain.empty() && FindNormalization(node) != nullptr;
+  if (set_ == KernelSet::kEverything || node.domain == kOperatorDomain || contributed) {
     NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.EpGraphSupportInfo_LookUpKernel(support_, node.node, &definition));
   }
   *has_kernel = definition != nullptr;
