@@ -24,7 +24,7 @@ from normfuse.errors import InvalidModelError
 
 from .describe import description_of, kind_of
 from .facts import CASTS, Facts, label, merged_shape, name_of, subgraphs
-from .functions import FunctionLibrary
+from .functions import FunctionLibrary, NoStandardForm, Types, configuration, function_of
 from .fused import Fused, is_fused, operator_of
 from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_STATISTICS, is_dead, operator_name, vanishing
@@ -105,12 +105,12 @@ def rewrite(
     facts.infer()
     if target == "custom-op":
         facts.excluded_types = _NOT_IN_CUSTOM_OPERATORS
-    run = _Run(model, facts, allow_requantization_removal, progress)
+    run = _Run(model, facts, target, allow_requantization_removal, progress)
     run.lift()
     for graph, path, opsets in _containers(model):
         facts.enter(graph)
         run.fuse(graph, path, opsets)
-    run.finish(target)
+    run.finish()
     return RewriteResult(run.sites, dict(run.counts))
 
 
@@ -211,10 +211,16 @@ class _Run:
     """One run of the pass over one model."""
 
     def __init__(
-        self, model: ir.Model, facts: Facts, through_quantization: bool, progress: Callable[[int, int], None] | None
+        self,
+        model: ir.Model,
+        facts: Facts,
+        target: Target,
+        through_quantization: bool,
+        progress: Callable[[int, int], None] | None,
     ) -> None:
         self.model = model
         self.facts = facts
+        self.target = target
         self.sites: list[Site] = []
         self.counts: collections.Counter[str] = collections.Counter()
         self._through = through_quantization
@@ -227,15 +233,22 @@ class _Run:
         self._told = time.monotonic()
         self._leftovers = Leftovers(facts)
         self._tracer = _Tracer(self._leftovers)
+        self._writable: set[object] = set()
         self._places: list[tuple[ir.Graph, str, dict[str, int]]] = []
 
     # Models that were optimised before
 
     def lift(self) -> None:
         """Turn calls of our functions back into plain nodes, so that they can grow and take another target's form."""
-        calls = [node for graph in _graphs(self.model) for node in graph if is_fused(node)]
+        calls = [
+            (node, opsets)
+            for home, _, opsets in _containers(self.model)
+            for graph in (home, *home.subgraphs())
+            for node in graph
+            if is_fused(node)
+        ]
         lifted = set()
-        for node in calls:
+        for node, self.facts.opsets in calls:
             operator = operator_of(node)
             assert operator is not None
             try:
@@ -245,6 +258,9 @@ class _Run:
                         self.facts.require_allowed(value, node)
             except Declined:
                 continue  # reported with the sites that are left, or a function that the target does without
+            writable = functools.partial(self._is_writable, node, node.outputs[0])
+            if not self._attempt("of the target's form", node, writable):
+                continue
             lifted.add(node.op_type)
             node.op_type = operator
             node.resize_outputs(len(OPERATORS[operator].outputs))
@@ -305,7 +321,7 @@ class _Run:
             return
         for node in nodes:
             for rule in self._probes.candidates(node):
-                match = self._attempt(rule, node, functools.partial(rule.match, self.model, graph, node))
+                match = self._attempt(rule.name, node, functools.partial(rule.match, self.model, graph, node))
                 if match:
                     match.fail(Reason("changes_rounding", node=label(node)))
                     self._leftovers.note(rule.name, match)
@@ -340,13 +356,15 @@ class _Run:
         return None
 
     def _apply(self, rule: pattern.RewriteRule, graph: ir.Graph, node: ir.Node) -> ir.Node | None:
-        delta = self._attempt(rule, node, lambda: rule.try_rewrite(self.model, graph, node, tracer=self._tracer))
+        name = rule.name or ""
+        delta = self._attempt(name, node, lambda: rule.try_rewrite(self.model, graph, node, tracer=self._tracer))
         if delta is None:
             return None
         matched = set(delta.match.nodes)
         if any(value is not None and value.producer() in matched for new in delta.new_nodes for value in new.inputs):
             return None  # a parameter of the chain is computed by the chain itself
-        name = rule.name or ""
+        if not self._attempt(name, node, lambda: self._is_writable(delta.new_nodes[0], delta.match.outputs[0])):
+            return None
         new = self._replace(graph, node, delta, name)
         if new is None:
             delta.match.fail(Reason("not_connected", node=label(node)))
@@ -355,18 +373,32 @@ class _Run:
             self.counts[name] += 1
         return new
 
-    def _attempt(self, rule: pattern.RewriteRule, node: ir.Node, attempt: Callable[[], _Result]) -> _Result | None:
+    def _attempt(self, rule: str | None, node: ir.Node, attempt: Callable[[], _Result]) -> _Result | None:
         """Return what a rule returns; None where it fails, and then the node is left with that as its reason."""
         try:
             return attempt()
+        except NoStandardForm as error:
+            self._leftovers.fail(node, Reason("no_standard_form", node=label(node), detail=error))
         except Exception as error:  # whatever it is, the rest of the model can be rewritten
             broken = broken_node(node, self.facts.opsets, self.model.ir_version)
             if broken is not None:
                 message = f"{label(broken[0])} breaks the schema of its operator: {broken[1]}"
                 raise InvalidModelError(message) from error
             detail = f"{type(error).__name__}: {error}"
-            self._leftovers.fail(node, Reason("rule_failed", node=label(node), rule=rule.name, detail=detail))
-            return None
+            self._leftovers.fail(node, Reason("rule_failed", node=label(node), rule=rule, detail=detail))
+        return None
+
+    def _is_writable(self, new: ir.Node, y: ir.Value) -> bool:
+        """Write a fused node whose result is `y` in the target's form, once for each configuration, to see it work."""
+        if self.target == "custom-op":
+            return True
+        fused, opset = Fused.read(new), self.facts.opsets.get("", 1)
+        types = Types.of(fused, y, self.facts)
+        key = configuration(fused, types, 1, opset)
+        if key not in self._writable:
+            function_of(fused, types, 1, opset)
+            self._writable.add(key)
+        return True
 
     def _replace(self, graph: ir.Graph, root: ir.Node, delta: ReplacementSubgraph, rule: str) -> ir.Node | None:
         """Put the new node in the place of the matched ones; None if there is no place for it."""
@@ -466,17 +498,17 @@ class _Run:
 
     # The target's form
 
-    def finish(self, target: Target) -> None:
+    def finish(self) -> None:
         """Report the sites, and give all fused nodes the form of the target."""
         if self._progress is not None:
             self._progress(self._total, self._total)
         fused = [(node, opsets) for graph, path, opsets in self._places for node in self._survey(graph, path, opsets)]
-        if target == "portable" and fused:
+        if self.target == "portable" and fused:
             library = FunctionLibrary(self.model, self.facts)
             for node, opsets in fused:
                 library.call(node, opsets.get("", 1))
             self.model.ir_version = max(self.model.ir_version, _FUNCTION_IR_VERSION)
-        elif target == "standard":
+        elif self.target == "standard":
             graphs = {node.graph for node, _ in fused if node.graph is not None}
             taken = {graph: names_written(graph) for graph in graphs}
             for node, opsets in fused:

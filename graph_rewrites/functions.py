@@ -23,7 +23,7 @@ from .fused import Activation, Fused
 # Quantised types that ONNX has from opset 21 on, and ONNX Runtime before.
 _16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
 
-__all__ = ["Body", "FunctionLibrary", "Types"]
+__all__ = ["Body", "FunctionLibrary", "NoStandardForm", "Types", "configuration", "function_of"]
 
 _FLOAT = ir.DataType.FLOAT
 # The opset from which scales of a quantisation may be float16.
@@ -34,6 +34,10 @@ _BEHIND = ("scale", "bias", "slope")
 
 # Operators and what they are applied with, such as ("Mul", scale).
 _Parameters: TypeAlias = Sequence[tuple[str, ir.Value]]
+
+
+class NoStandardForm(Exception):  # noqa: N818 - like Declined, a way to say no
+    """Raised where a configuration cannot be written in the standard operators of an opset."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +110,7 @@ class FunctionLibrary:
         """Turn a fused node into a call of its function, which is added to the model if it is new."""
         fused = Fused.read(node)
         types = Types.of(fused, node.outputs[0], self._facts)
-        inputs = tuple(name for name in OPERATORS[fused.op_type].inputs if name in fused.inputs)
-        attributes = tuple((name, attribute.value) for name, attribute in fused.node_attributes().items())
-        key = (fused.op_type, inputs, attributes, len(node.outputs), _hashable(types), opset)
+        key = configuration(fused, types, len(node.outputs), opset)
         name = self._names.get(key)
         if name is None:
             name = self._names[key] = self._define(fused, types, len(node.outputs), opset)
@@ -116,7 +118,7 @@ class FunctionLibrary:
 
     def _define(self, fused: Fused, types: Types, outputs: int, opset: int) -> str:
         """Return the name of a function for the configuration, new or one with the very same body."""
-        function = _function(fused, types, outputs, opset)
+        function = function_of(fused, types, outputs, opset)
         body = ir.to_proto(function).SerializeToString(deterministic=True)
         if body not in self._bodies:
             self._bodies[body] = function.name = self._new_name(fused)
@@ -133,12 +135,24 @@ class FunctionLibrary:
         return name
 
 
+def configuration(fused: Fused, types: Types, outputs: int, opset: int) -> tuple[Any, ...]:
+    """Return all that the body of a fused node depends on."""
+    inputs = tuple(name for name in OPERATORS[fused.op_type].inputs if name in fused.inputs)
+    attributes = tuple((name, attribute.value) for name, attribute in fused.node_attributes().items())
+    return (fused.op_type, inputs, attributes, outputs, _hashable(types), opset)
+
+
 def _hashable(types: Types) -> tuple[Any, ...]:
     given = tuple(sorted(types.inputs.items()))
     return (given, types.y, types.rank, types.per_channel, types.per_element, types.per_tensor)
 
 
-def _function(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Function:
+def function_of(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Function:
+    """Return a function for a configuration, which has no name yet.
+
+    Raises:
+        NoStandardForm: The opset has no operators for it.
+    """
     names = OPERATORS[fused.op_type].inputs
     count = max(index for index, input_name in enumerate(names) if input_name in fused.inputs) + 1
     formal = {input_name: ir.Value(name=input_name) for input_name in names[:count]}
@@ -480,7 +494,7 @@ class Body:
         # Of X as [N, num_groups, rest] or as it is.
         rank = 3 if align == "group" else rank
         if rank is None:
-            raise ValueError("a parameter per channel needs a tensor of known rank")
+            raise NoStandardForm("a parameter for each channel needs a tensor of known rank")
         return self._op("Reshape", parameter, self._tensor(np.array([-1] + [1] * (rank - 2), np.int64)))
 
     # Activations
@@ -506,7 +520,7 @@ class Body:
         for spelling in ACTIVATIONS[activation.name].spellings:
             if spelling.domain == "" and spelling.since <= self._opset <= (spelling.until or self._opset):
                 return spelling
-        raise ValueError(f"opset {self._opset} has no operator for activation {activation.name}")
+        raise NoStandardForm(f"opset {self._opset} has no operator for the activation {activation.name}")
 
     def _gelu(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
         if self._opset >= 20:

@@ -182,7 +182,7 @@ class Leftovers:
             Fused.read(node)
         except Declined as declined:
             return _site(node, node.op_type, path, (node,), declined.reason)
-        return None
+        return _site(node, node.op_type, path, (node,), self._failed[node]) if node in self._failed else None
 
 
 def _depth(failure: _Failure) -> tuple[int, bool]:

@@ -93,6 +93,9 @@ CASES: dict[str, tuple[int, str, str, str, str]] = {
         "y = QuantizeLinear (n, s, zero)",
         *("QuantizeLinear", "cycle"),
     ),
+    "no_standard_form": (
+        *(11, ONE_TO_ONE, 'y = ai.normfuse.FusedActivation <activation = "Celu"> (x)', "FusedActivation", "opset 11"),
+    ),
     "nothing_to_fuse": (
         13,
         ONE_TO_ONE,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from rewrite_harness import SpellingBuilder, close, fused_nodes, optimize, run
+from rewrite_harness import DOMAIN, SpellingBuilder, close, fused_nodes, optimize, run
 
 from normfuse.graph_rewrites.chains_behind import QuantizeOutput
 from normfuse.graph_rewrites.formulas import DecomposedActivation
@@ -45,6 +45,40 @@ def test_site_is_left_and_the_rest_is_rewritten(monkeypatch: pytest.MonkeyPatch,
     assert site.name in {node.name for node in optimized.graph.node}
     (expected,), (got,) = run(original, FEEDS).values(), run(optimized, FEEDS).values()
     close(got, expected, "result")
+
+
+@pytest.mark.parametrize("target", ["portable", "standard"])
+@pytest.mark.parametrize(
+    ("opset", "rank", "attributes", "words"),
+    [
+        (11, 3, {"activation": "Celu"}, "opset 11 has no operator for the activation Celu"),
+        (8, 3, {"activation": "Shrink"}, "opset 8 has no operator for the activation Shrink"),
+        (9, 3, {"activation": "ThresholdedRelu"}, "opset 9 has no operator for the activation ThresholdedRelu"),
+        (13, None, {"affine_align": "channel"}, "needs a tensor of known rank"),
+    ],
+)
+def test_what_cannot_be_written_in_the_targets_form_stays_as_it_is(
+    opset: int, rank: int | None, attributes: dict[str, str], words: str, target: str
+) -> None:
+    """A node of a model for target custom-op, beside a chain that is fused all the same."""
+    g = SpellingBuilder(opset)
+    x = g.input("x", SHAPE)
+    shapeless = g.add("Reshape", x, g.input("shape", ["r"], "int64")) if rank is None else x
+    parameters = [g.weight(5)] if "affine_align" in attributes else []
+    own = g.add("FusedActivation", shapeless, *parameters, domain=DOMAIN, **attributes)
+    norm = g.add("InstanceNormalization", x, g.weight(5), g.weight(5))
+    g.output(g.add("Relu", norm), SHAPE)
+    g.output(own, [None] * 3 if rank is None else SHAPE)
+    made = g.model("m")
+    if rank is None:
+        made.graph.output[1].type.tensor_type.ClearField("shape")
+    optimized, result = optimize(made, target=target)
+    (left,) = (site for site in result.sites if site.fused_into is None)
+    assert left.reason == "no_standard_form"
+    assert words in left.message
+    (kept,) = (node for node in optimized.graph.node if node.op_type == "FusedActivation")
+    assert kept.output[0] == own
+    assert [site.kind for site in result.sites if site.fused_into is not None] == ["InstanceNormalization"]
 
 
 def test_rule_that_fails_on_a_fused_node_leaves_it_fused(monkeypatch: pytest.MonkeyPatch) -> None:
