@@ -148,6 +148,9 @@ _OPERATORS: dict[str, Callable[[ir.Node, Sequence[Any]], Array | None]] = {
 # Operators that only move elements, whatever these are.
 _MOVING = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")
 
+# Operators whose results hold nothing but elements of their first input.
+_REPEATING = ("Expand", "Identity", "Reshape", "Unsqueeze")
+
 
 def _product_of_known(first: Any, second: Any) -> Any:
     return None if first is None or second is None else first * second
@@ -174,10 +177,17 @@ class Constants:
         """True for an initialiser that a caller cannot override, whatever its size, and for what follows from such."""
         if value is None:
             return False
-        node = value.producer()
-        if node is not None and node.op_type == "DequantizeLinear":
-            return all(operand is None or self.is_constant(operand) for operand in node.inputs)
-        return self._is_fixed_initializer(value) or self.get(value) is not None
+        waiting, seen = [value], {value}
+        while waiting:
+            operand = waiting.pop()
+            node = operand.producer()
+            if node is not None and node.op_type == "DequantizeLinear":
+                further = [source for source in node.inputs if source is not None and source not in seen]
+                seen.update(further)
+                waiting += further
+            elif not self._is_fixed_initializer(operand) and self.get(operand) is None:
+                return False
+        return True
 
     def get(self, value: ir.Value | None) -> Array | None:
         """Return the value as a NumPy array (ml_dtypes for bfloat16 and the like), or None if unknown or too large."""
@@ -193,8 +203,9 @@ class Constants:
     def filled_with(self, value: ir.Value | None) -> float | None:
         """Return the number that all elements of a tensor are, whose shape need not be known; None: there is none."""
         node = value.producer() if value is not None else None
-        if node is not None and node.domain == "" and node.op_type in ("Expand", "Identity", "Reshape", "Unsqueeze"):
-            return self.filled_with(node.inputs[0])
+        while node is not None and node.domain == "" and node.op_type in _REPEATING:
+            value = node.inputs[0]
+            node = value.producer() if value is not None else None
         if node is not None and node.domain == "" and node.op_type == "ConstantOfShape":
             fill = node.attributes.get("value")
             return 0.0 if fill is None else float(fill.as_tensor().numpy().ravel()[0])

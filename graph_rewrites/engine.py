@@ -52,6 +52,9 @@ _SECONDS_BETWEEN_REPORTS = 0.1
 # Stands among the rules of a node for which a requantisation inside the chain was removed.
 _REQUANTIZATION = "requantization removed"
 
+# Quantisations in a row that a chain is followed through, where these may be removed.
+_MOST_QUANTIZATIONS = 8
+
 # ONNX Runtime knows these, but lets no custom operator have them.
 _NOT_IN_CUSTOM_OPERATORS = frozenset({ir.DataType.INT2, ir.DataType.UINT2})
 
@@ -336,14 +339,17 @@ class _Run:
 
     def _try_behind(self, graph: ir.Graph, value: ir.Value) -> ir.Node | None:
         """Try the chains that end in a consumer of the value, or behind one that only repeats it."""
-        # Several consumers mean that no chain can go on; trying the first few all the same gives them their reason.
-        for consumer in value.consumers()[:4]:
-            if consumer.graph is not graph:
+        # Whether what is behind it was tried, how many quantisations are before it, and the consumer.
+        waiting = [(False, 0, consumer) for consumer in _first_consumers(graph, value)]
+        while waiting:
+            tried, quantized, consumer = waiting.pop()
+            requantizes = self._through and consumer.op_type in QUANTIZATION and quantized < _MOST_QUANTIZATIONS
+            if not tried and (requantizes or self.facts.transparent(consumer)):
+                waiting.append((True, quantized, consumer))
+                further = _first_consumers(graph, consumer.outputs[0])
+                waiting += ((False, quantized + requantizes, behind) for behind in further)
                 continue
-            grown = None
-            if self.facts.transparent(consumer) or (self._through and consumer.op_type in QUANTIZATION):
-                grown = self._try_behind(graph, consumer.outputs[0])
-            grown = grown or self._try(self._chains, graph, consumer)
+            grown = self._try(self._chains, graph, consumer)
             if grown is not None:
                 return grown
         return None
@@ -482,19 +488,29 @@ class _Run:
 
     def _remove(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Remove nodes, and what only they used: constants, constant subgraphs, dequantisation. Return all of them."""
-        inputs = [value for node in nodes for value in node.inputs if value is not None]
+        removed = list(nodes)
+        unused = [value for node in nodes for value in node.inputs if value is not None]
         graph.remove(nodes, safe=True)
-        return [*nodes, *(removed for value in dict.fromkeys(inputs) for removed in self._remove_unused(value))]
+        while unused:
+            value = unused.pop(0)
+            node = self._unused_producer(value)
+            if node is not None and node.graph is not None:
+                inputs = [operand for operand in node.inputs if operand is not None]
+                node.graph.remove(node, safe=True)
+                removed.append(node)
+                unused = [*inputs, *unused]
+        return removed
 
-    def _remove_unused(self, value: ir.Value) -> list[ir.Node]:
+    def _unused_producer(self, value: ir.Value) -> ir.Node | None:
+        """Return the node that is to go because nothing uses the value; an initialiser goes at once."""
         if value.uses() or value.is_graph_output() or value.is_graph_input():
-            return []
+            return None
         node, graph = value.producer(), value.graph
         if node is None and graph is not None and value.is_initializer() and value.name is not None:
             graph.initializers.pop(value.name)
         if node is None or graph is None or node.graph is not graph or not is_dead(node) or any(subgraphs(node)):
-            return []
-        return self._remove(graph, [node]) if node.domain == "" or node.op_type == "DequantizeLinear" else []
+            return None
+        return node if node.domain == "" or node.op_type == "DequantizeLinear" else None
 
     # The target's form
 
@@ -618,6 +634,14 @@ class _Run:
             description=description,
             message="; ".join(message for message in messages if message),
         )
+
+
+def _first_consumers(graph: ir.Graph, value: ir.Value) -> list[ir.Node]:
+    """Return the first consumers of a value in its graph, the last of them first.
+
+    Several mean that no chain can go on; trying the first few all the same gives them their reason.
+    """
+    return [consumer for consumer in value.consumers()[:4] if consumer.graph is graph][::-1]
 
 
 def _reduced(shape: ir.Shape, axes: Sequence[int]) -> ir.Shape:

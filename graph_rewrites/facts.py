@@ -73,6 +73,8 @@ class Facts:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._inferred: Mapping[ir.Graph, Mapping[str, ir.Value]] = {}
+        # What Shape nodes give.
+        self._asked_for: dict[ir.Value, ir.Shape | None] = {}
         self._order: dict[ir.Node, float] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
         self._constants = Constants(model.ir_version, self.shape, self.dtype)
@@ -105,6 +107,8 @@ class Facts:
         shape = value.shape
         if shape is not None and shape.is_static():
             return shape
+        if value in self._asked_for:
+            return self._asked_for[value]
         inferred = self._inference(value)
         if inferred is not None and inferred.shape is not None:
             shape = inferred.shape if shape is None else merged_shape(shape, inferred.shape)
@@ -143,6 +147,16 @@ class Facts:
     def infer(self) -> None:
         """Find the types and shapes that the model does not give itself. To be called while the model is as it came."""
         self._inferred = infer_types(self._model)
+        # In graph order, so that finding a shape never leads back through one Shape after the other.
+        for home in (self._model.graph, *self.function_bodies):
+            for node in ir.traversal.RecursiveGraphIterator(home):
+                if (
+                    node.op_type in ("Shape", "Size")
+                    and node.domain == ""
+                    and node.inputs
+                    and node.inputs[0] is not None
+                ):
+                    self._asked_for[node.inputs[0]] = self.shape(node.inputs[0])
 
     def _inference(self, value: ir.Value) -> ir.Value | None:
         table = self._inferred.get(value.graph) if value.graph is not None else None

@@ -44,6 +44,9 @@ USED_STATISTICS = {"used_mean": 2, "used_inverse": 3}
 _COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
 _WIDTH = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}
 
+# QuantizeLinear -> DequantizeLinear pairs in a row that one step of a chain is looked for behind.
+_MOST_PAIRS = 4
+
 # What is still to be matched: a linked list, so that alternatives share their tail.
 _Goals = tuple[patterns.ValuePattern | None, ir.Value | None, "_Goals"] | None
 
@@ -311,37 +314,48 @@ class _Attempt:
         return True
 
     def _node_output(self, expected: patterns.NodeOutputPattern, value: ir.Value, rest: _Goals) -> bool:
-        node = value.producer()
-        if node is None or node.graph is not self._graph:
-            return self._fail(f"{label(value)} is not computed by {expected.producer().op}")
         mark = len(self._undo)
-        if value.index() == expected.output_index:
-            bound = self.nodes.get(expected.producer())
-            if bound is not None:
-                if bound is node or self._facts.same(bound.outputs[expected.output_index], value):
-                    if bound is not node and node not in self.extra:
-                        self._push(node)
-                    if self._solve(rest):
-                        return True
-                    self._rollback(mark)
-            elif self._node(expected.producer(), node, rest):
+        pairs = 0
+        while True:
+            node = value.producer()
+            if node is None or node.graph is not self._graph:
+                self._rollback(mark)
+                return self._fail(f"{label(value)} is not computed by {expected.producer().op}")
+            if value.index() == expected.output_index and self._produced(expected, node, value, rest):
                 return True
-        for skipped, source in self._through(node):
+            skipped, source = self._through(node)
+            pairs += len(skipped) > 1
+            if source is None or pairs > _MOST_PAIRS:
+                self._rollback(mark)
+                return False
             for repeater in skipped:
                 if repeater not in self.extra:
                     self._push(repeater)
-            if self._node_output(expected, source, rest):
-                return True
-            self._rollback(mark)
+            value = source
+
+    def _produced(self, expected: patterns.NodeOutputPattern, node: ir.Node, value: ir.Value, rest: _Goals) -> bool:
+        """Match the node itself, and then the rest; on failure everything is as before."""
+        bound = self.nodes.get(expected.producer())
+        if bound is None:
+            return self._node(expected.producer(), node, rest)
+        if bound is not node and not self._facts.same(bound.outputs[expected.output_index], value):
+            return False
+        mark = len(self._undo)
+        if bound is not node and node not in self.extra:
+            self._push(node)
+        if self._solve(rest):
+            return True
+        self._rollback(mark)
         return False
 
-    def _through(self, node: ir.Node) -> Iterator[tuple[Sequence[ir.Node], ir.Value]]:
+    def _through(self, node: ir.Node) -> tuple[Sequence[ir.Node], ir.Value | None]:
+        """Return the nodes that may be skipped with this one as the last, and what they repeat; None: it may not."""
         source = node.inputs[0] if node.inputs else None
         if source is None:
-            return
+            return (), None
         if self._facts.transparent(node):
-            yield (node,), source
-        elif self._through_quantization and node.op_type == "DequantizeLinear":
+            return (node,), source
+        if self._through_quantization and node.op_type == "DequantizeLinear":
             quantize = source.producer()
             if (
                 quantize is not None
@@ -349,7 +363,8 @@ class _Attempt:
                 and quantize.inputs[0] is not None
                 and same_grid(quantize, node, self._facts)
             ):
-                yield (node, quantize), quantize.inputs[0]
+                return (node, quantize), quantize.inputs[0]
+        return (), None
 
     def _node(self, expected: patterns.NodePattern, node: ir.Node, rest: _Goals) -> bool:
         if not expected.op.matches(operator_name(node)) or not expected.domain.matches(node.domain):
