@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Constants"]
+__all__ = ["Constants", "constant_tensor"]
 
 # Larger tensors are weights: they are never read, let alone evaluated.
 _MAX_ELEMENTS = 1 << 18
@@ -21,6 +21,20 @@ _MAX_RANK = 64
 _MAX_DEPTH = 12
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return what a Constant node holds; None: it is not known here.
+
+    The node stays as it is: onnx_ir's own function gives a tensor of the model another name.
+    """
+    value = node.attributes.get("value")
+    if value is not None and value.type == ir.AttributeType.TENSOR and not value.is_ref():
+        return value.as_tensor()
+    try:
+        return ir.convenience.get_const_tensor(node.outputs[0])
+    except ValueError:
+        return None  # several attributes or outputs, or a sparse tensor
 
 
 def _ints(node: ir.Node, name: str, inputs: Sequence[Array | None], position: int) -> list[int] | None:
@@ -54,15 +68,12 @@ def _reshape(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
     return inputs[0].reshape([inputs[0].shape[i] if n == 0 else n for i, n in enumerate(shape)])
 
 
-def _expand(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
-    shape = np.broadcast_shapes(inputs[0].shape, tuple(int(n) for n in inputs[1]))
-    return np.broadcast_to(inputs[0], shape) if np.prod(shape, dtype=np.int64) <= _MAX_ELEMENTS else None
+def _expand(node: ir.Node, inputs: Sequence[Array]) -> Array:
+    return np.broadcast_to(inputs[0], np.broadcast_shapes(inputs[0].shape, tuple(int(n) for n in inputs[1])))
 
 
-def _constant_of_shape(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
+def _constant_of_shape(node: ir.Node, inputs: Sequence[Array]) -> Array:
     shape = tuple(int(n) for n in inputs[0])
-    if np.prod(shape, dtype=np.int64) > _MAX_ELEMENTS:
-        return None
     fill = node.attributes.get("value")
     value = np.zeros(1, np.float32) if fill is None else fill.as_tensor().numpy()
     return np.full(shape, value.ravel()[0], value.dtype)
@@ -80,9 +91,8 @@ def _reduce_prod(node: ir.Node, inputs: Sequence[Array]) -> Array:
     )
 
 
-def _range(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
-    result = np.arange(inputs[0].item(), inputs[1].item(), inputs[2].item(), dtype=inputs[0].dtype)
-    return result if result.size <= _MAX_ELEMENTS else None
+def _range(node: ir.Node, inputs: Sequence[Array]) -> Array:
+    return np.arange(inputs[0].item(), inputs[1].item(), inputs[2].item(), dtype=inputs[0].dtype)
 
 
 def _slice(node: ir.Node, inputs: Sequence[Array]) -> Array | None:
@@ -145,6 +155,47 @@ _OPERATORS: dict[str, Callable[[ir.Node, Sequence[Any]], Array | None]] = {
     "Reciprocal": lambda node, inputs: np.asarray(np.reciprocal(inputs[0])),
 }
 
+
+def _broadcast(node: ir.Node, inputs: Sequence[Array]) -> int:
+    return math.prod(np.broadcast_shapes(*(array.shape for array in inputs)))
+
+
+def _dequantized(node: ir.Node, inputs: Sequence[Array]) -> int:
+    x, scale = inputs[:2]
+    fits = scale.size == 1 or x.shape[node.attributes.get_int("axis", 1)] == scale.size
+    return x.size if fits else x.size * scale.size
+
+
+def _gathered(node: ir.Node, inputs: Sequence[Array]) -> int:
+    size = inputs[0].shape[node.attributes.get_int("axis", 0)]
+    return int(inputs[0].size // max(size, 1) * inputs[1].size)
+
+
+# How many elements an operator's result has, where these can be more than those of each input: known before a small
+# file makes something of terabytes.
+_SIZES: dict[str, Callable[[ir.Node, Sequence[Any]], int | float]] = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _broadcast),
+    "Concat": lambda node, inputs: sum(array.size for array in inputs),
+    "ConstantOfShape": lambda node, inputs: math.prod(int(n) for n in inputs[0]),
+    "DequantizeLinear": _dequantized,
+    "Expand": lambda node, inputs: math.prod(np.broadcast_shapes(inputs[0].shape, tuple(int(n) for n in inputs[1]))),
+    "Gather": _gathered,
+    "Range": lambda node, inputs: (inputs[1].item() - inputs[0].item()) / inputs[2].item(),
+}
+
+
+def _compute(node: ir.Node, inputs: Sequence[Any], most: int) -> Any:
+    """Return what a node of `_OPERATORS` computes; None: it is invalid, or has more elements than that."""
+    size = _SIZES.get(node.op_type)
+    try:
+        with np.errstate(all="ignore"):
+            if size is not None and size(node, inputs) > most:
+                return None
+            return _OPERATORS[node.op_type](node, inputs)
+    except (ArithmeticError, IndexError, KeyError, MemoryError, TypeError, ValueError):
+        return None  # an invalid constant subgraph is for ORT to complain about
+
+
 # Operators that only move elements, whatever these are.
 _MOVING = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")
 
@@ -153,7 +204,8 @@ _REPEATING = ("Expand", "Identity", "Reshape", "Unsqueeze")
 
 
 def _product_of_known(first: Any, second: Any) -> Any:
-    return None if first is None or second is None else first * second
+    product = None if first is None or second is None else first * second
+    return product if product is None or abs(product) < 2**63 else None  # more is no size, and grows without end
 
 
 class Constants:
@@ -232,22 +284,17 @@ class Constants:
         if node.domain != "" or len(node.outputs) != 1:
             return None
         if node.op_type == "Constant":
-            return self._read(ir.convenience.get_const_tensor(value))
+            return self._read(constant_tensor(node))
         if node.op_type in ("Shape", "Size"):
             return self._shape(node)
         if node.op_type == "CastLike":
             return self._cast_like(node, depth)
-        evaluate = _OPERATORS.get(node.op_type)
-        if evaluate is None:
+        if node.op_type not in _OPERATORS:
             return None
         inputs = [self._get(operand, depth - 1) for operand in node.inputs]
         if any(operand is None for operand in inputs):
             return self._in_full(value, depth)
-        try:
-            with np.errstate(all="ignore"):
-                result = evaluate(node, inputs)
-        except (ValueError, IndexError, KeyError, TypeError, ArithmeticError):
-            return None  # an invalid constant subgraph is for ORT to complain about
+        result: Array | None = _compute(node, inputs, _MAX_ELEMENTS)
         return result if result is not None and result.size <= _MAX_ELEMENTS else None
 
     def _shape(self, node: ir.Node) -> Array | None:
@@ -285,7 +332,11 @@ class Constants:
         node = value.producer()
         if node is None or node.op_type in ("Constant", "ConstantOfShape"):
             known = self._get(value, depth)
-            return known.astype(object) if known is not None and known.dtype.kind in "iu" else None
+            return (
+                known.astype(object)
+                if known is not None and known.dtype.kind in "iu" and known.dtype != np.uint64
+                else None
+            )
         if node.domain != "" or not node.inputs:
             return None
         if node.op_type == "Shape":
@@ -300,7 +351,12 @@ class Constants:
             factors = [self._in_part(operand, depth - 1) for operand in node.inputs]
             if len(factors) != 2 or factors[0] is None or factors[1] is None:
                 return None
-            return np.asarray(np.frompyfunc(_product_of_known, 2, 1)(*factors), object)
+            given = [factor for factor in factors if factor is not None]
+            try:
+                size = _broadcast(node, given)
+            except ValueError:
+                return None
+            return np.asarray(np.frompyfunc(_product_of_known, 2, 1)(*given), object) if size <= _MAX_RANK else None
         return self._moved(node, depth) if node.op_type in _MOVING else None
 
     def _moved(self, node: ir.Node, depth: int) -> Array | None:
@@ -309,10 +365,7 @@ class Constants:
         inputs += [self._get(operand, depth - 1) for operand in node.inputs[len(data) :]]
         if any(operand is None for operand in inputs):
             return None
-        try:
-            result = _OPERATORS[node.op_type](node, inputs)
-        except (ValueError, IndexError, KeyError, TypeError):
-            return None
+        result = _compute(node, inputs, _MAX_RANK)
         if result is None:
             return None
         moved = np.asarray(result, object)  # one element picked out of an array of objects is no array

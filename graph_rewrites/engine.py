@@ -400,6 +400,8 @@ class _Run:
             return True
         fused, opset = Fused.read(new), self.facts.opsets.get("", 1)
         types = Types.of(fused, y, self.facts)
+        if types.rank is None and not fused.has("residual", "residual_bias"):
+            types = dataclasses.replace(types, rank=self.facts.rank(fused.inputs["X"]))  # as `_refine_shape` does
         key = configuration(fused, types, 1, opset)
         if key not in self._writable:
             function_of(fused, types, 1, opset)

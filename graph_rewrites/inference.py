@@ -11,6 +11,8 @@ import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError
 
+from .constants import constant_tensor
+
 __all__ = ["infer_types"]
 
 logger = logging.getLogger(__name__)
@@ -24,6 +26,9 @@ _WRONG_TYPE = re.compile(
 
 # Larger initialisers take no part in shape inference: without them the model fits into one message, whatever its size.
 _MAX_ELEMENTS = 64
+
+# Elements of a computed shape up to which ONNX may compute it: far more than a tensor has dimensions.
+_MOST_PROPAGATED = 1 << 16
 
 _EINSUM_SINCE = 12
 
@@ -95,7 +100,7 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
     except Exception as error:  # onnx_ir raises what its parts raise, such as for text that is not UTF-8
         logger.debug("shape inference is not possible: %s", error)
         return
-    inferred = _inferred(skeleton, judged=not any(replaced))
+    inferred = _inferred(skeleton, judged=not any(replaced), propagated=_is_small(copy))
     if inferred is None:
         return
     for graph in ir.from_proto(inferred).graphs():
@@ -104,8 +109,48 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
                 yield value.name, value
 
 
-def _inferred(model: onnx.ModelProto, *, judged: bool) -> onnx.ModelProto | None:
-    """Return the model with types and shapes; None: inference fails.
+def _is_small(model: ir.Model) -> bool:
+    """Say whether ONNX can compute all shapes of the model that are tensors: it would, whatever their size."""
+    known: dict[tuple[ir.OperatorIdentifier, int], int] = {}
+
+    def most(graph: ir.Graph, sizes: dict[ir.Value, int], given: int) -> int:
+        """Return the most elements that a tensor can have in a graph whose inputs have `given` at the most."""
+        found = given
+        for node in graph:
+            if found > _MOST_PROPAGATED:
+                break
+            operands = [_size(value, sizes, given) for value in node.inputs if value is not None]
+            size = max(operands, default=1)
+            if node.op_type == "Concat":
+                size = sum(operands)
+            elif node.op_type == "Shape" and node.inputs and node.inputs[0] is not None:
+                size = max(size, len(node.inputs[0].shape or ()))
+            elif node.op_type == "Constant" and (tensor := constant_tensor(node)) is not None:
+                size = tensor.size if len(tensor.shape) <= 1 else 1
+            elif node.op_identifier() in model.functions:
+                key = node.op_identifier(), size
+                if key not in known:
+                    known[key] = most(model.functions[key[0]].graph, {}, size)
+                size = known[key]
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+                    size = max(size, most(attribute.as_graph(), sizes, given))
+            sizes.update(dict.fromkeys(node.outputs, size))
+            found = max(found, size)
+        return found
+
+    return most(model.graph, {}, 1) <= _MOST_PROPAGATED
+
+
+def _size(value: ir.Value, sizes: Mapping[ir.Value, int], given: int) -> int:
+    if value in sizes:
+        return sizes[value]
+    tensor = value.const_value
+    return given if tensor is None else tensor.size if len(tensor.shape) <= 1 else 1
+
+
+def _inferred(model: onnx.ModelProto, *, judged: bool, propagated: bool) -> onnx.ModelProto | None:
+    """Return the model with types and shapes, also such as are computed if `propagated`; None: inference fails.
 
     Raises:
         InvalidModelError: if `judged`, where an element type that the model gives is another one than it has, which
@@ -113,7 +158,7 @@ def _inferred(model: onnx.ModelProto, *, judged: bool) -> onnx.ModelProto | None
     """
     for strict in (True, False):
         try:
-            return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
+            return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=propagated)
         except Exception as error:
             logger.debug("shape inference failed: %s", error)
             wrong = _WRONG_TYPE.search(str(error)) if judged else None

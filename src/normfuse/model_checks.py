@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,8 +22,17 @@ from normfuse.errors import InvalidModelError
 
 __all__ = ["check_external_data", "check_structure"]
 
+_DATA_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+
 Versions: TypeAlias = dict[str, int]
 """Domain ("" = ai.onnx) -> version of its operators."""
+
+
+# Runtimes write functions out where they are called: as many nodes, and so many times those in the file, are no model.
+_MOST_NODES = 1_000_000
+_MOST_GROWTH = 100
+# ONNX follows calls by recursion.
+_MOST_LEVELS = 200
 
 
 def check_structure(model: onnx.ModelProto, what: str) -> None:
@@ -40,7 +50,7 @@ def check_structure(model: onnx.ModelProto, what: str) -> None:
         versions = _versions(function.opset_import, place)
         defined = _check_nodes(function.node, set(), set(function.input), versions, place)
         _check_outputs(function.output, defined, place)
-    _check_recursion(model.functions, what)
+    _check_functions(model, what)
 
 
 def check_external_data(tensors: Iterable[ir.ExternalTensor], what: str, linked: Path | None = None) -> None:
@@ -224,19 +234,31 @@ def _versions(imports: Iterable[onnx.OperatorSetIdProto], place: str) -> Version
     return versions
 
 
-def _check_recursion(functions: Sequence[onnx.FunctionProto], what: str) -> None:
-    """A function may call others, never itself, however far around."""
-    calls = {
-        (function.domain, function.name): {(node.domain, node.op_type) for node in _all_nodes(function.node)}
-        for function in functions
-    }
-    finished: set[tuple[str, str]] = set()
-    while waiting := {name: called & calls.keys() - finished for name, called in calls.items() if name not in finished}:
-        ready = {name for name, called in waiting.items() if not called}
+def _check_functions(model: onnx.ModelProto, what: str) -> None:
+    """A function may call others, never itself, however far around; written out they must not grow without bound."""
+    calls = {(function.domain, function.name): _calls(function.node) for function in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    levels = 0
+    while waiting := [name for name in calls if name not in sizes]:
+        ready = [name for name in waiting if all(called in sizes for called in calls[name] if called in calls)]
         if not ready:
             domain, name = min(waiting)
             raise InvalidModelError(f"{what}: function '{domain}::{name}' calls itself, or one that calls it.")
-        finished |= ready
+        levels += 1
+        if levels > _MOST_LEVELS:
+            raise InvalidModelError(f"{what}: its functions call each other more than {_MOST_LEVELS} levels deep.")
+        sizes |= {name: _written_out(calls[name], sizes) for name in ready}
+    size = _written_out(_calls(model.graph.node), sizes)
+    if size > _MOST_NODES and size > _MOST_GROWTH * sum(1 for _ in _all_nodes(model.graph.node)):
+        raise InvalidModelError(f"{what}: its functions, written out where they are called, are {size:.3g} nodes.")
+
+
+def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[tuple[str, str]]:
+    return Counter((node.domain, node.op_type) for node in _all_nodes(nodes))
+
+
+def _written_out(calls: Counter[tuple[str, str]], sizes: Mapping[tuple[str, str], int]) -> int:
+    return sum(count * sizes.get(called, 1) for called, count in calls.items())
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -257,6 +279,8 @@ def _check_attribute(attribute: onnx.AttributeProto, outer: set[str], versions: 
         _check_graph(graph, outer, versions, f"{here}, {attribute.name}")
     if attribute.type == kinds.TENSOR and not attribute.ref_attr_name:
         _check_tensor(attribute.t, f"{here}, attribute '{attribute.name}'")
+    for tensor in attribute.tensors if attribute.type == kinds.TENSORS else ():
+        _check_tensor(tensor, f"{here}, attribute '{attribute.name}'")
 
 
 def _check_outputs(names: Iterable[str], defined: set[str], place: str) -> None:
@@ -282,6 +306,7 @@ def _check_tensor(tensor: onnx.TensorProto, here: str) -> None:
                 )
         return
     if not tensor.HasField("raw_data"):
+        _check_elements(tensor, dtype, here)
         return
     if dtype == ir.DataType.STRING:
         raise InvalidModelError(f"{here} holds strings as raw bytes, which the format does not allow.")
@@ -290,6 +315,18 @@ def _check_tensor(tensor: onnx.TensorProto, here: str) -> None:
         raise InvalidModelError(
             f"{here} of type {dtype.name} and shape {list(tensor.dims)} needs {needed} bytes and has "
             f"{len(tensor.raw_data)}."
+        )
+
+
+def _check_elements(tensor: onnx.TensorProto, dtype: ir.DataType, here: str) -> None:
+    """Data that is not in raw bytes stands in one of the lists, and is all there."""
+    count = max(len(getattr(tensor, field)) for field in _DATA_FIELDS)
+    needed = math.prod(tensor.dims) * (2 if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128) else 1)
+    packed = dtype != ir.DataType.STRING and dtype.bitwidth < 8
+    least = -(-needed // 16) if packed else needed
+    if not least <= count <= needed:
+        raise InvalidModelError(
+            f"{here} of type {dtype.name} and shape {list(tensor.dims)} needs {needed} elements and has {count}."
         )
 
 

@@ -16,6 +16,9 @@ from normfuse.errors import InvalidModelError
 
 __all__ = ["with_dense_tensors"]
 
+# What protobuf can write.
+_MOST_BYTES = 2**31 - 1
+
 
 def with_dense_tensors(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
     """Return the model, or if it has sparse initialisers or sparse Constant nodes, a copy that has dense ones.
@@ -63,6 +66,8 @@ def _dense(sparse: onnx.SparseTensorProto, what: str) -> onnx.TensorProto:
     name, shape = sparse.values.name, tuple(sparse.dims)
     try:
         values = numpy_helper.to_array(sparse.values)
+        if math.prod(shape) * values.itemsize > _MOST_BYTES:
+            raise ValueError("as a dense tensor it does not fit into a model")
         indices = numpy_helper.to_array(sparse.indices)
         dense = np.zeros(math.prod(shape), values.dtype)
         dense[np.ravel_multi_index(tuple(indices.T), shape) if indices.ndim == 2 else indices] = values

@@ -271,6 +271,22 @@ def test_everything_else_stays_as_it_is() -> None:
     assert [(o.domain, o.version) for o in optimized.opset_import] == [("", 17), ("ai.normfuse", 1)]
 
 
+def test_constants_keep_their_tensors_without_names() -> None:
+    """The pass reads them, in the graph and in functions; a name would be a change of nodes that are not fused."""
+    model = _parse(
+        "two2 = Constant <value: tensor = float {2.0}> () z = Mul (x, two2) z2 = own.half (z) y = Relu (z2)",
+        functions="""<domain: "own", opset_import: ["" : 13]>
+        half (p) => (q) { h = Constant <value: tensor = int64[1] {0}> () u = Unsqueeze (p, h) q = Squeeze (u, h) }""",
+        domains=', "own" : 1',
+    )
+    for node in (*model.graph.node, *model.functions[0].node):
+        for attribute in node.attribute:
+            attribute.t.ClearField("name")
+    optimized, _ = optimize(model)
+    constants = [n for n in (*optimized.graph.node, *optimized.functions[0].node) if n.op_type == "Constant"]
+    assert [node.attribute[0].t.name for node in constants] == ["", ""]
+
+
 def test_fused_node_says_where_it_comes_from() -> None:
     (node,) = fused_nodes(optimize(_decorated())[0])
     metadata = {entry.key: entry.value for entry in node.metadata_props}

@@ -1,0 +1,128 @@
+"""Files of a few kilobytes that ask for terabytes or for ever: refused, or looked at without computing any of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import normfuse
+from normfuse.model_files import load_model
+
+pytestmark = pytest.mark.timeout(300)
+
+Nodes = list[onnx.NodeProto]
+
+
+def model(
+    nodes: Nodes, initializers: dict[str, np.ndarray] | None = None, functions: list[onnx.FunctionProto] | None = None
+) -> onnx.ModelProto:
+    """A model that also has a LayerNormalization and an activation behind it, to be fused whatever stands beside."""
+    weights = {"w": np.ones(8, np.float32), "b": np.zeros(8, np.float32)} | (initializers or {})
+    norm = [
+        helper.make_node("LayerNormalization", ["x", "w", "b"], ["n"], name="norm", axis=-1),
+        helper.make_node("Relu", ["n"], ["y"], name="relu"),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])]
+    outputs += [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.INT64, None)] if nodes else []
+    graph = helper.make_graph(
+        [*nodes, *norm],
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])],
+        outputs,
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=functions or [])
+
+
+def doubling(levels: int = 41) -> Nodes:
+    nodes = [helper.make_node("Shape", ["x"], ["s0"])]
+    return nodes + [helper.make_node("Concat", [f"s{i}", f"s{i}"], [f"s{i + 1}"], axis=0) for i in range(levels)]
+
+
+ROW, COLUMN = np.ones((1, 1 << 18), np.int64), np.ones((1 << 18, 1), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "initializers"),
+    [
+        (doubling(), {}),
+        ([helper.make_node("Range", ["zero", "many", "one"], ["r"])], {}),
+        ([helper.make_node("ConstantOfShape", ["large"], ["r"])], {}),
+        ([helper.make_node("ConstantOfShape", ["overflowing"], ["r"])], {}),
+        ([helper.make_node("Expand", ["one", "overflowing"], ["r"])], {}),
+        ([helper.make_node("Mul", ["row", "column"], ["r"])], {"row": ROW, "column": COLUMN}),
+        ([helper.make_node("Gather", ["row", "zeros"], ["r"])], {"row": ROW, "zeros": 0 * ROW}),
+    ],
+    ids=["Concat", "Range", "ConstantOfShape", "overflow", "Expand", "broadcast", "Gather"],
+)
+def test_nothing_large_is_computed(nodes: Nodes, initializers: dict[str, np.ndarray]) -> None:
+    """What is computed would be the scale of the chain, or its epsilon: the pass asks for its value."""
+    numbers = {"zero": 0, "one": 1, "many": 1 << 40, "large": [1 << 40], "overflowing": [1 << 32, 1 << 32]}
+    given = {name: np.array(value, np.int64) for name, value in numbers.items()}
+    used = {name for node in nodes for name in node.input}
+    arrays = initializers | {name: array for name, array in given.items() if name in used}
+    last = nodes[-1].output[0]
+    further = [
+        helper.make_node("Cast", [last], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "float"], ["scaled"]),
+        helper.make_node("Relu", ["scaled"], ["r2"]),
+        helper.make_node("Shape", ["r2"], ["s"]),
+    ]
+    sites = normfuse.inspect(model([*nodes, *further], arrays))
+    assert "FusedNormalization" in [site.fused_into for site in sites]
+
+
+def function(name: str, *nodes: onnx.NodeProto) -> onnx.FunctionProto:
+    return helper.make_function("own", name, ["p"], ["q"], nodes, [helper.make_opsetid("", 17), *own()])
+
+
+def own() -> list[onnx.OperatorSetIdProto]:
+    return [helper.make_opsetid("own", 1)]
+
+
+def call(name: str, given: str = "p", result: str = "q") -> onnx.NodeProto:
+    return helper.make_node(name, [given], [result], domain="own")
+
+
+def test_functions_that_grow_without_bound() -> None:
+    """Each calls the one below it twice."""
+    functions = [function("f0", helper.make_node("Neg", ["p"], ["q"]))]
+    functions += [function(f"f{i}", call(f"f{i - 1}", "p", "t"), call(f"f{i - 1}", "t", "q")) for i in range(1, 41)]
+    with pytest.raises(normfuse.InvalidModelError, match=r"functions, written out .* are 1\.1e\+12 nodes"):
+        load_model(model([call("f40", "x", "z")], functions=functions))
+    assert load_model(model([call("f5", "x", "z")], functions=functions)).size > 0
+
+
+def test_functions_that_call_each_other_for_ever_deeper() -> None:
+    functions = [function("f0", helper.make_node("Neg", ["p"], ["q"]))]
+    functions += [function(f"f{i}", call(f"f{i - 1}")) for i in range(1, 3000)]
+    with pytest.raises(normfuse.InvalidModelError, match="more than 200 levels deep"):
+        load_model(model([call("f2999", "x", "z")], functions=functions))
+
+
+def test_a_shape_that_doubles_inside_of_functions() -> None:
+    twice = helper.make_node("Concat", ["p", "p"], ["t"], axis=0)
+    functions = [function("f0", helper.make_node("Concat", ["p", "p"], ["q"], axis=0))]
+    functions += [function(f"f{i}", twice, call(f"f{i - 1}", "t")) for i in range(1, 41)]
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), call("f40", "s", "z")]
+    assert "FusedNormalization" in [site.fused_into for site in normfuse.inspect(model(nodes, functions=functions))]
+
+
+@pytest.mark.parametrize("fields", [{}, {"float_data": [1.0, 2.0]}])
+def test_weights_without_their_data(fields: dict[str, list[float]]) -> None:
+    made = model([])
+    made.graph.initializer.append(onnx.TensorProto(name="huge", data_type=1, dims=[1 << 40], **fields))
+    with pytest.raises(normfuse.InvalidModelError, match=r"'huge' .* needs 1099511627776 elements and has [02]\."):
+        load_model(made)
+
+
+def test_sparse_weights_too_large_to_be_dense() -> None:
+    made = model([])
+    values = numpy_helper.from_array(np.ones(1, np.float32), "huge")
+    indices = numpy_helper.from_array(np.zeros(1, np.int64), "indices")
+    made.graph.sparse_initializer.append(onnx.SparseTensorProto(values=values, indices=indices, dims=[1 << 33]))
+    with pytest.raises(normfuse.InvalidModelError, match=r"'huge' .* does not fit into a model"):
+        load_model(made)
