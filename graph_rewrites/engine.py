@@ -267,7 +267,7 @@ class _Run:
             lifted.add(node.op_type)
             node.op_type = operator
             node.resize_outputs(len(OPERATORS[operator].outputs))
-            node.meta[_NODES] = (node.name or "",)
+            node.meta[_NODES] = (name_of(node),)
         still_called = {node.op_type for graph in _graphs(self.model) for node in graph if is_fused(node)}
         for identifier in [key for key in self.model.functions if key[0] == OPERATOR_DOMAIN]:
             if identifier[1] in lifted and identifier[1] not in still_called:

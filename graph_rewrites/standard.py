@@ -6,7 +6,7 @@ import itertools
 
 import onnx_ir as ir
 
-from .facts import Facts
+from .facts import Facts, name_of
 from .functions import Body, Types
 from .fused import Fused
 from .matching import is_dead
@@ -37,7 +37,7 @@ def write_out(node: ir.Node, opsets: dict[str, int], facts: Facts, taken: set[st
     fused = Fused.read(node)
     body = Body(opsets.get("", 1))
     results = body.fused(fused, Types.of(fused, node.outputs[0], facts), len(node.outputs))
-    base = node.name or node.outputs[0].name or ""
+    base = name_of(node)
     numbers = (number for number in itertools.count() if f"{base}{_MARK}{number}" not in taken)
     for number, part in zip(numbers, body.nodes, strict=False):
         part.name = f"{base}{_MARK}{number}"

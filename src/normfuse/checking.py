@@ -50,6 +50,11 @@ class CheckReport:
         """Whether there is no error among the remarks."""
         return all(remark.level != "error" for remark in self.remarks)
 
+    def __repr__(self) -> str:
+        """Return a line."""
+        result = "passed" if self.passed else "failed"
+        return f"<CheckReport of {self.model}: {result}, {self.fused} fused, {len(self.remarks)} remarks>"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""
         return {
@@ -114,13 +119,10 @@ def check(
 
 
 def _fused_nodes(model: ir.Model) -> Counter[str]:
-    """Name (of its first output, if it has none) -> how many nodes of normfuse's domain are called so."""
-    return Counter(
-        node.name or node.outputs[0].name or ""
-        for graph in model.graphs()
-        for node in graph
-        if node.domain == OPERATOR_DOMAIN
-    )
+    """Name, as sites have it -> how many nodes of normfuse's domain are called so."""
+    from normfuse.graph_rewrites.facts import name_of
+
+    return Counter(name_of(node) for graph in model.graphs() for node in graph if node.domain == OPERATOR_DOMAIN)
 
 
 def _site_remark(site: Site, all_required: bool) -> Remark:

@@ -14,6 +14,7 @@ __all__ = [
     "LibraryLoadError",
     "NormfuseError",
     "OptionError",
+    "OptionTypeError",
     "VerificationError",
 ]
 
@@ -35,6 +36,10 @@ class InvalidModelError(NormfuseError, ValueError):
 
 class OptionError(NormfuseError, ValueError):
     """An argument or option is unknown, has a value outside its range, or contradicts another one."""
+
+
+class OptionTypeError(OptionError, TypeError):
+    """An argument is of a type that it cannot have."""
 
 
 class HostVersionError(NormfuseError, RuntimeError):

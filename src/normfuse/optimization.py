@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normfuse._version import __version__
+from normfuse.arguments import PROGRESS, YES_OR_NO, check_type
 from normfuse.claims import Claims, ask_provider, claims_of
 from normfuse.errors import OptionError, VerificationError
 from normfuse.model_files import (
@@ -28,7 +29,7 @@ from normfuse.model_files import (
     tensors,
 )
 from normfuse.site_examples import SiteExample, site_examples
-from normfuse.verification import VERIFY_SECONDS, Inputs, VerificationReport, verify_models
+from normfuse.verification import VERIFY_SECONDS, Inputs, VerificationReport, check_comparison, verify_models
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
@@ -86,6 +87,12 @@ class OptimizationReport:
         """The sites that something kept from being fused: each has its reason."""
         return tuple(site for site in self.sites if site.fused_into is None and not nothing_to_gain(site))
 
+    def __repr__(self) -> str:
+        """Return a line: all fields together are a page for each hundred sites."""
+        verified = "none" if self.verification is None else self.verification.result
+        sites = f"{len(self.fused)} of {len(self.fused) + len(self.left)} sites fused"
+        return f"<OptimizationReport of {self.model}: target {self.target}, {sites}, verification: {verified}>"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON; ``schemas/report.schema.json`` in the package describes it."""
         return {
@@ -114,6 +121,10 @@ class OptimizationResult:
     report: OptimizationReport
     _model: ir.Model
     _source: Source
+
+    def __repr__(self) -> str:
+        """Return a line: neither the model nor the report has its place in one."""
+        return f"<OptimizationResult: {self.report!r}>"
 
     @functools.cached_property
     def model(self) -> Any:
@@ -190,6 +201,10 @@ def optimize(
         VerificationError: The result differs from the original, too few sites were fused, or verification is
             impossible.
     """
+    check_type("verify", verify, YES_OR_NO)
+    check_type("allow_requantization_removal", allow_requantization_removal, YES_OR_NO)
+    check_type("progress", progress, PROGRESS, optional=True)
+    check_comparison(inputs, samples, max_error, verify_seconds)
     if target not in ("portable", "custom-op", "standard"):
         raise OptionError(f"target is '{target}'; it must be portable, custom-op or standard.")
     if not (require_fused in (None, "all") or (isinstance(require_fused, int) and require_fused >= 0)):
@@ -243,6 +258,7 @@ def inspect(model: ModelLike, *, allow_requantization_removal: bool = False) -> 
     Raises:
         InvalidModelError: The model cannot be read.
     """
+    check_type("allow_requantization_removal", allow_requantization_removal, YES_OR_NO)
     return list(_rewrite(load_model(model), "portable", allow_requantization_removal, None)[1])
 
 

@@ -58,12 +58,14 @@ def site_examples(model: ir.Model, sites: Iterable[Site]) -> tuple[SiteExample, 
 
 def _nodes_by_name(model: ir.Model) -> dict[str, ir.Node | None]:
     """Return name (or first output) -> node; None for a name that several nodes have."""
+    from normfuse.graph_rewrites.facts import name_of
+
     named: dict[str, ir.Node | None] = {}
     containers: list[Iterable[ir.Node]] = [ir.traversal.RecursiveGraphIterator(model.graph)]
     containers += [ir.traversal.RecursiveGraphIterator(function) for function in model.functions.values()]
     for container in containers:
         for node in container:
-            name = node.name or next((output.name for output in node.outputs if output.name), "") or ""
+            name = name_of(node)
             named[name] = None if name in named else node
     return named
 

@@ -17,6 +17,7 @@ from onnx import numpy_helper
 
 import normfuse
 from normfuse import models
+from normfuse.checking import check
 from normfuse.report_files import json_text, write_report
 
 
@@ -152,6 +153,60 @@ def test_requirements_on_the_number_of_sites(transformer: onnx.ModelProto) -> No
 def test_bad_arguments(transformer: onnx.ModelProto, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(normfuse.OptionError, match=words):
         normfuse.optimize(transformer, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"verify": "no"}, r"verify is 'no' \(str\); it must be True or False"),
+        ({"samples": "4"}, r"samples is '4' \(str\); it must be a whole number or None"),
+        ({"samples": True}, r"samples is True \(bool\)"),
+        ({"max_error": "1e-3"}, r"max_error is '1e-3' \(str\); it must be a number or None"),
+        ({"verify_seconds": None}, r"verification is None \(NoneType\); it must be a number\."),
+        ({"allow_requantization_removal": 1}, r"allow_requantization_removal is 1 \(int\)"),
+        ({"progress": "bar"}, r"progress is 'bar' \(str\); it must be a function or None"),
+        ({"inputs": 3}, r"inputs is or holds 3 \(int\); it must be a path"),
+        ({"inputs": [np.zeros(3)]}, r"inputs is or holds array\(.*\) \(ndarray\)"),
+    ],
+)
+def test_arguments_of_wrong_types(transformer: onnx.ModelProto, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words) as raised:
+        normfuse.optimize(transformer, **arguments)
+    assert isinstance(raised.value, normfuse.OptionError)
+
+
+def test_numbers_of_numpy_are_numbers(transformer: onnx.ModelProto) -> None:
+    given = {"samples": np.int64(1), "max_error": np.float32(0.01), "verify_seconds": np.float64(60)}
+    assert normfuse.optimize(transformer, **given).report.verification is not None
+
+
+def test_results_are_shown_in_one_line(transformer: onnx.ModelProto) -> None:
+    result = normfuse.optimize(transformer, samples=1)
+    assert repr(result) == (
+        "<OptimizationResult: <OptimizationReport of the model: target portable, 4 of 4 sites fused, "
+        "verification: agree>>"
+    )
+    for report in (result.report, result.report.verification, check(result.model, original=transformer)):
+        assert len(repr(report)) < 200
+
+
+def test_check_takes_fused_nodes_without_names() -> None:
+    """Also such as are only there for another output than the first."""
+    g = models.GraphBuilder(opset=17)
+    x = g.add("Add", g.input("x", [2, 8]), g.input("residual", [2, 8]))
+    g.output(x, [2, 8])
+    n = g.add("LayerNormalization", x, g.weight(8), g.weight(8), axis=-1)
+    g.output(g.add("Relu", n), [2, 8])
+    fused = normfuse.optimize(g.model("sum"), verify=False, target="custom-op").model
+    (node,) = fused.graph.node
+    node.name = ""
+    del fused.graph.output[1]
+    node.output[0] = ""
+    for name in ("", "named"):
+        node.name = name
+        report = check(fused, require_fused=1)
+        assert report.passed, report.remarks
+        assert report.fused == 1
 
 
 def test_bad_weights_give_a_warning_and_masks_do_not(transformer: onnx.ModelProto) -> None:

@@ -262,3 +262,21 @@ def test_a_chain_that_runs_as_one_is_one_place() -> None:
     (place,) = differing_places(model, model.clone(), [chain])[0]
     assert place.inputs == ("x",)
     assert place.nodes == ("Relu", "Sigmoid", "Add")
+
+
+@pytest.mark.parametrize("shape", [[1 << 40, 8], [1 << 40, 1 << 40, 8]], ids=["32 TiB", "more than an address holds"])
+def test_inputs_too_large_to_be_made(
+    shape: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = models.GraphBuilder(opset=17)
+    n = g.add("LayerNormalization", g.input("x", shape), g.weight(8), g.weight(8), axis=-1)
+    g.output(g.add("Relu", n), shape)
+    onnx.save(g.model("large"), tmp_path / "large.onnx")
+    written = tmp_path / "fused.onnx"
+    arguments = ["normfuse", "optimize", str(tmp_path / "large.onnx"), "-o", str(written), "--strict"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 3
+    assert written.exists()
+    assert f"Input 'x' of shape {shape} is larger than what is made here" in " ".join(capsys.readouterr().err.split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from normfuse.verification.comparison import OutputComparison
 from normfuse.verification.inputs import Inputs, Sample
 from normfuse.verification.report import ComparedPlaces, ComparedRun, VerificationReport
-from normfuse.verification.runs import VERIFY_SECONDS, verify, verify_models
+from normfuse.verification.runs import VERIFY_SECONDS, check_comparison, verify, verify_models
 
 __all__ = [
     "VERIFY_SECONDS",
@@ -15,6 +15,7 @@ __all__ = [
     "OutputComparison",
     "Sample",
     "VerificationReport",
+    "check_comparison",
     "verify",
     "verify_models",
 ]

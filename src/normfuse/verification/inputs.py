@@ -7,8 +7,10 @@ the table they index, masks are 0 or 1, lengths fit the tensors they describe, a
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -17,9 +19,19 @@ from zipfile import BadZipFile
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.errors import OptionError, VerificationError
+from normfuse.errors import OptionError, OptionTypeError, VerificationError
 
-__all__ = ["GENTLE_STYLES", "TYPICAL_PROFILE", "InputMaker", "Inputs", "Sample", "Style", "read_inputs"]
+__all__ = [
+    "GENTLE_STYLES",
+    "TYPICAL_PROFILE",
+    "InputMaker",
+    "Inputs",
+    "Sample",
+    "Style",
+    "TooLarge",
+    "check_inputs",
+    "read_inputs",
+]
 
 Sample: TypeAlias = dict[str, np.ndarray]
 Inputs: TypeAlias = (
@@ -45,11 +57,17 @@ Style: TypeAlias = Literal["random", "faint", "smooth", "smooth and faint"]
 GENTLE_STYLES: tuple[Style, ...] = ("smooth and faint", "faint", "smooth")
 _FAINT = 0.05
 _WAVES = 3.0
+# Larger inputs are not made: the outputs and all that is computed on the way need memory as well.
+_MOST_BYTES = 4 << 30
 # Operators that hand the values of an index tensor on unchanged.
 _PASSES_ON = {
     *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape"),
     *("Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
 }
+
+
+class TooLarge(VerificationError):  # noqa: N818 - what the inputs are, not what is wrong
+    """Inputs of these sizes are not made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +105,24 @@ class InputMaker:
             profile: Which sizes the symbolic dimensions get, below ``profile_count``.
             seed: Of the random numbers; the same arguments give the same sample.
             style: "faint": floats are small; "smooth": they change slowly along their last two dimensions.
+
+        Raises:
+            TooLarge: They would take more memory than there may be.
         """
-        rng = np.random.default_rng((seed, profile))
+        shapes = self._shapes(profile)
+        try:
+            return self._made(shapes, np.random.default_rng((seed, profile)), style)
+        except MemoryError as error:
+            raise TooLarge("The inputs do not fit into the memory of this machine.") from error
+
+    def _made(self, shapes: Mapping[str, tuple[int, ...]], rng: np.random.Generator, style: Style) -> Sample:
+        longest = max((shape[-1] for shape in shapes.values() if len(shape) > 1), default=1)
+        sample = {
+            signature.name: _values(signature, shapes[signature.name], longest, rng) for signature in self._inputs
+        }
+        return {name: array if "mask" in name.lower() else _gentle(array, style, rng) for name, array in sample.items()}
+
+    def _shapes(self, profile: int) -> dict[str, tuple[int, ...]]:
         sizes = dict(self._sizes)
         shapes = {
             signature.name: tuple(
@@ -97,11 +131,12 @@ class InputMaker:
             )
             for signature in self._inputs
         }
-        longest = max((shape[-1] for shape in shapes.values() if len(shape) > 1), default=1)
-        sample = {
-            signature.name: _values(signature, shapes[signature.name], longest, rng) for signature in self._inputs
-        }
-        return {name: array if "mask" in name.lower() else _gentle(array, style, rng) for name, array in sample.items()}
+        for signature in self._inputs:
+            # Random numbers are made in eight bytes each.
+            if math.prod(shapes[signature.name]) * 8 > _MOST_BYTES:
+                shape = list(shapes[signature.name])
+                raise TooLarge(f"Input '{signature.name}' of shape {shape} is larger than what is made here.")
+        return shapes
 
     def check(self, sample: Mapping[str, np.ndarray], name: str) -> Sample:
         """Return a user's sample in the model's element types.
@@ -115,6 +150,19 @@ class InputMaker:
         if missing := [key for key in known if key not in sample]:
             raise OptionError(f"{name} does not hold the model's input '{missing[0]}'.")
         return {key: _converted(np.asarray(sample[key]), known[key], name) for key in known}
+
+
+def check_inputs(inputs: Inputs | None) -> None:
+    """Raise OptionTypeError if these are not inputs in one of the forms that users give them."""
+    if inputs is None:
+        return
+    entries: Sequence[object] = inputs if isinstance(inputs, Sequence) and not isinstance(inputs, str) else [inputs]
+    for entry in entries:
+        if not isinstance(entry, (str, os.PathLike, Mapping)):
+            raise OptionTypeError(
+                f"inputs is or holds {reprlib.repr(entry)} ({type(entry).__name__}); it must be a path of an .npz "
+                "file, a mapping of input name to array, or a list of these."
+            )
 
 
 def read_inputs(inputs: Inputs) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:

@@ -142,6 +142,10 @@ class VerificationReport:
             text += f"; first at value '{self.first_difference}'"
         return text + "."
 
+    def __repr__(self) -> str:
+        """Return a line."""
+        return f"<VerificationReport: {self.result}, {self.samples} samples, largest error {self.error:.2g}>"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""
         return {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from normfuse.arguments import INTEGER, NUMBER, PROGRESS, check_type
 from normfuse.claims import read_claim_report
 from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError, VerificationError
@@ -15,7 +17,7 @@ from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import open_session
 from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_accepted, run_as_fits
 from normfuse.verification.comparison import flatten, is_quantized
-from normfuse.verification.inputs import GENTLE_STYLES, InputMaker, Inputs
+from normfuse.verification.inputs import GENTLE_STYLES, InputMaker, Inputs, Sample, TooLarge, check_inputs
 from normfuse.verification.judge import Judge
 from normfuse.verification.locate import locate, site_of_value
 from normfuse.verification.places import PlaceComparer, Way
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from normfuse.graph_rewrites.sites import Site
 
-__all__ = ["VERIFY_SECONDS", "verify", "verify_models"]
+__all__ = ["VERIFY_SECONDS", "check_comparison", "verify", "verify_models"]
 
 VERIFY_SECONDS = 60.0
 """How long a verification may take unless another time is asked for."""
@@ -82,6 +84,11 @@ def verify(
         VerificationError: There is nothing to compare: no input could be made that the original accepts, or the
             original does not give the same result twice.
     """
+    check_comparison(inputs, samples, max_error, seconds)
+    check_type("seed", seed, INTEGER)
+    if seed < 0:
+        raise OptionError(f"seed is {seed}; it must be 0 or more.")
+    check_type("progress", progress, PROGRESS, optional=True)
     first, second = load_model(original), load_model(optimized)
     return verify_models(
         first.model,
@@ -115,12 +122,6 @@ def verify_models(
     ``sites`` are those that the rewriting pass fused; ``claim_report`` is where the execution provider says what it
     takes of the optimised model.
     """
-    if samples is not None and samples < 1:
-        raise OptionError(f"samples is {samples}; it must be 1 or more.")
-    if max_error is not None and not max_error >= 0:
-        raise OptionError(f"max_error is {max_error}; it must be a number from 0 on.")
-    if not seconds > 0:
-        raise OptionError(f"The time for the verification is {seconds} s; it must be more than 0.")
     _check_signatures(original, optimized, names)
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         verification = _Verification(
@@ -133,6 +134,20 @@ def verify_models(
             claim_report or Path(folder) / "claims.jsonl",
         )
         return verification.report(sites)
+
+
+def check_comparison(inputs: Inputs | None, samples: int | None, max_error: float | None, seconds: float) -> None:
+    """Raise OptionError if an argument that says how to compare has a type or a value that it cannot have."""
+    check_inputs(inputs)
+    check_type("samples", samples, INTEGER, optional=True)
+    check_type("max_error", max_error, NUMBER, optional=True)
+    check_type("The time for the verification", seconds, NUMBER)
+    if samples is not None and samples < 1:
+        raise OptionError(f"samples is {samples}; it must be 1 or more.")
+    if max_error is not None and not max_error >= 0:
+        raise OptionError(f"max_error is {max_error}; it must be a number from 0 on.")
+    if not seconds > 0:
+        raise OptionError(f"The time for the verification is {seconds} s; it must be more than 0.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +209,9 @@ class _Verification:
             )
         except OutOfTime:
             return self._undecided()
+        except TooLarge as error:
+            because = f"nothing could be compared. {error} Compare it by other means."
+            return dataclasses.replace(self._undecided(), undecided_because=because)
         if self._inputs.given is None and len(fed) < count:
             self._warnings.append(
                 f"Within the time for the verification ({self._budget.seconds:g} s) {len(fed)} of {count} samples were "
@@ -305,11 +323,10 @@ class _Verification:
         """Samples that are smoother and fainter, if the original's own results are close together on any."""
         self._tell("verifying: looking for inputs on which the original is steady")
         maker = InputMaker(self._original)
-        candidates = [
-            maker.make(profile, self._inputs.seed, style)
-            for profile in range(min(maker.profile_count, _GENTLE_PROFILES))
-            for style in GENTLE_STYLES
-        ]
+        candidates: list[Sample] = []
+        for profile in range(min(maker.profile_count, _GENTLE_PROFILES)):
+            with contextlib.suppress(TooLarge):
+                candidates += [maker.make(profile, self._inputs.seed, style) for style in GENTLE_STYLES]
         share = self._budget.spent / self._budget.seconds
         try:
             session = open_session(self._original, self._names[0], level="disable")

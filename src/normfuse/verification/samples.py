@@ -9,7 +9,7 @@ from normfuse.errors import OptionError, VerificationError
 from normfuse.sessions import open_session
 from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_all, run_as_fits
 from normfuse.verification.comparison import QUANTIZED_TOLERANCE, differences
-from normfuse.verification.inputs import TYPICAL_PROFILE, InputMaker, Inputs, Sample, read_inputs
+from normfuse.verification.inputs import TYPICAL_PROFILE, InputMaker, Inputs, Sample, TooLarge, read_inputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -49,6 +49,7 @@ def reference(
 
     Raises:
         OptionError: The inputs do not fit the model.
+        TooLarge: Inputs of every size are too large to be made.
         VerificationError: No input could be made that the model accepts, or it gives different results each time.
         OutOfTime: The time was over before the first result.
     """
@@ -100,7 +101,7 @@ class _Made:
     def _profiles(self, name: str, count: int, seed: int, first: int) -> list[int]:
         """Make a sample at each of the first few choices of sizes that the model accepts, beginning with one."""
         profiles: list[int] = []
-        last_error = ""
+        errors: list[VerificationError] = []
         for profile in sorted(range(self._maker.profile_count), key=lambda profile: profile != first):
             if len(profiles) == min(_SIZES_TRIED, count):
                 break
@@ -109,13 +110,15 @@ class _Made:
             except OutOfTime:
                 raise
             except VerificationError as error:
-                last_error = str(error)
+                errors.append(error)
             else:
                 profiles.append(profile)
+        if not profiles and all(isinstance(error, TooLarge) for error in errors):
+            raise errors[0]
         if not profiles:
             raise VerificationError(
                 f"{name} accepts none of the inputs that were made from its signature; give real ones in an .npz file "
-                f"(--inputs). {last_error}"
+                f"(--inputs). {errors[-1]}"
             )
         return profiles
 
