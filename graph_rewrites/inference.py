@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -127,6 +128,8 @@ def _is_small(model: ir.Model) -> bool:
                 size = max(size, len(node.inputs[0].shape or ()))
             elif node.op_type == "Constant" and (tensor := constant_tensor(node)) is not None:
                 size = tensor.size if len(tensor.shape) <= 1 else 1
+            elif node.op_type in ("ConstantOfShape", "Range"):
+                size = max(size, _filled(node))
             elif node.op_identifier() in model.functions:
                 key = node.op_identifier(), size
                 if key not in known:
@@ -140,6 +143,29 @@ def _is_small(model: ir.Model) -> bool:
         return found
 
     return most(model.graph, {}, 1) <= _MOST_PROPAGATED
+
+
+def _filled(node: ir.Node) -> int:
+    """Return how many elements a node makes of constants that say how many; 1 where they are not known."""
+    tensors = [_constant(value) for value in node.inputs]
+    numbers = [[float(x) for x in tensor.numpy().ravel()] for tensor in tensors if tensor is not None]
+    if len(numbers) < len(node.inputs):
+        return 1
+    if node.op_type == "ConstantOfShape":
+        return int(min(math.prod(numbers[0]), 2.0**62))
+    (start, *_), (limit, *_), (delta, *_) = numbers
+    return int(min(abs((limit - start) / delta), 2.0**62)) if delta else 1
+
+
+def _constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Return a constant of a few elements; None: it is none, or a larger one."""
+    if value is None:
+        return None
+    producer = value.producer()
+    tensor = (
+        value.const_value if producer is None else constant_tensor(producer) if producer.op_type == "Constant" else None
+    )
+    return tensor if tensor is not None and 0 < tensor.size < 64 else None
 
 
 def _size(value: ir.Value, sizes: Mapping[ir.Value, int], given: int) -> int:

@@ -60,6 +60,7 @@ EXPANDED_FUSED = {
     "GroupNormalization": 2,
     "HardSwish": 1,
     "LayerNormalization": 38,
+    "LeakyRelu": 3,
     "MeanVarianceNormalization": 2,
     "Mish": 1,
     "RMSNormalization": 19,
@@ -72,7 +73,7 @@ _SELECTION = "a comparison and a Where, or Max and Min of constants made by Cast
 EXPANDED_LEFT = {
     "DynamicQuantizeLinear": "finds its quantisation parameters, as the operator itself",
     "Softsign": "a division and an addition, which ONNX Runtime runs",
-    **dict.fromkeys(("Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "PRelu"), _SELECTION),
+    **dict.fromkeys(("Celu", "Clip", "Elu", "HardSigmoid", "PRelu"), _SELECTION),
     **dict.fromkeys(("Relu", "Selu", "Shrink", "ThresholdedRelu"), _SELECTION),
 }
 

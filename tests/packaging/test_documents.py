@@ -43,9 +43,11 @@ def test_links_of_the_readme_lead_somewhere() -> None:
 
 def test_messages_are_what_the_code_says() -> None:
     """Each part of a message on that page stands in a source file, whichever lines its text is spread over."""
-    files = [*ROOT.glob("src/**/*.py"), *ROOT.glob("ep/**/*.py"), *ROOT.glob("ep/**/*.cc"), *ROOT.glob("ep/**/*.cmake")]
-    source = re.sub(r'"\s*\n?\s*f?"', "", "\n".join(path.read_text(encoding="utf-8") for path in files))
+    written = [*ROOT.glob("src/**/*.py"), *ROOT.glob("ep/**/*.py"), *ROOT.glob("ep/**/*.cmake")]
+    source = re.sub(r'"\s*\n?\s*f?"', "", "\n".join(path.read_text(encoding="utf-8") for path in written))
     source = re.sub(r"\{[^{}]*\}|\$\{[^{}]*\}", "...", source)
+    native = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("ep/**/*.cc"))
+    source += re.sub(r'"\s*\n?\s*"', "", native)
     page = (ROOT / "docs" / "pages" / "messages.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*?) \| ", page.partition("## When results differ")[0], re.MULTILINE)
     messages = [row for row in rows if row != "message" and not row.startswith("Package")]  # that one is pip's
