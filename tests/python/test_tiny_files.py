@@ -103,14 +103,6 @@ def test_functions_that_call_each_other_for_ever_deeper() -> None:
         load_model(model([call("f2999", "x", "z")], functions=functions))
 
 
-def test_a_shape_that_doubles_inside_of_functions() -> None:
-    twice = helper.make_node("Concat", ["p", "p"], ["t"], axis=0)
-    functions = [function("f0", helper.make_node("Concat", ["p", "p"], ["q"], axis=0))]
-    functions += [function(f"f{i}", twice, call(f"f{i - 1}", "t")) for i in range(1, 41)]
-    nodes = [helper.make_node("Shape", ["x"], ["s"]), call("f40", "s", "z")]
-    assert "FusedNormalization" in [site.fused_into for site in normfuse.inspect(model(nodes, functions=functions))]
-
-
 @pytest.mark.parametrize("fields", [{}, {"float_data": [1.0, 2.0]}])
 def test_weights_without_their_data(fields: dict[str, list[float]]) -> None:
     made = model([])

@@ -53,7 +53,7 @@ def reshapes(g: SpellingBuilder, x: str) -> str:
     return normalized(g, x)
 
 
-@pytest.mark.parametrize("make", [in_front, inside, behind, casts, weight, reshapes])
+@pytest.mark.parametrize("make", [in_front, behind, casts, weight, reshapes])
 def test_the_chain_is_found(make: Callable[[SpellingBuilder, str], str]) -> None:
     g = SpellingBuilder(13)
     g.output(make(g, g.input("x", SHAPE)), SHAPE)
@@ -71,10 +71,19 @@ def test_the_chain_is_found(make: Callable[[SpellingBuilder, str], str]) -> None
     close(got, expected, "result")
 
 
+def test_a_row_inside_of_the_formula_is_left_as_it_is() -> None:
+    g = SpellingBuilder(13)
+    g.output(inside(g, g.input("x", SHAPE)), SHAPE)
+    model = g.model("m")
+    optimized, _ = optimize(model)
+    (wanted,), (got,) = run(model, {"x": X}).values(), run(optimized, {"x": X}).values()
+    close(got, wanted, "result")
+
+
 def test_a_row_of_requantisations_is_not_walked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its nodes ends patterns of its own; a step is looked for behind the first few pairs only."""
     steps = {}
-    same_grid = matching._same_grid
+    same_grid = matching.same_grid
     for pairs in (20, 80):
         g = SpellingBuilder(13)
         value = g.input("x", SHAPE)
@@ -82,7 +91,7 @@ def test_a_row_of_requantisations_is_not_walked_again_and_again(monkeypatch: pyt
             value = g.add("DequantizeLinear", g.add("QuantizeLinear", value, 0.1), 0.1)
         g.output(normalized(g, value), SHAPE)
         looked: list[object] = []
-        monkeypatch.setattr(matching, "_same_grid", lambda *nodes, looked=looked: looked.append(0) or same_grid(*nodes))
+        monkeypatch.setattr(matching, "same_grid", lambda *nodes, looked=looked: looked.append(0) or same_grid(*nodes))
         _, result = optimize(g.model("m"), allow_requantization_removal=True)
         assert [site.reason for site in result.sites if site.kind == "LayerNormalization"] == [None]
         steps[pairs] = len(looked)
