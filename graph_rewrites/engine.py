@@ -597,8 +597,9 @@ class _Run:
         """Say in the model what the outputs behind Y are: ONNX Runtime before 1.28 does not ask a custom operator."""
         for index in used:
             value = node.outputs[index]
-            if value.dtype is None:
-                value.dtype = self.facts.dtype(value) or (self._type_of_sum(fused) if index == 1 else ir.DataType.FLOAT)
+            dtype = self.facts.dtype(value) or (self._type_of_sum(fused) if index == 1 else ir.DataType.FLOAT)
+            if value.dtype is None and dtype is not None:
+                value.dtype = dtype
             if value.shape is None:
                 value.shape = self.facts.shape(value) or (node.outputs[0].shape if index == 1 else None)
 
