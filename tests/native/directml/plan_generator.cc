@@ -184,8 +184,9 @@ class Generator {
     for (const TensorRef* ref : {&plan.x.tensor, &plan.residual.tensor, &plan.residual_bias.tensor, &plan.scale.tensor,
                                  &plan.bias.tensor, &plan.activation.slope}) {
       if (!ref->present()) continue;
-      const bool is_channel =
-          plan.affine_align == AffineAlign::kChannel && (ref == &plan.scale.tensor || ref == &plan.bias.tensor);
+      const bool is_affine = ref == &plan.scale.tensor || ref == &plan.bias.tensor;
+      if (is_affine && plan.affine_align == AffineAlign::kGroup) continue;  // one element for each group of channels
+      const bool is_channel = is_affine && plan.affine_align == AffineAlign::kChannel;
       const Dims& dims = DimsOf(*ref);
       if (is_channel) {
         dims_[1] = std::max(dims_[1], dims[0]);
