@@ -60,6 +60,9 @@ class Lowering {
     if (builder_.refused()) return builder_.refused();
     d_dims_ = ShapeOfSum(d);
     d_shape_ = OperandsAreKnown() ? x_shape_ : Shapes::kAssumed;
+    groups_ = plan_.normalization.num_groups;
+    // Assumed channels need not fit the groups; any number that fits lowers alike.
+    if (d_shape_ == Shapes::kAssumed && groups_ > 0 && d_dims_.size() > 1 && d_dims_[1] % groups_ != 0) groups_ = 1;
     if (plan_.sum_quantization.present()) {
       d = Requantise(d);
     } else if (plan_.sum_output != Plan::kNoOutput) {
@@ -227,14 +230,14 @@ class Lowering {
   std::optional<Grouped> Group(const Dims& dims) {
     const Normalization& n = plan_.normalization;
     const auto rank = static_cast<int64_t>(dims.size());
-    if (n.num_groups > 0) {
-      if (rank < 2 || dims[1] % n.num_groups != 0) {
+    if (groups_ > 0) {
+      if (rank < 2 || dims[1] % groups_ != 0) {
         builder_.Unsupported("groups that do not divide the channels");
         return std::nullopt;
       }
       Grouped grouped{dims, std::vector<bool>(dims.size() + 1, true)};
-      grouped.sizes[1] = n.num_groups;
-      grouped.sizes.insert(grouped.sizes.begin() + 2, dims[1] / n.num_groups);
+      grouped.sizes[1] = groups_;
+      grouped.sizes.insert(grouped.sizes.begin() + 2, dims[1] / groups_);
       grouped.axes[0] = grouped.axes[1] = false;
       return grouped;
     }
@@ -260,12 +263,11 @@ class Lowering {
 
   // Strides of scale or bias over the dimensions that the normalisation sees.
   Dims AffineStrides(const Value& parameter, Shapes shapes, const char* name) {
-    const int64_t groups = plan_.normalization.num_groups;
-    const bool per_group = plan_.affine_align == AffineAlign::kGroup && groups > 0;
+    const bool per_group = plan_.affine_align == AffineAlign::kGroup && groups_ > 0;
     const bool along_one = plan_.affine_align != AffineAlign::kTrailing;
     Dims strides(d_dims_.size(), 0);
     const bool one = Product(parameter.dims) == 1;
-    const bool fits = along_one ? d_dims_.size() > 1 && Product(parameter.dims) == (per_group ? groups : d_dims_[1])
+    const bool fits = along_one ? d_dims_.size() > 1 && Product(parameter.dims) == (per_group ? groups_ : d_dims_[1])
                                 : BroadcastsTo(parameter.dims, d_dims_);
     if (!one && !fits) {
       Mismatch(name, shapes);
@@ -274,8 +276,8 @@ class Lowering {
     } else if (!one) {
       strides = BroadcastStrides(parameter.dims, d_dims_);
     }
-    if (groups > 0) {
-      const int64_t channels = d_dims_[1] / groups;
+    if (groups_ > 0) {
+      const int64_t channels = d_dims_[1] / groups_;
       const int64_t step = strides[1];
       strides.insert(strides.begin() + 2, per_group ? 0 : step);
       if (!per_group) strides[1] = step * channels;
@@ -524,6 +526,7 @@ class Lowering {
   Shapes others_;
   Shapes d_shape_ = Shapes::kKnown;
   Dims d_dims_;
+  int64_t groups_ = 0;
 };
 
 // Values for the dimensions of X that are not known: what constants along them say, else one block or group.

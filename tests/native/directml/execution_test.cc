@@ -301,6 +301,26 @@ std::vector<PartialShape*> ShapesOf(Plan* plan) {
   return shapes;
 }
 
+// Groups over a tensor of unknown rank, with a slope [2, 6, 3] of which no dimension is known to meet the channels.
+void TestGroupsOfUnknownRank() {
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_4);
+  Plan plan = LayerNormPlan();
+  plan.normalization.axes.clear();
+  plan.normalization.from_first_axis = false;
+  plan.normalization.num_groups = 3;
+  plan.scale = plan.bias = Operand();
+  plan.x.shape = PartialShape();
+  plan.activation.kind = Activation::kPRelu;
+  auto slope = std::make_shared<ConstantTensor>();
+  slope->type = DataType::kFloat32;
+  slope->dims = {2, 6, 3};
+  slope->storage.resize(36 * sizeof(float));
+  slope->data = slope->storage.data();
+  plan.activation.slope.constant = slope;
+  const auto declined = CheckForDirectMl(plan, *device);
+  CHECK(!declined, "%s", declined ? declined->message.c_str() : "");
+}
+
 void TestOpenShapes() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_4);
   std::mt19937 random(11);
@@ -541,6 +561,7 @@ int main(int argc, char** argv) {
   TestShapesAreCachedAndBounded();
   TestThreads();
   TestSequences(Open(abi::DML_FEATURE_LEVEL_6_4));
+  TestGroupsOfUnknownRank();
   TestOpenShapes();
   TestFailuresNameTheCall();
   TestFenceThatCannotWait();

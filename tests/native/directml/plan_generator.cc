@@ -49,7 +49,9 @@ class Generator {
 
  private:
   bool Chance(int percent) { return Pick(0, 99) < percent; }
-  int64_t Pick(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+  // The same numbers with every standard library, which its distributions do not promise.
+  int64_t Pick(int64_t low, int64_t high) { return low + static_cast<int64_t>(random_() % (high - low + 1)); }
+  double Draw(double low, double high) { return low + (high - low) * (random_() / 4294967296.0); }
   template <typename T>
   T OneOf(std::initializer_list<T> values) {
     return values.begin()[Pick(0, static_cast<int64_t>(values.size()) - 1)];
@@ -60,9 +62,8 @@ class Generator {
 
   TestTensor Floats(DataType type, const Dims& dims, double low, double high) {
     TestTensor tensor{type, dims, std::vector<unsigned char>(BytesFor(type, Product(dims)))};
-    std::uniform_real_distribution<double> draw(low, high);
     for (int64_t i = 0; i < Product(dims); ++i) {
-      const auto value = static_cast<float>(draw(random_));
+      const auto value = static_cast<float>(Draw(low, high));
       if (type == DataType::kFloat32) std::memcpy(&tensor.bytes[i * 4], &value, 4);
       if (type == DataType::kFloat16) {
         const uint16_t half = cpu::FloatToHalf(value);
