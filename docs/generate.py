@@ -17,10 +17,10 @@ import normfuse
 from normfuse.benchmark import benchmark
 from normfuse.checking import check
 from normfuse.ep.options import OPTIONS
-from normfuse.ep.spec import ACTIVATIONS, ATTRIBUTES, EDGES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, REASONS
 from normfuse.folders import optimize_folder
 from normfuse.graph_rewrites import rules
 from normfuse.lowering import lower
+from normfuse.spec import ACTIVATIONS, ATTRIBUTES, EDGES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, REASONS
 
 
 def code(text: object) -> str:

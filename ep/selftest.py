@@ -23,8 +23,8 @@ from onnx import TensorProto, helper
 
 from normfuse.ep.selftest_cases import DIRECTML_MEAN_ROUNDING, Array, Case, Expected, cases, expected
 from normfuse.ep.session import session_options
-from normfuse.ep.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 from normfuse.errors import NormfuseError
+from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 
 __all__ = ["Row", "main", "run"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from normfuse.ep.spec import ACTIVATIONS
+from normfuse.spec import ACTIVATIONS
 
 __all__ = ["Case", "Expected", "cases", "expected"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from normfuse.ep.spec import ACTIVATIONS, ActivationSpelling
+from normfuse.spec import ACTIVATIONS, ActivationSpelling
 
 from .facts import Facts, label
 from .fused import Activation, Fused

@@ -19,8 +19,8 @@ from onnxscript.rewriter import pattern
 from onnxscript.rewriter._rewrite_rule import ReplacementSubgraph
 
 from normfuse._version import __version__
-from normfuse.ep.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 from normfuse.errors import InvalidModelError
+from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 
 from .describe import description_of, kind_of
 from .facts import CASTS, Facts, label, merged_shape, name_of, subgraphs

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import _pattern_ir as patterns
 from onnxscript.rewriter.pattern import MatchingTracer, MatchResult, PatternMatcher
 
-from normfuse.ep.spec import ACTIVATIONS
+from normfuse.spec import ACTIVATIONS
 
 from .facts import Facts, label
 from .fused import Activation, Fused

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.ep.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling
+from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling
 
 from .describe import chain_of
 from .facts import Facts

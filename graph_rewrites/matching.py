@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import _pattern_ir as patterns
 from onnxscript.rewriter import pattern
 
-from normfuse.ep.spec import OPERATOR_DOMAIN
+from normfuse.spec import OPERATOR_DOMAIN
 
 from .facts import CASTS, Facts, label
 from .sites import Declined

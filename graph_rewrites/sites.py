@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 from onnxscript.rewriter._basics import MatchFailureError
 
-from normfuse.ep.spec import REASONS
+from normfuse.spec import REASONS
 
 __all__ = ["Declined", "Reason", "Site"]
 

@@ -1,6 +1,6 @@
 """Float64 NumPy reference of the operators in domain ai.normfuse, and how far a result may be from it.
 
-Written from ep/plan/operators.toml and activations.toml alone: neither onnx.reference nor ONNX Runtime is asked.
+Written from ep/spec/operators.toml and activations.toml alone: neither onnx.reference nor ONNX Runtime is asked.
 
 ``evaluate(op, inputs, attributes)`` gives an ``Expected`` per output: the exact value and an interval around it, both
 in float64. The interval holds what a float32 computation may do to the value (the accuracy that the documentation
@@ -22,9 +22,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-PLAN = Path(__file__).resolve().parent.parent / "ep" / "plan"
-ACTIVATIONS = {row["name"]: row for row in tomllib.loads((PLAN / "activations.toml").read_text("utf-8"))["activation"]}
-OPERATOR_TABLE = tomllib.loads((PLAN / "operators.toml").read_text("utf-8"))
+SPEC = Path(__file__).resolve().parent.parent / "ep" / "spec"
+ACTIVATIONS = {row["name"]: row for row in tomllib.loads((SPEC / "activations.toml").read_text("utf-8"))["activation"]}
+OPERATOR_TABLE = tomllib.loads((SPEC / "operators.toml").read_text("utf-8"))
 OPERATORS = {row["name"]: row for row in OPERATOR_TABLE["operator"]}
 ATTRIBUTE_DEFAULTS = {row["name"]: row["default"] for row in OPERATOR_TABLE["attribute"]}
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that draw the operator specification of ep/plan/operators.toml at random.
+"""Hypothesis strategies that draw the operator specification of ep/spec/operators.toml at random.
 
 Shapes and settings are drawn (and shrunk) by hypothesis; the numbers in the tensors come from a seed that it draws.
 """

@@ -62,7 +62,7 @@ enum DML_REDUCE_FUNCTION : uint32_t { DML_REDUCE_FUNCTION_AVERAGE = 2, DML_REDUC
 enum DML_ROUNDING_MODE : uint32_t { DML_ROUNDING_MODE_HALVES_TO_NEAREST_EVEN = 0 };
 enum DML_QUANTIZATION_TYPE : uint32_t { DML_QUANTIZATION_TYPE_SCALE = 1, DML_QUANTIZATION_TYPE_SCALE_ZERO_POINT = 2 };
 
-// The operators that a lowering can contain. Activations carry the number that ep/plan/activations.toml gives them.
+// The operators that a lowering can contain. Activations carry the number that ep/spec/activations.toml gives them.
 enum DML_OPERATOR_TYPE : uint32_t {
   DML_OPERATOR_INVALID = 0,
   DML_OPERATOR_ELEMENT_WISE_IDENTITY = 1,

@@ -1,4 +1,4 @@
-// The activations of ep/plan/activations.toml over the vector layer, one functor a row, named by its `kernel`. Included
+// The activations of ep/spec/activations.toml over the vector layer, one functor a row, named by its `kernel`. Included
 // once per instruction set, after cpu/simd/simd.h.
 //
 // Each is made from the row's parameters, any finite floats (Clip: infinite ones too), and is at most 4 units in the

@@ -7,7 +7,7 @@
 
 #include "cpu/isa.h"
 #include "plan/data_type.h"
-#include "plan/tables.h"
+#include "spec/tables.h"
 
 namespace normfuse::cpu {
 

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "plan/tables.h"
+#include "spec/tables.h"
 
 namespace normfuse::directml {
 namespace {

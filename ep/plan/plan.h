@@ -18,7 +18,7 @@
 
 #include "plan/data_type.h"
 #include "plan/result.h"
-#include "plan/tables.h"  // generated: enum class Activation, kActivations, enum class Reason ...
+#include "spec/tables.h"  // generated: enum class Activation, kActivations, enum class Reason ...
 
 namespace normfuse {
 

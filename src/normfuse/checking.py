@@ -7,10 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from normfuse._version import __version__
-from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.errors import OptionError
 from normfuse.model_files import ModelLike, load_model
 from normfuse.optimization import inspect, nothing_to_gain, weight_warnings
+from normfuse.spec import OPERATOR_DOMAIN
 from normfuse.verification import VERIFY_SECONDS, Inputs, verify
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ class GivenBack:
     graph: str
     description: str
     reason: str
-    """A code, see :data:`normfuse.ep.spec.REASONS`."""
+    """A code, see :data:`normfuse.spec.REASONS`."""
     message: str
     advice: str
 

@@ -188,8 +188,8 @@ def _error(session: Any, model: onnx.ModelProto) -> float:
 
 def _custom_operators() -> str:
     """Load a model that holds one of the operators, with the custom-operator library alone."""
-    from normfuse.ep.spec import OPERATOR_DOMAIN
     from normfuse.models import GraphBuilder
+    from normfuse.spec import OPERATOR_DOMAIN
 
     host = load_host()
     g = GraphBuilder(opset=17)

@@ -34,7 +34,7 @@ class LoweredSite:
     """DirectML operators in order, such as "MEAN_VARIANCE_NORMALIZATION1 with ACTIVATION_GELU fused in"; none where it
     stays on the CPU path."""
     reason: str | None
-    """Why it stays on the CPU path: a code, see :data:`normfuse.ep.spec.REASONS`; None: it does not."""
+    """Why it stays on the CPU path: a code, see :data:`normfuse.spec.REASONS`; None: it does not."""
     message: str
     advice: str
     program: dict[str, Any] | None

@@ -17,8 +17,8 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 
-from normfuse.ep.spec import ATTRIBUTES, OPERATOR_DOMAIN, OPERATORS
 from normfuse.errors import InvalidModelError
+from normfuse.spec import ATTRIBUTES, OPERATOR_DOMAIN, OPERATORS
 
 __all__ = ["check_external_data", "check_structure"]
 

@@ -12,8 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.report_drawing import draw_chain, draw_nodes
+from normfuse.spec import OPERATOR_DOMAIN
 
 __all__ = ["by_operator", "html_text"]
 

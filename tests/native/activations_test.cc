@@ -22,7 +22,7 @@
 #include "check.h"
 #include "isa_functions.h"
 #include "plan/plan.h"
-#include "plan/tables.h"
+#include "spec/tables.h"
 
 namespace normfuse::test {
 namespace {

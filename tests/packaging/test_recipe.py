@@ -66,7 +66,7 @@ def copy_of_the_repository(target: Path) -> Path:
 @pytest.mark.timeout(900)
 def test_activation_recipe(tmp_path: Path) -> None:
     tree = copy_of_the_repository(tmp_path / "tree")
-    append(tree / "ep" / "plan" / "activations.toml", ROW)
+    append(tree / "ep" / "spec" / "activations.toml", ROW)
     append(tree / "ep" / "cpu" / "activations-inl.h", FUNCTOR, before="}  // namespace")
     append(tree / "tests" / "oracle.py", FORMULA)
 

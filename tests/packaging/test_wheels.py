@@ -22,13 +22,13 @@ PLATFORMS = {
 SOURCES = {
     "normfuse": "src/normfuse",
     "normfuse/ep": "ep",
+    "normfuse/spec": "ep/spec",
     "normfuse/graph_rewrites": "graph_rewrites",
     "normfuse/models": "models",
 }
 BUILD_ONLY = {
     "normfuse/ep/build_wheels.py",
     "normfuse/ep/cpu/derive_coefficients.py",
-    "normfuse/ep/plan/generate_tables.py",
 }
 DATA_SUFFIXES = {".py", ".toml", ".typed", ".json", ".html", ".css", ".js", ".svg"}
 
@@ -55,7 +55,9 @@ def python_files() -> set[str]:
         str(PurePosixPath(package) / PurePosixPath(name).relative_to(source))
         for package, source in SOURCES.items()
         for name in tracked
-        if name.startswith(f"{source}/") and PurePosixPath(name).suffix in DATA_SUFFIXES
+        if name.startswith(f"{source}/")
+        and not (name.startswith("ep/spec/") and source == "ep")
+        and PurePosixPath(name).suffix in DATA_SUFFIXES
     } - BUILD_ONLY
 
 

@@ -1,4 +1,4 @@
-"""normfuse.ep.spec against what the tables promise."""
+"""normfuse.spec against what the tables promise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import string
 import onnx
 import pytest
 
-from normfuse.ep import spec
+from normfuse import spec
 
 
 def test_operators_name_inputs_and_outputs_once() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rewrite_harness import optimize
 
 from normfuse import graph_rewrites
-from normfuse.ep.spec import REASONS
+from normfuse.spec import REASONS
 
 NORM = """
     m = ReduceMean <axes = [-1]> (x)

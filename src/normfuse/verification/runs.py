@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from normfuse.arguments import INTEGER, NUMBER, PROGRESS, check_type
 from normfuse.claims import read_claim_report
-from normfuse.ep.spec import OPERATOR_DOMAIN
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError, VerificationError
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import open_session
+from normfuse.spec import OPERATOR_DOMAIN
 from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_accepted, run_as_fits
 from normfuse.verification.comparison import flatten, is_quantized
 from normfuse.verification.inputs import GENTLE_STYLES, InputMaker, Inputs, Sample, TooLarge, check_inputs

@@ -1,6 +1,6 @@
-"""The operator specification as Python data: the TOML tables of the folder ``plan``, read once into frozen dataclasses.
+"""The operator specification as Python data: the TOML tables of ``ep/spec``, read once into frozen dataclasses.
 
-The same tables become a C++ header at build time (``plan/generate_tables.py``), so the rewriting pass, the native
+The same tables become a C++ header at build time (``tools/generate_tables.py``), so the rewriting pass, the native
 library, the documentation and the tests cannot disagree about a name, a default or a reason.
 """
 
@@ -136,7 +136,7 @@ class Reason:
 
 
 def _table(name: str) -> dict[str, Any]:
-    return tomllib.loads(resources.files(__package__).joinpath("plan", f"{name}.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _spelling(row: Mapping[str, Any], parameters: Mapping[str, float]) -> ActivationSpelling:
