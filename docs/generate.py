@@ -16,9 +16,9 @@ from mkdocs.structure.files import File, Files
 import normfuse
 from normfuse.benchmark import benchmark
 from normfuse.checking import check
-from normfuse.ep.options import OPTIONS
 from normfuse.folders import optimize_folder
 from normfuse.graph_rewrites import rules
+from normfuse.host.options import OPTIONS
 from normfuse.lowering import lower
 from normfuse.spec import ACTIVATIONS, ATTRIBUTES, EDGES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, REASONS
 

@@ -174,7 +174,7 @@ def wheels(*platforms: str) -> None:
     run(BIN / "python", "-m", "pip", "install", "--quiet", f"{ROOT}[wheels]")
     shutil.rmtree(WHEELS, ignore_errors=True)
     chosen = [f"--platform={platform}" for platform in platforms]
-    run(BIN / "python", ROOT / "ep" / "build_wheels.py", "--output", WHEELS, "--build-directory", CROSS, *chosen)
+    run(BIN / "python", ROOT / "tools" / "build_wheels.py", "--output", WHEELS, "--build-directory", CROSS, *chosen)
     # From here on the tests run on exactly the wheel that is given out, which another compiler made.
     for wheel in WHEELS.glob("*manylinux*_x86_64.whl"):
         run(BIN / "python", "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)

@@ -3,7 +3,7 @@
 
 string(CONCAT what_to_do
   "On Debian and Ubuntu: apt-get install g++; on Fedora: dnf install gcc-c++; on Windows: a wheel made by "
-  "ep/build_wheels.py, or MinGW-w64. Another compiler is named by the environment variable CXX.")
+  "tools/build_wheels.py, or MinGW-w64. Another compiler is named by the environment variable CXX.")
 if(NOT CMAKE_TOOLCHAIN_FILE AND NOT CMAKE_CXX_COMPILER)
   include(CheckLanguage)
   check_language(CXX)

@@ -1,4 +1,4 @@
-// Written by ep/cpu/derive_coefficients.py, which says what each constant is; do not edit.
+// Written by tools/derive_coefficients.py, which says what each constant is; do not edit.
 #pragma once
 
 namespace normfuse {

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from normfuse._version import __version__
 
 if TYPE_CHECKING:
-    from normfuse.ep import get_ep_name, get_ep_names, get_library_path, register, session_options
     from normfuse.errors import (
         HostVersionError,
         InvalidModelError,
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from normfuse.graph_rewrites.sites import Site
-    from normfuse.optimization import OptimizationReport, OptimizationResult, inspect, optimize
+    from normfuse.host import get_ep_name, get_ep_names, get_library_path, register, session_options
+    from normfuse.optimization import OptimizationError, OptimizationReport, OptimizationResult, inspect, optimize
     from normfuse.sessions import InferenceSession
     from normfuse.verification import VerificationReport, verify
 
@@ -31,6 +31,7 @@ __all__ = [
     "InvalidModelError",
     "LibraryLoadError",
     "NormfuseError",
+    "OptimizationError",
     "OptimizationReport",
     "OptimizationResult",
     "OptionError",
@@ -49,13 +50,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "normfuse.ep": ("get_ep_name", "get_ep_names", "get_library_path", "register", "session_options"),
+    "normfuse.host": ("get_ep_name", "get_ep_names", "get_library_path", "register", "session_options"),
     "normfuse.errors": (
         *("HostVersionError", "InvalidModelError", "LibraryLoadError"),
         *("NormfuseError", "OptionError", "VerificationError"),
     ),
     "normfuse.graph_rewrites.sites": ("Site",),
-    "normfuse.optimization": ("OptimizationReport", "OptimizationResult", "inspect", "optimize"),
+    "normfuse.optimization": ("OptimizationError", "OptimizationReport", "OptimizationResult", "inspect", "optimize"),
     "normfuse.sessions": ("InferenceSession",),
     "normfuse.verification": ("VerificationReport", "verify"),
 }

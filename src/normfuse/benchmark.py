@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from normfuse._version import __version__
-from normfuse.ep.host import import_host
 from normfuse.errors import OptionError
 from normfuse.gpu_work import GpuWork, count_gpu_work
+from normfuse.host.versions import import_host
 from normfuse.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fused_nodes
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import open_session
@@ -153,8 +153,8 @@ def benchmark(
         LibraryLoadError: The native library cannot be loaded.
         VerificationError: No input could be made that the model accepts.
     """
-    from normfuse.ep.registration import ensure_registered
     from normfuse.graph_rewrites import rewrite
+    from normfuse.host.registration import ensure_registered
 
     if threads < 0 or not seconds > 0:
         raise OptionError(f"threads is {threads} and seconds is {seconds}; neither can be negative, nor seconds 0.")

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normfuse._version import __version__
-from normfuse.ep.host import (
+from normfuse.errors import NormfuseError
+from normfuse.gpu_work import count_gpu_work
+from normfuse.host.library import EP_NAME, get_library_path
+from normfuse.host.options import validate_options
+from normfuse.host.registration import devices_for, ensure_registered
+from normfuse.host.session import session_options
+from normfuse.host.versions import (
     BY_NAME_VERSION,
     NEWEST_TESTED,
     host_version,
@@ -21,12 +27,6 @@ from normfuse.ep.host import (
     installed_flavours,
     load_host,
 )
-from normfuse.ep.library import EP_NAME, get_library_path
-from normfuse.ep.options import validate_options
-from normfuse.ep.registration import devices_for, ensure_registered
-from normfuse.ep.session import session_options
-from normfuse.errors import NormfuseError
-from normfuse.gpu_work import count_gpu_work
 
 if TYPE_CHECKING:
     import onnx

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from normfuse.optimization import OptimizationReport
-    from normfuse.verification import VerificationReport
-
 __all__ = [
     "HostVersionError",
     "InvalidModelError",
@@ -51,20 +45,4 @@ class LibraryLoadError(NormfuseError, RuntimeError):
 
 
 class VerificationError(NormfuseError):
-    """The optimised model does not do what was required of it, or that could not be found out.
-
-    Attributes:
-        report: The comparison that failed; None if there was nothing to compare (no input could be made that the
-            original model accepts).
-        optimization: Everything else about the optimisation that was verified; None outside :func:`optimize`.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        report: VerificationReport | None = None,
-        optimization: OptimizationReport | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.report = report
-        self.optimization = optimization
+    """The optimised model does not do what was required of it, or that could not be found out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from normfuse.errors import NormfuseError, OptionError, VerificationError
-from normfuse.optimization import optimize
+from normfuse.optimization import OptimizationError, optimize
 from normfuse.report_files import write_report
 
 __all__ = ["Engine", "Row", "optimize_file", "optimize_folder"]
@@ -70,13 +71,14 @@ def optimize_folder(
     tell = progress or (lambda what, done, total: None)
     rows: list[Row] = []
     tell("starting", 0, len(names))
-    for row in _engine(engine, names)(read, written, names, options):
+    work = functools.partial(optimize_file, read, written, options)
+    for row in _engine(engine, names)(work, names):
         rows.append(row)
         tell(row["model"], len(rows), len(names))
     return sorted(rows, key=lambda row: row["model"])
 
 
-def optimize_file(folder: Path, written: Path, name: str, options: Mapping[str, Any]) -> Row:
+def optimize_file(folder: Path, written: Path, options: Mapping[str, Any], name: str) -> Row:
     """Optimise the model ``name`` of a folder into another one, and say what became of it."""
     start = time.perf_counter()
     row = Row(
@@ -99,7 +101,7 @@ def optimize_file(folder: Path, written: Path, name: str, options: Mapping[str, 
         write_report(result.report.to_dict(), path.with_name(f"{path.name}.json"))
     except VerificationError as error:
         row["status"], row["message"] = "failed", str(error)
-        report = error.optimization
+        report = error.report if isinstance(error, OptimizationError) else None
     except (NormfuseError, OSError) as error:
         row["status"], row["message"] = "invalid", str(error)
         report = None
@@ -134,7 +136,7 @@ def _names(folder: Path, written: Path) -> list[str]:
     return names
 
 
-Run = Callable[[Path, Path, Sequence[str], Mapping[str, Any]], Iterator[Row]]
+Run = Callable[[Callable[[str], Row], Sequence[str]], Iterator[Row]]
 
 
 def _engine(engine: Engine, names: Sequence[str]) -> Run:
@@ -144,13 +146,7 @@ def _engine(engine: Engine, names: Sequence[str]) -> Run:
     if engine == "ray" and not installed:
         raise OptionError("engine is 'ray', and Ray is not installed: pip install 'ray[data]'.")
     if engine == "local" or not installed or (engine == "auto" and len(names) == 1):
-        return _one_after_the_other
-    from normfuse.integrations.ray import optimize_files
+        return map
+    from normfuse.integrations.ray import run_tasks
 
-    return optimize_files
-
-
-def _one_after_the_other(
-    folder: Path, written: Path, names: Sequence[str], options: Mapping[str, Any]
-) -> Iterator[Row]:
-    return (optimize_file(folder, written, name, options) for name in names)
+    return run_tasks

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normfuse.ep.options import OPTIONS
 from normfuse.errors import OptionError
+from normfuse.host.options import OPTIONS
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import open_session
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOTHING_TO_GAIN",
+    "OptimizationError",
     "OptimizationReport",
     "OptimizationResult",
     "Target",
@@ -112,6 +113,18 @@ class OptimizationReport:
             "examples": [dataclasses.asdict(example) for example in self.examples],
             "claims": None if self.claims is None else self.claims.to_dict(),
         }
+
+
+class OptimizationError(VerificationError):
+    """An optimised model differs from the original, or fewer of its sites were fused than required; it is not kept.
+
+    Attributes:
+        report: What was done and found, the verification's report included.
+    """
+
+    def __init__(self, message: str, report: OptimizationReport) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,8 +211,8 @@ def optimize(
     Raises:
         InvalidModelError: The model cannot be read or loaded.
         OptionError: An argument has a value that it cannot have.
-        VerificationError: The result differs from the original, too few sites were fused, or verification is
-            impossible.
+        OptimizationError: The result differs from the original, or too few sites were fused.
+        VerificationError: No input could be made that the model accepts, or verification is impossible.
     """
     check_type("verify", verify, YES_OR_NO)
     check_type("allow_requantization_removal", allow_requantization_removal, YES_OR_NO)
@@ -244,7 +257,7 @@ def optimize(
             claims = claims_of(sites, claim_report) if claim_report.exists() else None
             report = dataclasses.replace(report, verification=verification, claims=claims)
             if verification.result == "differ":
-                raise VerificationError(f"{source.name}: {verification.message}", verification, report)
+                raise OptimizationError(f"{source.name}: {verification.message}", report)
     return OptimizationResult(report, optimized, source)
 
 
@@ -303,15 +316,13 @@ def _require_fused(report: OptimizationReport, require_fused: int | Literal["all
     fused, found = len(report.fused), len(report.fused) + len(report.left)
     if require_fused == "all" and fused < found:
         left = report.left[0]
-        raise VerificationError(
+        raise OptimizationError(
             f"{report.model}: {fused} of {found} sites are fused, and all were required; '{left.name}' is left "
             f"because {left.message}.",
-            optimization=report,
+            report,
         )
     if isinstance(require_fused, int) and fused < require_fused:
-        raise VerificationError(
-            f"{report.model}: {fused} sites are fused, and {require_fused} were required.", optimization=report
-        )
+        raise OptimizationError(f"{report.model}: {fused} sites are fused, and {require_fused} were required.", report)
 
 
 def weight_warnings(model: ir.Model) -> list[str]:

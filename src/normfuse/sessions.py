@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
-from normfuse.ep.float16 import avoid_float16_fault
-from normfuse.ep.host import import_host, load_host
-from normfuse.ep.inlining import choose_inlining
-from normfuse.ep.library import EP_NAME
-from normfuse.ep.session import session_options
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
+from normfuse.host.float16 import avoid_float16_fault
+from normfuse.host.inlining import choose_inlining
+from normfuse.host.library import EP_NAME
+from normfuse.host.session import session_options
+from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, load_model, runnable
 
 if TYPE_CHECKING:

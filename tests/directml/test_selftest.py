@@ -13,8 +13,8 @@ import directml_libraries as libraries
 import numpy as np
 import pytest
 
-from normfuse.ep import selftest
-from normfuse.ep.selftest_cases import Case, Expected, cases, expected
+from normfuse import selftest
+from normfuse.selftest_cases import Case, Expected, cases, expected
 
 
 @pytest.fixture(scope="module")

@@ -101,7 +101,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("windows")
     (wheel,) = Path(os.environ["NORMFUSE_WHEELS"]).glob("normfuse-*-win_amd64.whl")
     with zipfile.ZipFile(wheel) as archive:
-        library = Path(archive.extract("normfuse/ep/normfuse.dll", folder))
+        library = Path(archive.extract("normfuse/normfuse.dll", folder))
     program = folder / "host.exe"
     subprocess.run([*ZIG, "-o", program, *SOURCES], check=True)
     return program, library

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from normfuse import __version__, diagnosis
-from normfuse.ep import host
+from normfuse.host import versions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,7 +68,7 @@ def test_the_doctor_says_that_a_newer_host_was_not_tested(monkeypatch: pytest.Mo
         return next(finding.text for finding in diagnosis.diagnose() if finding.name == "onnxruntime")
 
     assert "newer than" not in text()
-    monkeypatch.setattr(diagnosis, "NEWEST_TESTED", host.MINIMUM_VERSION)
+    monkeypatch.setattr(diagnosis, "NEWEST_TESTED", versions.MINIMUM_VERSION)
     assert "newer than 1.24, the newest that normfuse" in text()
 
 

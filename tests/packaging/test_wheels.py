@@ -1,4 +1,4 @@
-"""The wheels of all platforms, made by ep/build_wheels.py: tags, contents, library."""
+"""The wheels of all platforms, made by tools/build_wheels.py: tags, contents, library."""
 
 from __future__ import annotations
 
@@ -21,14 +21,9 @@ PLATFORMS = {
 # Where the Python files of each package lie in the repository.
 SOURCES = {
     "normfuse": "src/normfuse",
-    "normfuse/ep": "ep",
     "normfuse/spec": "ep/spec",
     "normfuse/graph_rewrites": "graph_rewrites",
     "normfuse/models": "models",
-}
-BUILD_ONLY = {
-    "normfuse/ep/build_wheels.py",
-    "normfuse/ep/cpu/derive_coefficients.py",
 }
 DATA_SUFFIXES = {".py", ".toml", ".typed", ".json", ".html", ".css", ".js", ".svg"}
 
@@ -38,14 +33,14 @@ pytestmark = pytest.mark.cross
 
 @pytest.fixture(scope="module", params=PLATFORMS)
 def wheel(request: pytest.FixtureRequest) -> tuple[str, zipfile.ZipFile]:
-    """Platform tag and the opened wheel, from the folder NORMFUSE_WHEELS, which ep/build_wheels.py has filled."""
+    """Platform tag and the opened wheel, from the folder NORMFUSE_WHEELS, which tools/build_wheels.py has filled."""
     (path,) = Path(os.environ["NORMFUSE_WHEELS"]).glob(f"normfuse-*-{request.param}.whl")
     return request.param, zipfile.ZipFile(path)
 
 
 def extract_library(wheel: tuple[str, zipfile.ZipFile], folder: Path) -> Path:
     platform, archive = wheel
-    return Path(archive.extract(f"normfuse/ep/{PLATFORMS[platform][1]}", folder))
+    return Path(archive.extract(f"normfuse/{PLATFORMS[platform][1]}", folder))
 
 
 def python_files() -> set[str]:
@@ -55,10 +50,8 @@ def python_files() -> set[str]:
         str(PurePosixPath(package) / PurePosixPath(name).relative_to(source))
         for package, source in SOURCES.items()
         for name in tracked
-        if name.startswith(f"{source}/")
-        and not (name.startswith("ep/spec/") and source == "ep")
-        and PurePosixPath(name).suffix in DATA_SUFFIXES
-    } - BUILD_ONLY
+        if name.startswith(f"{source}/") and PurePosixPath(name).suffix in DATA_SUFFIXES
+    }
 
 
 def test_tag_matches_the_name(wheel: tuple[str, zipfile.ZipFile]) -> None:
@@ -73,7 +66,7 @@ def test_tag_matches_the_name(wheel: tuple[str, zipfile.ZipFile]) -> None:
 def test_holds_all_python_below_one_package_and_nothing_else(wheel: tuple[str, zipfile.ZipFile]) -> None:
     platform, archive = wheel
     contents = {name for name in archive.namelist() if not name.startswith("normfuse-") and not name.endswith("/")}
-    assert contents == python_files() | {f"normfuse/ep/{PLATFORMS[platform][1]}"}
+    assert contents == python_files() | {f"normfuse/{PLATFORMS[platform][1]}"}
 
 
 def test_metadata_forces_no_onnxruntime(wheel: tuple[str, zipfile.ZipFile]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import normfuse
 import normfuse.models
-from normfuse.ep.host import installed_flavours
+from normfuse.host.versions import installed_flavours
 
 
 def python(code: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -95,7 +95,7 @@ def test_two_flavours_at_once(tmp_path: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.31.0\n")
     (info / "RECORD").write_text("onnxruntime/__init__.py,,\n")
-    done = python("from normfuse.ep.host import load_host; load_host(); load_host()", tmp_path)
+    done = python("from normfuse.host.versions import load_host; load_host(); load_host()", tmp_path)
     assert done.returncode == 0
     assert done.stderr.count("are installed at once") == 1
     assert "onnxruntime-gpu 1.31.0" in done.stderr

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 import normfuse
 from normfuse import models
-from normfuse.ep.inlining import INLINED, inlines_late
+from normfuse.host.inlining import INLINED, inlines_late
 from normfuse.models.spellings import layer_norm
 
 ENTRY = "session.disable_aot_function_inlining"

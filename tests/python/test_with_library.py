@@ -14,7 +14,7 @@ import pytest
 
 import normfuse
 from normfuse import models
-from normfuse.ep.options import OPTIONS
+from normfuse.host.options import OPTIONS
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from normfuse.cli.console import (
 from normfuse.cli.folder import optimize_models
 from normfuse.cli.inspect import RequantizationOption, print_claims, print_left, print_site_counts
 from normfuse.cli.verify import exit_if_undecided, print_verification
-from normfuse.errors import OptionError, VerificationError
+from normfuse.errors import OptionError
 from normfuse.report_html import by_operator
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def optimize_command(
         return
     from normfuse.benchmark import benchmark
     from normfuse.model_files import check_target
-    from normfuse.optimization import optimize
+    from normfuse.optimization import OptimizationError, optimize
     from normfuse.report_files import check_report_path, write_report
 
     check_target(output, never_path=model)
@@ -138,10 +138,9 @@ def optimize_command(
                 allow_requantization_removal=allow_requantization_removal,
                 progress=tell,
             )
-        except VerificationError as error:
-            if error.optimization is not None:
-                for path in report or ():
-                    write_report(error.optimization.to_dict(), path)
+        except OptimizationError as error:
+            for path in report or ():
+                write_report(error.report.to_dict(), path)
             raise
         if result.report.claims is None:
             tell("asking the execution provider", 0, 0)

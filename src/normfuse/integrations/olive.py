@@ -19,8 +19,8 @@ from olive.package_config import OlivePackageConfig
 from olive.passes import Pass
 from olive.passes.pass_config import BasePassConfig, PassConfigParam
 
-from normfuse.errors import OptionError, VerificationError
-from normfuse.optimization import optimize
+from normfuse.errors import OptionError
+from normfuse.optimization import OptimizationError, optimize
 from normfuse.report_files import write_report
 
 __all__ = ["NormfuseOptimization", "package_config"]
@@ -73,7 +73,7 @@ class NormfuseOptimization(Pass):  # type: ignore[misc]
         )
         verification = result.report.verification
         if config.strict and verification is not None and verification.result == "undecided":
-            raise VerificationError(f"{source}: {verification.message}", verification, result.report)
+            raise OptimizationError(f"{source}: {verification.message}", result.report)
         path = Path(resolve_onnx_path(output_model_path, source.name))
         path.parent.mkdir(parents=True, exist_ok=True)
         result.save(path)

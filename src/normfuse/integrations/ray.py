@@ -1,7 +1,7 @@
 """Batch scoring and batch optimising on a Ray cluster.
 
-:class:`Predictor` is for ``ray.data.Dataset.map_batches``; :func:`optimize_files` is the engine of
-:func:`normfuse.folders.optimize_folder`.
+:class:`Predictor` is for ``ray.data.Dataset.map_batches``; :func:`run_tasks` is how
+:func:`normfuse.folders.optimize_folder` spreads its models over a cluster.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime
@@ -20,10 +19,13 @@ import ray.data
 import ray.exceptions
 
 from normfuse.errors import NormfuseError, OptionError
-from normfuse.folders import Row, optimize_file
 from normfuse.sessions import InferenceSession
 
-__all__ = ["Predictor", "optimize_files"]
+__all__ = ["Predictor", "run_tasks"]
+
+
+Row = TypeVar("Row", bound=Mapping[str, Any])
+"""What JSON can hold."""
 
 
 class Predictor:
@@ -69,8 +71,8 @@ def _worker_threads() -> int:
     return max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
 
 
-def optimize_files(folder: Path, written: Path, names: Sequence[str], options: Mapping[str, Any]) -> Iterator[Row]:
-    """Optimise models of a folder into another one, one to a task, and yield what became of each as it is done.
+def run_tasks(work: Callable[[str], Row], names: Sequence[str]) -> Iterator[Row]:
+    """Call ``work`` with each name, in a task of its own, and yield the results as they come.
 
     Uses the Ray that this process is connected to; otherwise the cluster of RAY_ADDRESS, or one on this machine, which
     ends with the last row.
@@ -91,9 +93,7 @@ def optimize_files(folder: Path, written: Path, names: Sequence[str], options: M
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
         rows = ray.data.from_items([{"name": name} for name in names], override_num_blocks=len(names))
-        done = rows.map(
-            lambda row: {"json": json.dumps(optimize_file(folder, written, row["name"], options))}, num_cpus=1
-        )
+        done = rows.map(lambda row: {"json": json.dumps(work(row["name"]))}, num_cpus=1)
         # As text: a column of Ray's has one type, and what is not known is null.
         yield from (json.loads(row["json"]) for row in done.iter_rows())
     except ray.exceptions.RayError as error:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from normfuse.ep.host import import_host
 from normfuse.errors import VerificationError
+from normfuse.host.versions import import_host
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -419,7 +419,7 @@ class _Verification:
     def _ways(self) -> list[Way]:
         ways: list[Way] = []
         try:
-            from normfuse.ep.registration import ensure_registered
+            from normfuse.host.registration import ensure_registered
 
             ensure_registered()
             ways.append(Way("with normfuse", {"claim_report": self._claim_report}))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from normfuse.ep.config_entries import get_entry, set_entry
-from normfuse.ep.float16 import avoid_float16_fault
-from normfuse.ep.host import load_host
-from normfuse.ep.inlining import choose_inlining
-from normfuse.ep.library import EP_NAME, get_library_path
-from normfuse.ep.options import OPTIONS, check_directml, validate_options
-from normfuse.ep.registration import devices_for, ensure_registered
 from normfuse.errors import OptionError
+from normfuse.host.config_entries import get_entry, set_entry
+from normfuse.host.float16 import avoid_float16_fault
+from normfuse.host.inlining import choose_inlining
+from normfuse.host.library import EP_NAME, get_library_path
+from normfuse.host.options import OPTIONS, check_directml, validate_options
+from normfuse.host.registration import devices_for, ensure_registered
+from normfuse.host.versions import load_host
 
 if TYPE_CHECKING:
     import os
@@ -59,7 +59,7 @@ def session_options(
         backend: "cpu" or "directml": what runs the fused chains. "auto" is the CPU, on machines with a GPU as well.
         claim: "profitable": take the chains that are expected to run faster here; "all": every supported one.
         claim_report: File to which one JSON object for each site that was looked at is written at session creation.
-        ep_options: Further options of the execution provider, see :data:`normfuse.ep.options.OPTIONS`.
+        ep_options: Further options of the execution provider, see :data:`normfuse.host.options.OPTIONS`.
 
     Raises:
         OptionError: An option is unknown or has a value that it does not take, or DirectML is asked for and missing.

@@ -1,6 +1,6 @@
 """Derive the constants of ep/cpu/math-inl.h and write ep/cpu/coefficients.h.
 
-    python ep/cpu/derive_coefficients.py [--check] [FILE]
+    python tools/derive_coefficients.py [--check] [FILE]
 
 Every polynomial is a minimax fit (Lawson's iteratively reweighted least squares on Chebyshev nodes) of a function that
 mpmath evaluates with 40 digits. Coefficients are rounded to float32 one by one, from the constant term upwards, and
@@ -24,6 +24,7 @@ mpf = mpmath.mpf
 
 Function = Callable[[mpmath.mpf], mpmath.mpf]
 
+ROOT = Path(__file__).resolve().parent.parent
 NODES = 240
 ROUNDS = 60
 
@@ -291,7 +292,7 @@ def derive() -> str:
     h.table("kGeluDip", columns)
 
     head = [
-        "// Written by ep/cpu/derive_coefficients.py, which says what each constant is; do not edit.",
+        "// Written by tools/derive_coefficients.py, which says what each constant is; do not edit.",
         "#pragma once",
         "",
         "namespace normfuse {",
@@ -306,7 +307,7 @@ def formatted(text: str, path: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path, default=Path(__file__).with_name("coefficients.h"))
+    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "ep" / "cpu" / "coefficients.h")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the file differs")
     arguments = parser.parse_args()
     text = formatted(derive(), arguments.file)

@@ -29,10 +29,10 @@ def get_library_path() -> str:
         return str(Path(override).resolve())
     name = "normfuse.dll" if sys.platform == "win32" else "libnormfuse.so"
     # An editable install has the Python sources in the checkout and the library in site-packages.
-    library = resources.files(__package__).joinpath(name)
+    library = resources.files("normfuse").joinpath(name)
     if not library.is_file():
         raise LibraryLoadError(
-            f"{name} is missing from the installed package normfuse.ep; install normfuse again, with pip install "
+            f"{name} is missing from the installed package normfuse; install normfuse again, with pip install "
             "--force-reinstall and the checkout or wheel that it came from."
         )
     return str(Path(str(library)).resolve())

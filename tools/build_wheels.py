@@ -1,4 +1,4 @@
-"""Build a wheel for every supported platform on one Linux machine: ``python ep/build_wheels.py [--output dist]``.
+"""Build a wheel for every supported platform on one Linux machine: ``python tools/build_wheels.py [--output dist]``.
 
 The native library is cross-compiled by zig, which brings the C and C++ runtime of every target. Needs the packages of
 the extra ``wheels`` (``pip install '.[wheels]'``). The first build for a target also builds zig's C++ runtime for it,

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from normfuse.ep.config_entries import get_entry, set_entry
-from normfuse.ep.wire_format import GRAPH_INITIALIZER, GRAPH_NODE, MODEL_GRAPH, fields, first_number, read
 from normfuse.errors import InvalidModelError
+from normfuse.host.config_entries import get_entry, set_entry
+from normfuse.host.wire_format import GRAPH_INITIALIZER, GRAPH_NODE, MODEL_GRAPH, fields, first_number, read
 
 if TYPE_CHECKING:
     import onnx

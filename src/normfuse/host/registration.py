@@ -7,10 +7,10 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
-from normfuse.ep.host import BY_NAME_VERSION, host_version, load_host
-from normfuse.ep.library import EP_NAME, get_library_path
-from normfuse.ep.options import validate_options
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError
+from normfuse.host.library import EP_NAME, get_library_path
+from normfuse.host.options import validate_options
+from normfuse.host.versions import BY_NAME_VERSION, host_version, load_host
 
 if TYPE_CHECKING:
     import onnxruntime

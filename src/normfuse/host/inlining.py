@@ -16,9 +16,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from normfuse.ep.config_entries import get_entry, set_entry
-from normfuse.ep.wire_format import GRAPH_NODE, MODEL_GRAPH, fields, read
 from normfuse.errors import InvalidModelError
+from normfuse.host.config_entries import get_entry, set_entry
+from normfuse.host.wire_format import GRAPH_NODE, MODEL_GRAPH, fields, read
 from normfuse.spec import OPERATOR_DOMAIN
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Check the numbers of a backend on this machine: ``python -m normfuse.ep.selftest --backend directml``.
+"""Check the numbers of a backend on this machine: ``python -m normfuse.selftest --backend directml``.
 
 Runs every kind of fused operator through onnxruntime and the execution provider and compares it with float64. Prints a
 row for each case as soon as it is done; the exit code is 0 when all are right, 1 when any is not, 2 when the backend
@@ -21,9 +21,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from normfuse.ep.selftest_cases import DIRECTML_MEAN_ROUNDING, Array, Case, Expected, cases, expected
-from normfuse.ep.session import session_options
 from normfuse.errors import NormfuseError
+from normfuse.host.session import session_options
+from normfuse.selftest_cases import DIRECTML_MEAN_ROUNDING, Array, Case, Expected, cases, expected
 from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 
 __all__ = ["Row", "main", "run"]
@@ -211,7 +211,7 @@ def _print_sum(rows: Sequence[Row]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m normfuse.ep.selftest", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m normfuse.selftest", description=__doc__)
     parser.add_argument("--backend", choices=["cpu", "directml"], default="cpu")
     parser.add_argument("--filter", default="", metavar="TEXT", help="only cases whose name contains TEXT")
     for name in ("directml_library", "d3d12_library", "dxcore_library"):

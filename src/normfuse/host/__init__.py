@@ -6,8 +6,8 @@ ONNX Runtime's conventions for packages of plug-in execution providers are follo
 
 from __future__ import annotations
 
-from normfuse.ep.library import get_ep_name, get_ep_names, get_library_path
-from normfuse.ep.registration import register
-from normfuse.ep.session import session_options
+from normfuse.host.library import get_ep_name, get_ep_names, get_library_path
+from normfuse.host.registration import register
+from normfuse.host.session import session_options
 
 __all__ = ["get_ep_name", "get_ep_names", "get_library_path", "register", "session_options"]
