@@ -11,7 +11,8 @@ from normfuse.spec import ACTIVATIONS, ActivationSpelling
 
 from .facts import Facts, label
 from .fused import Activation, Fused
-from .rule import FusionRule, node_of
+from .pattern import node_of
+from .rule import FusionRule
 from .sites import Declined
 
 __all__ = [
@@ -82,7 +83,7 @@ def _string(node: ir.Node, attribute: str) -> str:
 
 def any_activation(op: Any, *inputs: Any, output: str) -> Any:
     """Return the pattern of any single node of the activation table."""
-    node = node_of(op, ACTIVATION_DOMAINS, ACTIVATION_OPERATORS)
+    node = node_of(ACTIVATION_DOMAINS, ACTIVATION_OPERATORS)
     return node(*inputs, _allow_other_inputs=True, _outputs=[output])
 
 
@@ -101,17 +102,16 @@ class NodeActivation(FusionRule):
     """
 
     def pattern(self, op: Any, x: Any) -> Any:
-        nodes = node_of(op, ACTIVATION_DOMAINS, _ALSO_WRITTEN_OUT)
+        nodes = node_of(ACTIVATION_DOMAINS, _ALSO_WRITTEN_OUT)
         return nodes(x, _allow_other_inputs=True, _outputs=["activated"])
 
-    def check(self, context: Any, x: ir.Value, **_: Any) -> bool:
+    def check(self, root: ir.Node, x: ir.Value, **_: Any) -> None:
         self.require_float(x, "FusedActivation")
-        bias = read_activation(context.root, self.facts, self.facts.opsets)[1]
+        bias = read_activation(root, self.facts, self.facts.opsets)[1]
         if bias is not None:
             self.facts.require_fits(bias, x, "bias")
-        return True
 
-    def rewrite(self, op: Any, x: ir.Value, activated: ir.Value) -> ir.Value:
+    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, activated: ir.Value) -> ir.Value:
         node = activated.producer()
         assert node is not None
         activation, bias = read_activation(node, self.facts, self.facts.opsets)
@@ -119,4 +119,4 @@ class NodeActivation(FusionRule):
         fused.activation = activation
         if bias is not None:
             fused.inputs["bias"] = bias
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from .activations import any_activation, read_activation
 from .facts import label
 from .fused import Activation, Fused
-from .rule import FusionRule, any_of, canonical_axes, fused_activation, mean_of, mean_square_of
+from .pattern import any_of
+from .rule import FusionRule, canonical_axes, fused_activation, mean_of, mean_square_of
 from .sites import Declined
 
 __all__ = ["BatchNormalizationActivation", "BatchStatisticsNormalization"]
@@ -41,7 +42,7 @@ class BatchNormalizationActivation(FusionRule):
 
     def check(
         self,
-        context: Any,
+        root: ir.Node,
         x: ir.Value,
         scale: ir.Value,
         bias: ir.Value,
@@ -49,7 +50,7 @@ class BatchNormalizationActivation(FusionRule):
         variance: ir.Value,
         normalized: ir.Value,
         activated: ir.Value,
-    ) -> bool:
+    ) -> None:
         node = normalized.producer()
         assert node is not None
         dtype = self.require_float(x, "FusedActivation")
@@ -67,10 +68,9 @@ class BatchNormalizationActivation(FusionRule):
                 raise Declined("parameter_not_constant", parameter=f"{name} {label(value)}", node=label(node))
             if self.facts.dtype(value) != dtype:
                 raise Declined("unsupported_type", tensor=label(value), type=self.facts.dtype(value), what="this chain")
-        if node.graph is not context.model.graph and context.graph_or_function in self.facts.function_bodies:
+        if node.graph in self.facts.function_bodies:
             raise Declined("unsupported_operator", op_type="BatchNormalization", where="inside a function")
         self._activation(activated)
-        return True
 
     def _activation(self, activated: ir.Value) -> Activation:
         node = activated.producer()
@@ -87,7 +87,7 @@ class BatchNormalizationActivation(FusionRule):
 
     def rewrite(
         self,
-        op: Any,
+        tape: ir.tape.Tape,
         x: ir.Value,
         scale: ir.Value,
         bias: ir.Value,
@@ -111,9 +111,9 @@ class BatchNormalizationActivation(FusionRule):
         fused.set(affine_align="channel")
         for name, array in (("scale", factor), ("bias", offset)):
             tensor = ir.tensor(array.astype(gamma.dtype), name=f"{normalized.name}.{name}")
-            fused.inputs[name] = op.initializer(tensor)
+            fused.inputs[name] = tape.initializer(tensor)
         fused.activation = self._activation(activated)
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
 
 class BatchStatisticsNormalization(FusionRule):
@@ -140,23 +140,22 @@ class BatchStatisticsNormalization(FusionRule):
 
     def check(
         self,
-        context: Any,
+        root: ir.Node,
         x: ir.Value,
         **bindings: Any,
-    ) -> bool:
+    ) -> None:
         self.require_float(x)
         axes = self._axes_but_the_channels(x)
-        if context.root.attributes.get_int("training_mode", 0):
-            raise Declined("training_mode", node=label(context.root))
-        if context.root.attributes.get_int("spatial", 1) != 1:
-            raise Declined("attribute_value", attribute="spatial", node=label(context.root), value=0, supported="1")
+        if root.attributes.get_int("training_mode", 0):
+            raise Declined("training_mode", node=label(root))
+        if root.attributes.get_int("spatial", 1) != 1:
+            raise Declined("attribute_value", attribute="spatial", node=label(root), value=0, supported="1")
         # BatchNormalization itself sees to it that both are vectors.
         of_mean = self.reduced_axes("mean", x, bindings)
         of_variance = self.reduced_axes("variance", x, bindings, keepdims=False)
         if of_mean != axes or of_variance != axes:
             detail = f"its statistics are taken over dimensions {of_mean} and {of_variance}, and not over {axes}"
-            raise Declined("different_formula", node=label(context.root), kind="a batch normalisation", detail=detail)
-        return True
+            raise Declined("different_formula", node=label(root), kind="a batch normalisation", detail=detail)
 
     def _axes_but_the_channels(self, x: ir.Value) -> tuple[int, ...]:
         rank = self.facts.rank(x)
@@ -165,7 +164,7 @@ class BatchStatisticsNormalization(FusionRule):
         return canonical_axes([axis for axis in range(rank) if axis != 1], rank, x)
 
     def rewrite(
-        self, op: Any, x: ir.Value, scale: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any
+        self, tape: ir.tape.Tape, x: ir.Value, scale: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any
     ) -> ir.Value:
         node = normalized.producer()
         assert node is not None
@@ -174,4 +173,4 @@ class BatchStatisticsNormalization(FusionRule):
         if not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
             fused.set(affine_align="channel")
             fused.inputs.update(scale=scale, bias=bias)
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]

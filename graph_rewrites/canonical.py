@@ -25,8 +25,8 @@ __all__ = [
 class _Canonical(FusionRule):
     """Base of the rules below: one node, read by ``configuration``."""
 
-    def check(self, context: Any, **_: Any) -> bool:
-        node = context.root
+    def check(self, root: ir.Node, **_: Any) -> None:
+        node = root
         if not node.inputs or node.inputs[0] is None:
             raise Declined("invalid_configuration", node=label(node), detail="it has no input")
         self.require_float(node.inputs[0], "FusedNormalization")
@@ -36,12 +36,11 @@ class _Canonical(FusionRule):
                 "attribute_value", attribute="stash_type", node=label(node), value=stash, supported="1 (float32)"
             )
         self.configuration(node)
-        return True
 
-    def rewrite(self, op: Any, normalized: ir.Value, **_: Any) -> ir.Value | list[ir.Value]:
+    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, **_: Any) -> ir.Value | list[ir.Value]:
         node = normalized.producer()
         assert node is not None
-        return self.configuration(node).emit(op)[0]
+        return self.configuration(node).emit(tape)[0]
 
     @abstractmethod
     def configuration(self, node: ir.Node) -> Fused:
@@ -110,10 +109,10 @@ class CanonicalLayerNormalization(_Canonical):
                 self.facts.require_fits(fused.inputs[name], x, name, fused["axes"])
         return fused
 
-    def rewrite(self, op: Any, normalized: ir.Value, **_: Any) -> list[ir.Value]:
+    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, **_: Any) -> list[ir.Value]:
         node = normalized.producer()
         assert node is not None
-        y, _sum, mean, inverse = self.configuration(node).emit(op)
+        y, _sum, mean, inverse = self.configuration(node).emit(tape)
         return [y, mean, inverse]
 
 
@@ -143,10 +142,10 @@ class CanonicalRMSNormalization(_Canonical):
             self.facts.require_fits(fused.inputs["scale"], x, "scale", fused["axes"])
         return fused
 
-    def rewrite(self, op: Any, normalized: ir.Value, **_: Any) -> list[ir.Value]:
+    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, **_: Any) -> list[ir.Value]:
         node = normalized.producer()
         assert node is not None
-        y, _sum, _mean, inverse = self.configuration(node).emit(op)
+        y, _sum, _mean, inverse = self.configuration(node).emit(tape)
         return [y, inverse]
 
 
@@ -183,10 +182,10 @@ class CanonicalSkipLayerNormalization(_Canonical):
                 self.facts.require_fits(value, x, name, (-1,))
         return fused
 
-    def rewrite(self, op: Any, normalized: ir.Value, **_: Any) -> list[ir.Value]:
+    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, **_: Any) -> list[ir.Value]:
         node = normalized.producer()
         assert node is not None
-        y, total, mean, inverse = self.configuration(node).emit(op)
+        y, total, mean, inverse = self.configuration(node).emit(tape)
         return [y, mean, inverse, total]
 
 

@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from .facts import CASTS, FLOAT_TYPES, label
 from .fused import Fused
-from .rule import FusionRule, fused_activation, fused_normalization, node_of
+from .pattern import node_of
+from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
 
 __all__ = ["NarrowedResult", "WidenedInput"]
@@ -36,20 +37,19 @@ class NarrowedResult(FusionRule):
     spellings = _OPERATORS
 
     def pattern(self, op: Any) -> Any:
-        cast = node_of(op, ("",), CASTS)
+        cast = node_of(("",), CASTS)
         return cast(_pattern(op, self.spelling), _allow_other_inputs=True, _outputs=["narrowed"])
 
-    def check(self, context: Any, inner: ir.Value, narrowed: ir.Value) -> bool:
+    def check(self, root: ir.Node, inner: ir.Value, narrowed: ir.Value) -> None:
         fused = Fused.read(_producer(inner))
-        target = self.facts.cast_target(context.root)
+        target = self.facts.cast_target(root)
         x = fused.inputs["X"]
         source = self.facts.dtype(self.facts.strip(x))
         if fused.has("y_scale", "x_scale") or target not in FLOAT_TYPES or source != target:
             raise Declined("unsupported_type", tensor=label(narrowed), type=target, what="the chain")
-        return True
 
-    def rewrite(self, op: Any, inner: ir.Value, narrowed: ir.Value) -> ir.Value:
-        return Fused.read(_producer(inner)).emit(op)[0]
+    def rewrite(self, tape: ir.tape.Tape, inner: ir.Value, narrowed: ir.Value) -> ir.Value:
+        return Fused.read(_producer(inner)).emit(tape)[0]
 
 
 class WidenedInput(FusionRule):
@@ -67,22 +67,21 @@ class WidenedInput(FusionRule):
     spellings = _OPERATORS
 
     def pattern(self, op: Any, x: Any) -> Any:
-        cast = node_of(op, ("",), CASTS)
+        cast = node_of(("",), CASTS)
         return _pattern(op, self.spelling, cast(x, _allow_other_inputs=True, _outputs=["widened"]))
 
-    def check(self, context: Any, x: ir.Value, inner: ir.Value, widened: ir.Value) -> bool:
+    def check(self, root: ir.Node, x: ir.Value, inner: ir.Value, widened: ir.Value) -> None:
         fused = Fused.read(_producer(inner))
         dtype = self.require_float(x)
         if self.facts.strip(widened) is not self.facts.strip(x) or self.facts.dtype(inner) != dtype:
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with another result type")
         if fused.has("x_scale", "residual", "residual_bias"):
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with a residual")
-        return True
 
-    def rewrite(self, op: Any, x: ir.Value, inner: ir.Value, widened: ir.Value) -> ir.Value:
+    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, inner: ir.Value, widened: ir.Value) -> ir.Value:
         fused = Fused.read(_producer(inner))
         fused.inputs["X"] = x
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
 
 def _producer(value: ir.Value) -> ir.Node:

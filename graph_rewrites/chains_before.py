@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript.rewriter import pattern
-from onnxscript.rewriter._basics import MatchFailureError
 
 from .facts import Facts, label
 from .fused import Fused
+from .pattern import ANY, Mismatch
 from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
 
@@ -41,7 +40,7 @@ def dequantization_of(value: ir.Value) -> ir.Node:
     """
     node = value.producer()
     if node is None or node.op_type != "DequantizeLinear" or len(node.inputs) < 2:
-        raise MatchFailureError(f"{label(value)} is not dequantised")
+        raise Mismatch(f"{label(value)} is not dequantised")
     return node
 
 
@@ -111,16 +110,15 @@ class ResidualAdd(FusionRule):
         total = op.Add(a, b, _outputs=["total"])
         return fused_normalization(op, total), total
 
-    def check(self, context: Any, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any) -> bool:
+    def check(self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any) -> None:
         fused = _fused(normalized)
         if fused.has("x_scale", "residual", "residual_bias"):
-            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(context.root)}")
+            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         x, other, _slot = self._roles(a, b, total)
         if self.require_float(x) != self.require_float(other):
             raise Declined(
                 "unsupported_type", tensor=label(other), type=self.facts.dtype(other), what="an Add of another type"
             )
-        return True
 
     def _roles(self, a: ir.Value, b: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value, str]:
         """Return X, the other operand and its input: X has the sum's rank; a constant vector is a bias."""
@@ -139,13 +137,13 @@ class ResidualAdd(FusionRule):
         raise Declined("unknown_type_or_rank", tensor=label(total))
 
     def rewrite(
-        self, op: Any, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any
+        self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any
     ) -> list[ir.Value]:
         fused = _fused(normalized)
         x, other, slot = self._roles(a, b, total)
         fused.inputs["X"] = x
         fused.inputs[slot] = other
-        return fused.emit(op)[:2]
+        return fused.emit(tape)[:2]
 
 
 class RequantizedSum(ResidualAdd):
@@ -170,12 +168,12 @@ class RequantizedSum(ResidualAdd):
         return fused_normalization(op, quantized), quantized
 
     def check(
-        self, context: Any, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
-    ) -> bool:
+        self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
+    ) -> None:
         fused = _fused(normalized)
         scale, zero_point = named["sum_scale"], named.get("sum_zero_point")
         if not fused.has("x_scale") or fused.has("residual", "residual_bias", "sum_scale"):
-            raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(context.root)}")
+            raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(root)}")
         for name, written, read in (
             ("scale", scale, fused.inputs["x_scale"]),
             ("zero point", zero_point, fused.inputs.get("x_zero_point")),
@@ -184,14 +182,13 @@ class RequantizedSum(ResidualAdd):
                 continue
             if self.facts.scalar(written) is None or not self.facts.same(written, read):
                 detail = f"the {name} of its sum is not the same constant before and behind"
-                raise Declined("different_formula", node=label(context.root), kind="a requantised sum", detail=detail)
+                raise Declined("different_formula", node=label(root), kind="a requantised sum", detail=detail)
         x, other, slot = self._roles(a, b, total)
         if slot != "residual" or self.require_float(x) != self.require_float(other):
-            raise Declined("unsupported_operator", op_type="Add", where=f"of a bias in front of {label(context.root)}")
-        return True
+            raise Declined("unsupported_operator", op_type="Add", where=f"of a bias in front of {label(root)}")
 
     def rewrite(
-        self, op: Any, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
+        self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
     ) -> list[ir.Value]:
         fused = _fused(normalized)
         x, other, slot = self._roles(a, b, total)
@@ -202,7 +199,7 @@ class RequantizedSum(ResidualAdd):
         if named.get("sum_zero_point") is not None:
             fused.inputs["sum_zero_point"] = named["sum_zero_point"]
         fused.set(x_axis=1, x_block_size=0)
-        return fused.emit(op)[:2]
+        return fused.emit(tape)[:2]
 
 
 class ResidualBias(FusionRule):
@@ -223,29 +220,27 @@ class ResidualBias(FusionRule):
         added = op.Add(x, bias, _outputs=["added"])
         if self.spelling == "X":
             return fused_normalization(op, added)
-        any_value = pattern.ANY_VALUE
-        return fused_normalization(op, any_value, any_value, any_value, added)
+        return fused_normalization(op, ANY, ANY, ANY, added)
 
-    def check(self, context: Any, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> bool:
+    def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> None:
         x, bias = _constant_last(self.facts, x, bias)
         fused = _fused(normalized)
         prefix = "x" if self.spelling == "X" else "residual"
         if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale"):
-            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(context.root)}")
+            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(bias) or (self.facts.rank(bias) or 0) > 1 or self.facts.is_constant(x):
-            raise Declined("parameter_not_constant", parameter=label(bias), node=label(context.root))
+            raise Declined("parameter_not_constant", parameter=label(bias), node=label(root))
         if self.require_float(x) != self.require_float(bias):
             raise Declined(
                 "unsupported_type", tensor=label(bias), type=self.facts.dtype(bias), what="an Add of another type"
             )
         self.facts.require_fits(bias, x, "residual_bias", (-1,))
-        return True
 
-    def rewrite(self, op: Any, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
+    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
         fused = _fused(normalized)
         slot = "X" if self.spelling == "X" else "residual"
         fused.inputs[slot], fused.inputs["residual_bias"] = _constant_last(self.facts, x, bias)
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
 
 class DequantizeInput(FusionRule):
@@ -267,12 +262,11 @@ class DequantizeInput(FusionRule):
             return fused_activation(op, dequantized, output="result")
         return fused_normalization(op, dequantized, output="result")
 
-    def check(self, context: Any, dequantized: ir.Value, result: ir.Value, **_: Any) -> bool:
+    def check(self, root: ir.Node, dequantized: ir.Value, result: ir.Value, **_: Any) -> None:
         self._configuration(dequantized, result)
-        return True
 
-    def rewrite(self, op: Any, dequantized: ir.Value, result: ir.Value) -> ir.Value:
-        return self._configuration(dequantized, result).emit(op)[0]
+    def rewrite(self, tape: ir.tape.Tape, dequantized: ir.Value, result: ir.Value) -> ir.Value:
+        return self._configuration(dequantized, result).emit(tape)[0]
 
     def _configuration(self, dequantized: ir.Value, result: ir.Value) -> Fused:
         fused = _fused(result)
@@ -296,15 +290,13 @@ class DequantizeResidual(FusionRule):
     """
 
     def pattern(self, op: Any, dequantized: Any) -> Any:
-        any_value = pattern.ANY_VALUE
-        return fused_normalization(op, any_value, any_value, any_value, dequantized)
+        return fused_normalization(op, ANY, ANY, ANY, dequantized)
 
-    def check(self, context: Any, dequantized: ir.Value, normalized: ir.Value) -> bool:
+    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> None:
         self._configuration(dequantized, normalized)
-        return True
 
-    def rewrite(self, op: Any, dequantized: ir.Value, normalized: ir.Value) -> ir.Value:
-        return self._configuration(dequantized, normalized).emit(op)[0]
+    def rewrite(self, tape: ir.tape.Tape, dequantized: ir.Value, normalized: ir.Value) -> ir.Value:
+        return self._configuration(dequantized, normalized).emit(tape)[0]
 
     def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = _fused(normalized)
@@ -328,17 +320,15 @@ class DequantizeParameter(FusionRule):
     spellings = ("scale", "bias")
 
     def pattern(self, op: Any, dequantized: Any) -> Any:
-        any_value = pattern.ANY_VALUE
         if self.spelling == "scale":
-            return fused_normalization(op, any_value, dequantized)
-        return fused_normalization(op, any_value, any_value, dequantized)
+            return fused_normalization(op, ANY, dequantized)
+        return fused_normalization(op, ANY, ANY, dequantized)
 
-    def check(self, context: Any, dequantized: ir.Value, normalized: ir.Value) -> bool:
+    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> None:
         self._configuration(dequantized, normalized)
-        return True
 
-    def rewrite(self, op: Any, dequantized: ir.Value, normalized: ir.Value) -> ir.Value:
-        return self._configuration(dequantized, normalized).emit(op)[0]
+    def rewrite(self, tape: ir.tape.Tape, dequantized: ir.Value, normalized: ir.Value) -> ir.Value:
+        return self._configuration(dequantized, normalized).emit(tape)[0]
 
     def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = _fused(normalized)
@@ -364,13 +354,13 @@ class ActivationBias(FusionRule):
     def pattern(self, op: Any, x: Any, bias: Any) -> Any:
         return fused_activation(op, op.Add(x, bias))
 
-    def check(self, context: Any, x: ir.Value, bias: ir.Value, activated: ir.Value) -> bool:
+    def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, activated: ir.Value) -> None:
         x, bias = _constant_last(self.facts, x, bias)
         fused = _fused(activated)
         if fused.has("bias", "scale", "x_scale"):
-            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(context.root)}")
+            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(bias) or self.facts.is_constant(x):
-            raise Declined("parameter_not_constant", parameter=label(bias), node=label(context.root))
+            raise Declined("parameter_not_constant", parameter=label(bias), node=label(root))
         if self.require_float(x) != self.require_float(bias):
             raise Declined(
                 "unsupported_type", tensor=label(bias), type=self.facts.dtype(bias), what="an Add of another type"
@@ -382,9 +372,8 @@ class ActivationBias(FusionRule):
             detail = f"the Add becomes part of its {'Conv' if producer.op_type == 'Conv' else 'Gemm'}"
             raise Declined("not_profitable", node=label(producer), detail=detail)
         self.facts.require_fits(bias, x, "bias")
-        return True
 
-    def rewrite(self, op: Any, x: ir.Value, bias: ir.Value, activated: ir.Value) -> ir.Value:
+    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, activated: ir.Value) -> ir.Value:
         fused = _fused(activated)
         fused.inputs["X"], fused.inputs["bias"] = _constant_last(self.facts, x, bias)
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]

@@ -49,21 +49,20 @@ class NormalizationScale(FusionRule):
     def pattern(self, op: Any, scale: Any) -> Any:
         return op.Mul(fused_normalization(op), scale)
 
-    def check(self, context: Any, normalized: ir.Value, scale: ir.Value) -> bool:
+    def check(self, root: ir.Node, normalized: ir.Value, scale: ir.Value) -> None:
         fused = _read(normalized)
         if not self._unit_affine(fused):
-            _require_open(fused, context.root, "scale", "bias")
-        _require_open(fused, context.root)
+            _require_open(fused, root, "scale", "bias")
+        _require_open(fused, root)
         self.require_float(scale)
         self.facts.require_fits(scale, normalized, "scale", self.counted_from_end(fused["axes"], normalized))
-        return True
 
-    def rewrite(self, op: Any, normalized: ir.Value, scale: ir.Value) -> ir.Value:
+    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, scale: ir.Value) -> ir.Value:
         fused = _read(normalized)
         fused.inputs.pop("bias", None)  # zeros, or absent
         fused.set(affine_align="trailing")
         fused.inputs["scale"] = scale
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
     def _unit_affine(self, fused: Fused) -> bool:
         """True if scale is all ones and bias all zeros, as exporters fill in what the operator requires."""
@@ -86,28 +85,25 @@ class NormalizationBias(FusionRule):
     def pattern(self, op: Any, bias: Any) -> Any:
         return op.Add(fused_normalization(op), bias)
 
-    def check(self, context: Any, normalized: ir.Value, bias: ir.Value) -> bool:
+    def check(self, root: ir.Node, normalized: ir.Value, bias: ir.Value) -> None:
         fused = _read(normalized)
         zeros = (
             fused.has("bias") and self.facts.all_equal(fused.inputs["bias"], 0) and fused["affine_align"] == "trailing"
         )
-        _require_open(fused, context.root, *(() if zeros else ("bias",)))
+        _require_open(fused, root, *(() if zeros else ("bias",)))
         if fused["affine_align"] != "trailing":
-            raise Declined(
-                "unsupported_operator", op_type="Add", where=f"behind a scale per channel, {label(context.root)}"
-            )
+            raise Declined("unsupported_operator", op_type="Add", where=f"behind a scale per channel, {label(root)}")
         self.require_float(bias)
         shape = self.facts.shape(bias)
         if not self.facts.is_constant(bias) and (shape is None or 1 not in shape[:-1]):
             # A tensor of the full shape is not a bias but the next residual connection.
-            raise Declined("parameter_not_constant", parameter=f"bias {label(bias)}", node=label(context.root))
+            raise Declined("parameter_not_constant", parameter=f"bias {label(bias)}", node=label(root))
         self.facts.require_fits(bias, normalized, "bias", self.counted_from_end(fused["axes"], normalized))
-        return True
 
-    def rewrite(self, op: Any, normalized: ir.Value, bias: ir.Value) -> ir.Value:
+    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, bias: ir.Value) -> ir.Value:
         fused = _read(normalized)
         fused.inputs["bias"] = bias
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
 
 class NormalizationActivation(FusionRule):
@@ -130,28 +126,25 @@ class NormalizationActivation(FusionRule):
             return any_activation(op, normalized, output="activated")
         return fused_activation(op, normalized)
 
-    def check(self, context: Any, normalized: ir.Value, activated: ir.Value) -> bool:
+    def check(self, root: ir.Node, normalized: ir.Value, activated: ir.Value) -> None:
         fused = _read(normalized)
-        _require_open(fused, context.root)
+        _require_open(fused, root)
         activation = self._activation(activated)
         if activation.slope is not None:
             if not self.facts.is_constant(activation.slope):
-                raise Declined(
-                    "parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(context.root)
-                )
+                raise Declined("parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(root))
             self.facts.require_fits(
                 activation.slope, normalized, "slope", self.counted_from_end(fused["axes"], normalized)
             )
-        return True
 
-    def rewrite(self, op: Any, normalized: ir.Value, activated: ir.Value) -> ir.Value:
+    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, activated: ir.Value) -> ir.Value:
         fused = _read(normalized)
         fused.activation = self._activation(activated)
         if self.spelling == "decomposed":
             behind = _read(activated)
             fused.inputs.update({name: value for name, value in behind.inputs.items() if name.startswith("y_")})
             fused.set(**{name: value for name, value in behind.attributes.items() if name.startswith("y_")})
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
     def _activation(self, activated: ir.Value) -> Activation:
         node = activated.producer()
@@ -188,15 +181,16 @@ class QuantizedActivation(FusionRule):
             return any_activation(op, x, output="activated")
         return quantize_linear(op, any_activation(op, x, output="activated"))
 
-    def check(self, context: Any, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> bool:
+    def check(self, root: ir.Node, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> None:
         self.require_float(x)
         fused = self._configuration(x, activated, quantized)
         if self.spelling == "dequantized":
             dequantize(self.facts, fused, dequantization_of(x), "X", "x")
-        return True
 
-    def rewrite(self, op: Any, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> ir.Value:
-        return self._configuration(x, activated, quantized).emit(op)[0]
+    def rewrite(
+        self, tape: ir.tape.Tape, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None
+    ) -> ir.Value:
+        return self._configuration(x, activated, quantized).emit(tape)[0]
 
     def _configuration(self, x: ir.Value, activated: ir.Value, quantized: ir.Value | None) -> Fused:
         node = activated.producer()
@@ -266,12 +260,11 @@ class QuantizeOutput(FusionRule):
         )
         return quantize_linear(op, inner)
 
-    def check(self, context: Any, inner: ir.Value, quantized: ir.Value) -> bool:
+    def check(self, root: ir.Node, inner: ir.Value, quantized: ir.Value) -> None:
         self._configuration(inner, quantized)
-        return True
 
-    def rewrite(self, op: Any, inner: ir.Value, quantized: ir.Value) -> ir.Value:
-        return self._configuration(inner, quantized).emit(op)[0]
+    def rewrite(self, tape: ir.tape.Tape, inner: ir.Value, quantized: ir.Value) -> ir.Value:
+        return self._configuration(inner, quantized).emit(tape)[0]
 
     def _configuration(self, inner: ir.Value, quantized: ir.Value) -> Fused:
         fused = _read(inner)

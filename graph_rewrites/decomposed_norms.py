@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import _pattern_ir as patterns
-from onnxscript.rewriter.pattern import MatchingTracer, MatchResult, PatternMatcher
 
 from .facts import Facts, label
 from .fused import Fused
 from .matching import is_used_outside, require_closed, require_width
+from .pattern import Match, Matcher, node_of
 from .rows import MEAN, REDUCTIONS, SQUARE, STEPS, VARIANCE, Layout, RowSteps, Term, close
-from .rule import FusionRule, axes_of, node_of
+from .rule import FusionRule, axes_of
 from .sites import Declined, Reason
 
 __all__ = ["DecomposedLayerNormalization", "DecomposedRMSNormalization"]
@@ -56,24 +55,23 @@ class _Decomposed(FusionRule):
     use_mean = True
 
     def pattern(self, op: Any) -> Any:
-        return node_of(op, ("",), _ROOTS)(_allow_other_inputs=True, _outputs=["normalized"])
+        return node_of(("",), _ROOTS)(_allow_other_inputs=True, _outputs=["normalized"])
 
-    def matcher(self, graph_pattern: patterns.GraphPattern, through_quantization: bool) -> PatternMatcher:
-        return _RowMatcher(graph_pattern, self.facts, self.use_mean, through_quantization)
+    def matcher(self) -> Matcher:
+        return _RowMatcher(self.facts, self.use_mean, self.through_quantization)
 
-    def check(self, context: Any, x: ir.Value, found: _Found, **_: Any) -> bool:
+    def check(self, root: ir.Node, x: ir.Value, found: _Found, **_: Any) -> None:
         self.require_float(x)
         formula, axes = found.formula, found.steps.axes
         if not self.use_mean and _is_centred(self.facts, x):
             detail = "its input is centred before: it is a LayerNormalization that could not be fused as a whole"
-            raise Declined("different_formula", node=label(context.root), kind="RMSNormalization", detail=detail)
+            raise Declined("different_formula", node=label(root), kind="RMSNormalization", detail=detail)
         for what, parameter in (("scale", formula.scale), ("bias", formula.bias)):
             if parameter is not None:
                 self.require_float(parameter)
                 self.facts.require_fits(parameter, x, what, self.counted_from_end(axes, x))
-        return True
 
-    def rewrite(self, op: Any, x: ir.Value, found: _Found, **_: Any) -> ir.Value:
+    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, found: _Found, **_: Any) -> ir.Value:
         formula = found.formula
         fused = Fused("FusedNormalization", {"X": x})
         fused.set(axes=found.steps.axes, use_mean=int(self.use_mean), epsilon=formula.epsilon)
@@ -81,7 +79,7 @@ class _Decomposed(FusionRule):
         for name, parameter in (("scale", formula.scale), ("bias", formula.bias)):
             if parameter is not None:
                 fused.inputs[name] = parameter
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
 
 class DecomposedLayerNormalization(_Decomposed):
@@ -114,13 +112,10 @@ class DecomposedRMSNormalization(_Decomposed):
     use_mean = False
 
 
-class _RowMatcher(PatternMatcher):
+class _RowMatcher:
     """Matches the nodes that end in a given node by what they compute."""
 
-    def __init__(
-        self, graph_pattern: patterns.GraphPattern, facts: Facts, use_mean: bool, through_quantization: bool
-    ) -> None:
-        super().__init__(graph_pattern)
+    def __init__(self, facts: Facts, use_mean: bool, through_quantization: bool) -> None:
         self._facts = facts
         self._use_mean = use_mean
         self._through = through_quantization
@@ -128,25 +123,15 @@ class _RowMatcher(PatternMatcher):
         self._means: dict[ir.Node, list[ir.Node]] = {}
         self._steps: dict[tuple[ir.Value, tuple[int, ...]], RowSteps] = {}
 
-    def match(
-        self,
-        model: ir.Model,
-        graph_or_function: ir.Graph | ir.Function,
-        node: ir.Node,
-        *,
-        verbose: int = 0,
-        remove_nodes: bool = True,
-        tracer: MatchingTracer | None = None,
-    ) -> MatchResult:
-        """Match the nodes ending in `node`; the result carries a `Reason` when a match was refused."""
-        del model, graph_or_function, verbose, tracer
-        result = MatchResult().fail("")
-        if node.graph is not self._graph:
-            self._graph = node.graph
-            self._means, self._steps = _behind_mean_squares(self._facts, node.graph), {}
-        for reduction in self._means.get(node, ()):
+    def match(self, root: ir.Node) -> Match:
+        """Match the nodes ending in `root`; the result carries a `Reason` when a match was refused."""
+        result = Match.none()
+        if root.graph is not self._graph:
+            self._graph = root.graph
+            self._means, self._steps = _behind_mean_squares(self._facts, root.graph), {}
+        for reduction in self._means.get(root, ()):
             for steps in self._of(reduction):
-                found = self._match(steps, node, remove_nodes)
+                found = self._match(steps, root)
                 if found:
                     return found
                 result = result if result.reason else found
@@ -165,29 +150,23 @@ class _RowMatcher(PatternMatcher):
                 self._steps[key] = RowSteps(self._facts, reduction.graph, x, axes, self._through)
             yield self._steps[key]
 
-    def _match(self, steps: RowSteps, root: ir.Node, remove_nodes: bool) -> MatchResult:
-        result = MatchResult()
+    def _match(self, steps: RowSteps, root: ir.Node) -> Match:
+        result = Match()
         nodes, leaves = _closure(steps, root)
         if steps.normalised & set(nodes[1:]):
-            return result.fail("")  # something behind it
-        for node in nodes:
-            result.add_node(node)
+            return Match.none()  # something behind it
+        result.add(*nodes)
         formula = self._formula(steps, root, nodes, leaves)
         if not isinstance(formula, _Formula):
-            return result.fail(formula, root) if formula else MatchResult().fail("")
+            return result.fail(formula, root) if formula else Match.none()
         found = _Found(steps, formula, _one_of(self._facts, leaves, steps), tuple(nodes))
         kept = _used_statistics(self._facts, found, result)
         try:
-            if remove_nodes:
-                require_closed(result.nodes, [root.outputs[0], *kept.values()])
+            require_closed(result.nodes, [root.outputs[0], *kept.values()])
             require_width(self._facts, found.x, result.nodes, _constant_rank(self._facts, steps, nodes))
         except Declined as declined:
             return result.fail(declined.reason, root)
-        result.bind("x", found.x)
-        result.bind("found", found)
-        result.bind("normalized", root.outputs[0])
-        for name, value in kept.items():
-            result.bind(name, value)
+        result.bindings |= {"x": found.x, "found": found, "normalized": root.outputs[0], **kept}
         result.outputs.append(root.outputs[0])
         return result
 
@@ -325,7 +304,7 @@ def _averaged(value: ir.Value | None) -> ir.Value | None:
     return None
 
 
-def _used_statistics(facts: Facts, found: _Found, result: MatchResult) -> dict[str, ir.Value]:
+def _used_statistics(facts: Facts, found: _Found, result: Match) -> dict[str, ir.Value]:
     """Return the mean and the inverse standard deviation that others use, as `matching.USED_STATISTICS` names them.
 
     A Reciprocal behind the standard deviation that stands outside is taken into the match.
@@ -350,13 +329,13 @@ def _used_statistics(facts: Facts, found: _Found, result: MatchResult) -> dict[s
     return statistics
 
 
-def _reciprocal_behind(root: ir.Value, result: MatchResult) -> ir.Value | None:
+def _reciprocal_behind(root: ir.Value, result: Match) -> ir.Value | None:
     """Return what a Reciprocal of the root outside of the match gives, which joins the match."""
     for consumer in root.consumers():
         if consumer.op_type == "Reciprocal" and consumer.domain == "" and consumer.graph is root.graph:
             if consumer in result.nodes:
                 return None
-            result.add_node(consumer)
+            result.add(consumer)
             return consumer.outputs[0]
     return None
 

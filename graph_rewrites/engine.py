@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar, get_args
 
 import onnx_ir as ir
-from onnxscript.rewriter import _pattern_ir as patterns
-from onnxscript.rewriter import pattern
-from onnxscript.rewriter._rewrite_rule import ReplacementSubgraph
 
 from normfuse._version import __version__
 from normfuse.errors import InvalidModelError
@@ -28,7 +25,8 @@ from .functions import FunctionLibrary, NoStandardForm, Types, configuration, fu
 from .fused import Fused, is_fused, operator_of
 from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_STATISTICS, is_dead, operator_name, vanishing
-from .rule import FusionRule, OneOf
+from .pattern import AnyOf, Output, ValuePattern
+from .rule import FusionRule, Replacement
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .schema import broken_node
 from .sites import Declined, Reason, Site
@@ -129,7 +127,7 @@ def _containers(model: ir.Model) -> Iterator[tuple[ir.Graph, str, dict[str, int]
 class _Indexed:
     """A compiled rule, and the operators that must be among the producers of its root's inputs."""
 
-    rule: pattern.RewriteRule
+    rule: FusionRule
     required: tuple[frozenset[str], ...]
     outermost_first: bool
 
@@ -155,13 +153,12 @@ class _Index:
         self._by_root: dict[str, list[_Indexed]] = collections.defaultdict(list)
         for rule_type in rules:
             for spelling in rule_type.spellings:
-                rule = rule_type(facts, spelling).compile(through_quantization)
-                root = rule._target_pattern.output_node
+                rule = rule_type(facts, spelling, through_quantization)
+                root = rule.graph_pattern.root
                 required = tuple(names for operand in root.inputs if (names := _operators(operand)) is not None)
                 indexed = _Indexed(rule, required, rule_type.outermost_first)
-                roots = root.op.names if isinstance(root.op, OneOf) else (str(root.op),)
-                self._rules.append((roots, indexed))
-                for name in roots:
+                self._rules.append((root.op_types, indexed))
+                for name in root.op_types:
                     self._by_root[name].append(indexed)
 
     def __len__(self) -> int:
@@ -172,42 +169,19 @@ class _Index:
         """Yield the rules in order, with the operators that they end in."""
         return iter(self._rules)
 
-    def candidates(self, node: ir.Node) -> Iterator[pattern.RewriteRule]:
+    def candidates(self, node: ir.Node) -> Iterator[FusionRule]:
         """Yield the rules that may match with this node as the last one."""
         return (indexed.rule for indexed in self._by_root.get(operator_name(node), ()) if indexed.may_match(node))
 
 
-def _operators(operand: patterns.ValuePattern | None) -> frozenset[str] | None:
+def _operators(operand: ValuePattern | None) -> frozenset[str] | None:
     """Return the operators that can produce the operand; None: it may be anything."""
-    if isinstance(operand, patterns.NodeOutputPattern):
-        op = operand.producer().op
-        return frozenset(op.names if isinstance(op, OneOf) else (str(op),))
-    if isinstance(operand, patterns.BacktrackingOr):
-        sets = [_operators(choice) for choice in operand._values]
+    if isinstance(operand, Output):
+        return frozenset(operand.node.op_types)
+    if isinstance(operand, AnyOf):
+        sets = [_operators(choice) for choice in operand.alternatives]
         return None if any(names is None for names in sets) else frozenset().union(*sets)  # type: ignore[arg-type]
-    if isinstance(operand, patterns.OpIdDispatchOr):
-        return frozenset(op_type for _, op_type, _ in operand._op_to_pattern)
     return None
-
-
-class _Tracer(pattern.MatchingTracer):
-    """Keeps why rules declined."""
-
-    def __init__(self, leftovers: Leftovers) -> None:
-        super().__init__()
-        self._leftovers = leftovers
-
-    def log(
-        self,
-        rule: pattern.RewriteRule,
-        container: ir.Graph | ir.Function,
-        node: ir.Node,
-        match_result: pattern.MatchResult,
-        status: pattern.MatchStatus,
-    ) -> None:
-        """Keep a failed match."""
-        if not match_result:
-            self._leftovers.note(rule.name, match_result)
 
 
 class _Run:
@@ -235,7 +209,6 @@ class _Run:
         self._done, self._total = 0.0, sum(graph.num_nodes() for graph in _graphs(model))
         self._told = time.monotonic()
         self._leftovers = Leftovers(facts)
-        self._tracer = _Tracer(self._leftovers)
         self._writable: set[object] = set()
         self._places: list[tuple[ir.Graph, str, dict[str, int]]] = []
 
@@ -324,7 +297,7 @@ class _Run:
             return
         for node in nodes:
             for rule in self._probes.candidates(node):
-                match = self._attempt(rule.name, node, functools.partial(rule.match, self.model, graph, node))
+                match = self._attempt(rule.name, node, functools.partial(rule.match, node))
                 if match:
                     match.fail(Reason("changes_rounding", node=label(node)))
                     self._leftovers.note(rule.name, match)
@@ -361,25 +334,33 @@ class _Run:
                 return fused
         return None
 
-    def _apply(self, rule: pattern.RewriteRule, graph: ir.Graph, node: ir.Node) -> ir.Node | None:
-        name = rule.name or ""
-        delta = self._attempt(name, node, lambda: rule.try_rewrite(self.model, graph, node, tracer=self._tracer))
+    def _apply(self, rule: FusionRule, graph: ir.Graph, node: ir.Node) -> ir.Node | None:
+        delta = self._attempt(rule.name, node, lambda: self._replacement(rule, node))
         if delta is None:
             return None
+        y = delta.match.outputs[0]
+        assert y is not None
         matched = set(delta.match.nodes)
-        if any(value is not None and value.producer() in matched for new in delta.new_nodes for value in new.inputs):
+        if any(value is not None and value.producer() in matched for new in delta.nodes for value in new.inputs):
             return None  # a parameter of the chain is computed by the chain itself
-        if not self._attempt(name, node, lambda: self._is_writable(delta.new_nodes[0], delta.match.outputs[0])):
+        if not self._attempt(rule.name, node, lambda: self._is_writable(delta.nodes[0], y)):
             return None
-        new = self._replace(graph, node, delta, name)
+        new = self._replace(graph, node, delta, rule.name)
         if new is None:
-            delta.match.fail(Reason("not_connected", node=label(node)))
-            self._leftovers.note(name, delta.match)
+            self._leftovers.note(rule.name, delta.match.fail(Reason("not_connected", node=label(node))))
         else:
-            self.counts[name] += 1
+            self.counts[rule.name] += 1
         return new
 
-    def _attempt(self, rule: str | None, node: ir.Node, attempt: Callable[[], _Result]) -> _Result | None:
+    def _replacement(self, rule: FusionRule, node: ir.Node) -> Replacement | None:
+        """Return what a rule puts in the place of the nodes that end in this one; None, noted, if it declines."""
+        match = rule.match(node)
+        delta = rule.replacement(match) if match else None
+        if not match:
+            self._leftovers.note(rule.name, match)
+        return delta
+
+    def _attempt(self, rule: str, node: ir.Node, attempt: Callable[[], _Result]) -> _Result | None:
         """Return what a rule returns; None where it fails, and then the node is left with that as its reason."""
         try:
             return attempt()
@@ -408,9 +389,9 @@ class _Run:
             self._writable.add(key)
         return True
 
-    def _replace(self, graph: ir.Graph, root: ir.Node, delta: ReplacementSubgraph, rule: str) -> ir.Node | None:
+    def _replace(self, graph: ir.Graph, root: ir.Node, delta: Replacement, rule: str) -> ir.Node | None:
         """Put the new node in the place of the matched ones; None if there is no place for it."""
-        (new,) = delta.new_nodes
+        (new,) = delta.nodes
         matched = list(dict.fromkeys(delta.match.nodes))
         old_to_new = self._replaced_values(matched, delta)
         for index, value in enumerate(new.inputs):
@@ -424,7 +405,7 @@ class _Run:
                 new.replace_input_with(index, None)
             return None
         self._describe(new, matched, root, rule)
-        for initializer in delta.new_initializers:
+        for initializer in delta.initializers:
             graph.register_initializer(initializer)
         before = root if place == self.facts.order(root) else self.facts.first_consumer(graph, olds, matched)
         graph.insert_before(before, new)
@@ -442,10 +423,10 @@ class _Run:
         return new
 
     @staticmethod
-    def _replaced_values(matched: Sequence[ir.Node], delta: ReplacementSubgraph) -> list[tuple[ir.Value, ir.Value]]:
+    def _replaced_values(matched: Sequence[ir.Node], delta: Replacement) -> list[tuple[ir.Value, ir.Value]]:
         """Return the old values that stay in use, with the new ones that replace them."""
-        (new,) = delta.new_nodes
-        pairs = zip(delta.match.outputs, delta.new_outputs, strict=True)
+        (new,) = delta.nodes
+        pairs = zip(delta.match.outputs, delta.outputs, strict=True)
         replaced = [(old, value) for old, value in pairs if old is not None]
         for node in matched:
             if node.domain == OPERATOR_DOMAIN and node.op_type == new.op_type:

@@ -15,15 +15,14 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import _pattern_ir as patterns
-from onnxscript.rewriter.pattern import MatchingTracer, MatchResult, PatternMatcher
 
 from normfuse.spec import ACTIVATIONS
 
 from .facts import Facts, label
 from .fused import Activation, Fused
 from .matching import only_rounds, require_closed, require_width
-from .rule import FusionRule, node_of
+from .pattern import Match, Matcher, node_of
+from .rule import FusionRule
 from .sites import Declined, Reason
 
 __all__ = ["DecomposedActivation", "DecomposedSoftplus"]
@@ -357,19 +356,18 @@ class DecomposedActivation(FusionRule):
     templates: ClassVar[Sequence[_Template]] = _ACTIVATIONS
 
     def pattern(self, op: Any) -> Any:
-        return node_of(op, ("",), _ROOTS)(_allow_other_inputs=True, _outputs=["activated"])
+        return node_of(("",), _ROOTS)(_allow_other_inputs=True, _outputs=["activated"])
 
-    def matcher(self, graph_pattern: patterns.GraphPattern, through_quantization: bool) -> PatternMatcher:
-        return _FormulaMatcher(graph_pattern, self.facts, self.templates, through_quantization)
+    def matcher(self) -> Matcher:
+        return _FormulaMatcher(self.facts, self.templates, self.through_quantization)
 
-    def check(self, context: Any, x: ir.Value, **_: Any) -> bool:
+    def check(self, root: ir.Node, x: ir.Value, **_: Any) -> None:
         self.require_float(x)
-        return True
 
-    def rewrite(self, op: Any, x: ir.Value, activation: Activation, **_: Any) -> ir.Value:
+    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, activation: Activation, **_: Any) -> ir.Value:
         fused = Fused("FusedActivation", {"X": x})
         fused.activation = activation
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
 
 class DecomposedSoftplus(DecomposedActivation):
@@ -390,53 +388,35 @@ class DecomposedSoftplus(DecomposedActivation):
     outermost_first = True
 
 
-class _FormulaMatcher(PatternMatcher):
+class _FormulaMatcher:
     """Matches the nodes that end in a given node by what they compute."""
 
-    def __init__(
-        self,
-        graph_pattern: patterns.GraphPattern,
-        facts: Facts,
-        templates: Sequence[_Template],
-        through_quantization: bool,
-    ) -> None:
-        super().__init__(graph_pattern)
+    def __init__(self, facts: Facts, templates: Sequence[_Template], through_quantization: bool) -> None:
         self._facts = facts
         self._templates = templates
         self._through = through_quantization
         self._graph: ir.Graph | None = None
         self._roots: set[ir.Node] = set()
 
-    def match(
-        self,
-        model: ir.Model,
-        graph_or_function: ir.Graph | ir.Function,
-        node: ir.Node,
-        *,
-        verbose: int = 0,
-        remove_nodes: bool = True,
-        tracer: MatchingTracer | None = None,
-    ) -> MatchResult:
-        """Match the nodes ending in `node`; the result carries a `Reason` when a match was refused."""
-        del model, graph_or_function, verbose, tracer
-        result = MatchResult().fail("")
-        if node.graph is not self._graph:
-            self._graph = node.graph
-            self._roots = _behind_cores(node.graph)
-        if node not in self._roots:
+    def match(self, root: ir.Node) -> Match:
+        """Match the nodes ending in `root`; the result carries a `Reason` when a match was refused."""
+        result = Match.none()
+        if root.graph is not self._graph:
+            self._graph = root.graph
+            self._roots = _behind_cores(root.graph)
+        if root not in self._roots:
             return result
-        for region in _regions(self._facts, node, self._through):
-            found = self._match(region, remove_nodes)
+        for region in _regions(self._facts, root, self._through):
+            found = self._match(region)
             if found or (found.reason and not result.reason):
                 result = found
             if found:
                 break
         return result
 
-    def _match(self, region: _Region, remove_nodes: bool) -> MatchResult:
-        result = MatchResult()
-        for node in region.nodes:
-            result.add_node(node)
+    def _match(self, region: _Region) -> Match:
+        result = Match()
+        result.add(*region.nodes)
         root, x = region.nodes[-1], region.x[0]
         operators = {node.op_type for node in region.nodes}
         readings = [_read(region, one) for one in self._templates if operators & _OWN_CORES[one.name]]
@@ -444,17 +424,14 @@ class _FormulaMatcher(PatternMatcher):
         several = [value for value in region.x[1:] if not self._facts.same(value, x)]
         if activation is None or several:
             reason = self._reason(region, readings, activation, several)
-            return result.fail(reason, root) if reason is not None else MatchResult().fail("")
+            return result.fail(reason, root) if reason is not None else Match.none()
         try:
-            if remove_nodes:
-                require_closed(result.nodes, root.outputs)
+            require_closed(result.nodes, root.outputs)
             ranks = [array.ndim for array in self._constants(region) if array is not None]
             require_width(self._facts, x, region.nodes, max(ranks, default=0))
         except Declined as declined:
             return result.fail(declined.reason, root)
-        result.bind("x", x)
-        result.bind("activation", activation)
-        result.bind("activated", root.outputs[0])
+        result.bindings |= {"x": x, "activation": activation, "activated": root.outputs[0]}
         result.outputs.append(root.outputs[0])
         return result
 

@@ -143,12 +143,14 @@ class Fused:
                 result[name] = ir.Attr(name, ir.AttributeType[attribute.type.upper()], self[name])
         return result
 
-    def emit(self, op: Any) -> list[ir.Value]:
+    def emit(self, tape: ir.tape.Tape) -> list[ir.Value]:
         """Create the node with all outputs of its operator and return them; unused ones are dropped later."""
         count = len(OPERATORS[self.op_type].outputs)
-        create = getattr(op, self.op_type)
-        outputs = create(*self.node_inputs(), _domain=OPERATOR_DOMAIN, _outputs=count, **self.node_attributes())
-        return [outputs] if count == 1 else list(outputs)
+        attributes = self.node_attributes()
+        outputs = tape.op_multi_out(
+            self.op_type, self.node_inputs(), attributes, domain=OPERATOR_DOMAIN, num_outputs=count
+        )
+        return list(outputs)
 
     def copy(self) -> Fused:
         """Return an independent copy."""

@@ -10,13 +10,14 @@ import onnx_ir as ir
 from .chains_before import dequantize
 from .facts import label
 from .fused import Activation, Fused
-from .rule import FusionRule, is_known, node_of, require_groups, require_restored
+from .pattern import node_of
+from .rule import FusionRule, is_known, require_groups, require_restored
 from .sites import Declined
 
 __all__ = ["NodeGroupNormalization", "ReshapedGroupNormalization"]
 
-_TO_CHANNELS_LAST = [0, 2, 3, 1]
-_TO_CHANNELS_FIRST = [0, 3, 1, 2]
+_TO_CHANNELS_LAST = (0, 2, 3, 1)
+_TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 class ReshapedGroupNormalization(FusionRule):
@@ -39,14 +40,14 @@ class ReshapedGroupNormalization(FusionRule):
     def pattern(self, op: Any, x: Any, grouping: Any, scale: Any, bias: Any, restoring: Any) -> Any:
         grouped = op.Reshape(x, grouping, _outputs=["grouped"])
         if self.spelling == "quantized":
-            dequantize_linear = node_of(op, ("", "com.microsoft"), ("DequantizeLinear",))
+            dequantize_linear = node_of(("", "com.microsoft"), ("DequantizeLinear",))
             grouped = dequantize_linear(grouped, _allow_other_inputs=True, _outputs=["dequantized"])
         normalized = op.InstanceNormalization(grouped, scale, bias, _outputs=["normalized"])
         return op.Reshape(normalized, restoring)
 
     def check(
         self,
-        context: Any,
+        root: ir.Node,
         x: ir.Value,
         grouping: ir.Value,
         grouped: ir.Value,
@@ -55,16 +56,13 @@ class ReshapedGroupNormalization(FusionRule):
         restoring: ir.Value,
         dequantized: ir.Value | None = None,
         **_: Any,
-    ) -> bool:
+    ) -> None:
         self._input(x, dequantized)
-        self._groups(context.root, x, grouping, grouped)
-        require_restored(self.facts, context.root, "GroupNormalization", x, grouped, restoring)
+        self._groups(root, x, grouping, grouped)
+        require_restored(self.facts, root, "GroupNormalization", x, grouped, restoring)
         for name, parameter in (("scale", scale), ("bias", bias)):
             if not self.facts.is_constant(parameter):
-                raise Declined(
-                    "parameter_not_constant", parameter=f"{name} {label(parameter)}", node=label(context.root)
-                )
-        return True
+                raise Declined("parameter_not_constant", parameter=f"{name} {label(parameter)}", node=label(root))
 
     def _input(self, x: ir.Value, dequantized: ir.Value | None) -> Fused:
         """Return a node of x, dequantised as what x was reshaped to; or decline."""
@@ -115,7 +113,7 @@ class ReshapedGroupNormalization(FusionRule):
 
     def rewrite(
         self,
-        op: Any,
+        tape: ir.tape.Tape,
         x: ir.Value,
         grouping: ir.Value,
         grouped: ir.Value,
@@ -133,7 +131,7 @@ class ReshapedGroupNormalization(FusionRule):
         if not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
             fused.set(affine_align="group")
             fused.inputs.update(scale=scale, bias=bias)
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
 
 class NodeGroupNormalization(FusionRule):
@@ -162,7 +160,7 @@ class NodeGroupNormalization(FusionRule):
         node = getattr(op, self.spelling)
         return node(x, _domain="com.microsoft", _allow_other_inputs=True, _outputs=outputs)
 
-    def check(self, context: Any, x: ir.Value, normalized: ir.Value, **_: Any) -> bool:
+    def check(self, root: ir.Node, x: ir.Value, normalized: ir.Value, **_: Any) -> None:
         self.require_float(x, "FusedNormalization")
         node = normalized.producer()
         assert node is not None
@@ -176,7 +174,6 @@ class NodeGroupNormalization(FusionRule):
                 supported="0, or 1 with Transposes around the node,",
             )
         self._configuration(x, node)
-        return True
 
     def _configuration(self, x: ir.Value, node: ir.Node) -> Fused:
         groups, activation = node.attributes.get_int("groups", 0), node.attributes.get_int("activation", 0)
@@ -209,8 +206,8 @@ class NodeGroupNormalization(FusionRule):
             raise Declined("shape_mismatch", tensor=label(skip), shape=shape, x_shape=x_shape)
         fused.inputs["residual"] = skip
 
-    def rewrite(self, op: Any, x: ir.Value, normalized: ir.Value, **_: Any) -> Any:
+    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, normalized: ir.Value, **_: Any) -> Any:
         node = normalized.producer()
         assert node is not None
-        outputs = self._configuration(x, node).emit(op)
+        outputs = self._configuration(x, node).emit(tape)
         return outputs[:2] if self.spelling == "SkipGroupNorm" else outputs[0]

@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
-from onnxscript.rewriter import pattern
 
 from .activations import is_activation
 from .facts import Facts, label, name_of
 from .fused import Fused, is_fused
+from .pattern import Match
 from .sites import Declined, Reason, Site
 
 __all__ = ["QUANTIZATION", "Leftovers"]
@@ -58,13 +58,12 @@ class Leftovers:
         self._deepest: dict[ir.Node, _Failure] = {}
         self._failed: dict[ir.Node, Reason] = {}
 
-    def note(self, rule: str | None, match: pattern.MatchResult) -> None:
+    def note(self, rule: str, match: Match) -> None:
         """Keep a failed match for the nodes that it covered, unless a deeper one is known."""
-        sources = [source for source in match.failure_nodes_and_values if isinstance(source, ir.Node)]
-        nodes = tuple(dict.fromkeys([*match.nodes, *sources]))
+        nodes = tuple(match.nodes)
         if len(nodes) < _FEW and not isinstance(match.reason, Reason):
             return
-        failure = _Failure(rule or "", match.reason, nodes)
+        failure = _Failure(rule, match.reason or "", nodes)
         for node in nodes:
             known = self._deepest.get(node)
             if known is None or _depth(failure) > _depth(known):

@@ -1,7 +1,6 @@
-"""The matcher behind every rule: onnxscript's pattern language, with the freedom that exporters' spellings need.
+"""The matcher of patterns, with the freedom that exporters' spellings need.
 
-onnxscript's own matcher tries operands in the order written, knows a constant only when it is an initialiser of rank 0,
-and tells two equal DequantizeLinear nodes apart. Here a pattern is matched
+A pattern is matched
 
 * with the operands of commutative operators in either order, by backtracking (not by 2^n copies of the pattern),
 * with constants seen through Cast, Reshape, Expand ... and compared within the rounding of their own type,
@@ -15,15 +14,14 @@ A match is refused, with its reason, when a value inside it is used elsewhere or
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
-from onnxscript.rewriter import _pattern_ir as patterns
-from onnxscript.rewriter import pattern
 
 from normfuse.spec import OPERATOR_DOMAIN
 
 from .facts import CASTS, Facts, label
+from .pattern import AnyOf, AnyValue, Constant, GraphPattern, Match, NodePattern, Output, ValuePattern, Variable
 from .sites import Declined
 
 __all__ = [
@@ -48,61 +46,39 @@ _WIDTH = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 1, ir.DataType.FLOAT: 2,
 _MOST_PAIRS = 4
 
 # What is still to be matched: a linked list, so that alternatives share their tail.
-_Goals = tuple[patterns.ValuePattern | None, ir.Value | None, "_Goals"] | None
+_Goals: TypeAlias = "tuple[ValuePattern | None, ir.Value | None, _Goals] | None"
 
 
-class ChainMatcher(pattern.PatternMatcher):
+class ChainMatcher:
     """Matches a pattern with one root against the nodes that end in a given node."""
 
-    def __init__(
-        self,
-        graph_pattern: patterns.GraphPattern,
-        facts: Facts,
-        through_quantization: bool = False,
-    ) -> None:
-        super().__init__(graph_pattern)
+    def __init__(self, pattern: GraphPattern, facts: Facts, through_quantization: bool = False) -> None:
+        self._pattern = pattern
         self._facts = facts
         self._through_quantization = through_quantization
 
     @property
     def root_type(self) -> str:
         """Operator of the node that the pattern ends in."""
-        return str(self.pattern.output_node.op)
+        return str(self._pattern.root)
 
-    def match(
-        self,
-        model: ir.Model,
-        graph_or_function: ir.Graph | ir.Function,
-        node: ir.Node,
-        *,
-        verbose: int = 0,
-        remove_nodes: bool = True,
-        tracer: pattern.MatchingTracer | None = None,
-    ) -> pattern.MatchResult:
-        """Match the nodes ending in `node`; the result carries a `Reason` when a match was refused."""
-        del model, graph_or_function, verbose, tracer
-        attempt = _Attempt(self._facts, node, self._through_quantization)
-        result = pattern.MatchResult()
-        if not attempt.solve_root(self.pattern.output_node):
-            for matched in attempt.best:
-                result.add_node(matched)
-            return result.fail(attempt.best_failure, attempt.best[-1] if attempt.best else node)
-        for pattern_node, matched in attempt.nodes.items():
-            result.bind_node(pattern_node, matched)
-        for matched in attempt.extra:
-            result.add_node(matched)
-        for name, value in attempt.bindings.items():
-            result.bind(name, value)
-        outputs = [_output(attempt.nodes, output) for output in self.pattern.outputs]
-        result.outputs.extend(outputs)  # type: ignore[arg-type] # None: an optional output that is not there
+    def match(self, root: ir.Node) -> Match:
+        """Match the nodes ending in `root`; the result carries a `Reason` when a match was refused."""
+        attempt = _Attempt(self._facts, root, self._through_quantization)
+        result = Match()
+        if not attempt.solve_root(self._pattern.root):
+            result.add(*attempt.best)
+            return result.fail(attempt.best_failure, attempt.best[-1] if attempt.best else root)
+        result.add(*attempt.nodes.values(), *attempt.extra)
+        result.bindings.update(attempt.bindings)
+        result.outputs = [_output(attempt.nodes, output) for output in self._pattern.outputs]
         try:
-            if remove_nodes:
-                require_closed(result.nodes, outputs)
+            require_closed(result.nodes, result.outputs)
             x = attempt.bindings.get("x")
             if isinstance(x, ir.Value):
                 require_width(self._facts, x, attempt.extra, attempt.constant_rank)
         except Declined as declined:
-            return result.fail(declined.reason, node)
+            return result.fail(declined.reason, root)
         return result
 
 
@@ -193,11 +169,10 @@ def vanishing(node: ir.Node, inside: Collection[ir.Node], depth: int = 4) -> lis
     return found
 
 
-def _output(nodes: dict[patterns.NodePattern, ir.Node], output: patterns.ValuePattern) -> ir.Value | None:
+def _output(nodes: dict[NodePattern, ir.Node], output: Output) -> ir.Value | None:
     """Return the value of a pattern's output; None for an optional output that the node leaves off."""
-    assert isinstance(output, patterns.NodeOutputPattern)
-    values = nodes[output.producer()].outputs
-    return values[output.output_index] if output.output_index < len(values) else None
+    values = nodes[output.node].outputs
+    return values[output.index] if output.index < len(values) else None
 
 
 class _Attempt:
@@ -208,11 +183,11 @@ class _Attempt:
         self._root = root
         self._graph = root.graph
         self._through_quantization = through_quantization
-        self.nodes: dict[patterns.NodePattern, ir.Node] = {}
+        self.nodes: dict[NodePattern, ir.Node] = {}
         self.extra: list[ir.Node] = []
         self.bindings: dict[str, Any] = {}
         self.constant_rank = 0
-        self._chosen: dict[patterns.ValuePattern, ir.Value] = {}
+        self._chosen: dict[AnyOf, ir.Value] = {}
         self._undo: list[tuple[dict[Any, Any] | list[ir.Node], Any, Any]] = []
         self.best: tuple[ir.Node, ...] = ()
         self.best_failure = ""
@@ -246,7 +221,7 @@ class _Attempt:
 
     # The search
 
-    def solve_root(self, root: patterns.NodePattern) -> bool:
+    def solve_root(self, root: NodePattern) -> bool:
         """Match the pattern's last node against the root node and everything before it."""
         return self._node(root, self._root, None)
 
@@ -256,19 +231,19 @@ class _Attempt:
         expected, value, rest = goals
         if expected is None:
             return self._solve(rest) if value is None else self._fail(f"an input more than expected, {label(value)}")
-        if isinstance(expected, patterns.AnyValue):
+        if isinstance(expected, AnyValue):
             return self._solve(rest)
-        if isinstance(expected, patterns.BacktrackingOr | patterns.OpIdDispatchOr):
+        if isinstance(expected, AnyOf):
             return self._alternatives(expected, value, rest)
         if value is None:
-            return self._solve(rest) if expected.can_match_none else self._fail("an input is missing")
-        if isinstance(expected, patterns.Constant):
+            return self._fail("an input is missing")
+        if isinstance(expected, Constant):
             return self._constant(expected, value, rest)
-        if isinstance(expected, patterns.NodeOutputPattern):
+        if isinstance(expected, Output):
             return self._node_output(expected, value, rest)
         return self._bind(expected.name, value) and self._solve(rest)
 
-    def _alternatives(self, expected: Any, value: ir.Value | None, rest: _Goals) -> bool:
+    def _alternatives(self, expected: AnyOf, value: ir.Value | None, rest: _Goals) -> bool:
         chosen = self._chosen.get(expected)
         if chosen is not None and value is not None and not self._facts.same(chosen, value):
             # A pattern that stands in two places is one value: else a factor with a scale in one place and without it
@@ -276,17 +251,15 @@ class _Attempt:
             return self._fail(f"{label(value)} where {label(chosen)} is expected")
         if chosen is None and value is not None:
             self._set(self._chosen, expected, value)
-        for tag, choice in _choices(expected):
+        for choice in expected.alternatives:
             mark = len(self._undo)
-            if expected.tag_var is not None:
-                self._set(self.bindings, expected.tag_var, tag)
             if self._solve((choice, value, rest)):
                 return True
             self._rollback(mark)
         return False
 
-    def _constant(self, expected: patterns.Constant, value: ir.Value, rest: _Goals) -> bool:
-        if isinstance(expected.value, list) or not self._facts.equals(value, expected.value):
+    def _constant(self, expected: Constant, value: ir.Value, rest: _Goals) -> bool:
+        if not self._facts.equals(value, expected.value):
             return self._fail(f"{label(value)} is not the constant {expected.value}")
         array = self._facts.constant(value)
         assert array is not None
@@ -313,15 +286,15 @@ class _Attempt:
             self._set(self.bindings, name, self._facts.strip(value))
         return True
 
-    def _node_output(self, expected: patterns.NodeOutputPattern, value: ir.Value, rest: _Goals) -> bool:
+    def _node_output(self, expected: Output, value: ir.Value, rest: _Goals) -> bool:
         mark = len(self._undo)
         pairs = 0
         while True:
             node = value.producer()
             if node is None or node.graph is not self._graph:
                 self._rollback(mark)
-                return self._fail(f"{label(value)} is not computed by {expected.producer().op}")
-            if value.index() == expected.output_index and self._produced(expected, node, value, rest):
+                return self._fail(f"{label(value)} is not computed by {expected.node}")
+            if value.index() == expected.index and self._produced(expected, node, value, rest):
                 return True
             skipped, source = self._through(node)
             pairs += len(skipped) > 1
@@ -333,12 +306,12 @@ class _Attempt:
                     self._push(repeater)
             value = source
 
-    def _produced(self, expected: patterns.NodeOutputPattern, node: ir.Node, value: ir.Value, rest: _Goals) -> bool:
+    def _produced(self, expected: Output, node: ir.Node, value: ir.Value, rest: _Goals) -> bool:
         """Match the node itself, and then the rest; on failure everything is as before."""
-        bound = self.nodes.get(expected.producer())
+        bound = self.nodes.get(expected.node)
         if bound is None:
-            return self._node(expected.producer(), node, rest)
-        if bound is not node and not self._facts.same(bound.outputs[expected.output_index], value):
+            return self._node(expected.node, node, rest)
+        if bound is not node and not self._facts.same(bound.outputs[expected.index], value):
             return False
         mark = len(self._undo)
         if bound is not node and node not in self.extra:
@@ -366,18 +339,18 @@ class _Attempt:
                 return (node, quantize), quantize.inputs[0]
         return (), None
 
-    def _node(self, expected: patterns.NodePattern, node: ir.Node, rest: _Goals) -> bool:
-        if not expected.op.matches(operator_name(node)) or not expected.domain.matches(node.domain):
-            return self._fail(f"{label(node)} where {expected.op} is expected")
+    def _node(self, expected: NodePattern, node: ir.Node, rest: _Goals) -> bool:
+        if operator_name(node) not in expected.op_types or node.domain not in expected.domains:
+            return self._fail(f"{label(node)} where {expected} is expected")
         mark = len(self._undo)
         if not self._attributes(expected, node) or (
             len(node.inputs) > len(expected.inputs) and not expected.allow_other_inputs
         ):
             self._rollback(mark)
-            return self._fail(f"{label(node)} has other inputs or attributes than {expected.op} of the chain")
+            return self._fail(f"{label(node)} has other inputs or attributes than {expected} of the chain")
         self._set(self.nodes, expected, node)
-        for output, value in zip(expected.outputs, node.outputs, strict=False):
-            if not self._bind(output.name, value):
+        for name, value in zip(expected.outputs, node.outputs, strict=False):
+            if not self._bind(name, value):
                 self._rollback(mark)
                 return False
         bound = len(self._undo)
@@ -392,29 +365,20 @@ class _Attempt:
         self._rollback(mark)
         return False
 
-    def _attributes(self, expected: patterns.NodePattern, node: ir.Node) -> bool:
+    def _attributes(self, expected: NodePattern, node: ir.Node) -> bool:
         for name, wanted in expected.attributes.items():
             actual = node.attributes.get(name)
-            if actual is None:
-                if not wanted.can_match_none:
-                    return False
-            elif actual.is_ref() or not wanted.matches(actual):
+            if actual is None or actual.is_ref():
                 return False
-            if wanted.name is not None:
-                self._set(self.bindings, wanted.name, actual)
+            value = tuple(actual.value) if isinstance(actual.value, list | tuple) else actual.value
+            if value != wanted:
+                return False
         return True
 
 
-def _choices(expected: Any) -> Iterator[tuple[Any, patterns.ValuePattern]]:
-    if isinstance(expected, patterns.OpIdDispatchOr):
-        yield from expected._op_to_pattern.values()
-    else:
-        yield from zip(expected._tag_values or range(len(expected._values)), expected._values, strict=True)
-
-
-def _orders(expected: patterns.NodePattern) -> Iterator[list[patterns.ValuePattern | None]]:
+def _orders(expected: NodePattern) -> Iterator[list[ValuePattern | None]]:
     yield list(expected.inputs)
-    if str(expected.op) in _COMMUTATIVE and len(expected.inputs) == 2 and str(expected.domain) == "":
+    if str(expected) in _COMMUTATIVE and len(expected.inputs) == 2 and expected.domains == ("",):
         yield list(reversed(expected.inputs))
 
 
@@ -425,7 +389,7 @@ def _structure_first(goals: _Goals, count: int, rest: _Goals) -> _Goals:
         assert goals is not None
         operands.append(goals[:2])
         goals = goals[2]
-    operands.sort(key=lambda goal: isinstance(goal[0], patterns.Var))
+    operands.sort(key=lambda goal: isinstance(goal[0], Variable))
     result = rest
     for expected, value in reversed(operands):
         result = (expected, value, result)

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from .facts import label
 from .fused import Fused
-from .rule import FusionRule, fused_normalization, node_of, require_restored
+from .pattern import node_of
+from .rule import FusionRule, fused_normalization, require_restored
 from .sites import Declined
 
 __all__ = ["ReshapedNormalization"]
@@ -37,18 +38,17 @@ class ReshapedNormalization(FusionRule):
     """
 
     def pattern(self, op: Any, x: Any, restoring: Any) -> Any:
-        reshaped = node_of(op, ("",), _RESHAPES)(x, _allow_other_inputs=True, _outputs=["reshaped"])
+        reshaped = node_of(("",), _RESHAPES)(x, _allow_other_inputs=True, _outputs=["reshaped"])
         return op.Reshape(fused_normalization(op, reshaped), restoring)
 
-    def check(self, context: Any, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value) -> bool:
+    def check(self, root: ir.Node, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value) -> None:
         self.require_float(x)
-        require_restored(self.facts, context.root, "a normalisation", x, reshaped, restoring)
+        require_restored(self.facts, root, "a normalisation", x, reshaped, restoring)
         self._configuration(x, reshaped, normalized)
         node = normalized.producer()
         assert node is not None
         for statistic in node.outputs[1:]:
             self._require_reshaped(statistic, node)
-        return True
 
     def _require_reshaped(self, statistic: ir.Value, node: ir.Node) -> None:
         """Decline if a mean or inverse standard deviation, which gets another shape, is used as it is."""
@@ -62,13 +62,15 @@ class ReshapedNormalization(FusionRule):
         if statistic.is_graph_output():
             raise Declined("is_graph_output", value=statistic.name, first=label(node), second="its Reshape")
 
-    def rewrite(self, op: Any, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value) -> ir.Value:
+    def rewrite(
+        self, tape: ir.tape.Tape, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value
+    ) -> ir.Value:
         fused, parameters = self._configuration(x, reshaped, normalized)
         for name, parameter in parameters.items():
             if isinstance(parameter, np.ndarray):
-                parameter = op.initializer(ir.tensor(parameter, name=f"{normalized.name}.{name}"))
+                parameter = tape.initializer(ir.tensor(parameter, name=f"{normalized.name}.{name}"))
             fused.inputs[name] = parameter
-        return fused.emit(op)[0]
+        return fused.emit(tape)[0]
 
     def _configuration(
         self, x: ir.Value, reshaped: ir.Value, normalized: ir.Value

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import onnx_ir as ir
-from onnxscript.rewriter import _pattern_ir as patterns
-from onnxscript.rewriter import pattern
 
 from normfuse.spec import OPERATOR_DOMAIN
 
 from .facts import FLOAT_TYPES, Facts, label
 from .matching import ChainMatcher
+from .pattern import GraphPattern, Match, Matcher, Mismatch, Variable, any_of, graph_pattern, node_of
 from .sites import Declined
 
 __all__ = [
     "FusionRule",
-    "OneOf",
-    "any_of",
+    "Replacement",
     "axes_of",
     "canonical_axes",
     "fused_activation",
@@ -28,45 +27,79 @@ __all__ = [
     "is_known",
     "mean_of",
     "mean_square_of",
-    "node_of",
     "require_groups",
     "require_restored",
     "square_of",
 ]
 
 
-class FusionRule(pattern.RewriteRuleClassBase):
+@dataclasses.dataclass(frozen=True)
+class Replacement:
+    """What a rule puts in the place of a match."""
+
+    match: Match
+    outputs: Sequence[ir.Value]
+    """For each output of the match."""
+    nodes: Sequence[ir.Node]
+    initializers: Sequence[ir.Value]
+
+
+class FusionRule:
     """Base class of all rules.
 
-    A subclass has ``pattern``, ``check`` and ``rewrite`` as in onnxscript, and a docstring with a Before/After sketch.
-    ``check`` declines by raising `Declined`. Nothing is kept in the rule between check and rewrite.
+    A subclass has a docstring with a Before/After sketch, and three methods:
+
+    * ``pattern(op, x, ...)`` writes what is looked for (see `pattern.OpBuilder`); its further parameters are variables;
+    * ``check(root, x, ...)`` is given the last node and what the match bound, and declines by raising `Declined`;
+    * ``rewrite(tape, x, ...)`` makes the new node and returns what stands for the outputs of the pattern.
+
+    Nothing is kept in the rule between check and rewrite.
     """
 
-    #: Spellings of one rule that end in different operators: an onnxscript pattern has one root. ``self.spelling``
-    #: tells ``pattern`` which one to build.
+    #: Spellings of one rule that end in different operators: a pattern has one root. ``self.spelling`` tells
+    #: ``pattern`` which one to write.
     spellings: ClassVar[Sequence[str]] = ("",)
 
     #: The last nodes of a graph are tried first: a match may be part of a larger one.
     outermost_first: ClassVar[bool] = False
 
-    def __init__(self, facts: Facts, spelling: str = "") -> None:
-        super().__init__(name=type(self).__name__)
+    pattern: Callable[..., Any]
+    check: Callable[..., None]
+    rewrite: Callable[..., ir.Value | Sequence[ir.Value]]
+
+    def __init__(self, facts: Facts, spelling: str = "", through_quantization: bool = False) -> None:
+        self.name = type(self).__name__
         self.facts = facts
         self.spelling = spelling
+        self.through_quantization = through_quantization
+        self.graph_pattern = _graph_pattern(type(self), spelling)  # type: ignore[arg-type] # a class has a hash
+        self._matcher = self.matcher()
 
-    def compile(self, through_quantization: bool = False) -> pattern.RewriteRule:
-        """Return the rule as onnxscript applies it."""
-        return pattern.RewriteRule(
-            _graph_pattern(type(self), self.spelling),
-            self.rewrite,
-            self.check,
-            matcher=lambda graph_pattern: self.matcher(graph_pattern, through_quantization),
-            name=self.name,
-        )
-
-    def matcher(self, graph_pattern: patterns.GraphPattern, through_quantization: bool) -> pattern.PatternMatcher:
+    def matcher(self) -> Matcher:
         """Return what matches the rule."""
-        return ChainMatcher(graph_pattern, self.facts, through_quantization)
+        return ChainMatcher(self.graph_pattern, self.facts, self.through_quantization)
+
+    def match(self, root: ir.Node) -> Match:
+        """Match the nodes that end in `root`, and check what was found."""
+        match = self._matcher.match(root)
+        if match:
+            match.bindings = dict.fromkeys(self.graph_pattern.variables) | match.bindings
+            try:
+                self.check(root, **match.bindings)
+            except Mismatch as mismatch:
+                match.fail(mismatch.reason, *mismatch.at)
+        return match
+
+    def replacement(self, match: Match) -> Replacement | None:
+        """Return what takes the place of a match; None, and a failed match, if the rule finds that it cannot."""
+        tape = ir.tape.Tape()
+        try:
+            new = self.rewrite(tape, **match.bindings)
+        except Mismatch as mismatch:
+            match.fail(mismatch.reason, *mismatch.at)
+            return None
+        outputs = (new,) if isinstance(new, ir.Value) else tuple(new)
+        return Replacement(match, outputs, tuple(tape.nodes), tuple(tape.initializers))
 
     # What checks have in common
 
@@ -181,45 +214,19 @@ def canonical_axes(axes: Sequence[int], rank: int | None, source: ir.Value) -> t
 
 
 @functools.cache
-def _graph_pattern(rule_type: type[FusionRule], spelling: str) -> patterns.GraphPattern:
+def _graph_pattern(rule_type: type[FusionRule], spelling: str) -> GraphPattern:
     """Return the rule's pattern, built once: it says nothing about a model."""
     rule = rule_type.__new__(rule_type)
     rule.spelling = spelling
-    return patterns._to_graph_pattern(rule.pattern)
-
-
-class OneOf(patterns.StringPattern):
-    """Matches any of some operator types or domains."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-
-    def matches(self, item: str) -> bool:
-        """True if `item` is one of the names."""
-        return item in self.names
-
-    def __str__(self) -> str:
-        return "|".join(self.names)
+    return graph_pattern(rule.pattern)
 
 
 # Building blocks of patterns
 
 
-def any_of(*alternatives: Any) -> Any:
-    """Return a pattern that matches any of the alternatives, tried in this order."""
-    return pattern.OrValue(list(alternatives))
-
-
-def node_of(op: Any, domains: Sequence[str], op_types: Sequence[str]) -> Any:
-    """Return the pattern builder of a node of any of the operators in any of the domains."""
-    builder = patterns.OpsetPatternBuilder(OneOf(domains))
-    builder.add_node = op.add_node  # type: ignore[method-assign] # the pattern under construction keeps the list of its nodes
-    return patterns.OpPatternBuilder(builder, OneOf(op_types))
-
-
 def quantize_linear(op: Any, x: Any) -> Any:
     """Return the pattern of a QuantizeLinear, ONNX's or, for types that ONNX had later, ONNX Runtime's own."""
-    node = node_of(op, ("", "com.microsoft"), ("QuantizeLinear",))
+    node = node_of(("", "com.microsoft"), ("QuantizeLinear",))
     return node(x, _allow_other_inputs=True, _outputs=["quantized"])
 
 
@@ -306,8 +313,8 @@ def square_of(op: Any, x: Any) -> Any:
 
 
 def _mean(op: Any, reduce_mean: Any, reduce_sum: Any, x: Any, name: str) -> Any:
-    divisor = pattern.Var(f"{name}_divisor")
-    factor = pattern.Var(f"{name}_factor")
+    divisor = Variable(f"{name}_divisor")
+    factor = Variable(f"{name}_factor")
     total = reduce_sum(x, _allow_other_inputs=True, _outputs=[name])
     forms = [op.Div(total, divisor), op.Mul(total, factor)]
     if reduce_mean is not None:

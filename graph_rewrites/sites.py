@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import onnx_ir as ir
-from onnxscript.rewriter._basics import MatchFailureError
 
 from normfuse.spec import REASONS
+
+from .pattern import Mismatch
 
 __all__ = ["Declined", "Reason", "Site"]
 
@@ -39,7 +40,7 @@ class Site:
 class Reason(str):
     """A reason of the closed set, filled in: the sentence itself, carrying its code.
 
-    A string, so that it passes through onnxscript's ``MatchResult.reason`` unchanged.
+    A string, as the reasons of failed matches are that are no site's reason yet.
     """
 
     __slots__ = ("code",)
@@ -57,7 +58,7 @@ class Reason(str):
         return REASONS[self.code].advice
 
 
-class Declined(MatchFailureError):  # noqa: N818 - the normal way for a rule to say no
+class Declined(Mismatch):
     """Raised by a rule's ``check`` (or by what it calls) to leave a match alone, with the reason."""
 
     reason: Reason

@@ -57,7 +57,7 @@ def diagnose(backend: str = "auto") -> Iterator[Finding]:
     """
     validate_options({"backend": backend})
     yield Finding("normfuse", True, f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
-    versions = ", ".join(f"{name} {_version(name)}" for name in ("onnx", "onnx-ir", "onnxscript", "numpy"))
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("onnx", "onnx-ir", "numpy"))
     yield Finding("packages", True, versions)
     questions: tuple[tuple[str, Callable[[], str]], ...] = (
         ("onnxruntime", _host),
