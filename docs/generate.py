@@ -1,9 +1,14 @@
-"""Reference pages, made from the tables and the rules themselves each time the site is built (a hook of mkdocs)."""
+"""What the site has besides the folder of pages (a hook of mkdocs).
+
+Reference pages are made from the tables and the rules themselves each time; files of the repository that are read there
+too, such as CONTRIBUTING.md and the decisions, are taken in as they are, with their links turned into the site's.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import posixpath
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +17,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 import normfuse
 from normfuse.benchmark import benchmark
@@ -195,11 +201,48 @@ PAGES: Mapping[str, Any] = {
 }
 
 
+ROOT = Path(__file__).resolve().parents[1]
+PAGES_FOLDER = "docs/pages"
+DECISIONS = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("0*.md"))
+#: Page of the site -> the file of the repository that it is.
+TAKEN_IN: Mapping[str, str] = {
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "native-library.md": "ep/README.md",
+    "decisions/index.md": "docs/decisions/README.md",
+    **{f"decisions/{name}": f"docs/decisions/{name}" for name in DECISIONS},
+}
+_LINK = re.compile(r"(?<=\]\()([^)#\s]+)")
+
+
+def site_link(target: str, page: str) -> str:
+    """A link as it stands in the repository, as one of the site; what is not on the site stays for mkdocs to refuse."""
+    source = TAKEN_IN.get(page, f"{PAGES_FOLDER}/{page}")
+    file = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    there = {source: page for page, source in TAKEN_IN.items()}.get(file)
+    if there is None and file.startswith(f"{PAGES_FOLDER}/"):
+        there = file.removeprefix(f"{PAGES_FOLDER}/")
+    return target if "://" in target or there is None else posixpath.relpath(there, posixpath.dirname(page) or ".")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Called by mkdocs first: the version stands below each page, and the decisions in the list of pages."""
+    config.copyright = f"normfuse {normfuse.__version__}"
+    assert config.nav is not None
+    (decisions,) = (entry for section in config.nav for entry in next(iter(section.values())) if "Decisions" in entry)
+    decisions["Decisions"] = ["decisions/index.md", *(f"decisions/{name}" for name in DECISIONS)]
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Called by mkdocs once it has read the folder of pages."""
     for name, page in PAGES.items():
         files.append(File.generated(config, f"reference/{name}.md", content=page() + "\n"))
-    # How to add an activation, a rule or an instruction set stands there, and in one place.
-    contributing = Path(config.config_file_path).parents[1] / "CONTRIBUTING.md"
-    files.append(File.generated(config, "contributing.md", content=contributing.read_text(encoding="utf-8")))
+    for uri, source in TAKEN_IN.items():
+        files.append(File.generated(config, uri, content=(ROOT / source).read_text(encoding="utf-8")))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Called by mkdocs for each page before it is rendered."""
+    return _LINK.sub(lambda match: site_link(match[1], page.file.src_uri), markdown)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from documents import DOCUMENTS, ROOT, run_blocks
+from test_version_matrix import HOSTS as VERSIONS
+
+from normfuse.host.versions import MINIMUM_VERSION, NEWEST_TESTED
 
 # Measurements, demonstrations and a quantiser's calibration, each for 10 seconds and more. README has the first steps.
 SLOW = ("benchmarks.md", "index.md", "quantisation.md")
@@ -35,10 +38,94 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "DecomposedLayerNormalization" in rules
 
 
-def test_links_of_the_readme_lead_somewhere() -> None:
-    for path in DOCUMENTS[:2]:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8")):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+def anchors(document: Path) -> set[str]:
+    """What "#..." may name: the headings, as GitHub spells them."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def test_links_lead_somewhere() -> None:
+    """In every document, also in those that are read on GitHub only; of the rest mkdocs checks what it renders."""
+    tracked = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "docs/decisions/README.md" in tracked
+    for path in (ROOT / name for name in tracked.split()):
+        for target, anchor in re.findall(r"\]\((?!https?:|mailto:)([^)#]*)#?([^)]*)\)", path.read_text("utf-8")):
+            document = path.parent / target if target else path
+            generated = "reference/" in target  # pages that the site makes
+            assert generated or document.exists(), f"{path.name} links to {target}"
+            assert not anchor or generated or anchor in anchors(document), f"{path.name} links to {target}#{anchor}"
+
+
+def test_decisions_are_numbered_and_listed() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    for number, page in enumerate(pages, 1):
+        text = page.read_text(encoding="utf-8")
+        assert page.name.startswith(f"{number:04}-")
+        assert text.startswith(f"# {number}. ")
+        assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
+            "Decision",
+            "Measured",
+            "Consequences",
+            "Decide again when",
+        ], page.name
+    listed = re.findall(r"^\| \[(\d+)\]\((.*?)\)", (pages[0].parent / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert listed == [(str(number), page.name) for number, page in enumerate(pages, 1)]
+
+
+def cells(document: Path) -> list[list[str]]:
+    """The rows of its tables."""
+    lines = document.read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+
+
+def test_figures_of_the_readme_are_those_of_the_benchmarks_page() -> None:
+    """README repeats some rows: they are changed together."""
+    rows = [row for row in cells(ROOT / "docs" / "pages" / "benchmarks.md") if re.search(r"\d", row[1])]
+    intel = {row[0]: row[3].partition(" ")[0] for row in rows if len(row) == 8}
+    zen4 = {row[0]: row for row in rows if len(row) == 6}
+    avx2 = {row[0]: row[3] for row in rows if len(row) == 7}
+    models = {(row[0], row[1]): row for row in rows if len(row) == 9}
+    compared = 0
+    for row in cells(ROOT / "README.md"):
+        chain, model = zen4.get(row[0]), models.get((row[0].partition(" ")[0], "1"))
+        if chain is not None and len(row) == 7:
+            assert row == [*chain, intel[row[0]]]
+        elif chain is not None:
+            assert row[1:] == [chain[3].partition(" ")[0], avx2[row[0]]]
+        elif model is not None and len(row) == 5:
+            two = models[model[0], "2"]
+            assert row[1:] == [model[5], model[6], two[5], two[6]]
+        elif model is not None:
+            assert row[1] == model[5].partition(" ")[0]
+            assert f"at most {model[6]}" in row[0]
+        else:
+            continue
+        compared += 1
+    assert compared > 25
+
+
+def test_limits_of_the_readme_are_those_of_the_page() -> None:
+    def sentences(path: Path) -> set[str]:
+        text = re.sub(r"\]\(\S*?(\w+\.md)\)", r"](\1)", path.read_text(encoding="utf-8").partition("# Limits\n")[2])
+        bullets = re.findall(r"^\* (.*(?:\n  .*)*)", text.partition("\n## ")[0], re.MULTILINE)
+        return {" ".join(bullet.split()) for bullet in bullets}
+
+    readme, page = sentences(ROOT / "README.md"), sentences(ROOT / "docs" / "pages" / "limits.md")
+    assert len(readme) > 3
+    assert readme < page, f"not on the page: {readme - page}"
+
+
+def test_versions_of_onnxruntime_in_the_documents() -> None:
+    """ "1.24 to 1.31" is what the library accepts, and what the tests of every version run."""
+    tested = f"{'.'.join(map(str, MINIMUM_VERSION))} to {'.'.join(map(str, NEWEST_TESTED))}"
+    assert f"ONNX Runtime {tested}" in (ROOT / "docs" / "pages" / "limits.md").read_text(encoding="utf-8")
+    for path in (*DOCUMENTS, ROOT / "SECURITY.md"):
+        text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
+        for said in re.findall(r"ONNX Runtime\S* (1\.\d+ (?:to|and newer \(tested to) 1\.\d+)", text):
+            assert said.replace("and newer (tested to", "to") == tested, f"{path.name}: {said}"
+    minors = [tuple(map(int, version.split(".")[:2])) for version in VERSIONS]
+    assert (min(minors), max(minors)) == (MINIMUM_VERSION, NEWEST_TESTED)
 
 
 def test_messages_are_what_the_code_says() -> None:
