@@ -15,8 +15,9 @@ only the steps named:
   wheels     the wheels of all platforms
   cross      the tests on other platforms, which need Debian's wine, wine64, qemu-user and libc6-arm64-cross
   windows    what of wheels and cross is about Windows, as CI runs it
-  slow       the Python tests marked "slow": more real models, every supported onnxruntime, large tensors, the recipe of
-             CONTRIBUTING.md; and those marked "fuzz" with more examples
+  slow       the Python tests marked "slow": more real models, every supported onnxruntime, large tensors, Node.js
+             (which has to be installed, with npm), the recipe of CONTRIBUTING.md; and those marked "fuzz" with more
+             examples
   isas       the Python tests marked "every_isa" on each instruction set but the best one
   export     the tests with PyTorch, transformers, Olive and Ray, in build/export-env (--full: every module at every
              opset; --lean: without Olive and Ray)

@@ -1,0 +1,106 @@
+"""Node.js as a host: rewritten models run there by their functions' bodies; onnxruntime-node loads no provider.
+
+When one of the refusals here is gone, a newer onnxruntime-node can do more, and docs/pages/hosts.md has to say so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hosts import CACHE
+
+import normfuse
+from normfuse import models
+
+pytestmark = pytest.mark.slow
+PACKAGES = ("onnxruntime-node@1.30.0", "onnxruntime-common@1.30.0")
+SCRIPT = Path(__file__).with_name("node_host.js")
+X = np.random.default_rng(3).standard_normal((4, 64)).astype(np.float32)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """An npm package, without what it brings for other systems."""
+    with tarfile.open(archive) as package:
+        members = [m for m in package.getmembers() if "/bin/" not in m.name or "/linux/" in m.name]
+        for member in members:
+            member.name = member.name.removeprefix("package/")
+        package.extractall(target, members, filter="data")
+    archive.unlink()
+
+
+@pytest.fixture(scope="module")
+def node_modules() -> Path:
+    """A folder with the packages, from the npm registry once. No install script runs: these fetch GPU libraries."""
+    assert shutil.which("node"), "Node.js is not installed (on Debian: apt-get install nodejs npm)"
+    folder = CACHE / PACKAGES[0].replace("@", "-")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "ready").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            for package in PACKAGES:
+                command = ["npm", "pack", "--silent", "--ignore-scripts", package]
+                name = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.split()[
+                    -1
+                ]
+                unpack(folder / name, folder / "node_modules" / package.partition("@")[0])
+            (folder / "ready").touch()
+    return folder / "node_modules"
+
+
+@pytest.fixture(scope="module")
+def chain() -> onnx.ModelProto:
+    """LayerNormalization and GELU in elementary operators; the scale and bias of the normalisation are in the model."""
+    return models.chain([4, 64], spelling="pow_div", activation_name="gelu", opset=20)
+
+
+def run(node_modules: Path, model: Path, provider: str = "cpu") -> subprocess.CompletedProcess[str]:
+    X.tofile(model.with_name("x.bin"))
+    files = [model, model.with_name("x.bin"), model.with_name("y.bin")]
+    command = ["node", SCRIPT, *files, json.dumps(X.shape), provider]
+    environment = {**os.environ, "NODE_PATH": str(node_modules)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+
+def expected(model: onnx.ModelProto) -> np.ndarray:
+    arrays = (onnx.numpy_helper.to_array(each).astype(np.float64) for each in model.graph.initializer)
+    scale, bias = (array for array in arrays if array.shape == X.shape[1:])
+    x = X.astype(np.float64)
+    d = x - x.mean(-1, keepdims=True)
+    n = d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * scale + bias
+    return 0.5 * n * (1 + np.vectorize(math.erf)(n / math.sqrt(2)))
+
+
+def test_a_portable_model_runs_without_normfuse(node_modules: Path, chain: onnx.ModelProto, tmp_path: Path) -> None:
+    result = normfuse.optimize(chain)
+    assert result.report.fused
+    result.save(tmp_path / "model.onnx")
+    done = run(node_modules, tmp_path / "model.onnx")
+    assert (done.returncode, done.stdout) == (0, f"{PACKAGES[0].replace('@', ' ')}\n"), done.stderr
+    y = np.fromfile(tmp_path / "y.bin", np.float32).reshape(X.shape)
+    np.testing.assert_allclose(y, expected(chain), rtol=1e-5, atol=2e-6)
+
+
+def test_the_execution_provider_cannot_be_chosen(node_modules: Path, chain: onnx.ModelProto, tmp_path: Path) -> None:
+    onnx.save(chain, tmp_path / "model.onnx")
+    done = run(node_modules, tmp_path / "model.onnx", normfuse.get_ep_name())
+    assert done.returncode == 1
+    assert f"executionProviders[0] is unsupported: '{normfuse.get_ep_name()}'" in done.stderr
+
+
+def test_plain_custom_operators_have_no_library(node_modules: Path, chain: onnx.ModelProto, tmp_path: Path) -> None:
+    normfuse.optimize(chain, target="custom-op").save(tmp_path / "model.onnx")
+    done = run(node_modules, tmp_path / "model.onnx")
+    assert done.returncode == 1
+    assert "is not a registered function/op" in done.stderr
