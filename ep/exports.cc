@@ -14,6 +14,8 @@
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
 #include <windows.h>
+#elif defined(__APPLE__)
+#include <dlfcn.h>
 #endif
 
 using normfuse::ErrorCode;
@@ -29,6 +31,10 @@ void StayLoaded() {
   HMODULE self = nullptr;
   (void)GetModuleHandleExW(GET_MODULE_HANDLE_EX_FLAG_PIN | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS,
                            reinterpret_cast<LPCWSTR>(&StayLoaded), &self);
+#elif defined(__APPLE__)
+  Dl_info self;
+  if (dladdr(reinterpret_cast<const void*>(&StayLoaded), &self) != 0)
+    (void)dlopen(self.dli_fname, RTLD_NOW | RTLD_NODELETE);
 #endif
 }
 

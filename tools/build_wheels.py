@@ -16,11 +16,13 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Platform tag of the wheel -> target of zig. The number in a Linux target is the oldest glibc, as in the tag.
+# Platform tag of the wheel -> target of zig. The number in a target is the oldest glibc or macOS, as in the tag.
 TARGETS = {
     "manylinux_2_28_x86_64": "x86_64-linux-gnu.2.28",
     "win_amd64": "x86_64-windows-gnu",
     "manylinux_2_28_aarch64": "aarch64-linux-gnu.2.28",
+    "macosx_11_0_arm64": "aarch64-macos.11.0",
+    "macosx_10_15_x86_64": "x86_64-macos.10.15",
 }
 
 

@@ -1,6 +1,6 @@
 # Toolchain file: cross-compiles with zig (the package ziglang), which brings every target's C and C++ runtime.
 #   cmake -S ep -B build/zig --toolchain cmake/zig.cmake -DNORMFUSE_ZIG=<path of zig> -DNORMFUSE_ZIG_TARGET=<target>
-# Targets: x86_64-windows-gnu, x86_64-linux-gnu.2.28, aarch64-linux-gnu.2.28 (the number is the oldest glibc).
+# Targets: x86_64-windows-gnu, x86_64-linux-gnu.2.28, aarch64-macos.11.0, ... (the number is the oldest glibc or macOS).
 # The flags must stay the same from build to build: zig builds its C++ runtime once for each set of them.
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES NORMFUSE_ZIG NORMFUSE_ZIG_TARGET)
 foreach(required NORMFUSE_ZIG NORMFUSE_ZIG_TARGET)
@@ -11,6 +11,11 @@ endforeach()
 
 if(NORMFUSE_ZIG_TARGET MATCHES "windows")
   set(CMAKE_SYSTEM_NAME Windows)
+elseif(NORMFUSE_ZIG_TARGET MATCHES "macos")
+  set(CMAKE_SYSTEM_NAME Darwin)
+  # CMake wants this program for macOS; without run paths and with an install name of its own nothing calls it.
+  set(CMAKE_INSTALL_NAME_TOOL /bin/false)
+  set(CMAKE_SKIP_RPATH ON)
 else()
   set(CMAKE_SYSTEM_NAME Linux)
 endif()

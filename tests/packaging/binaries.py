@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pefile
 from elftools.elf.elffile import ELFFile
+from macholib.mach_o import CPU_TYPE_NAMES, LC_BUILD_VERSION, LC_VERSION_MIN_MACOSX
+from macholib.MachO import MachO
+from macholib.SymbolTable import SymbolTable
 
 # Parts of the C library itself. From glibc 2.34 on they are empty; 2.28 still keeps threads and dlopen in two of them.
 GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 ENTRY_POINTS = {"CreateEpFactories", "ReleaseEpFactory", "RegisterCustomOps"}
+# What zig's linker adds to every library for macOS: the addresses of its header and of a mark for destructors.
+ADDED_FOR_MACOS = {"_mh_dylib_header", "__dso_handle"}
 LARGEST = 4_000_000  # bytes, stripped
 
 
@@ -19,7 +24,7 @@ class Binary:
     machine: str
     exports: frozenset[str]
     needs: frozenset[str]
-    glibc: tuple[int, ...]  # newest version of a symbol that is used; () for none
+    system: tuple[int, ...]  # the newest version of glibc that a symbol needs, or the oldest macOS; () for none
 
 
 def read_elf(path: Path) -> Binary:
@@ -44,3 +49,14 @@ def read_pe(path: Path) -> Binary:
         needs = {entry.dll.decode().lower() for entry in pe.DIRECTORY_ENTRY_IMPORT}
         machine = pefile.MACHINE_TYPE[pe.FILE_HEADER.Machine]
     return Binary(machine, frozenset(exports), frozenset(needs), ())
+
+
+def read_macho(path: Path) -> Binary:
+    file = MachO(str(path))
+    (header,) = file.headers
+    exports = {name.decode().removeprefix("_") for _, name in SymbolTable(file).extdefsyms}
+    needs = {name for _, kind, name in header.walkRelocatables() if kind != "id_dylib"}
+    oldest = {LC_BUILD_VERSION: "minos", LC_VERSION_MIN_MACOSX: "version"}
+    (version,) = (getattr(fields, oldest[kind.cmd]) for kind, fields, _ in header.commands if kind.cmd in oldest)
+    machine = CPU_TYPE_NAMES[header.header.cputype]
+    return Binary(machine, frozenset(exports), frozenset(needs), (version >> 16, version >> 8 & 255))

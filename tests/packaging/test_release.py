@@ -77,3 +77,23 @@ def test_linters_of_pre_commit_are_those_of_ci() -> None:
     used = re.findall(r'"([\w-]+)==([^"]+)"', (ROOT / ".pre-commit-config.yaml").read_text())
     assert used
     assert all(pinned[name] == version for name, version in used)
+
+
+def test_every_wheel_is_tried_on_a_machine_of_its_platform() -> None:
+    runners = {
+        "manylinux_2_28_x86_64": "ubuntu-24.04",
+        "manylinux_2_28_aarch64": "ubuntu-24.04-arm",
+        "win_amd64": "windows-2025",
+        "macosx_11_0_arm64": "macos-15",
+        "macosx_10_15_x86_64": "macos-15-intel",
+    }
+    script = (ROOT / "tools" / "build_wheels.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'^    "(\w+)": "[\w.-]+",$', script, re.MULTILINE)) == set(runners)
+    tried = (ROOT / ".github" / "workflows" / "wheels.yml").read_text(encoding="utf-8").partition("\n  try:")[2]
+    assert set(re.findall(r"(?:ubuntu|windows|macos)-[\w.-]+", tried)) == set(runners.values())
+
+
+def test_workflows_run_what_is_there() -> None:
+    for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
+        named = re.findall(r"(?:python3?|bash) ((?:tools|tests|\.ci)/\S+)", workflow.read_text(encoding="utf-8"))
+        assert all((ROOT / name).is_file() for name in named), workflow.name

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import zipfile
+from collections.abc import Callable
 from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
-from binaries import ENTRY_POINTS, GLIBC, LARGEST, read_elf, read_pe
+from binaries import ADDED_FOR_MACOS, ENTRY_POINTS, GLIBC, LARGEST, Binary, read_elf, read_macho, read_pe
 
 ROOT = Path(__file__).resolve().parents[2]
 PLATFORMS = {
     "manylinux_2_28_x86_64": ("x64", "libnormfuse.so"),
     "manylinux_2_28_aarch64": ("AArch64", "libnormfuse.so"),
     "win_amd64": ("IMAGE_FILE_MACHINE_AMD64", "normfuse.dll"),
+    "macosx_11_0_arm64": ("ARM64", "libnormfuse.dylib"),
+    "macosx_10_15_x86_64": ("x86_64", "libnormfuse.dylib"),
 }
 # Where the Python files of each package lie in the repository.
 SOURCES = {
@@ -82,13 +85,18 @@ def test_metadata_forces_no_onnxruntime(wheel: tuple[str, zipfile.ZipFile]) -> N
 def test_library(wheel: tuple[str, zipfile.ZipFile], tmp_path: Path) -> None:
     platform = wheel[0]
     path = extract_library(wheel, tmp_path)
-    binary: Any = (read_pe if platform.startswith("win") else read_elf)(path)
+    system, *version = platform.partition("_")[0], *re.findall(r"(?<=_)\d+(?=_)", platform)
+    read: dict[str, Callable[[Path], Binary]] = {"win": read_pe, "macosx": read_macho, "manylinux": read_elf}
+    binary = read[system](path)
     assert binary.machine == PLATFORMS[platform][0]
-    assert binary.exports == ENTRY_POINTS
+    assert binary.exports == ENTRY_POINTS | (ADDED_FOR_MACOS if system == "macosx" else set())
     assert path.stat().st_size < LARGEST
-    if platform.startswith("win"):
+    if system == "win":
         foreign = {name for name in binary.needs if name != "kernel32.dll" and not name.startswith("api-ms-win-crt-")}
         assert not foreign
+    elif system == "macosx":
+        assert binary.needs == {"/usr/lib/libSystem.B.dylib"}
+        assert binary.system == tuple(map(int, version))
     else:
         assert binary.needs <= GLIBC
-        assert binary.glibc <= (2, 28)
+        assert binary.system <= (2, 28)

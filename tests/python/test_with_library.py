@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,22 @@ def test_names_and_path() -> None:
     path = Path(normfuse.get_library_path())
     assert path.is_absolute()
     assert path.is_file()
+
+
+@pytest.mark.parametrize(
+    ("platform", "name"), [("linux", "libnormfuse.so"), ("win32", "normfuse.dll"), ("darwin", "libnormfuse.dylib")]
+)
+def test_file_of_each_platform(platform: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.delenv("NORMFUSE_LIBRARY", raising=False)
+    monkeypatch.setattr(resources, "files", lambda _: Path("nowhere"))
+    with pytest.raises(normfuse.LibraryLoadError, match=f"^{name} is missing"):
+        normfuse.get_library_path()
+
+
+def test_library_and_package_are_one_version() -> None:
+    (device,) = normfuse.register()
+    assert device.ep_metadata["version"] == normfuse.__version__
 
 
 def test_registering_twice_is_registering_once() -> None:

@@ -15,6 +15,8 @@ EP_NAME = "NormFuseExecutionProvider"
 LIBRARY_VARIABLE = "NORMFUSE_LIBRARY"
 """Environment variable: path of a library to use instead of the packaged one (a debug build, for instance)."""
 
+_FILE_NAMES = {"win32": "normfuse.dll", "darwin": "libnormfuse.dylib"}
+
 
 def get_library_path() -> str:
     """Return the absolute path of the native library (execution provider and custom operators in one file).
@@ -27,7 +29,7 @@ def get_library_path() -> str:
         if not Path(override).is_file():
             raise LibraryLoadError(f"{LIBRARY_VARIABLE} names '{override}', which is not a file.")
         return str(Path(override).resolve())
-    name = "normfuse.dll" if sys.platform == "win32" else "libnormfuse.so"
+    name = _FILE_NAMES.get(sys.platform, "libnormfuse.so")
     # An editable install has the Python sources in the checkout and the library in site-packages.
     library = resources.files("normfuse").joinpath(name)
     if not library.is_file():
