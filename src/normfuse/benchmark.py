@@ -21,6 +21,7 @@ from normfuse.gpu_work import GpuWork, count_gpu_work
 from normfuse.host.versions import import_host
 from normfuse.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fused_nodes
 from normfuse.model_files import ModelLike, load_model
+from normfuse.rewriting import rewritten
 from normfuse.sessions import open_session
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.budget import run_all
@@ -153,7 +154,6 @@ def benchmark(
         LibraryLoadError: The native library cannot be loaded.
         VerificationError: No input could be made that the model accepts.
     """
-    from normfuse.graph_rewrites import rewrite
     from normfuse.host.registration import ensure_registered
 
     if threads < 0 or not seconds > 0:
@@ -161,9 +161,8 @@ def benchmark(
     tell = progress or (lambda what, done, total: None)
     source = load_model(model)
     ensure_registered()  # before anything is measured
-    rewritten = source.model.clone()
     tell("rewriting", 0, 0)
-    rewrite(rewritten)
+    fused = rewritten(source).model
     tell("creating sessions", 0, 0)
     fed, expected = reference(source.model, source.name, inputs, 1, 0, sizes=sizes or {}, typical=True)
     setting = _Setting(source.name, threads, fed[0], expected[0], is_quantized(source.model))
@@ -171,8 +170,8 @@ def benchmark(
     cases = [
         setting.case("original", source.model, None),
         setting.case("original + normfuse", source.model, options),
-        setting.case("rewritten", rewritten, None),
-        setting.case("rewritten + normfuse", rewritten, options),
+        setting.case("rewritten", fused, None),
+        setting.case("rewritten + normfuse", fused, options),
     ]
     tell("profiling", 0, 0)
     original = time_in_chains(source.model, source.name, fed[0], threads=threads)

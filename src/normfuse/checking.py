@@ -101,7 +101,7 @@ def check(
         raise OptionError("inputs and max_error are for the comparison with an original; name that as well.")
     source = load_model(model)
     fused = _fused_nodes(source.model)
-    left = tuple(site for site in inspect(model) if not (site.nodes and fused.keys() >= set(site.nodes)))
+    left = tuple(site for site in inspect(source) if not (site.nodes and fused.keys() >= set(site.nodes)))
     remarks = [_site_remark(site, require_fused == "all") for site in left if not nothing_to_gain(site)]
     count = fused.total()
     if isinstance(require_fused, int) and count < require_fused:
@@ -110,7 +110,7 @@ def check(
     remarks += [Remark("warning", "weights", text) for text in weight_warnings(source.model)]
     verification = None
     if original is not None:
-        verification = verify(original, model, inputs=inputs, max_error=max_error, seconds=verify_seconds)
+        verification = verify(original, source, inputs=inputs, max_error=max_error, seconds=verify_seconds)
         if verification.result == "differ":
             remarks.append(Remark("error", "results differ", verification.message))
         elif verification.result == "undecided":

@@ -16,6 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPa
 
 from normfuse.errors import OptionError
 from normfuse.model_files import ModelLike, check_target, load_model, save_model
+from normfuse.rewriting import rewritten
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.between import values_between
 from normfuse.verification.graph_differences import reads
@@ -76,15 +77,13 @@ def extract_site(model: ModelLike, site: str, *, inputs: Inputs | None = None) -
         OptionError: There is no such site in the main graph, or the inputs do not fit the model.
         VerificationError: No input could be made that the model accepts.
     """
-    from normfuse.graph_rewrites import rewrite
-
     source = load_model(model)
-    rewritten = source.model.clone()
-    found = _site(rewrite(rewritten).sites, site, source.name)
+    whole = rewritten(source)
+    found = _site(whole.sites, site, source.name)
     names = {*found.nodes, found.name}
     nodes = {node for node in source.model.graph if _name(node) in names}
     if found.fused_into is not None:
-        nodes |= _taken_in(source.model.graph, next(node for node in rewritten.graph if _name(node) == found.name))
+        nodes |= _taken_in(source.model.graph, next(node for node in whole.model.graph if _name(node) == found.name))
     if not nodes:
         raise OptionError(f"Site '{site}' has no node of its own in the main graph of {source.name}.")
     inside = _with_constants(source.model.graph, nodes)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from normfuse.errors import OptionError
 from normfuse.host.options import OPTIONS
 from normfuse.model_files import ModelLike, load_model
+from normfuse.rewriting import rewritten
 from normfuse.sessions import open_session
 
 if TYPE_CHECKING:
@@ -64,21 +65,15 @@ def lower(
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library cannot be loaded.
     """
-    from normfuse.graph_rewrites import rewrite
-
     if not OPTIONS["explain_directml"].accepts(level):
         raise OptionError(f"The DirectML feature level is '{level}'; it is written like 6_2, from 2_0 on.")
     source = load_model(model)
-    rewritten = source.model.clone()
-    sites = {
-        site.name: site
-        for site in rewrite(rewritten, allow_requantization_removal=allow_requantization_removal).sites
-        if site.fused_into is not None
-    }
+    found = rewritten(source, allow_requantization_removal=allow_requantization_removal)
+    sites = {site.name: site for site in found.sites if site.fused_into is not None}
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         report = Path(folder) / "claims.jsonl"
         options = {"claim": "all", "claim_report": report, "explain_directml": level}
-        open_session(rewritten, source.name, ep_options=options)
+        open_session(found.model, source.name, ep_options=options)
         lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
     return [_site(line, sites) for line in map(json.loads, lines) if "directml" in line]
 

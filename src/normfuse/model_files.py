@@ -48,7 +48,7 @@ class _Program(Protocol):
         """The exported model."""
 
 
-ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | _Program"
+ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | _Program | Source"
 Kind = Literal["path", "bytes", "proto", "ir", "program"]
 
 PROTOBUF_LIMIT = 2**31 - 1
@@ -70,6 +70,8 @@ class Source:
     name: str
     """What the model is called in messages."""
     path: Path | None = None
+    rewrites: dict[object, object] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    """Its rewritten copies, see :func:`normfuse.rewriting.rewritten`."""
 
     @property
     def size(self) -> int:
@@ -90,11 +92,14 @@ def load_model(model: ModelLike) -> Source:
 
     Args:
         model: A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model, or what
-            ``torch.onnx.export(..., dynamo=True)`` returns. External data is mapped, not read.
+            ``torch.onnx.export(..., dynamo=True)`` returns; or what this function returned, which is returned again.
+            External data is mapped, not read.
 
     Raises:
         InvalidModelError: It cannot be read, or breaks a rule of the ONNX format.
     """
+    if isinstance(model, Source):
+        return model
     if isinstance(model, ir.Model):
         source = Source(model, "ir", model, "the model")
     elif isinstance(model, onnx.ModelProto):

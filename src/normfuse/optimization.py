@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import os
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +27,7 @@ from normfuse.model_files import (
     save_model,
     tensors,
 )
+from normfuse.rewriting import rewritten
 from normfuse.site_examples import SiteExample, site_examples
 from normfuse.verification import VERIFY_SECONDS, Inputs, VerificationReport, check_comparison, verify_models
 
@@ -133,7 +133,7 @@ class OptimizationResult:
 
     report: OptimizationReport
     _model: ir.Model
-    _source: Source
+    source: Source
 
     def __repr__(self) -> str:
         """Return a line: neither the model nor the report has its place in one."""
@@ -145,13 +145,13 @@ class OptimizationResult:
 
         External data stays where it is: a ModelProto made from a path refers to the files beside that path.
         """
-        return as_kind(self._model, self._source)
+        return as_kind(self._model, self.source)
 
     def with_claims(self) -> OptimizationResult:
         """Return the same with ``report.claims``, for which a session is created if none was."""
         if self.report.claims is not None:
             return self
-        claims = ask_provider(self._model, self._source.name, self.report.sites)
+        claims = ask_provider(self._model, self.source.name, self.report.sites)
         return dataclasses.replace(self, report=dataclasses.replace(self.report, claims=claims))
 
     def save(self, path: str | os.PathLike[str]) -> int:
@@ -168,7 +168,7 @@ class OptimizationResult:
         Raises:
             OptionError: The file cannot be written there.
         """
-        return save_model(self._model, path, never=self._source)
+        return save_model(self._model, path, never=self.source)
 
 
 def optimize(
@@ -223,17 +223,23 @@ def optimize(
     if not (require_fused in (None, "all") or (isinstance(require_fused, int) and require_fused >= 0)):
         raise OptionError(f"require_fused is '{require_fused}'; it must be a number from 0 on, or 'all'.")
     source = load_model(model)
-    optimized, sites, rules, seconds = _rewrite(source, target, allow_requantization_removal, progress)
+    found = rewritten(
+        source,
+        target,
+        allow_requantization_removal=allow_requantization_removal,
+        progress=None if progress is None else lambda done, total: progress("rewriting", done, total),
+    )
+    optimized, sites = found.model, found.sites
     report = OptimizationReport(
         model=source.name,
         target=target,
         sites=sites,
-        rules=rules,
+        rules=found.rules,
         operators_before=operator_counts(source.model),
         operators_after=operator_counts(optimized),
         bytes_before=source.size,
         bytes_after=model_size(optimized),
-        rewrite_seconds=seconds,
+        rewrite_seconds=found.seconds,
         verification=None,
         warnings=tuple(weight_warnings(source.model)),
         examples=site_examples(source.model, sites),
@@ -272,14 +278,14 @@ def inspect(model: ModelLike, *, allow_requantization_removal: bool = False) -> 
         InvalidModelError: The model cannot be read.
     """
     check_type("allow_requantization_removal", allow_requantization_removal, YES_OR_NO)
-    return list(_rewrite(load_model(model), "portable", allow_requantization_removal, None)[1])
+    return list(rewritten(load_model(model), allow_requantization_removal=allow_requantization_removal).sites)
 
 
 def inspect_with_claims(model: ModelLike, *, allow_requantization_removal: bool = False) -> tuple[list[Site], Claims]:
     """Return what :func:`inspect` does, and which of the sites the execution provider would run on this machine."""
     source = load_model(model)
-    rewritten, sites, _, _ = _rewrite(source, "portable", allow_requantization_removal, None)
-    return list(sites), ask_provider(rewritten, source.name, sites)
+    found = rewritten(source, allow_requantization_removal=allow_requantization_removal)
+    return list(found.sites), ask_provider(found.model, source.name, found.sites)
 
 
 def nothing_to_gain(site: Site) -> bool:
@@ -294,22 +300,6 @@ def operator_counts(model: ir.Model) -> dict[str, int]:
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
     )
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _rewrite(
-    source: Source, target: Target, allow_requantization_removal: bool, progress: Progress | None
-) -> tuple[ir.Model, tuple[Site, ...], dict[str, int], float]:
-    from normfuse.graph_rewrites import rewrite
-
-    start = time.perf_counter()
-    optimized = source.model.clone()
-    result = rewrite(
-        optimized,
-        target=target,
-        allow_requantization_removal=allow_requantization_removal,
-        progress=None if progress is None else lambda done, total: progress("rewriting", done, total),
-    )
-    return optimized, tuple(result.sites), dict(result.counts), time.perf_counter() - start
 
 
 def _require_fused(report: OptimizationReport, require_fused: int | Literal["all"] | None) -> None:

@@ -15,6 +15,7 @@ from normfuse.host.library import EP_NAME
 from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, load_model, runnable
+from normfuse.rewriting import rewritten
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -55,15 +56,12 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library cannot be loaded.
     """
-    from normfuse.graph_rewrites import rewrite
-
     source = load_model(model)
     options = session_options(
         sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
     )
-    rewritten = source.model.clone()
-    rewrite(rewritten, allow_requantization_removal=allow_requantization_removal)
-    return _create(rewritten, options, source.name, providers=None)
+    model = rewritten(source, allow_requantization_removal=allow_requantization_removal).model
+    return _create(model, options, source.name, providers=None)
 
 
 def open_session(

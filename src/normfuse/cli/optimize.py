@@ -147,7 +147,9 @@ def optimize_command(
             result = result.with_claims()
         tell("writing", 0, 0)
         written = result.save(output)
-        measured = None if measure is None else benchmark(model, seconds=measure, inputs=inputs or None, progress=tell)
+        measured = (
+            None if measure is None else benchmark(result.source, seconds=measure, inputs=inputs or None, progress=tell)
+        )
     data = result.report.to_dict() | {"output": str(output), "bytes_written": written}
     if measured is not None:
         data["benchmark"] = measured.to_dict()

@@ -1,0 +1,57 @@
+"""The rewriting pass on a loaded model: once for each way that it is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from normfuse.model_files import Source
+
+if TYPE_CHECKING:
+    from normfuse.graph_rewrites import Target
+    from normfuse.graph_rewrites.sites import Site
+
+__all__ = ["Rewritten", "rewritten"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    """A rewritten copy of a model, which must not be changed: who asks again gets the same one."""
+
+    model: ir.Model
+    sites: tuple[Site, ...]
+    rules: Mapping[str, int]
+    """Rewrite rule -> how often it was applied."""
+    seconds: float
+    """What it took."""
+
+
+def rewritten(
+    source: Source,
+    target: Target = "portable",
+    *,
+    allow_requantization_removal: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Rewritten:
+    """Return the rewritten copy of a model; see :func:`normfuse.graph_rewrites.rewrite`.
+
+    Raises:
+        InvalidModelError: A node breaks the schema of its operator.
+    """
+    from normfuse.graph_rewrites import rewrite
+
+    key = (target, allow_requantization_removal)
+    known = source.rewrites.get(key)
+    if not isinstance(known, Rewritten):
+        start = time.perf_counter()
+        model = source.model.clone()
+        result = rewrite(
+            model, target=target, allow_requantization_removal=allow_requantization_removal, progress=progress
+        )
+        known = Rewritten(model, tuple(result.sites), dict(result.counts), time.perf_counter() - start)
+        source.rewrites[key] = known
+    return known
