@@ -12,6 +12,7 @@ import pytest
 from documents import DOCUMENTS, ROOT, run_blocks
 from test_version_matrix import HOSTS as VERSIONS
 
+from normfuse.graph_rewrites.rules import RULES
 from normfuse.host.versions import MINIMUM_VERSION, NEWEST_TESTED
 
 # Measurements, demonstrations and a quantiser's calibration, each for 10 seconds and more. README has the first steps.
@@ -71,6 +72,22 @@ def test_decisions_are_numbered_and_listed() -> None:
         ], page.name
     listed = re.findall(r"^\| \[(\d+)\]\((.*?)\)", (pages[0].parent / "README.md").read_text("utf-8"), re.MULTILINE)
     assert listed == [(str(number), page.name) for number, page in enumerate(pages, 1)]
+
+
+def test_order_of_the_rules_is_that_of_the_code() -> None:
+    page = (ROOT / "docs" / "pages" / "how-it-works.md").read_text(encoding="utf-8")
+    rows = page.partition("## The order of the rules")[2].partition("\n## ")[0].partition("|---")[2]
+    assert re.findall(r"`(\w+)`", rows) == [rule.__name__ for rule in RULES]
+
+
+def test_folders_that_documents_name_are_there() -> None:
+    """Where something is moves; what the pages, and the drawing, say of it has to move along."""
+    pages = [*DOCUMENTS, ROOT / "docs" / "pages" / "architecture.svg", ROOT / "ep" / "README.md"]
+    folders = "ep|graph_rewrites|models|src|tests|tools|benchmarks|docs"
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(rf"(?<=[`>(])((?:{folders})/[\w./-]*)(?=[`)]|</)", text):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
 def cells(document: Path) -> list[list[str]]:
