@@ -104,9 +104,11 @@ def rule(each: type) -> str:
 
 
 def rewriting_rules() -> str:
-    every = dict.fromkeys(each for name in rules.__all__ for each in getattr(rules, name) if isinstance(each, type))
-    intro = "What the rewriting pass recognises, in the order in which it tries; every sketch stands beside its code."
-    return "\n\n".join(["# Rewriting rules", intro, *map(rule, every)])
+    intro = (
+        "What the rewriting pass recognises, in the order in which it tries ([why this one](../how-it-works.md"
+        "#the-order-of-the-rules)); every sketch stands beside its code."
+    )
+    return "\n\n".join(["# Rewriting rules", intro, *map(rule, rules.RULES)])
 
 
 def options() -> str:

@@ -35,8 +35,13 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
         [sys.executable, "-m", "mkdocs", *options], capture_output=True, text=True, check=False, env=environment
     )
     assert (done.returncode, done.stderr) == (0, "")
-    rules = (tmp_path / "reference" / "rules" / "index.html").read_text(encoding="utf-8")
-    assert "DecomposedLayerNormalization" in rules
+    page = (tmp_path / "reference" / "rules" / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r'<h2 id="\w+">(\w+)', page) == [rule.__name__ for rule in RULES]
+    assert "LayerNormalization" in (tmp_path / "search" / "search_index.json").read_text(encoding="utf-8")
+    # Everything comes from the site itself, so that it can be read without a network.
+    for page in tmp_path.glob("**/*.html"):
+        loaded = re.findall(r'<(?:script|img|link)[^>]* (?:src|href)="?(https?:[^" >]*)', page.read_text("utf-8"))
+        assert not loaded, f"{page}: {loaded}"
 
 
 def anchors(document: Path) -> set[str]:
