@@ -2,8 +2,9 @@
 
 Prints nanoseconds per element of each activation, normalisation and conversion, alone in a session, on one thread and
 in the level-2 cache: ONNX Runtime's own kernels beside the execution provider's (claim=all). What a session costs
-without any work is taken off. ep/cpu/cost_model.cc holds the figures, rounded. Then comes a LayerNormalization of few
-rows, in nanoseconds, and last what a second thread costs: the time that two take beyond half the time of one.
+without any work is taken off. Then comes a LayerNormalization of few rows, in nanoseconds, and last what a second
+thread costs: the time that two take beyond half the time of one. With names of activations, only these are measured.
+The figures, rounded, stand in ep/spec/activations.toml and prices.toml.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 from onnx import helper, numpy_helper
 
@@ -28,26 +30,76 @@ import harness  # noqa: E402
 import peers  # noqa: E402
 
 import normfuse  # noqa: E402
+from normfuse.graph_rewrites.bodies import body_of, write_expression  # noqa: E402
+from normfuse.graph_rewrites.fused import Activation as FusedKind  # noqa: E402
+from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, Activation  # noqa: E402
 
 ROWS, WIDTH = 128, 512
+OPSET = 22
+NORMALIZATIONS = (
+    *("LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN"),
+    *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q"),
+)
 IMAGE = [1, 64, 32, 32]  # as many elements
-NODES = {
-    "Relu": "Relu", "LeakyRelu": "LeakyRelu", "PRelu": "PRelu", "Elu": "Elu", "Celu": "Celu", "Selu": "Selu",
-    "Gelu": "Gelu", "GeluTanh": "Gelu", "HardSwish": "HardSwish", "HardSigmoid": "HardSigmoid", "Sigmoid": "Sigmoid",
-    "Tanh": "Tanh", "Softplus": "Softplus", "Softsign": "Softsign", "ThresholdedRelu": "ThresholdedRelu",
-    "Shrink": "Shrink", "Mish": "Mish", "Clip": "Clip",
-}  # fmt: skip
 
 
 def node(op: str, inputs: str, output: str = "Y", **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(op, inputs.split(), [output], name=f"{op}_{output}", **attributes)
 
 
-def activation_nodes(name: str) -> list[onnx.NodeProto]:
-    if name == "Swish":
-        return [node("Sigmoid", "X", "s"), node("Mul", "X s")]
-    inputs = {"PRelu": "X slope", "Clip": "X low high"}.get(name, "X")
-    return [node(NODES[name], inputs, **({"approximate": "tanh"} if name == "GeluTanh" else {}))]
+class Body:
+    """The standard nodes of an activation, as a portable model's function has them."""
+
+    def __init__(self) -> None:
+        self.tape = ir.tape.Tape()
+
+    def node(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+        return self.tape.op(op_type, inputs, attributes)
+
+    def number(self, value: float) -> ir.Value:
+        return self.tape.op("Constant", [], {"value": ir.tensor(np.float32(value))})
+
+
+def finite_parameters(activation: Activation) -> dict[str, float]:
+    """The defaults; the middle of what tests draw from where one is infinite."""
+    return {n: p.default if np.isfinite(p.default) else (p.low + p.high) / 2 for n, p in activation.drawn.items()}
+
+
+def inputs_of(name: str) -> list[ir.Value]:
+    """X, and the slope where an activation has one."""
+    shapes = {"X": [ROWS, WIDTH], **({"slope": [WIDTH]} if ACTIVATIONS[name].has_slope else {})}
+    return [ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(s)) for n, s in shapes.items()]
+
+
+def in_standard_nodes(name: str) -> bytes:
+    """An activation as a portable model's function has it."""
+    inputs, writer = inputs_of(name), Body()
+    parameters = finite_parameters(ACTIVATIONS[name])
+    body = body_of(FusedKind.of(name, None, **parameters), OPSET)
+    if body is not None:
+        y = write_expression(body.nodes, {"x": inputs[0], **parameters}, writer)
+    else:
+        kinds = (s for s in ACTIVATIONS[name].spellings if not s.domain and s.since <= OPSET <= (s.until or OPSET))
+        kind = next(kinds)
+        numbers = [writer.number(parameters[each]) for each in kind.inputs]
+        y = writer.node(kind.op_type, *inputs, *numbers, **{k: parameters[v] for k, v in kind.attributes.items()})
+    return whole_model(writer.tape, inputs, writer.node("Identity", y) if y is inputs[0] else y)
+
+
+def as_own_operator(name: str) -> bytes:
+    """The same as one node of normfuse's own."""
+    inputs, tape = inputs_of(name), ir.tape.Tape()
+    given = {"activation": name, "activation_params": list(finite_parameters(ACTIVATIONS[name]).values())}
+    positions = [inputs[0], *[None] * 6, *inputs[1:]]
+    y = tape.op("FusedActivation", positions if inputs[1:] else inputs, given, domain=OPERATOR_DOMAIN)
+    return whole_model(tape, inputs, y)
+
+
+def whole_model(tape: ir.tape.Tape, inputs: list[ir.Value], result: ir.Value) -> bytes:
+    result.name, result.type = "Y", ir.TensorType(ir.DataType.FLOAT)
+    result.shape = ir.Shape([ROWS, WIDTH])
+    graph = ir.Graph(inputs, [result], nodes=tape.nodes, name="costs", opset_imports={"": OPSET, OPERATOR_DOMAIN: 1})
+    return bytes(ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString())
 
 
 def normalization_nodes(name: str) -> list[onnx.NodeProto]:
@@ -109,9 +161,11 @@ def session(proto: bytes, *, ours: bool, threads: int = 1) -> tuple[onnxruntime.
     return onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"]), True
 
 
-def call(proto: bytes, x: np.ndarray[Any, Any], *, ours: bool, threads: int = 1) -> tuple[Callable[[], None], bool]:
+def call(
+    proto: bytes, feeds: dict[str, np.ndarray[Any, Any]], *, ours: bool, threads: int = 1
+) -> tuple[Callable[[], None], bool]:
     made, claimed = session(proto, ours=ours, threads=threads)
-    return peers.bound(made, {i.name: x for i in made.get_inputs()})[0], claimed
+    return peers.bound(made, {i.name: feeds[i.name] for i in made.get_inputs()})[0], claimed
 
 
 def dequantization(stored: str, output: str, *, along_row: bool) -> list[tuple[Callable[[], None], bool]]:
@@ -155,7 +209,7 @@ def few_rows(rows: int) -> str:
     """A LayerNormalization of ``rows`` x 768, as most models have it, above an empty session."""
     x = np.random.default_rng(2).normal(0, 1, [rows, 768]).astype(np.float32)
     proto = model(normalization_nodes("LayerNorm"), x)
-    calls = [call(proto, x, ours=ours)[0] for ours in (False, True)]
+    calls = [call(proto, {"X": x}, ours=ours)[0] for ours in (False, True)]
     overhead, theirs, ours = fastest([peers.OnnxRuntime().overhead(1), *calls], count=400)
     return f"LayerNorm of {rows} x 768: ORT {theirs - overhead:.0f} ns, normfuse {ours - overhead:.0f} ns"
 
@@ -164,7 +218,7 @@ def hand_off(rows: int) -> float:
     """Nanoseconds that a LayerNormalization of ``rows`` x WIDTH takes on two threads beyond half of one thread's."""
     x = np.random.default_rng(2).normal(0, 1, [rows, WIDTH]).astype(np.float32)
     proto = model(normalization_nodes("LayerNorm"), x)
-    calls = [call(proto, x, ours=True, threads=threads)[0] for threads in (1, 2)]
+    calls = [call(proto, {"X": x}, ours=True, threads=threads)[0] for threads in (1, 2)]
     overheads = fastest([peers.OnnxRuntime().overhead(threads) for threads in (1, 2)])
     one, two = (t - o for t, o in zip(fastest(calls, count=200), overheads, strict=True))
     return two - one / 2
@@ -175,31 +229,23 @@ def main() -> None:
     empty = peers.OnnxRuntime().overhead(1)
     overhead = fastest([empty])[0]
     print(f"empty session {overhead:.0f} ns\n\n| operator | ORT ns/element | normfuse | ratio |\n|---|---|---|---|")
-    names = [*NODES, "Swish"]
-    rows = [(name, activation_nodes(name)) for name in names]
-    rows += [
-        (name, normalization_nodes(name))
-        for name in (
-            "LayerNorm",
-            "RMSNorm",
-            "Add, LayerNorm",
-            "InstanceNorm",
-            "GroupNorm",
-            "MVN",
-            "Q",
-            "DQ, Relu, Q",
-            "DQ, HardSwish, Q",
-        )
-    ]
 
     def print_row(name: str, calls: list[tuple[Callable[[], None], bool]]) -> None:
         a, b = ((t - overhead) / (ROWS * WIDTH) for t in fastest([one for one, _ in calls]))
         print(f"| {name} | {a:.3f} | {b:.3f} | {a / b:.2f}{'' if calls[1][1] else ' (not claimed)'} |")
 
-    for name, nodes in rows:
+    for name in sys.argv[1:] or ACTIVATIONS:
+        x, slope = input_for(name), np.random.default_rng(1).normal(0, 1, WIDTH).astype(np.float32)
+        feeds = {"X": x, "slope": slope}
+        print_row(
+            name, [call(in_standard_nodes(name), feeds, ours=False), call(as_own_operator(name), feeds, ours=True)]
+        )
+    if sys.argv[1:]:
+        return
+    for name in NORMALIZATIONS:
         x = input_for(name)
-        proto = model(nodes, x)
-        print_row(name, [call(proto, x, ours=ours) for ours in (False, True)])
+        proto = model(normalization_nodes(name), x)
+        print_row(name, [call(proto, {"X": x, "R": x}, ours=ours) for ours in (False, True)])
     for stored in ("int8", "int16", "int32", "int4", "float8_e4m3fn"):
         print_row(f"DQ of {stored}", dequantization(stored, "float32", along_row=False))
         print_row(f"DQ of {stored}, along rows", dequantization(stored, "float32", along_row=True))

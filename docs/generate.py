@@ -24,9 +24,21 @@ from normfuse.benchmark import benchmark
 from normfuse.checking import check
 from normfuse.folders import optimize_folder
 from normfuse.graph_rewrites import rules
-from normfuse.host.options import OPTIONS
 from normfuse.lowering import lower
-from normfuse.spec import ACTIVATIONS, ATTRIBUTES, EDGES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, REASONS
+from normfuse.spec import (
+    ACTIVATIONS,
+    ATTRIBUTES,
+    CALLS,
+    EDGES,
+    OPERATOR_DOMAIN,
+    OPERATORS,
+    OPSET_VERSION,
+    OPTIONS,
+    PRICES,
+    REASONS,
+    Activation,
+    Price,
+)
 
 
 def code(text: object) -> str:
@@ -69,20 +81,73 @@ def spelling(each: Any) -> str:
     return f"`{name}` from {each.since}{until}"
 
 
+def price(each: Price) -> tuple[str, ...]:
+    return tuple(f"{value:g}" for value in (each.ort, each.avx512, each.avx2, each.baseline))
+
+
+def drawn(each: Activation) -> tuple[str, str]:
+    ranges = (f"{name} {one.low:g} to {one.high:g}" for name, one in each.drawn.items())
+    return ", ".join(ranges), ", ".join(name for name, one in each.drawn.items() if one.nonzero)
+
+
+def body(each: Activation) -> str:
+    forms = []
+    for one in each.bodies:
+        when = [f"from {one.since}"] if one.since > 1 else []
+        when += ["with the defaults"] if one.defaults else []
+        forms.append(f"{code(one.nodes)} {' '.join(when)}".strip())
+    return "; ".join(forms) or "the ONNX node"
+
+
+PRICE_COLUMNS = ["ORT", "AVX-512", "AVX2, NEON", "baseline"]
+
+
 def activations() -> str:
-    rows = []
+    rows, costs, bodies = [], [], []
     for each in ACTIVATIONS.values():
         parameters = ", ".join(f"{name} = {value:g}" for name, value in each.parameters.items())
-        directml = f"{each.directml.op} ({each.directml.level})" if each.directml else "composed"
+        composed = "composed" if each.composed else "not there"
+        directml = f"{each.directml.op} ({each.directml.level})" if each.directml else composed
         fused = each.directml.fused if each.directml else ""
         spellings = "; ".join(map(spelling, each.spellings))
         rows.append((code(each.name), code(each.formula), parameters, spellings, directml, fused or "never"))
+        costs.append((code(each.name), *price(each.price)))
+        bodies.append((code(each.name), *drawn(each), body(each)))
     return "\n\n".join(
         [
             "# Activations",
             "The values of the attribute `activation`. The last two columns: DirectML's operator with its feature "
             "level, and the level from which DirectML fuses it into a normalisation.",
             table(["name", "formula", "parameters", "ONNX nodes", "DirectML", "fused"], rows),
+            "## Tests and portable models",
+            "What the self-test and the tests draw parameters from, which of them must not be 0, and what a portable "
+            "model's function writes, by opset: calls are ONNX nodes, `*` is a Mul.",
+            table(["name", "parameters drawn", "not 0", "function body"], bodies),
+            "## Prices",
+            "Nanoseconds per element, alone: ONNX Runtime's own kernels, and normfuse's on each instruction set. "
+            "[Prices](prices.md) has the other steps, and what measured them.",
+            table(["name", *PRICE_COLUMNS], costs),
+        ]
+    )
+
+
+def prices() -> str:
+    steps = [(code(name), each.doc, *price(each)) for name, each in PRICES.items()]
+    calls = [(code(name), each.doc, f"{each.nanoseconds:g}") for name, each in CALLS.items()]
+    return "\n\n".join(
+        [
+            "# Prices",
+            "What the cost model adds up: it decides what `claim=profitable` takes, and how many threads a call is "
+            "worth. `python benchmarks/costs.py` measures them, once for each value of `NORMFUSE_ISA`; these are of an "
+            "AMD EPYC (Zen 4), one thread, float32 in the level-2 cache, ONNX Runtime 1.31.1. The ratios decide, and "
+            "vary little between machines.",
+            "## Steps",
+            "Nanoseconds per element: in ONNX Runtime a node of its own, in normfuse what the step adds to the pass. "
+            "The [activations](activations.md) have theirs in their own table.",
+            table(["step", "", *PRICE_COLUMNS], steps),
+            "## Calls",
+            "Nanoseconds, whatever the number of elements.",
+            table(["what", "", "ns"], calls),
         ]
     )
 
@@ -197,6 +262,7 @@ PAGES: Mapping[str, Any] = {
     "python": python,
     "operators": operators,
     "activations": activations,
+    "prices": prices,
     "rules": rewriting_rules,
     "options": options,
     "reasons": reasons,

@@ -7,7 +7,6 @@ opset has them), so that without normfuse the model is as fast as it was.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,6 +15,7 @@ import onnx_ir as ir
 
 from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling
 
+from .bodies import body_of, write_expression
 from .describe import chain_of
 from .facts import Facts
 from .fused import Activation, Fused
@@ -500,72 +500,27 @@ class Body:
     # Activations
 
     def _activated(self, activation: Activation, x: ir.Value, types: Types) -> ir.Value:
-        dtype = self._work
-        if activation.name == "Identity":
-            return x
-        written = getattr(self, f"_{activation.name.lower()}", None)
-        if written is not None:
-            result = written(activation, x, dtype)
-            assert isinstance(result, ir.Value)
-            return result
-        spelling = self._spelling(activation)
         parameters = dict(zip(ACTIVATIONS[activation.name].parameters, activation.parameters, strict=True))
-        inputs = [self._number(parameters[name], dtype) for name in spelling.inputs]
+        body = body_of(activation, self._opset)
+        if body is not None:
+            return write_expression(body.nodes, {"x": x, **parameters}, self)
+        spelling = self._spelling(activation)
+        inputs = [self.number(parameters[name]) for name in spelling.inputs]
         attributes = {attribute: parameters[name] for attribute, name in spelling.attributes.items()}
         if activation.slope is not None:
-            inputs = [self._cast(activation.slope, types.float_of("slope"), dtype)]
+            inputs = [self._cast(activation.slope, types.float_of("slope"), self._work)]
         return self._op(spelling.op_type, x, *inputs, **attributes)
+
+    def node(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+        """Write a node of an activation's body."""
+        return self._op(op_type, *inputs, **attributes)
+
+    def number(self, value: float) -> ir.Value:
+        """Write a constant in the type that activations are computed in."""
+        return self._number(value, self._work)
 
     def _spelling(self, activation: Activation) -> ActivationSpelling:
         for spelling in ACTIVATIONS[activation.name].spellings:
             if spelling.domain == "" and spelling.since <= self._opset <= (spelling.until or self._opset):
                 return spelling
         raise NoStandardForm(f"opset {self._opset} has no operator for the activation {activation.name}")
-
-    def _gelu(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        if self._opset >= 20:
-            return self._op("Gelu", x)
-        erf = self._op("Erf", self._op("Div", x, self._number(math.sqrt(2), dtype)))
-        product = self._op("Mul", x, self._op("Add", erf, self._number(1, dtype)))
-        return self._op("Mul", product, self._number(0.5, dtype))
-
-    def _gelutanh(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        if self._opset >= 20:
-            return self._op("Gelu", x, approximate="tanh")
-        cubic = self._op("Mul", self._op("Pow", x, self._number(3, dtype)), self._number(0.044715, dtype))
-        inner = self._op("Mul", self._op("Add", x, cubic), self._number(math.sqrt(2 / math.pi), dtype))
-        one_plus = self._op("Add", self._op("Tanh", inner), self._number(1, dtype))
-        return self._op("Mul", self._op("Mul", x, self._number(0.5, dtype)), one_plus)
-
-    def _swish(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        (alpha,) = activation.parameters
-        inner = x if alpha == 1 else self._op("Mul", x, self._number(alpha, dtype))
-        return self._op("Mul", x, self._op("Sigmoid", inner))
-
-    def _hardswish(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        alpha, beta = activation.parameters
-        if self._opset >= 14 and activation == Activation.of("HardSwish"):
-            return self._op("HardSwish", x)
-        return self._op("Mul", x, self._op("HardSigmoid", x, alpha=alpha, beta=beta))
-
-    def _mish(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        return self._op("Mul", x, self._op("Tanh", self._op("Softplus", x)))
-
-    def _softplus(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        (steepness,) = activation.parameters
-        if steepness == 1:
-            return self._op("Softplus", x)
-        factor = self._number(steepness, dtype)
-        return self._op("Div", self._op("Softplus", self._op("Mul", x, factor)), factor)
-
-    def _parametricsoftplus(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        alpha, beta = (self._number(value, dtype) for value in activation.parameters)
-        return self._op("Mul", self._op("Softplus", self._op("Mul", x, beta)), alpha)
-
-    def _scaledtanh(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        alpha, beta = (self._number(value, dtype) for value in activation.parameters)
-        return self._op("Mul", self._op("Tanh", self._op("Mul", x, beta)), alpha)
-
-    def _linear(self, activation: Activation, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        alpha, beta = (self._number(value, dtype) for value in activation.parameters)
-        return self._op("Add", self._op("Mul", x, alpha), beta)

@@ -219,7 +219,7 @@ FORMULAS: dict[str, Callable[..., Array]] = {
 
 def activation_parameters(name: str, given: Sequence[float] = ()) -> list[float]:
     """The parameters as the library sees them: attributes are float32."""
-    values = list(given) or [default for _, default in ACTIVATIONS[name].get("params", [])]
+    values = list(given) or [row["default"] for row in ACTIVATIONS[name].get("params", [])]
     return [float(np.float32(float(value))) for value in values]
 
 
@@ -236,7 +236,7 @@ def lipschitz(name: str, params: Sequence[float] = (), slope: Array | None = Non
     """The table's bound of |f'|."""
     row = ACTIVATIONS[name]
     scope: dict[str, Any] = dict(
-        zip([p for p, _ in row.get("params", [])], activation_parameters(name, params), strict=True)
+        zip([p["name"] for p in row.get("params", [])], activation_parameters(name, params), strict=True)
     )
     scope.update(abs=abs, max=max)
     if name == "PRelu":

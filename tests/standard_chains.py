@@ -94,7 +94,7 @@ def add_activation(nodes: Nodes, x: str, opset: int, attributes: dict[str, Any],
     row = ACTIVATIONS[name]
     values = dict(
         zip(
-            [p for p, _ in row.get("params", [])],
+            [p["name"] for p in row.get("params", [])],
             oracle.activation_parameters(name, attributes.get("activation_params", ())),
             strict=True,
         )
@@ -122,9 +122,9 @@ def spellable(attributes: dict[str, Any], opset: int) -> bool:
     if name == "Identity":
         return True
     given = set(attributes.get("activation_params", ())) and {
-        p
-        for (p, default), v in zip(row["params"], attributes["activation_params"], strict=True)
-        if v != np.float32(default)
+        p["name"]
+        for p, v in zip(row["params"], attributes["activation_params"], strict=True)
+        if v != np.float32(p["default"])
     }
     for spelling in row.get("onnx", []):
         if spelling.get("bias") or spelling.get("until", 99) < opset:

@@ -178,18 +178,10 @@ def activations(
 ) -> tuple[dict[str, Any], Array | None]:
     """Attributes of an activation of the table with parameters that make sense, and PRelu's slope."""
     name = draw(st.sampled_from(["Identity", *ACTIVATIONS]))
-    ranges = {
-        "steepness": (0.5, 3.0),
-        "alpha": (0.125, 2.0),
-        "beta": (0.125, 2.0),
-        "gamma": (0.5, 2.0),
-        "lambd": (0.0, 1.0),
-    }
-    ranges |= {"bias": (0.0, 1.0), "min": (-2.0, 0.0), "max": (0.0, 2.0)}
     attributes: dict[str, Any] = {} if name == "Identity" else {"activation": name}
-    names = [p for p, _ in ACTIVATIONS[name].get("params", [])]
-    if names and draw(st.booleans()):
-        attributes["activation_params"] = [float(np.float32(draw(st.floats(*ranges[p], width=32)))) for p in names]
+    ranges = [row["range"] for row in ACTIVATIONS[name].get("params", [])]
+    if ranges and draw(st.booleans()):
+        attributes["activation_params"] = [float(np.float32(draw(st.floats(*each, width=32)))) for each in ranges]
     slope = numbers.normal(draw(broadcast_shapes(shape)), dtype, 0.2, 0.3) if ACTIVATIONS[name].get("slope") else None
     return attributes, slope
 

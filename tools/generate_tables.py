@@ -1,232 +1,610 @@
-"""Turn the TOML tables of ``ep/spec`` into one C++ header.
+"""Turn the TOML tables of ``ep/spec`` into C++ headers.
 
-Called by CMake: ``python generate_tables.py FOLDER_OF_TABLES OUTPUT_HEADER``. Only the standard library is needed.
+Called by CMake: ``python generate_tables.py FOLDER_OF_TABLES FOLDER_OF_HEADERS``. Only the standard library is needed.
+What is wrong with a table is one sentence that names table, row and key.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import sys
-import tomllib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+from formulas import names_in, to_cpp
+from table_rows import Row, Table, TableError, quoted
 
 MAX_PARAMS = 2
+MAX_AXES = 4
+MAX_VALUES = 3
 LEVELS = ("1_0", "2_0", "2_1", "3_0", "3_1", "4_0", "4_1", "5_0", "5_1", "5_2", "6_0", "6_1", "6_2", "6_3", "6_4")
+LAST_VERSION = 9999
 
 
-def load(folder: Path, name: str) -> dict[str, Any]:
-    return tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
+# C++
 
 
 def camel(snake: str) -> str:
-    return "".join(part.capitalize() for part in snake.split("_"))
+    """Return a name as an enumerator has it: "d3d12_library" -> "D3d12Library", "inv_std_dev" -> "InvStdDev"."""
+    return "".join(part[:1].upper() + part[1:] for part in snake.split("_"))
 
 
 def text(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def number(value: float | str) -> str:
-    value = float(value)
-    if value in (float("inf"), float("-inf")):
+def number(value: float) -> str:
+    if math.isinf(value):
         return ("-" if value < 0 else "") + "std::numeric_limits<float>::infinity()"
     return repr(value) + "f"
 
 
-def level(value: str) -> str:
+def boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def braces(values: Iterable[object], empty: str = "") -> str:
+    """Return an initialiser list; an array of unused elements has ``empty`` in it."""
+    return "{" + (", ".join(map(str, values)) or empty) + "}"
+
+
+def enumeration(name: str, values: Sequence[str]) -> list[str]:
+    return [f"enum class {name} : int {{", *[f"  k{value} = {i}," for i, value in enumerate(values)], "};"]
+
+
+def array(declaration: str, rows: Iterable[str]) -> list[str]:
+    return [f"inline constexpr {declaration}[] = {{", *[f"  {row}," for row in rows], "};"]
+
+
+# prices
+
+PRICE_KEYS = ("ort", "avx512", "avx2", "baseline")
+PRICE_CODE = [
+    "// Nanoseconds per element: on ONNX Runtime's own kernels, and on ours for each instruction set.",
+    "struct Price {",
+    "  double ort;",
+    "  double avx512;",
+    "  double avx2;",
+    "  double baseline;",
+    "};",
+]
+
+
+def price(row: Row) -> str:
+    values = [row.number(key) for key in PRICE_KEYS]
+    row.end()
+    if any(not 0 <= value < math.inf for value in values):
+        raise row.error("a price is negative or infinite")
+    return braces(map(repr, values))
+
+
+def price_code(table: Table) -> list[str]:
+    out = []
+    for name, row in table.rows("price"):
+        row.text("doc")
+        out.append(f"inline constexpr Price k{camel(name)}Price = {price(row)};")
+    for name, row in table.rows("call"):
+        out.append(f"inline constexpr double k{camel(name)}Nanoseconds = {row.number('nanoseconds')!r};")
+        row.text("doc")
+        row.end()
+    table.top.end()
+    return out
+
+
+# activations
+
+
+class Parameter(NamedTuple):
+    name: str
+    default: float
+    low: float
+    high: float
+    nonzero: bool
+
+
+class Activation(NamedTuple):
+    name: str
+    kernel: str
+    row: str
+    spellings: list[str]
+    formula: str
+
+
+ACTIVATION_CODE = [
+    "struct DirectMlActivation {",
+    '  const char* op;      // DML_OPERATOR_ACTIVATION_<op>, "" where DirectML has none',
+    "  int type;            // DML_OPERATOR_TYPE",
+    "  int level;           // feature level of the operator, 0xMmmm as DML_FEATURE_LEVEL; 0 = none",
+    "  int fused_level;     // from which MVN1 takes it as FusedActivation; 0 = never",
+    "  int field_count;",
+    "  int fields[kMaxActivationParams];  // parameter index of each float field",
+    "};",
+    "struct ActivationParameter {",
+    "  const char* name;",
+    "  float low;           // tests draw from here",
+    "  float high;          // to here",
+    "  bool nonzero;        // the formula divides by it",
+    "};",
+    "struct ActivationSpec {",
+    "  const char* name;",
+    "  int param_count;",
+    "  ActivationParameter params[kMaxActivationParams];",
+    "  float defaults[kMaxActivationParams];",
+    "  bool has_slope;",
+    "  Price price;",
+    "  DirectMlActivation directml;",
+    "};",
+]
+SPELLING_CODE = [
+    "// A standard node that means an activation.",
+    "struct ActivationSpelling {",
+    "  Activation activation;",
+    "  const char* domain;",
+    "  const char* op_type;",
+    "  int since;",
+    "  int until;",
+    '  const char* when_attribute;  // "" = no condition',
+    "  const char* when_value;",
+    '  const char* attributes[kMaxActivationParams];  // attribute that holds each parameter, "" = none',
+    "  float defaults[kMaxActivationParams];",
+    "  int input_param_count;       // parameters given as inputs 1, 2 ...",
+    "  int input_params[kMaxActivationParams];",
+    "  bool has_bias;               // input 1 is a bias added before the activation",
+    "};",
+]
+
+
+def level(row: Row, key: str, optional: bool = False) -> str:
+    value = row.text(key, among=("", *LEVELS) if optional else LEVELS)
     if not value:
         return "0"
-    if value not in LEVELS:
-        raise ValueError(f"unknown DirectML feature level {value!r}")
     major, minor = value.split("_")
     return f"0x{major}{minor}00"
 
 
-def string_array(values: list[str], size: int) -> str:
-    return "{" + ", ".join(text(v) for v in values + [""] * (size - len(values))) + "}"
+def parameters_of(row: Row) -> list[Parameter]:
+    found = []
+    for each in row.rows("params"):
+        name, default = each.text("name"), each.number("default")
+        each.where = f"{row.where}: params: {name}"
+        bounds = each.list("range")
+        if len(bounds) != 2 or not all(isinstance(b, int | float) for b in bounds) or not bounds[0] < bounds[1]:
+            raise each.error(f"key 'range' is {bounds!r}, which is not a lower and a higher number")
+        low, high = map(float, bounds)
+        found.append(Parameter(name, default, low, high, each.flag("nonzero", False)))
+        each.end()
+        if found[-1].nonzero and (low <= 0 <= high or default == 0):
+            raise each.error("its range and default must leave 0 out: the formula divides by it")
+    if len(found) > MAX_PARAMS:
+        raise row.error(f"at most {MAX_PARAMS} parameters")
+    return found
 
 
-def activation_rows(table: dict[str, Any]) -> tuple[list[str], list[str]]:
-    rows, spellings = [], []
-    for index, row in enumerate(table["activation"]):
-        params = row.get("params", [])
-        if len(params) > MAX_PARAMS:
-            raise ValueError(f"{row['name']}: at most {MAX_PARAMS} parameters")
-        names = [name for name, _ in params]
-        defaults = ", ".join(number(value) for _, value in params) or "0"
-        dml = row.get("directml", {"op": "", "type": 0, "level": "", "fused": "", "fields": []})
-        fields = ", ".join(str(names.index(field)) for field in dml["fields"])
-        rows.append(
-            f"  {{{text(row['name'])}, {len(params)}, {string_array(names, MAX_PARAMS)}, {{{defaults}}}, "
-            f"{'true' if row.get('slope') else 'false'}, {{{text(dml['op'])}, {dml['type']}, {level(dml['level'])}, "
-            f"{level(dml['fused'])}, {len(dml['fields'])}, {{{fields or '0'}}}}}}},"
-        )
-        for spelling in row.get("onnx", []):
-            spellings.append(spelling_row(row, index, names, spelling))
-    return rows, spellings
+def directml_of(row: Row, names: Sequence[str]) -> str:
+    if not row.has("directml"):
+        raise row.error('no key \'directml\'; where DirectML has no such operator it is "composed" or "not there"')
+    given = row.either("directml")
+    if isinstance(given, str):
+        if given not in ("composed", "not there"):
+            raise row.error(f"key 'directml' is '{given}', which is not a table, 'composed' or 'not there'")
+        return '{"", 0, 0, 0, 0, {0}}'
+    if not isinstance(given, dict):
+        raise row.error(f"key 'directml' is {given!r}, which is not a table, 'composed' or 'not there'")
+    each = Row(f"{row.where}: directml", given)
+    op, kind, since, fused = each.text("op"), each.integer("type"), level(each, "level"), level(each, "fused", True)
+    fields = each.names("fields")
+    each.end()
+    positions = braces((position(each, field, names) for field in fields), "0")
+    return f"{{{text(op)}, {kind}, {since}, {fused}, {len(fields)}, {positions}}}"
 
 
-def spelling_row(row: dict[str, Any], index: int, names: list[str], spelling: dict[str, Any]) -> str:
-    defaults = dict(row.get("params", []))
-    defaults.update(spelling.get("defaults", {}))
-    values = ", ".join(number(defaults[name]) for name in names) or "0"
-    attributes = {param: attribute for attribute, param in spelling.get("attributes", {}).items()}
-    by_param = [attributes.get(name, "") for name in names]
-    inputs = [names.index(name) for name in spelling.get("inputs", [])]
-    input_list = ", ".join(str(i) for i in inputs) or "0"
-    when = list(spelling.get("when", {}).items())
-    when_name, when_value = when[0] if when else ("", "")
+def position(row: Row, name: str, names: Sequence[str]) -> int:
+    if name not in names:
+        raise row.error(f"'{name}' is not a parameter; the row has {quoted(names) if names else 'none'}")
+    return names.index(name)
+
+
+def spelling_of(activation: str, row: Row, parameters: Sequence[Parameter]) -> str:
+    names = [each.name for each in parameters]
+    op, domain, since, until = row.text("op"), row.text("domain", ""), row.integer("since"), row.integer("until", 9999)
+    when = list(row.texts("when").items()) or [("", "")]
+    attributes = {position(row, param, names): name for name, param in row.texts("attributes").items()}
+    inputs = [position(row, name, names) for name in row.names("inputs", ())]
+    differing = {names[position(row, name, names)]: float(value) for name, value in row.texts("defaults").items()}
+    defaults = [number(differing.get(each.name, each.default)) for each in parameters]
+    by_parameter = [text(attributes.get(i, "")) for i in range(MAX_PARAMS)]
+    bias = row.flag("bias", False)
+    row.end()
+    if len(when) > 1:
+        raise row.error("key 'when' has more than one attribute")
     return (
-        f"  {{Activation::k{row['name']}, {text(spelling.get('domain', ''))}, {text(spelling['op'])}, "
-        f"{spelling['since']}, {spelling.get('until', 9999)}, {text(when_name)}, {text(when_value)}, "
-        f"{string_array(by_param, MAX_PARAMS)}, {{{values}}}, {len(inputs)}, {{{input_list}}}, "
-        f"{'true' if spelling.get('bias') else 'false'}}},"
+        f"{{Activation::k{activation}, {text(domain)}, {text(op)}, {since}, {until}, {text(when[0][0])}, "
+        f"{text(when[0][1])}, {braces(by_parameter)}, {braces(defaults, '0')}, {len(inputs)}, "
+        f"{braces(inputs, '0')}, {boolean(bias)}}}"
     )
 
 
-def operator_code(table: dict[str, Any]) -> list[str]:
-    out = [
-        f"inline constexpr const char* kOperatorDomain = {text(table['domain'])};",
-        f"inline constexpr int kOperatorSetVersion = {table['opset_version']};",
-        f"inline constexpr int kSpecVersion = {table['spec_version']};",
+def check_body(row: Row, names: Sequence[str], in_onnx: bool) -> None:
+    """Refuse a body that is no expression, and an activation that no function can be written for."""
+    bodies = row.rows("body")
+    if not bodies and not in_onnx:
+        raise row.error("no key 'body', and no node of ONNX's own domain that it could be written with")
+    for each in bodies:
+        nodes = each.text("nodes")
+        each.integer("since", 1)
+        each.flag("defaults", False)
+        each.end()
+        try:
+            unknown = names_in(nodes) - {"x", "slope", "pi", *names}
+        except ValueError as error:
+            raise each.error(f"key 'nodes': {error}") from None
+        if unknown:
+            raise each.error(f"key 'nodes': {quoted(sorted(unknown))} is neither x nor a parameter")
+
+
+def formula_of(row: Row, key: str, names: dict[str, str]) -> str:
+    """Take an expression and return it in C++."""
+    formula = row.text(key)
+    try:
+        return to_cpp(formula, {"pi": "3.14159265358979323846", **names})
+    except ValueError as error:
+        raise row.error(f"key '{key}': {error}") from None
+
+
+def activation_of(name: str, row: Row) -> Activation:
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
+        raise row.error("its name is not an identifier in CamelCase")
+    parameters = parameters_of(row)
+    names = [each.name for each in parameters]
+    slope = row.flag("slope", False)
+    in_formula = {each: f"p[{i}]" for i, each in enumerate(names)} | ({"slope": "slope"} if slope else {})
+    formula = formula_of(row, "formula", {"x": "x", **in_formula})
+    formula_of(row, "lipschitz", in_formula)
+    kernel = row.text("kernel")
+    cost = price(row.row("price"))
+    spellings, lasting = [], False
+    for each in row.rows("onnx"):
+        lasting |= not each.has("domain") and not each.has("until")
+        spellings.append(spelling_of(name, each, parameters))
+    check_body(row, names, lasting)
+    directml = directml_of(row, names)
+    row.end()
+    params = braces(f"{{{text(p.name)}, {number(p.low)}, {number(p.high)}, {boolean(p.nonzero)}}}" for p in parameters)
+    code = (
+        f"{{{text(name)}, {len(names)}, {params}, {braces((number(p.default) for p in parameters), '0')}, "
+        f"{boolean(slope)}, {cost}, {directml}}}"
+    )
+    return Activation(name, kernel, code, spellings, formula)
+
+
+def activation_list(activations: Sequence[Activation]) -> list[str]:
+    return [
+        f"inline constexpr int kMaxActivationParams = {MAX_PARAMS};",
+        *enumeration("Activation", [each.name for each in activations]),
+        f"inline constexpr int kActivationCount = {len(activations)};",
+        "// X(name, kernel functor) for each activation, in the order of the enumeration.",
+        "#define NORMFUSE_FOR_EACH_ACTIVATION(X) \\",
+        *[f"  X({each.name}, {each.kernel}) \\" for each in activations],
     ]
-    for operator in table["operator"]:
-        name = operator["name"]
-        for what in ("inputs", "outputs"):
-            values = operator[what]
-            kind = what[:-1].capitalize()
-            out.append(f"enum class {name}{kind} : int {{")
-            out += [f"  k{camel(v)} = {i}," for i, v in enumerate(values)]
-            out.append("};")
-            out.append(f"inline constexpr const char* k{name}{kind}s[] = {{{', '.join(text(v) for v in values)}}};")
-    known = [f"  {{{text(a['name'])}, {text(a['type'])}}}," for a in table["attribute"]]
-    out += ["struct AttributeSpec {", "  const char* name;", "  const char* type;", "};"]
-    out += ["inline constexpr AttributeSpec kAttributes[] = {", *known, "};"]
-    return out
 
 
-def function_names(operators: dict[str, Any]) -> list[str]:
+def activation_code(activations: Sequence[Activation]) -> list[str]:
+    return [
+        *ACTIVATION_CODE,
+        *array("ActivationSpec kActivations", (each.row for each in activations)),
+        *SPELLING_CODE,
+        *array("ActivationSpelling kActivationSpellings", (row for each in activations for row in each.spellings)),
+    ]
+
+
+def formula_code(activations: Sequence[Activation]) -> list[str]:
+    return [
+        "namespace formula {",
+        "// What std::max and std::min give, but NaN where any of the two is.",
+        "inline double Max(double a, double b) { return std::isnan(a) || a > b ? a : b; }",
+        "inline double Min(double a, double b) { return std::isnan(a) || a < b ? a : b; }",
+        "inline double Softplus(double v) { return Max(v, 0.0) + std::log1p(std::exp(-std::fabs(v))); }",
+        "}  // namespace formula",
+        "",
+        "// The formula of the table, in float64.",
+        "inline double FormulaOf(Activation activation, double x, double slope, const float* params) {",
+        f"  double p[{MAX_PARAMS}];",
+        f"  for (int i = 0; i < {MAX_PARAMS}; ++i) p[i] = static_cast<double>(params[i]);",
+        "  switch (activation) {",
+        *[
+            line
+            for each in activations
+            for line in (f"    case Activation::k{each.name}:", f"      return {each.formula};")
+        ],
+        "  }",
+        '  return std::nan("");',
+        "}",
+    ]
+
+
+# operators, functions
+
+ATTRIBUTE_TYPES = ("int", "ints", "float", "floats", "string")
+
+
+class Operators(NamedTuple):
+    inputs: dict[str, tuple[str, ...]]
+    outputs: dict[str, tuple[str, ...]]
+    attributes: list[tuple[str, str]]
+    choices: dict[str, tuple[str, ...]]
+    """Attributes that have one of some values."""
+    functions: list[str]
+    code: list[str]
+
+
+def operators_of(table: Table) -> Operators:
+    top = table.top
+    code = [
+        f"inline constexpr const char* kOperatorDomain = {text(top.text('domain'))};",
+        f"inline constexpr int kOperatorSetVersion = {top.integer('opset_version')};",
+        f"inline constexpr int kSpecVersion = {top.integer('spec_version')};",
+    ]
+    inputs, outputs = {}, {}
+    for name, row in table.rows("operator"):
+        row.text("summary")
+        inputs[name], outputs[name] = row.names("inputs"), row.names("outputs")
+        row.end()
+    attributes, choices = [], {}
+    for name, row in table.rows("attribute"):
+        attributes.append((name, row.text("type", among=ATTRIBUTE_TYPES)))
+        check_operators(row, inputs)
+        row.text("doc")
+        row.either("default")
+        if row.has("values"):
+            choices[name] = row.names("values")
+        row.end()
+    for _, row in table.rows("edge"):
+        check_operators(row, inputs)
+        row.text("doc")
+        row.end()
+    functions = top.row("functions")
+    names, numbered = function_names(functions, list(inputs)), functions.integer("numbered")
+    functions.end()
+    top.end()
+    code.append(f"inline constexpr int kNumberedFunctions = {numbered};")
+    return Operators(inputs, outputs, attributes, choices, names, code)
+
+
+def check_operators(row: Row, known: Iterable[str]) -> None:
+    given = row.either("operators")
+    for name in [] if given == "all" else given if isinstance(given, list) else [given]:
+        if name not in known:
+            raise row.error(f"key 'operators' has '{name}', which is not 'all' or a list of {quoted(known)}")
+
+
+def function_names(row: Row, operators: Sequence[str]) -> list[str]:
     """Return every name of a model-local function that the EP has a kernel for, numbers left out."""
-    functions = operators["functions"]
+    lists = {"normalizations": row.names("normalizations")}
     names = []
-    for operator, steps in functions["steps"].items():
-        choices = [functions[step] if isinstance(step, str) else ["", *step] for step in steps]
+    steps = row.row("steps")
+    for operator in operators:
+        choices = [lists[step] if isinstance(step, str) else ["", *step] for step in steps.list(operator)]
         names += ["_".join([operator, *[c for c in choice if c]]) for choice in itertools.product(*choices)]
+    steps.end()
     return names
 
 
-def function_code(operators: dict[str, Any]) -> list[str]:
+def operator_code(operators: Operators) -> list[str]:
+    out = list(operators.code)
+    for kind, names in (("Input", operators.inputs), ("Output", operators.outputs)):
+        for operator, values in names.items():
+            out += enumeration(f"{operator}{kind}", [camel(value) for value in values])
+            out.append(f"inline constexpr const char* k{operator}{kind}s[] = {braces(map(text, values))};")
+    for attribute, values in operators.choices.items():
+        out += enumeration(f"{camel(attribute)}Value", [camel(value) for value in values])
     return [
-        f"inline constexpr int kNumberedFunctions = {operators['functions']['numbered']};",
-        "inline constexpr const char* kFunctionNames[] = {",
-        *[f"  {text(name)}," for name in function_names(operators)],
+        *out,
+        "struct AttributeSpec {",
+        "  const char* name;",
+        "  const char* type;",
         "};",
+        *array("AttributeSpec kAttributes", (f"{{{text(name)}, {text(kind)}}}" for name, kind in operators.attributes)),
+        *array("const char* kFunctionNames", map(text, operators.functions)),
     ]
 
 
-def reason_code(table: dict[str, Any]) -> list[str]:
-    rows = table["reason"]
+# normalisations
+
+NORMALIZATION_CODE = [
+    "// A standard node that is a normalisation.",
+    "struct NormalizationSpec {",
+    "  const char* domain;",
+    "  const char* op_type;",
+    "  int since;",
+    "  int until;",
+    "  // What is normalised: all dimensions from first_axis on, a list of dimensions, or groups of channels.",
+    "  enum class Axes { kFrom, kList, kGroups } axes;",
+    '  const char* axes_attribute;  // "" = none, the default always',
+    "  int first_axis;",
+    "  int axis_count;",
+    f"  int axis_list[{MAX_AXES}];",
+    "  float epsilon;",
+    "  bool epsilon_is_attribute;",
+    "  EpsilonOnValue epsilon_on;",
+    "  bool use_mean;",
+    "  AffineAlignValue affine_align;",
+    "  bool has_stash_type;",
+    "  int input_count;",
+    "  FusedNormalizationInput inputs[5];    // by position",
+    "  int output_count;",
+    "  FusedNormalizationOutput outputs[4];  // by position",
+    "};",
+]
+
+
+def axes_of(row: Row) -> str:
+    axes = row.row("axes")
+    attribute = axes.text("attribute", "")
+    if not attribute:
+        code = f'NormalizationSpec::Axes::kFrom, "", {axes.integer("from")}, 0, {{0}}'
+    elif not axes.has("default"):
+        code = f"NormalizationSpec::Axes::kGroups, {text(attribute)}, 0, 0, {{0}}"
+    else:
+        default = axes.either("default")
+        if isinstance(default, list) and 0 < len(default) <= MAX_AXES:
+            code = f"NormalizationSpec::Axes::kList, {text(attribute)}, 0, {len(default)}, {braces(default)}"
+        elif isinstance(default, int):
+            code = f"NormalizationSpec::Axes::kFrom, {text(attribute)}, {default}, 0, {{0}}"
+        else:
+            raise axes.error(f"key 'default' is {default!r}, which is not a dimension or 1 to {MAX_AXES} of them")
+    axes.end()
+    return code
+
+
+def normalization_of(op: str, row: Row, operators: Operators) -> str:
+    domain, since, until = row.text("domain", ""), row.integer("since"), row.integer("until", LAST_VERSION)
+    axes = axes_of(row)
+    epsilon = row.row("epsilon")
+    fixed = epsilon.has("fixed")
+    value = epsilon.number("fixed" if fixed else "default")
+    on = epsilon.text("on", "variance", operators.choices["epsilon_on"])
+    epsilon.end()
+    use_mean, stash = row.flag("use_mean", True), row.flag("stash_type", False)
+    align = row.text("affine_align", "trailing", operators.choices["affine_align"])
+    ports = []
+    for kind, known in (("Input", operators.inputs), ("Output", operators.outputs)):
+        names = row.names(f"{kind.lower()}s")
+        for name in names:
+            if name not in known["FusedNormalization"]:
+                raise row.error(f"key '{kind.lower()}s' has '{name}', which is not one of FusedNormalization's")
+        ports.append(f"{len(names)}, " + braces(f"FusedNormalization{kind}::k{camel(name)}" for name in names))
+    row.end()
+    return (
+        f"{{{text(domain)}, {text(op)}, {since}, {until}, {axes}, {number(value)}, {boolean(not fixed)}, "
+        f"EpsilonOnValue::k{camel(on)}, {boolean(use_mean)}, AffineAlignValue::k{camel(align)}, {boolean(stash)}, "
+        f"{ports[0]}, {ports[1]}}}"
+    )
+
+
+def normalization_code(table: Table, operators: Operators) -> list[str]:
+    rows = [normalization_of(op, row, operators) for op, row in table.rows("normalization", "op")]
+    table.top.end()
+    return [*NORMALIZATION_CODE, *array("NormalizationSpec kNormalizations", rows)]
+
+
+# options
+
+OPTION_CODE = [
+    "struct OptionSpec {",
+    "  const char* name;",
+    "  OptionKind kind;",
+    "  const char* expected;   // what a value may be, for people",
+    "  int value_count;",
+    f"  const char* values[{MAX_VALUES}];  // of a choice or a flag",
+    "};",
+]
+
+
+def option_code(table: Table) -> list[str]:
+    expected = {"choice": "", "flag": ""}
+    for name, row in table.rows("kind"):
+        expected[name] = row.text("expected")
+        row.end()
+    names, rows, choices = [], [], []
+    for name, row in table.rows("option"):
+        kind = row.text("kind", among=list(expected))
+        values = row.names("values") if kind == "choice" else ("0", "1") if kind == "flag" else ()
+        if len(values) > MAX_VALUES:
+            raise row.error(f"key 'values' has more than {MAX_VALUES}")
+        if kind == "choice":
+            choices += enumeration(f"{camel(name)}Value", [camel(value) for value in values])
+        default = row.text("default")
+        if values and default not in ("", *values):
+            raise row.error(f"key 'default' is '{default}', which is not {quoted(values)}")
+        row.text("doc")
+        row.end()
+        words = quoted(values) if values else expected[kind]
+        names.append(camel(name))
+        listed = braces(map(text, values), '""')
+        rows.append(f"{{{text(name)}, OptionKind::k{camel(kind)}, {text(words)}, {len(values)}, {listed}}}")
+    table.top.end()
     return [
-        "enum class Reason : int {",
-        *[f"  k{camel(r['code'])} = {i}," for i, r in enumerate(rows)],
-        "};",
+        *enumeration("Option", names),
+        *enumeration("OptionKind", [camel(kind) for kind in expected]),
+        *choices,
+        *OPTION_CODE,
+        *array("OptionSpec kOptions", rows),
+    ]
+
+
+# reasons
+
+
+def reason_code(table: Table) -> list[str]:
+    rows = []
+    for code, row in table.rows("reason", "code"):
+        rows.append((code, row.text("text"), row.text("advice")))
+        row.end()
+    table.top.end()
+    return [
+        *enumeration("Reason", [camel(code) for code, _, _ in rows]),
         "struct ReasonSpec {",
         "  const char* code;",
         "  const char* text;    // with {names} to fill in",
         "  const char* advice;",
         "};",
-        "inline constexpr ReasonSpec kReasons[] = {",
-        *[f"  {{{text(r['code'])}, {text(r['text'])}, {text(r['advice'])}}}," for r in rows],
-        "};",
+        *array("ReasonSpec kReasons", (braces(map(text, row)) for row in rows)),
     ]
 
 
-def header(folder: Path) -> str:
-    activations = load(folder, "activations")
-    names = [row["name"] for row in activations["activation"]]
-    for name in names:
-        if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
-            raise ValueError(f"activation name {name!r} is not an identifier in CamelCase")
-    rows, spellings = activation_rows(activations)
-    kernels = [f"  X({row['name']}, {row['kernel']}) \\" for row in activations["activation"]]
-    lines = [
-        "// Generated by tools/generate_tables.py from the tables in ep/spec. Do not edit.",
-        "#pragma once",
-        "",
-        "#include <limits>",
-        "",
-        "namespace normfuse {",
-        "",
-        f"inline constexpr int kMaxActivationParams = {MAX_PARAMS};",
-        "enum class Activation : int {",
-        *[f"  k{name} = {i}," for i, name in enumerate(names)],
-        "};",
-        f"inline constexpr int kActivationCount = {len(names)};",
-        "// X(name, kernel functor) for each activation, in the order of the enumeration.",
-        "#define NORMFUSE_FOR_EACH_ACTIVATION(X) \\",
-        *kernels,
-        "",
-        "struct DirectMlActivation {",
-        '  const char* op;      // DML_OPERATOR_ACTIVATION_<op>, "" where DirectML has none',
-        "  int type;            // DML_OPERATOR_TYPE",
-        "  int level;           // feature level of the operator, 0xMmmm as DML_FEATURE_LEVEL; 0 = none",
-        "  int fused_level;     // from which MVN1 takes it as FusedActivation; 0 = never",
-        "  int field_count;",
-        "  int fields[kMaxActivationParams];  // parameter index of each float field",
-        "};",
-        "struct ActivationSpec {",
-        "  const char* name;",
-        "  int param_count;",
-        "  const char* params[kMaxActivationParams];",
-        "  float defaults[kMaxActivationParams];",
-        "  bool has_slope;",
-        "  DirectMlActivation directml;",
-        "};",
-        "inline constexpr ActivationSpec kActivations[] = {",
-        *rows,
-        "};",
-        "// A standard node that means an activation.",
-        "struct ActivationSpelling {",
-        "  Activation activation;",
-        "  const char* domain;",
-        "  const char* op_type;",
-        "  int since;",
-        "  int until;",
-        '  const char* when_attribute;  // "" = no condition',
-        "  const char* when_value;",
-        '  const char* attributes[kMaxActivationParams];  // attribute that holds each parameter, "" = none',
-        "  float defaults[kMaxActivationParams];",
-        "  int input_param_count;       // parameters given as inputs 1, 2 ...",
-        "  int input_params[kMaxActivationParams];",
-        "  bool has_bias;               // input 1 is a bias added before the activation",
-        "};",
-        "inline constexpr ActivationSpelling kActivationSpellings[] = {",
-        *spellings,
-        "};",
-        "",
-        *operator_code(load(folder, "operators")),
-        *function_code(load(folder, "operators")),
-        "",
-        *reason_code(load(folder, "reasons")),
-        "",
-        "}  // namespace normfuse",
-        "",
+# headers
+
+
+def header(includes: Sequence[str], code: Sequence[str]) -> str:
+    first = "// Generated by tools/generate_tables.py from the tables in ep/spec. Do not edit."
+    included = [*(f"#include {name}" for name in includes), ""] if includes else []
+    lines = [first, "#pragma once", "", *included, "namespace normfuse {", ""]
+    return "\n".join([*lines, *code, "", "}  // namespace normfuse", ""])
+
+
+def headers(folder: Path) -> dict[str, str]:
+    """Return the headers made of the tables in a folder, by name."""
+    table = Table(folder, "activations")
+    activations = [activation_of(name, row) for name, row in table.rows("activation")]
+    table.top.end()
+    operators = operators_of(Table(folder, "operators"))
+    parts = [
+        PRICE_CODE,
+        price_code(Table(folder, "prices")),
+        activation_code(activations),
+        operator_code(operators),
+        normalization_code(Table(folder, "normalizations"), operators),
+        option_code(Table(folder, "options")),
+        reason_code(Table(folder, "reasons")),
     ]
-    return "\n".join(lines)
+    code = [line for part in parts for line in ["", *part]][1:]
+    return {
+        # What kernels know of the tables: a change of anything else compiles none of them again.
+        "activation_list.h": header([], activation_list(activations)),
+        "tables.h": header(["<limits>", '"spec/activation_list.h"'], code),
+        "formulas.h": header(["<cmath>", '"spec/tables.h"'], formula_code(activations)),
+    }
 
 
 def main() -> int:
     if len(sys.argv) != 3:
-        print("usage: generate_tables.py FOLDER_OF_TABLES OUTPUT_HEADER", file=sys.stderr)
+        print("usage: generate_tables.py FOLDER_OF_TABLES FOLDER_OF_HEADERS", file=sys.stderr)
         return 2
     folder, output = map(Path, sys.argv[1:])
-    output.parent.mkdir(parents=True, exist_ok=True)
-    content = header(folder)
-    # An unchanged header keeps its time stamp, so that nothing is compiled again.
-    if not output.exists() or output.read_text(encoding="utf-8") != content:
-        output.write_text(content, encoding="utf-8")
+    try:
+        made = headers(folder)
+    except TableError as error:
+        print(f"generate_tables.py: {error}", file=sys.stderr)
+        return 1
+    output.mkdir(parents=True, exist_ok=True)
+    for name, content in made.items():
+        path = output / name
+        # An unchanged header keeps its time stamp, so that nothing is compiled again.
+        if not path.exists() or path.read_text(encoding="utf-8") != content:
+            path.write_text(content, encoding="utf-8")
     return 0
 
 

@@ -7,7 +7,7 @@
 
 #include "cpu/isa.h"
 #include "plan/data_type.h"
-#include "spec/tables.h"
+#include "spec/activation_list.h"
 
 namespace normfuse::cpu {
 

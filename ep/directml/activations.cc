@@ -172,7 +172,11 @@ Value EmitActivation(ProgramBuilder& builder, const ActivationCall& call, const 
     case Activation::kPRelu:
       return EmitPRelu(builder, x, *slope);
     default:
-      builder.NeedsLevel(std::string("activation ") + spec.name, static_cast<uint32_t>(spec.directml.level));
+      if (spec.directml.level == 0) {
+        builder.Unsupported(std::string("activation ") + spec.name);
+      } else {
+        builder.NeedsLevel(std::string("activation ") + spec.name, static_cast<uint32_t>(spec.directml.level));
+      }
       return x;
   }
 }

@@ -239,12 +239,9 @@ Result Validator::CheckActivation() const {
   const ActivationSpec& spec = kActivations[kind];
   const std::string name = spec.name;
   for (int i = 0; i < spec.param_count; ++i) {
-    if (std::isnan(activation.params[i]))
-      return Error("parameter " + std::string(spec.params[i]) + " of activation " + name + " is NaN");
-  }
-  const bool divides = activation.kind == Activation::kCelu || activation.kind == Activation::kSoftplus;
-  if (divides && activation.params[0] == 0.0f) {
-    return Error("parameter " + std::string(spec.params[0]) + " of activation " + name + " is 0, by which it divides");
+    const std::string parameter = "parameter " + std::string(spec.params[i].name) + " of activation " + name;
+    if (std::isnan(activation.params[i])) return Error(parameter + " is NaN");
+    if (spec.params[i].nonzero && activation.params[i] == 0.0f) return Error(parameter + " is 0, by which it divides");
   }
   if (spec.has_slope != activation.slope.present()) {
     return Error(spec.has_slope ? "activation " + name + " needs the input slope"

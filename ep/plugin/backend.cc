@@ -58,7 +58,7 @@ Result Backend::Create(const BackendOptions& options, std::unique_ptr<Backend>* 
   NORMFUSE_RETURN_IF_ERROR(CheckJsonLines(kReport, options.directml_report));
   const char* isa = nullptr;
   NORMFUSE_RETURN_IF_ERROR(SelectedIsa(&isa));
-  if (options.choice == BackendChoice::kDirectMl) {
+  if (options.choice == BackendValue::kDirectml) {
     NORMFUSE_RETURN_IF_ERROR(ShareDevice(options.directml, &created->device_));
     created->listener_ = ReportTo(options.directml_report);
   }

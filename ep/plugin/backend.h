@@ -8,13 +8,12 @@
 #include "directml/directml.h"
 #include "plan/execution.h"
 #include "plan/reason.h"
+#include "spec/tables.h"
 
 namespace normfuse::plugin {
 
-enum class BackendChoice { kAuto, kCpu, kDirectMl };
-
 struct BackendOptions {
-  BackendChoice choice = BackendChoice::kAuto;
+  BackendValue choice = BackendValue::kAuto;
   DirectMlOptions directml;
   std::string directml_report;  // file that each call of a node on the GPU adds what it cost to, one JSON object a line
 };

@@ -88,14 +88,12 @@ std::optional<Declined> CheckTable(const Chain& chain) {
   return NotProfitable(chain, "ONNX Runtime looks its results up in a table");
 }
 
-// What a chain must gain to be worth the time that ORT needs to compile it.
-constexpr double kLeastGain = 1000;
-
 std::optional<Declined> CheckGain(const Chain& chain, cpu::Isa isa, bool has_registered_kernel) {
   const double gain = ExpectedGain(chain.plan, isa);
   if (gain < 0) return NotProfitable(chain, "ONNX Runtime's own kernels are as fast for a tensor of this size");
   // A normalisation without a registered kernel is a chain of several nodes, which gains more than the model knows.
-  if (has_registered_kernel || chain.plan.kind == PlanKind::kNormalization || gain >= kLeastGain) return std::nullopt;
+  if (has_registered_kernel || chain.plan.kind == PlanKind::kNormalization || gain >= kLeastGainNanoseconds)
+    return std::nullopt;
   return NotProfitable(chain, "the tensor is too small");
 }
 

@@ -94,7 +94,7 @@ Result MakeEp(const ort::HardwareDevice* const* devices, size_t count, const ort
   NORMFUSE_RETURN_IF_ERROR(CheckClaimReport(options));
   // The device chooses the adapter, never the backend.
   const ort::HardwareDevice* gpu = FindGpu(devices, count);
-  if (gpu != nullptr && options.backend.choice == BackendChoice::kDirectMl) {
+  if (gpu != nullptr && options.backend.choice == BackendValue::kDirectml) {
     NORMFUSE_RETURN_IF_ERROR(ChooseAdapter(gpu, &options.backend));
   }
   std::unique_ptr<Backend> backend;

@@ -1,5 +1,6 @@
 #include "plugin/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 
@@ -9,11 +10,6 @@ namespace normfuse::plugin {
 namespace {
 
 constexpr std::string_view kPrefix = "ep.normfuseexecutionprovider.";
-
-Result BadValue(std::string_view option, const std::string& value, const char* allowed) {
-  return Result::Error(ErrorCode::kInvalidArgument, "NormFuseExecutionProvider: option " + std::string(option) + "='" +
-                                                        value + "' is not known; use " + allowed);
-}
 
 template <typename Number>
 bool ParseNumber(const std::string& text, int base, Number* number) {
@@ -32,91 +28,151 @@ bool ParseLuid(const std::string& text, uint64_t* luid) {
   return true;
 }
 
-Result ParseChoice(const std::string& value, BackendChoice* choice) {
-  if (value == "auto") {
-    *choice = BackendChoice::kAuto;
-  } else if (value == "cpu") {
-    *choice = BackendChoice::kCpu;
-  } else if (value == "directml") {
-    *choice = BackendChoice::kDirectMl;
-  } else {
-    return BadValue("backend", value, "'auto', 'cpu' or 'directml'");
-  }
-  return {};
-}
-
-Result ParsePreference(const std::string& value, DirectMlOptions* options) {
-  if (value == "high_performance") {
-    options->adapter = DirectMlOptions::Adapter::kHighPerformance;
-  } else if (value == "minimum_power") {
-    options->adapter = DirectMlOptions::Adapter::kMinimumPower;
-  } else {
-    return BadValue("adapter_preference", value, "'high_performance' or 'minimum_power'");
-  }
-  return {};
-}
-
 // "6_2" as DML_FEATURE_LEVEL_6_2.
-Result ParseLevel(const std::string& value, int* level) {
-  if (value.size() != 3 || value[1] != '_' || value[0] < '2' || value[0] > '9' || value[2] < '0' || value[2] > '9') {
-    return BadValue("explain_directml", value, "a DirectML feature level such as '6_2'");
+bool ParseLevel(const std::string& text, uint64_t* level) {
+  if (text.size() != 3 || text[1] != '_' || text[0] < '2' || text[0] > '9' || text[2] < '0' || text[2] > '9') {
+    return false;
   }
-  *level = (value[0] - '0') * 0x1000 + (value[2] - '0') * 0x100;
-  return {};
+  *level = static_cast<uint64_t>((text[0] - '0') * 0x1000 + (text[2] - '0') * 0x100);
+  return true;
 }
 
-Result ParseFlag(std::string_view name, const std::string& value, bool* flag) {
-  if (value != "0" && value != "1") return BadValue(name, value, "'0' or '1'");
-  *flag = value == "1";
-  return {};
+bool ParseIndex(const std::string& text, uint64_t* index) {
+  uint32_t number = 0;
+  if (!ParseNumber(text, 10, &number)) return false;
+  *index = number;
+  return true;
+}
+
+// The position of the text among the option's values.
+bool ParseChoice(const OptionSpec& spec, const std::string& text, uint64_t* choice) {
+  const auto* end = spec.values + spec.value_count;
+  const auto* found = std::find(spec.values, end, std::string_view(text));
+  *choice = static_cast<uint64_t>(found - spec.values);
+  return found != end;
+}
+
+// An option of the table and its value: the text, and what it stands for where that is a number or a choice.
+struct Given {
+  Option option;
+  const std::string& text;
+  uint64_t number = 0;
+
+  template <typename Value>
+  Value As() const {
+    return static_cast<Value>(number);
+  }
+  std::string library() const { return directml::LibraryName(text); }
+};
+
+bool ParseValue(const OptionSpec& spec, Given* given) {
+  switch (spec.kind) {
+    case OptionKind::kChoice:
+    case OptionKind::kFlag:
+      return ParseChoice(spec, given->text, &given->number);
+    case OptionKind::kIndex:
+      return ParseIndex(given->text, &given->number);
+    case OptionKind::kLuid:
+      return ParseLuid(given->text, &given->number);
+    case OptionKind::kLevel:
+      return ParseLevel(given->text, &given->number);
+    case OptionKind::kLibrary:
+    case OptionKind::kReport:
+      return true;
+  }
+  return false;
+}
+
+Result UnknownOption(std::string_view name) {
+  std::string known;
+  for (const OptionSpec& spec : kOptions) known += std::string(known.empty() ? "" : ", ") + spec.name;
+  return Result::Error(ErrorCode::kInvalidArgument,
+                       "NormFuseExecutionProvider: unknown option '" + std::string(name) + "'; there are " + known);
+}
+
+// Finds the option and checks its value, by the table.
+Result Parse(std::string_view name, Given* given) {
+  const OptionSpec* spec = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                        [&](const OptionSpec& candidate) { return name == candidate.name; });
+  if (spec == std::end(kOptions)) return UnknownOption(name);
+  given->option = static_cast<Option>(spec - kOptions);
+  if (ParseValue(*spec, given)) return {};
+  return Result::Error(ErrorCode::kInvalidArgument, "NormFuseExecutionProvider: option " + std::string(name) + "='" +
+                                                        given->text + "' is not known; use " + spec->expected);
+}
+
+void PreferAdapter(const Given& given, DirectMlOptions* options) {
+  const bool fast = given.As<AdapterPreferenceValue>() == AdapterPreferenceValue::kHighPerformance;
+  options->adapter = fast ? DirectMlOptions::Adapter::kHighPerformance : DirectMlOptions::Adapter::kMinimumPower;
+}
+
+// False for an option that is not about the backend.
+bool SetBackend(const Given& given, BackendOptions* options) {
+  DirectMlOptions& directml = options->directml;
+  switch (given.option) {
+    case Option::kBackend:
+      options->choice = given.As<BackendValue>();
+      return true;
+    case Option::kDirectmlLibrary:
+      directml.directml_library = given.library();
+      return true;
+    case Option::kD3d12Library:
+      directml.d3d12_library = given.library();
+      return true;
+    case Option::kDxcoreLibrary:
+      directml.dxcore_library = given.library();
+      return true;
+    case Option::kDirectmlReport:
+      options->directml_report = given.text;
+      return true;
+    case Option::kAdapterIndex:
+      directml.adapter = DirectMlOptions::Adapter::kIndex;
+      directml.index = given.As<uint32_t>();
+      return true;
+    case Option::kAdapterLuid:
+      directml.adapter = DirectMlOptions::Adapter::kLuid;
+      directml.luid = given.number;
+      return true;
+    case Option::kAdapterPreference:
+      PreferAdapter(given, &directml);
+      return true;
+    default:
+      return false;
+  }
 }
 
 Result SetOption(std::string_view name, const std::string& value, EpOptions* options) {
-  bool known = false;
-  NORMFUSE_RETURN_IF_ERROR(SetBackendOption(name, value, &options->backend, &known));
-  if (known) return {};
-  if (name == "compile") return ParseFlag(name, value, &options->compile);
-  if (name == "explain_directml") return ParseLevel(value, &options->explain_directml);
-  if (name == "claim_report") {
-    options->claim_report = value;
-    return {};
+  Given given{Option::kBackend, value};
+  NORMFUSE_RETURN_IF_ERROR(Parse(name, &given));
+  if (SetBackend(given, &options->backend)) return {};
+  switch (given.option) {
+    case Option::kClaim:
+      options->claim_all = given.As<ClaimValue>() == ClaimValue::kAll;
+      break;
+    case Option::kClaimReport:
+      options->claim_report = given.text;
+      break;
+    case Option::kCompile:
+      options->compile = given.number != 0;
+      break;
+    case Option::kExplainDirectml:
+      options->explain_directml = given.As<int>();
+      break;
+    default:
+      break;
   }
-  if (name == "claim") {
-    if (value != "all" && value != "profitable") return BadValue(name, value, "'profitable' or 'all'");
-    options->claim_all = value == "all";
-    return {};
-  }
-  return Result::Error(
-      ErrorCode::kInvalidArgument,
-      "NormFuseExecutionProvider: unknown option '" + std::string(name) +
-          "'; there are backend, claim, claim_report, compile, directml_library, d3d12_library, "
-          "dxcore_library, directml_report, adapter_index, adapter_luid, adapter_preference and explain_directml");
+  return {};
 }
 
 }  // namespace
 
 Result SetBackendOption(std::string_view name, const std::string& value, BackendOptions* options, bool* known) {
-  DirectMlOptions& directml = options->directml;
-  *known = true;
-  if (name == "backend") return ParseChoice(value, &options->choice);
-  if (name == "adapter_preference") return ParsePreference(value, &directml);
-  if (name == "directml_library") {
-    directml.directml_library = directml::LibraryName(value);
-  } else if (name == "d3d12_library") {
-    directml.d3d12_library = directml::LibraryName(value);
-  } else if (name == "dxcore_library") {
-    directml.dxcore_library = directml::LibraryName(value);
-  } else if (name == "directml_report") {
-    options->directml_report = value;
-  } else if (name == "adapter_index") {
-    directml.adapter = DirectMlOptions::Adapter::kIndex;
-    if (!ParseNumber(value, 10, &directml.index)) return BadValue(name, value, "a number from 0");
-  } else if (name == "adapter_luid") {
-    directml.adapter = DirectMlOptions::Adapter::kLuid;
-    if (!ParseLuid(value, &directml.luid)) return BadValue(name, value, "the LUID, decimal or hexadecimal (0x...)");
-  } else {
-    *known = false;
-  }
+  Given given{Option::kBackend, value};
+  *known = std::any_of(std::begin(kOptions), std::end(kOptions),
+                       [&](const OptionSpec& candidate) { return name == candidate.name; });
+  if (!*known) return {};
+  NORMFUSE_RETURN_IF_ERROR(Parse(name, &given));
+  *known = SetBackend(given, options);
   return {};
 }
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normfuse.errors import OptionError
-from normfuse.host.options import OPTIONS
+from normfuse.host.options import accepts
 from normfuse.model_files import ModelLike, load_model
 from normfuse.rewriting import rewritten
 from normfuse.sessions import open_session
+from normfuse.spec import OPTIONS
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
@@ -65,7 +66,7 @@ def lower(
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library cannot be loaded.
     """
-    if not OPTIONS["explain_directml"].accepts(level):
+    if not accepts(OPTIONS["explain_directml"], level):
         raise OptionError(f"The DirectML feature level is '{level}'; it is written like 6_2, from 2_0 on.")
     source = load_model(model)
     found = rewritten(source, allow_requantization_removal=allow_requantization_removal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -75,55 +75,12 @@ class Expected:
 # --- what the operators mean -----------------------------------------------------------------------------------------
 
 
-def _sigmoid(x: Array) -> Array:
-    return np.exp(-np.logaddexp(0.0, -x))
-
-
-def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
-    return np.clip(alpha * x + beta, 0.0, 1.0)
-
-
-def _exponential(x: Array, alpha: float) -> Array:
-    return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0.0)), x)
-
-
-def _erf(x: Array) -> Array:
-    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))
-
-
-FORMULAS: dict[str, Callable[..., Array]] = {
-    "Identity": lambda x: x,
-    "Relu": lambda x: np.maximum(x, 0.0),
-    "LeakyRelu": lambda x, alpha: np.where(x < 0, alpha * x, x),
-    "Elu": _exponential,
-    "Celu": lambda x, alpha: np.maximum(x, 0.0) + np.minimum(0.0, alpha * np.expm1(np.minimum(x / alpha, 50.0))),
-    "Selu": lambda x, alpha, gamma: gamma * _exponential(x, alpha),
-    "Gelu": lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))),
-    "GeluTanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
-    "Swish": lambda x, alpha: x * _sigmoid(alpha * x),
-    "HardSwish": lambda x, alpha, beta: x * _hard_sigmoid(x, alpha, beta),
-    "HardSigmoid": _hard_sigmoid,
-    "Sigmoid": _sigmoid,
-    "Tanh": np.tanh,
-    "ScaledTanh": lambda x, alpha, beta: alpha * np.tanh(beta * x),
-    "Softplus": lambda x, steepness: np.logaddexp(0.0, steepness * x) / steepness,
-    "ParametricSoftplus": lambda x, alpha, beta: alpha * np.logaddexp(0.0, beta * x),
-    "Softsign": lambda x: x / (1.0 + np.abs(x)),
-    "ThresholdedRelu": lambda x, alpha: np.where(x > alpha, x, 0.0),
-    "Shrink": lambda x, bias, lambd: np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0.0)),
-    "Mish": lambda x: x * np.tanh(np.logaddexp(0.0, x)),
-    "Clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
-    "Linear": lambda x, alpha, beta: alpha * x + beta,
-}
-
-
 def _activate(case: Case, x: Array) -> Array:
-    name = case.attributes.get("activation", "Identity")
-    if name == "PRelu":
-        return np.where(x < 0, case.inputs["slope"].astype(np.float64) * x, x)
+    activation = ACTIVATIONS[case.attributes.get("activation", "Identity")]
     given = case.attributes.get("activation_params")
-    values = given if given is not None else list(ACTIVATIONS[name].parameters.values())
-    return FORMULAS[name](x, *(float(np.float32(v)) for v in values))
+    values = given if given is not None else list(activation.parameters.values())
+    slope = case.inputs["slope"].astype(np.float64) if activation.has_slope else None
+    return np.asarray(activation(x, [float(np.float32(value)) for value in values], slope))
 
 
 def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
@@ -241,11 +198,14 @@ QUANTISED_TYPES: dict[str, Any] = {
 
 
 def _activation_cases() -> Iterator[Case]:
-    for name in ACTIVATIONS:
-        slope = {"slope": _reals(24, low=-0.5, high=0.5, seed=3)} if name == "PRelu" else {}
-        bounds = {"activation_params": [-0.5, 6.0]} if name == "Clip" else {}
-        attributes: dict[str, Any] = {"activation": name, **bounds}
-        yield _layer_norm(f"LayerNorm -> {name}", _reals(6, 24), more=slope, **attributes)
+    for name, activation in ACTIVATIONS.items():
+        slope = {"slope": _reals(24, low=-0.5, high=0.5, seed=3)} if activation.has_slope else {}
+        drawn = [each.low + 0.375 * (each.high - each.low) for each in activation.drawn.values()]
+        attributes: dict[str, Any] = {"activation": name, **({"activation_params": drawn} if drawn else {})}
+        # Infinite defaults leave nothing to compute.
+        usual = all(map(math.isfinite, activation.parameters.values()))
+        by_default = {"activation": name} if usual else attributes
+        yield _layer_norm(f"LayerNorm -> {name}", _reals(6, 24), more=slope, **by_default)
         yield Case(name, "FusedActivation", {"X": _reals(3, 5, 24, low=-6, high=6), **slope}, attributes)
 
 

@@ -5,7 +5,7 @@
 //   activations_test --full NAME    all 2^32 float32 values of one activation with its default parameters
 //   activations_test --bench        nanoseconds and core clock cycles per element
 //
-// The reference is float64, its own error far below float32's; the error is counted in units in the last place (ulp) of
+// The reference is the table's formula in float64, its own error far below float32's; the error is counted in units in the last place (ulp) of
 // the float32 result and may be 4, that of erf-GELU 5.5.
 #include <algorithm>
 #include <chrono>
@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
-#include <numbers>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,7 +21,7 @@
 #include "check.h"
 #include "isa_functions.h"
 #include "plan/plan.h"
-#include "spec/tables.h"
+#include "spec/formulas.h"
 
 namespace normfuse::test {
 namespace {
@@ -34,85 +33,11 @@ constexpr size_t kChunk = 4096;
 
 using Params = const float*;
 
-double Expm1Scaled(double scale, double x) { return scale * std::expm1(x); }
-
-double Log1pExp(double y) { return std::max(y, 0.0) + std::log1p(std::exp(-std::fabs(y))); }
-
-double Swish(double x, double alpha) {
-  const double y = alpha * x;
-  return y < 0 ? x * std::exp(y) / (1 + std::exp(y)) : x / (1 + std::exp(-y));
+// Where these go to zero as a product of two small things, the unit is that of max(|value|, 2^-24).
+bool IsTail(const std::string& name, double x, Params params) {
+  if (name == "Swish") return static_cast<double>(params[0]) * x < -4;
+  return x < -4 && (name == "Gelu" || name == "GeluTanh" || name == "Mish");
 }
-
-double GeluTanh(double x) {
-  const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-  return u < 0 ? x * std::exp(2 * u) / (1 + std::exp(2 * u)) : x / (1 + std::exp(-2 * u));
-}
-
-double Mish(double x) {
-  const double e = std::exp(-std::fabs(x));
-  return x < 0 ? x * (e * (e + 2) / (e * (e + 2) + 2)) : x * ((1 + 2 * e) / (1 + 2 * e + 2 * e * e));
-}
-
-double Celu(double x, double alpha) {
-  if (alpha == 0) return std::max(x, 0.0);
-  return x > 0 ? x : Expm1Scaled(alpha, x / alpha);
-}
-
-double HardSigmoid(double x, Params p) {
-  return std::max(0.0, std::min(1.0, static_cast<double>(p[0]) * x + static_cast<double>(p[1])));
-}
-
-// A row of the table: the exact value, and below which x (of the sign given) the unit is that of max(|value|, 2^-24).
-struct Reference {
-  const char* name;
-  double (*value)(double x, double slope, Params p);
-  double (*tail)(double x, Params p) = nullptr;  // the tail begins where this is below -4
-};
-
-double Itself(double x, Params) { return x; }
-
-constexpr Reference kReferences[] = {
-    {"Identity", [](double x, double, Params) { return x; }},
-    {"Relu", [](double x, double, Params) { return x > 0 ? x : 0; }},
-    {"LeakyRelu", [](double x, double, Params p) { return x < 0 ? static_cast<double>(p[0]) * x : x; }},
-    {"PRelu", [](double x, double slope, Params) { return x < 0 ? slope * x : x; }},
-    {"Elu", [](double x, double, Params p) { return x < 0 ? Expm1Scaled(static_cast<double>(p[0]), x) : x; }},
-    {"Celu", [](double x, double, Params p) { return Celu(x, static_cast<double>(p[0])); }},
-    {"Selu",
-     [](double x, double, Params p) {
-       const double gamma = static_cast<double>(p[1]);
-       return x > 0 ? gamma * x : Expm1Scaled(gamma * static_cast<double>(p[0]), x);
-     }},
-    {"Gelu", [](double x, double, Params) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }, Itself},
-    {"GeluTanh", [](double x, double, Params) { return GeluTanh(x); }, Itself},
-    {"Swish", [](double x, double, Params p) { return Swish(x, static_cast<double>(p[0])); },
-     [](double x, Params p) { return static_cast<double>(p[0]) * x; }},
-    {"HardSwish", [](double x, double, Params p) { return x * HardSigmoid(x, p); }},
-    {"HardSigmoid", [](double x, double, Params p) { return HardSigmoid(x, p); }},
-    {"Sigmoid",
-     [](double x, double, Params) { return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x)); }},
-    {"Tanh", [](double x, double, Params) { return std::tanh(x); }},
-    {"ScaledTanh",
-     [](double x, double, Params p) { return static_cast<double>(p[0]) * std::tanh(static_cast<double>(p[1]) * x); }},
-    {"Softplus",
-     [](double x, double, Params p) {
-       const double beta = static_cast<double>(p[0]);
-       return Log1pExp(beta * x) / beta;
-     }},
-    {"ParametricSoftplus",
-     [](double x, double, Params p) { return static_cast<double>(p[0]) * Log1pExp(static_cast<double>(p[1]) * x); }},
-    {"Softsign", [](double x, double, Params) { return x / (1 + std::fabs(x)); }},
-    {"ThresholdedRelu", [](double x, double, Params p) { return x > static_cast<double>(p[0]) ? x : 0; }},
-    {"Shrink",
-     [](double x, double, Params p) {
-       const double bias = static_cast<double>(p[0]), lambd = static_cast<double>(p[1]);
-       return x < -lambd ? x + bias : x > lambd ? x - bias : 0;
-     }},
-    {"Mish", [](double x, double, Params) { return Mish(x); }, Itself},
-    {"Clip", [](double x, double,
-                Params p) { return std::min(std::max(x, static_cast<double>(p[0])), static_cast<double>(p[1])); }},
-    {"Linear", [](double x, double, Params p) { return static_cast<double>(p[0]) * x + static_cast<double>(p[1]); }},
-};
 
 // One unit in the last place of the float32 nearest to |value|.
 double Ulp(double value) {
@@ -150,16 +75,14 @@ struct Worst {
 class Comparison {
  public:
   Comparison(const IsaFunctions* isas, size_t isa_count, size_t activation)
-      : isas_(isas), isa_count_(isa_count), activation_(activation), worst_(isa_count) {
-    for (const Reference& reference : kReferences) {
-      if (std::strcmp(reference.name, isas[0].activations[activation].name) == 0) reference_ = &reference;
-    }
-    CHECK(reference_ != nullptr, "%s has no reference", isas[0].activations[activation].name);
-  }
+      : isas_(isas),
+        isa_count_(isa_count),
+        activation_(activation),
+        name_(isas[0].activations[activation].name),
+        worst_(isa_count) {}
 
   // n <= kChunk finite or infinite values, and a slope for each.
   void Add(const float* x, const float* slope, size_t n, Params params) {
-    if (reference_ == nullptr) return;
     float in[kChunk], slopes[kChunk], out[kChunk];
     double exact[kChunk];
     for (size_t i = 0; i < kChunk; ++i) {
@@ -167,7 +90,8 @@ class Comparison {
       slopes[i] = slope[std::min(i, n - 1)];
     }
     for (size_t i = 0; i < n; ++i) {
-      exact[i] = reference_->value(static_cast<double>(x[i]), static_cast<double>(slope[i]), params);
+      exact[i] = FormulaOf(static_cast<normfuse::Activation>(activation_), static_cast<double>(x[i]),
+                           static_cast<double>(slope[i]), params);
     }
     for (size_t k = 0; k < isa_count_; ++k) {
       isas_[k].activations[activation_].run(params, in, slopes, out, kChunk);
@@ -179,8 +103,7 @@ class Comparison {
 
  private:
   void Compare(size_t isa, float x, double exact, float got, Params params) {
-    const bool tail = reference_->tail != nullptr && reference_->tail(static_cast<double>(x), params) < -4;
-    const double error = Error(exact, got, tail);
+    const double error = Error(exact, got, IsTail(name_, static_cast<double>(x), params));
     if (error <= worst_[isa].error) return;
     char text[64];
     std::snprintf(text, sizeof(text), "%.9g, %.9g", static_cast<double>(params[0]), static_cast<double>(params[1]));
@@ -190,7 +113,7 @@ class Comparison {
   const IsaFunctions* isas_;
   size_t isa_count_;
   size_t activation_;
-  const Reference* reference_ = nullptr;
+  std::string name_;
   std::vector<Worst> worst_;
 };
 
@@ -231,7 +154,7 @@ void AllHalves(Comparison& comparison, Params params) {
 }
 
 // Parameters as they might be drawn: round ones, ordinary ones, and a wide range of magnitudes with both signs.
-void DrawParams(std::mt19937& random, const std::string& name, float* params) {
+void DrawParams(std::mt19937& random, const ActivationSpec& spec, float* params) {
   std::uniform_real_distribution<float> exponent(-60.0f, 60.0f), ordinary(-3.0f, 3.0f);
   for (int k = 0; k < 2; ++k) {
     switch (random() % 4) {
@@ -245,8 +168,9 @@ void DrawParams(std::mt19937& random, const std::string& name, float* params) {
         params[k] = ordinary(random);
     }
   }
-  // log(2) / 0 where the steepness is 0, at every x: nothing to count ulp of.
-  if (name == "Softplus" && params[0] == 0) params[0] = 1;
+  for (int k = 0; k < 2; ++k) {
+    if (spec.params[k].nonzero && params[k] == 0) params[k] = 1;
+  }
 }
 
 void TestAccuracy(const IsaFunctions* isas, size_t isa_count) {
@@ -256,16 +180,13 @@ void TestAccuracy(const IsaFunctions* isas, size_t isa_count) {
   std::mt19937 random(20261121);
   for (size_t a = 0; a < isas[0].count; ++a) {
     const std::string name = isas[0].activations[a].name;
-    const auto* row = std::find_if(std::begin(kActivations), std::end(kActivations),
-                                   [&](const auto& candidate) { return name == candidate.name; });
-    CHECK(row != std::end(kActivations), "%s is no activation of the table", name.c_str());
-    if (row == std::end(kActivations)) continue;
+    const ActivationSpec& row = kActivations[a];
     Comparison comparison(isas, isa_count, a);
-    float params[2] = {row->defaults[0], row->defaults[1]};
+    float params[2] = {row.defaults[0], row.defaults[1]};
     AllHalves(comparison, params);
     Sweep(comparison, params, 1, 1021);
-    for (int draw = 0; row->param_count > 0 && draw < 120; ++draw) {
-      DrawParams(random, name, params);
+    for (int draw = 0; row.param_count > 0 && draw < 120; ++draw) {
+      DrawParams(random, row, params);
       Sweep(comparison, params, static_cast<uint32_t>(random() % 65521), 65521);
     }
     std::printf("%-20s", name.c_str());
@@ -280,70 +201,21 @@ void TestAccuracy(const IsaFunctions* isas, size_t isa_count) {
   }
 }
 
-// Every row of the table has its functor here, so that a new row is not forgotten.
-void TestTableIsComplete(const IsaFunctions& isa) {
-  for (const auto& row : kActivations) {
-    const bool found = std::any_of(isa.activations, isa.activations + isa.count, [&](const Activation& activation) {
-      return std::strcmp(activation.name, row.name) == 0;
-    });
-    CHECK(found, "activation %s of the table is not tested: add it to isa_functions.cc and to kReferences", row.name);
-  }
-}
-
-// f(NaN), f(-inf), f(inf) with default parameters, as the header of activations-inl.h says.
+// f(NaN), f(-inf), f(inf) with default parameters: what the formula gives in IEEE arithmetic.
 void TestEdges(const IsaFunctions& isa) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  struct Edge {
-    const char* name;
-    float at_nan, at_minus_infinity, at_infinity;
-  };
-  const float selu = -1.67326319217681884765625f * 1.05070102214813232421875f;
-  const Edge edges[] = {
-      {"Identity", kNan, -kInf, kInf},
-      {"Relu", kNan, 0, kInf},
-      {"LeakyRelu", kNan, -kInf, kInf},
-      {"PRelu", kNan, -kInf, kInf},
-      {"Elu", kNan, -1, kInf},
-      {"Celu", kNan, -1, kInf},
-      {"Selu", kNan, selu, kInf},
-      {"Gelu", kNan, kNan, kInf},
-      {"GeluTanh", kNan, kNan, kInf},
-      {"Swish", kNan, kNan, kInf},
-      {"HardSwish", kNan, kNan, kInf},
-      {"HardSigmoid", kNan, 0, 1},
-      {"Sigmoid", kNan, 0, 1},
-      {"Tanh", kNan, -1, 1},
-      {"ScaledTanh", kNan, -1, 1},
-      {"Softplus", kNan, 0, kInf},
-      {"ParametricSoftplus", kNan, 0, kInf},
-      {"Softsign", kNan, kNan, kNan},
-      {"ThresholdedRelu", 0, 0, kInf},
-      {"Shrink", 0, -kInf, kInf},
-      {"Mish", kNan, kNan, kInf},
-      {"Clip", kNan, -kInf, kInf},
-      {"Linear", kNan, -kInf, kInf},
-  };
   for (size_t a = 0; a < isa.count; ++a) {
     const Activation& activation = isa.activations[a];
-    const auto* row = std::find_if(std::begin(kActivations), std::end(kActivations), [&](const auto& candidate) {
-      return std::strcmp(candidate.name, activation.name) == 0;
-    });
-    const auto* edge = std::find_if(std::begin(edges), std::end(edges),
-                                    [&](const Edge& e) { return std::strcmp(e.name, activation.name) == 0; });
-    CHECK(edge != std::end(edges), "%s: no edge values given", activation.name);
-    if (edge == std::end(edges) || row == std::end(kActivations)) continue;
-    const float inputs[3] = {kNan, -kInf, kInf};
-    const float wanted[3] = {edge->at_nan, edge->at_minus_infinity, edge->at_infinity};
-    for (int k = 0; k < 3; ++k) {
+    for (const double input : {std::nan(""), -kInfinity, kInfinity}) {
       float x[16], slope[16], y[16];
-      std::fill(x, x + 16, inputs[k]);
+      std::fill(x, x + 16, static_cast<float>(input));
       std::fill(slope, slope + 16, 0.25f);
-      activation.run(row->defaults, x, slope, y, 16);
+      activation.run(kActivations[a].defaults, x, slope, y, 16);
+      const double exact = FormulaOf(static_cast<normfuse::Activation>(a), input, 0.25, kActivations[a].defaults);
+      const float wanted = static_cast<float>(exact);
       for (float got : y) {
-        const bool same = std::isnan(wanted[k]) ? std::isnan(got) : got == wanted[k];
-        CHECK(same, "%s on %s: f(%g) = %.9g instead of %.9g", activation.name, isa.isa, static_cast<double>(inputs[k]),
-              static_cast<double>(got), static_cast<double>(wanted[k]));
+        const bool same = std::isnan(wanted) ? std::isnan(got) : got == wanted;
+        CHECK(same, "%s on %s: f(%g) = %.9g instead of %.9g", activation.name, isa.isa, input, static_cast<double>(got),
+              static_cast<double>(wanted));
       }
     }
   }
@@ -397,10 +269,8 @@ void TestGeluOfRows(const IsaFunctions& isa) {
 int Full(const IsaFunctions* isas, size_t isa_count, const char* name) {
   for (size_t a = 0; a < isas[0].count; ++a) {
     if (std::strcmp(isas[0].activations[a].name, name) != 0) continue;
-    const auto* row = std::find_if(std::begin(kActivations), std::end(kActivations),
-                                   [&](const auto& candidate) { return std::strcmp(candidate.name, name) == 0; });
     Comparison comparison(isas, isa_count, a);
-    Sweep(comparison, row->defaults, 0, 1);
+    Sweep(comparison, kActivations[a].defaults, 0, 1);
     for (size_t k = 0; k < isa_count; ++k) {
       const Worst& worst = comparison.Of(k);
       std::printf("%s on %s: %.3f ulp at %.9g\n", name, isas[k].isa, worst.error, static_cast<double>(worst.x));
@@ -453,14 +323,13 @@ void Bench(const IsaFunctions* isas, size_t isa_count) {
   std::printf("\n");
   for (size_t a = 0; a < isas[0].count; ++a) {
     const char* name = isas[0].activations[a].name;
-    const auto* row = std::find_if(std::begin(kActivations), std::end(kActivations),
-                                   [&](const auto& candidate) { return std::strcmp(candidate.name, name) == 0; });
     std::printf("%-20s", name);
     for (size_t k = 0; k < isa_count; ++k) {
       double best = kInfinity;
       for (int round = 0; round < 60; ++round) {
         const auto start = Clock::now();
-        for (int repeat = 0; repeat < 8; ++repeat) isas[k].activations[a].run(row->defaults, x, slope, y, kChunk);
+        for (int repeat = 0; repeat < 8; ++repeat)
+          isas[k].activations[a].run(kActivations[a].defaults, x, slope, y, kChunk);
         best = std::min(best, Seconds(start) / (8 * kChunk));
       }
       std::printf("%15.3f%8.3f", best * 1e9, best / SecondsPerCycle());
@@ -486,7 +355,6 @@ int main(int argc, char** argv) {
     return 2;
   }
   for (size_t k = 0; k < isa_count; ++k) {
-    TestTableIsComplete(isas[k]);
     TestEdges(isas[k]);
     TestScaledGelu(isas[k]);
     TestGeluOfRows(isas[k]);

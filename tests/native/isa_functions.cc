@@ -1,22 +1,25 @@
 // Compiled once per instruction set (NORMFUSE_ISA), see isa_functions.h.
 #include "isa_functions.h"
 
+#include <type_traits>
+
 #include "cpu/activations-inl.h"
 #include "simd_test-inl.h"
+#include "spec/activation_list.h"
 
 namespace normfuse::NORMFUSE_ISA {
 namespace {
 
 template <typename Functor>
-void Run(const float* params, const float* x, const float*, float* y, size_t n) {
+void Run(const float* params, const float* x, const float* slope, float* y, size_t n) {
   const Functor f(params);
-  for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i)));
-}
-
-template <>
-void Run<PRelu>(const float* params, const float* x, const float* slope, float* y, size_t n) {
-  const PRelu f(params);
-  for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i), Load(slope + i)));
+  for (size_t i = 0; i < n; i += kLanes) {
+    if constexpr (std::is_invocable_v<Functor, V, V>) {
+      Store(y + i, f(Load(x + i), Load(slope + i)));
+    } else {
+      Store(y + i, f(Load(x + i)));
+    }
+  }
 }
 
 // GELU times factor, as it follows a normalisation.
@@ -30,31 +33,9 @@ void RunScaled(float factor, const float* x, float* y, size_t n) {
   }
 }
 
-constexpr test::Activation kActivations[] = {
-    {"Identity", Run<Identity>},
-    {"Relu", Run<Relu>},
-    {"LeakyRelu", Run<LeakyRelu>},
-    {"PRelu", Run<PRelu>},
-    {"Elu", Run<Elu>},
-    {"Celu", Run<Celu>},
-    {"Selu", Run<Selu>},
-    {"Gelu", Run<Gelu>},
-    {"GeluTanh", Run<GeluTanh>},
-    {"Swish", Run<Swish>},
-    {"HardSwish", Run<HardSwish>},
-    {"HardSigmoid", Run<HardSigmoid>},
-    {"Sigmoid", Run<Sigmoid>},
-    {"Tanh", Run<Tanh>},
-    {"ScaledTanh", Run<ScaledTanh>},
-    {"Softplus", Run<Softplus>},
-    {"ParametricSoftplus", Run<ParametricSoftplus>},
-    {"Softsign", Run<Softsign>},
-    {"ThresholdedRelu", Run<ThresholdedRelu>},
-    {"Shrink", Run<Shrink>},
-    {"Mish", Run<Mish>},
-    {"Clip", Run<Clip>},
-    {"Linear", Run<Linear>},
-};
+#define NORMFUSE_RUN(name, kernel) {#name, Run<kernel>},
+constexpr test::Activation kFunctions[] = {NORMFUSE_FOR_EACH_ACTIVATION(NORMFUSE_RUN)};
+#undef NORMFUSE_RUN
 
 #define NORMFUSE_TEXT_(x) #x
 #define NORMFUSE_TEXT(x) NORMFUSE_TEXT_(x)
@@ -63,7 +44,7 @@ constexpr test::Activation kActivations[] = {
 
 extern const test::IsaFunctions kIsaFunctions;
 const test::IsaFunctions kIsaFunctions = {
-    NORMFUSE_TEXT(NORMFUSE_ISA), kActivations, sizeof(kActivations) / sizeof(kActivations[0]), kLanes, TestSimd,
+    NORMFUSE_TEXT(NORMFUSE_ISA), kFunctions, sizeof(kFunctions) / sizeof(kFunctions[0]), kLanes, TestSimd,
     RunScaled<GeluTables>};
 
 }  // namespace normfuse::NORMFUSE_ISA

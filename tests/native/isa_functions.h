@@ -1,4 +1,4 @@
-// What isa_functions.cc compiles once per instruction set for the tests: every activation as a function over arrays, and
+// What isa_functions.cc compiles once per instruction set for the tests: every activation of the table as a function over arrays, in its order, and
 // the self-test of the vector layer.
 #pragma once
 

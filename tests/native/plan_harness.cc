@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "spec/formulas.h"
 #include "test_cases.h"
 
 namespace normfuse::test {
@@ -207,63 +208,6 @@ const Tensor& Case::Of(const TensorRef& ref) const {
 void Case::FillContext(ArrayContext* context) const {
   for (const auto& tensor : tensors) context->AddInput(tensor.get());
   context->SetOutputTypes(output_types);
-}
-
-double ActivationReference(Activation kind, const float* params, double slope, double x) {
-  const double p = params[0];
-  const double q = params[1];
-  const double zero = 0.0;
-  const double sigmoid = 1.0 / (1.0 + std::exp(-x));
-  const auto softplus = [](double v) { return std::max(v, 0.0) + std::log1p(std::exp(-std::fabs(v))); };
-  switch (kind) {
-    case Activation::kIdentity:
-      return x;
-    case Activation::kRelu:
-      return x < 0 ? zero : x;
-    case Activation::kLeakyRelu:
-      return x < 0 ? p * x : x;
-    case Activation::kPRelu:
-      return x < 0 ? slope * x : x;
-    case Activation::kElu:
-      return x < 0 ? p * std::expm1(x) : x;
-    case Activation::kCelu:
-      return std::max(zero, x) + std::min(zero, p * std::expm1(x / p));
-    case Activation::kSelu:
-      return x > 0 ? q * x : q * p * std::expm1(x);
-    case Activation::kGelu:
-      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-    case Activation::kGeluTanh:
-      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
-    case Activation::kSwish:
-      return x / (1.0 + std::exp(-p * x));
-    case Activation::kHardSwish:
-      return x * std::max(0.0, std::min(1.0, p * x + q));
-    case Activation::kHardSigmoid:
-      return std::max(0.0, std::min(1.0, p * x + q));
-    case Activation::kSigmoid:
-      return sigmoid;
-    case Activation::kTanh:
-      return std::tanh(x);
-    case Activation::kScaledTanh:
-      return p * std::tanh(q * x);
-    case Activation::kSoftplus:
-      return softplus(p * x) / p;
-    case Activation::kParametricSoftplus:
-      return p * softplus(q * x);
-    case Activation::kSoftsign:
-      return x / (1.0 + std::fabs(x));
-    case Activation::kThresholdedRelu:
-      return x > p ? x : 0.0;
-    case Activation::kShrink:
-      return x < -q ? x + p : x > q ? x - p : 0.0;
-    case Activation::kMish:
-      return x * std::tanh(softplus(x));
-    case Activation::kClip:
-      return std::min(std::max(x, p), q);
-    case Activation::kLinear:
-      return p * x + q;
-  }
-  return std::nan("");
 }
 
 namespace {
@@ -486,9 +430,7 @@ Expected Compute(const Case& c) {
       const Tensor& s = c.Of(plan.activation.slope);
       slope = s.At(BroadcastIndex(s.dims, index));
     }
-    const auto f = [&](double at) {
-      return ActivationReference(plan.activation.kind, plan.activation.params, slope, at);
-    };
+    const auto f = [&](double at) { return FormulaOf(plan.activation.kind, at, slope, plan.activation.params); };
     const double a = f(v);
     e.a.push_back(a);
     // How far the activation can carry the error: the widest of a few points within it, and its own rounding.

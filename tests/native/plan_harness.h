@@ -106,8 +106,6 @@ std::vector<int64_t> ShapeOfD(const Case& c);
 
 Expected Compute(const Case& c);
 
-double ActivationReference(Activation kind, const float* params, double slope, double x);
-
 // The names in NORMFUSE_ISA's list that this machine has.
 std::vector<std::string> AvailableIsas();
 void ForceIsa(const std::string& name);

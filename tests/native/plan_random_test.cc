@@ -224,10 +224,13 @@ void Generator::Activate(Case* c, const std::vector<int64_t>& shape) {
   if (Chance(0.4)) return;
   activation.kind = static_cast<Activation>(Int(0, kActivationCount - 1));
   const ActivationSpec& spec = kActivations[static_cast<int>(activation.kind)];
-  for (int i = 0; i < spec.param_count; ++i) activation.params[i] = spec.defaults[i];
-  if (activation.kind == Activation::kClip) {
-    activation.params[0] = -0.5f;
-    activation.params[1] = 1.25f;
+  const bool drawn = Chance(0.5);
+  for (int i = 0; i < spec.param_count; ++i) {
+    const float within = static_cast<float>(Int(0, 100)) / 100;
+    activation.params[i] = spec.defaults[i];
+    if (drawn || !std::isfinite(spec.defaults[i])) {
+      activation.params[i] = spec.params[i].low + within * (spec.params[i].high - spec.params[i].low);
+    }
   }
   if (!spec.has_slope) return;
   activation.slope_type = FloatType();

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import runpy
 import string
+from pathlib import Path
 
 import onnx
 import pytest
 
 from normfuse import spec
+from normfuse.spec.formulas import evaluate
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_operators_name_inputs_and_outputs_once() -> None:
@@ -46,8 +51,7 @@ def test_activation_spellings_exist_in_onnx(activation: spec.Activation) -> None
 
 def test_lipschitz_expressions_are_numbers() -> None:
     for activation in spec.ACTIVATIONS.values():
-        names = {"max": max, "abs": abs, "slope": 0.25} | dict(activation.parameters)
-        assert eval(activation.lipschitz, {"__builtins__": {}}, names) > 0
+        assert evaluate(activation.lipschitz, {"slope": 0.25, **activation.parameters}) > 0
 
 
 def test_reason_message_fills_every_field() -> None:
@@ -65,3 +69,42 @@ def test_tables_are_read_only() -> None:
         spec.ACTIVATIONS["Relu"].parameters["alpha"] = 1.0  # type: ignore[index]
     with pytest.raises(AttributeError):
         spec.OPERATORS["FusedActivation"].name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("activation", spec.ACTIVATIONS.values(), ids=lambda a: a.name)
+def test_activation_has_all_that_it_needs(activation: spec.Activation) -> None:
+    """A price on each instruction set, ranges to draw from, and something that a portable model can write."""
+    price = activation.price
+    assert min(price.ort, price.avx512, price.avx2, price.baseline) > 0
+    for name, each in activation.drawn.items():
+        assert -math.inf < each.low < each.high < math.inf, name
+    lasting = [each for each in activation.spellings if not each.domain and each.until is None]
+    assert lasting or activation.bodies
+    always = [each for each in activation.bodies if each.since == 1 and not each.defaults]
+    assert lasting or always, "no body for all parameters at every opset"
+    assert not (activation.directml and activation.composed)
+
+
+def test_reference_pages_hold_every_row() -> None:
+    pages = {name: make() for name, make in runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"].items()}
+    for name, activation in spec.ACTIVATIONS.items():
+        # The table of operators, that of bodies and that of prices.
+        assert pages["activations"].count(f"| `{name}` |") == 3
+        assert f"`{activation.formula}`".replace("|", "\\|") in pages["activations"]
+    rows = {
+        "prices": [*spec.PRICES, *spec.CALLS],
+        "options": list(spec.OPTIONS),
+        "reasons": list(spec.REASONS),
+        "operators": [*spec.ATTRIBUTES],
+    }
+    for page, names in rows.items():
+        assert not [name for name in names if f"| `{name}` |" not in pages[page]], page
+    assert not [edge for edge in spec.EDGES if f"| {edge} |" not in pages["operators"]]
+    navigation = (ROOT / "docs" / "mkdocs.yml").read_text("utf-8")
+    assert not [name for name in pages if f"reference/{name}.md" not in navigation]
+
+
+@pytest.mark.parametrize("expression", ["x +", "open(x)", "__import__('os')"])
+def test_expressions_call_only_what_the_table_knows(expression: str) -> None:
+    with pytest.raises((SyntaxError, ValueError)):
+        evaluate(expression, {"x": 1.0})

@@ -15,7 +15,7 @@ import pytest
 
 import normfuse
 from normfuse import models
-from normfuse.host.options import OPTIONS
+from normfuse.spec import OPTIONS
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import difflib
 import os
 import re
@@ -12,25 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from normfuse.errors import OptionError
+from normfuse.spec import OPTIONS, Option
 
-__all__ = ["OPTIONS", "Option", "check_directml", "validate_options"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Option:
-    """An option of the execution provider."""
-
-    name: str
-    default: str
-    """"" = not set."""
-    expected: str
-    """What a value may be, for people."""
-    accepts: Callable[[str], bool]
-    doc: str
-
-
-def _one_of(*values: str) -> tuple[str, Callable[[str], bool]]:
-    return " or ".join(values) if len(values) < 3 else f"{', '.join(values[:-1])} or {values[-1]}", values.__contains__
+__all__ = ["accepts", "check_directml", "validate_options"]
 
 
 def _is_file(value: str) -> bool:
@@ -88,60 +71,19 @@ def check_directml(options: Mapping[str, str], *, on_gpu_device: bool) -> None:
         raise OptionError(f"Option backend is 'directml': {'; '.join(problems)}; or use backend=cpu.")
 
 
-_LIBRARY = ("the path of an existing file", _is_file)
-
-OPTIONS: Mapping[str, Option] = {
-    option.name: option
-    for option in (
-        Option("backend", "auto", *_one_of("auto", "cpu", "directml"), "what runs the fused chains; auto: the CPU"),
-        Option(
-            "claim",
-            "profitable",
-            *_one_of("profitable", "all"),
-            "profitable: take the chains that the cost model expects to be faster here; all: every supported one",
-        ),
-        Option(
-            "claim_report",
-            "",
-            "the path of a file in an existing folder",
-            _is_writable_path,
-            "JSON lines file; one object is written for each site that was looked at at session creation",
-        ),
-        Option(
-            "compile",
-            "1",
-            *_one_of("0", "1"),
-            "0: leave chains of standard operators alone and run normfuse's own operators only",
-        ),
-        Option("directml_library", "", *_LIBRARY, "DirectML.dll to use instead of the system's"),
-        Option("d3d12_library", "", *_LIBRARY, "d3d12.dll to use instead of the system's"),
-        Option("dxcore_library", "", *_LIBRARY, "dxcore.dll to use instead of the system's"),
-        Option(
-            "directml_report",
-            "",
-            "the path of a file in an existing folder",
-            _is_writable_path,
-            "JSON lines file; each call of a node on DirectML adds an object with what it cost: bytes, waits ...",
-        ),
-        Option("adapter_index", "", "a number from 0 on", _is_index, "graphics adapter that DirectML uses"),
-        Option(
-            "adapter_luid", "", "the adapter's LUID, decimal or hexadecimal (0x...)", _is_luid, "the same, by its LUID"
-        ),
-        Option(
-            "adapter_preference",
-            "",
-            *_one_of("high_performance", "minimum_power"),
-            "which adapter DirectML uses where there are several",
-        ),
-        Option(
-            "explain_directml",
-            "",
-            "a DirectML feature level such as 6_2",
-            _is_level,
-            "with claim_report: also write what each site becomes on DirectML of this level; needs no GPU",
-        ),
-    )
+# What a value must be, by the kind of the option; a choice or a flag has its values in the table.
+_ACCEPTS: Mapping[str, Callable[[str], bool]] = {
+    "library": _is_file,
+    "report": _is_writable_path,
+    "index": _is_index,
+    "luid": _is_luid,
+    "level": _is_level,
 }
+
+
+def accepts(option: Option, value: str) -> bool:
+    """True if the option takes the value."""
+    return value in option.values if option.values else _ACCEPTS[option.kind](value)
 
 
 def validate_options(values: Mapping[str, object]) -> dict[str, str]:
@@ -163,10 +105,10 @@ def validate_options(values: Mapping[str, object]) -> dict[str, str]:
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(OPTIONS)}."
             raise OptionError(f"normfuse has no option '{name}'; {hint}")
         text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-        if not isinstance(text, str) or not option.accepts(text):
+        if not isinstance(text, str) or not accepts(option, text):
             raise OptionError(f"Option {name} is '{text!s}'; it takes {option.expected}.")
         # The loader takes neither relative paths nor, on Windows, forward slashes.
-        checked[name] = str(Path(text).absolute()) if option.accepts is _is_file else text
+        checked[name] = str(Path(text).absolute()) if option.kind == "library" else text
     adapters = [name for name in checked if name.startswith("adapter_")]
     if len(adapters) > 1:
         raise OptionError(f"Options {adapters[0]} and {adapters[1]} both choose an adapter; give one of them.")

@@ -9,9 +9,10 @@ from normfuse.host.config_entries import get_entry, set_entry
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
 from normfuse.host.library import EP_NAME, get_library_path
-from normfuse.host.options import OPTIONS, check_directml, validate_options
+from normfuse.host.options import check_directml, validate_options
 from normfuse.host.registration import devices_for, ensure_registered
 from normfuse.host.versions import load_host
+from normfuse.spec import OPTIONS
 
 if TYPE_CHECKING:
     import os
@@ -59,7 +60,7 @@ def session_options(
         backend: "cpu" or "directml": what runs the fused chains. "auto" is the CPU, on machines with a GPU as well.
         claim: "profitable": take the chains that are expected to run faster here; "all": every supported one.
         claim_report: File to which one JSON object for each site that was looked at is written at session creation.
-        ep_options: Further options of the execution provider, see :data:`normfuse.host.options.OPTIONS`.
+        ep_options: Further options of the execution provider, see :data:`normfuse.spec.OPTIONS`.
 
     Raises:
         OptionError: An option is unknown or has a value that it does not take, or DirectML is asked for and missing.

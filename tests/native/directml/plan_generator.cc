@@ -338,12 +338,10 @@ class Generator {
     call.kind = static_cast<Activation>(Pick(0, kActivationCount - 1));
     const ActivationSpec& spec = kActivations[static_cast<int>(call.kind)];
     for (int i = 0; i < spec.param_count; ++i) {
-      call.params[i] = spec.defaults[i];
-      if (Chance(50) && std::isfinite(call.params[i])) call.params[i] *= static_cast<float>(Pick(50, 200)) / 100;
-    }
-    if (call.kind == Activation::kClip && Chance(80)) {
-      call.params[0] = Chance(50) ? 0.0f : -0.5f;
-      call.params[1] = Chance(70) ? 6.0f : INFINITY;
+      const auto& [name, low, high, nonzero] = spec.params[i];
+      // Where a range ends, a Clip may be a Relu.
+      const float within = Chance(20) ? static_cast<float>(Pick(0, 1)) : static_cast<float>(Pick(0, 100)) / 100;
+      call.params[i] = Chance(50) ? spec.defaults[i] : low + within * (high - low);
     }
     if (spec.has_slope) {
       Dims shape = dims_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cpu/elements.h"
+#include "spec/formulas.h"
 
 namespace normfuse::test {
 namespace {
@@ -246,62 +247,6 @@ class Evaluator {
     return parameter.values[BroadcastAt(parameter.dims, index)];
   }
 
-  double Activation(double x, double slope) const {
-    const float* p = plan_.activation.params;
-    const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
-    const auto softplus = [](double v) { return std::max(v, 0.0) + std::log1p(std::exp(-std::fabs(v))); };
-    const auto hard = [&](double v) { return std::max(0.0, std::min(1.0, p[0] * v + p[1])); };
-    switch (plan_.activation.kind) {
-      case normfuse::Activation::kIdentity:
-        return x;
-      case normfuse::Activation::kRelu:
-        return std::max(x, 0.0);
-      case normfuse::Activation::kLeakyRelu:
-        return x < 0 ? p[0] * x : x;
-      case normfuse::Activation::kPRelu:
-        return x < 0 ? slope * x : x;
-      case normfuse::Activation::kElu:
-        return x < 0 ? p[0] * std::expm1(x) : x;
-      case normfuse::Activation::kCelu:
-        return std::max(0.0, x) + std::min(0.0, p[0] * std::expm1(x / p[0]));
-      case normfuse::Activation::kSelu:
-        return x > 0 ? p[1] * x : p[1] * p[0] * std::expm1(x);
-      case normfuse::Activation::kGelu:
-        return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-      case normfuse::Activation::kGeluTanh:
-        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
-      case normfuse::Activation::kSwish:
-        return x * sigmoid(p[0] * x);
-      case normfuse::Activation::kHardSwish:
-        return x * hard(x);
-      case normfuse::Activation::kHardSigmoid:
-        return hard(x);
-      case normfuse::Activation::kSigmoid:
-        return sigmoid(x);
-      case normfuse::Activation::kTanh:
-        return std::tanh(x);
-      case normfuse::Activation::kScaledTanh:
-        return p[0] * std::tanh(p[1] * x);
-      case normfuse::Activation::kSoftplus:
-        return softplus(p[0] * x) / p[0];
-      case normfuse::Activation::kParametricSoftplus:
-        return p[0] * softplus(p[1] * x);
-      case normfuse::Activation::kSoftsign:
-        return x / (1 + std::fabs(x));
-      case normfuse::Activation::kThresholdedRelu:
-        return x > p[0] ? x : 0;
-      case normfuse::Activation::kShrink:
-        return x < -p[1] ? x + p[0] : x > p[1] ? x - p[0] : 0;
-      case normfuse::Activation::kMish:
-        return x * std::tanh(softplus(x));
-      case normfuse::Activation::kClip:
-        return std::min(std::max(x, static_cast<double>(p[0])), static_cast<double>(p[1]));
-      case normfuse::Activation::kLinear:
-        return p[0] * x + p[1];
-    }
-    return NAN;
-  }
-
   void Finish() {
     const Real one{{}, {1.0}}, nothing{{}, {0.0}};
     const Real scale = plan_.scale.present() ? Load(plan_.scale) : one;
@@ -318,7 +263,7 @@ class Evaluator {
       const double k = slope.values[BroadcastAt(slope.dims, index)];
       double low = INFINITY, high = -INFINITY;
       for (double at : {z - error, z, z + error}) {
-        const double a = Activation(at, k);
+        const double a = FormulaOf(plan_.activation.kind, at, k, plan_.activation.params);
         low = std::min(low, a - 2e-6 * (1 + std::fabs(a)));
         high = std::max(high, a + 2e-6 * (1 + std::fabs(a)));
       }

@@ -1,0 +1,157 @@
+"""The table of activations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from ._reading import Row, read_table
+from .formulas import evaluate
+from .prices import Price, price_of
+
+__all__ = ["ACTIVATIONS", "Activation", "ActivationBody", "ActivationSpelling", "DirectMlActivation", "Parameter"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ActivationSpelling:
+    """A single standard node that means an activation."""
+
+    op_type: str
+    domain: str
+    since: int
+    """First opset version of ``domain`` for which the spelling holds."""
+    until: int | None
+    """Last opset version, inclusive; None: no upper bound."""
+    when: Mapping[str, str]
+    """Attributes that must have a value."""
+    attributes: Mapping[str, str]
+    """Attribute of the node -> parameter of the activation."""
+    inputs: tuple[str, ...]
+    """Parameters given as the inputs 1, 2, ... of the node."""
+    defaults: Mapping[str, float]
+    """Value of every parameter that the node leaves out."""
+    has_bias: bool
+    """Input 1 is a bias that is added before the activation."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ActivationBody:
+    """What the function of a portable model writes for an activation."""
+
+    nodes: str
+    """A Python expression: a call is an ONNX node, an arithmetic operator one of its own, a number a constant."""
+    since: int
+    """First opset version of ONNX for which it holds."""
+    defaults: bool
+    """It holds only for parameters that have their defaults."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DirectMlActivation:
+    """The DirectML operator of an activation."""
+
+    op: str
+    """``DML_OPERATOR_ACTIVATION_<op>``."""
+    type: int
+    level: str
+    """Feature level of the operator, such as "2_1"."""
+    fused: str
+    """Feature level from which a normalisation takes it as ``FusedActivation``; "" = never."""
+    fields: tuple[str, ...]
+    """Parameter of each float field, in order."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number that an activation takes."""
+
+    default: float
+    low: float
+    """Tests draw from here ..."""
+    high: float
+    """... to here."""
+    nonzero: bool
+    """The formula divides by it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Activation:
+    """One row of the activation table."""
+
+    name: str
+    formula: str
+    """An expression over ``x``, the parameters and ``slope``, see :mod:`normfuse.spec.formulas`."""
+    drawn: Mapping[str, Parameter]
+    """The parameters, in the order of the attribute ``activation_params``."""
+    kernel: str
+    price: Price
+    lipschitz: str
+    """Bound of the derivative: an expression over the parameters (and ``slope``)."""
+    has_slope: bool
+    spellings: tuple[ActivationSpelling, ...]
+    bodies: tuple[ActivationBody, ...]
+    """The first that holds is written; none: the spelling that the opset has."""
+    directml: DirectMlActivation | None
+    composed: bool
+    """DirectML has it by way of other operators only; False without ``directml``: not at all."""
+
+    @property
+    def parameters(self) -> Mapping[str, float]:
+        """Name -> default, in the order of the attribute ``activation_params``."""
+        return MappingProxyType({name: parameter.default for name, parameter in self.drawn.items()})
+
+    def __call__(self, x: Any, parameters: Sequence[float], slope: Any = None) -> Any:
+        """Return the activation of float64 numbers."""
+        return evaluate(self.formula, {"x": x, "slope": slope, **dict(zip(self.drawn, parameters, strict=True))})
+
+
+def _parameters(row: Row) -> Mapping[str, Parameter]:
+    found = {}
+    for each in row.get("params", ()):
+        low, high = map(float, each["range"])
+        found[each["name"]] = Parameter(float(each["default"]), low, high, each.get("nonzero", False))
+    return MappingProxyType(found)
+
+
+def _spelling(row: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> ActivationSpelling:
+    defaults = {name: each.default for name, each in parameters.items()}
+    return ActivationSpelling(
+        op_type=row["op"],
+        domain=row.get("domain", ""),
+        since=row["since"],
+        until=row.get("until"),
+        when=MappingProxyType(row.get("when", {})),
+        attributes=MappingProxyType(row.get("attributes", {})),
+        inputs=tuple(row.get("inputs", ())),
+        defaults=MappingProxyType(defaults | {k: float(v) for k, v in row.get("defaults", {}).items()}),
+        has_bias=row.get("bias", False),
+    )
+
+
+def _activation(row: Row) -> Activation:
+    parameters = _parameters(row)
+    directml = row["directml"]
+    known = isinstance(directml, dict)
+    return Activation(
+        name=row["name"],
+        formula=row["formula"],
+        drawn=parameters,
+        kernel=row["kernel"],
+        price=price_of(row["price"]),
+        lipschitz=row["lipschitz"],
+        has_slope=row.get("slope", False),
+        spellings=tuple(_spelling(spelling, parameters) for spelling in row.get("onnx", ())),
+        bodies=tuple(
+            ActivationBody(body["nodes"], body.get("since", 1), body.get("defaults", False))
+            for body in row.get("body", ())
+        ),
+        directml=DirectMlActivation(**{**directml, "fields": tuple(directml["fields"])}) if known else None,
+        composed=directml == "composed",
+    )
+
+
+ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
+    {row["name"]: _activation(row) for row in read_table("activations")["activation"]}
+)

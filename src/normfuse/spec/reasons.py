@@ -1,0 +1,29 @@
+"""The table of reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ._reading import read_table
+
+__all__ = ["REASONS", "Reason"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a site is left as it is."""
+
+    code: str
+    text: str
+    advice: str
+
+    def message(self, **fields: object) -> str:
+        """Return the sentence with its ``{fields}`` filled in; a missing field is a KeyError."""
+        return self.text.format(**fields)
+
+
+REASONS: Mapping[str, Reason] = MappingProxyType(
+    {row["code"]: Reason(row["code"], row["text"], row["advice"]) for row in read_table("reasons")["reason"]}
+)

@@ -1,0 +1,163 @@
+"""tools/generate_tables.py: what is wrong with a table is said by table, row and key."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = ROOT / "ep" / "spec"
+
+
+def generate(tables: Path, output: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "tools" / "generate_tables.py", tables, output]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(SPEC, tmp_path / "spec"))
+
+
+def row_of(name: str, **changes: str | None) -> str:
+    """A row of an activation with keys changed, or left out (None)."""
+    keys: dict[str, str | None] = {
+        "formula": '"bend * x"',
+        "params": '[{ name = "bend", default = 0.5, range = [0.25, 1.0] }]',
+        "kernel": '"Bend"',
+        "price": "{ ort = 0.1, avx512 = 0.1, avx2 = 0.1, baseline = 0.1 }",
+        "lipschitz": '"abs(bend)"',
+        "body": '[{ nodes = "x * bend" }]',
+        "directml": '"not there"',
+    }
+    lines = [f"{key} = {value}" for key, value in (keys | changes).items() if value is not None]
+    return "\n".join(["", "[[activation]]", f'name = "{name}"', *lines, ""])
+
+
+def test_a_whole_row_is_taken(tables: Path, tmp_path: Path) -> None:
+    with (tables / "activations.toml").open("a", encoding="utf-8") as file:
+        file.write(row_of("Bend"))
+    done = generate(tables, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "kBend" in (tmp_path / "out" / "activation_list.h").read_text("utf-8")
+    assert "p[0] * x" in (tmp_path / "out" / "formulas.h").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"price": None}, "activations.toml: Bend: no key 'price'"),
+        ({"price": "{ ort = 0.1, avx512 = 0.1, avx2 = 0.1 }"}, "activations.toml: Bend: price: no key 'baseline'"),
+        (
+            {"price": "{ ort = -1, avx512 = 0, avx2 = 0, baseline = 0 }"},
+            "activations.toml: Bend: price: a price is negative or infinite",
+        ),
+        ({"formula": None}, "activations.toml: Bend: no key 'formula'"),
+        (
+            {"formula": '"gain * x"'},
+            "activations.toml: Bend: key 'formula': 'gain' is nothing that an expression may hold",
+        ),
+        ({"formula": '"x +"'}, "activations.toml: Bend: key 'formula': 'x +' is not an expression: invalid syntax"),
+        (
+            {"params": '[{ name = "bend", default = 0.5 }]'},
+            "activations.toml: Bend: params: bend: no key 'range'",
+        ),
+        (
+            {"params": '[{ name = "bend", default = 0.5, range = [1.0, 0.0] }]'},
+            "activations.toml: Bend: params: bend: key 'range' is [1.0, 0.0], which is not a lower and a higher number",
+        ),
+        (
+            {"params": '[{ name = "bend", default = 0.5, range = [-1.0, 1.0], nonzero = true }]'},
+            "activations.toml: Bend: params: bend: its range and default must leave 0 out: the formula divides by it",
+        ),
+        (
+            {"body": None},
+            "activations.toml: Bend: no key 'body', and no node of ONNX's own domain that it could be written with",
+        ),
+        (
+            {"body": '[{ nodes = "x * bent" }]'},
+            "activations.toml: Bend: body 1: key 'nodes': 'bent' is neither x nor a parameter",
+        ),
+        (
+            {"directml": None},
+            "activations.toml: Bend: no key 'directml'; where DirectML has no such operator it is \"composed\" or "
+            '"not there"',
+        ),
+        (
+            {"directml": '"none"'},
+            "activations.toml: Bend: key 'directml' is 'none', which is not a table, 'composed' or 'not there'",
+        ),
+        (
+            {"directml": '{ op = "BEND", type = 1, level = "9_9", fused = "", fields = [] }'},
+            "activations.toml: Bend: directml: key 'level' is '9_9', which is not '1_0', '2_0', '2_1', '3_0', '3_1', "
+            "'4_0', '4_1', '5_0', '5_1', '5_2', '6_0', '6_1', '6_2', '6_3' or '6_4'",
+        ),
+        ({"kernal": '"Bend"'}, "activations.toml: Bend: unknown key 'kernal'; known here: "),
+        ({"kernel": "1"}, "activations.toml: Bend: key 'kernel' is 1, which is not a text"),
+    ],
+)
+def test_a_wrong_row_of_an_activation(changes: dict[str, str | None], error: str, tables: Path, tmp_path: Path) -> None:
+    with (tables / "activations.toml").open("a", encoding="utf-8") as file:
+        file.write(row_of("Bend", **changes))
+    done = generate(tables, tmp_path / "out")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"generate_tables.py: {error}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new", "error"),
+    [
+        ("activations", 'name = "Mish"', 'name = "Tanh"', "activations.toml: Tanh: there are two rows of this name"),
+        ("activations", 'name = "Mish"', 'title = "Mish"', "activations.toml: activation 21: no key 'name'"),
+        ("activations", 'name = "Mish"', 'name = "mish"', "activations.toml: mish: its name is not an identifier"),
+        ("prices", "ort = 0.46", 'ort = "much"', "prices.toml: layer_norm: key 'ort' is 'much', which is not a number"),
+        ("prices", "nanoseconds = 270", "time = 270", "prices.toml: ort_normalization: no key 'nanoseconds'"),
+        (
+            "operators",
+            'name = "epsilon"\ntype = "float"',
+            'name = "epsilon"\ntype = "double"',
+            "operators.toml: epsilon: key 'type' is 'double', which is not 'int', 'ints', 'float', 'floats' or",
+        ),
+        (
+            "normalizations",
+            'outputs = ["Y", "inv_std_dev"]',
+            'outputs = ["Y", "deviation"]',
+            "normalizations.toml: SimplifiedLayerNormalization: key 'outputs' has 'deviation', which is not one of",
+        ),
+        (
+            "normalizations",
+            'on = "stddev"',
+            'on = "deviation"',
+            "normalizations.toml: MeanVarianceNormalization: epsilon: key 'on' is 'deviation', which is not 'variance'",
+        ),
+        ("options", 'kind = "flag"\ndefault', "default", "options.toml: compile: no key 'kind'"),
+        (
+            "options",
+            'default = "profitable"',
+            'default = "cheap"',
+            "options.toml: claim: key 'default' is 'cheap', which is not 'profitable' or 'all'",
+        ),
+        ("reasons", "advice =", "hint =", "reasons.toml: unsupported_type: no key 'advice'"),
+        ("reasons", "[[reason]]", "[[reason]", "reasons.toml: "),
+    ],
+)
+def test_a_wrong_table(table: str, old: str, new: str, error: str, tables: Path, tmp_path: Path) -> None:
+    path = tables / f"{table}.toml"
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    done = generate(tables, tmp_path / "out")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"generate_tables.py: {error}")
+
+
+def test_a_missing_table(tables: Path, tmp_path: Path) -> None:
+    (tables / "prices.toml").unlink()
+    done = generate(tables, tmp_path / "out")
+    assert done.returncode == 1
+    assert done.stderr.startswith("generate_tables.py: prices.toml: ")
