@@ -42,11 +42,9 @@ constexpr std::string_view kQuantizedKernels[] = {"Add",
                                                   "Unsqueeze",
                                                   "Where"};
 
-// Operators that ORT runs in its own blocked layout around convolutions, or fuses into one. An activation of ours among
-// them would make ORT convert the tensor to the plain layout and back, which costs more than the activation gains.
-constexpr std::string_view kBlockedLayout[] = {"Add",  "AveragePool",   "BatchNormalization", "Concat",
-                                               "Conv", "ConvTranspose", "GlobalAveragePool",  "MaxPool",
-                                               "Mul",  "Resize"};
+// Activations that ORT runs inside of the convolution before them, where nothing else reads that one's result.
+constexpr Activation kInsideConv[] = {Activation::kClip, Activation::kHardSigmoid, Activation::kLeakyRelu,
+                                      Activation::kRelu, Activation::kSigmoid,     Activation::kTanh};
 
 template <size_t kSize>
 bool IsOneOf(const std::string_view (&op_types)[kSize], const GraphNode& node) {
@@ -97,8 +95,15 @@ std::optional<Declined> CheckGain(const Chain& chain, cpu::Isa isa, bool has_reg
   return NotProfitable(chain, "the tensor is too small");
 }
 
+bool IsInsideConv(const GraphView& graph, const GraphNode& conv, const Chain& chain) {
+  const Activation kind = chain.plan.activation.kind;
+  const bool alone = !chain.plan.bias.present() && !chain.plan.scale.present();
+  return alone && graph.value(conv.outputs.front()).consumers.size() == 1 &&
+         std::find(std::begin(kInsideConv), std::end(kInsideConv), kind) != std::end(kInsideConv);
+}
+
 // Looks at the neighbours that ORT would run together with the chain's ends.
-std::optional<Declined> CheckNeighbours(const GraphView& graph, const Chain& chain) {
+std::optional<Declined> CheckNeighbours(const GraphView& graph, const Chain& chain, const BlockedLayout& blocked) {
   const GraphNode* producer = ProducerOfX(graph, chain);
   const bool dequantizes = chain.plan.x.quantization.present();
   const bool quantizes = chain.plan.y_quantization.present();
@@ -109,11 +114,12 @@ std::optional<Declined> CheckNeighbours(const GraphView& graph, const Chain& cha
       AnyConsumerOfY(graph, chain, [](const GraphNode& node) { return IsOneOf(kQuantizedKernels, node); })) {
     return NotProfitable(chain, "its DequantizeLinear belongs to the quantised operator behind it");
   }
-  const int rank = KnownShapeOfD(chain.plan).rank;
-  if (dequantizes || quantizes || rank < 3) return std::nullopt;
-  if ((producer != nullptr && IsOneOf(kBlockedLayout, *producer) && rank == 4) ||
-      AnyConsumerOfY(graph, chain, [](const GraphNode& node) { return node.Is("", "Conv"); })) {
+  if (dequantizes || quantizes) return std::nullopt;
+  if (blocked.Holds(chain.outputs[static_cast<size_t>(chain.plan.y_output)])) {
     return NotProfitable(chain, "ONNX Runtime keeps the tensors around convolutions in a layout of its own");
+  }
+  if (producer != nullptr && producer->Is("", "Conv") && IsInsideConv(graph, *producer, chain)) {
+    return NotProfitable(chain, "ONNX Runtime runs it inside of the convolution before it");
   }
   return std::nullopt;
 }
@@ -161,7 +167,7 @@ bool LeadsToFloat16Fault(GraphView& graph, const Chain& chain) {
 }  // namespace
 
 std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options,
-                                   bool has_registered_kernel, bool on_cpu) {
+                                   const BlockedLayout& blocked, bool has_registered_kernel, bool on_cpu) {
   if (!has_registered_kernel && options.generates_context) return Decline(Reason::kContextGeneration, {});
   if (!has_registered_kernel && !options.compile) return Decline(Reason::kCompilationOff, {});
   if (!options.survives_float16 && LeadsToFloat16Fault(graph, chain)) {
@@ -189,7 +195,7 @@ std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const E
   if (on_cpu) {
     if (std::optional<Declined> declined = CheckTable(chain)) return declined;
   }
-  return CheckNeighbours(graph, chain);
+  return CheckNeighbours(graph, chain, blocked);
 }
 
 bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, const std::vector<bool>& has_kernel,

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "plugin/blocked_layout.h"
 #include "plugin/chain.h"
 #include "plugin/options.h"
 
@@ -10,7 +11,7 @@ namespace normfuse::plugin {
 
 // Why the chain is left to ONNX Runtime, if it is. `on_cpu`: the CPU path would run it.
 std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options,
-                                   bool has_registered_kernel, bool on_cpu);
+                                   const BlockedLayout& blocked, bool has_registered_kernel, bool on_cpu);
 
 // Whether ORT would need too long to compile what was decided: its time for each fused group grows with the square of
 // the graph's nodes and more (ORT 1.31.1: nothing measurable for 13 groups among 315 nodes, 73 ms a group among 2,103).

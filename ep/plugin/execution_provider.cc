@@ -108,6 +108,7 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
   const bool on_cpu = ep.backend->directml() == nullptr;
   *sites = FindSites(graph, length, /*leave_integer_adds=*/on_cpu && !ep.options.claim_all);
   has_kernel->assign(sites->size(), false);
+  const BlockedLayout blocked(graph, *sites);
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];
     if (site.declined) continue;
@@ -116,7 +117,7 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
       NORMFUSE_RETURN_IF_ERROR(kernels.Has(graph.node(site.anchor), &found));
     }
     (*has_kernel)[i] = found;
-    site.declined = CheckClaim(graph, *site.chain, ep.options, found, on_cpu);
+    site.declined = CheckClaim(graph, *site.chain, ep.options, blocked, found, on_cpu);
   }
   return {};
 }
