@@ -3,7 +3,7 @@
 // ORT's layout pass runs after we have claimed: it gives Conv and pooling a blocked form, passes the blocked tensors on
 // through the operators that can read them, and reorders them before any other. A claim of an operator that would have
 // been passed through adds two reorders, which take longer than an activation of ours gains; where ORT reorders anyway a
-// claim costs nothing more. What is passed on was read off the models that ORT 1.31.1 writes (docs/decisions/0015);
+// claim costs nothing more. What is passed on was read off the models that ORT 1.31.1 writes (docs/decisions/0016);
 // tests/operators/test_blocked_layout.py compares the two on random networks.
 #pragma once
 
