@@ -95,6 +95,14 @@ def test_folders_that_documents_name_are_there() -> None:
             assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
+def test_native_tests_that_documents_name_are_there() -> None:
+    built = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests" / "native").glob("**/CMakeLists.txt"))
+    target = r"(?:native_tests/(?:directml/)?|--target )(\w+_test|bench_kernels)"
+    for page in DOCUMENTS:
+        for name in re.findall(target, page.read_text(encoding="utf-8")):
+            assert re.search(rf"\b{name}\b", built), f"{page.name} names {name}"
+
+
 def cells(document: Path) -> list[list[str]]:
     """The rows of its tables."""
     lines = document.read_text(encoding="utf-8").splitlines()
