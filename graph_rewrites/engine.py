@@ -123,6 +123,15 @@ def _containers(model: ir.Model) -> Iterator[tuple[ir.Graph, str, dict[str, int]
             yield function.graph, f"function '{function.domain}::{function.name}'", function.opset_imports
 
 
+def _going(delta: Replacement) -> set[ir.Node]:
+    """Return the nodes of a match, and those that only they need: all that goes when it is replaced."""
+    matched = set(delta.match.nodes)
+    inner = [value for node in matched for value in node.outputs if value not in delta.match.outputs]
+    uses = {use for value in inner for use in value.consumers() if use not in matched}
+    # The new nodes read already what they will read.
+    return matched.union(*(vanishing(use, matched.union(delta.nodes)) or () for use in uses))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Indexed:
     """A compiled rule, and the operators that must be among the producers of its root's inputs."""
@@ -340,8 +349,9 @@ class _Run:
             return None
         y = delta.match.outputs[0]
         assert y is not None
-        matched = set(delta.match.nodes)
-        if any(value is not None and value.producer() in matched for new in delta.nodes for value in new.inputs):
+        going = _going(delta)
+        operands = (value for new in delta.nodes for value in new.inputs if value is not None)
+        if any(self.facts.unwrap(value).producer() in going for value in operands):
             return None  # a parameter of the chain is computed by the chain itself
         if not self._attempt(rule.name, node, lambda: self._is_writable(delta.nodes[0], y)):
             return None

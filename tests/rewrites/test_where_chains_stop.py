@@ -70,3 +70,16 @@ def test_chain_that_ends_says_nothing(build: Build) -> None:
     g.output(build(g, g.input("x", SHAPE)), SHAPE)
     _, result = optimize(g.model("m"))
     assert [site.message for site in result.sites if site.fused_into] == [""]
+
+
+@pytest.mark.parametrize("operator", ["Mul", "Add"])
+@pytest.mark.parametrize("made", [("Tanh",), ("Tanh", "Neg"), ("Exp", "Neg", "Abs")])
+def test_parameter_that_is_made_from_the_result_is_none(operator: str, made: tuple[str, ...]) -> None:
+    """As in LiSHT, n * tanh(n): the node that makes the operand would go with the chain, and be needed by it."""
+    g = SpellingBuilder(17)
+    n = operand = _norm(g, g.input("x", SHAPE))
+    for each in made:
+        operand = g.add(each, operand)
+    g.output(g.add(operator, n, operand), SHAPE)
+    model, _ = optimize(g.model("made_inside"))
+    assert [node.op_type for node in model.graph.node][1:] == [*made, operator]
