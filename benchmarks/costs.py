@@ -89,7 +89,8 @@ def in_standard_nodes(name: str) -> bytes:
 def as_own_operator(name: str) -> bytes:
     """The same as one node of normfuse's own."""
     inputs, tape = inputs_of(name), ir.tape.Tape()
-    given = {"activation": name, "activation_params": list(finite_parameters(ACTIVATIONS[name]).values())}
+    parameters = list(finite_parameters(ACTIVATIONS[name]).values())
+    given = {"activation": name, **({"activation_params": parameters} if parameters else {})}
     positions = [inputs[0], *[None] * 6, *inputs[1:]]
     y = tape.op("FusedActivation", positions if inputs[1:] else inputs, given, domain=OPERATOR_DOMAIN)
     return whole_model(tape, inputs, y)

@@ -30,6 +30,7 @@ from normfuse.spec import (
     ATTRIBUTES,
     CALLS,
     EDGES,
+    NORMALIZATIONS,
     OPERATOR_DOMAIN,
     OPERATORS,
     OPSET_VERSION,
@@ -37,6 +38,7 @@ from normfuse.spec import (
     PRICES,
     REASONS,
     Activation,
+    Normalization,
     Price,
 )
 
@@ -97,6 +99,38 @@ def body(each: Activation) -> str:
         when += ["with the defaults"] if one.defaults else []
         forms.append(f"{code(one.nodes)} {' '.join(when)}".strip())
     return "; ".join(forms) or "the ONNX node"
+
+
+def normalised(each: Normalization) -> str:
+    axes = each.axes
+    if axes.in_groups:
+        return f"each of `{axes.attribute}` groups of channels"
+    if axes.first is None:
+        return f"the dimensions `{axes.attribute}`, by default {list(axes.default)}"
+    start = f"`{axes.attribute}`, by default {axes.first}," if axes.attribute else str(axes.first)
+    return f"all dimensions from {start} on"
+
+
+def normalizations() -> str:
+    rows = []
+    for each in NORMALIZATIONS:
+        name = f"{each.domain}::{each.op_type}" if each.domain else each.op_type
+        place = "under the root" if each.epsilon_on == "variance" else "added to the root"
+        epsilon = f"{each.epsilon:g}{', by default' if each.epsilon_is_attribute else ''}, {place}"
+        versions = f"{each.since} to {each.until}" if each.until else f"from {each.since}"
+        mean = "yes" if each.use_mean else "no"
+        ports = [", ".join(map(code, names)) for names in (each.inputs, each.outputs)]
+        rows.append((code(name), versions, normalised(each), epsilon, mean, each.affine_align, *ports))
+    header = ["operator", "version", "normalised", "epsilon", "mean", "scale and bias", "inputs", "outputs"]
+    return "\n\n".join(
+        [
+            "# Normalisations",
+            "The operators that are a normalisation by themselves; the execution provider and the rewriting pass read "
+            "them by this table. Inputs and outputs stand by position, under the names that `FusedNormalization` has "
+            "for them; how scale and bias meet X is its attribute `affine_align`.",
+            table(header, rows),
+        ]
+    )
 
 
 PRICE_COLUMNS = ["ORT", "AVX-512", "AVX2, NEON", "baseline"]
@@ -262,6 +296,7 @@ PAGES: Mapping[str, Any] = {
     "python": python,
     "operators": operators,
     "activations": activations,
+    "normalizations": normalizations,
     "prices": prices,
     "rules": rewriting_rules,
     "options": options,

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling
+from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling, find_normalization
 
 from .bodies import body_of, write_expression
 from .describe import chain_of
@@ -409,11 +409,12 @@ class Body:
         return self._op("InstanceNormalization", d, scale, bias, epsilon=fused["epsilon"])
 
     def _is_mean_variance_normalization(self, fused: Fused) -> bool:
+        row = find_normalization("", "MeanVarianceNormalization", self._opset)
         return (
-            bool(fused["use_mean"] and fused["normalize_variance"])
-            and fused["epsilon_on"] == "stddev"
-            and fused["epsilon"] == np.float32(1e-9)
-            and self._opset >= 9
+            row is not None
+            and bool(fused["use_mean"] and fused["normalize_variance"])
+            and fused["epsilon_on"] == row.epsilon_on
+            and fused["epsilon"] == np.float32(row.epsilon)
         )
 
     def _grouped(self, fused: Fused, types: Types, stored: ir.Value, prefix: str, aligned: _Parameters) -> ir.Value:

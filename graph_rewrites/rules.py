@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from .activations import NodeActivation
 from .batch_norm import BatchNormalizationActivation, BatchStatisticsNormalization
-from .canonical import (
-    CanonicalGroupNormalization,
-    CanonicalInstanceNormalization,
-    CanonicalLayerNormalization,
-    CanonicalMeanVarianceNormalization,
-    CanonicalRMSNormalization,
-    CanonicalSkipLayerNormalization,
-)
+from .canonical import CanonicalNormalization
 from .casts import NarrowedResult, WidenedInput
 from .chains_before import (
     ActivationBias,
@@ -48,12 +41,7 @@ SEEDS: tuple[type[FusionRule], ...] = (
     DecomposedActivation,
     DecomposedSoftplus,
     NodeActivation,
-    CanonicalLayerNormalization,
-    CanonicalRMSNormalization,
-    CanonicalSkipLayerNormalization,
-    CanonicalInstanceNormalization,
-    CanonicalGroupNormalization,
-    CanonicalMeanVarianceNormalization,
+    CanonicalNormalization,
 )
 
 #: Single activations beside a quantisation or dequantisation. Tried once the normalisations have taken theirs.

@@ -185,12 +185,12 @@ class Finder {
 
   // Tries the longest chain first: with the residual Add before it, then without.
   void TryNormalization(int index) {
-    const NormalizationNode* row = FindNormalization(graph_.node(index));
+    const NormalizationSpec* row = FindNormalization(graph_.node(index));
     if (row == nullptr) return;
     for (const bool with_residual : {true, false}) {
       ChainBuilder builder(graph_, taken_, length_, index);
       int y = kNone;
-      std::optional<Declined> declined = row->read(builder, with_residual, &y);
+      std::optional<Declined> declined = ReadNormalization(*row, builder, with_residual, &y);
       Chain chain;
       if (!declined) {
         builder.plan().kind = PlanKind::kNormalization;

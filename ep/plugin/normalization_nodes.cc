@@ -1,5 +1,7 @@
 #include "plugin/normalization_nodes.h"
 
+#include <algorithm>
+
 namespace normfuse::plugin {
 namespace {
 
@@ -30,150 +32,96 @@ int Export(ChainBuilder& builder, int value) {
   return builder.graph().IsUsed(value) ? builder.AddOutput(value) : Plan::kNoOutput;
 }
 
-void ReadEpsilon(const GraphNode& node, Plan& plan, float fallback) {
-  plan.normalization.epsilon = fallback;
-  node.attributes->GetFloat("epsilon", &plan.normalization.epsilon);
+void ReadEpsilon(const GraphNode& node, const NormalizationSpec& spec, Normalization* normalization) {
+  normalization->epsilon = spec.epsilon;
+  normalization->epsilon_on = static_cast<EpsilonOn>(spec.epsilon_on);
+  if (spec.epsilon_is_attribute) node.attributes->GetFloat("epsilon", &normalization->epsilon);
 }
 
-void ReadLastAxes(const GraphNode& node, Plan& plan) {
-  plan.normalization.from_first_axis = true;
-  plan.normalization.first_axis = -1;
-  node.attributes->GetInt("axis", &plan.normalization.first_axis);
-}
-
-void ExportStatistics(ChainBuilder& builder, int mean, int inv_std_dev) {
-  Plan& plan = builder.plan();
-  plan.mean_output = Export(builder, mean);
-  plan.inv_std_dev_output = Export(builder, inv_std_dev);
-  if (plan.mean_output != Plan::kNoOutput) plan.stats_type = builder.graph().Facts(mean).type;
-  if (plan.inv_std_dev_output != Plan::kNoOutput) plan.stats_type = builder.graph().Facts(inv_std_dev).type;
-}
-
-Outcome ReadLayerNormalization(ChainBuilder& builder, bool with_residual, int* y) {
-  const Ports ports(builder);
-  if (Outcome declined = CheckStashType(ports.node)) return declined;
-  Plan& plan = builder.plan();
-  ReadEpsilon(ports.node, plan, 1e-5f);
-  ReadLastAxes(ports.node, plan);
-  builder.ReadX(ports.in(0), with_residual);
-  plan.scale = builder.ReadOperand(ports.in(1));
-  plan.bias = builder.ReadOperand(ports.in(2));
-  ExportStatistics(builder, ports.out(1), ports.out(2));
-  *y = ports.out(0);
-  return std::nullopt;
-}
-
-// RMSNormalization (opset 23) and ORT's SimplifiedLayerNormalization, which has the inverse deviation as output 1.
-Outcome ReadRmsNormalization(ChainBuilder& builder, bool with_residual, int* y) {
-  const Ports ports(builder);
-  if (Outcome declined = CheckStashType(ports.node)) return declined;
-  Plan& plan = builder.plan();
-  ReadEpsilon(ports.node, plan, 1e-5f);
-  ReadLastAxes(ports.node, plan);
-  plan.normalization.use_mean = false;
-  builder.ReadX(ports.in(0), with_residual);
-  plan.scale = builder.ReadOperand(ports.in(1));
-  ExportStatistics(builder, kNone, ports.out(1));
-  *y = ports.out(0);
-  return std::nullopt;
-}
-
-// com.microsoft: normalisation over the last dimension of input + skip + bias.
-void ReadSkip(ChainBuilder& builder, int bias) {
-  const Ports ports(builder);
-  Plan& plan = builder.plan();
-  ReadEpsilon(ports.node, plan, 1e-12f);
-  plan.normalization.from_first_axis = true;
-  plan.normalization.first_axis = -1;
-  builder.ReadX(ports.in(0), /*with_residual=*/false);
-  plan.residual = builder.ReadOperand(ports.in(1));
-  plan.residual_bias = builder.ReadOperand(bias);
-  plan.scale = builder.ReadOperand(ports.in(2));
-  ExportStatistics(builder, ports.out(1), ports.out(2));
-  plan.sum_output = Export(builder, ports.out(3));
-  if (plan.sum_output != Plan::kNoOutput) plan.sum_type = builder.graph().Facts(ports.out(3)).type;
-}
-
-Outcome ReadSkipLayerNormalization(ChainBuilder& builder, bool /*with_residual*/, int* y) {
-  const Ports ports(builder);
-  ReadSkip(builder, ports.in(4));
-  builder.plan().bias = builder.ReadOperand(ports.in(3));
-  *y = ports.out(0);
-  return std::nullopt;
-}
-
-Outcome ReadSkipSimplifiedLayerNormalization(ChainBuilder& builder, bool /*with_residual*/, int* y) {
-  const Ports ports(builder);
-  ReadSkip(builder, ports.in(3));
-  builder.plan().normalization.use_mean = false;
-  *y = ports.out(0);
-  return std::nullopt;
-}
-
-// ONNX adds 1e-9 to the standard deviation (the operator's function body).
-Outcome ReadMeanVarianceNormalization(ChainBuilder& builder, bool with_residual, int* y) {
-  const Ports ports(builder);
-  Plan& plan = builder.plan();
-  plan.normalization.epsilon = 1e-9f;
-  plan.normalization.epsilon_on = EpsilonOn::kStddev;
-  if (!ports.node.attributes->GetInts("axes", &plan.normalization.axes)) {
-    plan.normalization.axes = {0, 2, 3};
+void ReadAxes(const GraphNode& node, const NormalizationSpec& spec, Normalization* normalization) {
+  switch (spec.axes) {
+    case NormalizationSpec::Axes::kFrom:
+      normalization->from_first_axis = true;
+      normalization->first_axis = spec.first_axis;
+      if (*spec.axes_attribute != '\0') node.attributes->GetInt(spec.axes_attribute, &normalization->first_axis);
+      return;
+    case NormalizationSpec::Axes::kList:
+      if (node.attributes->GetInts(spec.axes_attribute, &normalization->axes)) return;
+      normalization->axes.assign(spec.axis_list, spec.axis_list + spec.axis_count);
+      return;
+    case NormalizationSpec::Axes::kGroups:
+      node.attributes->GetInt(spec.axes_attribute, &normalization->num_groups);
   }
-  builder.ReadX(ports.in(0), with_residual);
-  *y = ports.out(0);
-  return std::nullopt;
 }
 
-Outcome ReadInstanceNormalization(ChainBuilder& builder, bool with_residual, int* y) {
-  const Ports ports(builder);
+void ReadInput(ChainBuilder& builder, FusedNormalizationInput input, int value, bool with_residual) {
   Plan& plan = builder.plan();
-  ReadEpsilon(ports.node, plan, 1e-5f);
-  plan.normalization.from_first_axis = true;
-  plan.normalization.first_axis = 2;
-  plan.affine_align = AffineAlign::kChannel;
-  builder.ReadX(ports.in(0), with_residual);
-  plan.scale = builder.ReadOperand(ports.in(1));
-  plan.bias = builder.ReadOperand(ports.in(2));
-  *y = ports.out(0);
-  return std::nullopt;
+  switch (input) {
+    case FusedNormalizationInput::kX:
+      return builder.ReadX(value, with_residual);
+    case FusedNormalizationInput::kResidual:
+      plan.residual = builder.ReadOperand(value);
+      return;
+    case FusedNormalizationInput::kResidualBias:
+      plan.residual_bias = builder.ReadOperand(value);
+      return;
+    case FusedNormalizationInput::kScale:
+      plan.scale = builder.ReadOperand(value);
+      return;
+    case FusedNormalizationInput::kBias:
+      plan.bias = builder.ReadOperand(value);
+      return;
+    default:
+      return;  // no standard operator has any other
+  }
 }
 
-// Opset 18 has scale and bias per group, opset 21 per channel.
-Outcome ReadGroupNormalization(ChainBuilder& builder, bool with_residual, int* y) {
-  const Ports ports(builder);
-  if (Outcome declined = CheckStashType(ports.node)) return declined;
+void ReadOutput(ChainBuilder& builder, FusedNormalizationOutput output, int value, int* y) {
+  if (output == FusedNormalizationOutput::kY) {
+    *y = value;
+    return;
+  }
   Plan& plan = builder.plan();
-  ReadEpsilon(ports.node, plan, 1e-5f);
-  ports.node.attributes->GetInt("num_groups", &plan.normalization.num_groups);
-  plan.affine_align = ports.node.since_version >= 21 ? AffineAlign::kChannel : AffineAlign::kGroup;
-  builder.ReadX(ports.in(0), with_residual);
-  plan.scale = builder.ReadOperand(ports.in(1));
-  plan.bias = builder.ReadOperand(ports.in(2));
-  *y = ports.out(0);
-  return std::nullopt;
+  const int exported = Export(builder, value);
+  if (exported == Plan::kNoOutput) return;
+  const DataType type = builder.graph().Facts(value).type;
+  if (output == FusedNormalizationOutput::kSum) {
+    plan.sum_output = exported;
+    plan.sum_type = type;
+    return;
+  }
+  (output == FusedNormalizationOutput::kMean ? plan.mean_output : plan.inv_std_dev_output) = exported;
+  plan.stats_type = type;
 }
-
-// LayerNormalization and SimplifiedLayerNormalization of version 1 are ORT's own, in ONNX's domain.
-constexpr NormalizationNode kNormalizations[] = {
-    {"", "LayerNormalization", 1, ReadLayerNormalization},
-    {"", "RMSNormalization", 23, ReadRmsNormalization},
-    {"", "SimplifiedLayerNormalization", 1, ReadRmsNormalization},
-    {"com.microsoft", "SkipLayerNormalization", 1, ReadSkipLayerNormalization},
-    {"com.microsoft", "SkipSimplifiedLayerNormalization", 1, ReadSkipSimplifiedLayerNormalization},
-    {"", "MeanVarianceNormalization", 9, ReadMeanVarianceNormalization},
-    {"", "InstanceNormalization", 6, ReadInstanceNormalization},
-    {"", "GroupNormalization", 18, ReadGroupNormalization},
-};
 
 }  // namespace
 
-std::span<const NormalizationNode> Normalizations() { return kNormalizations; }
-
-const NormalizationNode* FindNormalization(const GraphNode& node) {
-  for (const NormalizationNode& row : kNormalizations) {
-    if (node.Is(row.domain, row.op_type) && node.since_version >= row.since) return &row;
+const NormalizationSpec* FindNormalization(const GraphNode& node) {
+  for (const NormalizationSpec& row : kNormalizations) {
+    const bool in_versions = node.since_version >= row.since && node.since_version <= row.until;
+    if (in_versions && node.Is(row.domain, row.op_type)) return &row;
   }
   return nullptr;
+}
+
+std::optional<Declined> ReadNormalization(const NormalizationSpec& spec, ChainBuilder& builder, bool with_residual,
+                                          int* y) {
+  const Ports ports(builder);
+  if (Outcome declined = CheckStashType(ports.node)) return declined;
+  Plan& plan = builder.plan();
+  ReadEpsilon(ports.node, spec, &plan.normalization);
+  ReadAxes(ports.node, spec, &plan.normalization);
+  plan.normalization.use_mean = spec.use_mean;
+  plan.affine_align = static_cast<AffineAlign>(spec.affine_align);
+  const auto* end = spec.inputs + spec.input_count;
+  const bool has_residual = std::find(spec.inputs, end, FusedNormalizationInput::kResidual) != end;
+  for (int i = 0; i < spec.input_count; ++i) {
+    ReadInput(builder, spec.inputs[i], ports.in(static_cast<size_t>(i)), with_residual && !has_residual);
+  }
+  for (int i = 0; i < spec.output_count; ++i) {
+    ReadOutput(builder, spec.outputs[i], ports.out(static_cast<size_t>(i)), y);
+  }
+  return std::nullopt;
 }
 
 }  // namespace normfuse::plugin

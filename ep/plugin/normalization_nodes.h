@@ -1,25 +1,17 @@
-// The standard operators that are a normalisation, and how each fills a plan.
+// The standard operators that are a normalisation (ep/spec/normalizations.toml), and how each fills a plan.
 #pragma once
 
 #include <optional>
-#include <span>
-#include <string_view>
 
 #include "plugin/chain_builder.h"
 
 namespace normfuse::plugin {
 
-struct NormalizationNode {
-  std::string_view domain;
-  std::string_view op_type;
-  int since;
-  // Fills normalisation, scale, bias and X (through a residual Add if `with_residual`); *y becomes the main output.
-  std::optional<Declined> (*read)(ChainBuilder& builder, bool with_residual, int* y);
-};
+// The row of the table for a node, or null.
+const NormalizationSpec* FindNormalization(const GraphNode& node);
 
-std::span<const NormalizationNode> Normalizations();
-
-// The row for a node, or null.
-const NormalizationNode* FindNormalization(const GraphNode& node);
+// Fills normalisation, scale, bias and X (through a residual Add if `with_residual`); *y becomes the main output.
+std::optional<Declined> ReadNormalization(const NormalizationSpec& spec, ChainBuilder& builder, bool with_residual,
+                                          int* y);
 
 }  // namespace normfuse::plugin

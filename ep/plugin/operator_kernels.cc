@@ -71,9 +71,10 @@ Result AddKernel(ort::KernelRegistry* registry, std::string_view domain, std::st
   return result;
 }
 
-// Domain and type of what a chain without a normalisation may be anchored at.
-std::set<std::pair<std::string_view, std::string_view>> ElementwiseOperators() {
+// Domain and type of what a chain may be anchored at.
+std::set<std::pair<std::string_view, std::string_view>> StandardOperators() {
   std::set<std::pair<std::string_view, std::string_view>> operators;
+  for (const NormalizationSpec& row : kNormalizations) operators.emplace(row.domain, row.op_type);
   for (const ActivationSpelling& spelling : kActivationSpellings) operators.emplace(spelling.domain, spelling.op_type);
   for (const char* domain : {"", "com.microsoft"}) {
     for (const char* op_type : {"DequantizeLinear", "QuantizeLinear"}) operators.emplace(domain, op_type);
@@ -83,10 +84,7 @@ std::set<std::pair<std::string_view, std::string_view>> ElementwiseOperators() {
 
 Result MakeRegistry(ort::KernelRegistry** registry) {
   NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.CreateKernelRegistry(registry));
-  for (const NormalizationNode& row : Normalizations()) {
-    NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, row.domain, row.op_type));
-  }
-  for (const auto& [domain, op_type] : ElementwiseOperators()) {
+  for (const auto& [domain, op_type] : StandardOperators()) {
     NORMFUSE_RETURN_IF_ERROR(AddKernel(*registry, domain, op_type));
   }
   for (const char* name : kFunctionNames) {

@@ -99,6 +99,8 @@ def test_reference_pages_hold_every_row() -> None:
     }
     for page, names in rows.items():
         assert not [name for name in names if f"| `{name}` |" not in pages[page]], page
+    normalizations = [f"{row.domain}::{row.op_type}".removeprefix("::") for row in spec.NORMALIZATIONS]
+    assert not [name for name in normalizations if f"| `{name}` |" not in pages["normalizations"]]
     assert not [edge for edge in spec.EDGES if f"| {edge} |" not in pages["operators"]]
     navigation = (ROOT / "docs" / "mkdocs.yml").read_text("utf-8")
     assert not [name for name in pages if f"reference/{name}.md" not in navigation]
@@ -108,3 +110,37 @@ def test_reference_pages_hold_every_row() -> None:
 def test_expressions_call_only_what_the_table_knows(expression: str) -> None:
     with pytest.raises((SyntaxError, ValueError)):
         evaluate(expression, {"x": 1.0})
+
+
+@pytest.mark.parametrize("row", spec.NORMALIZATIONS, ids=lambda row: f"{row.op_type}-{row.since}")
+def test_normalization_is_as_onnx_has_it(row: spec.Normalization) -> None:
+    overlapping = [
+        other
+        for other in spec.NORMALIZATIONS
+        if (other.domain, other.op_type) == (row.domain, row.op_type) and other is not row and other.since >= row.since
+    ]
+    assert all(row.until is not None and row.until < other.since for other in overlapping)
+    assert row.inputs[0] == "X"
+    assert row.outputs[0] == "Y"
+    if row.domain or row.op_type == "SimplifiedLayerNormalization":  # ONNX Runtime's own
+        return
+    schema = onnx.defs.get_schema(row.op_type, row.until or onnx.defs.onnx_opset_version(), "")
+    assert len(row.inputs) <= len(schema.inputs)
+    assert len(row.outputs) <= len(schema.outputs)
+    assert ("stash_type" in schema.attributes) == row.has_stash_type
+    if row.epsilon_is_attribute:
+        assert math.isclose(schema.attributes["epsilon"].default_value.f, row.epsilon, rel_tol=1e-6)
+    elif row.op_type == "MeanVarianceNormalization":
+        constants = [a.t for node in schema.function_body.node for a in node.attribute if a.name == "value"]
+        assert any(math.isclose(onnx.numpy_helper.to_array(t).item(), row.epsilon, rel_tol=1e-6) for t in constants)
+    if row.axes.attribute and not row.axes.in_groups:
+        default = schema.attributes[row.axes.attribute].default_value
+        assert (
+            (default.i == row.axes.first) if row.axes.first is not None else (tuple(default.ints) == row.axes.default)
+        )
+
+
+def test_normalization_is_found_by_its_version() -> None:
+    group = [spec.find_normalization("", "GroupNormalization", version) for version in (17, 18, 20, 21, 25)]
+    assert [row and row.affine_align for row in group] == [None, "group", "group", "channel", "channel"]
+    assert spec.find_normalization("", "MeanVarianceNormalization", 8) is None

@@ -292,7 +292,7 @@ def test_fused_node_says_where_it_comes_from() -> None:
     metadata = {entry.key: entry.value for entry in node.metadata_props}
     assert metadata["namespace"] == node.name
     assert metadata["normfuse.version"]
-    assert metadata["normfuse.rules"] == "CanonicalLayerNormalization"
+    assert metadata["normfuse.rules"] == "CanonicalNormalization"
     assert node.doc_string == f"doc of {node.name}"
 
 

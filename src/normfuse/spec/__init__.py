@@ -14,6 +14,7 @@ from .activations import (
     DirectMlActivation,
     Parameter,
 )
+from .normalizations import NORMALIZATIONS, Axes, Normalization, find_normalization
 from .operators import (
     ATTRIBUTES,
     EDGES,
@@ -34,6 +35,7 @@ __all__ = [
     "ATTRIBUTES",
     "CALLS",
     "EDGES",
+    "NORMALIZATIONS",
     "OPERATORS",
     "OPERATOR_DOMAIN",
     "OPSET_VERSION",
@@ -45,12 +47,15 @@ __all__ = [
     "ActivationBody",
     "ActivationSpelling",
     "Attribute",
+    "Axes",
     "Call",
     "DirectMlActivation",
     "Edge",
+    "Normalization",
     "Operator",
     "Option",
     "Parameter",
     "Price",
     "Reason",
+    "find_normalization",
 ]

@@ -1,0 +1,89 @@
+"""The table of the operators that are a normalisation by themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ._reading import Row, read_table
+
+__all__ = ["NORMALIZATIONS", "Axes", "Normalization", "find_normalization"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Axes:
+    """What is normalised: dimensions from one on, some dimensions, or the channels of groups."""
+
+    attribute: str
+    """Attribute that says so; "" = none, the default always."""
+    first: int | None
+    """All dimensions from this one on."""
+    default: tuple[int, ...]
+    """Some dimensions."""
+
+    @property
+    def in_groups(self) -> bool:
+        """True if the attribute is a number of groups."""
+        return self.first is None and not self.default
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Normalization:
+    """One row: an operator in some versions of its domain."""
+
+    op_type: str
+    domain: str
+    since: int
+    until: int | None
+    """Last version, inclusive; None: no upper bound."""
+    axes: Axes
+    epsilon: float
+    epsilon_is_attribute: bool
+    epsilon_on: str
+    use_mean: bool
+    affine_align: str
+    has_stash_type: bool
+    inputs: tuple[str, ...]
+    """By position, by the names that FusedNormalization has for them."""
+    outputs: tuple[str, ...]
+
+
+def _axes(row: Row) -> Axes:
+    default = row.get("default")
+    if "from" in row:
+        return Axes("", row["from"], ())
+    return Axes(
+        row["attribute"],
+        default if isinstance(default, int) else None,
+        tuple(default) if isinstance(default, list) else (),
+    )
+
+
+def _normalization(row: Row) -> Normalization:
+    epsilon = row["epsilon"]
+    fixed = epsilon.get("fixed")
+    return Normalization(
+        op_type=row["op"],
+        domain=row.get("domain", ""),
+        since=row["since"],
+        until=row.get("until"),
+        axes=_axes(Row(row.where, row["axes"])),
+        epsilon=float(epsilon["default"] if fixed is None else fixed),
+        epsilon_is_attribute=fixed is None,
+        epsilon_on=epsilon.get("on", "variance"),
+        use_mean=row.get("use_mean", True),
+        affine_align=row.get("affine_align", "trailing"),
+        has_stash_type=row.get("stash_type", False),
+        inputs=tuple(row["inputs"]),
+        outputs=tuple(row["outputs"]),
+    )
+
+
+NORMALIZATIONS: tuple[Normalization, ...] = tuple(map(_normalization, read_table("normalizations")["normalization"]))
+
+
+def find_normalization(domain: str, op_type: str, version: int) -> Normalization | None:
+    """Return the row of an operator in a version of its domain."""
+    for row in NORMALIZATIONS:
+        if (row.domain, row.op_type) == (domain, op_type) and row.since <= version <= (row.until or version):
+            return row
+    return None
