@@ -17,6 +17,8 @@ __all__ = ["Constants", "constant_tensor"]
 
 # Larger tensors are weights: they are never read, let alone evaluated.
 _MAX_ELEMENTS = 1 << 18
+# Elements of all that is computed for one model together.
+_MAX_COMPUTED = 1 << 24
 _MAX_RANK = 64
 _MAX_DEPTH = 12
 
@@ -223,6 +225,7 @@ class Constants:
         self._shape_of = shape_of
         self._dtype_of = dtype_of
         self._known: dict[ir.Value, Array | None] = {}
+        self._left = _MAX_COMPUTED
         self._known_in_part: dict[ir.Value, Array | None] = {}
 
     def is_constant(self, value: ir.Value | None) -> bool:
@@ -294,8 +297,11 @@ class Constants:
         inputs = [self._get(operand, depth - 1) for operand in node.inputs]
         if any(operand is None for operand in inputs):
             return self._in_full(value, depth)
-        result: Array | None = _compute(node, inputs, _MAX_ELEMENTS)
-        return result if result is not None and result.size <= _MAX_ELEMENTS else None
+        result: Array | None = _compute(node, inputs, min(_MAX_ELEMENTS, self._left))
+        if result is None or result.size > _MAX_ELEMENTS:
+            return None
+        self._left -= result.size
+        return result
 
     def _shape(self, node: ir.Node) -> Array | None:
         shape = self._dimensions(node)

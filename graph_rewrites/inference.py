@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -12,7 +11,7 @@ import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError
 
-from .constants import constant_tensor
+from .sizes import Sizes
 
 __all__ = ["infer_types"]
 
@@ -27,9 +26,6 @@ _WRONG_TYPE = re.compile(
 
 # Larger initialisers take no part in shape inference: without them the model fits into one message, whatever its size.
 _MAX_ELEMENTS = 64
-
-# Elements of a computed shape up to which ONNX may compute it: far more than a tensor has dimensions.
-_MOST_PROPAGATED = 1 << 16
 
 _EINSUM_SINCE = 12
 
@@ -89,19 +85,24 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
     """Yield the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
     copy = model.clone()
     replaced = [_make_inferable(graph, copy.opset_imports.get("", 1)) for graph in copy.graphs()]
-    for value in tuple(copy.graph.initializers.values()):
-        tensor = value.const_value
-        if tensor is not None and tensor.size > _MAX_ELEMENTS and value.name is not None:
-            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
-            copy.graph.initializers.pop(value.name)
-            if not value.is_graph_input():
-                copy.graph.inputs.append(value)
+    weights = _without_large_weights(copy.graph)
+    if not Sizes(copy.functions, {}, weights).add(copy.graph).has_few_dimensions:
+        logger.debug("shape inference would take too much memory")
+        return
     try:
         skeleton = ir.to_proto(copy)
     except Exception as error:  # onnx_ir raises what its parts raise, such as for text that is not UTF-8
         logger.debug("shape inference is not possible: %s", error)
         return
-    inferred = _inferred(skeleton, judged=not any(replaced), propagated=_is_small(copy))
+    for value in weights:
+        if value.dtype is not None and value.dtype.is_floating_point():
+            # Of an input ONNX would keep as many unknown numbers as it has elements, and of these it asks for none.
+            skeleton.graph.initializer.add(name=value.name, data_type=value.dtype, dims=value.shape)
+    inferred = _inferred(skeleton, judged=not any(replaced), propagated=False)
+    if inferred is not None:
+        shapes = _shapes(inferred.graph)
+        if Sizes(copy.functions, shapes, weights).add(copy.graph).has_few_elements:
+            inferred = _inferred(skeleton, judged=not any(replaced), propagated=True) or inferred
     if inferred is None:
         return
     for graph in ir.from_proto(inferred).graphs():
@@ -110,69 +111,33 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
                 yield value.name, value
 
 
-def _is_small(model: ir.Model) -> bool:
-    """Say whether ONNX can compute all shapes of the model that are tensors: it would, whatever their size."""
-    known: dict[tuple[ir.OperatorIdentifier, int], int] = {}
-
-    def most(graph: ir.Graph, sizes: dict[ir.Value, int], given: int) -> int:
-        """Return the most elements that a tensor can have in a graph whose inputs have `given` at the most."""
-        found = given
-        for node in graph:
-            if found > _MOST_PROPAGATED:
-                break
-            operands = [_size(value, sizes, given) for value in node.inputs if value is not None]
-            size = max(operands, default=1)
-            if node.op_type == "Concat":
-                size = sum(operands)
-            elif node.op_type == "Shape" and node.inputs and node.inputs[0] is not None:
-                size = max(size, len(node.inputs[0].shape or ()))
-            elif node.op_type == "Constant" and (tensor := constant_tensor(node)) is not None:
-                size = tensor.size if len(tensor.shape) <= 1 else 1
-            elif node.op_type in ("ConstantOfShape", "Range"):
-                size = max(size, _filled(node))
-            elif node.op_identifier() in model.functions:
-                key = node.op_identifier(), size
-                if key not in known:
-                    known[key] = most(model.functions[key[0]].graph, {}, size)
-                size = known[key]
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-                    size = max(size, most(attribute.as_graph(), sizes, given))
-            sizes.update(dict.fromkeys(node.outputs, size))
-            found = max(found, size)
-        return found
-
-    return most(model.graph, {}, 1) <= _MOST_PROPAGATED
+def _without_large_weights(graph: ir.Graph) -> list[ir.Value]:
+    """Turn large initialisers of a graph into inputs of the same type, and return them."""
+    weights = []
+    for value in tuple(graph.initializers.values()):
+        tensor = value.const_value
+        if tensor is not None and tensor.size > _MAX_ELEMENTS and value.name is not None:
+            value.shape, value.dtype, value.const_value = ir.Shape(tensor.shape.numpy()), tensor.dtype, None
+            graph.initializers.pop(value.name)
+            if not value.is_graph_input():
+                graph.inputs.append(value)
+            weights.append(value)
+    return weights
 
 
-def _filled(node: ir.Node) -> int:
-    """Return how many elements a node makes of constants that say how many; 1 where they are not known."""
-    tensors = [_constant(value) for value in node.inputs]
-    numbers = [[float(x) for x in tensor.numpy().ravel()] for tensor in tensors if tensor is not None]
-    if len(numbers) < len(node.inputs):
-        return 1
-    if node.op_type == "ConstantOfShape":
-        return int(min(math.prod(numbers[0]), 2.0**62))
-    (start, *_), (limit, *_), (delta, *_) = numbers
-    return int(min(abs((limit - start) / delta), 2.0**62)) if delta else 1
-
-
-def _constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Return a constant of a few elements; None: it is none, or a larger one."""
-    if value is None:
-        return None
-    producer = value.producer()
-    tensor = (
-        value.const_value if producer is None else constant_tensor(producer) if producer.op_type == "Constant" else None
-    )
-    return tensor if tensor is not None and 0 < tensor.size < 64 else None
-
-
-def _size(value: ir.Value, sizes: Mapping[ir.Value, int], given: int) -> int:
-    if value in sizes:
-        return sizes[value]
-    tensor = value.const_value
-    return given if tensor is None else tensor.size if len(tensor.shape) <= 1 else 1
+def _shapes(graph: onnx.GraphProto) -> dict[str, list[int | None]]:
+    """Return the shapes that a graph and its subgraphs give, by the names of their values."""
+    shapes: dict[str, list[int | None]] = {}
+    waiting = [graph]
+    while waiting:
+        graph = waiting.pop()
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            if info.type.tensor_type.HasField("shape"):
+                dims = info.type.tensor_type.shape.dim
+                shapes[info.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
+            waiting += [attribute.g] if attribute.HasField("g") else attribute.graphs
+    return shapes
 
 
 def _inferred(model: onnx.ModelProto, *, judged: bool, propagated: bool) -> onnx.ModelProto | None:
