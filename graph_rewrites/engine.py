@@ -26,6 +26,7 @@ from .fused import Fused, is_fused, operator_of
 from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_STATISTICS, is_dead, operator_name, vanishing
 from .pattern import AnyOf, Output, ValuePattern
+from .repeaters import Repeaters
 from .rule import FusionRule, Replacement
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .schema import broken_node
@@ -110,6 +111,7 @@ def rewrite(
     run.lift()
     for graph, path, opsets in _containers(model):
         facts.enter(graph)
+        run.bypass(graph, opsets)
         run.fuse(graph, path, opsets)
     run.finish()
     return RewriteResult(run.sites, dict(run.counts))
@@ -218,6 +220,7 @@ class _Run:
         self._done, self._total = 0.0, sum(graph.num_nodes() for graph in _graphs(model))
         self._told = time.monotonic()
         self._leftovers = Leftovers(facts)
+        self._repeaters = Repeaters(facts)
         self._writable: set[object] = set()
         self._places: list[tuple[ir.Graph, str, dict[str, int]]] = []
 
@@ -256,6 +259,10 @@ class _Run:
                 del self.model.functions[identifier]
 
     # Fusing
+
+    def bypass(self, graph: ir.Graph, opsets: dict[str, int]) -> None:
+        """Take the nodes out of the way that only repeat a tensor, until the model is finished."""
+        self._repeaters.bypass((graph, *graph.subgraphs()), opsets.get("", 1))
 
     def fuse(self, graph: ir.Graph, path: str, opsets: dict[str, int]) -> None:
         """Fuse everything in a graph and its subgraphs."""
@@ -467,7 +474,7 @@ class _Run:
         rules: list[str] = []
         if any(node.op_type == "QuantizeLinear" and node is not root for node in matched):
             rules.append(_REQUANTIZATION)
-        for node in sorted(matched, key=self.facts.order):
+        for node in sorted({*matched, *self._repeaters.between(set(matched))}, key=self.facts.order):
             nodes.update(dict.fromkeys(node.meta.get(_NODES, (name_of(node),))))
             rules += node.meta.get(_RULES, ())
         new.meta[_NODES] = tuple(nodes)
@@ -509,6 +516,7 @@ class _Run:
 
     def finish(self) -> None:
         """Report the sites, and give all fused nodes the form of the target."""
+        self._repeaters.restore()
         if self._progress is not None:
             self._progress(self._total, self._total)
         fused = [(node, opsets) for graph, path, opsets in self._places for node in self._survey(graph, path, opsets)]

@@ -53,7 +53,7 @@ def reshapes(g: SpellingBuilder, x: str) -> str:
     return normalized(g, x)
 
 
-@pytest.mark.parametrize("make", [in_front, behind, casts, weight, reshapes])
+@pytest.mark.parametrize("make", [in_front, inside, behind, casts, weight, reshapes])
 def test_the_chain_is_found(make: Callable[[SpellingBuilder, str], str]) -> None:
     g = SpellingBuilder(13)
     g.output(make(g, g.input("x", SHAPE)), SHAPE)
@@ -69,15 +69,6 @@ def test_the_chain_is_found(make: Callable[[SpellingBuilder, str], str]) -> None
         expected = np.maximum(expected, 0)
     (got,) = run(optimized, {"x": X}).values()
     close(got, expected, "result")
-
-
-def test_a_row_inside_of_the_formula_is_left_as_it_is() -> None:
-    g = SpellingBuilder(13)
-    g.output(inside(g, g.input("x", SHAPE)), SHAPE)
-    model = g.model("m")
-    optimized, _ = optimize(model)
-    (wanted,), (got,) = run(model, {"x": X}).values(), run(optimized, {"x": X}).values()
-    close(got, wanted, "result")
 
 
 def test_a_row_of_requantisations_is_not_walked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
