@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -25,7 +26,8 @@ class Row(TypedDict):
     model: str
     """Path below the folder."""
     status: Literal["written", "failed", "invalid"]
-    """failed: it does not verify, or too few sites are fused; invalid: it cannot be read, or not written there."""
+    """failed: it does not verify, too few sites are fused, or normfuse itself failed; invalid: it cannot be read, or
+    not written there."""
     message: str
     """Why it was not written, or what the verification could not decide; "" where it agrees."""
     result: Literal["agree", "differ", "undecided"] | None
@@ -105,6 +107,9 @@ def optimize_file(folder: Path, written: Path, options: Mapping[str, Any], name:
     except (NormfuseError, OSError) as error:
         row["status"], row["message"] = "invalid", str(error)
         report = None
+    except Exception as error:  # whatever it is, the other models can be optimised
+        row["status"], row["message"] = "failed", _fault(folder / name, path, error)
+        report = None
     else:
         report = result.report
     if report is not None:
@@ -117,6 +122,15 @@ def optimize_file(folder: Path, written: Path, options: Mapping[str, Any], name:
             row["error"] = max((o.error for run in report.verification.runs for o in run.outputs), default=None)
     row["seconds"] = time.perf_counter() - start
     return row
+
+
+def _fault(model: Path, written: Path, error: Exception) -> str:
+    """Return the sentence for an exception that nobody expected."""
+    if isinstance(error, MemoryError):
+        return f"{model}: the memory of this machine is not enough."
+    again = shlex.join(["normfuse", "--debug", "optimize", str(model), "-o", str(written)])
+    what = NormfuseError(f"{model}: {type(error).__name__}: {error}")  # in one line
+    return f"{what}. This is a fault of normfuse: please report it, with what this prints: {again}"
 
 
 def _names(folder: Path, written: Path) -> list[str]:

@@ -33,8 +33,10 @@ def sort_nodes(model: ir.Model, what: str) -> None:
         try:
             home.sort()
         except ValueError as error:
+            from normfuse.graph_rewrites.facts import name_of
+
             cycle = next(cycle for graph in (home, *home.subgraphs()) if (cycle := _cycle(graph)))
-            names = [_label(node) for node in cycle]
+            names = [f"'{name_of(node)}' ({node.op_type})" for node in cycle]
             way = " -> ".join(names if len(names) <= _NAMED else [*names[: _NAMED - 1], "...", names[-1]])
             raise InvalidModelError(f"{what}: the graph has a cycle, {way}; no such model can be run.") from error
 
@@ -104,8 +106,3 @@ def _cycle(graph: ir.Graph) -> list[ir.Node]:
         way.append(node)
         node = next(iter(needed[node]))
     return [*way[places[node] :], node][::-1]
-
-
-def _label(node: ir.Node) -> str:
-    name = node.name or next((output.name for output in node.outputs if output.name), "")
-    return f"'{name}' ({node.op_type})"

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import jsonschema
 import onnx
+import onnx_ir as ir
 import pytest
 
 import normfuse
 from normfuse import folders, models
 from normfuse.cli import main
+from normfuse.graph_rewrites.formulas import DecomposedActivation
+from normfuse.graph_rewrites.functions import FunctionLibrary
 
 
 @pytest.fixture
@@ -86,6 +89,41 @@ def test_the_command_exits_with_the_worst(
     assert command(monkeypatch, zoo, "-o", tmp_path / "none", "--engine", "local", "--require-fused", "2") == 1
     assert "1 sites are fused, and 2 were required" in capsys.readouterr().out
     assert files(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("fault", [KeyError("y"), MemoryError()])
+def test_a_fault_of_normfuse_is_that_of_one_model(
+    zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: Exception
+) -> None:
+    """A rule that raises leaves its site; whatever raises outside of the rules leaves its model."""
+    (zoo / "cut.onnx").unlink()
+    call = FunctionLibrary.call
+
+    def failing(self: FunctionLibrary, node: ir.Node, opset: int) -> None:
+        if node.op_type == "FusedActivation":
+            raise fault
+        call(self, node, opset)
+
+    def broken(self: DecomposedActivation, *arguments: object, **named: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(FunctionLibrary, "call", failing)
+    assert command(monkeypatch, zoo, "-o", tmp_path / "out", "--engine", "local", "--json") == 1
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, json.loads((resources.files("normfuse") / "schemas" / "folder.schema.json").read_text()))
+    assert [(row["model"], row["status"]) for row in data["models"]] == [
+        ("inner/gelu.onnx", "failed"),
+        ("norm.onnx", "written"),
+    ]
+    message = data["models"][0]["message"]
+    assert message.startswith(str(zoo / "inner" / "gelu.onnx"))
+    assert ("KeyError: 'y'. This is a fault of normfuse" if isinstance(fault, KeyError) else "memory") in message
+    assert files(tmp_path / "out") == ["norm.onnx", "norm.onnx.json"]
+
+    monkeypatch.setattr(FunctionLibrary, "call", call)
+    monkeypatch.setattr(DecomposedActivation, "check", broken)
+    rows = folders.optimize_folder(zoo, tmp_path / "again", engine="local")
+    assert [(row["status"], row["fused"], row["sites"]) for row in rows] == [("written", 0, 1), ("written", 1, 1)]
 
 
 def test_results_do_not_come_to_lie_among_the_models(zoo: Path, tmp_path: Path) -> None:
