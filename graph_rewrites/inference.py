@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError
+from normfuse.spec import ACTIVATIONS, NORMALIZATIONS
 
 from .sizes import Sizes
 
@@ -29,17 +30,18 @@ _MAX_ELEMENTS = 64
 
 _EINSUM_SINCE = 12
 
-# Operators that ONNX's shape inference does not know, and the output (if any) besides the first that is shaped as X.
+# Normalisations that ONNX's shape inference knows.
+_INFERRED = ("InstanceNormalization", "LayerNormalization", "RMSNormalization")
+# Operators that it does not know, and the output (if any) besides the first that is shaped as X.
 _SHAPED_AS_X = {
-    ("com.microsoft", "BiasGelu"): None,
-    ("com.microsoft", "FastGelu"): None,
-    ("com.microsoft", "Gelu"): None,
-    ("com.microsoft", "QuickGelu"): None,
-    ("com.microsoft", "SkipLayerNormalization"): 3,
-    ("com.microsoft", "SkipSimplifiedLayerNormalization"): 3,
-    ("", "GroupNormalization"): None,
-    ("", "MeanVarianceNormalization"): None,
-    ("", "SimplifiedLayerNormalization"): None,
+    (spelling.domain, spelling.op_type): None
+    for activation in ACTIVATIONS.values()
+    for spelling in activation.spellings
+    if spelling.domain
+} | {
+    (row.domain, row.op_type): row.outputs.index("sum") if "sum" in row.outputs else None
+    for row in NORMALIZATIONS
+    if row.op_type not in _INFERRED
 }
 
 

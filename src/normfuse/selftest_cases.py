@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from normfuse.spec import ACTIVATIONS
+from normfuse.spec import ACTIVATIONS, find_normalization
 
 __all__ = ["Case", "Expected", "cases", "expected"]
 
@@ -254,7 +254,9 @@ def _normalization_cases() -> Iterator[Case]:
     yield Case("scale only", "FusedNormalization", {"X": x, "scale": _reals(5, seed=1)}, {"axes": [-1]})
     yield Case("bias only", "FusedNormalization", {"X": x, "bias": _reals(5, seed=1)}, {"axes": [-1]})
     yield Case("mean only", "FusedNormalization", {"X": x}, {"axes": [-1], "normalize_variance": 0})
-    stddev = {"axes": [0, 2, 3], "epsilon": 1e-9, "epsilon_on": "stddev"}
+    row = find_normalization("", "MeanVarianceNormalization", 13)
+    assert row is not None
+    stddev: dict[str, Any] = {"axes": list(row.axes.default), "epsilon": row.epsilon, "epsilon_on": row.epsilon_on}
     yield Case("MeanVarianceNormalization", "FusedNormalization", {"X": x}, stddev)
     yield Case("constant rows", "FusedNormalization", {"X": np.full((3, 8), 2.5, np.float32)}, {**stddev, "axes": [1]})
     large = {"axes": [-1], "epsilon": 0.25, "epsilon_on": "stddev"}
