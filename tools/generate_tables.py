@@ -170,7 +170,7 @@ def parameters_of(row: Row) -> list[Parameter]:
     for each in row.rows("params"):
         name, default = each.text("name"), each.number("default")
         each.where = f"{row.where}: params: {name}"
-        bounds = each.list("range")
+        bounds = each.elements("range")
         if len(bounds) != 2 or not all(isinstance(b, int | float) for b in bounds) or not bounds[0] < bounds[1]:
             raise each.error(f"key 'range' is {bounds!r}, which is not a lower and a higher number")
         low, high = map(float, bounds)
@@ -386,7 +386,7 @@ def function_names(row: Row, operators: Sequence[str]) -> list[str]:
     names = []
     steps = row.row("steps")
     for operator in operators:
-        choices = [lists[step] if isinstance(step, str) else ["", *step] for step in steps.list(operator)]
+        choices = [lists[step] if isinstance(step, str) else ["", *step] for step in steps.elements(operator)]
         names += ["_".join([operator, *[c for c in choice if c]]) for choice in itertools.product(*choices)]
     steps.end()
     return names

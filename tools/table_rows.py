@@ -71,13 +71,13 @@ class Row:
         """Take true or false."""
         return bool(self._take(key, (bool,), "true or false", default))
 
-    def list(self, key: str, default: list[Any] = _REQUIRED) -> list[Any]:
+    def elements(self, key: str, default: list[Any] = _REQUIRED) -> list[Any]:
         """Take a list."""
         return list(self._take(key, (list,), "a list", default))
 
     def names(self, key: str, default: Sequence[str] = _REQUIRED) -> tuple[str, ...]:
         """Take a list of texts."""
-        values = self.list(key, default if default is _REQUIRED else list(default))
+        values = self.elements(key, default if default is _REQUIRED else list(default))
         if not all(isinstance(value, str) for value in values):
             raise self.error(f"key '{key}' is {values!r}, which is not a list of texts")
         return tuple(values)
@@ -97,7 +97,7 @@ class Row:
     def rows(self, key: str) -> list[Row]:
         """Take a list of tables; empty where it is left out."""
         rows = []
-        for number, each in enumerate(self.list(key, []), 1):
+        for number, each in enumerate(self.elements(key, []), 1):
             if not isinstance(each, dict):
                 raise self.error(f"key '{key}' is not a list of tables")
             rows.append(Row(f"{self.where}: {key} {number}", each))
@@ -123,7 +123,7 @@ class Table:
     def rows(self, kind: str, key: str = "name") -> list[tuple[str, Row]]:
         """Take the rows of a kind, each with its name; no name may be there twice where ``key`` is "name"."""
         found: list[tuple[str, Row]] = []
-        for number, values in enumerate(self.top.list(kind), 1):
+        for number, values in enumerate(self.top.elements(kind), 1):
             row = Row(f"{self.name}: {kind} {number}", values)
             name = row.text(key)
             row.where = f"{self.name}: {name}"
