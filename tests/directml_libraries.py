@@ -94,7 +94,7 @@ def build_native(targets: tuple[str, ...] = LINUX_TARGETS) -> Path:
 def build_fake() -> Path:
     """The fake DirectML, Direct3D 12 and DXCore in one library, without sanitizers: for loading into Python."""
     sources = sorted((ROOT / "tests" / "native" / "directml").glob("fake_*.cc"))
-    sources += [ROOT / "ep" / "cpu" / "elements.cc", ROOT / "ep" / "plan" / "data_type.cc"]
+    sources += [ROOT / "ep" / "cpu" / "elements.cc", ROOT / "ep" / "chain" / "data_type.cc"]
     depends = [*sources, *(ROOT / "tests" / "native" / "directml").glob("*.h"), *(ROOT / "ep" / "abi").glob("*.h")]
     return _build(ROOT / "build" / "fake-directml" / "libfake_directml.so", sources, depends)
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "abi/ort_host.h"
-#include "plan/operator_node.h"
+#include "chain/operator_node.h"
 
 namespace normfuse::ort {
 

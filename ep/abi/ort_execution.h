@@ -2,7 +2,7 @@
 #pragma once
 
 #include "abi/ort_host.h"
-#include "plan/execution.h"
+#include "chain/execution.h"
 
 namespace normfuse::ort {
 

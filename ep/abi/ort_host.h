@@ -7,7 +7,7 @@
 #include <string>
 
 #include "abi/ort_abi.h"
-#include "plan/result.h"
+#include "chain/result.h"
 
 namespace normfuse::ort {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "abi/ort_host.h"
-#include "plan/operator_node.h"
+#include "chain/operator_node.h"
 
 namespace normfuse::ort {
 

@@ -8,14 +8,15 @@ namespace normfuse::cpu {
 namespace {
 
 // A quantisation parameter along a run: constant, element per element, or one per block (spelled out into `expanded`).
-Vec QuantizationAt(const Call& call, FormId form, FormId block_form, int which, const Offsets& at, const Dim& step,
-                   int64_t n, int64_t block_size, const float* absent, float* expanded) {
+Vec QuantizationAt(const Call& call, FormId form, FormId scale_form, const Offsets& at, const Dim& step, int64_t n,
+                   int64_t block_size, const float* absent, float* expanded) {
+  const auto block_form = static_cast<FormId>(scale_form + 2);
   const Param& param = call.params[form];
   if (!param.present()) return {absent, 0};
   const float* data = param.data + at.at[form];
   const bool single = param.shape.ElementCount() == 1;
   if (block_size <= 0 || single) return {data, static_cast<int>(step.stride[form])};
-  const int64_t stride = call.geometry->block_stride[which];
+  const int64_t stride = call.geometry->block_stride[scale_form];
   const int64_t coordinate = at.at[block_form];
   if (step.stride[block_form] == 0) {
     return {data + coordinate / block_size * stride, static_cast<int>(step.stride[form])};
@@ -33,18 +34,19 @@ Vec QuantizationAt(const Call& call, FormId form, FormId block_form, int which, 
 }
 
 // 32-bit integers with a zero point: the difference must be exact before it becomes a float32.
-void LoadWide(const Call& call, const void* data, DataType type, FormId scale_form, int which, const Offsets& at,
-              const Dim& step, int64_t index, int64_t n, int64_t block_size, float* d) {
-  const auto zero_form = static_cast<FormId>(scale_form + 1);
-  const auto block_form = static_cast<FormId>(scale_form + 2);
+void LoadWide(const Call& call, const BoundTensor& source, const Offsets& at, const Dim& step, int64_t n, float* d) {
+  const auto zero_form = static_cast<FormId>(source.scale_form + 1);
+  const auto block_form = static_cast<FormId>(source.scale_form + 2);
   const Param& zero = call.params[zero_form];
-  const bool blocked = block_size > 0 && zero.shape.ElementCount() != 1;
+  const bool blocked = source.block_size > 0 && zero.shape.ElementCount() != 1;
   for (int64_t i = 0; i < n; ++i) {
     int64_t zero_index = at.at[zero_form] + i * step.stride[zero_form];
     if (blocked) {
-      zero_index += (at.at[block_form] + i * step.stride[block_form]) / block_size * call.geometry->block_stride[which];
+      const int64_t block = (at.at[block_form] + i * step.stride[block_form]) / source.block_size;
+      zero_index += block * call.geometry->block_stride[source.scale_form];
     }
-    d[i] = static_cast<float>(ReadElement(type, data, index + i) - zero.wide[zero_index]);
+    const double stored = ReadElement(source.type, source.data, at.at[source.form] + i);
+    d[i] = static_cast<float>(stored - zero.wide[zero_index]);
   }
 }
 
@@ -67,19 +69,18 @@ void LoadOperand(const Call& call, const BoundTensor& source, const Offsets& at,
   const int64_t index = at.at[source.form];
   const bool repeated = step.stride[source.form] == 0;
   const int64_t count = repeated ? 1 : n;
-  const auto zero_form = static_cast<FormId>(source.scale_form + 1);
-  const auto block_form = static_cast<FormId>(source.scale_form + 2);
-  const Param& zero = call.params[zero_form];
-  const bool dequantize =
-      call.params[source.scale_form].present() && !(call.path.stored_integers && source.form == kFormX);
+  const bool dequantize = source.quantized() && !(call.path.stored_integers && source.form == kFormX);
   if (!dequantize) {
     LoadContiguous(call, source.data, source.type, index, count, d);
   } else {
     const float none = 0.0f;
-    const Vec scales = QuantizationAt(call, source.scale_form, block_form, source.which, at, step, count,
-                                      source.block_size, &kOne, scratch->scale);
+    const FormId scale_form = source.scale_form;
+    const auto zero_form = static_cast<FormId>(scale_form + 1);
+    const Param& zero = call.params[zero_form];
+    const Vec scales =
+        QuantizationAt(call, scale_form, scale_form, at, step, count, source.block_size, &kOne, scratch->scale);
     const Vec zeros = zero.wide != nullptr ? Vec{&none, 0}
-                                           : QuantizationAt(call, zero_form, block_form, source.which, at, step, count,
+                                           : QuantizationAt(call, zero_form, scale_form, at, step, count,
                                                             source.block_size, &none, scratch->zero);
     const auto from_type = call.kernels->dequantize[static_cast<int>(source.type)];
     if (from_type != nullptr && zero.wide == nullptr) {
@@ -87,8 +88,7 @@ void LoadOperand(const Call& call, const BoundTensor& source, const Offsets& at,
                 call.path.only_dequantizes && call.non_temporal());
     } else {
       if (zero.wide != nullptr) {
-        LoadWide(call, source.data, source.type, source.scale_form, source.which, at, step, index, count,
-                 source.block_size, d);
+        LoadWide(call, source, at, step, count, d);
       } else {
         LoadRare(source.type, source.data, index, static_cast<size_t>(count), d);
       }
@@ -111,8 +111,8 @@ void QuantizeBlock(const Call& call, const Offsets& at, const Dim& step, int64_t
   const DataType type = call.spec->y_type;
   const float none = 0.0f;
   const int64_t block_size = call.spec->y_block_size;
-  const Vec scales = QuantizationAt(call, kFormYScale, kFormYBlock, 2, at, step, n, block_size, &kOne, scratch->scale);
-  const Vec zeros = QuantizationAt(call, kFormYZero, kFormYBlock, 2, at, step, n, block_size, &none, scratch->zero);
+  const Vec scales = QuantizationAt(call, kFormYScale, kFormYScale, at, step, n, block_size, &kOne, scratch->scale);
+  const Vec zeros = QuantizationAt(call, kFormYZero, kFormYScale, at, step, n, block_size, &none, scratch->zero);
   if (IsFloat8(type)) {
     call.kernels->divide(values, static_cast<size_t>(n), scales, zeros);
     return;
@@ -123,13 +123,16 @@ void QuantizeBlock(const Call& call, const Offsets& at, const Dim& step, int64_t
   call.kernels->quantize(values, static_cast<size_t>(n), scales, zeros, low, high);
 }
 
-// To integers, still as float32.
-void QuantizeSum(const Call& call, int64_t n, float* d) {
+// d as the type in which it is stored on the way, and back.
+void RequantiseBlock(const Call& call, const Stage& stage, int64_t index, int64_t n, void* emitted, float* d) {
+  const Vec scale{&stage.quantization_scale, 0};
+  const Vec zero{&stage.quantization_zero, 0};
   float low = 0.0f;
   float high = 0.0f;
-  IntegerRange(call.spec->sum_type, &low, &high);
-  call.kernels->quantize(d, static_cast<size_t>(n), Vec{&call.spec->sum_scale, 0}, Vec{&call.spec->sum_zero, 0}, low,
-                         high);
+  IntegerRange(stage.type, &low, &high);
+  call.kernels->quantize(d, static_cast<size_t>(n), scale, zero, low, high);
+  if (emitted != nullptr) StoreFloats(call, stage.type, emitted, index, n, d);
+  Dequantize(call, n, scale, zero, d);
 }
 
 // Of kernels that quantise: one scale for all of Y.
@@ -138,57 +141,96 @@ void SetQuantization(const Call& call, ApplyArgs* args) {
   if (call.params[kFormYZero].present()) args->y_zero = *call.params[kFormYZero].data;
 }
 
-}  // namespace
+// Elements that pass through the level-1 cache together: n of them from `at` on.
+struct Block {
+  const Call& call;
+  const Offsets& at;
+  const Dim& step;
+  int64_t n;
+  Scratch* scratch;
+};
 
-void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d) {
-  LoadOperand(call, call.x, at, step, n, scratch, d);
-  if (call.residual.data != nullptr) {
-    LoadOperand(call, call.residual, at, step, n, scratch, scratch->block);
-    call.kernels->add(d, static_cast<size_t>(n), Vec{scratch->block, 1});
-  }
-  if (call.params[kFormResidualBias].present()) {
-    call.kernels->add(d, static_cast<size_t>(n), VecAt(call, kFormResidualBias, at, step, nullptr));
-  }
-  if (call.spec->requantizes) {
-    QuantizeSum(call, n, d);
-    Dequantize(call, n, Vec{&call.spec->sum_scale, 0}, Vec{&call.spec->sum_zero, 0}, d);
+// An operand along a run: where it lies, or read into `room`.
+Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, float* room) {
+  if (!operand.present()) return {absent, 0};
+  if (operand.is_parameter) return VecAt(b.call, operand.form, b.at, b.step, absent);
+  const bool repeated = b.step.stride[operand.form] == 0;
+  LoadOperand(b.call, b.call.tensor(operand.form), b.at, b.step, repeated ? 1 : b.n, b.scratch, room);
+  return {room, repeated ? 0 : 1};
+}
+
+// Of a stage kApply.
+ApplyArgs StageArgs(const Block& b, const Stage& stage) {
+  ApplyArgs args;
+  args.x2 = nullptr;
+  args.n = static_cast<size_t>(b.n);
+  args.scale = OperandAt(b, stage.scale, &kOne, b.scratch->apply_scale);
+  args.bias = OperandAt(b, stage.bias, &kNoBias, b.scratch->apply_bias);
+  args.slope = OperandAt(b, stage.slope, &kOne, b.scratch->apply_slope);
+  args.params = stage.params;
+  args.behind_normalization = b.call.spec->normalizes;
+  return args;
+}
+
+// In place.
+void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, Emission emission, float* d) {
+  const Call& call = b.call;
+  const int64_t index = b.at.at[kFormY];
+  void* emitted = stage.emitted < 0 || emission == Emission::kNo ? nullptr : call.emitted[stage.emitted];
+  switch (stage.kind) {
+    case Stage::Kind::kAdd:
+      return call.kernels->add(d, static_cast<size_t>(b.n), OperandAt(b, stage.operand, nullptr, b.scratch->block));
+    case Stage::Kind::kMul:
+      return call.kernels->multiply(d, static_cast<size_t>(b.n),
+                                    OperandAt(b, stage.operand, nullptr, b.scratch->block));
+    case Stage::Kind::kApply: {
+      ApplyArgs args = StageArgs(b, stage);
+      args.x = args.y = d;
+      args.normalizers = &normalizer;
+      return call.kernels->apply[static_cast<int>(stage.activation)](args);
+    }
+    case Stage::Kind::kRequantise:
+      return RequantiseBlock(call, stage, index, b.n, emitted, d);
+    case Stage::Kind::kEmit:
+      if (emitted != nullptr) StoreFloats(call, stage.type, emitted, index, b.n, d);
+      return;
   }
 }
 
-void StoreSum(const Call& call, const Offsets& at, int64_t n, Scratch* scratch, const float* d) {
-  if (call.spec->requantizes) {
-    // d is a multiple of the scale already, and becomes the same integer again.
-    std::copy_n(d, n, scratch->block);
-    QuantizeSum(call, n, scratch->block);
-    d = scratch->block;
+}  // namespace
+
+void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Emission emission, Scratch* scratch,
+               float* d) {
+  LoadOperand(call, call.x, at, step, n, scratch, d);
+  for (const Stage& stage : call.spec->before) {
+    RunStage({call, at, step, n, scratch}, stage, Normalizer{}, emission, d);
   }
-  StoreFloats(call, call.spec->sum_type, call.sum, at.at[kFormY], n, d);
 }
 
 void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, const Normalizer& normalizer,
                 Scratch* scratch, float* d) {
   const ChainSpec& spec = *call.spec;
-  const int64_t index = at.at[kFormY];
-  const bool direct = call.block_apply != nullptr;
-  ApplyArgs args;
-  args.x = d;
-  args.x2 = nullptr;
-  args.y = direct ? ElementAt(call.y, spec.y_type, index) : d;
-  args.n = static_cast<size_t>(n);
-  args.normalizers = &normalizer;
-  args.scale = VecAt(call, kFormScale, at, step, &kOne);
-  args.bias = VecAt(call, kFormBias, at, step, &kNoBias);
-  args.slope = VecAt(call, kFormSlope, at, step, &kOne);
-  args.params = spec.activation_params;
-  args.behind_normalization = spec.normalizes;
-  if (direct) {
-    args.stream = spec.y_type == DataType::kFloat32 && call.path.store == Store::kNonTemporal;
-    SetQuantization(call, &args);
-    return call.block_apply(args);
+  const Block block{call, at, step, n, scratch};
+  const Normalizer nothing;
+  const size_t last = spec.behind.size() - 1;
+  for (size_t i = 0; i < last; ++i) {
+    RunStage(block, spec.behind[i], i == 0 ? normalizer : nothing, Emission::kYes, d);
   }
-  call.kernels->apply[static_cast<int>(spec.activation)](args);
-  if (spec.y_quantized) QuantizeBlock(call, at, step, n, scratch, d);
-  StoreFloats(call, spec.y_type, call.y, index, n, d);
+  if (call.y == nullptr) return;
+  const Normalizer& remaining = last == 0 ? normalizer : nothing;
+  const int64_t index = at.at[kFormY];
+  if (call.block_apply == nullptr) {
+    RunStage(block, spec.behind[last], remaining, Emission::kYes, d);
+    if (spec.y_quantized) QuantizeBlock(call, at, step, n, scratch, d);
+    return StoreFloats(call, spec.y_type, call.y, index, n, d);
+  }
+  ApplyArgs args = StageArgs(block, spec.behind[last]);
+  args.x = d;
+  args.y = ElementAt(call.y, spec.y_type, index);
+  args.normalizers = &remaining;
+  args.stream = spec.y_type == DataType::kFloat32 && call.path.store == Store::kNonTemporal;
+  SetQuantization(call, &args);
+  call.block_apply(args);
 }
 
 ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,

@@ -1,5 +1,7 @@
-// One call of a plan: everything that its threads share, and how they read and write blocks of it.
+// One call of a chain: everything that its threads share, and how they read and write blocks of it.
 #pragma once
+
+#include <vector>
 
 #include "cpu/geometry.h"
 #include "cpu/kernels.h"
@@ -22,14 +24,49 @@ inline int64_t KeptStride(int64_t row) { return (row + 15) / 16 * 16; }
 inline constexpr int64_t kMaxPieces = 64;
 int64_t PieceSize(const Geometry& geometry);
 
-// What a plan asks of the passes. Read from the plan's slots once, in executable.cc: behind it only geometry.cc, which
-// binds shapes, and the cost model know a Plan.
+// The operand of a step: a parameter that is float32 already, or a tensor that is read where it lies.
+struct StageOperand {
+  FormId form = kFormCount;  // kFormCount: absent
+  bool is_parameter = true;
+
+  bool present() const { return form != kFormCount; }
+};
+
+// One or more steps of a chain as the passes run them on a block of float32.
+struct Stage {
+  enum class Kind {
+    kAdd,
+    kMul,
+    kApply,  // scale, bias and activation in one kernel, each of which may be absent; the first one behind normalises too
+    kRequantise,
+    kEmit,
+  };
+  Kind kind = Kind::kApply;
+  StageOperand operand;  // kAdd, kMul
+  StageOperand scale, bias, slope;
+  Activation activation = Activation::kIdentity;
+  const float* params = nullptr;  // of the activation
+  // What is stored on the way, and where: index into Call::emitted, or -1.
+  DataType type = DataType::kUndefined;
+  float quantization_scale = 1.0f;
+  float quantization_zero = 0.0f;
+  int emitted = -1;
+};
+
+// What a chain asks of the passes. Read from the chain once, in executable.cc: behind it only geometry.cc, which binds
+// shapes, and the cost model know a Chain.
 struct ChainSpec {
   bool normalizes = true;
   bool use_mean = true;
   bool normalize_variance = true;
   EpsilonOn epsilon_on = EpsilonOn::kVariance;
   double epsilon = 0;
+  // Whether each half is of UsualForm, for which there are kernels that read and write where tensors lie.
+  bool usual_before = true;
+  bool usual_behind = true;
+  std::vector<Stage> before;
+  std::vector<Stage> behind;  // the first is kApply
+  // Of the last stage behind, which is kApply.
   Activation activation = Activation::kIdentity;
   const float* activation_params = nullptr;
   DataType y_type = DataType::kUndefined;
@@ -38,25 +75,26 @@ struct ChainSpec {
   int64_t y_block_size = 0;
   DataType sum_type = DataType::kUndefined;
   DataType stats_type = DataType::kFloat32;
-  // d is quantised and dequantised again before anything else.
-  bool requantizes = false;
-  float sum_scale = 1.0f;
-  float sum_zero = 0.0f;
+  bool requantizes = false;  // in a step before
+  bool emits_behind = false;
   // Of a call on one thread.
   double nanoseconds = 0;
   double nanoseconds_per_element = 0;
 };
 
-// A tensor that d is made of.
+// A tensor that is read where it lies: X, and operands of steps.
 struct BoundTensor {
   const void* data = nullptr;
   DataType type = DataType::kUndefined;
   FormId form = kFormX;
-  FormId scale_form = kFormXScale;  // its quantisation's; the next forms are zero point and block
-  bool quantized = false;
+  FormId scale_form = kFormCount;  // its quantisation's; the next forms are zero point and block
   int64_t block_size = 0;
-  int which = 0;  // index into Geometry::block_stride
+
+  bool quantized() const { return scale_form != kFormCount; }
 };
+
+// Whether what steps before the normalisation emit is written: once for each element.
+enum class Emission { kNo, kYes };
 
 struct Call {
   const ChainSpec* spec = nullptr;
@@ -64,21 +102,25 @@ struct Call {
   ExecutionContext* context = nullptr;
   WorkSharing* work_sharing = nullptr;
 
-  // Bound: what the plan names, for this call.
+  // Bound: what the chain names, for this call.
   const Geometry* geometry = nullptr;
   BoundTensor x;
   BoundTensor residual;
+  BoundTensor further[kFormCount - kFormFurther];
   Param params[kFormCount];
   void* y = nullptr;
-  void* sum = nullptr;
+  void* emitted[kMostEmitted] = {};
+  void* sum = nullptr;  // the one that is d, where the chain is of UsualForm
+  bool emits_before = false;
   void* mean = nullptr;
   void* inv_std_dev = nullptr;
 
   Path path;
   // What the path's passes call: see Resolve. Null where a path has none.
   RowSumsFn row_sums = nullptr;
-  ApplyFn apply = nullptr;        // of what the second pass reads where it lies
-  ApplyFn block_apply = nullptr;  // of blocks of float32 straight into Y, for types of Y that have such a kernel
+  ApplyFn apply = nullptr;  // of what the second pass reads where it lies
+  ApplyFn block_apply =
+      nullptr;  // the last stage, of blocks of float32 straight into Y, for types that have such a kernel
   StepFn step = nullptr;
   BothPassesFn both_passes = nullptr;
   // Where the second pass reads X, or the output sum.
@@ -87,6 +129,13 @@ struct Call {
   DataType apply_type = DataType::kUndefined;
   FormId apply_form = kFormX;
 
+  // Of the first pass over each element.
+  Emission emission() const { return emits_before ? Emission::kYes : Emission::kNo; }
+  bool has_result() const { return y != nullptr || spec->emits_behind; }
+  const BoundTensor& tensor(FormId form) const {
+    if (form >= kFormFurther) return further[form - kFormFurther];
+    return form == kFormResidual ? residual : x;
+  }
   bool non_temporal() const { return path.store != Store::kCached; }
   // The runs that sums go along, and shifts are found in.
   const DimList& sum_dims() const { return path.sums_along_reduced ? geometry->reduced : geometry->reduced_d; }
@@ -99,15 +148,18 @@ struct Scratch {
   alignas(64) float block[kBlock];
   alignas(64) float scale[kBlock];
   alignas(64) float zero[kBlock];
+  // Operands of kApply.
+  alignas(64) float apply_scale[kBlock];
+  alignas(64) float apply_bias[kBlock];
+  alignas(64) float apply_slope[kBlock];
 };
 
-// Reads d (or the stored integers, where the path works on them) for `n` <= kBlock elements along a dimension with strides `step`.
-void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* d);
+// Reads X (the stored integers, where the path works on them) for `n` <= kBlock elements along a dimension with strides
+// `step`, and makes d of it.
+void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Emission emission, Scratch* scratch,
+               float* d);
 
-// Writes n <= kBlock elements of float32 as the output sum.
-void StoreSum(const Call& call, const Offsets& at, int64_t n, Scratch* scratch, const float* d);
-
-// Normalisation, scale, bias, activation, quantisation of n <= kBlock values of d, into Y. Changes d.
+// Normalisation, steps and quantisation of n <= kBlock values of d, into Y. Changes d.
 void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, const Normalizer& normalizer,
                 Scratch* scratch, float* d);
 

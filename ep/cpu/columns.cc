@@ -45,7 +45,7 @@ class ColumnWorker {
   template <class Row>
   void ForEachRow(const Offsets& base, int64_t rows, Row row);
   void FindShift(const Offsets& base, int64_t width);
-  void Accumulate(const Offsets& base, int64_t width, bool write_sum);
+  void Accumulate(const Offsets& base, int64_t width, Emission emission);
   void AccumulateWide(const Offsets& base, int64_t width);
   bool Finish(const Offsets& base, int64_t width, Quality wanted);
   void Normalize(int64_t width, float* d);
@@ -75,7 +75,7 @@ void ColumnWorker::FindShift(const Offsets& base, int64_t width) {
   std::fill_n(s_->first, width, 0.0f);
   float* d = s_->blocks.kept;
   ForEachRow(base, rows, [&](const Offsets& at, int64_t r) {
-    LoadBlock(call_, at, columns_, width, &s_->blocks, d);
+    LoadBlock(call_, at, columns_, width, Emission::kNo, &s_->blocks, d);
     if (r == 0) std::copy_n(d, width, s_->shift);
     call_.kernels->column_sum(d, static_cast<size_t>(width), s_->shift, s_->first);
   });
@@ -85,7 +85,7 @@ void ColumnWorker::FindShift(const Offsets& base, int64_t width) {
   }
 }
 
-void ColumnWorker::Accumulate(const Offsets& base, int64_t width, bool write_sum) {
+void ColumnWorker::Accumulate(const Offsets& base, int64_t width, Emission emission) {
   const auto fold = [&] {
     for (int64_t i = 0; i < width; ++i) {
       s_->total_first[i] += static_cast<double>(s_->first[i]);
@@ -99,8 +99,7 @@ void ColumnWorker::Accumulate(const Offsets& base, int64_t width, bool write_sum
   std::fill_n(s_->total_second, width, 0.0);
   float* d = s_->blocks.kept;
   ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t r) {
-    LoadBlock(call_, at, columns_, width, &s_->blocks, d);
-    if (write_sum) StoreSum(call_, at, width, &s_->blocks, d);
+    LoadBlock(call_, at, columns_, width, emission, &s_->blocks, d);
     call_.kernels->column_moments(d, static_cast<size_t>(width), s_->shift, s_->first, s_->second);
     if (r % kFoldRows == kFoldRows - 1) fold();
   });
@@ -115,7 +114,7 @@ void ColumnWorker::AccumulateWide(const Offsets& base, int64_t width) {
     std::fill_n(s_->total_first, width, 0.0);
     std::fill_n(s_->total_second, width, 0.0);
     ForEachRow(base, rows, [&](const Offsets& at, int64_t) {
-      LoadBlock(call_, at, columns_, width, &s_->blocks, d);
+      LoadBlock(call_, at, columns_, width, Emission::kNo, &s_->blocks, d);
       for (int64_t i = 0; i < width; ++i) {
         const double off = static_cast<double>(d[i]) - static_cast<double>(s_->shift[i]);
         s_->total_first[i] += off;
@@ -167,7 +166,7 @@ void ColumnWorker::Tile(const Offsets& base, int64_t width) {
   s_->beyond_count = 0;
   std::fill_n(s_->quality, width, Quality::kGood);
   FindShift(base, width);
-  Accumulate(base, width, call_.sum != nullptr);
+  Accumulate(base, width, call_.emission());
   Finish(base, width, Quality::kGood);
   bool again = false;
   for (int64_t i = 0; i < width; ++i) {
@@ -177,17 +176,17 @@ void ColumnWorker::Tile(const Offsets& base, int64_t width) {
   }
   const bool wide = std::find(s_->quality, s_->quality + width, Quality::kWide) != s_->quality + width;
   if (again) {
-    Accumulate(base, width, false);
+    Accumulate(base, width, Emission::kNo);
     Finish(base, width, Quality::kShift);
   }
   if (wide) {
     AccumulateWide(base, width);
     Finish(base, width, Quality::kWide);
   }
-  if (call_.y == nullptr) return;
+  if (!call_.has_result()) return;
   float* d = s_->blocks.kept;
   ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t) {
-    LoadBlock(call_, at, columns_, width, &s_->blocks, d);
+    LoadBlock(call_, at, columns_, width, Emission::kNo, &s_->blocks, d);
     Normalize(width, d);
     StoreBlock(call_, at, columns_, width, Normalizer{}, &s_->blocks, d);
   });

@@ -15,12 +15,13 @@ double PriceOn(const Price& price, Isa isa) {
 
 const Price& PriceOf(Activation activation) { return kActivations[static_cast<int>(activation)].price; }
 
-Price NormalizationPrice(const Plan& plan) {
-  const Normalization& n = plan.normalization;
+Price NormalizationPrice(const Chain& chain) {
+  const Normalization& n = *chain.normalization;
   if (!n.use_mean) return kRmsNormPrice;
   if (n.num_groups > 0) return kGroupNormPrice;
   if (n.epsilon_on == EpsilonOn::kStddev) return kMeanVariancePrice;
-  return plan.affine_align == AffineAlign::kChannel ? kInstanceNormPrice : kLayerNormPrice;
+  const bool channels = !chain.behind.empty() && chain.behind.front().operand.align == Align::kChannel;
+  return channels ? kInstanceNormPrice : kLayerNormPrice;
 }
 
 // Whether scale or zero point change from element to element of a row.
@@ -36,59 +37,80 @@ Price DequantizationPrice(DataType stored, bool along_row) {
   return along_row ? kDequantize8AlongRowPrice : kDequantize8Price;
 }
 
-bool GoesThroughBlocks(const Plan& plan) {
-  if (plan.kind != PlanKind::kElementwise || !plan.x.quantization.present()) return false;
-#define NORMFUSE_HAS_NO_KERNEL(kernel) &&plan.activation.kind != Activation::k##kernel
-  return plan.y_quantization.present() NORMFUSE_FOLLOWING_ACTIVATIONS(NORMFUSE_HAS_NO_KERNEL);
+bool GoesThroughBlocks(const Chain& chain, Activation activation) {
+  if (chain.normalizes() || !chain.x.quantization.present()) return false;
+#define NORMFUSE_HAS_NO_KERNEL(kernel) &&activation != Activation::k##kernel
+  return chain.store.quantization.present() NORMFUSE_FOLLOWING_ACTIVATIONS(NORMFUSE_HAS_NO_KERNEL);
 #undef NORMFUSE_HAS_NO_KERNEL
 }
 
-bool OnlyDequantizes(const Plan& plan) {
-  return plan.kind == PlanKind::kElementwise && plan.x.quantization.present() && !plan.y_quantization.present() &&
-         plan.activation.kind == Activation::kIdentity;
+bool OnlyDequantizes(const Chain& chain, Activation activation) {
+  return !chain.normalizes() && chain.x.quantization.present() && !chain.store.quantization.present() &&
+         activation == Activation::kIdentity;
 }
 
-// Calls add(price, is_node) for everything that the plan does.
+// The activation of the last step that has one.
+Activation ActivationOf(const Chain& chain) {
+  Activation activation = Activation::kIdentity;
+  ForEachStep(chain, [&](const Step& step) {
+    if (step.kind == StepKind::kActivate) activation = step.activation.kind;
+  });
+  return activation;
+}
+
+// Calls add(price, is_node) for everything that the steps do. Scale and bias belong to what is before them.
 template <class Add>
-void ForEachStep(const Plan& plan, Add&& add) {
+void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
+  const auto add_step = [&](const Step& step) {
+    if (step.kind == StepKind::kAdd || step.kind == StepKind::kMul) add(kAddPrice, true);
+    if (step.kind == StepKind::kActivate) add(PriceOf(step.activation.kind), true);
+  };
+  const UsualForm usual = UsualFormOf(chain);
+  for (const Step& step : chain.before) add_step(step);
+  for (const Step& step : chain.behind) {
+    const bool is_affine = usual.behind && step.kind != StepKind::kActivate;
+    if (!is_affine) add_step(step);
+  }
+}
+
+// Calls add(price, is_node) for everything that the chain does.
+template <class Add>
+void ForEachPrice(const Chain& chain, Add&& add) {
+  const Activation activation = ActivationOf(chain);
   const auto dequantization = [&](const Operand& input) {
     if (!input.quantization.present()) return;
     add(DequantizationPrice(input.type, IsAlongRow(input.quantization, input.shape.rank)), true);
   };
-  dequantization(plan.x);
-  dequantization(plan.residual);
-  if (GoesThroughBlocks(plan)) add(kThroughBlocksPrice, false);
-  if (OnlyDequantizes(plan) && plan.y_type == DataType::kFloat16) add(kDequantizeToHalfPrice, false);
-  if (plan.residual.present()) add(kAddPrice, true);
-  if (plan.residual_bias.tensor.present()) add(kAddPrice, true);
-  if (plan.kind == PlanKind::kNormalization) add(NormalizationPrice(plan), true);
-  if (plan.activation.kind != Activation::kIdentity) add(PriceOf(plan.activation.kind), true);
-  if (plan.y_quantization.present()) add(kQuantizePrice, true);
-  if (plan.x.type == DataType::kFloat16) add(kHalfPrice, false);
+  dequantization(chain.x);
+  for (const Step& step : chain.before) dequantization(step.operand);
+  if (GoesThroughBlocks(chain, activation)) add(kThroughBlocksPrice, false);
+  if (OnlyDequantizes(chain, activation) && chain.store.type == DataType::kFloat16) add(kDequantizeToHalfPrice, false);
+  if (chain.normalizes()) add(NormalizationPrice(chain), true);
+  ForEachPriceOfSteps(chain, add);
+  if (chain.store.quantization.present()) add(kQuantizePrice, true);
+  if (chain.x.type == DataType::kFloat16) add(kHalfPrice, false);
 }
 
 }  // namespace
 
-double EstimateNanoseconds(const Plan& plan, Isa isa, int64_t elements) {
+double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
   double total = 0;
-  ForEachStep(plan, [&](const Price& price, bool) { total += PriceOn(price, isa); });
+  ForEachPrice(chain, [&](const Price& price, bool) { total += PriceOn(price, isa); });
   // An activation of a chain saves reading and writing; the conversions and the addition have no such part in them.
-  if (plan.kind == PlanKind::kNormalization) {
-    if (plan.activation.kind != Activation::kIdentity) total -= PriceOn(PriceOf(Activation::kIdentity), isa);
-  } else if (plan.activation.kind == Activation::kIdentity) {
-    total += PriceOn(PriceOf(Activation::kIdentity), isa);
-  }
+  const bool activates = ActivationOf(chain) != Activation::kIdentity;
+  if (chain.normalizes() && activates) total -= PriceOn(PriceOf(Activation::kIdentity), isa);
+  if (!chain.normalizes() && !activates) total += PriceOn(PriceOf(Activation::kIdentity), isa);
   return kOwnNodeNanoseconds + static_cast<double>(elements) * total;
 }
 
-double EstimateOrtNanoseconds(const Plan& plan, int64_t elements) {
+double EstimateOrtNanoseconds(const Chain& chain, int64_t elements) {
   double total = 0;
   double nodes = 0;
-  ForEachStep(plan, [&](const Price& price, bool is_node) {
+  ForEachPrice(chain, [&](const Price& price, bool is_node) {
     total += price.ort;
     nodes += is_node ? 1 : 0;
   });
-  const double first = plan.kind == PlanKind::kNormalization ? kOrtNormalizationNanoseconds : kOrtOtherNodeNanoseconds;
+  const double first = chain.normalizes() ? kOrtNormalizationNanoseconds : kOrtOtherNodeNanoseconds;
   return first + std::max(nodes - 1, 0.0) * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * total;
 }
 
@@ -103,8 +125,8 @@ namespace normfuse {
 
 namespace {
 
-int64_t TypicalElements(const Plan& plan) {
-  const PartialShape d = KnownShapeOfD(plan);
+int64_t TypicalElements(const Chain& chain) {
+  const PartialShape d = KnownShapeOfD(chain);
   int64_t elements = d.rank < 0 ? kTypicalDimension * kTypicalDimension : 1;
   for (int i = 0; i < d.rank; ++i) elements *= d.dims[i] < 0 ? kTypicalDimension : d.dims[i];
   return elements;
@@ -112,9 +134,9 @@ int64_t TypicalElements(const Plan& plan) {
 
 }  // namespace
 
-double ExpectedGain(const Plan& plan, cpu::Isa isa) {
-  const int64_t elements = TypicalElements(plan);
-  return cpu::EstimateOrtNanoseconds(plan, elements) - cpu::EstimateNanoseconds(plan, isa, elements);
+double ExpectedGain(const Chain& chain, cpu::Isa isa) {
+  const int64_t elements = TypicalElements(chain);
+  return cpu::EstimateOrtNanoseconds(chain, elements) - cpu::EstimateNanoseconds(chain, isa, elements);
 }
 
 }  // namespace normfuse

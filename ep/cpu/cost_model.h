@@ -1,11 +1,11 @@
-// What a plan costs here and in ONNX Runtime's own kernels: decides how many threads a call is worth and, for
+// What a chain costs here and in ONNX Runtime's own kernels: decides how many threads a call is worth and, for
 // claim=profitable, what is claimed. All figures are measured; cost_model.cc says by what.
 #pragma once
 
 #include <cstdint>
 
+#include "chain/chain.h"
 #include "cpu/isa.h"
-#include "plan/plan.h"
 
 namespace normfuse::cpu {
 
@@ -23,10 +23,10 @@ inline constexpr int64_t kNonTemporalBytes = int64_t{12} * 1024 * 1024;
 inline constexpr int64_t kOneByOneBytes = int64_t{8} * 1024 * 1024;
 
 // Time of one call on one thread for a tensor of `elements`.
-double EstimateNanoseconds(const Plan& plan, Isa isa, int64_t elements);
+double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements);
 
 // Time of the same with ONNX Runtime's own kernels, node by node.
-double EstimateOrtNanoseconds(const Plan& plan, int64_t elements);
+double EstimateOrtNanoseconds(const Chain& chain, int64_t elements);
 
 // How many of `available` threads work of that length is worth.
 int WorthwhileThreads(double nanoseconds, int available);
@@ -40,6 +40,6 @@ inline constexpr int64_t kTypicalDimension = 128;
 
 // Nanoseconds that a call of the CPU path is expected to save against ONNX Runtime's own kernels for the same nodes;
 // negative where those are faster.
-double ExpectedGain(const Plan& plan, cpu::Isa isa);
+double ExpectedGain(const Chain& chain, cpu::Isa isa);
 
 }  // namespace normfuse

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "plan/data_type.h"
+#include "chain/data_type.h"
 
 namespace normfuse::cpu {
 

@@ -1,13 +1,15 @@
-// CompileForCpu: a plan with its parameters converted, and the set-up of each call.
+// CompileForCpu: a chain with its parameters converted, and the set-up of each call.
+#include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
+#include "chain/execution.h"
 #include "cpu/call.h"
 #include "cpu/cost_model.h"
 #include "cpu/elements.h"
 #include "cpu/geometry_cache.h"
 #include "cpu/statistics.h"
-#include "plan/execution.h"
 
 namespace normfuse::cpu {
 namespace {
@@ -20,30 +22,44 @@ float ScalarOf(const ConstantTensor& constant) {
 
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(Plan plan, Isa isa) : plan_(std::move(plan)), isa_(isa), kernels_(&KernelsFor(isa)) {}
+  CpuExecutable(Chain chain, Isa isa)
+      : chain_(std::move(chain)), usual_(UsualFormOf(chain_)), isa_(isa), kernels_(&KernelsFor(isa)) {}
+  // What is read from the chain points into it.
+  CpuExecutable(const CpuExecutable&) = delete;
+  CpuExecutable& operator=(const CpuExecutable&) = delete;
 
   Result Init();
   Result Run(ExecutionContext& context) const override;
   Result Describe(const PathQuery& query, std::string* text) const;
 
  private:
-  Result InitQuantization(const Quantization& quantization, DataType type, FormId scale_form, const char* scale_name,
-                          const char* zero_name);
+  Result InitQuantization(const Quantization& quantization, DataType type, FormId scale_form, const std::string& name);
   void ReadSpec();
+  FormId NextForm(int count);
+  Result ReadOperand(const Operand& operand, FormId usual, bool of_d, StageOperand* stage);
+  Result ReadSteps(const std::vector<Step>& steps, bool usual, bool behind, std::vector<Stage>* stages);
+  Result ReadX();
+  Stage StageOf(const Step& step);
+  Result ReadTensor(ExecutionContext& context, const OperandForms& operand, BoundTensor* tensor,
+                    CallShapes* shapes) const;
   Result ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const;
   void SortParams();
   Result ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call, CallShapes* shapes) const;
   Result Bind(const CallShapes& shapes, Geometry* own, const Geometry** geometry) const;
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
+  static BoundTensor* TensorOf(FormId form, Call* call);
 
-  Plan plan_;
+  Chain chain_;
+  UsualForm usual_;
   Isa isa_;
   const KernelTable* kernels_;
   ParamSource sources_[kFormCount];
   ChainSpec spec_;
-  BoundTensor x_;  // but for their data
-  BoundTensor residual_;
-  Param params_[kFormCount];  // the constant ones
+  std::vector<OperandForms> operands_;  // X first
+  std::vector<size_t> tensors_;         // those of operands_ that are read where they lie
+  int next_form_ = kFormFurther;
+  std::vector<const Step*> emitting_;  // by index into Call::emitted
+  Param params_[kFormCount];           // the constant ones
   CallShapes shapes_;
   int inputs_[kFormCount];  // forms whose parameters are inputs
   int input_count_ = 0;
@@ -53,122 +69,193 @@ class CpuExecutable final : public Executable {
   mutable GeometryCache geometries_;
 };
 
-Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, FormId scale_form, const char* scale_name,
-                                       const char* zero_name) {
+bool IsConstant(const Operand& operand) {
+  const Quantization& q = operand.quantization;
+  const auto is_fixed = [](const TensorRef& ref) { return !ref.present() || ref.constant != nullptr; };
+  return operand.tensor.constant != nullptr && is_fixed(q.scale) && is_fixed(q.zero_point);
+}
+
+Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, FormId scale_form,
+                                       const std::string& name) {
   Operand scale;
   scale.tensor = q.scale;
-  NORMFUSE_RETURN_IF_ERROR(sources_[scale_form].Init(scale, scale_name, false));
+  scale.name = name + "_scale";
+  NORMFUSE_RETURN_IF_ERROR(sources_[scale_form].Init(scale, false));
   Operand zero;
   zero.tensor = q.zero_point;
   zero.type = type;
-  return sources_[scale_form + 1].Init(zero, zero_name, Is32Bit(type));
+  zero.name = name + "_zero_point";
+  return sources_[scale_form + 1].Init(zero, Is32Bit(type));
+}
+
+FormId CpuExecutable::NextForm(int count) {
+  const auto form = static_cast<FormId>(next_form_);
+  next_form_ += count;
+  return form;
+}
+
+// `usual`: the operand's form where the chain is of UsualForm, else kFormFurther. What is constant or float32 already is
+// a parameter; other tensors may be as large as X.
+Result CpuExecutable::ReadOperand(const Operand& operand, FormId usual, bool of_d, StageOperand* stage) {
+  if (!operand.present()) return {};
+  const bool is_residual = usual == kFormResidual;
+  const bool is_ready = IsConstant(operand) || (operand.type == DataType::kFloat32 && !operand.quantization.present());
+  stage->is_parameter = usual == kFormFurther ? is_ready : !is_residual;
+  stage->form = usual == kFormFurther ? NextForm(1) : usual;
+  OperandForms forms{&operand, stage->form, kFormCount, of_d};
+  if (stage->is_parameter) {
+    operands_.push_back(forms);
+    return sources_[stage->form].Init(operand, false);
+  }
+  if (operand.quantization.present()) forms.scale_form = is_residual ? kFormResidualScale : NextForm(3);
+  tensors_.push_back(operands_.size());
+  operands_.push_back(forms);
+  if (!forms.has_quantization()) return {};
+  return InitQuantization(operand.quantization, operand.type, forms.scale_form, operand.name);
+}
+
+Result CpuExecutable::ReadX() {
+  OperandForms forms{&chain_.x, kFormX, kFormCount, true};
+  if (chain_.x.quantization.present()) forms.scale_form = kFormXScale;
+  tensors_.push_back(0);
+  operands_.push_back(forms);
+  if (!forms.has_quantization()) return {};
+  return InitQuantization(chain_.x.quantization, chain_.x.type, kFormXScale, "x");
+}
+
+Stage CpuExecutable::StageOf(const Step& step) {
+  constexpr Stage::Kind kKinds[] = {Stage::Kind::kAdd, Stage::Kind::kMul, Stage::Kind::kApply, Stage::Kind::kRequantise,
+                                    Stage::Kind::kEmit};
+  Stage stage;
+  stage.kind = kKinds[static_cast<int>(step.kind)];
+  stage.activation = step.activation.kind;
+  stage.params = step.activation.params;
+  stage.type = step.type;
+  if (step.kind == StepKind::kRequantise) {
+    stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
+    if (step.quantization.zero_point.present())
+      stage.quantization_zero = ScalarOf(*step.quantization.zero_point.constant);
+  }
+  if (step.output != kNoOutput) {
+    stage.emitted = static_cast<int>(emitting_.size());
+    emitting_.push_back(&step);
+  }
+  return stage;
+}
+
+// Whether a kernel for scale, bias and activation can do the step as well as what `stage` has already.
+bool Joins(const Stage& stage, StepKind kind) {
+  if (stage.kind != Stage::Kind::kApply || stage.activation != Activation::kIdentity) return false;
+  if (kind == StepKind::kMul) return !stage.scale.present() && !stage.bias.present();
+  return kind == StepKind::kAdd ? !stage.bias.present() : kind == StepKind::kActivate;
+}
+
+// Behind the normalisation, scale, bias and activation become one stage wherever they follow each other.
+Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool behind, std::vector<Stage>* stages) {
+  static const ActivationCall kNothing;
+  Stage apply;
+  apply.params = kNothing.params;
+  if (behind) stages->push_back(apply);
+  int added = 0;
+  for (const Step& step : steps) {
+    const bool is_operand = step.kind == StepKind::kAdd || step.kind == StepKind::kMul;
+    const Stage stage = StageOf(step);
+    if (!behind || !(is_operand || step.kind == StepKind::kActivate)) {
+      stages->push_back(stage);
+    } else if (!Joins(stages->back(), step.kind)) {
+      stages->push_back(apply);
+    }
+    Stage& last = stages->back();
+    if (step.kind == StepKind::kActivate) {
+      last.activation = stage.activation;
+      last.params = stage.params;
+      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, usual ? kFormSlope : kFormFurther, !behind, &last.slope));
+    } else if (is_operand && behind) {
+      const bool is_scale = step.kind == StepKind::kMul;
+      const FormId form = !usual ? kFormFurther : is_scale ? kFormScale : kFormBias;
+      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, false, is_scale ? &last.scale : &last.bias));
+    } else if (is_operand) {
+      const FormId form = !usual ? kFormFurther : added++ == 0 ? kFormResidual : kFormResidualBias;
+      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, true, &last.operand));
+    }
+  }
+  if (behind && stages->back().kind != Stage::Kind::kApply) stages->push_back(apply);
+  return {};
 }
 
 void CpuExecutable::ReadSpec() {
-  const Normalization& norm = plan_.normalization;
-  const Quantization& sum = plan_.sum_quantization;
-  spec_.normalizes = plan_.kind == PlanKind::kNormalization;
+  const Normalization norm = chain_.normalization.value_or(Normalization{});
+  spec_.normalizes = chain_.normalizes();
   spec_.use_mean = norm.use_mean;
   spec_.normalize_variance = norm.normalize_variance;
   spec_.epsilon_on = norm.epsilon_on;
   spec_.epsilon = norm.epsilon;
-  spec_.activation = plan_.activation.kind;
-  spec_.activation_params = plan_.activation.params;
-  spec_.y_type = plan_.y_type;
-  spec_.y_quantized = plan_.y_quantization.present();
-  spec_.y_saturate = plan_.y_saturate;
-  spec_.y_block_size = plan_.y_quantization.block_size;
-  spec_.sum_type = plan_.sum_type;
-  spec_.stats_type = plan_.stats_type;
-  spec_.requantizes = sum.present();
-  if (sum.present()) spec_.sum_scale = ScalarOf(*sum.scale.constant);
-  if (sum.zero_point.present()) spec_.sum_zero = ScalarOf(*sum.zero_point.constant);
-  spec_.nanoseconds = EstimateNanoseconds(plan_, isa_, 0);
-  spec_.nanoseconds_per_element = EstimateNanoseconds(plan_, isa_, 1) - spec_.nanoseconds;
-  const Quantization& x = plan_.x.quantization;
-  const Quantization& residual = plan_.residual.quantization;
-  x_ = {nullptr, plan_.x.type, kFormX, kFormXScale, x.present(), x.block_size, 0};
-  residual_ = {nullptr, plan_.residual.type, kFormResidual, kFormResidualScale, residual.present(), residual.block_size,
-               1};
+  spec_.usual_before = usual_.before;
+  spec_.usual_behind = usual_.behind;
+  spec_.activation = spec_.behind.back().activation;
+  spec_.activation_params = spec_.behind.back().params;
+  spec_.y_type = chain_.store.type;
+  spec_.y_quantized = chain_.store.quantization.present();
+  spec_.y_saturate = chain_.store.saturate;
+  spec_.y_block_size = chain_.store.quantization.block_size;
+  if (usual_.sum != nullptr) spec_.sum_type = usual_.sum->type;
+  spec_.stats_type = norm.stats_type;
+  for (const Stage& stage : spec_.before) spec_.requantizes |= stage.kind == Stage::Kind::kRequantise;
+  for (const Stage& stage : spec_.behind) spec_.emits_behind |= stage.emitted >= 0;
+  spec_.nanoseconds = EstimateNanoseconds(chain_, isa_, 0);
+  spec_.nanoseconds_per_element = EstimateNanoseconds(chain_, isa_, 1) - spec_.nanoseconds;
 }
 
 Result CpuExecutable::Init() {
   NORMFUSE_RETURN_IF_ERROR(ForcedPathOfEnvironment(&forced_));
+  NORMFUSE_RETURN_IF_ERROR(ReadX());
+  NORMFUSE_RETURN_IF_ERROR(ReadSteps(chain_.before, usual_.before, /*behind=*/false, &spec_.before));
+  NORMFUSE_RETURN_IF_ERROR(ReadSteps(chain_.behind, usual_.behind, /*behind=*/true, &spec_.behind));
+  NORMFUSE_RETURN_IF_ERROR(InitQuantization(chain_.store.quantization, chain_.store.type, kFormYScale, "y"));
   ReadSpec();
-  NORMFUSE_RETURN_IF_ERROR(sources_[kFormResidualBias].Init(plan_.residual_bias, "residual_bias", false));
-  NORMFUSE_RETURN_IF_ERROR(sources_[kFormScale].Init(plan_.scale, "scale", false));
-  NORMFUSE_RETURN_IF_ERROR(sources_[kFormBias].Init(plan_.bias, "bias", false));
-  Operand slope;
-  slope.tensor = plan_.activation.slope;
-  slope.type = plan_.activation.slope_type;
-  NORMFUSE_RETURN_IF_ERROR(sources_[kFormSlope].Init(slope, "slope", false));
-  NORMFUSE_RETURN_IF_ERROR(
-      InitQuantization(plan_.x.quantization, plan_.x.type, kFormXScale, "x_scale", "x_zero_point"));
-  NORMFUSE_RETURN_IF_ERROR(InitQuantization(plan_.residual.quantization, plan_.residual.type, kFormResidualScale,
-                                            "residual_scale", "residual_zero_point"));
-  NORMFUSE_RETURN_IF_ERROR(
-      InitQuantization(plan_.y_quantization, plan_.y_type, kFormYScale, "y_scale", "y_zero_point"));
   SortParams();
   return {};
 }
 
-Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const {
-  TensorView x;
-  NORMFUSE_RETURN_IF_ERROR(GetTensor(context, plan_.name, "X", plan_.x.tensor, plan_.x.type, &x));
-  call->x = x_;
-  call->x.data = x.data;
-  call->x.type = x.type;
-  shapes->x = {x.dims, static_cast<int>(x.rank)};
-  if (!plan_.residual.present()) return {};
-  TensorView residual;
-  NORMFUSE_RETURN_IF_ERROR(
-      GetTensor(context, plan_.name, "residual", plan_.residual.tensor, plan_.residual.type, &residual));
-  call->residual = residual_;
-  call->residual.data = residual.data;
-  call->residual.type = residual.type;
-  shapes->residual = {residual.dims, static_cast<int>(residual.rank)};
+BoundTensor* CpuExecutable::TensorOf(FormId form, Call* call) {
+  if (form >= kFormFurther) return &call->further[form - kFormFurther];
+  return form == kFormResidual ? &call->residual : &call->x;
+}
+
+Result CpuExecutable::ReadTensor(ExecutionContext& context, const OperandForms& forms, BoundTensor* tensor,
+                                 CallShapes* shapes) const {
+  const Operand& operand = *forms.operand;
+  TensorView view;
+  NORMFUSE_RETURN_IF_ERROR(GetTensor(context, chain_.name, operand.name, operand.tensor, operand.type, &view));
+  *tensor = {view.data, view.type, forms.form, forms.scale_form, operand.quantization.block_size};
+  shapes->of[forms.form] = {view.dims, static_cast<int>(view.rank)};
   return {};
 }
 
-// Where a form's shape stands.
-Shape* ShapeOf(int form, CallShapes* s) {
-  switch (form) {
-    case kFormResidualBias:
-      return &s->residual_bias;
-    case kFormScale:
-      return &s->scale;
-    case kFormBias:
-      return &s->bias;
-    case kFormSlope:
-      return &s->slope;
-    case kFormXScale:
-      return &s->x_scale;
-    case kFormXZero:
-      return &s->x_zero;
-    case kFormResidualScale:
-      return &s->residual_scale;
-    case kFormResidualZero:
-      return &s->residual_zero;
-    case kFormYScale:
-      return &s->y_scale;
-    default:
-      return &s->y_zero;
+Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const {
+  for (const size_t i : tensors_) {
+    NORMFUSE_RETURN_IF_ERROR(ReadTensor(context, operands_[i], TensorOf(operands_[i].form, call), shapes));
   }
+  return {};
 }
 
 // Constant parameters once and for all; the others are listed.
 void CpuExecutable::SortParams() {
+  std::vector<FormId> changing;
+  for (const size_t i : tensors_) changing.push_back(operands_[i].form);
   for (int form = 0; form < kFormCount; ++form) {
     const ParamSource& source = sources_[form];
     if (!source.present()) continue;
     if (!source.constant()) {
       inputs_[input_count_++] = form;
+      changing.push_back(static_cast<FormId>(form));
       continue;
     }
     params_[form] = source.Constant();
-    *ShapeOf(form, &shapes_) = params_[form].shape;
+    shapes_.of[form] = params_[form].shape;
     if (source.uniform()) shapes_.uniform |= 1u << form;
   }
+  geometries_.KeyedBy(std::move(changing));
 }
 
 // Reads the parameters that are inputs; those that need converting use memory that `lease` then holds.
@@ -178,15 +265,15 @@ Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* l
   size_t doubles[kFormCount];
   size_t needed = 0;
   for (int i = 0; i < input_count_; ++i) {
-    NORMFUSE_RETURN_IF_ERROR(sources_[inputs_[i]].Prepare(context, plan_.name, &views[i], &doubles[i]));
+    NORMFUSE_RETURN_IF_ERROR(sources_[inputs_[i]].Prepare(context, chain_.name, &views[i], &doubles[i]));
     needed += doubles[i];
   }
   if (needed != 0) lease->Take(needed);
   double* memory = lease->data();
   for (int i = 0; i < input_count_; ++i) {
     const int form = inputs_[i];
-    NORMFUSE_RETURN_IF_ERROR(sources_[form].Read(context, plan_.name, views[i], memory, &call->params[form]));
-    *ShapeOf(form, shapes) = call->params[form].shape;
+    NORMFUSE_RETURN_IF_ERROR(sources_[form].Read(context, chain_.name, views[i], memory, &call->params[form]));
+    shapes->of[form] = call->params[form].shape;
     memory += doubles[i];
   }
   return {};
@@ -194,11 +281,10 @@ Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* l
 
 // The geometry of an earlier call, or one that is made in `own`.
 Result CpuExecutable::Bind(const CallShapes& shapes, Geometry* own, const Geometry** geometry) const {
-  const bool constant = input_count_ == 0;
-  *geometry = constant ? geometries_.Find(shapes) : nullptr;
+  *geometry = geometries_.Find(shapes);
   if (*geometry != nullptr) return {};
-  NORMFUSE_RETURN_IF_ERROR(BindGeometry(plan_, shapes, own));
-  if (constant) geometries_.Add(shapes, *own);
+  NORMFUSE_RETURN_IF_ERROR(BindGeometry(chain_, operands_, shapes, own));
+  geometries_.Add(shapes, *own);
   *geometry = own;
   return {};
 }
@@ -206,20 +292,22 @@ Result CpuExecutable::Bind(const CallShapes& shapes, Geometry* own, const Geomet
 Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) const {
   const Geometry& g = *call->geometry;
   const auto rank = static_cast<size_t>(g.rank);
-  if (plan_.y_output != Plan::kNoOutput) {
-    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.y_output, plan_.y_type, g.shape, rank, &call->y));
+  const auto allocate = [&](int output, DataType type, const int64_t* dims, void** data) -> Result {
+    return output == kNoOutput ? Result() : context.Output(output, type, dims, rank, data);
+  };
+  NORMFUSE_RETURN_IF_ERROR(allocate(chain_.store.output, chain_.store.type, g.shape, &call->y));
+  for (size_t i = 0; i < emitting_.size(); ++i) {
+    const Step& step = *emitting_[i];
+    NORMFUSE_RETURN_IF_ERROR(allocate(step.output, step.type, g.shape, &call->emitted[i]));
   }
-  if (plan_.sum_output != Plan::kNoOutput) {
-    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.sum_output, plan_.sum_type, g.shape, rank, &call->sum));
-  }
-  if (plan_.mean_output != Plan::kNoOutput) {
-    NORMFUSE_RETURN_IF_ERROR(context.Output(plan_.mean_output, plan_.stats_type, g.stat_shape, rank, &call->mean));
-  }
-  if (plan_.inv_std_dev_output != Plan::kNoOutput) {
-    NORMFUSE_RETURN_IF_ERROR(
-        context.Output(plan_.inv_std_dev_output, plan_.stats_type, g.stat_shape, rank, &call->inv_std_dev));
-  }
-  return {};
+  call->emits_before = std::any_of(spec_.before.begin(), spec_.before.end(), [call](const Stage& stage) {
+    return stage.emitted >= 0 && call->emitted[stage.emitted] != nullptr;
+  });
+  if (usual_.before && call->emits_before) call->sum = call->emitted[0];
+  if (!chain_.normalization) return {};
+  const Normalization& norm = *chain_.normalization;
+  NORMFUSE_RETURN_IF_ERROR(allocate(norm.mean_output, norm.stats_type, g.stat_shape, &call->mean));
+  return allocate(norm.inv_std_dev_output, norm.stats_type, g.stat_shape, &call->inv_std_dev);
 }
 
 // Kept dimensions without a single value: their mean is NaN.
@@ -251,8 +339,8 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
     return {};
   }
   // Bits beyond the last element are 0.
-  if (BitsOf(plan_.y_type) < 8 && call.y != nullptr) {
-    const size_t bytes = BytesFor(plan_.y_type, static_cast<size_t>(call.geometry->element_count));
+  if (BitsOf(spec_.y_type) < 8 && call.y != nullptr) {
+    const size_t bytes = BytesFor(spec_.y_type, static_cast<size_t>(call.geometry->element_count));
     static_cast<unsigned char*>(call.y)[bytes - 1] = 0;
   }
   call.path = Choose(call, context.ThreadCount(), forced_);
@@ -263,7 +351,7 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
 // With addresses that nothing is read from.
 Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const {
   if (input_count_ != 0) {
-    return Result::Error(ErrorCode::kInvalidArgument, plan_.name + ": the path depends on the shapes of parameters");
+    return Result::Error(ErrorCode::kInvalidArgument, chain_.name + ": the path depends on the shapes of parameters");
   }
   const auto dims_of = [](const std::vector<int64_t>& given, const PartialShape& known) {
     std::vector<int64_t> dims = given;
@@ -272,28 +360,27 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
     }
     return dims;
   };
-  const std::vector<int64_t> x = dims_of(query.x, plan_.x.shape);
-  const bool like_x = query.residual.empty() && plan_.residual.shape.rank < 0;
-  const std::vector<int64_t> residual = like_x ? x : dims_of(query.residual, plan_.residual.shape);
+  alignas(kCacheLine) static unsigned char line[2 * kCacheLine];
+  unsigned char* const somewhere = line + query.y_offset % kCacheLine;
   Call call;
   call.spec = &spec_;
   call.kernels = kernels_;
   for (int form = 0; form < kFormCount; ++form) call.params[form] = params_[form];
   CallShapes shapes = shapes_;
-  shapes.x = {x.data(), static_cast<int>(x.size())};
-  call.x = x_;
-  alignas(kCacheLine) static unsigned char line[2 * kCacheLine];
-  unsigned char* const somewhere = line + query.y_offset % kCacheLine;
-  call.x.data = somewhere;
-  if (plan_.residual.present()) {
-    shapes.residual = {residual.data(), static_cast<int>(residual.size())};
-    call.residual = residual_;
-    call.residual.data = somewhere;
+  const std::vector<int64_t> x = dims_of(query.x, chain_.x.shape);
+  std::vector<std::vector<int64_t>> dims(operands_.size(), x);
+  for (const size_t i : tensors_) {
+    const OperandForms& forms = operands_[i];
+    const bool like_x = i == 0 || (query.residual.empty() && forms.operand->shape.rank < 0);
+    if (!like_x) dims[i] = dims_of(query.residual, forms.operand->shape);
+    shapes.of[forms.form] = {dims[i].data(), static_cast<int>(dims[i].size())};
+    *TensorOf(forms.form, &call) = {somewhere, forms.operand->type, forms.form, forms.scale_form,
+                                    forms.operand->quantization.block_size};
   }
-  if (plan_.y_output != Plan::kNoOutput) call.y = somewhere;
-  if (plan_.sum_output != Plan::kNoOutput) call.sum = somewhere;
+  if (chain_.store.output != kNoOutput) call.y = somewhere;
+  if (usual_.before && usual_.sum != nullptr) call.sum = somewhere;
   Geometry geometry;
-  NORMFUSE_RETURN_IF_ERROR(BindGeometry(plan_, shapes, &geometry));
+  NORMFUSE_RETURN_IF_ERROR(BindGeometry(chain_, operands_, shapes, &geometry));
   call.geometry = &geometry;
   *text = Text(Choose(call, query.threads, forced_));
   return {};
@@ -301,11 +388,11 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
 
 }  // namespace
 
-Result DescribePath(const Plan& plan, const PathQuery& query, std::string* text) {
+Result DescribePath(const Chain& chain, const PathQuery& query, std::string* text) {
   Isa isa = Isa::kBaseline;
   NORMFUSE_RETURN_IF_ERROR(SelectIsa(&isa));
-  NORMFUSE_RETURN_IF_ERROR(Validate(plan));
-  CpuExecutable executable(plan, isa);
+  NORMFUSE_RETURN_IF_ERROR(Validate(chain));
+  CpuExecutable executable(chain, isa);
   NORMFUSE_RETURN_IF_ERROR(executable.Init());
   return executable.Describe(query, text);
 }
@@ -314,11 +401,11 @@ Result DescribePath(const Plan& plan, const PathQuery& query, std::string* text)
 
 namespace normfuse {
 
-Result CompileForCpu(const Plan& plan, std::unique_ptr<Executable>* executable) {
+Result CompileForCpu(const Chain& chain, std::unique_ptr<Executable>* executable) {
   cpu::Isa isa = cpu::Isa::kBaseline;
   NORMFUSE_RETURN_IF_ERROR(cpu::SelectIsa(&isa));
-  NORMFUSE_RETURN_IF_ERROR(Validate(plan));
-  auto result = std::make_unique<cpu::CpuExecutable>(plan, isa);
+  NORMFUSE_RETURN_IF_ERROR(Validate(chain));
+  auto result = std::make_unique<cpu::CpuExecutable>(chain, isa);
   NORMFUSE_RETURN_IF_ERROR(result->Init());
   *executable = std::move(result);
   return {};

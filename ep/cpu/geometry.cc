@@ -6,44 +6,55 @@
 namespace normfuse::cpu {
 namespace {
 
-// For messages.
-struct QuantizationNames {
-  const char* tensor;
-  const char* scale;
-  const char* zero;
+// What messages call a tensor, or a part of its quantisation. Put together only when there is a message.
+struct Name {
+  const std::string& tensor;
+  const char* part = "";
+
+  std::string Text() const {
+    if (*part == '\0') return tensor;
+    return (tensor == "X" ? "x" : tensor == "Y" ? "y" : tensor) + part;
+  }
+};
+
+struct QuantizedTensor {
+  const std::string& name;
+  const Quantization& quantization;
+  const Shape& shape;
+  FormId scale_form;  // the next two are zero point and block
+
+  Name Scale() const { return {name, "_scale"}; }
+  Name ZeroPoint() const { return {name, "_zero_point"}; }
 };
 
 // Strides of all forms over the dimensions of d before any joining.
 struct Builder {
-  Builder(const Plan& the_plan, Geometry* geometry) : plan(the_plan), g(*geometry) {}
+  Builder(const Chain& the_chain, Geometry* geometry) : chain(the_chain), g(*geometry) {}
 
-  const Plan& plan;
+  const Chain& chain;
   Geometry& g;
   DimList dims;
   bool reduced[kMaxDims] = {};
 
   Result Error(const std::string& text) const {
-    return Result::Error(ErrorCode::kInvalidArgument, plan.name + ": " + text);
+    return Result::Error(ErrorCode::kInvalidArgument, chain.name + ": " + text);
   }
 
   void Activate(FormId form) { g.active |= 1u << form; }
 
-  Result SetLogicalShape(const CallShapes& shapes);
-  Result AddTensor(FormId form, const char* what, const Shape& shape);
-  Result AddQuantization(const Quantization& quantization, const QuantizationNames& what, const Shape& tensor,
-                         const Shape& scale, const Shape& zero, FormId scale_form, int which);
-  Result AddAlongAxis(FormId form, const char* what, const Shape& tensor, int64_t axis, int64_t length);
-  Result AddQuantizationPart(FormId form, const char* what, const char* tensor_name, const Shape& tensor, int64_t axis,
-                             const Shape& part);
-  Result AddBlocked(const Quantization& quantization, const char* what, const Shape& tensor, const Shape& scale,
-                    const Shape& zero, FormId scale_form, int which);
-  Result AddAffine(FormId form, const char* what, const Shape& shape);
+  Result SetLogicalShape(const std::vector<OperandForms>& operands, const CallShapes& shapes);
+  Result AddOperand(const OperandForms& operand, const Shape& shape);
+  Result AddTensor(FormId form, const Name& what, const Shape& shape);
+  Result AddQuantization(const QuantizedTensor& tensor, const Shape& scale, const Shape& zero);
+  Result AddAlongAxis(FormId form, const Name& what, const Shape& tensor, int64_t axis, int64_t length);
+  Result AddQuantizationPart(FormId form, const Name& what, const QuantizedTensor& tensor, const Shape& part);
+  Result AddBlocked(const QuantizedTensor& tensor, const Shape& scale, const Shape& zero);
   Result MarkReduced();
   Result SplitGroups();
-  void AddGroupAffine(FormId form, const Shape& shape);
+  void SpreadOverGroups(const OperandForms& operand, const Shape& shape);
   void FillOutputForms();
   void FlattenUniform(uint32_t uniform);
-  void SortDims();
+  void SortDims(uint32_t forms_of_d);
 };
 
 int64_t NormalizeAxis(int64_t axis, int rank) { return axis < 0 ? axis + rank : axis; }
@@ -55,11 +66,13 @@ PartialShape Whole(const Shape& shape) {
   return whole;
 }
 
-Result Builder::SetLogicalShape(const CallShapes& s) {
+Result Builder::SetLogicalShape(const std::vector<OperandForms>& operands, const CallShapes& shapes) {
   PartialShape d;
-  NORMFUSE_RETURN_IF_ERROR(ShapeOfD(
-      plan, {Whole(s.x), Whole(s.residual), Whole(s.residual_bias), Whole(s.scale), Whole(s.bias), Whole(s.slope)},
-      &d));
+  const auto shape_of = [&operands, &shapes](const Operand& operand) {
+    const auto is_operand = [&](const OperandForms& forms) { return forms.operand == &operand; };
+    return Whole(shapes.of[std::find_if(operands.begin(), operands.end(), is_operand)->form]);
+  };
+  NORMFUSE_RETURN_IF_ERROR(ShapeOfD(chain, shape_of, &d));
   g.rank = d.rank;
   std::copy_n(d.dims, d.rank, g.shape);
   dims.count = g.rank;
@@ -68,7 +81,7 @@ Result Builder::SetLogicalShape(const CallShapes& s) {
 }
 
 // A tensor that broadcasts to d from the last dimension.
-Result Builder::AddTensor(FormId form, const char* what, const Shape& shape) {
+Result Builder::AddTensor(FormId form, const Name& what, const Shape& shape) {
   int extra = shape.rank - g.rank;  // leading ones beyond d's rank are harmless
   bool fits = true;
   for (int i = 0; i < extra; ++i) fits = fits && shape.dims[i] == 1;
@@ -81,42 +94,42 @@ Result Builder::AddTensor(FormId form, const char* what, const Shape& shape) {
     stride *= shape.dims[i];
   }
   if (!fits) {
-    return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) +
-                 " does not broadcast to shape " + ShapeText(g.shape, g.rank));
+    return Error(what.Text() + " of shape " + ShapeText(shape.dims, shape.rank) + " does not broadcast to shape " +
+                 ShapeText(g.shape, g.rank));
   }
   Activate(form);
   return {};
 }
 
 // A vector along one axis of a tensor that itself broadcasts to d.
-Result Builder::AddAlongAxis(FormId form, const char* what, const Shape& tensor, int64_t axis, int64_t length) {
+Result Builder::AddAlongAxis(FormId form, const Name& what, const Shape& tensor, int64_t axis, int64_t length) {
   const int64_t at = NormalizeAxis(axis, tensor.rank);
   if (at < 0 || at >= tensor.rank) {
-    return Error(std::string(what) + ": axis " + std::to_string(axis) + " is out of range for shape " +
+    return Error(what.Text() + ": axis " + std::to_string(axis) + " is out of range for shape " +
                  ShapeText(tensor.dims, tensor.rank));
   }
   if (tensor.dims[at] != length) {
-    return Error(std::string(what) + " has " + std::to_string(length) + " elements, but dimension " +
-                 std::to_string(at) + " of shape " + ShapeText(tensor.dims, tensor.rank) + " has " +
-                 std::to_string(tensor.dims[at]));
+    return Error(what.Text() + " has " + std::to_string(length) + " elements, but dimension " + std::to_string(at) +
+                 " of shape " + ShapeText(tensor.dims, tensor.rank) + " has " + std::to_string(tensor.dims[at]));
   }
   if (length != 1) dims.dims[at + g.rank - tensor.rank].stride[form] = 1;
   Activate(form);
   return {};
 }
 
-Result Builder::AddBlocked(const Quantization& quantization, const char* what, const Shape& tensor, const Shape& scale,
-                           const Shape& zero, FormId scale_form, int which) {
-  const int64_t axis = NormalizeAxis(quantization.axis, tensor.rank);
-  const int64_t block = quantization.block_size;
+Result Builder::AddBlocked(const QuantizedTensor& quantized, const Shape& scale, const Shape& zero) {
+  const Shape& tensor = quantized.shape;
+  const FormId scale_form = quantized.scale_form;
+  const int64_t axis = NormalizeAxis(quantized.quantization.axis, tensor.rank);
+  const int64_t block = quantized.quantization.block_size;
   bool fits = axis >= 0 && axis < tensor.rank && scale.rank == tensor.rank;
   for (int i = 0; i < tensor.rank && fits; ++i) {
     fits = scale.dims[i] == (i == axis ? (tensor.dims[i] + block - 1) / block : tensor.dims[i]);
   }
   if (!fits) {
-    return Error(std::string(what) + " of shape " + ShapeText(scale.dims, scale.rank) + " does not fit blocks of " +
-                 std::to_string(block) + " along axis " + std::to_string(quantization.axis) + " of shape " +
-                 ShapeText(tensor.dims, tensor.rank));
+    return Error(quantized.Scale().Text() + " of shape " + ShapeText(scale.dims, scale.rank) +
+                 " does not fit blocks of " + std::to_string(block) + " along axis " +
+                 std::to_string(quantized.quantization.axis) + " of shape " + ShapeText(tensor.dims, tensor.rank));
   }
   const bool zero_like_scale = zero.rank >= 0 && zero.ElementCount() != 1;
   int64_t stride = 1;
@@ -124,7 +137,7 @@ Result Builder::AddBlocked(const Quantization& quantization, const char* what, c
     Dim& dim = dims.dims[i + g.rank - tensor.rank];
     const bool spread = tensor.dims[i] != 1;
     if (i == axis) {
-      g.block_stride[which] = stride;
+      g.block_stride[scale_form] = stride;
       dim.stride[scale_form + 2] = spread ? 1 : 0;
     } else if (spread) {
       dim.stride[scale_form] = stride;
@@ -137,71 +150,72 @@ Result Builder::AddBlocked(const Quantization& quantization, const char* what, c
 }
 
 // A scale or a zero point that is not blocked: one for all, one for each element of an axis, or of the tensor's rank.
-Result Builder::AddQuantizationPart(FormId form, const char* what, const char* tensor_name, const Shape& tensor,
-                                    int64_t axis, const Shape& part) {
+Result Builder::AddQuantizationPart(FormId form, const Name& what, const QuantizedTensor& quantized,
+                                    const Shape& part) {
+  const Shape& tensor = quantized.shape;
   const int64_t count = part.ElementCount();
   if (count == 1) return {};
   // A tensor of one dimension has only one axis, whatever the attribute says.
-  if (part.rank == 1) return AddAlongAxis(form, what, tensor, tensor.rank == 1 ? 0 : axis, count);
+  const int64_t axis = tensor.rank == 1 ? 0 : quantized.quantization.axis;
+  if (part.rank == 1) return AddAlongAxis(form, what, tensor, axis, count);
   bool fits = part.rank == tensor.rank;
   for (int i = 0; i < part.rank && fits; ++i) fits = part.dims[i] == 1 || part.dims[i] == tensor.dims[i];
   if (!fits) {
-    return Error(std::string(what) + " of shape " + ShapeText(part.dims, part.rank) + " does not broadcast to " +
-                 tensor_name + " of shape " + ShapeText(tensor.dims, tensor.rank));
+    return Error(what.Text() + " of shape " + ShapeText(part.dims, part.rank) + " does not broadcast to " +
+                 quantized.name + " of shape " + ShapeText(tensor.dims, tensor.rank));
   }
   return AddTensor(form, what, part);
 }
 
-// `tensor` is the shape of the quantised operand; scale_form + 1 is its zero point, + 2 its block coordinate.
-Result Builder::AddQuantization(const Quantization& quantization, const QuantizationNames& what, const Shape& tensor,
-                                const Shape& scale, const Shape& zero, FormId scale_form, int which) {
+Result Builder::AddQuantization(const QuantizedTensor& tensor, const Shape& scale, const Shape& zero) {
   if (scale.rank < 0) return {};
-  const auto zero_form = static_cast<FormId>(scale_form + 1);
-  Activate(scale_form);
+  const auto zero_form = static_cast<FormId>(tensor.scale_form + 1);
+  Activate(tensor.scale_form);
   if (zero.rank >= 0) Activate(zero_form);
-  if (quantization.block_size <= 0) {
-    const int64_t axis = quantization.axis;
-    NORMFUSE_RETURN_IF_ERROR(AddQuantizationPart(scale_form, what.scale, what.tensor, tensor, axis, scale));
+  if (tensor.quantization.block_size <= 0) {
+    NORMFUSE_RETURN_IF_ERROR(AddQuantizationPart(tensor.scale_form, tensor.Scale(), tensor, scale));
     if (zero.rank < 0) return {};
-    return AddQuantizationPart(zero_form, what.zero, what.tensor, tensor, axis, zero);
+    return AddQuantizationPart(zero_form, tensor.ZeroPoint(), tensor, zero);
   }
   bool same = zero.rank < 0 || zero.ElementCount() == 1 || zero.rank == scale.rank;
   for (int i = 0; zero.ElementCount() != 1 && same && i < zero.rank; ++i) same = zero.dims[i] == scale.dims[i];
   if (!same) {
-    return Error(std::string(what.zero) + " of shape " + ShapeText(zero.dims, zero.rank) +
-                 " is neither one element nor of the shape " + ShapeText(scale.dims, scale.rank) + " of " + what.scale);
+    return Error(tensor.ZeroPoint().Text() + " of shape " + ShapeText(zero.dims, zero.rank) +
+                 " is neither one element nor of the shape " + ShapeText(scale.dims, scale.rank) + " of " +
+                 tensor.Scale().Text());
   }
-  return AddBlocked(quantization, what.scale, tensor, scale, zero, scale_form, which);
+  return AddBlocked(tensor, scale, zero);
 }
 
-// scale and bias of the normalisation, except per group (AddGroupAffine, after the channels are split).
-Result Builder::AddAffine(FormId form, const char* what, const Shape& shape) {
-  if (shape.rank < 0) return {};
-  const int64_t groups = plan.normalization.num_groups;
+// How the operand meets d; one for each group is spread once the channels are split (SpreadOverGroups).
+Result Builder::AddOperand(const OperandForms& forms, const Shape& shape) {
+  const std::string& name = forms.operand->name;
+  const Align align = forms.operand->align;
+  if (align == Align::kTrailing) return AddTensor(forms.form, {name}, shape);
   const int64_t count = shape.ElementCount();
-  if (plan.affine_align == AffineAlign::kGroup) {
+  if (align == Align::kGroup) {
+    const int64_t groups = chain.num_groups();
     if (groups <= 0 || (count != groups && count != 1)) {
-      return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) +
+      return Error(name + " of shape " + ShapeText(shape.dims, shape.rank) +
                    " does not have one element for each of the " + std::to_string(groups) + " groups");
     }
-    Activate(form);
+    Activate(forms.form);
     return {};
   }
-  if (plan.affine_align == AffineAlign::kTrailing) return AddTensor(form, what, shape);
   if (count == 1) {
-    Activate(form);
+    Activate(forms.form);
     return {};
   }
   if (shape.rank != 1 || g.rank < 2) {
-    return Error(std::string(what) + " of shape " + ShapeText(shape.dims, shape.rank) +
+    return Error(name + " of shape " + ShapeText(shape.dims, shape.rank) +
                  " must have one dimension, along dimension 1 of shape " + ShapeText(g.shape, g.rank));
   }
-  return AddAlongAxis(form, what, Shape{g.shape, g.rank}, 1, count);
+  return AddAlongAxis(forms.form, {name}, Shape{g.shape, g.rank}, 1, count);
 }
 
 Result Builder::MarkReduced() {
-  const Normalization& norm = plan.normalization;
-  if (plan.kind == PlanKind::kElementwise || norm.num_groups > 0) return {};
+  if (!chain.normalizes() || chain.num_groups() > 0) return {};
+  const Normalization& norm = *chain.normalization;
   if (norm.from_first_axis) {
     const int64_t first = NormalizeAxis(norm.first_axis, g.rank);
     if (first < 0 || first >= g.rank) {
@@ -223,8 +237,8 @@ Result Builder::MarkReduced() {
 }
 
 Result Builder::SplitGroups() {
-  const int64_t groups = plan.normalization.num_groups;
-  if (plan.kind == PlanKind::kElementwise || groups <= 0) return {};
+  const int64_t groups = chain.num_groups();
+  if (groups <= 0) return {};
   if (g.rank < 2)
     return Error("group normalisation needs at least 2 dimensions, X has shape " + ShapeText(g.shape, g.rank));
   const int64_t channels = g.shape[1];
@@ -242,9 +256,8 @@ Result Builder::SplitGroups() {
   return {};
 }
 
-void Builder::AddGroupAffine(FormId form, const Shape& shape) {
-  if (shape.rank >= 0 && plan.affine_align == AffineAlign::kGroup && shape.ElementCount() != 1)
-    dims.dims[1].stride[form] = 1;
+void Builder::SpreadOverGroups(const OperandForms& operand, const Shape& shape) {
+  if (operand.operand->align == Align::kGroup && shape.ElementCount() != 1) dims.dims[1].stride[operand.form] = 1;
 }
 
 void Builder::FillOutputForms() {
@@ -259,7 +272,7 @@ void Builder::FillOutputForms() {
     stat_stride *= dim.size;
   }
   Activate(kFormY);
-  if (plan.mean_output != Plan::kNoOutput || plan.inv_std_dev_output != Plan::kNoOutput) Activate(kFormStat);
+  if (chain.normalization && chain.normalization->has_statistics()) Activate(kFormStat);
   for (int i = 0; i < g.rank; ++i) g.stat_shape[i] = reduced[i] ? 1 : g.shape[i];
   // With groups the statistics have shape [N, groups]; written with d's rank: [N, groups, 1 ...].
   if (dims.count != g.rank) {
@@ -289,10 +302,18 @@ void Append(DimList* list, const Dim& dim, uint32_t active) {
 
 constexpr uint32_t Bit(FormId form) { return 1u << form; }
 
-// What d, and the output sum, are made of.
-constexpr uint32_t kFormsOfD = Bit(kFormX) | Bit(kFormResidual) | Bit(kFormResidualBias) | Bit(kFormXScale) |
-                               Bit(kFormXZero) | Bit(kFormXBlock) | Bit(kFormResidualScale) | Bit(kFormResidualZero) |
-                               Bit(kFormResidualBlock);
+// What d, and what is emitted on the way to it, are made of.
+uint32_t FormsOfD(const Chain& chain, const std::vector<OperandForms>& operands) {
+  uint32_t forms = 0;
+  for (const OperandForms& operand : operands) {
+    if (!operand.of_d) continue;
+    forms |= Bit(operand.form);
+    for (int i = 0; i < 3 && operand.has_quantization(); ++i) forms |= Bit(static_cast<FormId>(operand.scale_form + i));
+  }
+  const bool emits =
+      std::any_of(chain.before.begin(), chain.before.end(), [](const Step& step) { return step.output != kNoOutput; });
+  return forms | (emits ? Bit(kFormY) : 0u);
+}
 
 void Builder::FlattenUniform(uint32_t uniform) {
   for (uint32_t left = uniform; left != 0; left &= left - 1) {
@@ -301,9 +322,8 @@ void Builder::FlattenUniform(uint32_t uniform) {
   }
 }
 
-void Builder::SortDims() {
-  const bool elementwise = plan.kind == PlanKind::kElementwise;
-  const uint32_t forms_of_d = (g.active & kFormsOfD) | (plan.sum_output != Plan::kNoOutput ? Bit(kFormY) : 0u);
+void Builder::SortDims(uint32_t forms_of_d) {
+  const bool elementwise = !chain.normalizes();
   int innermost = -1;
   for (int i = 0; i < dims.count; ++i) {
     const Dim& dim = dims.dims[i];
@@ -329,32 +349,29 @@ void Builder::SortDims() {
 
 }  // namespace
 
-Result BindGeometry(const Plan& plan, const CallShapes& s, Geometry* geometry) {
-  Builder b(plan, geometry);
-  NORMFUSE_RETURN_IF_ERROR(b.SetLogicalShape(s));
-  const Shape d{geometry->shape, geometry->rank};
-  NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormX, "X", s.x));
-  if (s.residual.rank >= 0) NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormResidual, "residual", s.residual));
-  if (s.residual_bias.rank >= 0) {
-    NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormResidualBias, "residual_bias", s.residual_bias));
+Result BindGeometry(const Chain& chain, const std::vector<OperandForms>& operands, const CallShapes& shapes,
+                    Geometry* geometry) {
+  Builder b(chain, geometry);
+  NORMFUSE_RETURN_IF_ERROR(b.SetLogicalShape(operands, shapes));
+  for (const OperandForms& operand : operands) {
+    NORMFUSE_RETURN_IF_ERROR(b.AddOperand(operand, shapes.of[operand.form]));
   }
-  NORMFUSE_RETURN_IF_ERROR(b.AddAffine(kFormScale, "scale", s.scale));
-  NORMFUSE_RETURN_IF_ERROR(b.AddAffine(kFormBias, "bias", s.bias));
-  if (s.slope.rank >= 0) NORMFUSE_RETURN_IF_ERROR(b.AddTensor(kFormSlope, "slope", s.slope));
-  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.x.quantization, {"X", "x_scale", "x_zero_point"}, s.x, s.x_scale,
-                                             s.x_zero, kFormXScale, 0));
-  NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(plan.residual.quantization,
-                                             {"residual", "residual_scale", "residual_zero_point"}, s.residual,
-                                             s.residual_scale, s.residual_zero, kFormResidualScale, 1));
+  for (const OperandForms& operand : operands) {
+    if (!operand.has_quantization()) continue;
+    const QuantizedTensor tensor{operand.operand->name, operand.operand->quantization, shapes.of[operand.form],
+                                 operand.scale_form};
+    NORMFUSE_RETURN_IF_ERROR(b.AddQuantization(tensor, shapes.of[tensor.scale_form], shapes.of[tensor.scale_form + 1]));
+  }
+  const Shape d{geometry->shape, geometry->rank};
+  static const std::string kY = "Y";
   NORMFUSE_RETURN_IF_ERROR(
-      b.AddQuantization(plan.y_quantization, {"Y", "y_scale", "y_zero_point"}, d, s.y_scale, s.y_zero, kFormYScale, 2));
+      b.AddQuantization({kY, chain.store.quantization, d, kFormYScale}, shapes.of[kFormYScale], shapes.of[kFormYZero]));
   NORMFUSE_RETURN_IF_ERROR(b.MarkReduced());
   NORMFUSE_RETURN_IF_ERROR(b.SplitGroups());
-  b.AddGroupAffine(kFormScale, s.scale);
-  b.AddGroupAffine(kFormBias, s.bias);
+  for (const OperandForms& operand : operands) b.SpreadOverGroups(operand, shapes.of[operand.form]);
   b.FillOutputForms();
-  b.FlattenUniform(s.uniform);
-  b.SortDims();
+  b.FlattenUniform(shapes.uniform);
+  b.SortDims(FormsOfD(chain, operands) & (geometry->active | (1u << kFormY)));
   return {};
 }
 

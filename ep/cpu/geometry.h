@@ -1,4 +1,4 @@
-// Where the elements of every operand of a plan lie, for the shapes of one call.
+// Where the elements of every operand of a chain lie, for the shapes of one call.
 //
 // The logical shape is that of d: X broadcast with what is added to it (ShapeOfD), and for group normalisation with
 // dimension 1 seen as [groups, channels per group]. Each operand is a *form*: one stride per logical dimension, 0 where
@@ -9,8 +9,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "plan/plan.h"
+#include "chain/chain.h"
 
 namespace normfuse::cpu {
 
@@ -18,7 +19,7 @@ inline constexpr int kMaxDims = kMaxRank + 1;
 
 enum FormId : int {
   kFormX,
-  kFormY,     // also the output sum
+  kFormY,     // also what steps emit
   kFormStat,  // the outputs mean and inv_std_dev
   kFormResidual,
   kFormResidualBias,
@@ -34,7 +35,19 @@ enum FormId : int {
   kFormYScale,
   kFormYZero,
   kFormYBlock,
-  kFormCount,
+  kFormFurther,  // the first of those of steps beyond UsualForm
+  kFormCount = kFormFurther + kMostStepTensors,
+};
+
+// Where an operand of the chain stands among the forms.
+struct OperandForms {
+  const Operand* operand = nullptr;
+  FormId form = kFormX;
+  // Of the quantisation of a tensor that is read where it lies: its scale; the next two are zero point and block.
+  FormId scale_form = kFormCount;
+  bool of_d = false;  // X, or of a step before the normalisation
+
+  bool has_quantization() const { return scale_form != kFormCount; }
 };
 
 struct Shape {
@@ -70,17 +83,12 @@ struct DimList {
   }
 };
 
-// Shapes of everything that is present, as it comes from the call; rank -1 = absent.
+// Shapes of everything that is present, by form, as they come from the call; rank -1 = absent.
 struct CallShapes {
-  Shape x;
-  Shape residual{nullptr, -1};
-  Shape residual_bias{nullptr, -1};
-  Shape scale{nullptr, -1};
-  Shape bias{nullptr, -1};
-  Shape slope{nullptr, -1};
-  Shape x_scale{nullptr, -1}, x_zero{nullptr, -1};
-  Shape residual_scale{nullptr, -1}, residual_zero{nullptr, -1};
-  Shape y_scale{nullptr, -1}, y_zero{nullptr, -1};
+  CallShapes() {
+    for (Shape& shape : of) shape.rank = -1;
+  }
+  Shape of[kFormCount];
   // Bit f: all elements of that operand are equal, so that it counts as one element once its shape is checked.
   uint32_t uniform = 0;
 };
@@ -98,12 +106,14 @@ struct Geometry {
   DimList reduced;       // within a group, joined for all forms
   DimList reduced_d;     // within a group, joined for the forms that d is made of
   bool columns = false;  // the innermost dimension is a kept one: it is the last of `kept`
-  // Stride of each blocked quantisation's scale along its axis, in elements of the scale.
-  int64_t block_stride[3] = {0, 0, 0};  // x, residual, y
+  // By the form of a blocked quantisation's scale: its stride along its axis, in elements of the scale.
+  int64_t block_stride[kFormCount] = {};
 };
 
-// Fails with a sentence that names the operand and the shapes when they do not fit each other.
-Result BindGeometry(const Plan& plan, const CallShapes& shapes, Geometry* geometry);
+// `operands` are all that the chain has, X first. Fails with a sentence that names the operand and the shapes when they do
+// not fit each other.
+Result BindGeometry(const Chain& chain, const std::vector<OperandForms>& operands, const CallShapes& shapes,
+                    Geometry* geometry);
 
 // Walks the index space of a DimList in order, from any start.
 class Odometer {

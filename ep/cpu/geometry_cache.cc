@@ -19,18 +19,27 @@ GeometryCache::~GeometryCache() {
   for (auto& entry : entries_) delete entry.load(std::memory_order_relaxed);
 }
 
+bool GeometryCache::IsOf(const Entry& entry, const CallShapes& shapes) const {
+  for (size_t i = 0; i < forms_.size(); ++i) {
+    if (!Equal(entry.shapes[i], shapes.of[forms_[i]])) return false;
+  }
+  return true;
+}
+
 const Geometry* GeometryCache::Find(const CallShapes& shapes) const {
   for (const auto& each : entries_) {
     const Entry* entry = each.load(std::memory_order_acquire);
     if (entry == nullptr) return nullptr;
-    if (Equal(entry->x, shapes.x) && Equal(entry->residual, shapes.residual)) return &entry->geometry;
+    if (IsOf(*entry, shapes)) return &entry->geometry;
   }
   return nullptr;
 }
 
 void GeometryCache::Add(const CallShapes& shapes, const Geometry& geometry) {
   if (entries_[kMostEntries - 1].load(std::memory_order_relaxed) != nullptr) return;
-  auto entry = std::make_unique<const Entry>(Entry{Copy(shapes.x), Copy(shapes.residual), geometry});
+  std::vector<std::vector<int64_t>> copies;
+  for (const FormId form : forms_) copies.push_back(Copy(shapes.of[form]));
+  auto entry = std::make_unique<const Entry>(Entry{std::move(copies), geometry});
   for (auto& each : entries_) {
     const Entry* nothing = nullptr;
     if (each.compare_exchange_strong(nothing, entry.get(), std::memory_order_release, std::memory_order_relaxed)) {

@@ -3,16 +3,19 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "cpu/geometry.h"
 
 namespace normfuse::cpu {
 
-// Of the first few shapes that a node meets; those of further ones are made anew in every call. Only for nodes whose
-// parameters are all constant, so that X and the residual are all that changes. Calls may run at the same time.
+// Of the first few shapes that a node meets; those of further ones are made anew in every call. Calls may run at the same
+// time.
 class GeometryCache {
  public:
+  // `forms`: those whose shapes change from call to call.
+  void KeyedBy(std::vector<FormId> forms) { forms_ = std::move(forms); }
   GeometryCache() = default;
   GeometryCache(const GeometryCache&) = delete;
   GeometryCache& operator=(const GeometryCache&) = delete;
@@ -25,11 +28,13 @@ class GeometryCache {
 
  private:
   struct Entry {
-    std::vector<int64_t> x;
-    std::vector<int64_t> residual;
+    std::vector<std::vector<int64_t>> shapes;  // one for each of forms_; those of rank 0 and absent ones look alike
     Geometry geometry;
   };
+  bool IsOf(const Entry& entry, const CallShapes& shapes) const;
+
   static constexpr int kMostEntries = 4;
+  std::vector<FormId> forms_;
   std::atomic<const Entry*> entries_[kMostEntries] = {};  // filled from the first on, and never changed
 };
 

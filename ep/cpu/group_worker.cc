@@ -27,12 +27,13 @@ Sums GroupWorker::FirstSums(const Offsets& base) {
   }
   const Dim& inner = Innermost(call_.sum_dims());
   float* d = scratch_->kept;
-  LoadBlock(call_, base, inner, std::min(inner.size, kShiftElements), scratch_, d);
+  LoadBlock(call_, base, inner, std::min(inner.size, kShiftElements), Emission::kNo, scratch_, d);
   sums.shift = call_.kernels->find_shift(d, static_cast<size_t>(inner.size));
   return sums;
 }
 
-void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums) {
+void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, Emission emission,
+                             Sums* sums) {
   const DimList& dims = call_.sum_dims();
   const RowSumsFn block_sums = call_.kernels->first_pass(DataType::kFloat32, SumKind::kSingle);
   Odometer odometer(dims, active_);
@@ -43,7 +44,7 @@ void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bo
     const int64_t run = std::min(odometer.RunLength(), end - position);
     if (call_.row_sums != nullptr) {
       RowSumsArgs args = RowSumsArgsAt(call_, at, Innermost(dims), run, 1, sums);
-      if (!write_sum) args.sum = nullptr;
+      if (emission == Emission::kNo) args.sum = nullptr;
       args.resume = true;
       args.shift = static_cast<float>(sums->shift);
       call_.row_sums(args);
@@ -52,8 +53,7 @@ void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bo
     for (int64_t done = 0; call_.row_sums == nullptr && done < run;) {
       const int64_t n = std::min(run - done, kBlock);
       float* d = keep ? scratch_->kept + position + done : scratch_->kept;
-      LoadBlock(call_, at, Innermost(dims), n, scratch_, d);
-      if (write_sum) StoreSum(call_, at, n, scratch_, d);
+      LoadBlock(call_, at, Innermost(dims), n, emission, scratch_, d);
       RowSumsArgs args{};
       args.x = d;
       args.n = static_cast<size_t>(n);
@@ -69,12 +69,12 @@ void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bo
   }
 }
 
-void GroupWorker::AccumulateGroup(const Offsets& base, bool keep, bool write_sum, Sums* sums) {
+void GroupWorker::AccumulateGroup(const Offsets& base, bool keep, Emission emission, Sums* sums) {
   const int64_t size = call_.geometry->group_size;
   const int64_t piece = PieceSize(*call_.geometry);
   for (int64_t begin = 0; begin < size; begin += piece) {
     Sums part{sums->shift, 0, 0};
-    Accumulate(base, begin, std::min(begin + piece, size), keep, write_sum, &part);
+    Accumulate(base, begin, std::min(begin + piece, size), keep, emission, &part);
     sums->first += part.first;
     sums->second += part.second;
   }
@@ -94,7 +94,7 @@ void GroupWorker::AccumulateWide(const Offsets& base, Sums* sums) {
     for (int64_t position = 0; position < size;) {
       const int64_t n = std::min({odometer.RunLength(), size - position, kBlock});
       float* d = scratch_->wide;
-      LoadBlock(call_, at, Innermost(dims), n, scratch_, d);
+      LoadBlock(call_, at, Innermost(dims), n, Emission::kNo, scratch_, d);
       for (int64_t i = 0; i < n; ++i) {
         const double off = static_cast<double>(d[i]) - center;
         first += off;
@@ -128,9 +128,9 @@ void GroupWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end,
   for (int64_t position = begin; position < end;) {
     const int64_t n = std::min({odometer.RunLength(), end - position, kBlock});
     float* d = scratch_->wide;
-    LoadBlock(call_, at, inner, n, scratch_, d);
+    LoadBlock(call_, at, inner, n, Emission::kNo, scratch_, d);
     for (int64_t i = 0; i < n; ++i) d[i] = static_cast<float>((static_cast<double>(d[i]) - s.center) * s.factor);
-    if (call_.y != nullptr) StoreBlock(call_, at, inner, n, Normalizer{}, scratch_, d);
+    if (call_.has_result()) StoreBlock(call_, at, inner, n, Normalizer{}, scratch_, d);
     odometer.Advance(n, &at);
     position += n;
   }
@@ -139,8 +139,8 @@ void GroupWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end,
 void GroupWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {
   const DimList& dims = call_.geometry->reduced;
   const Dim& inner = Innermost(dims);
-  const bool write_sum = call_.sum != nullptr && !call_.spec->normalizes;
-  if (call_.y == nullptr && !write_sum) return;
+  const Emission emission = call_.emits_before && !call_.spec->normalizes ? Emission::kYes : Emission::kNo;
+  if (!call_.has_result() && emission == Emission::kNo) return;
   if (s.beyond_float) return ApplyInDouble(base, begin, end, s);
   Normalizer normalizer = s.normalizer;
   Odometer odometer(dims, active_);
@@ -163,15 +163,14 @@ void GroupWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool ke
     } else {
       n = std::min(n, kBlock);
       if (call_.path.only_dequantizes) {
-        LoadBlock(call_, at, inner, n, scratch_, static_cast<float*>(call_.y) + at.at[kFormY]);
+        LoadBlock(call_, at, inner, n, Emission::kNo, scratch_, static_cast<float*>(call_.y) + at.at[kFormY]);
         odometer.Advance(n, &at);
         position += n;
         continue;
       }
       float* d = kept ? scratch_->kept + position : scratch_->kept;
-      if (!kept) LoadBlock(call_, at, inner, n, scratch_, d);
-      if (write_sum) StoreSum(call_, at, n, scratch_, d);
-      if (call_.y != nullptr) StoreBlock(call_, at, inner, n, normalizer, scratch_, d);
+      if (!kept) LoadBlock(call_, at, inner, n, emission, scratch_, d);
+      if (call_.has_result()) StoreBlock(call_, at, inner, n, normalizer, scratch_, d);
     }
     odometer.Advance(n, &at);
     position += n;
@@ -184,7 +183,7 @@ bool GroupWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Stati
   Sums better;
   if (quality == Quality::kShift) {
     better = Recentered(request_, sums);
-    AccumulateGroup(base, keep, false, &better);
+    AccumulateGroup(base, keep, Emission::kNo, &better);
   } else {
     AccumulateWide(base, &better);
   }
@@ -197,7 +196,7 @@ void GroupWorker::Group(const Offsets& base) {
   const bool keep = call_.apply == nullptr && call_.row_sums == nullptr && size <= kKeepLimit;
   SetGroup(base);
   Sums sums = FirstSums(base);
-  AccumulateGroup(base, keep, call_.sum != nullptr, &sums);
+  AccumulateGroup(base, keep, call_.emission(), &sums);
   Statistics s;
   const bool kept = Finish(base, keep, sums, &s) && keep;
   StoreStatistics(call_, base.at[kFormStat], s);

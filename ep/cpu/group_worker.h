@@ -18,9 +18,9 @@ class GroupWorker {
   // The two halves for a part of a group, for groups that several threads share.
   Sums FirstSums(const Offsets& base);
   // Goes on from `sums`.
-  void Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, bool write_sum, Sums* sums);
+  void Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, Emission emission, Sums* sums);
   // A whole group, piece by piece: see PieceSize.
-  void AccumulateGroup(const Offsets& base, bool keep, bool write_sum, Sums* sums);
+  void AccumulateGroup(const Offsets& base, bool keep, Emission emission, Sums* sums);
   void AccumulateWide(const Offsets& base, Sums* sums);
   // The statistics of a whole group from the sums that Accumulate made, or from better ones; true in the former case.
   bool Finish(const Offsets& base, bool keep, const Sums& sums, Statistics* statistics);

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "plan/execution.h"
+#include "chain/execution.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
 #define NORMFUSE_X86_64 1

@@ -1,7 +1,7 @@
 // Which instruction set the kernels use: what the processor and the operating system have, or what NORMFUSE_ISA forces.
 #pragma once
 
-#include "plan/result.h"
+#include "chain/result.h"
 
 namespace normfuse::cpu {
 

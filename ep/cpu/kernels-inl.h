@@ -69,6 +69,10 @@ void Add(float* x, size_t n, Vec other) {
   Map(x, n, other, other, [](V v, V o, V) { return v + o; });
 }
 
+void Multiply(float* x, size_t n, Vec other) {
+  Map(x, n, other, other, [](V v, V o, V) { return v * o; });
+}
+
 // NaN becomes the lowest value: Max and Min give their second operand where one is NaN.
 NORMFUSE_INLINE V QuantizeVector(V v, V scale, V zero, V low, V high) {
   return Min(Max(RoundEven(v / scale) + zero, low), high);
@@ -240,6 +244,7 @@ constexpr KernelTable MakeTable() {
   AddType<int32_t>(&table, DataType::kInt32, false);
   AddType<uint32_t>(&table, DataType::kUint32, false);
   table.add = Add;
+  table.multiply = Multiply;
   table.quantize = Quantize;
   table.divide = Divide;
   for (int i = 0; i < kActivationCount; ++i) table.apply[i] = kFloatApply[i];

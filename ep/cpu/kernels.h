@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "chain/data_type.h"
 #include "cpu/isa.h"
-#include "plan/data_type.h"
 #include "spec/activation_list.h"
 
 namespace normfuse::cpu {
@@ -132,6 +132,7 @@ struct KernelTable {
 
   // In place on float32.
   void (*add)(float* x, size_t n, Vec other);
+  void (*multiply)(float* x, size_t n, Vec other);
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
   ApplyFn apply[kActivationCount];  // float32 to float32, x == y allowed

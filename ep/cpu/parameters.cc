@@ -61,8 +61,8 @@ struct ParameterIndex {
   }
 };
 
-Result IndexFor(const std::string& node, const char* what, const TensorView& tensor, const Quantization& quantization,
-                const TensorView& parameter, ParameterIndex* index) {
+Result IndexFor(const std::string& node, const std::string& what, const TensorView& tensor,
+                const Quantization& quantization, const TensorView& parameter, ParameterIndex* index) {
   const auto rank = static_cast<int>(tensor.rank);
   index->count = CountOf(parameter);
   index->along_axis = parameter.rank == 1 && quantization.block_size == 0;
@@ -108,7 +108,7 @@ void BufferPool::Return(std::vector<double> memory) {
   free_.push_back(std::move(memory));
 }
 
-Result GetTensor(ExecutionContext& context, const std::string& node, const char* what, const TensorRef& ref,
+Result GetTensor(ExecutionContext& context, const std::string& node, const std::string& what, const TensorRef& ref,
                  DataType type, TensorView* view) {
   if (ref.constant != nullptr) {
     *view = ViewOf(*ref.constant);
@@ -117,22 +117,21 @@ Result GetTensor(ExecutionContext& context, const std::string& node, const char*
   }
   const bool type_fits = type == DataType::kUndefined ? IsFloat(view->type) : view->type == type;
   if (!type_fits) {
-    return Invalid(node, std::string(what) + " has element type " + NameOf(view->type) + ", expected " +
+    return Invalid(node, what + " has element type " + NameOf(view->type) + ", expected " +
                              (type == DataType::kUndefined ? "a float type" : NameOf(type)));
   }
-  if (view->data == nullptr && CountOf(*view) != 0) return Invalid(node, std::string(what) + " is missing");
+  if (view->data == nullptr && CountOf(*view) != 0) return Invalid(node, what + " is missing");
   return {};
 }
 
-Result ReadAll(const std::string& node, const char* what, const TensorView& tensor, const Quantization& quantization,
-               const TensorView* scale, const TensorView* zero, double* out) {
+Result ReadAll(const std::string& node, const std::string& what, const TensorView& tensor,
+               const Quantization& quantization, const TensorView* scale, const TensorView* zero, double* out) {
   const int64_t count = CountOf(tensor);
   if (scale == nullptr) {
     for (int64_t i = 0; i < count; ++i) out[i] = ReadElement(tensor.type, tensor.data, i);
     return {};
   }
-  if (tensor.rank > static_cast<size_t>(kMaxRank))
-    return Invalid(node, std::string(what) + " has more than 8 dimensions");
+  if (tensor.rank > static_cast<size_t>(kMaxRank)) return Invalid(node, what + " has more than 8 dimensions");
   ParameterIndex scale_at{0, false, false, 0, 0, *scale};
   NORMFUSE_RETURN_IF_ERROR(IndexFor(node, what, tensor, quantization, *scale, &scale_at));
   const TensorView& zero_view = zero != nullptr ? *zero : *scale;
@@ -150,10 +149,9 @@ Result ReadAll(const std::string& node, const char* what, const TensorView& tens
   return {};
 }
 
-Result ParamSource::Init(const Operand& operand, const char* what, bool wide) {
+Result ParamSource::Init(const Operand& operand, bool wide) {
   present_ = operand.present();
   wide_ = wide;
-  what_ = what;
   operand_ = operand;
   is_constant_ = present_ && IsConstant(operand);
   if (!is_constant_) return {};
@@ -164,7 +162,7 @@ Result ParamSource::Init(const Operand& operand, const char* what, bool wide) {
   TensorView scale, zero;
   if (q.scale.present()) scale = ViewOf(*q.scale.constant);
   if (q.zero_point.present()) zero = ViewOf(*q.zero_point.constant);
-  NORMFUSE_RETURN_IF_ERROR(ReadAll("", what, ViewOf(tensor), q, q.scale.present() ? &scale : nullptr,
+  NORMFUSE_RETURN_IF_ERROR(ReadAll("", operand.name, ViewOf(tensor), q, q.scale.present() ? &scale : nullptr,
                                    q.zero_point.present() ? &zero : nullptr, all.data()));
   if (wide_) {
     wide_values_ = std::move(all);
@@ -189,9 +187,9 @@ Param ParamSource::Constant() const {
 Result ParamSource::Prepare(ExecutionContext& context, const std::string& node, TensorView* view,
                             size_t* doubles) const {
   *doubles = 0;
-  NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, what_, operand_.tensor, operand_.type, view));
+  NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, operand_.name, operand_.tensor, operand_.type, view));
   if (view->rank > static_cast<size_t>(kMaxRank)) {
-    return Invalid(node, std::string(what_) + " has more than 8 dimensions");
+    return Invalid(node, std::string(operand_.name) + " has more than 8 dimensions");
   }
   const auto count = static_cast<size_t>(CountOf(*view));
   const bool ready = !wide_ && view->type == DataType::kFloat32 && !operand_.quantization.present();
@@ -209,12 +207,12 @@ Result ParamSource::Read(ExecutionContext& context, const std::string& node, con
   }
   TensorView scale, zero;
   if (q.scale.present()) {
-    NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, what_, q.scale, DataType::kUndefined, &scale));
+    NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, operand_.name, q.scale, DataType::kUndefined, &scale));
   }
   if (q.zero_point.present()) {
-    NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, what_, q.zero_point, operand_.type, &zero));
+    NORMFUSE_RETURN_IF_ERROR(GetTensor(context, node, operand_.name, q.zero_point, operand_.type, &zero));
   }
-  NORMFUSE_RETURN_IF_ERROR(ReadAll(node, what_, view, q, q.scale.present() ? &scale : nullptr,
+  NORMFUSE_RETURN_IF_ERROR(ReadAll(node, operand_.name, view, q, q.scale.present() ? &scale : nullptr,
                                    q.zero_point.present() ? &zero : nullptr, memory));
   if (wide_) {
     param->wide = memory;

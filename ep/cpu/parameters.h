@@ -1,13 +1,13 @@
-// The small operands of a plan (scale, bias, slope, residual_bias, quantisation scales and zero points) as float32.
-// Constant ones are converted when the plan is compiled, others at each call, and only if they are not float32 already.
+// The small operands of a chain (scale, bias, slope, residual_bias, quantisation scales and zero points) as float32.
+// Constant ones are converted when the chain is compiled, others at each call, and only if they are not float32 already.
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "chain/execution.h"
 #include "cpu/geometry.h"
-#include "plan/execution.h"
 
 namespace normfuse::cpu {
 
@@ -53,8 +53,8 @@ class ParamSource {
   ParamSource() = default;
   ParamSource(const ParamSource&) = delete;
   ParamSource& operator=(const ParamSource&) = delete;
-  // `wide`: keep as double. `what` names it in messages and must outlive this.
-  Result Init(const Operand& operand, const char* what, bool wide);
+  // `wide`: keep as double.
+  Result Init(const Operand& operand, bool wide);
 
   bool present() const { return present_; }
   bool constant() const { return is_constant_; }
@@ -73,7 +73,6 @@ class ParamSource {
   bool is_constant_ = false;
   bool uniform_ = false;
   bool wide_ = false;
-  const char* what_ = "";
   Operand operand_;
   std::vector<float> values_;
   float* aligned_ = nullptr;  // into values_
@@ -82,11 +81,11 @@ class ParamSource {
 };
 
 // The view of a tensor that is an input or a constant, with its element type checked (kUndefined: any float type).
-Result GetTensor(ExecutionContext& context, const std::string& node, const char* what, const TensorRef& ref,
+Result GetTensor(ExecutionContext& context, const std::string& node, const std::string& what, const TensorRef& ref,
                  DataType type, TensorView* view);
 
 // Every element of a tensor as double, dequantised by its own scale and zero point if `scale` is given.
-Result ReadAll(const std::string& node, const char* what, const TensorView& tensor, const Quantization& quantization,
-               const TensorView* scale, const TensorView* zero, double* out);
+Result ReadAll(const std::string& node, const std::string& what, const TensorView& tensor,
+               const Quantization& quantization, const TensorView* scale, const TensorView* zero, double* out);
 
 }  // namespace normfuse::cpu

@@ -30,7 +30,7 @@ struct Facts {
         run(Innermost(g.reduced)),
         run_d(Innermost(g.reduced_d)),
         has_bias(of.params[kFormResidualBias].present()),
-        plain(of.residual.data == nullptr && !has_bias && of.sum == nullptr),
+        plain(of.spec->usual_before && of.residual.data == nullptr && !has_bias && of.sum == nullptr),
         normalizes(spec.normalizes) {}
 
   const Call& call;
@@ -55,22 +55,23 @@ bool HasOneScale(const Facts& f) {
 }
 
 bool ReadsStoredIntegers(const Facts& f) {
-  return !f.spec.requantizes && !f.g.columns && f.plain && f.call.x.quantized &&
+  return !f.spec.requantizes && !f.g.columns && f.plain && f.call.x.quantized() &&
          f.call.params[kFormXZero].wide == nullptr && HasOneScale(f) && OnlyZeroStrides(f.g.reduced, kFormXBlock) &&
          OnlyZeroStrides(f.g.kept, kFormXBlock);
 }
 
 bool OnlyDequantizes(const Facts& f, bool stored_integers) {
   const bool has_affine = f.call.params[kFormScale].present() || f.call.params[kFormBias].present();
-  return !f.normalizes && !f.spec.requantizes && f.plain && !stored_integers && f.call.x.quantized &&
-         f.spec.activation == Activation::kIdentity && !has_affine && f.spec.y_type == DataType::kFloat32;
+  return !f.normalizes && f.spec.usual_behind && !f.spec.requantizes && f.plain && !stored_integers &&
+         f.call.x.quantized() && f.spec.activation == Activation::kIdentity && !has_affine &&
+         f.spec.y_type == DataType::kFloat32;
 }
 
 // Whether kernels can read d where its operands lie, and as what.
 bool ReadsInput(const Facts& f, bool stored_integers, SumKind* operands) {
-  if (f.g.columns || f.spec.requantizes || !Contiguous(f.run_d, kFormX)) return false;
+  if (f.g.columns || !f.spec.usual_before || f.spec.requantizes || !Contiguous(f.run_d, kFormX)) return false;
   *operands = SumKind::kSingle;
-  if (f.plain) return stored_integers || !f.call.x.quantized;
+  if (f.plain) return stored_integers || !f.call.x.quantized();
   *operands = f.has_bias ? SumKind::kBiasedPair : SumKind::kPair;
   return f.normalizes && f.call.residual.data != nullptr && f.call.residual.type == f.call.x.type &&
          IsFloat(f.call.x.type) && Contiguous(f.run_d, kFormResidual) &&
@@ -110,7 +111,7 @@ Store ChooseStore(const Facts& f, bool by_blocks, const ForcedPath& forced) {
 
 // What the second pass reads, if there is a kernel for it.
 Source ChooseResult(const Facts& f, SumKind operands, bool not_sum) {
-  if (!QuantizesByKernel(f.call)) return Source::kBlocks;
+  if (!f.spec.usual_behind || !QuantizesByKernel(f.call)) return Source::kBlocks;
   const auto kernel = [&](DataType type, SumKind kind) {
     return f.kernels.second_pass(type, f.spec.y_type, f.spec.activation, kind) != nullptr;
   };

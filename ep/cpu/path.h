@@ -1,4 +1,4 @@
-// The path of a call: how it goes through its tensors. Chosen before anything is computed, from the plan, the shapes and
+// The path of a call: how it goes through its tensors. Chosen before anything is computed, from the chain, the shapes and
 // where the tensors lie; a value that can be compared, printed and, for tests, forced.
 //
 // All paths give the same bits of the same row, on any number of threads (ep/README.md has the exceptions), so that a path
@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "chain/chain.h"
+#include "chain/result.h"
 #include "cpu/kernels.h"
-#include "plan/plan.h"
-#include "plan/result.h"
 
 namespace normfuse::cpu {
 
@@ -86,13 +86,13 @@ std::string Text(const Path& path);
 
 // A call that is not made.
 struct PathQuery {
-  std::vector<int64_t> x = {};         // the shape; empty: as far as the plan knows it, else kTypicalDimension
+  std::vector<int64_t> x = {};         // the shape; empty: as far as the chain knows it, else kTypicalDimension
   std::vector<int64_t> residual = {};  // likewise, else X's
   int threads = 1;
   size_t y_offset = 0;  // in bytes, from the beginning of a line of the cache
 };
 
 // The text of its path on the instruction set in use. Fails where parameters are no constants, whose shapes are not known.
-Result DescribePath(const Plan& plan, const PathQuery& query, std::string* text);
+Result DescribePath(const Chain& chain, const PathQuery& query, std::string* text);
 
 }  // namespace normfuse::cpu

@@ -70,7 +70,7 @@ void GroupPipeline::Run(int64_t begin, int64_t end) {
   Group* next = &groups[1];
   odometer.Seek(begin, Offsets{}, &now->base);
   now->sums = worker_.FirstSums(now->base);
-  worker_.AccumulateGroup(now->base, false, call_.sum != nullptr, &now->sums);
+  worker_.AccumulateGroup(now->base, false, call_.emission(), &now->sums);
   Finish(now);
   for (int64_t group = begin + 1; group < end; ++group) {
     next->base = now->base;

@@ -1,14 +1,14 @@
-// A sequence of plans on the CPU path: what DirectML falls back to for shapes that it cannot run.
+// A sequence of chains on the CPU path: what DirectML falls back to for shapes that it cannot run.
 #include <map>
 #include <new>
 #include <utility>
 
-#include "plan/execution.h"
+#include "chain/execution.h"
 
 namespace normfuse {
 namespace {
 
-// Memory for one tensor that only later plans read.
+// Memory for one tensor that only later chains read.
 class AlignedBytes {
  public:
   explicit AlignedBytes(size_t bytes) : data_(::operator new(bytes, kAlignment)) {}
@@ -29,7 +29,7 @@ struct Produced {
   std::unique_ptr<AlignedBytes> own;
 };
 
-// The node's context, with what earlier plans gave among the inputs.
+// The node's context, with what earlier chains gave among the inputs.
 class SequenceContext final : public ExecutionContext {
  public:
   SequenceContext(ExecutionContext& node, int output_count) : node_(node), output_count_(output_count) {}
@@ -69,10 +69,10 @@ class SequenceContext final : public ExecutionContext {
 
 class CpuSequence final : public Executable {
  public:
-  Result Init(const PlanSequence& sequence) {
+  Result Init(const ChainSequence& sequence) {
     output_count_ = sequence.output_count;
-    for (const Plan& plan : sequence.plans) {
-      NORMFUSE_RETURN_IF_ERROR(CompileForCpu(plan, &executables_.emplace_back()));
+    for (const Chain& chain : sequence.chains) {
+      NORMFUSE_RETURN_IF_ERROR(CompileForCpu(chain, &executables_.emplace_back()));
     }
     return {};
   }
@@ -90,8 +90,8 @@ class CpuSequence final : public Executable {
 
 }  // namespace
 
-Result CompileForCpu(const PlanSequence& sequence, std::unique_ptr<Executable>* executable) {
-  if (sequence.plans.size() == 1) return CompileForCpu(sequence.plans.front(), executable);
+Result CompileForCpu(const ChainSequence& sequence, std::unique_ptr<Executable>* executable) {
+  if (sequence.chains.size() == 1) return CompileForCpu(sequence.chains.front(), executable);
   auto made = std::make_unique<CpuSequence>();
   NORMFUSE_RETURN_IF_ERROR(made->Init(sequence));
   *executable = std::move(made);

@@ -29,7 +29,7 @@ struct PieceTask {
   int64_t pieces;  // that sums are made of
   Sums sums[kMaxPieces];
   double shift;
-  bool write_sum;
+  Emission emission;
   Statistics statistics;
 
   int64_t FirstPiece(size_t chunk) const { return pieces * static_cast<int64_t>(chunk) / chunks; }
@@ -49,7 +49,7 @@ void SumPieces(void* user, size_t chunk) {
   for (int64_t i = task.FirstPiece(chunk); i < task.FirstPiece(chunk + 1); ++i) {
     const int64_t begin = i * PieceSize(g);
     task.sums[i] = {task.shift, 0, 0};
-    worker.Accumulate(task.base, begin, std::min(begin + PieceSize(g), g.group_size), false, task.write_sum,
+    worker.Accumulate(task.base, begin, std::min(begin + PieceSize(g), g.group_size), false, task.emission,
                       &task.sums[i]);
   }
   if (task.call->non_temporal()) task.call->kernels->fence();
@@ -79,9 +79,9 @@ Result SharedStatistics(const Call& call, PieceTask* task) {
   GroupWorker worker(call, &scratch);
   worker.SetGroup(task->base);
   Sums sums = worker.FirstSums(task->base);
-  task->write_sum = call.sum != nullptr;
+  task->emission = call.emission();
   NORMFUSE_RETURN_IF_ERROR(SharedSums(call, task, &sums));
-  task->write_sum = false;
+  task->emission = Emission::kNo;
   const Quality quality = Evaluate(worker.request(), sums, &task->statistics);
   if (quality == Quality::kShift) {
     sums = Recentered(worker.request(), sums);

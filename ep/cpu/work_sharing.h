@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "plan/execution.h"
+#include "chain/execution.h"
 
 namespace normfuse::cpu {
 

@@ -5,7 +5,7 @@
 
 #include "abi/ort_execution.h"
 #include "custom_ops/shape_inference.h"
-#include "plugin/kernel_plan.h"
+#include "plugin/kernel_chain.h"
 #include "plugin/options.h"
 
 namespace normfuse::custom_ops {
@@ -47,13 +47,13 @@ Result ReadBackendOptions(const ort::KernelInfo* info, plugin::BackendOptions* o
 }
 
 Result CreateExecutable(const ort::KernelInfo* info, std::unique_ptr<Executable>* executable) {
-  Plan plan;
-  NORMFUSE_RETURN_IF_ERROR(plugin::ReadPlan(info, &plan));
+  Chain chain;
+  NORMFUSE_RETURN_IF_ERROR(plugin::ReadChain(info, &chain));
   plugin::BackendOptions options;
   NORMFUSE_RETURN_IF_ERROR(ReadBackendOptions(info, &options));
   std::unique_ptr<plugin::Backend> backend;
   NORMFUSE_RETURN_IF_ERROR(plugin::Backend::Create(options, &backend));
-  return backend->Compile(plan, executable);
+  return backend->Compile(chain, executable);
 }
 
 ort::Status* CreateKernel(const ort::CustomOp*, const void*, const ort::KernelInfo* info, void** kernel) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "abi/ort_abi.h"
-#include "plan/result.h"
+#include "chain/result.h"
 
 namespace normfuse::custom_ops {
 

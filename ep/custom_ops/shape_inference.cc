@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 
 #include "abi/ort_attributes.h"
 #include "abi/ort_kernel_node.h"
-#include "plan/output_facts.h"
+#include "chain/output_facts.h"
 
 namespace normfuse::custom_ops {
 namespace {
@@ -24,6 +25,9 @@ Result ReadDimensionNames(const ort::TensorTypeAndShapeInfo* tensor, int rank, D
   return {};
 }
 
+// There is no way to ask which outputs the node has.
+constexpr size_t kMostOutputs = std::size(kFusedNormalizationOutputs);
+
 // Inputs of the node and their dimensions' names; ORT names neither node nor outputs here.
 Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* node,
                            std::vector<DimensionNames>* names) {
@@ -35,6 +39,7 @@ Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* 
     return index != 0 && (node->kind != OperatorKind::kFusedNormalization || index != residual);
   };
   node->inputs.resize(count);
+  node->outputs_used.assign(kMostOutputs, true);
   names->resize(count);
   for (size_t i = 0; i < count; ++i) {
     // An input whose type is not known yet (or that was left out) gives an error here; it stays "absent".
@@ -51,29 +56,33 @@ Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* 
 
 // The names of d's unknown dimensions: those on which all operands agree that may have more than one element there. Two
 // names may stand for two sizes, of which d has the larger one.
-DimensionNames NamesOfD(const Plan& plan, const PartialShape& d, const std::vector<DimensionNames>& names) {
+DimensionNames NamesOfD(const Chain& chain, const PartialShape& d, const std::vector<DimensionNames>& names) {
   if (d.rank < 0) return {};
   DimensionNames agreed(static_cast<size_t>(d.rank));
   std::vector<bool> seen(agreed.size(), false);
-  const auto add = [&](const TensorRef& ref, const PartialShape& shape) {
-    if (ref.input == TensorRef::kAbsent) return;
+  const auto add = [&](const Operand& operand) {
+    const PartialShape& shape = operand.shape;
+    if (operand.tensor.input == TensorRef::kAbsent) return;
     for (int i = 0; i < shape.rank; ++i) {
       if (shape.dims[i] >= 0) continue;
       const auto at = static_cast<size_t>(d.rank - shape.rank + i);
-      const std::string& name = names[static_cast<size_t>(ref.input)][static_cast<size_t>(i)];
+      const std::string& name = names[static_cast<size_t>(operand.tensor.input)][static_cast<size_t>(i)];
       agreed[at] = seen[at] && agreed[at] != name ? "" : name;
       seen[at] = true;
     }
   };
-  for (const Operand* operand : {&plan.x, &plan.residual, &plan.residual_bias}) add(operand->tensor, operand->shape);
-  if (plan.kind == PlanKind::kNormalization) return agreed;
-  if (plan.affine_align == AffineAlign::kTrailing) {
-    add(plan.scale.tensor, plan.scale.shape);
-    add(plan.bias.tensor, plan.bias.shape);
-  } else if (d.rank > 1 && (plan.scale.present() || plan.bias.present())) {
-    agreed[1].clear();
-  }
-  add(plan.activation.slope, plan.activation.slope_shape);
+  bool has_channels = false;
+  const auto add_steps = [&](const std::vector<Step>& steps) {
+    for (const Step& step : steps) {
+      if (!step.operand.present()) continue;
+      has_channels |= step.operand.align == Align::kChannel;
+      if (step.operand.align == Align::kTrailing) add(step.operand);
+    }
+  };
+  add(chain.x);
+  add_steps(chain.before);
+  if (!chain.normalizes()) add_steps(chain.behind);
+  if (has_channels && d.rank > 1) agreed[1].clear();
   return agreed;
 }
 
@@ -127,16 +136,15 @@ Result InferOutputs(OperatorKind kind, const char* op_type, ort::ShapeInferConte
   node.attributes = &attributes;
   std::vector<DimensionNames> input_names;
   NORMFUSE_RETURN_IF_ERROR(ReadInferenceInputs(context, &node, &input_names));
-  Plan plan;
+  Chain chain;
   if (!node.inputs[0].present) return {};  // ORT does not know X's type yet
-  if (std::optional<Declined> declined = PlanFromOperator(node, &plan)) {
+  if (std::optional<Declined> declined = ChainFromOperator(node, &chain)) {
     return Result::Error(ErrorCode::kInvalidArgument, declined->message);
   }
-  const std::vector<TensorFacts> outputs = OutputFacts(node, plan);
-  const DimensionNames names = NamesOfD(plan, KnownShapeOfD(plan), input_names);
+  const std::vector<TensorFacts> outputs = OutputFacts(chain);
+  const DimensionNames names = NamesOfD(chain, KnownShapeOfD(chain), input_names);
   NORMFUSE_RETURN_IF_ERROR(SetOutput(context, 0, outputs[0], GuessedType(node), names));
-  // There is no way to ask which further outputs the node has. ORT refuses one that it does not have from 1.28 on, and
-  // writes past the end of its list before; there the model itself says what the further outputs are (value_info).
+  // ORT refuses an output that the node does not have from 1.28 on, and writes past the end of its list before; there the model itself says what the further outputs are (value_info).
   constexpr uint32_t kOutputsAreChecked = 28;
   if (ort::GetHost().version < kOutputsAreChecked) return {};
   for (size_t i = 1; i < outputs.size(); ++i) (void)SetOutput(context, i, outputs[i], GuessedType(node), names);

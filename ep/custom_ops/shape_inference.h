@@ -2,7 +2,7 @@
 #pragma once
 
 #include "abi/ort_abi.h"
-#include "plan/operator_node.h"
+#include "chain/operator_node.h"
 
 namespace normfuse::custom_ops {
 

@@ -14,13 +14,14 @@ const ActivationSpec& SpecOf(Activation kind) { return kActivations[static_cast<
 
 // The activation under a simpler name where the parameters allow it: DirectML fuses Relu and LeakyRelu, but neither Clip
 // nor PRelu.
-ActivationCall Simplified(const ActivationCall& call) {
+ActivationCall Simplified(const Step& step) {
+  const ActivationCall& call = step.activation;
   ActivationCall simple = call;
   if (call.kind == Activation::kClip) {
     if (call.params[0] == 0 && call.params[1] == INFINITY) simple.kind = Activation::kRelu;
     if (call.params[0] == -INFINITY && call.params[1] == INFINITY) simple.kind = Activation::kIdentity;
   }
-  const auto& slope = call.slope.constant;
+  const auto& slope = step.operand.tensor.constant;
   if (call.kind == Activation::kPRelu && slope != nullptr && slope->ElementCount() == 1) {
     simple.kind = Activation::kLeakyRelu;
     simple.params[0] = static_cast<float>(cpu::ReadElement(slope->type, slope->data, 0));
@@ -132,20 +133,17 @@ Value EmitPRelu(ProgramBuilder& builder, const Value& x, const Value& slope) {
 
 }  // namespace
 
-std::optional<FusedActivation> Fusable(const ActivationCall& call, FeatureLevel level) {
-  const ActivationCall simple = Simplified(call);
+std::optional<FusedActivation> Fusable(const Step& step, FeatureLevel level) {
+  const ActivationCall simple = Simplified(step);
   const int fused_level = SpecOf(simple.kind).directml.fused_level;
   const bool fits = fused_level != 0 && level >= static_cast<uint32_t>(fused_level) && ParametersFit(simple, level);
   return fits ? std::optional(AsDirectMl(simple)) : std::nullopt;
 }
 
-bool ReadsSlope(const ActivationCall& call) {
-  return Simplified(call).kind == Activation::kPRelu && call.slope.present();
-}
+bool ReadsSlope(const Step& step) { return Simplified(step).kind == Activation::kPRelu && step.operand.present(); }
 
-Value EmitActivation(ProgramBuilder& builder, const ActivationCall& call, const Value& x,
-                     const std::optional<Value>& slope) {
-  const ActivationCall simple = Simplified(call);
+Value EmitActivation(ProgramBuilder& builder, const Step& step, const Value& x, const std::optional<Value>& slope) {
+  const ActivationCall simple = Simplified(step);
   if (simple.kind == Activation::kIdentity) return x;
   const ActivationSpec& spec = SpecOf(simple.kind);
   const bool available = spec.directml.level != 0 && builder.level() >= static_cast<uint32_t>(spec.directml.level);

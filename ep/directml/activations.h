@@ -4,19 +4,18 @@
 
 #include <optional>
 
+#include "chain/chain.h"
 #include "directml/program_builder.h"
-#include "plan/plan.h"
 
 namespace normfuse::directml {
 
 // The FusedActivation that a normalisation at this level can carry; nothing when it needs operators of its own.
-std::optional<FusedActivation> Fusable(const ActivationCall& call, FeatureLevel level);
+std::optional<FusedActivation> Fusable(const Step& step, FeatureLevel level);
 
 // Whether the activation reads a slope tensor: PRelu, but for one constant slope, which makes it LeakyRelu.
-bool ReadsSlope(const ActivationCall& call);
+bool ReadsSlope(const Step& step);
 
 // Appends the operators of an activation to x. `slope` is PRelu's, broadcast to x from the last dimension.
-Value EmitActivation(ProgramBuilder& builder, const ActivationCall& call, const Value& x,
-                     const std::optional<Value>& slope);
+Value EmitActivation(ProgramBuilder& builder, const Step& step, const Value& x, const std::optional<Value>& slope);
 
 }  // namespace normfuse::directml

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "abi/d3d12_abi.h"
+#include "chain/result.h"
 #include "directml/com_ptr.h"
 #include "directml/gpu_work.h"
-#include "plan/result.h"
 
 namespace normfuse::directml {
 

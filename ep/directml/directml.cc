@@ -49,8 +49,8 @@ void DirectMlDevice::Drop(const Gpu* gpu) {
   if (state_->gpu.get() == gpu) state_->gpu.reset();
 }
 
-std::optional<Declined> CheckForDirectMl(const Plan& plan, const DirectMlDevice& device) {
-  return directml::CheckLowering(plan, device.capabilities());
+std::optional<Declined> CheckForDirectMl(const Chain& chain, const DirectMlDevice& device) {
+  return directml::CheckLowering(chain, device.capabilities());
 }
 
 namespace {
@@ -62,13 +62,13 @@ bool SameShapes(const std::vector<InputShape>& a, const std::vector<InputShape>&
   return true;
 }
 
-// Plans on a GPU: compiled programs by the shapes of the inputs, the ones used last in front.
+// Chains on a GPU: compiled programs by the shapes of the inputs, the ones used last in front.
 class DirectMlExecutable final : public Executable {
  public:
-  DirectMlExecutable(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device, GpuWorkListener listener)
+  DirectMlExecutable(ChainSequence sequence, std::shared_ptr<DirectMlDevice> device, GpuWorkListener listener)
       : sequence_(std::move(sequence)), device_(std::move(device)), listener_(std::move(listener)) {
-    for (const Plan& plan : sequence_.plans) {
-      ForEachTensorRef(plan, [this](const TensorRef& ref) {
+    for (const Chain& chain : sequence_.chains) {
+      ForEachTensorRef(chain, [this](const TensorRef& ref) {
         if (ref.input == TensorRef::kAbsent || ref.input >= kFromOutput || ref.constant) return;
         const auto index = static_cast<size_t>(ref.input);
         if (reads_.size() <= index) reads_.resize(index + 1);
@@ -94,7 +94,7 @@ class DirectMlExecutable final : public Executable {
     if (on_cpu != nullptr) return on_cpu->Run(context);
     const Result result = RunOnGpu(*compiled, data, context, &work);
     if (result.code() == ErrorCode::kDeviceReset) device_->Drop(compiled->gpu().get());
-    if (result.ok() && listener_) listener_(sequence_.plans.front().name, work);
+    if (result.ok() && listener_) listener_(sequence_.chains.front().name, work);
     return result;
   }
 
@@ -159,7 +159,7 @@ class DirectMlExecutable final : public Executable {
     return compiled.Run(inputs, outputs, work);
   }
 
-  PlanSequence sequence_;
+  ChainSequence sequence_;
   std::shared_ptr<DirectMlDevice> device_;
   GpuWorkListener listener_;
   std::vector<bool> reads_;
@@ -170,15 +170,15 @@ class DirectMlExecutable final : public Executable {
 
 }  // namespace
 
-Result CompileForDirectMl(const Plan& plan, std::shared_ptr<DirectMlDevice> device,
+Result CompileForDirectMl(const Chain& chain, std::shared_ptr<DirectMlDevice> device,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener) {
-  const auto declined = CheckForDirectMl(plan, *device);
-  if (declined) return Result::Error(ErrorCode::kNotImplemented, plan.name + ": " + declined->message);
-  PlanSequence sequence{{plan}, std::numeric_limits<int>::max()};
+  const auto declined = CheckForDirectMl(chain, *device);
+  if (declined) return Result::Error(ErrorCode::kNotImplemented, chain.name + ": " + declined->message);
+  ChainSequence sequence{{chain}, std::numeric_limits<int>::max()};
   return CompileForDirectMl(std::move(sequence), std::move(device), executable, std::move(listener));
 }
 
-Result CompileForDirectMl(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device,
+Result CompileForDirectMl(ChainSequence sequence, std::shared_ptr<DirectMlDevice> device,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener) {
   *executable = std::make_unique<DirectMlExecutable>(std::move(sequence), std::move(device), std::move(listener));
   return {};

@@ -1,4 +1,4 @@
-// The DirectML path, as the rest of the library sees it: open a device, ask what it can run, compile plans for it.
+// The DirectML path, as the rest of the library sees it: open a device, ask what it can run, compile chains for it.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 #include <optional>
 #include <string>
 
+#include "chain/chain.h"
+#include "chain/execution.h"
+#include "chain/reason.h"
+#include "chain/sequence.h"
 #include "directml/gpu_work.h"
 #include "directml/rules.h"
-#include "plan/execution.h"
-#include "plan/plan.h"
-#include "plan/reason.h"
-#include "plan/sequence.h"
 
 namespace normfuse {
 
@@ -61,15 +61,15 @@ class DirectMlDevice {
   std::unique_ptr<State> state_;
 };
 
-// Why the device cannot run the plan, as far as can be said before all shapes are known; nothing when it can.
-std::optional<Declined> CheckForDirectMl(const Plan& plan, const DirectMlDevice& device);
+// Why the device cannot run the chain, as far as can be said before all shapes are known; nothing when it can.
+std::optional<Declined> CheckForDirectMl(const Chain& chain, const DirectMlDevice& device);
 
-// Makes plans ready for the device. Operators are compiled at the first Run with each new set of shapes and kept, for a
+// Makes chains ready for the device. Operators are compiled at the first Run with each new set of shapes and kept, for a
 // bounded number of sets. Shapes that DirectML cannot run (a dimension of 0, say) run on the CPU path.
-Result CompileForDirectMl(const Plan& plan, std::shared_ptr<DirectMlDevice> device,
+Result CompileForDirectMl(const Chain& chain, std::shared_ptr<DirectMlDevice> device,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
-// Each plan is one that CheckForDirectMl let pass.
-Result CompileForDirectMl(PlanSequence sequence, std::shared_ptr<DirectMlDevice> device,
+// Each chain is one that CheckForDirectMl let pass.
+Result CompileForDirectMl(ChainSequence sequence, std::shared_ptr<DirectMlDevice> device,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
 
 }  // namespace normfuse

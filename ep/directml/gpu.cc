@@ -24,7 +24,7 @@ constexpr const char* kD3d12Library = "libd3d12.so";
 constexpr const char* kDxcoreLibrary = "libdxcore.so";
 #endif
 
-// Enough for every plan seen; a heap is slow to create, so it is created once and large.
+// Enough for every chain seen; a heap is slow to create, so it is created once and large.
 constexpr uint32_t kDescriptors = 4096;
 
 // Loads a library and finds the function in it. `option` is how the user can name another library.

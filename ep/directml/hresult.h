@@ -4,7 +4,7 @@
 #include <string>
 
 #include "abi/com_abi.h"
-#include "plan/result.h"
+#include "chain/result.h"
 
 namespace normfuse::directml {
 

@@ -42,7 +42,7 @@ bool BroadcastsTo(const Dims& dims, const Dims& shape) {
   return true;
 }
 
-// What plans of a sequence have given so far, by the number of the output.
+// What chains of a sequence have given so far, by the number of the output.
 struct Produced {
   int output_count = std::numeric_limits<int>::max();  // numbers from here on are no outputs of the node
   std::map<int, Value> values;
@@ -51,24 +51,24 @@ struct Produced {
 class Lowering {
  public:
   // `x_shape` and `others`: whether the shapes of X, and of all other inputs, are known or assumed.
-  Lowering(const Plan& plan, const std::vector<InputShape>& inputs, ProgramBuilder& builder, Produced* produced,
+  Lowering(const Chain& chain, const std::vector<InputShape>& inputs, ProgramBuilder& builder, Produced* produced,
            Shapes x_shape, Shapes others)
-      : plan_(plan), inputs_(inputs), builder_(builder), produced_(produced), x_shape_(x_shape), others_(others) {}
+      : chain_(chain), inputs_(inputs), builder_(builder), produced_(produced), x_shape_(x_shape), others_(others) {}
 
   std::optional<Declined> Run() {
-    Value d = SumOfInputs();
+    Value d = Load(chain_.x, "X");
+    whole_ = ShapeOfChain(d.dims);
+    for (const Step& step : chain_.before) {
+      if (builder_.refused()) return builder_.refused();
+      d = Before(step, d);
+    }
     if (builder_.refused()) return builder_.refused();
-    d_dims_ = ShapeOfSum(d);
+    d_dims_ = chain_.normalizes() ? d.dims : ShapeOfChain(d.dims);
     d_shape_ = OperandsAreKnown() ? x_shape_ : Shapes::kAssumed;
-    groups_ = plan_.normalization.num_groups;
+    groups_ = chain_.num_groups();
     // Assumed channels need not fit the groups; any number that fits lowers alike.
     if (d_shape_ == Shapes::kAssumed && groups_ > 0 && d_dims_.size() > 1 && d_dims_[1] % groups_ != 0) groups_ = 1;
-    if (plan_.sum_quantization.present()) {
-      d = Requantise(d);
-    } else if (plan_.sum_output != Plan::kNoOutput) {
-      EmitOutput(plan_.sum_output, plan_.sum_type, d, d.dims, "sum");
-    }
-    const Value result = plan_.kind == PlanKind::kNormalization ? Normalise(d) : Elementwise(d);
+    const Value result = chain_.normalizes() ? Normalise(d) : Behind(chain_.behind.begin(), d, d_dims_);
     if (!builder_.refused()) EmitY(result);
     return builder_.refused();
   }
@@ -142,37 +142,25 @@ class Lowering {
     Value raw = Raw(operand.tensor, operand.type, name);
     if (!operand.quantization.present()) return AsFloat(raw, name);
     if (builder_.refused()) return raw;
-    const Shapes tensor = &operand == &plan_.x ? x_shape_ : ShapeOf(operand.tensor);
+    const Shapes tensor = &operand == &chain_.x ? x_shape_ : ShapeOf(operand.tensor);
     return EmitDequantize(builder_, raw, Parameters(operand.quantization, operand.type, name), operand.quantization,
                           ShapeOf(operand.quantization, tensor), name);
   }
 
-  Value SumOfInputs() {
-    Value d = Load(plan_.x, "X");
-    d = AddOperand(d, plan_.residual, "residual", "add the residual");
-    return AddOperand(d, plan_.residual_bias, "residual_bias", "add the residual bias");
-  }
-
   // Whether the shape of everything that d is made of is known, but for X itself.
   bool OperandsAreKnown() const {
-    const TensorRef* further[] = {&plan_.scale.tensor, &plan_.bias.tensor, &plan_.activation.slope};
-    const auto is_known = [this](const TensorRef& ref) { return ShapeOf(ref) == Shapes::kKnown; };
-    return is_known(plan_.residual.tensor) && is_known(plan_.residual_bias.tensor) &&
-           (plan_.kind == PlanKind::kNormalization ||
-            std::all_of(std::begin(further), std::end(further), [&](const TensorRef* ref) { return is_known(*ref); }));
+    const auto are_known = [this](const std::vector<Step>& steps) {
+      return std::all_of(steps.begin(), steps.end(),
+                         [this](const Step& step) { return ShapeOf(step.operand.tensor) == Shapes::kKnown; });
+    };
+    return are_known(chain_.before) && (chain_.normalizes() || are_known(chain_.behind));
   }
 
-  // The dimensions of d: of what has been added, and without a normalisation of what widens it further on.
-  Dims ShapeOfSum(const Value& sum) {
-    if (plan_.kind == PlanKind::kNormalization) return sum.dims;
+  // The dimensions of Y. Assumed shapes need not fit each other; known ones are looked at again where they are used.
+  Dims ShapeOfChain(const Dims& otherwise) {
     PartialShape d;
-    const OperandShapes shapes = {
-        DimsOf(plan_.x.tensor),     DimsOf(plan_.residual.tensor), DimsOf(plan_.residual_bias.tensor),
-        DimsOf(plan_.scale.tensor), DimsOf(plan_.bias.tensor),     DimsOf(plan_.activation.slope)};
-    if (!ShapeOfD(plan_, shapes, &d).ok() || !d.IsKnown()) {
-      // Assumed shapes need not fit each other; known ones are looked at again where they are used.
-      return sum.dims;
-    }
+    const auto shape_of = [this](const Operand& operand) { return DimsOf(operand.tensor); };
+    if (!ShapeOfD(chain_, shape_of, &d).ok() || !d.IsKnown()) return otherwise;
     return Dims(d.dims, d.dims + d.rank);
   }
 
@@ -192,26 +180,81 @@ class Lowering {
     return shape;
   }
 
-  Value AddOperand(const Value& d, const Operand& operand, const char* name, const char* purpose) {
-    if (!operand.present()) return d;
-    const Value other = Load(operand, name);
+  // --- steps before the normalisation -------------------------------------------------------------------------------
+
+  Value Before(const Step& step, const Value& d) {
+    switch (step.kind) {
+      case StepKind::kAdd:
+        return Combine(DML_OPERATOR_ELEMENT_WISE_ADD, "add", step.operand, d);
+      case StepKind::kMul:
+        return Combine(DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "multiply by", step.operand, d);
+      case StepKind::kActivate:
+        d_shape_ = x_shape_ == Shapes::kKnown ? ShapeOf(step.operand.tensor) : x_shape_;
+        d_dims_ = WithSlope(d.dims, step.operand);
+        return Activate(step, Widen(d, d_dims_));
+      case StepKind::kRequantise:
+        return Requantise(step, step.output == kNoOutput ? d : Widen(d, whole_));
+      case StepKind::kEmit:
+        EmitOutput(step.output, step.type, Widen(d, whole_), whole_, "sum");
+        return d;
+    }
+    return d;
+  }
+
+  // The operand's dimensions as NumPy broadcasting has them.
+  Dims TrailingDims(const Operand& operand, const Value& value, size_t rank) const {
+    if (operand.align == Align::kTrailing || Product(value.dims) == 1) return value.dims;
+    Dims dims(std::max<size_t>(rank, 2), 1);
+    dims[1] = Product(value.dims);
+    return dims;
+  }
+
+  Value Combine(DML_OPERATOR_TYPE type, const char* verb, const Operand& operand, const Value& d) {
+    const char* name = operand.name.c_str();
+    Value other = Load(operand, name);
+    if (builder_.refused()) return d;
+    if (operand.align == Align::kGroup) {
+      builder_.Unsupported(operand.name + " with an element for each group before the normalisation");
+      return d;
+    }
+    other.dims = TrailingDims(operand, other, d.dims.size());
     const Dims shape = BroadcastShape(d.dims, other.dims);
     if (!BroadcastsTo(d.dims, shape) || !BroadcastsTo(other.dims, shape)) {
       Mismatch(name, x_shape_ == Shapes::kKnown ? ShapeOf(operand.tensor) : x_shape_);
       return d;
     }
-    if (builder_.refused()) return d;
-    return builder_.Binary(DML_OPERATOR_ELEMENT_WISE_ADD, purpose, d, other, shape);
+    return builder_.Binary(type, (std::string(verb) + " " + operand.name).c_str(), d, other, shape);
   }
 
-  // d through the type in which the sum is stored, which is the output `sum` then.
-  Value Requantise(const Value& d) {
-    const Quantization& q = plan_.sum_quantization;
-    const auto values = Parameters(q, plan_.sum_type, "sum_scale");
-    const Value stored = EmitQuantize(builder_, d, values, q, ShapeOf(q, d_shape_), plan_.sum_type, "sum");
+  // d through the type in which it is stored, which is an output then.
+  Value Requantise(const Step& step, const Value& d) {
+    const Quantization& q = step.quantization;
+    const Shapes shapes = ShapeOf(q, x_shape_);
+    const auto values = Parameters(q, step.type, "sum_scale");
+    const Value stored = EmitQuantize(builder_, d, values, q, shapes, step.type, "sum");
     if (builder_.refused()) return d;
-    if (plan_.sum_output != Plan::kNoOutput) Give(plan_.sum_output, plan_.sum_type, d_dims_, stored);
-    return EmitDequantize(builder_, stored, values, q, ShapeOf(q, d_shape_), "sum");
+    if (step.output != kNoOutput) Give(step.output, step.type, d.dims, stored);
+    return EmitDequantize(builder_, stored, values, q, shapes, "sum");
+  }
+
+  Value Widen(Value value, const Dims& dims) {
+    if (Product(value.dims) == Product(dims)) {
+      value.dims = dims;
+      return value;
+    }
+    if (builder_.refused()) return value;
+    Operator op;
+    op.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
+    op.purpose = "widen";
+    return builder_.Emit(std::move(op), dims, {ProgramBuilder::Broadcast(value, dims)}, kFloat);
+  }
+
+  // What `dims` become where the slope has more elements.
+  Dims WithSlope(const Dims& dims, const Operand& slope) const {
+    const PartialShape other = DimsOf(slope.tensor);
+    if (!slope.present() || !other.IsKnown()) return dims;
+    const Dims shape = BroadcastShape(dims, Dims(other.dims, other.dims + other.rank));
+    return BroadcastsTo(dims, shape) ? shape : dims;
   }
 
   void Mismatch(const char* name, Shapes shapes) {
@@ -228,7 +271,7 @@ class Lowering {
   };
 
   std::optional<Grouped> Group(const Dims& dims) {
-    const Normalization& n = plan_.normalization;
+    const Normalization& n = *chain_.normalization;
     const auto rank = static_cast<int64_t>(dims.size());
     if (groups_ > 0) {
       if (rank < 2 || dims[1] % groups_ != 0) {
@@ -261,10 +304,10 @@ class Lowering {
     return grouped;
   }
 
-  // Strides of scale or bias over the dimensions that the normalisation sees.
-  Dims AffineStrides(const Value& parameter, Shapes shapes, const char* name) {
-    const bool per_group = plan_.affine_align == AffineAlign::kGroup && groups_ > 0;
-    const bool along_one = plan_.affine_align != AffineAlign::kTrailing;
+  // Strides of an operand over the dimensions that the normalisation sees.
+  Dims AffineStrides(const Value& parameter, Align align, Shapes shapes, const char* name) {
+    const bool per_group = align == Align::kGroup && groups_ > 0;
+    const bool along_one = align != Align::kTrailing;
     Dims strides(d_dims_.size(), 0);
     const bool one = Product(parameter.dims) == 1;
     const bool fits = along_one ? d_dims_.size() > 1 && Product(parameter.dims) == (per_group ? groups_ : d_dims_[1])
@@ -285,12 +328,14 @@ class Lowering {
     return strides;
   }
 
-  std::optional<View> AffineView(const Operand& operand, const char* name) {
-    if (!operand.present()) return std::nullopt;
+  std::optional<View> AffineView(const Operand* step) {
+    if (step == nullptr) return std::nullopt;
+    const Operand& operand = *step;
+    const char* name = operand.name.c_str();
     const Value value = Load(operand, name);
     if (builder_.refused()) return std::nullopt;
     const Shapes shapes = d_shape_ == Shapes::kKnown ? ShapeOf(operand.tensor) : d_shape_;
-    return View{value, AffineStrides(value, shapes, name)};
+    return View{value, AffineStrides(value, operand.align, shapes, name)};
   }
 
   View Filled(float value, size_t rank, const char* name) {
@@ -308,23 +353,23 @@ class Lowering {
   // MEAN_VARIANCE_NORMALIZATION1 or 2 without scale, bias and activation.
   Operator Mvn(bool normalize_variance, float epsilon, const char* purpose) {
     Operator op;
-    op.type = plan_.normalization.use_mean ? DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1
-                                           : DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2;
+    op.type = chain_.normalization->use_mean ? DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1
+                                             : DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2;
     op.purpose = purpose;
-    op.use_mean = plan_.normalization.use_mean;
+    op.use_mean = chain_.normalization->use_mean;
     op.normalize_variance = normalize_variance;
     op.epsilon = epsilon;
     return op;
   }
 
   bool StddevEpsilonIsSmall() const {
-    const float epsilon = plan_.normalization.epsilon;
-    return plan_.normalization.epsilon_on == EpsilonOn::kStddev && epsilon >= 0 && epsilon <= kLargestSquaredEpsilon;
+    const float epsilon = chain_.normalization->epsilon;
+    return chain_.normalization->epsilon_on == EpsilonOn::kStddev && epsilon >= 0 && epsilon <= kLargestSquaredEpsilon;
   }
 
   // Epsilon as MVN adds it, inside the root.
   float VarianceEpsilon() const {
-    const Normalization& n = plan_.normalization;
+    const Normalization& n = *chain_.normalization;
     if (n.epsilon_on == EpsilonOn::kVariance || n.epsilon == 0) return n.epsilon;
     return std::max(n.epsilon * n.epsilon, kSmallestSquare);
   }
@@ -336,7 +381,7 @@ class Lowering {
   }
 
   bool OneOperatorNormalises(const Grouped& grouped) const {
-    const Normalization& n = plan_.normalization;
+    const Normalization& n = *chain_.normalization;
     if (RowSize(grouped) == 1) return false;
     if (!n.normalize_variance) return n.use_mean;
     const bool epsilon_fits = n.epsilon_on == EpsilonOn::kVariance || StddevEpsilonIsSmall();
@@ -344,7 +389,7 @@ class Lowering {
   }
 
   Value Normalise(const Value& d) {
-    if (std::isnan(plan_.normalization.epsilon)) builder_.Check(RuleId::kNanEpsilon);
+    if (std::isnan(chain_.normalization->epsilon)) builder_.Check(RuleId::kNanEpsilon);
     const auto grouped = Group(d_dims_);
     if (!grouped) return d;
     Value viewed = d;
@@ -353,35 +398,41 @@ class Lowering {
     if (builder_.refused()) return d;
     if (OneOperatorNormalises(*grouped)) return NormaliseInOne(viewed, *grouped);
     Value n = Centred(viewed, *grouped);
-    if (plan_.normalization.normalize_variance) {
+    if (chain_.normalization->normalize_variance) {
       n = builder_.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "divide by the deviation", n, Deviation(n, *grouped),
                           grouped->sizes);
     }
-    return Activate(Affine(n, grouped->sizes));
+    return Behind(chain_.behind.begin(), n, grouped->sizes);
   }
 
+  // The first steps behind the normalisation, which its operator can do: scale, bias and activation.
   Value NormaliseInOne(const Value& x, const Grouped& grouped) {
-    auto scale = AffineView(plan_.scale, "scale");
-    auto bias = AffineView(plan_.bias, "bias");
+    auto next = chain_.behind.begin();
+    const auto take = [&](StepKind kind) -> const Step* {
+      return next != chain_.behind.end() && next->kind == kind ? &*next++ : nullptr;
+    };
+    const auto operand_of = [](const Step* step) { return step == nullptr ? nullptr : &step->operand; };
+    auto scale = AffineView(operand_of(take(StepKind::kMul)));
+    auto bias = AffineView(operand_of(take(StepKind::kAdd)));
     if (scale.has_value() != bias.has_value() && !Allows(RuleId::kScaleWithoutBias, builder_.level())) {
       const size_t rank = grouped.sizes.size();
       if (!scale) scale = Filled(1, rank, "scale 1");
       if (!bias) bias = Filled(0, rank, "bias 0");
     }
-    Operator op = Mvn(plan_.normalization.normalize_variance, VarianceEpsilon(), "normalise");
-    op.fused_activation = Fusable(plan_.activation, builder_.level());
+    Operator op = Mvn(chain_.normalization->normalize_variance, VarianceEpsilon(), "normalise");
+    const auto activate = next;
+    if (take(StepKind::kActivate) != nullptr) op.fused_activation = Fusable(*activate, builder_.level());
+    if (!op.fused_activation) next = activate;
     if (op.fused_activation && op.fused_activation->type == DML_OPERATOR_ACTIVATION_IDENTITY) {
       op.fused_activation.reset();
-      return builder_.Emit(std::move(op), grouped.sizes, {ProgramBuilder::Whole(x), scale, bias}, kFloat, grouped.axes);
     }
-    const bool fused = op.fused_activation.has_value();
     const Value n =
         builder_.Emit(std::move(op), grouped.sizes, {ProgramBuilder::Whole(x), scale, bias}, kFloat, grouped.axes);
-    return fused ? n : Activate(n);
+    return Behind(next, n, grouped.sizes);
   }
 
   Value Centred(const Value& x, const Grouped& grouped) {
-    if (!plan_.normalization.use_mean) return x;
+    if (!chain_.normalization->use_mean) return x;
     if (RowSize(grouped) == 1) {
       return builder_.Binary(DML_OPERATOR_ELEMENT_WISE_SUBTRACT, "subtract the mean", x, x, grouped.sizes);
     }
@@ -392,7 +443,7 @@ class Lowering {
   // sqrt(mean(x^2) + epsilon), or sqrt(mean(x^2)) + epsilon, with size 1 on the reduced dimensions.
   Value Deviation(const Value& centred, const Grouped& grouped) {
     const float share = static_cast<float>(1.0 / static_cast<double>(RowSize(grouped)));
-    const bool outside = plan_.normalization.epsilon_on == EpsilonOn::kStddev && !StddevEpsilonIsSmall();
+    const bool outside = chain_.normalization->epsilon_on == EpsilonOn::kStddev && !StddevEpsilonIsSmall();
     Operator root;
     root.type = DML_OPERATOR_ELEMENT_WISE_SQRT;
     root.purpose = "root of the mean square";
@@ -403,31 +454,31 @@ class Lowering {
     Operator add;
     add.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
     add.purpose = "add epsilon to the deviation";
-    add.scale_bias = DML_SCALE_BIAS{1, plan_.normalization.epsilon};
+    add.scale_bias = DML_SCALE_BIAS{1, chain_.normalization->epsilon};
     return builder_.Unary(std::move(add), deviation);
   }
 
   // The outputs mean and inv_std_dev.
   void EmitStatistics(const Value& x, const Grouped& grouped) {
-    if (plan_.mean_output == Plan::kNoOutput && plan_.inv_std_dev_output == Plan::kNoOutput) return;
+    if (!chain_.normalization->has_statistics()) return;
     builder_.Check(RuleId::kStatisticsOutputs);
     Dims dims = grouped.sizes;
     for (size_t i = 0; i < dims.size(); ++i) {
       if (grouped.axes[i]) dims[i] = 1;
     }
-    const Normalization& n = plan_.normalization;
-    if (plan_.mean_output != Plan::kNoOutput) {
+    const Normalization& n = *chain_.normalization;
+    if (n.mean_output != kNoOutput) {
       const Value mean = n.use_mean ? Reduce(DML_REDUCE_FUNCTION_AVERAGE, "mean", x, grouped) : Spread(0, dims, "mean");
-      EmitOutput(plan_.mean_output, plan_.stats_type, mean, dims, "mean");
+      EmitOutput(n.mean_output, n.stats_type, mean, dims, "mean");
     }
-    if (plan_.inv_std_dev_output != Plan::kNoOutput) {
+    if (n.inv_std_dev_output != kNoOutput) {
       Operator reciprocal;
       reciprocal.type = DML_OPERATOR_ELEMENT_WISE_RECIP;
       reciprocal.purpose = "inverse standard deviation";
       const Value inverse = n.normalize_variance
                                 ? builder_.Unary(std::move(reciprocal), Deviation(Centred(x, grouped), grouped))
                                 : Spread(1, dims, "inv_std_dev");
-      EmitOutput(plan_.inv_std_dev_output, plan_.stats_type, inverse, dims, "inv_std_dev");
+      EmitOutput(n.inv_std_dev_output, n.stats_type, inverse, dims, "inv_std_dev");
     }
   }
 
@@ -441,55 +492,68 @@ class Lowering {
 
   // --- behind the normalisation -------------------------------------------------------------------------------------
 
-  Value Elementwise(const Value& d) {
-    Value x = Affine(d, d_dims_);
-    if (x.dims != d_dims_ && !builder_.refused()) {
-      Operator op;
-      op.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
-      op.purpose = "widen by the slope";
-      x = builder_.Emit(std::move(op), d_dims_, {ProgramBuilder::Broadcast(x, d_dims_)}, kFloat);
+  using StepIterator = std::vector<Step>::const_iterator;
+
+  // The steps from `next` on. `sizes`: d's, or as the normalisation sees them.
+  Value Behind(StepIterator next, Value value, const Dims& sizes) {
+    for (; next != chain_.behind.end() && !builder_.refused(); ++next) {
+      switch (next->kind) {
+        case StepKind::kAdd:
+          value = Affine(DML_OPERATOR_ELEMENT_WISE_ADD, "add", next->operand, value, sizes);
+          break;
+        case StepKind::kMul:
+          value = Affine(DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "multiply by", next->operand, value, sizes);
+          break;
+        case StepKind::kActivate:
+          value = Activate(*next, Widen(value, d_dims_));
+          break;
+        case StepKind::kRequantise:
+          value = Requantise(*next, Widen(value, d_dims_));
+          break;
+        case StepKind::kEmit:
+          value = Widen(value, d_dims_);
+          EmitOutput(next->output, next->type, value, d_dims_, "sum");
+          break;
+      }
+      value.dims = sizes;
     }
-    return Activate(x);
+    return value;
   }
 
-  // `dims`: of the result, which scale and bias may widen.
-  Value Affine(const Value& x, const Dims& dims) {
-    const auto step = [&](const Value& value, const std::optional<View>& parameter, DML_OPERATOR_TYPE type,
-                          const char* purpose) {
-      if (!parameter || builder_.refused()) return value;
-      Operator op;
-      op.type = type;
-      op.purpose = purpose;
-      return builder_.Emit(std::move(op), dims, {ProgramBuilder::Broadcast(value, dims), parameter}, kFloat);
-    };
-    const Value scaled =
-        step(x, AffineView(plan_.scale, "scale"), DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "multiply by scale");
-    return step(scaled, AffineView(plan_.bias, "bias"), DML_OPERATOR_ELEMENT_WISE_ADD, "add bias");
+  Value Affine(DML_OPERATOR_TYPE type, const char* verb, const Operand& operand, const Value& value,
+               const Dims& sizes) {
+    const std::optional<View> parameter = AffineView(&operand);
+    if (builder_.refused()) return value;
+    Operator op;
+    op.type = type;
+    op.purpose = std::string(verb) + " " + operand.name;
+    return builder_.Emit(std::move(op), sizes, {ProgramBuilder::Broadcast(value, sizes), parameter}, kFloat);
   }
 
-  Value Activate(Value x) {
+  // x has the dimensions of d.
+  Value Activate(const Step& step, const Value& x) {
     if (builder_.refused()) return x;
-    x.dims = d_dims_;
     std::optional<Value> slope;
-    if (ReadsSlope(plan_.activation)) slope = FloatParameter(plan_.activation.slope, "slope");
+    if (ReadsSlope(step)) slope = FloatParameter(step.operand.tensor, "slope");
     if (slope && !BroadcastsTo(slope->dims, d_dims_)) {
-      Mismatch("slope", d_shape_ == Shapes::kKnown ? ShapeOf(plan_.activation.slope) : d_shape_);
+      Mismatch("slope", d_shape_ == Shapes::kKnown ? ShapeOf(step.operand.tensor) : d_shape_);
     }
     if (builder_.refused()) return x;
-    return EmitActivation(builder_, plan_.activation, x, slope);
+    return EmitActivation(builder_, step, x, slope);
   }
 
   void EmitY(Value result) {
-    if (plan_.y_output == Plan::kNoOutput) return;
-    result.dims = d_dims_;
-    if (plan_.y_quantization.present()) {
-      const auto values = Parameters(plan_.y_quantization, plan_.y_type, "y_scale");
-      const Value quantised = EmitQuantize(builder_, result, values, plan_.y_quantization,
-                                           ShapeOf(plan_.y_quantization, d_shape_), plan_.y_type, "Y");
-      if (!builder_.refused()) Give(plan_.y_output, plan_.y_type, d_dims_, quantised);
+    const Store& store = chain_.store;
+    if (store.output == kNoOutput) return;
+    result = Widen(result, d_dims_);
+    if (store.quantization.present()) {
+      const auto values = Parameters(store.quantization, store.type, "y_scale");
+      const Value quantised = EmitQuantize(builder_, result, values, store.quantization,
+                                           ShapeOf(store.quantization, d_shape_), store.type, "Y");
+      if (!builder_.refused()) Give(store.output, store.type, d_dims_, quantised);
       return;
     }
-    EmitOutput(plan_.y_output, plan_.y_type, result, d_dims_, "Y");
+    EmitOutput(store.output, store.type, result, d_dims_, "Y");
   }
 
   // A float32 value as an output of the graph, which must come from an operator.
@@ -511,35 +575,38 @@ class Lowering {
     Give(node_output, type, dims, value);
   }
 
-  // To the node, to later plans, or to both.
+  // To the node, to later chains, or to both.
   void Give(int output, DataType type, const Dims& dims, Value value) {
     value.dims = dims;
     if (output < produced_->output_count) builder_.Output(output, type, dims, value);
     produced_->values[output] = value;
   }
 
-  const Plan& plan_;
+  const Chain& chain_;
   const std::vector<InputShape>& inputs_;
   ProgramBuilder& builder_;
   Produced* produced_;
   Shapes x_shape_;
   Shapes others_;
   Shapes d_shape_ = Shapes::kKnown;
-  Dims d_dims_;
+  Dims whole_;   // of Y
+  Dims d_dims_;  // of d
   int64_t groups_ = 0;
 };
 
 // Values for the dimensions of X that are not known: what constants along them say, else one block or group.
-Dims AssumedShape(const Plan& plan) {
-  const OperandShapes known = KnownShapes(plan);
-  const size_t rank = known.x.rank < 0 ? 4 : static_cast<size_t>(known.x.rank);
+Dims AssumedShape(const Chain& chain) {
+  const PartialShape known = KnownShape(chain.x);
+  const size_t rank = known.rank < 0 ? 4 : static_cast<size_t>(known.rank);
   Dims dims(rank, -1);
-  for (size_t i = 0; i < rank && known.x.rank >= 0; ++i) dims[i] = known.x.dims[i];
+  for (size_t i = 0; i < rank && known.rank >= 0; ++i) dims[i] = known.dims[i];
   const auto learn = [&](int64_t at, int64_t size) {
     if (at >= 0 && at < static_cast<int64_t>(rank) && dims[at] < 0 && size > 1) dims[at] = size;
   };
-  const auto trailing = [&](const PartialShape& shape) {
-    for (int i = 0; i < shape.rank && shape.rank <= kMaxRank; ++i) {
+  const auto meet = [&](const Operand& operand) {
+    const PartialShape shape = KnownShape(operand);
+    if (operand.align == Align::kChannel && shape.rank == 1) learn(1, shape.dims[0]);
+    for (int i = 0; operand.align == Align::kTrailing && i < shape.rank && shape.rank <= kMaxRank; ++i) {
       learn(static_cast<int64_t>(rank) - shape.rank + i, shape.dims[i]);
     }
   };
@@ -553,19 +620,11 @@ Dims AssumedShape(const Plan& plan) {
       learn(static_cast<int64_t>(i), blocked ? shape[i] * q.block_size : shape[i]);
     }
   };
-  along(plan.x.quantization);
-  along(plan.y_quantization);
-  for (const PartialShape* parameter : {&known.scale, &known.bias}) {
-    if (plan.affine_align == AffineAlign::kTrailing) {
-      trailing(*parameter);
-    } else if (plan.affine_align == AffineAlign::kChannel && parameter->rank == 1) {
-      learn(1, parameter->dims[0]);
-    }
-  }
-  trailing(known.residual);
-  trailing(known.residual_bias);
-  trailing(known.slope);
-  if (plan.normalization.num_groups > 0) learn(1, plan.normalization.num_groups);
+  along(chain.x.quantization);
+  along(chain.store.quantization);
+  for (const Step& step : chain.behind) meet(step.operand);
+  for (const Step& step : chain.before) meet(step.operand);
+  if (chain.num_groups() > 0) learn(1, chain.num_groups());
   for (int64_t& dim : dims) {
     if (dim < 0) dim = 1;
   }
@@ -574,23 +633,23 @@ Dims AssumedShape(const Plan& plan) {
 
 }  // namespace
 
-std::optional<Declined> Lower(const Plan& plan, const std::vector<InputShape>& inputs, const Capabilities& capabilities,
-                              DmlProgram* program) {
-  return Lower(PlanSequence{{plan}, std::numeric_limits<int>::max()}, inputs, capabilities, program);
+std::optional<Declined> Lower(const Chain& chain, const std::vector<InputShape>& inputs,
+                              const Capabilities& capabilities, DmlProgram* program) {
+  return Lower(ChainSequence{{chain}, std::numeric_limits<int>::max()}, inputs, capabilities, program);
 }
 
-std::optional<Declined> Lower(const PlanSequence& sequence, const std::vector<InputShape>& inputs,
+std::optional<Declined> Lower(const ChainSequence& sequence, const std::vector<InputShape>& inputs,
                               const Capabilities& capabilities, DmlProgram* program) {
   ProgramBuilder builder(capabilities, program);
   Produced produced{sequence.output_count, {}};
-  for (const Plan& plan : sequence.plans) {
-    auto declined = Lowering(plan, inputs, builder, &produced, Shapes::kKnown, Shapes::kKnown).Run();
+  for (const Chain& chain : sequence.chains) {
+    auto declined = Lowering(chain, inputs, builder, &produced, Shapes::kKnown, Shapes::kKnown).Run();
     if (declined) return declined;
   }
   return std::nullopt;
 }
 
-std::optional<Declined> CheckLowering(const Plan& plan, const Capabilities& capabilities, DmlProgram* program) {
+std::optional<Declined> CheckLowering(const Chain& chain, const Capabilities& capabilities, DmlProgram* program) {
   std::vector<InputShape> inputs;
   const auto assume = [&](const TensorRef& ref, DataType type, const Dims& dims) {
     if (ref.input == TensorRef::kAbsent || ref.constant) return;
@@ -603,24 +662,23 @@ std::optional<Declined> CheckLowering(const Plan& plan, const Capabilities& capa
     for (int64_t& dim : dims) dim = dim < 0 ? 1 : dim;
     return dims;
   };
-  for (const Operand* operand : {&plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
-    assume(operand->tensor, operand->type, least(operand->shape));
-  }
-  for (const Operand* operand : {&plan.x, &plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
-    assume(operand->quantization.scale, DataType::kFloat32, {1});
-    assume(operand->quantization.zero_point, operand->type, {1});
-  }
-  assume(plan.activation.slope, plan.activation.slope_type, least(plan.activation.slope_shape));
-  assume(plan.sum_quantization.scale, DataType::kFloat32, {1});
-  assume(plan.sum_quantization.zero_point, plan.sum_type, {1});
-  assume(plan.y_quantization.scale, DataType::kFloat32, {1});
-  assume(plan.y_quantization.zero_point, plan.y_type, {1});
-  assume(plan.x.tensor, plan.x.type, AssumedShape(plan));
+  const auto assume_quantization = [&](const Quantization& quantization, DataType type) {
+    assume(quantization.scale, DataType::kFloat32, {1});
+    assume(quantization.zero_point, type, {1});
+  };
+  assume_quantization(chain.x.quantization, chain.x.type);
+  ForEachStep(chain, [&](const Step& step) {
+    assume(step.operand.tensor, step.operand.type, least(step.operand.shape));
+    assume_quantization(step.operand.quantization, step.operand.type);
+    assume_quantization(step.quantization, step.type);
+  });
+  assume_quantization(chain.store.quantization, chain.store.type);
+  assume(chain.x.tensor, chain.x.type, AssumedShape(chain));
   DmlProgram scratch;
   ProgramBuilder builder(capabilities, program ? program : &scratch);
   Produced produced;
-  const Shapes x_shape = KnownShapes(plan).x.IsKnown() ? Shapes::kKnown : Shapes::kAssumed;
-  return Lowering(plan, inputs, builder, &produced, x_shape, Shapes::kAssumed).Run();
+  const Shapes x_shape = KnownShape(chain.x).IsKnown() ? Shapes::kKnown : Shapes::kAssumed;
+  return Lowering(chain, inputs, builder, &produced, x_shape, Shapes::kAssumed).Run();
 }
 
 }  // namespace normfuse::directml

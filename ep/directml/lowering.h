@@ -1,4 +1,4 @@
-// From a Plan to a DmlProgram: which DirectML operators compute it on a given device, or why none do.
+// From a Chain to a DmlProgram: which DirectML operators compute it on a given device, or why none do.
 //
 // All arithmetic is in float32; float16 tensors are cast at the edges. Scale, bias, zero points and residuals are
 // broadcast by strides of 0. See docs/pages/directml.md for what becomes what.
@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "chain/chain.h"
+#include "chain/reason.h"
+#include "chain/sequence.h"
 #include "directml/program.h"
-#include "plan/plan.h"
-#include "plan/reason.h"
-#include "plan/sequence.h"
 
 namespace normfuse::directml {
 
@@ -20,18 +20,18 @@ struct InputShape {
   std::vector<int64_t> dims;
 };
 
-// Lowers a plan for inputs of known shapes (indexed as TensorRef::input; constants need no entry). Returns the reason
+// Lowers a chain for inputs of known shapes (indexed as TensorRef::input; constants need no entry). Returns the reason
 // when DirectML cannot run it at this level: kDirectmlLevel or kDirectmlUnsupported.
-std::optional<Declined> Lower(const Plan& plan, const std::vector<InputShape>& inputs, const Capabilities& capabilities,
-                              DmlProgram* program);
-
-// The same for plans that follow each other: one program, in which what passes between them stays on the GPU.
-std::optional<Declined> Lower(const PlanSequence& sequence, const std::vector<InputShape>& inputs,
+std::optional<Declined> Lower(const Chain& chain, const std::vector<InputShape>& inputs,
                               const Capabilities& capabilities, DmlProgram* program);
 
-// The same question for a plan whose shapes may still be open, as at claim time: dimensions that are not known are
-// given values that fit the plan's constants. A plan that passes can fail at run time only by its real shapes.
-std::optional<Declined> CheckLowering(const Plan& plan, const Capabilities& capabilities,
+// The same for chains that follow each other: one program, in which what passes between them stays on the GPU.
+std::optional<Declined> Lower(const ChainSequence& sequence, const std::vector<InputShape>& inputs,
+                              const Capabilities& capabilities, DmlProgram* program);
+
+// The same question for a chain whose shapes may still be open, as at claim time: dimensions that are not known are
+// given values that fit the chain's constants. A chain that passes can fail at run time only by its real shapes.
+std::optional<Declined> CheckLowering(const Chain& chain, const Capabilities& capabilities,
                                       DmlProgram* program = nullptr);
 
 }  // namespace normfuse::directml

@@ -1,4 +1,4 @@
-// A lowered plan as data: a list of DirectML operators, what each reads, and what the graph takes in and gives out. It
+// A lowered chain as data: a list of DirectML operators, what each reads, and what the graph takes in and gives out. It
 // knows nothing of devices, so it can be printed and tested anywhere; operator_desc.h turns it into DirectML's structures.
 #pragma once
 
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "chain/data_type.h"
 #include "directml/rules.h"
-#include "plan/data_type.h"
 
 namespace normfuse::directml {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "chain/reason.h"
 #include "directml/program.h"
-#include "plan/reason.h"
 
 namespace normfuse::directml {
 
@@ -70,7 +70,7 @@ class ProgramBuilder {
 
   void Output(int node_output, DataType type, const Dims& dims, const Value& value);
 
-  // Why the plan cannot be lowered. The first reason stays; what is emitted after it has no meaning.
+  // Why the chain cannot be lowered. The first reason stays; what is emitted after it has no meaning.
   void Refuse(Declined reason);
   void NeedsLevel(const std::string& what, uint32_t level);
   void Unsupported(const std::string& what);

@@ -5,13 +5,13 @@
 #include <optional>
 #include <string>
 
+#include "chain/chain.h"
 #include "directml/program_builder.h"
-#include "plan/plan.h"
 
 namespace normfuse::directml {
 
 // Whether shapes are what they are, or assumed because they are not known yet: parameters that do not fit an assumed shape
-// are no reason to refuse a plan.
+// are no reason to refuse a chain.
 enum class Shapes { kKnown, kAssumed };
 
 // A scale and a zero point as run-time or constant tensors of the program; the scale is float32.

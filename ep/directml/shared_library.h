@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "plan/result.h"
+#include "chain/result.h"
 
 namespace normfuse::directml {
 

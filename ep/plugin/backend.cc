@@ -66,17 +66,17 @@ Result Backend::Create(const BackendOptions& options, std::unique_ptr<Backend>* 
   return {};
 }
 
-std::optional<Declined> Backend::CheckForDirectMl(const Plan& plan) const {
-  return device_ == nullptr ? std::nullopt : normfuse::CheckForDirectMl(plan, *device_);
+std::optional<Declined> Backend::CheckForDirectMl(const Chain& chain) const {
+  return device_ == nullptr ? std::nullopt : normfuse::CheckForDirectMl(chain, *device_);
 }
 
-Result Backend::Compile(const Plan& plan, std::unique_ptr<Executable>* executable) const {
-  if (device_ == nullptr || CheckForDirectMl(plan).has_value()) return CompileForCpu(plan, executable);
-  return CompileForDirectMl(plan, device_, executable, listener_);
+Result Backend::Compile(const Chain& chain, std::unique_ptr<Executable>* executable) const {
+  if (device_ == nullptr || CheckForDirectMl(chain).has_value()) return CompileForCpu(chain, executable);
+  return CompileForDirectMl(chain, device_, executable, listener_);
 }
 
-Result Backend::Compile(PlanSequence sequence, std::unique_ptr<Executable>* executable) const {
-  if (sequence.plans.size() == 1) return Compile(sequence.plans.front(), executable);
+Result Backend::Compile(ChainSequence sequence, std::unique_ptr<Executable>* executable) const {
+  if (sequence.chains.size() == 1) return Compile(sequence.chains.front(), executable);
   return CompileForDirectMl(std::move(sequence), device_, executable, listener_);
 }
 

@@ -1,13 +1,13 @@
-// What runs the plans of a session: the CPU path, or DirectML with the CPU path for what DirectML cannot express.
+// What runs the chains of a session: the CPU path, or DirectML with the CPU path for what DirectML cannot express.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "chain/execution.h"
+#include "chain/reason.h"
 #include "directml/directml.h"
-#include "plan/execution.h"
-#include "plan/reason.h"
 #include "spec/tables.h"
 
 namespace normfuse::plugin {
@@ -27,12 +27,12 @@ class Backend {
   // Null on the CPU path.
   const DirectMlDevice* directml() const { return device_.get(); }
 
-  // Why DirectML leaves the plan to the CPU path; nothing when it does not, or when there is no DirectML here.
-  std::optional<Declined> CheckForDirectMl(const Plan& plan) const;
+  // Why DirectML leaves the chain to the CPU path; nothing when it does not, or when there is no DirectML here.
+  std::optional<Declined> CheckForDirectMl(const Chain& chain) const;
 
-  Result Compile(const Plan& plan, std::unique_ptr<Executable>* executable) const;
-  // Of several plans, each one has to be one that DirectML can express.
-  Result Compile(PlanSequence sequence, std::unique_ptr<Executable>* executable) const;
+  Result Compile(const Chain& chain, std::unique_ptr<Executable>* executable) const;
+  // Of several chains, each one has to be one that DirectML can express.
+  Result Compile(ChainSequence sequence, std::unique_ptr<Executable>* executable) const;
 
  private:
   std::shared_ptr<DirectMlDevice> device_;

@@ -22,8 +22,8 @@ int64_t BlockSize() { return cpu::IsAvailable(cpu::Isa::kAvx512) ? 16 : 8; }
 
 // As ORT sees it behind its own fusions: GELU and SiLU written out become one node that reads blocked tensors, the tanh
 // form written out becomes a FastGelu, which does not.
-bool IsPassedThrough(const Chain& chain) {
-  switch (chain.plan.activation.kind) {
+bool IsPassedThrough(const FoundChain& found, Activation activation) {
+  switch (activation) {
     case Activation::kRelu:
     case Activation::kSigmoid:
     case Activation::kTanh:
@@ -33,7 +33,7 @@ bool IsPassedThrough(const Chain& chain) {
     case Activation::kSwish:
       return true;
     case Activation::kGeluTanh:
-      return chain.nodes.size() == 1;
+      return found.nodes.size() == 1;
     default:
       return false;
   }
@@ -43,10 +43,10 @@ bool IsPassedThrough(const Chain& chain) {
 
 BlockedLayout::BlockedLayout(GraphView& graph, const std::vector<Site>& sites)
     : graph_(graph), holds_(graph.values().size(), false) {
-  std::vector<const Chain*> ends(graph.nodes().size(), nullptr);
+  std::vector<const FoundChain*> ends(graph.nodes().size(), nullptr);
   for (const Site& site : sites) {
-    if (site.chain && site.chain->plan.kind == PlanKind::kElementwise) {
-      ends[static_cast<size_t>(site.chain->nodes.back())] = &*site.chain;
+    if (site.found && !site.found->chain.normalizes()) {
+      ends[static_cast<size_t>(site.found->nodes.back())] = &*site.found;
     }
   }
   for (size_t i = 0; i < graph.nodes().size(); ++i) {
@@ -108,15 +108,15 @@ bool BlockedLayout::IsScaleOfBlocked(const GraphNode& node) {
   return false;
 }
 
-bool BlockedLayout::KeptByActivation(const Chain& chain) const {
-  const Plan& plan = chain.plan;
-  const int x = plan.x.tensor.input;
-  if (x == TensorRef::kAbsent || !Holds(chain.inputs[static_cast<size_t>(x)])) return false;
-  if (plan.x.quantization.present() || plan.y_quantization.present()) return false;
+bool BlockedLayout::KeptByActivation(const FoundChain& found) const {
+  const Chain& chain = found.chain;
+  const int x = chain.x.tensor.input;
+  if (x == TensorRef::kAbsent || !Holds(found.inputs[static_cast<size_t>(x)])) return false;
+  if (chain.x.quantization.present() || chain.store.quantization.present()) return false;
   // A bias or a scale is a constant, which is not blocked.
-  const bool alone = !plan.residual.present() && !plan.residual_bias.present() && !plan.scale.present() &&
-                     !plan.bias.present() && !plan.activation.slope.present();
-  return alone && IsPassedThrough(chain);
+  const bool alone = chain.before.empty() && chain.behind.size() == 1 && chain.behind[0].kind == StepKind::kActivate &&
+                     !chain.behind[0].operand.present();
+  return alone && IsPassedThrough(found, chain.behind[0].activation.kind);
 }
 
 bool BlockedLayout::HoldsAll(const std::vector<int>& values) const {

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "plugin/chain.h"
+#include "plugin/found_chain.h"
 
 namespace normfuse::plugin {
 
@@ -26,7 +26,7 @@ class BlockedLayout {
   bool KeptBy(const GraphNode& node);
   bool KeptByConv(const GraphNode& node);
   bool IsScaleOfBlocked(const GraphNode& node);
-  bool KeptByActivation(const Chain& chain) const;
+  bool KeptByActivation(const FoundChain& found) const;
   bool HoldsAll(const std::vector<int>& values) const;
   bool IsConstantFloat(int value);
   bool HasWholeBlocks(int value);

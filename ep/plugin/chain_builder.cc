@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 namespace normfuse::plugin {
 namespace {
@@ -47,10 +49,10 @@ void ReadQuantization(ChainBuilder& builder, const GraphNode& node, Quantization
 }
 
 // float8 outputs only: what becomes of values beyond the type's range.
-void ReadSaturate(const GraphNode& node, Plan* plan) {
+void ReadSaturate(const GraphNode& node, Chain* chain) {
   int64_t saturate = 1;
   node.attributes->GetInt("saturate", &saturate);
-  plan->y_saturate = saturate != 0;
+  chain->store.saturate = saturate != 0;
 }
 
 }  // namespace
@@ -64,8 +66,10 @@ bool DividesInFloat32(const GraphNode& node) {
 ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor)
     : graph_(graph), taken_(taken), length_(length), anchor_(anchor) {
   AddNode(anchor);
-  chain_.plan.name = graph.node(anchor).name.empty() ? graph.node(anchor).op_type : graph.node(anchor).name;
+  found_.chain.name = graph.node(anchor).name.empty() ? graph.node(anchor).op_type : graph.node(anchor).name;
 }
+
+std::vector<Step>& ChainBuilder::before() { return found_.chain.before; }
 
 TensorRef ChainBuilder::Ref(int value) {
   TensorRef ref;
@@ -76,15 +80,15 @@ TensorRef ChainBuilder::Ref(int value) {
     ref.constant = facts.constant;
     return ref;
   }
-  const auto position = std::find(chain_.inputs.begin(), chain_.inputs.end(), value);
-  ref.input = static_cast<int>(position - chain_.inputs.begin());
-  if (position == chain_.inputs.end()) chain_.inputs.push_back(value);
+  const auto position = std::find(found_.inputs.begin(), found_.inputs.end(), value);
+  ref.input = static_cast<int>(position - found_.inputs.begin());
+  if (position == found_.inputs.end()) found_.inputs.push_back(value);
   return ref;
 }
 
 int ChainBuilder::AddOutput(int value) {
-  chain_.outputs.push_back(value);
-  return static_cast<int>(chain_.outputs.size()) - 1;
+  found_.outputs.push_back(value);
+  return static_cast<int>(found_.outputs.size()) - 1;
 }
 
 int ChainBuilder::SoleConsumer(int value) const {
@@ -114,9 +118,18 @@ bool ChainBuilder::TakeDequantize(int value, Operand* operand) {
   return true;
 }
 
-Operand ChainBuilder::ReadOperand(int value) {
+Operand ChainBuilder::ReadOperand(int value, const char* name, Align align) {
   Operand operand;
-  if (value == kNone || TakeDequantize(value, &operand)) return operand;
+  if (value != kNone && !TakeDequantize(value, &operand)) operand = ReadTensor(value, name);
+  operand.align = align;
+  operand.name = name;
+  return operand;
+}
+
+Operand ChainBuilder::ReadTensor(int value, const char* name) {
+  Operand operand;
+  operand.name = name;
+  if (value == kNone) return operand;
   operand.tensor = Ref(value);
   operand.type = graph_.Facts(value).type;
   operand.shape = ShapeOf(graph_.Facts(value));
@@ -125,7 +138,13 @@ Operand ChainBuilder::ReadOperand(int value) {
 
 void ChainBuilder::ReadX(int value, bool with_residual) {
   if (with_residual && (TakeResidualAdd(value) || TakeRequantizedAdd(value))) return;
-  chain_.plan.x = ReadOperand(value);
+  found_.chain.x = ReadOperand(value, "X");
+}
+
+void ChainBuilder::ReadStep(StepKind kind, int value, const char* name, Align align) {
+  if (value == kNone) return;
+  Operand operand = ReadOperand(value, name, align);
+  found_.chain.behind.push_back(kind == StepKind::kAdd ? Add(std::move(operand)) : Mul(std::move(operand)));
 }
 
 bool ChainBuilder::TakeResidualAdd(int value) {
@@ -145,15 +164,15 @@ bool ChainBuilder::TakeResidualAdd(int value) {
   if (!IsFloat(sum.type)) return false;
 
   AddNode(producer);
-  if (SoleConsumer(value) == kNone) {
-    chain_.plan.sum_output = AddOutput(value);
-    chain_.plan.sum_type = sum.type;
-    exports_inner_value_ = true;
-  }
-  TakeResidualBias(&x);
-  if (!chain_.plan.residual_bias.present()) TakeResidualBias(&residual);
-  chain_.plan.x = ReadOperand(x);
-  chain_.plan.residual = ReadOperand(residual);
+  const bool emits = SoleConsumer(value) == kNone;
+  const int output = emits ? AddOutput(value) : kNoOutput;
+  exports_inner_value_ |= emits;
+  Operand bias = TakeResidualBias(&x);
+  if (!bias.present()) bias = TakeResidualBias(&residual);
+  found_.chain.x = ReadOperand(x, "X");
+  before().push_back(Add(ReadOperand(residual, "residual")));
+  if (bias.present()) before().push_back(Add(std::move(bias)));
+  if (emits) before().push_back(Emit(sum.type, output));
   return true;
 }
 
@@ -183,23 +202,22 @@ bool ChainBuilder::TakeRequantizedAdd(int value) {
     if (!SameConstant(graph_.Input(node, position), graph_.Input(graph_.node(dequantize), position))) return false;
   }
   if (!TakeResidualAdd(sum)) return false;
-  Plan& plan = chain_.plan;
   AddNode(quantize);
   AddNode(dequantize);
-  plan.sum_quantization.scale = Ref(graph_.Input(node, 1));
-  plan.sum_quantization.zero_point = Ref(graph_.Input(node, 2));
-  plan.sum_type = graph_.Facts(quantized).type;
-  if (SoleConsumer(quantized) == kNone) {
-    plan.sum_output = AddOutput(quantized);
-    exports_inner_value_ = true;
-  }
+  Quantization quantization;
+  quantization.scale = Ref(graph_.Input(node, 1));
+  quantization.zero_point = Ref(graph_.Input(node, 2));
+  const bool emits = SoleConsumer(quantized) == kNone;
+  exports_inner_value_ |= emits;
+  before().push_back(
+      Requantise(std::move(quantization), graph_.Facts(quantized).type, emits ? AddOutput(quantized) : kNoOutput));
   return true;
 }
 
 // Add(MatMul(...), constant of one dimension): the bias of a linear layer.
-void ChainBuilder::TakeResidualBias(int* value) {
+Operand ChainBuilder::TakeResidualBias(int* value) {
   const int producer = FreeProducer(*value, "Add");
-  if (producer == kNone || !graph_.node(producer).domain.empty() || SoleConsumer(*value) == kNone) return;
+  if (producer == kNone || !graph_.node(producer).domain.empty() || SoleConsumer(*value) == kNone) return {};
   const GraphNode& add = graph_.node(producer);
   for (size_t position = 0; position < 2; ++position) {
     const int bias = graph_.Input(add, position);
@@ -208,13 +226,14 @@ void ChainBuilder::TakeResidualBias(int* value) {
     if (!facts.constant || facts.rank != 1 || graph_.Facts(other).rank < 0) continue;
     if (graph_.Facts(other).constant) continue;
     AddNode(producer);
-    chain_.plan.residual_bias = {Ref(bias), facts.type, {}, ShapeOf(facts)};
     *value = other;
-    return;
+    return ReadTensor(bias, "residual_bias");
   }
+  return {};
 }
 
 void ChainBuilder::ReadXWithConstantBias(int value) {
+  std::vector<Step>& behind = found_.chain.behind;
   const int producer = FreeProducer(value, "Add");
   if (producer != kNone && graph_.node(producer).domain.empty() && SoleConsumer(value) != kNone) {
     const GraphNode& add = graph_.node(producer);
@@ -225,12 +244,12 @@ void ChainBuilder::ReadXWithConstantBias(int value) {
       const TensorFacts& x_facts = graph_.Facts(x);
       if (!facts.constant || facts.rank > 1 || x_facts.constant || x_facts.rank < 0) continue;
       AddNode(producer);
-      chain_.plan.bias = {Ref(bias), facts.type, {}, ShapeOf(facts)};
-      chain_.plan.x = ReadOperand(x);
+      behind.insert(behind.begin(), Add(ReadTensor(bias, "bias")));
+      found_.chain.x = ReadOperand(x, "X");
       return;
     }
   }
-  chain_.plan.x = ReadOperand(value);
+  found_.chain.x = ReadOperand(value, "X");
 }
 
 bool ChainBuilder::ReadScalar(int value, float* scalar) {
@@ -256,27 +275,23 @@ bool ChainBuilder::ReadScalar(int value, float* scalar) {
   return false;
 }
 
-bool ChainBuilder::ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling,
-                                        ActivationCall* call) {
+bool ChainBuilder::ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, Step* step) {
+  ActivationCall call;
   const ActivationSpec& spec = kActivations[static_cast<int>(spelling.activation)];
   if (*spelling.when_attribute != '\0') {
     std::string value;
     if (!node.attributes->GetString(spelling.when_attribute, &value) || value != spelling.when_value) return false;
   }
-  call->kind = spelling.activation;
+  call.kind = spelling.activation;
   for (int i = 0; i < spec.param_count; ++i) {
-    call->params[i] = spelling.defaults[i];
-    if (*spelling.attributes[i] != '\0') node.attributes->GetFloat(spelling.attributes[i], &call->params[i]);
+    call.params[i] = spelling.defaults[i];
+    if (*spelling.attributes[i] != '\0') node.attributes->GetFloat(spelling.attributes[i], &call.params[i]);
   }
   for (int i = 0; i < spelling.input_param_count; ++i) {
     const int value = graph_.Input(node, static_cast<size_t>(i) + 1);
-    if (value != kNone && !ReadScalar(value, &call->params[spelling.input_params[i]])) return false;
+    if (value != kNone && !ReadScalar(value, &call.params[spelling.input_params[i]])) return false;
   }
-  if (spec.has_slope) {
-    call->slope = Ref(graph_.Input(node, 1));
-    call->slope_type = graph_.Facts(graph_.Input(node, 1)).type;
-    call->slope_shape = ShapeOf(graph_.Facts(graph_.Input(node, 1)));
-  }
+  *step = Activate(call, spec.has_slope ? ReadTensor(graph_.Input(node, 1), "slope") : Operand{});
   return true;
 }
 
@@ -309,8 +324,7 @@ bool ChainBuilder::TakeSilu(int* value) {
     if (SoleConsumer(graph_.Output(graph_.node(sigmoid), 0)) != mul) continue;
     AddNode(sigmoid);
     AddNode(mul);
-    chain_.plan.activation.kind = Activation::kSwish;
-    chain_.plan.activation.params[0] = 1.0f;
+    found_.chain.behind.push_back(Activate({Activation::kSwish, {1.0f}}));
     *value = graph_.Output(graph_.node(mul), 0);
     return true;
   }
@@ -333,8 +347,7 @@ bool ChainBuilder::TakeSiluOfTwins(int* value) {
   AddNode(sigmoid);
   AddNode(mul);
   AddNode(twin);
-  chain_.plan.activation.kind = Activation::kSwish;
-  chain_.plan.activation.params[0] = 1.0f;
+  found_.chain.behind.push_back(Activate({Activation::kSwish, {1.0f}}));
   *value = graph_.Output(graph_.node(mul), 0);
   return true;
 }
@@ -361,11 +374,13 @@ bool ChainBuilder::TakeActivation(int* value) {
   if (consumer == kNone) return false;
   const GraphNode& node = graph_.node(consumer);
   if (graph_.Input(node, 0) != *value) return false;
+  Step step;
   const bool found = AnySpelling(node, [&](const ActivationSpelling& spelling) {
     const bool biased = spelling.has_bias && graph_.Input(node, 1) != kNone;
-    return !biased && ReadActivationParams(node, spelling, &chain_.plan.activation);
+    return !biased && ReadActivationParams(node, spelling, &step);
   });
   if (!found) return false;
+  found_.chain.behind.push_back(std::move(step));
   AddNode(consumer);
   *value = graph_.Output(node, 0);
   return true;
@@ -378,18 +393,20 @@ bool ChainBuilder::ReadAnchorActivation(int* x, int* y) {
   if (*x == kNone || *y == kNone) return false;
   // A Sigmoid whose output is multiplied with its input is SiLU.
   if (node.Is("", "Sigmoid")) {
-    chain_.nodes.clear();
+    found_.nodes.clear();
     if (TakeSilu(x) || TakeSiluOfTwins(x)) {
       *y = *x;
       *x = graph_.Input(node, 0);
       return true;
     }
-    chain_.nodes.assign(1, anchor_);
+    found_.nodes.assign(1, anchor_);
   }
   return AnySpelling(node, [&](const ActivationSpelling& spelling) {
-    if (!ReadActivationParams(node, spelling, &chain_.plan.activation)) return false;
+    Step step;
+    if (!ReadActivationParams(node, spelling, &step)) return false;
     const int bias = spelling.has_bias ? graph_.Input(node, 1) : kNone;
-    if (bias != kNone) chain_.plan.bias = {Ref(bias), graph_.Facts(bias).type, {}, ShapeOf(graph_.Facts(bias))};
+    if (bias != kNone) found_.chain.behind.push_back(Add(ReadTensor(bias, "bias")));
+    found_.chain.behind.push_back(std::move(step));
     return true;
   });
 }
@@ -397,12 +414,10 @@ bool ChainBuilder::ReadAnchorActivation(int* x, int* y) {
 void ChainBuilder::ReadAnchorQuantization(bool dequantize) {
   const GraphNode& node = anchor();
   const int x = graph_.Input(node, 0);
-  Plan& plan = chain_.plan;
-  plan.x.tensor = Ref(x);
-  plan.x.type = graph_.Facts(x).type;
-  plan.x.shape = ShapeOf(graph_.Facts(x));
-  ReadQuantization(*this, node, dequantize ? &plan.x.quantization : &plan.y_quantization);
-  if (!dequantize) ReadSaturate(node, &plan);
+  Chain& chain = found_.chain;
+  chain.x = ReadTensor(x, "X");
+  ReadQuantization(*this, node, dequantize ? &chain.x.quantization : &chain.store.quantization);
+  if (!dequantize) ReadSaturate(node, &chain);
 }
 
 bool ChainBuilder::TakeQuantize(int* value) {
@@ -410,81 +425,80 @@ bool ChainBuilder::TakeQuantize(int* value) {
   if (consumer == kNone || !IsQuantize(graph_.node(consumer))) return false;
   const GraphNode& node = graph_.node(consumer);
   if (graph_.Input(node, 0) != *value) return false;
-  ReadQuantization(*this, node, &chain_.plan.y_quantization);
-  ReadSaturate(node, &chain_.plan);
+  ReadQuantization(*this, node, &found_.chain.store.quantization);
+  ReadSaturate(node, &found_.chain);
   AddNode(consumer);
   *value = graph_.Output(node, 0);
   return true;
 }
 
 void ChainBuilder::Finish(int value) {
-  if (chain_.plan.activation.kind == Activation::kIdentity) TakeActivation(&value);
-  if (!chain_.plan.y_quantization.present()) TakeQuantize(&value);
-  chain_.plan.y_type = graph_.Facts(value).type;
-  chain_.plan.y_output = AddOutput(value);
+  const std::vector<Step>& behind = found_.chain.behind;
+  if (behind.empty() || behind.back().kind != StepKind::kActivate) TakeActivation(&value);
+  Store& store = found_.chain.store;
+  if (!store.quantization.present()) TakeQuantize(&value);
+  store.type = graph_.Facts(value).type;
+  store.output = AddOutput(value);
   y_value_ = value;
 }
 
 // A value that leaves the chain before its end may come back into it through other nodes: then the group would not be
 // convex and ORT would drop every claim. Excluded by asking that what enters is made by no node, or only feeds X.
 bool ChainBuilder::OutputsAreSafe() {
-  if (!exports_inner_value_ && chain_.plan.mean_output == Plan::kNoOutput &&
-      chain_.plan.inv_std_dev_output == Plan::kNoOutput) {
-    return true;
-  }
-  std::vector<bool> early(chain_.inputs.size(), false);
-  for (const Operand* operand : {&chain_.plan.x, &chain_.plan.residual, &chain_.plan.residual_bias}) {
-    for (const TensorRef* ref : {&operand->tensor, &operand->quantization.scale, &operand->quantization.zero_point}) {
+  const Chain& chain = found_.chain;
+  if (!exports_inner_value_ && !(chain.normalization && chain.normalization->has_statistics())) return true;
+  std::vector<bool> early(found_.inputs.size(), false);
+  const auto is_early = [&](const Operand& operand) {
+    for (const TensorRef* ref : {&operand.tensor, &operand.quantization.scale, &operand.quantization.zero_point}) {
       if (ref->input != TensorRef::kAbsent) early[static_cast<size_t>(ref->input)] = true;
     }
-  }
-  for (size_t i = 0; i < chain_.inputs.size(); ++i) {
-    if (!early[i] && graph_.value(chain_.inputs[i]).producer != kNone) return false;
+  };
+  is_early(chain.x);
+  for (const Step& step : chain.before) is_early(step.operand);
+  for (size_t i = 0; i < found_.inputs.size(); ++i) {
+    if (!early[i] && graph_.value(found_.inputs[i]).producer != kNone) return false;
   }
   return true;
 }
 
 std::optional<Declined> ChainBuilder::CheckTypes() {
-  const Plan& plan = chain_.plan;
-  const auto unsupported = [&](const char* what, DataType type) {
+  const Chain& chain = found_.chain;
+  const auto unsupported = [&](const std::string& what, DataType type) {
     return Decline(Reason::kUnsupportedType,
-                   {{"tensor", std::string(what) + " of " + plan.name}, {"type", NameOf(type)}, {"what", "normfuse"}});
+                   {{"tensor", what + " of " + chain.name}, {"type", NameOf(type)}, {"what", "normfuse"}});
   };
-  if (plan.x.type == DataType::kUndefined || plan.x.shape.rank < 0) {
-    return Decline(Reason::kUnknownTypeOrRank, {{"tensor", "X of " + plan.name}});
+  if (chain.x.type == DataType::kUndefined || chain.x.shape.rank < 0) {
+    return Decline(Reason::kUnknownTypeOrRank, {{"tensor", "X of " + chain.name}});
   }
-  const std::pair<const char*, const Operand*> operands[] = {{"X", &plan.x},
-                                                             {"the residual", &plan.residual},
-                                                             {"the residual's bias", &plan.residual_bias},
-                                                             {"scale", &plan.scale},
-                                                             {"bias", &plan.bias}};
-  for (const auto& [name, operand] : operands) {
-    if (!operand->present()) continue;
-    const bool fits = operand->quantization.present() ? IsQuantized(operand->type) : IsFloat(operand->type);
-    if (!fits) return unsupported(name, operand->type);
-  }
-  const bool y_fits = plan.y_quantization.present() ? IsQuantized(plan.y_type) : IsFloat(plan.y_type);
-  if (!y_fits) return unsupported("Y", plan.y_type);
+  std::optional<Declined> declined;
+  ForEachOperand(chain, [&](const Operand& operand) {
+    const bool fits = operand.quantization.present() ? IsQuantized(operand.type) : IsFloat(operand.type);
+    if (!fits && !declined) declined = unsupported(operand.name, operand.type);
+  });
+  if (declined) return declined;
+  const Store& store = chain.store;
+  const bool y_fits = store.quantization.present() ? IsQuantized(store.type) : IsFloat(store.type);
+  if (!y_fits) return unsupported("Y", store.type);
   return std::nullopt;
 }
 
 void ChainBuilder::Describe() {
-  std::sort(chain_.nodes.begin(), chain_.nodes.end());
-  for (int node : chain_.nodes) {
-    if (!chain_.description.empty()) chain_.description += " -> ";
-    chain_.description += graph_.node(node).op_type;
+  std::sort(found_.nodes.begin(), found_.nodes.end());
+  for (int node : found_.nodes) {
+    if (!found_.description.empty()) found_.description += " -> ";
+    found_.description += graph_.node(node).op_type;
   }
 }
 
-std::optional<Declined> ChainBuilder::Take(Chain* chain) {
+std::optional<Declined> ChainBuilder::Take(FoundChain* found) {
   if (std::optional<Declined> declined = CheckTypes()) return declined;
-  if (!OutputsAreSafe()) return Decline(Reason::kNotConnected, {{"node", chain_.plan.name}});
-  const Result valid = Validate(chain_.plan);
+  if (!OutputsAreSafe()) return Decline(Reason::kNotConnected, {{"node", found_.chain.name}});
+  const Result valid = Validate(found_.chain);
   if (!valid.ok()) {
-    return Decline(Reason::kInvalidConfiguration, {{"node", chain_.plan.name}, {"detail", valid.message()}});
+    return Decline(Reason::kInvalidConfiguration, {{"node", found_.chain.name}, {"detail", valid.message()}});
   }
   Describe();
-  *chain = std::move(chain_);
+  *found = std::move(found_);
   return std::nullopt;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plugin/chain.h"
+#include "plugin/found_chain.h"
 
 namespace normfuse::plugin {
 
@@ -19,29 +19,35 @@ class ChainBuilder {
 
   GraphView& graph() { return graph_; }
   const GraphNode& anchor() const { return graph_.node(anchor_); }
-  Plan& plan() { return chain_.plan; }
+  Chain& chain() { return found_.chain; }
 
   // The constant or the chain input that stands for a value.
   TensorRef Ref(int value);
 
-  // A tensor that is read as it is, or through a DequantizeLinear that then joins the chain.
-  Operand ReadOperand(int value);
+  // A tensor that is read as it is, or through a DequantizeLinear that then joins the chain. `name` is for messages.
+  Operand ReadOperand(int value, const char* name, Align align = Align::kTrailing);
 
-  // X of the plan: through [DequantizeLinear], and through Add when `with_residual`. A sum that is needed elsewhere
+  // A step behind what there is so far, with such an operand; none if `value` is.
+  void ReadStep(StepKind kind, int value, const char* name, Align align = Align::kTrailing);
+
+  // The steps before the normalisation.
+  std::vector<Step>& before();
+
+  // X of the chain: through [DequantizeLinear], and through Add when `with_residual`. A sum that is needed elsewhere
   // becomes an output of the chain.
   void ReadX(int value, bool with_residual);
 
-  // An Add of a constant before an activation: the plan's bias.
+  // An Add of a constant before an activation: the chain's bias.
   void ReadXWithConstantBias(int value);
 
   // Makes `value` an output of the chain; returns its position.
   int AddOutput(int value);
 
-  // Continues behind `value` (Y so far): activation, then QuantizeLinear. Sets the plan's Y.
+  // Continues behind `value` (Y so far): activation, then QuantizeLinear. Sets the chain's Y.
   void Finish(int value);
 
   // Takes the activation that `node` (or it and the Mul behind it) computes from `value`; false when it is none that
-  // the plan can hold. On success *value is the activation's output.
+  // the chain can hold. On success *value is the activation's output.
   bool TakeActivation(int* value);
   bool TakeQuantize(int* value);
 
@@ -52,10 +58,10 @@ class ChainBuilder {
   void ReadAnchorQuantization(bool dequantize);
 
   // The finished chain, or why it cannot be one.
-  std::optional<Declined> Take(Chain* chain);
+  std::optional<Declined> Take(FoundChain* found);
 
  private:
-  void AddNode(int node) { chain_.nodes.push_back(node); }
+  void AddNode(int node) { found_.nodes.push_back(node); }
   // The only node that reads the value, if the value is used nowhere else and that node is free.
   int SoleConsumer(int value) const;
   int FreeProducer(int value, std::string_view op_type) const;
@@ -63,11 +69,12 @@ class ChainBuilder {
   bool TakeResidualAdd(int value);
   bool TakeRequantizedAdd(int value);
   bool SameConstant(int value, int other);
-  void TakeResidualBias(int* value);
+  Operand TakeResidualBias(int* value);
+  Operand ReadTensor(int value, const char* name);
   bool TakeSilu(int* value);
   bool TakeSiluOfTwins(int* value);
   bool AreTwins(const GraphNode& a, const GraphNode& b) const;
-  bool ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, ActivationCall* call);
+  bool ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, Step* step);
   bool ReadScalar(int value, float* scalar);
   void Describe();
   std::optional<Declined> CheckTypes();
@@ -77,7 +84,7 @@ class ChainBuilder {
   const std::vector<bool>& taken_;
   ChainLength length_;
   int anchor_;
-  Chain chain_;
+  FoundChain found_;
   int y_value_ = kNone;
   bool exports_inner_value_ = false;
 };

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <memory>
 
-#include "plan/output_facts.h"
-#include "plugin/chain.h"
+#include "chain/output_facts.h"
 #include "plugin/chain_builder.h"
+#include "plugin/found_chain.h"
 #include "plugin/normalization_nodes.h"
 #include "plugin/options.h"
 
@@ -44,8 +44,8 @@ bool ShapesContradict(const TensorFacts& a, const TensorFacts& b) {
 // function's body gives. That and the node's attributes are two accounts of one thing, and only a model that is
 // consistent has them agree.
 std::optional<Declined> CheckOutputs(GraphView& graph, const OperatorNode& operator_node, const GraphNode& node,
-                                     const Plan& plan) {
-  const std::vector<TensorFacts> expected = OutputFacts(operator_node, plan);
+                                     const Chain& chain) {
+  const std::vector<TensorFacts> expected = OutputFacts(chain);
   if (node.outputs.empty() || node.outputs[0] == kNone) {
     return Decline(Reason::kInvalidConfiguration, {{"node", operator_node.name}, {"detail", "output Y is left out"}});
   }
@@ -74,8 +74,8 @@ std::optional<Declined> CheckOutputs(GraphView& graph, const OperatorNode& opera
   return std::nullopt;
 }
 
-// A node of domain ai.normfuse: the plan's inputs and outputs are the node's.
-std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKind kind, Chain* chain) {
+// A node of domain ai.normfuse: the chain's inputs and outputs are the node's.
+std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKind kind, FoundChain* found) {
   const GraphNode& node = graph.node(index);
   if (std::optional<Declined> declined = CheckAttributeNames(node)) return declined;
   OperatorNode operator_node;
@@ -84,25 +84,23 @@ std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKin
   operator_node.attributes = node.attributes.get();
   for (int value : node.inputs) operator_node.inputs.push_back(graph.Facts(value));
   for (int value : node.outputs) operator_node.outputs_used.push_back(graph.IsUsed(value));
-  if (std::optional<Declined> declined = PlanFromOperator(operator_node, &chain->plan)) return declined;
-  const Result valid = Validate(chain->plan);
+  if (std::optional<Declined> declined = ChainFromOperator(operator_node, &found->chain)) return declined;
+  const Result valid = Validate(found->chain);
   if (!valid.ok()) {
     return Decline(Reason::kInvalidConfiguration, {{"node", operator_node.name}, {"detail", valid.message()}});
   }
-  if (std::optional<Declined> declined = CheckOutputs(graph, operator_node, node, chain->plan)) return declined;
-  ForEachTensorRef(chain->plan, [&](TensorRef& ref) {
+  if (std::optional<Declined> declined = CheckOutputs(graph, operator_node, node, found->chain)) return declined;
+  ForEachTensorRef(found->chain, [&](TensorRef& ref) {
     if (ref.input == TensorRef::kAbsent) return;
-    chain->inputs.push_back(node.inputs[static_cast<size_t>(ref.input)]);
-    ref.input = static_cast<int>(chain->inputs.size()) - 1;
+    found->inputs.push_back(node.inputs[static_cast<size_t>(ref.input)]);
+    ref.input = static_cast<int>(found->inputs.size()) - 1;
   });
-  for (int* output :
-       {&chain->plan.y_output, &chain->plan.sum_output, &chain->plan.mean_output, &chain->plan.inv_std_dev_output}) {
-    if (*output == Plan::kNoOutput) continue;
-    chain->outputs.push_back(node.outputs[static_cast<size_t>(*output)]);
-    *output = static_cast<int>(chain->outputs.size()) - 1;
-  }
-  chain->nodes = {index};
-  chain->description = node.op_type;
+  ForEachOutput(found->chain, [&](int& output) {
+    found->outputs.push_back(node.outputs[static_cast<size_t>(output)]);
+    output = static_cast<int>(found->outputs.size()) - 1;
+  });
+  found->nodes = {index};
+  found->description = node.op_type;
   return std::nullopt;
 }
 
@@ -138,7 +136,7 @@ class Finder {
 
   // A node that could not start a chain may have been taken up by another one after all.
   bool IsTakenByOther(const Site& site) const {
-    return !site.chain && taken_[static_cast<size_t>(site.anchor)] &&
+    return !site.found && taken_[static_cast<size_t>(site.anchor)] &&
            site.declined->reason != Reason::kAssignedElsewhere;
   }
 
@@ -154,10 +152,10 @@ class Finder {
     }
   }
 
-  void Accept(int index, Chain chain) {
-    for (int node : chain.nodes) taken_[static_cast<size_t>(node)] = true;
+  void Accept(int index, FoundChain found) {
+    for (int node : found.nodes) taken_[static_cast<size_t>(node)] = true;
     Site& site = SiteOf(index);
-    site.chain = std::move(chain);
+    site.found = std::move(found);
     site.declined.reset();
   }
 
@@ -175,11 +173,11 @@ class Finder {
     if (node.domain != kOperatorDomain) return;
     const std::optional<OperatorKind> kind = OperatorKindOf(node.op_type);
     if (!kind) return;
-    Chain chain;
-    if (std::optional<Declined> declined = ReadOwnOperator(graph_, index, *kind, &chain)) {
+    FoundChain found;
+    if (std::optional<Declined> declined = ReadOwnOperator(graph_, index, *kind, &found)) {
       Refuse(index, std::move(*declined));
     } else {
-      Accept(index, std::move(chain));
+      Accept(index, std::move(found));
     }
   }
 
@@ -191,25 +189,23 @@ class Finder {
       ChainBuilder builder(graph_, taken_, length_, index);
       int y = kNone;
       std::optional<Declined> declined = ReadNormalization(*row, builder, with_residual, &y);
-      Chain chain;
+      FoundChain found;
       if (!declined) {
-        builder.plan().kind = PlanKind::kNormalization;
         builder.Finish(y);
-        declined = builder.Take(&chain);
+        declined = builder.Take(&found);
       }
-      if (!declined && with_residual && leave_integer_adds_ && AddsIntegers(chain.plan)) continue;
-      if (!declined) return Accept(index, std::move(chain));
+      if (!declined && with_residual && leave_integer_adds_ && AddsIntegers(found.chain)) continue;
+      if (!declined) return Accept(index, std::move(found));
       Refuse(index, std::move(*declined));
     }
   }
 
   void TryActivation(int index) {
     ChainBuilder builder(graph_, taken_, length_, index);
-    builder.plan().kind = PlanKind::kElementwise;
     int x = kNone;
     int y = kNone;
     if (!builder.ReadAnchorActivation(&x, &y)) return;
-    if (builder.plan().bias.present()) {
+    if (builder.chain().behind.front().kind == StepKind::kAdd) {
       builder.ReadX(x, /*with_residual=*/false);
     } else {
       builder.ReadXWithConstantBias(x);
@@ -231,18 +227,17 @@ class Finder {
                                                              {"supported", "0 and 1 (float32)"}}));
     }
     ChainBuilder builder(graph_, taken_, length_, index);
-    builder.plan().kind = PlanKind::kElementwise;
     builder.ReadAnchorQuantization(dequantize);
     FinishElementwise(index, builder, graph_.Output(node, 0));
   }
 
   void FinishElementwise(int index, ChainBuilder& builder, int y) {
     builder.Finish(y);
-    Chain chain;
-    if (std::optional<Declined> declined = builder.Take(&chain)) {
+    FoundChain found;
+    if (std::optional<Declined> declined = builder.Take(&found)) {
       Refuse(index, std::move(*declined));
     } else {
-      Accept(index, std::move(chain));
+      Accept(index, std::move(found));
     }
   }
 
@@ -256,8 +251,10 @@ class Finder {
 
 }  // namespace
 
-bool AddsIntegers(const Plan& plan) {
-  return plan.sum_quantization.present() && plan.x.type == DataType::kUint8 && plan.residual.type == DataType::kUint8;
+bool AddsIntegers(const Chain& chain) {
+  const UsualForm form = UsualFormOf(chain);
+  return form.before && form.requantise != nullptr && chain.x.type == DataType::kUint8 && form.residual != nullptr &&
+         form.residual->type == DataType::kUint8;
 }
 
 std::vector<Site> FindSites(GraphView& graph, ChainLength length, bool leave_integer_adds) {

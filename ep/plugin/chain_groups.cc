@@ -18,8 +18,8 @@ class Joiner {
   Joiner(GraphView& graph, const std::vector<Site>& sites) : graph_(graph), sites_(sites) {}
 
   void Add(size_t site, bool joins) {
-    const Chain& chain = *sites_[site].chain;
-    int group = joins ? GroupFor(chain) : kNone;
+    const FoundChain& found = *sites_[site].found;
+    int group = joins ? GroupFor(found) : kNone;
     if (group == kNone) {
       group = static_cast<int>(groups_.size());
       groups_.emplace_back();
@@ -27,23 +27,23 @@ class Joiner {
     }
     groups_[static_cast<size_t>(group)].push_back(site);
     std::set<int>& known = known_[static_cast<size_t>(group)];
-    known.insert(chain.inputs.begin(), chain.inputs.end());
-    known.insert(chain.outputs.begin(), chain.outputs.end());
+    known.insert(found.inputs.begin(), found.inputs.end());
+    known.insert(found.outputs.begin(), found.outputs.end());
     if (!joins) return;
-    for (int value : chain.outputs) made_by_[value] = group;
+    for (int value : found.outputs) made_by_[value] = group;
   }
 
   std::vector<ChainGroup> Take() { return std::move(groups_); }
 
  private:
-  int GroupFor(const Chain& chain) {
+  int GroupFor(const FoundChain& found) {
     int group = kNone;
-    for (int value : chain.inputs) {
+    for (int value : found.inputs) {
       const auto made = made_by_.find(value);
       if (made != made_by_.end()) group = made->second;
     }
     if (group == kNone) return kNone;
-    for (int value : chain.inputs) {
+    for (int value : found.inputs) {
       const bool before = graph_.value(value).producer == kNone;
       if (!before && known_[static_cast<size_t>(group)].count(value) == 0) return kNone;
     }
@@ -79,7 +79,7 @@ class Connector {
  public:
   explicit Connector(const GraphView& graph) : graph_(graph) {}
 
-  Result Read(const ort::Node* fused_node, PlanSequence* sequence) {
+  Result Read(const ort::Node* fused_node, ChainSequence* sequence) {
     NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/true, &inputs_));
     NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/false, &outputs_));
     for (const auto& [name, port] : outputs_) sequence->output_count = std::max(sequence->output_count, port + 1);
@@ -87,19 +87,17 @@ class Connector {
     return {};
   }
 
-  Result Connect(Chain* chain) {
+  Result Connect(FoundChain* found) {
     Result result;
-    ForEachTensorRef(chain->plan, [&](TensorRef& ref) {
-      if (ref.input != TensorRef::kAbsent && result.ok()) result = ConnectInput(NameOf(chain->inputs, ref.input), &ref);
+    ForEachTensorRef(found->chain, [&](TensorRef& ref) {
+      if (ref.input != TensorRef::kAbsent && result.ok()) result = ConnectInput(NameOf(found->inputs, ref.input), &ref);
     });
-    Plan& plan = chain->plan;
-    for (int* output : {&plan.y_output, &plan.sum_output, &plan.mean_output, &plan.inv_std_dev_output}) {
-      if (*output == Plan::kNoOutput) continue;
-      const std::string& name = NameOf(chain->outputs, *output);
+    ForEachOutput(found->chain, [&](int& output) {
+      const std::string& name = NameOf(found->outputs, output);
       const auto port = outputs_.find(name);
-      *output = port != outputs_.end() ? port->second : next_inner_++;
-      made_[name] = *output;
-    }
+      output = port != outputs_.end() ? port->second : next_inner_++;
+      made_[name] = output;
+    });
     return result;
   }
 
@@ -132,24 +130,24 @@ std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& s
   Joiner joiner(graph, sites);
   for (size_t i = 0; i < sites.size(); ++i) {
     if (sites[i].declined) continue;
-    const bool on_gpu = backend.directml() != nullptr && !backend.CheckForDirectMl(sites[i].chain->plan);
+    const bool on_gpu = backend.directml() != nullptr && !backend.CheckForDirectMl(sites[i].found->chain);
     joiner.Add(i, join && on_gpu);
   }
   return joiner.Take();
 }
 
 Result SequenceOf(const GraphView& graph, std::vector<Site> sites, const ort::Node* fused_node,
-                  PlanSequence* sequence) {
+                  ChainSequence* sequence) {
   Connector connector(graph);
   NORMFUSE_RETURN_IF_ERROR(connector.Read(fused_node, sequence));
   size_t nodes = 0;
   for (Site& site : sites) {
-    if (!site.chain) break;
-    nodes += site.chain->nodes.size();
-    NORMFUSE_RETURN_IF_ERROR(connector.Connect(&*site.chain));
-    sequence->plans.push_back(std::move(site.chain->plan));
+    if (!site.found) break;
+    nodes += site.found->nodes.size();
+    NORMFUSE_RETURN_IF_ERROR(connector.Connect(&*site.found));
+    sequence->chains.push_back(std::move(site.found->chain));
   }
-  if (nodes == graph.nodes().size() && sequence->plans.size() == sites.size()) return {};
+  if (nodes == graph.nodes().size() && sequence->chains.size() == sites.size()) return {};
   return Result::Error(ErrorCode::kEpFail, "normfuse: the fused subgraph is not made of the chains that were claimed");
 }
 

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "plan/sequence.h"
+#include "chain/sequence.h"
 #include "plugin/backend.h"
-#include "plugin/chain.h"
+#include "plugin/found_chain.h"
 
 namespace normfuse::plugin {
 
@@ -19,8 +19,9 @@ using ChainGroup = std::vector<size_t>;
 std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& sites, const Backend& backend,
                                     bool join);
 
-// The plans of all sites of a fused node's graph as one sequence; TensorRef::input and the outputs become positions of
+// The chains of all sites of a fused node's graph as one sequence; TensorRef::input and the outputs become positions of
 // the node. Fails when the sites are not chains that cover the graph.
-Result SequenceOf(const GraphView& graph, std::vector<Site> sites, const ort::Node* fused_node, PlanSequence* sequence);
+Result SequenceOf(const GraphView& graph, std::vector<Site> sites, const ort::Node* fused_node,
+                  ChainSequence* sequence);
 
 }  // namespace normfuse::plugin

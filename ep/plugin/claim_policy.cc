@@ -51,75 +51,77 @@ bool IsOneOf(const std::string_view (&op_types)[kSize], const GraphNode& node) {
   return node.domain.empty() && std::find(op_types, op_types + kSize, node.op_type) != op_types + kSize;
 }
 
-Declined NotProfitable(const Chain& chain, const char* detail) {
-  return Decline(Reason::kNotProfitable, {{"node", chain.plan.name}, {"detail", detail}});
+Declined NotProfitable(const FoundChain& found, const char* detail) {
+  return Decline(Reason::kNotProfitable, {{"node", found.chain.name}, {"detail", detail}});
 }
 
-const GraphNode* ProducerOfX(const GraphView& graph, const Chain& chain) {
-  const int input = chain.plan.x.tensor.input;
+const GraphNode* ProducerOfX(const GraphView& graph, const FoundChain& found) {
+  const int input = found.chain.x.tensor.input;
   if (input == TensorRef::kAbsent) return nullptr;
-  const int producer = graph.value(chain.inputs[static_cast<size_t>(input)]).producer;
+  const int producer = graph.value(found.inputs[static_cast<size_t>(input)]).producer;
   return producer == kNone ? nullptr : &graph.node(producer);
 }
 
 template <typename Predicate>
-bool AnyConsumerOfY(const GraphView& graph, const Chain& chain, Predicate&& predicate) {
-  const int y = chain.outputs[static_cast<size_t>(chain.plan.y_output)];
+bool AnyConsumerOfY(const GraphView& graph, const FoundChain& found, Predicate&& predicate) {
+  const int y = found.outputs[static_cast<size_t>(found.chain.store.output)];
   const std::vector<int>& consumers = graph.value(y).consumers;
   return std::any_of(consumers.begin(), consumers.end(),
                      [&](int consumer) { return consumer != kNone && predicate(graph.node(consumer)); });
 }
 
 // A single DequantizeLinear or QuantizeLinear, without an activation.
-std::optional<Declined> CheckQuantizationAlone(const Chain& chain) {
-  if (chain.plan.x.tensor.constant != nullptr) return NotProfitable(chain, "ONNX Runtime folds a constant");
-  if (chain.plan.y_quantization.present()) return NotProfitable(chain, "its kernel runs at the speed of memory");
+std::optional<Declined> CheckQuantizationAlone(const FoundChain& found) {
+  if (found.chain.x.tensor.constant != nullptr) return NotProfitable(found, "ONNX Runtime folds a constant");
+  if (found.chain.store.quantization.present()) return NotProfitable(found, "its kernel runs at the speed of memory");
   return std::nullopt;
 }
 
 // An activation between two quantised tensors, for which ORT has a kernel with a table of all 256 values.
-std::optional<Declined> CheckTable(const Chain& chain) {
-  const Plan& plan = chain.plan;
-  const bool bytes = plan.x.type == DataType::kInt8 || plan.x.type == DataType::kUint8;
-  const bool tabulated = plan.activation.kind == Activation::kLeakyRelu || plan.activation.kind == Activation::kSigmoid;
-  if (!bytes || !tabulated || plan.y_type != plan.x.type) return std::nullopt;
-  return NotProfitable(chain, "ONNX Runtime looks its results up in a table");
+std::optional<Declined> CheckTable(const FoundChain& found) {
+  const Chain& chain = found.chain;
+  const bool bytes = chain.x.type == DataType::kInt8 || chain.x.type == DataType::kUint8;
+  const UsualForm form = UsualFormOf(chain);
+  const bool tabulated =
+      form.behind && (form.activation() == Activation::kLeakyRelu || form.activation() == Activation::kSigmoid);
+  if (!bytes || !tabulated || chain.store.type != chain.x.type) return std::nullopt;
+  return NotProfitable(found, "ONNX Runtime looks its results up in a table");
 }
 
-std::optional<Declined> CheckGain(const Chain& chain, cpu::Isa isa, bool has_registered_kernel) {
-  const double gain = ExpectedGain(chain.plan, isa);
-  if (gain < 0) return NotProfitable(chain, "ONNX Runtime's own kernels are as fast for a tensor of this size");
+std::optional<Declined> CheckGain(const FoundChain& found, cpu::Isa isa, bool has_registered_kernel) {
+  const double gain = ExpectedGain(found.chain, isa);
+  if (gain < 0) return NotProfitable(found, "ONNX Runtime's own kernels are as fast for a tensor of this size");
   // A normalisation without a registered kernel is a chain of several nodes, which gains more than the model knows.
-  if (has_registered_kernel || chain.plan.kind == PlanKind::kNormalization || gain >= kLeastGainNanoseconds)
-    return std::nullopt;
-  return NotProfitable(chain, "the tensor is too small");
+  if (has_registered_kernel || found.chain.normalizes() || gain >= kLeastGainNanoseconds) return std::nullopt;
+  return NotProfitable(found, "the tensor is too small");
 }
 
-bool IsInsideConv(const GraphView& graph, const GraphNode& conv, const Chain& chain) {
-  const Activation kind = chain.plan.activation.kind;
-  const bool alone = !chain.plan.bias.present() && !chain.plan.scale.present();
+bool IsInsideConv(const GraphView& graph, const GraphNode& conv, const FoundChain& found) {
+  const std::vector<Step>& steps = found.chain.behind;
+  const bool alone = steps.size() == 1 && steps[0].kind == StepKind::kActivate;
+  const Activation kind = alone ? steps[0].activation.kind : Activation::kIdentity;
   return alone && graph.value(conv.outputs.front()).consumers.size() == 1 &&
          std::find(std::begin(kInsideConv), std::end(kInsideConv), kind) != std::end(kInsideConv);
 }
 
 // Looks at the neighbours that ORT would run together with the chain's ends.
-std::optional<Declined> CheckNeighbours(const GraphView& graph, const Chain& chain, const BlockedLayout& blocked) {
-  const GraphNode* producer = ProducerOfX(graph, chain);
-  const bool dequantizes = chain.plan.x.quantization.present();
-  const bool quantizes = chain.plan.y_quantization.present();
+std::optional<Declined> CheckNeighbours(const GraphView& graph, const FoundChain& found, const BlockedLayout& blocked) {
+  const GraphNode* producer = ProducerOfX(graph, found);
+  const bool dequantizes = found.chain.x.quantization.present();
+  const bool quantizes = found.chain.store.quantization.present();
   if (quantizes && !dequantizes && producer != nullptr && IsOneOf(kQuantizedKernels, *producer)) {
-    return NotProfitable(chain, "its QuantizeLinear belongs to the quantised operator before it");
+    return NotProfitable(found, "its QuantizeLinear belongs to the quantised operator before it");
   }
   if (dequantizes && !quantizes &&
-      AnyConsumerOfY(graph, chain, [](const GraphNode& node) { return IsOneOf(kQuantizedKernels, node); })) {
-    return NotProfitable(chain, "its DequantizeLinear belongs to the quantised operator behind it");
+      AnyConsumerOfY(graph, found, [](const GraphNode& node) { return IsOneOf(kQuantizedKernels, node); })) {
+    return NotProfitable(found, "its DequantizeLinear belongs to the quantised operator behind it");
   }
   if (dequantizes || quantizes) return std::nullopt;
-  if (blocked.Holds(chain.outputs[static_cast<size_t>(chain.plan.y_output)])) {
-    return NotProfitable(chain, "ONNX Runtime keeps the tensors around convolutions in a layout of its own");
+  if (blocked.Holds(found.outputs[static_cast<size_t>(found.chain.store.output)])) {
+    return NotProfitable(found, "ONNX Runtime keeps the tensors around convolutions in a layout of its own");
   }
-  if (producer != nullptr && producer->Is("", "Conv") && IsInsideConv(graph, *producer, chain)) {
-    return NotProfitable(chain, "ONNX Runtime runs it inside of the convolution before it");
+  if (producer != nullptr && producer->Is("", "Conv") && IsInsideConv(graph, *producer, found)) {
+    return NotProfitable(found, "ONNX Runtime runs it inside of the convolution before it");
   }
   return std::nullopt;
 }
@@ -158,21 +160,21 @@ class Float16Walk {
   int steps_ = 0;
 };
 
-bool LeadsToFloat16Fault(GraphView& graph, const Chain& chain) {
-  return std::any_of(chain.outputs.begin(), chain.outputs.end(), [&](int value) {
+bool LeadsToFloat16Fault(GraphView& graph, const FoundChain& found) {
+  return std::any_of(found.outputs.begin(), found.outputs.end(), [&](int value) {
     return graph.Facts(value).type == DataType::kFloat16 && Float16Walk(graph).Reaches(value, /*transposed=*/false);
   });
 }
 
 }  // namespace
 
-std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options,
+std::optional<Declined> CheckClaim(GraphView& graph, const FoundChain& found, const EpOptions& options,
                                    const BlockedLayout& blocked, bool has_registered_kernel, bool on_cpu) {
   if (!has_registered_kernel && options.generates_context) return Decline(Reason::kContextGeneration, {});
   if (!has_registered_kernel && !options.compile) return Decline(Reason::kCompilationOff, {});
-  if (!options.survives_float16 && LeadsToFloat16Fault(graph, chain)) {
+  if (!options.survives_float16 && LeadsToFloat16Fault(graph, found)) {
     return Decline(Reason::kUnsupportedType,
-                   {{"tensor", "the result of " + chain.plan.name + ", of which a Transpose leads to a MatMul,"},
+                   {{"tensor", "the result of " + found.chain.name + ", of which a Transpose leads to a MatMul,"},
                     {"type", "float16"},
                     {"what",
                      "ONNX Runtime's MatmulTransposeFusion (which optimization.disable_specified_optimizers "
@@ -181,21 +183,21 @@ std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const E
   if (options.claim_all) return std::nullopt;
   if (on_cpu) {
     // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.
-    if (AddsIntegers(chain.plan)) return NotProfitable(chain, "ONNX Runtime adds the uint8 tensors in integers");
+    if (AddsIntegers(found.chain)) return NotProfitable(found, "ONNX Runtime adds the uint8 tensors in integers");
     cpu::Isa isa = cpu::Isa::kBaseline;
     // An instruction set that does not exist is an error when the chain is compiled.
     if (cpu::SelectIsa(&isa).ok()) {
-      if (std::optional<Declined> declined = CheckGain(chain, isa, has_registered_kernel)) return declined;
+      if (std::optional<Declined> declined = CheckGain(found, isa, has_registered_kernel)) return declined;
     }
   }
-  if (chain.plan.kind == PlanKind::kNormalization) return std::nullopt;
-  if (chain.plan.activation.kind == Activation::kIdentity) {
-    if (std::optional<Declined> declined = CheckQuantizationAlone(chain)) return declined;
+  if (found.chain.normalizes()) return std::nullopt;
+  if (found.chain.behind.empty()) {
+    if (std::optional<Declined> declined = CheckQuantizationAlone(found)) return declined;
   }
   if (on_cpu) {
-    if (std::optional<Declined> declined = CheckTable(chain)) return declined;
+    if (std::optional<Declined> declined = CheckTable(found)) return declined;
   }
-  return CheckNeighbours(graph, chain, blocked);
+  return CheckNeighbours(graph, found, blocked);
 }
 
 bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, const std::vector<bool>& has_kernel,
@@ -209,7 +211,7 @@ bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, con
   for (size_t i = 0; i < sites.size(); ++i) {
     if (sites[i].declined || has_kernel[i]) continue;
     groups += 1;
-    normalizes |= sites[i].chain->plan.kind == PlanKind::kNormalization;
+    normalizes |= sites[i].found->chain.normalizes();
   }
   const auto nodes = static_cast<double>(graph.nodes().size());
   const double limit = options.claim_all ? kLimitOfAll : normalizes ? kLimitWithNormalization : kLimit;
@@ -220,7 +222,7 @@ void DeclineCompilation(std::vector<Site>* sites, const std::vector<bool>& has_k
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];
     if (site.declined || has_kernel[i]) continue;
-    site.declined = NotProfitable(*site.chain,
+    site.declined = NotProfitable(*site.found,
                                   "ONNX Runtime would compile it for long in a graph of this size; "
                                   "'normfuse optimize' avoids that");
   }

@@ -4,13 +4,13 @@
 #include <optional>
 
 #include "plugin/blocked_layout.h"
-#include "plugin/chain.h"
+#include "plugin/found_chain.h"
 #include "plugin/options.h"
 
 namespace normfuse::plugin {
 
 // Why the chain is left to ONNX Runtime, if it is. `on_cpu`: the CPU path would run it.
-std::optional<Declined> CheckClaim(GraphView& graph, const Chain& chain, const EpOptions& options,
+std::optional<Declined> CheckClaim(GraphView& graph, const FoundChain& found, const EpOptions& options,
                                    const BlockedLayout& blocked, bool has_registered_kernel, bool on_cpu);
 
 // Whether ORT would need too long to compile what was decided: its time for each fused group grows with the square of

@@ -13,31 +13,31 @@ std::string Refusal(const Declined& declined) {
          ", \"advice\": " + Quoted(reason.advice);
 }
 
-std::string NodeNames(const GraphView& graph, const Chain& chain) {
+std::string NodeNames(const GraphView& graph, const FoundChain& found) {
   std::string names;
-  for (int node : chain.nodes) names += (names.empty() ? "" : ", ") + Quoted(graph.node(node).name);
+  for (int node : found.nodes) names += (names.empty() ? "" : ", ") + Quoted(graph.node(node).name);
   return names;
 }
 
 // What the chain becomes at a feature level, without any device.
-std::string Explanation(const Plan& plan, int level) {
+std::string Explanation(const Chain& chain, int level) {
   directml::Capabilities capabilities;
   capabilities.level = static_cast<directml::FeatureLevel>(level);
   directml::DmlProgram program;
-  if (std::optional<Declined> declined = directml::CheckLowering(plan, capabilities, &program)) {
+  if (std::optional<Declined> declined = directml::CheckLowering(chain, capabilities, &program)) {
     return "{" + Refusal(*declined) + "}";
   }
   return directml::ToJson(program);
 }
 
-std::string BackendFields(const EpOptions& options, const Backend& backend, const Plan& plan) {
-  const std::optional<Declined> stays_on_cpu = backend.CheckForDirectMl(plan);
+std::string BackendFields(const EpOptions& options, const Backend& backend, const Chain& chain) {
+  const std::optional<Declined> stays_on_cpu = backend.CheckForDirectMl(chain);
   const bool directml = backend.directml() != nullptr && !stays_on_cpu;
   std::string fields = std::string(", \"backend\": ") + (directml ? "\"directml\"" : "\"cpu\"");
   std::string path;
-  if (!directml && cpu::DescribePath(plan, {}, &path).ok()) fields += ", \"path\": " + Quoted(path);
+  if (!directml && cpu::DescribePath(chain, {}, &path).ok()) fields += ", \"path\": " + Quoted(path);
   if (stays_on_cpu) fields += ", \"backend_reason\": {" + Refusal(*stays_on_cpu) + "}";
-  if (options.explain_directml != 0) fields += ", \"directml\": " + Explanation(plan, options.explain_directml);
+  if (options.explain_directml != 0) fields += ", \"directml\": " + Explanation(chain, options.explain_directml);
   return fields;
 }
 
@@ -47,10 +47,10 @@ std::string Line(const EpOptions& options, const Backend& backend, const std::st
   std::string line = "{\"graph\": " + Quoted(graph_name) + ", \"node\": " + Quoted(anchor.name) +
                      ", \"op_type\": " + Quoted(anchor.op_type) +
                      ", \"claimed\": " + (site.declined ? "false" : "true") + ", \"nodes\": [" +
-                     (site.chain ? NodeNames(graph, *site.chain) : "") +
-                     "], \"description\": " + Quoted(site.chain ? site.chain->description : anchor.op_type);
+                     (site.found ? NodeNames(graph, *site.found) : "") +
+                     "], \"description\": " + Quoted(site.found ? site.found->description : anchor.op_type);
   if (site.declined) line += ", " + Refusal(*site.declined);
-  if (site.chain) line += BackendFields(options, backend, site.chain->plan);
+  if (site.found) line += BackendFields(options, backend, site.found->chain);
   return line + "}\n";
 }
 

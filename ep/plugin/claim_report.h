@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plugin/chain.h"
+#include "plugin/found_chain.h"
 #include "plugin/options.h"
 
 namespace normfuse::plugin {

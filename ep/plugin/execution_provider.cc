@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "abi/ort_execution.h"
-#include "plugin/chain.h"
 #include "plugin/chain_groups.h"
 #include "plugin/claim_policy.h"
 #include "plugin/claim_report.h"
+#include "plugin/found_chain.h"
 #include "plugin/operator_kernels.h"
 
 namespace normfuse::plugin {
@@ -71,28 +71,28 @@ void LogSite(const ExecutionProvider& ep, const GraphView& graph, const Site& si
   if (site.declined) {
     Log(ep, ort::LoggingLevel::kVerbose, "normfuse leaves '" + anchor.name + "': " + site.declined->message);
   } else {
-    Log(ep, ort::LoggingLevel::kVerbose, "normfuse fuses " + site.chain->description + " at '" + anchor.name + "'");
+    Log(ep, ort::LoggingLevel::kVerbose, "normfuse fuses " + site.found->description + " at '" + anchor.name + "'");
   }
 }
 
 // A constant that stays an input of the fused node must not be dropped by ORT.
-bool ReadsConstantInput(GraphView& graph, const Chain& chain) {
-  return std::any_of(chain.inputs.begin(), chain.inputs.end(),
+bool ReadsConstantInput(GraphView& graph, const FoundChain& found) {
+  return std::any_of(found.inputs.begin(), found.inputs.end(),
                      [&](int value) { return graph.Facts(value).constant != nullptr; });
 }
 
 Result Claim(GraphView& graph, const std::vector<Site>& sites, const ChainGroup& group, bool has_kernel,
              ort::EpGraphSupportInfo* support) {
   if (has_kernel && group.size() == 1) {
-    const int node = sites[group.front()].chain->nodes.front();
+    const int node = sites[group.front()].found->nodes.front();
     return ort::FromStatus(ort::GetHost().ep_api.EpGraphSupportInfo_AddSingleNode(support, graph.node(node).node));
   }
   std::vector<const ort::Node*> nodes;
   bool reads_constant = false;
   for (const size_t site : group) {
-    const Chain& chain = *sites[site].chain;
-    for (int node : chain.nodes) nodes.push_back(graph.node(node).node);
-    reads_constant = reads_constant || ReadsConstantInput(graph, chain);
+    const FoundChain& found = *sites[site].found;
+    for (int node : found.nodes) nodes.push_back(graph.node(node).node);
+    reads_constant = reads_constant || ReadsConstantInput(graph, found);
   }
   ort::NodeFusionOptions fusion{};
   fusion.ort_version_supported = ort::GetHost().version;
@@ -113,11 +113,11 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
     Site& site = (*sites)[i];
     if (site.declined) continue;
     bool found = false;
-    if (site.chain->nodes.size() == 1) {
+    if (site.found->nodes.size() == 1) {
       NORMFUSE_RETURN_IF_ERROR(kernels.Has(graph.node(site.anchor), &found));
     }
     (*has_kernel)[i] = found;
-    site.declined = CheckClaim(graph, *site.chain, ep.options, blocked, found, on_cpu);
+    site.declined = CheckClaim(graph, *site.found, ep.options, blocked, found, on_cpu);
   }
   return {};
 }
@@ -150,9 +150,9 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   return {};
 }
 
-// Constants of the plan point into ORT's memory, which may go away after Compile.
-void OwnConstants(Plan* plan) {
-  ForEachTensorRef(*plan, [](TensorRef& ref) {
+// Constants of the chain point into ORT's memory, which may go away after Compile.
+void OwnConstants(Chain* chain) {
+  ForEachTensorRef(*chain, [](TensorRef& ref) {
     if (ref.constant == nullptr || !ref.constant->storage.empty()) return;
     auto copy = std::make_shared<ConstantTensor>(*ref.constant);
     const auto* bytes = static_cast<const unsigned char*>(ref.constant->data);
@@ -178,9 +178,9 @@ Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, cons
                   std::unique_ptr<FusedNode>* out) {
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
-  PlanSequence sequence;
+  ChainSequence sequence;
   NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, FindSites(graph, ChainLength::kAny), fused_node, &sequence));
-  for (Plan& plan : sequence.plans) OwnConstants(&plan);
+  for (Chain& chain : sequence.chains) OwnConstants(&chain);
   *out = std::make_unique<FusedNode>();
   ort::NodeComputeInfo& info = **out;
   info = {ort::GetHost().version, CreateState, Compute, [](ort::NodeComputeInfo*, void*) {}};

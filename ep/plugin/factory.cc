@@ -3,7 +3,7 @@
 #include <atomic>
 #include <memory>
 
-#include "plan/execution.h"
+#include "chain/execution.h"
 #include "plugin/claim_report.h"
 #include "plugin/execution_provider.h"
 

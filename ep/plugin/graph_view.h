@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "abi/ort_attributes.h"
-#include "plan/operator_node.h"
+#include "chain/operator_node.h"
 
 namespace normfuse::plugin {
 

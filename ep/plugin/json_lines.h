@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "plan/result.h"
+#include "chain/result.h"
 
 namespace normfuse::plugin {
 

@@ -29,7 +29,7 @@ Outcome CheckStashType(const GraphNode& node) {
 
 // Output `position` of the node becomes an output of the chain if anything reads it.
 int Export(ChainBuilder& builder, int value) {
-  return builder.graph().IsUsed(value) ? builder.AddOutput(value) : Plan::kNoOutput;
+  return builder.graph().IsUsed(value) ? builder.AddOutput(value) : kNoOutput;
 }
 
 void ReadEpsilon(const GraphNode& node, const NormalizationSpec& spec, Normalization* normalization) {
@@ -54,25 +54,22 @@ void ReadAxes(const GraphNode& node, const NormalizationSpec& spec, Normalizatio
   }
 }
 
-void ReadInput(ChainBuilder& builder, FusedNormalizationInput input, int value, bool with_residual) {
-  Plan& plan = builder.plan();
+// Scale and bias meet d as `align` says.
+void ReadInput(ChainBuilder& builder, FusedNormalizationInput input, int value, Align align) {
+  const auto add_before = [&](const char* name) {
+    if (value != kNone) builder.before().push_back(Add(builder.ReadOperand(value, name)));
+  };
   switch (input) {
-    case FusedNormalizationInput::kX:
-      return builder.ReadX(value, with_residual);
     case FusedNormalizationInput::kResidual:
-      plan.residual = builder.ReadOperand(value);
-      return;
+      return add_before("residual");
     case FusedNormalizationInput::kResidualBias:
-      plan.residual_bias = builder.ReadOperand(value);
-      return;
+      return add_before("residual_bias");
     case FusedNormalizationInput::kScale:
-      plan.scale = builder.ReadOperand(value);
-      return;
+      return builder.ReadStep(StepKind::kMul, value, "scale", align);
     case FusedNormalizationInput::kBias:
-      plan.bias = builder.ReadOperand(value);
-      return;
+      return builder.ReadStep(StepKind::kAdd, value, "bias", align);
     default:
-      return;  // no standard operator has any other
+      return;  // X is read before, and no standard operator has any other
   }
 }
 
@@ -81,17 +78,16 @@ void ReadOutput(ChainBuilder& builder, FusedNormalizationOutput output, int valu
     *y = value;
     return;
   }
-  Plan& plan = builder.plan();
   const int exported = Export(builder, value);
-  if (exported == Plan::kNoOutput) return;
+  if (exported == kNoOutput) return;
   const DataType type = builder.graph().Facts(value).type;
   if (output == FusedNormalizationOutput::kSum) {
-    plan.sum_output = exported;
-    plan.sum_type = type;
+    builder.before().push_back(Emit(type, exported));
     return;
   }
-  (output == FusedNormalizationOutput::kMean ? plan.mean_output : plan.inv_std_dev_output) = exported;
-  plan.stats_type = type;
+  Normalization& norm = *builder.chain().normalization;
+  (output == FusedNormalizationOutput::kMean ? norm.mean_output : norm.inv_std_dev_output) = exported;
+  norm.stats_type = type;
 }
 
 }  // namespace
@@ -108,15 +104,19 @@ std::optional<Declined> ReadNormalization(const NormalizationSpec& spec, ChainBu
                                           int* y) {
   const Ports ports(builder);
   if (Outcome declined = CheckStashType(ports.node)) return declined;
-  Plan& plan = builder.plan();
-  ReadEpsilon(ports.node, spec, &plan.normalization);
-  ReadAxes(ports.node, spec, &plan.normalization);
-  plan.normalization.use_mean = spec.use_mean;
-  plan.affine_align = static_cast<AffineAlign>(spec.affine_align);
+  Normalization& norm = builder.chain().normalization.emplace();
+  ReadEpsilon(ports.node, spec, &norm);
+  ReadAxes(ports.node, spec, &norm);
+  norm.use_mean = spec.use_mean;
   const auto* end = spec.inputs + spec.input_count;
   const bool has_residual = std::find(spec.inputs, end, FusedNormalizationInput::kResidual) != end;
   for (int i = 0; i < spec.input_count; ++i) {
-    ReadInput(builder, spec.inputs[i], ports.in(static_cast<size_t>(i)), with_residual && !has_residual);
+    const int value = ports.in(static_cast<size_t>(i));
+    if (spec.inputs[i] == FusedNormalizationInput::kX) {
+      builder.ReadX(value, with_residual && !has_residual);
+    } else {
+      ReadInput(builder, spec.inputs[i], value, static_cast<Align>(spec.affine_align));
+    }
   }
   for (int i = 0; i < spec.output_count; ++i) {
     ReadOutput(builder, spec.outputs[i], ports.out(static_cast<size_t>(i)), y);

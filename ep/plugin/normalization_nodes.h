@@ -1,4 +1,4 @@
-// The standard operators that are a normalisation (ep/spec/normalizations.toml), and how each fills a plan.
+// The standard operators that are a normalisation (ep/spec/normalizations.toml), and how each fills a chain.
 #pragma once
 
 #include <optional>

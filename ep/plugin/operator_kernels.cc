@@ -7,7 +7,7 @@
 
 #include "abi/ort_execution.h"
 #include "plugin/execution_provider.h"
-#include "plugin/kernel_plan.h"
+#include "plugin/kernel_chain.h"
 #include "plugin/normalization_nodes.h"
 
 namespace normfuse::plugin {
@@ -22,8 +22,8 @@ struct Kernel : ort::KernelImpl {
 Result CreateKernel(const ort::KernelInfo* info, ort::KernelImpl** out) {
   const ort::Ep* ep = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(GetHost().ep_api.KernelInfo_GetEp(info, &ep));
-  Plan plan;
-  NORMFUSE_RETURN_IF_ERROR(ReadPlan(info, &plan));
+  Chain chain;
+  NORMFUSE_RETURN_IF_ERROR(ReadChain(info, &chain));
   auto kernel = std::make_unique<Kernel>();
   kernel->ort_version_supported = GetHost().version;
   kernel->Compute = [](ort::KernelImpl* self, ort::KernelContext* context) {
@@ -33,7 +33,7 @@ Result CreateKernel(const ort::KernelInfo* info, ort::KernelImpl** out) {
     });
   };
   kernel->Release = [](ort::KernelImpl* self) { delete static_cast<Kernel*>(self); };
-  NORMFUSE_RETURN_IF_ERROR(BackendOf(ep).Compile(plan, &kernel->executable));
+  NORMFUSE_RETURN_IF_ERROR(BackendOf(ep).Compile(chain, &kernel->executable));
   *out = kernel.release();
   return {};
 }

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
+#include "chain/chain.h"
 #include "check.h"
 #include "isa_functions.h"
-#include "plan/plan.h"
 #include "spec/formulas.h"
 
 namespace normfuse::test {

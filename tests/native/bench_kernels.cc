@@ -1,4 +1,4 @@
-// Time of whole plans on the CPU path beside a copy of the same bytes: bench_kernels [filter] [seconds per job].
+// Time of whole chains on the CPU path beside a copy of the same bytes: bench_kernels [filter] [seconds per job].
 // "kernel" as the filter measures every row of ep/cpu/kernel_list.h instead. NORMFUSE_ISA chooses the instruction set. Each round runs the job and the copy in turn; the medians' ratio is what
 // counts, times alone move with the machine.
 #include <algorithm>
@@ -9,8 +9,8 @@
 #include <ctime>
 #include <functional>
 
+#include "chain_harness.h"
 #include "cpu/kernel_list.h"
-#include "plan_harness.h"
 
 namespace normfuse::test {
 namespace {
@@ -94,59 +94,59 @@ struct Job {
 
 Case Plain(std::vector<int64_t> dims, DataType x, DataType y) {
   Case c;
-  c.plan.name = "bench";
-  c.plan.x.type = x;
-  c.plan.x.tensor = c.Add(Random(x, std::move(dims)), false);
-  c.plan.y_type = y;
+  c.parts.name = "bench";
+  c.parts.x.type = x;
+  c.parts.x.tensor = c.Add(Random(x, std::move(dims)), false);
+  c.parts.y_type = y;
   c.output_types = {y};
   if (IsQuantized(x)) {
-    c.plan.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
+    c.parts.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
     Tensor zero = MakeTensor(x, {});
     zero.Set(0, 3);
-    c.plan.x.quantization.zero_point = c.Add(std::move(zero), true);
+    c.parts.x.quantization.zero_point = c.Add(std::move(zero), true);
   }
   if (IsQuantized(y)) {
-    c.plan.y_quantization.scale = c.Add(MakeFloats({}, {0.037}), true);
+    c.parts.y_quantization.scale = c.Add(MakeFloats({}, {0.037}), true);
     Tensor zero = MakeTensor(y, {});
     zero.Set(0, 5);
-    c.plan.y_quantization.zero_point = c.Add(std::move(zero), true);
+    c.parts.y_quantization.zero_point = c.Add(std::move(zero), true);
   }
   return c;
 }
 
 void Affine(Case* c, DataType type, std::vector<int64_t> dims, bool bias) {
-  c->plan.scale.type = type;
-  c->plan.scale.tensor = c->Add(Random(type, dims), true);
+  c->parts.scale.type = type;
+  c->parts.scale.tensor = c->Add(Random(type, dims), true);
   if (!bias) return;
-  c->plan.bias.type = type;
-  c->plan.bias.tensor = c->Add(Random(type, dims), true);
+  c->parts.bias.type = type;
+  c->parts.bias.tensor = c->Add(Random(type, dims), true);
 }
 
 Case Layer(std::vector<int64_t> dims, DataType x = DataType::kFloat32, DataType y = DataType::kFloat32,
            Activation activation = Activation::kIdentity) {
   Case c = Plain(dims, x, y);
-  c.plan.normalization.axes = {-1};
+  c.parts.normalization.axes = {-1};
   Affine(&c, IsFloat(x) ? x : DataType::kFloat32, {dims.back()}, true);
-  c.plan.activation.kind = activation;
-  c.plan.activation.params[0] = kActivations[static_cast<int>(activation)].defaults[0];
+  c.parts.activation.kind = activation;
+  c.parts.activation.params[0] = kActivations[static_cast<int>(activation)].defaults[0];
   return c;
 }
 
 Case Rms(std::vector<int64_t> dims) {
   Case c = Plain(dims, DataType::kFloat32, DataType::kFloat32);
-  c.plan.normalization.axes = {-1};
-  c.plan.normalization.use_mean = false;
+  c.parts.normalization.axes = {-1};
+  c.parts.normalization.use_mean = false;
   Affine(&c, DataType::kFloat32, {dims.back()}, false);
   return c;
 }
 
 Case AddLayer(std::vector<int64_t> dims, bool sum, DataType type = DataType::kFloat32) {
   Case c = Layer(dims, type, type);
-  c.plan.residual.type = type;
-  c.plan.residual.tensor = c.Add(Random(type, dims), false);
+  c.parts.residual.type = type;
+  c.parts.residual.tensor = c.Add(Random(type, dims), false);
   if (sum) {
-    c.plan.sum_output = 1;
-    c.plan.sum_type = type;
+    c.parts.sum_output = 1;
+    c.parts.sum_type = type;
     c.output_types.push_back(type);
   }
   return c;
@@ -154,48 +154,48 @@ Case AddLayer(std::vector<int64_t> dims, bool sum, DataType type = DataType::kFl
 
 Case Mvn(std::vector<int64_t> dims, std::vector<int64_t> axes) {
   Case c = Plain(std::move(dims), DataType::kFloat32, DataType::kFloat32);
-  c.plan.normalization.axes = std::move(axes);
-  c.plan.normalization.epsilon = 1e-9f;
-  c.plan.normalization.epsilon_on = EpsilonOn::kStddev;
+  c.parts.normalization.axes = std::move(axes);
+  c.parts.normalization.epsilon = 1e-9f;
+  c.parts.normalization.epsilon_on = EpsilonOn::kStddev;
   return c;
 }
 
 Case Instance(std::vector<int64_t> dims, Activation activation) {
   Case c = Plain(dims, DataType::kFloat32, DataType::kFloat32);
-  c.plan.normalization.axes = {2, 3};
-  c.plan.affine_align = AffineAlign::kChannel;
+  c.parts.normalization.axes = {2, 3};
+  c.parts.affine_align = Align::kChannel;
   Affine(&c, DataType::kFloat32, {dims[1]}, true);
-  c.plan.activation.kind = activation;
+  c.parts.activation.kind = activation;
   return c;
 }
 
 Case Group(std::vector<int64_t> dims, int64_t groups, Activation activation) {
   Case c = Plain(dims, DataType::kFloat32, DataType::kFloat32);
-  c.plan.normalization.num_groups = groups;
-  c.plan.affine_align = AffineAlign::kChannel;
+  c.parts.normalization.num_groups = groups;
+  c.parts.affine_align = Align::kChannel;
   Affine(&c, DataType::kFloat32, {dims[1]}, true);
-  c.plan.activation.kind = activation;
-  c.plan.activation.params[0] = 1.0f;
+  c.parts.activation.kind = activation;
+  c.parts.activation.params[0] = 1.0f;
   return c;
 }
 
 Case Dequantize(int form) {
   Case c = Plain({4096, 1024}, DataType::kInt8, DataType::kFloat32);
-  c.plan.kind = PlanKind::kElementwise;
+  c.parts.normalizes = false;
   if (form < 0) return c;
-  c.plan.x.quantization.axis = form;
-  c.plan.x.quantization.scale = c.Add(Random(DataType::kFloat32, {form == 0 ? 4096 : 1024}), true);
+  c.parts.x.quantization.axis = form;
+  c.parts.x.quantization.scale = c.Add(Random(DataType::kFloat32, {form == 0 ? 4096 : 1024}), true);
   Tensor zero = Random(DataType::kInt8, {form == 0 ? 4096 : 1024});
-  c.plan.x.quantization.zero_point = c.Add(std::move(zero), true);
+  c.parts.x.quantization.zero_point = c.Add(std::move(zero), true);
   return c;
 }
 
 Case Elementwise(std::vector<int64_t> dims, Activation activation, DataType x = DataType::kFloat32,
                  DataType y = DataType::kFloat32) {
   Case c = Plain(std::move(dims), x, y);
-  c.plan.kind = PlanKind::kElementwise;
-  c.plan.activation.kind = activation;
-  for (int i = 0; i < 2; ++i) c.plan.activation.params[i] = kActivations[static_cast<int>(activation)].defaults[i];
+  c.parts.normalizes = false;
+  c.parts.activation.kind = activation;
+  for (int i = 0; i < 2; ++i) c.parts.activation.params[i] = kActivations[static_cast<int>(activation)].defaults[i];
   return c;
 }
 
@@ -277,7 +277,7 @@ double Quartile(std::vector<double> values) {
 
 void Measure(const char* name, const Case& c, double budget) {
   std::unique_ptr<Executable> executable;
-  Result result = CompileForCpu(c.plan, &executable);
+  Result result = CompileForCpu(c.chain(), &executable);
   BenchContext context(c);
   if (result.ok()) result = executable->Run(context);
   if (!result.ok()) {
@@ -318,13 +318,13 @@ void MeasureKernels(double budget) {
       std::string name = std::string("kernel ") + NameOf(kernel.x) + "->" + NameOf(kernel.y) + " " +
                          kActivations[static_cast<int>(activation)].name;
       if (kernel.operands != cpu::SumKind::kSingle) {
-        c.plan.residual.type = kernel.x;
-        c.plan.residual.tensor = c.Add(Random(kernel.x, {128, 768}), false);
+        c.parts.residual.type = kernel.x;
+        c.parts.residual.tensor = c.Add(Random(kernel.x, {128, 768}), false);
         name += " + residual";
       }
       if (kernel.operands == cpu::SumKind::kBiasedPair) {
-        c.plan.residual_bias.type = kF32;
-        c.plan.residual_bias.tensor = c.Add(Random(kF32, {768}), true);
+        c.parts.residual_bias.type = kF32;
+        c.parts.residual_bias.tensor = c.Add(Random(kF32, {768}), true);
         name += " + bias";
       }
       Measure(name.c_str(), c, budget);

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "chain_harness.h"
 #include "cpu/kernel_list.h"
 #include "cpu/path.h"
-#include "plan_harness.h"
 #include "test_cases.h"
 
 namespace normfuse::test {
@@ -14,7 +14,7 @@ namespace {
 using Bytes = std::vector<unsigned char>;
 
 // What is computed of rows, and in which types.
-struct Chain {
+struct Recipe {
   const char* name;
   DataType x = DataType::kFloat32;
   DataType y = DataType::kFloat32;
@@ -25,7 +25,7 @@ struct Chain {
   bool use_mean = true;
 };
 
-const Chain kChains[] = {
+const Recipe kRecipes[] = {
     {"LayerNorm"},
     {.name = "LayerNorm without affine", .affine = false},
     {.name = "LayerNorm, Relu", .activation = Activation::kRelu},
@@ -85,43 +85,43 @@ Tensor Slice(const Tensor& tensor, std::vector<int64_t> dims, int64_t begin, siz
 class Groups {
  public:
   // `inner`: the shape of one group.
-  Groups(const Chain& chain, int64_t count, std::vector<int64_t> inner)
-      : chain_(chain), count_(count), inner_(std::move(inner)) {
+  Groups(const Recipe& recipe, int64_t count, std::vector<int64_t> inner)
+      : recipe_(recipe), count_(count), inner_(std::move(inner)) {
     for (int64_t dim : inner_) size_ *= dim;
-    x_ = Random(chain.x, Shape(count), 3);
-    residual_ = Random(chain.x, Shape(count), 4);
+    x_ = Random(recipe.x, Shape(count), 3);
+    residual_ = Random(recipe.x, Shape(count), 4);
   }
   int64_t count() const { return count_; }
 
   // Groups `begin` to `begin` + `count` as a call of their own.
   Case Make(int64_t begin, int64_t count, size_t x_offset) const {
     Case c;
-    Plan& plan = c.plan;
-    plan.name = "invariance";
-    plan.x.type = chain_.x;
-    plan.x.tensor = c.Add(Slice(x_, Shape(count), begin * size_, x_offset), false);
-    if (IsQuantized(chain_.x)) plan.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
-    if (chain_.residual) {
-      plan.residual.type = chain_.x;
-      plan.residual.tensor = c.Add(Slice(residual_, Shape(count), begin * size_, x_offset), false);
+    Parts& parts = c.parts;
+    parts.name = "invariance";
+    parts.x.type = recipe_.x;
+    parts.x.tensor = c.Add(Slice(x_, Shape(count), begin * size_, x_offset), false);
+    if (IsQuantized(recipe_.x)) parts.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
+    if (recipe_.residual) {
+      parts.residual.type = recipe_.x;
+      parts.residual.tensor = c.Add(Slice(residual_, Shape(count), begin * size_, x_offset), false);
     }
-    for (size_t i = 1; i <= inner_.size(); ++i) plan.normalization.axes.push_back(static_cast<int64_t>(i));
-    plan.normalization.use_mean = chain_.use_mean;
-    if (chain_.affine) {
-      plan.scale.type = DataType::kFloat32;
-      plan.scale.tensor = c.Add(Random(DataType::kFloat32, {inner_.back()}, 5), true);
-      plan.bias.type = DataType::kFloat32;
-      plan.bias.tensor = c.Add(Random(DataType::kFloat32, {inner_.back()}, 6), true);
+    for (size_t i = 1; i <= inner_.size(); ++i) parts.normalization.axes.push_back(static_cast<int64_t>(i));
+    parts.normalization.use_mean = recipe_.use_mean;
+    if (recipe_.affine) {
+      parts.scale.type = DataType::kFloat32;
+      parts.scale.tensor = c.Add(Random(DataType::kFloat32, {inner_.back()}, 5), true);
+      parts.bias.type = DataType::kFloat32;
+      parts.bias.tensor = c.Add(Random(DataType::kFloat32, {inner_.back()}, 6), true);
     }
-    plan.activation.kind = chain_.activation;
-    plan.activation.params[0] = 1.0f;
-    plan.y_type = chain_.y;
-    if (IsQuantized(chain_.y)) plan.y_quantization.scale = c.Add(MakeFloats({}, {0.037}), true);
-    c.output_types = {chain_.y};
-    if (chain_.sum) {
-      plan.sum_output = 1;
-      plan.sum_type = chain_.x;
-      c.output_types.push_back(chain_.x);
+    parts.activation.kind = recipe_.activation;
+    parts.activation.params[0] = 1.0f;
+    parts.y_type = recipe_.y;
+    if (IsQuantized(recipe_.y)) parts.y_quantization.scale = c.Add(MakeFloats({}, {0.037}), true);
+    c.output_types = {recipe_.y};
+    if (recipe_.sum) {
+      parts.sum_output = 1;
+      parts.sum_type = recipe_.x;
+      c.output_types.push_back(recipe_.x);
     }
     return c;
   }
@@ -130,7 +130,7 @@ class Groups {
   std::vector<Bytes> Run(int64_t begin, int64_t count, const Setting& setting) const {
     const Case c = Make(begin, count, setting.x_offset);
     std::unique_ptr<Executable> executable;
-    const Result compiled = CompileForCpu(c.plan, &executable);
+    const Result compiled = CompileForCpu(c.chain(), &executable);
     EXPECT(compiled.ok(), compiled.message());
     ArrayContext context(setting.threads);
     context.ShiftOutputs(setting.y_offset);
@@ -162,7 +162,7 @@ class Groups {
     return shape;
   }
 
-  const Chain& chain_;
+  const Recipe& recipe_;
   int64_t count_;
   std::vector<int64_t> inner_;
   int64_t size_ = 1;
@@ -204,9 +204,9 @@ void OnEveryIsa(const std::function<void(const std::string& isa)>& test) {
 // Rows of one run: several of them are treated side by side.
 TEST(RowsDoNotDependOnTheirBatch) {
   OnEveryIsa([](const std::string& isa) {
-    for (const Chain& chain : kChains) {
+    for (const Recipe& recipe : kRecipes) {
       for (const int64_t width : {2, 5, 31, 64, 96, 128, 300, 768, 1030, 2600}) {
-        Compare(Groups(chain, 37, {width}), isa + " " + chain.name + " of " + std::to_string(width));
+        Compare(Groups(recipe, 37, {width}), isa + " " + recipe.name + " of " + std::to_string(width));
       }
     }
   });
@@ -215,9 +215,9 @@ TEST(RowsDoNotDependOnTheirBatch) {
 // Rows so long that both passes overlap, and that threads share one.
 TEST(LongRowsDoNotDependOnTheirBatch) {
   OnEveryIsa([](const std::string& isa) {
-    for (const Chain& chain : kChains) {
+    for (const Recipe& recipe : kRecipes) {
       for (const int64_t width : {5000, 70000}) {
-        Compare(Groups(chain, 5, {width}), isa + " " + chain.name + " of " + std::to_string(width));
+        Compare(Groups(recipe, 5, {width}), isa + " " + recipe.name + " of " + std::to_string(width));
       }
     }
   });
@@ -226,9 +226,9 @@ TEST(LongRowsDoNotDependOnTheirBatch) {
 // Groups of several runs each, whose scale goes along the innermost.
 TEST(GroupsOfSeveralRunsDoNotDependOnTheirBatch) {
   OnEveryIsa([](const std::string& isa) {
-    for (const Chain& chain : kChains) {
+    for (const Recipe& recipe : kRecipes) {
       for (const std::vector<int64_t>& inner : {std::vector<int64_t>{7, 49}, {5, 130}, {40, 1000}}) {
-        Compare(Groups(chain, 7, inner), isa + " " + chain.name + " of " + std::to_string(inner[0]) + " runs");
+        Compare(Groups(recipe, 7, inner), isa + " " + recipe.name + " of " + std::to_string(inner[0]) + " runs");
       }
     }
   });
@@ -237,9 +237,9 @@ TEST(GroupsOfSeveralRunsDoNotDependOnTheirBatch) {
 // What is written without the caches is as it would be within them.
 TEST(LargeTensorsAreTheSameAsTheirRows) {
   OnEveryIsa([](const std::string& isa) {
-    for (const Chain& chain : {kChains[0], kChains[7]}) {
+    for (const Recipe& recipe : {kRecipes[0], kRecipes[7]}) {
       for (const int64_t width : {1008, 1007}) {
-        Compare(Groups(chain, 1700, {width}), isa + " " + chain.name + " of " + std::to_string(width));
+        Compare(Groups(recipe, 1700, {width}), isa + " " + recipe.name + " of " + std::to_string(width));
       }
     }
   });
@@ -253,9 +253,9 @@ void ForcePath(const char* words) {
 #endif
 }
 
-std::string PathOf(const Plan& plan, const cpu::PathQuery& query = {}) {
+std::string PathOf(const Chain& chain, const cpu::PathQuery& query = {}) {
   std::string text;
-  const Result result = cpu::DescribePath(plan, query, &text);
+  const Result result = cpu::DescribePath(chain, query, &text);
   EXPECT(result.ok(), result.message());
   return text;
 }
@@ -270,22 +270,22 @@ TEST(ForcedPathsGiveTheSameBits) {
   std::vector<std::string> seen;
   for (const std::string& isa : AvailableIsas()) {
     ForceIsa(isa);
-    for (const Chain& chain : kChains) {
+    for (const Recipe& recipe : kRecipes) {
       for (const std::vector<int64_t>& inner :
            {std::vector<int64_t>{31}, {128}, {300}, {1024}, {1030}, {5000}, {3, 100}, {4, 49}}) {
-        const Groups groups(chain, 9, inner);
+        const Groups groups(recipe, 9, inner);
         const std::vector<Bytes> chosen = groups.Run(0, groups.count(), {});
         for (const char* words : kForcedPaths) {
           ForcePath(words);
           for (const size_t y_offset : {0, 4}) {
-            const std::string what = isa + " " + chain.name + " of " + std::to_string(inner.back()) + ": " + words;
+            const std::string what = isa + " " + recipe.name + " of " + std::to_string(inner.back()) + ": " + words;
             EXPECT(groups.AreIn(groups.Run(0, groups.count(), {.threads = 2, .y_offset = y_offset}), 0, chosen), what);
           }
           if (inner.size() == 1 && inner[0] < 2000)
             RunAndCompare(groups.Make(0, groups.count(), 0), 1, isa + " " + words);
           std::vector<int64_t> shape = inner;
           shape.insert(shape.begin(), groups.count());
-          seen.push_back(PathOf(groups.Make(0, 1, 0).plan, {.x = shape}));
+          seen.push_back(PathOf(groups.Make(0, 1, 0).chain(), {.x = shape}));
           ForcePath("");
         }
       }
@@ -305,7 +305,7 @@ TEST(ForcedPathsGiveTheSameBits) {
 TEST(UnknownPathsAreAnError) {
   ForcePath("rows,sideways");
   std::unique_ptr<Executable> executable;
-  const Result result = CompileForCpu(Groups(kChains[0], 2, {8}).Make(0, 2, 0).plan, &executable);
+  const Result result = CompileForCpu(Groups(kRecipes[0], 2, {8}).Make(0, 2, 0).chain(), &executable);
   EXPECT(!result.ok() && result.message().find("'sideways'") != std::string::npos, result.message());
   ForcePath("");
 }
@@ -321,13 +321,13 @@ TEST(EveryKernelGivesWhatBlocksGive) {
       for (const Activation activation :
            {Activation::kIdentity, Activation::kRelu, Activation::kGelu, Activation::kSwish, Activation::kHardSwish}) {
         for (const bool affine : {false, true}) {
-          const Chain chain{.name = "kernel",
-                            .x = kernel.x,
-                            .y = kernel.y,
-                            .activation = activation,
-                            .affine = affine,
-                            .residual = kernel.operands != cpu::SumKind::kSingle};
-          const Groups groups(chain, 5, {77});
+          const Recipe recipe{.name = "kernel",
+                              .x = kernel.x,
+                              .y = kernel.y,
+                              .activation = activation,
+                              .affine = affine,
+                              .residual = kernel.operands != cpu::SumKind::kSingle};
+          const Groups groups(recipe, 5, {77});
           const std::vector<Bytes> chosen = groups.Run(0, 5, {});
           ForcePath("blocks");
           EXPECT(groups.AreIn(groups.Run(0, 5, {}), 0, chosen), isa + " " + NameOf(kernel.x) + " to " +
@@ -347,7 +347,7 @@ TEST(ChooseIsATable) {
   if (std::find(isas.begin(), isas.end(), "avx2") == isas.end()) return;
   ForceIsa("avx2");
   struct Row {
-    int chain;
+    int recipe;
     std::vector<int64_t> shape;
     int threads;
     size_t y_offset;
@@ -368,10 +368,10 @@ TEST(ChooseIsATable) {
       {15, {128, 768}, 1, 0, "rows of input, result of input, stored integers, cached, tiles of 16, 1 thread"},
   };
   for (const Row& row : rows) {
-    const Groups groups(kChains[row.chain], 1, {row.shape.back()});
+    const Groups groups(kRecipes[row.recipe], 1, {row.shape.back()});
     const std::string got =
-        PathOf(groups.Make(0, 1, 0).plan, {.x = row.shape, .threads = row.threads, .y_offset = row.y_offset});
-    EXPECT(got == row.path, std::string(kChains[row.chain].name) + ": " + got);
+        PathOf(groups.Make(0, 1, 0).chain(), {.x = row.shape, .threads = row.threads, .y_offset = row.y_offset});
+    EXPECT(got == row.path, std::string(kRecipes[row.recipe].name) + ": " + got);
   }
   ForceIsa("");
 }
@@ -396,14 +396,14 @@ TEST(ColumnsDoNotDependOnTheirNeighbours) {
         some.insert(some.end(), values.begin() + row * kColumns + begin, values.begin() + row * kColumns + end);
       }
       Case c;
-      c.plan.name = "columns";
-      c.plan.x.type = DataType::kFloat32;
-      c.plan.x.tensor = c.Add(MakeFloats({kRows, end - begin}, some), false);
-      c.plan.normalization.axes = {0};
-      c.plan.y_type = DataType::kFloat32;
+      c.parts.name = "columns";
+      c.parts.x.type = DataType::kFloat32;
+      c.parts.x.tensor = c.Add(MakeFloats({kRows, end - begin}, some), false);
+      c.parts.normalization.axes = {0};
+      c.parts.y_type = DataType::kFloat32;
       c.output_types = {DataType::kFloat32};
       std::unique_ptr<Executable> executable;
-      EXPECT(CompileForCpu(c.plan, &executable).ok(), "compile");
+      EXPECT(CompileForCpu(c.chain(), &executable).ok(), "compile");
       ArrayContext context(threads);
       c.FillContext(&context);
       EXPECT(executable->Run(context).ok(), "run");

@@ -1,7 +1,7 @@
 // The whole DirectML path against the fake library: lowering, descriptions, graph, initialisation, bindings, upload,
-// readback, caching, threads, errors. Results are compared with the plan's meaning in float64.
-//   directml_execution_test FAKE_LIBRARY [CASES]  the test; CASES random plans at each feature level
-//   directml_execution_test --system [CASES [SEED]]  random plans on the DirectML and GPU that the loader finds
+// readback, caching, threads, errors. Results are compared with the chain's meaning in float64.
+//   directml_execution_test FAKE_LIBRARY [CASES]  the test; CASES random chains at each feature level
+//   directml_execution_test --system [CASES [SEED]]  random chains on the DirectML and GPU that the loader finds
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "../check.h"
+#include "chain_generator.h"
+#include "chain_reference.h"
 #include "directml/directml.h"
 #include "directml/lowering.h"
 #include "directml/shared_library.h"
 #include "fake_control.h"
-#include "plan_generator.h"
-#include "plan_reference.h"
 #include "test_context.h"
 
 namespace {
@@ -67,7 +67,7 @@ void CheckRun(const TestCase& test, const Executable& executable, const std::str
 
 // --- numbers ----------------------------------------------------------------------------------------------------------
 
-int RunRandomPlans(const std::shared_ptr<DirectMlDevice>& device, int count, unsigned seed) {
+int RunRandomChains(const std::shared_ptr<DirectMlDevice>& device, int count, unsigned seed) {
   const DML_FEATURE_LEVEL level = device->capabilities().level;
   std::mt19937 random(seed);
   GeneratorLimits limits;
@@ -77,16 +77,16 @@ int RunRandomPlans(const std::shared_ptr<DirectMlDevice>& device, int count, uns
   for (int i = 0; i < count; ++i) {
     const TestCase test = RandomCase(random, limits);
     const std::string what =
-        "level " + directml::LevelName(level) + " plan " + std::to_string(i) + " {" + test.description + "}";
+        "level " + directml::LevelName(level) + " chain " + std::to_string(i) + " {" + test.description + "}";
     directml::DmlProgram program;
-    const auto declined = directml::Lower(test.plan, test.shapes(), device->capabilities(), &program);
-    const bool statistics = test.plan.mean_output != Plan::kNoOutput || test.plan.inv_std_dev_output != Plan::kNoOutput;
-    // Below 3_1 a plan may need more than four dimensions; nothing else is declined.
+    const auto declined = directml::Lower(test.chain(), test.shapes(), device->capabilities(), &program);
+    const bool statistics = test.parts.normalization.has_statistics();
+    // Below 3_1 a chain may need more than four dimensions; nothing else is declined.
     const bool may_decline = level < abi::DML_FEATURE_LEVEL_3_1 || (statistics && level < abi::DML_FEATURE_LEVEL_6_2);
     CHECK(!declined || may_decline, "%s declined: %s", what.c_str(), declined ? declined->message.c_str() : "");
     if (declined) continue;
     std::unique_ptr<Executable> executable;
-    const Result compiled = CompileForDirectMl(test.plan, device, &executable);
+    const Result compiled = CompileForDirectMl(test.chain(), device, &executable);
     CHECK(compiled.ok(), "%s: %s", what.c_str(), compiled.message().c_str());
     if (!compiled.ok()) continue;
     CheckRun(test, *executable, what);
@@ -98,15 +98,15 @@ int RunRandomPlans(const std::shared_ptr<DirectMlDevice>& device, int count, uns
 // --- bookkeeping ------------------------------------------------------------------------------------------------------
 
 // LayerNormalization -> Gelu over [rows, 8] with constant scale and bias: compiled once for all row counts.
-Plan LayerNormPlan() {
-  Plan plan;
-  plan.name = "layer norm";
-  plan.x.tensor.input = 0;
-  plan.x.type = plan.y_type = DataType::kFloat32;
-  plan.normalization.from_first_axis = true;
-  plan.x.shape = {2, {-1, 8}};
-  plan.activation.kind = Activation::kGelu;
-  for (Operand* operand : {&plan.scale, &plan.bias}) {
+Parts LayerNormParts() {
+  Parts parts;
+  parts.name = "layer norm";
+  parts.x.tensor.input = 0;
+  parts.x.type = parts.y_type = DataType::kFloat32;
+  parts.normalization.from_first_axis = true;
+  parts.x.shape = {2, {-1, 8}};
+  parts.activation.kind = Activation::kGelu;
+  for (Operand* operand : {&parts.scale, &parts.bias}) {
     auto constant = std::make_shared<ConstantTensor>();
     constant->type = DataType::kFloat32;
     constant->dims = {8};
@@ -119,12 +119,12 @@ Plan LayerNormPlan() {
     operand->type = DataType::kFloat32;
     operand->tensor.constant = constant;
   }
-  return plan;
+  return parts;
 }
 
-TestCase Rows(const Plan& plan, int64_t rows) {
+TestCase Rows(const Parts& parts, int64_t rows) {
   TestCase test;
-  test.plan = plan;
+  test.parts = parts;
   test.description = std::to_string(rows) + " rows";
   TestTensor x{DataType::kFloat32, {rows, 8}, std::vector<unsigned char>(static_cast<size_t>(rows) * 32)};
   for (int64_t i = 0; i < rows * 8; ++i) {
@@ -141,8 +141,8 @@ void TestInitialisedOnceAndReleased() {
     const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
     const int64_t heaps = counter("descriptor_heaps");
     std::unique_ptr<Executable> executable;
-    CHECK(CompileForDirectMl(LayerNormPlan(), device, &executable).ok(), "compile");
-    const TestCase test = Rows(LayerNormPlan(), 5);
+    CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable).ok(), "compile");
+    const TestCase test = Rows(LayerNormParts(), 5);
     for (int i = 0; i < 10; ++i) CheckRun(test, *executable, "run again");
     const int64_t buffers = counter("buffers");
     for (int i = 0; i < 10; ++i) CheckRun(test, *executable, "run again");
@@ -175,8 +175,8 @@ void TestWhatACallCosts() {
     calls.push_back(work);
   };
   std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(LayerNormPlan(), device, &executable, listener).ok(), "compile");
-  const TestCase test = Rows(LayerNormPlan(), 5);
+  CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable, listener).ok(), "compile");
+  const TestCase test = Rows(LayerNormParts(), 5);
   for (int i = 0; i < 6; ++i) {
     const GpuWork before = Counted();
     CheckRun(test, *executable, "counted run");
@@ -205,15 +205,15 @@ void TestWhatACallCosts() {
 void TestShapesAreCachedAndBounded() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
   std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(LayerNormPlan(), device, &executable).ok(), "compile");
+  CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable).ok(), "compile");
   const int64_t graphs = counter("graphs");
   for (int pass = 0; pass < 3; ++pass) {
-    for (int64_t rows = 1; rows <= 8; ++rows) CheckRun(Rows(LayerNormPlan(), rows), *executable, "cached shape");
+    for (int64_t rows = 1; rows <= 8; ++rows) CheckRun(Rows(LayerNormParts(), rows), *executable, "cached shape");
   }
   CHECK(counter("graphs") == graphs + 8, "%lld graphs for 8 shapes",
         static_cast<long long>(counter("graphs") - graphs));
   const int64_t alive = counter("live_objects");
-  for (int64_t rows = 9; rows <= 100; ++rows) CheckRun(Rows(LayerNormPlan(), rows), *executable, "many shapes");
+  for (int64_t rows = 9; rows <= 100; ++rows) CheckRun(Rows(LayerNormParts(), rows), *executable, "many shapes");
   const int64_t grown = counter("live_objects") - alive;
   CHECK(grown < 100, "the cache grows without bound: %lld objects more", static_cast<long long>(grown));
 }
@@ -221,13 +221,13 @@ void TestShapesAreCachedAndBounded() {
 void TestThreads() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
   std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(LayerNormPlan(), device, &executable).ok(), "compile");
+  CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable).ok(), "compile");
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 25; ++i) {
-        const TestCase test = Rows(LayerNormPlan(), 1 + (t * 7 + i) % 11);
+        const TestCase test = Rows(LayerNormParts(), 1 + (t * 7 + i) % 11);
         TestContext context(test.inputs);
         const bool ran = executable->Run(context).ok();
         for (const Reference& expected : Evaluate(test)) {
@@ -241,9 +241,9 @@ void TestThreads() {
   CHECK(wrong == 0, "%d concurrent runs are wrong", wrong.load());
 }
 
-// A plan for X [rows, 6, 4] whose shape is not known at first: blocked scales, a residual that broadcasts X and parameters
+// A chain for X [rows, 6, 4] whose shape is not known at first: blocked scales, a residual that broadcasts X and parameters
 // that arrive at run time must not be declined for shapes that were only assumed.
-// Random plans, each followed by an activation of its own result: as one program and one after the other. What passes
+// Random chains, each followed by an activation of its own result: as one program and one after the other. What passes
 // between them has every type.
 void TestSequences(const std::shared_ptr<DirectMlDevice>& device) {
   std::mt19937 random(5);
@@ -252,23 +252,20 @@ void TestSequences(const std::shared_ptr<DirectMlDevice>& device) {
   limits.max_elements = 200;
   for (int i = 0; i < 200; ++i) {
     TestCase test = RandomCase(random, limits);
-    PlanSequence sequence{{test.plan, Plan()}, 0};
-    Plan& first = sequence.plans.front();
-    Plan& second = sequence.plans.back();
-    for (int output : {first.y_output, first.sum_output, first.mean_output, first.inv_std_dev_output}) {
-      sequence.output_count = std::max(sequence.output_count, output + 1);
-    }
+    ChainSequence sequence{{test.chain(), Chain()}, 0};
+    Chain& first = sequence.chains.front();
+    Chain& second = sequence.chains.back();
+    ForEachOutput(first, [&](int output) { sequence.output_count = std::max(sequence.output_count, output + 1); });
     // Every other time the first result is an output of the node as well.
     const int last = sequence.output_count++;
-    if (i % 2 == 0) first.y_output = sequence.output_count;
+    if (i % 2 == 0) first.store.output = sequence.output_count;
     second.name = "second";
-    second.kind = PlanKind::kElementwise;
-    second.x.tensor.input = kFromOutput + first.y_output;
-    second.x.type = first.y_type;
-    second.x.quantization = first.y_quantization;
-    second.y_output = last;
-    second.y_type = DataType::kFloat32;
-    second.activation.kind = Activation::kRelu;
+    second.x.name = "X";
+    second.x.tensor.input = kFromOutput + first.store.output;
+    second.x.type = first.store.type;
+    second.x.quantization = first.store.quantization;
+    second.behind.push_back(Activate({Activation::kRelu, {}}));
+    second.store = {DataType::kFloat32, {}, true, last};
 
     std::unique_ptr<Executable> gpu, cpu;
     Result result = CompileForDirectMl(sequence, device, &gpu);
@@ -279,23 +276,25 @@ void TestSequences(const std::shared_ptr<DirectMlDevice>& device) {
     result = gpu->Run(on_gpu);
     if (result.ok()) result = cpu->Run(on_cpu);
     CHECK(result.ok(), "%s: %s", test.description.c_str(), result.message().c_str());
-    CHECK(!on_gpu.has(first.y_output) || first.y_output < sequence.output_count, "an inner tensor was given out");
+    CHECK(!on_gpu.has(first.store.output) || first.store.output < sequence.output_count,
+          "an inner tensor was given out");
     const TestTensor a = on_gpu.output(last, DataType::kFloat32), b = on_cpu.output(last, DataType::kFloat32);
     CHECK(a.dims == b.dims, "%s", test.description.c_str());
     // The largest scale that the generator makes.
-    const double step = !first.y_quantization.present() ? 0 : BitsOf(first.y_type) == 4 ? 0.5 : 0.04;
+    const double step = !first.store.quantization.present() ? 0 : BitsOf(first.store.type) == 4 ? 0.5 : 0.04;
     for (int64_t k = 0; k < a.count(); ++k) {
       const double allowed = step * 1.001 + 1e-4 * (1 + std::fabs(b.at(k)));
-      const bool close = std::fabs(a.at(k) - b.at(k)) <= (first.y_type == DataType::kFloat16 ? 40 * allowed : allowed);
+      const bool close =
+          std::fabs(a.at(k) - b.at(k)) <= (first.store.type == DataType::kFloat16 ? 40 * allowed : allowed);
       CHECK(close && a.at(k) >= 0, "%s: element %lld is %g, on the CPU %g", test.description.c_str(),
             static_cast<long long>(k), a.at(k), b.at(k));
     }
   }
 }
 
-std::vector<PartialShape*> ShapesOf(Plan* plan) {
-  std::vector<PartialShape*> shapes = {&plan->activation.slope_shape};
-  for (Operand* operand : {&plan->x, &plan->residual, &plan->residual_bias, &plan->scale, &plan->bias}) {
+std::vector<PartialShape*> ShapesOf(Parts* parts) {
+  std::vector<PartialShape*> shapes = {&parts->slope.shape};
+  for (Operand* operand : {&parts->x, &parts->residual, &parts->residual_bias, &parts->scale, &parts->bias}) {
     shapes.push_back(&operand->shape);
   }
   return shapes;
@@ -304,20 +303,21 @@ std::vector<PartialShape*> ShapesOf(Plan* plan) {
 // Groups over a tensor of unknown rank, with a slope [2, 6, 3] of which no dimension is known to meet the channels.
 void TestGroupsOfUnknownRank() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_4);
-  Plan plan = LayerNormPlan();
-  plan.normalization.axes.clear();
-  plan.normalization.from_first_axis = false;
-  plan.normalization.num_groups = 3;
-  plan.scale = plan.bias = Operand();
-  plan.x.shape = PartialShape();
-  plan.activation.kind = Activation::kPRelu;
+  Parts parts = LayerNormParts();
+  parts.normalization.axes.clear();
+  parts.normalization.from_first_axis = false;
+  parts.normalization.num_groups = 3;
+  parts.scale = parts.bias = Operand();
+  parts.x.shape = PartialShape();
+  parts.activation.kind = Activation::kPRelu;
   auto slope = std::make_shared<ConstantTensor>();
   slope->type = DataType::kFloat32;
   slope->dims = {2, 6, 3};
   slope->storage.resize(36 * sizeof(float));
+  parts.slope.type = DataType::kFloat32;
   slope->data = slope->storage.data();
-  plan.activation.slope.constant = slope;
-  const auto declined = CheckForDirectMl(plan, *device);
+  parts.slope.tensor.constant = slope;
+  const auto declined = CheckForDirectMl(parts.Make(), *device);
   CHECK(!declined, "%s", declined ? declined->message.c_str() : "");
 }
 
@@ -329,25 +329,25 @@ void TestOpenShapes() {
   for (int i = 0; i < 300; ++i) {
     TestCase test = RandomCase(random, limits);
     int seen = 0;
-    for (PartialShape* shape : ShapesOf(&test.plan)) {
+    for (PartialShape* shape : ShapesOf(&test.parts)) {
       if ((i + seen++) % 2 == 0) shape->rank = -1;
       for (int d = 0; d < shape->rank; ++d) shape->dims[d] = (i + d) % 3 == 0 ? shape->dims[d] : -1;
     }
-    const auto declined = CheckForDirectMl(test.plan, *device);
-    CHECK(!declined, "open plan %d {%s}: %s", i, test.description.c_str(), declined ? declined->message.c_str() : "");
+    const auto declined = CheckForDirectMl(test.chain(), *device);
+    CHECK(!declined, "open chain %d {%s}: %s", i, test.description.c_str(), declined ? declined->message.c_str() : "");
   }
 }
 
 // --- failures ---------------------------------------------------------------------------------------------------------
 
 void TestFailuresNameTheCall() {
-  const TestCase test = Rows(LayerNormPlan(), 5);
+  const TestCase test = Rows(LayerNormParts(), 5);
   // Each fails once while the first Run compiles or runs; the next Run works.
   for (const char* call : {"CreateOperator", "CompileGraph", "CreateOperatorInitializer", "CreateBindingTable", "Map",
                            "Signal", "CreateCommittedResource", "Close"}) {
     const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
     std::unique_ptr<Executable> executable;
-    CHECK(CompileForDirectMl(test.plan, device, &executable).ok(), "compile");
+    CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
     control((std::string("fail:") + call).c_str(), abi::kOutOfMemory);
     TestContext context(test.inputs);
     const Result failed = executable->Run(context);
@@ -361,19 +361,19 @@ void TestFailuresNameTheCall() {
 }
 
 void TestFenceThatCannotWait() {
-  const TestCase test = Rows(LayerNormPlan(), 5);
+  const TestCase test = Rows(LayerNormParts(), 5);
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
   std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(test.plan, device, &executable).ok(), "compile");
+  CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
   control("fail:SetEventOnCompletion", abi::kFail);
   CheckRun(test, *executable, "without waiting in the call");
 }
 
 void TestLostDevice() {
-  const TestCase test = Rows(LayerNormPlan(), 5);
+  const TestCase test = Rows(LayerNormParts(), 5);
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
   std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(test.plan, device, &executable).ok(), "compile");
+  CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
   CheckRun(test, *executable, "before the loss");
   control("dispatches_until_removal", 0);
   TestContext context(test.inputs);
@@ -461,57 +461,58 @@ void TestAdapters() {
 
 // --- what is declined -------------------------------------------------------------------------------------------------
 
-void ExpectDeclined(const Plan& plan, const std::shared_ptr<DirectMlDevice>& device, Reason reason, const char* part) {
-  const auto declined = CheckForDirectMl(plan, *device);
+void ExpectDeclined(const Chain& chain, const std::shared_ptr<DirectMlDevice>& device, Reason reason,
+                    const char* part) {
+  const auto declined = CheckForDirectMl(chain, *device);
   CHECK(declined && declined->reason == reason && declined->message.find(part) != std::string::npos,
         "expected '%s', got '%s'", part, declined ? declined->message.c_str() : "no refusal");
   std::unique_ptr<Executable> executable;
-  CHECK(!CompileForDirectMl(plan, device, &executable).ok(), "compiled what was declined");
+  CHECK(!CompileForDirectMl(chain, device, &executable).ok(), "compiled what was declined");
 }
 
 void TestDeclines() {
   const auto newest = Open(abi::DML_FEATURE_LEVEL_6_4);
   const auto older = Open(abi::DML_FEATURE_LEVEL_6_2);
-  Plan plan = LayerNormPlan();
-  plan.x.type = DataType::kBfloat16;
-  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "bfloat16 (X)");
-  plan = LayerNormPlan();
-  plan.y_type = DataType::kFloat8E4M3FN;
-  plan.y_quantization.scale = plan.scale.tensor;
-  plan.y_quantization.axis = 1;
-  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "quantisation to float8e4m3fn");
-  plan = LayerNormPlan();
-  plan.x.type = DataType::kUint4;
-  plan.x.quantization.scale = plan.scale.tensor;
-  ExpectDeclined(plan, older, Reason::kDirectmlLevel, "needs DirectML feature level 6_3; this library has 6_2");
-  CHECK(!CheckForDirectMl(plan, *newest), "4-bit X at 6_4");
-  plan.x.quantization.block_size = 5;
-  plan.x.shape.dims[0] = 10;
-  auto blocks = std::make_shared<ConstantTensor>(*plan.scale.tensor.constant);
+  Parts parts = LayerNormParts();
+  parts.x.type = DataType::kBfloat16;
+  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "bfloat16 (X)");
+  parts = LayerNormParts();
+  parts.y_type = DataType::kFloat8E4M3FN;
+  parts.y_quantization.scale = parts.scale.tensor;
+  parts.y_quantization.axis = 1;
+  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "quantisation to float8e4m3fn");
+  parts = LayerNormParts();
+  parts.x.type = DataType::kUint4;
+  parts.x.quantization.scale = parts.scale.tensor;
+  ExpectDeclined(parts.Make(), older, Reason::kDirectmlLevel, "needs DirectML feature level 6_3; this library has 6_2");
+  CHECK(!CheckForDirectMl(parts.Make(), *newest), "4-bit X at 6_4");
+  parts.x.quantization.block_size = 5;
+  parts.x.shape.dims[0] = 10;
+  auto blocks = std::make_shared<ConstantTensor>(*parts.scale.tensor.constant);
   blocks->data = blocks->storage.data();
   blocks->dims = {4, 2};
-  plan.x.quantization.scale.constant = blocks;
-  plan.x.quantization.axis = 1;
-  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "do not divide");
-  plan = LayerNormPlan();
-  plan.normalization.epsilon = NAN;
-  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "NaN epsilon");
-  plan = LayerNormPlan();
-  plan.normalization.from_first_axis = false;
-  ExpectDeclined(plan, newest, Reason::kDirectmlUnsupported, "no axes");
+  parts.x.quantization.scale.constant = blocks;
+  parts.x.quantization.axis = 1;
+  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "do not divide");
+  parts = LayerNormParts();
+  parts.normalization.epsilon = NAN;
+  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "NaN epsilon");
+  parts = LayerNormParts();
+  parts.normalization.from_first_axis = false;
+  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "no axes");
   control("unsupported_types", 1 << abi::DML_TENSOR_DATA_TYPE_FLOAT16);
   const auto small = Open(abi::DML_FEATURE_LEVEL_6_4);
   control("unsupported_types", 0);
-  plan = LayerNormPlan();
-  plan.x.type = DataType::kFloat16;
-  ExpectDeclined(plan, small, Reason::kDirectmlUnsupported, "driver does not support");
+  parts = LayerNormParts();
+  parts.x.type = DataType::kFloat16;
+  ExpectDeclined(parts.Make(), small, Reason::kDirectmlUnsupported, "driver does not support");
   // Shapes that are too large, and dimensions of 0, are known only when the shapes are.
   directml::DmlProgram program;
-  plan = LayerNormPlan();
+  parts = LayerNormParts();
   auto declined =
-      directml::Lower(plan, {{DataType::kFloat32, {int64_t{1} << 30, 8}}}, newest->capabilities(), &program);
+      directml::Lower(parts.Make(), {{DataType::kFloat32, {int64_t{1} << 30, 8}}}, newest->capabilities(), &program);
   CHECK(declined && declined->message.find("2^32") != std::string::npos, "too many elements");
-  declined = directml::Lower(plan, {{DataType::kFloat32, {0, 8}}}, newest->capabilities(), &program);
+  declined = directml::Lower(parts.Make(), {{DataType::kFloat32, {0, 8}}}, newest->capabilities(), &program);
   CHECK(declined && declined->message.find("dimension of 0") != std::string::npos, "a dimension of 0");
 }
 
@@ -526,8 +527,8 @@ int RunOnSystem(int cases, unsigned seed) {
     return 2;
   }
   half_rounding = HalfRounding::kAny;
-  const int ran = RunRandomPlans(device, cases, seed);
-  std::printf("%s: %d of %d random plans ran\n", device->description().c_str(), ran, cases);
+  const int ran = RunRandomChains(device, cases, seed);
+  std::printf("%s: %d of %d random chains ran\n", device->description().c_str(), ran, cases);
   TestSequences(device);
   return ExitCode();
 }
@@ -552,9 +553,9 @@ int main(int argc, char** argv) {
 
   for (DML_FEATURE_LEVEL level : {abi::DML_FEATURE_LEVEL_2_1, abi::DML_FEATURE_LEVEL_3_1, abi::DML_FEATURE_LEVEL_5_0,
                                   abi::DML_FEATURE_LEVEL_5_2, abi::DML_FEATURE_LEVEL_6_2, abi::DML_FEATURE_LEVEL_6_4}) {
-    const int ran = RunRandomPlans(Open(level), cases, level);
-    std::printf("level %s: %d of %d random plans ran\n", directml::LevelName(level).c_str(), ran, cases);
-    CHECK(ran > cases / 3, "too few plans ran");
+    const int ran = RunRandomChains(Open(level), cases, level);
+    std::printf("level %s: %d of %d random chains ran\n", directml::LevelName(level).c_str(), ran, cases);
+    CHECK(ran > cases / 3, "too few chains ran");
   }
   TestInitialisedOnceAndReleased();
   TestWhatACallCosts();

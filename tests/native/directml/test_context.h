@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/execution.h"
-#include "plan_generator.h"
+#include "chain/execution.h"
+#include "chain_generator.h"
 
 namespace normfuse::test {
 

@@ -1,6 +1,6 @@
 // Shows lowerings to Microsoft's own DirectML, by way of a stand-in device, and proves the table of rules with it:
 //   directml_validate DIRECTML_LIBRARY [--d3d12 FILE --dxcore FILE] [--samples N] [--seed N] [--expect-level 6_2]
-// 1. Every lowering of N random plans, at the library's feature level, is accepted by CreateOperator; and so it is for
+// 1. Every lowering of N random chains, at the library's feature level, is accepted by CreateOperator; and so it is for
 //    lowerings at each lower level, which a newer library takes as well.
 // 2. What the table calls impossible at this level is refused, and what it says to be possible is accepted.
 // Prints a summary; exit code 1 on any miss.
@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "abi/directml_abi.h"
+#include "chain_generator.h"
 #include "directml/lowering.h"
 #include "directml/operator_desc.h"
 #include "directml/shared_library.h"
-#include "plan_generator.h"
 #include "stand_in_device.h"
 
 namespace {
@@ -256,7 +256,7 @@ class Validator {
     for (int i = 0; i < samples; ++i) {
       const test::TestCase made = test::RandomCase(random, limits);
       for (FeatureLevel level : kLevels) {
-        // Each plan at the library's own level, and at one lower level in turn.
+        // Each chain at the library's own level, and at one lower level in turn.
         const bool lower = static_cast<size_t>(i) % std::size(kLevels) == static_cast<size_t>(&level - kLevels);
         if (level >= kMinimumLevel && level <= level_ && (level == level_ || lower)) CheckLowering(made, level);
       }
@@ -307,7 +307,7 @@ class Validator {
 
   void CheckLowering(const test::TestCase& made, FeatureLevel level) {
     DmlProgram program;
-    const auto declined = Lower(made.plan, made.shapes(), {level, types_}, &program);
+    const auto declined = Lower(made.chain(), made.shapes(), {level, types_}, &program);
     if (declined) {
       ++declined_total_;
       ++declined_[declined->message];

@@ -1,21 +1,23 @@
-#include "plan/operator_node.h"
+#include "chain/operator_node.h"
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace normfuse {
 namespace {
 
-// Reads the attributes and inputs of one node into a plan; the first problem is kept and ends the reading.
+// Reads the attributes and inputs of one node into a chain; the first problem is kept and ends the reading.
 class Reader {
  public:
-  Reader(const OperatorNode& node, Plan* plan) : node_(node), plan_(*plan) {}
+  Reader(const OperatorNode& node, Chain* chain) : node_(node), chain_(*chain) {}
 
   std::optional<Declined> Read() {
-    plan_.name = node_.name;
+    chain_.name = node_.name;
     CheckSpecVersion();
-    if (!declined_) ReadActivation();
-    if (!declined_) ReadOperator();
+    ActivationCall activation;
+    if (!declined_) ReadActivation(&activation);
+    if (!declined_) ReadOperator(activation);
     if (!declined_) ReadX();
     return declined_;
   }
@@ -67,7 +69,7 @@ class Reader {
     }
   }
 
-  void ReadActivation() {
+  void ReadActivation(ActivationCall* call) {
     const std::string name = String("activation", "Identity");
     int index = 0;
     while (index < kActivationCount && name != kActivations[index].name) ++index;
@@ -76,8 +78,8 @@ class Reader {
       return;
     }
     const ActivationSpec& spec = kActivations[index];
-    plan_.activation.kind = static_cast<Activation>(index);
-    for (int i = 0; i < kMaxActivationParams; ++i) plan_.activation.params[i] = spec.defaults[i];
+    call->kind = static_cast<Activation>(index);
+    for (int i = 0; i < kMaxActivationParams; ++i) call->params[i] = spec.defaults[i];
     std::vector<float> params;
     node_.attributes->GetFloats("activation_params", &params);
     if (!params.empty() && static_cast<int>(params.size()) != spec.param_count) {
@@ -85,7 +87,7 @@ class Reader {
               std::to_string(spec.param_count));
       return;
     }
-    for (size_t i = 0; i < params.size(); ++i) plan_.activation.params[i] = params[i];
+    for (size_t i = 0; i < params.size(); ++i) call->params[i] = params[i];
   }
 
   const TensorFacts& Facts(int index) const {
@@ -108,9 +110,9 @@ class Reader {
   }
 
   template <typename Input>
-  Operand Tensor(Input input) const {
+  Operand Tensor(Input input, const char* name) const {
     const TensorFacts& facts = Facts(static_cast<int>(input));
-    return {Ref(input), facts.type, {}, ShapeOf(facts)};
+    return {Ref(input), facts.type, {}, ShapeOf(facts), Align::kTrailing, name};
   }
 
   template <typename Input>
@@ -130,51 +132,46 @@ class Reader {
 
   template <typename Input>
   void ReadYQuantization(Input scale, Input zero_point) {
-    ReadQuantization(&plan_.y_quantization, scale, zero_point, "y_axis", "y_block_size", 1);
-    plan_.y_saturate = Flag("y_saturate", true);
+    ReadQuantization(&chain_.store.quantization, scale, zero_point, "y_axis", "y_block_size", 1);
+    chain_.store.saturate = Flag("y_saturate", true);
     y_zero_point_type_ = Facts(static_cast<int>(zero_point)).type;
   }
 
+  // Appends the activation, if it is one.
   template <typename Input>
-  void ReadSlope(Input slope) {
-    plan_.activation.slope = Ref(slope);
-    plan_.activation.slope_type = Facts(static_cast<int>(slope)).type;
-    plan_.activation.slope_shape = ShapeOf(Facts(static_cast<int>(slope)));
-    if (kActivations[static_cast<int>(plan_.activation.kind)].has_slope != plan_.activation.slope.present()) {
-      Invalid(plan_.activation.slope.present() ? "input slope is given, but the activation takes none"
-                                               : "the activation needs input slope");
+  void ReadSteps(const ActivationCall& activation, Input slope) {
+    Operand operand = Tensor(slope, "slope");
+    if (kActivations[static_cast<int>(activation.kind)].has_slope != operand.present()) {
+      Invalid(operand.present() ? "input slope is given, but the activation takes none"
+                                : "the activation needs input slope");
     }
+    if (activation.kind != Activation::kIdentity) chain_.behind.push_back(Activate(activation, std::move(operand)));
   }
 
-  void ReadOperator() {
+  void ReadOperator(const ActivationCall& activation) {
     switch (node_.kind) {
       case OperatorKind::kFusedNormalization:
-        ReadNormalization();
+        ReadNormalization(activation);
         return;
       case OperatorKind::kFusedActivation:
-        ReadElementwise();
+        ReadElementwise(activation);
         return;
       case OperatorKind::kFusedDequantizeLinear:
-        ReadDequantize();
+        ReadDequantize(activation);
         return;
     }
   }
 
-  void ReadAffineAlign() {
+  Align ReadAffineAlign() {
     const std::string align = String("affine_align", "trailing");
-    if (align == "trailing") {
-      plan_.affine_align = AffineAlign::kTrailing;
-    } else if (align == "channel") {
-      plan_.affine_align = AffineAlign::kChannel;
-    } else if (align == "group") {
-      plan_.affine_align = AffineAlign::kGroup;
-    } else {
-      Invalid("affine_align is '" + align + "'; it must be trailing, channel or group");
-    }
+    if (align == "channel") return Align::kChannel;
+    if (align == "group") return Align::kGroup;
+    if (align != "trailing") Invalid("affine_align is '" + align + "'; it must be trailing, channel or group");
+    return Align::kTrailing;
   }
 
-  void ReadStatistics() {
-    Normalization& n = plan_.normalization;
+  void ReadStatistics(Normalization* normalization) {
+    Normalization& n = *normalization;
     node_.attributes->GetInts("axes", &n.axes);
     n.num_groups = Int("num_groups", 0);
     n.use_mean = Flag("use_mean", true);
@@ -190,68 +187,86 @@ class Reader {
     if (n.num_groups == 0 && n.axes.empty()) Invalid("attribute axes is missing");
     if (n.num_groups > 0 && !n.axes.empty()) Invalid("axes and num_groups exclude each other");
     if (std::isnan(n.epsilon)) Invalid("epsilon is NaN; it must be a number");
+    n.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
+    n.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
   }
 
-  void ReadNormalization() {
+  void ReadNormalization(const ActivationCall& activation) {
     using In = FusedNormalizationInput;
-    plan_.kind = PlanKind::kNormalization;
-    ReadStatistics();
-    ReadAffineAlign();
-    plan_.x = Tensor(In::kX);
-    plan_.residual = Tensor(In::kResidual);
-    plan_.residual_bias = Tensor(In::kResidualBias);
-    plan_.scale = Tensor(In::kScale);
-    plan_.bias = Tensor(In::kBias);
-    ReadQuantization(&plan_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
-    ReadQuantization(&plan_.residual.quantization, In::kResidualScale, In::kResidualZeroPoint, "residual_axis",
+    ReadStatistics(&chain_.normalization.emplace());
+    chain_.x = Tensor(In::kX, "X");
+    ReadQuantization(&chain_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
+    Operand residual = Tensor(In::kResidual, "residual");
+    ReadQuantization(&residual.quantization, In::kResidualScale, In::kResidualZeroPoint, "residual_axis",
                      "residual_block_size", 1);
-    ReadQuantization(&plan_.scale.quantization, In::kScaleScale, In::kScaleZeroPoint, "scale_axis", nullptr, 0);
-    ReadQuantization(&plan_.bias.quantization, In::kBiasScale, In::kBiasZeroPoint, "bias_axis", nullptr, 0);
+    if (residual.present()) chain_.before.push_back(Add(std::move(residual)));
+    Operand residual_bias = Tensor(In::kResidualBias, "residual_bias");
+    if (residual_bias.present()) chain_.before.push_back(Add(std::move(residual_bias)));
+    ReadSum();
+    const Align align = ReadAffineAlign();
+    Operand scale = Tensor(In::kScale, "scale");
+    scale.align = align;
+    ReadQuantization(&scale.quantization, In::kScaleScale, In::kScaleZeroPoint, "scale_axis", nullptr, 0);
+    if (scale.present()) chain_.behind.push_back(Mul(std::move(scale)));
+    Operand bias = Tensor(In::kBias, "bias");
+    bias.align = align;
+    ReadQuantization(&bias.quantization, In::kBiasScale, In::kBiasZeroPoint, "bias_axis", nullptr, 0);
+    if (bias.present()) chain_.behind.push_back(Add(std::move(bias)));
+    ReadSteps(activation, In::kSlope);
     ReadYQuantization(In::kYScale, In::kYZeroPoint);
-    ReadSlope(In::kSlope);
-    plan_.sum_type = ElementType("sum_dtype");
-    plan_.sum_quantization.scale = Ref(In::kSumScale);
-    plan_.sum_quantization.zero_point = Ref(In::kSumZeroPoint);
-    if (plan_.sum_quantization.zero_point.present() && !plan_.sum_quantization.present()) {
-      Invalid("a zero point is given without its scale");
-    }
-    if (plan_.sum_quantization.present() && plan_.sum_type == DataType::kUndefined) {
-      plan_.sum_type = plan_.sum_quantization.zero_point.present() ? Facts(static_cast<int>(In::kSumZeroPoint)).type
-                                                                   : DataType::kUint8;
-    }
-    plan_.sum_output = OutputIndex(FusedNormalizationOutput::kSum);
-    plan_.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
-    plan_.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
     x_scale_type_ = Facts(static_cast<int>(In::kXScale)).type;
+    if (chain_.num_groups() <= 0 && align == Align::kGroup) Invalid("affine_align is group, but num_groups is 0");
   }
 
-  void ReadElementwise() {
+  // The output `sum`, and the type in which d is stored on the way.
+  void ReadSum() {
+    using In = FusedNormalizationInput;
+    const int output = OutputIndex(FusedNormalizationOutput::kSum);
+    DataType type = ElementType("sum_dtype");
+    Quantization quantization;
+    quantization.scale = Ref(In::kSumScale);
+    quantization.zero_point = Ref(In::kSumZeroPoint);
+    if (quantization.present()) {
+      const bool has_zero = quantization.zero_point.present();
+      if (type == DataType::kUndefined)
+        type = has_zero ? Facts(static_cast<int>(In::kSumZeroPoint)).type : DataType::kUint8;
+      chain_.before.push_back(Requantise(std::move(quantization), type, output));
+      return;
+    }
+    if (quantization.zero_point.present()) Invalid("a zero point is given without its scale");
+    if (output == kNoOutput) return;
+    const TensorFacts& as_default = Facts(static_cast<int>(chain_.x.quantization.present() ? In::kXScale : In::kX));
+    chain_.before.push_back(Emit(type == DataType::kUndefined ? as_default.type : type, output));
+  }
+
+  void ReadElementwise(const ActivationCall& activation) {
     using In = FusedActivationInput;
-    plan_.kind = PlanKind::kElementwise;
-    ReadAffineAlign();
-    plan_.x = Tensor(In::kX);
-    plan_.scale = Tensor(In::kScale);
-    plan_.bias = Tensor(In::kBias);
-    ReadQuantization(&plan_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
+    chain_.x = Tensor(In::kX, "X");
+    ReadQuantization(&chain_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
+    Operand scale = Tensor(In::kScale, "scale");
+    Operand bias = Tensor(In::kBias, "bias");
+    scale.align = bias.align = ReadAffineAlign();
+    if (scale.align == Align::kGroup) Invalid("affine_align is group, but num_groups is 0");
+    if (scale.present()) chain_.behind.push_back(Mul(std::move(scale)));
+    if (bias.present()) chain_.behind.push_back(Add(std::move(bias)));
+    ReadSteps(activation, In::kSlope);
     ReadYQuantization(In::kYScale, In::kYZeroPoint);
-    ReadSlope(In::kSlope);
     x_scale_type_ = Facts(static_cast<int>(In::kXScale)).type;
   }
 
-  void ReadDequantize() {
+  void ReadDequantize(const ActivationCall& activation) {
     using In = FusedDequantizeLinearInput;
-    plan_.kind = PlanKind::kElementwise;
-    plan_.x = Tensor(In::kX);
-    ReadQuantization(&plan_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
-    ReadSlope(In::kSlope);
+    chain_.x = Tensor(In::kX, "X");
+    ReadQuantization(&chain_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
+    ReadSteps(activation, In::kSlope);
     x_scale_type_ = Facts(static_cast<int>(In::kXScale)).type;
-    if (!plan_.x.quantization.present()) Invalid("input x_scale is missing");
+    if (!chain_.x.quantization.present()) Invalid("input x_scale is missing");
   }
 
   template <typename Output>
   int OutputIndex(Output output) const {
     const auto index = static_cast<size_t>(output);
-    return index < node_.outputs_used.size() && node_.outputs_used[index] ? static_cast<int>(index) : Plan::kNoOutput;
+    return index < node_.outputs_used.size() && node_.outputs_used[index] ? static_cast<int>(index) : kNoOutput;
   }
 
   void ReadX() {
@@ -264,20 +279,18 @@ class Reader {
                                                      {"what", "normfuse"},
                                                      {"supported", "up to 8"}});
     }
-    plan_.y_type = ElementType("y_dtype");
-    const DataType float_type = plan_.x.quantization.present() ? x_scale_type_ : plan_.x.type;
-    if (plan_.y_type == DataType::kUndefined) {
-      if (!plan_.y_quantization.present()) {
-        plan_.y_type = float_type;
-      } else {
-        plan_.y_type = plan_.y_quantization.zero_point.present() ? y_zero_point_type_ : DataType::kUint8;
-      }
+    Store& store = chain_.store;
+    store.type = ElementType("y_dtype");
+    if (store.type != DataType::kUndefined) return;
+    if (!store.quantization.present()) {
+      store.type = chain_.x.quantization.present() ? x_scale_type_ : chain_.x.type;
+    } else {
+      store.type = store.quantization.zero_point.present() ? y_zero_point_type_ : DataType::kUint8;
     }
-    if (plan_.sum_type == DataType::kUndefined) plan_.sum_type = float_type;
   }
 
   const OperatorNode& node_;
-  Plan& plan_;
+  Chain& chain_;
   std::optional<Declined> declined_;
   DataType x_scale_type_ = DataType::kUndefined;
   DataType y_zero_point_type_ = DataType::kUndefined;
@@ -303,6 +316,6 @@ PartialShape ShapeOf(const TensorFacts& facts) {
   return shape;
 }
 
-std::optional<Declined> PlanFromOperator(const OperatorNode& node, Plan* plan) { return Reader(node, plan).Read(); }
+std::optional<Declined> ChainFromOperator(const OperatorNode& node, Chain* chain) { return Reader(node, chain).Read(); }
 
 }  // namespace normfuse

@@ -1,5 +1,5 @@
 // What happens at the edges: values that are not finite, constant rows, empty tensors, offsets, long rows, saturation,
-// shapes that do not fit, plans that are refused, memory and threads.
+// shapes that do not fit, chains that are refused, memory and threads.
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 #include <new>
 #include <string>
 
-#include "plan_harness.h"
+#include "chain_harness.h"
 #include "test_cases.h"
 
 namespace {
@@ -32,11 +32,11 @@ const double kNan = std::nan("");
 
 Case Normalize(std::vector<int64_t> dims, const std::vector<double>& values, std::vector<int64_t> axes) {
   Case c;
-  c.plan.name = "edge";
-  c.plan.x.type = DataType::kFloat32;
-  c.plan.x.tensor = c.Add(MakeFloats(std::move(dims), values), false);
-  c.plan.normalization.axes = std::move(axes);
-  c.plan.y_type = DataType::kFloat32;
+  c.parts.name = "edge";
+  c.parts.x.type = DataType::kFloat32;
+  c.parts.x.tensor = c.Add(MakeFloats(std::move(dims), values), false);
+  c.parts.normalization.axes = std::move(axes);
+  c.parts.y_type = DataType::kFloat32;
   c.output_types = {DataType::kFloat32};
   return c;
 }
@@ -44,7 +44,7 @@ Case Normalize(std::vector<int64_t> dims, const std::vector<double>& values, std
 // Runs `c` and hands over the result; the output is empty when the run failed.
 Result Run(const Case& c, ArrayContext* context) {
   std::unique_ptr<Executable> executable;
-  const Result compiled = CompileForCpu(c.plan, &executable);
+  const Result compiled = CompileForCpu(c.chain(), &executable);
   if (!compiled.ok()) return compiled;
   c.FillContext(context);
   return executable->Run(*context);
@@ -113,8 +113,8 @@ TEST(LargeTensorsAreReadAndWrittenWithinTheirBounds) {
       for (const bool affine : {false, true}) {
         Case c = Normalize(dims, Normals(static_cast<size_t>(dims[0] * width), 1), {-1});
         if (affine) {
-          c.plan.scale.type = DataType::kFloat32;
-          c.plan.scale.tensor = c.Add(MakeFloats({width}, Normals(static_cast<size_t>(width), 1)), true);
+          c.parts.scale.type = DataType::kFloat32;
+          c.parts.scale.tensor = c.Add(MakeFloats({width}, Normals(static_cast<size_t>(width), 1)), true);
         }
         RunAndCompare(c, affine ? 3 : 1, isa + " width " + std::to_string(width));
       }
@@ -130,8 +130,8 @@ TEST(ConstantRowsGiveZero) {
           for (const int64_t axis : {0, 1}) {
             const std::vector<int64_t> dims = axis == 1 ? std::vector<int64_t>{2, n} : std::vector<int64_t>{n, 2};
             Case c = Normalize(dims, std::vector<double>(static_cast<size_t>(2 * n), value), {axis});
-            c.plan.normalization.epsilon_on = on;
-            c.plan.normalization.epsilon = 1e-9f;
+            c.parts.normalization.epsilon_on = on;
+            c.parts.normalization.epsilon = 1e-9f;
             for (double y : Y(c)) {
               if (y == 0) continue;
               EXPECT(y == 0, isa + " value " + std::to_string(value) + " n " + std::to_string(n) + " axis " +
@@ -176,7 +176,7 @@ TEST(LongRowsKeepFullAccuracy) {
       const std::vector<double> y = Y(c, threads);
       double mean = 0;
       double square = 0;
-      const Tensor& x = c.Of(c.plan.x.tensor);
+      const Tensor& x = c.Of(c.parts.x.tensor);
       for (size_t i = 0; i < kCount; ++i) mean += x.At(static_cast<int64_t>(i)) / kCount;
       for (size_t i = 0; i < kCount; ++i) square += std::pow(x.At(static_cast<int64_t>(i)) - mean, 2) / kCount;
       double worst = 0;
@@ -196,7 +196,7 @@ TEST(HugeAndTinyValues) {
         std::vector<double> values = Normals(300, 0);
         for (double& value : values) value = static_cast<float>(value * size);
         Case c = axis == 1 ? Normalize({1, 300}, values, {1}) : Normalize({300, 1}, values, {0});
-        c.plan.normalization.epsilon = 0.0f;
+        c.parts.normalization.epsilon = 0.0f;
         const std::vector<double> y = Y(c);
         const Expected expected = Compute(c);
         double worst = 0;
@@ -215,7 +215,7 @@ TEST(EmptyTensorsGiveEmptyTensors) {
     const Result result = Run(c, &context);
     EXPECT(result.ok(), result.message());
     EXPECT(context.output(0).dims == dims, "shape");
-    c.plan.kind = PlanKind::kElementwise;
+    c.parts.normalizes = false;
     ArrayContext elementwise;
     EXPECT(Run(c, &elementwise).ok(), "elementwise");
   }
@@ -225,7 +225,7 @@ TEST(ZeroKeepsItsSignWithoutANormalisation) {
   OnEveryIsa([](const std::string& isa) {
     std::vector<double> values(37, -0.0);
     Case c = Normalize({37}, values, {0});
-    c.plan.kind = PlanKind::kElementwise;
+    c.parts.normalizes = false;
     for (double y : Y(c)) {
       EXPECT(y == 0 && std::signbit(y), isa);
       if (!std::signbit(y)) break;
@@ -247,16 +247,16 @@ TEST(QuantisationRoundsBeforeTheZeroPointAndSaturates) {
           std::vector<double> all;
           for (size_t i = 0; i < repeats; ++i) all.insert(all.end(), values.begin(), values.end());
           Case c = Normalize({static_cast<int64_t>(all.size())}, all, {0});
-          c.plan.kind = PlanKind::kElementwise;
-          c.plan.activation.kind = activation;
-          c.plan.activation.params[0] = -kInfinity;
-          c.plan.activation.params[1] = kInfinity;
-          c.plan.y_type = type;
+          c.parts.normalizes = false;
+          c.parts.activation.kind = activation;
+          c.parts.activation.params[0] = -kInfinity;
+          c.parts.activation.params[1] = kInfinity;
+          c.parts.y_type = type;
           c.output_types = {type};
-          c.plan.y_quantization.scale = c.Add(MakeFloats({}, {1.0}), true);
+          c.parts.y_quantization.scale = c.Add(MakeFloats({}, {1.0}), true);
           Tensor zero = MakeTensor(type, {});
           zero.Set(0, 3);
-          c.plan.y_quantization.zero_point = c.Add(std::move(zero), true);
+          c.parts.y_quantization.zero_point = c.Add(std::move(zero), true);
           const std::vector<double> y = Y(c);
           for (size_t i = 0; i < y.size(); ++i) {
             const double want = std::isnan(all[i]) ? low : std::min(std::max(std::nearbyint(all[i]) + 3, low), high);
@@ -273,21 +273,21 @@ TEST(QuantisationRoundsBeforeTheZeroPointAndSaturates) {
 TEST(NanBecomesTheLowestValue) {
   OnEveryIsa([](const std::string& isa) {
     for (const double y_scale : {0.5, -0.5, 1e-42, -1e-42}) {
-      for (const PlanKind kind : {PlanKind::kElementwise, PlanKind::kNormalization}) {
+      for (const bool normalizes : {false, true}) {
         for (const int64_t axis : {0, 1}) {
           for (const bool affine : {false, true}) {
             for (const DataType type : {DataType::kInt8, DataType::kUint8, DataType::kInt16}) {
               std::vector<double> values = Normals(40 * 40, 0);
               values[43] = kNan;
               Case c = Normalize({40, 40}, values, {axis});
-              c.plan.kind = kind;
+              c.parts.normalizes = normalizes;
               if (affine) {
-                c.plan.scale.type = DataType::kFloat32;
-                c.plan.scale.tensor = c.Add(MakeFloats({40}, Normals(40, 1)), true);
+                c.parts.scale.type = DataType::kFloat32;
+                c.parts.scale.tensor = c.Add(MakeFloats({40}, Normals(40, 1)), true);
               }
-              c.plan.y_type = type;
+              c.parts.y_type = type;
               c.output_types = {type};
-              c.plan.y_quantization.scale = c.Add(MakeFloats({}, {y_scale}), true);
+              c.parts.y_quantization.scale = c.Add(MakeFloats({}, {y_scale}), true);
               RunAndCompare(c, 1, isa + " y_scale " + std::to_string(y_scale) + " axis " + std::to_string(axis));
             }
           }
@@ -315,16 +315,16 @@ TEST(FactorsMayBeBeyondFloat) {
               for (size_t i = 0; i < values.size(); ++i)
                 values[i] = static_cast<float>((i % 6) * 0.0 + values[i] * sizes.x);
               Case c = Normalize({6, 6}, values, {axis});
-              c.plan.normalization.use_mean = use_mean;
-              c.plan.normalization.epsilon = sizes.epsilon;
+              c.parts.normalization.use_mean = use_mean;
+              c.parts.normalization.epsilon = sizes.epsilon;
               std::vector<double> scale(6, sizes.scale);
               if (!uniform) scale[3] *= 0.5;
-              c.plan.scale.type = c.plan.bias.type = DataType::kFloat32;
-              c.plan.scale.tensor = c.Add(MakeFloats({6}, scale), true);
-              c.plan.bias.tensor = c.Add(MakeFloats({6}, std::vector<double>(6, 0.25)), true);
-              c.plan.y_type = type;
+              c.parts.scale.type = c.parts.bias.type = DataType::kFloat32;
+              c.parts.scale.tensor = c.Add(MakeFloats({6}, scale), true);
+              c.parts.bias.tensor = c.Add(MakeFloats({6}, std::vector<double>(6, 0.25)), true);
+              c.parts.y_type = type;
               c.output_types = {type};
-              if (type == DataType::kInt8) c.plan.y_quantization.scale = c.Add(MakeFloats({}, {0.125}), true);
+              if (type == DataType::kInt8) c.parts.y_quantization.scale = c.Add(MakeFloats({}, {0.125}), true);
               RunAndCompare(c, 1,
                             isa + " x " + std::to_string(std::log10(sizes.x)) + " scale " +
                                 std::to_string(std::log10(sizes.scale)) + " axis " + std::to_string(axis) + " " +
@@ -345,23 +345,23 @@ TEST(StoredIntegersTakeAnyScale) {
         for (const double x_scale : {1e-38, 1e-33, 1.0, 1e34}) {
           for (const double scale : {1.0, 2e36, 1e-30}) {
             for (const bool constant : {true, false}) {
-              for (const PlanKind kind : {PlanKind::kNormalization, PlanKind::kElementwise}) {
+              for (const bool normalizes : {true, false}) {
                 Case c;
-                c.plan.name = "integers";
-                c.plan.kind = kind;
-                c.plan.x.type = type;
+                c.parts.name = "integers";
+                c.parts.normalizes = normalizes;
+                c.parts.x.type = type;
                 Tensor x = MakeTensor(type, {3, width});
                 for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, constant ? 100 : static_cast<double>(i * 37 % 120));
-                c.plan.x.tensor = c.Add(std::move(x), false);
-                c.plan.x.quantization.scale = c.Add(MakeFloats({}, {x_scale}), true);
+                c.parts.x.tensor = c.Add(std::move(x), false);
+                c.parts.x.quantization.scale = c.Add(MakeFloats({}, {x_scale}), true);
                 Tensor zero = MakeTensor(type, {});
                 zero.Set(0, 100);
-                c.plan.x.quantization.zero_point = c.Add(std::move(zero), true);
-                c.plan.normalization.axes = {1};
-                c.plan.scale.type = c.plan.bias.type = DataType::kFloat32;
-                c.plan.scale.tensor = c.Add(MakeFloats({1}, {scale}), true);
-                c.plan.bias.tensor = c.Add(MakeFloats({1}, {0.25}), true);
-                c.plan.y_type = DataType::kFloat32;
+                c.parts.x.quantization.zero_point = c.Add(std::move(zero), true);
+                c.parts.normalization.axes = {1};
+                c.parts.scale.type = c.parts.bias.type = DataType::kFloat32;
+                c.parts.scale.tensor = c.Add(MakeFloats({1}, {scale}), true);
+                c.parts.bias.tensor = c.Add(MakeFloats({1}, {0.25}), true);
+                c.parts.y_type = DataType::kFloat32;
                 c.output_types = {DataType::kFloat32};
                 RunAndCompare(c, 1,
                               isa + " " + NameOf(type) + " x_scale " + std::to_string(std::log10(x_scale)) + " scale " +
@@ -381,10 +381,10 @@ TEST(QuotientsAreRoundedAsADivisionRounds) {
     std::vector<double> values;
     for (int k = -250; k <= 250; ++k) values.push_back(static_cast<float>(k) * 0.05f);
     Case c = Normalize({501}, values, {0});
-    c.plan.kind = PlanKind::kElementwise;
-    c.plan.y_type = DataType::kInt8;
+    c.parts.normalizes = false;
+    c.parts.y_type = DataType::kInt8;
     c.output_types = {DataType::kInt8};
-    c.plan.y_quantization.scale = c.Add(MakeFloats({}, {0.1}), true);
+    c.parts.y_quantization.scale = c.Add(MakeFloats({}, {0.1}), true);
     const std::vector<double> y = Y(c);
     for (size_t i = 0; i < y.size(); ++i) {
       const float quotient = static_cast<float>(values[i]) / 0.1f;
@@ -405,12 +405,12 @@ TEST(ImpossibleShapesAreAnError) {
   for (const Wrong& wrong : wrongs) {
     Case c = Normalize(wrong.x, Normals(static_cast<size_t>(MakeTensor(DataType::kFloat32, wrong.x).Count()), 0), {-1});
     if (!wrong.scale.empty()) {
-      c.plan.scale.type = DataType::kFloat32;
-      c.plan.scale.tensor = c.Add(MakeTensor(DataType::kFloat32, wrong.scale), false);
+      c.parts.scale.type = DataType::kFloat32;
+      c.parts.scale.tensor = c.Add(MakeTensor(DataType::kFloat32, wrong.scale), false);
     }
     if (!wrong.residual.empty()) {
-      c.plan.residual.type = DataType::kFloat32;
-      c.plan.residual.tensor = c.Add(MakeTensor(DataType::kFloat32, wrong.residual), false);
+      c.parts.residual.type = DataType::kFloat32;
+      c.parts.residual.tensor = c.Add(MakeTensor(DataType::kFloat32, wrong.residual), false);
     }
     ArrayContext context;
     const Result result = Run(c, &context);
@@ -420,51 +420,51 @@ TEST(ImpossibleShapesAreAnError) {
   ArrayContext context;
   EXPECT(!Run(axis, &context).ok(), "axis out of range");
   Case groups = Normalize({2, 5, 3}, Normals(30, 0), {});
-  groups.plan.normalization.num_groups = 2;
+  groups.parts.normalization.num_groups = 2;
   ArrayContext other;
   EXPECT(!Run(groups, &other).ok(), "groups do not divide the channels");
-  // An element type other than the plan's.
+  // An element type other than the chain's.
   Case type = Normalize({4}, Normals(4, 0), {0});
-  type.plan.x.type = DataType::kFloat16;
+  type.parts.x.type = DataType::kFloat16;
   ArrayContext third;
   EXPECT(!Run(type, &third).ok(), "element type");
 }
 
 TEST(ValidateNamesWhatIsWrong) {
   const auto refused = [](const Case& c, const char* part) {
-    const Result result = Validate(c.plan);
+    const Result result = Validate(c.chain());
     EXPECT(!result.ok() && result.message().find(part) != std::string::npos,
            std::string(part) + ": " + result.message());
   };
   const auto plain = [] {
     Case c = Normalize({2, 6}, Normals(12, 0), {-1});
-    c.plan.x.shape = {2, {2, 6}};
+    c.parts.x.shape = {2, {2, 6}};
     return c;
   };
-  EXPECT(Validate(plain().plan).ok(), "a plain plan");
+  EXPECT(Validate(plain().chain()).ok(), "a plain chain");
   Case c = plain();
-  c.plan.normalization.axes = {1, -1};
+  c.parts.normalization.axes = {1, -1};
   refused(c, "given twice");
-  c.plan.normalization.axes = {2};
+  c.parts.normalization.axes = {2};
   refused(c, "out of range");
   c = plain();
-  c.plan.scale.type = DataType::kFloat32;
-  c.plan.scale.tensor = c.Add(MakeFloats({5}, Normals(5, 1)), true);
+  c.parts.scale.type = DataType::kFloat32;
+  c.parts.scale.tensor = c.Add(MakeFloats({5}, Normals(5, 1)), true);
   refused(c, "[5]");
   c = plain();
-  c.plan.x.type = DataType::kInt8;
+  c.parts.x.type = DataType::kInt8;
   refused(c, "int8");
   c = plain();
-  c.plan.y_type = DataType::kInt8;
+  c.parts.y_type = DataType::kInt8;
   refused(c, "y_scale");
-  c.plan.y_quantization.scale = c.Add(MakeFloats({2, 3}, Normals(6, 1)), true);
-  c.plan.y_quantization.block_size = 4;
+  c.parts.y_quantization.scale = c.Add(MakeFloats({2, 3}, Normals(6, 1)), true);
+  c.parts.y_quantization.block_size = 4;
   refused(c, "blocks of 4");
   c = plain();
-  c.plan.activation.kind = Activation::kPRelu;
+  c.parts.activation.kind = Activation::kPRelu;
   refused(c, "slope");
   c = plain();
-  c.plan.normalization.epsilon = std::nanf("");
+  c.parts.normalization.epsilon = std::nanf("");
   refused(c, "epsilon");
 }
 
@@ -474,7 +474,7 @@ TEST(UnknownInstructionSetIsAnError) {
   const Result result = SelectedIsa(&name);
   EXPECT(!result.ok() && result.message().find("baseline") != std::string::npos, result.message());
   std::unique_ptr<Executable> executable;
-  EXPECT(!CompileForCpu(Normalize({4}, Normals(4, 0), {0}).plan, &executable).ok(), "compile");
+  EXPECT(!CompileForCpu(Normalize({4}, Normals(4, 0), {0}).chain(), &executable).ok(), "compile");
   ForceIsa("");
 }
 
@@ -483,24 +483,24 @@ TEST(RunDoesNotAllocate) {
   for (int form = 0; form < 6; ++form) {
     Case c = Normalize({6, 70}, Normals(420, 0), {form == 4 ? 0 : 1});
     if (form == 1 || form == 4) {
-      c.plan.scale.type = DataType::kFloat16;
-      c.plan.scale.tensor = c.Add(MakeTensor(DataType::kFloat16, {70}), false);
+      c.parts.scale.type = DataType::kFloat16;
+      c.parts.scale.tensor = c.Add(MakeTensor(DataType::kFloat16, {70}), false);
     }
     if (form == 2) {
-      c.plan.residual.type = DataType::kInt8;
-      c.plan.residual.tensor = c.Add(MakeTensor(DataType::kInt8, {6, 70}), false);
-      c.plan.residual.quantization.scale = c.Add(MakeFloats({70}, Normals(70, 1)), false);
-      c.plan.residual.quantization.zero_point = c.Add(MakeTensor(DataType::kInt8, {70}), false);
+      c.parts.residual.type = DataType::kInt8;
+      c.parts.residual.tensor = c.Add(MakeTensor(DataType::kInt8, {6, 70}), false);
+      c.parts.residual.quantization.scale = c.Add(MakeFloats({70}, Normals(70, 1)), false);
+      c.parts.residual.quantization.zero_point = c.Add(MakeTensor(DataType::kInt8, {70}), false);
     }
-    if (form == 3) c.plan.kind = PlanKind::kElementwise;
+    if (form == 3) c.parts.normalizes = false;
     if (form == 5) {
-      c.plan.y_type = DataType::kUint8;
+      c.parts.y_type = DataType::kUint8;
       c.output_types = {DataType::kUint8};
-      c.plan.y_quantization.scale = c.Add(MakeFloats({6}, Normals(6, 1)), true);
-      c.plan.y_quantization.axis = 0;
+      c.parts.y_quantization.scale = c.Add(MakeFloats({6}, Normals(6, 1)), true);
+      c.parts.y_quantization.axis = 0;
     }
     std::unique_ptr<Executable> executable;
-    const Result compiled = CompileForCpu(c.plan, &executable);
+    const Result compiled = CompileForCpu(c.chain(), &executable);
     EXPECT(compiled.ok(), compiled.message());
     if (!compiled.ok()) continue;
     ArrayContext context;
@@ -541,8 +541,8 @@ TEST(RowsAreTheSameOnAnyNumberOfThreads) {
     for (const bool affine : {false, true}) {
       Case c = Normalize(dims, Normals(static_cast<size_t>(count), 1), {-1});
       if (affine) {
-        c.plan.scale.type = DataType::kFloat32;
-        c.plan.scale.tensor = c.Add(MakeFloats({width}, Normals(static_cast<size_t>(width), 1)), true);
+        c.parts.scale.type = DataType::kFloat32;
+        c.parts.scale.tensor = c.Add(MakeFloats({width}, Normals(static_cast<size_t>(width), 1)), true);
       }
       const std::vector<double> one = Y(c, 1);
       for (const int threads : {2, 3, 4}) {
@@ -560,7 +560,7 @@ TEST(WithoutOtherThreadsTheCallerGoesOnAlone) {
   for (const std::vector<int64_t>& axes : {std::vector<int64_t>{1}, {0}}) {
     Case c = Normalize({160, 1024}, Normals(size_t{160} * 1024, 2), axes);
     std::unique_ptr<Executable> executable;
-    EXPECT(CompileForCpu(c.plan, &executable).ok(), "compile");
+    EXPECT(CompileForCpu(c.chain(), &executable).ok(), "compile");
     ArrayContext context(4);
     c.FillContext(&context);
     const auto calls_asking = [&](int calls) {
@@ -583,7 +583,7 @@ TEST(WithoutOtherThreadsTheCallerGoesOnAlone) {
 TEST(OneTileStaysOnTheCaller) {
   Case c = Normalize({20'000, 32}, Normals(size_t{20'000} * 32, 2), {0});
   std::unique_ptr<Executable> executable;
-  EXPECT(CompileForCpu(c.plan, &executable).ok(), "compile");
+  EXPECT(CompileForCpu(c.chain(), &executable).ok(), "compile");
   for (const int threads : {1, 4}) {
     ArrayContext context(threads);
     c.FillContext(&context);
@@ -607,12 +607,12 @@ TEST(ShapesMayChangeFromCallToCall) {
       return Normals(static_cast<size_t>(MakeTensor(DataType::kFloat32, dims).Count()), mean);
     };
     Case& c = cases.emplace_back(Normalize(shapes.x, values(shapes.x, 1), {-1}));
-    c.plan.residual.type = DataType::kFloat32;
-    c.plan.residual.tensor = c.Add(MakeFloats(shapes.residual, values(shapes.residual, 2)), false);
+    c.parts.residual.type = DataType::kFloat32;
+    c.parts.residual.tensor = c.Add(MakeFloats(shapes.residual, values(shapes.residual, 2)), false);
     RunAndCompare(c, 1, "against float64");
   }
   std::unique_ptr<Executable> executable;
-  EXPECT(CompileForCpu(cases[0].plan, &executable).ok(), "compile");
+  EXPECT(CompileForCpu(cases[0].chain(), &executable).ok(), "compile");
   for (int round = 0; round < 2; ++round) {
     for (Case& c : cases) {
       ArrayContext context;
@@ -633,11 +633,11 @@ TEST(ShapesMayChangeFromCallToCall) {
 // One executable, several calls at a time.
 TEST(RunMayBeCalledFromSeveralThreads) {
   Case c = Normalize({64, 300}, Normals(64 * 300, 1), {1});
-  c.plan.scale.type = DataType::kFloat16;
-  c.plan.scale.tensor = c.Add(MakeTensor(DataType::kFloat16, {300}), false);
+  c.parts.scale.type = DataType::kFloat16;
+  c.parts.scale.tensor = c.Add(MakeTensor(DataType::kFloat16, {300}), false);
   for (int64_t i = 0; i < 300; ++i) c.tensors.back()->Set(i, 1.5);
   std::unique_ptr<Executable> executable;
-  EXPECT(CompileForCpu(c.plan, &executable).ok(), "compile");
+  EXPECT(CompileForCpu(c.chain(), &executable).ok(), "compile");
   const std::vector<double> want = Y(c);
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;

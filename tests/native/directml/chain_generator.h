@@ -1,4 +1,4 @@
-// Random plans with data, the same for the same seed, for the tests of the DirectML path.
+// Random chains with data, the same for the same seed, for the tests of the DirectML path.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "../parts.h"
+#include "chain/chain.h"
 #include "directml/lowering.h"
-#include "plan/plan.h"
 
 namespace normfuse::test {
 
@@ -23,10 +24,11 @@ struct TestTensor {
 };
 
 struct TestCase {
-  Plan plan;
+  Parts parts;
   std::vector<TestTensor> inputs;  // by TensorRef::input
   std::string description;
 
+  Chain chain() const { return parts.Make(); }
   std::vector<directml::InputShape> shapes() const;
 };
 

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "plan/plan.h"
-#include "plan/reason.h"
+#include "chain/chain.h"
+#include "chain/reason.h"
 #include "plugin/graph_view.h"
 
 namespace normfuse::plugin {
 
-struct Chain {
-  Plan plan;                // TensorRef::input indexes `inputs`, the outputs index `outputs`
+struct FoundChain {
+  Chain chain;              // TensorRef::input indexes `inputs`, the outputs index `outputs`
   std::vector<int> nodes;   // of the graph, from the first to the last
   std::vector<int> inputs;  // values
   std::vector<int> outputs;
@@ -25,7 +25,7 @@ struct Chain {
 // What became of one normalisation, activation, Q/DQ or ai.normfuse node: a chain, or the reason why not.
 struct Site {
   int anchor = kNone;  // node
-  std::optional<Chain> chain;
+  std::optional<FoundChain> found;
   std::optional<Declined> declined;
 };
 
@@ -35,7 +35,7 @@ enum class ChainLength { kAny, kSingleNode };
 
 // Whether the chain begins with the Add of two uint8 tensors whose sum is uint8 again. ONNX Runtime has a kernel for it
 // that never leaves the integers (QLinearAdd).
-bool AddsIntegers(const Plan& plan);
+bool AddsIntegers(const Chain& chain);
 
 // Every site of the graph, in the order of its nodes. A node is in one chain at most. With `leave_integer_adds` chains
 // begin behind an Add that ONNX Runtime runs in integers.

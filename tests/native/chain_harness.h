@@ -1,18 +1,20 @@
-// Runs a Plan over plain arrays and computes the same in double, one element at a time, straight from the formula in
-// plan.h: no code is shared with the library but the plan itself.
+// Runs a Chain over plain arrays and computes the same in double, one element at a time, straight from the formula in
+// chain.h: no code is shared with the library but the chain itself.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "plan/execution.h"
-#include "plan/plan.h"
+#include "chain/chain.h"
+#include "chain/execution.h"
+#include "parts.h"
 
 namespace normfuse::test {
 
@@ -72,12 +74,14 @@ class ArrayContext final : public ExecutionContext {
   std::vector<std::vector<int64_t>> output_dims_;
 };
 
-// A plan together with the tensors it refers to.
+// A chain together with the tensors it refers to.
 struct Case {
-  Plan plan;
+  Parts parts;
+  std::optional<Chain> steps;  // instead of parts
   std::vector<std::unique_ptr<Tensor>> tensors;
   std::vector<DataType> output_types;
 
+  Chain chain() const { return steps ? *steps : parts.Make(); }
   TensorRef Add(Tensor tensor, bool constant);
   const Tensor& Of(const TensorRef& ref) const;
   void FillContext(ArrayContext* context) const;
@@ -86,23 +90,31 @@ struct Case {
   std::vector<std::pair<const ConstantTensor*, const Tensor*>> constants_by_value;
 };
 
+// What a step writes on the way.
+struct Emitted {
+  int output = kNoOutput;
+  std::vector<double> values;
+  std::vector<double> tolerance;
+};
+
 // Every value that the formula goes through, per element of d, in double; `tolerance` bounds what float32 arithmetic may
 // change before Y is rounded to its type.
 struct Expected {
   std::vector<int64_t> shape;
   std::vector<int64_t> stat_shape;
   std::vector<double> d;
+  double error_of_d = 0;  // the largest
   std::vector<double> a;
   std::vector<double> y_scale;
   std::vector<double> y_zero;
   std::vector<double> tolerance;
-  std::vector<double> sum_tolerance;
   std::vector<double> mean;
   std::vector<double> inv_std_dev;
+  std::vector<Emitted> emitted;
 };
 
-// All operands of d broadcast with each other, see plan.h.
-std::vector<int64_t> ShapeOfD(const Case& c);
+// All operands of d broadcast with each other, see chain.h.
+std::vector<int64_t> ShapeOfD(const Case& c, const Chain& chain);
 
 Expected Compute(const Case& c);
 

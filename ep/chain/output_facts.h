@@ -3,12 +3,13 @@
 
 #include <vector>
 
-#include "plan/operator_node.h"
+#include "chain/operator_node.h"
 
 namespace normfuse {
 
 // By the node's output positions, as far as they are known from its inputs: an unknown dimension is -1, an unknown rank
-// -1. What a custom op tells ONNX Runtime, and what a claimed node's outputs must not contradict.
-std::vector<TensorFacts> OutputFacts(const OperatorNode& node, const Plan& plan);
+// -1; of positions that the chain does not write nothing is present. What a custom op tells ONNX Runtime, and what a
+// claimed node's outputs must not contradict.
+std::vector<TensorFacts> OutputFacts(const Chain& chain);
 
 }  // namespace normfuse

@@ -1,10 +1,10 @@
-// Validate: what can be judged about a plan before a call is made. The sentences end up before users, so each names the
+// Validate: what can be judged about a chain before a call is made. The sentences end up before users, so each names the
 // node, the operand and the values seen.
 #include <algorithm>
 #include <cmath>
 #include <string>
 
-#include "plan/plan.h"
+#include "chain/chain.h"
 
 namespace normfuse {
 namespace {
@@ -20,17 +20,18 @@ std::string PartOf(const std::string& tensor, const char* part) { return (tensor
 
 class Validator {
  public:
-  explicit Validator(const Plan& plan) : plan_(plan) {}
+  explicit Validator(const Chain& chain) : chain_(chain) {}
   Result Run();
 
  private:
   Result Error(const std::string& text) const {
-    return Result::Error(ErrorCode::kInvalidArgument, plan_.name + ": " + text);
+    return Result::Error(ErrorCode::kInvalidArgument, chain_.name + ": " + text);
   }
 
-  Result CheckOperand(const char* what, const Operand& operand, const PartialShape& shape) const;
-  Result CheckQuantization(const char* what, const Quantization& q, DataType type, const PartialShape& shape) const;
-  Result CheckQuantizationShape(const char* what, const Quantization& q, const PartialShape& shape) const;
+  Result CheckOperand(const Operand& operand) const;
+  Result CheckQuantization(const std::string& name, const Quantization& q, DataType type,
+                           const PartialShape& shape) const;
+  Result CheckQuantizationShape(const std::string& what, const Quantization& q, const PartialShape& shape) const;
   Result CheckQuantizationPart(const std::string& name, const std::vector<int64_t>& dims, int64_t axis,
                                const PartialShape& shape) const;
   Result CheckBlocks(const std::string& name, const std::vector<int64_t>& dims, const Quantization& q,
@@ -39,16 +40,18 @@ class Validator {
   Result TooManyDimensions(const std::string& name, const PartialShape& shape) const {
     return Error(name + " has " + std::to_string(shape.rank) + " dimensions; at most 8 are supported");
   }
-  Result CheckTrailing(const char* what, const PartialShape& shape) const;
-  Result CheckAffine(const char* what, const Operand& operand, const PartialShape& shape) const;
+  Result CheckTrailing(const std::string& name, const PartialShape& shape) const;
+  Result CheckMeeting(const Operand& operand) const;
   Result CheckNormalization() const;
   Result CheckAxes() const;
   Result CheckGroups() const;
-  Result CheckActivation() const;
-  Result CheckSumQuantization() const;
-  Result CheckOutputs() const;
+  Result CheckStep(const Step& step) const;
+  Result CheckActivation(const Step& step) const;
+  Result CheckRequantise(const Step& step) const;
+  Result CheckSize() const;
+  Result CheckStore() const;
 
-  const Plan& plan_;
+  const Chain& chain_;
   PartialShape d_;
 };
 
@@ -91,7 +94,8 @@ Result Validator::CheckQuantizationPart(const std::string& name, const std::vect
   return Error(name + " of shape " + ShapeText(dims) + " does not broadcast to shape " + shape.Text());
 }
 
-Result Validator::CheckQuantizationShape(const char* what, const Quantization& q, const PartialShape& shape) const {
+Result Validator::CheckQuantizationShape(const std::string& what, const Quantization& q,
+                                         const PartialShape& shape) const {
   const ConstantTensor* scale = q.scale.constant.get();
   const ConstantTensor* zero = q.zero_point.constant.get();
   const bool blocked = q.block_size > 0;
@@ -111,9 +115,8 @@ Result Validator::CheckQuantizationShape(const char* what, const Quantization& q
 }
 
 // `type`: element type of the quantised tensor.
-Result Validator::CheckQuantization(const char* what, const Quantization& q, DataType type,
+Result Validator::CheckQuantization(const std::string& name, const Quantization& q, DataType type,
                                     const PartialShape& shape) const {
-  const std::string name = what;
   if (!IsQuantized(type)) {
     return Error(PartOf(name, "scale") + " is given, but " + name + " has element type " + NameOf(type) +
                  ", which is not a quantised one");
@@ -128,12 +131,12 @@ Result Validator::CheckQuantization(const char* what, const Quantization& q, Dat
     return Error(PartOf(name, "zero_point") + " has element type " + NameOf(q.zero_point.constant->type) + ", but " +
                  name + " has " + NameOf(type));
   }
-  return CheckQuantizationShape(what, q, shape);
+  return CheckQuantizationShape(name, q, shape);
 }
 
-Result Validator::CheckOperand(const char* what, const Operand& operand, const PartialShape& shape) const {
-  const std::string name = what;
-  if (!operand.present()) return &operand == &plan_.x ? Error("input " + name + " is missing") : Result{};
+Result Validator::CheckOperand(const Operand& operand) const {
+  const std::string& name = operand.name;
+  const PartialShape shape = KnownShape(operand);
   const TensorRef& tensor = operand.tensor;
   if (tensor.constant != nullptr && tensor.constant->type != operand.type) {
     return Error(name + " is a constant of element type " + NameOf(tensor.constant->type) + ", expected " +
@@ -148,12 +151,12 @@ Result Validator::CheckOperand(const char* what, const Operand& operand, const P
                  (IsQuantized(operand.type) ? ", which needs " + PartOf(name, "scale")
                                             : "; float32, float16, bfloat16 and the quantised types are supported"));
   }
-  return CheckQuantization(what, operand.quantization, operand.type, shape);
+  return CheckQuantization(name, operand.quantization, operand.type, shape);
 }
 
 // A tensor that broadcasts to d from the last dimension.
-Result Validator::CheckTrailing(const char* what, const PartialShape& shape) const {
-  if (shape.rank > kMaxRank) return TooManyDimensions(what, shape);
+Result Validator::CheckTrailing(const std::string& name, const PartialShape& shape) const {
+  if (shape.rank > kMaxRank) return TooManyDimensions(name, shape);
   if (d_.rank < 0) return {};
   const int extra = shape.rank - d_.rank;
   bool fits = true;
@@ -162,28 +165,33 @@ Result Validator::CheckTrailing(const char* what, const PartialShape& shape) con
     fits = shape.dims[i] == 1 || shape.dims[i] < 0 || whole < 0 || shape.dims[i] == whole;
   }
   if (fits) return {};
-  return Error(std::string(what) + " of shape " + shape.Text() + " does not broadcast to X of shape " + d_.Text());
+  return Error(name + " of shape " + shape.Text() + " does not broadcast to X of shape " + d_.Text());
 }
 
-Result Validator::CheckAffine(const char* what, const Operand& operand, const PartialShape& shape) const {
+// How the operand of a step meets d.
+Result Validator::CheckMeeting(const Operand& operand) const {
   if (!operand.present()) return {};
-  if (plan_.affine_align == AffineAlign::kTrailing) return CheckTrailing(what, shape);
+  const PartialShape shape = KnownShape(operand);
+  if (operand.align == Align::kTrailing) return CheckTrailing(operand.name, shape);
+  const int64_t groups = chain_.num_groups();
+  if (operand.align == Align::kGroup && groups <= 0) {
+    return Error(operand.name + " has an element for each group, but num_groups is " + std::to_string(groups));
+  }
   const auto one = [](int64_t dim) { return dim == 1; };
   if (shape.rank < 0 || std::all_of(shape.dims, shape.dims + shape.rank, one)) return {};
-  const std::string name = what;
-  if (shape.rank != 1) return Error(name + " of shape " + shape.Text() + " must have one dimension");
+  if (shape.rank != 1) return Error(operand.name + " of shape " + shape.Text() + " must have one dimension");
   const int64_t length = shape.dims[0];
-  if (plan_.affine_align == AffineAlign::kGroup) {
-    if (length < 0 || length == plan_.normalization.num_groups) return {};
-    return Error(name + " of shape " + shape.Text() + " does not have one element for each of the " +
-                 std::to_string(plan_.normalization.num_groups) + " groups");
+  if (operand.align == Align::kGroup) {
+    if (length < 0 || length == groups) return {};
+    return Error(operand.name + " of shape " + shape.Text() + " does not have one element for each of the " +
+                 std::to_string(groups) + " groups");
   }
   if (d_.rank < 0 || length < 0) return {};
-  return CheckAxis(name, 1, length, d_);
+  return CheckAxis(operand.name, 1, length, d_);
 }
 
 Result Validator::CheckAxes() const {
-  const Normalization& norm = plan_.normalization;
+  const Normalization& norm = *chain_.normalization;
   if (norm.from_first_axis) {
     const int64_t axis = norm.first_axis;
     if (axis < -kMaxRank || axis >= kMaxRank || (d_.rank >= 0 && (axis < -d_.rank || axis >= d_.rank))) {
@@ -209,7 +217,7 @@ Result Validator::CheckAxes() const {
 }
 
 Result Validator::CheckGroups() const {
-  const Normalization& norm = plan_.normalization;
+  const Normalization& norm = *chain_.normalization;
   if (!norm.axes.empty() || norm.from_first_axis) return Error("both num_groups and axes are given");
   if (d_.rank < 0) return {};
   if (d_.rank < 2) return Error("group normalisation needs at least 2 dimensions, X has shape " + d_.Text());
@@ -221,19 +229,20 @@ Result Validator::CheckGroups() const {
 }
 
 Result Validator::CheckNormalization() const {
-  const Normalization& norm = plan_.normalization;
-  if (plan_.affine_align == AffineAlign::kGroup && norm.num_groups <= 0) {
-    return Error("affine_align is group, but num_groups is " + std::to_string(norm.num_groups));
-  }
-  if (plan_.kind == PlanKind::kElementwise) return {};
+  if (!chain_.normalization) return {};
+  const Normalization& norm = *chain_.normalization;
   if (norm.num_groups < 0)
     return Error("num_groups is " + std::to_string(norm.num_groups) + "; it must not be negative");
   if (std::isnan(norm.epsilon)) return Error("epsilon is nan; it must be a number");
+  if (norm.has_statistics() && !IsFloat(norm.stats_type)) {
+    return Error("mean and inv_std_dev have element type " + std::string(NameOf(norm.stats_type)) +
+                 "; float32, float16 and bfloat16 are supported");
+  }
   return norm.num_groups > 0 ? CheckGroups() : CheckAxes();
 }
 
-Result Validator::CheckActivation() const {
-  const ActivationCall& activation = plan_.activation;
+Result Validator::CheckActivation(const Step& step) const {
+  const ActivationCall& activation = step.activation;
   const int kind = static_cast<int>(activation.kind);
   if (kind < 0 || kind >= kActivationCount) return Error("unknown activation number " + std::to_string(kind));
   const ActivationSpec& spec = kActivations[kind];
@@ -243,20 +252,18 @@ Result Validator::CheckActivation() const {
     if (std::isnan(activation.params[i])) return Error(parameter + " is NaN");
     if (spec.params[i].nonzero && activation.params[i] == 0.0f) return Error(parameter + " is 0, by which it divides");
   }
-  if (spec.has_slope != activation.slope.present()) {
+  const Operand& slope = step.operand;
+  if (spec.has_slope != slope.present()) {
     return Error(spec.has_slope ? "activation " + name + " needs the input slope"
                                 : "the input slope is given, but activation " + name + " takes none");
   }
-  if (!spec.has_slope) return {};
-  if (!IsFloat(activation.slope_type)) {
-    return Error("slope has element type " + std::string(NameOf(activation.slope_type)) +
-                 "; float32, float16 and bfloat16 are supported");
-  }
-  return CheckTrailing("slope", KnownShapes(plan_).slope);
+  if (!spec.has_slope || IsFloat(slope.type)) return {};
+  return Error("slope has element type " + std::string(NameOf(slope.type)) +
+               "; float32, float16 and bfloat16 are supported");
 }
 
-Result Validator::CheckSumQuantization() const {
-  const Quantization& q = plan_.sum_quantization;
+Result Validator::CheckRequantise(const Step& step) const {
+  const Quantization& q = step.quantization;
   const auto is_constant_scalar = [](const TensorRef& ref) {
     return ref.constant && ref.constant->ElementCount() == 1;
   };
@@ -267,59 +274,87 @@ Result Validator::CheckSumQuantization() const {
     return Error("sum_scale has element type " + std::string(NameOf(q.scale.constant->type)) +
                  "; float32, float16 and bfloat16 are supported");
   }
-  const bool fits = IsQuantized(plan_.sum_type) && !IsFloat8(plan_.sum_type) && BitsOf(plan_.sum_type) >= 8 &&
-                    BitsOf(plan_.sum_type) <= 16;
+  const bool fits = IsQuantized(step.type) && !IsFloat8(step.type) && BitsOf(step.type) >= 8 && BitsOf(step.type) <= 16;
   if (!fits) {
-    return Error("sum has element type " + std::string(NameOf(plan_.sum_type)) +
+    return Error("sum has element type " + std::string(NameOf(step.type)) +
                  "; with sum_scale int8, uint8, int16 and uint16 are supported");
   }
-  if (q.zero_point.present() && q.zero_point.constant->type != plan_.sum_type) {
+  if (q.zero_point.present() && q.zero_point.constant->type != step.type) {
     return Error("sum_zero_point has element type " + std::string(NameOf(q.zero_point.constant->type)) +
-                 ", but sum is " + NameOf(plan_.sum_type));
+                 ", but sum is " + NameOf(step.type));
   }
   return {};
 }
 
-Result Validator::CheckOutputs() const {
-  const bool stats = plan_.mean_output != Plan::kNoOutput || plan_.inv_std_dev_output != Plan::kNoOutput;
-  if (stats && plan_.kind == PlanKind::kElementwise) return Error("mean and inv_std_dev need a normalisation");
-  if (stats && !IsFloat(plan_.stats_type)) {
-    return Error("mean and inv_std_dev have element type " + std::string(NameOf(plan_.stats_type)) +
-                 "; float32, float16 and bfloat16 are supported");
+Result Validator::CheckStep(const Step& step) const {
+  switch (step.kind) {
+    case StepKind::kAdd:
+    case StepKind::kMul:
+      if (!step.operand.present()) return Error("a step has no operand");
+      break;
+    case StepKind::kActivate:
+      NORMFUSE_RETURN_IF_ERROR(CheckActivation(step));
+      break;
+    case StepKind::kRequantise:
+      return CheckRequantise(step);
+    case StepKind::kEmit:
+      if (IsFloat(step.type)) return {};
+      return Error("sum has element type " + std::string(NameOf(step.type)) +
+                   "; float32, float16 and bfloat16 are supported");
   }
-  if (plan_.sum_quantization.present()) {
-    NORMFUSE_RETURN_IF_ERROR(CheckSumQuantization());
-  } else if (plan_.sum_output != Plan::kNoOutput && !IsFloat(plan_.sum_type)) {
-    return Error("sum has element type " + std::string(NameOf(plan_.sum_type)) +
-                 "; float32, float16 and bfloat16 are supported");
+  return CheckMeeting(step.operand);
+}
+
+// Whether the steps do not read and write too much.
+Result Validator::CheckSize() const {
+  int tensors = 0;
+  int emitted = 0;
+  ForEachStep(chain_, [&](const Step& step) {
+    if (step.operand.present()) tensors += step.operand.quantization.present() ? 4 : 1;
+    if (step.output != kNoOutput) ++emitted;
+  });
+  if (tensors > kMostStepTensors) {
+    return Error("the steps read " + std::to_string(tensors) + " tensors (a quantised one counts as four); at most " +
+                 std::to_string(kMostStepTensors) + " are supported");
   }
-  const std::string type = NameOf(plan_.y_type);
-  if (!plan_.y_quantization.present()) {
-    if (plan_.y_quantization.zero_point.present()) return Error("y_zero_point is given without y_scale");
-    if (IsFloat(plan_.y_type)) return {};
+  if (emitted > kMostEmitted) {
+    return Error("the steps have " + std::to_string(emitted) + " outputs; at most " + std::to_string(kMostEmitted) +
+                 " are supported");
+  }
+  return {};
+}
+
+Result Validator::CheckStore() const {
+  const Store& store = chain_.store;
+  const std::string type = NameOf(store.type);
+  if (!store.quantization.present()) {
+    if (store.quantization.zero_point.present()) return Error("y_zero_point is given without y_scale");
+    if (IsFloat(store.type)) return {};
     return Error("Y has element type " + type + ", which needs y_scale");
   }
-  if (BitsOf(plan_.y_type) > 16) return Error("Y has element type " + type + ", which cannot be quantised to");
-  return CheckQuantization("y", plan_.y_quantization, plan_.y_type, d_);
+  if (BitsOf(store.type) > 16) return Error("Y has element type " + type + ", which cannot be quantised to");
+  return CheckQuantization("y", store.quantization, store.type, d_);
 }
 
 Result Validator::Run() {
-  const OperandShapes shapes = KnownShapes(plan_);
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("X", plan_.x, shapes.x));
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual", plan_.residual, shapes.residual));
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("residual_bias", plan_.residual_bias, shapes.residual_bias));
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("scale", plan_.scale, shapes.scale));
-  NORMFUSE_RETURN_IF_ERROR(CheckOperand("bias", plan_.bias, shapes.bias));
-  NORMFUSE_RETURN_IF_ERROR(ShapeOfD(plan_, shapes, &d_));
+  if (!chain_.x.present()) return Error("input X is missing");
+  Result result;
+  ForEachOperand(chain_, [&](const Operand& operand) {
+    if (result.ok()) result = CheckOperand(operand);
+  });
+  if (!result.ok()) return result;
+  NORMFUSE_RETURN_IF_ERROR(ShapeOfD(chain_, KnownShape, &d_));
   NORMFUSE_RETURN_IF_ERROR(CheckNormalization());
-  NORMFUSE_RETURN_IF_ERROR(CheckAffine("scale", plan_.scale, shapes.scale));
-  NORMFUSE_RETURN_IF_ERROR(CheckAffine("bias", plan_.bias, shapes.bias));
-  NORMFUSE_RETURN_IF_ERROR(CheckActivation());
-  return CheckOutputs();
+  ForEachStep(chain_, [&](const Step& step) {
+    if (result.ok()) result = CheckStep(step);
+  });
+  if (!result.ok()) return result;
+  NORMFUSE_RETURN_IF_ERROR(CheckSize());
+  return CheckStore();
 }
 
 }  // namespace
 
-Result Validate(const Plan& plan) { return Validator(plan).Run(); }
+Result Validate(const Chain& chain) { return Validator(chain).Run(); }
 
 }  // namespace normfuse

@@ -1,14 +1,14 @@
-// What a backend (ep/cpu, ep/directml) gets to run a plan with, and what it gives.
+// What a backend (ep/cpu, ep/directml) gets to run a chain with, and what it gives.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
-#include "plan/data_type.h"
-#include "plan/plan.h"
-#include "plan/result.h"
-#include "plan/sequence.h"
+#include "chain/chain.h"
+#include "chain/data_type.h"
+#include "chain/result.h"
+#include "chain/sequence.h"
 
 namespace normfuse {
 
@@ -38,7 +38,7 @@ class ExecutionContext {
   ~ExecutionContext() = default;
 };
 
-// A plan made ready by a backend. Run is called from several threads at the same time.
+// A chain made ready by a backend. Run is called from several threads at the same time.
 class Executable {
  public:
   virtual ~Executable() = default;
@@ -46,8 +46,8 @@ class Executable {
 };
 
 // The CPU path (ep/cpu). Converts constant scales, biases and quantisation parameters once.
-Result CompileForCpu(const Plan& plan, std::unique_ptr<Executable>* executable);
-Result CompileForCpu(const PlanSequence& sequence, std::unique_ptr<Executable>* executable);
+Result CompileForCpu(const Chain& chain, std::unique_ptr<Executable>* executable);
+Result CompileForCpu(const ChainSequence& sequence, std::unique_ptr<Executable>* executable);
 
 // Name of the instruction set in use: "avx512", "avx2", "baseline" or "neon". NORMFUSE_ISA forces a lower one; an
 // unknown or unsupported value is an error of CompileForCpu and of library start, never a silent choice.

@@ -1,4 +1,4 @@
-#include "plan_reference.h"
+#include "chain_reference.h"
 
 #include <algorithm>
 #include <cmath>
@@ -51,18 +51,18 @@ void ForEach(const Dims& dims, Visit&& visit) {
 
 class Evaluator {
  public:
-  explicit Evaluator(const TestCase& test) : test_(test), plan_(test.plan) {}
+  explicit Evaluator(const TestCase& test) : test_(test), parts_(test.parts) {}
 
   std::vector<Reference> Run() {
     SumInputs();
-    if (plan_.sum_quantization.present()) {
+    if (parts_.sum_quantization.present()) {
       Requantise();
-    } else if (plan_.sum_output != Plan::kNoOutput) {
-      AddFloat(plan_.sum_output, plan_.sum_type, d_.dims, d_.values, [this](int64_t) { return error_d_; });
+    } else if (parts_.sum_output != kNoOutput) {
+      AddFloat(parts_.sum_output, parts_.sum_type, d_.dims, d_.values, [this](int64_t) { return error_d_; });
     }
     n_ = d_.values;
     error_n_.assign(n_.size(), error_d_);
-    if (plan_.kind == PlanKind::kNormalization) Normalise();
+    if (parts_.normalizes) Normalise();
     Finish();
     return std::move(results_);
   }
@@ -123,21 +123,21 @@ class Evaluator {
 
   // Without a normalisation scale, bias and slope widen d as well.
   void WidenElementwise() {
-    const bool trailing = plan_.affine_align == AffineAlign::kTrailing;
-    for (const TensorRef* ref : {&plan_.scale.tensor, &plan_.bias.tensor}) {
+    const bool trailing = parts_.affine_align == Align::kTrailing;
+    for (const TensorRef* ref : {&parts_.scale.tensor, &parts_.bias.tensor}) {
       if (!ref->present()) continue;
       const Dims dims = Raw(*ref).dims;
       Dims channels(std::max<size_t>(d_.dims.size(), 2) - 1, 1);
       channels[0] = dims.empty() ? 1 : dims[0];
       d_ = Widened(d_, trailing ? dims : channels);
     }
-    if (plan_.activation.slope.present()) d_ = Widened(d_, Raw(plan_.activation.slope).dims);
+    if (parts_.slope.tensor.present()) d_ = Widened(d_, Raw(parts_.slope.tensor).dims);
   }
 
   void SumInputs() {
-    d_ = Load(plan_.x);
+    d_ = Load(parts_.x);
     double largest = Largest(d_.values);
-    for (const Operand* operand : {&plan_.residual, &plan_.residual_bias}) {
+    for (const Operand* operand : {&parts_.residual, &parts_.residual_bias}) {
       if (!operand->present()) continue;
       const Real other = Load(*operand);
       largest = std::max(largest, Largest(other.values));
@@ -145,17 +145,17 @@ class Evaluator {
       ForEach(d_.dims,
               [&](int64_t i, const Dims& index) { d_.values[i] += other.values[BroadcastAt(other.dims, index)]; });
     }
-    if (plan_.kind == PlanKind::kElementwise) WidenElementwise();
+    if (!parts_.normalizes) WidenElementwise();
     error_d_ = kRounding * std::max(largest, Largest(d_.values));
   }
 
   void Requantise() {
-    const double step = Raw(plan_.sum_quantization.scale).values[0];
-    const bool has_zero = plan_.sum_quantization.zero_point.present();
-    const double zero = has_zero ? Raw(plan_.sum_quantization.zero_point).values[0] : 0;
-    Reference sum{plan_.sum_output, plan_.sum_type, d_.dims, {}, {}, {}};
+    const double step = Raw(parts_.sum_quantization.scale).values[0];
+    const bool has_zero = parts_.sum_quantization.zero_point.present();
+    const double zero = has_zero ? Raw(parts_.sum_quantization.zero_point).values[0] : 0;
+    Reference sum{parts_.sum_output, parts_.sum_type, d_.dims, {}, {}, {}};
     float low, high;
-    cpu::IntegerRange(plan_.sum_type, &low, &high);
+    cpu::IntegerRange(parts_.sum_type, &low, &high);
     for (double& value : d_.values) {
       const double steps = value / step;
       sum.low.push_back(steps);
@@ -163,7 +163,7 @@ class Evaluator {
       sum.zero_point.push_back(zero);
       value = (std::clamp(std::nearbyint(steps) + zero, double{low}, double{high}) - zero) * step;
     }
-    if (plan_.sum_output != Plan::kNoOutput) results_.push_back(std::move(sum));
+    if (parts_.sum_output != kNoOutput) results_.push_back(std::move(sum));
   }
 
   static double Largest(const std::vector<double>& values) {
@@ -174,7 +174,7 @@ class Evaluator {
 
   // Which set of elements each element is normalised with.
   std::vector<int64_t> Sets(Dims* shape, std::vector<bool>* reduced) const {
-    const Normalization& n = plan_.normalization;
+    const Normalization& n = parts_.normalization;
     *shape = d_.dims;
     if (n.num_groups > 0) {
       (*shape)[1] /= n.num_groups;
@@ -198,7 +198,7 @@ class Evaluator {
   }
 
   void Normalise() {
-    const Normalization& norm = plan_.normalization;
+    const Normalization& norm = parts_.normalization;
     Dims shape;
     std::vector<bool> reduced;
     const std::vector<int64_t> sets = Sets(&shape, &reduced);
@@ -228,11 +228,12 @@ class Evaluator {
     }
     Dims kept = shape;
     for (size_t i = 0; i < kept.size(); ++i) kept[i] = reduced[i] ? 1 : kept[i];
-    if (plan_.mean_output != Plan::kNoOutput) {
-      AddFloat(plan_.mean_output, plan_.stats_type, kept, mean, [this](int64_t) { return error_d_; });
+    if (parts_.normalization.mean_output != kNoOutput) {
+      AddFloat(parts_.normalization.mean_output, parts_.normalization.stats_type, kept, mean,
+               [this](int64_t) { return error_d_; });
     }
-    if (plan_.inv_std_dev_output != Plan::kNoOutput) {
-      AddFloat(plan_.inv_std_dev_output, plan_.stats_type, kept, inverse, [&](int64_t s) {
+    if (parts_.normalization.inv_std_dev_output != kNoOutput) {
+      AddFloat(parts_.normalization.inv_std_dev_output, parts_.normalization.stats_type, kept, inverse, [&](int64_t s) {
         const bool constant = norm.use_mean && variance[s] < 1e-20;
         return inverse[s] * (4 * kRounding + (constant ? 0 : 2 * error_d_ * inverse[s]));
       });
@@ -241,21 +242,21 @@ class Evaluator {
 
   double AffineAt(const Real& parameter, const Dims& index) const {
     if (parameter.values.size() == 1) return parameter.values[0];
-    const int64_t groups = plan_.normalization.num_groups;
-    if (plan_.affine_align == AffineAlign::kGroup) return parameter.values[index[1] / (d_.dims[1] / groups)];
-    if (plan_.affine_align == AffineAlign::kChannel) return parameter.values[index[1]];
+    const int64_t groups = parts_.normalization.num_groups;
+    if (parts_.affine_align == Align::kGroup) return parameter.values[index[1] / (d_.dims[1] / groups)];
+    if (parts_.affine_align == Align::kChannel) return parameter.values[index[1]];
     return parameter.values[BroadcastAt(parameter.dims, index)];
   }
 
   void Finish() {
     const Real one{{}, {1.0}}, nothing{{}, {0.0}};
-    const Real scale = plan_.scale.present() ? Load(plan_.scale) : one;
-    const Real bias = plan_.bias.present() ? Load(plan_.bias) : nothing;
-    const Real slope = plan_.activation.slope.present() ? Raw(plan_.activation.slope) : nothing;
-    const Quantization& q = plan_.y_quantization;
+    const Real scale = parts_.scale.present() ? Load(parts_.scale) : one;
+    const Real bias = parts_.bias.present() ? Load(parts_.bias) : nothing;
+    const Real slope = parts_.slope.tensor.present() ? Raw(parts_.slope.tensor) : nothing;
+    const Quantization& q = parts_.y_quantization;
     const Real step = q.present() ? Raw(q.scale) : one;
     const Real zero = q.zero_point.present() ? Raw(q.zero_point) : nothing;
-    Reference y{plan_.y_output, plan_.y_type, d_.dims, {}, {}, {}};
+    Reference y{parts_.y_output, parts_.y_type, d_.dims, {}, {}, {}};
     ForEach(d_.dims, [&](int64_t i, const Dims& index) {
       const double s = AffineAt(scale, index), b = AffineAt(bias, index);
       const double z = s * n_[i] + b;
@@ -263,7 +264,7 @@ class Evaluator {
       const double k = slope.values[BroadcastAt(slope.dims, index)];
       double low = INFINITY, high = -INFINITY;
       for (double at : {z - error, z, z + error}) {
-        const double a = FormulaOf(plan_.activation.kind, at, k, plan_.activation.params);
+        const double a = FormulaOf(parts_.activation.kind, at, k, parts_.activation.params);
         low = std::min(low, a - 2e-6 * (1 + std::fabs(a)));
         high = std::max(high, a + 2e-6 * (1 + std::fabs(a)));
       }
@@ -286,7 +287,7 @@ class Evaluator {
   }
 
   const TestCase& test_;
-  const Plan& plan_;
+  const Parts& parts_;
   Real d_;
   double error_d_ = 0;
   std::vector<double> n_, error_n_;

@@ -1,10 +1,10 @@
-// What a plan means, in float64, element by element: the other side of the comparison. Written from plan.h's formulas.
+// What a chain means, in float64, element by element: the other side of the comparison. Written from chain.h's formulas.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "plan_generator.h"
+#include "chain_generator.h"
 
 namespace normfuse::test {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "plan/plan.h"
+#include "chain/chain.h"
 
 namespace normfuse {
 

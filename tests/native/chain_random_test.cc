@@ -1,9 +1,9 @@
-// Plans drawn at random over everything that plan.h describes, on every instruction set, against the formula in double.
+// Chains drawn at random over everything that chain.h describes, on every instruction set, against the formula in double.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
-#include "plan_harness.h"
+#include "chain_harness.h"
 #include "test_cases.h"
 
 namespace normfuse::test {
@@ -13,6 +13,8 @@ class Generator {
  public:
   explicit Generator(uint64_t seed) : random_(seed) {}
   Case Draw();
+  // Any steps before and behind, or with some chance only such as float32 does exactly up to a requantisation.
+  Case DrawSteps();
 
  private:
   int64_t Int(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
@@ -37,6 +39,13 @@ class Generator {
   void Normalize(Case* c, const std::vector<int64_t>& shape);
   void Activate(Case* c, const std::vector<int64_t>& shape);
   void Output(Case* c, const std::vector<int64_t>& shape);
+  Step DrawStep(Case* c, const std::vector<int64_t>& shape, Align align);
+  Step DrawActivation(Case* c, const std::vector<int64_t>& shape);
+  void DrawExact(Case* c, Chain* chain, const std::vector<int64_t>& shape);
+  int Emitted(Case* c, DataType type) {
+    c->output_types.push_back(type);
+    return static_cast<int>(c->output_types.size()) - 1;
+  }
 
   std::mt19937_64 random_;
 };
@@ -169,10 +178,10 @@ PartialShape Generator::Known(const std::vector<int64_t>& dims) {
 Operand Generator::Affine(Case* c, const std::vector<int64_t>& shape, double mean, bool quantizable) {
   Operand operand;
   std::vector<int64_t> dims;
-  if (c->plan.affine_align == AffineAlign::kChannel) {
+  if (c->parts.affine_align == Align::kChannel) {
     dims = {shape[1]};
-  } else if (c->plan.affine_align == AffineAlign::kGroup) {
-    dims = {c->plan.normalization.num_groups};
+  } else if (c->parts.affine_align == Align::kGroup) {
+    dims = {c->parts.normalization.num_groups};
   } else {
     dims = Broadcastable(shape);
   }
@@ -188,8 +197,8 @@ Operand Generator::Affine(Case* c, const std::vector<int64_t>& shape, double mea
 }
 
 void Generator::Normalize(Case* c, const std::vector<int64_t>& shape) {
-  Plan& plan = c->plan;
-  Normalization& norm = plan.normalization;
+  Parts& parts = c->parts;
+  Normalization& norm = parts.normalization;
   const auto rank = static_cast<int64_t>(shape.size());
   const int64_t form = Int(0, 3);
   if (form == 0 && rank >= 2) {
@@ -198,7 +207,7 @@ void Generator::Normalize(Case* c, const std::vector<int64_t>& shape) {
       if (shape[1] % g == 0) divisors.push_back(g);
     }
     norm.num_groups = Pick(divisors);
-    if (Chance(0.5)) plan.affine_align = Chance(0.5) ? AffineAlign::kGroup : AffineAlign::kChannel;
+    if (Chance(0.5)) parts.affine_align = Chance(0.5) ? Align::kGroup : Align::kChannel;
   } else if (form == 1) {
     norm.from_first_axis = true;
     norm.first_axis = Int(-rank, rank - 1);
@@ -208,7 +217,7 @@ void Generator::Normalize(Case* c, const std::vector<int64_t>& shape) {
     }
     if (norm.axes.empty()) norm.axes.push_back(rank - 1);
     std::shuffle(norm.axes.begin(), norm.axes.end(), random_);
-    if (rank >= 2 && Chance(0.2)) plan.affine_align = AffineAlign::kChannel;
+    if (rank >= 2 && Chance(0.2)) parts.affine_align = Align::kChannel;
   }
   norm.use_mean = Chance(0.8);
   norm.normalize_variance = Chance(0.85);
@@ -220,7 +229,8 @@ void Generator::Normalize(Case* c, const std::vector<int64_t>& shape) {
 }
 
 void Generator::Activate(Case* c, const std::vector<int64_t>& shape) {
-  ActivationCall& activation = c->plan.activation;
+  ActivationCall& activation = c->parts.activation;
+  Operand& slope = c->parts.slope;
   if (Chance(0.4)) return;
   activation.kind = static_cast<Activation>(Int(0, kActivationCount - 1));
   const ActivationSpec& spec = kActivations[static_cast<int>(activation.kind)];
@@ -233,84 +243,228 @@ void Generator::Activate(Case* c, const std::vector<int64_t>& shape) {
     }
   }
   if (!spec.has_slope) return;
-  activation.slope_type = FloatType();
-  activation.slope = c->Add(Values(activation.slope_type, Broadcastable(shape), 0.25, 0.1), Chance(0.5));
+  slope.type = FloatType();
+  slope.tensor = c->Add(Values(slope.type, Broadcastable(shape), 0.25, 0.1), Chance(0.5));
 }
 
 void Generator::Output(Case* c, const std::vector<int64_t>& shape) {
-  Plan& plan = c->plan;
-  plan.y_type = FloatType();
+  Parts& parts = c->parts;
+  parts.y_type = FloatType();
   if (Chance(0.45)) {
-    do plan.y_type = QuantizedType();
-    while (BitsOf(plan.y_type) > 16);
-    plan.y_quantization = Quantize(c, plan.y_type, shape, BitsOf(plan.y_type) >= 8 ? 1.0 / 32 : 0.5);
-    plan.y_saturate = Chance(0.5);
+    do parts.y_type = QuantizedType();
+    while (BitsOf(parts.y_type) > 16);
+    parts.y_quantization = Quantize(c, parts.y_type, shape, BitsOf(parts.y_type) >= 8 ? 1.0 / 32 : 0.5);
+    parts.y_saturate = Chance(0.5);
   }
-  c->output_types = {plan.y_type};
+  c->output_types = {parts.y_type};
   const auto next = [&](DataType type) {
     c->output_types.push_back(type);
     return static_cast<int>(c->output_types.size()) - 1;
   };
   if (Chance(0.3)) {
-    plan.sum_type = FloatType();
-    plan.sum_output = next(plan.sum_type);
+    parts.sum_type = FloatType();
+    parts.sum_output = next(parts.sum_type);
   }
-  if (plan.kind == PlanKind::kElementwise) return;
-  plan.stats_type = FloatType();
-  if (Chance(0.3)) plan.mean_output = next(plan.stats_type);
-  if (Chance(0.3)) plan.inv_std_dev_output = next(plan.stats_type);
+  if (!parts.normalizes) return;
+  parts.normalization.stats_type = FloatType();
+  if (Chance(0.3)) parts.normalization.mean_output = next(parts.normalization.stats_type);
+  if (Chance(0.3)) parts.normalization.inv_std_dev_output = next(parts.normalization.stats_type);
 }
 
 Case Generator::Draw() {
   Case c;
-  Plan& plan = c.plan;
-  plan.name = "random";
-  plan.kind = Chance(0.75) ? PlanKind::kNormalization : PlanKind::kElementwise;
+  Parts& parts = c.parts;
+  parts.name = "random";
+  parts.normalizes = Chance(0.75);
   // Every operand of d may be the one that widens the others.
   const std::vector<int64_t> most = Shape();
   const double mean = Pick<double>({0, 0, 0, 1, -30, 1000});
   const auto some = [&](double p) { return Chance(p) ? Broadcastable(most) : most; };
-  plan.x = Input(&c, some(0.3), mean);
-  if (Chance(0.35)) plan.residual = Input(&c, some(0.5), 0.5);
+  parts.x = Input(&c, some(0.3), mean);
+  if (Chance(0.35)) parts.residual = Input(&c, some(0.5), 0.5);
   if (Chance(0.15)) {
-    plan.residual_bias.type = FloatType();
-    plan.residual_bias.tensor = c.Add(Values(plan.residual_bias.type, some(0.8), 0.1, 0.5), Chance(0.5));
+    parts.residual_bias.type = FloatType();
+    parts.residual_bias.tensor = c.Add(Values(parts.residual_bias.type, some(0.8), 0.1, 0.5), Chance(0.5));
   }
-  std::vector<int64_t> shape = ShapeOfD(c);
-  if (plan.kind == PlanKind::kNormalization && shape.empty()) plan.kind = PlanKind::kElementwise;
-  if (plan.kind == PlanKind::kNormalization) {
+  std::vector<int64_t> shape = ShapeOfD(c, c.chain());
+  if (shape.empty()) parts.normalizes = false;
+  if (parts.normalizes) {
     Normalize(&c, shape);
   } else if (shape.size() >= 2 && Chance(0.3)) {
-    plan.affine_align = AffineAlign::kChannel;
+    parts.affine_align = Align::kChannel;
     if (shape[1] == 1) shape[1] = Int(1, 6);
   } else {
     shape = most;
   }
-  if (Chance(0.7)) plan.scale = Affine(&c, shape, 1.0, true);
-  if (Chance(0.7)) plan.bias = Affine(&c, shape, 0.0, true);
-  Activate(&c, plan.affine_align == AffineAlign::kChannel ? ShapeOfD(c) : shape);
-  shape = ShapeOfD(c);
-  for (Operand* operand : {&plan.x, &plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
+  if (Chance(0.7)) parts.scale = Affine(&c, shape, 1.0, true);
+  if (Chance(0.7)) parts.bias = Affine(&c, shape, 0.0, true);
+  Activate(&c, parts.affine_align == Align::kChannel ? ShapeOfD(c, c.chain()) : shape);
+  shape = ShapeOfD(c, c.chain());
+  for (Operand* operand : {&parts.x, &parts.residual, &parts.residual_bias, &parts.scale, &parts.bias}) {
     if (operand->present()) operand->shape = Known(c.Of(operand->tensor).dims);
   }
-  if (plan.activation.slope.present()) plan.activation.slope_shape = Known(c.Of(plan.activation.slope).dims);
+  if (parts.slope.present()) parts.slope.shape = Known(c.Of(parts.slope.tensor).dims);
   Output(&c, shape);
   return c;
 }
 
+Step Generator::DrawActivation(Case* c, const std::vector<int64_t>& shape) {
+  Case drawn;
+  ActivationCall& call = drawn.parts.activation;
+  while (call.kind == Activation::kIdentity) call.kind = static_cast<Activation>(Int(0, kActivationCount - 1));
+  const ActivationSpec& spec = kActivations[static_cast<int>(call.kind)];
+  for (int i = 0; i < spec.param_count; ++i) call.params[i] = spec.defaults[i];
+  if (call.kind == Activation::kClip) {
+    call.params[0] = -0.5f;
+    call.params[1] = 1.25f;
+  }
+  Operand slope;
+  if (spec.has_slope) {
+    slope.type = FloatType();
+    slope.tensor = c->Add(Values(slope.type, Broadcastable(shape), 0.25, 0.1), Chance(0.5));
+    slope.name = "slope";
+  }
+  return normfuse::Activate(call, slope);
+}
+
+// `shape`: of d, or of all that may widen it.
+Step Generator::DrawStep(Case* c, const std::vector<int64_t>& shape, Align align) {
+  const int64_t kind = Int(0, 9);
+  if (kind == 0) {
+    const DataType type = FloatType();
+    return Emit(type, Emitted(c, type));
+  }
+  if (kind <= 2) return DrawActivation(c, shape);
+  const bool adds = kind <= 6;
+  Operand operand;
+  if (align == Align::kTrailing) {
+    operand = Input(c, Chance(0.4) ? shape : Broadcastable(shape), adds ? 0.3 : 1.0);
+  } else {
+    operand.type = FloatType();
+    const int64_t count = align == Align::kChannel ? shape[1] : c->parts.normalization.num_groups;
+    operand.tensor = c->Add(Values(operand.type, {count}, adds ? 0.3 : 1.0, 0.5), Chance(0.6));
+  }
+  operand.align = align;
+  operand.name = adds ? "addend" : "factor";
+  operand.shape = Known(c->Of(operand.tensor).dims);
+  return adds ? Add(operand) : Mul(operand);
+}
+
+// Stored integers whose sum is a multiple of 1 / 32, requantised in steps of 1 / 8.
+void Generator::DrawExact(Case* c, Chain* chain, const std::vector<int64_t>& shape) {
+  const auto stored = [&](double step, const char* name) {
+    Operand operand;
+    operand.type = DataType::kInt8;
+    operand.tensor = c->Add(Values(operand.type, shape, 0, 1), false);
+    operand.quantization.scale = c->Add(MakeFloats({}, {step}), true);
+    operand.name = name;
+    return operand;
+  };
+  chain->x = stored(1.0 / 16, "X");
+  chain->before.push_back(Add(stored(1.0 / 32, "addend")));
+  const DataType type = Pick<DataType>({DataType::kInt8, DataType::kUint8, DataType::kInt16, DataType::kUint16});
+  Quantization q;
+  q.scale = c->Add(MakeFloats({}, {1.0 / 8}), true);
+  if (Chance(0.5)) {
+    Tensor zero = MakeTensor(type, {1});
+    zero.Set(0, 7);
+    q.zero_point = c->Add(std::move(zero), true);
+  }
+  chain->before.push_back(Requantise(q, type, Chance(0.5) ? Emitted(c, type) : kNoOutput));
+}
+
+int TensorsOf(const Chain& chain) {
+  int tensors = 0;
+  ForEachStep(chain, [&](const Step& step) {
+    if (step.operand.present()) tensors += step.operand.quantization.present() ? 4 : 1;
+  });
+  return tensors;
+}
+
+Case Generator::DrawSteps() {
+  Case c;
+  Chain chain;
+  chain.name = "random steps";
+  const std::vector<int64_t> most = Shape();
+  const auto has_room = [&] { return TensorsOf(chain) <= kMostStepTensors - 4; };
+  c.output_types = {DataType::kFloat32};
+  c.parts.normalizes = Chance(0.6);
+  if (Chance(0.15)) {
+    DrawExact(&c, &chain, most);
+  } else {
+    chain.x = Input(&c, Chance(0.3) ? Broadcastable(most) : most, Pick<double>({0, 0, 1, -3}));
+    chain.x.name = "X";
+    for (int64_t i = Int(0, 4); i > 0 && has_room(); --i) {
+      chain.before.push_back(DrawStep(&c, most, Align::kTrailing));
+    }
+  }
+  std::vector<int64_t> shape = ShapeOfD(c, chain);
+  if (shape.empty()) c.parts.normalizes = false;
+  if (c.parts.normalizes) {
+    Normalize(&c, shape);
+    chain.normalization = c.parts.normalization;
+  }
+  for (int64_t i = Int(0, 6); i > 0 && has_room() && c.output_types.size() < kMostEmitted; --i) {
+    const bool channels = shape.size() >= 2 && c.parts.normalizes && Chance(0.3);
+    const bool groups = chain.num_groups() > 0 && Chance(0.3);
+    const Align align = groups ? Align::kGroup : channels ? Align::kChannel : Align::kTrailing;
+    chain.behind.push_back(DrawStep(&c, c.parts.normalizes ? shape : most, align));
+  }
+  c.steps = chain;
+  shape = ShapeOfD(c, chain);
+  const DataType y_type = FloatType();
+  c.steps->store.type = y_type;
+  if (Chance(0.4)) {
+    do c.steps->store.type = QuantizedType();
+    while (BitsOf(c.steps->store.type) > 16);
+    c.steps->store.quantization =
+        Quantize(&c, c.steps->store.type, shape, BitsOf(c.steps->store.type) >= 8 ? 1.0 / 32 : 0.5);
+  }
+  c.output_types[0] = c.steps->store.type;
+  if (!chain.normalizes()) return c;
+  Normalization& norm = *c.steps->normalization;
+  norm.stats_type = FloatType();
+  if (Chance(0.2)) norm.mean_output = Emitted(&c, norm.stats_type);
+  if (Chance(0.2)) norm.inv_std_dev_output = Emitted(&c, norm.stats_type);
+  return c;
+}
+
+std::string DescribeSteps(const Case& c, uint64_t seed) {
+  const Chain& chain = *c.steps;
+  std::string text = "steps, seed " + std::to_string(seed) + " X " + NameOf(chain.x.type) + " [";
+  for (int64_t dim : c.Of(chain.x.tensor).dims) text += std::to_string(dim) + " ";
+  text += "]";
+  const auto describe = [&](const std::vector<Step>& steps) {
+    for (const Step& step : steps) {
+      constexpr const char* kNames[] = {" Add", " Mul", " Activate", " Requantise", " Emit"};
+      text += kNames[static_cast<int>(step.kind)];
+      if (step.kind == StepKind::kActivate) {
+        text += std::string(" ") + kActivations[static_cast<int>(step.activation.kind)].name;
+      } else if (step.operand.present()) {
+        text +=
+            std::string(" ") + NameOf(step.operand.type) + " of " + std::to_string(c.Of(step.operand.tensor).Count());
+      }
+    }
+  };
+  describe(chain.before);
+  text += chain.normalizes() ? " | normalised |" : " | |";
+  describe(chain.behind);
+  return text + " -> " + NameOf(chain.store.type);
+}
+
 std::string Describe(const Case& c, uint64_t seed) {
-  std::string text = "seed " + std::to_string(seed) + " X " + NameOf(c.plan.x.type) + " [";
-  for (int64_t dim : c.Of(c.plan.x.tensor).dims) text += std::to_string(dim) + " ";
-  text += c.plan.kind == PlanKind::kElementwise ? "] elementwise" : "] axes";
-  for (int64_t axis : c.plan.normalization.axes) text += " " + std::to_string(axis);
-  if (c.plan.normalization.num_groups > 0) text += " groups " + std::to_string(c.plan.normalization.num_groups);
-  if (c.plan.normalization.from_first_axis) text += " from " + std::to_string(c.plan.normalization.first_axis);
-  if (c.plan.residual.present()) text += std::string(" residual ") + NameOf(c.plan.residual.type);
-  if (c.plan.residual_bias.present()) text += " residual_bias";
-  if (c.plan.scale.present()) text += " scale";
-  if (c.plan.bias.present()) text += " bias";
+  std::string text = "seed " + std::to_string(seed) + " X " + NameOf(c.parts.x.type) + " [";
+  for (int64_t dim : c.Of(c.parts.x.tensor).dims) text += std::to_string(dim) + " ";
+  text += !c.parts.normalizes ? "] elementwise" : "] axes";
+  for (int64_t axis : c.parts.normalization.axes) text += " " + std::to_string(axis);
+  if (c.parts.normalization.num_groups > 0) text += " groups " + std::to_string(c.parts.normalization.num_groups);
+  if (c.parts.normalization.from_first_axis) text += " from " + std::to_string(c.parts.normalization.first_axis);
+  if (c.parts.residual.present()) text += std::string(" residual ") + NameOf(c.parts.residual.type);
+  if (c.parts.residual_bias.present()) text += " residual_bias";
+  if (c.parts.scale.present()) text += " scale";
+  if (c.parts.bias.present()) text += " bias";
   text +=
-      std::string(" ") + kActivations[static_cast<int>(c.plan.activation.kind)].name + " -> " + NameOf(c.plan.y_type);
+      std::string(" ") + kActivations[static_cast<int>(c.parts.activation.kind)].name + " -> " + NameOf(c.parts.y_type);
   return text;
 }
 
@@ -322,15 +476,26 @@ void RunRandom(const std::string& isa, uint64_t first, uint64_t count) {
   }
 }
 
+void RunRandomSteps(const std::string& isa, uint64_t first, uint64_t count) {
+  ForceIsa(isa);
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    const Case c = Generator(seed).DrawSteps();
+    RunAndCompare(c, seed % 4 == 0 ? 2 : 1, isa + " " + DescribeSteps(c, seed));
+  }
+}
+
 // NORMFUSE_RANDOM_CASES=n runs more, NORMFUSE_RANDOM_SEED=s one.
-TEST(RandomPlansOnEveryInstructionSet) {
+void OnEveryInstructionSet(void (*run)(const std::string& isa, uint64_t first, uint64_t count)) {
   const char* cases = std::getenv("NORMFUSE_RANDOM_CASES");
   const char* seed = std::getenv("NORMFUSE_RANDOM_SEED");
   const uint64_t count = seed != nullptr ? 1 : cases != nullptr ? std::strtoull(cases, nullptr, 10) : 250;
   for (const std::string& isa : AvailableIsas()) {
-    RunRandom(isa, seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1, count);
+    run(isa, seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1, count);
   }
 }
+
+TEST(RandomChainsOnEveryInstructionSet) { OnEveryInstructionSet(RunRandom); }
+TEST(RandomStepsOnEveryInstructionSet) { OnEveryInstructionSet(RunRandomSteps); }
 
 }  // namespace
 }  // namespace normfuse::test

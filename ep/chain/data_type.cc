@@ -1,4 +1,4 @@
-#include "plan/data_type.h"
+#include "chain/data_type.h"
 
 namespace normfuse {
 

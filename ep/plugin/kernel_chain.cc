@@ -1,10 +1,10 @@
-#include "plugin/kernel_plan.h"
+#include "plugin/kernel_chain.h"
 
-#include "plugin/chain.h"
+#include "plugin/found_chain.h"
 
 namespace normfuse::plugin {
 
-Result ReadPlan(const ort::KernelInfo* info, Plan* plan) {
+Result ReadChain(const ort::KernelInfo* info, Chain* chain) {
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.ReadKernel(info));
   std::vector<Site> sites = FindSites(graph, ChainLength::kSingleNode);
@@ -14,15 +14,14 @@ Result ReadPlan(const ort::KernelInfo* info, Plan* plan) {
   }
   if (sites[0].declined) return Result::Error(ErrorCode::kInvalidArgument, sites[0].declined->message);
   // In a graph read from a kernel the values are the node's inputs, then its outputs, by position.
-  const Chain& chain = *sites[0].chain;
-  *plan = chain.plan;
-  ForEachTensorRef(*plan, [&](TensorRef& ref) {
-    if (ref.input != TensorRef::kAbsent) ref.input = chain.inputs[static_cast<size_t>(ref.input)];
+  const FoundChain& found = *sites[0].found;
+  *chain = found.chain;
+  ForEachTensorRef(*chain, [&](TensorRef& ref) {
+    if (ref.input != TensorRef::kAbsent) ref.input = found.inputs[static_cast<size_t>(ref.input)];
   });
-  for (int* output : {&plan->y_output, &plan->sum_output, &plan->mean_output, &plan->inv_std_dev_output}) {
-    if (*output == Plan::kNoOutput) continue;
-    *output = chain.outputs[static_cast<size_t>(*output)] - static_cast<int>(node.inputs.size());
-  }
+  ForEachOutput(*chain, [&](int& output) {
+    output = found.outputs[static_cast<size_t>(output)] - static_cast<int>(node.inputs.size());
+  });
   return {};
 }
 

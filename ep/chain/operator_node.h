@@ -1,4 +1,4 @@
-// From a node of our own operators (operators.toml) to a Plan: the same code serves the custom op and the EP's claim of
+// From a node of our own operators (operators.toml) to a Chain: the same code serves the custom op and the EP's claim of
 // a model-local function call.
 #pragma once
 
@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/plan.h"
-#include "plan/reason.h"
+#include "chain/chain.h"
+#include "chain/reason.h"
 
 namespace normfuse {
 
@@ -45,9 +45,9 @@ struct OperatorNode {
   std::vector<bool> outputs_used;   // positional
 };
 
-// TensorRef::input is the node's input index and Plan's outputs are the node's output indices. Returns the reason when
+// TensorRef::input is the node's input index and Chain's outputs are the node's output indices. Returns the reason when
 // the node cannot be run by this library.
-std::optional<Declined> PlanFromOperator(const OperatorNode& node, Plan* plan);
+std::optional<Declined> ChainFromOperator(const OperatorNode& node, Chain* chain);
 
 PartialShape ShapeOf(const TensorFacts& facts);
 

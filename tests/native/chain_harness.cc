@@ -1,4 +1,4 @@
-#include "plan_harness.h"
+#include "chain_harness.h"
 
 #include <algorithm>
 #include <cmath>
@@ -214,7 +214,7 @@ namespace {
 
 using Index = std::vector<int64_t>;
 
-bool Step(Index* index, const std::vector<int64_t>& shape) {
+bool NextIndex(Index* index, const std::vector<int64_t>& shape) {
   for (size_t d = shape.size(); d-- > 0;) {
     if (++(*index)[d] < shape[d]) return true;
     (*index)[d] = 0;
@@ -269,18 +269,14 @@ double OperandValue(const Case& c, const Operand& operand, const Index& own, dou
   return value;
 }
 
-double AffineValue(const Case& c, const Operand& operand, const std::vector<int64_t>& shape, const Index& index,
-                   double absent) {
-  if (!operand.present()) return absent;
-  const std::vector<int64_t>& dims = c.Of(operand.tensor).dims;
-  double size = 0;
-  if (c.Of(operand.tensor).Count() == 1) return OperandValue(c, operand, Index(dims.size(), 0), &size);
-  if (c.plan.affine_align == AffineAlign::kTrailing) return OperandValue(c, operand, Project(dims, index), &size);
-  int64_t at = index[1];
-  if (c.plan.affine_align == AffineAlign::kGroup) {
-    at /= shape[1] / c.plan.normalization.num_groups;
-  }
-  return OperandValue(c, operand, Index{at}, &size);
+// The value of an operand that meets d at `index`; `size` as above.
+double ValueAt(const Case& c, const Chain& chain, const Operand& operand, const std::vector<int64_t>& shape,
+               const Index& index, double* size) {
+  const Tensor& tensor = c.Of(operand.tensor);
+  if (operand.align == Align::kTrailing) return OperandValue(c, operand, Project(tensor.dims, index), size);
+  if (tensor.Count() == 1) return OperandValue(c, operand, Index(tensor.dims.size(), 0), size);
+  const int64_t at = operand.align == Align::kGroup ? index[1] / (shape[1] / chain.num_groups()) : index[1];
+  return OperandValue(c, operand, Index{at}, size);
 }
 
 std::vector<int64_t> BroadcastShape(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
@@ -296,23 +292,20 @@ std::vector<int64_t> BroadcastShape(const std::vector<int64_t>& a, const std::ve
 
 }  // namespace
 
-std::vector<int64_t> ShapeOfD(const Case& c) {
-  const Plan& plan = c.plan;
-  const bool elementwise = plan.kind == PlanKind::kElementwise;
-  const bool trailing = elementwise && plan.affine_align == AffineAlign::kTrailing;
-  std::vector<int64_t> shape = c.Of(plan.x.tensor).dims;
-  const auto widen = [&](const TensorRef& ref, bool widens) {
-    if (ref.present() && widens) shape = BroadcastShape(shape, c.Of(ref).dims);
-  };
-  widen(plan.residual.tensor, true);
-  widen(plan.residual_bias.tensor, true);
-  widen(plan.scale.tensor, trailing);
-  widen(plan.bias.tensor, trailing);
-  widen(plan.activation.slope, elementwise);
-  for (const Operand* operand : {&plan.scale, &plan.bias}) {
-    if (elementwise && !trailing && operand->present() && c.Of(operand->tensor).dims[0] != 1) {
-      shape[1] = c.Of(operand->tensor).dims[0];
-    }
+std::vector<int64_t> ShapeOfD(const Case& c, const Chain& chain) {
+  std::vector<int64_t> shape = c.Of(chain.x.tensor).dims;
+  std::vector<const Operand*> widening;
+  for (const Step& step : chain.before) widening.push_back(&step.operand);
+  for (const Step& step : chain.behind) {
+    if (!chain.normalizes()) widening.push_back(&step.operand);
+  }
+  for (const Operand* operand : widening) {
+    if (!operand->present() || operand->align != Align::kTrailing) continue;
+    shape = BroadcastShape(shape, c.Of(operand->tensor).dims);
+  }
+  for (const Operand* operand : widening) {
+    if (!operand->present() || operand->align != Align::kChannel) continue;
+    if (c.Of(operand->tensor).Count() != 1) shape[1] = c.Of(operand->tensor).Count();
   }
   return shape;
 }
@@ -320,11 +313,9 @@ std::vector<int64_t> ShapeOfD(const Case& c) {
 namespace {
 
 // Which group an index belongs to.
-int64_t GroupOf(const Plan& plan, const std::vector<int64_t>& shape, const std::vector<bool>& reduced,
+int64_t GroupOf(int64_t groups, const std::vector<int64_t>& shape, const std::vector<bool>& reduced,
                 const Index& index) {
-  if (plan.normalization.num_groups > 0) {
-    return index[0] * plan.normalization.num_groups + index[1] / (shape[1] / plan.normalization.num_groups);
-  }
+  if (groups > 0) return index[0] * groups + index[1] / (shape[1] / groups);
   int64_t group = 0;
   for (size_t i = 0; i < shape.size(); ++i) {
     if (!reduced[i]) group = group * shape[i] + index[i];
@@ -339,119 +330,200 @@ struct GroupSums {
   double size = 0;  // largest magnitude that was rounded on the way to d
 };
 
+// A value on its way through the steps, and how far float32 may be from it.
+struct Tracked {
+  double value = 0;
+  double error = 0;
+};
+
+// Goes through the steps of a chain, element by element.
+class Walker {
+ public:
+  Walker(const Case& c, const Chain& chain, Expected* e)
+      : c_(c), chain_(chain), usual_(UsualFormOf(chain).before), e_(*e) {}
+
+  Tracked Walk(const std::vector<Step>& steps, bool before, const Index& index, Tracked t) {
+    double largest = std::fabs(t.value);
+    for (const Step& step : steps) {
+      double unused = 0;
+      const bool has_operand = step.operand.present();
+      const double other = has_operand ? ValueAt(c_, chain_, step.operand, e_.shape, index, &unused) : 0;
+      largest = std::max(largest, std::fabs(other));
+      const double floor = before ? 0 : 1;
+      switch (step.kind) {
+        case StepKind::kAdd:
+          t.error = usual_ && before ? std::max(t.error, largest * kEps)
+                    : before         ? t.error + largest * kEps
+                                     : t.error + 4 * kEps * std::max({std::fabs(t.value), std::fabs(other), floor});
+          t.value += other;
+          break;
+        case StepKind::kMul:
+          t.value *= other;
+          t.error = t.error * std::fabs(other) + 4 * kEps * std::max(std::fabs(t.value), floor);
+          break;
+        case StepKind::kActivate:
+          t = Activated(step.activation, other, t);
+          break;
+        case StepKind::kRequantise:
+          t = Requantised(step, t);
+          break;
+        case StepKind::kEmit:
+          Emit(step.output, t.value, before ? 4 * t.error : t.error);
+          break;
+      }
+      largest = std::max(largest, std::fabs(t.value));
+    }
+    return t;
+  }
+
+ private:
+  Tracked Activated(const ActivationCall& call, double slope, const Tracked& t) const {
+    const auto f = [&](double at) { return FormulaOf(call.kind, at, slope, call.params); };
+    const double a = f(t.value);
+    // How far the activation can carry the error: the widest of a few points within it, and its own rounding.
+    double spread = 0;
+    for (double part : {-1.0, -0.5, 0.5, 1.0}) {
+      const double there = f(t.value + part * t.error);
+      if (std::isfinite(there)) spread = std::max(spread, std::fabs(there - a));
+    }
+    return {a, spread + 4 * 2 * kEps * std::max(std::fabs(a), 0x1p-24)};
+  }
+
+  Tracked Requantised(const Step& step, const Tracked& t) {
+    const double scale = c_.Of(step.quantization.scale).At(0);
+    const double zero = step.quantization.zero_point.present() ? c_.Of(step.quantization.zero_point).At(0) : 0;
+    const int bits = BitsOf(step.type);
+    const double low = IsSigned(step.type) ? -PowerOfTwo(bits - 1) : 0;
+    const double stored = std::min(std::max(std::nearbyint(t.value / scale) + zero, low), low + PowerOfTwo(bits) - 1);
+    if (step.output != kNoOutput) Emit(step.output, stored, 0);
+    return {(stored - zero) * scale, 0};
+  }
+
+  void Emit(int output, double value, double tolerance) {
+    const auto is_output = [output](const Emitted& emitted) { return emitted.output == output; };
+    auto at = std::find_if(e_.emitted.begin(), e_.emitted.end(), is_output);
+    if (at == e_.emitted.end()) at = e_.emitted.insert(at, Emitted{output, {}, {}});
+    at->values.push_back(value);
+    at->tolerance.push_back(tolerance);
+  }
+
+  const Case& c_;
+  const Chain& chain_;
+  bool usual_;  // then what is added up is as exact as its largest part
+  Expected& e_;
+};
+
+// The dimensions that are normalised; with groups none.
+std::vector<bool> Reduced(const Chain& chain, size_t dimensions) {
+  std::vector<bool> reduced(dimensions, false);
+  if (!chain.normalizes() || chain.num_groups() > 0) return reduced;
+  const auto rank = static_cast<int64_t>(dimensions);
+  const Normalization& norm = *chain.normalization;
+  if (norm.from_first_axis) {
+    for (int64_t i = norm.first_axis < 0 ? norm.first_axis + rank : norm.first_axis; i < rank; ++i) {
+      reduced[static_cast<size_t>(i)] = true;
+    }
+  }
+  for (int64_t axis : norm.axes) reduced[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = true;
+  return reduced;
+}
+
+std::vector<int64_t> StatShape(const Chain& chain, const std::vector<int64_t>& shape,
+                               const std::vector<bool>& reduced) {
+  std::vector<int64_t> stat_shape = shape;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (reduced[i]) stat_shape[i] = 1;
+  }
+  if (chain.num_groups() == 0) return stat_shape;
+  stat_shape[1] = chain.num_groups();
+  for (size_t i = 2; i < shape.size(); ++i) stat_shape[i] = 1;
+  return stat_shape;
+}
+
+// d with its errors; the values of each group, then their statistics.
+struct Normalized {
+  std::vector<double> errors;
+  std::vector<int64_t> group_of;
+  std::vector<GroupSums> groups;
+};
+
+void ComputeStatistics(const Normalization& norm, Normalized* n, Expected* e) {
+  for (size_t i = 0; i < e->d.size(); ++i) {
+    GroupSums& g = n->groups[static_cast<size_t>(n->group_of[i])];
+    const double off = e->d[i] - (norm.use_mean ? g.first / g.count : 0.0);
+    g.second += off * off;
+  }
+  for (const GroupSums& g : n->groups) {
+    const double variance = g.second / g.count;
+    e->mean.push_back(g.first / g.count);
+    e->inv_std_dev.push_back(norm.epsilon_on == EpsilonOn::kVariance ? 1.0 / std::sqrt(variance + norm.epsilon)
+                                                                     : 1.0 / (std::sqrt(variance) + norm.epsilon));
+  }
+}
+
 }  // namespace
 
 Expected Compute(const Case& c) {
-  const Plan& plan = c.plan;
-  const Normalization& norm = plan.normalization;
-  const Tensor& x = c.Of(plan.x.tensor);
+  const Chain chain = c.chain();
+  const Tensor& x = c.Of(chain.x.tensor);
   Expected e;
-  e.shape = ShapeOfD(c);
-  const auto rank = static_cast<int64_t>(e.shape.size());
-  std::vector<bool> reduced(e.shape.size(), false);
-  if (norm.num_groups == 0 && plan.kind == PlanKind::kNormalization) {
-    if (norm.from_first_axis) {
-      for (int64_t i = norm.first_axis < 0 ? norm.first_axis + rank : norm.first_axis; i < rank; ++i) {
-        reduced[static_cast<size_t>(i)] = true;
-      }
-    }
-    for (int64_t axis : norm.axes) reduced[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = true;
-  }
-  e.stat_shape = e.shape;
-  for (size_t i = 0; i < e.shape.size(); ++i) {
-    if (reduced[i]) e.stat_shape[i] = 1;
-  }
-  if (norm.num_groups > 0) {
-    e.stat_shape[1] = norm.num_groups;
-    for (size_t i = 2; i < e.shape.size(); ++i) e.stat_shape[i] = 1;
-  }
+  e.shape = ShapeOfD(c, chain);
+  const std::vector<bool> reduced = Reduced(chain, e.shape.size());
+  e.stat_shape = StatShape(chain, e.shape, reduced);
   const int64_t total = Count(e.shape);
   if (total == 0) return e;
 
-  std::vector<GroupSums> groups(static_cast<size_t>(Count(e.stat_shape)));
-  std::vector<int64_t> group_of;
-  std::vector<double> sizes;
-  const bool normalized = plan.kind == PlanKind::kNormalization;
+  Walker walker(c, chain, &e);
+  Normalized all;
+  all.groups.resize(static_cast<size_t>(Count(e.stat_shape)));
+  // Without arithmetic on the way d is exact.
+  const bool exact = !chain.x.quantization.present();
   Index index(e.shape.size(), 0);
   do {
     double size = 0;
-    double d = OperandValue(c, plan.x, Project(x.dims, index), &size);
-    if (plan.residual.present()) {
-      d += OperandValue(c, plan.residual, Project(c.Of(plan.residual.tensor).dims, index), &size);
-    }
-    if (plan.residual_bias.present()) {
-      d += OperandValue(c, plan.residual_bias, Project(c.Of(plan.residual_bias.tensor).dims, index), &size);
-    }
-    e.d.push_back(d);
-    // Without arithmetic on the way d is exact.
-    const bool exact = !plan.x.quantization.present() && !plan.residual.present() && !plan.residual_bias.present();
-    sizes.push_back(exact ? 0 : size);
-    e.sum_tolerance.push_back(4 * kEps * size);
-    group_of.push_back(normalized ? GroupOf(plan, e.shape, reduced, index) : 0);
-    if (normalized) {
-      GroupSums& g = groups[static_cast<size_t>(group_of.back())];
-      g.count += 1;
-      g.first += d;
-      g.size = std::max(g.size, sizes.back());
-    }
-  } while (Step(&index, e.shape));
-
-  for (size_t i = 0; i < e.d.size() && normalized; ++i) {
-    GroupSums& g = groups[static_cast<size_t>(group_of[i])];
-    const double off = e.d[i] - (norm.use_mean ? g.first / g.count : 0.0);
-    g.second += off * off;
-  }
-  for (const GroupSums& g : groups) {
-    if (!normalized) break;
-    const double variance = g.second / g.count;
-    e.mean.push_back(g.first / g.count);
-    e.inv_std_dev.push_back(norm.epsilon_on == EpsilonOn::kVariance ? 1.0 / std::sqrt(variance + norm.epsilon)
-                                                                    : 1.0 / (std::sqrt(variance) + norm.epsilon));
-  }
+    Tracked d;
+    d.value = OperandValue(c, chain.x, Project(x.dims, index), &size);
+    d.error = exact ? 0 : size * kEps;
+    d = walker.Walk(chain.before, true, index, d);
+    e.d.push_back(d.value);
+    all.errors.push_back(d.error);
+    e.error_of_d = std::max(e.error_of_d, d.error);
+    if (!chain.normalizes()) continue;
+    all.group_of.push_back(GroupOf(chain.num_groups(), e.shape, reduced, index));
+    GroupSums& g = all.groups[static_cast<size_t>(all.group_of.back())];
+    g.count += 1;
+    g.first += d.value;
+    g.size = std::max(g.size, d.error);
+  } while (NextIndex(&index, e.shape));
+  if (chain.normalizes()) ComputeStatistics(*chain.normalization, &all, &e);
 
   index.assign(e.shape.size(), 0);
   size_t i = 0;
   do {
-    double n = e.d[i];
-    double error = sizes[i] * kEps;  // of n
-    if (normalized) {
-      const auto group = static_cast<size_t>(group_of[i]);
-      const double inv = norm.normalize_variance ? e.inv_std_dev[group] : 1.0;
-      if (norm.use_mean) n -= e.mean[group];
-      n *= inv;
-      error = 3 * groups[group].size * kEps * inv;
+    Tracked n{e.d[i], all.errors[i]};
+    if (chain.normalizes()) {
+      const auto group = static_cast<size_t>(all.group_of[i]);
+      const double inv = chain.normalization->normalize_variance ? e.inv_std_dev[group] : 1.0;
+      if (chain.normalization->use_mean) n.value -= e.mean[group];
+      n.value *= inv;
+      const double size = all.groups[group].size * inv;
+      n.error = UsualFormOf(chain).before ? 3 * size : (3 + std::fabs(n.value)) * size;
     }
-    const double scale = AffineValue(c, plan.scale, e.shape, index, 1.0);
-    const double bias = AffineValue(c, plan.bias, e.shape, index, 0.0);
-    const double v = n * scale + bias;
-    error = error * std::fabs(scale) + 4 * 2 * kEps * std::max({std::fabs(scale * n), std::fabs(bias), 1.0});
-    double slope = 0;
-    if (plan.activation.slope.present()) {
-      const Tensor& s = c.Of(plan.activation.slope);
-      slope = s.At(BroadcastIndex(s.dims, index));
-    }
-    const auto f = [&](double at) { return FormulaOf(plan.activation.kind, at, slope, plan.activation.params); };
-    const double a = f(v);
-    e.a.push_back(a);
-    // How far the activation can carry the error: the widest of a few points within it, and its own rounding.
-    double spread = 0;
-    for (double part : {-1.0, -0.5, 0.5, 1.0}) {
-      const double there = f(v + part * error);
-      if (std::isfinite(there)) spread = std::max(spread, std::fabs(there - a));
-    }
-    e.tolerance.push_back(spread + 4 * 2 * kEps * std::max(std::fabs(a), 0x1p-24));
+    n.error += 4 * kEps * std::max(std::fabs(n.value), 1.0);
+    const Tracked a = walker.Walk(chain.behind, false, index, n);
+    e.a.push_back(a.value);
+    e.tolerance.push_back(a.error + 4 * 2 * kEps * std::max(std::fabs(a.value), 0x1p-24));
     double y_scale = 1;
     double y_zero = 0;
-    if (plan.y_quantization.present()) {
-      y_scale = QuantizationValue(c.Of(plan.y_quantization.scale), plan.y_quantization, e.shape, index);
-      if (plan.y_quantization.zero_point.present()) {
-        y_zero = QuantizationValue(c.Of(plan.y_quantization.zero_point), plan.y_quantization, e.shape, index);
-      }
+    const Quantization& q = chain.store.quantization;
+    if (q.present()) {
+      y_scale = QuantizationValue(c.Of(q.scale), q, e.shape, index);
+      if (q.zero_point.present()) y_zero = QuantizationValue(c.Of(q.zero_point), q, e.shape, index);
     }
     e.y_scale.push_back(y_scale);
     e.y_zero.push_back(y_zero);
     ++i;
-  } while (Step(&index, e.shape));
+  } while (NextIndex(&index, e.shape));
   return e;
 }
 
@@ -538,16 +610,16 @@ void CompareShape(const Tensor& tensor, const std::vector<int64_t>& shape, const
 }
 
 void CompareY(const Case& c, const Expected& e, const Tensor& y, const std::string& what) {
-  const Plan& plan = c.plan;
+  const Store store = c.chain().store;
   for (size_t i = 0; i < e.a.size(); ++i) {
     const double got = y.At(static_cast<int64_t>(i));
     bool matches = false;
-    if (!plan.y_quantization.present()) {
-      matches = FloatMatches(plan.y_type, got, e.a[i], e.tolerance[i]);
-    } else if (IsFloat8(plan.y_type)) {
-      matches = Float8Matches(plan.y_type, got, e.a[i], e.y_scale[i], e.tolerance[i], plan.y_saturate);
+    if (!store.quantization.present()) {
+      matches = FloatMatches(store.type, got, e.a[i], e.tolerance[i]);
+    } else if (IsFloat8(store.type)) {
+      matches = Float8Matches(store.type, got, e.a[i], e.y_scale[i], e.tolerance[i], store.saturate);
     } else {
-      matches = IntegerMatches(plan.y_type, got, e.a[i], e.y_scale[i], e.y_zero[i], e.tolerance[i]);
+      matches = IntegerMatches(store.type, got, e.a[i], e.y_scale[i], e.y_zero[i], e.tolerance[i]);
     }
     if (!matches) {
       EXPECT(matches, what + ": Y[" + std::to_string(i) + "] = " + Text(got) + ", expected " + Text(e.a[i]) + " / " +
@@ -573,7 +645,7 @@ void CompareValues(const Tensor& tensor, const std::vector<double>& want,
 
 void RunAndCompare(const Case& c, int threads, const std::string& what) {
   std::unique_ptr<Executable> executable;
-  const Result compiled = CompileForCpu(c.plan, &executable);
+  const Result compiled = CompileForCpu(c.chain(), &executable);
   EXPECT(compiled.ok(), what + ": " + compiled.message());
   if (!compiled.ok()) return;
   ArrayContext context(threads);
@@ -582,29 +654,35 @@ void RunAndCompare(const Case& c, int threads, const std::string& what) {
   EXPECT(result.ok(), what + ": " + result.message());
   if (!result.ok()) return;
   const Expected e = Compute(c);
-  const Plan& plan = c.plan;
-  if (plan.y_output != Plan::kNoOutput) {
-    CompareShape(context.output(plan.y_output), e.shape, what + ": Y");
-    CompareY(c, e, context.output(plan.y_output), what);
+  const Chain chain = c.chain();
+  if (chain.store.output != kNoOutput) {
+    CompareShape(context.output(chain.store.output), e.shape, what + ": Y");
+    CompareY(c, e, context.output(chain.store.output), what);
   }
-  if (plan.sum_output != Plan::kNoOutput) {
-    CompareShape(context.output(plan.sum_output), e.shape, what + ": sum");
-    CompareValues(context.output(plan.sum_output), e.d, [&](size_t i) { return e.sum_tolerance[i]; }, what + ": sum");
-  }
+  ForEachStep(chain, [&](const normfuse::Step& step) {
+    if (step.output == kNoOutput) return;
+    CompareShape(context.output(step.output), e.shape, what + ": emitted");
+    for (const Emitted& emitted : e.emitted) {
+      if (emitted.output != step.output) continue;
+      CompareValues(
+          context.output(step.output), emitted.values, [&](size_t i) { return emitted.tolerance[i]; },
+          what + ": emitted");
+    }
+  });
+  if (!chain.normalizes()) return;
+  const Normalization& norm = *chain.normalization;
   double largest = 1e-30;
   for (double d : e.d) largest = std::isfinite(d) ? std::max(largest, std::fabs(d)) : largest;
-  if (plan.mean_output != Plan::kNoOutput) {
-    CompareShape(context.output(plan.mean_output), e.stat_shape, what + ": mean");
-    CompareValues(
-        context.output(plan.mean_output), e.mean, [&](size_t) { return 6 * kEps * largest; }, what + ": mean");
+  const double of_d = std::max(6 * kEps * largest, 3 * e.error_of_d);
+  if (norm.mean_output != kNoOutput) {
+    CompareShape(context.output(norm.mean_output), e.stat_shape, what + ": mean");
+    CompareValues(context.output(norm.mean_output), e.mean, [&](size_t) { return of_d; }, what + ": mean");
   }
-  if (plan.inv_std_dev_output != Plan::kNoOutput) {
-    CompareShape(context.output(plan.inv_std_dev_output), e.stat_shape, what + ": inv_std_dev");
+  if (norm.inv_std_dev_output != kNoOutput) {
+    CompareShape(context.output(norm.inv_std_dev_output), e.stat_shape, what + ": inv_std_dev");
     // An error of d of eps * largest changes the standard deviation by as much.
-    const auto tolerance = [&](size_t i) {
-      return e.inv_std_dev[i] * (6 * kEps + 6 * kEps * largest * e.inv_std_dev[i]);
-    };
-    CompareValues(context.output(plan.inv_std_dev_output), e.inv_std_dev, tolerance, what + ": inv_std_dev");
+    const auto tolerance = [&](size_t i) { return e.inv_std_dev[i] * (6 * kEps + of_d * e.inv_std_dev[i]); };
+    CompareValues(context.output(norm.inv_std_dev_output), e.inv_std_dev, tolerance, what + ": inv_std_dev");
   }
 }
 

@@ -1,4 +1,4 @@
-#include "plan/reason.h"
+#include "chain/reason.h"
 
 namespace normfuse {
 

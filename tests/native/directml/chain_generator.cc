@@ -1,4 +1,4 @@
-#include "plan_generator.h"
+#include "chain_generator.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,17 +23,17 @@ class Generator {
   Generator(std::mt19937& random, const GeneratorLimits& limits) : random_(random), limits_(limits) {}
 
   TestCase Make() {
-    Plan& plan = case_.plan;
-    plan.name = "random plan";
-    plan.kind = Chance(75) ? PlanKind::kNormalization : PlanKind::kElementwise;
+    Parts& parts = case_.parts;
+    parts.name = "random chain";
+    parts.normalizes = Chance(75);
     ChooseShape();
-    const bool requantise = plan.kind == PlanKind::kNormalization && Chance(8);
+    const bool requantise = parts.normalizes && Chance(8);
     if (requantise) {
       ChooseQuantisedSum();
     } else {
       ChooseX();
     }
-    if (plan.kind == PlanKind::kNormalization) {
+    if (parts.normalizes) {
       if (!requantise) ChooseResidual();
       MeetOperands();
       ChooseNormalization();
@@ -43,7 +43,7 @@ class Generator {
     MeetOperands();
     TellShapes();
     ChooseY();
-    if (plan.kind == PlanKind::kNormalization) ChooseOutputs();
+    if (parts.normalizes) ChooseOutputs();
     return std::move(case_);
   }
 
@@ -152,17 +152,17 @@ class Generator {
     return operand;
   }
 
-  // --- parts of the plan --------------------------------------------------------------------------------------------
+  // --- parts of the chain --------------------------------------------------------------------------------------------
 
   void ChooseShape() {
-    groups_ = case_.plan.kind == PlanKind::kNormalization && Chance(15) ? Pick(1, 3) : 0;
+    groups_ = case_.parts.normalizes && Chance(15) ? Pick(1, 3) : 0;
     const int64_t rank = groups_ > 0 ? Pick(2, 5) : Pick(1, 8);
     for (int64_t i = 0; i < rank; ++i) dims_.push_back(Pick(1, 6));
     if (groups_ > 0) dims_[1] = groups_ * Pick(1, 4);
     for (int64_t i = rank - 1; Product(dims_) > limits_.max_elements; --i) {
       if (groups_ == 0 || i != 1) dims_[i] = 1;
     }
-    case_.plan.normalization.num_groups = groups_;
+    case_.parts.normalization.num_groups = groups_;
   }
 
   // The whole shape or, with some chance, one that may be widened to it; groups keep their channels.
@@ -180,14 +180,14 @@ class Generator {
 
   // Makes dims_ what the operands chosen so far give together.
   void MeetOperands() {
-    const Plan& plan = case_.plan;
+    const Parts& parts = case_.parts;
     dims_.clear();
-    for (const TensorRef* ref : {&plan.x.tensor, &plan.residual.tensor, &plan.residual_bias.tensor, &plan.scale.tensor,
-                                 &plan.bias.tensor, &plan.activation.slope}) {
+    for (const TensorRef* ref : {&parts.x.tensor, &parts.residual.tensor, &parts.residual_bias.tensor,
+                                 &parts.scale.tensor, &parts.bias.tensor, &parts.slope.tensor}) {
       if (!ref->present()) continue;
-      const bool is_affine = ref == &plan.scale.tensor || ref == &plan.bias.tensor;
-      if (is_affine && plan.affine_align == AffineAlign::kGroup) continue;  // one element for each group of channels
-      const bool is_channel = is_affine && plan.affine_align == AffineAlign::kChannel;
+      const bool is_affine = ref == &parts.scale.tensor || ref == &parts.bias.tensor;
+      if (is_affine && parts.affine_align == Align::kGroup) continue;  // one element for each group of channels
+      const bool is_channel = is_affine && parts.affine_align == Align::kChannel;
       const Dims& dims = DimsOf(*ref);
       if (is_channel) {
         dims_[1] = std::max(dims_[1], dims[0]);
@@ -203,71 +203,71 @@ class Generator {
 
   // What the session knows.
   void TellShapes() {
-    Plan& plan = case_.plan;
+    Parts& parts = case_.parts;
     const auto tell = [this](const TensorRef& ref, PartialShape* shape) {
       if (!ref.present()) return;
       const Dims& dims = DimsOf(ref);
       shape->rank = static_cast<int>(dims.size());
       std::copy(dims.begin(), dims.end(), shape->dims);
     };
-    for (Operand* operand : {&plan.x, &plan.residual, &plan.residual_bias, &plan.scale, &plan.bias}) {
+    for (Operand* operand : {&parts.x, &parts.residual, &parts.residual_bias, &parts.scale, &parts.bias}) {
       tell(operand->tensor, &operand->shape);
     }
-    tell(plan.activation.slope, &plan.activation.slope_shape);
+    tell(parts.slope.tensor, &parts.slope.shape);
   }
 
   void ChooseX() {
-    Plan& plan = case_.plan;
+    Parts& parts = case_.parts;
     std::vector<DataType> quantised = {DataType::kUint8, DataType::kInt8,  DataType::kUint16,
                                        DataType::kInt16, DataType::kInt32, DataType::kUint32};
     if (limits_.four_bit) quantised.insert(quantised.end(), {DataType::kUint4, DataType::kInt4});
     const Dims dims = Some(25);
     if (Chance(45)) {
       const DataType type = quantised[Pick(0, static_cast<int64_t>(quantised.size()) - 1)];
-      plan.x = QuantizedOperand(type, dims, BitsOf(type) <= 4 ? 0.5 : BitsOf(type) == 8 ? 0.04 : 0.004, false);
-      Note(std::string("X ") + NameOf(type) + (plan.x.quantization.block_size > 0 ? " blocked" : ""));
+      parts.x = QuantizedOperand(type, dims, BitsOf(type) <= 4 ? 0.5 : BitsOf(type) == 8 ? 0.04 : 0.004, false);
+      Note(std::string("X ") + NameOf(type) + (parts.x.quantization.block_size > 0 ? " blocked" : ""));
     } else {
-      plan.x = FloatOperand(dims, -3, 5, false);
-      Note(std::string("X ") + NameOf(plan.x.type));
+      parts.x = FloatOperand(dims, -3, 5, false);
+      Note(std::string("X ") + NameOf(parts.x.type));
     }
   }
 
   void ChooseResidual() {
-    Plan& plan = case_.plan;
+    Parts& parts = case_.parts;
     if (Chance(35)) {
       const Dims dims = Some(40);
       const bool quantised = Chance(20);
-      plan.residual =
+      parts.residual =
           quantised ? QuantizedOperand(DataType::kInt8, dims, 0.03, false) : FloatOperand(dims, -2, 2, Chance(10));
       Note(quantised ? "residual int8" : "residual");
     }
     if (Chance(15)) {
-      plan.residual_bias = FloatOperand(Chance(60) ? Dims{dims_.back()} : Some(80), -1, 1, Chance(70));
+      parts.residual_bias = FloatOperand(Chance(60) ? Dims{dims_.back()} : Some(80), -1, 1, Chance(70));
       Note("residual_bias");
     }
   }
 
   // int8 + int8, quantised and dequantised: all steps are powers of two, so that float32 is exact up to the norm.
   void ChooseQuantisedSum() {
-    Plan& plan = case_.plan;
+    Parts& parts = case_.parts;
     const auto step = [this](float value) {
       TestTensor scale{DataType::kFloat32, {1}, std::vector<unsigned char>(4)};
       std::memcpy(scale.bytes.data(), &value, 4);
       return Refer(std::move(scale), true);
     };
-    for (Operand* operand : {&plan.x, &plan.residual}) {
+    for (Operand* operand : {&parts.x, &parts.residual}) {
       operand->type = DataType::kInt8;
       operand->tensor = Refer(Integers(DataType::kInt8, dims_), false);
-      operand->quantization.scale = step(operand == &plan.x ? 0.0625f : 0.03125f);
+      operand->quantization.scale = step(operand == &parts.x ? 0.0625f : 0.03125f);
     }
-    plan.sum_type = OneOf({DataType::kUint8, DataType::kInt8, DataType::kUint16, DataType::kInt16});
-    plan.sum_quantization.scale = step(0.125f);
-    if (Chance(60)) plan.sum_quantization.zero_point = Refer(Integers(plan.sum_type, {1}), true);
-    Note(std::string("sum in ") + NameOf(plan.sum_type));
+    parts.sum_type = OneOf({DataType::kUint8, DataType::kInt8, DataType::kUint16, DataType::kInt16});
+    parts.sum_quantization.scale = step(0.125f);
+    if (Chance(60)) parts.sum_quantization.zero_point = Refer(Integers(parts.sum_type, {1}), true);
+    Note(std::string("sum in ") + NameOf(parts.sum_type));
   }
 
   void ChooseNormalization() {
-    Normalization& n = case_.plan.normalization;
+    Normalization& n = case_.parts.normalization;
     const auto rank = static_cast<int64_t>(dims_.size());
     if (groups_ > 0) {
       Note(std::to_string(groups_) + " groups");
@@ -301,12 +301,12 @@ class Generator {
 
   Dims AffineShape() {
     const auto rank = static_cast<int64_t>(dims_.size());
-    switch (case_.plan.affine_align) {
-      case AffineAlign::kChannel:
+    switch (case_.parts.affine_align) {
+      case Align::kChannel:
         return {dims_[1]};
-      case AffineAlign::kGroup:
+      case Align::kGroup:
         return {groups_};
-      case AffineAlign::kTrailing:
+      case Align::kTrailing:
         break;
     }
     Dims shape = dims_;
@@ -316,25 +316,24 @@ class Generator {
   }
 
   void ChooseAffine() {
-    Plan& plan = case_.plan;
+    Parts& parts = case_.parts;
     if (groups_ > 0) {
-      plan.affine_align = OneOf({AffineAlign::kTrailing, AffineAlign::kChannel, AffineAlign::kGroup});
-    } else if (dims_.size() > 1 && DimsOf(plan.x.tensor).size() == dims_.size() && Chance(25)) {
-      plan.affine_align = AffineAlign::kChannel;
+      parts.affine_align = OneOf({Align::kTrailing, Align::kChannel, Align::kGroup});
+    } else if (dims_.size() > 1 && DimsOf(parts.x.tensor).size() == dims_.size() && Chance(25)) {
+      parts.affine_align = Align::kChannel;
     }
-    for (Operand* operand : {&plan.scale, &plan.bias}) {
+    for (Operand* operand : {&parts.scale, &parts.bias}) {
       if (!Chance(65)) continue;
       const bool constant = Chance(75);
       const Dims shape = AffineShape();
-      *operand = plan.kind == PlanKind::kNormalization && Chance(20)
-                     ? QuantizedOperand(DataType::kInt8, shape, 0.02, constant)
-                     : FloatOperand(shape, -1.5, 2, constant);
-      Note(operand == &plan.scale ? "scale" : "bias");
+      *operand = parts.normalizes && Chance(20) ? QuantizedOperand(DataType::kInt8, shape, 0.02, constant)
+                                                : FloatOperand(shape, -1.5, 2, constant);
+      Note(operand == &parts.scale ? "scale" : "bias");
     }
   }
 
   void ChooseActivation() {
-    ActivationCall& call = case_.plan.activation;
+    ActivationCall& call = case_.parts.activation;
     call.kind = static_cast<Activation>(Pick(0, kActivationCount - 1));
     const ActivationSpec& spec = kActivations[static_cast<int>(call.kind)];
     for (int i = 0; i < spec.param_count; ++i) {
@@ -347,34 +346,34 @@ class Generator {
       Dims shape = dims_;
       for (int64_t& dim : shape) dim = Chance(50) ? dim : 1;
       if (Chance(30)) shape = {1};
-      call.slope_type = DataType::kFloat32;
-      call.slope = Refer(Floats(DataType::kFloat32, shape, -0.5, 1.5), Chance(70));
+      case_.parts.slope.type = DataType::kFloat32;
+      case_.parts.slope.tensor = Refer(Floats(DataType::kFloat32, shape, -0.5, 1.5), Chance(70));
     }
     Note(spec.name);
   }
 
   void ChooseY() {
-    Plan& plan = case_.plan;
+    Parts& parts = case_.parts;
     if (Chance(60)) {
-      plan.y_type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
+      parts.y_type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
     } else {
       std::vector<DataType> types = {DataType::kUint8, DataType::kInt8, DataType::kUint16, DataType::kInt16};
       if (limits_.four_bit) types.insert(types.end(), {DataType::kUint4, DataType::kInt4});
-      plan.y_type = types[Pick(0, static_cast<int64_t>(types.size()) - 1)];
-      plan.y_quantization = Quantize(plan.y_type, dims_, BitsOf(plan.y_type) == 4 ? 0.5 : 0.04);
+      parts.y_type = types[Pick(0, static_cast<int64_t>(types.size()) - 1)];
+      parts.y_quantization = Quantize(parts.y_type, dims_, BitsOf(parts.y_type) == 4 ? 0.5 : 0.04);
     }
-    Note(std::string("Y ") + NameOf(plan.y_type));
+    Note(std::string("Y ") + NameOf(parts.y_type));
   }
 
   void ChooseOutputs() {
-    Plan& plan = case_.plan;
+    Parts& parts = case_.parts;
     int next = 1;
     if (Chance(20)) {
-      plan.sum_output = next++;
-      if (!plan.sum_quantization.present()) plan.sum_type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
+      parts.sum_output = next++;
+      if (!parts.sum_quantization.present()) parts.sum_type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
     }
-    if (Chance(15)) plan.mean_output = next++;
-    if (Chance(15)) plan.inv_std_dev_output = next++;
+    if (Chance(15)) parts.normalization.mean_output = next++;
+    if (Chance(15)) parts.normalization.inv_std_dev_output = next++;
   }
 
   std::mt19937& random_;

@@ -1,0 +1,88 @@
+#include "chain/chain.h"
+
+#include <utility>
+
+namespace normfuse {
+namespace {
+
+// Reads steps one after the other while they are of the kinds that are asked for.
+class Steps {
+ public:
+  explicit Steps(const std::vector<Step>& steps) : steps_(steps) {}
+  const Step* Take(StepKind kind) {
+    const bool fits = next_ < steps_.size() && steps_[next_].kind == kind;
+    return fits ? &steps_[next_++] : nullptr;
+  }
+  const Operand* TakeOperand(StepKind kind) {
+    const Step* step = Take(kind);
+    return step == nullptr ? nullptr : &step->operand;
+  }
+  bool AtEnd() const { return next_ == steps_.size(); }
+
+ private:
+  const std::vector<Step>& steps_;
+  size_t next_ = 0;
+};
+
+bool IsTrailing(const Operand* operand) { return operand == nullptr || operand->align == Align::kTrailing; }
+
+}  // namespace
+
+Step Add(Operand operand) {
+  Step step;
+  step.kind = StepKind::kAdd;
+  step.operand = std::move(operand);
+  return step;
+}
+
+Step Mul(Operand operand) {
+  Step step;
+  step.kind = StepKind::kMul;
+  step.operand = std::move(operand);
+  return step;
+}
+
+Step Activate(const ActivationCall& activation, Operand slope) {
+  Step step;
+  step.kind = StepKind::kActivate;
+  step.activation = activation;
+  step.operand = std::move(slope);
+  return step;
+}
+
+Step Requantise(Quantization quantization, DataType type, int output) {
+  Step step;
+  step.kind = StepKind::kRequantise;
+  step.quantization = std::move(quantization);
+  step.type = type;
+  step.output = output;
+  return step;
+}
+
+Step Emit(DataType type, int output) {
+  Step step;
+  step.kind = StepKind::kEmit;
+  step.type = type;
+  step.output = output;
+  return step;
+}
+
+UsualForm UsualFormOf(const Chain& chain) {
+  UsualForm form;
+  Steps before(chain.before);
+  form.residual = before.TakeOperand(StepKind::kAdd);
+  form.residual_bias = before.TakeOperand(StepKind::kAdd);
+  form.requantise = before.Take(StepKind::kRequantise);
+  const bool emits_stored = form.requantise != nullptr && form.requantise->output != kNoOutput;
+  form.sum = emits_stored ? form.requantise : before.Take(StepKind::kEmit);
+  const bool emits_requantised = form.requantise != nullptr && form.sum != nullptr && form.sum != form.requantise;
+  form.before = before.AtEnd() && IsTrailing(form.residual) && IsTrailing(form.residual_bias) && !emits_requantised;
+  Steps behind(chain.behind);
+  form.scale = behind.TakeOperand(StepKind::kMul);
+  form.bias = behind.TakeOperand(StepKind::kAdd);
+  form.activate = behind.Take(StepKind::kActivate);
+  form.behind = behind.AtEnd();
+  return form;
+}
+
+}  // namespace normfuse

@@ -1,0 +1,247 @@
+// What one fused node computes, as a short program. A Chain is built from a custom-op node, from a call of a model-local
+// function, or from a chain of standard nodes; the CPU path and DirectML both execute it.
+//
+//   d  = dequantise(X), then each step of `before` in turn
+//   n  = (d - mean) / sqrt(variance + epsilon)       with a normalization; -> outputs mean, inv_std_dev
+//   a  = n, then each step of `behind` in turn
+//   Y  = a, or saturate(round_half_even(a / scale) + zero_point), as `store` says
+//
+// Without a normalization n = d, and the two lists of steps are one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chain/data_type.h"
+#include "chain/result.h"
+#include "spec/tables.h"  // generated: enum class Activation, kActivations, enum class Reason ...
+
+namespace normfuse {
+
+inline constexpr int kMaxRank = 8;
+
+// Dimensions as far as they are known: -1 for one that is not; rank -1 when not even their number is. A rank above
+// kMaxRank has no dimensions here.
+struct PartialShape {
+  int rank = -1;
+  int64_t dims[kMaxRank] = {};
+
+  bool IsKnown() const;
+  std::string Text() const;
+};
+
+// A tensor whose value is known when the session is created.
+struct ConstantTensor {
+  DataType type = DataType::kUndefined;
+  std::vector<int64_t> dims;
+  const void* data = nullptr;  // points into `storage`, or into memory that outlives the chain
+  std::vector<unsigned char> storage;
+
+  int64_t ElementCount() const {
+    int64_t count = 1;
+    for (int64_t dim : dims) count *= dim;
+    return count;
+  }
+};
+
+// One tensor that a chain reads: an input of the node, a constant, or nothing. Where `constant` is set it wins and
+// `input` is kAbsent: ORT need not pass the tensor at run time.
+struct TensorRef {
+  static constexpr int kAbsent = -1;
+  int input = kAbsent;
+  std::shared_ptr<const ConstantTensor> constant;
+
+  bool present() const { return input != kAbsent || constant != nullptr; }
+};
+
+// How a quantised tensor stands for real numbers. The shape of `scale` decides the granularity: one element = per
+// tensor; one dimension = per axis; the tensor's own rank = blocked along `axis` when block_size > 0, otherwise
+// broadcast in every dimension. So does that of `zero_point`, for itself, but blocked it has scale's shape or one
+// element; absent means 0.
+struct Quantization {
+  TensorRef scale;
+  TensorRef zero_point;
+  int64_t axis = 1;
+  int64_t block_size = 0;
+
+  bool present() const { return scale.present(); }
+};
+
+// How a tensor meets d: NumPy broadcasting from the last dimension; one dimension along dimension 1; one dimension of
+// num_groups elements, each for the channels of one group.
+enum class Align { kTrailing, kChannel, kGroup };
+
+// A tensor and, when it is quantised, its quantisation. `type` is the element type as stored, `shape` what the session
+// knows of it; a constant tells its shape itself. `name` is for messages.
+struct Operand {
+  TensorRef tensor;
+  DataType type = DataType::kUndefined;
+  Quantization quantization;
+  PartialShape shape;
+  Align align = Align::kTrailing;
+  std::string name;
+
+  bool present() const { return tensor.present(); }
+};
+
+struct ActivationCall {
+  Activation kind = Activation::kIdentity;
+  float params[kMaxActivationParams] = {};  // in the table's order
+};
+
+// What the steps of a chain may read and write. A quantised operand counts as four tensors.
+inline constexpr int kMostStepTensors = 15;
+inline constexpr int kMostEmitted = 6;
+
+inline constexpr int kNoOutput = -1;  // among positions of the node's outputs
+
+enum class StepKind {
+  kAdd,         // d + operand
+  kMul,         // d * operand
+  kActivate,    // activation(d); the operand is the slope, of activations that have one
+  kRequantise,  // dequantise(quantise(d)), per tensor and constant; the output is the quantised tensor
+  kEmit,        // d as it is; the output is d in a float type
+};
+
+// What happens to each element of d. Operands broadcast with d in both directions, as ONNX's Add does; behind a
+// normalization they must fit d as it is.
+struct Step {
+  StepKind kind = StepKind::kAdd;
+  Operand operand;
+  ActivationCall activation;
+  DataType type = DataType::kUndefined;  // kRequantise, kEmit: what is stored
+  Quantization quantization;             // kRequantise
+  int output = kNoOutput;                // kRequantise, kEmit: of the shape of Y
+};
+
+Step Add(Operand operand);
+Step Mul(Operand operand);
+Step Activate(const ActivationCall& activation, Operand slope = {});
+Step Requantise(Quantization quantization, DataType type, int output);
+Step Emit(DataType type, int output);
+
+enum class EpsilonOn { kVariance, kStddev };
+
+struct Normalization {
+  std::vector<int64_t> axes;     // may be negative; empty when num_groups > 0 or first_axis is set
+  bool from_first_axis = false;  // LayerNormalization's `axis`: all dimensions from first_axis on
+  int64_t first_axis = -1;
+  int64_t num_groups = 0;  // > 0: over [C / num_groups, rest...] of X seen as [N, num_groups, C / num_groups, rest...]
+  bool use_mean = true;
+  bool normalize_variance = true;
+  float epsilon = 1e-5f;
+  EpsilonOn epsilon_on = EpsilonOn::kVariance;
+  int mean_output = kNoOutput;
+  int inv_std_dev_output = kNoOutput;
+  DataType stats_type = DataType::kFloat32;  // of these two
+
+  bool has_statistics() const { return mean_output != kNoOutput || inv_std_dev_output != kNoOutput; }
+};
+
+// What becomes of the last value.
+struct Store {
+  DataType type = DataType::kUndefined;
+  Quantization quantization;  // absent: Y is a float type
+  bool saturate = true;       // float8 only
+  int output = 0;
+};
+
+struct Chain {
+  std::string name;  // of the node, for messages
+
+  Operand x;
+  std::vector<Step> before;
+  std::optional<Normalization> normalization;
+  std::vector<Step> behind;
+  Store store;
+
+  bool normalizes() const { return normalization.has_value(); }
+  int64_t num_groups() const { return normalization ? normalization->num_groups : 0; }
+};
+
+// The form that most chains have, and for which there are kernels of their own:
+//   d = X [+ residual [+ residual_bias]], requantised or not, and an output or not;  a = activation(n * scale + bias)
+// Everything in it may be absent (null); `before` and `behind` say which half of a chain is of that form.
+struct UsualForm {
+  bool before = false;
+  const Operand* residual = nullptr;
+  const Operand* residual_bias = nullptr;
+  const Step* requantise = nullptr;
+  const Step* sum = nullptr;  // the step whose output is d
+  bool behind = false;
+  const Operand* scale = nullptr;
+  const Operand* bias = nullptr;
+  const Step* activate = nullptr;
+
+  Activation activation() const { return activate == nullptr ? Activation::kIdentity : activate->activation.kind; }
+};
+UsualForm UsualFormOf(const Chain& chain);
+
+// Calls visit(Step&) for each step, in order.
+template <typename ChainType, typename Visitor>
+void ForEachStep(ChainType& chain, Visitor&& visit) {
+  for (auto& step : chain.before) visit(step);
+  for (auto& step : chain.behind) visit(step);
+}
+
+// Calls visit(Operand&) for each tensor that the chain reads, X first.
+template <typename ChainType, typename Visitor>
+void ForEachOperand(ChainType& chain, Visitor&& visit) {
+  visit(chain.x);
+  ForEachStep(chain, [&](auto& step) {
+    if (step.operand.present()) visit(step.operand);
+  });
+}
+
+// Calls visit(TensorRef&) for each tensor that the chain may read, present or not.
+template <typename ChainType, typename Visitor>
+void ForEachTensorRef(ChainType& chain, Visitor&& visit) {
+  const auto visit_quantization = [&](auto& quantization) {
+    visit(quantization.scale);
+    visit(quantization.zero_point);
+  };
+  visit(chain.x.tensor);
+  visit_quantization(chain.x.quantization);
+  ForEachStep(chain, [&](auto& step) {
+    visit(step.operand.tensor);
+    visit_quantization(step.operand.quantization);
+    visit_quantization(step.quantization);
+  });
+  visit_quantization(chain.store.quantization);
+}
+
+// Calls visit(int&) for the position of each output that the chain writes, Y first.
+template <typename ChainType, typename Visitor>
+void ForEachOutput(ChainType& chain, Visitor&& visit) {
+  const auto visit_used = [&](auto& output) {
+    if (output != kNoOutput) visit(output);
+  };
+  visit_used(chain.store.output);
+  ForEachStep(chain, [&](auto& step) { visit_used(step.output); });
+  if (!chain.normalization) return;
+  visit_used(chain.normalization->mean_output);
+  visit_used(chain.normalization->inv_std_dev_output);
+}
+
+// What the session knows of an operand's shape.
+PartialShape KnownShape(const Operand& operand);
+
+using OperandShape = std::function<PartialShape(const Operand& operand)>;
+
+// The shape of d, and so that of Y: X and the operands of steps before the normalization, without one of all steps,
+// broadcast with each other. Fails with a sentence that names the operand when two known shapes do not fit each other.
+Result ShapeOfD(const Chain& chain, const OperandShape& shape_of, PartialShape* d);
+
+// The same of what the session knows; rank -1 where the shapes do not fit, which Validate refuses.
+PartialShape KnownShapeOfD(const Chain& chain);
+
+// Everything about a chain that can be judged without knowing the dimensions that ORT leaves open: types, ranks,
+// parameter shapes, axes, block sizes. The message names the operand and the values seen. A chain that passes can fail
+// at run time only by shapes that were not known.
+Result Validate(const Chain& chain);
+
+}  // namespace normfuse
