@@ -170,8 +170,11 @@ def _largest(bounds: _Bounds) -> _Bound:
 def _constant(tensor: ir.TensorProtocol) -> _Bound:
     dims = tuple(tensor.shape.numpy())
     number = 0.0
-    if 0 < tensor.size <= _MOST_READ and tensor.dtype != ir.DataType.STRING:
-        array = np.abs(tensor.numpy().astype(np.float64))
+    if 0 < tensor.size <= _MOST_READ and (tensor.dtype.is_integer() or tensor.dtype.is_floating_point()):
+        try:
+            array = np.abs(tensor.numpy().astype(np.float64))
+        except (OSError, ValueError):
+            array = np.zeros(1)  # data that is not there, or damaged: ONNX knows no more of it
         number = float(np.max(array, initial=0, where=np.isfinite(array)))
     is_kept = len(dims) <= 1 and tensor.dtype in (ir.DataType.INT32, ir.DataType.INT64)
     return _Bound(len(dims), max(dims, default=1), tensor.size if is_kept else 0, number)

@@ -8,12 +8,14 @@ import sys
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import tiny_bombs
 from onnx import TensorProto, helper, numpy_helper
 from tiny_bombs import Nodes, call, function, model
 
 import normfuse
+from normfuse.graph_rewrites import rewrite
 from normfuse.model_files import load_model
 
 pytestmark = pytest.mark.timeout(300)
@@ -92,3 +94,13 @@ def test_sparse_weights_too_large_to_be_dense() -> None:
     made.graph.sparse_initializer.append(onnx.SparseTensorProto(values=values, indices=indices, dims=[1 << 33]))
     with pytest.raises(normfuse.InvalidModelError, match=r"'huge' .* does not fit into a model"):
         load_model(made)
+
+
+def test_numbers_whose_file_is_gone() -> None:
+    """Their size is looked for in what is known: nothing is, and the rest of the model is rewritten."""
+    made = ir.from_proto(model([]))
+    gone = ir.ExternalTensor("gone.bin", 0, 80, ir.DataType.INT64, shape=ir.Shape([10]), name="gone")
+    made.graph.register_initializer(ir.Value(name="gone", const_value=gone))
+    made.graph.append(ir.Node("", "Shape", [made.graph.initializers["gone"]]))
+    result = rewrite(made)
+    assert [site.fused_into for site in result.sites] == ["FusedNormalization"]
