@@ -128,7 +128,9 @@ def _containers(model: ir.Model) -> Iterator[tuple[ir.Graph, str, dict[str, int]
 def _going(delta: Replacement) -> set[ir.Node]:
     """Return the nodes of a match, and those that only they need: all that goes when it is replaced."""
     matched = set(delta.match.nodes)
-    inner = [value for node in matched for value in node.outputs if value not in delta.match.outputs]
+    # A fused node that grows keeps its further outputs: they are carried over.
+    given = [value for node in matched for value in (node.outputs[:1] if is_fused(node) else node.outputs)]
+    inner = [value for value in given if value not in delta.match.outputs]
     uses = {use for value in inner for use in value.consumers() if use not in matched}
     # The new nodes read already what they will read.
     return matched.union(*(vanishing(use, matched.union(delta.nodes)) or () for use in uses))
@@ -358,16 +360,19 @@ class _Run:
         assert y is not None
         going = _going(delta)
         operands = (value for new in delta.nodes for value in new.inputs if value is not None)
-        if any(self.facts.unwrap(value).producer() in going for value in operands):
-            return None  # a parameter of the chain is computed by the chain itself
-        if not self._attempt(rule.name, node, lambda: self._is_writable(delta.nodes[0], y)):
-            return None
-        new = self._replace(graph, node, delta, rule.name)
-        if new is None:
-            self._leftovers.note(rule.name, delta.match.fail(Reason("not_connected", node=label(node))))
-        else:
+        # A parameter of the chain that is computed by the chain itself is no parameter.
+        circular = any(self.facts.unwrap(value).producer() in going for value in operands)
+        writable = circular or self._attempt(rule.name, node, lambda: self._is_writable(delta.nodes[0], y))
+        new = None if circular or not writable else self._replace(graph, node, delta, rule.name)
+        if new is not None:
             self.counts[rule.name] += 1
-        return new
+            return new
+        for unused in delta.nodes:
+            for index in range(len(unused.inputs)):
+                unused.replace_input_with(index, None)
+        if writable:
+            self._leftovers.note(rule.name, delta.match.fail(Reason("not_connected", node=label(node))))
+        return None
 
     def _replacement(self, rule: FusionRule, node: ir.Node) -> Replacement | None:
         """Return what a rule puts in the place of the nodes that end in this one; None, noted, if it declines."""
@@ -418,8 +423,6 @@ class _Run:
         olds = [old for old, _ in old_to_new]
         place = min([self.facts.order(root), *(self.facts.first_use(graph, old, matched) - 0.5 for old in olds)])
         if any(value is not None and self.facts.before(graph, value) >= place for value in new.inputs):
-            for index in range(len(new.inputs)):
-                new.replace_input_with(index, None)
             return None
         self._describe(new, matched, root, rule)
         for initializer in delta.initializers:
