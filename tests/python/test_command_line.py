@@ -476,6 +476,7 @@ def test_instruction_set_can_be_forced(isa: str) -> None:
     assert done.stdout.strip() == f"['{isa} (NORMFUSE_ISA={isa})']", done.stderr
 
 
+@pytest.mark.slow  # what README's first command does
 def test_demo_ends_with_a_table(run: Run, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     done = run("demo", "--seconds", "0.1", "-o", "kept")
