@@ -117,7 +117,10 @@ def test_dynamic_quantisation_goes_in_either_order(first: str, original: Path) -
 
 def test_pt2e_is_quantised_in_pytorch_and_optimised_after_the_export(tmp_path: Path) -> None:
     case = build("convnext_block")
-    quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
+    # Seven bits: on x86 without VNNI, ONNX Runtime's product of uint8 and int8 saturates with eight, and it makes a
+    # MatMulIntegerToFloat of a MatMul that has no Add of its own any more.
+    config = x86.get_default_x86_inductor_quantization_config(reduce_range=True)
+    quantizer = x86.X86InductorQuantizer().set_global(config)
     prepared = quantize_pt2e.prepare_pt2e(torch.export.export(case.module, case.inputs).module(), quantizer)
     generator = torch.Generator().manual_seed(0)
     for _ in range(4):
