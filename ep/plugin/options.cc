@@ -62,7 +62,7 @@ struct Given {
   Value As() const {
     return static_cast<Value>(number);
   }
-  std::string library() const { return directml::LibraryName(text); }
+  std::string LibraryPath() const { return directml::LibraryName(text); }
 };
 
 bool ParseValue(const OptionSpec& spec, Given* given) {
@@ -114,13 +114,13 @@ bool SetBackend(const Given& given, BackendOptions* options) {
       options->choice = given.As<BackendValue>();
       return true;
     case Option::kDirectmlLibrary:
-      directml.directml_library = given.library();
+      directml.directml_library = given.LibraryPath();
       return true;
     case Option::kD3d12Library:
-      directml.d3d12_library = given.library();
+      directml.d3d12_library = given.LibraryPath();
       return true;
     case Option::kDxcoreLibrary:
-      directml.dxcore_library = given.library();
+      directml.dxcore_library = given.LibraryPath();
       return true;
     case Option::kDirectmlReport:
       options->directml_report = given.text;

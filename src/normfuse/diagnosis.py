@@ -15,7 +15,7 @@ import numpy as np
 from normfuse._version import __version__
 from normfuse.errors import NormfuseError
 from normfuse.gpu_work import count_gpu_work
-from normfuse.host.library import EP_NAME, get_library_path
+from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.options import validate_options
 from normfuse.host.registration import devices_for, ensure_registered
 from normfuse.host.session import session_options

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from normfuse.host.library import EP_NAME
+from normfuse.host.native_library import EP_NAME
 from normfuse.host.versions import import_host
 from normfuse.sessions import open_session
 from normfuse.verification import Sample

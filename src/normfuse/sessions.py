@@ -11,7 +11,7 @@ import onnx_ir as ir
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
-from normfuse.host.library import EP_NAME
+from normfuse.host.native_library import EP_NAME
 from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, load_model, runnable

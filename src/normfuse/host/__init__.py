@@ -6,7 +6,7 @@ ONNX Runtime's conventions for packages of plug-in execution providers are follo
 
 from __future__ import annotations
 
-from normfuse.host.library import get_ep_name, get_ep_names, get_library_path
+from normfuse.host.native_library import get_ep_name, get_ep_names, get_library_path
 from normfuse.host.registration import register
 from normfuse.host.session import session_options
 

@@ -8,14 +8,12 @@ in every run (7 times slower with a batch of 1), without the first one such a Tr
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from normfuse.errors import InvalidModelError
 from normfuse.host.config_entries import get_entry, set_entry
+from normfuse.host.model_forms import ModelForm, ask_model
 from normfuse.host.wire_format import GRAPH_INITIALIZER, GRAPH_NODE, MODEL_GRAPH, fields, first_number, read
 
 if TYPE_CHECKING:
@@ -35,9 +33,7 @@ _LARGEST_NODE = 1 << 20  # bytes; none of the operators looked for is as large
 _Node = tuple[str, Sequence[str], Sequence[str]]  # operator, inputs, outputs
 
 
-def avoid_float16_fault(
-    options: onnxruntime.SessionOptions, model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
-) -> None:
+def avoid_float16_fault(options: onnxruntime.SessionOptions, model: ModelForm) -> None:
     """Switch MatmulTransposeFusion off where the model may lead into the fault; what is switched off already stays so.
 
     Raises:
@@ -46,22 +42,16 @@ def avoid_float16_fault(
     disabled = [name for name in (get_entry(options, _DISABLED) or "").split(";") if name]
     if _FUSION in disabled or _AT_FAULT in disabled:
         return
-    if _transposes_float16(model):
+    if ask_model(model, _file_transposes_float16, _proto_transposes_float16, _graph_transposes_float16):
         set_entry(options, _DISABLED, ";".join([*disabled, _FUSION]))
 
 
-def _transposes_float16(model: Any) -> bool:
-    if isinstance(model, (str, os.PathLike)):
-        try:
-            with Path(model).open("rb") as file:
-                return _file_transposes_float16(file)
-        except OSError as error:
-            raise InvalidModelError(f"Cannot read {os.fspath(model)}: {error.strerror or error}.") from error
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return _file_transposes_float16(io.BytesIO(model))
-    if hasattr(model, "opset_import"):  # ModelProto
-        holds = any(tensor.data_type == _FLOAT16 for tensor in model.graph.initializer)
-        return holds and _multiplies_transposed((n.op_type, n.input, n.output) for n in model.graph.node)
+def _proto_transposes_float16(model: onnx.ModelProto) -> bool:
+    holds = any(tensor.data_type == _FLOAT16 for tensor in model.graph.initializer)
+    return holds and _multiplies_transposed((n.op_type, n.input, n.output) for n in model.graph.node)
+
+
+def _graph_transposes_float16(model: ir.Model) -> bool:
     holds = any(value.dtype is not None and int(value.dtype) == _FLOAT16 for value in model.graph.initializers.values())
     return holds and _multiplies_transposed(_of_ir(model))
 

@@ -3,7 +3,8 @@
 By default it inlines while it loads. Before anything else it shows the model to each execution provider once more, and
 for a plug-in provider it copies every weight that lies inside of the file: that is the peak of the session's memory.
 Inlining later spares the copy, but by then ONNX Runtime's basic optimisations are over, and bodies do not get them.
-Those of normfuse's own functions lose nothing that counts; other functions may, and so may operators of ONNX that ONNX
+Those of normfuse's own functions lose little (a bias that ONNX Runtime would have joined with the MatMul before it, see
+limits.md); other functions may, and so may operators of ONNX that ONNX
 Runtime has no kernel for and inlines along with the functions (CastLike in models from PyTorch, say). So functions are
 inlined late exactly where all of them are normfuse's, and no such operator is there.
 """
@@ -13,11 +14,10 @@ from __future__ import annotations
 import io
 import os
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from normfuse.errors import InvalidModelError
 from normfuse.host.config_entries import get_entry, set_entry
+from normfuse.host.model_forms import ModelForm, ask_model
 from normfuse.host.wire_format import GRAPH_NODE, MODEL_GRAPH, fields, read
 from normfuse.spec import OPERATOR_DOMAIN
 
@@ -45,9 +45,7 @@ _NODE_OP_TYPE, _NODE_ATTRIBUTE, _ATTRIBUTE_GRAPHS = 4, 5, (6, 11)
 _INLINED_NAME = re.compile("|".join(sorted(INLINED)).encode())
 
 
-def choose_inlining(
-    options: onnxruntime.SessionOptions, model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
-) -> None:
+def choose_inlining(options: onnxruntime.SessionOptions, model: ModelForm) -> None:
     """Have the functions of a model inlined late where :func:`inlines_late`; a user's own entry stays.
 
     Raises:
@@ -59,29 +57,23 @@ def choose_inlining(
     set_entry(options, _CHOSEN, "1")
 
 
-def inlines_late(model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model) -> bool:
+def inlines_late(model: ModelForm) -> bool:
     """Whether a model has functions, and inlining them late loses nothing. Weights are not read.
 
     Raises:
         InvalidModelError: The file cannot be read.
     """
-    if isinstance(model, (str, os.PathLike)):
-        try:
-            with Path(model).open("rb") as file:
-                return _file_inlines_late(file)
-        except OSError as error:
-            raise InvalidModelError(f"Cannot read {os.fspath(model)}: {error.strerror or error}.") from error
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return _file_inlines_late(io.BytesIO(model))
-    return _object_inlines_late(model)
+    return ask_model(model, _file_inlines_late, _proto_inlines_late, _graph_inlines_late)
 
 
-def _object_inlines_late(model: Any) -> bool:
-    if hasattr(model, "opset_import"):  # ModelProto
-        domains = {function.domain for function in model.functions}
-        return domains == {OPERATOR_DOMAIN} and not any(
-            node.ByteSize() > _LARGEST_NODE or _holds_inlined(node.SerializeToString()) for node in model.graph.node
-        )
+def _proto_inlines_late(model: onnx.ModelProto) -> bool:
+    domains = {function.domain for function in model.functions}
+    return domains == {OPERATOR_DOMAIN} and not any(
+        node.ByteSize() > _LARGEST_NODE or _holds_inlined(node.SerializeToString()) for node in model.graph.node
+    )
+
+
+def _graph_inlines_late(model: ir.Model) -> bool:
     domains = {function.domain for function in model.functions.values()}
     return domains == {OPERATOR_DOMAIN} and not any(
         node.op_type in INLINED for graph in model.graphs() for node in graph

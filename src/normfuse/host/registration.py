@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError
-from normfuse.host.library import EP_NAME, get_library_path
+from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.options import validate_options
 from normfuse.host.versions import BY_NAME_VERSION, host_version, load_host
 

@@ -8,7 +8,7 @@ from normfuse.errors import OptionError
 from normfuse.host.config_entries import get_entry, set_entry
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
-from normfuse.host.library import EP_NAME, get_library_path
+from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.options import check_directml, validate_options
 from normfuse.host.registration import devices_for, ensure_registered
 from normfuse.host.versions import load_host
