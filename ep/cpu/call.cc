@@ -8,22 +8,22 @@ namespace normfuse::cpu {
 namespace {
 
 // A quantisation parameter along a run: constant, element per element, or one per block (spelled out into `expanded`).
-Vec QuantizationAt(const Call& call, FormId form, FormId scale_form, const Offsets& at, const Dim& step, int64_t n,
-                   int64_t block_size, const float* absent, float* expanded) {
+Vec QuantizationAt(const Block& b, FormId form, FormId scale_form, int64_t block_size, const float* absent,
+                   float* expanded) {
   const auto block_form = static_cast<FormId>(scale_form + 2);
-  const Param& param = call.params[form];
+  const Param& param = b.call.params[form];
   if (!param.present()) return {absent, 0};
-  const float* data = param.data + at.at[form];
+  const float* data = param.data + b.at.at[form];
   const bool single = param.shape.ElementCount() == 1;
-  if (block_size <= 0 || single) return {data, static_cast<int>(step.stride[form])};
-  const int64_t stride = call.geometry->block_stride[scale_form];
-  const int64_t coordinate = at.at[block_form];
-  if (step.stride[block_form] == 0) {
-    return {data + coordinate / block_size * stride, static_cast<int>(step.stride[form])};
+  if (block_size <= 0 || single) return {data, static_cast<int>(b.step.stride[form])};
+  const int64_t stride = b.call.geometry->block_stride[scale_form];
+  const int64_t coordinate = b.at.at[block_form];
+  if (b.step.stride[block_form] == 0) {
+    return {data + coordinate / block_size * stride, static_cast<int>(b.step.stride[form])};
   }
   int64_t in_block = coordinate % block_size;
   const float* value = data + coordinate / block_size * stride;
-  for (int64_t i = 0; i < n; ++i) {
+  for (int64_t i = 0; i < b.n; ++i) {
     expanded[i] = *value;
     if (++in_block == block_size) {
       in_block = 0;
@@ -34,18 +34,18 @@ Vec QuantizationAt(const Call& call, FormId form, FormId scale_form, const Offse
 }
 
 // 32-bit integers with a zero point: the difference must be exact before it becomes a float32.
-void LoadWide(const Call& call, const BoundTensor& source, const Offsets& at, const Dim& step, int64_t n, float* d) {
+void LoadWide(const Block& b, const BoundTensor& source, float* d) {
   const auto zero_form = static_cast<FormId>(source.scale_form + 1);
   const auto block_form = static_cast<FormId>(source.scale_form + 2);
-  const Param& zero = call.params[zero_form];
+  const Param& zero = b.call.params[zero_form];
   const bool blocked = source.block_size > 0 && zero.shape.ElementCount() != 1;
-  for (int64_t i = 0; i < n; ++i) {
-    int64_t zero_index = at.at[zero_form] + i * step.stride[zero_form];
+  for (int64_t i = 0; i < b.n; ++i) {
+    int64_t zero_index = b.at.at[zero_form] + i * b.step.stride[zero_form];
     if (blocked) {
-      const int64_t block = (at.at[block_form] + i * step.stride[block_form]) / source.block_size;
-      zero_index += block * call.geometry->block_stride[source.scale_form];
+      const int64_t block = (b.at.at[block_form] + i * b.step.stride[block_form]) / source.block_size;
+      zero_index += block * b.call.geometry->block_stride[source.scale_form];
     }
-    const double stored = ReadElement(source.type, source.data, at.at[source.form] + i);
+    const double stored = ReadElement(source.type, source.data, b.at.at[source.form] + i);
     d[i] = static_cast<float>(stored - zero.wide[zero_index]);
   }
 }
@@ -63,39 +63,35 @@ void Dequantize(const Call& call, int64_t n, Vec scale, Vec zero, float* d) {
   call.kernels->dequantize[static_cast<int>(DataType::kFloat32)](d, static_cast<size_t>(n), scale, zero, d, false);
 }
 
-// One operand, dequantised, along a run; a broadcast one is read once and repeated.
-void LoadOperand(const Call& call, const BoundTensor& source, const Offsets& at, const Dim& step, int64_t n,
-                 Scratch* scratch, float* d) {
-  const int64_t index = at.at[source.form];
-  const bool repeated = step.stride[source.form] == 0;
-  const int64_t count = repeated ? 1 : n;
+// One operand, dequantised, along a run.
+void LoadOperand(const Block& b, const BoundTensor& source, float* d) {
+  const Call& call = b.call;
+  const int64_t index = b.at.at[source.form];
   const bool dequantize = source.quantized() && !(call.path.stored_integers && source.form == kFormX);
-  if (!dequantize) {
-    LoadContiguous(call, source.data, source.type, index, count, d);
-  } else {
-    const float none = 0.0f;
-    const FormId scale_form = source.scale_form;
-    const auto zero_form = static_cast<FormId>(scale_form + 1);
-    const Param& zero = call.params[zero_form];
-    const Vec scales =
-        QuantizationAt(call, scale_form, scale_form, at, step, count, source.block_size, &kOne, scratch->scale);
-    const Vec zeros = zero.wide != nullptr ? Vec{&none, 0}
-                                           : QuantizationAt(call, zero_form, scale_form, at, step, count,
-                                                            source.block_size, &none, scratch->zero);
-    const auto from_type = call.kernels->dequantize[static_cast<int>(source.type)];
-    if (from_type != nullptr && zero.wide == nullptr) {
-      from_type(ElementAt(source.data, source.type, index), static_cast<size_t>(count), scales, zeros, d,
-                call.path.only_dequantizes && call.non_temporal());
-    } else {
-      if (zero.wide != nullptr) {
-        LoadWide(call, source, at, step, count, d);
-      } else {
-        LoadRare(source.type, source.data, index, static_cast<size_t>(count), d);
-      }
-      Dequantize(call, count, scales, zeros, d);
-    }
+  if (!dequantize) return LoadContiguous(call, source.data, source.type, index, b.n, d);
+  const float none = 0.0f;
+  const FormId scale_form = source.scale_form;
+  const auto zero_form = static_cast<FormId>(scale_form + 1);
+  const bool is_wide = call.params[zero_form].wide != nullptr;
+  const Vec scales = QuantizationAt(b, scale_form, scale_form, source.block_size, &kOne, b.scratch->scale);
+  Vec zeros{&none, 0};
+  if (!is_wide) zeros = QuantizationAt(b, zero_form, scale_form, source.block_size, &none, b.scratch->zero);
+  const auto from_type = call.kernels->dequantize[static_cast<int>(source.type)];
+  if (from_type != nullptr && !is_wide) {
+    return from_type(ElementAt(source.data, source.type, index), static_cast<size_t>(b.n), scales, zeros, d,
+                     call.path.only_dequantizes && call.non_temporal());
   }
-  for (int64_t i = 1; repeated && i < n; ++i) d[i] = d[0];
+  if (is_wide) {
+    LoadWide(b, source, d);
+  } else {
+    LoadRare(source.type, source.data, index, static_cast<size_t>(b.n), d);
+  }
+  Dequantize(call, b.n, scales, zeros, d);
+}
+
+// How many elements of an operand there are to read: a broadcast one is read once.
+Block Distinct(const Block& b, FormId form) {
+  return {b.call, b.at, b.step, b.step.stride[form] == 0 ? 1 : b.n, b.scratch};
 }
 
 void StoreFloats(const Call& call, DataType type, void* data, int64_t index, int64_t n, const float* values) {
@@ -107,20 +103,19 @@ void StoreFloats(const Call& call, DataType type, void* data, int64_t index, int
   }
 }
 
-void QuantizeBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Scratch* scratch, float* values) {
-  const DataType type = call.spec->y_type;
+void QuantizeBlock(const Block& b, float* values) {
+  const ChainSpec& spec = *b.call.spec;
   const float none = 0.0f;
-  const int64_t block_size = call.spec->y_block_size;
-  const Vec scales = QuantizationAt(call, kFormYScale, kFormYScale, at, step, n, block_size, &kOne, scratch->scale);
-  const Vec zeros = QuantizationAt(call, kFormYZero, kFormYScale, at, step, n, block_size, &none, scratch->zero);
-  if (IsFloat8(type)) {
-    call.kernels->divide(values, static_cast<size_t>(n), scales, zeros);
+  const Vec scales = QuantizationAt(b, kFormYScale, kFormYScale, spec.y_block_size, &kOne, b.scratch->scale);
+  const Vec zeros = QuantizationAt(b, kFormYZero, kFormYScale, spec.y_block_size, &none, b.scratch->zero);
+  if (IsFloat8(spec.y_type)) {
+    b.call.kernels->divide(values, static_cast<size_t>(b.n), scales, zeros);
     return;
   }
   float low = 0.0f;
   float high = 0.0f;
-  IntegerRange(type, &low, &high);
-  call.kernels->quantize(values, static_cast<size_t>(n), scales, zeros, low, high);
+  IntegerRange(spec.y_type, &low, &high);
+  b.call.kernels->quantize(values, static_cast<size_t>(b.n), scales, zeros, low, high);
 }
 
 // d as the type in which it is stored on the way, and back.
@@ -141,22 +136,12 @@ void SetQuantization(const Call& call, ApplyArgs* args) {
   if (call.params[kFormYZero].present()) args->y_zero = *call.params[kFormYZero].data;
 }
 
-// Elements that pass through the level-1 cache together: n of them from `at` on.
-struct Block {
-  const Call& call;
-  const Offsets& at;
-  const Dim& step;
-  int64_t n;
-  Scratch* scratch;
-};
-
 // An operand along a run: where it lies, or read into `room`.
 Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, float* room) {
   if (!operand.present()) return {absent, 0};
   if (operand.is_parameter) return VecAt(b.call, operand.form, b.at, b.step, absent);
-  const bool repeated = b.step.stride[operand.form] == 0;
-  LoadOperand(b.call, b.call.tensor(operand.form), b.at, b.step, repeated ? 1 : b.n, b.scratch, room);
-  return {room, repeated ? 0 : 1};
+  LoadOperand(Distinct(b, operand.form), b.call.tensor(operand.form), room);
+  return {room, b.step.stride[operand.form] == 0 ? 0 : 1};
 }
 
 // Of a stage kApply.
@@ -199,18 +184,16 @@ void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, 
 
 }  // namespace
 
-void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Emission emission, Scratch* scratch,
-               float* d) {
-  LoadOperand(call, call.x, at, step, n, scratch, d);
-  for (const Stage& stage : call.spec->before) {
-    RunStage({call, at, step, n, scratch}, stage, Normalizer{}, emission, d);
-  }
+void LoadBlock(const Block& block, Emission emission, float* d) {
+  const Block distinct = Distinct(block, kFormX);
+  LoadOperand(distinct, block.call.x, d);
+  if (distinct.n < block.n) std::fill(d + 1, d + block.n, d[0]);
+  for (const Stage& stage : block.call.spec->before) RunStage(block, stage, Normalizer{}, emission, d);
 }
 
-void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, const Normalizer& normalizer,
-                Scratch* scratch, float* d) {
+void StoreBlock(const Block& block, const Normalizer& normalizer, float* d) {
+  const Call& call = block.call;
   const ChainSpec& spec = *call.spec;
-  const Block block{call, at, step, n, scratch};
   const Normalizer nothing;
   const size_t last = spec.behind.size() - 1;
   for (size_t i = 0; i < last; ++i) {
@@ -218,11 +201,11 @@ void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n,
   }
   if (call.y == nullptr) return;
   const Normalizer& remaining = last == 0 ? normalizer : nothing;
-  const int64_t index = at.at[kFormY];
+  const int64_t index = block.at.at[kFormY];
   if (call.block_apply == nullptr) {
     RunStage(block, spec.behind[last], remaining, Emission::kYes, d);
-    if (spec.y_quantized) QuantizeBlock(call, at, step, n, scratch, d);
-    return StoreFloats(call, spec.y_type, call.y, index, n, d);
+    if (spec.y_quantized) QuantizeBlock(block, d);
+    return StoreFloats(call, spec.y_type, call.y, index, block.n, d);
   }
   ApplyArgs args = StageArgs(block, spec.behind[last]);
   args.x = d;

@@ -119,8 +119,8 @@ struct Call {
   // What the path's passes call: see Resolve. Null where a path has none.
   RowSumsFn row_sums = nullptr;
   ApplyFn apply = nullptr;  // of what the second pass reads where it lies
-  ApplyFn block_apply =
-      nullptr;  // the last stage, of blocks of float32 straight into Y, for types that have such a kernel
+  // The last stage, of blocks of float32 straight into Y, for types that have such a kernel.
+  ApplyFn block_apply = nullptr;
   StepFn step = nullptr;
   BothPassesFn both_passes = nullptr;
   // Where the second pass reads X, or the output sum.
@@ -154,14 +154,21 @@ struct Scratch {
   alignas(64) float apply_slope[kBlock];
 };
 
-// Reads X (the stored integers, where the path works on them) for `n` <= kBlock elements along a dimension with strides
-// `step`, and makes d of it.
-void LoadBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, Emission emission, Scratch* scratch,
-               float* d);
+// Elements that pass through the level-1 cache together: n <= kBlock of them from `at` on, along a dimension with strides
+// `step`.
+struct Block {
+  const Call& call;
+  const Offsets& at;
+  const Dim& step;
+  int64_t n;
+  Scratch* scratch;
+};
 
-// Normalisation, steps and quantisation of n <= kBlock values of d, into Y. Changes d.
-void StoreBlock(const Call& call, const Offsets& at, const Dim& step, int64_t n, const Normalizer& normalizer,
-                Scratch* scratch, float* d);
+// Reads X (the stored integers, where the path works on them) and makes d of it.
+void LoadBlock(const Block& block, Emission emission, float* d);
+
+// Normalisation, steps and quantisation of d, into Y. Changes d.
+void StoreBlock(const Block& block, const Normalizer& normalizer, float* d);
 
 // The arguments of call.apply for `rows` rows of n values from `at` on; strides between rows come from `row_step`.
 ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,

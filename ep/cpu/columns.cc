@@ -75,7 +75,7 @@ void ColumnWorker::FindShift(const Offsets& base, int64_t width) {
   std::fill_n(s_->first, width, 0.0f);
   float* d = s_->blocks.kept;
   ForEachRow(base, rows, [&](const Offsets& at, int64_t r) {
-    LoadBlock(call_, at, columns_, width, Emission::kNo, &s_->blocks, d);
+    LoadBlock({call_, at, columns_, width, &s_->blocks}, Emission::kNo, d);
     if (r == 0) std::copy_n(d, width, s_->shift);
     call_.kernels->column_sum(d, static_cast<size_t>(width), s_->shift, s_->first);
   });
@@ -99,7 +99,7 @@ void ColumnWorker::Accumulate(const Offsets& base, int64_t width, Emission emiss
   std::fill_n(s_->total_second, width, 0.0);
   float* d = s_->blocks.kept;
   ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t r) {
-    LoadBlock(call_, at, columns_, width, emission, &s_->blocks, d);
+    LoadBlock({call_, at, columns_, width, &s_->blocks}, emission, d);
     call_.kernels->column_moments(d, static_cast<size_t>(width), s_->shift, s_->first, s_->second);
     if (r % kFoldRows == kFoldRows - 1) fold();
   });
@@ -114,7 +114,7 @@ void ColumnWorker::AccumulateWide(const Offsets& base, int64_t width) {
     std::fill_n(s_->total_first, width, 0.0);
     std::fill_n(s_->total_second, width, 0.0);
     ForEachRow(base, rows, [&](const Offsets& at, int64_t) {
-      LoadBlock(call_, at, columns_, width, Emission::kNo, &s_->blocks, d);
+      LoadBlock({call_, at, columns_, width, &s_->blocks}, Emission::kNo, d);
       for (int64_t i = 0; i < width; ++i) {
         const double off = static_cast<double>(d[i]) - static_cast<double>(s_->shift[i]);
         s_->total_first[i] += off;
@@ -186,9 +186,9 @@ void ColumnWorker::Tile(const Offsets& base, int64_t width) {
   if (!call_.has_result()) return;
   float* d = s_->blocks.kept;
   ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t) {
-    LoadBlock(call_, at, columns_, width, Emission::kNo, &s_->blocks, d);
+    LoadBlock({call_, at, columns_, width, &s_->blocks}, Emission::kNo, d);
     Normalize(width, d);
-    StoreBlock(call_, at, columns_, width, Normalizer{}, &s_->blocks, d);
+    StoreBlock({call_, at, columns_, width, &s_->blocks}, Normalizer{}, d);
   });
 }
 

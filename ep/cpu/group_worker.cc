@@ -27,7 +27,7 @@ Sums GroupWorker::FirstSums(const Offsets& base) {
   }
   const Dim& inner = Innermost(call_.sum_dims());
   float* d = scratch_->kept;
-  LoadBlock(call_, base, inner, std::min(inner.size, kShiftElements), Emission::kNo, scratch_, d);
+  LoadBlock({call_, base, inner, std::min(inner.size, kShiftElements), scratch_}, Emission::kNo, d);
   sums.shift = call_.kernels->find_shift(d, static_cast<size_t>(inner.size));
   return sums;
 }
@@ -53,7 +53,7 @@ void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bo
     for (int64_t done = 0; call_.row_sums == nullptr && done < run;) {
       const int64_t n = std::min(run - done, kBlock);
       float* d = keep ? scratch_->kept + position + done : scratch_->kept;
-      LoadBlock(call_, at, Innermost(dims), n, emission, scratch_, d);
+      LoadBlock({call_, at, Innermost(dims), n, scratch_}, emission, d);
       RowSumsArgs args{};
       args.x = d;
       args.n = static_cast<size_t>(n);
@@ -94,7 +94,7 @@ void GroupWorker::AccumulateWide(const Offsets& base, Sums* sums) {
     for (int64_t position = 0; position < size;) {
       const int64_t n = std::min({odometer.RunLength(), size - position, kBlock});
       float* d = scratch_->wide;
-      LoadBlock(call_, at, Innermost(dims), n, Emission::kNo, scratch_, d);
+      LoadBlock({call_, at, Innermost(dims), n, scratch_}, Emission::kNo, d);
       for (int64_t i = 0; i < n; ++i) {
         const double off = static_cast<double>(d[i]) - center;
         first += off;
@@ -128,9 +128,9 @@ void GroupWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end,
   for (int64_t position = begin; position < end;) {
     const int64_t n = std::min({odometer.RunLength(), end - position, kBlock});
     float* d = scratch_->wide;
-    LoadBlock(call_, at, inner, n, Emission::kNo, scratch_, d);
+    LoadBlock({call_, at, inner, n, scratch_}, Emission::kNo, d);
     for (int64_t i = 0; i < n; ++i) d[i] = static_cast<float>((static_cast<double>(d[i]) - s.center) * s.factor);
-    if (call_.has_result()) StoreBlock(call_, at, inner, n, Normalizer{}, scratch_, d);
+    if (call_.has_result()) StoreBlock({call_, at, inner, n, scratch_}, Normalizer{}, d);
     odometer.Advance(n, &at);
     position += n;
   }
@@ -163,14 +163,14 @@ void GroupWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool ke
     } else {
       n = std::min(n, kBlock);
       if (call_.path.only_dequantizes) {
-        LoadBlock(call_, at, inner, n, Emission::kNo, scratch_, static_cast<float*>(call_.y) + at.at[kFormY]);
+        LoadBlock({call_, at, inner, n, scratch_}, Emission::kNo, static_cast<float*>(call_.y) + at.at[kFormY]);
         odometer.Advance(n, &at);
         position += n;
         continue;
       }
       float* d = kept ? scratch_->kept + position : scratch_->kept;
-      if (!kept) LoadBlock(call_, at, inner, n, emission, scratch_, d);
-      if (call_.has_result()) StoreBlock(call_, at, inner, n, normalizer, scratch_, d);
+      if (!kept) LoadBlock({call_, at, inner, n, scratch_}, emission, d);
+      if (call_.has_result()) StoreBlock({call_, at, inner, n, scratch_}, normalizer, d);
     }
     odometer.Advance(n, &at);
     position += n;

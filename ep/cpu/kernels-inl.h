@@ -16,7 +16,7 @@ namespace {
 using cpu::KernelTable;
 
 template <class T>
-void LoadBlock(const void* x, size_t n, float* out) {
+void LoadValues(const void* x, size_t n, float* out) {
   const T* in = static_cast<const T*>(x);
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) Store(out + i, LoadAsFloat(in + i));
@@ -44,7 +44,7 @@ void Dequantize(const void* x, size_t n, Vec scale, Vec zero, float* out, bool s
 }
 
 template <class T>
-void StoreBlock(const float* x, size_t n, void* out) {
+void StoreValues(const float* x, size_t n, void* out) {
   T* to = static_cast<T*>(out);
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) StoreAs(to + i, Load(x + i));
@@ -227,9 +227,9 @@ cpu::BothPassesFn BothPassesFor(DataType x, DataType y, Activation activation, c
 
 template <class T>
 constexpr void AddType(KernelTable* table, DataType type, bool storable) {
-  table->load[static_cast<int>(type)] = LoadBlock<T>;
+  table->load[static_cast<int>(type)] = LoadValues<T>;
   table->dequantize[static_cast<int>(type)] = Dequantize<T>;
-  if (storable) table->store[static_cast<int>(type)] = StoreBlock<T>;
+  if (storable) table->store[static_cast<int>(type)] = StoreValues<T>;
 }
 
 constexpr KernelTable MakeTable() {
