@@ -71,9 +71,9 @@ struct Quantization {
   bool present() const { return scale.present(); }
 };
 
-// How a tensor meets d: NumPy broadcasting from the last dimension; one dimension along dimension 1; one dimension of
-// num_groups elements, each for the channels of one group.
-enum class Align { kTrailing, kChannel, kGroup };
+// How a tensor meets d: NumPy broadcasting from the last dimension (kTrailing); one dimension along dimension 1
+// (kChannel); one dimension of num_groups elements, each for the channels of one group (kGroup).
+using Align = AffineAlignValue;
 
 // A tensor and, when it is quantised, its quantisation. `type` is the element type as stored, `shape` what the session
 // knows of it; a constant tells its shape itself. `name` is for messages.
@@ -86,6 +86,11 @@ struct Operand {
   std::string name;
 
   bool present() const { return tensor.present(); }
+  // Whether its value, dequantised, is known when the session is created.
+  bool constant() const {
+    const auto is_fixed = [](const TensorRef& ref) { return !ref.present() || ref.constant != nullptr; };
+    return tensor.constant != nullptr && is_fixed(quantization.scale) && is_fixed(quantization.zero_point);
+  }
 };
 
 struct ActivationCall {
@@ -124,7 +129,7 @@ Step Activate(const ActivationCall& activation, Operand slope = {});
 Step Requantise(Quantization quantization, DataType type, int output);
 Step Emit(DataType type, int output);
 
-enum class EpsilonOn { kVariance, kStddev };
+using EpsilonOn = EpsilonOnValue;
 
 struct Normalization {
   std::vector<int64_t> axes;     // may be negative; empty when num_groups > 0 or first_axis is set

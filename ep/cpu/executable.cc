@@ -69,12 +69,6 @@ class CpuExecutable final : public Executable {
   mutable GeometryCache geometries_;
 };
 
-bool IsConstant(const Operand& operand) {
-  const Quantization& q = operand.quantization;
-  const auto is_fixed = [](const TensorRef& ref) { return !ref.present() || ref.constant != nullptr; };
-  return operand.tensor.constant != nullptr && is_fixed(q.scale) && is_fixed(q.zero_point);
-}
-
 Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, FormId scale_form,
                                        const std::string& name) {
   Operand scale;
@@ -99,7 +93,7 @@ FormId CpuExecutable::NextForm(int count) {
 Result CpuExecutable::ReadOperand(const Operand& operand, FormId usual, bool of_d, StageOperand* stage) {
   if (!operand.present()) return {};
   const bool is_residual = usual == kFormResidual;
-  const bool is_ready = IsConstant(operand) || (operand.type == DataType::kFloat32 && !operand.quantization.present());
+  const bool is_ready = operand.constant() || (operand.type == DataType::kFloat32 && !operand.quantization.present());
   stage->is_parameter = usual == kFormFurther ? is_ready : !is_residual;
   stage->form = usual == kFormFurther ? NextForm(1) : usual;
   OperandForms forms{&operand, stage->form, kFormCount, of_d};

@@ -24,14 +24,6 @@ TensorView ViewOf(const ConstantTensor& constant) {
   return {constant.data, constant.type, constant.dims.data(), constant.dims.size()};
 }
 
-bool IsConstant(const TensorRef& ref) { return ref.constant != nullptr; }
-
-bool IsConstant(const Operand& operand) {
-  const Quantization& q = operand.quantization;
-  return IsConstant(operand.tensor) && (!q.scale.present() || IsConstant(q.scale)) &&
-         (!q.zero_point.present() || IsConstant(q.zero_point));
-}
-
 // Bit by bit: 0 and -0 are two values, and NaN is one.
 template <class T>
 bool AllEqual(const std::vector<T>& values) {
@@ -153,7 +145,7 @@ Result ParamSource::Init(const Operand& operand, bool wide) {
   present_ = operand.present();
   wide_ = wide;
   operand_ = operand;
-  is_constant_ = present_ && IsConstant(operand);
+  is_constant_ = present_ && operand.constant();
   if (!is_constant_) return {};
   const ConstantTensor& tensor = *operand.tensor.constant;
   dims_ = tensor.dims;

@@ -115,12 +115,6 @@ class Lowering {
     return std::all_of(bytes, bytes + count, [](unsigned char byte) { return byte == 0; });
   }
 
-  static bool IsConstant(const Operand& operand) {
-    const Quantization& q = operand.quantization;
-    return operand.tensor.constant && (!q.present() || q.scale.constant) &&
-           (!q.zero_point.present() || q.zero_point.constant);
-  }
-
   // Whether a parameter's shape is known: always, for a constant.
   Shapes ShapeOf(const TensorRef& ref) const { return ref.constant || !ref.present() ? Shapes::kKnown : others_; }
 
@@ -132,7 +126,7 @@ class Lowering {
 
   // An operand as float32 real numbers.
   Value Load(const Operand& operand, const char* name) {
-    if (IsConstant(operand)) {
+    if (operand.constant()) {
       std::string problem;
       const auto values = DequantizeConstant(*operand.tensor.constant, operand.quantization, &problem);
       if (values) return builder_.FloatConstant(name, *values, operand.tensor.constant->dims);

@@ -34,7 +34,7 @@ int Export(ChainBuilder& builder, int value) {
 
 void ReadEpsilon(const GraphNode& node, const NormalizationSpec& spec, Normalization* normalization) {
   normalization->epsilon = spec.epsilon;
-  normalization->epsilon_on = static_cast<EpsilonOn>(spec.epsilon_on);
+  normalization->epsilon_on = spec.epsilon_on;
   if (spec.epsilon_is_attribute) node.attributes->GetFloat("epsilon", &normalization->epsilon);
 }
 
@@ -115,7 +115,7 @@ std::optional<Declined> ReadNormalization(const NormalizationSpec& spec, ChainBu
     if (spec.inputs[i] == FusedNormalizationInput::kX) {
       builder.ReadX(value, with_residual && !has_residual);
     } else {
-      ReadInput(builder, spec.inputs[i], value, static_cast<Align>(spec.affine_align));
+      ReadInput(builder, spec.inputs[i], value, spec.affine_align);
     }
   }
   for (int i = 0; i < spec.output_count; ++i) {
