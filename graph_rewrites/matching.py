@@ -57,11 +57,6 @@ class ChainMatcher:
         self._facts = facts
         self._through_quantization = through_quantization
 
-    @property
-    def root_type(self) -> str:
-        """Operator of the node that the pattern ends in."""
-        return str(self._pattern.root)
-
     def match(self, root: ir.Node) -> Match:
         """Match the nodes ending in `root`; the result carries a `Reason` when a match was refused."""
         attempt = _Attempt(self._facts, root, self._through_quantization)
