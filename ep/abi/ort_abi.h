@@ -27,6 +27,8 @@ struct Value;
 struct TypeInfo;
 struct TensorTypeAndShapeInfo;
 struct KeyValuePairs;
+struct Allocator;
+struct ModelMetadata;
 struct KernelContext;
 struct KernelInfo;
 struct ShapeInferContext;
@@ -87,6 +89,8 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(61, 14, GetDimensionsCount, Status*, (const TensorTypeAndShapeInfo*, size_t* out)) \
   X(62, 14, GetDimensions, Status*, (const TensorTypeAndShapeInfo*, int64_t* out, size_t count)) \
   X(63, 14, GetSymbolicDimensions, Status*, (const TensorTypeAndShapeInfo*, const char** out, size_t count)) \
+  X(76, 14, AllocatorFree, Status*, (Allocator*, void* memory)) \
+  X(78, 14, GetAllocatorWithDefaultOptions, Status*, (Allocator** out)) \
   X(85, 14, KernelInfoGetAttribute_float, Status*, (const KernelInfo*, const char* name, float* out)) \
   X(86, 14, KernelInfoGetAttribute_int64, Status*, (const KernelInfo*, const char* name, int64_t* out)) \
   X(87, 14, KernelInfoGetAttribute_string, Status*, (const KernelInfo*, const char* name, char* out, size_t* size)) \
@@ -95,6 +99,8 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(93, 14, ReleaseStatus, void, (Status*)) \
   X(98, 14, ReleaseTypeInfo, void, (TypeInfo*)) \
   X(99, 14, ReleaseTensorTypeAndShapeInfo, void, (TensorTypeAndShapeInfo*)) \
+  X(116, 14, ModelMetadataLookupCustomMetadataMap, Status*, (const ModelMetadata*, Allocator*, const char* key, char** out)) \
+  X(118, 14, ReleaseModelMetadata, void, (ModelMetadata*)) \
   X(130, 14, AddSessionConfigEntry, Status*, (SessionOptions*, const char* key, const char* value)) \
   X(162, 14, KernelInfoGetAttributeArray_float, Status*, (const KernelInfo*, const char* name, float* out, size_t* size)) \
   X(163, 14, KernelInfoGetAttributeArray_int64, Status*, (const KernelInfo*, const char* name, int64_t* out, size_t* size)) \
@@ -150,6 +156,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(368, 23, Node_GetEpName, Status*, (const Node*, const char** out)) \
   X(378, 23, GetTensorData, Status*, (const Value*, const void** out)) \
   X(379, 23, GetSessionOptionsConfigEntries, Status*, (const SessionOptions*, KeyValuePairs** out)) \
+  X(387, 23, Graph_GetModelMetadata, Status*, (const Graph*, ModelMetadata** out)) \
   X(390, 24, TensorTypeAndShape_HasShape, bool, (const TensorTypeAndShapeInfo*)) \
   X(391, 24, KernelInfo_GetConfigEntries, Status*, (const KernelInfo*, KeyValuePairs** out)) \
   X(392, 24, KernelInfo_GetOperatorDomain, Status*, (const KernelInfo*, char* out, size_t* size)) \

@@ -96,6 +96,19 @@ std::optional<Declined> CheckGain(const FoundChain& found, cpu::Isa isa, bool ha
   return NotProfitable(found, "the tensor is too small");
 }
 
+// What a chain stands beside that ORT would run together with its ends.
+struct Place {
+  const char* name;    // in the name of its group
+  const char* detail;  // why that makes a claim slower
+};
+constexpr Place kBehindQuantized = {"behind a quantised operator",
+                                    "its QuantizeLinear belongs to the quantised operator before it"};
+constexpr Place kBeforeQuantized = {"before a quantised operator",
+                                    "its DequantizeLinear belongs to the quantised operator behind it"};
+constexpr Place kAmongConvolutions = {"among convolutions",
+                                      "ONNX Runtime keeps the tensors around convolutions in a layout of its own"};
+constexpr Place kInConvolution = {"behind a convolution", "ONNX Runtime runs it inside of the convolution before it"};
+
 bool IsInsideConv(const GraphView& graph, const GraphNode& conv, const FoundChain& found) {
   const std::vector<Step>& steps = found.chain.behind;
   const bool alone = steps.size() == 1 && steps[0].kind == StepKind::kActivate;
@@ -104,26 +117,22 @@ bool IsInsideConv(const GraphView& graph, const GraphNode& conv, const FoundChai
          std::find(std::begin(kInsideConv), std::end(kInsideConv), kind) != std::end(kInsideConv);
 }
 
-// Looks at the neighbours that ORT would run together with the chain's ends.
-std::optional<Declined> CheckNeighbours(const GraphView& graph, const FoundChain& found, const BlockedLayout& blocked) {
+// Null where the chain stands beside nothing of the kind.
+const Place* PlaceOf(const GraphView& graph, const FoundChain& found, const BlockedLayout& blocked) {
   const GraphNode* producer = ProducerOfX(graph, found);
   const bool dequantizes = found.chain.x.quantization.present();
   const bool quantizes = found.chain.store.quantization.present();
   if (quantizes && !dequantizes && producer != nullptr && IsOneOf(kQuantizedKernels, *producer)) {
-    return NotProfitable(found, "its QuantizeLinear belongs to the quantised operator before it");
+    return &kBehindQuantized;
   }
   if (dequantizes && !quantizes &&
       AnyConsumerOfY(graph, found, [](const GraphNode& node) { return IsOneOf(kQuantizedKernels, node); })) {
-    return NotProfitable(found, "its DequantizeLinear belongs to the quantised operator behind it");
+    return &kBeforeQuantized;
   }
-  if (dequantizes || quantizes) return std::nullopt;
-  if (blocked.Holds(found.outputs[static_cast<size_t>(found.chain.store.output)])) {
-    return NotProfitable(found, "ONNX Runtime keeps the tensors around convolutions in a layout of its own");
-  }
-  if (producer != nullptr && producer->Is("", "Conv") && IsInsideConv(graph, *producer, found)) {
-    return NotProfitable(found, "ONNX Runtime runs it inside of the convolution before it");
-  }
-  return std::nullopt;
+  if (dequantizes || quantizes) return nullptr;
+  if (blocked.Holds(found.outputs[static_cast<size_t>(found.chain.store.output)])) return &kAmongConvolutions;
+  if (producer != nullptr && producer->Is("", "Conv") && IsInsideConv(graph, *producer, found)) return &kInConvolution;
+  return nullptr;
 }
 
 // Operators that ORT's CPU provider runs on float16 as it is; before any other one it casts to float32.
@@ -166,10 +175,9 @@ bool LeadsToFloat16Fault(GraphView& graph, const FoundChain& found) {
   });
 }
 
-}  // namespace
-
-std::optional<Declined> CheckClaim(GraphView& graph, const FoundChain& found, const EpOptions& options,
-                                   const BlockedLayout& blocked, bool has_registered_kernel, bool on_cpu) {
+// What stands against any claim of the chain.
+std::optional<Declined> CheckPossible(GraphView& graph, const FoundChain& found, const EpOptions& options,
+                                      bool has_registered_kernel) {
   if (!has_registered_kernel && options.generates_context) return Decline(Reason::kContextGeneration, {});
   if (!has_registered_kernel && !options.compile) return Decline(Reason::kCompilationOff, {});
   if (!options.survives_float16 && LeadsToFloat16Fault(graph, found)) {
@@ -180,7 +188,12 @@ std::optional<Declined> CheckClaim(GraphView& graph, const FoundChain& found, co
                      "ONNX Runtime's MatmulTransposeFusion (which optimization.disable_specified_optimizers "
                      "switches off)"}});
   }
-  if (options.claim_all) return std::nullopt;
+  return std::nullopt;
+}
+
+// What the cost model says, and what is known of ORT's ways.
+std::optional<Declined> CheckProfit(const FoundChain& found, const Place* place, bool has_registered_kernel,
+                                    bool on_cpu) {
   if (on_cpu) {
     // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.
     if (AddsIntegers(found.chain)) return NotProfitable(found, "ONNX Runtime adds the uint8 tensors in integers");
@@ -197,7 +210,28 @@ std::optional<Declined> CheckClaim(GraphView& graph, const FoundChain& found, co
   if (on_cpu) {
     if (std::optional<Declined> declined = CheckTable(found)) return declined;
   }
-  return CheckNeighbours(graph, found, blocked);
+  if (place != nullptr) return NotProfitable(found, place->detail);
+  return std::nullopt;
+}
+
+}  // namespace
+
+void DecideClaim(GraphView& graph, const ClaimContext& context, bool has_registered_kernel, Site* site) {
+  const FoundChain& found = *site->found;
+  const Place* place = PlaceOf(graph, found, context.blocked);
+  site->group = GroupOf(graph, found, place == nullptr ? "" : place->name);
+  site->declined = CheckPossible(graph, found, context.options, has_registered_kernel);
+  if (site->declined) return;
+  if (context.options.claim_all) {
+    site->decided_by = DecidedBy::kOption;
+    return;
+  }
+  if (const std::optional<bool> claim = context.tuning.Decision(site->group)) {
+    site->decided_by = DecidedBy::kTuning;
+    if (!*claim) site->declined = Decline(Reason::kTunedOff, {{"node", found.chain.name}});
+    return;
+  }
+  site->declined = CheckProfit(found, place, has_registered_kernel, context.on_cpu);
 }
 
 bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, const std::vector<bool>& has_kernel,

@@ -7,6 +7,9 @@
 namespace normfuse::plugin {
 namespace {
 
+// By DecidedBy.
+constexpr std::string_view kDeciders[] = {"by the cost model", "by tuning", "by the option claim"};
+
 std::string Refusal(const Declined& declined) {
   const ReasonSpec& reason = kReasons[static_cast<int>(declined.reason)];
   return "\"reason\": " + Quoted(reason.code) + ", \"message\": " + Quoted(declined.message) +
@@ -50,6 +53,10 @@ std::string Line(const EpOptions& options, const Backend& backend, const std::st
                      (site.found ? NodeNames(graph, *site.found) : "") +
                      "], \"description\": " + Quoted(site.found ? site.found->description : anchor.op_type);
   if (site.declined) line += ", " + Refusal(*site.declined);
+  if (!site.group.empty()) {
+    line +=
+        ", \"group\": " + Quoted(site.group) + ", \"decided\": " + Quoted(kDeciders[static_cast<int>(site.decided_by)]);
+  }
   if (site.found) line += BackendFields(options, backend, site.found->chain);
   return line + "}\n";
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -21,6 +22,7 @@ struct ExecutionProvider : ort::Ep {
   EpOptions options;
   std::unique_ptr<Backend> backend;
   const ort::Logger* logger = nullptr;
+  std::optional<Tuning> tuning;              // of the session's model; read with its first graph
   std::set<std::string> claim_report_lines;  // written already
 };
 
@@ -109,6 +111,7 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
   *sites = FindSites(graph, length, /*leave_integer_adds=*/on_cpu && !ep.options.claim_all);
   has_kernel->assign(sites->size(), false);
   const BlockedLayout blocked(graph, *sites);
+  const ClaimContext context{ep.options, blocked, *ep.tuning, on_cpu};
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];
     if (site.declined) continue;
@@ -117,13 +120,27 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
       NORMFUSE_RETURN_IF_ERROR(kernels.Has(graph.node(site.anchor), &found));
     }
     (*has_kernel)[i] = found;
-    site.declined = CheckClaim(graph, *site.found, ep.options, blocked, found, on_cpu);
+    DecideClaim(graph, context, found, &site);
+  }
+  return {};
+}
+
+// Reads what the model says of its tuning, once. It was measured on the CPU path.
+Result EnsureTuning(ExecutionProvider& ep, const ort::Graph* graph) {
+  if (ep.tuning) return {};
+  ep.tuning.emplace();
+  if (!ep.options.tuning || ep.backend->directml() != nullptr) return {};
+  std::string unused;
+  NORMFUSE_RETURN_IF_ERROR(ReadTuning(graph, &*ep.tuning, &unused));
+  if (!unused.empty()) {
+    Log(ep, ort::LoggingLevel::kInfo, "normfuse does not use the tuning that the model carries: " + unused);
   }
   return {};
 }
 
 Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::EpGraphSupportInfo* support) {
   const CallTimer timer(ep, "GetCapability");
+  NORMFUSE_RETURN_IF_ERROR(EnsureTuning(ep, ort_graph));
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
   std::vector<Site> sites;

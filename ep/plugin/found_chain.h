@@ -22,11 +22,16 @@ struct FoundChain {
   std::string description;  // "DequantizeLinear -> LayerNormalization -> Gelu"
 };
 
+// What decided whether a chain is claimed.
+enum class DecidedBy { kCostModel, kTuning, kOption };
+
 // What became of one normalisation, activation, Q/DQ or ai.normfuse node: a chain, or the reason why not.
 struct Site {
   int anchor = kNone;  // node
   std::optional<FoundChain> found;
   std::optional<Declined> declined;
+  std::string group = {};  // of chains: those that tuning measures together
+  DecidedBy decided_by = DecidedBy::kCostModel;
 };
 
 // Whether a chain may take up the neighbours of its anchor. Single nodes can run on registered kernels; longer chains

@@ -155,6 +155,9 @@ Result SetOption(std::string_view name, const std::string& value, EpOptions* opt
     case Option::kCompile:
       options->compile = given.number != 0;
       break;
+    case Option::kTuning:
+      options->tuning = given.number != 0;
+      break;
     case Option::kExplainDirectml:
       options->explain_directml = given.As<int>();
       break;

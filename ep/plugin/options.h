@@ -15,9 +15,10 @@ struct EpOptions {
   bool claim_all = false;          // claim=all: whatever is supported, not only what is estimated to be faster
   std::string claim_report;        // file that GetCapability adds its decisions to, one JSON object a line
   int explain_directml = 0;        // a DML_FEATURE_LEVEL: claim_report shows what each found becomes at that level
+  bool tuning = true;              // tuning=0: what `normfuse optimize --tune` stored in the model is ignored
   bool compile = true;             // compile=0: only nodes with a registered kernel, so that the model can be saved
   bool generates_context = false;  // the session's ep.context_enable
-  bool survives_float16 = false;   // the session is without an optimizer of ORT that ends the process: see CheckClaim
+  bool survives_float16 = false;   // the session is without an optimizer of ORT that ends the process: see DecideClaim
 };
 
 // Reads "ep.normfuseexecutionprovider.<option>", "ep.context_enable" and the optimizers that are switched off. An unknown option or value is an error that
