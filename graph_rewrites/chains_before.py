@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from .facts import Facts, label
 from .fused import Fused
+from .host_fusions import require_no_gemm
 from .pattern import ANY, Mismatch
 from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
@@ -122,14 +123,12 @@ class ResidualAdd(FusionRule):
 
     def _roles(self, a: ir.Value, b: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value, str]:
         """Return X, the other operand and its input: X has the sum's rank; a constant vector is a bias."""
+        require_no_gemm(self.facts, a, b)
         for x, other in ((a, b), (b, a)):
             if self.facts.is_constant(x):
                 continue
             rank, rank_other = self.facts.rank(x), self.facts.rank(other)
             if self.facts.is_constant(other) and rank_other is not None and rank_other <= 1:
-                producer = x.producer()
-                if rank == 2 and producer is not None and producer.op_type in ("MatMul", "Gemm"):
-                    raise Declined("not_profitable", node=label(producer), detail="the Add becomes part of its Gemm")
                 self.facts.require_fits(other, x, "residual_bias", (-1,))
                 return x, other, "residual_bias"
             if rank is not None and rank_other is not None and rank >= rank_other:
@@ -234,6 +233,7 @@ class ResidualBias(FusionRule):
             raise Declined(
                 "unsupported_type", tensor=label(bias), type=self.facts.dtype(bias), what="an Add of another type"
             )
+        require_no_gemm(self.facts, x, bias)
         self.facts.require_fits(bias, x, "residual_bias", (-1,))
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
@@ -366,11 +366,9 @@ class ActivationBias(FusionRule):
                 "unsupported_type", tensor=label(bias), type=self.facts.dtype(bias), what="an Add of another type"
             )
         producer = x.producer()
-        if producer is not None and (
-            producer.op_type == "Conv" or (self.facts.rank(x) == 2 and producer.op_type in ("MatMul", "Gemm"))
-        ):
-            detail = f"the Add becomes part of its {'Conv' if producer.op_type == 'Conv' else 'Gemm'}"
-            raise Declined("not_profitable", node=label(producer), detail=detail)
+        if producer is not None and producer.op_type == "Conv":
+            raise Declined("not_profitable", node=label(producer), detail="the Add becomes part of its Conv")
+        require_no_gemm(self.facts, x, bias)
         self.facts.require_fits(bias, x, "bias")
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, activated: ir.Value) -> ir.Value:

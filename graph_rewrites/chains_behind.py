@@ -10,6 +10,7 @@ from .activations import any_activation, read_activation
 from .chains_before import dequantization_of, dequantize
 from .facts import Facts, label
 from .fused import Activation, Fused
+from .host_fusions import require_no_quantized_product
 from .rule import FusionRule, fused_activation, fused_normalization, quantize_linear
 from .sites import Declined
 
@@ -184,6 +185,8 @@ class QuantizedActivation(FusionRule):
     def check(self, root: ir.Node, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> None:
         self.require_float(x)
         fused = self._configuration(x, activated, quantized)
+        if quantized is not None and fused["activation"] in ("Relu", "Clip"):
+            require_no_quantized_product(self.facts, x)
         if self.spelling == "dequantized":
             dequantize(self.facts, fused, dequantization_of(x), "X", "x")
 

@@ -1,0 +1,77 @@
+"""What ONNX Runtime makes one operator of before it asks an execution provider.
+
+A chain that takes a node away from such a fusion changes which kernel runs, and with quantised weights the numbers: a
+Gemm of dequantised tensors is computed in float, a MatMul of the same tensors in integers, and on x86 without VNNI the
+integer product saturates.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from .facts import Facts, label
+from .sites import Declined
+
+__all__ = ["require_no_gemm", "require_no_quantized_product"]
+
+# What may stand between the dequantisation of weights and the product: ONNX Runtime moves it to the other side.
+_MOVED = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+def _producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    node = None if value is None else value.producer()
+    return node if node is not None and node.domain == "" and node.op_type in op_types else None
+
+
+def _has_quantized_weights(node: ir.Node) -> bool:
+    weights = node.inputs[1]
+    while (moved := _producer(weights, *_MOVED)) is not None:
+        weights = moved.inputs[0]
+    return _producer(weights, "DequantizeLinear") is not None
+
+
+def _gemm_of(facts: Facts, product: ir.Value, addend: ir.Value) -> ir.Node | None:
+    """Return the MatMul or Gemm that ONNX Runtime makes one Gemm of with the Add of `addend` (MatMulAddFusion)."""
+    node = _producer(product, "Gemm", "MatMul")
+    if node is None or len(product.uses()) != 1 or product.is_graph_output():
+        return None
+    rank = facts.rank(product)
+    if rank == 2:
+        return node
+    # Between two Reshapes, which have to know the shape.
+    a_vector = facts.rank(addend) == 1
+    return node if a_vector and facts.rank(node.inputs[1]) == 2 and facts.static_shape(node.inputs[0]) else None
+
+
+def require_no_gemm(facts: Facts, a: ir.Value, b: ir.Value) -> None:
+    """Decline the Add of a and b where ONNX Runtime makes it part of the matrix product that one of them is.
+
+    Where both are float, only a bias of a matrix: taking the other ones in is worth more than what they cost the Gemm.
+    """
+    for product, addend in ((a, b), (b, a)):
+        node = _gemm_of(facts, product, addend)
+        if node is None:
+            continue
+        bias_of_matrix = facts.rank(product) == 2 and facts.is_constant(addend) and (facts.rank(addend) or 0) <= 1
+        if bias_of_matrix or (node.op_type == "MatMul" and _has_quantized_weights(node)):
+            raise Declined("not_profitable", node=label(node), detail="the Add becomes part of its Gemm")
+
+
+def require_no_quantized_product(facts: Facts, value: ir.Value) -> None:
+    """Decline where the value, of which a Relu or Clip and a QuantizeLinear follow, is a quantised product's.
+
+    ONNX Runtime drops the activation where the quantisation does the same, and only then quantises the bias of the
+    product, which it needs for running that in integers.
+    """
+    added = _producer(value, "Add")
+    values = [value]
+    if added is not None and added.inputs[0] is not None and added.inputs[1] is not None:
+        a, b = added.inputs[0], added.inputs[1]
+        values = [product for product, addend in ((a, b), (b, a)) if _gemm_of(facts, product, addend) is not None]
+    for product in values:
+        node = _producer(product, *_WITH_WEIGHTS)
+        if node is not None and _has_quantized_weights(node):
+            raise Declined(
+                "not_profitable", node=label(node), detail="the activation and the QuantizeLinear belong to it"
+            )
