@@ -1,25 +1,19 @@
-"""Speed and error of a model on ONNX Runtime's CPU provider and with normfuse, measured in one process.
-
-The ways of running take turns, so that whatever else the machine does hits all of them alike; inputs and outputs are
-bound, so that allocating them is not measured.
-"""
+"""Speed and error of a model on ONNX Runtime's CPU provider and with normfuse, measured in one process."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from normfuse._version import __version__
 from normfuse.errors import OptionError
 from normfuse.gpu_work import GpuWork, count_gpu_work
 from normfuse.host.versions import import_host
 from normfuse.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fused_nodes
+from normfuse.measuring import Rounds, bound_run, ratio_of, take_turns
 from normfuse.model_files import ModelLike, load_model
 from normfuse.rewriting import rewritten
 from normfuse.sessions import open_session
@@ -41,10 +35,6 @@ PRODUCTS = frozenset([
     "RNN",
 ])  # fmt: skip
 """Operators that are products of matrices, convolutions, or made of these: what normfuse leaves to ONNX Runtime."""
-
-_WARM_UP_RUNS = 3
-_SLICE_SECONDS = 0.02
-_MINIMUM_ROUNDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +107,7 @@ class _Case:
     max_abs: float
     kernel_time: KernelTime | None
     gpu_work: GpuWork | None
-    runs_a_slice: int = 1
-    rounds: list[list[float]] = dataclasses.field(default_factory=list)
-    """Seconds of the runs of each round."""
+    rounds: Rounds = dataclasses.field(default_factory=list)
 
     @property
     def times(self) -> list[float]:
@@ -134,6 +122,7 @@ def benchmark(
     inputs: Inputs | None = None,
     sizes: Mapping[str, int] | None = None,
     ep_options: Mapping[str, Any] | None = None,
+    optimized: ir.Model | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> BenchmarkReport:
     """Measure the original with and without the execution provider, and the rewritten model with and without it.
@@ -145,6 +134,7 @@ def benchmark(
         inputs: One sample: an ``.npz`` file or a mapping; None: made from the model's signature.
         sizes: Symbolic dimension -> size for the input made.
         ep_options: Options of the execution provider.
+        optimized: What :func:`normfuse.optimize` made of the model; None: it is rewritten here.
         progress: Called with (what is being done, steps done, steps in all).
 
     Raises:
@@ -162,7 +152,7 @@ def benchmark(
     source = load_model(model)
     ensure_registered()  # before anything is measured
     tell("rewriting", 0, 0)
-    fused = rewritten(source).model
+    fused = optimized or rewritten(source).model
     tell("creating sessions", 0, 0)
     fed, expected = reference(source.model, source.name, inputs, 1, 0, sizes=sizes or {}, typical=True)
     setting = _Setting(source.name, threads, fed[0], expected[0], is_quantized(source.model))
@@ -175,7 +165,8 @@ def benchmark(
     ]
     tell("profiling", 0, 0)
     original = time_in_chains(source.model, source.name, fed[0], threads=threads)
-    _measure(cases, seconds, tell)
+    for case, rounds in zip(cases, take_turns([case.run for case in cases], seconds, tell), strict=True):
+        case.rounds = rounds
     return BenchmarkReport(
         model=source.name,
         onnxruntime_version=import_host().__version__,
@@ -209,7 +200,7 @@ class _Setting:
                 gpu_work = self._gpu_work(model, ep_options)
         return _Case(
             name=name,
-            run=_bound(session, self.sample),
+            run=bound_run(session, self.sample),
             error=max(difference.error for difference in found),
             max_abs=max(difference.max_abs for difference in found),
             kernel_time=kernel_time,
@@ -237,60 +228,17 @@ def _operator_times(original: KernelTime, fused: KernelTime | None) -> tuple[Ope
 
 def _timing(case: _Case, original: _Case) -> Timing:
     low, median, high = statistics.quantiles(case.times, n=4)
-    ratios = [
-        statistics.median(base) / statistics.median(times)
-        for base, times in zip(original.rounds, case.rounds, strict=True)
-    ]
-    slow, speedup, fast = statistics.quantiles(ratios, n=4)
+    ratio = ratio_of(original.rounds, case.rounds)
     return Timing(
         name=case.name,
         median_ms=median * 1e3,
         best_ms=min(case.times) * 1e3,
         quartiles_ms=(low * 1e3, high * 1e3),
         runs=len(case.times),
-        speedup=speedup,
-        speedup_quartiles=(slow, fast),
+        speedup=ratio.median,
+        speedup_quartiles=(ratio.low, ratio.high),
         error=case.error,
         max_abs=case.max_abs,
         fused_share=None if case.kernel_time is None else case.kernel_time.share,
         gpu_work=case.gpu_work,
     )
-
-
-def _bound(session: onnxruntime.InferenceSession, sample: Sample) -> Callable[[], None]:
-    """Return a function that runs the session once, on bound tensors where all of them can be bound."""
-    results = session.run(None, sample)
-    arrays = [*sample.values(), *results]
-    if not all(isinstance(array, np.ndarray) and array.dtype != object for array in arrays):
-        return lambda: session.run(None, sample)
-    host = import_host()
-    binding = session.io_binding()
-    for name, array in sample.items():
-        binding.bind_cpu_input(name, np.ascontiguousarray(array))
-    for output, array in zip(session.get_outputs(), results, strict=True):
-        binding.bind_ortvalue_output(output.name, host.OrtValue.ortvalue_from_numpy(array))
-    return lambda: session.run_with_iobinding(binding)
-
-
-def _measure(cases: list[_Case], seconds: float, tell: Callable[[str, int, int], None]) -> None:
-    for case in cases:
-        start = time.perf_counter()
-        for _ in range(_WARM_UP_RUNS):
-            case.run()
-        one = (time.perf_counter() - start) / _WARM_UP_RUNS
-        case.runs_a_slice = max(1, min(1000, int(_SLICE_SECONDS / max(one, 1e-7))))
-    start = time.perf_counter()
-    rounds = 0
-    while rounds < _MINIMUM_ROUNDS or time.perf_counter() - start < seconds:
-        shift = rounds % len(cases)
-        for case in (*cases[shift:], *cases[:shift]):
-            case.rounds.append([_timed(case.run) for _ in range(case.runs_a_slice)])
-        rounds += 1
-        elapsed = time.perf_counter() - start
-        tell("measuring", min(int(elapsed * 10), int(seconds * 10)), int(seconds * 10))
-
-
-def _timed(run: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
