@@ -17,7 +17,7 @@ from normfuse.errors import NormfuseError
 from normfuse.gpu_work import count_gpu_work
 from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.options import validate_options
-from normfuse.host.registration import devices_for, ensure_registered
+from normfuse.host.registration import ensure_registered, instruction_set
 from normfuse.host.session import session_options
 from normfuse.host.versions import (
     BY_NAME_VERSION,
@@ -115,8 +115,7 @@ def _registration() -> str:
 
 
 def _instruction_set() -> str:
-    (device,) = devices_for("cpu", ensure_registered())
-    chosen: str = device.ep_metadata.get("instruction_set", "")
+    chosen = instruction_set()
     forced = os.environ.get("NORMFUSE_ISA")
     return chosen + (f" (NORMFUSE_ISA={forced})" if forced else "")
 

@@ -29,6 +29,8 @@ from normfuse.model_files import (
 )
 from normfuse.rewriting import rewritten
 from normfuse.site_examples import SiteExample, site_examples
+from normfuse.spec import REASONS
+from normfuse.tuning import Tuned, TuningReport, check_tuning, tune_model
 from normfuse.verification import VERIFY_SECONDS, Inputs, VerificationReport, check_comparison, verify_models
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ __all__ = [
     "weight_warnings",
 ]
 
-NOTHING_TO_GAIN = ("nothing_to_fuse", "not_profitable")
+NOTHING_TO_GAIN = ("nothing_to_fuse", "not_profitable", "tuned_off")
 
 Target = Literal["portable", "custom-op", "standard"]
 Progress = Callable[[str, int, int], None]
@@ -77,6 +79,8 @@ class OptimizationReport:
     """The original nodes of one site of each kind that was fused."""
     claims: Claims | None = None
     """Which of the fused sites the execution provider runs on this machine; None: it was not asked."""
+    tuning: TuningReport | None = None
+    """What was measured to decide that; None: it was not."""
 
     @property
     def fused(self) -> tuple[Site, ...]:
@@ -112,6 +116,7 @@ class OptimizationReport:
             "warnings": list(self.warnings),
             "examples": [dataclasses.asdict(example) for example in self.examples],
             "claims": None if self.claims is None else self.claims.to_dict(),
+            "tuning": None if self.tuning is None else self.tuning.to_dict(),
         }
 
 
@@ -138,6 +143,11 @@ class OptimizationResult:
     def __repr__(self) -> str:
         """Return a line: neither the model nor the report has its place in one."""
         return f"<OptimizationResult: {self.report!r}>"
+
+    @property
+    def in_memory(self) -> ir.Model:
+        """The optimised model as it lies in memory, which must not be changed."""
+        return self._model
 
     @functools.cached_property
     def model(self) -> Any:
@@ -182,6 +192,8 @@ def optimize(
     verify_seconds: float = VERIFY_SECONDS,
     allow_requantization_removal: bool = False,
     require_fused: int | Literal["all"] | None = None,
+    tune: float | None = None,
+    tune_threads: int = 1,
     progress: Progress | None = None,
 ) -> OptimizationResult:
     """Fuse the normalisation chains of a model, and verify that it still computes the same.
@@ -203,6 +215,10 @@ def optimize(
             by up to one quantisation step.
         require_fused: Fail unless at least so many sites are fused; "all": every one that was found, those excepted
             that have nothing beside them to be fused with.
+        tune: Seconds to measure for, on this machine, which groups of chains the execution provider should run; the
+            decisions are stored in the model. None: its cost model decides, wherever the model runs. Where the
+            rewritten model is slower than the original whatever runs, the result is the original.
+        tune_threads: Threads inside an operator to measure with; 0: ONNX Runtime's default.
         progress: Called with (what is being done, steps done, steps in all).
 
     Returns:
@@ -222,6 +238,7 @@ def optimize(
         raise OptionError(f"target is '{target}'; it must be portable, custom-op or standard.")
     if not (require_fused in (None, "all") or (isinstance(require_fused, int) and require_fused >= 0)):
         raise OptionError(f"require_fused is '{require_fused}'; it must be a number from 0 on, or 'all'.")
+    check_tuning(tune, tune_threads, target)
     source = load_model(model)
     found = rewritten(
         source,
@@ -245,6 +262,10 @@ def optimize(
         examples=site_examples(source.model, sites),
     )
     _require_fused(report, require_fused)
+    if tune is not None:
+        tuned = tune_model(source, optimized, seconds=tune, threads=tune_threads, inputs=inputs, progress=progress)
+        optimized, report = tuned.model, _tuned(report, tuned)
+        _require_fused(report, require_fused)
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         claim_report = Path(folder) / "claims.jsonl"
         if verify:
@@ -300,6 +321,33 @@ def operator_counts(model: ir.Model) -> dict[str, int]:
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
     )
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _tuned(report: OptimizationReport, tuned: Tuned) -> OptimizationReport:
+    """Return the report on a model with what tuning did to it."""
+    report = dataclasses.replace(report, tuning=tuned.report)
+    if tuned.report.written == "rewritten":
+        return report
+    reason = REASONS["tuned_off"]
+    sites = tuple(
+        site
+        if site.fused_into is None
+        else dataclasses.replace(
+            site,
+            fused_into=None,
+            reason=reason.code,
+            message=reason.message(node=f"'{site.name}'"),
+            advice=reason.advice,
+        )
+        for site in report.sites
+    )
+    return dataclasses.replace(
+        report,
+        sites=sites,
+        operators_after=operator_counts(tuned.model),
+        bytes_after=model_size(tuned.model),
+        examples=(),
+    )
 
 
 def _require_fused(report: OptimizationReport, require_fused: int | Literal["all"] | None) -> None:

@@ -154,6 +154,54 @@ def test_optimize_reports_as_data(run: Run, model: Path, tmp_path: Path) -> None
     assert data["output"] == "out.onnx"
 
 
+def test_optimize_tunes_and_says_what_it_measured(run: Run, model: Path, tmp_path: Path) -> None:
+    arguments = ("optimize", model, "-o", "out.onnx", "--tune", "--tune-seconds", "0.3", "--samples", "1")
+    done = run(*arguments, "--json", "--measure", "0.1")
+    assert done.code == 0, done.err
+    data = json.loads(done.out)
+    schema = json.loads((resources.files("normfuse") / "schemas" / "report.schema.json").read_text())
+    jsonschema.validate(data, schema)
+    assert sum(group["sites"] for group in data["tuning"]["groups"]) >= 4
+    stored = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
+    assert stored["ai.normfuse.tuning"].startswith("version 1\nisa ")
+    (tmp_path / "out.onnx").unlink()
+    done = run(*arguments)
+    assert done.code == 0, done.err
+    for words in (
+        "FusedNormalization_",
+        "decision",
+        "the original once more (noise)",
+        "elsewhere the cost model decides",
+    ):
+        assert words in done.out
+
+
+def test_a_tuning_that_is_stopped_leaves_nothing(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normfuse.tuning.tune.take_turns", stop)
+    done = run("optimize", model, "-o", "out.onnx", "--tune")
+    assert (done.code, done.err.splitlines()[-1]) == (130, "normfuse: stopped.")
+    assert files(tmp_path) == ["model.onnx"]
+
+
+def test_options_of_tuning_that_do_not_fit(run: Run, model: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        (("--tune-seconds", "5"), "--tune-seconds is for --tune, which is not given"),
+        (("--tune-threads", "0"), "--tune-threads is for --tune, which is not given"),
+        (("--tune", "--target", "custom-op"), "use the target portable or standard"),
+    ):
+        done = run("optimize", model, "-o", "out.onnx", *arguments)
+        assert done.code == 2
+        assert message in done.err
+    done = run("optimize", tmp_path, "-o", "out", "--tune")
+    assert done.code == 2
+    assert "--tune is for one model" in done.err
+
+
 def test_optimize_without_verification_says_so(run: Run, model: Path) -> None:
     done = run("optimize", model, "-o", "out.onnx", "--no-verify")
     assert done.code == 0

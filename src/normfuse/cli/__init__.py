@@ -50,7 +50,8 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
             "normfuse optimize model.onnx -o model.fused.onnx",
             "normfuse optimize model.onnx -o fused.onnx --inputs real.npz --report report.html",
             "normfuse optimize model.onnx -o fused.onnx --require-fused all --max-error 1e-3",
-            "normfuse optimize models/ -o optimised/ --report reports/",
+            "normfuse optimize model.onnx -o tuned.onnx --tune --inputs real.npz",
+            "normfuse optimize models/ -o optimised/ --engine local",
         ),
     ),
     (

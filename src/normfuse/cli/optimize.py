@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,7 +26,9 @@ from normfuse.cli.console import (
     warn,
 )
 from normfuse.cli.folder import optimize_models
+from normfuse.cli.grouping import grouped
 from normfuse.cli.inspect import RequantizationOption, print_claims, print_left, print_site_counts
+from normfuse.cli.tuning import print_tuning
 from normfuse.cli.verify import exit_if_undecided, print_verification
 from normfuse.errors import OptionError
 from normfuse.report_html import by_operator
@@ -54,6 +57,96 @@ class _Engine(StrEnum):
     LOCAL = "local"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Rewriting:
+    target: Annotated[
+        _Target,
+        typer.Option(
+            help="portable: runs everywhere, and fast where normfuse is; custom-op: needs normfuse's library; "
+            "standard: ONNX operators only."
+        ),
+    ] = _Target.PORTABLE
+    require_fused: RequireFusedOption = None
+    allow_requantization_removal: RequantizationOption = False
+
+    def arguments(self) -> dict[str, Any]:
+        """As :func:`normfuse.optimize` takes them."""
+        return {
+            "target": self.target.value,
+            "require_fused": required_count(self.require_fused),
+            "allow_requantization_removal": self.allow_requantization_removal,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Verifying:
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Write without comparing with the original.")] = False
+    inputs: InputsOption = None
+    samples: SamplesOption = None
+    max_error: MaxErrorOption = None
+    verify_seconds: VerifySecondsOption = None
+    strict: StrictOption = False
+
+    def arguments(self) -> dict[str, Any]:
+        """As :func:`normfuse.optimize` takes them, the inputs excepted, which are for one model."""
+        from normfuse.verification import VERIFY_SECONDS
+
+        return {
+            "verify": not self.no_verify,
+            "samples": self.samples,
+            "max_error": self.max_error,
+            "verify_seconds": self.verify_seconds or VERIFY_SECONDS,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tuning:
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Measure on this machine which chains to run, and store that in the model."),
+    ] = False
+    tune_seconds: Annotated[
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="How long --tune may measure. [60]")
+    ] = None
+    tune_threads: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Threads inside an operator for --tune; 0: ONNX Runtime's default. [1]"),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """As :func:`normfuse.optimize` takes them."""
+        from normfuse.tuning import TUNE_SECONDS
+
+        if not self.tune:
+            given = {"--tune-seconds": self.tune_seconds, "--tune-threads": self.tune_threads}
+            for name, value in given.items():
+                if value is not None:
+                    raise OptionError(f"{name} is for --tune, which is not given; add --tune or leave it out.")
+            return {}
+        threads = 1 if self.tune_threads is None else self.tune_threads
+        return {"tune": self.tune_seconds or TUNE_SECONDS, "tune_threads": threads}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reporting:
+    report: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Also write the report: *.html for people, *.json for programs; may be repeated."
+        ),
+    ] = None
+    measure: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="Also measure the speed for so long, for the report."),
+    ] = None
+    engine: Annotated[
+        _Engine,
+        typer.Option(help="For a folder. ray: one model to a task; local: one after the other; auto: Ray, if there."),
+    ] = _Engine.AUTO
+    as_json: JsonOption = False
+
+
+@grouped
 def optimize_command(
     model: Annotated[
         Path, typer.Argument(metavar="MODEL", help="The ONNX model, or a folder of models; it is not changed.")
@@ -61,85 +154,56 @@ def optimize_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write; for a folder, a folder.")
     ],
-    target: Annotated[
-        _Target,
-        typer.Option(
-            help="portable: runs everywhere, and fast where normfuse is; custom-op: needs normfuse's library; "
-            "standard: ONNX operators only."
-        ),
-    ] = _Target.PORTABLE,
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Write without comparing with the original.")] = False,
-    inputs: InputsOption = None,
-    samples: SamplesOption = None,
-    max_error: MaxErrorOption = None,
-    verify_seconds: VerifySecondsOption = None,
-    strict: StrictOption = False,
-    require_fused: RequireFusedOption = None,
-    allow_requantization_removal: RequantizationOption = False,
-    report: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Also write the report: *.html for people, *.json for programs; may be repeated."
-        ),
-    ] = None,
-    measure: Annotated[
-        float | None,
-        typer.Option(min=0.1, metavar="SECONDS", help="Also measure the speed for so long, for the report."),
-    ] = None,
-    engine: Annotated[
-        _Engine,
-        typer.Option(help="For a folder. ray: one model to a task; local: one after the other; auto: Ray, if there."),
-    ] = _Engine.AUTO,
-    as_json: JsonOption = False,
+    rewriting: _Rewriting,
+    verifying: _Verifying,
+    tuning: _Tuning,
+    reporting: _Reporting,
 ) -> None:
     """Fuse the normalisation chains of a model, verify the result, and write it.
 
     The result is compared with the original on inputs made from the model's own signature, or on yours, and is not
     written if it differs. Where the comparison stays undecided it is written, with a warning. Of a folder every
     *.onnx file is optimised, also in the folders below, and a report <name>.json is written beside each result.
-    """
-    from normfuse.verification import VERIFY_SECONDS
 
+    With --tune the whole model is measured with groups of chains on and off, and the decisions are stored in it:
+    for this instruction set and this release of ONNX Runtime. Elsewhere the cost model decides.
+    """
+    options = {**rewriting.arguments(), **verifying.arguments(), **tuning.arguments()}
     if model.is_dir():
-        only_for_one = {"--inputs": inputs, "--report": report, "--measure": measure}
+        only_for_one = {
+            "--inputs": verifying.inputs,
+            "--tune": tuning.tune,
+            "--report": reporting.report,
+            "--measure": reporting.measure,
+        }
         given = [name for name, value in only_for_one.items() if value]
         if given:
             raise OptionError(f"{given[0]} is for one model, and {model} is a folder; leave it out.")
-        options = {
-            "target": target.value,
-            "verify": not no_verify,
-            "samples": samples,
-            "max_error": max_error,
-            "verify_seconds": verify_seconds or VERIFY_SECONDS,
-            "require_fused": required_count(require_fused),
-            "allow_requantization_removal": allow_requantization_removal,
-        }
-        optimize_models(model, output, engine.value, options, strict=strict, as_json=as_json)
+        strict, as_json = verifying.strict, reporting.as_json
+        optimize_models(model, output, reporting.engine.value, options, strict=strict, as_json=as_json)
         return
+    inputs = list(verifying.inputs) if verifying.inputs else None
+    report = _optimize_one(model, output, {**options, "inputs": inputs}, reporting)
+    exit_if_undecided(report.verification, verifying.strict)
+
+
+def _optimize_one(model: Path, output: Path, options: dict[str, Any], reporting: _Reporting) -> OptimizationReport:
+    """Optimise a model, write it and its reports, and print what was done."""
     from normfuse.benchmark import benchmark
     from normfuse.model_files import check_target
     from normfuse.optimization import OptimizationError, optimize
     from normfuse.report_files import check_report_path, write_report
 
+    paths = reporting.report or ()
     check_target(output, never_path=model)
-    for path in report or ():
+    for path in paths:
         check_report_path(path)
+    measured = None
     with progress() as tell:
         try:
-            result = optimize(
-                model,
-                target=target.value,
-                verify=not no_verify,
-                inputs=list(inputs) if inputs else None,
-                samples=samples,
-                max_error=max_error,
-                verify_seconds=verify_seconds or VERIFY_SECONDS,
-                require_fused=required_count(require_fused),
-                allow_requantization_removal=allow_requantization_removal,
-                progress=tell,
-            )
+            result = optimize(model, **options, progress=tell)
         except OptimizationError as error:
-            for path in report or ():
+            for path in paths:
                 write_report(error.report.to_dict(), path)
             raise
         if result.report.claims is None:
@@ -147,21 +211,26 @@ def optimize_command(
             result = result.with_claims()
         tell("writing", 0, 0)
         written = result.save(output)
-        measured = (
-            None if measure is None else benchmark(result.source, seconds=measure, inputs=inputs or None, progress=tell)
-        )
+        if reporting.measure is not None:
+            measured = benchmark(
+                result.source,
+                seconds=reporting.measure,
+                inputs=options["inputs"],
+                optimized=result.in_memory,
+                progress=tell,
+            )
     data = result.report.to_dict() | {"output": str(output), "bytes_written": written}
     if measured is not None:
         data["benchmark"] = measured.to_dict()
-    for path in report or ():
+    for path in paths:
         write_report(data, path)
-    if as_json:
+    if reporting.as_json:
         print_json(data)
     else:
         print_summary(result.report, output, written)
         if measured is not None:
             print_benchmark(measured)
-    exit_if_undecided(result.report.verification, strict)
+    return result.report
 
 
 def print_operator_counts(report: OptimizationReport) -> None:
@@ -183,6 +252,8 @@ def print_summary(report: OptimizationReport, output: Path, written: int) -> Non
     print_operator_counts(report)
     print_site_counts(report.sites)
     print_left(report.left)
+    if report.tuning is not None:
+        print_tuning(report.tuning)
     if report.claims is not None:
         print_claims(report.claims)
     if report.verification is not None:

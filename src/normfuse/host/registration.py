@@ -15,7 +15,7 @@ from normfuse.host.versions import BY_NAME_VERSION, host_version, load_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["devices_for", "ensure_registered", "register"]
+__all__ = ["devices_for", "ensure_registered", "instruction_set", "register"]
 
 _LOCK = threading.Lock()
 
@@ -57,6 +57,12 @@ def devices_for(backend: str, devices: list[onnxruntime.OrtEpDevice]) -> list[on
     """The device of a backend, as a list; "auto" is the CPU, and so is DirectML where no GPU is listed (on Linux)."""
     wanted = "directml" if backend == "directml" else "cpu"
     return sorted(devices, key=lambda device: device.ep_metadata.get("backend") != wanted)[:1]
+
+
+def instruction_set() -> str:
+    """Return the instruction set of the kernels that run on this machine."""
+    (device,) = devices_for("cpu", ensure_registered())
+    return str(device.ep_metadata.get("instruction_set", ""))
 
 
 def ensure_registered() -> list[onnxruntime.OrtEpDevice]:
