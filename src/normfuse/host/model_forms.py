@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar, cast
 
 from normfuse.errors import InvalidModelError
 
@@ -40,5 +40,5 @@ def ask_model(
     if isinstance(model, (bytes, bytearray, memoryview)):
         return file(io.BytesIO(model))
     if hasattr(model, "opset_import"):
-        return proto(model)
-    return graph(model)
+        return proto(cast("onnx.ModelProto", model))
+    return graph(cast("ir.Model", model))
