@@ -77,7 +77,7 @@ class BatchNormalizationActivation(FusionRule):
         assert node is not None
         if self.spelling == "decomposed":
             behind = Fused.read(node)
-            if behind.has("scale", "bias", "x_scale", "y_scale"):
+            if behind.has("scale", "bias", "x_scale", "y_scale") or behind.behind:
                 raise Declined("unsupported_operator", op_type="Add", where=f"in front of {label(node)}")
             return behind.activation
         activation, extra = read_activation(node, self.facts, self.facts.opsets)

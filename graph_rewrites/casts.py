@@ -75,7 +75,7 @@ class WidenedInput(FusionRule):
         dtype = self.require_float(x)
         if self.facts.strip(widened) is not self.facts.strip(x) or self.facts.dtype(inner) != dtype:
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with another result type")
-        if fused.has("x_scale", "residual", "residual_bias"):
+        if fused.has("x_scale", "residual", "residual_bias") or fused.before:
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with a residual")
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, inner: ir.Value, widened: ir.Value) -> ir.Value:

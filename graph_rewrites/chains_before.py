@@ -113,7 +113,7 @@ class ResidualAdd(FusionRule):
 
     def check(self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any) -> None:
         fused = _fused(normalized)
-        if fused.has("x_scale", "residual", "residual_bias"):
+        if fused.has("x_scale", "residual", "residual_bias") or fused.before:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         x, other, _slot = self._roles(a, b, total)
         if self.require_float(x) != self.require_float(other):
@@ -171,7 +171,7 @@ class RequantizedSum(ResidualAdd):
     ) -> None:
         fused = _fused(normalized)
         scale, zero_point = named["sum_scale"], named.get("sum_zero_point")
-        if not fused.has("x_scale") or fused.has("residual", "residual_bias", "sum_scale"):
+        if not fused.has("x_scale") or fused.has("residual", "residual_bias", "sum_scale") or fused.before:
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(root)}")
         for name, written, read in (
             ("scale", scale, fused.inputs["x_scale"]),
@@ -225,7 +225,8 @@ class ResidualBias(FusionRule):
         x, bias = _constant_last(self.facts, x, bias)
         fused = _fused(normalized)
         prefix = "x" if self.spelling == "X" else "residual"
-        if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale"):
+        stepped = self.spelling == "X" and fused.before
+        if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale") or stepped:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(bias) or (self.facts.rank(bias) or 0) > 1 or self.facts.is_constant(x):
             raise Declined("parameter_not_constant", parameter=label(bias), node=label(root))

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from .activations import any_activation, read_activation
 from .chains_before import dequantization_of, dequantize
 from .facts import Facts, label
-from .fused import Activation, Fused
+from .fused import Activation, Fused, Step
 from .host_fusions import require_no_quantized_product
 from .rule import FusionRule, fused_activation, fused_normalization, quantize_linear
 from .sites import Declined
@@ -30,8 +30,8 @@ def _read(value: ir.Value) -> Fused:
 
 
 def _require_open(fused: Fused, root: ir.Node, *inputs: str) -> None:
-    """Decline if the fused node has one of the inputs, an activation or a quantisation already."""
-    if fused.has(*inputs) or fused["activation"] != "Identity" or fused.has("y_scale"):
+    """Decline if the fused node has one of the inputs, an activation, further steps or a quantisation already."""
+    if fused.has(*inputs) or fused["activation"] != "Identity" or fused.has("y_scale") or fused.behind:
         raise Declined("unsupported_operator", op_type=root.op_type, where=f"at this place of the chain, {label(root)}")
 
 
@@ -129,8 +129,13 @@ class NormalizationActivation(FusionRule):
 
     def check(self, root: ir.Node, normalized: ir.Value, activated: ir.Value) -> None:
         fused = _read(normalized)
-        _require_open(fused, root)
+        if not fused.behind:
+            _require_open(fused, root)
         activation = self._activation(activated)
+        if fused.has("y_scale") or (fused.behind and activation.slope is not None):
+            raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
+        if self.spelling == "decomposed":
+            self._require_room(fused, _read(activated), root)
         if activation.slope is not None:
             if not self.facts.is_constant(activation.slope):
                 raise Declined("parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(root))
@@ -140,12 +145,22 @@ class NormalizationActivation(FusionRule):
 
     def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, activated: ir.Value) -> ir.Value:
         fused = _read(normalized)
-        fused.activation = self._activation(activated)
+        activation = self._activation(activated)
+        if fused.behind:
+            fused.behind = [*fused.behind, Step.of(activation)]
+        else:
+            fused.activation = activation
         if self.spelling == "decomposed":
             behind = _read(activated)
+            fused.behind = [*fused.behind, *behind.behind]
             fused.inputs.update({name: value for name, value in behind.inputs.items() if name.startswith("y_")})
             fused.set(**{name: value for name, value in behind.attributes.items() if name.startswith("y_")})
         return fused.emit(tape)[0]
+
+    def _require_room(self, fused: Fused, behind: Fused, root: ir.Node) -> None:
+        """Decline if the two have more operands together than one has inputs for."""
+        if not fused.has_room(sum(step.operand is not None for step in behind.behind)):
+            raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind so many steps, {label(root)}")
 
     def _activation(self, activated: ir.Value) -> Activation:
         node = activated.producer()

@@ -30,11 +30,14 @@ def chain_of(fused: Fused, *, activation: str | None = None) -> list[str]:
 
     Args:
         fused: The configuration.
-        activation: What the activation is called; None: by its own name.
+        activation: What the activation is called, and further steps are left out, as the names of functions ask for;
+            None: all by their own names.
     """
     steps = []
     if fused.has("x_scale"):
         steps.append("DequantizeLinear")
+    if activation is None:
+        steps += [step.operator for step in fused.before]
     if fused.has("residual", "residual_bias"):
         steps.append("Add")
     if fused.op_type == "FusedNormalization":
@@ -43,6 +46,8 @@ def chain_of(fused: Fused, *, activation: str | None = None) -> list[str]:
         steps += [name for name, given in (("Mul", fused.has("scale")), ("Add", fused.has("bias"))) if given]
     if fused["activation"] != "Identity":
         steps.append(activation or fused["activation"])
+    if activation is None:
+        steps += [step.operator for step in fused.behind]
     if fused.has("y_scale"):
         steps.append("QuantizeLinear")
     return steps

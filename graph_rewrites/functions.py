@@ -18,7 +18,7 @@ from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpe
 from .bodies import body_of, write_expression
 from .describe import chain_of
 from .facts import Facts
-from .fused import Activation, Fused
+from .fused import FURTHER_OPERANDS, Activation, Fused, Step
 
 # Quantised types that ONNX has from opset 21 on, and ONNX Runtime before.
 _16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
@@ -29,7 +29,7 @@ _FLOAT = ir.DataType.FLOAT
 # The opset from which scales of a quantisation may be float16.
 _FLOAT16_SCALES = 19
 # Operands in front of a normalisation, and of what follows it.
-_BEFORE = ("X", "residual", "residual_bias", "sum")
+_BEFORE = ("X", "residual", "residual_bias", "sum", *FURTHER_OPERANDS)
 _BEHIND = ("scale", "bias", "slope")
 
 # Operators and what they are applied with, such as ("Mul", scale).
@@ -261,7 +261,9 @@ class Body:
                     further = [self._sum_output(fused, types, stored, prefix, d), *statistics]
             else:
                 y = self._affine(fused, types, wide)
-        y = self._quantized(fused, self._activated(fused.activation, y, types), types)
+        y = self._activated(fused.activation, y, types)
+        y = self._stepped(y, fused.behind, types, self._work)
+        y = self._quantized(fused, y, types)
         if y is fused.inputs["X"]:
             y = self._op("Identity", y)
         return [y, *further][:outputs]
@@ -269,9 +271,10 @@ class Body:
     def _summed(self, fused: Fused, types: Types) -> tuple[ir.Value, str]:
         """Write what is normalised, and return it as it is stored, with the name of its quantisation if it has one."""
         d = fused.inputs["X"]
-        if not fused.has("residual", "residual_bias", "sum_scale"):
+        if not fused.has("residual", "residual_bias", "sum_scale") and not fused.before:
             return d, "x"
         d = self._float(fused, types, "X", self._sum_type)
+        d = self._stepped(d, fused.before, types, self._sum_type)
         if fused.has("residual_bias"):
             d = self._op("Add", d, self._float(fused, types, "residual_bias", self._sum_type))
         if fused.has("residual"):
@@ -279,6 +282,17 @@ class Body:
         if not fused.has("sum_scale"):
             return d, ""
         return self._quantize(fused, types, d, "sum", types.inputs.get("sum_zero_point")), "sum"
+
+    def _stepped(self, d: ir.Value, steps: Sequence[Step], types: Types, dtype: ir.DataType) -> ir.Value:
+        """Write steps on a value of type `dtype`."""
+        for step in steps:
+            if step.operand is None:
+                d = self._activated(step.activation, d, types)
+            else:
+                assert step.operand.name is not None  # the formal one, which has the input's name
+                operand = self._cast(step.operand, self._float_type(types, step.operand.name), dtype)
+                d = self._op(step.operator, d, operand)
+        return d
 
     def _stored_type(self, types: Types, prefix: str) -> ir.DataType:
         """Return the float type of what `_summed` returns, once it is dequantised."""

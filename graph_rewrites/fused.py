@@ -7,6 +7,8 @@ The target stage turns it into a call of a model-local function, or into standar
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,10 @@ from normfuse.spec import ACTIVATIONS, ATTRIBUTES, OPERATOR_DOMAIN, OPERATORS, S
 
 from .sites import Declined
 
-__all__ = ["Activation", "Fused", "is_fused", "operator_of"]
+__all__ = ["Activation", "Fused", "Step", "is_fused", "operator_of"]
+
+#: Inputs that steps take, in order.
+FURTHER_OPERANDS = tuple(name for name in OPERATORS["FusedNormalization"].inputs if name.startswith("operand_"))
 
 # Written on every node, whatever its value, so that a node can be read without knowing the defaults.
 _ALWAYS = ("spec_version", "axes", "num_groups", "epsilon", "activation")
@@ -50,6 +55,26 @@ class Activation:
         # Rounded as the attribute stores them, so that a node reads back as what was written.
         values = (float(np.float32(parameters.get(key, default))) for key, default in defaults.items())
         return cls(name, tuple(values), slope)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of ``steps_before`` or ``steps_behind``: Mul or Add with its operand, or an activation."""
+
+    operator: str
+    operand: ir.Value | None = None
+    parameters: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, activation: Activation) -> Step:
+        """Return the step that an activation without a slope is."""
+        assert activation.slope is None
+        return cls(activation.name, None, activation.parameters)
+
+    @property
+    def activation(self) -> Activation:
+        """The activation, of a step that is one."""
+        return Activation(self.operator, self.parameters)
 
 
 @dataclasses.dataclass
@@ -93,6 +118,7 @@ class Fused:
             fused.set(**{name: tuple(value) if isinstance(value, list | tuple) else value})
         if fused["activation"] not in ACTIVATIONS:
             raise Declined("unknown_activation", node=what, activation=fused["activation"])
+        fused._check_steps(what)
         return fused
 
     def __getitem__(self, attribute: str) -> Any:
@@ -123,6 +149,67 @@ class Fused:
         self.set(activation=activation.name, activation_params=activation.parameters)
         if activation.slope is not None:
             self.inputs["slope"] = activation.slope
+
+    @property
+    def before(self) -> list[Step]:
+        """What is done with X before the residual is added."""
+        return self._steps()[0]
+
+    @before.setter
+    def before(self, steps: Sequence[Step]) -> None:
+        self._set_steps(steps, self.behind)
+
+    @property
+    def behind(self) -> list[Step]:
+        """What follows the activation."""
+        return self._steps()[1]
+
+    @behind.setter
+    def behind(self, steps: Sequence[Step]) -> None:
+        self._set_steps(self.before, steps)
+
+    def has_room(self, operands: int = 1) -> bool:
+        """True if so many more steps with an operand fit."""
+        return sum(name in self.inputs for name in FURTHER_OPERANDS) + operands <= len(FURTHER_OPERANDS)
+
+    def _check_steps(self, node: str) -> None:
+        """Decline where steps, their operands and their numbers do not fit each other."""
+        words = f"{self['steps_before']} {self['steps_behind']}".split()
+        unknown = [word for word in words if word not in ("Mul", "Add") and word not in ACTIVATIONS]
+        if unknown:
+            raise Declined("unknown_activation", node=node, activation=unknown[0])
+        given = [name for name in FURTHER_OPERANDS if name in self.inputs]
+        wanted = sum(word in ("Mul", "Add") for word in words)
+        numbers = sum(len(ACTIVATIONS[word].parameters) for word in words if word in ACTIVATIONS)
+        if given != list(FURTHER_OPERANDS[:wanted]) or numbers != len(self["step_params"]):
+            detail = "its steps, operands and step_params do not fit each other"
+            raise Declined("invalid_configuration", node=node, detail=detail)
+
+    def _steps(self) -> tuple[list[Step], list[Step]]:
+        operands = (self.inputs.get(name) for name in FURTHER_OPERANDS)
+        numbers = iter(self["step_params"])
+        before, behind = (
+            [
+                Step(word, None, tuple(itertools.islice(numbers, len(ACTIVATIONS[word].parameters))))
+                if word in ACTIVATIONS
+                else Step(word, next(operands, None))
+                for word in self[attribute].split()
+            ]
+            for attribute in ("steps_before", "steps_behind")
+        )
+        return before, behind
+
+    def _set_steps(self, before: Sequence[Step], behind: Sequence[Step]) -> None:
+        for name in FURTHER_OPERANDS:
+            self.inputs.pop(name, None)
+        steps = (*before, *behind)
+        operands = [step.operand for step in steps if step.operand is not None]
+        self.inputs.update(zip(FURTHER_OPERANDS, operands, strict=False))
+        self.set(
+            steps_before=" ".join(step.operator for step in before),
+            steps_behind=" ".join(step.operator for step in behind),
+            step_params=tuple(number for step in steps for number in step.parameters),
+        )
 
     def node_inputs(self) -> list[ir.Value | None]:
         """Return the positional inputs, without absent ones at the end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .activations import NodeActivation
+from .affine import ActivationScale, GateBefore, StepBehind
 from .batch_norm import BatchNormalizationActivation, BatchStatisticsNormalization
 from .canonical import CanonicalNormalization
 from .casts import NarrowedResult, WidenedInput
@@ -61,6 +62,9 @@ CHAINS: tuple[type[FusionRule], ...] = (
     DequantizeResidual,
     DequantizeParameter,
     ActivationBias,
+    ActivationScale,
+    GateBefore,
+    StepBehind,
     NarrowedResult,
     WidenedInput,
 )

@@ -451,6 +451,32 @@ def _affine(
     return _Value(value, error)
 
 
+Interval = tuple[Array, Array, Array]
+
+
+def _stepped(d: Interval, which: str, inputs: Inputs, attributes: Mapping[str, Any]) -> Interval:
+    """steps_before or steps_behind on a value with its interval: Mul and Add of operands, and activations."""
+    value, low, high = d
+    taken = sum(word in ("Mul", "Add") for word in attributes["steps_before"].split()) if which != "steps_before" else 0
+    numbers = iter(attributes["step_params"])
+    for word in attributes[which].split():
+        if word not in ("Mul", "Add"):
+            given = [next(numbers) for _ in ACTIVATIONS[word].get("params", [])]
+            error = np.maximum(high - value, value - low)
+            value, low, high = activation_interval(word, value, np.where(np.isfinite(error), error, 0.0), given)
+            continue
+        stored = inputs[f"operand_{taken}"]
+        assert stored is not None
+        operand = stored.astype(np.float64)
+        taken += 1
+        ends = [end * operand if word == "Mul" else end + operand for end in (value, low, high)]
+        value, (low, high) = ends[0], (np.minimum(ends[1], ends[2]), np.maximum(ends[1], ends[2]))
+        own = 0.5 * ulp32(value)
+        settled = ~np.isfinite(value)
+        low, high = np.where(settled, value, low - own), np.where(settled, value, high + own)
+    return value, low, high
+
+
 def _finish(z: _Value, inputs: Inputs, attributes: Mapping[str, Any]) -> Expected:
     """Activation, then quantisation or storing in a float type."""
     slope = inputs.get("slope")
@@ -461,6 +487,7 @@ def _finish(z: _Value, inputs: Inputs, attributes: Mapping[str, Any]) -> Expecte
     value, low, high = activation_interval(
         attributes["activation"], z.value, z.error, attributes["activation_params"], slope
     )
+    value, low, high = _stepped((value, low, high), "steps_behind", inputs, attributes)
     code = _y_code(inputs, attributes)
     scale = inputs.get("y_scale")
     if scale is None:
@@ -527,6 +554,8 @@ def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[s
     assert d is not None
     residual = _operand(inputs, "residual", at, "residual")
     with np.errstate(all="ignore"):
+        value, low, high = _stepped((d.value, d.value - d.error, d.value + d.error), "steps_before", inputs, at)
+        d = _Value(value, np.where(np.isfinite(value), np.maximum(high - value, value - low), 0.0))
         if residual is not None:
             value = d.value + residual.value
             d = _Value(value, d.error + residual.error + 0.5 * ulp32(value))

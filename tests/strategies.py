@@ -252,6 +252,31 @@ class Builder:
         if slope is not None:
             self.inputs["slope"] = slope
 
+    def steps_before(self, shape: Sequence[int]) -> None:
+        """Mul and Add on X, with operands that broadcast to it."""
+        self._steps("steps_before", self.draw(st.lists(st.sampled_from(["Mul", "Add"]), max_size=2)), shape)
+
+    def steps_behind(self, shape: Sequence[int]) -> None:
+        """Mul, Add and activations behind the activation, with operands that broadcast to Y."""
+        without_slope = [name for name, row in ACTIVATIONS.items() if not row.get("slope")]
+        kinds = st.one_of(st.sampled_from(["Mul", "Add"]), st.sampled_from(without_slope))
+        words = self.draw(st.lists(kinds, min_size=1, max_size=4))
+        self._steps("steps_behind", words, shape)
+        for word in words:
+            ranges = [row["range"] for row in ACTIVATIONS[word].get("params", [])] if word in ACTIVATIONS else []
+            numbers = [float(np.float32(self.draw(st.floats(*each, width=32)))) for each in ranges]
+            if numbers:
+                self.attributes["step_params"] = [*self.attributes.get("step_params", []), *numbers]
+
+    def _steps(self, attribute: str, words: Sequence[str], shape: Sequence[int]) -> None:
+        for word in words:
+            if word in ("Mul", "Add"):
+                name = f"operand_{sum(each.startswith('operand_') for each in self.inputs)}"
+                dtype = self.draw(st.sampled_from([self.float_type, np.float32]))
+                self.inputs[name] = self.numbers.normal(self.draw(broadcast_shapes(shape)), dtype, 1.0, 0.5)
+        if words:
+            self.attributes[attribute] = " ".join(words)
+
     def affine(self, shape: Sequence[int], *, groups: int = 0) -> None:
         """scale and bias, independent of each other in presence and shape."""
         align = self.draw(st.sampled_from(["trailing", "channel"])) if len(shape) >= 2 else "trailing"
@@ -289,6 +314,8 @@ def normalizations(draw: st.DrawFn) -> Case:
     # Groups keep their channels: any other dimension may be widened.
     narrow = () if grouped else draw(narrowings(shape))
     b.x(narrow or shape, quantized=draw(st.integers(0, 2)) == 0)
+    if draw(st.integers(0, 3)) == 0:
+        b.steps_before(narrow or shape)
     if not grouped and (narrow or draw(st.integers(0, 2)) == 0):
         _residual(b, shape, widens=bool(narrow))
     for name, value in (("use_mean", 0), ("normalize_variance", 0), ("epsilon_on", "stddev")):
@@ -297,6 +324,8 @@ def normalizations(draw: st.DrawFn) -> Case:
     b.attributes["epsilon"] = float(np.float32(draw(st.sampled_from([1e-5, 1e-5, 1e-12, 1e-3, 1.0]))))
     b.affine(shape, groups=groups)
     b.activation(shape)
+    if draw(st.integers(0, 3)) == 0:
+        b.steps_behind(shape)
     b.y(shape)
     outputs = ["Y", *draw(st.lists(st.sampled_from(["sum", "mean", "inv_std_dev"]), unique=True))]
     # Without its statistic an output has no meaning; those of groups have no shape in the specification.
@@ -336,6 +365,8 @@ def element_wise(draw: st.DrawFn) -> Case:
         # Along dimension 1 of X, which is there.
         b.affine(shape if b.inputs["X"].ndim == len(shape) else shape[-1:])
     b.activation(shape)
+    if draw(st.integers(0, 2)) == 0:
+        b.steps_behind(oracle.fused_activation(b.inputs, b.attributes)["Y"].exact.shape)
     b.y(oracle.fused_activation(b.inputs, b.attributes)["Y"].exact.shape)
     return b.finish()
 

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
 namespace normfuse {
 namespace {
+
+// operand_0, operand_1 ...
+constexpr int kFurtherOperands = 6;
 
 // Reads the attributes and inputs of one node into a chain; the first problem is kept and ends the reading.
 class Reader {
@@ -14,10 +18,12 @@ class Reader {
 
   std::optional<Declined> Read() {
     chain_.name = node_.name;
+    node_.attributes->GetFloats("step_params", &step_params_);
     CheckSpecVersion();
     ActivationCall activation;
     if (!declined_) ReadActivation(&activation);
     if (!declined_) ReadOperator(activation);
+    if (!declined_) CheckFurtherSteps();
     if (!declined_) ReadX();
     return declined_;
   }
@@ -71,8 +77,7 @@ class Reader {
 
   void ReadActivation(ActivationCall* call) {
     const std::string name = String("activation", "Identity");
-    int index = 0;
-    while (index < kActivationCount && name != kActivations[index].name) ++index;
+    const int index = ActivationIndex(name);
     if (index == kActivationCount) {
       declined_ = Decline(Reason::kUnknownActivation, {{"node", node_.name}, {"activation", name}});
       return;
@@ -88,6 +93,13 @@ class Reader {
       return;
     }
     for (size_t i = 0; i < params.size(); ++i) call->params[i] = params[i];
+  }
+
+  // kActivationCount: there is none of that name.
+  static int ActivationIndex(const std::string& name) {
+    int index = 0;
+    while (index < kActivationCount && name != kActivations[index].name) ++index;
+    return index;
   }
 
   const TensorFacts& Facts(int index) const {
@@ -148,6 +160,54 @@ class Reader {
     if (activation.kind != Activation::kIdentity) chain_.behind.push_back(Activate(activation, std::move(operand)));
   }
 
+  // The words of `attribute`: Mul and Add, which take the next operands, and, behind, names of activations.
+  template <typename Input>
+  void ReadFurtherSteps(const char* attribute, Input first_operand, std::vector<Step>* steps) {
+    first_operand_ = static_cast<int>(first_operand);
+    const std::string words = String(attribute, "") + " ";
+    size_t begin = 0;
+    for (size_t end = words.find(' '); end != std::string::npos; begin = end + 1, end = words.find(' ', begin)) {
+      const std::string word = words.substr(begin, end - begin);
+      if (word == "Mul" || word == "Add") {
+        ReadOperandStep(attribute, word, steps);
+      } else if (!word.empty()) {
+        ReadActivationStep(attribute, word, steps);
+      }
+    }
+  }
+
+  void ReadOperandStep(const char* attribute, const std::string& word, std::vector<Step>* steps) {
+    const std::string name = "operand_" + std::to_string(operands_read_);
+    Operand operand = Tensor(first_operand_ + operands_read_, name.c_str());
+    if (operands_read_ == kFurtherOperands || !operand.present()) {
+      return Invalid(std::string(attribute) + " asks for input " + name + ", which is missing");
+    }
+    ++operands_read_;
+    steps->push_back(word == "Mul" ? Mul(std::move(operand)) : Add(std::move(operand)));
+  }
+
+  void ReadActivationStep(const char* attribute, const std::string& word, std::vector<Step>* steps) {
+    ActivationCall call;
+    const int index = ActivationIndex(word);
+    if (index == kActivationCount || kActivations[index].has_slope || steps == &chain_.before) {
+      return Invalid(std::string(attribute) + " has '" + word + "', which is no step that can stand there");
+    }
+    call.kind = static_cast<Activation>(index);
+    const auto count = static_cast<size_t>(kActivations[index].param_count);
+    if (step_params_.size() < params_read_ + count) return Invalid("step_params has too few numbers for " + word);
+    std::copy_n(step_params_.begin() + static_cast<std::ptrdiff_t>(params_read_), count, call.params);
+    params_read_ += count;
+    steps->push_back(Activate(call));
+  }
+
+  // Every operand and every number belongs to a step.
+  void CheckFurtherSteps() {
+    if (params_read_ < step_params_.size()) Invalid("step_params has more numbers than the steps take");
+    for (int i = operands_read_; first_operand_ >= 0 && i < kFurtherOperands; ++i) {
+      if (Facts(first_operand_ + i).present) Invalid("no step takes input operand_" + std::to_string(i));
+    }
+  }
+
   void ReadOperator(const ActivationCall& activation) {
     switch (node_.kind) {
       case OperatorKind::kFusedNormalization:
@@ -196,6 +256,7 @@ class Reader {
     ReadStatistics(&chain_.normalization.emplace());
     chain_.x = Tensor(In::kX, "X");
     ReadQuantization(&chain_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
+    ReadFurtherSteps("steps_before", In::kOperand0, &chain_.before);
     Operand residual = Tensor(In::kResidual, "residual");
     ReadQuantization(&residual.quantization, In::kResidualScale, In::kResidualZeroPoint, "residual_axis",
                      "residual_block_size", 1);
@@ -213,6 +274,7 @@ class Reader {
     ReadQuantization(&bias.quantization, In::kBiasScale, In::kBiasZeroPoint, "bias_axis", nullptr, 0);
     if (bias.present()) chain_.behind.push_back(Add(std::move(bias)));
     ReadSteps(activation, In::kSlope);
+    ReadFurtherSteps("steps_behind", In::kOperand0, &chain_.behind);
     ReadYQuantization(In::kYScale, In::kYZeroPoint);
     x_scale_type_ = Facts(static_cast<int>(In::kXScale)).type;
     if (chain_.num_groups() <= 0 && align == Align::kGroup) Invalid("affine_align is group, but num_groups is 0");
@@ -250,6 +312,7 @@ class Reader {
     if (scale.present()) chain_.behind.push_back(Mul(std::move(scale)));
     if (bias.present()) chain_.behind.push_back(Add(std::move(bias)));
     ReadSteps(activation, In::kSlope);
+    ReadFurtherSteps("steps_behind", In::kOperand0, &chain_.behind);
     ReadYQuantization(In::kYScale, In::kYZeroPoint);
     x_scale_type_ = Facts(static_cast<int>(In::kXScale)).type;
   }
@@ -294,6 +357,11 @@ class Reader {
   std::optional<Declined> declined_;
   DataType x_scale_type_ = DataType::kUndefined;
   DataType y_zero_point_type_ = DataType::kUndefined;
+  // Of steps_before and steps_behind.
+  std::vector<float> step_params_;
+  size_t params_read_ = 0;
+  int first_operand_ = -1;  // -1: the operator has none
+  int operands_read_ = 0;
 };
 
 bool Names(std::string_view op_type, std::string_view name) {

@@ -121,9 +121,19 @@ def _affine(case: Case, x: Array) -> Array:
     return x
 
 
+def _stepped(case: Case, which: str, x: Array) -> Array:
+    """steps_before or steps_behind; the cases have Mul and Add only."""
+    before = case.attributes.get("steps_before", "").split()
+    first = 0 if which == "steps_before" else len(before)
+    for index, step in enumerate(case.attributes.get(which, "").split(), first):
+        operand = case.inputs[f"operand_{index}"].astype(np.float64)
+        x = x * operand if step == "Mul" else x + operand
+    return x
+
+
 def _store(case: Case, value: Array) -> Expected:
-    """Activation, and the division of a quantised output."""
-    activated = _activate(case, value)
+    """Activation, further steps, and the division of a quantised output."""
+    activated = _stepped(case, "steps_behind", _activate(case, value))
     scale, zero_point = case.inputs.get("y_scale"), case.inputs.get("y_zero_point")
     default = case.inputs.get("x_scale", case.inputs["X"])
     if scale is None:
@@ -135,7 +145,7 @@ def _store(case: Case, value: Array) -> Expected:
 
 
 def _normalization(case: Case) -> dict[str, Expected]:
-    d = _load(case, "X", "x")
+    d = _stepped(case, "steps_before", _load(case, "X", "x"))
     if "residual" in case.inputs:
         d = d + _load(case, "residual", "residual")
     if "residual_bias" in case.inputs:
@@ -279,6 +289,22 @@ def _residual_cases() -> Iterator[Case]:
     yield dataclasses.replace(base, name="parameters at run time", runtime=("X", "residual", "scale", "bias"))
 
 
+def _step_cases() -> Iterator[Case]:
+    x = _reals(2, 6, 32)
+    modulation = {"operand_0": _reals(2, 1, 32, low=0, high=2, seed=6), "operand_1": _reals(2, 1, 32, seed=7)}
+    behind = {"steps_behind": "Mul Add"}
+    yield dataclasses.replace(_layer_norm("modulation", x, more=modulation, **behind), runtime=("X", *modulation))
+    gated = {"residual": _reals(2, 6, 32, seed=4), "operand_0": _reals(2, 1, 32, low=-1, high=1, seed=6)}
+    gate = _layer_norm("gated residual", x, more=gated, steps_before="Mul")
+    yield dataclasses.replace(gate, outputs=("Y", "sum"), runtime=("X", *gated))
+    affine = {name: np.array(value, np.float32) for name, value in (("scale", 1.5), ("bias", -0.25))}
+    around = {**affine, "operand_0": np.array([1.25], np.float32), "operand_1": np.array([0.5], np.float32)}
+    yield Case("affine around HardSwish", "FusedActivation", {"X": x, **around}, {"activation": "HardSwish", **behind})
+    product = {"X": x, "operand_0": _reals(2, 6, 32, seed=8)}
+    silu = {"activation": "Swish", "steps_behind": "Mul"}
+    yield Case("SwiGLU", "FusedActivation", product, silu, runtime=tuple(product))
+
+
 def _float_type_cases() -> Iterator[Case]:
     for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
         half = {"scale": _reals(24, seed=1, dtype=dtype), "bias": _reals(24, seed=2, dtype=dtype)}
@@ -291,5 +317,12 @@ def _float_type_cases() -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """All cases, in the order of the printed table."""
-    groups = (_normalization_cases, _residual_cases, _float_type_cases, _activation_cases, _quantisation_cases)
+    groups = (
+        _normalization_cases,
+        _residual_cases,
+        _step_cases,
+        _float_type_cases,
+        _activation_cases,
+        _quantisation_cases,
+    )
     return [case for group in groups for case in group()]

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <utility>
+#include <vector>
 
 #include "chain/chain.h"
 
@@ -11,6 +12,7 @@ struct Parts {
   std::string name;
   bool normalizes = true;
   Operand x;
+  std::vector<Step> before;  // of X, in front of the residual
   Operand residual, residual_bias;
   Quantization sum_quantization;
   Normalization normalization;
@@ -18,6 +20,7 @@ struct Parts {
   Align affine_align = Align::kTrailing;
   ActivationCall activation;
   Operand slope;
+  std::vector<Step> behind;  // the activation
   DataType y_type = DataType::kUndefined;
   Quantization y_quantization;
   bool y_saturate = true;
@@ -29,6 +32,7 @@ struct Parts {
     Chain chain;
     chain.name = name;
     chain.x = Named(x, "X");
+    chain.before = before;
     if (residual.present()) chain.before.push_back(Add(Named(residual, "residual")));
     if (residual_bias.present()) chain.before.push_back(Add(Named(residual_bias, "residual_bias")));
     if (sum_quantization.present()) {
@@ -42,6 +46,7 @@ struct Parts {
     if (activation.kind != Activation::kIdentity) {
       chain.behind.push_back(Activate(activation, Named(slope, "slope")));
     }
+    chain.behind.insert(chain.behind.end(), behind.begin(), behind.end());
     chain.store = {y_type, y_quantization, y_saturate, y_output};
     return chain;
   }

@@ -33,6 +33,7 @@ class Generator {
     } else {
       ChooseX();
     }
+    if (!requantise && parts.normalizes && Chance(20)) ChooseSteps(DimsOf(parts.x.tensor), false, &parts.before);
     if (parts.normalizes) {
       if (!requantise) ChooseResidual();
       MeetOperands();
@@ -41,6 +42,7 @@ class Generator {
     ChooseAffine();
     ChooseActivation();
     MeetOperands();
+    if (Chance(30)) ChooseSteps(dims_, true, &parts.behind);
     TellShapes();
     ChooseY();
     if (parts.normalizes) ChooseOutputs();
@@ -350,6 +352,28 @@ class Generator {
       case_.parts.slope.tensor = Refer(Floats(DataType::kFloat32, shape, -0.5, 1.5), Chance(70));
     }
     Note(spec.name);
+  }
+
+  // Further steps, with operands that broadcast to `dims`.
+  void ChooseSteps(Dims dims, bool behind, std::vector<Step>* steps) {
+    for (int64_t count = Pick(1, 3); count > 0; --count) {
+      if (behind && Chance(30)) {
+        const Activation kind = OneOf({Activation::kRelu, Activation::kSigmoid, Activation::kGelu, Activation::kTanh});
+        steps->push_back(Activate({kind, {}}));
+        Note(kActivations[static_cast<int>(kind)].name);
+        continue;
+      }
+      Dims shape = dims;
+      for (int64_t& dim : shape) dim = Chance(60) ? dim : 1;
+      shape.erase(shape.begin(), shape.begin() + Pick(0, static_cast<int64_t>(shape.size())));
+      Operand operand = FloatOperand(shape, -1.5, 2, Chance(60));
+      operand.name = "operand";
+      operand.shape.rank = static_cast<int>(shape.size());
+      std::copy(shape.begin(), shape.end(), operand.shape.dims);
+      const bool scales = Chance(50);
+      steps->push_back(scales ? Mul(std::move(operand)) : Add(std::move(operand)));
+      Note(scales ? "times" : "plus");
+    }
   }
 
   void ChooseY() {

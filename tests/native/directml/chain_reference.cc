@@ -137,6 +137,15 @@ class Evaluator {
   void SumInputs() {
     d_ = Load(parts_.x);
     double largest = Largest(d_.values);
+    for (const Step& step : parts_.before) {
+      const Real other = Load(step.operand);
+      ForEach(d_.dims, [&](int64_t i, const Dims& index) {
+        const double operand = other.values[BroadcastAt(other.dims, index)];
+        d_.values[i] = step.kind == StepKind::kMul ? d_.values[i] * operand : d_.values[i] + operand;
+      });
+      // What was rounded before may have been larger, or be made larger.
+      largest = std::max({largest * std::max(1.0, Largest(other.values)), Largest(other.values), Largest(d_.values)});
+    }
     for (const Operand* operand : {&parts_.residual, &parts_.residual_bias}) {
       if (!operand->present()) continue;
       const Real other = Load(*operand);
@@ -248,6 +257,22 @@ class Evaluator {
     return parameter.values[BroadcastAt(parameter.dims, index)];
   }
 
+  // An interval through one of the steps behind the activation, all of which are monotonous within it but GELU.
+  static void Further(const Step& step, const Real& operands, const Dims& index, double* low, double* high) {
+    const double operand = operands.values[BroadcastAt(operands.dims, index)];
+    double ends[3] = {*low, (*low + *high) / 2, *high};
+    for (double& end : ends) {
+      if (step.kind == StepKind::kMul) end *= operand;
+      if (step.kind == StepKind::kAdd) end += operand;
+      if (step.kind == StepKind::kActivate) end = FormulaOf(step.activation.kind, end, 0, step.activation.params);
+    }
+    *low = std::min({ends[0], ends[1], ends[2]});
+    *high = std::max({ends[0], ends[1], ends[2]});
+    const double rounding = 2e-6 * (1 + std::max(std::fabs(*low), std::fabs(*high)));
+    *low -= rounding;
+    *high += rounding;
+  }
+
   void Finish() {
     const Real one{{}, {1.0}}, nothing{{}, {0.0}};
     const Real scale = parts_.scale.present() ? Load(parts_.scale) : one;
@@ -256,6 +281,8 @@ class Evaluator {
     const Quantization& q = parts_.y_quantization;
     const Real step = q.present() ? Raw(q.scale) : one;
     const Real zero = q.zero_point.present() ? Raw(q.zero_point) : nothing;
+    std::vector<Real> operands;
+    for (const Step& each : parts_.behind) operands.push_back(each.operand.present() ? Load(each.operand) : nothing);
     Reference y{parts_.y_output, parts_.y_type, d_.dims, {}, {}, {}};
     ForEach(d_.dims, [&](int64_t i, const Dims& index) {
       const double s = AffineAt(scale, index), b = AffineAt(bias, index);
@@ -268,6 +295,7 @@ class Evaluator {
         low = std::min(low, a - 2e-6 * (1 + std::fabs(a)));
         high = std::max(high, a + 2e-6 * (1 + std::fabs(a)));
       }
+      for (size_t k = 0; k < parts_.behind.size(); ++k) Further(parts_.behind[k], operands[k], index, &low, &high);
       const double unit = ParameterAt(step, d_.dims, index, q);
       y.low.push_back(low / unit);
       y.high.push_back(high / unit);

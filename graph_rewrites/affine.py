@@ -1,0 +1,215 @@
+"""Scales, biases and gates beside a fused node: steps of their own, wherever its slots do not take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from .facts import label
+from .fused import Fused, Step, operator_of
+from .pattern import ANY, node_of
+from .rule import FusionRule, fused_activation, fused_normalization
+from .sites import Declined
+
+__all__ = ["ActivationScale", "GateBefore", "StepBehind"]
+
+# ONNX Runtime takes the factor of an operand into these.
+_PRODUCTS = ("MatMul", "Gemm")
+# What an operation with a constant is where it is no Add or Mul.
+_INVERSES = {"Sub": "Add", "Div": "Mul"}
+
+
+def _read(value: ir.Value) -> Fused:
+    node = value.producer()
+    assert node is not None
+    return Fused.read(node)
+
+
+class StepBehind(FusionRule):
+    """A scale, a bias or a gate behind what is fused: layer scale, modulation, the product of SwiGLU, the affine
+    operations around an activation.
+
+    Before::
+
+        Y = Mul(FusedNormalization(...), operand)
+
+    After::
+
+        Y = FusedNormalization(..., operand_0=operand, steps_behind="Mul")
+
+    A constant that is subtracted or divided by is added or multiplied with.
+    """
+
+    spellings = tuple(
+        f"{operator} {kind}"
+        for operator in ("FusedNormalization", "FusedActivation")
+        for kind in ("Mul", "Add", "Sub", "Div")
+    )
+
+    def pattern(self, op: Any, operand: Any) -> Any:
+        build = fused_normalization if self.spelling.startswith("FusedNormalization") else fused_activation
+        return node_of(("",), (self._kind,))(build(op, output="inner"), operand, _outputs=["stepped"])
+
+    @property
+    def _kind(self) -> str:
+        return self.spelling.split()[1]
+
+    def check(self, root: ir.Node, inner: ir.Value, operand: ir.Value, stepped: ir.Value) -> None:
+        fused = _read(inner)
+        if fused.has("y_scale") or not fused.has_room():
+            raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
+        dtype = self.require_float(operand)
+        if dtype != self.require_float(inner):
+            raise Declined(
+                "unsupported_type", tensor=label(operand), type=dtype, what=f"a {root.op_type} of another type"
+            )
+        # An open dimension of what is normalised is taken for the parameter's.
+        axes = self.counted_from_end(fused["axes"], inner) if fused.op_type == "FusedNormalization" else ()
+        self.facts.require_fits(operand, inner, "operand", axes)
+        self._require_profit(root, inner, operand)
+        if self._kind in _INVERSES:
+            self._inverse(root, operand)
+
+    def _require_profit(self, root: ir.Node, inner: ir.Value, operand: ir.Value) -> None:
+        """Decline where another chain, or ONNX Runtime, makes more of the node."""
+        if self._kind == "Add" and not self.facts.is_constant(operand):
+            shape, whole = self.facts.shape(operand), self.facts.shape(inner)
+            if shape is not None and whole is not None and list(shape) == list(whole):
+                detail = "it is a residual connection, which belongs to what is behind it"
+                raise Declined("not_profitable", node=label(root), detail=detail)
+        consumers = root.outputs[0].consumers()
+        is_factor = self._kind in ("Mul", "Div") and self.facts.scalar(operand) is not None
+        if is_factor and consumers and all(node.op_type in _PRODUCTS for node in consumers):
+            detail = "the factor becomes part of the product behind it"
+            raise Declined("not_profitable", node=label(root), detail=detail)
+
+    def _inverse(self, root: ir.Node, operand: ir.Value) -> np.ndarray[Any, Any]:
+        """Return what is added or multiplied with instead of a constant that is subtracted or divided by."""
+        array = self.facts.constant(operand)
+        if array is None or root.graph in self.facts.function_bodies:
+            raise Declined("parameter_not_constant", parameter=label(operand), node=label(root))
+        if self._kind == "Sub":
+            return np.asarray(-array)
+        with np.errstate(all="ignore"):
+            inverse = np.asarray(1 / array.astype(np.float64)).astype(array.dtype)
+        if not np.all(np.isfinite(inverse.astype(np.float64)) & (inverse != 0)):
+            raise Declined("different_formula", node=label(root), kind="a scale", detail="its divisor has no inverse")
+        return inverse
+
+    def rewrite(self, tape: ir.tape.Tape, inner: ir.Value, operand: ir.Value, stepped: ir.Value) -> ir.Value:
+        fused, root = _read(inner), stepped.producer()
+        assert root is not None
+        if self._kind in _INVERSES:
+            tensor = ir.tensor(self._inverse(root, operand), name=f"{stepped.name}.operand")
+            operand = tape.initializer(tensor)
+        fused.behind = [*fused.behind, Step(_INVERSES.get(self._kind, self._kind), operand)]
+        return fused.emit(tape)[0]
+
+
+class ActivationScale(FusionRule):
+    """A constant scale in front of an activation, and of its bias.
+
+    Before::
+
+        Y = FusedActivation(Mul(x, scale), bias=bias)
+
+    After::
+
+        Y = FusedActivation(x, scale=scale, bias=bias)
+    """
+
+    def pattern(self, op: Any, x: Any, scale: Any) -> Any:
+        return fused_activation(op, op.Mul(x, scale, _outputs=["scaled"]))
+
+    def check(self, root: ir.Node, x: ir.Value, scale: ir.Value, scaled: ir.Value, activated: ir.Value) -> None:
+        x, scale = (scale, x) if self.facts.is_constant(x) else (x, scale)
+        fused = _read(activated)
+        if fused.has("scale", "x_scale") or fused["affine_align"] != "trailing":
+            raise Declined("unsupported_operator", op_type="Mul", where=f"twice in front of {label(root)}")
+        if not self.facts.is_constant(scale) or self.facts.is_constant(x):
+            raise Declined("parameter_not_constant", parameter=label(scale), node=label(root))
+        if self.require_float(x) != self.require_float(scale):
+            raise Declined(
+                "unsupported_type", tensor=label(scale), type=self.facts.dtype(scale), what="a Mul of another type"
+            )
+        producer = x.producer()
+        single = self.facts.scalar(scale) is not None
+        if producer is not None and (producer.op_type in _PRODUCTS if single else producer.op_type == "Conv"):
+            detail = f"the Mul becomes part of its {producer.op_type}"
+            raise Declined("not_profitable", node=label(producer), detail=detail)
+        self.facts.require_fits(scale, x, "scale")
+
+    def rewrite(
+        self, tape: ir.tape.Tape, x: ir.Value, scale: ir.Value, scaled: ir.Value, activated: ir.Value
+    ) -> ir.Value:
+        fused = _read(activated)
+        fused.inputs["X"], fused.inputs["scale"] = (scale, x) if self.facts.is_constant(x) else (x, scale)
+        return fused.emit(tape)[0]
+
+
+class GateBefore(FusionRule):
+    """A gate, or a layer scale, on what is normalised or on one operand of the residual connection before it.
+
+    Before::
+
+        Y, sum = FusedNormalization(Mul(x, gate), ..., residual)
+
+    After::
+
+        Y, sum = FusedNormalization(x, ..., residual, operand_0=gate, steps_before="Mul")
+    """
+
+    spellings = ("X", "residual")
+
+    def pattern(self, op: Any, x: Any, gate: Any) -> Any:
+        gated = op.Mul(x, gate, _outputs=["gated"])
+        if self.spelling == "X":
+            return fused_normalization(op, gated)
+        return fused_normalization(op, ANY, ANY, ANY, gated)
+
+    def check(self, root: ir.Node, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value) -> None:
+        fused = _read(normalized)
+        quantized = fused.has("x_scale") or (self.spelling == "residual" and fused.has("residual_scale"))
+        if quantized or fused.before or not fused.has_room():
+            raise Declined("unsupported_operator", op_type="Mul", where=f"in front of {label(root)}")
+        x, gate = self._roles(x, gate, gated)
+        producer = gate.producer()
+        if not fused.has("residual") and (producer is None or operator_of(producer) != "FusedActivation"):
+            # The last product of an activation written out may stand there.
+            raise Declined(
+                "unsupported_operator", op_type="Mul", where=f"in front of {label(root)}, without a residual"
+            )
+        if self.require_float(x) != self.require_float(gate) or self.facts.dtype(x) != self.facts.dtype(gated):
+            raise Declined(
+                "unsupported_type", tensor=label(gate), type=self.facts.dtype(gate), what="a Mul of another type"
+            )
+        if self.spelling == "residual":
+            # What is gated becomes X, which Y has the shape of.
+            self.facts.require_fits(fused.inputs["X"], gated, "X")
+
+    def _roles(self, a: ir.Value, b: ir.Value, gated: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Return the operand that has the shape of the product, and the other one."""
+        if self.facts.is_constant(a) or self.facts.rank(a) != self.facts.rank(gated) or self._widens(a, b):
+            a, b = b, a
+        self.facts.require_fits(b, a, "gate")
+        return a, b
+
+    def _widens(self, small: ir.Value, large: ir.Value) -> bool:
+        """True if `small` has a single element in a dimension where `large` has more."""
+        shapes = self.facts.shape(small), self.facts.shape(large)
+        if shapes[0] is None or shapes[1] is None or len(shapes[0]) != len(shapes[1]):
+            return False
+        return any(p == 1 and d != 1 for p, d in zip(*shapes, strict=True))
+
+    def rewrite(
+        self, tape: ir.tape.Tape, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value
+    ) -> list[ir.Value]:
+        fused = _read(normalized)
+        x, gate = self._roles(x, gate, gated)
+        if self.spelling == "residual":
+            fused.inputs["residual"] = fused.inputs["X"]
+        fused.inputs["X"] = x
+        fused.before = [Step("Mul", gate)]
+        return fused.emit(tape)[:1]
