@@ -234,6 +234,30 @@ def dip(tail: Function, degree: int) -> tuple[list[list[float]], float]:
     return columns, worst
 
 
+def add_gelu_ratios(h: Header) -> None:
+    """The ratios of GeluAlone, GeluOfRows and GeluOfBytes, whose error counts in units of what each may be off by."""
+    smooth = without_gaussian(gaussian_tail)
+    in_ulp = tail_weight(gaussian_tail)
+
+    def of_bytes(a: mpmath.mpf) -> mpmath.mpf:
+        return a / (mpf(6e-8) + a / 2**23)
+
+    forms: list[tuple[str, float, tuple[int, int], Function]] = [
+        ("", 8.0, (4, 4), in_ulp),
+        ("Rows", 8.0, (3, 4), lambda a: in_ulp(a) / (1 + a * a / 10)),
+        ("Bytes", 5.5, (2, 3), of_bytes),
+    ]
+    for name, high, degrees, weight in forms:
+
+        def scaled(a: mpmath.mpf, weight: Function = weight) -> mpmath.mpf:
+            return weight(a) * gaussian_tail(a) / smooth(a)
+
+        above, below, error = fit_ratio(smooth, high, degrees, weight=scaled)
+        h.comment(f"Gelu: tail(a) * 2^(kHalfLog2E a^2) to a = {high:g}, as a ratio; weighted error {error:.2g}.")
+        h.row(f"kGelu{name}Above", above)
+        h.row(f"kGelu{name}Below", below)
+
+
 def derive() -> str:
     h = Header()
     log2e = mpmath.log(mpmath.e, 2)
@@ -255,6 +279,11 @@ def derive() -> str:
     h.row("kExp2ThirtySecond", c)
     h.row("kExp2Table", [float32(float(exp2(mpf(i) / 32))) for i in range(32)])
 
+    c, error = fit(exp2, -1 / 16, 1 / 16, 3, weight=relative(exp2), fixed=(1.0,))
+    h.comment(f"2^f on [-1/16, 1/16], relative error {error:.2g}, and 2^(i/8).")
+    h.row("kExp2Eighth", c)
+    h.row("kExp2EighthTable", [float32(float(exp2(mpf(i) / 8))) for i in range(8)])
+
     def expm1_curve(f: mpmath.mpf) -> mpmath.mpf:
         return (mpmath.expm1(f) - f) / f**2 if f else mpf(1) / 2
 
@@ -275,11 +304,7 @@ def derive() -> str:
         h.comment(f"{name}: root of tail(-x) from -8, -7.5 ... -0.5 on; weighted error {error:.2g}.")
         h.table(f"k{name}Root", columns)
 
-    smooth, weight = without_gaussian(gaussian_tail), tail_weight(gaussian_tail)
-    above, below, error = fit_ratio(smooth, 8.0, (4, 4), weight=lambda a: weight(a) * gaussian_tail(a) / smooth(a))
-    h.comment(f"Gelu: tail(a) * 2^(kHalfLog2E a^2) to a = 8, as a ratio; weighted error {error:.2g}.")
-    h.row("kGeluAbove", above)
-    h.row("kGeluBelow", below)
+    add_gelu_ratios(h)
 
     linear = 2 * mpmath.sqrt(2 / mpmath.pi) * log2e
     cubic = linear * mpf("0.044715")

@@ -269,7 +269,7 @@ struct Gelu {
     if constexpr (kHasTables) {
       return TimesDistributionByRoot<GeluTables>(x);
     } else {
-      return TimesNormalDistribution<true>(x);
+      return TimesNormalDistribution<GeluAlone>(x);
     }
   }
 };

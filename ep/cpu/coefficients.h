@@ -27,6 +27,13 @@ constexpr float kExp2Table[32] = {
     0x1.b7f7700000000p+0f, 0x1.c199be0000000p+0f, 0x1.cb720e0000000p+0f, 0x1.d5818e0000000p+0f, 0x1.dfc9740000000p+0f,
     0x1.ea4afa0000000p+0f, 0x1.f507660000000p+0f};
 
+// 2^f on [-1/16, 1/16], relative error 2.6e-08, and 2^(i/8).
+constexpr float kExp2Eighth[4] = {0x1.0000000000000p+0f, 0x1.62e4320000000p-1f, 0x1.ec0c260000000p-3f,
+                                  0x1.c68fa20000000p-5f};
+constexpr float kExp2EighthTable[8] = {0x1.0000000000000p+0f, 0x1.172b840000000p+0f, 0x1.306fe00000000p+0f,
+                                       0x1.4bfdae0000000p+0f, 0x1.6a09e60000000p+0f, 0x1.8ace540000000p+0f,
+                                       0x1.ae89fa0000000p+0f, 0x1.d5818e0000000p+0f};
+
 // (exp(f) - 1 - f) / f^2 on [-log(2) / 2, log(2) / 2]; error relative to exp(f) - 1: 1.4e-08.
 constexpr float kExpm1[5] = {0x1.fffffe0000000p-2f, 0x1.5554b40000000p-3f, 0x1.5556f60000000p-5f, 0x1.1225340000000p-7f,
                              0x1.6b97b60000000p-10f};
@@ -110,6 +117,17 @@ constexpr float kGeluAbove[5] = {0x1.0000000000000p-1f, 0x1.390ace0000000p-2f, 0
                                  0x1.62c7dc0000000p-7f, 0x1.8e85e00000000p-20f};
 constexpr float kGeluBelow[5] = {0x1.0000000000000p+0f, 0x1.68c7880000000p+0f, 0x1.9cb0b00000000p-1f,
                                  0x1.cef8440000000p-3f, 0x1.be78600000000p-6f};
+
+// Gelu: tail(a) * 2^(kHalfLog2E a^2) to a = 8, as a ratio; weighted error 3.8e-08.
+constexpr float kGeluRowsAbove[4] = {0x1.0000000000000p-1f, 0x1.4f182a0000000p-2f, 0x1.9c21560000000p-4f,
+                                     0x1.a33ac00000000p-7f};
+constexpr float kGeluRowsBelow[5] = {0x1.0000000000000p+0f, 0x1.73ce280000000p+0f, 0x1.b85b4e0000000p-1f,
+                                     0x1.01915c0000000p-2f, 0x1.06efa60000000p-5f};
+
+// Gelu: tail(a) * 2^(kHalfLog2E a^2) to a = 5.5, as a ratio; weighted error 0.22.
+constexpr float kGeluBytesAbove[3] = {0x1.0000200000000p-1f, 0x1.c5f1680000000p-3f, 0x1.5b9dd20000000p-5f};
+constexpr float kGeluBytesBelow[4] = {0x1.0000000000000p+0f, 0x1.3dc0fa0000000p+0f, 0x1.2663ca0000000p-1f,
+                                      0x1.ad7dc60000000p-4f};
 
 // GeluTanh: x / (1 + 2^-(x (linear + cubic x^2))), each the sum of two floats.
 constexpr float kGeluTanhLinear = 0x1.26aec00000000p+1f;

@@ -107,6 +107,40 @@ NORMFUSE_INLINE Vector ExpOfThirtySeconds(Vector shifted, Vector rounded, Vector
 }
 constexpr float kThirtySecondShift = 12582912.0f / 32.0f;
 
+// The bits of 2^(i/8 - kDown), less i << 20: adding (8 n + i) << 20 gives those of 2^(n + i/8 - kDown).
+template <int kDown>
+struct EighthBits {
+  int32_t entries[8];
+  constexpr EighthBits() : entries{} {
+    for (int i = 0; i < 8; ++i) {
+      entries[i] = __builtin_bit_cast(int32_t, kExp2EighthTable[i]) - (i << 20) - (kDown << 23);
+    }
+  }
+};
+template <int kDown>
+alignas(32) inline constexpr EighthBits<kDown> kEighthBits;
+
+// An exponent split into eighths and the rest, |rest| <= 1/16. The power of the eighths is 0 where they are -127 and
+// infinite where they are 128.
+struct Eighths {
+  V power;
+  V rest;
+};
+constexpr float kEighthShift = 12582912.0f / 8.0f;
+
+template <int kDown = 0>
+NORMFUSE_INLINE Eighths SplitEighths(V x, V high) {
+  const V shifted = Fma(x, high, Set(kEighthShift));
+  const I index = BitCastToInt(shifted);
+  const I bits = Lookup8(kEighthBits<kDown>.entries, index) + ShiftLeft<20>(index);
+  return {BitCastToFloat(bits), ExactFma(x, high, Set(kEighthShift) - shifted)};
+}
+
+// (2^rest - 1) / rest
+NORMFUSE_INLINE V EighthSlope(V rest) {
+  return Fma(Fma(Set(kExp2Eighth[3]), rest, Set(kExp2Eighth[2])), rest, Set(kExp2Eighth[1]));
+}
+
 // The same as Exp2 at most 2 ulp off, where that is faster.
 template <int kDown = 0>
 NORMFUSE_INLINE V FastExp2(V x, V high, V low) {
@@ -116,6 +150,10 @@ NORMFUSE_INLINE V FastExp2(V x, V high, V low) {
     const V rest = Fma(x, low, Fma(x, high, Neg(rounded)));
     const V slope = Fma(Set(kExp2ThirtySecond[2]), rest, Set(kExp2ThirtySecond[1]));
     return ExpOfThirtySeconds<kDown>(shifted, rounded, rest, slope);
+  } else if constexpr (kHasLookup8) {
+    const Eighths e = SplitEighths<kDown>(x, high);
+    const V rest = Fma(x, low, e.rest);
+    return e.power * Fma(rest, EighthSlope(rest), Set(1.0f));  // rounded twice, as power may be infinite
   } else {
     return Exp2<kDown>(x, high, low);
   }
@@ -210,22 +248,55 @@ class ScaledTimesDistribution {
   alignas(64) float dip_[kCount][2 * kLanes];
 };
 
-// The distribution function of erf-GELU without tables: its tail is a Gaussian times a ratio of polynomials whose
-// coefficients are all positive. With kAccurate = false at most 5 + x^2 / 2 ulp off: the square's own rounding counts as
-// well, and what the argument of a normalisation is off by counts several times as much.
+// 2^(-c a^2), c = log2(e) / 2, square = a^2 rounded. With kAccurate = false the square's rounding counts as well.
 template <bool kAccurate>
+NORMFUSE_INLINE V Gaussian(V a, V square) {
+  const V c = Set(-kHalfLog2E);
+  const auto corrected = [&](V rest) { return kAccurate ? Fma(ProductError(a, a, square), c, rest) : rest; };
+  if constexpr (kHasLookup8) {
+    const Eighths e = SplitEighths(square, c);
+    const V rest = corrected(e.rest);
+    return Fma(e.power * rest, EighthSlope(rest), e.power);
+  } else {
+    SplitExponent s;
+    s.biased = Fma(square, c, Set(kRoundingBias));
+    s.integer = s.biased - Set(kRoundingBias);
+    s.rest = corrected(ExactFma(square, c, Neg(s.integer)));
+    return Power(Polynomial(kExp2, s.rest), s);
+  }
+}
+
+// How far the distribution function of erf-GELU is to be followed where there are no tables: alone; behind a normalisation at
+// most 5 + x^2 / 2 ulp off (what the argument is off by counts several times as much); and where 8 bits are stored off by at
+// most 6e-8 + |x| / 2^23.
+struct GeluAlone {
+  static constexpr bool kAccurate = true;
+  static constexpr auto& kAbove = kGeluAbove;
+  static constexpr auto& kBelow = kGeluBelow;
+};
+struct GeluOfRows {
+  static constexpr bool kAccurate = false;
+  static constexpr auto& kAbove = kGeluRowsAbove;
+  static constexpr auto& kBelow = kGeluRowsBelow;
+};
+struct GeluOfBytes {
+  static constexpr bool kAccurate = false;
+  static constexpr auto& kAbove = kGeluBytesAbove;
+  static constexpr auto& kBelow = kGeluBytesBelow;
+};
+
+// The tail is a Gaussian times a ratio of polynomials whose coefficients are all positive.
+template <class Form>
 NORMFUSE_INLINE V TimesNormalDistribution(V x) {
   const V a = Min(Set(13.27f), Abs(x));  // from here on the tail is 0: the power of two is 2^-127
   const V square = a * a;
-  const V c = Set(-kHalfLog2E);
-  SplitExponent s;
-  s.biased = Fma(square, c, Set(kRoundingBias));
-  s.integer = s.biased - Set(kRoundingBias);
-  s.rest = ExactFma(square, c, Neg(s.integer));
-  if constexpr (kAccurate) s.rest = Fma(ProductError(a, a, square), c, s.rest);
-  const V power = Power(Polynomial(kExp2, s.rest), s);
-  const V ratio = PairedPolynomial(kGeluAbove, a, square) / PairedPolynomial(kGeluBelow, a, square);
-  return Fma(Min(x, Neg(a)), power * ratio, Max(Set(0.0f), x));
+  const V power = Gaussian<Form::kAccurate>(a, square);
+  const V ratio = PairedPolynomial(Form::kAbove, a, square) / PairedPolynomial(Form::kBelow, a, square);
+  const V negative = Min(x, Neg(a));
+  const V positive = Max(Set(0.0f), x);
+  // Both are as fast by themselves: one rounds less, the other waits less.
+  if constexpr (Form::kAccurate) return Fma(negative, power * ratio, positive);
+  return Fma(negative * power, ratio, positive);
 }
 
 // That of tanh-GELU is 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): x over it, as in Swish.
@@ -238,8 +309,7 @@ NORMFUSE_INLINE V TimesTanhDistribution(V x) {
   const V slope = Fma(square, cubic, linear);
   const V low = Fma(ProductError(y, y, square), cubic, ExactFma(square, cubic, linear - slope));
   const V lowest = Fma(square, Set(-kGeluTanhCubicLow), Set(-kGeluTanhLinearLow));
-  const SplitExponent s = Split(y, slope, low + lowest);
-  return x / (Set(1.0f) + Power(Polynomial(kExp2, s.rest), s));
+  return x / (Set(1.0f) + FastExp2(y, slope, low + lowest));
 }
 
 }  // namespace normfuse::NORMFUSE_ISA

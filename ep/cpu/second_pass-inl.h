@@ -230,7 +230,7 @@ NORMFUSE_INLINE size_t StoreGroups(const Input& x, size_t n, const Store& store)
 }
 
 // Activation and result where a scale or a bias for each element comes first.
-template <class Out, class Act, bool kTables = kHasExp2Table>
+template <class Out, class Act>
 struct Activator {
   NORMFUSE_INLINE explicit Activator(const ApplyArgs& a) : act(a.params) {}
   template <class ResultsOf>
@@ -242,8 +242,8 @@ struct Activator {
 
 // Behind a normalisation the value is known to 4 ulp of 1 at best, and so is its step: a small one need not be more accurate.
 template <class Out>
-  requires(sizeof(Out) == 1)
-struct Activator<Out, Gelu, true> {
+  requires(kHasTables && sizeof(Out) == 1)
+struct Activator<Out, Gelu> {
   NORMFUSE_INLINE explicit Activator(const ApplyArgs& a) : gelu(1.0f / a.y_scale) {}
   template <class ResultsOf>
   NORMFUSE_INLINE V operator()(V v, const ResultsOf&) const {
@@ -254,16 +254,17 @@ struct Activator<Out, Gelu, true> {
 template <class Out, class Act>
 constexpr bool kOnlyBehindNormalization = false;
 template <class Out>
-  requires(!kHasExp2Table || sizeof(Out) == 1)
+  requires(!kHasTables || sizeof(Out) == 1)
 inline constexpr bool kOnlyBehindNormalization<Out, Gelu> = true;
 
-// Without tables: what the square of the value loses by rounding is less than what the value itself is off by.
 template <class Out>
-struct Activator<Out, Gelu, false> {
+  requires(!kHasTables)
+struct Activator<Out, Gelu> {
+  using Form = std::conditional_t<sizeof(Out) == 1, GeluOfBytes, GeluOfRows>;
   NORMFUSE_INLINE explicit Activator(const ApplyArgs&) {}
   template <class ResultsOf>
   NORMFUSE_INLINE V operator()(V v, const ResultsOf& results) const {
-    return results(TimesNormalDistribution<false>(v));
+    return results(TimesNormalDistribution<Form>(v));
   }
 };
 

@@ -22,15 +22,21 @@ void Run(const float* params, const float* x, const float* slope, float* y, size
   }
 }
 
-// GELU times factor, as it follows a normalisation.
-template <typename Tables>
+// GELU times factor, as it follows a normalisation where 8 bits are stored.
 void RunScaled(float factor, const float* x, float* y, size_t n) {
-  if constexpr (kHasExp2Table) {
-    const ScaledTimesDistribution<Tables> f(factor);
+  if constexpr (kHasTables) {
+    const ScaledTimesDistribution<GeluTables> f(factor);
     for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i)));
   } else {
-    for (size_t i = 0; i < n; i += kLanes) Store(y + i, TimesNormalDistribution<false>(Load(x + i)) * Set(factor));
+    for (size_t i = 0; i < n; i += kLanes) {
+      Store(y + i, TimesNormalDistribution<GeluOfBytes>(Load(x + i)) * Set(factor));
+    }
   }
+}
+
+// The same where floats are stored.
+void RunOfRows(const float* x, float* y, size_t n) {
+  for (size_t i = 0; i < n; i += kLanes) Store(y + i, TimesNormalDistribution<GeluOfRows>(Load(x + i)));
 }
 
 #define NORMFUSE_RUN(name, kernel) {#name, Run<kernel>},
@@ -43,8 +49,12 @@ constexpr test::Activation kFunctions[] = {NORMFUSE_FOR_EACH_ACTIVATION(NORMFUSE
 }  // namespace
 
 extern const test::IsaFunctions kIsaFunctions;
-const test::IsaFunctions kIsaFunctions = {
-    NORMFUSE_TEXT(NORMFUSE_ISA), kFunctions, sizeof(kFunctions) / sizeof(kFunctions[0]), kLanes, TestSimd,
-    RunScaled<GeluTables>};
+const test::IsaFunctions kIsaFunctions = {NORMFUSE_TEXT(NORMFUSE_ISA),
+                                          kFunctions,
+                                          sizeof(kFunctions) / sizeof(kFunctions[0]),
+                                          kLanes,
+                                          TestSimd,
+                                          RunScaled,
+                                          RunOfRows};
 
 }  // namespace normfuse::NORMFUSE_ISA

@@ -18,8 +18,9 @@ struct IsaFunctions {
   size_t count;
   size_t lanes;
   void (*test_simd)();  // reports failures through check.h
-  // GELU times factor, as it follows a normalisation.
+  // GELU as it follows a normalisation: times factor, where 8 bits are stored, and where floats are.
   void (*scaled_gelu)(float factor, const float* x, float* y, size_t n);
+  void (*gelu_of_rows)(const float* x, float* y, size_t n);
 };
 
 // The instruction sets that this program holds and this processor has, best first; prints those it lacks.

@@ -11,6 +11,7 @@ constexpr size_t kLanes = 8;
 constexpr bool kHasFma = true;
 constexpr bool kHasTables = false;
 constexpr bool kHasScale = false;
+constexpr bool kHasLookup8 = true;
 constexpr bool kStreams = true;
 
 struct V {
@@ -112,6 +113,12 @@ NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
   const V first = BitCastToFloat(ShiftLeft<23>(half + SetI(127)));
   const V second = BitCastToFloat(ShiftLeft<23>(exponent - half + SetI(127)));
   return (a * first) * second;
+}
+
+// table[i mod 8]
+NORMFUSE_INLINE I Lookup8(const int32_t* table, I index) {
+  const __m256i entries = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(table));
+  return {_mm256_permutevar8x32_epi32(entries, index.v)};
 }
 
 // Reductions.

@@ -20,6 +20,7 @@ constexpr size_t kLanes = 16;
 constexpr bool kHasFma = true;
 constexpr bool kHasTables = true;
 constexpr bool kHasScale = true;
+constexpr bool kHasLookup8 = false;
 constexpr bool kStreams = true;
 
 struct V {

@@ -14,6 +14,7 @@ constexpr size_t kLanes = 4;
 constexpr bool kHasFma = false;
 constexpr bool kHasTables = false;
 constexpr bool kHasScale = false;
+constexpr bool kHasLookup8 = false;
 constexpr bool kStreams = false;
 
 typedef float Float4 __attribute__((vector_size(16)));

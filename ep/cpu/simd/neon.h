@@ -11,6 +11,7 @@ constexpr size_t kLanes = 4;
 constexpr bool kHasFma = true;
 constexpr bool kHasTables = false;
 constexpr bool kHasScale = false;
+constexpr bool kHasLookup8 = false;
 constexpr bool kStreams = false;
 
 struct V {
