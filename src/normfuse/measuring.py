@@ -30,6 +30,7 @@ Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all; 0 if not known)."""
 
 _WARM_UP_RUNS = 3
+_WARM_UP_SECONDS = 0.1
 _SLICE_SECONDS = 0.02
 _MINIMUM_ROUNDS = 5
 _FINE = 1e-6
@@ -109,11 +110,11 @@ def ratio_of(base: Rounds, other: Rounds) -> Ratio:
 
 
 def _runs_a_slice(run: Callable[[], None]) -> int:
-    start = time.perf_counter()
-    for _ in range(_WARM_UP_RUNS):
-        run()
-    one = (time.perf_counter() - start) / _WARM_UP_RUNS
-    return max(1, min(1000, int(_SLICE_SECONDS / max(one, 1e-7))))
+    """Warm up, and return how many runs a slice has."""
+    times = [_timed(run, time.perf_counter)]
+    while len(times) < _WARM_UP_RUNS and sum(times) < _WARM_UP_SECONDS:
+        times.append(_timed(run, time.perf_counter))
+    return max(1, min(1000, int(_SLICE_SECONDS / max(statistics.fmean(times), 1e-7))))
 
 
 def _timed(run: Callable[[], None], clock: Clock) -> float:

@@ -69,6 +69,12 @@ def _verdict(report: TuningReport) -> str:
         found = "so it is faster than the original without normfuse"
     else:
         found = "so it is slower than the original without normfuse although nothing of it runs here: tune it again"
+    unmeasured = sum(1 for group in report.groups if group.gain is None)
+    if unmeasured:
+        found += (
+            f". {unmeasured} of {len(report.groups)} groups were not reached; --tune-seconds gives them more time than "
+            f"{report.seconds:.0f}"
+        )
     written = "" if report.written == "rewritten" else " The rewritten model was slower, so the original is written."
     return (
         f"Tuned in {report.seconds:.0f} s by {report.clock} with {threads_text(report.threads)}: the model runs at "

@@ -144,7 +144,10 @@ class _Search:
         result, written, again, speedup = self._final(decisions)
         claimed = {group: sites.claimed for group, sites in result.groups.items()}
         if written == "rewritten":
-            decisions = dataclasses.replace(decisions, groups={**decisions.groups, **claimed})
+            # What was not tried is as it is by what `others` says.
+            tried = {group for trial in self._trials for group in trial.groups} & set(claimed)
+            decided = {**decisions.groups, **{group: claimed[group] for group in claimed if group in tried}}
+            decisions = dataclasses.replace(decisions, groups=decided)
         else:
             decisions, claimed = dataclasses.replace(self._empty, others="off"), dict.fromkeys(seen, False)
         return Found(
