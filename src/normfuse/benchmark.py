@@ -71,6 +71,10 @@ class OperatorTime:
     """Of a run of the original on ONNX Runtime's CPU provider."""
     after_ms: float
     """Of a run of the rewritten model with normfuse."""
+    before_nodes: int
+    """How many of its nodes a run of the original executes."""
+    after_nodes: int
+    """The same of the rewritten model with normfuse."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,13 +219,22 @@ class _Setting:
 
 
 def _operator_times(original: KernelTime, fused: KernelTime | None) -> tuple[OperatorTime, ...]:
-    before, after = original.operators, {} if fused is None else fused.operators
+    fused = fused or KernelTime(0, {}, {})
+    before, after = original.operators, fused.operators
 
     def kind(name: str) -> Literal["product", "fused", "other"]:
         return "fused" if name == FUSED else "product" if name in PRODUCTS else "other"
 
     found = [
-        OperatorTime(name, kind(name), before.get(name, 0.0), after.get(name, 0.0)) for name in {**after, **before}
+        OperatorTime(
+            name,
+            kind(name),
+            before.get(name, 0.0),
+            after.get(name, 0.0),
+            original.nodes.get(name, 0),
+            fused.nodes.get(name, 0),
+        )
+        for name in {**after, **before}
     ]
     return tuple(sorted(found, key=lambda one: (-one.after_ms, -one.before_ms, one.name)))
 

@@ -54,6 +54,8 @@ class KernelTime:
     """What was asked for: the part of it that chains or fused nodes take, 0 to 1."""
     operators: Mapping[str, float]
     """Operator -> milliseconds of a run, the median of several."""
+    nodes: Mapping[str, int]
+    """Operator -> how many of its nodes a run executes, those of a loop each time."""
 
 
 def time_in_chains(model: ir.Model, name: str, sample: Sample, *, threads: int) -> KernelTime:
@@ -78,7 +80,8 @@ def time_in_chains(model: ir.Model, name: str, sample: Sample, *, threads: int) 
     with tempfile.TemporaryDirectory() as folder:
         events = _events(open_session(original, name, threads=threads, sess_options=_profiled_options(folder)), sample)
         weights = _weights(original, _extended(original, name, folder), fused)
-    return KernelTime(_median_share(events, lambda event: weights.get(_key(event), 0.0)), _by_operator(events))
+    share = _median_share(events, lambda event: weights.get(_key(event), 0.0))
+    return KernelTime(share, _by_operator(events), _node_counts(events))
 
 
 def time_in_fused_nodes(
@@ -92,7 +95,8 @@ def time_in_fused_nodes(
         options = _profiled_options(folder)
         session = open_session(model, name, ep_options=dict(ep_options), threads=threads, sess_options=options)
         events = _events(session, sample)
-    return KernelTime(_median_share(events, lambda event: float(_is_fused(event))), _by_operator(events))
+    share = _median_share(events, lambda event: float(_is_fused(event)))
+    return KernelTime(share, _by_operator(events), _node_counts(events))
 
 
 # --- the profiler ----------------------------------------------------------------------------------------------------
@@ -155,9 +159,17 @@ def _by_operator(runs: list[list[_Event]]) -> dict[str, float]:
     for events in runs:
         sums.append(collections.Counter())
         for event in events:
-            sums[-1][FUSED if _is_fused(event) else event["args"]["op_name"]] += event["dur"]
+            sums[-1][_operator(event)] += event["dur"]
     operators = dict.fromkeys(name for one in sums for name in one)
     return {name: statistics.median(one[name] for one in sums) / 1e3 for name in operators}
+
+
+def _node_counts(runs: list[list[_Event]]) -> dict[str, int]:
+    return dict(collections.Counter(_operator(event) for event in runs[-1]))
+
+
+def _operator(event: _Event) -> str:
+    return FUSED if _is_fused(event) else str(event["args"]["op_name"])
 
 
 # --- which node of the optimised model belongs to a chain ------------------------------------------------------------

@@ -497,6 +497,9 @@ def test_bench_measures_four_ways(run: Run, model: Path, tmp_path: Path) -> None
     assert "rewritten + normfuse" in text
     for words in ("Kernel time by operator", "products", "MatMul", "around them"):
         assert words in text
+    assert re.search(
+        r"With normfuse [\d.]+% of the kernel time is in products, .* around them: \w+ [\d.]+% \(\d+ node", text
+    )
     assert re.search(r"The chains that are fused take [\d.]+% of .* would run [\d.]+ times as fast\.", text)
     assert files(tmp_path) == ["model.onnx"]
 

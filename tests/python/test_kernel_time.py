@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -108,9 +109,11 @@ def test_each_operators_time_without_and_with_normfuse() -> None:
         assert operators[name].kind == kind
         assert operators[name].before_ms > 0
         assert operators[name].after_ms > 0
+        assert (operators[name].before_nodes, operators[name].after_nodes) == (1, 1)
     fused = operators["normfuse"]
     assert (fused.kind, fused.before_ms) == ("fused", 0)
     assert fused.after_ms > 0
+    assert (fused.before_nodes, fused.after_nodes) == (0, 1)
     after = [operator.after_ms for operator in report.operators]
     assert after == sorted(after, reverse=True)
-    assert report.to_dict()["operators"][0].keys() == {"name", "kind", "before_ms", "after_ms"}
+    assert report.to_dict()["operators"][0].keys() == {field.name for field in dataclasses.fields(fused)}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["bench_command", "print_benchmark", "threads_text"]
 
 _OPERATORS_SHOWN = 8
+_LEFT_SHOWN = 4
 
 
 def bench_command(
@@ -82,7 +83,8 @@ def print_benchmark(report: BenchmarkReport) -> None:
         )
     print_table(rows)
     _print_operators(report)
-    console.print(_bound_text(report), markup=False, soft_wrap=True)
+    for text in (_left_text(report), _bound_text(report)):
+        console.print(text, markup=False, soft_wrap=True)
     for timing in report.timings:
         if timing.gpu_work is not None:
             console.print(
@@ -95,13 +97,15 @@ def _print_operators(report: BenchmarkReport) -> None:
     rows = table(
         "Kernel time by operator, in milliseconds",
         "operator",
+        "nodes",
         "original",
+        "nodes",
         "with normfuse",
         "share",
-        numeric=3,
+        numeric=5,
         wraps="",
     )
-    whole = sum(operator.after_ms for operator in report.operators) or 1.0
+    whole = _whole(report)
     for kind, title in (("product", "products"), ("fused", "fused chains"), ("other", "around them")):
         group = [operator for operator in report.operators if operator.kind == kind]
         if not group:
@@ -116,7 +120,33 @@ def _print_operators(report: BenchmarkReport) -> None:
 
 def _add_operators(rows: Table, title: str, group: Sequence[OperatorTime], whole: float) -> None:
     before, after = sum(one.before_ms for one in group), sum(one.after_ms for one in group)
-    rows.add_row(title, number(before), number(after), f"{after / whole:.1%}")
+    nodes = [str(sum(one.before_nodes for one in group)), str(sum(one.after_nodes for one in group))]
+    rows.add_row(title, nodes[0], number(before), nodes[1], number(after), f"{after / whole:.1%}")
+
+
+def _whole(report: BenchmarkReport) -> float:
+    return sum(operator.after_ms for operator in report.operators) or 1.0
+
+
+def _left_text(report: BenchmarkReport) -> str:
+    """Say what normfuse leaves, and what of it takes longest."""
+    whole = _whole(report)
+    shares = {
+        kind: sum(operator.after_ms for operator in report.operators if operator.kind == kind) / whole
+        for kind in ("product", "fused", "other")
+    }
+    left = [operator for operator in report.operators if operator.kind == "other" and operator.after_ms > 0]
+    longest = ", ".join(
+        f"{operator.name} {operator.after_ms / whole:.1%} ({operator.after_nodes} nodes)"
+        if operator.after_nodes > 1
+        else f"{operator.name} {operator.after_ms / whole:.1%} (1 node)"
+        for operator in left[:_LEFT_SHOWN]
+    )
+    return (
+        f"With normfuse {shares['product']:.1%} of the kernel time is in products, which it does not make faster, "
+        f"{shares['fused']:.1%} in fused chains, and {shares['other']:.1%} around them"
+        + (f": {longest}{' and others' if len(left) > _LEFT_SHOWN else ''}." if left else ".")
+    )
 
 
 def _bound_text(report: BenchmarkReport) -> str:
