@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Constants", "constant_tensor"]
+__all__ = ["Constants", "Dimension", "constant_tensor"]
 
 # Larger tensors are weights: they are never read, let alone evaluated.
 _MAX_ELEMENTS = 1 << 18
@@ -23,6 +23,7 @@ _MAX_RANK = 64
 _MAX_DEPTH = 12
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Dimension = int | ir.SymbolicDim
 
 
 def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
@@ -206,7 +207,7 @@ _REPEATING = ("Expand", "Identity", "Reshape", "Unsqueeze")
 
 
 def _product_of_known(first: Any, second: Any) -> Any:
-    product = None if first is None or second is None else first * second
+    product = first * second if isinstance(first, int) and isinstance(second, int) else None
     return product if product is None or abs(product) < 2**63 else None  # more is no size, and grows without end
 
 
@@ -249,7 +250,7 @@ class Constants:
         return self._get(value, _MAX_DEPTH)
 
     def in_part(self, value: ir.Value | None) -> Array | None:
-        """Return a tensor that is computed from shapes, with None for each element that is not known.
+        """Return a tensor that is computed from shapes: numbers, open `dimensions`, and None for what is not known.
 
         None instead of an array: nothing is known.
         """
@@ -304,25 +305,32 @@ class Constants:
         return result
 
     def _shape(self, node: ir.Node) -> Array | None:
-        shape = self._dimensions(node)
-        known = [dim for dim in shape or () if dim is not None]
+        shape = self._asked_for(node)
+        known = [dim for dim in shape or () if isinstance(dim, int)]
         if shape is None or len(known) < len(shape):
             return None
         return np.array(math.prod(known) if node.op_type == "Size" else known, np.int64)
 
-    def _dimensions(self, node: ir.Node) -> list[int | None] | None:
-        """Return what Shape gives, or what Size multiplies."""
-        shape = self._shape_of(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+    def dimensions(self, value: ir.Value) -> list[Dimension] | None:
+        """Return a shape in which equal dimensions are equal: one without a name has that of its place."""
+        shape = self._shape_of(value)
         if shape is None:
             return None
+        return [
+            dim if isinstance(dim, int) or dim.value is not None else ir.SymbolicDim(f"{value.name}[{index}]")
+            for index, dim in enumerate(shape)
+        ]
+
+    def _asked_for(self, node: ir.Node) -> list[Dimension] | None:
+        """Return what Shape gives, or what Size multiplies."""
+        shape = self.dimensions(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
         start, end = node.attributes.get_int("start", 0), node.attributes.get("end")
-        dims = [dim if isinstance(dim, int) else None for dim in shape]
-        return dims[start : None if end is None else end.as_int()]
+        return None if shape is None else shape[start : None if end is None else end.as_int()]
 
     def _in_full(self, value: ir.Value, depth: int) -> Array | None:
         """Return a tensor whose elements are all known although not all that they are picked from is."""
         elements = self._in_part(value, depth)
-        if elements is None or any(element is None for element in elements.ravel()):
+        if elements is None or not all(isinstance(element, int) for element in elements.ravel()):
             return None
         return elements.astype(np.int64)
 
@@ -346,7 +354,7 @@ class Constants:
         if node.domain != "" or not node.inputs:
             return None
         if node.op_type == "Shape":
-            dims = self._dimensions(node)
+            dims = self._asked_for(node)
             return None if dims is None else np.array(dims, object)
         if node.op_type == "Cast":
             target = node.attributes.get_int("to", 0)

@@ -20,10 +20,13 @@ from .sites import Declined, Reason
 __all__ = ["DecomposedLayerNormalization", "DecomposedRMSNormalization"]
 
 # What a normalisation can end in.
-_ROOTS = ("Add", "Div", "Mul", "Sub")
+_ROOTS = ("Add", "Div", "Mul", "Sub", "Sum")
 # What makes a mean of a sum, or gives it another shape, and how much of it there may be.
-_AFTER_MEAN = ("Cast", "Div", "Expand", "Identity", "Mul", "Neg", "Reshape", "Squeeze", "Unsqueeze")
-_MOST_AFTER = 5
+_SCALED = ("Div", "Mul", "Neg", "Sub")
+_SHAPED = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_MOST_AFTER = 8
+# How far before the square x is looked for: signs, factors and the subtraction of the mean.
+_MOST_FACTORS = 5
 # How far behind a mean square the end of the normalisation can be.
 _MOST_BEHIND = 48
 
@@ -153,7 +156,7 @@ class _RowMatcher:
     def _match(self, steps: RowSteps, root: ir.Node) -> Match:
         result = Match()
         nodes, leaves = _closure(steps, root)
-        if steps.normalised & set(nodes[1:]):
+        if steps.normalised & set(nodes[1:]) or len(nodes) > _MOST_BEHIND:
             return Match.none()  # something behind it
         result.add(*nodes)
         formula = self._formula(steps, root, nodes, leaves)
@@ -249,7 +252,7 @@ def _rounded(epsilon: float) -> float:
 def _closure(steps: RowSteps, root: ir.Node) -> tuple[list[ir.Node], list[ir.Value]]:
     """Return the nodes between x and the root, the root first, and what they read: x and parameters."""
     nodes, leaves, open_nodes = [root], [], [root]
-    while open_nodes:
+    while open_nodes and len(nodes) <= _MOST_BEHIND:
         for value in steps.operands(open_nodes.pop()):
             steps.term(value)
             producer = value.producer()
@@ -281,26 +284,29 @@ def _takes_root(nodes: Sequence[ir.Node]) -> bool:
 
 
 def _is_centred(facts: Facts, x: ir.Value) -> bool:
-    """True for the deviations from a mean."""
-    node = facts.strip(x).producer()
-    if node is None or node.op_type != "Sub" or node.domain != "":
-        return False
-    first, second = node.inputs
-    pairs = ((first, second), (second, first))
-    return any(facts.same(_averaged(mean), deviation_of) for deviation_of, mean in pairs if _averaged(mean) is not None)
+    """True for the deviations from a mean, of these or other rows, and multiples of them."""
+    for part in _made_of(facts, x):
+        node = _behind_copies(facts, part)
+        if node is None or node.domain != "" or node.op_type not in ("Add", "Sub", "Sum"):
+            continue
+        averaged = [_averaged(facts, operand) for operand in node.inputs]
+        if any(of is not None and any(facts.same(of, other) for other in node.inputs) for of in averaged):
+            return True
+    return False
 
 
-def _averaged(value: ir.Value | None) -> ir.Value | None:
+def _averaged(facts: Facts, value: ir.Value | None) -> ir.Value | None:
     """Return what a value is the mean or sum of, but for a factor and its shape; None: it is no such."""
     for _ in range(_MOST_AFTER):
         node = value.producer() if value is not None else None
         if node is None or node.domain != "" or not node.inputs:
             return None
-        value = node.inputs[0]
         if node.op_type in REDUCTIONS:
-            return value
-        if node.op_type not in _AFTER_MEAN:
+            return node.inputs[0]
+        operands = _not_numbers(facts, node)
+        if node.op_type not in _SHAPED and (node.op_type not in _SCALED or len(operands) != 1):
             return None
+        value = operands[0]
     return None
 
 
@@ -344,39 +350,45 @@ def _reciprocal_behind(root: ir.Value, result: Match) -> ir.Value | None:
 
 
 def _bases(facts: Facts, reduction: ir.Node) -> list[ir.Value]:
-    """Return what a mean of squares may be a statistic of: what is squared, or what that is a difference of."""
-    if reduction.op_type in ("ReduceMean", "ReduceSum"):
-        squared = _squared(facts, reduction.inputs[0])
-    else:
-        squared = [reduction.inputs[0]]
+    """Return what a mean of squares may be a statistic of: what is squared, or what that is made of (see below)."""
+    summed = reduction.inputs[0]
+    squared = _squared(facts, summed) if reduction.op_type in ("ReduceMean", "ReduceSum") else [summed]
     found: dict[ir.Value, None] = {}
     for value in squared:
-        found.update(dict.fromkeys(_deviation_of(facts, value)))
+        found.update(dict.fromkeys(_made_of(facts, value)))
     return list(found)
 
 
-def _squared(facts: Facts, value: ir.Value | None, depth: int = 3) -> list[ir.Value | None]:
-    """Return what is squared in a square, or in a sum of such."""
+def _squared(facts: Facts, value: ir.Value | None, depth: int = _MOST_FACTORS) -> list[ir.Value]:
+    """Return what is multiplied in a square, or in a sum of such."""
     node = _behind_copies(facts, value)
     if node is None or node.domain != "" or depth == 0:
         return []
-    if node.op_type in ("Mul", "Pow"):
-        return [node.inputs[0]]
-    if node.op_type in ("Add", "Neg", "Sub"):
-        return [squared for operand in node.inputs for squared in _squared(facts, operand, depth - 1)]
+    operands = _not_numbers(facts, node)
+    if node.op_type == "Pow":
+        return operands[:1]
+    if node.op_type == "Mul" and len(operands) > 1:
+        return operands
+    if node.op_type in ("Add", "Div", "Mul", "Neg", "Sub", "Sum"):
+        return [squared for operand in operands for squared in _squared(facts, operand, depth - 1)]
     return []
 
 
-def _deviation_of(facts: Facts, value: ir.Value | None) -> list[ir.Value]:
-    """Return what a value may be the deviation of, and the value itself."""
+def _made_of(facts: Facts, value: ir.Value | None, depth: int = _MOST_FACTORS) -> list[ir.Value]:
+    """Return what a value may be the deviation of, or a multiple, and last the value itself."""
     node = _behind_copies(facts, value)
-    if node is not None and node.op_type == "Abs" and node.domain == "":
-        return _deviation_of(facts, node.inputs[0])
-    found = [] if value is None or _averaged(value) is not None else [value]
-    if node is None or node.domain != "" or node.op_type not in ("Add", "Sub"):
+    found = [] if value is None or _averaged(facts, value) is not None else [value]
+    if node is None or node.domain != "" or depth == 0:
         return found
-    operands = [operand for operand in node.inputs if operand is not None and _averaged(operand) is None]
-    return [*operands, *found] if node.op_type == "Sub" or len(operands) == 1 else found
+    operands = [operand for operand in _not_numbers(facts, node) if _averaged(facts, operand) is None]
+    alone = len(operands) == 1 and node.op_type in ("Abs", "Add", "Div", "Mul", "Neg", "Sum")
+    if alone or node.op_type == "Sub":
+        return [*(base for operand in operands for base in _made_of(facts, operand, depth - 1)), *found]
+    return found
+
+
+def _not_numbers(facts: Facts, node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.inputs if value is not None and facts.scalar(value) is None]
 
 
 def _behind_copies(facts: Facts, value: ir.Value | None) -> ir.Node | None:

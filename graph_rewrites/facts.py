@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from .constants import Array, Constants
+from .constants import Array, Constants, Dimension
 from .inference import infer_types
 from .sites import Declined
 
@@ -129,7 +129,7 @@ class Facts:
         target = self.elements(node.inputs[1])
         if target is None or target.ndim != 1 or (shape is not None and len(shape) != target.size):
             return None
-        sizes = ir.Shape([size if size is not None and size > 0 else None for size in target])
+        sizes = ir.Shape([size if isinstance(size, int) and size > 0 else None for size in target])
         return sizes if shape is None else merged_shape(shape, sizes)
 
     def rank(self, value: ir.Value | None) -> int | None:
@@ -178,6 +178,10 @@ class Facts:
     def elements(self, value: ir.Value | None) -> Array | None:
         """Return a tensor that is computed from shapes, None for each element that is not known; None: nothing is."""
         return self._constants.in_part(value)
+
+    def dimensions(self, value: ir.Value) -> list[Dimension] | None:
+        """Return a shape in which dimensions that are certainly the same are equal, as they are among `elements`."""
+        return self._constants.dimensions(value)
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """True for anything that does not depend on the model's inputs, large weights included."""

@@ -92,6 +92,7 @@ class RowSteps:
         self._through = through_quantization
         self._terms: dict[ir.Value, Term | None] = {}
         self._parameters: dict[ir.Value, Array] = {}
+        self._is_x: dict[ir.Value, bool] = {}
         #: Steps that could not be followed, with the reason.
         self.failures: dict[ir.Node, Reason] = {}
         #: The roots that are normalisations, whether or not they could be taken.
@@ -119,7 +120,9 @@ class RowSteps:
 
     def is_x(self, value: ir.Value) -> bool:
         """True for x itself, a copy of it, or x computed once more."""
-        return self._facts.same(value, self.x)
+        if value not in self._is_x:
+            self._is_x[value] = self._facts.same(value, self.x)
+        return self._is_x[value]
 
     def operands(self, node: ir.Node) -> list[ir.Value]:
         """Return the inputs that are data: shapes and axes are not."""
@@ -210,6 +213,7 @@ class RowSteps:
         if node.op_type in _ELEMENTWISE:
             return _ELEMENTWISE[node.op_type]
         return {
+            "Clip": self._clip,
             "Pow": self._power,
             "ReduceMean": self._reduce,
             "ReduceSum": self._reduce,
@@ -234,6 +238,16 @@ class RowSteps:
             return base
         detail = f"its exponent {label(_input(node, 1))} is not the constant 2"
         raise Declined("different_formula", node=label(node), kind="a normalisation", detail=detail)
+
+    def _clip(self, node: ir.Node, terms: list[Term]) -> Term:
+        bounds = {"min": -math.inf, "max": math.inf}
+        for index, name in enumerate(bounds, 1):
+            given = node.inputs[index] if len(node.inputs) > index else None
+            bound = self._facts.scalar(given) if given is not None else node.attributes.get_float(name, bounds[name])
+            if bound is None:
+                raise Declined("parameter_not_constant", parameter=f"bound {label(given)}", node=label(node))  # type: ignore[arg-type]
+            bounds[name] = bound
+        return _of_row(lambda numbers: np.clip(numbers, bounds["min"], bounds["max"]))(node, terms)
 
     # Reductions and what puts the dimensions back
 
@@ -271,7 +285,7 @@ class RowSteps:
 
     def _kept(self) -> list[Any] | None:
         """Return the shape of a mean with its dimensions kept."""
-        shape = self._facts.shape(self.x)
+        shape = self._facts.dimensions(self.x)
         if shape is None:
             return None
         normalised = {axis % len(shape) for axis in self.axes}
@@ -297,11 +311,14 @@ class RowSteps:
             raise _other(node, "it gives a shape that is not known")
         first = min(axis % len(kept) for axis in self.axes)
         # The number of elements settles one dimension.
-        open_dims = sum(size is None or size == -1 for size in target)
-        fits = len(target) == len(kept) and open_dims <= 1
+        fits, open_dims = len(target) == len(kept), 0
         for index, (size, dim) in enumerate(zip(target, kept, strict=False)):
             copied = size == 0 and (index < first or term.layout == Layout.ROW)
-            fits = fits and (size is None or size == -1 or size == dim or copied)
+            if size == dim or copied:
+                continue
+            open_dims += 1
+            differs = isinstance(size, int) and isinstance(dim, int) and size != -1
+            fits = fits and not differs and open_dims <= 1
         if not fits:
             raise _other(node, "it does not certainly put the reduced dimensions back")
         return dataclasses.replace(term, layout=Layout.ROW)
@@ -313,11 +330,11 @@ class RowSteps:
             raise _other(node, "it repeats what has no reduced dimensions")
         if source is not None and source.op_type == "Reshape" and self._facts.same(source.inputs[1], node.inputs[1]):
             return term  # it has that shape already
-        shape, target = self._facts.shape(self.x), self._facts.elements(node.inputs[1])
+        shape, target = self._facts.dimensions(self.x), self._facts.elements(node.inputs[1])
         if shape is None or target is None or len(target) > len(shape):
             raise _other(node, "it gives a shape that is not known")
-        for size, dim in zip(reversed(target), reversed(list(shape)), strict=False):
-            if size is None or (size != 1 and size != dim):
+        for size, dim in zip(reversed(target), reversed(shape), strict=False):
+            if size not in (1, dim):
                 raise _other(node, "it does not certainly give the shape of x")
         return term
 
@@ -440,6 +457,7 @@ _ELEMENTWISE: dict[str, Callable[[ir.Node, list[Term]], Term]] = {
 }
 #: Operators that take a mean, or what is one but for a factor.
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
-_FIRST_IS_DATA = (*REDUCTIONS, "Expand", "Reshape", "Squeeze", "Unsqueeze", "QuantizeLinear", "DequantizeLinear")
+_SHAPED = ("Expand", "Reshape", "Squeeze", "Unsqueeze")
+_FIRST_IS_DATA = (*REDUCTIONS, *_SHAPED, "Clip", "QuantizeLinear", "DequantizeLinear")
 #: Every operator that can be a step.
 STEPS = frozenset({*_ELEMENTWISE, *_FIRST_IS_DATA, "Pow", "Cast", "CastLike", "Identity", "Dropout"})
