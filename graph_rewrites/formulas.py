@@ -37,8 +37,8 @@ _CORES = frozenset(
 _MOST_NODES = 32
 _MOST_BEHIND = 24
 _TOLERANCE = 3e-7
-# Beyond this an exponential may overflow, as it does in float32 not far from there.
-_FINITE_WITHIN = 30.0
+# Beyond this an exponential may overflow: that of the cubic in GELU does at 10 in float32.
+_FINITE_WITHIN = 10.0
 # As near as this to an activation, in relation to max(1, |y|), something else is reported as looking like it.
 _SIMILAR = 0.25
 
@@ -57,7 +57,8 @@ _SIX_DIGITS = 5e-6
 
 
 def _sigmoid(x: Array) -> Array:
-    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x))
+    # Not by tanh, which loses small results: their logarithm is taken too.
+    return np.asarray(np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x))))
 
 
 def _softplus(x: Array) -> Array:
