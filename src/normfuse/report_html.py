@@ -37,6 +37,7 @@ def html_text(report: Data) -> str:
         ("alone", "Nothing to gain", _left(at_ease) or "<p>No other sites.</p>"),
         ("operators", "Operators", _operators(report)),
         ("error", "Error", _error(report["verification"])),
+        ("tuning", "Tuning", _tuning(report["tuning"])),
         ("speed", "Speed", _speed(report.get("benchmark"))),
         ("rules", "Rules applied", _rules(report["rules"])),
     ]
@@ -206,6 +207,42 @@ def _error(verification: Data | None) -> str:
     return "\n".join(parts)
 
 
+def _tuning(tuning: Data | None) -> str:
+    if tuning is None:
+        return "<p>Not tuned: the cost model decides what is run; <code>--tune</code> measures it.</p>"
+    groups = [
+        (
+            escape(group["group"]),
+            group["sites"],
+            "on" if group["on"] else "off",
+            "on" if group["by_cost_model"] else "off",
+            "not measured" if group["gain"] is None else _ratio(group["gain"]),
+        )
+        for group in tuning["groups"]
+    ]
+    caption = (
+        f"Groups of chains on {escape(tuning['isa'])}, ONNX Runtime {escape(tuning['onnxruntime'])}; threads: "
+        f"{tuning['threads'] or 'all'}; gain: speed of the model with the group on / with it off"
+    )
+    names = {
+        "off": "rewritten, every group off",
+        "cost": "rewritten, by the cost model",
+        "on": "rewritten, every group on",
+    }
+    runs = {names[start]: ratio for start, ratio in tuning["starts"].items()}
+    runs |= {"the original once more": tuning["original_again"], f"tuned: {tuning['written']}": tuning["speedup"]}
+    rows = [
+        (escape(name), _ratio(ratio["median"]), f"{_ratio(ratio['low'])} to {_ratio(ratio['high'])}")
+        for name, ratio in runs.items()
+    ]
+    numeric = ("sites", "decision", "cost model", "gain")
+    return (
+        _table(caption, ("group",), numeric, groups)
+        + "\n"
+        + _table("The whole model against the original", ("run",), ("speed", "middle half"), rows)
+    )
+
+
 def _speed(benchmark: Data | None) -> str:
     if benchmark is None:
         return "<p>Not measured; <code>--measure SECONDS</code> adds it.</p>"
@@ -249,6 +286,10 @@ def _table(caption: str, texts: Sequence[str], numbers: Sequence[str], rows: Ite
         f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table><caption>{caption}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _ratio(value: float | str) -> str:
+    return f"{float(value):.3f}"
 
 
 def _number(value: float | str | None) -> str:

@@ -135,6 +135,16 @@ def test_figures_of_the_readme_are_those_of_the_benchmarks_page() -> None:
     assert compared > 25
 
 
+def test_the_readme_counts_the_models_that_hardly_gain() -> None:
+    rows = [row for row in cells(ROOT / "docs" / "pages" / "benchmarks.md") if len(row) == 9 and row[1] == "1"]
+    hardly = [row[0] for row in rows if float(row[5].partition(" ")[0]) < 1.03]
+    said = re.search(
+        r"Of the (\d+) models .*? (\d+) gain less than 3 %", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+    assert said
+    assert (int(said[1]), int(said[2])) == (len(rows), len(hardly)), hardly
+
+
 def test_limits_of_the_readme_are_those_of_the_page() -> None:
     def sentences(path: Path) -> set[str]:
         text = re.sub(r"\]\(\S*?(\w+\.md)\)", r"](\1)", path.read_text(encoding="utf-8").partition("# Limits\n")[2])
