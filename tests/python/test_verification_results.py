@@ -7,12 +7,14 @@ import sys
 import time
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import tiny_bombs
 from onnx import TensorProto, helper, numpy_helper
 
 import normfuse
@@ -21,6 +23,8 @@ from normfuse.cli import console, main
 from normfuse.folders import optimize_folder
 from normfuse.models.spellings import layer_norm
 from normfuse.report_files import json_text
+from normfuse.sessions import open_session
+from normfuse.verification import runs, samples
 from normfuse.verification.budget import Budget, OutOfTime
 from normfuse.verification.graph_differences import differing_places
 from normfuse.verification.inputs import InputMaker
@@ -279,4 +283,26 @@ def test_inputs_too_large_to_be_made(
         main()
     assert stopped.value.code == 3
     assert written.exists()
-    assert f"Input 'x' of shape {shape} is larger than what is made here" in " ".join(capsys.readouterr().err.split())
+    assert f"'x' of shape {shape} would take" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("levels", "fits"), [(20, True), (41, False)])
+def test_nothing_is_run_that_needs_more_memory_than_there_may_be(
+    levels: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shape that is joined to itself again and again: ONNX Runtime would take what there is, and then fail."""
+    opened = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        opened.append(arguments)
+        return open_session(*arguments, **options)
+
+    for module in (samples, runs):
+        monkeypatch.setattr(module, "open_session", counted)
+    model = tiny_bombs.model([helper.make_node("Shape", ["x"], ["s0"]), *tiny_bombs.doubling(levels)])
+    report = normfuse.optimize(model).report.verification
+    assert report is not None
+    assert report.result == ("agree" if fits else "undecided")
+    assert bool(opened) == fits
+    if not fits:
+        assert "'s29' of shape [1073741824] would take 8 GiB of memory" in (report.undecided_because or "")

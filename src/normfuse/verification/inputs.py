@@ -23,6 +23,7 @@ from normfuse.errors import OptionError, OptionTypeError, VerificationError
 
 __all__ = [
     "GENTLE_STYLES",
+    "MOST_BYTES",
     "TYPICAL_PROFILE",
     "InputMaker",
     "Inputs",
@@ -57,8 +58,8 @@ Style: TypeAlias = Literal["random", "faint", "smooth", "smooth and faint"]
 GENTLE_STYLES: tuple[Style, ...] = ("smooth and faint", "faint", "smooth")
 _FAINT = 0.05
 _WAVES = 3.0
-# Larger inputs are not made: the outputs and all that is computed on the way need memory as well.
-_MOST_BYTES = 4 << 30
+MOST_BYTES = 4 << 30
+"""Larger tensors are neither made nor asked of ONNX Runtime: a model needs memory for several at a time."""
 # Operators that hand the values of an index tensor on unchanged.
 _PASSES_ON = {
     *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape"),
@@ -133,7 +134,7 @@ class InputMaker:
         }
         for signature in self._inputs:
             # Random numbers are made in eight bytes each.
-            if math.prod(shapes[signature.name]) * 8 > _MOST_BYTES:
+            if math.prod(shapes[signature.name]) * 8 > MOST_BYTES:
                 shape = list(shapes[signature.name])
                 raise TooLarge(f"Input '{signature.name}' of shape {shape} is larger than what is made here.")
         return shapes

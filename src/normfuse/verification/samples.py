@@ -10,6 +10,7 @@ from normfuse.sessions import open_session
 from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_all, run_as_fits
 from normfuse.verification.comparison import QUANTIZED_TOLERANCE, differences
 from normfuse.verification.inputs import TYPICAL_PROFILE, InputMaker, Inputs, Sample, TooLarge, read_inputs
+from normfuse.verification.memory import require_memory
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -49,11 +50,12 @@ def reference(
 
     Raises:
         OptionError: The inputs do not fit the model.
-        TooLarge: Inputs of every size are too large to be made.
+        TooLarge: Inputs of every size are too large to be made, or a tensor of the model is.
         VerificationError: No input could be made that the model accepts, or it gives different results each time.
         OutOfTime: The time was over before the first result.
     """
     budget = budget or Budget()
+    require_memory(model)
     session = open_session(model, name, level="disable")
     maker = InputMaker(model, sizes)
     if inputs is not None:
