@@ -256,6 +256,7 @@ void DeclineCompilation(std::vector<Site>* sites, const std::vector<bool>& has_k
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];
     if (site.declined || has_kernel[i]) continue;
+    site.decided_by = DecidedBy::kCostModel;
     site.declined = NotProfitable(*site.found,
                                   "ONNX Runtime would compile it for long in a graph of this size; "
                                   "'normfuse optimize' avoids that");

@@ -217,6 +217,7 @@ def _tuning(tuning: Data | None) -> str:
             "on" if group["on"] else "off",
             "on" if group["by_cost_model"] else "off",
             "not measured" if group["gain"] is None else _ratio(group["gain"]),
+            "" if group["error"] is None else _ratio(group["error"]),
         )
         for group in tuning["groups"]
     ]
@@ -235,7 +236,7 @@ def _tuning(tuning: Data | None) -> str:
         (escape(name), _ratio(ratio["median"]), f"{_ratio(ratio['low'])} to {_ratio(ratio['high'])}")
         for name, ratio in runs.items()
     ]
-    numeric = ("sites", "decision", "cost model", "gain")
+    numeric = ("sites", "decision", "cost model", "gain", "±")
     return (
         _table(caption, ("group",), numeric, groups)
         + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,11 @@ def test_what_is_on_computes_the_same(tmp_path: Path) -> None:
     for results in (off, on):
         np.testing.assert_allclose(results["Y"], expected, atol=2e-6)
         np.testing.assert_array_equal(results["Q"], np.clip(np.rint(x / np.float32(0.1)) + 3, 0, 255))
+
+
+def test_what_would_take_too_long_to_compile_is_not_said_to_be_tuned(tmp_path: Path) -> None:
+    names = ["X", *(f"v{number}" for number in range(159)), "Y"]
+    nodes = "\n".join(f"{after} = Gelu({before})" for before, after in itertools.pairwise(names))
+    found = claims(tmp_path, f"g (float[64,512] X) => (float[64,512] Y) {{ {nodes} }}", record(others="on"))
+    (line,) = found.values()
+    assert (line["claimed"], line["reason"], line["decided"]) == (False, "not_profitable", "by the cost model")

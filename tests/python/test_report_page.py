@@ -125,8 +125,16 @@ def test_names_cannot_break_the_page() -> None:
 def test_tuning_is_on_the_page(quantized: dict) -> None:
     assert "Not tuned" in _Outline(html_text(quantized)).text
     ratio = {"median": 1.25, "low": 1.2, "high": 1.375, "error": 0.01}
-    group = {"group": EVIL, "sites": 7, "on": False, "by_cost_model": True, "gain": 0.9, "measured_with": 1}
-    unmeasured = group | {"group": "rest", "gain": None}
+    group = {
+        "group": EVIL,
+        "sites": 7,
+        "on": False,
+        "by_cost_model": True,
+        "gain": 0.9,
+        "error": 0.01,
+        "measured_with": 1,
+    }
+    unmeasured = group | {"group": "rest", "gain": None, "error": None}
     tuning = {
         "isa": "avx2",
         "onnxruntime": "1.31.1",
@@ -137,7 +145,7 @@ def test_tuning_is_on_the_page(quantized: dict) -> None:
     tuning |= {"starts": {"off": ratio, "cost": ratio, "on": ratio}, "original_again": ratio, "speedup": ratio}
     page = _Outline(html_text(quantized | {"tuning": tuning}))
     for words in (
-        f"{EVIL}7offon0.900",
+        f"{EVIL}7offon0.9000.010",
         "rest7offonnot measured",
         "tuned: rewritten1.2501.200 to 1.375",
         "threads: all",

@@ -23,7 +23,7 @@ _STARTS = {"off": "every group off", "cost": "what the cost model takes", "on": 
 def print_tuning(report: TuningReport) -> None:
     """Print the decisions with their gains, and the comparison of the whole model."""
     rows = table(
-        "Groups of chains, by measuring", "group", "sites", "decision", "cost model", "gain", numeric=4, wraps="group"
+        "Groups of chains, by measuring", "group", "sites", "decision", "cost model", "gain", numeric=5, wraps="group"
     )
     for results in _rows(report.groups):
         first = results[0]
@@ -33,6 +33,7 @@ def print_tuning(report: TuningReport) -> None:
             "on" if first.on else "off",
             "on" if first.by_cost_model else "off",
             "not measured" if first.gain is None else f"{first.gain:.3f}x",
+            "" if first.error is None else f"{first.error:.3f}",
         )
     print_table(rows)
     runs = table("The whole model against the original", "run", "speed", "middle half", numeric=2, wraps="run")

@@ -28,6 +28,8 @@ class GroupResult:
     """What it would do without tuning."""
     gain: float | None
     """How many times as fast the whole model is with the group on as with it off; None: not measured by itself."""
+    error: float | None
+    """What the gain may be off by; None: not measured."""
     measured_with: int
     """How many groups were on and off together in that measurement, this one included."""
 

@@ -115,6 +115,7 @@ def _group_results(found: Found) -> tuple[GroupResult, ...]:
             on=on,
             by_cost_model=group in found.by_cost_model and found.by_cost_model[group].claimed,
             gain=trials[group].gain if group in trials else None,
+            error=max(found.noise, trials[group].ratio.error) if group in trials else None,
             measured_with=len(trials[group].groups) if group in trials else 0,
         )
         for group, on in found.claimed.items()
