@@ -26,9 +26,11 @@ __all__ = ["MEAN", "REDUCTIONS", "SQUARE", "STEPS", "VARIANCE", "Layout", "RowSt
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
-# The rows that formulas are compared on. The smallest variance comes first, next to which every epsilon is large.
-VARIANCE: Array = np.array([1e-20, 1e-14, 1e-10, 1e-7, 1e-5, 1e-4, 1e-2, 0.1, 1, 7, 1e2, 1e4])
-MEAN: Array = np.sqrt(VARIANCE) * np.array([0.7, -1.1, 1.3, -0.4, 1.7, 0.6, -0.9, 1.2, 0.5, -1.4, 0.8, 1.6])
+# The rows that formulas are compared on. The smallest variance comes first, next to which every epsilon is large. There
+# is one near every bound that a deviation may be held above, however small, lest a row of zeros become 0 / 0.
+VARIANCE: Array = np.concatenate([10.0 ** np.arange(-80, -8, 4), [1e-7, 1e-5, 1e-4, 1e-2, 0.1, 1, 7, 1e2, 1e4]])
+_MEANS_IN_DEVIATIONS = np.array([0.7, -1.1, 1.3, -0.4, 1.7, 0.6, -0.9, 1.2, 0.5, -1.4, 0.8, 1.6])
+MEAN: Array = np.sqrt(VARIANCE) * np.resize(_MEANS_IN_DEVIATIONS, VARIANCE.shape)
 SQUARE: Array = VARIANCE + MEAN**2
 _ROWS = len(VARIANCE)
 _NONE: Array = np.zeros(_ROWS)
@@ -67,6 +69,8 @@ class Term:
     """It is the absolute value of the polynomial."""
     squares: bool = False
     """The mean square is in it."""
+    centred: bool = False
+    """The mean is in it."""
 
     @property
     def degree(self) -> int:
@@ -270,7 +274,8 @@ class RowSteps:
             mean = np.sqrt(mean)
         layout = Layout.ROW if self._keeps_dimensions(node) else Layout.DROPPED
         squares = term.squares or bool(c2.any())
-        return Term((mean, _NONE, _NONE), layout, depends=True, squares=squares)
+        centred = term.centred or not squares
+        return Term((mean, _NONE, _NONE), layout, depends=True, squares=squares, centred=centred)
 
     def _axes_of(self, node: ir.Node) -> tuple[int, ...]:
         return axes_of(self._facts, node, self.x)
@@ -355,7 +360,7 @@ def _joined(node: ir.Node, terms: Sequence[Term]) -> dict[str, Any]:
     if Layout.DROPPED in layouts and len(layouts) > 1:
         raise Declined("attribute_value", attribute="keepdims", node=_reduction(node), value=0, supported="1")
     layout = next((kind for kind in (Layout.FULL, Layout.ROW, Layout.DROPPED) if kind in layouts), Layout.NUMBER)
-    flags = {name: any(getattr(term, name) for term in terms) for name in ("depends", "varies", "squares")}
+    flags = {name: any(getattr(term, name) for term in terms) for name in ("depends", "varies", "squares", "centred")}
     return {"layout": layout, **flags}
 
 
