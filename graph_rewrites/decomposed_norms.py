@@ -186,9 +186,10 @@ class _RowMatcher:
         parameters = list(dict.fromkeys(leaf for leaf in leaves if steps.is_parameter(leaf)))
         if not term.squares or term.layout != Layout.FULL:
             return None
-        kind = "LayerNormalization" if self._use_mean else "RMSNormalization"
-        if term.degree == 0 and parameters and root.op_type in ("Div", "Mul"):
-            detail = f"it scales {label(parameters[0])}, which is not computed from {label(steps.x)}"
+        kind = "LayerNormalization" if term.centred else "RMSNormalization"
+        others = [parameter for parameter in parameters if not self._facts.is_constant(parameter)]
+        if term.degree == 0 and others and root.op_type in ("Div", "Mul"):
+            detail = f"it scales {label(others[0])}, which is not computed from {label(steps.x)}"
             return Reason("different_formula", node=label(root), kind=kind, detail=detail)
         if term.degree != 1:
             return None
@@ -196,9 +197,8 @@ class _RowMatcher:
         if isinstance(formula, _Formula):
             steps.normalised.add(root)
             return formula if formula.use_mean == self._use_mean else None
-        unknown = [parameter for parameter in parameters if not self._facts.is_constant(parameter)]
-        if unknown:
-            return Reason("parameter_not_constant", parameter=f"epsilon {label(unknown[0])}", node=label(root))
+        if others:
+            return Reason("parameter_not_constant", parameter=f"epsilon {label(others[0])}", node=label(root))
         return Reason("different_formula", node=label(root), kind=kind, detail=formula)
 
 

@@ -248,6 +248,8 @@ class _Template:
     """Takes the result for each number of `_COARSE`; the parameters that give the same, None: there are none."""
     rounded: bool = False
     """Its constants are made exact first."""
+    usual: tuple[float, float] = (0.0, math.inf)
+    """Where its first parameter lies in models: with others, what only resembles it is nothing of the kind."""
 
 
 _At: TypeAlias = Callable[[float], float]
@@ -284,8 +286,8 @@ _ACTIVATIONS = (
     _Template("Gelu", _without, rounded=True),
     _Template("GeluTanh", _without, rounded=True),
     _Template("Mish", _without),
-    _Template("HardSwish", _fit_hard_swish, rounded=True),
-    _Template("Swish", _fit_swish),
+    _Template("HardSwish", _fit_hard_swish, rounded=True, usual=(0.1, 0.5)),
+    _Template("Swish", _fit_swish, usual=(0.5, 4.0)),
     _Template("LeakyRelu", _fit_leaky_relu),
 )
 _SOFTPLUS = (_Template("Softplus", _fit_softplus),)
@@ -320,7 +322,8 @@ def _read(region: _Region, template: _Template) -> _Reading:
             names = ACTIVATIONS[template.name].parameters
             activation = Activation.of(template.name, None, **dict(zip(names, parameters, strict=False)))
             return _Reading(template, activation, worst=0.0)
-        reading = min(reading, found, key=lambda one: one.worst)
+        if not parameters or template.usual[0] <= parameters[0] <= template.usual[1]:
+            reading = min(reading, found, key=lambda one: one.worst)
     return reading
 
 

@@ -31,11 +31,28 @@ _KINDS = {
     "SkipGroupNorm": "GroupNormalization",
     "SkipSimplifiedLayerNormalization": "SkipLayerNormalization",
 }
+# Rules whose steps may be operators that are activations elsewhere.
+_OF_ROWS = ("DecomposedLayerNormalization", "DecomposedRMSNormalization")
 QUANTIZATION = ("DequantizeLinear", "QuantizeLinear")
 _COPIES = ("Cast", "Identity", *QUANTIZATION)
 # What stands between a mean of squares and the root of it, and how much of it is looked through.
 _BEFORE_ROOT = (
-    *(*_COPIES, "Abs", "Add", "Div", "Expand", "Log", "Max", "Mul", "Neg", "Reciprocal", "Relu", "Reshape", "Squeeze"),
+    *(
+        *_COPIES,
+        "Abs",
+        "Add",
+        "Clip",
+        "Div",
+        "Expand",
+        "Log",
+        "Max",
+        "Mul",
+        "Neg",
+        "Reciprocal",
+        "Relu",
+        "Reshape",
+        "Squeeze",
+    ),
     *("Sub", "Unsqueeze"),
 )
 _MOST_BEFORE_ROOT = 9
@@ -80,9 +97,9 @@ class Leftovers:
         kind = self._kind(node)
         if node in self._failed:
             return _site(node, kind or node.op_type, path, (node,), self._failed[node])
-        if kind is None:
-            return None
         failure = self._deepest.get(node)
+        if kind is None or (is_activation(node) and failure is not None and failure.rule in _OF_ROWS):
+            return None  # the normalisation that it is a step of is listed
         if failure is not None and isinstance(failure.reason, Reason):
             reason = failure.reason
         elif failure is not None and kind not in QUANTIZATION and not is_activation(node):
@@ -130,6 +147,11 @@ class Leftovers:
             return None
         if node.op_type == "Erf":
             return "Activation"
+        if node.op_type == "ReduceL2":  # a root by itself, if something was divided by it
+            known = node in self._deepest
+            return (
+                ("LayerNormalization" if self._is_deviation(node.inputs[0]) else "RMSNormalization") if known else None
+            )
         if self._is_root(node):
             return self._kind_of_mean_square(node.inputs[0])
         return None

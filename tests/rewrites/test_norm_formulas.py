@@ -226,6 +226,13 @@ def _near_miss(g: SpellingBuilder, name: str) -> str:
     shifted = g.add("Add", variance, EPSILON)
     forms: dict[str, Callable[[], str]] = {
         "held above": lambda: g.add("Div", x, g.add("Max", g.add("Sqrt", _mean(g, g.add("Mul", x, x))), EPSILON)),
+        "held a little above": lambda: g.add(
+            "Div", x, g.add("Max", g.add("Mul", g.reduce("ReduceL2", x, [-1]), 8**-0.5), 1e-12)
+        ),
+        "clipped": lambda: g.add(
+            "Div", x, g.add("Sqrt", g.add("Clip", _mean(g, g.add("Mul", x, x)), np.float32(1e-30)))
+        ),
+        "deviation clipped": lambda: g.add("Div", d, g.add("Clip", g.add("Sqrt", variance), np.float32(1e-12))),
         "divided by the variance": lambda: g.add(
             "Div", d, g.add("Mul", g.add("Sqrt", shifted), g.add("Sqrt", shifted))
         ),
@@ -247,10 +254,16 @@ def _near_miss(g: SpellingBuilder, name: str) -> str:
     return forms[name]()
 
 
+OF_X_ITSELF = ("held above", "held a little above", "clipped")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("held above", "by a maximum"),
+        ("held a little above", "by a maximum"),
+        ("clipped", "by a maximum"),
+        ("deviation clipped", "by a maximum"),
         ("half the deviation", "by 0.5 times it"),
         ("sample variance", "by 1.069"),
         ("turned round", "sign"),
@@ -268,7 +281,8 @@ def test_near_miss_is_listed_with_what_is_different(name: str, words: str) -> No
     assert words in " ".join(site.message for site in sites), result.sites
     assert {site.reason for site in sites} == {"different_formula"}
     (kind,) = {site.kind for site in sites}
-    assert kind == ("RMSNormalization" if name == "held above" else "LayerNormalization")
+    assert kind == ("RMSNormalization" if name in OF_X_ITSELF else "LayerNormalization")
+    assert not any("looks like RMS" in site.message for site in sites) or name in OF_X_ITSELF
 
 
 @pytest.mark.parametrize("name", ["divided by the variance", "cube root", "dimensions dropped"])
@@ -276,3 +290,48 @@ def test_other_near_misses_are_left(name: str) -> None:
     g = SpellingBuilder(13)
     g.output(_near_miss(g, name), SHAPE)
     assert not fused_nodes(optimize(g.model("m"))[0])
+
+
+def _left(g: SpellingBuilder, y: str) -> tuple[str, str]:
+    """The kind and message of the one site that is left of a graph."""
+    g.output(y, SHAPE)
+    optimized, result = optimize(g.model("m"))
+    assert not fused_nodes(optimized)
+    (site,) = result.sites
+    return site.kind, site.message
+
+
+def test_normalize_of_pytorch_is_left_with_its_reason() -> None:
+    """F.normalize(x) * sqrt(n): a row of zeros stays one, which no epsilon that is added gives."""
+    g = SpellingBuilder(13)
+    x = g.input("x", SHAPE)
+    norm = g.add("Clip", g.reduce("ReduceL2", x, [-1]), np.float32(1e-12))
+    y = g.add("Mul", g.add("Div", x, g.add("Expand", norm, g.add("Shape", x))), 8**0.5)
+    kind, message = _left(g, y)
+    assert kind == "RMSNormalization"
+    assert "looks like RMSNormalization, but its deviation is held above" in message
+
+
+@pytest.mark.parametrize("op_type", ["ReduceL2", "Sqrt"])
+def test_euclidean_norm_is_no_layer_normalization(op_type: str) -> None:
+    g = SpellingBuilder(13)
+    x = g.input("x", SHAPE)
+    square = g.add("Mul", x, x)
+    norm = g.reduce(op_type, x, [-1]) if op_type == "ReduceL2" else g.add("Sqrt", g.reduce("ReduceSum", square, [-1]))
+    kind, message = _left(g, g.add("Div", x, norm))
+    assert kind == "RMSNormalization"
+    assert "looks like RMSNormalization, but it does not divide by the standard deviation" in message
+
+
+def test_variance_held_above_zero_is_no_hard_swish() -> None:
+    """Near zero it has a kink like one, but with a slope that no model has."""
+    g = SpellingBuilder(13)
+    x = g.input("x", SHAPE)
+    shape = g.input("shape", (3,), np.int64)
+    mean, squares = _dropped_mean(g, x), _dropped_mean(g, g.add("Mul", x, x))
+    variance = g.add("Max", g.add("Sub", squares, g.add("Mul", mean, mean)), 0.0)
+    inverse = g.add("Reciprocal", g.add("Sqrt", g.add("Add", variance, EPSILON)))
+    centred = g.add("Sub", x, g.add("Unsqueeze", mean, np.array([-1])))
+    kind, message = _left(g, g.add("Mul", centred, g.add("Reshape", inverse, shape)))
+    assert kind == "LayerNormalization"
+    assert "it gives a shape that is not known" in message
