@@ -91,7 +91,7 @@ std::string GroupOf(GraphView& graph, const FoundChain& found, std::string_view 
     for (int i = 0; i < x.rank; ++i) {
       group += (i == 0 ? "[" : ",") + (x.dims[i] < 0 ? std::string("?") : std::to_string(x.dims[i]));
     }
-    if (x.rank > 0) group += "]";
+    if (x.rank > 0) group += ']';
   }
   if (!place.empty()) group += " " + std::string(place);
   // Names of operators come from the model, and may hold anything.

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["print_tuning"]
 
+_MUCH_NOISE = 0.03
 _STARTS = {"off": "every group off", "cost": "what the cost model takes", "on": "every group on"}
 
 
 def print_tuning(report: TuningReport) -> None:
     """Print the decisions with their gains, and the comparison of the whole model."""
-    rows = table(
-        "Groups of chains, by measuring", "group", "sites", "decision", "cost model", "gain", numeric=5, wraps="group"
-    )
+    columns = ("group", "sites", "decision", "cost model", "gain", "+/-")
+    rows = table("Groups of chains, by measuring", *columns, numeric=len(columns) - 1, wraps="group")
     for results in _rows(report.groups):
         first = results[0]
         rows.add_row(
@@ -65,7 +65,9 @@ def _add(rows: Table, name: str, ratio: Ratio) -> None:
 def _verdict(report: TuningReport) -> str:
     gain, noise = report.speedup.median - 1, report.final_noise
     if abs(gain) <= noise:
-        found = "which is within the noise: it is as fast as the original without normfuse"
+        found = "which is within the noise: no difference from the original without normfuse can be told"
+        if noise > _MUCH_NOISE:
+            found += " (a quieter machine, or more --tune-seconds, tells more)"
     elif gain > 0:
         found = "so it is faster than the original without normfuse"
     else:
