@@ -77,6 +77,7 @@ struct ChainSpec {
   DataType stats_type = DataType::kFloat32;
   bool requantizes = false;  // in a step before
   bool emits_behind = false;
+  const uint8_t* table = nullptr;  // Y's byte for each byte of X, where nothing else counts: see IsOfBytes
   // Of a call on one thread.
   double nanoseconds = 0;
   double nanoseconds_per_element = 0;

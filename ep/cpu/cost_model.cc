@@ -91,9 +91,39 @@ void ForEachPrice(const Chain& chain, Add&& add) {
   if (chain.x.type == DataType::kFloat16) add(kHalfPrice, false);
 }
 
+bool IsByte(DataType type) { return type == DataType::kInt8 || type == DataType::kUint8; }
+
+bool IsOneNumber(const TensorRef& tensor) {
+  return !tensor.present() || (tensor.constant != nullptr && tensor.constant->ElementCount() == 1);
+}
+
+bool IsOneNumber(const Quantization& q) {
+  return q.block_size == 0 && IsOneNumber(q.scale) && IsOneNumber(q.zero_point);
+}
+
+// ONNX Runtime has kernels with a table for two activations, between tensors of one type.
+bool HasTableInOrt(const Chain& chain) {
+  const UsualForm form = UsualFormOf(chain);
+  const Activation activation = form.activation();
+  return chain.store.type == chain.x.type && form.behind && !form.scale && !form.bias &&
+         (activation == Activation::kLeakyRelu || activation == Activation::kSigmoid);
+}
+
 }  // namespace
 
+bool IsOfBytes(const Chain& chain) {
+  bool alone = !chain.normalizes() && IsByte(chain.x.type) && IsByte(chain.store.type) &&
+               chain.x.tensor.constant == nullptr && chain.store.quantization.present() &&
+               IsOneNumber(chain.x.quantization) && IsOneNumber(chain.store.quantization);
+  ForEachStep(chain, [&](const Step& step) {
+    alone = alone && step.output == kNoOutput && IsOneNumber(step.operand.tensor) &&
+            IsOneNumber(step.operand.quantization) && IsOneNumber(step.quantization);
+  });
+  return alone;
+}
+
 double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
+  if (IsOfBytes(chain)) return kOwnNodeNanoseconds + static_cast<double>(elements) * PriceOn(kByteTablePrice, isa);
   double total = 0;
   ForEachPrice(chain, [&](const Price& price, bool) { total += PriceOn(price, isa); });
   // An activation of a chain saves reading and writing; the conversions and the addition have no such part in them.
@@ -104,6 +134,9 @@ double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
 }
 
 double EstimateOrtNanoseconds(const Chain& chain, int64_t elements) {
+  if (IsOfBytes(chain) && HasTableInOrt(chain)) {
+    return kOrtOtherNodeNanoseconds + static_cast<double>(elements) * kByteTablePrice.ort;
+  }
   double total = 0;
   double nodes = 0;
   ForEachPrice(chain, [&](const Price& price, bool is_node) {

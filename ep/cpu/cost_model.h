@@ -28,6 +28,9 @@ double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements);
 // Time of the same with ONNX Runtime's own kernels, node by node.
 double EstimateOrtNanoseconds(const Chain& chain, int64_t elements);
 
+// Whether each byte of X becomes a byte of Y whatever is around it, so that a table of 256 says it all.
+bool IsOfBytes(const Chain& chain);
+
 // How many of `available` threads work of that length is worth.
 int WorthwhileThreads(double nanoseconds, int available);
 

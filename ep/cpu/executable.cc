@@ -29,6 +29,7 @@ class CpuExecutable final : public Executable {
   CpuExecutable& operator=(const CpuExecutable&) = delete;
 
   Result Init();
+  Result FillTable();
   Result Run(ExecutionContext& context) const override;
   Result Describe(const PathQuery& query, std::string* text) const;
 
@@ -67,6 +68,34 @@ class CpuExecutable final : public Executable {
   mutable WorkSharing work_sharing_;
   ForcedPath forced_;
   mutable GeometryCache geometries_;
+  uint8_t table_[256];
+};
+
+// A call with the 256 values of a byte.
+class AllBytes final : public ExecutionContext {
+ public:
+  AllBytes(DataType type, uint8_t* y) : type_(type), y_(y) {
+    for (int i = 0; i < 256; ++i) x_[i] = static_cast<uint8_t>(i);
+  }
+  Result Input(int /*index*/, TensorView* view) override {
+    *view = {x_, type_, &kCount, 1};
+    return {};
+  }
+  Result Output(int /*index*/, DataType /*type*/, const int64_t* /*dims*/, size_t /*rank*/, void** data) override {
+    *data = y_;
+    return {};
+  }
+  Result ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) override {
+    for (size_t i = 0; i < count; ++i) task(user, i);
+    return {};
+  }
+  int ThreadCount() const override { return 1; }
+
+ private:
+  static constexpr int64_t kCount = 256;
+  DataType type_;
+  uint8_t x_[kCount];
+  uint8_t* y_;
 };
 
 Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, FormId scale_form,
@@ -208,6 +237,13 @@ Result CpuExecutable::Init() {
   NORMFUSE_RETURN_IF_ERROR(InitQuantization(chain_.store.quantization, chain_.store.type, kFormYScale, "y"));
   ReadSpec();
   SortParams();
+  return IsOfBytes(chain_) ? FillTable() : Result();
+}
+
+Result CpuExecutable::FillTable() {
+  AllBytes context(chain_.x.type, table_);
+  NORMFUSE_RETURN_IF_ERROR(Run(context));
+  spec_.table = table_;
   return {};
 }
 

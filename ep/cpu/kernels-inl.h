@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/both_passes-inl.h"
+#include "cpu/byte_table-inl.h"
 #include "cpu/kernel_list.h"
 #include "cpu/pipeline-inl.h"
 #include "cpu/row_sums-inl.h"
@@ -259,6 +260,7 @@ constexpr KernelTable MakeTable() {
   table.both_passes = BothPassesFor<kHasFma>;
   if (kStreams) table.stream_line = StreamLine;
   table.fence = Fence;
+  table.look_up = LookUpBytes;
   return table;
 }
 

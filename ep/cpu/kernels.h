@@ -152,6 +152,9 @@ struct KernelTable {
   StepFn (*step)(Activation activation);
   BothPassesFn (*both_passes)(DataType x, DataType y, Activation activation, SumKind kind);
 
+  // y[i] = table[x[i]] for n bytes.
+  void (*look_up)(const uint8_t* table, const uint8_t* x, size_t n, uint8_t* y);
+
   // 64 bytes, by non-temporal stores to the beginning of a line of the cache. Null where there are none, and what is
   // said of `stream` does not hold.
   void (*stream_line)(void* to, const void* from);

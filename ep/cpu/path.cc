@@ -241,6 +241,7 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   const Facts f(call);
   Path path;
   path.threads = ThreadsFor(f, threads);
+  path.by_table = f.spec.table != nullptr && !forced.blocks && !forced.input;
   path.stored_integers = ReadsStoredIntegers(f);
   path.only_dequantizes = OnlyDequantizes(f, path.stored_integers);
   const bool in_place = ReadsInput(f, path.stored_integers, &path.operands) &&
@@ -319,18 +320,23 @@ Result ForcedPathOfEnvironment(ForcedPath* forced) {
   return text == nullptr ? Result() : ParseForcedPath(text, forced);
 }
 
+static std::string ThreadsText(int threads) {
+  return ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+}
+
 std::string Text(const Path& path) {
   constexpr const char* kWalks[] = {"elements", "columns", "groups", "shared groups", "rows", "pipeline"};
   constexpr const char* kSources[] = {"blocks", "input", "sum", "kept"};
   constexpr const char* kStores[] = {"cached", "non-temporal", "non-temporal lines"};
   std::string text = kWalks[static_cast<int>(path.walk)];
+  if (path.by_table) return text + " by a table" + ThreadsText(path.threads);
   if (path.walk != Walk::kElements) text += std::string(" of ") + kSources[static_cast<int>(path.sums)];
   text += std::string(", result of ") + kSources[static_cast<int>(path.result)];
   if (path.stored_integers) text += ", stored integers";
   if (path.both_passes) text += ", both passes in one kernel";
   text += std::string(", ") + kStores[static_cast<int>(path.store)];
   if (path.walk == Walk::kRows) text += ", tiles of " + std::to_string(path.rows);
-  return text + ", " + std::to_string(path.threads) + (path.threads == 1 ? " thread" : " threads");
+  return text + ThreadsText(path.threads);
 }
 
 }  // namespace normfuse::cpu

@@ -55,8 +55,15 @@ void SumPieces(void* user, size_t chunk) {
   if (task.call->non_temporal()) task.call->kernels->fence();
 }
 
+void LookUp(const Call& call, int64_t begin, int64_t end) {
+  const auto* x = static_cast<const uint8_t*>(call.x.data);
+  auto* y = static_cast<uint8_t*>(call.y);
+  if (y != nullptr) call.kernels->look_up(call.spec->table, x + begin, static_cast<size_t>(end - begin), y + begin);
+}
+
 void ApplyPiece(void* user, size_t chunk) {
   auto& task = *static_cast<PieceTask*>(user);
+  if (task.call->path.by_table) return LookUp(*task.call, task.Begin(chunk), task.Begin(chunk + 1));
   Scratch scratch;
   GroupWorker worker(*task.call, &scratch);
   worker.SetGroup(task.base);

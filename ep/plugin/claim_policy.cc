@@ -77,17 +77,6 @@ std::optional<Declined> CheckQuantizationAlone(const FoundChain& found) {
   return std::nullopt;
 }
 
-// An activation between two quantised tensors, for which ORT has a kernel with a table of all 256 values.
-std::optional<Declined> CheckTable(const FoundChain& found) {
-  const Chain& chain = found.chain;
-  const bool bytes = chain.x.type == DataType::kInt8 || chain.x.type == DataType::kUint8;
-  const UsualForm form = UsualFormOf(chain);
-  const bool tabulated =
-      form.behind && (form.activation() == Activation::kLeakyRelu || form.activation() == Activation::kSigmoid);
-  if (!bytes || !tabulated || chain.store.type != chain.x.type) return std::nullopt;
-  return NotProfitable(found, "ONNX Runtime looks its results up in a table");
-}
-
 std::optional<Declined> CheckGain(const FoundChain& found, cpu::Isa isa, bool has_registered_kernel) {
   const double gain = ExpectedGain(found.chain, isa);
   if (gain < 0) return NotProfitable(found, "ONNX Runtime's own kernels are as fast for a tensor of this size");
@@ -206,9 +195,6 @@ std::optional<Declined> CheckProfit(const FoundChain& found, const Place* place,
   if (found.chain.normalizes()) return std::nullopt;
   if (found.chain.behind.empty()) {
     if (std::optional<Declined> declined = CheckQuantizationAlone(found)) return declined;
-  }
-  if (on_cpu) {
-    if (std::optional<Declined> declined = CheckTable(found)) return declined;
   }
   if (place != nullptr) return NotProfitable(found, place->detail);
   return std::nullopt;

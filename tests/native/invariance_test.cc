@@ -260,6 +260,31 @@ std::string PathOf(const Chain& chain, const cpu::PathQuery& query = {}) {
   return text;
 }
 
+// An activation between bytes, of all values in turn.
+Case OfBytes(DataType x_type, DataType y_type, Activation activation, int64_t count, size_t offset) {
+  Case c;
+  c.parts.name = "bytes";
+  Tensor x = MakeTensor(x_type, {count}, offset);
+  for (int64_t i = 0; i < count; ++i) x.data()[i] = static_cast<unsigned char>(i * 7);
+  c.parts.x.type = x_type;
+  c.parts.x.tensor = c.Add(std::move(x), false);
+  const auto number = [&](DataType type, double value) {
+    Tensor tensor = MakeTensor(type, {});
+    tensor.Set(0, value);
+    return c.Add(std::move(tensor), true);
+  };
+  c.parts.x.quantization.scale = number(DataType::kFloat32, 0.04);
+  c.parts.x.quantization.zero_point = number(x_type, 100);
+  c.parts.y_type = y_type;
+  c.parts.y_quantization.scale = number(DataType::kFloat32, 0.03);
+  c.parts.y_quantization.zero_point = number(y_type, 9);
+  c.output_types = {y_type};
+  c.parts.normalizes = false;
+  c.parts.activation.kind = activation;
+  c.parts.activation.params[0] = kActivations[static_cast<int>(activation)].defaults[0];
+  return c;
+}
+
 constexpr const char* kForcedPaths[] = {
     "groups", "rows",     "pipeline", "shared", "blocks", "nontemporal", "nontemporal,groups", "blocks,nontemporal",
     "input",  "separate", "cached"};
@@ -300,6 +325,43 @@ TEST(ForcedPathsGiveTheSameBits) {
     if (!fast) break;  // of baseline and NEON some paths are not there
     EXPECT(std::any_of(seen.begin(), seen.end(), has_part), part);
   }
+}
+
+// Every byte of X, by the table and by the kernels that it was made with, wherever X and Y lie.
+TEST(TablesOfBytesGiveTheSameBits) {
+  for (const std::string& isa : AvailableIsas()) {
+    ForceIsa(isa);
+    for (const DataType x_type : {DataType::kInt8, DataType::kUint8}) {
+      for (const DataType y_type : {DataType::kInt8, DataType::kUint8}) {
+        for (const Activation activation : {Activation::kIdentity, Activation::kGelu, Activation::kLeakyRelu}) {
+          const std::string what = isa + ": " + kActivations[static_cast<int>(activation)].name;
+          for (const int64_t count : {1, 31, 256, 1000, 70001}) {
+            for (const size_t offset : {0, 3}) {
+              const auto run = [&](const char* words, int threads) {
+                ForcePath(words);
+                Case c = OfBytes(x_type, y_type, activation, count, offset);
+                std::unique_ptr<Executable> executable;
+                Result result = CompileForCpu(c.chain(), &executable);
+                ArrayContext context(threads);
+                context.ShiftOutputs(offset);
+                c.FillContext(&context);
+                if (result.ok()) result = executable->Run(context);
+                EXPECT(result.ok(), result.message());
+                EXPECT((PathOf(c.chain()).find("by a table") != std::string::npos) == (*words == 0), what);
+                const Tensor& y = context.output(0);
+                return Bytes(y.data(), y.data() + count);
+              };
+              const Bytes expected = run("blocks", 1);
+              EXPECT(run("", 1) == expected, what);
+              EXPECT(run("", 2) == expected, what);
+            }
+          }
+        }
+      }
+    }
+  }
+  ForcePath("");
+  ForceIsa("");
 }
 
 TEST(UnknownPathsAreAnError) {

@@ -12,6 +12,7 @@ constexpr bool kHasFma = true;
 constexpr bool kHasTables = false;
 constexpr bool kHasScale = false;
 constexpr bool kHasLookup8 = true;
+constexpr bool kHasByteShuffle = true;
 constexpr bool kStreams = true;
 
 struct V {
@@ -245,5 +246,22 @@ NORMFUSE_INLINE I LoadAsPartial(const uint32_t* p, size_t n) {
 }
 NORMFUSE_INLINE void StoreAsPartial(float* p, V a, size_t n) { StorePartial(p, a, n); }
 NORMFUSE_INLINE void StoreAsPartial(int32_t* p, I a, size_t n) { _mm256_maskstore_epi32(p, FirstLanes(n), a.v); }
+
+// Bytes, for byte_table-inl.h.
+struct Bytes {
+  static NORMFUSE_INLINE Bytes Set(int8_t x) { return {_mm256_set1_epi8(x)}; }
+  static NORMFUSE_INLINE Bytes Load(const uint8_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+  }
+  // 16 of them, in each 128 bits.
+  static NORMFUSE_INLINE Bytes Entries(const uint8_t* p) {
+    return {_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  }
+  NORMFUSE_INLINE void Store(uint8_t* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+  __m256i v;
+};
+NORMFUSE_INLINE Bytes operator^(Bytes a, Bytes b) { return {_mm256_xor_si256(a.v, b.v)}; }
+NORMFUSE_INLINE Bytes SaturatingSubtract(Bytes a, Bytes b) { return {_mm256_subs_epi8(a.v, b.v)}; }
+NORMFUSE_INLINE Bytes Shuffle(Bytes entries, Bytes index) { return {_mm256_shuffle_epi8(entries.v, index.v)}; }
 
 }  // namespace normfuse::NORMFUSE_ISA

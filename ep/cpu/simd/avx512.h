@@ -21,6 +21,7 @@ constexpr bool kHasFma = true;
 constexpr bool kHasTables = true;
 constexpr bool kHasScale = true;
 constexpr bool kHasLookup8 = false;
+constexpr bool kHasByteShuffle = true;
 constexpr bool kStreams = true;
 
 struct V {
@@ -305,5 +306,22 @@ NORMFUSE_INLINE void StoreAsPartial(uint16_t* p, I a, size_t n) {
 }
 NORMFUSE_INLINE void StoreAsPartial(int32_t* p, I a, size_t n) { StoreBitsPartial(p, a.v, n); }
 NORMFUSE_INLINE void StoreAsPartial(uint32_t* p, I a, size_t n) { StoreBitsPartial(p, a.v, n); }
+
+// Bytes, for byte_table-inl.h.
+struct Bytes {
+  static NORMFUSE_INLINE Bytes Set(int8_t x) { return {_mm512_set1_epi8(x)}; }
+  static NORMFUSE_INLINE Bytes Load(const uint8_t* p) {
+    return {_mm512_loadu_si512(reinterpret_cast<const __m512i*>(p))};
+  }
+  // 16 of them, in each 128 bits.
+  static NORMFUSE_INLINE Bytes Entries(const uint8_t* p) {
+    return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  }
+  NORMFUSE_INLINE void Store(uint8_t* p) const { _mm512_storeu_si512(reinterpret_cast<__m512i*>(p), v); }
+  __m512i v;
+};
+NORMFUSE_INLINE Bytes operator^(Bytes a, Bytes b) { return {_mm512_xor_si512(a.v, b.v)}; }
+NORMFUSE_INLINE Bytes SaturatingSubtract(Bytes a, Bytes b) { return {_mm512_subs_epi8(a.v, b.v)}; }
+NORMFUSE_INLINE Bytes Shuffle(Bytes entries, Bytes index) { return {_mm512_shuffle_epi8(entries.v, index.v)}; }
 
 }  // namespace normfuse::NORMFUSE_ISA

@@ -15,6 +15,8 @@ constexpr bool kHasFma = false;
 constexpr bool kHasTables = false;
 constexpr bool kHasScale = false;
 constexpr bool kHasLookup8 = false;
+constexpr bool kHasByteShuffle = false;
+struct Bytes;
 constexpr bool kStreams = false;
 
 typedef float Float4 __attribute__((vector_size(16)));

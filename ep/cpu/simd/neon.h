@@ -12,6 +12,8 @@ constexpr bool kHasFma = true;
 constexpr bool kHasTables = false;
 constexpr bool kHasScale = false;
 constexpr bool kHasLookup8 = false;
+constexpr bool kHasByteShuffle = false;
+struct Bytes;
 constexpr bool kStreams = false;
 
 struct V {

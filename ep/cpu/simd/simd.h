@@ -28,6 +28,7 @@
 //   + - * & | ^ on I, ShiftLeft<n>, ShiftRight<n> (arithmetic), ShiftRightLogical<n>, MinI, MaxI, AbsI, EqI, GtI,
 //   SelectI
 //   ScaleByPowerOfTwo(a, n)  a * 2^n, n a vector of integral floats, |n| <= 252; kHasScale: in one instruction
+//   Bytes, with Set, Load, Store, Entries, ^, SaturatingSubtract and Shuffle: see avx2.h; where kHasByteShuffle
 //   Lookup8(table, i)  table[i mod 8] of int32; where kHasLookup8
 //   ClampMagnitude     where kHasScale;   StoreFour   where kLanes is 16
 #pragma once
