@@ -55,7 +55,11 @@ CASES = {
     "HardSwish": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = HardSwish(X) }", 1, ["avx512", "avx2"]),
     "Mish": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = Mish(X) }", 1, EVERY),
     "small Mish": ("g (float[4] X) => (float[4] Y) { Y = Mish(X) }", 1, []),
-    "Sigmoid, Mul": ("g (float[64,4096] X) => (float[64,4096] Y) { s = Sigmoid(X)  Y = Mul(X, s) }", 1, ["avx512"]),
+    "Sigmoid, Mul": (
+        "g (float[64,4096] X) => (float[64,4096] Y) { s = Sigmoid(X)  Y = Mul(X, s) }",
+        1,
+        ["avx512", "avx2"],
+    ),
     "small Gelu": ("g (float[2,512] X) => (float[2,512] Y) { Y = Gelu(X) }", 1, []),
     "LeakyRelu": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = LeakyRelu(X) }", 1, ["avx512", "avx2"]),
     "small LeakyRelu": ("g (float[8,512] X) => (float[8,512] Y) { Y = LeakyRelu(X) }", 1, []),
