@@ -83,7 +83,7 @@ def build_native(targets: tuple[str, ...] = LINUX_TARGETS) -> Path:
     """Folder of the native DirectML tests, built with the sanitizers as tests/run.py builds them."""
     with locked(ROOT / "build" / "native-sanitized.lock"):
         if not (SANITIZED / "CMakeCache.txt").exists():
-            options = ["-DNORMFUSE_BUILD_TESTS=ON", "-DNORMFUSE_SANITIZE=address,undefined"]
+            options = ["-DNORMFUSE_BUILD_TESTS=ON", "-DNORMFUSE_SANITIZE=address,undefined", "-DNORMFUSE_KERNELS=best"]
             configure = ["cmake", "-S", "ep", "-B", str(SANITIZED), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
             subprocess.run([*configure, *options], cwd=ROOT, check=True, timeout=120, capture_output=True)
         build = ["cmake", "--build", str(SANITIZED), "--target", *targets]

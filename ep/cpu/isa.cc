@@ -49,6 +49,12 @@ X86Features DetectX86() {
   features.avx2 = (ebx & kAvx2) != 0 && (states & kYmmState) == kYmmState;
   constexpr uint32_t kNeeded7 = kAvx512F | kAvx512Dq | kAvx512Bw | kAvx512Vl;
   features.avx512 = features.avx2 && (ebx & kNeeded7) == kNeeded7 && (states & kZmmState) == kZmmState;
+#ifdef NORMFUSE_WITHOUT_AVX512  // see NORMFUSE_KERNELS in CMakeLists.txt
+  features.avx512 = false;
+#endif
+#ifdef NORMFUSE_WITHOUT_AVX2
+  features.avx2 = false;
+#endif
   return features;
 }
 

@@ -21,10 +21,14 @@ namespace normfuse::cpu {
 const KernelTable& KernelsFor(Isa isa) {
   switch (isa) {
 #if defined(__x86_64__) || defined(_M_X64)
+#ifndef NORMFUSE_WITHOUT_AVX512
     case Isa::kAvx512:
       return avx512::Kernels();
+#endif
+#ifndef NORMFUSE_WITHOUT_AVX2
     case Isa::kAvx2:
       return avx2::Kernels();
+#endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
     case Isa::kNeon:
       return neon::Kernels();

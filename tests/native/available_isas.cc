@@ -33,8 +33,12 @@ size_t AvailableIsas(IsaFunctions* list) {
     }
   };
 #if defined(__x86_64__)
+#ifndef NORMFUSE_WITHOUT_AVX512
   add(avx512::kIsaFunctions, cpu::Isa::kAvx512);
+#endif
+#ifndef NORMFUSE_WITHOUT_AVX2
   add(avx2::kIsaFunctions, cpu::Isa::kAvx2);
+#endif
 #elif defined(__aarch64__)
   add(neon::kIsaFunctions, cpu::Isa::kNeon);
 #endif

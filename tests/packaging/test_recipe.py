@@ -99,6 +99,7 @@ def test_activation_recipe(tmp_path: Path) -> None:
 
     python = environment(tmp_path / "environment")
     strict = ["-C", "cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON", "-C", "cmake.build-type=Release"]
+    strict += ["-C", "cmake.define.NORMFUSE_KERNELS=best"]
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", *strict, tree, cwd=tree)
 
     table = run(python, "-m", "normfuse.selftest", "--filter", "GentleSign", cwd=tmp_path)
