@@ -114,7 +114,7 @@ def test_figures_of_the_readme_are_those_of_the_benchmarks_page() -> None:
     rows = [row for row in cells(ROOT / "docs" / "pages" / "benchmarks.md") if re.search(r"\d", row[1])]
     intel = {row[0]: row[3].partition(" ")[0] for row in rows if len(row) == 8}
     zen4 = {row[0]: row for row in rows if len(row) == 6}
-    avx2 = {row[0]: row[3] for row in rows if len(row) == 7}
+    avx2 = {row[0]: row[1].partition(" ")[0] for row in rows if len(row) == 3}
     models = {(row[0], row[1]): row for row in rows if len(row) == 9}
     compared = 0
     for row in cells(ROOT / "README.md"):
