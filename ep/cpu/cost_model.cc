@@ -158,18 +158,42 @@ namespace normfuse {
 
 namespace {
 
-int64_t TypicalElements(const Chain& chain) {
-  const PartialShape d = KnownShapeOfD(chain);
+int64_t TypicalSize(int64_t dim) { return dim < 0 ? kTypicalDimension : dim; }
+
+int64_t TypicalElements(const PartialShape& d) {
   int64_t elements = d.rank < 0 ? kTypicalDimension * kTypicalDimension : 1;
-  for (int i = 0; i < d.rank; ++i) elements *= d.dims[i] < 0 ? kTypicalDimension : d.dims[i];
+  for (int i = 0; i < d.rank; ++i) elements *= TypicalSize(d.dims[i]);
   return elements;
+}
+
+// Rows or groups that are normalised.
+int64_t TypicalRows(const Normalization& n, const PartialShape& d) {
+  if (d.rank < 0) return kTypicalDimension;
+  if (n.num_groups > 0) return n.num_groups * (d.rank > 0 ? TypicalSize(d.dims[0]) : 1);
+  int64_t rows = 1;
+  for (int i = 0; i < d.rank; ++i) {
+    const int64_t first = n.first_axis < 0 ? n.first_axis + d.rank : n.first_axis;
+    const auto is_this = [&](int64_t axis) { return axis == i || axis + d.rank == i; };
+    const bool reduced = n.from_first_axis ? i >= first : std::any_of(n.axes.begin(), n.axes.end(), is_this);
+    if (!reduced) rows *= TypicalSize(d.dims[i]);
+  }
+  return rows;
+}
+
+// What rows cost that no kernel reads and writes where they lie.
+double RowsThroughBlocks(const Chain& chain, const PartialShape& d) {
+  const UsualForm usual = UsualFormOf(chain);
+  if (!chain.normalizes() || (usual.before && usual.behind)) return 0;
+  return kOwnRowOfBlocksNanoseconds * static_cast<double>(TypicalRows(*chain.normalization, d));
 }
 
 }  // namespace
 
 double ExpectedGain(const Chain& chain, cpu::Isa isa) {
-  const int64_t elements = TypicalElements(chain);
-  return cpu::EstimateOrtNanoseconds(chain, elements) - cpu::EstimateNanoseconds(chain, isa, elements);
+  const PartialShape d = KnownShapeOfD(chain);
+  const int64_t elements = TypicalElements(d);
+  const double ours = cpu::EstimateNanoseconds(chain, isa, elements) + RowsThroughBlocks(chain, d);
+  return cpu::EstimateOrtNanoseconds(chain, elements) - ours;
 }
 
 }  // namespace normfuse
