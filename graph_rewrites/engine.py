@@ -566,7 +566,8 @@ class _Run:
         """Write the last details of a fused node: operator, result type, outputs, provenance."""
         fused = Fused.read(node)
         y = node.outputs[0]
-        if fused.op_type == "FusedActivation" and fused.has("x_scale") and not fused.has("scale", "bias", "y_scale"):
+        only_activates = not fused.has("scale", "bias", "y_scale") and not fused.behind
+        if fused.op_type == "FusedActivation" and fused.has("x_scale") and only_activates:
             fused.op_type = node.op_type = "FusedDequantizeLinear"
         default = self._default_type(fused)
         dtype = self.facts.dtype(y)

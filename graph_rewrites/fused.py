@@ -213,7 +213,10 @@ class Fused:
 
     def node_inputs(self) -> list[ir.Value | None]:
         """Return the positional inputs, without absent ones at the end."""
-        inputs = [self.inputs.get(name) for name in OPERATORS[self.op_type].inputs]
+        names = OPERATORS[self.op_type].inputs
+        unknown = set(self.inputs).difference(names)
+        assert not unknown, f"{self.op_type} has no inputs {unknown}"
+        inputs = [self.inputs.get(name) for name in names]
         while inputs and inputs[-1] is None:
             inputs.pop()
         return inputs

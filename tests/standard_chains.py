@@ -19,6 +19,7 @@ from strategies import (
     Builder,
     Case,
     activations,
+    broadcast_shapes,
     is_float8,
     narrowings,
     shapes,
@@ -153,6 +154,9 @@ def model_of(chain: Chain) -> onnx.ModelProto:
             x = nodes.add("Add", [x, nodes.dequantized("residual", "residual", at)], outputs=["sum"])
         y = x if chain.kind == "Activation" else _norm(nodes, chain, x, names)
     y = add_activation(nodes, y, chain.opset, at, dtype)
+    for index, word in enumerate(at.get("steps_behind", "").split()):
+        operands = [y, f"operand_{index}"]
+        y = nodes.add(word, operands[:: -1 if index % 2 else 1])
     if "y_scale" in case.inputs:
         how: dict[str, Any] = {"axis": at.get("y_axis", 1)}
         if block := at.get("y_block_size", 0):
@@ -229,6 +233,13 @@ def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, symbolic: 
     b.attributes |= attributes
     if slope is not None:
         b.inputs["slope"] = slope
+    if not symbolic and not outputs[1:] and draw(st.integers(0, 3)) == 0:
+        # With operands that are certain to fit.
+        words = draw(st.lists(st.sampled_from(["Mul", "Add"]), min_size=1, max_size=3))
+        for index in range(len(words)):
+            operand = draw(broadcast_shapes(shape))
+            b.inputs[f"operand_{index}"] = b.numbers.normal(operand, b.float_type, 1.0, 0.3)
+        b.attributes["steps_behind"] = " ".join(words)
     if draw(st.booleans()):
         dtype = draw(st.sampled_from([np.int8, np.uint8, *OUTPUT_TYPES, *(TWO_BIT_TYPES if opset >= 25 else [])]))
         b.quantization("y", shape, dtype, b.float_type, broadcast=False)
@@ -236,7 +247,8 @@ def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, symbolic: 
             b.attributes["y_dtype"] = dtype_code(np.zeros(0, dtype))
         if is_float8(dtype) and draw(st.booleans()):
             b.attributes["y_saturate"] = 0
-    elif kind == "Activation" and "activation" not in b.attributes:
+    alone = "y_scale" in b.inputs and "bias" not in b.inputs and "steps_behind" not in b.attributes
+    if kind == "Activation" and "activation" not in b.attributes and not alone:
         b.attributes["activation"] = "Relu"
     order = oracle.OPERATORS[b.op]["inputs"]
     inputs = {name: b.inputs[name] for name in order if name in b.inputs}

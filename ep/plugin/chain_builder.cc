@@ -55,6 +55,20 @@ void ReadSaturate(const GraphNode& node, Chain* chain) {
   chain->store.saturate = saturate != 0;
 }
 
+// Whether a tensor certainly broadcasts to another one, which keeps its shape.
+bool CertainlyFits(const TensorFacts& operand, const TensorFacts& whole) {
+  if (operand.rank < 0 || whole.rank < operand.rank || whole.rank > kMaxRank) return false;
+  for (int i = 0; i < operand.rank; ++i) {
+    const int64_t dim = operand.dims[i];
+    if (dim != 1 && (dim < 0 || dim != whole.dims[whole.rank - operand.rank + i])) return false;
+  }
+  return true;
+}
+
+bool HaveOneShape(const TensorFacts& a, const TensorFacts& b) {
+  return a.rank == b.rank && std::equal(a.dims, a.dims + std::max(a.rank, 0), b.dims);
+}
+
 }  // namespace
 
 bool DividesInFloat32(const GraphNode& node) {
@@ -154,12 +168,8 @@ bool ChainBuilder::TakeResidualAdd(int value) {
   int x = graph_.Input(add, 0);
   int residual = graph_.Input(add, 1);
   const TensorFacts sum = graph_.Facts(value);
-  const auto has_sum_shape = [&](int operand) {
-    const TensorFacts& facts = graph_.Facts(operand);
-    return facts.rank == sum.rank && std::equal(facts.dims, facts.dims + std::max(facts.rank, 0), sum.dims);
-  };
   // The operand with the shape of the sum is X, if there is one: what is read in whole rows.
-  if (!has_sum_shape(x)) std::swap(x, residual);
+  if (!HaveOneShape(graph_.Facts(x), sum)) std::swap(x, residual);
   if (sum.rank < 0 || graph_.Facts(x).rank < 0 || graph_.Facts(residual).rank < 0) return false;
   if (!IsFloat(sum.type)) return false;
 
@@ -432,9 +442,55 @@ bool ChainBuilder::TakeQuantize(int* value) {
   return true;
 }
 
+// A residual connection, which the next normalisation takes; or a factor that ORT makes part of a matrix product.
+bool ChainBuilder::BelongsElsewhere(const GraphNode& node, int operand, const TensorFacts& whole) {
+  const TensorFacts& facts = graph_.Facts(operand);
+  if (node.op_type == "Add") return facts.constant == nullptr && HaveOneShape(facts, whole);
+  const std::vector<int>& consumers = graph_.value(graph_.Output(node, 0)).consumers;
+  const auto is_product = [this](int consumer) { return consumer != kNone && graph_.node(consumer).Is("", "MatMul"); };
+  return facts.constant != nullptr && facts.constant->ElementCount() == 1 && !consumers.empty() &&
+         std::all_of(consumers.begin(), consumers.end(), is_product);
+}
+
+bool ChainBuilder::TakeStep(int* value) {
+  const int consumer = SoleConsumer(*value);
+  // Behind a mere DequantizeLinear, ORT may have a quantised kernel for it.
+  const bool computes = found_.chain.normalizes() || !found_.chain.behind.empty();
+  if (consumer == kNone || !computes) return false;
+  const GraphNode& node = graph_.node(consumer);
+  const bool scales = node.Is("", "Mul");
+  if (!scales && !node.Is("", "Add")) return false;
+  const int operand = graph_.Input(node, graph_.Input(node, 0) == *value ? 1 : 0);
+  if (operand == kNone || operand == *value) return false;
+  TensorFacts whole = graph_.Facts(*value);
+  if (whole.rank < 0) {  // of MeanVarianceNormalization, whose shape ORT does not infer
+    const PartialShape d = KnownShapeOfD(found_.chain);
+    whole.rank = d.rank;
+    if (d.rank <= kMaxRank) std::copy_n(d.dims, std::max(d.rank, 0), whole.dims);
+  }
+  const TensorFacts& facts = graph_.Facts(operand);
+  if (!IsFloat(facts.type) || facts.type != whole.type || !CertainlyFits(facts, whole)) return false;
+  if (BelongsElsewhere(node, operand, whole)) return false;
+  // It must not be made from what leaves the chain earlier: see OutputsAreSafe.
+  const bool exports =
+      exports_inner_value_ || (found_.chain.normalization && found_.chain.normalization->has_statistics());
+  if (exports && graph_.value(operand).producer != kNone) return false;
+  Operand read = ReadTensor(operand, "operand");
+  found_.chain.behind.push_back(scales ? Mul(std::move(read)) : Add(std::move(read)));
+  AddNode(consumer);
+  *value = graph_.Output(node, 0);
+  return true;
+}
+
+// Scales, biases and gates, each of which an activation may follow.
+constexpr int kMostFurtherSteps = 6;
+
 void ChainBuilder::Finish(int value) {
   const std::vector<Step>& behind = found_.chain.behind;
-  if (behind.empty() || behind.back().kind != StepKind::kActivate) TakeActivation(&value);
+  for (int steps = 0;; ++steps) {
+    if (behind.empty() || behind.back().kind != StepKind::kActivate) TakeActivation(&value);
+    if (steps == kMostFurtherSteps || found_.chain.store.quantization.present() || !TakeStep(&value)) break;
+  }
   Store& store = found_.chain.store;
   if (!store.quantization.present()) TakeQuantize(&value);
   store.type = graph_.Facts(value).type;

@@ -50,6 +50,8 @@ class ChainBuilder {
   // the chain can hold. On success *value is the activation's output.
   bool TakeActivation(int* value);
   bool TakeQuantize(int* value);
+  // Takes a Mul or an Add behind `value` whose other operand fits it: a scale, a bias or a gate.
+  bool TakeStep(int* value);
 
   // Activation whose node is the anchor: X is its input.
   bool ReadAnchorActivation(int* x, int* y);
@@ -76,6 +78,7 @@ class ChainBuilder {
   bool AreTwins(const GraphNode& a, const GraphNode& b) const;
   bool ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, Step* step);
   bool ReadScalar(int value, float* scalar);
+  bool BelongsElsewhere(const GraphNode& node, int operand, const TensorFacts& whole);
   void Describe();
   std::optional<Declined> CheckTypes();
   bool OutputsAreSafe();

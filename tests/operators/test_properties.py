@@ -11,6 +11,7 @@ import pytest
 import standard_chains
 import strategies
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from standard_chains import Chain
 from strategies import Case
 
@@ -29,7 +30,7 @@ def test_custom_operator_and_claimed_operator(case: Case) -> None:
 
 
 @settings(max_examples=2 * EXAMPLES)
-@given(chain=standard_chains.chains(symbolic=True))
+@given(chain=st.one_of(standard_chains.chains(symbolic=True), standard_chains.chains()))
 def test_chain_of_standard_operators(chain: Chain) -> None:
     """The EP runs the whole chain as one node, and as exactly as the operator itself."""
     model = standard_chains.model_of(chain)

@@ -93,6 +93,16 @@ def test_activation_behind_a_modulation() -> None:
     )
 
 
+def test_step_behind_a_dequantised_activation() -> None:
+    """Without the step it would be a FusedDequantizeLinear, which has no steps."""
+    g = SpellingBuilder(20)
+    x = g.input("x", SHAPE, np.int8)
+    d = g.add("DequantizeLinear", x, g.constant(np.array(0.05, np.float32)))
+    g.output(g.add("Mul", g.add("Relu", d), 1.25), SHAPE)
+    feeds = {"x": RNG.integers(-128, 127, SHAPE).astype(np.int8)}
+    check_fused(g.model("m"), feeds, "FusedActivation", {"activation": "Relu", "steps_behind": "Mul"})
+
+
 @given(words=st.lists(st.sampled_from(["Mul", "Add", "Sub", "Div"]), min_size=1, max_size=6), data=st.data())
 def test_any_affine_steps(words: Sequence[str], data: st.DataObject) -> None:
     """Behind a normalisation that has its own scale and bias, on operands of any shape that fits."""
