@@ -198,10 +198,10 @@ class GateBefore(FusionRule):
 
     def _widens(self, small: ir.Value, large: ir.Value) -> bool:
         """True if `small` has a single element in a dimension where `large` has more."""
-        shapes = self.facts.shape(small), self.facts.shape(large)
-        if shapes[0] is None or shapes[1] is None or len(shapes[0]) != len(shapes[1]):
+        dims, whole = self.facts.shape(small), self.facts.shape(large)
+        if dims is None or whole is None or len(dims) != len(whole):
             return False
-        return any(p == 1 and d != 1 for p, d in zip(*shapes, strict=True))
+        return any(p == 1 and d != 1 for p, d in zip(dims, whole, strict=True))
 
     def rewrite(
         self, tape: ir.tape.Tape, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value

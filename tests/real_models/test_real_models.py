@@ -65,7 +65,7 @@ PINNED = {
     "title-encoder": Counts({"FusedNormalization": 17, "FusedActivation": 8}, {RMS: 17}, {}),
     "title-decoder": Counts({"FusedNormalization": 25, "FusedActivation": 8}, {RMS: 25}, {}),
     "terrain-unet": Counts(
-        {"FusedNormalization": 139, "FusedActivation": 58}, {GROUPS: 139}, {"InstanceNormalization": 139}
+        {"FusedNormalization": 139, "FusedActivation": 3}, {GROUPS: 139}, {"InstanceNormalization": 139}
     ),
     "ocr-recognition": Counts({"FusedNormalization": 5, "FusedActivation": 18}, {LAYERS: 5}, {}),
     "ocr-direction": Counts({"FusedActivation": 18}, {}, {}),
