@@ -289,6 +289,11 @@ class Builder:
                 continue
             length = {"channel": shape[1:2], "group": (groups,)}.get(align)
             parameter = tuple(length) if length is not None else self.draw(broadcast_shapes(shape))
+            if self.op == "FusedNormalization" and self.draw(st.integers(0, 4)) == 0:
+                self.inputs[name] = self.numbers.codes(parameter, np.int8)
+                along = parameter if len(parameter) == 1 and self.draw(st.booleans()) else ()
+                self.inputs[f"{name}_scale"] = self.numbers.positive(along, np.float32, 0.005, 0.02)
+                continue
             self.inputs[name] = self.numbers.normal(parameter, self.float_type, 1.0 if name == "scale" else 0.0, 0.5)
 
     def finish(self, outputs: tuple[str, ...] = ("Y",)) -> Case:

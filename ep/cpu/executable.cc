@@ -117,12 +117,14 @@ FormId CpuExecutable::NextForm(int count) {
   return form;
 }
 
-// `usual`: the operand's form where the chain is of UsualForm, else kFormFurther. What is constant or float32 already is
-// a parameter; other tensors may be as large as X.
+// `usual`: the operand's form where the chain is of UsualForm, else kFormFurther. What is constant, small or float32 already
+// is a parameter; other tensors may be as large as X.
 Result CpuExecutable::ReadOperand(const Operand& operand, FormId usual, bool of_d, StageOperand* stage) {
   if (!operand.present()) return {};
   const bool is_residual = usual == kFormResidual;
-  const bool is_ready = operand.constant() || (operand.type == DataType::kFloat32 && !operand.quantization.present());
+  // One along channels or groups is small, and its own quantisation runs along it, not along d.
+  const bool is_ready = operand.constant() || operand.align != Align::kTrailing ||
+                        (operand.type == DataType::kFloat32 && !operand.quantization.present());
   stage->is_parameter = usual == kFormFurther ? is_ready : !is_residual;
   stage->form = usual == kFormFurther ? NextForm(1) : usual;
   OperandForms forms{&operand, stage->form, kFormCount, of_d};
@@ -272,6 +274,7 @@ Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallSha
 // Constant parameters once and for all; the others are listed.
 void CpuExecutable::SortParams() {
   std::vector<FormId> changing;
+  changing.reserve(kFormCount);
   for (const size_t i : tensors_) changing.push_back(operands_[i].form);
   for (int form = 0; form < kFormCount; ++form) {
     const ParamSource& source = sources_[form];
