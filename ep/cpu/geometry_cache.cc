@@ -38,6 +38,7 @@ const Geometry* GeometryCache::Find(const CallShapes& shapes) const {
 void GeometryCache::Add(const CallShapes& shapes, const Geometry& geometry) {
   if (entries_[kMostEntries - 1].load(std::memory_order_relaxed) != nullptr) return;
   std::vector<std::vector<int64_t>> copies;
+  copies.reserve(forms_.size());
   for (const FormId form : forms_) copies.push_back(Copy(shapes.of[form]));
   auto entry = std::make_unique<const Entry>(Entry{std::move(copies), geometry});
   for (auto& each : entries_) {

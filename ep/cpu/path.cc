@@ -226,6 +226,10 @@ constexpr Word kWords[] = {
     {"separate", [](ForcedPath* forced) { forced->separate = true; }},
 };
 
+std::string ThreadsText(int threads) {
+  return ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+}
+
 }  // namespace
 
 bool QuantizesByKernel(const Call& call) {
@@ -318,10 +322,6 @@ Result ParseForcedPath(std::string_view text, ForcedPath* forced) {
 Result ForcedPathOfEnvironment(ForcedPath* forced) {
   const char* text = std::getenv("NORMFUSE_PATH");
   return text == nullptr ? Result() : ParseForcedPath(text, forced);
-}
-
-static std::string ThreadsText(int threads) {
-  return ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
 }
 
 std::string Text(const Path& path) {

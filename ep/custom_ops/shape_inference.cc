@@ -65,7 +65,7 @@ DimensionNames NamesOfD(const Chain& chain, const PartialShape& d, const std::ve
     if (operand.tensor.input == TensorRef::kAbsent) return;
     for (int i = 0; i < shape.rank; ++i) {
       if (shape.dims[i] >= 0) continue;
-      const auto at = static_cast<size_t>(d.rank - shape.rank + i);
+      const auto at = static_cast<size_t>(d.rank) - static_cast<size_t>(shape.rank) + static_cast<size_t>(i);
       const std::string& name = names[static_cast<size_t>(operand.tensor.input)][static_cast<size_t>(i)];
       agreed[at] = seen[at] && agreed[at] != name ? "" : name;
       seen[at] = true;

@@ -53,9 +53,9 @@ std::optional<Declined> CheckOutputs(GraphView& graph, const OperatorNode& opera
     if (node.outputs[i] == kNone || (i > 0 && !operator_node.outputs_used[i])) continue;
     const std::string name = "output " + std::to_string(i);
     const auto contradiction = [&](const std::string& in_graph, const std::string& of_node) {
-      return Decline(Reason::kInvalidConfiguration,
-                     {{"node", operator_node.name},
-                      {"detail", name + " is " + in_graph + " in the model, but " + of_node + " by the attributes"}});
+      std::string detail = name;
+      detail.append(" is ").append(in_graph).append(" in the model, but ").append(of_node).append(" by the attributes");
+      return Decline(Reason::kInvalidConfiguration, {{"node", operator_node.name}, {"detail", std::move(detail)}});
     };
     if (i >= expected.size()) {
       return Decline(Reason::kInvalidConfiguration,
