@@ -452,6 +452,15 @@ bool ChainBuilder::BelongsElsewhere(const GraphNode& node, int operand, const Te
          std::all_of(consumers.begin(), consumers.end(), is_product);
 }
 
+// x * Sigmoid(x) where x has more readers than the two: within the fused node it has not, and would be found as SiLU.
+bool ChainBuilder::IsGateOfX(int operand) const {
+  if (!anchor().Is("", "Sigmoid")) return false;
+  const int x = graph_.Input(anchor(), 0);
+  const int producer = graph_.value(x).producer;
+  const int other = graph_.value(operand).producer;
+  return operand == x || (producer != kNone && other != kNone && AreTwins(graph_.node(producer), graph_.node(other)));
+}
+
 bool ChainBuilder::TakeStep(int* value) {
   const int consumer = SoleConsumer(*value);
   // Behind a mere DequantizeLinear, ORT may have a quantised kernel for it.
@@ -471,6 +480,7 @@ bool ChainBuilder::TakeStep(int* value) {
   const TensorFacts& facts = graph_.Facts(operand);
   if (!IsFloat(facts.type) || facts.type != whole.type || !CertainlyFits(facts, whole)) return false;
   if (BelongsElsewhere(node, operand, whole)) return false;
+  if (IsGateOfX(operand)) return false;
   // It must not be made from what leaves the chain earlier: see OutputsAreSafe.
   const bool exports =
       exports_inner_value_ || (found_.chain.normalization && found_.chain.normalization->has_statistics());

@@ -78,6 +78,7 @@ class ChainBuilder {
   bool AreTwins(const GraphNode& a, const GraphNode& b) const;
   bool ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, Step* step);
   bool ReadScalar(int value, float* scalar);
+  bool IsGateOfX(int operand) const;
   bool BelongsElsewhere(const GraphNode& node, int operand, const TensorFacts& whole);
   void Describe();
   std::optional<Declined> CheckTypes();

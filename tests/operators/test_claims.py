@@ -229,6 +229,18 @@ def test_silu_in_two_nodes(mul: str) -> None:
     layer_norm(X, activation="Swish").check(harness.run(session, {"X": X})["Y"])
 
 
+@pytest.mark.parametrize("behind", ["Tanh", "Softplus", "Identity"])
+@pytest.mark.parametrize("mul", ["Mul(n, s)", "Mul(s, n)"])
+def test_silu_of_a_value_with_a_third_reader(mul: str, behind: str) -> None:
+    """In the whole graph n is read three times, within a fused node twice: what is found must be the same chain."""
+    text = f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = Neg(X)  s = Sigmoid(n)  m = {mul}  t = {behind}(m)  Y = Add(n, t) }}"
+    n = -X.astype(np.float64)
+    silu = n / (1 + np.exp(-n))
+    last = {"Tanh": np.tanh(silu), "Softplus": np.logaddexp(0, silu), "Identity": silu}[behind]
+    got = harness.run(harness.create_session(model(text)), {"X": X})["Y"]
+    np.testing.assert_allclose(got, n + last, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("mul", ["Mul(d, s)", "Mul(s, d)"])
 def test_silu_of_a_dequantised_value(mul: str) -> None:
     """ORT makes a DequantizeLinear for each of the two nodes that read its value."""
