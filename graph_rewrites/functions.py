@@ -50,7 +50,7 @@ class Types:
     per_channel: bool
     """Scale and bias have one element for each index of dimension 1 of X."""
     per_element: bool
-    """Scale and bias differ along the normalised dimensions only (counted from the end)."""
+    """Scale and bias, of more than one element, differ along the normalised dimensions only (counted from the end)."""
     per_tensor: frozenset[str]
     """What is quantised with one scale for the whole tensor: "x", "sum" ..."""
 
@@ -66,7 +66,7 @@ class Types:
             facts.dtype(y),
             rank,
             per_channel=rank is not None and all(_one_for_each_channel(shape, rank) for shape in shapes),
-            per_element=all(_runs_along(shape, fused["axes"]) for shape in shapes),
+            per_element=all(_runs_along(shape, fused["axes"]) and not _is_single(shape) for shape in shapes),
             per_tensor=frozenset(
                 name.removesuffix("_scale")
                 for name, value in fused.inputs.items()
@@ -95,6 +95,11 @@ def _one_for_each_channel(shape: ir.Shape | None, rank: int) -> bool:
 def _runs_along(shape: ir.Shape | None, axes: Sequence[int]) -> bool:
     """True if all dimensions of a parameter are 1 but those at `axes`, counted from the end."""
     return shape is not None and all(dim == 1 for index, dim in enumerate(shape, -len(shape)) if index not in axes)
+
+
+def _is_single(shape: ir.Shape | None) -> bool:
+    """True if a parameter has one element, which ONNX Runtime's fusions of a scale do not take."""
+    return shape is not None and all(dim == 1 for dim in shape)
 
 
 class FunctionLibrary:
@@ -468,13 +473,16 @@ class Body:
             root = self._op("Sqrt", self._op("Add", variance, epsilon))
         else:
             root = self._op("Add", self._op("Sqrt", variance), epsilon)
-        y = self._divided(deviation, root, types) if fused["normalize_variance"] else deviation
+        y = self._divided(fused, types, deviation, root) if fused["normalize_variance"] else deviation
         further = (mean, self._op("Reciprocal", root)) if mean is not None and statistics else ()
         return self._cast(y, _FLOAT, self._work), further
 
-    def _divided(self, deviation: ir.Value, root: ir.Value, types: Types) -> ir.Value:
-        if self._float_type(types, "X") == ir.DataType.BFLOAT16:
-            # A Div would let ONNX Runtime fuse all of it, the Cast in front as well, into an operator without a kernel.
+    def _divided(self, fused: Fused, types: Types, deviation: ir.Value, root: ir.Value) -> ir.Value:
+        # A Div would let ONNX Runtime fuse all of it: with the Cast in front of a bfloat16, into an operator without a
+        # kernel; with a Mul behind it that is no scale of a last dimension, into one that breaks the graph.
+        scaled = fused.has("scale") or any(step.operator == "Mul" for step in fused.behind[:1])
+        is_scale = fused.has("scale") and types.per_element and types.rank != 1
+        if self._float_type(types, "X") == ir.DataType.BFLOAT16 or (scaled and not is_scale):
             return self._op("Mul", deviation, self._op("Reciprocal", root))
         return self._op("Div", deviation, root)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from oracle import OPERATORS, Array, dtype_code, evaluate
-from rewrite_harness import DOMAIN, SpellingBuilder, configuration, fused_nodes, inputs_of, optimize
+from rewrite_harness import DOMAIN, SpellingBuilder, configuration, fused_nodes, inputs_of, optimize, run
 from strategies import Case
 
 SHAPE = (2, 4, 3, 8)
@@ -197,3 +197,29 @@ def test_layer_norm_between_casts_keeps_its_operator() -> None:
     g.output(g.add("Cast", layer_norm(g, x), to=int(TensorProto.FLOAT16)), SHAPE, "float16")
     standard, _ = optimize(g.model("m"), target="standard")
     assert [node.op_type for node in standard.graph.node] == ["Cast", "LayerNormalization", "Cast"]
+
+
+@pytest.mark.parametrize("scale_shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("with_mean", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3, 8), (3, 8)])
+@pytest.mark.parametrize("opset", [13, 18])
+def test_scale_of_one_element(
+    scale_shape: tuple[int, ...], with_mean: bool, shape: tuple[int, ...], opset: int
+) -> None:
+    """ONNX Runtime fuses a residual, a normalisation and any scale behind it, and then refuses such a scale."""
+    g = SpellingBuilder(opset)
+    x = g.add("Add", g.input("a", shape), g.input("b", shape))
+    d = g.add("Sub", x, g.reduce_mean(x, [-1])) if with_mean else x
+    variance = g.add("Add", g.reduce_mean(g.add("Mul", d, d), [-1]), 1e-3)
+    n = g.add("Mul", d, g.add("Reciprocal", g.add("Sqrt", variance)))
+    g.output(g.add("Mul", n, g.input("gamma", scale_shape)), shape)
+    rng = np.random.default_rng(2)
+    shapes = {"a": shape, "b": shape, "gamma": scale_shape}
+    feeds = {name: rng.standard_normal(each).astype(np.float32) for name, each in shapes.items()}
+    model = g.model("m")
+    (exact,) = run(model, feeds, optimized=False).values()
+    for target in ("portable", "standard"):
+        written, result = optimize(model, target=target)
+        assert any(site.fused_into for site in result.sites)
+        (got,) = run(written, feeds).values()
+        np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-5)
