@@ -3,13 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
+#include <sstream>
+#include <string>
 #include <utility>
 
 namespace normfuse {
 namespace {
 
-// operand_0, operand_1 ...
-constexpr int kFurtherOperands = 6;
+// operand_0, operand_1 ..., which are the last inputs of both operators that take steps.
+constexpr int kFurtherOperands =
+    static_cast<int>(std::size(kFusedNormalizationInputs)) - static_cast<int>(FusedNormalizationInput::kOperand0);
+static_assert(kFurtherOperands ==
+              static_cast<int>(std::size(kFusedActivationInputs)) - static_cast<int>(FusedActivationInput::kOperand0));
 
 // Reads the attributes and inputs of one node into a chain; the first problem is kept and ends the reading.
 class Reader {
@@ -164,13 +170,11 @@ class Reader {
   template <typename Input>
   void ReadFurtherSteps(const char* attribute, Input first_operand, std::vector<Step>* steps) {
     first_operand_ = static_cast<int>(first_operand);
-    const std::string words = String(attribute, "") + " ";
-    size_t begin = 0;
-    for (size_t end = words.find(' '); end != std::string::npos; begin = end + 1, end = words.find(' ', begin)) {
-      const std::string word = words.substr(begin, end - begin);
+    std::istringstream words(String(attribute, ""));
+    for (std::string word; words >> word;) {
       if (word == "Mul" || word == "Add") {
         ReadOperandStep(attribute, word, steps);
-      } else if (!word.empty()) {
+      } else {
         ReadActivationStep(attribute, word, steps);
       }
     }

@@ -11,6 +11,8 @@ namespace {
 constexpr const char* kMicrosoft = "com.microsoft";
 // A constant of more bytes than this stays an input of the node: ORT keeps it once, instead of once there and once here.
 constexpr size_t kLargestCopiedConstant = 256 * 1024;
+// Scales, biases and gates behind a normalisation or an activation, each of which an activation may follow.
+constexpr int kMostFurtherSteps = 6;
 
 float HalfToFloat(uint16_t stored) {
   const uint32_t half = stored;
@@ -491,9 +493,6 @@ bool ChainBuilder::TakeStep(int* value) {
   *value = graph_.Output(node, 0);
   return true;
 }
-
-// Scales, biases and gates, each of which an activation may follow.
-constexpr int kMostFurtherSteps = 6;
 
 void ChainBuilder::Finish(int value) {
   const std::vector<Step>& behind = found_.chain.behind;
