@@ -21,12 +21,6 @@ _PRODUCTS = ("MatMul", "Gemm")
 _INVERSES = {"Sub": "Add", "Div": "Mul"}
 
 
-def _read(value: ir.Value) -> Fused:
-    node = value.producer()
-    assert node is not None
-    return Fused.read(node)
-
-
 class StepBehind(FusionRule):
     """A scale, a bias or a gate behind what is fused: layer scale, modulation, the product of SwiGLU, the affine
     operations around an activation.
@@ -57,7 +51,7 @@ class StepBehind(FusionRule):
         return self.spelling.split()[1]
 
     def check(self, root: ir.Node, inner: ir.Value, operand: ir.Value, stepped: ir.Value) -> None:
-        fused = _read(inner)
+        fused = Fused.of(inner)
         if fused.has("y_scale") or not fused.has_room():
             raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
         dtype = self.require_float(operand)
@@ -99,7 +93,7 @@ class StepBehind(FusionRule):
         return inverse
 
     def rewrite(self, tape: ir.tape.Tape, inner: ir.Value, operand: ir.Value, stepped: ir.Value) -> ir.Value:
-        fused, root = _read(inner), stepped.producer()
+        fused, root = Fused.of(inner), stepped.producer()
         assert root is not None
         if self._kind in _INVERSES:
             tensor = ir.tensor(self._inverse(root, operand), name=f"{stepped.name}.operand")
@@ -125,7 +119,7 @@ class ActivationScale(FusionRule):
 
     def check(self, root: ir.Node, x: ir.Value, scale: ir.Value, scaled: ir.Value, activated: ir.Value) -> None:
         x, scale = (scale, x) if self.facts.is_constant(x) else (x, scale)
-        fused = _read(activated)
+        fused = Fused.of(activated)
         if fused.has("scale", "x_scale") or fused["affine_align"] != "trailing":
             raise Declined("unsupported_operator", op_type="Mul", where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(scale) or self.facts.is_constant(x):
@@ -144,7 +138,7 @@ class ActivationScale(FusionRule):
     def rewrite(
         self, tape: ir.tape.Tape, x: ir.Value, scale: ir.Value, scaled: ir.Value, activated: ir.Value
     ) -> ir.Value:
-        fused = _read(activated)
+        fused = Fused.of(activated)
         fused.inputs["X"], fused.inputs["scale"] = (scale, x) if self.facts.is_constant(x) else (x, scale)
         return fused.emit(tape)[0]
 
@@ -170,7 +164,7 @@ class GateBefore(FusionRule):
         return fused_normalization(op, ANY, ANY, ANY, gated)
 
     def check(self, root: ir.Node, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value) -> None:
-        fused = _read(normalized)
+        fused = Fused.of(normalized)
         quantized = fused.has("x_scale") or (self.spelling == "residual" and fused.has("residual_scale"))
         if quantized or fused.before or not fused.has_room():
             raise Declined("unsupported_operator", op_type="Mul", where=f"in front of {label(root)}")
@@ -206,7 +200,7 @@ class GateBefore(FusionRule):
     def rewrite(
         self, tape: ir.tape.Tape, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value
     ) -> list[ir.Value]:
-        fused = _read(normalized)
+        fused = Fused.of(normalized)
         x, gate = self._roles(x, gate, gated)
         if self.spelling == "residual":
             fused.inputs["residual"] = fused.inputs["X"]

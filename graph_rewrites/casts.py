@@ -41,7 +41,7 @@ class NarrowedResult(FusionRule):
         return cast(_pattern(op, self.spelling), _allow_other_inputs=True, _outputs=["narrowed"])
 
     def check(self, root: ir.Node, inner: ir.Value, narrowed: ir.Value) -> None:
-        fused = Fused.read(_producer(inner))
+        fused = Fused.of(inner)
         target = self.facts.cast_target(root)
         x = fused.inputs["X"]
         source = self.facts.dtype(self.facts.strip(x))
@@ -49,7 +49,7 @@ class NarrowedResult(FusionRule):
             raise Declined("unsupported_type", tensor=label(narrowed), type=target, what="the chain")
 
     def rewrite(self, tape: ir.tape.Tape, inner: ir.Value, narrowed: ir.Value) -> ir.Value:
-        return Fused.read(_producer(inner)).emit(tape)[0]
+        return Fused.of(inner).emit(tape)[0]
 
 
 class WidenedInput(FusionRule):
@@ -71,7 +71,7 @@ class WidenedInput(FusionRule):
         return _pattern(op, self.spelling, cast(x, _allow_other_inputs=True, _outputs=["widened"]))
 
     def check(self, root: ir.Node, x: ir.Value, inner: ir.Value, widened: ir.Value) -> None:
-        fused = Fused.read(_producer(inner))
+        fused = Fused.of(inner)
         dtype = self.require_float(x)
         if self.facts.strip(widened) is not self.facts.strip(x) or self.facts.dtype(inner) != dtype:
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with another result type")
@@ -79,12 +79,6 @@ class WidenedInput(FusionRule):
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with a residual")
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, inner: ir.Value, widened: ir.Value) -> ir.Value:
-        fused = Fused.read(_producer(inner))
+        fused = Fused.of(inner)
         fused.inputs["X"] = x
         return fused.emit(tape)[0]
-
-
-def _producer(value: ir.Value) -> ir.Node:
-    node = value.producer()
-    assert node is not None
-    return node

@@ -23,12 +23,6 @@ __all__ = [
 ]
 
 
-def _fused(value: ir.Value) -> Fused:
-    node = value.producer()
-    assert node is not None
-    return Fused.read(node)
-
-
 def _constant_last(facts: Facts, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Return the operands of an Add, a constant one last: exporters write a bias on either side."""
     return (b, a) if facts.is_constant(a) else (a, b)
@@ -112,7 +106,7 @@ class ResidualAdd(FusionRule):
         return fused_normalization(op, total), total
 
     def check(self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any) -> None:
-        fused = _fused(normalized)
+        fused = Fused.of(normalized)
         if fused.has("x_scale", "residual", "residual_bias") or fused.before:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         x, other, _slot = self._roles(a, b, total)
@@ -138,7 +132,7 @@ class ResidualAdd(FusionRule):
     def rewrite(
         self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any
     ) -> list[ir.Value]:
-        fused = _fused(normalized)
+        fused = Fused.of(normalized)
         x, other, slot = self._roles(a, b, total)
         fused.inputs["X"] = x
         fused.inputs[slot] = other
@@ -169,7 +163,7 @@ class RequantizedSum(ResidualAdd):
     def check(
         self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
     ) -> None:
-        fused = _fused(normalized)
+        fused = Fused.of(normalized)
         scale, zero_point = named["sum_scale"], named.get("sum_zero_point")
         if not fused.has("x_scale") or fused.has("residual", "residual_bias", "sum_scale") or fused.before:
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(root)}")
@@ -189,7 +183,7 @@ class RequantizedSum(ResidualAdd):
     def rewrite(
         self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
     ) -> list[ir.Value]:
-        fused = _fused(normalized)
+        fused = Fused.of(normalized)
         x, other, slot = self._roles(a, b, total)
         fused.inputs.pop("x_zero_point", None)
         fused.inputs["sum_scale"] = fused.inputs.pop("x_scale")
@@ -223,7 +217,7 @@ class ResidualBias(FusionRule):
 
     def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> None:
         x, bias = _constant_last(self.facts, x, bias)
-        fused = _fused(normalized)
+        fused = Fused.of(normalized)
         prefix = "x" if self.spelling == "X" else "residual"
         stepped = self.spelling == "X" and fused.before
         if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale") or stepped:
@@ -238,7 +232,7 @@ class ResidualBias(FusionRule):
         self.facts.require_fits(bias, x, "residual_bias", (-1,))
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
-        fused = _fused(normalized)
+        fused = Fused.of(normalized)
         slot = "X" if self.spelling == "X" else "residual"
         fused.inputs[slot], fused.inputs["residual_bias"] = _constant_last(self.facts, x, bias)
         return fused.emit(tape)[0]
@@ -270,7 +264,7 @@ class DequantizeInput(FusionRule):
         return self._configuration(dequantized, result).emit(tape)[0]
 
     def _configuration(self, dequantized: ir.Value, result: ir.Value) -> Fused:
-        fused = _fused(result)
+        fused = Fused.of(result)
         node = dequantization_of(dequantized)
         if fused.has("x_scale"):
             raise Declined("unsupported_operator", op_type="DequantizeLinear", where=f"twice in front of {label(node)}")
@@ -300,7 +294,7 @@ class DequantizeResidual(FusionRule):
         return self._configuration(dequantized, normalized).emit(tape)[0]
 
     def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
-        fused = _fused(normalized)
+        fused = Fused.of(normalized)
         node = dequantization_of(dequantized)
         dequantize(self.facts, fused, node, "residual", "residual")
         return fused
@@ -332,7 +326,7 @@ class DequantizeParameter(FusionRule):
         return self._configuration(dequantized, normalized).emit(tape)[0]
 
     def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
-        fused = _fused(normalized)
+        fused = Fused.of(normalized)
         node = dequantization_of(dequantized)
         if not self.facts.is_constant(node.inputs[0]):
             raise Declined("parameter_not_constant", at=node, parameter=label(dequantized), node=label(node))
@@ -357,7 +351,7 @@ class ActivationBias(FusionRule):
 
     def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, activated: ir.Value) -> None:
         x, bias = _constant_last(self.facts, x, bias)
-        fused = _fused(activated)
+        fused = Fused.of(activated)
         if fused.has("bias", "scale", "x_scale"):
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(bias) or self.facts.is_constant(x):
@@ -373,6 +367,6 @@ class ActivationBias(FusionRule):
         self.facts.require_fits(bias, x, "bias")
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, activated: ir.Value) -> ir.Value:
-        fused = _fused(activated)
+        fused = Fused.of(activated)
         fused.inputs["X"], fused.inputs["bias"] = _constant_last(self.facts, x, bias)
         return fused.emit(tape)[0]

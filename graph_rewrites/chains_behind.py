@@ -23,12 +23,6 @@ __all__ = [
 ]
 
 
-def _read(value: ir.Value) -> Fused:
-    node = value.producer()
-    assert node is not None
-    return Fused.read(node)
-
-
 def _require_open(fused: Fused, root: ir.Node, *inputs: str) -> None:
     """Decline if the fused node has one of the inputs, an activation, further steps or a quantisation already."""
     if fused.has(*inputs) or fused["activation"] != "Identity" or fused.has("y_scale") or fused.behind:
@@ -51,7 +45,7 @@ class NormalizationScale(FusionRule):
         return op.Mul(fused_normalization(op), scale)
 
     def check(self, root: ir.Node, normalized: ir.Value, scale: ir.Value) -> None:
-        fused = _read(normalized)
+        fused = Fused.of(normalized)
         if not self._unit_affine(fused):
             _require_open(fused, root, "scale", "bias")
         _require_open(fused, root)
@@ -59,7 +53,7 @@ class NormalizationScale(FusionRule):
         self.facts.require_fits(scale, normalized, "scale", self.counted_from_end(fused["axes"], normalized))
 
     def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, scale: ir.Value) -> ir.Value:
-        fused = _read(normalized)
+        fused = Fused.of(normalized)
         fused.inputs.pop("bias", None)  # zeros, or absent
         fused.set(affine_align="trailing")
         fused.inputs["scale"] = scale
@@ -87,7 +81,7 @@ class NormalizationBias(FusionRule):
         return op.Add(fused_normalization(op), bias)
 
     def check(self, root: ir.Node, normalized: ir.Value, bias: ir.Value) -> None:
-        fused = _read(normalized)
+        fused = Fused.of(normalized)
         zeros = (
             fused.has("bias") and self.facts.all_equal(fused.inputs["bias"], 0) and fused["affine_align"] == "trailing"
         )
@@ -102,7 +96,7 @@ class NormalizationBias(FusionRule):
         self.facts.require_fits(bias, normalized, "bias", self.counted_from_end(fused["axes"], normalized))
 
     def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, bias: ir.Value) -> ir.Value:
-        fused = _read(normalized)
+        fused = Fused.of(normalized)
         fused.inputs["bias"] = bias
         return fused.emit(tape)[0]
 
@@ -128,14 +122,14 @@ class NormalizationActivation(FusionRule):
         return fused_activation(op, normalized)
 
     def check(self, root: ir.Node, normalized: ir.Value, activated: ir.Value) -> None:
-        fused = _read(normalized)
+        fused = Fused.of(normalized)
         if not fused.behind:
             _require_open(fused, root)
         activation = self._activation(activated)
         if fused.has("y_scale") or (fused.behind and activation.slope is not None):
             raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
         if self.spelling == "decomposed":
-            self._require_room(fused, _read(activated), root)
+            self._require_room(fused, Fused.of(activated), root)
         if activation.slope is not None:
             if not self.facts.is_constant(activation.slope):
                 raise Declined("parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(root))
@@ -144,14 +138,14 @@ class NormalizationActivation(FusionRule):
             )
 
     def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, activated: ir.Value) -> ir.Value:
-        fused = _read(normalized)
+        fused = Fused.of(normalized)
         activation = self._activation(activated)
         if fused.behind:
             fused.behind = [*fused.behind, Step.of(activation)]
         else:
             fused.activation = activation
         if self.spelling == "decomposed":
-            behind = _read(activated)
+            behind = Fused.of(activated)
             fused.behind = [*fused.behind, *behind.behind]
             fused.inputs.update({name: value for name, value in behind.inputs.items() if name.startswith("y_")})
             fused.set(**{name: value for name, value in behind.attributes.items() if name.startswith("y_")})
@@ -166,7 +160,7 @@ class NormalizationActivation(FusionRule):
         node = activated.producer()
         assert node is not None
         if self.spelling == "decomposed":
-            behind = _read(activated)
+            behind = Fused.of(activated)
             if behind.has("scale", "bias", "x_scale"):
                 raise Declined(
                     "unsupported_operator", op_type="Add", where=f"between normalisation and activation, {label(node)}"
@@ -285,7 +279,7 @@ class QuantizeOutput(FusionRule):
         return self._configuration(inner, quantized).emit(tape)[0]
 
     def _configuration(self, inner: ir.Value, quantized: ir.Value) -> Fused:
-        fused = _read(inner)
+        fused = Fused.of(inner)
         if fused.has("y_scale"):
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where="twice")
         quantize(self.facts, fused, quantized.producer())

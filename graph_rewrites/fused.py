@@ -89,6 +89,13 @@ class Fused:
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
+    def of(cls, value: ir.Value) -> Fused:
+        """Return the configuration of the node of our domain that gives `value`, as `read` does."""
+        node = value.producer()
+        assert node is not None
+        return cls.read(node)
+
+    @classmethod
     def read(cls, node: ir.Node) -> Fused:
         """Return the configuration of a node of our domain.
 
