@@ -355,14 +355,14 @@ FeatureLevel MaximumLevel(IDMLDevice* device) {
 }
 
 struct Arguments {
-  std::string library, d3d12, dxcore, expect_level;
+  std::string directml, d3d12, dxcore, expect_level;
   int samples = 2000;
   unsigned seed = 1;
 };
 
 bool Parse(int count, char** values, Arguments* arguments) {
   if (count < 2) return false;
-  arguments->library = values[1];
+  arguments->directml = values[1];
   for (int i = 2; i + 1 < count; i += 2) {
     const std::string name = values[i], value = values[i + 1];
     if (name == "--d3d12")
@@ -383,9 +383,9 @@ bool Parse(int count, char** values, Arguments* arguments) {
 
 int Validate(const Arguments& arguments) {
   // Loaded first, the stand-ins answer for the libraries of the same name that libdirectml.so needs.
-  SharedLibrary d3d12, dxcore, library;
+  SharedLibrary d3d12, dxcore, directml;
   for (auto [path, into] : {std::pair(&arguments.d3d12, &d3d12), std::pair(&arguments.dxcore, &dxcore),
-                            std::pair(&arguments.library, &library)}) {
+                            std::pair(&arguments.directml, &directml)}) {
     if (path->empty()) continue;
     const Result loaded = SharedLibrary::Load(*path, into);
     if (!loaded.ok()) {
@@ -393,9 +393,9 @@ int Validate(const Arguments& arguments) {
       return 2;
     }
   }
-  const auto create = library.Symbol<DMLCreateDevice1Function>("DMLCreateDevice1");
+  const auto create = directml.Symbol<DMLCreateDevice1Function>("DMLCreateDevice1");
   if (create == nullptr) {
-    std::printf("%s does not export DMLCreateDevice1\n", arguments.library.c_str());
+    std::printf("%s does not export DMLCreateDevice1\n", arguments.directml.c_str());
     return 2;
   }
   IDMLDevice* device = nullptr;
