@@ -157,6 +157,16 @@ ApplyArgs StageArgs(const Block& b, const Stage& stage) {
   return args;
 }
 
+// A stage kApply.
+void ApplyStage(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* y) {
+  ApplyArgs args = StageArgs(b, stage);
+  args.x = x;
+  args.y = y;
+  args.normalizers = &normalizer;
+  const auto& kernels = stage.gated ? b.call.kernels->gated : b.call.kernels->apply;
+  kernels[static_cast<int>(stage.activation)](args);
+}
+
 // In place.
 void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, Emission emission, float* d) {
   const Call& call = b.call;
@@ -168,12 +178,8 @@ void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, 
     case Stage::Kind::kMul:
       return call.kernels->multiply(d, static_cast<size_t>(b.n),
                                     OperandAt(b, stage.operand, nullptr, b.scratch->block));
-    case Stage::Kind::kApply: {
-      ApplyArgs args = StageArgs(b, stage);
-      args.x = args.y = d;
-      args.normalizers = &normalizer;
-      return call.kernels->apply[static_cast<int>(stage.activation)](args);
-    }
+    case Stage::Kind::kApply:
+      return ApplyStage(b, stage, normalizer, d, d);
     case Stage::Kind::kRequantise:
       return RequantiseBlock(call, stage, index, b.n, emitted, d);
     case Stage::Kind::kEmit:
@@ -191,24 +197,39 @@ void LoadBlock(const Block& block, Emission emission, float* d) {
   for (const Stage& stage : block.call.spec->before) RunStage(block, stage, Normalizer{}, emission, d);
 }
 
-void StoreBlock(const Block& block, const Normalizer& normalizer, float* d) {
+const float* ReadBlock(const Block& block, Emission emission, float* room) {
+  const Call& call = block.call;
+  const bool contiguous = block.step.stride[kFormX] == 1 || block.n == 1;
+  if (call.spec->before.empty() && call.x.type == DataType::kFloat32 && contiguous) {
+    return static_cast<const float*>(call.x.data) + block.at.at[kFormX];
+  }
+  LoadBlock(block, emission, room);
+  return room;
+}
+
+void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d, float* room) {
   const Call& call = block.call;
   const ChainSpec& spec = *call.spec;
   const Normalizer nothing;
   const size_t last = spec.behind.size() - 1;
   for (size_t i = 0; i < last; ++i) {
-    RunStage(block, spec.behind[i], i == 0 ? normalizer : nothing, Emission::kYes, d);
+    if (i == 0) {
+      ApplyStage(block, spec.behind[i], normalizer, d, room);
+    } else {
+      RunStage(block, spec.behind[i], nothing, Emission::kYes, room);
+    }
   }
   if (call.y == nullptr) return;
   const Normalizer& remaining = last == 0 ? normalizer : nothing;
+  const float* from = last == 0 ? d : room;
   const int64_t index = block.at.at[kFormY];
   if (call.block_apply == nullptr) {
-    RunStage(block, spec.behind[last], remaining, Emission::kYes, d);
-    if (spec.y_quantized) QuantizeBlock(block, d);
-    return StoreFloats(call, spec.y_type, call.y, index, block.n, d);
+    ApplyStage(block, spec.behind[last], remaining, from, room);
+    if (spec.y_quantized) QuantizeBlock(block, room);
+    return StoreFloats(call, spec.y_type, call.y, index, block.n, room);
   }
   ApplyArgs args = StageArgs(block, spec.behind[last]);
-  args.x = d;
+  args.x = from;
   args.y = ElementAt(call.y, spec.y_type, index);
   args.normalizers = &remaining;
   args.stream = spec.y_type == DataType::kFloat32 && call.path.store == Store::kNonTemporal;

@@ -45,6 +45,7 @@ struct Stage {
   StageOperand operand;  // kAdd, kMul
   StageOperand scale, bias, slope;
   Activation activation = Activation::kIdentity;
+  bool gated = false;             // the activation's result times the slope
   const float* params = nullptr;  // of the activation
   // What is stored on the way, and where: index into Call::emitted, or -1.
   DataType type = DataType::kUndefined;
@@ -168,8 +169,11 @@ struct Block {
 // Reads X (the stored integers, where the path works on them) and makes d of it.
 void LoadBlock(const Block& block, Emission emission, float* d);
 
-// Normalisation, steps and quantisation of d, into Y. Changes d.
-void StoreBlock(const Block& block, const Normalizer& normalizer, float* d);
+// The same, but where nothing is to be done to X its own memory; else `room`.
+const float* ReadBlock(const Block& block, Emission emission, float* room);
+
+// Normalisation, steps and quantisation of d, into Y. Works in `room`, which may be d.
+void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d, float* room);
 
 // The arguments of call.apply for `rows` rows of n values from `at` on; strides between rows come from `row_step`.
 ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,

@@ -188,7 +188,7 @@ void ColumnWorker::Tile(const Offsets& base, int64_t width) {
   ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t) {
     LoadBlock({call_, at, columns_, width, &s_->blocks}, Emission::kNo, d);
     Normalize(width, d);
-    StoreBlock({call_, at, columns_, width, &s_->blocks}, Normalizer{}, d);
+    StoreBlock({call_, at, columns_, width, &s_->blocks}, Normalizer{}, d, d);
   });
 }
 

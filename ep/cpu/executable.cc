@@ -168,6 +168,13 @@ Stage CpuExecutable::StageOf(const Step& step) {
   return stage;
 }
 
+// Whether the activation's kernel can do the product behind it, too. One that an Add follows is done with that.
+bool CanGate(const KernelTable& kernels, const Stage& stage, const std::vector<Step>& steps, size_t i) {
+  return steps[i].kind == StepKind::kMul && stage.kind == Stage::Kind::kApply && !stage.gated &&
+         kernels.gated[static_cast<int>(stage.activation)] != nullptr &&
+         (i + 1 == steps.size() || steps[i + 1].kind != StepKind::kAdd);
+}
+
 // Whether a kernel for scale, bias and activation can do the step as well as what `stage` has already.
 bool Joins(const Stage& stage, StepKind kind) {
   if (stage.kind != Stage::Kind::kApply || stage.activation != Activation::kIdentity) return false;
@@ -182,9 +189,15 @@ Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool
   apply.params = kNothing.params;
   if (behind) stages->push_back(apply);
   int added = 0;
-  for (const Step& step : steps) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps[i];
     const bool is_operand = step.kind == StepKind::kAdd || step.kind == StepKind::kMul;
     const Stage stage = StageOf(step);
+    if (behind && !chain_.normalizes() && CanGate(*kernels_, stages->back(), steps, i)) {
+      stages->back().gated = true;
+      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, kFormFurther, false, &stages->back().slope));
+      continue;
+    }
     if (!behind || !(is_operand || step.kind == StepKind::kActivate)) {
       stages->push_back(stage);
     } else if (!Joins(stages->back(), step.kind)) {

@@ -130,7 +130,7 @@ void GroupWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end,
     float* d = scratch_->wide;
     LoadBlock({call_, at, inner, n, scratch_}, Emission::kNo, d);
     for (int64_t i = 0; i < n; ++i) d[i] = static_cast<float>((static_cast<double>(d[i]) - s.center) * s.factor);
-    if (call_.has_result()) StoreBlock({call_, at, inner, n, scratch_}, Normalizer{}, d);
+    if (call_.has_result()) StoreBlock({call_, at, inner, n, scratch_}, Normalizer{}, d, d);
     odometer.Advance(n, &at);
     position += n;
   }
@@ -168,9 +168,10 @@ void GroupWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool ke
         position += n;
         continue;
       }
-      float* d = kept ? scratch_->kept + position : scratch_->kept;
-      if (!kept) LoadBlock({call_, at, inner, n, scratch_}, emission, d);
-      if (call_.has_result()) StoreBlock({call_, at, inner, n, scratch_}, normalizer, d);
+      const Block block{call_, at, inner, n, scratch_};
+      float* room = kept ? scratch_->kept + position : scratch_->kept;
+      const float* d = kept ? room : ReadBlock(block, emission, room);
+      if (call_.has_result()) StoreBlock(block, normalizer, d, room);
     }
     odometer.Advance(n, &at);
     position += n;

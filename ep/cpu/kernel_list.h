@@ -10,6 +10,9 @@
 //   OnlyIdentity  none
 #define NORMFUSE_FOLLOWING_ACTIVATIONS(row) row(Identity) row(Relu) row(Gelu) row(Swish)
 
+// Those whose result is a gate, or is gated by another tensor: SwiGLU, GeGLU, the cells of an LSTM.
+#define NORMFUSE_GATED_ACTIVATIONS(row) row(Gelu) row(GeluTanh) row(Swish) row(Sigmoid) row(Tanh)
+
 // Second pass: what is read (one tensor, the sum of two, or that and a bias), types of X and Y, activations. Whatever is
 // not here passes through blocks of float32.
 #define NORMFUSE_SECOND_PASS_KERNELS(row)                                                                        \

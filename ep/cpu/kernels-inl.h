@@ -249,6 +249,10 @@ constexpr KernelTable MakeTable() {
   table.quantize = Quantize;
   table.divide = Divide;
   for (int i = 0; i < kActivationCount; ++i) table.apply[i] = kFloatApply[i];
+#define NORMFUSE_GATED(kernel) \
+  table.gated[static_cast<int>(Activation::k##kernel)] = Apply<Single<float>, float, Gated<kernel>>;
+  NORMFUSE_GATED_ACTIVATIONS(NORMFUSE_GATED)
+#undef NORMFUSE_GATED
   table.column_sum = ColumnSum;
   table.column_moments = ColumnMoments;
   table.column_normalize = ColumnNormalize;

@@ -97,7 +97,7 @@ struct ApplyArgs {
   const Normalizer* normalizers;  // one for each row
   Vec scale;
   Vec bias;
-  Vec slope;  // activations that have one
+  Vec slope;  // activations that have one; in gated kernels the gate
   int64_t scale_stride = 0;
   int64_t bias_stride = 0;
   int64_t slope_stride = 0;
@@ -136,6 +136,7 @@ struct KernelTable {
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
   ApplyFn apply[kActivationCount];  // float32 to float32, x == y allowed
+  ApplyFn gated[kActivationCount];  // the same times the slope; null for activations that have no such kernel
 
   // Columns: one statistic per element.
   void (*column_sum)(const float* x, size_t n, const float* shift, float* sum);

@@ -276,7 +276,9 @@ void Resolve(Call* call) {
   const KernelTable& kernels = *call->kernels;
   const Path& path = call->path;
   const Activation activation = spec.activation;
-  if (QuantizesByKernel(*call)) {
+  if (spec.behind.back().gated) {
+    if (spec.y_type == DataType::kFloat32) call->block_apply = kernels.gated[static_cast<int>(activation)];
+  } else if (QuantizesByKernel(*call)) {
     call->block_apply = kernels.second_pass(DataType::kFloat32, spec.y_type, activation, SumKind::kSingle);
   }
   if (path.sums == Source::kInput) call->row_sums = kernels.first_pass(call->x.type, path.operands);

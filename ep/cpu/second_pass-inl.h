@@ -59,6 +59,14 @@ struct Finish<uint8_t> : Quantization {
 template <class Act>
 concept TakesSlope = requires(const Act act, V v) { act(v, v); };
 
+// The product of an activation's result and another tensor.
+template <class Act>
+struct Gated {
+  NORMFUSE_INLINE explicit Gated(const float* params) : act(params) {}
+  NORMFUSE_INLINE V operator()(V x, V gate) const { return act(x) * gate; }
+  Act act;
+};
+
 template <class Act>
 struct Activated {
   NORMFUSE_INLINE Activated(const ApplyArgs& a, int, Spread*) : act(a.params) {}

@@ -199,6 +199,17 @@ Case Elementwise(std::vector<int64_t> dims, Activation activation, DataType x = 
   return c;
 }
 
+// Times another tensor of the same shape: the gates of SwiGLU, GeGLU and LSTM cells.
+Case Gate(std::vector<int64_t> dims, Activation activation, DataType type = DataType::kFloat32) {
+  Case c = Elementwise(dims, activation, type, type);
+  Operand operand;
+  operand.name = "operand";
+  operand.type = type;
+  operand.tensor = c.Add(Random(type, std::move(dims)), false);
+  c.parts.behind.push_back(Mul(operand));
+  return c;
+}
+
 struct Entry {
   const char* name;
   std::function<Case()> make;
@@ -249,6 +260,13 @@ const Entry kEntries[] = {
     {"HardSwish f32 64K", [] { return Elementwise({64, 1024}, Activation::kHardSwish); }},
     {"DQ->HardSwish->Q i8 4M", [] { return Elementwise({4096, 1024}, Activation::kHardSwish, kI8, kI8); }},
     {"DQ->Gelu->Q i8 4M", [] { return Elementwise({4096, 1024}, Activation::kGelu, kI8, kI8); }},
+    {"SiLU * gate f32 [64,256]", [] { return Gate({64, 256}, Activation::kSwish); }},
+    {"SiLU * gate f32 256K", [] { return Gate({128, 2048}, Activation::kSwish); }},
+    {"SiLU * gate f32 4M", [] { return Gate({4096, 1024}, Activation::kSwish); }},
+    {"Gelu * gate f32 256K", [] { return Gate({128, 2048}, Activation::kGelu); }},
+    {"Tanh * gate f32 [64,256]", [] { return Gate({64, 256}, Activation::kTanh); }},
+    {"SiLU * gate f16 256K", [] { return Gate({128, 2048}, Activation::kSwish, kF16); }},
+    {"SiLU f32 64K", [] { return Elementwise({64, 1024}, Activation::kSwish); }},
     {"Relu f32 64", [] { return Elementwise({64}, Activation::kRelu); }},
 };
 

@@ -269,6 +269,44 @@ TEST(QuantisationRoundsBeforeTheZeroPointAndSaturates) {
   });
 }
 
+// An activation of [3, 1029] with a gate of these dimensions: the bits of the activation alone, times the gate.
+void CompareGate(const std::string& isa, Activation kind, const std::vector<int64_t>& dims) {
+  constexpr int64_t kColumns = 1029;
+  const ActivationSpec& spec = kActivations[static_cast<int>(kind)];
+  Case c = Normalize({3, kColumns}, Normals(3 * kColumns, 0), {});
+  c.parts.normalizes = false;
+  c.parts.activation.kind = kind;
+  std::copy_n(spec.defaults, kMaxActivationParams, c.parts.activation.params);
+  const std::vector<double> alone = Y(c);
+  const int64_t count = MakeTensor(DataType::kFloat32, dims).Count();
+  const std::vector<double> gate = Normals(count, 1);
+  Operand operand;
+  operand.name = "operand";
+  operand.type = DataType::kFloat32;
+  operand.tensor = c.Add(MakeFloats(dims, gate), false);
+  c.parts.behind.push_back(Mul(operand));
+  const std::vector<double> gated = Y(c);
+  const bool by_row = dims.size() == 2 && dims[1] == 1;
+  for (size_t i = 0; i < gated.size(); ++i) {
+    const size_t at = by_row ? i / static_cast<size_t>(kColumns) : i % static_cast<size_t>(count);
+    const float want = static_cast<float>(alone[i]) * static_cast<float>(gate[at]);
+    EXPECT(static_cast<float>(gated[i]) == want, isa + " " + spec.name + " element " + std::to_string(i) + " is " +
+                                                     std::to_string(gated[i]) + " instead of " + std::to_string(want));
+  }
+}
+
+// Whether it is done by the activation's kernel or behind it.
+TEST(AGateIsAProduct) {
+  OnEveryIsa([](const std::string& isa) {
+    for (int kind = 0; kind < kActivationCount; ++kind) {
+      if (kActivations[kind].has_slope) continue;
+      for (const std::vector<int64_t>& dims : {std::vector<int64_t>{3, 1029}, {1029}, {3, 1}, {}}) {
+        CompareGate(isa, static_cast<Activation>(kind), dims);
+      }
+    }
+  });
+}
+
 // With a negative y_scale as well, and behind a normalisation.
 TEST(NanBecomesTheLowestValue) {
   OnEveryIsa([](const std::string& isa) {
