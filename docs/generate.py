@@ -7,6 +7,7 @@ too, such as CONTRIBUTING.md and the decisions, are taken in as they are, with t
 from __future__ import annotations
 
 import dataclasses
+import html
 import inspect
 import posixpath
 import re
@@ -18,10 +19,12 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from typer.main import get_command
 
 import normfuse
 from normfuse.benchmark import benchmark
 from normfuse.checking import check
+from normfuse.cli import app
 from normfuse.folders import optimize_folder
 from normfuse.graph_rewrites import rules
 from normfuse.lowering import lower
@@ -223,6 +226,30 @@ def options() -> str:
     )
 
 
+def plain(text: str) -> str:
+    """Text in which nothing is a mark of Markdown or HTML."""
+    return re.sub(r"([*_`])", r"\\\1", html.escape(text, quote=False))
+
+
+def commands() -> str:
+    """What ``normfuse COMMAND --help`` prints."""
+    parts = [
+        "# Commands",
+        "The command `normfuse`. [Exit codes](../messages.md#exceptions-and-exit-codes) are the same for all.",
+    ]
+    for name, each in get_command(app).commands.items():
+        context = each.context_class(each, info_name=f"normfuse {name}")
+        records = [parameter.get_help_record(context) for parameter in each.params]
+        examples = each.epilog.partition("Examples:\n")[2]
+        parts += [
+            f"## {name}",
+            plain(inspect.cleandoc(each.help)),
+            "\n".join(f"* {code(option)}: {plain(doc)}" for option, doc in records),
+            f"```sh\n{textwrap.dedent(examples)}\n```",
+        ]
+    return "\n\n".join(parts)
+
+
 def reasons() -> str:
     rows = [(code(r.code), r.text, r.advice) for r in REASONS.values()]
     return "\n\n".join(
@@ -293,6 +320,7 @@ def python() -> str:
 
 
 PAGES: Mapping[str, Any] = {
+    "commands": commands,
     "python": python,
     "operators": operators,
     "activations": activations,

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from documents import DOCUMENTS, ROOT, run_blocks
 from test_version_matrix import HOSTS as VERSIONS
+from typer.main import get_command
 
+from normfuse.cli import app
 from normfuse.graph_rewrites.rules import RULES
 from normfuse.host.versions import MINIMUM_VERSION, NEWEST_TESTED
 
@@ -37,6 +39,12 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     page = (tmp_path / "reference" / "rules" / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'<h2 id="\w+">(\w+)', page) == [rule.__name__ for rule in RULES]
+    page = (tmp_path / "reference" / "commands" / "index.html").read_text(encoding="utf-8")
+    for name, command in get_command(app).commands.items():
+        described = page.partition(f'<h2 id="{name}">')[2].partition("<h2")[0]
+        named = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+        assert named
+        assert all(re.search(rf"<code>[^<]*{option}\b", described) for option in named), name
     assert "LayerNormalization" in (tmp_path / "search" / "search_index.json").read_text(encoding="utf-8")
     # Everything comes from the site itself, so that it can be read without a network.
     for page in tmp_path.glob("**/*.html"):

@@ -29,7 +29,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="normfuse",
-    help="Fuse normalisation chains in ONNX models, and run them faster inside ONNX Runtime.",
+    help="Fuse normalisation chains in ONNX models and run them faster in ONNX Runtime.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,7 +45,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
     (
         "optimize",
         optimize_command,
-        "Fuse chains, verify the result, and write it.",
+        "Fuse chains, verify the result, write it.",
         (
             "normfuse optimize model.onnx -o model.fused.onnx",
             "normfuse optimize model.onnx -o fused.onnx --inputs real.npz --report report.html",
@@ -57,7 +57,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
     (
         "inspect",
         inspect_command,
-        "List the sites, and why some are left.",
+        "List what can be fused, and why the rest cannot.",
         (
             "normfuse inspect model.onnx",
             "normfuse inspect model.onnx --json > sites.json",
@@ -68,19 +68,19 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
     (
         "verify",
         verify_command,
-        "Compare two versions of a model.",
+        "Compare the results of two versions of a model.",
         ("normfuse verify model.onnx model.fused.onnx --inputs real.npz",),
     ),
     (
         "bench",
         bench_command,
-        "Measure speed and error, side by side.",
+        "Measure speed and error with and without normfuse.",
         ("normfuse bench model.onnx --dim batch=8 --dim sequence=128 --threads 2",),
     ),
     (
         "check",
         check_command,
-        "A gate for pipelines.",
+        "Fail if a model is not fused as required (for CI).",
         (
             "normfuse check model.fused.onnx --require-fused 12",
             "normfuse check model.fused.onnx --original model.onnx --max-error 1e-3 --format github",
@@ -89,10 +89,10 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
     (
         "doctor",
         doctor_command,
-        "Look at the installation.",
+        "Check the installation.",
         ("normfuse doctor", "NORMFUSE_ISA=avx2 normfuse doctor"),
     ),
-    ("demo", demo_command, "Everything in one go, on models built here.", ("normfuse demo --threads 2",)),
+    ("demo", demo_command, "Optimise, verify and measure reference models.", ("normfuse demo --threads 2",)),
 )
 for _name, _function, _summary, _examples in _COMMANDS:
     # \b keeps the lines of its paragraph as they are.
@@ -111,9 +111,7 @@ def _root(
     version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
-    debug: bool = typer.Option(
-        False, _DEBUG, help="Show the traceback of every error; may also stand behind the command."
-    ),
+    debug: bool = typer.Option(False, _DEBUG, help="Show the traceback of errors; also allowed after the command."),
 ) -> None:
     pass
 

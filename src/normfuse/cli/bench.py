@@ -26,24 +26,28 @@ _LEFT_SHOWN = 4
 
 def bench_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The original ONNX model.")],
-    threads: Annotated[int, typer.Option(min=0, help="Threads inside an operator; 0: ONNX Runtime's default.")] = 1,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
+    threads: Annotated[int, typer.Option(min=0, metavar="N", help="Intra-op threads; 0: ONNX Runtime's default.")] = 1,
+    seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to measure.")] = 5.0,
     inputs: InputsOption = None,
     dim: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=SIZE", help="Size of a symbolic dimension; may be repeated."),
     ] = None,
-    backend: Annotated[str, typer.Option(help="auto, cpu or directml: what runs the fused chains.")] = "auto",
-    claim: Annotated[str, typer.Option(help="profitable or all: which chains the provider takes.")] = "profitable",
+    backend: Annotated[
+        str, typer.Option(metavar="BACKEND", help="What runs the fused chains: auto, cpu or directml.")
+    ] = "auto",
+    claim: Annotated[
+        str, typer.Option(metavar="CLAIM", help="Which chains the provider takes: profitable or all.")
+    ] = "profitable",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a model on ONNX Runtime's CPU provider and with normfuse, in one process and taking turns.
+    """Measure a model on ONNX Runtime's CPU provider and with normfuse, in alternating runs of one process.
 
-    Four ways are measured: the original and the rewritten model, each without and with the execution provider. The
-    error is against the original without any graph optimisation. ONNX Runtime's profiler gives the share of time in
-    fused nodes, and in the original that of the chains, from which follows what could be gained at most. With
-    --backend directml it also says what a run asks of the GPU: submissions, waits, bytes each way. The table of
-    operators shows where the time goes without and with normfuse, and so why the model gains what it gains.
+    Four configurations are measured: the original and the rewritten model, each without and with the execution
+    provider. The error is that against the original without any graph optimisation. ONNX Runtime's profiler gives the
+    share of time in fused nodes, and the share of the same chains in the original, which bounds the gain (Amdahl's
+    law). The table of operators shows where the time goes without and with normfuse. With --backend directml the GPU
+    work of a run is counted, too: submissions, waits, and bytes copied each way.
     """
     from normfuse.benchmark import benchmark
 

@@ -1,4 +1,4 @@
-"""``normfuse check``: a gate for pipelines."""
+"""``normfuse check``: a check for continuous integration."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class _Format(StrEnum):
 
 
 def check_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model that is to be shipped.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model to check.")],
     require_fused: RequireFusedOption = None,
     original: Annotated[
-        Path | None, typer.Option(metavar="MODEL", help="Also compare its results with this model's.")
+        Path | None, typer.Option(metavar="MODEL", help="Also compare the results with those of this model.")
     ] = None,
     inputs: InputsOption = None,
     max_error: MaxErrorOption = None,
     verify_seconds: VerifySecondsOption = None,
     strict: StrictOption = False,
     output_format: Annotated[
-        _Format, typer.Option("--format", help="github: annotations of GitHub Actions.")
+        _Format, typer.Option("--format", help="Output; github: annotations for GitHub Actions.")
     ] = _Format.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Check a model in a pipeline: nothing left to fuse, enough fused, results as before.
+    """Fail if a model is not fused as required, or its results differ; for continuous integration.
 
     Exits with 1 if a site that can be fused is not, if fewer sites than required are fused, or if the results differ
     from the original's.

@@ -42,16 +42,23 @@ __all__ = [
 console = Console(highlight=False, soft_wrap=False)
 _errors = Console(stderr=True, highlight=False)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print data instead of tables.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 InputsOption = Annotated[
     list[Path] | None,
-    typer.Option("--inputs", metavar="FILE.npz", help="Inputs by name, one sample a file; may be repeated."),
+    typer.Option("--inputs", metavar="FILE.npz", help="Inputs by name, one sample per file; may be repeated."),
 ]
 SamplesOption = Annotated[
-    int | None, typer.Option("--samples", min=1, help="How many inputs to make. [4, or 16 for quantised models]")
+    int | None,
+    typer.Option("--samples", min=1, metavar="N", help="Number of random inputs. [4, or 16 for quantised models]"),
 ]
 MaxErrorOption = Annotated[
-    float | None, typer.Option("--max-error", min=0.0, help="Error to allow instead of what the types explain.")
+    float | None,
+    typer.Option(
+        "--max-error",
+        min=0.0,
+        metavar="ERROR",
+        help="Largest error allowed. [what rounding to the element types explains]",
+    ),
 ]
 
 VerifySecondsOption = Annotated[
@@ -60,11 +67,11 @@ VerifySecondsOption = Annotated[
         "--verify-seconds",
         min=0.1,
         metavar="SECONDS",
-        help="How long the comparison may take; small inputs first. [60]",
+        help="Time limit of the comparison, which begins with small inputs. [60]",
     ),
 ]
 StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Exit with 3 where the comparison stays undecided, instead of 0.")
+    bool, typer.Option("--strict", help="Exit with 3 instead of 0 if the comparison is undecided.")
 ]
 UNDECIDED_EXIT_CODE = 3
 _LINE_SECONDS = 5.0

@@ -27,8 +27,8 @@ __all__ = ["demo_command"]
 
 
 def demo_command(
-    threads: Annotated[int, typer.Option(min=0, help="Threads inside an operator; 0: ONNX Runtime's default.")] = 1,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure each model.")] = 3.0,
+    threads: Annotated[int, typer.Option(min=0, metavar="N", help="Intra-op threads; 0: ONNX Runtime's default.")] = 1,
+    seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to measure each model.")] = 3.0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Keep the models in this folder.")
     ] = None,

@@ -13,10 +13,10 @@ __all__ = ["doctor_command"]
 
 
 def doctor_command(
-    backend: Annotated[str, typer.Option(help="directml: look at DirectML, too.")] = "auto",
+    backend: Annotated[str, typer.Option(metavar="BACKEND", help="directml: check DirectML, too.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Look at the installation: versions, library, instruction set, registration, and a tiny session.
+    """Check the installation: versions, library, instruction set, registration, and a small session.
 
     Exits with 1 if something does not work.
     """

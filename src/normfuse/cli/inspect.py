@@ -38,13 +38,11 @@ class _Backend(StrEnum):
 def inspect_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX model.")],
     allow_requantization_removal: RequantizationOption = False,
-    everything: Annotated[
-        bool, typer.Option("--all", help="List also the sites that have nothing beside them to be fused with.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also list sites with no neighbour to fuse with.")] = False,
     backend: Annotated[
         _Backend | None,
         typer.Option(
-            help="directml: show the DirectML operators of each site, or why it stays on the CPU; no GPU needed."
+            help="directml: show the DirectML operators of each site, or why it stays on the CPU. Needs no GPU."
         ),
     ] = None,
     directml_level: Annotated[
@@ -52,18 +50,18 @@ def inspect_command(
     ] = None,
     extract: Annotated[
         str | None,
-        typer.Option(metavar="SITE", help="Write this site as a model of its own instead, with its inputs as .npz."),
+        typer.Option(metavar="SITE", help="Write this site as a model of its own, with its inputs as .npz."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="For --extract: the file. [site.onnx]")
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file that --extract writes. [site.onnx]")
     ] = None,
     inputs: InputsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List every normalisation, activation and quantisation site, what it would become, or why it is left.
 
-    Nothing is written but what --extract asks for: one site by itself, with the inputs that it has in a run of the
-    whole model on --inputs, or on inputs made from the model's signature.
+    With --extract one site is written as a model of its own, with the inputs that it has when the whole model runs on
+    --inputs, or on random inputs made from the model's signature.
     """
     from normfuse.optimization import inspect_with_claims, nothing_to_gain
 
@@ -94,7 +92,7 @@ def inspect_command(
     print_site_counts(sites)
     print_claims(claims)
     if not everything and any(nothing_to_gain(site) for site in sites):
-        console.print("--all also lists those that have nothing to fuse with.")
+        console.print("--all also lists sites with no neighbour to fuse with.")
 
 
 def _extract(model: Path, name: str, output: Path, inputs: list[Path] | None) -> None:

@@ -41,7 +41,7 @@ __all__ = ["RequireFusedOption", "optimize_command", "print_operator_counts", "p
 
 RequireFusedOption = Annotated[
     str | None,
-    typer.Option(metavar="N|all", help="Fail unless so many sites are fused."),
+    typer.Option(metavar="N|all", help="Fail unless at least N sites are fused, or all that can be."),
 ]
 
 
@@ -62,7 +62,7 @@ class _Rewriting:
     target: Annotated[
         _Target,
         typer.Option(
-            help="portable: runs everywhere, and fast where normfuse is; custom-op: needs normfuse's library; "
+            help="portable: runs everywhere, faster where normfuse is installed; custom-op: needs normfuse's library; "
             "standard: ONNX operators only."
         ),
     ] = _Target.PORTABLE
@@ -103,14 +103,16 @@ class _Verifying:
 class _Tuning:
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Measure on this machine which chains to run, and store that in the model."),
+        typer.Option(
+            "--tune", help="Measure on this machine which chains are worth fusing, and store that in the model."
+        ),
     ] = False
     tune_seconds: Annotated[
-        float | None, typer.Option(min=0.1, metavar="SECONDS", help="How long --tune may measure. [60]")
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Time limit of --tune. [60]")
     ] = None
     tune_threads: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Threads inside an operator for --tune; 0: ONNX Runtime's default. [1]"),
+        typer.Option(min=0, metavar="N", help="Intra-op threads for --tune; 0: ONNX Runtime's default. [1]"),
     ] = None
 
     def arguments(self) -> dict[str, Any]:
@@ -137,7 +139,7 @@ class _Reporting:
     ] = None
     measure: Annotated[
         float | None,
-        typer.Option(min=0.1, metavar="SECONDS", help="Also measure the speed for so long, for the report."),
+        typer.Option(min=0.1, metavar="SECONDS", help="Also measure the speed, for this long, and report it."),
     ] = None
     engine: Annotated[
         _Engine,
@@ -148,11 +150,9 @@ class _Reporting:
 
 @grouped
 def optimize_command(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="The ONNX model, or a folder of models; it is not changed.")
-    ],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model, or a folder of models. Not changed.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write; for a folder, a folder.")
+        Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write, or the folder if MODEL is one.")
     ],
     rewriting: _Rewriting,
     verifying: _Verifying,
@@ -161,12 +161,12 @@ def optimize_command(
 ) -> None:
     """Fuse the normalisation chains of a model, verify the result, and write it.
 
-    The result is compared with the original on inputs made from the model's own signature, or on yours, and is not
-    written if it differs. Where the comparison stays undecided it is written, with a warning. Of a folder every
-    *.onnx file is optimised, also in the folders below, and a report <name>.json is written beside each result.
+    The result is compared with the original, on random inputs made from the model's signature or on --inputs, and is
+    not written if it differs. If the comparison is undecided it is written, with a warning. In a folder every *.onnx
+    file is optimised, subfolders included, and a report <name>.json is written beside each result.
 
-    With --tune the whole model is measured with groups of chains on and off, and the decisions are stored in it:
-    for this instruction set and this release of ONNX Runtime. Elsewhere the cost model decides.
+    With --tune the whole model is measured with groups of chains on and off. The decisions are stored in it and hold
+    for this instruction set and this release of ONNX Runtime; elsewhere the cost model decides.
     """
     options = {**rewriting.arguments(), **verifying.arguments(), **tuning.arguments()}
     if model.is_dir():

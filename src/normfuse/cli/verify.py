@@ -43,10 +43,10 @@ def verify_command(
 ) -> None:
     """Compare two versions of a model on the same inputs.
 
-    A runs on ONNX Runtime with every graph optimisation off; B runs with normfuse, and without it where it can.
-    Inputs are made from A's signature: token ids within their table, masks of 0 and 1, several sizes for symbolic
-    dimensions. Exits with 1 if they differ. It is undecided where A's own results depend on rounding as much, or
-    nothing could be compared in time.
+    A runs on ONNX Runtime with every graph optimisation off; B runs with normfuse, and without it if it can. Random
+    inputs are made from A's signature: token ids within their table, masks of 0 and 1, several sizes for symbolic
+    dimensions. Exits with 1 if the results differ. The comparison is undecided if rounding changes A's own results as
+    much, or if nothing could be compared in time.
     """
     from normfuse.verification import VERIFY_SECONDS, verify
 
