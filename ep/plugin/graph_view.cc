@@ -1,5 +1,7 @@
 #include "plugin/graph_view.h"
 
+#include <algorithm>
+
 #include "abi/ort_execution.h"
 #include "abi/ort_kernel_node.h"
 
@@ -44,7 +46,15 @@ Result GraphView::ReadNode(const ort::Node* node) {
   const size_t index = nodes_.size() - 1;
   NORMFUSE_RETURN_IF_ERROR(ReadPorts(index, /*inputs=*/true));
   NORMFUSE_RETURN_IF_ERROR(ReadPorts(index, /*inputs=*/false));
+  NameByOutput(&nodes_[index]);
   return ReadImplicitInputs(index);
+}
+
+// Names of nodes are optional in ONNX. Reports name such a node by its first output, as the rewriting pass does.
+void GraphView::NameByOutput(GraphNode* node) const {
+  if (!node->name.empty()) return;
+  const auto named = std::find_if(node->outputs.begin(), node->outputs.end(), [](int value) { return value != kNone; });
+  if (named != node->outputs.end()) node->name = value(*named).name;
 }
 
 Result GraphView::ReadPorts(size_t node_index, bool inputs) {

@@ -68,6 +68,7 @@ class GraphView {
 
  private:
   Result ReadNode(const ort::Node* node);
+  void NameByOutput(GraphNode* node) const;
   Result ReadPorts(size_t node_index, bool inputs);
   Result ReadImplicitInputs(size_t node_index);
   Result MarkOutputs(const ort::Graph* graph);

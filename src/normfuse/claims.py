@@ -1,4 +1,4 @@
-"""Which fused sites the execution provider will run on this machine, and which it gives back to ONNX Runtime.
+"""Which fused sites the execution provider will run on this machine, and which it leaves to ONNX Runtime.
 
 The provider says so itself, when a session is created (the EP option ``claim_report``): it takes what its cost model
 expects to be faster than ONNX Runtime's own kernels, with the instruction set of this machine.
@@ -64,7 +64,7 @@ def ask_provider(model: ir.Model, name: str, sites: Iterable[Site]) -> Claims:
 
 
 def claims_of(sites: Iterable[Site], report: Path) -> Claims:
-    """Return what a claim report says of the fused sites; sites that it does not know count as given back."""
+    """Return what a claim report says of the fused sites; sites that it does not name count as declined."""
     lines: dict[str, dict[str, Any]] = {}
     for line in read_claim_report(report):
         for name in (line["node"], *line["nodes"]):

@@ -15,7 +15,8 @@ import pytest
 
 import normfuse
 from normfuse import models
-from normfuse.spec import OPTIONS
+from normfuse.optimization import inspect_with_claims
+from normfuse.spec import OPTIONS, REASONS
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +168,23 @@ def test_claim_report_is_written(transformer: onnx.ModelProto, tmp_path: Path) -
     lines = (tmp_path / "claims.jsonl").read_text().splitlines()
     assert len(lines) == len(set(lines)) == 4
     assert all("result of" in json.loads(line)["path"] for line in lines)
+
+
+def test_nodes_without_names_are_reported_by_their_first_output(tmp_path: Path) -> None:
+    """Names of nodes are optional; what the provider says of a site has to reach it all the same."""
+    text = """<ir_version: 10, opset_import: ["": 20]> g (float[4,64] x, float[64] s) => (float[4,64] y) {
+        n = LayerNormalization <axis = -1> (x, s)
+        c = Cos(n)
+        y = LayerNormalization <axis = -1> (c, s)
+    }"""
+    model = onnx.parser.parse_model(text)
+    _, claims = inspect_with_claims(model)
+    assert claims.run + len(claims.given_back) == 2
+    assert {site.reason for site in claims.given_back} <= set(REASONS)  # and not "not_seen"
+    options = normfuse.session_options(claim="all", claim_report=tmp_path / "claims.jsonl")
+    ort.InferenceSession(model.SerializeToString(), options)
+    lines = [json.loads(line) for line in (tmp_path / "claims.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(line["node"], line["nodes"]) for line in lines] == [("n", ["n"]), ("y", ["y"])]
 
 
 BAD_OPTIONS = [

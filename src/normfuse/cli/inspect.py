@@ -213,15 +213,15 @@ def print_left(sites: Sequence[Site]) -> None:
 
 
 def print_claims(claims: Claims) -> None:
-    """Print how many fused sites the execution provider runs on this machine, and why it gives others back."""
+    """Print how many fused sites the execution provider runs on this machine, and why it declines the others."""
     if claims.not_asked:
         console.print(f"The execution provider could not be asked: {claims.not_asked}", markup=False, soft_wrap=True)
         return
     total = claims.run + len(claims.given_back)
     if not total:
         return
-    sentence = f"On this machine normfuse runs {claims.run} of {total} fused sites"
-    console.print(sentence + (", and gives back to ONNX Runtime:" if claims.given_back else "."), soft_wrap=True)
+    rest = " ONNX Runtime's own kernels run the others:" if claims.given_back else ""
+    console.print(f"On this machine normfuse runs {claims.run} of {total} fused sites.{rest}", soft_wrap=True)
     alike: dict[tuple[str, str], list[GivenBack]] = {}
     for site in claims.given_back:
         alike.setdefault((site.description, site.message.replace(site.name, "")), []).append(site)
