@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,6 @@ ENVIRONMENT = BUILD / "test-env"
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
 BIN = ENVIRONMENT / SCRIPTS
 EXPORT_ENVIRONMENT = BUILD / "export-env"
-NATIVE = BUILD / "test-native"  # of the wheel and of the native tests, which are linked with the same objects
 SANITIZED = BUILD / "native-sanitized"
 WHEEL = BUILD / "test-wheel"  # this platform's, by the system's compiler
 WHEELS = BUILD / "test-wheels"  # all platforms', by zig
@@ -55,7 +55,7 @@ def say(text: str) -> None:
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
-    return {**os.environ, **variables, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **variables}
 
 
 def run(*command: str | Path, **variables: str) -> None:
@@ -72,12 +72,12 @@ def end_if_failed(code: int, *command: str | Path) -> None:
         sys.exit(code)
 
 
-def run_with_progress(*command: str | Path) -> None:
+def run_with_progress(*command: str | Path, **variables: str) -> None:
     """A command that builds by ninja: its progress every few seconds, and all that it says if it fails."""
     process = subprocess.Popen(
         list(map(str, command)),
         cwd=ROOT,
-        env=environment({}),
+        env=environment(variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -113,13 +113,24 @@ def built_wheel() -> Path:
         run(BIN / "python", "-m", "pip", "install", "--quiet", "--upgrade", "pip")
     pip = [BIN / "python", "-m", "pip"]
     shutil.rmtree(WHEEL, ignore_errors=True)
-    # Without isolation cmake stays where it is from run to run, and so does what it has built.
-    run(*pip, "install", "--quiet", "scikit-build-core", "cmake", "ninja")
     say("builds the wheel")
-    wheel = ["wheel", "--verbose", "--no-deps", "--no-build-isolation", f"--config-settings=build-dir={NATIVE}"]
-    run_with_progress(*pip, *wheel, "--wheel-dir", WHEEL, ROOT)
+    # By the tools that README's first command finds, not by those that the tests have installed.
+    wheel = [*pip, "wheel", "--verbose", "--no-deps", "--wheel-dir", WHEEL, ROOT]
+    run_with_progress(*wheel, PATH=os.environ["PATH"])
     (built,) = WHEEL.glob("*.whl")
     return built
+
+
+def native_build() -> Path:
+    """The wheel's build folder, from which README's first command installs, too: whoever comes first compiles."""
+    (wheel,) = WHEEL.glob("*.whl")
+    return BUILD / wheel.stem.split("-", 2)[2]
+
+
+def cmake_of(build: Path) -> Path:
+    """The cmake that made the build folder, unless it was in pip's temporary environment: another may compile again."""
+    (command,) = re.findall(r"^CMAKE_COMMAND:INTERNAL=(.*)$", (build / "CMakeCache.txt").read_text("utf-8"), re.M)
+    return Path(command) if Path(command).exists() else BIN / "cmake"
 
 
 def install_wheel(python: Path, extra: str) -> None:
@@ -153,9 +164,11 @@ def ctest(build: Path, **variables: str) -> None:
 
 def native_tests() -> None:
     """In the wheel's build folder: only the tests themselves are left to compile."""
-    run("cmake", "-S", "ep", "-B", NATIVE, "-G", "Ninja", "-DNORMFUSE_BUILD_TESTS=ON")
-    run_with_progress("cmake", "--build", NATIVE)
-    ctest(NATIVE)
+    build = native_build()
+    cmake = cmake_of(build)
+    run(cmake, "-S", "ep", "-B", build, f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}", "-DNORMFUSE_BUILD_TESTS=ON")
+    run_with_progress(cmake, "--build", build)
+    ctest(build)
 
 
 def sanitized_tests() -> None:
