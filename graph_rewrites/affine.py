@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from .facts import label
 from .fused import Fused, Step, operator_of
+from .host_fusions import require_no_gemm
 from .pattern import ANY, node_of
 from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
 
-__all__ = ["ActivationScale", "GateBefore", "StepBehind"]
+__all__ = ["ActivationBias", "ActivationScale", "GateBefore", "StepBehind"]
 
 # ONNX Runtime takes the factor of an operand into these.
 _PRODUCTS = ("MatMul", "Gemm")
@@ -54,11 +56,7 @@ class StepBehind(FusionRule):
         fused = Fused.of(inner)
         if fused.has("y_scale") or not fused.has_room():
             raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
-        dtype = self.require_float(operand)
-        if dtype != self.require_float(inner):
-            raise Declined(
-                "unsupported_type", tensor=label(operand), type=dtype, what=f"a {root.op_type} of another type"
-            )
+        self.require_one_type(inner, operand, root.op_type)
         # An open dimension of what is normalised is taken for the parameter's.
         axes = self.counted_from_end(fused["axes"], inner) if fused.op_type == "FusedNormalization" else ()
         self.facts.require_fits(operand, inner, "operand", axes)
@@ -102,7 +100,62 @@ class StepBehind(FusionRule):
         return fused.emit(tape)[0]
 
 
-class ActivationScale(FusionRule):
+class _ActivationOperand(FusionRule):
+    """A constant operand of a Mul or an Add in front of an activation: the input `slot` of the fused node."""
+
+    op_type: ClassVar[str]
+    slot: ClassVar[str]
+    #: Inputs of the fused node that come before this one, or are this one.
+    taken_by: ClassVar[Sequence[str]]
+
+    def check(self, root: ir.Node, x: ir.Value, operand: ir.Value, activated: ir.Value) -> None:
+        x, operand = self.facts.constant_last(x, operand)
+        fused = Fused.of(activated)
+        if fused.has(*self.taken_by) or fused["affine_align"] != "trailing":
+            raise Declined("unsupported_operator", op_type=self.op_type, where=f"twice in front of {label(root)}")
+        if not self.facts.is_constant(operand) or self.facts.is_constant(x):
+            raise Declined("parameter_not_constant", parameter=label(operand), node=label(root))
+        self.require_one_type(x, operand, self.op_type)
+        producer = x.producer()
+        if producer is not None and self.joins(producer, x, operand):
+            detail = f"the {self.op_type} becomes part of its {producer.op_type}"
+            raise Declined("not_profitable", node=label(producer), detail=detail)
+        self.facts.require_fits(operand, x, self.slot)
+
+    def joins(self, producer: ir.Node, x: ir.Value, operand: ir.Value) -> bool:
+        """True if ONNX Runtime makes one node of the operator and the one that produces `x`, which is faster."""
+        raise NotImplementedError
+
+    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, operand: ir.Value, activated: ir.Value) -> ir.Value:
+        fused = Fused.of(activated)
+        fused.inputs["X"], fused.inputs[self.slot] = self.facts.constant_last(x, operand)
+        return fused.emit(tape)[0]
+
+
+class ActivationBias(_ActivationOperand):
+    """A bias in front of a decomposed activation, as a linear layer leaves behind.
+
+    Before::
+
+        Y = FusedActivation(Add(x, bias))
+
+    After::
+
+        Y = FusedActivation(x, bias=bias)
+    """
+
+    op_type, slot = "Add", "bias"
+    taken_by = ("bias", "scale", "x_scale")
+
+    def pattern(self, op: Any, x: Any, operand: Any) -> Any:
+        return fused_activation(op, op.Add(x, operand))
+
+    def joins(self, producer: ir.Node, x: ir.Value, operand: ir.Value) -> bool:
+        require_no_gemm(self.facts, x, operand)
+        return producer.op_type == "Conv"
+
+
+class ActivationScale(_ActivationOperand):
     """A constant scale in front of an activation, and of its bias.
 
     Before::
@@ -114,33 +167,14 @@ class ActivationScale(FusionRule):
         Y = FusedActivation(x, scale=scale, bias=bias)
     """
 
-    def pattern(self, op: Any, x: Any, scale: Any) -> Any:
-        return fused_activation(op, op.Mul(x, scale, _outputs=["scaled"]))
+    op_type, slot = "Mul", "scale"
+    taken_by = ("scale", "x_scale")
 
-    def check(self, root: ir.Node, x: ir.Value, scale: ir.Value, scaled: ir.Value, activated: ir.Value) -> None:
-        x, scale = (scale, x) if self.facts.is_constant(x) else (x, scale)
-        fused = Fused.of(activated)
-        if fused.has("scale", "x_scale") or fused["affine_align"] != "trailing":
-            raise Declined("unsupported_operator", op_type="Mul", where=f"twice in front of {label(root)}")
-        if not self.facts.is_constant(scale) or self.facts.is_constant(x):
-            raise Declined("parameter_not_constant", parameter=label(scale), node=label(root))
-        if self.require_float(x) != self.require_float(scale):
-            raise Declined(
-                "unsupported_type", tensor=label(scale), type=self.facts.dtype(scale), what="a Mul of another type"
-            )
-        producer = x.producer()
-        single = self.facts.scalar(scale) is not None
-        if producer is not None and (producer.op_type in _PRODUCTS if single else producer.op_type == "Conv"):
-            detail = f"the Mul becomes part of its {producer.op_type}"
-            raise Declined("not_profitable", node=label(producer), detail=detail)
-        self.facts.require_fits(scale, x, "scale")
+    def pattern(self, op: Any, x: Any, operand: Any) -> Any:
+        return fused_activation(op, op.Mul(x, operand))
 
-    def rewrite(
-        self, tape: ir.tape.Tape, x: ir.Value, scale: ir.Value, scaled: ir.Value, activated: ir.Value
-    ) -> ir.Value:
-        fused = Fused.of(activated)
-        fused.inputs["X"], fused.inputs["scale"] = (scale, x) if self.facts.is_constant(x) else (x, scale)
-        return fused.emit(tape)[0]
+    def joins(self, producer: ir.Node, x: ir.Value, operand: ir.Value) -> bool:
+        return producer.op_type in (_PRODUCTS if self.facts.scalar(operand) is not None else ("Conv",))
 
 
 class GateBefore(FusionRule):
@@ -175,10 +209,8 @@ class GateBefore(FusionRule):
             raise Declined(
                 "unsupported_operator", op_type="Mul", where=f"in front of {label(root)}, without a residual"
             )
-        if self.require_float(x) != self.require_float(gate) or self.facts.dtype(x) != self.facts.dtype(gated):
-            raise Declined(
-                "unsupported_type", tensor=label(gate), type=self.facts.dtype(gate), what="a Mul of another type"
-            )
+        self.require_one_type(x, gate, "Mul")
+        self.require_one_type(x, gated, "Mul")
         if self.spelling == "residual":
             # What is gated becomes X, which Y has the shape of.
             self.facts.require_fits(fused.inputs["X"], gated, "X")

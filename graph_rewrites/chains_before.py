@@ -14,18 +14,12 @@ from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
 
 __all__ = [
-    "ActivationBias",
     "DequantizeInput",
     "DequantizeParameter",
     "DequantizeResidual",
     "RequantizedSum",
     "ResidualAdd",
 ]
-
-
-def _constant_last(facts: Facts, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return the operands of an Add, a constant one last: exporters write a bias on either side."""
-    return (b, a) if facts.is_constant(a) else (a, b)
 
 
 def dequantization_of(value: ir.Value) -> ir.Node:
@@ -110,10 +104,7 @@ class ResidualAdd(FusionRule):
         if fused.has("x_scale", "residual", "residual_bias") or fused.before:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         x, other, _slot = self._roles(a, b, total)
-        if self.require_float(x) != self.require_float(other):
-            raise Declined(
-                "unsupported_type", tensor=label(other), type=self.facts.dtype(other), what="an Add of another type"
-            )
+        self.require_one_type(x, other, "Add")
 
     def _roles(self, a: ir.Value, b: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value, str]:
         """Return X, the other operand and its input: X has the sum's rank; a constant vector is a bias."""
@@ -216,7 +207,7 @@ class ResidualBias(FusionRule):
         return fused_normalization(op, ANY, ANY, ANY, added)
 
     def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> None:
-        x, bias = _constant_last(self.facts, x, bias)
+        x, bias = self.facts.constant_last(x, bias)
         fused = Fused.of(normalized)
         prefix = "x" if self.spelling == "X" else "residual"
         stepped = self.spelling == "X" and fused.before
@@ -224,17 +215,14 @@ class ResidualBias(FusionRule):
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(bias) or (self.facts.rank(bias) or 0) > 1 or self.facts.is_constant(x):
             raise Declined("parameter_not_constant", parameter=label(bias), node=label(root))
-        if self.require_float(x) != self.require_float(bias):
-            raise Declined(
-                "unsupported_type", tensor=label(bias), type=self.facts.dtype(bias), what="an Add of another type"
-            )
+        self.require_one_type(x, bias, "Add")
         require_no_gemm(self.facts, x, bias)
         self.facts.require_fits(bias, x, "residual_bias", (-1,))
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
         fused = Fused.of(normalized)
         slot = "X" if self.spelling == "X" else "residual"
-        fused.inputs[slot], fused.inputs["residual_bias"] = _constant_last(self.facts, x, bias)
+        fused.inputs[slot], fused.inputs["residual_bias"] = self.facts.constant_last(x, bias)
         return fused.emit(tape)[0]
 
 
@@ -332,41 +320,3 @@ class DequantizeParameter(FusionRule):
             raise Declined("parameter_not_constant", at=node, parameter=label(dequantized), node=label(node))
         dequantize(self.facts, fused, node, self.spelling, self.spelling)
         return fused
-
-
-class ActivationBias(FusionRule):
-    """A bias in front of a decomposed activation, as a linear layer leaves behind.
-
-    Before::
-
-        Y = FusedActivation(Add(x, bias))
-
-    After::
-
-        Y = FusedActivation(x, bias=bias)
-    """
-
-    def pattern(self, op: Any, x: Any, bias: Any) -> Any:
-        return fused_activation(op, op.Add(x, bias))
-
-    def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, activated: ir.Value) -> None:
-        x, bias = _constant_last(self.facts, x, bias)
-        fused = Fused.of(activated)
-        if fused.has("bias", "scale", "x_scale"):
-            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
-        if not self.facts.is_constant(bias) or self.facts.is_constant(x):
-            raise Declined("parameter_not_constant", parameter=label(bias), node=label(root))
-        if self.require_float(x) != self.require_float(bias):
-            raise Declined(
-                "unsupported_type", tensor=label(bias), type=self.facts.dtype(bias), what="an Add of another type"
-            )
-        producer = x.producer()
-        if producer is not None and producer.op_type == "Conv":
-            raise Declined("not_profitable", node=label(producer), detail="the Add becomes part of its Conv")
-        require_no_gemm(self.facts, x, bias)
-        self.facts.require_fits(bias, x, "bias")
-
-    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, activated: ir.Value) -> ir.Value:
-        fused = Fused.of(activated)
-        fused.inputs["X"], fused.inputs["bias"] = _constant_last(self.facts, x, bias)
-        return fused.emit(tape)[0]

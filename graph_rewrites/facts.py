@@ -187,6 +187,10 @@ class Facts:
         """True for anything that does not depend on the model's inputs, large weights included."""
         return self._constants.is_constant(value)
 
+    def constant_last(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Return two operands, a constant one last: exporters write a bias or a scale on either side."""
+        return (b, a) if self.is_constant(a) else (a, b)
+
     def scalar(self, value: ir.Value | None) -> float | None:
         """Return the value of a constant of one element, or None."""
         array = self.constant(value)

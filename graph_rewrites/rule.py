@@ -117,6 +117,16 @@ class FusionRule:
             raise Declined("unsupported_type", tensor=label(value), type=dtype, what=what)
         return dtype
 
+    def require_one_type(self, x: ir.Value, operand: ir.Value, op_type: str) -> None:
+        """Decline unless both operands of an `op_type` have the same float type."""
+        if self.require_float(x) != self.require_float(operand):
+            raise Declined(
+                "unsupported_type",
+                tensor=label(operand),
+                type=self.facts.dtype(operand),
+                what=f"{op_type} with an operand of another type",
+            )
+
     def require_scalar(self, value: ir.Value, parameter: str, node: ir.Node) -> float:
         """Return the value of a constant of one element, or decline."""
         scalar = self.facts.scalar(value)

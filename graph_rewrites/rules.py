@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from .activations import NodeActivation
-from .affine import ActivationScale, GateBefore, StepBehind
+from .affine import ActivationBias, ActivationScale, GateBefore, StepBehind
 from .batch_norm import BatchNormalizationActivation, BatchStatisticsNormalization
 from .canonical import CanonicalNormalization
 from .casts import NarrowedResult, WidenedInput
 from .chains_before import (
-    ActivationBias,
     DequantizeInput,
     DequantizeParameter,
     DequantizeResidual,
