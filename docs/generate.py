@@ -55,6 +55,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+def default(value: object) -> str:
+    return code(list(value) if isinstance(value, tuple) else value)
+
+
 def operators() -> str:
     parts = [
         "# Operators",
@@ -73,9 +77,9 @@ def operators() -> str:
             + ".",
             table(
                 ["attribute", "type", "default", "meaning"],
-                [(code(a.name), a.type, code(a.default), a.doc) for a in attributes],
+                [(code(a.name), a.type, default(a.default), a.doc) for a in attributes],
             ),
-            table(["at the edges", ""], [(e.name, e.doc) for e in EDGES.values() if operator.name in e.operators]),
+            table(["edge case", "result"], [(e.name, e.doc) for e in EDGES.values() if operator.name in e.operators]),
         ]
     return "\n\n".join(parts)
 
@@ -183,7 +187,7 @@ def prices() -> str:
             "The [activations](activations.md) have theirs in their own table.",
             table(["step", "", *PRICE_COLUMNS], steps),
             "## Calls",
-            "Nanoseconds, whatever the number of elements.",
+            "Nanoseconds, independent of the number of elements.",
             table(["what", "", "ns"], calls),
         ]
     )
@@ -219,7 +223,7 @@ def options() -> str:
         [
             "# Options of the execution provider",
             "Given to `normfuse.session_options`, or to `add_provider_for_devices` as strings. An unknown option or "
-            "value is an error that names what is there.",
+            "value is an error that lists the known ones.",
             table(["option", "value", "default", "meaning"], rows),
             "`NORMFUSE_ISA` (environment) forces an instruction set: `avx512`, `avx2`, `baseline` or `neon`.",
         ]
