@@ -7,9 +7,9 @@ import reprlib
 from collections.abc import Callable
 from typing import TypeAlias
 
-from normfuse.errors import OptionTypeError
+from normfuse.errors import OptionError, OptionTypeError
 
-__all__ = ["INTEGER", "NUMBER", "PROGRESS", "YES_OR_NO", "check_type"]
+__all__ = ["INTEGER", "MOST_THREADS", "NUMBER", "PROGRESS", "YES_OR_NO", "check_threads", "check_type"]
 
 Kind: TypeAlias = tuple[str, type]
 """What an argument must be, in words and as a class; NumPy's numbers are of these classes, too."""
@@ -18,6 +18,9 @@ INTEGER: Kind = ("a whole number", numbers.Integral)
 NUMBER: Kind = ("a number", numbers.Real)
 YES_OR_NO: Kind = ("True or False", bool)
 PROGRESS: Kind = ("a function", Callable)  # type: ignore[assignment]
+
+MOST_THREADS = 1024
+"""More than machines have: ONNX Runtime starts as many as it is told to, and takes minutes for a hundred thousand."""
 
 
 def check_type(name: str, value: object, kind: Kind, *, optional: bool = False) -> None:
@@ -28,3 +31,13 @@ def check_type(name: str, value: object, kind: Kind, *, optional: bool = False) 
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         given = f"{reprlib.repr(value)} ({type(value).__name__})"
         raise OptionTypeError(f"{name} is {given}; it must be {words}{' or None' if optional else ''}.")
+
+
+def check_threads(name: str, threads: object) -> None:
+    """Raise OptionError if a number of threads inside an operator is none that a session can have."""
+    check_type(name, threads, INTEGER)
+    assert isinstance(threads, numbers.Integral)
+    if not 0 <= threads <= MOST_THREADS:
+        raise OptionError(
+            f"{name} is {threads}; it must be a number from 0 (ONNX Runtime's default) to {MOST_THREADS}."
+        )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from normfuse._version import __version__
+from normfuse.arguments import NUMBER, check_threads, check_type
 from normfuse.errors import OptionError
 from normfuse.gpu_work import GpuWork, count_gpu_work
 from normfuse.host.versions import import_host
@@ -150,8 +151,10 @@ def benchmark(
     """
     from normfuse.host.registration import ensure_registered
 
-    if threads < 0 or not seconds > 0:
-        raise OptionError(f"threads is {threads} and seconds is {seconds}; neither can be negative, nor seconds 0.")
+    check_threads("threads", threads)
+    check_type("seconds", seconds, NUMBER)
+    if not seconds > 0:
+        raise OptionError(f"seconds is {seconds}; it must be above 0.")
     tell = progress or (lambda what, done, total: None)
     source = load_model(model)
     ensure_registered()  # before anything is measured

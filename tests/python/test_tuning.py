@@ -301,6 +301,7 @@ def test_real_times_give_a_whole_report(tmp_path: Path) -> None:
         ({"tune": math.inf}, "tune is inf"),
         ({"tune": "long"}, "tune is 'long'"),
         ({"tune": 1.0, "tune_threads": -1}, "tune_threads is -1"),
+        ({"tune": 1.0, "tune_threads": 100_000}, "tune_threads is 100000; it must be a number from 0 .* to 1024"),
         ({"tune": 1.0, "target": "custom-op"}, "use the target portable or standard"),
     ],
 )

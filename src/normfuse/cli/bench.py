@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normfuse.arguments import MOST_THREADS
 from normfuse.cli.console import InputsOption, JsonOption, console, number, print_json, print_table, progress, table
 from normfuse.errors import OptionError
 
@@ -26,7 +27,9 @@ _LEFT_SHOWN = 4
 
 def bench_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The original ONNX model.")],
-    threads: Annotated[int, typer.Option(min=0, metavar="N", help="Intra-op threads; 0: ONNX Runtime's default.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=0, max=MOST_THREADS, metavar="N", help="Intra-op threads; 0: ONNX Runtime's default.")
+    ] = 1,
     seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to measure.")] = 5.0,
     inputs: InputsOption = None,
     dim: Annotated[

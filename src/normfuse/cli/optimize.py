@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from normfuse.arguments import MOST_THREADS
 from normfuse.cli.bench import print_benchmark
 from normfuse.cli.console import (
     InputsOption,
@@ -112,7 +113,9 @@ class _Tuning:
     ] = None
     tune_threads: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Intra-op threads for --tune; 0: ONNX Runtime's default. [1]"),
+        typer.Option(
+            min=0, max=MOST_THREADS, metavar="N", help="Intra-op threads for --tune; 0: ONNX Runtime's default. [1]"
+        ),
     ] = None
 
     def arguments(self) -> dict[str, Any]:

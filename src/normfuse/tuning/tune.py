@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from normfuse.arguments import INTEGER, NUMBER, check_type
+from normfuse.arguments import NUMBER, check_threads, check_type
 from normfuse.claims import read_claim_report
 from normfuse.errors import OptionError
 from normfuse.host.registration import instruction_set
@@ -42,9 +42,7 @@ class Tuned:
 def check_tuning(seconds: float | None, threads: int, target: str) -> None:
     """Raise OptionError where the arguments of a tuning have a value that they cannot have."""
     check_type("tune", seconds, NUMBER, optional=True)
-    check_type("tune_threads", threads, INTEGER)
-    if threads < 0:
-        raise OptionError(f"tune_threads is {threads}; it must be a number from 0 on.")
+    check_threads("tune_threads", threads)
     if seconds is None:
         return
     if not 0 < seconds < math.inf:
