@@ -241,7 +241,15 @@ class Fused:
         return result
 
     def emit(self, tape: ir.tape.Tape) -> list[ir.Value]:
-        """Create the node with all outputs of its operator and return them; unused ones are dropped later."""
+        """Create the node with all outputs of its operator and return them; unused ones are dropped later.
+
+        Raises:
+            Declined: a number of the configuration is NaN, which no kernel takes.
+        """
+        for name in ("epsilon", "activation_params", "step_params"):
+            if name in self.attributes and np.isnan(self[name]).any():
+                where = {"attribute": name, "node": self.op_type, "value": "NaN"}
+                raise Declined("attribute_value", **where, supported="a number")
         count = len(OPERATORS[self.op_type].outputs)
         attributes = self.node_attributes()
         outputs = tape.op_multi_out(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
 from rewrite_harness import SpellingBuilder, optimize
 
@@ -76,3 +77,34 @@ def test_parameter_that_is_made_from_the_result_is_none(operator: str, made: tup
     g.output(g.add(operator, n, operand), SHAPE)
     model, _ = optimize(g.model("made_inside"))
     assert [node.op_type for node in model.graph.node][1:] == [*made, operator]
+
+
+@pytest.mark.parametrize(
+    ("operators", "attribute"),
+    [
+        (["LeakyRelu"], "activation_params"),
+        (["Relu", "Mul", "ThresholdedRelu"], "step_params"),
+    ],
+)
+def test_number_that_is_none_is_left(operators: list[str], attribute: str) -> None:
+    """No kernel takes NaN: a node with it, as target custom-op writes it, would not load."""
+    g = SpellingBuilder(17)
+    value = _norm(g, g.input("x", SHAPE))
+    for name in operators:
+        value = g.add(name, value, *([g.weight(8)] if name == "Mul" else []))
+    g.output(value, SHAPE)
+    model = g.model("nan")
+    model.graph.node[-1].attribute.append(onnx.helper.make_attribute("alpha", float("nan")))
+    _, result = optimize(model, target="custom-op")
+    left = [site for site in result.sites if site.fused_into is None]
+    assert [site.reason for site in left] == ["attribute_value"]
+    assert f"attribute {attribute} of FusedNormalization is NaN" in result.sites[0].message + left[0].message
+
+
+def test_epsilon_that_is_no_number_is_left() -> None:
+    g = SpellingBuilder(17)
+    g.output(_norm(g, g.input("x", SHAPE)), SHAPE)
+    model = g.model("nan")
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("epsilon", float("nan")))
+    _, result = optimize(model, target="custom-op")
+    assert [(site.reason, site.fused_into) for site in result.sites] == [("attribute_value", None)]
