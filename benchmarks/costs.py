@@ -2,8 +2,9 @@
 
 Prints nanoseconds per element of each activation, normalisation and conversion, alone in a session, on one thread and
 in the level-2 cache: ONNX Runtime's own kernels beside the execution provider's (claim=all). What a session costs
-without any work is taken off. Then comes a LayerNormalization of few rows, in nanoseconds, and last what a second
-thread costs: the time that two take beyond half the time of one. With names of activations, only these are measured.
+without any work is taken off. Then come, in nanoseconds, a LayerNormalization of few rows, what further steps behind
+one cost each row, and what a second thread costs: the time that two take beyond half the time of one. With names of
+activations, only these are measured.
 The figures, rounded, stand in ep/spec/activations.toml and prices.toml.
 """
 
@@ -215,6 +216,17 @@ def few_rows(rows: int) -> str:
     return f"LayerNorm of {rows} x 768: ORT {theirs - overhead:.0f} ns, normfuse {ours - overhead:.0f} ns"
 
 
+def row_of_blocks(rows: int = 512, width: int = 64) -> float:
+    """Nanoseconds that a row takes more where further steps stand behind a LayerNormalization -> Relu."""
+    x = np.random.default_rng(2).normal(0, 1, [rows, width]).astype(np.float32)
+    normal = node("LayerNormalization", "X scale bias", "n", axis=-1)
+    plain = [normal, node("Relu", "n")]
+    stepped = [normal, node("Relu", "n", "r"), node("Mul", "r scale")]
+    calls = [call(model(nodes, x), {"X": x}, ours=True)[0] for nodes in (plain, stepped)]
+    without, behind = fastest(calls, count=200)
+    return (behind - without) / rows
+
+
 def hand_off(rows: int) -> float:
     """Nanoseconds that a LayerNormalization of ``rows`` x WIDTH takes on two threads beyond half of one thread's."""
     x = np.random.default_rng(2).normal(0, 1, [rows, WIDTH]).astype(np.float32)
@@ -253,6 +265,7 @@ def main() -> None:
     print_row("DQ of int8 to float16", dequantization("int8", "float16", along_row=False))
     for rows in (1, 64, 128):
         print(few_rows(rows))
+    print(f"a row with further steps behind it: {row_of_blocks():.0f} ns more")
     for rows in (256, 512, 1024):
         print(f"second thread, LayerNorm of {rows} rows: {hand_off(rows):.0f} ns")
 
