@@ -184,7 +184,7 @@ class Reader {
     const std::string name = "operand_" + std::to_string(operands_read_);
     Operand operand = Tensor(first_operand_ + operands_read_, name.c_str());
     if (operands_read_ == kFurtherOperands || !operand.present()) {
-      return Invalid(std::string(attribute) + " asks for input " + name + ", which is missing");
+      return Invalid(std::string(attribute) + " requires input " + name + ", which is missing");
     }
     ++operands_read_;
     steps->push_back(word == "Mul" ? Mul(std::move(operand)) : Add(std::move(operand)));

@@ -125,7 +125,7 @@ def load_model(model: ModelLike) -> Source:
     if not ours and (tensor := next((t for t in external_tensors(source.model) if t.path in links), None)) is not None:
         raise InvalidModelError(
             f"{source.name}: file '{tensor.location}' with the data of '{tensor.name}' has another name as well "
-            "(a hard link), and onnx_ir does not read such; give the path of the model instead."
+            "(a hard link), which onnx_ir does not read; give the path of the model instead."
         )
     if not is_sorted(source.model):
         if ours:
@@ -357,7 +357,7 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
             raise InvalidModelError(f"{name} is cut off or damaged: it starts like an ONNX model.") from None
         raise InvalidModelError(f"{name} is not an ONNX model.") from None
     if looks_like_onnx and model.ir_version and not model.HasField("graph"):
-        raise InvalidModelError(f"{name} is cut off: it starts like an ONNX model and holds no graph.")
+        raise InvalidModelError(f"{name} is cut off: it starts like an ONNX model but holds no graph.")
     return model
 
 

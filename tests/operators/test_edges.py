@@ -150,7 +150,7 @@ def test_statistics_of_16_bit_floats_are_float32(provider: str, dtype: Any) -> N
         assert np.abs(got.astype(F32)).max() > 1.5
 
 
-@edge("rounding", "odd values into integers")
+@edge("rounding", "infinities and NaN to integers")
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, ml_dtypes.int4, ml_dtypes.uint4])
 def test_rounding_saturation_and_odd_values_of_quantisation(provider: str, dtype: Any) -> None:
     """Half to even before the zero point; saturation; NaN to the minimum; infinity to the ends."""
@@ -238,13 +238,13 @@ def test_packed_types_of_every_length(provider: str, dtype: Any, count: int) -> 
     check(case, provider)
 
 
-@edge("activation of odd values")
+@edge("activation of infinities and NaN")
 def test_clip_with_min_above_max_gives_max(provider: str) -> None:
     got = check(activation(f32(-5, 0, 5), {"activation": "Clip", "activation_params": [2.0, 1.0]}), provider)["Y"]
     assert got.tolist() == [1, 1, 1]
 
 
-@edge("activation of odd values")
+@edge("activation of infinities and NaN")
 @pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
 def test_activations_of_odd_values(provider: str, name: str) -> None:
     x = f32(np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-45, 88.9, -88.9, 104.0, -104.0)

@@ -87,7 +87,7 @@ def run_tasks(work: Callable[[str], Row], names: Sequence[str]) -> Iterator[Row]
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
         except Exception as error:  # Ray raises what its parts raise
             raise NormfuseError(
-                f"Ray cannot be started or reached: {_first_line(error)}; --engine local does without."
+                f"Ray cannot be started or reached: {_first_line(error)}; --engine local works without it."
             ) from error
         logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
@@ -97,7 +97,7 @@ def run_tasks(work: Callable[[str], Row], names: Sequence[str]) -> Iterator[Row]
         # As text: a column of Ray's has one type, and what is not known is null.
         yield from (json.loads(row["json"]) for row in done.iter_rows())
     except ray.exceptions.RayError as error:
-        raise NormfuseError(f"Ray gave up: {_first_line(error)}; --engine local does without.") from error
+        raise NormfuseError(f"Ray failed: {_first_line(error)}; --engine local works without it.") from error
     finally:
         if own:
             ray.shutdown()

@@ -136,7 +136,9 @@ class InputMaker:
             # Random numbers are made in eight bytes each.
             if math.prod(shapes[signature.name]) * 8 > MOST_BYTES:
                 shape = list(shapes[signature.name])
-                raise TooLarge(f"Input '{signature.name}' of shape {shape} is larger than what is made here.")
+                raise TooLarge(
+                    f"Input '{signature.name}' of shape {shape} is too large to generate; give inputs of your own."
+                )
         return shapes
 
     def check(self, sample: Mapping[str, np.ndarray], name: str) -> Sample:
