@@ -107,8 +107,13 @@ def test_native_tests_that_documents_name_are_there() -> None:
     built = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests" / "native").glob("**/CMakeLists.txt"))
     target = r"(?:native_tests/(?:directml/)?|--target )(\w+_test|bench_kernels)"
     for page in DOCUMENTS:
-        for name in re.findall(target, page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(target, text):
             assert re.search(rf"\b{name}\b", built), f"{page.name} names {name}"
+        # Who follows a page from its top has built what it runs.
+        for run in re.finditer(r"(?<!\S)`?(build/\w+)/native_tests/(?:directml/)?(\w+)", text):
+            builds = re.findall(rf"--build {run[1]}\b(?: --target((?: \w+)+))?", text[: run.start()])
+            assert any(not targets or run[2] in targets.split() for targets in builds), f"{page.name}: {run[0]}"
 
 
 def cells(document: Path) -> list[list[str]]:
