@@ -39,6 +39,7 @@ ROWS, WIDTH = 128, 512
 OPSET = 22
 NORMALIZATIONS = (
     *("LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN"),
+    *("Softmax", "Softmax across", "DQ, Softmax, Q"),
     *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q"),
 )
 IMAGE = [1, 64, 32, 32]  # as many elements
@@ -112,6 +113,8 @@ def normalization_nodes(name: str) -> list[onnx.NodeProto]:
         "InstanceNorm": [node("InstanceNormalization", "X channels channels")],
         "GroupNorm": [node("GroupNormalization", "X channels channels", num_groups=16)],
         "MVN": [node("MeanVarianceNormalization", "X", axes=[2, 3])],
+        "Softmax": [node("Softmax", "X", axis=-1)],
+        "Softmax across": [node("Softmax", "X", axis=0)],
         "Q": [node("QuantizeLinear", "X xs xz")],
         **{
             f"DQ, {op}, Q": [
@@ -119,7 +122,7 @@ def normalization_nodes(name: str) -> list[onnx.NodeProto]:
                 node(op, "d", "r"),
                 node("QuantizeLinear", "r xs xz"),
             ]
-            for op in ("Relu", "HardSwish")
+            for op in ("Relu", "HardSwish", "Softmax")
         },
     }[name]
 

@@ -199,6 +199,41 @@ def quantised_layer_norm(shape: Sequence[int], activation: str = "Identity") -> 
     )  # fmt: skip
 
 
+def softmax(shape: Sequence[int], axis: int = -1) -> Job:
+    x = normal(shape)
+    across = "" if axis == -1 else f" axis {axis}"
+    return Job(
+        f"Softmax{across} {label(x)}", "FusedNormalization", {"axes": [axis], "method": "softmax"}, {"X": x},
+        [node("Softmax", "X", "Y", axis=axis)], torch=lambda f, t: f.softmax(t["X"], axis),
+    )  # fmt: skip
+
+
+def masked_softmax(shape: Sequence[int]) -> Job:
+    x = normal(shape)
+    mask = normal([1] * (len(shape) - 1) + [shape[-1]], seed=4)
+    nodes = [node("Mul", "X operand_0", "m"), node("Add", "m residual", "a"), node("Softmax", "a", "Y", axis=-1)]
+    return Job(
+        f"Mul -> Add -> Softmax {label(x)}", "FusedNormalization",
+        {"axes": [-1], "method": "softmax", "steps_before": "Mul"},
+        {"X": x, "residual": mask, "operand_0": scalar(0.125, np.float32)}, nodes,
+        torch=lambda f, t: f.softmax(t["X"] * t["operand_0"] + t["residual"], -1),
+    )  # fmt: skip
+
+
+def quantised_softmax(shape: Sequence[int]) -> Job:
+    nodes = [
+        node("DequantizeLinear", "X x_scale x_zero_point", "d"),
+        node("Softmax", "d", "s", axis=-1),
+        node("QuantizeLinear", "s y_scale y_zero_point", "Y"),
+    ]
+    inputs = {
+        "X": random_int8(shape), "x_scale": scalar(0.1, np.float32), "x_zero_point": scalar(3, np.int8),
+        "y_scale": scalar(1 / 256, np.float32), "y_zero_point": scalar(-128, np.int8),
+    }  # fmt: skip
+    attributes = {"axes": [-1], "method": "softmax"}
+    return Job(f"DQ -> Softmax -> Q {label(inputs['X'])}", "FusedNormalization", attributes, inputs, nodes)
+
+
 def dequantise(shape: Sequence[int], axis: int | None) -> Job:
     count = [] if axis is None else [shape[axis]]
     inputs = {
@@ -269,6 +304,9 @@ def all_jobs() -> list[Job]:
         group_norm([2, 320, 64, 64], 32, "Swish"),
         quantised_layer_norm(batch),
         quantised_layer_norm(batch, "Gelu"),
+        masked_softmax([1, 12, 384, 384]),
+        softmax([1, 12, 384, 384], axis=1),
+        quantised_softmax([1, 12, 384, 384]),
         dequantise([4096, 1024], None),
         dequantise([4096, 1024], 0),
         dequantise([4096, 1024], 1),

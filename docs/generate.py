@@ -115,6 +115,8 @@ def normalised(each: Normalization) -> str:
     if axes.first is None:
         return f"the dimensions `{axes.attribute}`, by default {list(axes.default)}"
     start = f"`{axes.attribute}`, by default {axes.first}," if axes.attribute else str(axes.first)
+    if axes.is_single:
+        return f"dimension {start.rstrip(',')}"
     return f"all dimensions from {start} on"
 
 
@@ -123,18 +125,19 @@ def normalizations() -> str:
     for each in NORMALIZATIONS:
         name = f"{each.domain}::{each.op_type}" if each.domain else each.op_type
         place = "under the root" if each.epsilon_on == "variance" else "added to the root"
-        epsilon = f"{each.epsilon:g}{', by default' if each.epsilon_is_attribute else ''}, {place}"
+        by_default = ", by default" if each.epsilon_is_attribute else ""
+        epsilon = "none" if each.epsilon is None else f"{each.epsilon:g}{by_default}, {place}"
         versions = f"{each.since} to {each.until}" if each.until else f"from {each.since}"
-        mean = "yes" if each.use_mean else "no"
+        mean = "no" if each.method != "standard" or not each.use_mean else "yes"
         ports = [", ".join(map(code, names)) for names in (each.inputs, each.outputs)]
-        rows.append((code(name), versions, normalised(each), epsilon, mean, each.affine_align, *ports))
-    header = ["operator", "version", "normalised", "epsilon", "mean", "scale and bias", "inputs", "outputs"]
+        rows.append((code(name), versions, each.method, normalised(each), epsilon, mean, each.affine_align, *ports))
+    header = ["operator", "version", "method", "normalised", "epsilon", "mean", "scale and bias", "inputs", "outputs"]
     return "\n\n".join(
         [
             "# Normalisations",
-            "The operators that are a normalisation by themselves; the execution provider and the rewriting pass read "
-            "them by this table. Inputs and outputs stand by position, under the names that `FusedNormalization` has "
-            "for them; how scale and bias meet X is its attribute `affine_align`.",
+            "The operators that are a normalisation by themselves; the execution provider and the rewriting pass "
+            "(without softmax) read them by this table. Inputs and outputs stand by position, under the names that "
+            "`FusedNormalization` has for them; how scale and bias meet X is its attribute `affine_align`.",
             table(header, rows),
         ]
     )

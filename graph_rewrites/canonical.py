@@ -29,7 +29,9 @@ class CanonicalNormalization(FusionRule):
     """
 
     #: Operator and domain.
-    spellings = tuple(dict.fromkeys(f"{row.op_type}@{row.domain}" for row in NORMALIZATIONS))
+    spellings = tuple(
+        dict.fromkeys(f"{row.op_type}@{row.domain}" for row in NORMALIZATIONS if row.method == "standard")
+    )
 
     def pattern(self, op: Any) -> Any:
         op_type, domain = self.spelling.split("@")
@@ -60,6 +62,7 @@ class CanonicalNormalization(FusionRule):
             )
         inputs = zip(row.inputs, node.inputs, strict=False)
         fused = Fused("FusedNormalization", {name: value for name, value in inputs if value is not None})
+        assert row.epsilon is not None
         fused.set(epsilon=row.epsilon, epsilon_on=row.epsilon_on, affine_align=row.affine_align)
         fused.set(use_mean=int(row.use_mean), **self._normalised(row, node, fused.inputs["X"]))
         if row.epsilon_is_attribute:

@@ -13,6 +13,8 @@ def kind_of(fused: Fused) -> str:
         return "DequantizeLinear"
     if fused.op_type == "FusedActivation":
         return "Activation"
+    if fused["method"] != "standard":
+        return "Softmax" if fused["method"] == "softmax" else "LogSoftmax"
     if not fused["use_mean"]:
         return "RMSNormalization"
     if fused["num_groups"]:

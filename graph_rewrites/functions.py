@@ -380,6 +380,8 @@ class Body:
     def _normalized(
         self, fused: Fused, types: Types, d: ir.Value, statistics: bool
     ) -> tuple[ir.Value, Sequence[ir.Value]]:
+        if fused["method"] != "standard":
+            return self._affine(fused, types, self._softmax(fused, d)), ()
         if _is_plain(fused):
             if not statistics and self._is_instance_normalization(fused, types):
                 return self._instance_normalization(fused, types, d), ()
@@ -392,6 +394,16 @@ class Body:
             return self._affine(fused, types, self._cast(y, _FLOAT, self._work)), ()
         y, further = self._elementary(fused, types, d, statistics)
         return self._affine(fused, types, y), further
+
+    def _softmax(self, fused: Fused, d: ir.Value) -> ir.Value:
+        axes = fused["axes"]
+        is_log = fused["method"] == "log_softmax"
+        if len(axes) == 1 and self._opset >= 13:
+            return self._op("LogSoftmax" if is_log else "Softmax", d, axis=axes[0])
+        below = self._op("Sub", d, self._reduce("ReduceMax", d, axes))
+        powers = self._op("Exp", below)
+        total = self._reduce("ReduceSum", powers, axes)
+        return self._op("Sub", below, self._op("Log", total)) if is_log else self._op("Div", powers, total)
 
     def _is_layer_normalization(self, fused: Fused, types: Types) -> bool:
         return (

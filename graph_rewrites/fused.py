@@ -234,8 +234,11 @@ class Fused:
         for name, attribute in ATTRIBUTES.items():
             if self.op_type not in attribute.operators:
                 continue
-            # Exactly one of axes and num_groups, always.
-            always = name in _ALWAYS and name != ("axes" if self["num_groups"] else "num_groups")
+            # Exactly one of axes and num_groups, always; a softmax has no epsilon.
+            without = {"axes" if self["num_groups"] else "num_groups"}
+            if self["method"] != "standard":
+                without.add("epsilon")
+            always = name in _ALWAYS and name not in without
             if always or name in self.attributes:
                 result[name] = ir.Attr(name, ir.AttributeType[attribute.type.upper()], self[name])
         return result

@@ -41,7 +41,7 @@ _SHAPED_AS_X = {
 } | {
     (row.domain, row.op_type): row.outputs.index("sum") if "sum" in row.outputs else None
     for row in NORMALIZATIONS
-    if row.op_type not in _INFERRED
+    if row.op_type not in _INFERRED and row.method == "standard"
 }
 
 

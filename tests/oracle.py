@@ -420,7 +420,7 @@ def _affine(
 ) -> _Value:
     """scale * z + bias; after a norm with four units in the last place of max(|scale * n|, |bias|, unit).
 
-    ``unit`` is n's own size, its standard deviation: 1, unless the norm does not divide by it.
+    ``unit`` is n's own size, its standard deviation: 1, unless the norm does not divide by it. A softmax has none.
     """
     quantized = "scale_axis" in attributes and normalized
     if not normalized:
@@ -442,7 +442,7 @@ def _affine(
     if bias is not None:
         error = error + bias.error
     if normalized:
-        size = np.maximum(np.abs(product), np.maximum(unit, 1.0))
+        size = np.maximum(np.abs(product), unit)
         if bias is not None:
             size = np.maximum(size, np.abs(bias.value))
         error = error + 4.0 * ulp32(size)
@@ -521,6 +521,27 @@ def _statistics(d: _Value, axes: tuple[int, ...], attributes: Mapping[str, Any])
     return mean, inverse, _Value(n, np.where(np.isfinite(error), error, 0.0))
 
 
+def _softmax(d: _Value, axes: tuple[int, ...], method: str) -> _Value:
+    """exp(d) / sum(exp(d)) over ``axes``, or its logarithm, with what an error of d makes of it.
+
+    What is below the smallest normal number may be 0.
+    """
+    with np.errstate(all="ignore"):
+        most = d.value.max(axis=axes, keepdims=True, initial=-np.inf)
+        below = d.value - most
+        powers = np.exp(below)
+        total = powers.sum(axis=axes, keepdims=True)
+        worst = np.max(d.error, axis=axes, keepdims=True, initial=0.0) + d.error
+        if method == "log_softmax":
+            value = below - np.log(total)
+            size = np.maximum(np.maximum(np.abs(d.value), np.abs(value)), 1.0)
+            error = worst + 4.0 * ulp32(size)
+        else:
+            value = powers / total
+            error = value * np.expm1(worst) + float(np.finfo(np.float32).tiny)
+    return _Value(value, np.where(np.isfinite(error) & np.isfinite(value), error, 0.0))
+
+
 def _mean(values: Array, axes: tuple[int, ...]) -> Array:
     if any(values.shape[a] == 0 for a in axes):
         return np.full([1 if i in axes else s for i, s in enumerate(values.shape)], np.nan)
@@ -569,10 +590,14 @@ def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[s
     axes = range(2, len(view)) if groups else at["axes"]
     axes = tuple(sorted(a + len(view) if a < 0 else a for a in axes))
     viewed = _Value(d.value.reshape(view), d.error.reshape(view))
+    if at["method"] != "standard":
+        n = _softmax(viewed, axes, at["method"])
+        return {"Y": _finish(_affine(n, inputs, at, normalized=True, unit=0.0), inputs, at), "sum": total}
     mean, inverse, n = _statistics(viewed, axes, at)
     n = _Value(n.value.reshape(shape), n.error.reshape(shape))
     with np.errstate(all="ignore"):
         size = 1.0 if at["normalize_variance"] else float(np.nan_to_num(n.value).std()) if n.value.size else 1.0
+        size = max(size, 1.0)
     outputs = {"Y": _finish(_affine(n, inputs, at, normalized=True, unit=size), inputs, at), "sum": total}
     with np.errstate(all="ignore"):
         spread = np.max(np.abs(viewed.value - mean), axis=axes, keepdims=True, initial=0.0)

@@ -323,22 +323,31 @@ def normalizations(draw: st.DrawFn) -> Case:
         b.steps_before(narrow or shape)
     if not grouped and (narrow or draw(st.integers(0, 2)) == 0):
         _residual(b, shape, widens=bool(narrow))
-    for name, value in (("use_mean", 0), ("normalize_variance", 0), ("epsilon_on", "stddev")):
-        if draw(st.integers(0, 4)) == 0:
-            b.attributes[name] = value
-    b.attributes["epsilon"] = float(np.float32(draw(st.sampled_from([1e-5, 1e-5, 1e-12, 1e-3, 1.0]))))
+    softmax = not grouped and draw(st.integers(0, 3)) == 0
+    if softmax:
+        b.attributes["method"] = draw(st.sampled_from(["softmax", "log_softmax"]))
+    else:
+        _standard_method(b)
     b.affine(shape, groups=groups)
     b.activation(shape)
     if draw(st.integers(0, 3)) == 0:
         b.steps_behind(shape)
     b.y(shape)
-    outputs = ["Y", *draw(st.lists(st.sampled_from(["sum", "mean", "inv_std_dev"]), unique=True))]
+    further = ["sum"] if softmax else ["sum", "mean", "inv_std_dev"]
+    outputs = ["Y", *draw(st.lists(st.sampled_from(further), unique=True))]
     # Without its statistic an output has no meaning; those of groups have no shape in the specification.
     if grouped or not b.attributes.get("use_mean", 1):
         outputs = [name for name in outputs if name != "mean"]
     if grouped or not b.attributes.get("normalize_variance", 1):
         outputs = [name for name in outputs if name != "inv_std_dev"]
     return b.finish(tuple(name for name in oracle.OPERATORS[b.op]["outputs"] if name in outputs))
+
+
+def _standard_method(b: Builder) -> None:
+    for name, value in (("use_mean", 0), ("normalize_variance", 0), ("epsilon_on", "stddev")):
+        if b.draw(st.integers(0, 4)) == 0:
+            b.attributes[name] = value
+    b.attributes["epsilon"] = float(np.float32(b.draw(st.sampled_from([1e-5, 1e-5, 1e-12, 1e-3, 1.0]))))
 
 
 def _residual(b: Builder, shape: tuple[int, ...], *, widens: bool) -> None:

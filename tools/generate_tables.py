@@ -420,8 +420,9 @@ NORMALIZATION_CODE = [
     "  const char* op_type;",
     "  int since;",
     "  int until;",
-    "  // What is normalised: all dimensions from first_axis on, a list of dimensions, or groups of channels.",
-    "  enum class Axes { kFrom, kList, kGroups } axes;",
+    "  // What is normalised: all dimensions from first_axis on, that one alone, a list of them, "
+    "or groups of channels.",
+    "  enum class Axes { kFrom, kSingle, kList, kGroups } axes;",
     '  const char* axes_attribute;  // "" = none, the default always',
     "  int first_axis;",
     "  int axis_count;",
@@ -429,6 +430,7 @@ NORMALIZATION_CODE = [
     "  float epsilon;",
     "  bool epsilon_is_attribute;",
     "  EpsilonOnValue epsilon_on;",
+    "  MethodValue method;",
     "  bool use_mean;",
     "  AffineAlignValue affine_align;",
     "  bool has_stash_type;",
@@ -449,10 +451,11 @@ def axes_of(row: Row) -> str:
         code = f"NormalizationSpec::Axes::kGroups, {text(attribute)}, 0, 0, {{0}}"
     else:
         default = axes.either("default")
+        kind = "Single" if axes.flag("single", False) else "From"
         if isinstance(default, list) and 0 < len(default) <= MAX_AXES:
             code = f"NormalizationSpec::Axes::kList, {text(attribute)}, 0, {len(default)}, {braces(default)}"
         elif isinstance(default, int):
-            code = f"NormalizationSpec::Axes::kFrom, {text(attribute)}, {default}, 0, {{0}}"
+            code = f"NormalizationSpec::Axes::k{kind}, {text(attribute)}, {default}, 0, {{0}}"
         else:
             raise axes.error(f"key 'default' is {default!r}, which is not a dimension or 1 to {MAX_AXES} of them")
     axes.end()
@@ -462,11 +465,14 @@ def axes_of(row: Row) -> str:
 def normalization_of(op: str, row: Row, operators: Operators) -> str:
     domain, since, until = row.text("domain", ""), row.integer("since"), row.integer("until", LAST_VERSION)
     axes = axes_of(row)
-    epsilon = row.row("epsilon")
-    fixed = epsilon.has("fixed")
-    value = epsilon.number("fixed" if fixed else "default")
-    on = epsilon.text("on", "variance", operators.choices["epsilon_on"])
-    epsilon.end()
+    fixed, value, on = True, 0.0, "variance"
+    if row.has("epsilon"):
+        epsilon = row.row("epsilon")
+        fixed = epsilon.has("fixed")
+        value = epsilon.number("fixed" if fixed else "default")
+        on = epsilon.text("on", "variance", operators.choices["epsilon_on"])
+        epsilon.end()
+    method = row.text("method", "standard", operators.choices["method"])
     use_mean, stash = row.flag("use_mean", True), row.flag("stash_type", False)
     align = row.text("affine_align", "trailing", operators.choices["affine_align"])
     ports = []
@@ -479,7 +485,8 @@ def normalization_of(op: str, row: Row, operators: Operators) -> str:
     row.end()
     return (
         f"{{{text(domain)}, {text(op)}, {since}, {until}, {axes}, {number(value)}, {boolean(not fixed)}, "
-        f"EpsilonOnValue::k{camel(on)}, {boolean(use_mean)}, AffineAlignValue::k{camel(align)}, {boolean(stash)}, "
+        f"EpsilonOnValue::k{camel(on)}, MethodValue::k{camel(method)}, {boolean(use_mean)}, "
+        f"AffineAlignValue::k{camel(align)}, {boolean(stash)}, "
         f"{ports[0]}, {ports[1]}}}"
     )
 

@@ -3,6 +3,7 @@
 //
 //   d  = dequantise(X), then each step of `before` in turn
 //   n  = (d - mean) / sqrt(variance + epsilon)       with a normalization; -> outputs mean, inv_std_dev
+//        or exp(d) / sum(exp(d)), or its logarithm, as the normalization's method says
 //   a  = n, then each step of `behind` in turn
 //   Y  = a, or saturate(round_half_even(a / scale) + zero_point), as `store` says
 //
@@ -130,11 +131,14 @@ Step Requantise(Quantization quantization, DataType type, int output);
 Step Emit(DataType type, int output);
 
 using EpsilonOn = EpsilonOnValue;
+using Method = MethodValue;
 
 struct Normalization {
+  Method method = Method::kStandard;
   std::vector<int64_t> axes;     // may be negative; empty when num_groups > 0 or first_axis is set
   bool from_first_axis = false;  // LayerNormalization's `axis`: all dimensions from first_axis on
   int64_t first_axis = -1;
+  // Of the standard method alone:
   int64_t num_groups = 0;  // > 0: over [C / num_groups, rest...] of X seen as [N, num_groups, C / num_groups, rest...]
   bool use_mean = true;
   bool normalize_variance = true;
@@ -144,6 +148,7 @@ struct Normalization {
   int inv_std_dev_output = kNoOutput;
   DataType stats_type = DataType::kFloat32;  // of these two
 
+  bool is_softmax() const { return method != Method::kStandard; }
   bool has_statistics() const { return mean_output != kNoOutput || inv_std_dev_output != kNoOutput; }
 };
 
@@ -165,6 +170,7 @@ struct Chain {
   Store store;
 
   bool normalizes() const { return normalization.has_value(); }
+  bool has_softmax() const { return normalization && normalization->is_softmax(); }
   int64_t num_groups() const { return normalization ? normalization->num_groups : 0; }
 };
 

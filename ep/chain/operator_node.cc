@@ -234,8 +234,17 @@ class Reader {
     return Align::kTrailing;
   }
 
+  Method ReadMethod() {
+    const std::string method = String("method", "standard");
+    if (method == "softmax") return Method::kSoftmax;
+    if (method == "log_softmax") return Method::kLogSoftmax;
+    if (method != "standard") Invalid("method is '" + method + "'; it must be standard, softmax or log_softmax");
+    return Method::kStandard;
+  }
+
   void ReadStatistics(Normalization* normalization) {
     Normalization& n = *normalization;
+    n.method = ReadMethod();
     node_.attributes->GetInts("axes", &n.axes);
     n.num_groups = Int("num_groups", 0);
     n.use_mean = Flag("use_mean", true);

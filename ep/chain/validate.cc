@@ -238,6 +238,10 @@ Result Validator::CheckNormalization() const {
     return Error("mean and inv_std_dev have element type " + std::string(NameOf(norm.stats_type)) +
                  "; float32, float16 and bfloat16 are supported");
   }
+  if (norm.is_softmax() && (norm.num_groups > 0 || !norm.use_mean || !norm.normalize_variance)) {
+    return Error("num_groups, use_mean and normalize_variance are of method standard; a softmax takes axes alone");
+  }
+  if (norm.is_softmax() && norm.has_statistics()) return Error("a softmax has no outputs mean and inv_std_dev");
   return norm.num_groups > 0 ? CheckGroups() : CheckAxes();
 }
 

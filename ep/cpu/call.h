@@ -58,6 +58,7 @@ struct Stage {
 // shapes, and the cost model know a Chain.
 struct ChainSpec {
   bool normalizes = true;
+  Method method = Method::kStandard;
   bool use_mean = true;
   bool normalize_variance = true;
   EpsilonOn epsilon_on = EpsilonOn::kVariance;

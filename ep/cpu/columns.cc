@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cpu/call.h"
+#include "cpu/softmax.h"
 #include "cpu/statistics.h"
 
 namespace normfuse::cpu {
@@ -33,6 +34,7 @@ struct ColumnScratch {
 
 class ColumnWorker {
  public:
+  using Scratch = ColumnScratch;
   ColumnWorker(const Call& call, ColumnScratch* scratch)
       : call_(call),
         s_(scratch),
@@ -201,12 +203,13 @@ struct ColumnTask {
   int64_t chunks;
 };
 
+template <class Worker>
 void RunTiles(void* user, size_t index) {
   const auto& task = *static_cast<ColumnTask*>(user);
   const Call& call = *task.call;
   const Dim& columns = call.geometry->kept.dims[call.geometry->kept.count - 1];
-  ColumnScratch scratch;
-  ColumnWorker worker(call, &scratch);
+  typename Worker::Scratch scratch;
+  Worker worker(call, &scratch);
   Odometer odometer(task.outer, call.geometry->active);
   const auto chunk = static_cast<int64_t>(index);
   for (int64_t i = task.total * chunk / task.chunks; i < task.total * (chunk + 1) / task.chunks; ++i) {
@@ -223,7 +226,9 @@ void RunTiles(void* user, size_t index) {
 Result RunColumns(const Call& call) {
   const Geometry& g = *call.geometry;
   const Dim& columns = g.kept.dims[g.kept.count - 1];
-  ColumnTask task{&call, g.kept, kTile, 0, 0, 1};
+  const bool is_softmax = call.spec->method != Method::kStandard;
+  const auto run = is_softmax ? RunTiles<SoftmaxColumns> : RunTiles<ColumnWorker>;
+  ColumnTask task{&call, g.kept, is_softmax ? SoftmaxColumns::WidthFor(g.group_size) : kTile, 0, 0, 1};
   if (--task.outer.count == 0) task.outer.dims[task.outer.count++] = Dim{1, {}};
   const int threads = call.path.threads;
   // Narrower tiles where that keeps every thread busy.
@@ -233,11 +238,11 @@ Result RunColumns(const Call& call) {
   task.tiles = (columns.size + task.width - 1) / task.width;
   task.total = task.tiles * task.outer.ElementCount();
   if (threads == 1 || task.total == 1 || call.work_sharing->HasNoThreads()) {
-    RunTiles(&task, 0);
+    run(&task, 0);
     return {};
   }
   task.chunks = std::min<int64_t>(task.total, int64_t{4} * threads);
-  return call.work_sharing->ParallelFor(*call.context, RunTiles, static_cast<size_t>(task.chunks), &task);
+  return call.work_sharing->ParallelFor(*call.context, run, static_cast<size_t>(task.chunks), &task);
 }
 
 }  // namespace normfuse::cpu

@@ -15,8 +15,27 @@ double PriceOn(const Price& price, Isa isa) {
 
 const Price& PriceOf(Activation activation) { return kActivations[static_cast<int>(activation)].price; }
 
+bool IsByte(DataType type) { return type == DataType::kInt8 || type == DataType::kUint8; }
+
+// Whether ONNX Runtime runs it in integers.
+bool IsSoftmaxOfBytes(const Chain& chain) {
+  return chain.has_softmax() && chain.normalization->method == Method::kSoftmax && chain.before.empty() &&
+         chain.behind.empty() && IsByte(chain.x.type) && IsByte(chain.store.type);
+}
+
+// Over the last dimensions, all dimensions from one on.
+bool IsOverLast(const Normalization& n, int rank) {
+  if (n.from_first_axis) return true;
+  return std::any_of(n.axes.begin(), n.axes.end(), [rank](int64_t axis) { return axis == -1 || axis + 1 == rank; });
+}
+
+Price SoftmaxPrice(const Chain& chain) {
+  return IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank) ? kSoftmaxPrice : kSoftmaxAcrossPrice;
+}
+
 Price NormalizationPrice(const Chain& chain) {
   const Normalization& n = *chain.normalization;
+  if (n.is_softmax()) return SoftmaxPrice(chain);
   if (!n.use_mean) return kRmsNormPrice;
   if (n.num_groups > 0) return kGroupNormPrice;
   if (n.epsilon_on == EpsilonOn::kStddev) return kMeanVariancePrice;
@@ -81,6 +100,7 @@ void ForEachPrice(const Chain& chain, Add&& add) {
     if (!input.quantization.present()) return;
     add(DequantizationPrice(input.type, IsAlongRow(input.quantization, input.shape.rank)), true);
   };
+  if (IsSoftmaxOfBytes(chain)) return add(kSoftmaxOfBytesPrice, true);
   dequantization(chain.x);
   for (const Step& step : chain.before) dequantization(step.operand);
   if (GoesThroughBlocks(chain, activation)) add(kThroughBlocksPrice, false);
@@ -90,8 +110,6 @@ void ForEachPrice(const Chain& chain, Add&& add) {
   if (chain.store.quantization.present()) add(kQuantizePrice, true);
   if (chain.x.type == DataType::kFloat16) add(kHalfPrice, false);
 }
-
-bool IsByte(DataType type) { return type == DataType::kInt8 || type == DataType::kUint8; }
 
 bool IsOneNumber(const TensorRef& tensor) {
   return !tensor.present() || (tensor.constant != nullptr && tensor.constant->ElementCount() == 1);
@@ -120,6 +138,11 @@ bool IsOfBytes(const Chain& chain) {
             IsOneNumber(step.operand.quantization) && IsOneNumber(step.quantization);
   });
   return alone;
+}
+
+bool IsPlainSoftmax(const Chain& chain) {
+  return chain.has_softmax() && chain.x.type == DataType::kFloat32 && chain.store.type == DataType::kFloat32 &&
+         chain.before.size() < 2 && chain.behind.empty() && IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank);
 }
 
 double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
@@ -183,7 +206,7 @@ int64_t TypicalRows(const Normalization& n, const PartialShape& d) {
 // What rows cost that no kernel reads and writes where they lie.
 double RowsThroughBlocks(const Chain& chain, const PartialShape& d) {
   const UsualForm usual = UsualFormOf(chain);
-  if (!chain.normalizes() || (usual.before && usual.behind)) return 0;
+  if (!chain.normalizes() || chain.has_softmax() || (usual.before && usual.behind)) return 0;
   return kOwnRowOfBlocksNanoseconds * static_cast<double>(TypicalRows(*chain.normalization, d));
 }
 

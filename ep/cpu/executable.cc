@@ -224,6 +224,7 @@ Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool
 void CpuExecutable::ReadSpec() {
   const Normalization norm = chain_.normalization.value_or(Normalization{});
   spec_.normalizes = chain_.normalizes();
+  spec_.method = norm.method;
   spec_.use_mean = norm.use_mean;
   spec_.normalize_variance = norm.normalize_variance;
   spec_.epsilon_on = norm.epsilon_on;

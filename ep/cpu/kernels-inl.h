@@ -10,6 +10,7 @@
 #include "cpu/pipeline-inl.h"
 #include "cpu/row_sums-inl.h"
 #include "cpu/second_pass-inl.h"
+#include "cpu/softmax-inl.h"
 
 namespace normfuse::NORMFUSE_ISA {
 namespace {
@@ -256,6 +257,15 @@ constexpr KernelTable MakeTable() {
   table.column_sum = ColumnSum;
   table.column_moments = ColumnMoments;
   table.column_normalize = ColumnNormalize;
+  table.read_rows[static_cast<int>(DataType::kFloat32)] = ReadRows<float>;
+  table.read_rows[static_cast<int>(DataType::kFloat16)] = ReadRows<Half>;
+  table.read_rows[static_cast<int>(DataType::kInt8)] = ReadRows<int8_t>;
+  table.read_rows[static_cast<int>(DataType::kUint8)] = ReadRows<uint8_t>;
+  table.exp_rows = ExpRows;
+  table.row_max = RowMax;
+  table.row_exp = RowExp;
+  table.column_max = ColumnMax;
+  table.column_exp = ColumnExp;
   table.first_pass = FirstPass;
   table.find_shift = FindShift;
   table.keeps = kHasFma;

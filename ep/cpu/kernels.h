@@ -123,6 +123,37 @@ using BothPassesFn = int64_t (*)(const RowSumsArgs& sums, const ApplyArgs& apply
 // Normalises a run while it sums another one of the same length, both of float32. The sums always go on.
 using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
 
+// d of rows, where they lie: x as float32, dequantised with one scale and zero point if it is an integer, times a factor,
+// plus an addend. `most` of each row becomes the larger one of itself and the row's largest value.
+struct ReadRowsArgs {
+  const void* x;
+  int64_t x_stride = 0;
+  size_t n;
+  int rows = 1;
+  float scale = 1.0f;
+  float zero = 0.0f;
+  Vec factor;
+  Vec addend;
+  int64_t factor_stride = 0;
+  int64_t addend_stride = 0;
+  float* d;  // with room for whole vectors
+  int64_t d_stride = 0;
+  float* most;
+};
+using ReadRowsFn = void (*)(const ReadRowsArgs& args);
+
+// The exponentials of rows that were read in this way.
+struct ExpRowsArgs {
+  float* d;
+  int64_t d_stride;
+  size_t n;
+  int rows;
+  const float* shift;
+  const float* down;
+  bool keep;
+  double* sums;
+};
+
 struct KernelTable {
   // By element type; null for types without a vector kernel (elements.h has those).
   LoadFn load[kTypeSlots];
@@ -142,6 +173,15 @@ struct KernelTable {
   void (*column_sum)(const float* x, size_t n, const float* shift, float* sum);
   void (*column_moments)(const float* x, size_t n, const float* shift, float* sum, float* square);
   void (*column_normalize)(float* x, size_t n, const float* mean, const float* rest, const float* inv);
+
+  // Softmax. By element type; null for types that are read by other kernels.
+  ReadRowsFn read_rows[kTypeSlots];
+  void (*exp_rows)(const ExpRowsArgs& args);
+  // exp(x - shift) * 2^-down, in place (of a row only with `keep`), and its sum.
+  float (*row_max)(const float* x, size_t n, float most);
+  double (*row_exp)(float* x, size_t n, float shift, float down, bool keep);
+  void (*column_max)(const float* x, size_t n, float* most);
+  void (*column_exp)(float* x, size_t n, const float* shift, const float* down, float* sum, float* lost);
 
   // Kernels that read and write where tensors lie, or null where blocks in between do the work. The operands of a sum
   // are of one type.

@@ -159,6 +159,47 @@ NORMFUSE_INLINE V FastExp2(V x, V high, V low) {
   }
 }
 
+// exp(x - shift) * 2^-down for values up to `shift` or, where that is 0, up to 2^9 and down * log(2) + 1, at most 2 ulp off
+// and NaN of NaN; what is below 2^-126 may be 0, and is at -infinity. The exponent is never rounded to a float, which would
+// lose as many bits of the power as its integer part has.
+class ExpBelow {
+ public:
+  NORMFUSE_INLINE ExpBelow(V shift, V down)
+      : shift_(shift), down_(down), least_((Set(kExp2Low) + down) * Set(0.6931471805599453f)) {}
+  template <class Vector>
+  NORMFUSE_INLINE Vector operator()(Vector x) const {
+    const Vector y = Max(least_, x - shift_);
+    const V high = Set(kLog2E);
+    const V low = Set(kLog2ELow);
+    if constexpr (kHasExp2Table) {
+      const V shifted = Fma(y, high, Set(kThirtySecondShift));
+      const V rounded = shifted - Set(kThirtySecondShift);
+      const V rest = Fma(y, low, Fma(y, high, Neg(rounded)));
+      const V slope = Fma(Set(kExp2ThirtySecond[2]), rest, Set(kExp2ThirtySecond[1]));
+      return ExpOfThirtySeconds<0>(shifted, rounded - down_, rest, slope);
+    } else if constexpr (kHasLookup8) {
+      const Vector bias = Set(kEighthShift) - down_;
+      const Vector shifted = Fma(y, high, bias);
+      const I index = BitCastToInt(shifted);
+      const I bits = Lookup8(kEighthBits<0>.entries, BitCastToInt(shifted)) + ShiftLeft<20>(index);
+      const V rest = Fma(y, low, ExactFma(y, high, bias - shifted));
+      return Fma(BitCastToFloat(bits) * rest, EighthSlope(rest), BitCastToFloat(bits));
+    } else {
+      const V bias = Set(kRoundingBias) - down_;
+      SplitExponent s;
+      s.biased = Fma(y, high, bias);
+      s.integer = s.biased - bias;
+      s.rest = Fma(y, low, ExactFma(y, high, Neg(s.integer)));
+      return Polynomial(kExp2, s.rest) * BitCastToFloat(ShiftLeft<23>(BitCastToInt(s.biased)));
+    }
+  }
+
+ private:
+  V shift_;
+  V down_;
+  V least_;
+};
+
 // exp(-x), likewise where |x| < 20. log(2) is so close to a float, 1.9e-9, that the rest needs no low part.
 NORMFUSE_INLINE V FastExpOfNegative(V x) {
   if constexpr (kHasExp2Table) {

@@ -6,6 +6,7 @@
 
 #include "cpu/call.h"
 #include "cpu/cost_model.h"
+#include "cpu/softmax.h"
 
 namespace normfuse::cpu {
 namespace {
@@ -245,6 +246,12 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   const Facts f(call);
   Path path;
   path.threads = ThreadsFor(f, threads);
+  if (f.spec.method != Method::kStandard) {
+    path.walk = f.g.columns ? Walk::kColumns : Walk::kSoftmax;
+    if (!f.g.columns && !forced.blocks && ReadsRows(call)) path.sums = Source::kInput;
+    path.store = ChooseStore(f, /*by_blocks=*/true, forced);
+    return path;
+  }
   path.by_table = f.spec.table != nullptr && !forced.blocks && !forced.input;
   path.stored_integers = ReadsStoredIntegers(f);
   path.only_dequantizes = OnlyDequantizes(f, path.stored_integers);
@@ -327,7 +334,7 @@ Result ForcedPathOfEnvironment(ForcedPath* forced) {
 }
 
 std::string Text(const Path& path) {
-  constexpr const char* kWalks[] = {"elements", "columns", "groups", "shared groups", "rows", "pipeline"};
+  constexpr const char* kWalks[] = {"elements", "columns", "groups", "shared groups", "rows", "pipeline", "softmax"};
   constexpr const char* kSources[] = {"blocks", "input", "sum", "kept"};
   constexpr const char* kStores[] = {"cached", "non-temporal", "non-temporal lines"};
   std::string text = kWalks[static_cast<int>(path.walk)];

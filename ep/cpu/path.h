@@ -26,6 +26,7 @@ enum class Walk {
   kShared,    // likewise, each by all threads: there are fewer groups than threads
   kRows,      // each group is one run: a tile of rows after the other, both passes over each
   kPipeline,  // one group is normalised while the next is summed
+  kSoftmax,   // one group after the other, each with its softmax; columns are as above
 };
 
 // What a pass over a group reads.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cpu/group_worker.h"
+#include "cpu/softmax.h"
 
 namespace normfuse::cpu {
 namespace {
@@ -129,6 +130,7 @@ using RunFn = void (*)(void* user, size_t chunk);
 
 RunFn RunOf(Walk walk) {
   if (walk == Walk::kPipeline) return RunChunk<RunPipeline>;
+  if (walk == Walk::kSoftmax) return RunChunk<RunSoftmaxRows>;
   return walk == Walk::kRows ? RunChunk<RunTiles> : RunChunk<RunGroups>;
 }
 

@@ -56,6 +56,8 @@ class Lowering {
       : chain_(chain), inputs_(inputs), builder_(builder), produced_(produced), x_shape_(x_shape), others_(others) {}
 
   std::optional<Declined> Run() {
+    if (chain_.has_softmax()) builder_.Unsupported("a softmax");
+    if (builder_.refused()) return builder_.refused();
     Value d = Load(chain_.x, "X");
     whole_ = ShapeOfChain(d.dims);
     for (const Step& step : chain_.before) {

@@ -152,8 +152,9 @@ Operand ChainBuilder::ReadTensor(int value, const char* name) {
   return operand;
 }
 
-void ChainBuilder::ReadX(int value, bool with_residual) {
-  if (with_residual && (TakeResidualAdd(value) || TakeRequantizedAdd(value))) return;
+void ChainBuilder::ReadX(int value, bool with_residual, bool with_factor) {
+  if (with_residual && (TakeResidualAdd(value, with_factor) || TakeRequantizedAdd(value))) return;
+  if (with_factor) TakeFactor(&value);
   found_.chain.x = ReadOperand(value, "X");
 }
 
@@ -163,7 +164,25 @@ void ChainBuilder::ReadStep(StepKind kind, int value, const char* name, Align al
   found_.chain.behind.push_back(kind == StepKind::kAdd ? Add(std::move(operand)) : Mul(std::move(operand)));
 }
 
-bool ChainBuilder::TakeResidualAdd(int value) {
+// x * constant of one element; not of a matrix product, which ORT gives the factor to.
+void ChainBuilder::TakeFactor(int* value) {
+  const int producer = FreeProducer(*value, "Mul");
+  if (producer == kNone || !graph_.node(producer).domain.empty() || SoleConsumer(*value) == kNone) return;
+  const GraphNode& mul = graph_.node(producer);
+  int x = graph_.Input(mul, 0);
+  int factor = graph_.Input(mul, 1);
+  if (graph_.Facts(x).constant) std::swap(x, factor);
+  const TensorFacts& facts = graph_.Facts(factor);
+  if (!facts.constant || facts.constant->ElementCount() != 1 || !IsFloat(facts.type)) return;
+  if (!HaveOneShape(graph_.Facts(x), graph_.Facts(*value)) || graph_.Facts(x).rank < 0) return;
+  const int source = graph_.value(x).producer;
+  if (source != kNone && (graph_.node(source).Is("", "MatMul") || graph_.node(source).Is("", "Gemm"))) return;
+  before().push_back(Mul(ReadTensor(factor, "factor")));
+  AddNode(producer);
+  *value = x;
+}
+
+bool ChainBuilder::TakeResidualAdd(int value, bool with_factor) {
   const int producer = FreeProducer(value, "Add");
   if (producer == kNone || !graph_.node(producer).domain.empty()) return false;
   const GraphNode& add = graph_.node(producer);
@@ -181,6 +200,7 @@ bool ChainBuilder::TakeResidualAdd(int value) {
   exports_inner_value_ |= emits;
   Operand bias = TakeResidualBias(&x);
   if (!bias.present()) bias = TakeResidualBias(&residual);
+  if (with_factor && !bias.present()) TakeFactor(&x);
   found_.chain.x = ReadOperand(x, "X");
   before().push_back(Add(ReadOperand(residual, "residual")));
   if (bias.present()) before().push_back(Add(std::move(bias)));

@@ -33,9 +33,9 @@ class ChainBuilder {
   // The steps before the normalisation.
   std::vector<Step>& before();
 
-  // X of the chain: through [DequantizeLinear], and through Add when `with_residual`. A sum that is needed elsewhere
-  // becomes an output of the chain.
-  void ReadX(int value, bool with_residual);
+  // X of the chain: through [DequantizeLinear], through Add when `with_residual`, and through a Mul by one number before
+  // that when `with_factor`. A sum that is needed elsewhere becomes an output of the chain.
+  void ReadX(int value, bool with_residual, bool with_factor = false);
 
   // An Add of a constant before an activation: the chain's bias.
   void ReadXWithConstantBias(int value);
@@ -68,7 +68,8 @@ class ChainBuilder {
   int SoleConsumer(int value) const;
   int FreeProducer(int value, std::string_view op_type) const;
   bool TakeDequantize(int value, Operand* operand);
-  bool TakeResidualAdd(int value);
+  bool TakeResidualAdd(int value, bool with_factor = false);
+  void TakeFactor(int* value);
   bool TakeRequantizedAdd(int value);
   bool SameConstant(int value, int other);
   Operand TakeResidualBias(int* value);

@@ -164,6 +164,37 @@ bool LeadsToFloat16Fault(GraphView& graph, const FoundChain& found) {
   });
 }
 
+// The LayerNormalization that the scores of a softmax come from, as ORT's AttentionFusion wants it; kNone if they do not:
+//   LayerNormalization -> MatMul -> Add -> Reshape -> Transpose -> MatMul -> Div or Mul -> [Add] -> Softmax -> MatMul
+int RootOfAttention(const GraphView& graph, const FoundChain& found) {
+  const auto is_product = [](const GraphNode& node) { return node.Is("", "MatMul"); };
+  if (found.chain.x.quantization.present() || !AnyConsumerOfY(graph, found, is_product)) return kNone;
+  const GraphNode* node = ProducerOfX(graph, found);
+  int index = kNone;
+  const auto step_back = [&] {
+    index = node == nullptr || node->inputs.empty() || node->inputs[0] == kNone ? kNone
+                                                                                : graph.value(node->inputs[0]).producer;
+    node = index == kNone ? nullptr : &graph.node(index);
+  };
+  if (node != nullptr && (node->Is("", "Div") || node->Is("", "Mul"))) step_back();
+  for (const char* op_type : {"MatMul", "Transpose", "Reshape", "Add", "MatMul"}) {
+    if (node == nullptr || !node->Is("", op_type)) return kNone;
+    step_back();
+  }
+  return node != nullptr && node->Is("", "LayerNormalization") ? index : kNone;
+}
+
+// Whether ORT would make an Attention of what is around the softmax: not if the normalisation before it is ours.
+bool BelongsToAttention(const GraphView& graph, const FoundChain& found, const std::vector<Site>& sites) {
+  const int root = found.chain.has_softmax() ? RootOfAttention(graph, found) : kNone;
+  if (root == kNone) return false;
+  return std::none_of(sites.begin(), sites.end(), [root](const Site& site) {
+    if (!site.found || site.declined) return false;
+    const std::vector<int>& nodes = site.found->nodes;
+    return std::find(nodes.begin(), nodes.end(), root) != nodes.end();
+  });
+}
+
 // What stands against any claim of the chain.
 std::optional<Declined> CheckPossible(GraphView& graph, const FoundChain& found, const EpOptions& options,
                                       bool has_registered_kernel) {
@@ -186,6 +217,7 @@ std::optional<Declined> CheckProfit(const FoundChain& found, const Place* place,
   if (on_cpu) {
     // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.
     if (AddsIntegers(found.chain)) return NotProfitable(found, "ONNX Runtime adds the uint8 tensors in integers");
+    if (cpu::IsPlainSoftmax(found.chain)) return NotProfitable(found, "ONNX Runtime's own kernel is as fast");
     cpu::Isa isa = cpu::Isa::kBaseline;
     // An instruction set that does not exist is an error when the chain is compiled.
     if (cpu::SelectIsa(&isa).ok()) {
@@ -215,6 +247,10 @@ void DecideClaim(GraphView& graph, const ClaimContext& context, bool has_registe
   if (const std::optional<bool> claim = context.tuning.Decision(site->group)) {
     site->decided_by = DecidedBy::kTuning;
     if (!*claim) site->declined = Decline(Reason::kTunedOff, {{"node", found.chain.name}});
+    return;
+  }
+  if (BelongsToAttention(graph, found, context.sites)) {
+    site->declined = NotProfitable(found, "ONNX Runtime makes an Attention of it and what is around it");
     return;
   }
   site->declined = CheckProfit(found, place, has_registered_kernel, context.on_cpu);

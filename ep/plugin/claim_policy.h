@@ -15,7 +15,8 @@ struct ClaimContext {
   const EpOptions& options;
   const BlockedLayout& blocked;
   const Tuning& tuning;
-  bool on_cpu;  // the CPU path would run the chains
+  const std::vector<Site>& sites;  // decided up to the present one
+  bool on_cpu;                     // the CPU path would run the chains
 };
 
 // Decides whether the chain of a site is claimed: declined, group and decided_by.

@@ -111,7 +111,7 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
   *sites = FindSites(graph, length, /*leave_integer_adds=*/on_cpu && !ep.options.claim_all);
   has_kernel->assign(sites->size(), false);
   const BlockedLayout blocked(graph, *sites);
-  const ClaimContext context{ep.options, blocked, *ep.tuning, on_cpu};
+  const ClaimContext context{ep.options, blocked, *ep.tuning, *sites, on_cpu};
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];
     if (site.declined) continue;

@@ -45,6 +45,12 @@ void ReadAxes(const GraphNode& node, const NormalizationSpec& spec, Normalizatio
       normalization->first_axis = spec.first_axis;
       if (*spec.axes_attribute != '\0') node.attributes->GetInt(spec.axes_attribute, &normalization->first_axis);
       return;
+    case NormalizationSpec::Axes::kSingle: {
+      int64_t axis = spec.first_axis;
+      node.attributes->GetInt(spec.axes_attribute, &axis);
+      normalization->axes.assign(1, axis);
+      return;
+    }
     case NormalizationSpec::Axes::kList:
       if (node.attributes->GetInts(spec.axes_attribute, &normalization->axes)) return;
       normalization->axes.assign(spec.axis_list, spec.axis_list + spec.axis_count);
@@ -107,13 +113,14 @@ std::optional<Declined> ReadNormalization(const NormalizationSpec& spec, ChainBu
   Normalization& norm = builder.chain().normalization.emplace();
   ReadEpsilon(ports.node, spec, &norm);
   ReadAxes(ports.node, spec, &norm);
+  norm.method = spec.method;
   norm.use_mean = spec.use_mean;
   const auto* end = spec.inputs + spec.input_count;
   const bool has_residual = std::find(spec.inputs, end, FusedNormalizationInput::kResidual) != end;
   for (int i = 0; i < spec.input_count; ++i) {
     const int value = ports.in(static_cast<size_t>(i));
     if (spec.inputs[i] == FusedNormalizationInput::kX) {
-      builder.ReadX(value, with_residual && !has_residual);
+      builder.ReadX(value, with_residual && !has_residual, with_residual && norm.is_softmax());
     } else {
       ReadInput(builder, spec.inputs[i], value, spec.affine_align);
     }

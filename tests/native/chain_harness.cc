@@ -461,6 +461,22 @@ void ComputeStatistics(const Normalization& norm, Normalized* n, Expected* e) {
   }
 }
 
+// Of each group: what is subtracted from d before exp() for its softmax is the logarithm of its result.
+std::vector<double> LogSums(const Normalized& n, const Expected& e) {
+  std::vector<double> most(n.groups.size(), -std::numeric_limits<double>::infinity());
+  std::vector<double> sums(n.groups.size(), 0);
+  const auto group = [&n](size_t i) { return static_cast<size_t>(n.group_of[i]); };
+  for (size_t i = 0; i < e.d.size(); ++i) most[group(i)] = std::max(most[group(i)], e.d[i]);
+  for (size_t i = 0; i < e.d.size(); ++i) sums[group(i)] += std::exp(e.d[i] - most[group(i)]);
+  for (size_t g = 0; g < sums.size(); ++g) sums[g] = most[g] + std::log(sums[g]);
+  return sums;
+}
+
+Tracked SoftmaxOf(Method method, double d, double error, double log_sum) {
+  if (method == Method::kLogSoftmax) return {d - log_sum, 2 * error + 4 * kEps * std::fabs(d)};
+  return {std::exp(d - log_sum), std::expm1(2 * error)};
+}
+
 }  // namespace
 
 Expected Compute(const Case& c) {
@@ -497,11 +513,16 @@ Expected Compute(const Case& c) {
   } while (NextIndex(&index, e.shape));
   if (chain.normalizes()) ComputeStatistics(*chain.normalization, &all, &e);
 
+  const Method method = chain.normalizes() ? chain.normalization->method : Method::kStandard;
+  const std::vector<double> log_sums = chain.has_softmax() ? LogSums(all, e) : std::vector<double>();
   index.assign(e.shape.size(), 0);
   size_t i = 0;
   do {
     Tracked n{e.d[i], all.errors[i]};
-    if (chain.normalizes()) {
+    if (chain.has_softmax()) {
+      const auto group = static_cast<size_t>(all.group_of[i]);
+      n = SoftmaxOf(method, e.d[i], all.groups[group].size, log_sums[group]);
+    } else if (chain.normalizes()) {
       const auto group = static_cast<size_t>(all.group_of[i]);
       const double inv = chain.normalization->normalize_variance ? e.inv_std_dev[group] : 1.0;
       if (chain.normalization->use_mean) n.value -= e.mean[group];

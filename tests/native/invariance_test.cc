@@ -23,6 +23,7 @@ struct Recipe {
   bool residual = false;
   bool sum = false;
   bool use_mean = true;
+  Method method = Method::kStandard;
 };
 
 const Recipe kRecipes[] = {
@@ -44,6 +45,19 @@ const Recipe kRecipes[] = {
     {.name = "DQ, LayerNorm, Q", .x = DataType::kInt8, .y = DataType::kInt8},
     {.name = "DQ, LayerNorm, Gelu, Q", .x = DataType::kUint8, .y = DataType::kUint8, .activation = Activation::kGelu},
     {.name = "DQ int16, LayerNorm", .x = DataType::kInt16},
+    {.name = "Softmax", .affine = false, .method = Method::kSoftmax},
+    {.name = "LogSoftmax, float16",
+     .x = DataType::kFloat16,
+     .y = DataType::kFloat16,
+     .affine = false,
+     .method = Method::kLogSoftmax},
+    {.name = "Add, Softmax", .affine = false, .residual = true, .method = Method::kSoftmax},
+    {.name = "Add, Softmax, sum", .affine = false, .residual = true, .sum = true, .method = Method::kSoftmax},
+    {.name = "DQ, Softmax, Q",
+     .x = DataType::kUint8,
+     .y = DataType::kUint8,
+     .affine = false,
+     .method = Method::kSoftmax},
 };
 
 // Where the tensors of a call lie, and who runs it.
@@ -107,6 +121,7 @@ class Groups {
     }
     for (size_t i = 1; i <= inner_.size(); ++i) parts.normalization.axes.push_back(static_cast<int64_t>(i));
     parts.normalization.use_mean = recipe_.use_mean;
+    parts.normalization.method = recipe_.method;
     if (recipe_.affine) {
       parts.scale.type = DataType::kFloat32;
       parts.scale.tensor = c.Add(Random(DataType::kFloat32, {inner_.back()}, 5), true);
@@ -428,6 +443,8 @@ TEST(ChooseIsATable) {
       {11, {128, 768}, 1, 0, "rows of input, result of kept, cached, tiles of 4, 1 thread"},
       {11, {16, 5000}, 1, 0, "rows of input, result of input, cached, tiles of 2, 1 thread"},
       {15, {128, 768}, 1, 0, "rows of input, result of input, stored integers, cached, tiles of 16, 1 thread"},
+      {18, {128, 768}, 1, 0, "softmax of input, result of blocks, cached, 1 thread"},
+      {21, {128, 768}, 1, 0, "softmax of blocks, result of blocks, cached, 1 thread"},
   };
   for (const Row& row : rows) {
     const Groups groups(kRecipes[row.recipe], 1, {row.shape.back()});

@@ -154,7 +154,6 @@ ON_QUANTIZED = {
     "ReduceMin(d, first)": "",
     "Reshape(d, shape)": "",
     "Slice(d, first, second)": "",
-    "Softmax(d)": "",
     "Squeeze(d)": "",
     "Tile(d, shape)": "",
     "Transpose(d)": "",

@@ -90,6 +90,32 @@ def test_infinity_in_an_rms_row(provider: str) -> None:
     assert (got[0, :3] == 0).all()
 
 
+@edge("softmax of odd rows")
+@pytest.mark.parametrize("across", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("method", ["softmax", "log_softmax"])
+def test_softmax_of_odd_rows(provider: str, method: str, across: bool) -> None:
+    x = rows(7)
+    x[0] = -np.inf
+    x[1, 3], x[2, 4] = np.inf, np.nan
+    x[3, 5:] = -np.inf
+    x[4] *= F32(1e30)
+    x[5] = F32(-3e38)
+    case = normalization(x.T.copy() if across else x, {"axes": [0 if across else 1], "method": method})
+    got = check(case, provider)["Y"]
+    got = got.T if across else got
+    assert np.isnan(got[:3]).all()
+    assert not np.isnan(got[3:]).any()
+    assert (got[3, 5:] == (0 if method == "softmax" else -np.inf)).all()
+
+
+@edge("small results of softmax")
+@pytest.mark.parametrize("dtype", [F32, np.float16])
+@pytest.mark.parametrize("method", ["softmax", "log_softmax"])
+def test_small_results_of_softmax(provider: str, method: str, dtype: type[np.generic]) -> None:
+    x = np.stack([np.linspace(-120, 0, 500), np.linspace(0, 95, 500), np.linspace(-300, -210, 500)]).astype(dtype)
+    check(normalization(x, {"axes": [-1], "method": method}), provider)
+
+
 @edge("denormals")
 def test_denormals_are_kept(provider: str) -> None:
     tiny = f32(1e-40, -3e-42, 1.4e-45, 0.0, -0.0)

@@ -17,6 +17,8 @@ class Axes:
     """Attribute that says so; "" = none, the default always."""
     first: int | None
     """All dimensions from this one on."""
+    is_single: bool
+    """That one alone."""
     default: tuple[int, ...]
     """Some dimensions."""
 
@@ -36,9 +38,11 @@ class Normalization:
     until: int | None
     """Last version, inclusive; None: no upper bound."""
     axes: Axes
-    epsilon: float
+    epsilon: float | None
+    """None: the method has none."""
     epsilon_is_attribute: bool
     epsilon_on: str
+    method: str
     use_mean: bool
     affine_align: str
     has_stash_type: bool
@@ -50,26 +54,28 @@ class Normalization:
 def _axes(row: Row) -> Axes:
     default = row.get("default")
     if "from" in row:
-        return Axes("", row["from"], ())
+        return Axes("", row["from"], False, ())
     return Axes(
         row["attribute"],
         default if isinstance(default, int) else None,
+        row.get("single", False),
         tuple(default) if isinstance(default, list) else (),
     )
 
 
 def _normalization(row: Row) -> Normalization:
-    epsilon = row["epsilon"]
-    fixed = epsilon.get("fixed")
+    epsilon = row.get("epsilon", {})
+    number = epsilon.get("default", epsilon.get("fixed"))
     return Normalization(
         op_type=row["op"],
         domain=row.get("domain", ""),
         since=row["since"],
         until=row.get("until"),
         axes=_axes(Row(row.where, row["axes"])),
-        epsilon=float(epsilon["default"] if fixed is None else fixed),
-        epsilon_is_attribute=fixed is None,
+        epsilon=None if number is None else float(number),
+        epsilon_is_attribute="default" in epsilon,
         epsilon_on=epsilon.get("on", "variance"),
+        method=row.get("method", "standard"),
         use_mean=row.get("use_mean", True),
         affine_align=row.get("affine_align", "trailing"),
         has_stash_type=row.get("stash_type", False),

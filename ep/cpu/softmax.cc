@@ -1,0 +1,342 @@
+#include "cpu/softmax.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace normfuse::cpu {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr double kLog2E = 1.4426950408889634;
+constexpr double kLn2 = 0.6931471805599453;
+
+// What exponentials of a group are taken of and by: exp(d - shift) * 2^-down is about 1 for the largest value of d.
+// Small values are not shifted, as the difference would be rounded; large ones are, whose differences are exact wherever
+// their exponentials are not 0.
+struct Base {
+  float shift = 0.0f;
+  float down = 0.0f;
+};
+
+Base BaseFor(float most) {
+  constexpr float kLarge = 256.0f;
+  Base base;
+  if (!(std::fabs(most) <= std::numeric_limits<float>::max())) return base;
+  if (std::fabs(most) < kLarge) {
+    base.down = std::nearbyint(static_cast<float>(static_cast<double>(most) * kLog2E));
+  } else {
+    base.shift = most;
+  }
+  return base;
+}
+
+// Y of what the exponentials left, or for the logarithm of d itself. NaN of a group without a finite largest value.
+Normalizer NormalizerFor(Method method, float most, const Base& base, double sum) {
+  const bool is_defined = std::fabs(most) <= std::numeric_limits<float>::max() && sum > 0;
+  if (method == Method::kSoftmax) return {0.0f, 0.0f, is_defined ? static_cast<float>(1.0 / sum) : kNan};
+  if (!is_defined) return {0.0f, kNan, 1.0f};
+  const double log = base.shift + base.down * kLn2 + std::log(sum);
+  const auto mean = static_cast<float>(log);
+  return {mean, static_cast<float>(log - mean), 1.0f};
+}
+
+// How d is read by one kernel, where it can be: X with at most a factor and an addend.
+class RowReader {
+ public:
+  explicit RowReader(const Call& call) : call_(call), inner_(Innermost(call.geometry->reduced)) {
+    if (!ReadsX() || !ReadsSteps()) return;
+    read_ = call.kernels->read_rows[static_cast<int>(call.x.type)];
+  }
+  bool possible() const { return read_ != nullptr; }
+
+  // Rows that follow each other along `row_step`.
+  void Read(const Offsets& at, const Dim& row_step, int64_t n, int rows, float* most, float* d) const {
+    ReadRowsArgs args;
+    args.x = ElementAt(call_.x.data, call_.x.type, at.at[kFormX]);
+    args.x_stride = row_step.stride[kFormX];
+    args.n = static_cast<size_t>(n);
+    args.rows = rows;
+    if (call_.x.quantized()) {
+      const Param& zero = call_.params[kFormXZero];
+      args.scale = call_.params[kFormXScale].data[at.at[kFormXScale]];
+      args.zero = zero.present() ? zero.data[at.at[kFormXZero]] : 0.0f;
+    }
+    args.factor = OperandAt(factor_, at, &kOne);
+    args.addend = OperandAt(addend_, at, &kNoBias);
+    if (factor_ != nullptr) args.factor_stride = row_step.stride[factor_->form];
+    if (addend_ != nullptr) args.addend_stride = row_step.stride[addend_->form];
+    args.d = d;
+    args.d_stride = KeptStride(n);
+    args.most = most;
+    read_(args);
+  }
+
+ private:
+  bool ReadsX() const {
+    if (inner_.size != 1 && inner_.stride[kFormX] != 1) return false;
+    const bool is_integer = !IsFloat(call_.x.type);
+    if (!call_.x.quantized()) return !is_integer;
+    return is_integer && call_.x.block_size <= 0 && inner_.stride[kFormXScale] == 0 && inner_.stride[kFormXZero] == 0;
+  }
+
+  bool ReadsSteps() {
+    for (const Stage& stage : call_.spec->before) {
+      const bool is_factor = stage.kind == Stage::Kind::kMul;
+      if (!is_factor && stage.kind != Stage::Kind::kAdd) return false;
+      // A factor after an addend, or a second one.
+      if (addend_ != nullptr || (is_factor && factor_ != nullptr) || !IsFloats(stage.operand)) return false;
+      (is_factor ? factor_ : addend_) = &stage.operand;
+    }
+    return true;
+  }
+
+  // Whether an operand is float32 where it lies.
+  bool IsFloats(const StageOperand& operand) const {
+    if (operand.is_parameter) return true;
+    const BoundTensor& tensor = call_.tensor(operand.form);
+    return tensor.type == DataType::kFloat32 && !tensor.quantized();
+  }
+
+  Vec OperandAt(const StageOperand* operand, const Offsets& at, const float* absent) const {
+    if (operand == nullptr) return {absent, 0};
+    if (operand->is_parameter) return VecAt(call_, operand->form, at, inner_, absent);
+    const auto* data = static_cast<const float*>(call_.tensor(operand->form).data);
+    return {data + at.at[operand->form], static_cast<int>(inner_.stride[operand->form])};
+  }
+
+  const Call& call_;
+  const Dim& inner_;
+  ReadRowsFn read_ = nullptr;
+  const StageOperand* factor_ = nullptr;
+  const StageOperand* addend_ = nullptr;
+};
+
+// Rows that are read by one kernel and written by another, several in each call of these.
+class TileWorker {
+ public:
+  TileWorker(const Call& call, Scratch* scratch)
+      : call_(call), scratch_(scratch), reader_(call), inner_(Innermost(call.geometry->reduced)) {}
+
+  static bool Suits(const Call& call) {
+    const Geometry& g = *call.geometry;
+    const Stage& stage = call.spec->behind.front();
+    return call.path.sums == Source::kInput && g.reduced.count == 1 && g.group_size <= kBlock &&
+           call.spec->behind.size() == 1 && call.block_apply != nullptr && call.y != nullptr &&
+           !stage.scale.present() && !stage.bias.present() && !stage.slope.present();
+  }
+
+  // At most.
+  int64_t Rows() const {
+    const Dim& step = Innermost(call_.geometry->kept);
+    if (step.stride[kFormXScale] != 0 || step.stride[kFormXZero] != 0) return 1;
+    return std::clamp<int64_t>(kKeepLimit / 2 / KeptStride(call_.geometry->group_size), 1, kTileRows);
+  }
+
+  void Tile(const Offsets& base, int rows) {
+    const int64_t size = call_.geometry->group_size;
+    const Dim& step = Innermost(call_.geometry->kept);
+    const Method method = call_.spec->method;
+    float most[kTileRows], shift[kTileRows], down[kTileRows];
+    double sums[kTileRows];
+    Normalizer normalizers[kTileRows];
+    std::fill_n(most, rows, kLowest);
+    reader_.Read(base, step, size, rows, most, scratch_->kept);
+    for (int i = 0; i < rows; ++i) {
+      const Base exponents = BaseFor(most[i]);
+      shift[i] = exponents.shift;
+      down[i] = exponents.down;
+    }
+    call_.kernels->exp_rows({scratch_->kept, KeptStride(size), static_cast<size_t>(size), rows, shift, down,
+                             method == Method::kSoftmax, sums});
+    for (int i = 0; i < rows; ++i) normalizers[i] = NormalizerFor(method, most[i], {shift[i], down[i]}, sums[i]);
+    ApplyArgs args = ApplyArgsAt(call_, base, inner_, step, size, rows, normalizers);
+    args.x = scratch_->kept;
+    args.x_stride = KeptStride(size);
+    args.stream = call_.spec->y_type == DataType::kFloat32 && call_.path.store == Store::kNonTemporal;
+    call_.block_apply(args);
+  }
+
+ private:
+  const Call& call_;
+  Scratch* scratch_;
+  RowReader reader_;
+  const Dim& inner_;
+};
+
+class RowWorker {
+ public:
+  RowWorker(const Call& call, Scratch* scratch)
+      : call_(call),
+        scratch_(scratch),
+        reader_(call),
+        inner_(Innermost(call.geometry->reduced)),
+        kept_(call.geometry->group_size <= kKeepLimit),
+        is_log_(call.spec->method == Method::kLogSoftmax) {}
+
+  void Row(const Offsets& base) {
+    float most = kLowest;
+    ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
+      if (call_.path.sums == Source::kInput) {
+        reader_.Read(at, inner_, n, 1, &most, At(position));
+      } else {
+        most = call_.kernels->row_max(Load(at, position, n, call_.emission()), static_cast<size_t>(n), most);
+      }
+    });
+    if (!call_.has_result()) return;
+    const Base exponents = BaseFor(most);
+    double sum = 0;
+    ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
+      float* d = Again(at, position, n);
+      sum += call_.kernels->row_exp(d, static_cast<size_t>(n), exponents.shift, exponents.down, kept_ && !is_log_);
+    });
+    const Normalizer normalizer = NormalizerFor(call_.spec->method, most, exponents, sum);
+    ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
+      float* d = Again(at, position, n);
+      if (!kept_ && !is_log_) {
+        call_.kernels->row_exp(d, static_cast<size_t>(n), exponents.shift, exponents.down, true);
+      }
+      StoreBlock({call_, at, inner_, n, scratch_}, normalizer, d, d);
+    });
+  }
+
+ private:
+  // In blocks from the beginning of each run on, which the sums depend on.
+  template <class Visit>
+  void ForEachBlock(const Offsets& base, Visit visit) {
+    const int64_t size = call_.geometry->group_size;
+    if (inner_.size == size && size <= kBlock) return visit(base, 0, size);
+    Odometer odometer(call_.geometry->reduced, call_.geometry->active);
+    Offsets at;
+    odometer.Seek(0, base, &at);
+    for (int64_t position = 0; position < size;) {
+      const int64_t n = std::min({odometer.RunLength(), size - position, kBlock});
+      visit(at, position, n);
+      odometer.Advance(n, &at);
+      position += n;
+    }
+  }
+
+  float* At(int64_t position) { return scratch_->kept + (kept_ ? position : 0); }
+  float* Load(const Offsets& at, int64_t position, int64_t n, Emission emission) {
+    float* d = At(position);
+    LoadBlock({call_, at, inner_, n, scratch_}, emission, d);
+    return d;
+  }
+  float* Again(const Offsets& at, int64_t position, int64_t n) {
+    return kept_ ? At(position) : Load(at, position, n, Emission::kNo);
+  }
+
+  const Call& call_;
+  Scratch* scratch_;
+  RowReader reader_;
+  const Dim& inner_;
+  bool kept_;
+  bool is_log_;
+};
+
+void RunSoftmaxTiles(const Call& call, int64_t begin, int64_t end, Scratch* scratch) {
+  const Geometry& g = *call.geometry;
+  TileWorker worker(call, scratch);
+  const int64_t most_rows = worker.Rows();
+  Odometer odometer(g.kept, g.active);
+  Offsets base{};
+  odometer.Seek(begin, Offsets{}, &base);
+  for (int64_t group = begin; group < end;) {
+    const int64_t rows = std::min({most_rows, odometer.RunLength(), end - group});
+    worker.Tile(base, static_cast<int>(rows));
+    odometer.Advance(rows, &base);
+    group += rows;
+  }
+}
+
+}  // namespace
+
+bool ReadsRows(const Call& call) { return RowReader(call).possible(); }
+
+void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end) {
+  const Geometry& g = *call.geometry;
+  Scratch scratch;
+  if (TileWorker::Suits(call)) return RunSoftmaxTiles(call, begin, end, &scratch);
+  RowWorker worker(call, &scratch);
+  Odometer odometer(g.kept, g.active);
+  Offsets base{};
+  odometer.Seek(begin, Offsets{}, &base);
+  for (int64_t group = begin; group < end; ++group) {
+    worker.Row(base);
+    odometer.Next(&base);
+  }
+}
+
+int64_t SoftmaxColumns::WidthFor(int64_t rows) {
+  constexpr int64_t kNarrowest = 64;
+  return std::clamp(kKeepLimit / std::max<int64_t>(rows, 1) / 16 * 16, kNarrowest, kWidest);
+}
+
+SoftmaxColumns::SoftmaxColumns(const Call& call, Scratch* scratch)
+    : call_(call), s_(scratch), columns_(Innermost(call.geometry->kept)) {}
+
+template <class Row>
+void SoftmaxColumns::ForEachRow(const Offsets& base, Row row) {
+  Odometer odometer(call_.geometry->reduced, call_.geometry->active);
+  Offsets at;
+  odometer.Seek(0, base, &at);
+  for (int64_t r = 0; r < call_.geometry->group_size; ++r) {
+    row(at, r);
+    odometer.Next(&at);
+  }
+}
+
+float* SoftmaxColumns::Read(const Offsets& at, int64_t row, Emission emission) {
+  float* d = s_->blocks.kept + (kept_ ? row * width_ : 0);
+  LoadBlock({call_, at, columns_, width_, &s_->blocks}, emission, d);
+  return d;
+}
+
+float* SoftmaxColumns::Again(const Offsets& at, int64_t row) {
+  return kept_ ? s_->blocks.kept + row * width_ : Read(at, row, Emission::kNo);
+}
+
+void SoftmaxColumns::MakeNormalizers() {
+  for (int64_t i = 0; i < width_; ++i) {
+    const double sum = static_cast<double>(s_->sum[i]) + static_cast<double>(s_->lost[i]);
+    const Normalizer n = NormalizerFor(call_.spec->method, s_->most[i], {s_->shift[i], s_->down[i]}, sum);
+    s_->mean[i] = n.mean;
+    s_->rest[i] = n.rest;
+    s_->inv[i] = n.inv;
+  }
+}
+
+void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
+  width_ = width;
+  kept_ = width * call_.geometry->group_size <= kKeepLimit;
+  const auto n = static_cast<size_t>(width);
+  const KernelTable& kernels = *call_.kernels;
+  const bool is_log = call_.spec->method == Method::kLogSoftmax;
+  std::fill_n(s_->most, width, kLowest);
+  ForEachRow(base,
+             [&](const Offsets& at, int64_t row) { kernels.column_max(Read(at, row, call_.emission()), n, s_->most); });
+  if (!call_.has_result()) return;
+  for (int64_t i = 0; i < width; ++i) {
+    const Base exponents = BaseFor(s_->most[i]);
+    s_->shift[i] = exponents.shift;
+    s_->down[i] = exponents.down;
+  }
+  std::fill_n(s_->sum, width, 0.0f);
+  std::fill_n(s_->lost, width, 0.0f);
+  ForEachRow(base, [&](const Offsets& at, int64_t row) {
+    float* d = Again(at, row);
+    if (is_log) d = std::copy_n(d, width, s_->blocks.wide) - width;
+    kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
+  });
+  MakeNormalizers();
+  ForEachRow(base, [&](const Offsets& at, int64_t row) {
+    float* d = Again(at, row);
+    if (!kept_ && !is_log) kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
+    kernels.column_normalize(d, n, s_->mean, s_->rest, s_->inv);
+    StoreBlock({call_, at, columns_, width_, &s_->blocks}, Normalizer{}, d, d);
+  });
+}
+
+}  // namespace normfuse::cpu

@@ -1,0 +1,228 @@
+"""Softmax and its logarithm: as nodes of our operator, and as chains of standard nodes that the provider claims."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import oracle
+import pytest
+from checking import PROVIDERS, check, normalization
+from onnx import TensorProto, helper, parser
+from test_claims import session_and_report
+
+F32 = np.float32
+METHODS = ("softmax", "log_softmax")
+# Rows in one block and in several, kept between the passes and read again; columns likewise.
+SHAPES = [
+    ((3, 7), [-1]),
+    ((2, 3, 384), [-1]),
+    ((4, 1500), [1]),
+    ((2, 8200), [-1]),
+    ((2, 5, 6), [1]),
+    ((90, 70), [0]),
+    ((2, 300, 33), [-2]),
+    ((3, 2, 40, 5), [1, 3]),
+    ((3, 4, 5, 6), [2, 3]),
+    ((6,), [0]),
+    ((1, 1), [1]),
+]
+
+
+def values(shape: tuple[int, ...], offset: float = 0.0, spread: float = 1.0) -> np.ndarray:
+    return np.random.default_rng(5).normal(offset, spread, shape).astype(F32)
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(("shape", "axes"), SHAPES)
+@pytest.mark.parametrize("method", METHODS)
+def test_any_rows(provider: str, method: str, shape: tuple[int, ...], axes: list[int]) -> None:
+    for x in (
+        values(shape),
+        values(shape, spread=30.0),
+        values(shape, -200.0, 20.0),
+        values(shape, 1000.0, 20.0),
+        values(shape, -1e6, 5.0),
+        values(shape).astype(np.float16),
+    ):
+        check(normalization(x, {"axes": axes, "method": method}), provider)
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("spread", [1.0, 10.0, 100.0])
+@pytest.mark.parametrize("offset", [0.0, -50.0, 255.0, 257.0, 1e4])
+def test_small_values_beside_a_large_one_are_not_lost(offset: float, spread: float) -> None:
+    """Exponentials of which each is below half a unit in the last place of the sum add up."""
+    x = np.full((2, 8000), offset, F32)
+    x[0, 1:] -= F32(17.0)
+    x[1] -= np.linspace(0, spread, 8000, dtype=F32)
+    check(normalization(x, {"axes": [-1], "method": "softmax"}), "custom")
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("method", METHODS)
+def test_bytes(method: str, dtype: type[np.integer[Any]], axis: int) -> None:
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(2).integers(info.min, info.max + 1, (3, 50, 49)).astype(dtype)
+    case = normalization(
+        x,
+        {"axes": [axis], "method": method},
+        x_scale=F32(0.07),
+        x_zero_point=np.array(info.min + 100, dtype),
+        y_scale=F32(1 / 256) if method == "softmax" else F32(0.1),
+        y_zero_point=np.array(info.min if method == "softmax" else info.max, dtype),
+    )
+    check(case, "ep")
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 37), (2, 1, 1, 37), (1, 1, 5, 37), (2, 3, 5, 1), (2, 3, 5, 37)])
+def test_scaled_and_masked(provider: str, shape: tuple[int, ...]) -> None:
+    mask = np.where(np.random.default_rng(3).random(shape) < 0.4, -np.inf, 0.0).astype(F32)
+    mask[..., 0] = 0.0
+    attributes = {"axes": [-1], "method": "softmax", "steps_before": "Mul Add"}
+    check(normalization(values((2, 3, 5, 37)), attributes, operand_0=F32(0.125), operand_1=mask), provider)
+    attributes["steps_before"] = "Mul"
+    check(normalization(values((2, 3, 5, 37)), attributes, operand_0=F32(0.125), residual=mask), provider)
+
+
+# --- chains of standard nodes ---------------------------------------------------------------------
+
+
+def model(nodes: str, tensor: str, opset: int, result: str | None = None, **constants: np.ndarray) -> Any:
+    """One input X and one output Y of the same type, if not said otherwise, and the input M, where it is used."""
+    mask = ", float[1, 1, 1, 40] M" if "M" in re.split(r"\W", nodes) else ""
+    text = f'<ir_version: 8, opset_import: ["": {opset}]> g ({tensor} X{mask}) => ({result or tensor} Y) {{{nodes}}}'
+    proto = parser.parse_model(text)
+    proto.graph.initializer.extend(harness.initializer(name, array) for name, array in constants.items())
+    return proto
+
+
+def claimed(proto: Any, tmp_path: Path, inputs: dict[str, np.ndarray], **options: Any) -> np.ndarray:
+    """The result of a session in which everything is claimed, as one chain."""
+    session, report = session_and_report(proto, tmp_path, **options)
+    assert [line["claimed"] for line in report] == [True], report
+    return np.asarray(session.run(None, inputs)[0])
+
+
+@pytest.mark.parametrize(
+    ("opset", "axis", "axes"), [(11, 1, [1, 2, 3]), (11, 2, [2, 3]), (12, -1, [3]), (13, 1, [1]), (22, -1, [3])]
+)
+@pytest.mark.parametrize(("op_type", "method"), [("Softmax", "softmax"), ("LogSoftmax", "log_softmax")])
+def test_the_meaning_of_axis_before_and_from_opset_13(
+    op_type: str, method: str, opset: int, axis: int, axes: list[int], tmp_path: Path
+) -> None:
+    x = values((2, 3, 4, 5))
+    proto = model(f"Y = {op_type}<axis = {axis}>(X)", "float[2, 3, 4, 5]", opset)
+    got = claimed(proto, tmp_path, {"X": x}, claim="all")
+    oracle.evaluate("FusedNormalization", {"X": x}, {"axes": axes, "method": method})["Y"].check(got)
+
+
+@pytest.mark.parametrize(("opset", "axes"), [(9, [1, 2]), (13, [2])])
+def test_the_default_axis(opset: int, axes: list[int], tmp_path: Path) -> None:
+    x = values((2, 3, 4))
+    got = claimed(model("Y = Softmax(X)", "float[2, 3, 4]", opset), tmp_path, {"X": x}, claim="all")
+    oracle.evaluate("FusedNormalization", {"X": x}, {"axes": axes, "method": "softmax"})["Y"].check(got)
+
+
+@pytest.mark.parametrize("zero", [np.array(0, np.uint8), np.array(-128, np.int8)])
+def test_quantised_softmax_is_one_chain_by_default(zero: np.ndarray, tmp_path: Path) -> None:
+    name = "uint8" if zero.dtype == np.uint8 else "int8"
+    scales = {"xs": np.array(0.1, F32), "xz": np.array(7, zero.dtype), "ys": np.array(1 / 256, F32), "yz": zero}
+    nodes = "d = DequantizeLinear(X, xs, xz) s = Softmax(d) Y = QuantizeLinear(s, ys, yz)"
+    info = np.iinfo(zero.dtype)
+    x = np.random.default_rng(1).integers(info.min, info.max + 1, (2, 4, 40, 40)).astype(zero.dtype)
+    got = claimed(model(nodes, f"{name}[2, 4, 40, 40]", 13, **scales), tmp_path, {"X": x}, claim="profitable")
+    inputs = {
+        "X": x,
+        "x_scale": scales["xs"],
+        "x_zero_point": scales["xz"],
+        "y_scale": scales["ys"],
+        "y_zero_point": zero,
+    }
+    oracle.evaluate("FusedNormalization", inputs, {"axes": [-1], "method": "softmax"})["Y"].check(got)
+
+
+def test_a_mask_in_front_is_one_chain(tmp_path: Path) -> None:
+    x, mask = values((2, 4, 40, 40)), values((1, 1, 1, 40))
+    mask[..., 7:] = -np.inf
+    proto = model("a = Add(X, M) Y = Softmax(a)", "float[2, 4, 40, 40]", 13)
+    got = claimed(proto, tmp_path, {"X": x, "M": mask}, claim="all")
+    inputs = {"X": x, "residual": mask}
+    oracle.evaluate("FusedNormalization", inputs, {"axes": [-1], "method": "softmax"})["Y"].check(got)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_factor_and_a_mask_are_one_chain_by_default(swapped: bool, tmp_path: Path) -> None:
+    x, mask, factor = values((2, 4, 40, 40)), values((1, 1, 1, 40)), np.array(0.3, F32)
+    product = "m = Mul(c, X)" if swapped else "m = Mul(X, c)"
+    proto = model(f"{product} a = Add(m, M) Y = Softmax(a)", "float[2, 4, 40, 40]", 13, c=factor)
+    got = claimed(proto, tmp_path, {"X": x, "M": mask}, claim="profitable")
+    inputs = {"X": x, "operand_0": factor, "residual": mask}
+    attributes = {"axes": [-1], "method": "softmax", "steps_before": "Mul"}
+    oracle.evaluate("FusedNormalization", inputs, attributes)["Y"].check(got)
+
+
+def test_a_factor_of_a_product_stays_with_it(tmp_path: Path) -> None:
+    nodes = "p = MatMul(X, X) m = Mul(p, c) a = Add(m, M) Y = Softmax(a)"
+    proto = model(nodes, "float[2, 4, 40, 40]", 13, c=np.array(0.3, F32))
+    _, report = session_and_report(proto, tmp_path, claim="all")
+    assert [line["description"] for line in report] == ["Add -> Softmax"], report
+
+
+@pytest.mark.parametrize("nodes", ["Y = Softmax(X)", "Y = LogSoftmax(X)", "a = Add(X, M) Y = Softmax(a)"])
+def test_rows_of_float32_alone_are_left_to_onnx_runtime(nodes: str, tmp_path: Path) -> None:
+    _, report = session_and_report(model(nodes, "float[2, 4, 40, 40]", 13), tmp_path, claim="profitable")
+    assert [line["claimed"] for line in report] == [False], report
+
+
+# One layer of attention as ONNX Runtime's AttentionFusion wants it.
+ATTENTION = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[batch, 8, 16] X, float[1, 1, 1, 8] M) => (float[batch, 8, 16] Y) {
+    n = LayerNormalization(X, b, b)
+    q = MatMul(n, w) qb = Add(q, b) qr = Reshape(qb, heads) qt = Transpose<perm = [0, 2, 1, 3]>(qr)
+    k = MatMul(n, w) kb = Add(k, b) kr = Reshape(kb, heads) kt = Transpose<perm = [0, 2, 3, 1]>(kr)
+    v = MatMul(n, w) vb = Add(v, b) vr = Reshape(vb, heads) vt = Transpose<perm = [0, 2, 1, 3]>(vr)
+    s = MatMul(qt, kt) d = Div(s, two) a = Add(d, M) p = Softmax<axis = 3>(a)
+    o = MatMul(p, vt) ot = Transpose<perm = [0, 2, 1, 3]>(o) r = Reshape(ot, rows)
+    y = MatMul(r, w) yb = Add(y, b) Y = Add(yb, n)
+}"""
+
+
+@pytest.mark.parametrize("normalises", [True, False], ids=["with the LayerNormalization", "without it"])
+def test_scores_of_an_attention(normalises: bool, tmp_path: Path) -> None:
+    """The fusion begins at a LayerNormalization on ONNX Runtime's own provider: if it is left, so is Softmax."""
+    proto = parser.parse_model(ATTENTION)
+    if not normalises:  # of a type of statistics that we do not have
+        proto.graph.node[0].attribute.append(helper.make_attribute("stash_type", 11))
+    numbers = {"w": values((16, 16)), "b": values((16,)), "two": np.array(2, F32)}
+    shapes = {"heads": np.array([0, 0, 4, 4]), "rows": np.array([0, 0, 16])}
+    proto.graph.initializer.extend(harness.initializer(name, array) for name, array in {**numbers, **shapes}.items())
+    _, report = session_and_report(proto, tmp_path, claim="profitable")
+    lines = [line for line in report if line["op_type"] == "Softmax"]
+    assert ["Attention" in str(line) for line in lines] == [not normalises], report
+
+
+@pytest.mark.parametrize(
+    ("attributes", "outputs", "sentence"),
+    [
+        ({"axes": [-1], "method": "hardmax"}, ("Y",), "must be standard, softmax or log_softmax"),
+        ({"axes": [-1], "method": "softmax", "use_mean": 0}, ("Y",), "are of method standard"),
+        ({"num_groups": 1, "method": "softmax"}, ("Y",), "are of method standard"),
+        ({"axes": [-1], "method": "softmax"}, ("Y", "mean"), "no outputs mean and inv_std_dev"),
+    ],
+)
+def test_what_a_softmax_has_not(attributes: dict[str, Any], outputs: tuple[str, ...], sentence: str) -> None:
+    inputs = {"X": values((2, 3, 4))}
+    types = dict.fromkeys(outputs, int(TensorProto.FLOAT))
+    proto = harness.operator_model("FusedNormalization", inputs, attributes, types, constants=(), opset=20)
+    with pytest.raises(Exception, match=sentence):
+        harness.create_session(proto, "custom")
