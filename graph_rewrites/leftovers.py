@@ -147,11 +147,8 @@ class Leftovers:
             return None
         if node.op_type == "Erf":
             return "Activation"
-        if node.op_type == "ReduceL2":  # a root by itself, if something was divided by it
-            known = node in self._deepest
-            return (
-                ("LayerNormalization" if self._is_deviation(node.inputs[0]) else "RMSNormalization") if known else None
-            )
+        if node.op_type == "ReduceL2" and node in self._deepest:  # a root by itself; something was divided by it
+            return "LayerNormalization" if self._is_deviation(node.inputs[0]) else "RMSNormalization"
         if self._is_root(node):
             return self._kind_of_mean_square(node.inputs[0])
         return None
