@@ -251,8 +251,7 @@ class Fused:
         """
         for name in ("epsilon", "activation_params", "step_params"):
             if name in self.attributes and np.isnan(self[name]).any():
-                where = {"attribute": name, "node": self.op_type, "value": "NaN"}
-                raise Declined("attribute_value", **where, supported="a number")
+                raise Declined("attribute_value", attribute=name, node=self.op_type, value="NaN", supported="a number")
         count = len(OPERATORS[self.op_type].outputs)
         attributes = self.node_attributes()
         outputs = tape.op_multi_out(

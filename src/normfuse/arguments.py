@@ -37,7 +37,7 @@ def check_threads(name: str, threads: object) -> None:
     """Raise OptionError if a number of threads inside an operator is none that a session can have."""
     check_type(name, threads, INTEGER)
     assert isinstance(threads, numbers.Integral)
-    if not 0 <= threads <= MOST_THREADS:
+    if not 0 <= int(threads) <= MOST_THREADS:
         raise OptionError(
             f"{name} is {threads}; it must be a number from 0 (ONNX Runtime's default) to {MOST_THREADS}."
         )
