@@ -7,7 +7,7 @@
 namespace normfuse::cpu {
 namespace {
 
-// A quantisation parameter along a run: constant, element per element, or one per block (spelled out into `expanded`).
+// A quantisation parameter along a run: one value, one for each element, or one for each block (repeated into `expanded`).
 Vec QuantizationAt(const Block& b, FormId form, FormId scale_form, int64_t block_size, const float* absent,
                    float* expanded) {
   const auto block_form = static_cast<FormId>(scale_form + 2);
@@ -89,7 +89,7 @@ void LoadOperand(const Block& b, const BoundTensor& source, float* d) {
   Dequantize(call, b.n, scales, zeros, d);
 }
 
-// How many elements of an operand there are to read: a broadcast one is read once.
+// The number of elements to read of an operand: 1 where it is broadcast along the run.
 Block Distinct(const Block& b, FormId form) {
   return {b.call, b.at, b.step, b.step.stride[form] == 0 ? 1 : b.n, b.scratch};
 }
@@ -118,7 +118,7 @@ void QuantizeBlock(const Block& b, float* values) {
   b.call.kernels->quantize(values, static_cast<size_t>(b.n), scales, zeros, low, high);
 }
 
-// d as the type in which it is stored on the way, and back.
+// Rounds d to the type in which an output stores it on the way, and back to float32.
 void RequantiseBlock(const Call& call, const Stage& stage, int64_t index, int64_t n, void* emitted, float* d) {
   const Vec scale{&stage.quantization_scale, 0};
   const Vec zero{&stage.quantization_zero, 0};
@@ -130,13 +130,13 @@ void RequantiseBlock(const Call& call, const Stage& stage, int64_t index, int64_
   Dequantize(call, n, scale, zero, d);
 }
 
-// Of kernels that quantise: one scale for all of Y.
+// The arguments of kernels that quantise, for one scale for all of Y.
 void SetQuantization(const Call& call, ApplyArgs* args) {
   if (call.params[kFormYScale].present()) args->y_scale = *call.params[kFormYScale].data;
   if (call.params[kFormYZero].present()) args->y_zero = *call.params[kFormYZero].data;
 }
 
-// An operand along a run: where it lies, or read into `room`.
+// An operand along a run: its own memory if it can be read there, otherwise a copy in `room`.
 Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, float* room) {
   if (!operand.present()) return {absent, 0};
   if (operand.is_parameter) return VecAt(b.call, operand.form, b.at, b.step, absent);
@@ -144,7 +144,7 @@ Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, 
   return {room, b.step.stride[operand.form] == 0 ? 0 : 1};
 }
 
-// Of a stage kApply.
+// The operands of a stage kApply.
 ApplyArgs StageArgs(const Block& b, const Stage& stage) {
   ApplyArgs args;
   args.x2 = nullptr;
@@ -157,7 +157,7 @@ ApplyArgs StageArgs(const Block& b, const Stage& stage) {
   return args;
 }
 
-// A stage kApply.
+// Runs a stage kApply.
 void ApplyStage(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* y) {
   ApplyArgs args = StageArgs(b, stage);
   args.x = x;
@@ -167,7 +167,7 @@ void ApplyStage(const Block& b, const Stage& stage, const Normalizer& normalizer
   kernels[static_cast<int>(stage.activation)](args);
 }
 
-// In place.
+// The other stages, in place.
 void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, Emission emission, float* d) {
   const Call& call = b.call;
   const int64_t index = b.at.at[kFormY];

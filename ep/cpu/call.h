@@ -54,7 +54,7 @@ struct Stage {
   int emitted = -1;
 };
 
-// What a chain asks of the passes. Read from the chain once, in executable.cc: behind it only geometry.cc, which binds
+// What a chain asks of the passes. Read from the chain once, in executable.cc; after that only geometry.cc, which binds
 // shapes, and the cost model know a Chain.
 struct ChainSpec {
   bool normalizes = true;
@@ -68,7 +68,7 @@ struct ChainSpec {
   bool usual_behind = true;
   std::vector<Stage> before;
   std::vector<Stage> behind;  // the first is kApply
-  // Of the last stage behind, which is kApply.
+  // The arguments of the last stage behind, which is kApply.
   Activation activation = Activation::kIdentity;
   const float* activation_params = nullptr;
   DataType y_type = DataType::kUndefined;
@@ -80,7 +80,7 @@ struct ChainSpec {
   bool requantizes = false;  // in a step before
   bool emits_behind = false;
   const uint8_t* table = nullptr;  // Y's byte for each byte of X, where nothing else counts: see IsOfBytes
-  // Of a call on one thread.
+  // For a call on one thread.
   double nanoseconds = 0;
   double nanoseconds_per_element = 0;
 };
@@ -170,7 +170,7 @@ struct Block {
 // Reads X (the stored integers, where the path works on them) and makes d of it.
 void LoadBlock(const Block& block, Emission emission, float* d);
 
-// The same, but where nothing is to be done to X its own memory; else `room`.
+// The same; returns X's own memory where no step changes X, otherwise `room`.
 const float* ReadBlock(const Block& block, Emission emission, float* room);
 
 // Normalisation, steps and quantisation of d, into Y. Works in `room`, which may be d.
@@ -183,7 +183,7 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
 // The arguments of call.row_sums, or of the second half of call.step, likewise.
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums);
 
-// A parameter that is never in blocks, from its place for `at` on.
+// A parameter that has no blocks of its own, from its element for `at` on.
 inline Vec VecAt(const Call& call, FormId form, const Offsets& at, const Dim& step, const float* absent) {
   if (!call.params[form].present()) return {absent, 0};
   return {call.params[form].data + at.at[form], static_cast<int>(step.stride[form])};
@@ -196,7 +196,7 @@ inline void* ElementAt(void* base, DataType type, int64_t index) {
   return static_cast<unsigned char*>(base) + index * (BitsOf(type) / 8);
 }
 
-// Non-temporal stores write whole ones, in bytes.
+// The size of a cache line in bytes, which non-temporal stores write as a whole.
 inline constexpr int64_t kCacheLine = 64;
 inline bool BeginsLine(const void* data) { return reinterpret_cast<uintptr_t>(data) % kCacheLine == 0; }
 
@@ -205,10 +205,10 @@ inline bool BeginsLine(const void* data) { return reinterpret_cast<uintptr_t>(da
 // value.
 bool QuantizesByKernel(const Call& call);
 
-// Looks up what call.path calls.
+// Looks up the kernels that call.path needs.
 void Resolve(Call* call);
 
-// Along call.path.
+// Runs the call along call.path.
 Result RunWalk(const Call& call);
 Result RunColumns(const Call& call);
 

@@ -25,7 +25,7 @@ struct ColumnScratch {
   alignas(64) float inv[kTile];
   alignas(64) float rest[kTile];
   Quality quality[kTile];
-  // Of columns that float32 does not do: see Statistics::beyond_float.
+  // For columns that need double precision: see Statistics::beyond_float.
   int64_t beyond_count;
   int64_t beyond[kTile];
   double center[kTile];

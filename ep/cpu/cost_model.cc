@@ -23,7 +23,7 @@ bool IsSoftmaxOfBytes(const Chain& chain) {
          chain.behind.empty() && IsByte(chain.x.type) && IsByte(chain.store.type);
 }
 
-// Over the last dimensions, all dimensions from one on.
+// Whether the axes include the last dimension.
 bool IsOverLast(const Normalization& n, int rank) {
   if (n.from_first_axis) return true;
   return std::any_of(n.axes.begin(), n.axes.end(), [rank](int64_t axis) { return axis == -1 || axis + 1 == rank; });
@@ -43,7 +43,7 @@ Price NormalizationPrice(const Chain& chain) {
   return channels ? kInstanceNormPrice : kLayerNormPrice;
 }
 
-// Whether scale or zero point change from element to element of a row.
+// Whether the scale or the zero point changes from element to element of a row.
 bool IsAlongRow(const Quantization& q, int64_t rank) {
   if (q.scale.constant != nullptr && q.scale.constant->ElementCount() == 1) return false;
   return q.block_size > 0 || q.axis == -1 || q.axis == rank - 1;
@@ -68,7 +68,7 @@ bool OnlyDequantizes(const Chain& chain, Activation activation) {
          activation == Activation::kIdentity;
 }
 
-// The activation of the last step that has one.
+// The last activation among the steps, if there is one.
 Activation ActivationOf(const Chain& chain) {
   Activation activation = Activation::kIdentity;
   ForEachStep(chain, [&](const Step& step) {
@@ -189,7 +189,7 @@ int64_t TypicalElements(const PartialShape& d) {
   return elements;
 }
 
-// Rows or groups that are normalised.
+// The number of rows, or groups, that are normalised.
 int64_t TypicalRows(const Normalization& n, const PartialShape& d) {
   if (d.rank < 0) return kTypicalDimension;
   if (n.num_groups > 0) return n.num_groups * (d.rank > 0 ? TypicalSize(d.dims[0]) : 1);
@@ -203,7 +203,7 @@ int64_t TypicalRows(const Normalization& n, const PartialShape& d) {
   return rows;
 }
 
-// What rows cost that no kernel reads and writes where they lie.
+// The cost of rows for which there is no kernel, and which pass through blocks of float32.
 double RowsThroughBlocks(const Chain& chain, const PartialShape& d) {
   const UsualForm usual = UsualFormOf(chain);
   if (!chain.normalizes() || chain.has_softmax() || (usual.before && usual.behind)) return 0;

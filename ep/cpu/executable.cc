@@ -24,7 +24,7 @@ class CpuExecutable final : public Executable {
  public:
   CpuExecutable(Chain chain, Isa isa)
       : chain_(std::move(chain)), usual_(UsualFormOf(chain_)), isa_(isa), kernels_(&KernelsFor(isa)) {}
-  // What is read from the chain points into it.
+  // Owned: what is read from the chain points into it.
   CpuExecutable(const CpuExecutable&) = delete;
   CpuExecutable& operator=(const CpuExecutable&) = delete;
 
@@ -71,7 +71,7 @@ class CpuExecutable final : public Executable {
   uint8_t table_[256];
 };
 
-// A call with the 256 values of a byte.
+// Runs the chain on the 256 values of a byte.
 class AllBytes final : public ExecutionContext {
  public:
   AllBytes(DataType type, uint8_t* y) : type_(type), y_(y) {
@@ -285,7 +285,7 @@ Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallSha
   return {};
 }
 
-// Constant parameters once and for all; the others are listed.
+// Converts constant parameters; those that are inputs are listed, and converted in each call.
 void CpuExecutable::SortParams() {
   std::vector<FormId> changing;
   changing.reserve(kFormCount);
@@ -326,7 +326,7 @@ Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* l
   return {};
 }
 
-// The geometry of an earlier call, or one that is made in `own`.
+// The geometry of an earlier call with the same shapes, or a new one, made in `own`.
 Result CpuExecutable::Bind(const CallShapes& shapes, Geometry* own, const Geometry** geometry) const {
   *geometry = geometries_.Find(shapes);
   if (*geometry != nullptr) return {};
@@ -357,7 +357,7 @@ Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) con
   return allocate(norm.inv_std_dev_output, norm.stats_type, g.stat_shape, &call->inv_std_dev);
 }
 
-// Kept dimensions without a single value: their mean is NaN.
+// Groups without elements, whose mean is NaN.
 void StoreEmptyStatistics(const Call& call) {
   Statistics nothing;
   nothing.mean = nothing.inv_std_dev = std::numeric_limits<float>::quiet_NaN();
@@ -395,7 +395,7 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   return RunWalk(call);
 }
 
-// With addresses that nothing is read from.
+// Addresses stand in for tensors; nothing is read.
 Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const {
   if (input_count_ != 0) {
     return Result::Error(ErrorCode::kInvalidArgument, chain_.name + ": the path depends on the shapes of parameters");

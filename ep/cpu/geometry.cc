@@ -6,7 +6,7 @@
 namespace normfuse::cpu {
 namespace {
 
-// What messages call a tensor, or a part of its quantisation. Put together only when there is a message.
+// The name of a tensor, or of a part of its quantisation, in messages; built only when there is a message.
 struct Name {
   const std::string& tensor;
   const char* part = "";
@@ -302,7 +302,7 @@ void Append(DimList* list, const Dim& dim, uint32_t active) {
 
 constexpr uint32_t Bit(FormId form) { return 1u << form; }
 
-// What d, and what is emitted on the way to it, are made of.
+// The operands that d, and the outputs stored on the way to it, are computed from.
 uint32_t FormsOfD(const Chain& chain, const std::vector<OperandForms>& operands) {
   uint32_t forms = 0;
   for (const OperandForms& operand : operands) {

@@ -6,7 +6,7 @@
 namespace normfuse::cpu {
 namespace {
 
-// Around which the kernels for 8-bit values sum.
+// The value that the kernels for 8-bit values subtract before they sum.
 double ExactShift(DataType type) { return type == DataType::kUint8 ? 0.0 : -128.0; }
 
 }  // namespace
@@ -18,7 +18,7 @@ void GroupWorker::SetGroup(const Offsets& base) {
   request_.zero = zero.present() ? zero.data[base.at[kFormXZero]] : 0.0;
 }
 
-// Sums of nothing around a good shift.
+// Empty sums, around a shift near the mean.
 Sums GroupWorker::FirstSums(const Offsets& base) {
   Sums sums;
   if (!request_.use_mean || request_.exact) {

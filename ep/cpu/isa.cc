@@ -15,7 +15,7 @@
 namespace normfuse::cpu {
 namespace {
 
-// Best first.
+// The fastest instruction set first.
 constexpr Isa kOrder[] = {Isa::kNeon, Isa::kAvx512, Isa::kAvx2, Isa::kBaseline};
 
 #ifdef NORMFUSE_X86_64

@@ -1,7 +1,7 @@
 #include "cpu/kernels.h"
 
 namespace normfuse {
-// One of these in each kernels_<isa>.cc.
+// Each kernels_<isa>.cc defines one of these.
 namespace avx512 {
 const cpu::KernelTable& Kernels();
 }

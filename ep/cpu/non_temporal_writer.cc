@@ -6,7 +6,7 @@
 namespace normfuse::cpu {
 namespace {
 
-// Of the rows of args, `count` elements from `element` on.
+// Stores `count` elements of each row, from `element` on.
 ApplyArgs Part(DataType x_type, DataType y_type, const ApplyArgs& args, int64_t element, int64_t count) {
   const auto moved = [element](Vec vec) { return Vec{vec.data + element * vec.step, vec.step}; };
   ApplyArgs part = args;
@@ -21,7 +21,7 @@ ApplyArgs Part(DataType x_type, DataType y_type, const ApplyArgs& args, int64_t 
   return part;
 }
 
-// `rows` rows of args from `row` on.
+// The arguments for `rows` rows from `row` on.
 ApplyArgs Rows(DataType x_type, DataType y_type, const ApplyArgs& args, int row, int rows) {
   ApplyArgs some = args;
   some.x = ElementAt(args.x, x_type, row * args.x_stride);
@@ -38,7 +38,7 @@ ApplyArgs Rows(DataType x_type, DataType y_type, const ApplyArgs& args, int row,
 
 }  // namespace
 
-// What waits for a row that does not follow.
+// Stores the line that is not full yet, because the next row does not continue it.
 void NonTemporalWriter::Close() {
   if (open_ != nullptr) std::memcpy(open_, lines_[0].bytes, static_cast<size_t>(filled_));
   open_ = nullptr;

@@ -24,7 +24,7 @@ TensorView ViewOf(const ConstantTensor& constant) {
   return {constant.data, constant.type, constant.dims.data(), constant.dims.size()};
 }
 
-// Bit by bit: 0 and -0 are two values, and NaN is one.
+// Compared bit by bit: 0 and -0 differ, and NaN equals itself.
 template <class T>
 bool AllEqual(const std::vector<T>& values) {
   using Bits = std::conditional_t<sizeof(T) == sizeof(uint64_t), uint64_t, uint32_t>;
@@ -210,7 +210,7 @@ Result ParamSource::Read(ExecutionContext& context, const std::string& node, con
     param->wide = memory;
     return {};
   }
-  // Narrowed in place: a float is never written beyond the double that it is made from.
+  // Converted in place: a float never overwrites a double that is still to be read.
   auto* narrow = reinterpret_cast<unsigned char*>(memory);
   const int64_t count = CountOf(view);
   for (int64_t i = 0; i < count; ++i) {

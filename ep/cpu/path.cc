@@ -21,7 +21,7 @@ bool OnlyZeroStrides(const DimList& dims, FormId form) {
 // Whether a run along `dim` is contiguous in `form`.
 bool Contiguous(const Dim& dim, FormId form) { return dim.stride[form] == 1 || dim.size == 1; }
 
-// What the choice is made of.
+// The facts that the choice depends on.
 struct Facts {
   explicit Facts(const Call& of)
       : call(of),
@@ -95,7 +95,7 @@ bool BeginsLines(const Facts& f) {
   return f.run.size * f.YBytes() % kCacheLine == 0 && BeginsLine(f.call.y) && BeginsLine(f.call.sum);
 }
 
-// Whether rows that do not are worth three calls of the kernel each.
+// Whether rows that do not are long enough for three calls of the kernel each.
 bool CanPutLinesTogether(const Facts& f, bool any_length) {
   constexpr int64_t kShortest = 1024;  // bytes
   return f.call.sum == nullptr && (any_length || f.run.size * f.YBytes() >= kShortest) &&
@@ -110,7 +110,7 @@ Store ChooseStore(const Facts& f, bool by_blocks, const ForcedPath& forced) {
   return !by_blocks && CanPutLinesTogether(f, forced.has_store) ? Store::kNonTemporalLines : Store::kCached;
 }
 
-// What the second pass reads, if there is a kernel for it.
+// The source of the second pass, if there is a kernel that reads it.
 Source ChooseResult(const Facts& f, SumKind operands, bool not_sum) {
   if (!f.spec.usual_behind || !QuantizesByKernel(f.call)) return Source::kBlocks;
   const auto kernel = [&](DataType type, SumKind kind) {

@@ -80,13 +80,13 @@ Result ParseForcedPath(std::string_view text, ForcedPath* forced);
 // What the environment variable NORMFUSE_PATH asks for: a means of tests and of the search for errors.
 Result ForcedPathOfEnvironment(ForcedPath* forced);
 
-// Pure. `threads` is how many there are.
+// A pure function. `threads`: the number of threads that the call may use.
 Path Choose(const Call& call, int threads, const ForcedPath& forced);
 
 // "rows of input, kept, 4 in a tile, non-temporal, 2 threads"
 std::string Text(const Path& path);
 
-// A call that is not made.
+// A call that is only described, not run.
 struct PathQuery {
   std::vector<int64_t> x = {};         // the shape; empty: as far as the chain knows it, else kTypicalDimension
   std::vector<int64_t> residual = {};  // likewise, else X's

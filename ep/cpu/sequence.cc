@@ -29,7 +29,7 @@ struct Produced {
   std::unique_ptr<AlignedBytes> own;
 };
 
-// The node's context, with what earlier chains gave among the inputs.
+// The node's context, whose inputs include the results of earlier chains.
 class SequenceContext final : public ExecutionContext {
  public:
   SequenceContext(ExecutionContext& node, int output_count) : node_(node), output_count_(output_count) {}

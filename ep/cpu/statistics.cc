@@ -83,7 +83,7 @@ Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics*
     return Quality::kWide;
   }
   if (variance < 1e-32 && request.normalize && !request.exact) {
-    // Squares of such small values have lost bits to underflow; it matters only where epsilon does not cover it.
+    // Squares of such small values lose bits to underflow, which matters only where epsilon is smaller still.
     const double floor =
         request.epsilon_on == EpsilonOn::kVariance ? request.epsilon : request.epsilon * request.epsilon;
     if (floor < 1e-26 * scale2) return Quality::kWide;

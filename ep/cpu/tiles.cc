@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kPage = 4096;  // bytes
 
-// A pointer of the kernels' arguments, and the bytes by which it moves on from row to row.
+// A pointer among the kernels' arguments, and its step from row to row in bytes.
 template <class T>
 struct Moving {
   void Move(int64_t rows) const { *pointer = static_cast<T*>(ElementAt(*pointer, DataType::kInt8, rows * bytes)); }
@@ -27,7 +27,7 @@ Moving<const float> Floats(const float** pointer, int64_t stride) {
   return Elements(pointer, DataType::kFloat32, stride);
 }
 
-// How Y lies to what is read, in bytes modulo a page, for two rows side by side.
+// The distance of Y from what is read, in bytes modulo a page, for two rows side by side.
 class Distances {
  public:
   void Add(const ApplyArgs& args, const void* x, int64_t x_stride, int64_t bytes) {
@@ -46,11 +46,12 @@ class Distances {
   bool ahead_ = false;
 };
 
-// Whether rows are better gone through from their ends. Processors compare the last 12 bits of addresses to tell whether
-// a load needs what an earlier store writes, and a load that seems to waits. Where Y lies a little behind X, modulo the
-// size of a page, as it does where both were allocated one after the other, loads follow such stores, unless backward.
+// Whether rows are better processed from their ends, because of 4K aliasing. Processors compare the last 12 bits of
+// addresses to tell whether a load depends on an earlier store, and a load that seems to has to wait. Where Y lies a little
+// behind X, modulo the size of a page, as it does where both were allocated one after the other, loads follow such
+// stores, unless the rows are processed backward.
 bool PrefersBackward(const Call& call, const ApplyArgs& args) {
-  // What is read from memory is fetched ahead where it is read forward.
+  // Hardware prefetching works best forward.
   if (call.non_temporal()) return false;
   const int64_t bytes = BitsOf(call.spec->y_type) / 8;
   if (bytes == 0 || BitsOf(call.apply_type) / 8 != bytes) return false;
@@ -107,7 +108,7 @@ class Tiles {
   RowSumsArgs next_;
   Sums sums_[kTileRows];
   Normalizer normalizers_[kTileRows];
-  // Of the rows in hand those whose normalizers do not do.
+  // The rows of this batch whose normalizers are not accurate enough.
   int beyond_count_ = 0;
   int beyond_[kTileRows];
   Statistics beyond_statistics_[kTileRows];
@@ -187,7 +188,7 @@ void Tiles::Apply(int rows) {
   writer_.Apply(call_.apply, keeps_ ? DataType::kFloat32 : call_.apply_type, apply_);
 }
 
-// Rows that float32 does not do, once more.
+// Normalises rows that need double precision again.
 void Tiles::ApplyInDouble(int64_t row) {
   writer_.Close();
   for (int i = 0; i < beyond_count_; ++i) {
@@ -203,7 +204,7 @@ void Tiles::Prepare(const Offsets& base) {
   next_ = RowSumsArgsAt(call_, base, kept_, run_.size, 0, sums_);
   next_.find_shift = request_.use_mean;
   next_.normalizers = normalizers_;
-  // What stored integers mean by 0 lies at their zero point.
+  // The stored integer that means 0 is the zero point.
   const bool known_center = request_.use_mean || !call_.path.stored_integers;
   if (IsUsual(request_) && known_center && !stores_statistics_) next_.usual = &usual_request_;
   if (call_.path.stored_integers) {
@@ -219,7 +220,7 @@ void Tiles::Prepare(const Offsets& base) {
     apply_.x = scratch_->kept;
     apply_.x_stride = KeptStride(run_.size);
     apply_.ahead = 0;
-    // Two short rows at a time are not a pattern that processors foresee.
+    // Branch predictors do not learn a loop over two short rows at a time.
     next_.ahead = static_cast<size_t>(most_ * next_.x_stride);
   }
 }

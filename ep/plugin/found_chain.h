@@ -1,6 +1,7 @@
 // Chains of canonical operators that become one fused node:
-//   [DequantizeLinear] -> [Add] -> normalisation -> [activation] -> [QuantizeLinear]
-//   [DequantizeLinear] -> [Add of a constant] -> activation -> [QuantizeLinear]
+//   [DequantizeLinear] -> [Add] -> normalisation -> [activation] -> [Mul, Add, activation ...] -> [QuantizeLinear]
+//   [DequantizeLinear] -> [Mul] -> [Add] -> Softmax -> [QuantizeLinear]
+//   [DequantizeLinear] -> [Add of a constant] -> activation -> [Mul, Add, activation ...] -> [QuantizeLinear]
 // and nodes of our own operators. Decomposed spellings are the rewriting pass's job alone.
 #pragma once
 

@@ -1,6 +1,7 @@
 // Kernels for single nodes (our own operators and the standard normalisations), through ORT's kernel registry: cheaper for
-// each call, and far cheaper at session creation, than a fused subgraph. (ORT's partitioning of fused groups takes time that grows with the cube
-// of a model's size: 25 s for 1,000 groups among 3,000 nodes on ORT 1.31.1, where registered kernels take 0.35 s.)
+// each call, and far cheaper at session creation, than a fused subgraph. (ORT's partitioning of fused groups takes time
+// that grows with the cube of a model's size: 25 s for 1,000 groups among 3,000 nodes on ORT 1.31.1, where registered
+// kernels take 0.35 s.)
 #pragma once
 
 #include "abi/ort_host.h"
