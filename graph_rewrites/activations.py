@@ -38,13 +38,9 @@ _ALSO_WRITTEN_OUT = tuple(
 )
 
 
-# Parts of other formulas everywhere: alone they are no sites.
-_ELEMENTARY = ("Erf", "Exp", "Sin")
-
-
 def is_activation(node: ir.Node) -> bool:
-    """True for an operator that is an activation by its name, whether or not its attributes can be taken."""
-    return (node.domain, node.op_type) in _SPELLINGS and node.op_type not in _ELEMENTARY
+    """True for an operator of the activation table, whether or not its attributes can be taken."""
+    return (node.domain, node.op_type) in _SPELLINGS
 
 
 def read_activation(node: ir.Node, facts: Facts, opsets: Mapping[str, int]) -> tuple[Activation, ir.Value | None]:

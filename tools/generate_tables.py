@@ -262,7 +262,7 @@ def activation_of(name: str, row: Row) -> Activation:
     slope = row.flag("slope", False)
     in_formula = {each: f"p[{i}]" for i, each in enumerate(names)} | ({"slope": "slope"} if slope else {})
     formula = formula_of(row, "formula", {"x": "x", **in_formula})
-    formula_of(row, "lipschitz", {"x": "x", **in_formula})
+    formula_of(row, "lipschitz", in_formula)
     kernel = row.text("kernel")
     cost = price(row.row("price"))
     spellings, lasting = [], False

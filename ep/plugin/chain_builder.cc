@@ -418,14 +418,6 @@ bool ChainBuilder::TakeActivation(int* value) {
   return true;
 }
 
-// Erf with the Add of 1 + erf behind it: ORT's own fusion makes one node of all that.
-bool ChainBuilder::IsErfOfGelu(const GraphNode& node) const {
-  if (!node.Is("", "Erf")) return false;
-  const std::vector<int>& consumers = graph_.value(graph_.Output(node, 0)).consumers;
-  return std::any_of(consumers.begin(), consumers.end(),
-                     [this](int consumer) { return consumer != kNone && graph_.node(consumer).Is("", "Add"); });
-}
-
 bool ChainBuilder::ReadAnchorActivation(int* x, int* y) {
   const GraphNode& node = anchor();
   *x = graph_.Input(node, 0);
@@ -441,7 +433,6 @@ bool ChainBuilder::ReadAnchorActivation(int* x, int* y) {
     }
     found_.nodes.assign(1, anchor_);
   }
-  if (IsErfOfGelu(node)) return false;
   return AnySpelling(node, [&](const ActivationSpelling& spelling) {
     Step step;
     if (!ReadActivationParams(node, spelling, &step)) return false;
@@ -473,17 +464,9 @@ bool ChainBuilder::TakeQuantize(int* value) {
   return true;
 }
 
-bool ChainBuilder::IsX(int value) const {
-  const Operand& x = found_.chain.x;
-  return x.tensor.input != TensorRef::kAbsent && !x.quantization.present() &&
-         found_.inputs[static_cast<size_t>(x.tensor.input)] == value;
-}
-
-// A residual connection, which the next normalisation takes, but around an activation (Snake); or a factor that ORT makes part
-// of a matrix product.
+// A residual connection, which the next normalisation takes; or a factor that ORT makes part of a matrix product.
 bool ChainBuilder::BelongsElsewhere(const GraphNode& node, int operand, const TensorFacts& whole) {
   const TensorFacts& facts = graph_.Facts(operand);
-  if (!found_.chain.normalizes() && IsX(operand)) return false;
   if (node.op_type == "Add") return facts.constant == nullptr && HaveOneShape(facts, whole);
   const std::vector<int>& consumers = graph_.value(graph_.Output(node, 0)).consumers;
   const auto is_product = [this](int consumer) { return consumer != kNone && graph_.node(consumer).Is("", "MatMul"); };

@@ -221,58 +221,6 @@ def test_two_normalisations_that_share_a_dequantisation() -> None:
         oracle.evaluate("FusedNormalization", inputs, attributes)["Y"].check(got[name], name)
 
 
-@pytest.mark.parametrize("kind", ["Erf", "Exp", "Sin", "Softsign"])
-def test_activations_without_a_name_take_steps_behind_them(kind: str) -> None:
-    text = f"g ({TENSOR} X) => ({TENSOR} Y) {{ a = {kind}(X)  b = Mul(a, gamma)  Y = Add(b, beta) }}"
-    if kind == "Erf":  # an Add right behind it would make it part of a GELU
-        text = text.replace("b = Mul(a, gamma)  Y = Add(b, beta)", "b = Mul(gamma, a)  Y = Mul(b, beta)")
-    session = harness.create_session(model(text), "ep")
-    last = "Mul" if kind == "Erf" else "Add"
-    assert harness.fused_types(session) == [sorted([kind, "Mul", last])]
-    scaled = oracle.activate(kind, X) * GAMMA
-    expected = scaled * BETA if kind == "Erf" else scaled + BETA
-    np.testing.assert_allclose(session.run(None, {"X": X})[0], expected, rtol=2e-6, atol=1e-6)
-
-
-def test_erf_of_a_gelu_is_left_to_the_fusion_of_all_of_it() -> None:
-    text = (
-        f"g ({TENSOR} X) => ({TENSOR} Y) {{ d = Div(X, root)  e = Erf(d)  f = Add(e, one)  p = Mul(X, f) "
-        "Y = Mul(p, half) }"
-    )
-    constants = {"root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}
-    session = harness.create_session(model(text, opset=17, **constants), "ep")
-    assert not any("Erf" in types for types in harness.fused_types(session))
-
-
-def test_an_activation_and_its_own_input() -> None:
-    """Such an Add is no residual connection: nothing but the activation is between the two."""
-    text = f"g ({TENSOR} X) => ({TENSOR} Y) {{ a = Gelu(X)  s = Mul(a, gamma)  Y = Add(X, s) }}"
-    session = harness.create_session(model(text), "ep")
-    assert harness.fused_types(session) == [["Add", "Gelu", "Mul"]]
-    expected = X + oracle.activate("Gelu", X) * GAMMA
-    np.testing.assert_allclose(session.run(None, {"X": X})[0], expected, rtol=2e-6, atol=1e-6)
-
-
-def test_gates_of_an_lstm_cell() -> None:
-    """Each product is one node with one of its activations."""
-    tensors = ", ".join(f"{TENSOR} {name}" for name in "figoc")
-    text = (
-        f"g ({tensors}) => ({TENSOR} cell, {TENSOR} hidden) {{ sf = Sigmoid(f)  kept = Mul(sf, c)  si = Sigmoid(i) "
-        "tg = Tanh(g)  new = Mul(si, tg)  cell = Add(kept, new)  so = Sigmoid(o)  tc = Tanh(cell) "
-        "hidden = Mul(so, tc) }"
-    )
-    session = harness.create_session(model(text), "ep")
-    fused = harness.fused_types(session)
-    assert len(fused) == 5
-    assert sum("Mul" in types for types in fused) == 3
-    assert sorted(kind for types in fused for kind in types if kind != "Mul") == ["Sigmoid"] * 3 + ["Tanh"] * 2
-    feeds = {name: numbers(2, 5, WIDTH, seed=seed) for seed, name in enumerate("figoc", 10)}
-    gate = {name: oracle.activate("Sigmoid", feeds[name]) for name in "fio"}
-    cell = gate["f"] * feeds["c"] + gate["i"] * np.tanh(feeds["g"].astype(np.float64))
-    for got, wanted in zip(session.run(None, feeds), (cell, gate["o"] * np.tanh(cell)), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("mul", ["Mul(n, s)", "Mul(s, n)"])
 def test_silu_in_two_nodes(mul: str) -> None:
     text = f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = {LN}(X, gamma, beta)  s = Sigmoid(n)  Y = {mul} }}"

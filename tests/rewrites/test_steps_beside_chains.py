@@ -124,37 +124,6 @@ def test_any_affine_steps(words: Sequence[str], data: st.DataObject) -> None:
     _check(build, "FusedNormalization", {"axes": [-1], "steps_behind": steps}, data.draw(st.booleans()))
 
 
-def snake(alpha: Any, beta: Any) -> Build:
-    def build(g: SpellingBuilder, x: str) -> str:
-        square = g.add("Pow", g.add("Sin", g.add("Mul", x, g.constant(alpha))), 2.0)
-        return g.add("Add", x, g.add("Mul", square, g.constant(beta)))
-
-    return build
-
-
-ALPHA = RNG.uniform(0.5, 2, (5, 1)).astype(np.float32)
-
-
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize("beta", [1 / ALPHA, 1 / (ALPHA[::-1] + np.float32(1e-9)), np.float32(0.5)])
-def test_snake(beta: Any, swap: bool) -> None:
-    """x + sin(alpha x)^2 / beta, of each channel: X is read once more, as the operand of the last step."""
-    expected = {"activation": "SinSquared", "steps_behind": "Mul Add"}
-    _check(snake(ALPHA, np.asarray(beta)), "FusedActivation", expected, swap)
-    g = SpellingBuilder(20, swap=swap)
-    g.output(snake(ALPHA, np.asarray(beta))(g, g.input("x", SHAPE)), SHAPE)
-    (node,) = fused_nodes(optimize(g.model("m"))[0])
-    assert [name for name in node.input if name].count("x") == 2
-
-
-def test_snake_divided() -> None:
-    def build(g: SpellingBuilder, x: str) -> str:
-        sine = g.add("Sin", g.add("Mul", g.constant(ALPHA), x))
-        return g.add("Add", g.add("Div", g.add("Mul", sine, sine), g.constant(ALPHA)), x)
-
-    _check(build, "FusedActivation", {"activation": "SinSquared", "steps_behind": "Mul Add"})
-
-
 # Before
 
 
@@ -190,10 +159,6 @@ NEAR_MISSES: dict[str, Build] = {
         "Mul", _silu(g, g.add("Slice", x, [0], [1], [1])), g.constant(np.ones((5, 1), np.float32))
     ),
     "the next residual connection": lambda g, x: g.add("Add", _norm(g, x), g.input("other", SHAPE)),
-    "a snake of another tensor": lambda g, x: g.add("Add", g.input("other", SHAPE), g.add("Pow", g.add("Sin", x), 2.0)),
-    "a sine times another one": lambda g, x: g.add(
-        "Add", x, g.add("Mul", g.add("Sin", x), g.add("Sin", g.add("Mul", x, 2.0)))
-    ),
     "a difference the other way round": lambda g, x: g.add("Sub", 1.0, _silu(g, x)),
     "a quotient the other way round": lambda g, x: g.add("Div", 1.0, _silu(g, x)),
     "a division by 0": lambda g, x: g.add("Div", _silu(g, x), 0.0),

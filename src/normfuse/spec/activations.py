@@ -88,7 +88,7 @@ class Activation:
     kernel: str
     price: Price
     lipschitz: str
-    """Bound of the derivative: an expression over the parameters (and ``slope``), or over ``x`` where there is none."""
+    """Bound of the derivative: an expression over the parameters (and ``slope``)."""
     has_slope: bool
     spellings: tuple[ActivationSpelling, ...]
     bodies: tuple[ActivationBody, ...]
