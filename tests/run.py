@@ -186,7 +186,11 @@ def sanitized_tests() -> None:
 
 def wheels(*platforms: str) -> None:
     """The wheels of these platforms, or of all."""
-    run(BIN / "python", "-m", "pip", "install", "--quiet", f"{ROOT}[wheels]")
+    import tomllib  # here, because check_tools is to tell a user of an older Python so
+
+    # Not "ROOT[wheels]": that compiles the library for this machine first.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    run(BIN / "python", "-m", "pip", "install", "--quiet", *project["optional-dependencies"]["wheels"])
     shutil.rmtree(WHEELS, ignore_errors=True)
     chosen = [f"--platform={platform}" for platform in platforms]
     run(BIN / "python", ROOT / "tools" / "build_wheels.py", "--output", WHEELS, "--build-directory", CROSS, *chosen)
