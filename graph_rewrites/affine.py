@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -107,6 +107,8 @@ class _ActivationOperand(FusionRule):
     slot: ClassVar[str]
     #: Inputs of the fused node that come before this one, or are this one.
     taken_by: ClassVar[Sequence[str]]
+    #: (producer of x, x, operand) -> whether ONNX Runtime makes one node of it and the operator, which is faster.
+    joins: Callable[[ir.Node, ir.Value, ir.Value], bool]
 
     def check(self, root: ir.Node, x: ir.Value, operand: ir.Value, activated: ir.Value) -> None:
         x, operand = self.facts.constant_last(x, operand)
@@ -121,10 +123,6 @@ class _ActivationOperand(FusionRule):
             detail = f"the {self.op_type} becomes part of its {producer.op_type}"
             raise Declined("not_profitable", node=label(producer), detail=detail)
         self.facts.require_fits(operand, x, self.slot)
-
-    def joins(self, producer: ir.Node, x: ir.Value, operand: ir.Value) -> bool:
-        """True if ONNX Runtime makes one node of the operator and the one that produces `x`, which is faster."""
-        raise NotImplementedError
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, operand: ir.Value, activated: ir.Value) -> ir.Value:
         fused = Fused.of(activated)

@@ -32,7 +32,7 @@ double EstimateOrtNanoseconds(const Chain& chain, int64_t elements);
 bool IsOfBytes(const Chain& chain);
 
 // Whether it is a softmax of float32 over the last dimensions with at most a mask added to it, which ONNX Runtime has fast
-// kernels for: on AVX2 ours were 0.6 to 1.3 times as fast, with a factor besides 1.1 to 2.3 times.
+// kernels for (docs/decisions/0020-softmax.md).
 bool IsPlainSoftmax(const Chain& chain);
 
 // How many of `available` threads work of that length is worth.
