@@ -184,7 +184,7 @@ def sanitized_tests() -> None:
     ctest(SANITIZED)
 
 
-def wheels(*platforms: str) -> None:
+def wheels(*platforms: str, kernels: str = "all") -> None:
     """The wheels of these platforms, or of all."""
     import tomllib  # here, because check_tools is to tell a user of an older Python so
 
@@ -193,7 +193,8 @@ def wheels(*platforms: str) -> None:
     run(BIN / "python", "-m", "pip", "install", "--quiet", *project["optional-dependencies"]["wheels"])
     shutil.rmtree(WHEELS, ignore_errors=True)
     chosen = [f"--platform={platform}" for platform in platforms]
-    run(BIN / "python", ROOT / "tools" / "build_wheels.py", "--output", WHEELS, "--build-directory", CROSS, *chosen)
+    build = [BIN / "python", ROOT / "tools" / "build_wheels.py", "--output", WHEELS, "--build-directory", CROSS]
+    run(*build, "--kernels", kernels, *chosen)
     # From here on the tests run on exactly the wheel that is given out, which another compiler made.
     for wheel in WHEELS.glob("*manylinux*_x86_64.whl"):
         run(BIN / "python", "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
@@ -229,8 +230,8 @@ def cross_tests(arguments: list[str]) -> None:
 
 
 def windows_tests() -> None:
-    """The wheel for Windows, and what can be tested of it under Wine."""
-    wheels("win_amd64")
+    """The wheel for Windows, with the kernels that run here, and what can be tested of it under Wine."""
+    wheels("win_amd64", kernels="best")
     native_cross_tests("win_amd64")
     pytest("cross", "-k", "windows or win_amd64", "tests/packaging", "tests/directml", parallel=False)
 

@@ -34,7 +34,7 @@ def zig() -> Path:
     return Path(package.origin).with_name("zig")
 
 
-def build(platform_tag: str, output: Path, build_directory: Path) -> Path:
+def build(platform_tag: str, output: Path, build_directory: Path, kernels: str) -> Path:
     """Build the wheel for ``platform_tag`` and put it into ``output``; returns its path."""
     settings = {
         "build-dir": str(build_directory / platform_tag),
@@ -44,6 +44,7 @@ def build(platform_tag: str, output: Path, build_directory: Path) -> Path:
         # zig's linker strips, and the machine's own `strip` does not know the target's files.
         "install.strip": "false",
         "cmake.define.NORMFUSE_BUILD_TESTS": "OFF",
+        "cmake.define.NORMFUSE_KERNELS": kernels,
     }
     options = [f"--config-settings={key}={value}" for key, value in settings.items()]
     with tempfile.TemporaryDirectory() as scratch:
@@ -64,9 +65,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder of the wheels (default: dist)")
     parser.add_argument("--build-directory", type=Path, default=ROOT / "build" / "wheels", help="kept between runs")
     parser.add_argument("--platform", choices=TARGETS, action="append", help="only this one; may be given again")
+    tests = "best: what this machine runs, for tests on it, in half the time (default: all)"
+    parser.add_argument("--kernels", choices=("all", "best"), default="all", help=tests)
     arguments = parser.parse_args()
     for platform_tag in arguments.platform or TARGETS:
-        print(build(platform_tag, arguments.output, arguments.build_directory.resolve()), flush=True)
+        directory = arguments.build_directory.resolve()
+        print(build(platform_tag, arguments.output, directory, arguments.kernels), flush=True)
 
 
 if __name__ == "__main__":
