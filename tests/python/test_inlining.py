@@ -68,6 +68,7 @@ AS_USUAL = {
     "another's beside normfuse's": parsed("a = z.f(x) y = ai.normfuse.f(a)", "z", "ai.normfuse"),
     "an operator without kernel": portable("a = ai.normfuse.f(x) y = CastLike(a, s)"),
     "an operator without kernel in a subgraph": portable("a = ai.normfuse.f(x) " + SUBGRAPH % "CastLike(a, s)"),
+    "a call in a branch": portable(SUBGRAPH % "ai.normfuse.f(x)"),
 }
 
 
@@ -82,6 +83,21 @@ def test_other_models_are_inlined_as_usual(what: str, tmp_path: Path) -> None:
 def test_other_operators_and_names_are_no_reason(body: str, tmp_path: Path) -> None:
     model = portable("a = ai.normfuse.f(x) " + body)
     assert all(inlines_late(form) for form in in_every_form(model, tmp_path))
+
+
+@pytest.mark.parametrize("loop", [False, True], ids=["in the graph", "in a loop"])
+def test_a_branch_that_is_always_taken_runs_also_where_no_provider_takes_its_call(loop: bool) -> None:
+    """ONNX Runtime puts the branch into the graph around the If."""
+    body = SUBGRAPH % "ai.normfuse.f(x)"  # f is no operator of ours, so that it is left to ONNX Runtime
+    if loop:
+        inner = body.replace("y = ", "w = ").replace("(x)", "(v)")
+        body = f"""n = Constant<value = int64 {{1}}>() go = Constant<value = bool {{1}}>()
+            y = Loop(n, go, x) <body = l (int64 i, bool before, float v) => (bool after, float w) {{
+                after = Identity(before) {inner} }}>"""
+    model = portable(body)
+    x = np.random.default_rng(1).normal(size=(1, 4, 4, 4)).astype(np.float32)
+    session = ort.InferenceSession(model.SerializeToString(), normfuse.session_options(model=model))
+    np.testing.assert_array_equal(session.run(None, {"x": x, "s": np.ones(4, np.float32)})[0], -x)
 
 
 def test_a_node_that_holds_weights_is_not_read(tmp_path: Path) -> None:

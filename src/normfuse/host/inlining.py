@@ -5,8 +5,10 @@ for a plug-in provider it copies every weight that lies inside of the file: that
 Inlining later spares the copy, but by then ONNX Runtime's basic optimisations are over, and bodies do not get them.
 Those of normfuse's own functions lose little (a bias that ONNX Runtime would have joined with the MatMul before it, see
 limits.md); other functions may, and so may operators of ONNX that ONNX
-Runtime has no kernel for and inlines along with the functions (CastLike in models from PyTorch, say). So functions are
-inlined late exactly where all of them are normfuse's, and no such operator is there.
+Runtime has no kernel for and inlines along with the functions (CastLike in models from PyTorch, say). And where the
+condition of an If turns out to be constant, ONNX Runtime puts the branch into the graph around it and forgets which
+nodes call functions: a call that no provider takes then has no implementation. So functions are inlined late exactly
+where all of them are normfuse's, no such operator is there, and no If holds a call.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from normfuse.host.config_entries import get_entry, set_entry
@@ -40,9 +43,9 @@ _CHOSEN = "normfuse.chose_inlining"  # the entry above is ours, not the user's
 _LARGEST_NODE = 1 << 20  # bytes; a larger one holds weights, which are not to be read
 # Fields of onnx.proto.
 _MODEL_FUNCTIONS, _FUNCTION_DOMAIN = 25, 10
-_NODE_OP_TYPE, _NODE_ATTRIBUTE, _ATTRIBUTE_GRAPHS = 4, 5, (6, 11)
+_NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN, _ATTRIBUTE_GRAPHS = 4, 5, 7, (6, 11)
 # The quick way to see that none of the names is in a node or its subgraphs.
-_INLINED_NAME = re.compile("|".join(sorted(INLINED)).encode())
+_NAMES = re.compile("|".join(sorted({*INLINED, "If"})).encode())
 
 
 def choose_inlining(options: onnxruntime.SessionOptions, model: ModelForm) -> None:
@@ -69,15 +72,22 @@ def inlines_late(model: ModelForm) -> bool:
 def _proto_inlines_late(model: onnx.ModelProto) -> bool:
     domains = {function.domain for function in model.functions}
     return domains == {OPERATOR_DOMAIN} and not any(
-        node.ByteSize() > _LARGEST_NODE or _holds_inlined(node.SerializeToString()) for node in model.graph.node
+        node.ByteSize() > _LARGEST_NODE or _inlines_early(node.SerializeToString()) for node in model.graph.node
     )
 
 
 def _graph_inlines_late(model: ir.Model) -> bool:
     domains = {function.domain for function in model.functions.values()}
     return domains == {OPERATOR_DOMAIN} and not any(
-        node.op_type in INLINED for graph in model.graphs() for node in graph
+        node.op_type in INLINED or (node.op_type == "If" and _holds_call(node))
+        for graph in model.graphs()
+        for node in graph
     )
+
+
+def _holds_call(node: ir.Node) -> bool:
+    branches = (attribute.as_graph() for attribute in node.attributes.values() if attribute.type.name == "GRAPH")
+    return any(inner.domain == OPERATOR_DOMAIN for branch in branches for inner in branch.all_nodes())
 
 
 def _file_inlines_late(file: BinaryIO) -> bool:
@@ -92,20 +102,30 @@ def _file_inlines_late(file: BinaryIO) -> bool:
     if domains != {OPERATOR_DOMAIN.encode()}:
         return False
     nodes = (part[1:] for graph in graphs for part in fields(file, *graph) if part[0] == GRAPH_NODE)
-    return not any(end - start > _LARGEST_NODE or _holds_inlined(read(file, start, end)) for start, end in nodes)
+    return not any(end - start > _LARGEST_NODE or _inlines_early(read(file, start, end)) for start, end in nodes)
 
 
-def _holds_inlined(node: bytes) -> bool:
-    """Whether a serialised node, or one in its subgraphs, is of the operators above."""
-    if not _INLINED_NAME.search(node):
-        return False
-    file = io.BytesIO(node)
+def _inlines_early(node: bytes) -> bool:
+    """Whether a serialised node, or one in its subgraphs, is of the operators above or an If that holds a call."""
+    return _NAMES.search(node) is not None and any(
+        op_type in INLINED or (op_type == "If" and any(domain == OPERATOR_DOMAIN for _, domain, _ in _nodes(inner)))
+        for op_type, _, inner in _nodes(node)
+    )
+
+
+def _nodes(node: bytes) -> Iterator[tuple[str, str, bytes]]:
+    """Yield operator, domain and serialised form of a serialised node and of all nodes in its subgraphs."""
+    file, op_type, domain = io.BytesIO(node), "", ""
+    graphs: list[tuple[int, int]] = []
     for field, start, end in fields(file, 0, len(node)):
-        if field == _NODE_OP_TYPE and read(file, start, end).decode(errors="replace") in INLINED:
-            return True
-        if field == _NODE_ATTRIBUTE:
-            graphs = [part[1:] for part in fields(file, start, end) if part[0] in _ATTRIBUTE_GRAPHS]
-            nodes = (part[1:] for graph in graphs for part in fields(file, *graph) if part[0] == GRAPH_NODE)
-            if any(_holds_inlined(read(file, *inner)) for inner in nodes):
-                return True
-    return False
+        if field == _NODE_OP_TYPE:
+            op_type = read(file, start, end).decode(errors="replace")
+        elif field == _NODE_DOMAIN:
+            domain = read(file, start, end).decode(errors="replace")
+        elif field == _NODE_ATTRIBUTE:
+            graphs += [part[1:] for part in fields(file, start, end) if part[0] in _ATTRIBUTE_GRAPHS]
+    yield op_type, domain, node
+    for graph in graphs:
+        for field, start, end in fields(file, *graph):
+            if field == GRAPH_NODE:
+                yield from _nodes(read(file, start, end))
