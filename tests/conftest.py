@@ -7,7 +7,7 @@ import hypothesis
 import instruction_sets
 import pytest
 
-hypothesis.settings.register_profile("quick", max_examples=50, deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("quick", max_examples=30, deadline=None, print_blob=True, derandomize=True)
 # For `python3 tests/run.py --step slow`; "--hypothesis-profile=thorough" takes about an hour.
 hypothesis.settings.register_profile("long", hypothesis.settings.get_profile("quick"), max_examples=150)
 hypothesis.settings.register_profile("thorough", max_examples=20_000, deadline=None, print_blob=True)
