@@ -56,10 +56,15 @@ class Types:
 
     @classmethod
     def of(cls, fused: Fused, y: ir.Value, facts: Facts) -> Types:
-        """Return the types of a fused node whose first output is `y`."""
+        """Return the types of a fused node whose first output is `y`.
+
+        Raises:
+            NoStandardForm: An operand has more dimensions than what is normalised.
+        """
         known = {name: facts.dtype(value) for name, value in fused.inputs.items()}
         inputs = {name: dtype for name, dtype in known.items() if dtype is not None}
         rank = facts.rank(y)
+        _require_dimensions(fused, facts)
         shapes = [facts.shape(fused.inputs[name]) for name in ("scale", "bias") if fused.has(name)]
         return cls(
             inputs,
@@ -83,6 +88,25 @@ class Types:
         """Return the float type that an input has, after dequantisation; that of X where it is not known."""
         own = self.inputs.get(f"{name.lower()}_scale", self.inputs.get(name))
         return own if own is not None else _FLOAT if name == "X" else self.x_float
+
+
+def _require_dimensions(fused: Fused, facts: Facts) -> None:
+    """Refuse operands that would give Y more dimensions than what is normalised has."""
+    if fused.op_type != "FusedNormalization":
+        return
+    before = [fused.inputs.get(name) for name in ("X", "residual", "residual_bias")]
+    before += [step.operand for step in fused.before]
+    ranks = [facts.rank(value) for value in before if value is not None]
+    known = [rank for rank in ranks if rank is not None]
+    if len(known) < len(ranks):
+        return
+    rank = max(known)
+    behind = {"scale": fused.inputs.get("scale"), "bias": fused.inputs.get("bias"), "slope": fused.inputs.get("slope")}
+    behind |= {f"the operand of {step.operator}": step.operand for step in fused.behind}
+    for name, value in behind.items():
+        own = facts.rank(value)
+        if own is not None and own > rank:
+            raise NoStandardForm(f"{name} has {own} dimensions, but what is normalised has {rank}")
 
 
 def _one_for_each_channel(shape: ir.Shape | None, rank: int) -> bool:

@@ -23,6 +23,8 @@ __all__ = ["Activation", "Fused", "Step", "is_fused", "operator_of"]
 #: Inputs that steps take, in order.
 FURTHER_OPERANDS = tuple(name for name in OPERATORS["FusedNormalization"].inputs if name.startswith("operand_"))
 
+_FLAGS = ("use_mean", "normalize_variance", "y_saturate")
+
 # Written on every node, whatever its value, so that a node can be read without knowing the defaults.
 _ALWAYS = ("spec_version", "axes", "num_groups", "epsilon", "activation")
 
@@ -126,6 +128,9 @@ class Fused:
         if fused["activation"] not in ACTIVATIONS:
             raise Declined("unknown_activation", node=what, activation=fused["activation"])
         fused._check_steps(what)
+        detail = fused._contradiction()
+        if detail is not None:
+            raise Declined("invalid_configuration", node=what, detail=detail)
         return fused
 
     def __getitem__(self, attribute: str) -> Any:
@@ -178,6 +183,20 @@ class Fused:
     def has_room(self, operands: int = 1) -> bool:
         """True if so many more steps with an operand fit."""
         return sum(name in self.inputs for name in FURTHER_OPERANDS) + operands <= len(FURTHER_OPERANDS)
+
+    def _contradiction(self) -> str | None:
+        """Say what is wrong with the values of attributes, as the library does; None if nothing is."""
+        for name, value in self.attributes.items():
+            allowed: Sequence[Any] = (0, 1) if name in _FLAGS else ATTRIBUTES[name].values
+            if allowed and value not in allowed:
+                return f"its attribute {name} is {value}; it must be {' or '.join(map(str, allowed))}"
+            if name in ("y_dtype", "sum_dtype") and value not in ir.DataType.__members__.values():
+                return f"its attribute {name} is {value}, which is no element type (onnx.TensorProto.DataType)"
+        if self["num_groups"] < 0:
+            return "its attribute num_groups is negative"
+        if self.op_type == "FusedNormalization" and bool(self["axes"]) == bool(self["num_groups"]):
+            return "it has both axes and num_groups" if self["axes"] else "its attribute axes is missing"
+        return None
 
     def _check_steps(self, node: str) -> None:
         """Decline where steps, their operands and their numbers do not fit each other."""

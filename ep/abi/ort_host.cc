@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "chain/utf8.h"
+
 namespace normfuse::ort {
 namespace {
 
@@ -65,7 +67,8 @@ const Host& GetHost() { return MutableHost(); }
 Status* ToStatus(const Result& result) {
   if (result.ok()) return nullptr;
   const int code = static_cast<int>(result.code());
-  return GetApi().CreateStatus(code, result.message().c_str());  // NOLINT(clang-analyzer-core.CallAndMessage)
+  const std::string message = ValidUtf8(result.message());
+  return GetApi().CreateStatus(code, message.c_str());  // NOLINT(clang-analyzer-core.CallAndMessage)
 }
 
 Result FromStatus(Status* status) {

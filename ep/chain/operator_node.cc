@@ -30,6 +30,7 @@ class Reader {
     if (!declined_) ReadActivation(&activation);
     if (!declined_) ReadOperator(activation);
     if (!declined_) CheckFurtherSteps();
+    if (!declined_) CheckInputCount();
     if (!declined_) ReadX();
     return declined_;
   }
@@ -209,6 +210,27 @@ class Reader {
     if (params_read_ < step_params_.size()) Invalid("step_params has more numbers than the steps take");
     for (int i = operands_read_; first_operand_ >= 0 && i < kFurtherOperands; ++i) {
       if (Facts(first_operand_ + i).present) Invalid("no step takes input operand_" + std::to_string(i));
+    }
+  }
+
+  // ONNX Runtime knows how many inputs a node may have, but not a call of a model-local function.
+  void CheckInputCount() {
+    size_t known = 0;
+    switch (node_.kind) {
+      case OperatorKind::kFusedNormalization:
+        known = std::size(kFusedNormalizationInputs);
+        break;
+      case OperatorKind::kFusedActivation:
+        known = std::size(kFusedActivationInputs);
+        break;
+      case OperatorKind::kFusedDequantizeLinear:
+        known = std::size(kFusedDequantizeLinearInputs);
+        break;
+    }
+    for (size_t i = known; i < node_.inputs.size(); ++i) {
+      if (!node_.inputs[i].present) continue;
+      return Invalid("input " + std::to_string(i) + " is given, but the operator has inputs 0 to " +
+                     std::to_string(known - 1) + " only");
     }
   }
 

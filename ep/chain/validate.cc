@@ -158,10 +158,11 @@ Result Validator::CheckOperand(const Operand& operand) const {
 Result Validator::CheckTrailing(const std::string& name, const PartialShape& shape) const {
   if (shape.rank > kMaxRank) return TooManyDimensions(name, shape);
   if (d_.rank < 0) return {};
-  const int extra = shape.rank - d_.rank;
-  bool fits = true;
+  // More dimensions would give Y more than d has, even those of one element.
+  const int missing = d_.rank - shape.rank;
+  bool fits = missing >= 0;
   for (int i = 0; i < shape.rank && fits; ++i) {
-    const int64_t whole = i < extra ? 1 : d_.dims[i - extra];
+    const int64_t whole = d_.dims[i + missing];
     fits = shape.dims[i] == 1 || shape.dims[i] < 0 || whole < 0 || shape.dims[i] == whole;
   }
   if (fits) return {};

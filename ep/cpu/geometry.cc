@@ -82,12 +82,11 @@ Result Builder::SetLogicalShape(const std::vector<OperandForms>& operands, const
 
 // A tensor that broadcasts to d from the last dimension.
 Result Builder::AddTensor(FormId form, const Name& what, const Shape& shape) {
-  int extra = shape.rank - g.rank;  // leading ones beyond d's rank are harmless
-  bool fits = true;
-  for (int i = 0; i < extra; ++i) fits = fits && shape.dims[i] == 1;
+  const int missing = g.rank - shape.rank;  // more dimensions would give Y more than d has
+  bool fits = missing >= 0;
   int64_t stride = 1;
-  for (int i = shape.rank - 1; i >= 0 && i >= extra && fits; --i) {
-    Dim& dim = dims.dims[i - extra];
+  for (int i = shape.rank - 1; i >= 0 && fits; --i) {
+    Dim& dim = dims.dims[i + missing];
     if (shape.dims[i] == 1) continue;
     fits = shape.dims[i] == dim.size;
     dim.stride[form] = stride;

@@ -5,6 +5,8 @@
 #include <memory>
 #include <mutex>
 
+#include "chain/utf8.h"
+
 namespace normfuse::plugin {
 namespace {
 
@@ -30,7 +32,7 @@ Result Open(const char* option, const std::string& name, File* file) {
 
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
+  for (const char c : ValidUtf8(std::string(text))) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;

@@ -209,6 +209,13 @@ def _check_own_signature(node: onnx.NodeProto, here: str) -> None:
                 f"{here}: attribute '{attribute.name}' is of kind {kind.upper()}; {operator.name} takes "
                 f"{known.type.upper()}."
             )
+        if known is not None and known.type == "string":
+            try:
+                attribute.s.decode("utf-8")
+            except UnicodeDecodeError:
+                raise InvalidModelError(
+                    f"{here}: attribute '{attribute.name}' is no text in UTF-8; write it anew."
+                ) from None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ import harness
 import numpy as np
 import oracle
 import pytest
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto, helper
 
 F32 = np.float32
 X = np.arange(24, dtype=F32).reshape(2, 3, 4)
@@ -50,6 +50,22 @@ REFUSED: list[tuple[str, str, dict[str, np.ndarray], dict[str, Any], list[str]]]
         {"X": X, "scale": np.ones((2, 2, 3, 4), F32)},
         {"axes": [2]},
         ["scale", "[2, 2, 3, 4]"],
+    ),
+    # Broadcasting as in ONNX would give Y the fourth dimension.
+    *(
+        (
+            f"{name} of a higher rank with one element there",
+            "FusedNormalization",
+            {"X": X, name: np.ones((1, 2, 3, 4), F32)},
+            {"axes": [2], **attributes},
+            [name, "[1, 2, 3, 4]", "[2, 3, 4]"],
+        )
+        for name, attributes in (
+            ("scale", {}),
+            ("bias", {}),
+            ("slope", {"activation": "PRelu"}),
+            ("operand_0", {"steps_behind": "Mul"}),
+        )
     ),
     (
         "channel scale",
@@ -234,6 +250,7 @@ RUN_TIME: list[tuple[str, str, dict[str, np.ndarray], dict[str, Any], list[str]]
         {"y_dtype": int(TensorProto.INT8)},
         ["y_scale", "4"],
     ),
+    ("rank", "FusedNormalization", {"X": X, "scale": np.ones((1, 2, 3, 4), F32)}, {"axes": [2]}, ["[1, 2, 3, 4]"]),
     ("slope", "FusedActivation", {"X": X, "slope": np.ones(3, F32)}, {"activation": "PRelu"}, ["slope", "[3]"]),
     (
         "zero point",
@@ -266,3 +283,55 @@ def test_impossible_shapes_at_run_time_are_a_status(row: Any, provider: str) -> 
     assert "encoder/block_7" in text
     for word in words:
         assert word in text, f"{word!r} is not in: {text}"
+
+
+@pytest.mark.parametrize("provider", ["custom", "ep"])
+@pytest.mark.parametrize(
+    ("attribute", "value", "shown"),
+    [
+        ("activation", b"Gelu\xff", "Gelu?"),
+        ("activation", b"\xe2\x82\xac\xe2\x82", "€??"),
+        ("steps_behind", b"\xc0\xaf \xed\xa0\x80", "??"),
+        ("epsilon_on", b"\xf5range\xf0\x9f\x98\x80", "?range😀"),
+    ],
+)
+def test_attribute_that_is_no_text_is_a_sentence(
+    attribute: str, value: bytes, shown: str, provider: str, tmp_path: Path
+) -> None:
+    """What belongs to no character of UTF-8 is shown as '?', in ONNX Runtime's error and in the claim report."""
+    model = model_of("FusedNormalization", {"X": X}, {"axes": [2]})
+    model.graph.node[0].attribute.append(AttributeProto(name=attribute, type=AttributeProto.STRING, s=value))
+    path = tmp_path / "claims.jsonl"
+    options = {"claim_report": str(path)} if provider == "ep" else {}
+    with pytest.raises(Exception, match="encoder/block_7") as raised:
+        harness.create_session(model, provider, **options)
+    assert not isinstance(raised.value, UnicodeError)
+    assert shown in str(raised.value)
+    if provider == "ep":
+        (entry,) = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        assert shown in entry["message"]
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"), [("FusedNormalization", ["axes"]), ("FusedActivation", []), ("FusedDequantizeLinear", [])]
+)
+def test_call_with_more_inputs_than_the_operator_is_left_to_its_body(
+    op: str, attributes: list[str], tmp_path: Path
+) -> None:
+    model = model_of(op, {"X": XQ, "x_scale": ONE}, {name: [2] for name in attributes})
+    (node,) = model.graph.node
+    known = len(oracle.OPERATORS[op]["inputs"])
+    node.op_type = f"{op}_own"
+    node.input.extend([""] * (known - len(node.input)) + ["x_scale"])
+    inputs = [f"input_{index}" for index in range(known + 1)]
+    body = [helper.make_node("Cast", inputs[:1], ["Y"], to=TensorProto.FLOAT)]
+    opsets = [helper.make_opsetid("", 21)]
+    model.functions.append(
+        helper.make_function(harness.DOMAIN, node.op_type, inputs, ["Y"], body, opsets, attributes=attributes)
+    )
+    path = tmp_path / "claims.jsonl"
+    session = harness.create_session(model, "ep", claim_report=str(path))
+    np.testing.assert_array_equal(harness.run(session, {"X": XQ})["Y"], X)
+    entry = json.loads(path.read_text("utf-8").splitlines()[0])
+    assert not entry["claimed"]
+    assert f"input {known} is given" in entry["message"]

@@ -81,6 +81,62 @@ def test_what_cannot_be_written_in_the_targets_form_stays_as_it_is(
     assert [site.kind for site in result.sites if site.fused_into is not None] == ["InstanceNormalization"]
 
 
+@pytest.mark.parametrize("shapes", [(SHAPE, None), (SHAPE, [1, *SHAPE]), (None, None)], ids=["x", "y", "nothing"])
+@pytest.mark.parametrize(
+    ("attributes", "name"),
+    [({"steps_behind": "Mul"}, "the operand of Mul"), ({"activation": "PRelu"}, "slope"), ({}, "scale")],
+)
+def test_operand_with_more_dimensions_than_what_is_normalised(
+    attributes: dict[str, str], name: str, shapes: tuple[list[int] | None, list[int] | None]
+) -> None:
+    """A body would give Y its dimensions, and the library refuses it, whatever the model says of Y."""
+    of_x, of_y = shapes
+    g = SpellingBuilder(17)
+    x = g.input("x", of_x or SHAPE)
+    parameter = g.weight(1, *SHAPE)
+    place = {"scale": 1, "slope": 15}.get(name, 18)
+    given = [parameter if index == place else "" for index in range(1, place + 1)]
+    y = g.add("FusedNormalization", x, *given, domain=DOMAIN, axes=[-1], **attributes)
+    g.output(y, of_y or SHAPE)
+    model = g.model("m")
+    if of_y is None:
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    if of_x is None:
+        model.graph.input[0].type.tensor_type.ClearField("shape")
+    _, result = optimize(model)
+    (site,) = result.sites
+    assert site.reason == (None if of_x is None else "no_standard_form")
+    if of_x is not None:
+        assert f"{name} has {len(SHAPE) + 1} dimensions, but what is normalised has {len(SHAPE)}" in site.message
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "words"),
+    [
+        ("FusedNormalization", {"axes": [-1], "epsilon_on": "range"}, "epsilon_on is range; it must be variance or"),
+        ("FusedNormalization", {"axes": [-1], "method": "hardmax"}, "method is hardmax"),
+        ("FusedNormalization", {"axes": [-1], "affine_align": "left"}, "affine_align is left"),
+        ("FusedNormalization", {"axes": [-1], "use_mean": 2}, "use_mean is 2; it must be 0 or 1"),
+        ("FusedNormalization", {"axes": [-1], "normalize_variance": -1}, "normalize_variance is -1"),
+        ("FusedNormalization", {"axes": [-1], "y_dtype": 99}, "y_dtype is 99, which is no element type"),
+        ("FusedNormalization", {"axes": [-1], "sum_dtype": -5}, "sum_dtype is -5"),
+        ("FusedNormalization", {"axes": [-1], "num_groups": 3}, "both axes and num_groups"),
+        ("FusedNormalization", {"num_groups": -1}, "num_groups is negative"),
+        ("FusedNormalization", {}, "axes is missing"),
+        ("FusedActivation", {"y_saturate": 3}, "y_saturate is 3"),
+    ],
+)
+def test_node_that_the_library_refuses_is_left(operator: str, attributes: dict[str, Any], words: str) -> None:
+    g = SpellingBuilder(17)
+    g.output(g.add(operator, g.input("x", SHAPE), domain=DOMAIN, **attributes), SHAPE)
+    model = g.model("m")
+    optimized, result = optimize(model)
+    (site,) = result.sites
+    assert site.reason == "invalid_configuration"
+    assert words in site.message
+    assert optimized.graph.node == model.graph.node
+
+
 def test_rule_that_fails_on_a_fused_node_leaves_it_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any, **__: Any) -> None:
         raise AttributeError
