@@ -202,16 +202,7 @@ def operator_model(
 ) -> onnx.ModelProto:
     """One node of our own domain; ``inputs`` by the names of operators.toml, ``outputs`` name -> element type."""
     present = {key: array for key, array in inputs.items() if array is not None}
-    known = OPERATORS[op]["inputs"]
-    assert set(present) <= set(known), set(present) - set(known)
-    positional = [key if key in present else "" for key in known]
-    while positional and not positional[-1]:
-        positional.pop()
-    results = [key if key in outputs else "" for key in OPERATORS[op]["outputs"]]
-    while results and not results[-1]:
-        results.pop()
-    node = helper.make_node(op, positional, results, name=name, domain=DOMAIN)
-    node.attribute.extend(make_attribute(key, value) for key, value in attributes.items())
+    node = operator_node(op, {key: key for key in present}, attributes, {key: key for key in outputs}, name=name)
     fixed = set(constants)
     return build_model(
         [node],
@@ -220,6 +211,52 @@ def operator_model(
         {key: array for key, array in present.items() if key in fixed},
         shapes=shapes,
         opset=opset,
+    )
+
+
+def operator_node(
+    op_type: str,
+    inputs: Mapping[str, str],
+    attributes: Mapping[str, Any],
+    outputs: Mapping[str, str],
+    *,
+    name: str = "site",
+) -> onnx.NodeProto:
+    """A node of our own domain, or a call of a function: the values' names by the names of operators.toml."""
+    row = OPERATORS[op_type.partition("_")[0]]
+    node = helper.make_node(
+        op_type, _by_position(row["inputs"], inputs), _by_position(row["outputs"], outputs), name=name, domain=DOMAIN
+    )
+    node.attribute.extend(make_attribute(key, value) for key, value in attributes.items())
+    return node
+
+
+def _by_position(known: Sequence[str], given: Mapping[str, str]) -> list[str]:
+    assert set(given) <= set(known), set(given) - set(known)
+    values = [given.get(name, "") for name in known]
+    while values and not values[-1]:
+        values.pop()
+    return values
+
+
+class OperatorNode(NamedTuple):
+    """What a node of our own domain says, by the names of operators.toml."""
+
+    op: str
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    attributes: dict[str, Any]
+
+
+def read_node(node: onnx.NodeProto) -> OperatorNode:
+    """A node of our own domain, or a call of a function, as `operator_node` takes it; strings are decoded."""
+    op = node.op_type.partition("_")[0]
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return OperatorNode(
+        op,
+        {name: value for name, value in zip(OPERATORS[op]["inputs"], node.input, strict=False) if value},
+        {name: value for name, value in zip(OPERATORS[op]["outputs"], node.output, strict=False) if value},
+        {name: value.decode() if isinstance(value, bytes) else value for name, value in given.items()},
     )
 
 

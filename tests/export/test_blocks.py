@@ -10,13 +10,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
 from blocks import BLOCKS, SMALL
-from onnx import helper
 
 import normfuse
 
@@ -59,9 +59,9 @@ def exported(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], exporter
 
 
 def steps_of(node: onnx.NodeProto) -> tuple[str, str, str, str]:
-    texts = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.type == onnx.AttributeProto.STRING}
-    activation, before, behind = (texts.get(k, b"").decode() for k in ("activation", "steps_before", "steps_behind"))
-    return node.op_type.split("_")[0], activation, before, behind
+    op, _, _, attributes = harness.read_node(node)
+    activation, before, behind = (attributes.get(k, "") for k in ("activation", "steps_before", "steps_behind"))
+    return op, activation, before, behind
 
 
 @pytest.mark.parametrize(("name", "exporter"), CASES)

@@ -10,7 +10,6 @@ import functools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import harness
 import numpy as np
@@ -236,21 +235,14 @@ def captured(proto: onnx.ModelProto, calls: list[onnx.NodeProto], feeds: Feeds) 
 
 
 def check_site(proto: onnx.ModelProto, call: onnx.NodeProto, arrays: dict[str, Array], fixed: frozenset[str]) -> None:
-    op = call.op_type.partition("_")[0]
-    names = oracle.OPERATORS[op]["inputs"]
-    inputs = {name: arrays[value] for name, value in zip(names, call.input, strict=False) if value}
-    attributes = {a.name: attribute_value(a) for a in call.attribute}
+    op, named, outputs, attributes = harness.read_node(call)
+    inputs = {name: arrays[value] for name, value in named.items()}
     expected = oracle.evaluate(op, inputs, attributes)
-    output_names = [name for name, value in zip(oracle.OPERATORS[op]["outputs"], call.output, strict=False) if value]
     graph = onnx.helper.make_graph(
         [call],
         "site",
         [harness.value_info(n, oracle.dtype_code(a), a.shape) for n, a in arrays.items() if n not in fixed],
-        [
-            harness.value_info(value, expected[name].code, None)
-            for name, value in zip(oracle.OPERATORS[op]["outputs"], call.output, strict=False)
-            if value
-        ],
+        [harness.value_info(value, expected[name].code, None) for name, value in outputs.items()],
         [harness.initializer(n, a) for n, a in arrays.items() if n in fixed],
     )
     site = onnx.helper.make_model(
@@ -266,12 +258,7 @@ def check_site(proto: onnx.ModelProto, call: onnx.NodeProto, arrays: dict[str, A
     body = harness.run(harness.create_session(site, "cpu"), feeds)
     # What ONNX Runtime's own normalisation is off by, further factors make larger.
     factors = [max(1.0, float(np.abs(a).max())) for name, a in inputs.items() if name.startswith("operand_")]
-    for name, value in zip(output_names, [v for v in call.output if v], strict=True):
+    for name, value in outputs.items():
         expected[name].check(got[value], f"{call.name}: {name}")
         size = np.prod(factors) * (1 + np.abs(np.nan_to_num(expected[name].exact)))
         expected[name].widened(1e-3 * size).check(body[value], f"function body of {call.name}: {name}")
-
-
-def attribute_value(attribute: onnx.AttributeProto) -> Any:
-    value = onnx.helper.get_attribute_value(attribute)
-    return value.decode() if isinstance(value, bytes) else value

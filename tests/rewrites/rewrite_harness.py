@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import harness
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
 from onnx import numpy_helper
-from oracle import ATTRIBUTE_DEFAULTS, OPERATORS, Array, evaluate
+from oracle import ATTRIBUTE_DEFAULTS, Array, evaluate
 
 from normfuse.graph_rewrites import RewriteResult, rewrite
 from normfuse.graph_rewrites.fused import Fused
@@ -119,9 +120,8 @@ def only_fused(model: onnx.ModelProto) -> onnx.NodeProto:
 
 def configuration(node: onnx.NodeProto) -> dict[str, Any]:
     """The node's attributes that are not the specification's default."""
-    given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    decoded = {name: value.decode() if isinstance(value, bytes) else value for name, value in given.items()}
-    return {name: value for name, value in decoded.items() if not _is_default(name, value)}
+    given = harness.read_node(node).attributes
+    return {name: value for name, value in given.items() if not _is_default(name, value)}
 
 
 def _is_default(name: str, value: Any) -> bool:
@@ -131,12 +131,11 @@ def _is_default(name: str, value: Any) -> bool:
 
 def inputs_of(node: onnx.NodeProto, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The node's inputs by the specification's names: initialisers and what is fed."""
-    operator = node.op_type.split("_")[0]
     known = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer} | dict(feeds)
     for constant in model.graph.node:
         if constant.op_type == "Constant":
             known[constant.output[0]] = numpy_helper.to_array(constant.attribute[0].t)
-    return {name: known[value] for name, value in zip(OPERATORS[operator]["inputs"], node.input, strict=False) if value}
+    return {name: known[value] for name, value in harness.read_node(node).inputs.items()}
 
 
 def tolerance(dtype: np.dtype[Any]) -> float:

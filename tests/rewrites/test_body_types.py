@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from oracle import OPERATORS, Array, dtype_code, evaluate
+from oracle import Array, dtype_code, evaluate
 from rewrite_harness import DOMAIN, SpellingBuilder, configuration, fused_nodes, inputs_of, optimize, run
 from strategies import Case
 
@@ -85,8 +85,8 @@ def nodes(draw: st.DrawFn) -> tuple[int, Case]:
 
 def model_of(opset: int, case: Case) -> onnx.ModelProto:
     """A model of the one node, all its inputs given from outside but for quantisations."""
-    names = [name if name in case.inputs else "" for name in OPERATORS[case.op]["inputs"]]
-    node = helper.make_node(case.op, names, case.outputs, name="fused", domain=DOMAIN, **case.attributes)
+    inputs, outputs = {name: name for name in case.inputs}, {name: name for name in case.outputs}
+    node = harness.operator_node(case.op, inputs, case.attributes, outputs, name="fused")
     fixed = [name for name in case.inputs if name.startswith(("x_", "y_", "sum_"))]
     graph = helper.make_graph(
         [node],
@@ -105,13 +105,13 @@ def check_body(model: onnx.ModelProto, inputs: Mapping[str, Array], **options: A
     portable, _ = optimize(model)
     (node,) = fused_nodes(portable)
     given = inputs_of(node, portable, inputs)
-    operator = node.op_type.split("_")[0]
+    operator, _, outputs, _ = harness.read_node(node)
     expected = evaluate(operator, given, configuration(node))
     # What is rounded on the way: float16 sums and parameters; bfloat16 is computed in float32.
     half = any(array.dtype == np.float16 for array in given.values())
     fed = {value.name: inputs[value.name] for value in optimized.graph.input}
     got = harness.run(harness.create_session(optimized, "cpu"), fed)
-    for name, output in zip(OPERATORS[operator]["outputs"], node.output, strict=False):
+    for name, output in outputs.items():
         size = 1 + np.abs(np.nan_to_num(expected[name].exact))
         expected[name].widened((0.05 if half else 3e-4) * size).check(got[output], f"{name} of {given.keys()}")
 
