@@ -119,10 +119,13 @@ def check(
 
 
 def _fused_nodes(model: ir.Model) -> Counter[str]:
-    """Name, as sites have it -> how many nodes of normfuse's domain are called so."""
+    """Name, as sites have it -> how many nodes of normfuse's domain are called so, also in functions."""
     from normfuse.graph_rewrites.facts import name_of
 
-    return Counter(name_of(node) for graph in model.graphs() for node in graph if node.domain == OPERATOR_DOMAIN)
+    graphs = [*model.graphs()]
+    for function in model.functions.values():
+        graphs += [function.graph, *function.subgraphs()]
+    return Counter(name_of(node) for graph in graphs for node in graph if node.domain == OPERATOR_DOMAIN)
 
 
 def _site_remark(site: Site, all_required: bool) -> Remark:

@@ -13,11 +13,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import normfuse
 from normfuse import models
 from normfuse.checking import check
+from normfuse.optimization import Target
 from normfuse.report_files import json_text, write_report
 
 
@@ -205,6 +206,22 @@ def test_check_takes_fused_nodes_without_names() -> None:
         report = check(fused, require_fused=1)
         assert report.passed, report.remarks
         assert report.fused == 1
+
+
+@pytest.mark.parametrize("target", ["portable", "custom-op"])
+def test_check_finds_fused_nodes_in_functions(target: Target) -> None:
+    nodes = [helper.make_node("LayerNormalization", ["a", "scale"], ["n"]), helper.make_node("Gelu", ["n"], ["b"])]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
+    function = helper.make_function("local", "Block", ["a", "scale"], ["b"], nodes, opsets[:1])
+    call = helper.make_node("Block", ["x", "scale"], ["y"], domain="local")
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 16]) for name in "xy")
+    scale = numpy_helper.from_array(np.ones(16, np.float32), "scale")
+    graph = helper.make_graph([call], "main", [x], [y], [scale])
+    model = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=9)
+    assert not check(model).passed
+    report = check(normfuse.optimize(model, verify=False, target=target).model, require_fused=1)
+    assert report.passed, report.remarks
+    assert report.fused == 1
 
 
 def test_bad_weights_give_a_warning_and_masks_do_not(transformer: onnx.ModelProto) -> None:
