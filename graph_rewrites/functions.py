@@ -59,12 +59,13 @@ class Types:
         """Return the types of a fused node whose first output is `y`.
 
         Raises:
-            NoStandardForm: An operand has more dimensions than what is normalised.
+            NoStandardForm: An operand has more dimensions than what is normalised, or a scale more than one.
         """
         known = {name: facts.dtype(value) for name, value in fused.inputs.items()}
         inputs = {name: dtype for name, dtype in known.items() if dtype is not None}
         rank = facts.rank(y)
         _require_dimensions(fused, facts)
+        _require_granularity(fused, facts)
         shapes = [facts.shape(fused.inputs[name]) for name in ("scale", "bias") if fused.has(name)]
         return cls(
             inputs,
@@ -107,6 +108,17 @@ def _require_dimensions(fused: Fused, facts: Facts) -> None:
         own = facts.rank(value)
         if own is not None and own > rank:
             raise NoStandardForm(f"{name} has {own} dimensions, but what is normalised has {rank}")
+
+
+def _require_granularity(fused: Fused, facts: Facts) -> None:
+    """Refuse scales and zero points that broadcast in several dimensions, as those of the operator may."""
+    for name, value in fused.inputs.items():
+        prefix = name.removesuffix("_scale").removesuffix("_zero_point")
+        if prefix == name or (prefix in ("x", "residual", "y") and fused[f"{prefix}_block_size"]):
+            continue
+        rank = facts.rank(value)
+        if rank is not None and rank > 1:
+            raise NoStandardForm(f"{name} has {rank} dimensions and is not blocked")
 
 
 def _one_for_each_channel(shape: ir.Shape | None, rank: int) -> bool:

@@ -24,6 +24,7 @@ __all__ = ["Activation", "Fused", "Step", "is_fused", "operator_of"]
 FURTHER_OPERANDS = tuple(name for name in OPERATORS["FusedNormalization"].inputs if name.startswith("operand_"))
 
 _FLAGS = ("use_mean", "normalize_variance", "y_saturate")
+_NOT_NEGATIVE = ("num_groups", "x_block_size", "residual_block_size", "y_block_size")
 
 # Written on every node, whatever its value, so that a node can be read without knowing the defaults.
 _ALWAYS = ("spec_version", "axes", "num_groups", "epsilon", "activation")
@@ -192,11 +193,46 @@ class Fused:
                 return f"its attribute {name} is {value}; it must be {' or '.join(map(str, allowed))}"
             if name in ("y_dtype", "sum_dtype") and value not in ir.DataType.__members__.values():
                 return f"its attribute {name} is {value}, which is no element type (onnx.TensorProto.DataType)"
-        if self["num_groups"] < 0:
-            return "its attribute num_groups is negative"
-        if self.op_type == "FusedNormalization" and bool(self["axes"]) == bool(self["num_groups"]):
-            return "it has both axes and num_groups" if self["axes"] else "its attribute axes is missing"
+            if name in _NOT_NEGATIVE and value < 0:
+                return f"its attribute {name} is negative"
+        if self["spec_version"] < 1:
+            return f"its spec_version is {self['spec_version']}; the first one is 1"
+        return self._wrong_inputs() or self._wrong_activation() or self._wrong_normalization()
+
+    def _wrong_inputs(self) -> str | None:
+        for name in self.inputs:
+            scale = name.removesuffix("_zero_point") + "_scale"
+            if name.endswith("_zero_point") and scale not in self.inputs:
+                return f"{name} is given without {scale}"
+        if self.op_type == "FusedDequantizeLinear" and not self.has("x_scale"):
+            return "its input x_scale is missing"
         return None
+
+    def _wrong_activation(self) -> str | None:
+        activation, given = ACTIVATIONS[self["activation"]], self["activation_params"]
+        if len(given) not in (0, len(activation.parameters)):
+            return f"activation_params has {len(given)} values; {activation.name} takes {len(activation.parameters)}"
+        if activation.has_slope != self.has("slope"):
+            return "the activation needs input slope" if activation.has_slope else "the activation takes no slope"
+        if np.isnan([self["epsilon"], *given, *self["step_params"]]).any():
+            return "one of its numbers is NaN"
+        before, behind = self["steps_before"].split(), self["steps_behind"].split()
+        steps = [word for word in (*before, *behind) if word in ACTIVATIONS]
+        wrong = [word for word in steps if word in before or ACTIVATIONS[word].has_slope]
+        return f"its steps have {wrong[0]}, which is none that can stand there" if wrong else None
+
+    def _wrong_normalization(self) -> str | None:
+        if self["affine_align"] == "group" and not self["num_groups"]:
+            return "affine_align is group, but num_groups is 0"
+        if self.op_type != "FusedNormalization":
+            return None
+        axes = self["axes"]
+        if bool(axes) == bool(self["num_groups"]):
+            return "it has both axes and num_groups" if axes else "its attribute axes is missing"
+        if len(set(axes)) < len(axes):
+            return f"axes {list(axes)} has a dimension twice"
+        plain = self["use_mean"] and self["normalize_variance"] and not self["num_groups"]
+        return None if plain or self["method"] == "standard" else "a softmax takes axes alone"
 
     def _check_steps(self, node: str) -> None:
         """Decline where steps, their operands and their numbers do not fit each other."""

@@ -123,7 +123,18 @@ def test_operand_with_more_dimensions_than_what_is_normalised(
         ("FusedNormalization", {"axes": [-1], "num_groups": 3}, "both axes and num_groups"),
         ("FusedNormalization", {"num_groups": -1}, "num_groups is negative"),
         ("FusedNormalization", {}, "axes is missing"),
+        ("FusedNormalization", {"axes": [1, 1]}, "twice"),
+        ("FusedNormalization", {"axes": [-1], "epsilon": float("nan")}, "NaN"),
+        ("FusedNormalization", {"axes": [-1], "method": "softmax", "use_mean": 0}, "a softmax takes axes alone"),
+        ("FusedNormalization", {"axes": [-1], "affine_align": "group"}, "num_groups is 0"),
+        ("FusedNormalization", {"axes": [-1], "steps_before": "Relu"}, "its steps have Relu"),
         ("FusedActivation", {"y_saturate": 3}, "y_saturate is 3"),
+        ("FusedActivation", {"spec_version": 0}, "the first one is 1"),
+        ("FusedActivation", {"x_block_size": -2}, "x_block_size is negative"),
+        ("FusedActivation", {"activation": "PRelu"}, "needs input slope"),
+        ("FusedActivation", {"activation": "Selu", "activation_params": [1.0]}, "has 1 values; Selu takes 2"),
+        ("FusedActivation", {"steps_behind": "PRelu"}, "its steps have PRelu"),
+        ("FusedDequantizeLinear", {}, "x_scale is missing"),
     ],
 )
 def test_node_that_the_library_refuses_is_left(operator: str, attributes: dict[str, Any], words: str) -> None:
@@ -135,6 +146,29 @@ def test_node_that_the_library_refuses_is_left(operator: str, attributes: dict[s
     assert site.reason == "invalid_configuration"
     assert words in site.message
     assert optimized.graph.node == model.graph.node
+
+
+@pytest.mark.parametrize(("name", "place"), [("x_zero_point", 4), ("y_zero_point", 6), ("slope", 7)])
+def test_input_that_belongs_to_nothing_is_refused(name: str, place: int) -> None:
+    g = SpellingBuilder(17)
+    inputs = [g.input("x", SHAPE), *[""] * (place - 1), g.weight(8) if name == "slope" else np.int8(3)]
+    g.output(g.add("FusedActivation", *inputs, domain=DOMAIN), SHAPE)
+    _, result = optimize(g.model("m"))
+    (site,) = result.sites
+    assert site.reason == "invalid_configuration"
+    assert name in site.message
+
+
+@pytest.mark.parametrize(("name", "place"), [("x_scale", 3), ("y_scale", 5)])
+def test_scale_that_broadcasts_in_several_dimensions_has_no_standard_form(name: str, place: int) -> None:
+    g = SpellingBuilder(21)
+    x = g.input("x", SHAPE, "int8" if name == "x_scale" else "float32")
+    y = g.add("FusedActivation", x, *[""] * (place - 1), g.weight(1, 1, 8), domain=DOMAIN, activation="Relu")
+    g.output(y, SHAPE, "float32" if name == "x_scale" else "uint8")
+    _, result = optimize(g.model("m"))
+    (site,) = result.sites
+    assert site.reason == "no_standard_form"
+    assert f"{name} has 3 dimensions" in site.message
 
 
 def test_rule_that_fails_on_a_fused_node_leaves_it_fused(monkeypatch: pytest.MonkeyPatch) -> None:
