@@ -152,7 +152,7 @@ struct Results<Out, Act, kStream> {
   NORMFUSE_INLINE V operator()(V v) const { return kIsIdentity<Act> ? v : v * inverse; }
   template <size_t kVectors>
   NORMFUSE_INLINE void Store(Out* y, const V* v) const {
-    if constexpr (kVectors == 4 && kLanes == 16) {
+    if constexpr (kVectors == 4 && kStoresFour) {
       StoreFour(y, v[0], v[1], v[2], v[3], zeros);
     } else {
       NORMFUSE_UNROLL
@@ -183,9 +183,9 @@ struct VectorAffine {
 // might change it, and processors look only so many instructions ahead for work. Where there is little work to find,
 // loads and stores in turns are faster.
 template <class Input, class Out, class Act>
-constexpr size_t kAtOnce = kLanes < 16 || (kIsCheap<Act> && sizeof(Out) >= 2) ? 1
-                           : sizeof(Out) == 1                                 ? 4
-                                                                              : 2;
+constexpr size_t kAtOnce = sizeof(Out) == 1 && kStoresFour ? 4
+                           : kLanes < 16 || kIsCheap<Act>  ? 1
+                                                           : 2;
 
 // One scale and one bias per row.
 template <class Input, class Out, class Act, bool kStream>

@@ -14,6 +14,7 @@ constexpr bool kHasScale = false;
 constexpr bool kHasLookup8 = true;
 constexpr bool kHasByteShuffle = true;
 constexpr bool kStreams = true;
+constexpr bool kStoresFour = true;
 
 struct V {
   __m256 v;
@@ -234,6 +235,26 @@ NORMFUSE_INLINE void StoreAs(uint32_t* p, V a) {
   const I low = ToInt(clamped);
   const I high = ToInt(clamped - Set(2147483648.0f)) ^ SetI(INT32_MIN);
   StoreAs(p, SelectI(Ge(a, Set(4294967296.0f)), SetI(-1), SelectI(upper, high, low)));
+}
+
+// 4 * kLanes values rounded half to even, each with one of `zeros` (16-bit integers) added, saturated. NaN gives the
+// type's minimum.
+NORMFUSE_INLINE __m256i RoundedWords(V a, V b, I zeros) {
+  // The conversion gives INT32_MIN for NaN and for whatever is out of range.
+  const __m256 most = _mm256_set1_ps(32767.0f);
+  const __m256i first = _mm256_cvtps_epi32(_mm256_min_ps(most, a.v));
+  const __m256i second = _mm256_cvtps_epi32(_mm256_min_ps(most, b.v));
+  return _mm256_adds_epi16(_mm256_packs_epi32(first, second), zeros.v);
+}
+// Packing goes by 128 bits: four elements of a, of b, of c and of d, and the other four of each.
+NORMFUSE_INLINE __m256i InOrder(__m256i packed) {
+  return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+NORMFUSE_INLINE void StoreFour(int8_t* p, V a, V b, V c, V d, I zeros) {
+  Store256(p, InOrder(_mm256_packs_epi16(RoundedWords(a, b, zeros), RoundedWords(c, d, zeros))));
+}
+NORMFUSE_INLINE void StoreFour(uint8_t* p, V a, V b, V c, V d, I zeros) {
+  Store256(p, InOrder(_mm256_packus_epi16(RoundedWords(a, b, zeros), RoundedWords(c, d, zeros))));
 }
 
 #include "cpu/simd/partial-inl.h"

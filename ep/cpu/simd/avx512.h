@@ -23,6 +23,7 @@ constexpr bool kHasScale = true;
 constexpr bool kHasLookup8 = false;
 constexpr bool kHasByteShuffle = true;
 constexpr bool kStreams = true;
+constexpr bool kStoresFour = true;
 
 struct V {
   __m512 v;
@@ -265,7 +266,7 @@ NORMFUSE_INLINE void StoreAs(uint16_t* p, I a) { StoreBits(p, _mm512_cvtusepi32_
 NORMFUSE_INLINE void StoreAs(int32_t* p, I a) { StoreBits(p, a.v); }
 NORMFUSE_INLINE void StoreAs(uint32_t* p, I a) { StoreBits(p, a.v); }
 
-// Of this instruction set only: 4 * kLanes values rounded half to even, each with one of `zeros` (16-bit integers) added,
+// 4 * kLanes values rounded half to even, each with one of `zeros` (16-bit integers) added,
 // saturated. NaN gives the type's minimum.
 NORMFUSE_INLINE __m512i RoundedWords(V a, V b, I zeros) {
   // The conversion gives INT32_MIN for NaN and for whatever is out of range.

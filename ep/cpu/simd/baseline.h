@@ -18,6 +18,7 @@ constexpr bool kHasLookup8 = false;
 constexpr bool kHasByteShuffle = false;
 struct Bytes;
 constexpr bool kStreams = false;
+constexpr bool kStoresFour = false;
 
 typedef float Float4 __attribute__((vector_size(16)));
 typedef int32_t Int4 __attribute__((vector_size(16)));

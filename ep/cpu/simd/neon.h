@@ -15,6 +15,7 @@ constexpr bool kHasLookup8 = false;
 constexpr bool kHasByteShuffle = false;
 struct Bytes;
 constexpr bool kStreams = false;
+constexpr bool kStoresFour = false;
 
 struct V {
   float32x4_t v;

@@ -30,7 +30,7 @@
 //   ScaleByPowerOfTwo(a, n)  a * 2^n, n a vector of integral floats, |n| <= 252; kHasScale: in one instruction
 //   Bytes, with Set, Load, Store, Entries, ^, SaturatingSubtract and Shuffle: see avx2.h; where kHasByteShuffle
 //   Lookup8(table, i)  table[i mod 8] of int32; where kHasLookup8
-//   ClampMagnitude     where kHasScale;   StoreFour   where kLanes is 16
+//   ClampMagnitude     where kHasScale;   StoreFour   where kStoresFour
 #pragma once
 
 #include "cpu/simd/types.h"
