@@ -470,7 +470,7 @@ class _Run:
 
     def _describe(self, new: ir.Node, matched: Sequence[ir.Node], root: ir.Node, rule: str) -> None:
         anchor = next((node for node in matched if is_fused(node) and node.op_type == "FusedNormalization"), root)
-        new.name = original_name(anchor)
+        new.name = original_name(anchor, matched)
         new.doc_string = anchor.doc_string
         new.metadata_props.update(anchor.metadata_props)
         nodes: dict[str, None] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 
 import onnx_ir as ir
 
@@ -60,9 +61,15 @@ def write_out(node: ir.Node, opsets: dict[str, int], facts: Facts, taken: set[st
         opsets.setdefault(domain, 1)
 
 
-def original_name(node: ir.Node) -> str | None:
-    """Return the node's name, or that of the fused node which an earlier run wrote it out of: names do not grow."""
-    return node.name.split(_MARK)[0] if node.name else node.name
+def original_name(node: ir.Node, matched: Collection[ir.Node]) -> str | None:
+    """Return the node's name, or that of the fused node which an earlier run wrote it out of: names do not grow.
+
+    The last of the nodes that were written out has that name. Where it is not among the matched ones it keeps it.
+    """
+    parts = (node.name or "").split(_MARK)
+    names = {each.name for each in matched}
+    outer = (_MARK.join(parts[:count]) for count in range(1, len(parts)))
+    return next((name for name in outer if name in names), node.name)
 
 
 def _give_name(result: ir.Value, name: str, node: ir.Node) -> None:

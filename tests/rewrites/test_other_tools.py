@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx_ir as ir
@@ -88,3 +89,27 @@ def test_sites_are_found_again(name: str, tool: Tool) -> None:
     before = sites(optimized)
     assert sum(before.values()) >= 2
     assert sites(tool(optimized)) == before
+
+
+def test_each_part_of_what_was_written_out_has_a_name_of_its_own() -> None:
+    """Behind a quantiser two chains are found in what was one, and the last of its nodes has the name of all of it."""
+    model = normfuse.optimize(
+        models.chain([4, 64], activation_name="gelu_erf", opset=17), target="standard", verify=False
+    ).model
+    (norm,) = [node for node in model.graph.node if node.op_type == "LayerNormalization"]
+    scale = onnx.numpy_helper.from_array(np.float32(0.05), "scale")
+    zero_point = onnx.numpy_helper.from_array(np.int8(3), "zero_point")
+    model.graph.initializer.extend([scale, zero_point])
+    for node in model.graph.node:
+        node.input[:] = ["dequantized" if name == norm.output[0] else name for name in node.input]
+    pair = [
+        onnx.helper.make_node("QuantizeLinear", [norm.output[0], "scale", "zero_point"], ["quantized"]),
+        onnx.helper.make_node("DequantizeLinear", ["quantized", "scale", "zero_point"], ["dequantized"]),
+    ]
+    at = list(model.graph.node).index(norm) + 1
+    nodes = [*model.graph.node[:at], *pair, *model.graph.node[at:]]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    optimized = normfuse.optimize(model).model  # and verified: ONNX Runtime loads it
+    names = [node.name for node in optimized.graph.node if node.domain == "ai.normfuse"]
+    assert len(set(names)) == len(names) == 2
