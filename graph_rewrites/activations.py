@@ -21,6 +21,7 @@ __all__ = [
     "NodeActivation",
     "any_activation",
     "is_activation",
+    "may_go_on",
     "read_activation",
 ]
 
@@ -29,9 +30,13 @@ for _name, _row in ACTIVATIONS.items():
     for _spelling in _row.spellings:
         _SPELLINGS.setdefault((_spelling.domain, _spelling.op_type), []).append((_name, _spelling))
 
+# What formulas are written with is no activation by itself.
+_PARTS = {key for key, known in _SPELLINGS.items() if all(spelling.is_part for _, spelling in known)}
 #: Every operator that is an activation by itself, and the domains they are in.
-ACTIVATION_OPERATORS = tuple(sorted({op_type for _, op_type in _SPELLINGS}))
+ACTIVATION_OPERATORS = tuple(sorted({key[1] for key in _SPELLINGS if key not in _PARTS}))
 ACTIVATION_DOMAINS = tuple(sorted({domain for domain, _ in _SPELLINGS}))
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_ROUNDS = ("DequantizeLinear", "QuantizeLinear")
 _WRITTEN_OUT = ("Gelu", "GeluTanh", "HardSwish", "Mish", "Swish")
 _ALSO_WRITTEN_OUT = tuple(
     sorted({spelling.op_type for name in _WRITTEN_OUT for spelling in ACTIVATIONS[name].spellings})
@@ -39,8 +44,21 @@ _ALSO_WRITTEN_OUT = tuple(
 
 
 def is_activation(node: ir.Node) -> bool:
-    """True for an operator of the activation table, whether or not its attributes can be taken."""
-    return (node.domain, node.op_type) in _SPELLINGS
+    """True for an operator that is an activation by its name, whether or not its attributes can be taken."""
+    key = (node.domain, node.op_type)
+    return key in _SPELLINGS and key not in _PARTS
+
+
+def may_go_on(node: ir.Node) -> bool:
+    """True for what formulas are written with, unless no more than products read it: a formula may go on with it."""
+    return (node.domain, node.op_type) in _PARTS and not _only_products_read(node)
+
+
+def _only_products_read(node: ir.Node) -> bool:
+    readers = [reader for value in node.outputs for reader in value.consumers()]
+    return all(
+        reader.op_type in _PRODUCTS or (reader.op_type in _ROUNDS and _only_products_read(reader)) for reader in readers
+    )
 
 
 def read_activation(node: ir.Node, facts: Facts, opsets: Mapping[str, int]) -> tuple[Activation, ir.Value | None]:
@@ -81,10 +99,13 @@ def _string(node: ir.Node, attribute: str) -> str:
     return "" if given.is_ref() else given.as_string()
 
 
-def any_activation(op: Any, *inputs: Any, output: str) -> Any:
-    """Return the pattern of any single node of the activation table."""
-    node = node_of(ACTIVATION_DOMAINS, ACTIVATION_OPERATORS)
-    return node(*inputs, _allow_other_inputs=True, _outputs=[output])
+def any_activation(op: Any, *inputs: Any, output: str, parts: bool = False) -> Any:
+    """Return the pattern of any single node of the activation table.
+
+    `parts`: of those that formulas are written with, too.
+    """
+    operators = (*ACTIVATION_OPERATORS, *sorted({op_type for _, op_type in _PARTS if parts}))
+    return node_of(ACTIVATION_DOMAINS, operators)(*inputs, _allow_other_inputs=True, _outputs=[output])
 
 
 class NodeActivation(FusionRule):

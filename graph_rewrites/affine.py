@@ -66,7 +66,9 @@ class StepBehind(FusionRule):
 
     def _require_profit(self, root: ir.Node, inner: ir.Value, operand: ir.Value) -> None:
         """Decline where another chain, or ONNX Runtime, makes more of the node."""
-        if self._kind == "Add" and not self.facts.is_constant(operand):
+        fused = Fused.of(inner)
+        around = fused.op_type == "FusedActivation" and fused.inputs["X"] is operand  # Snake
+        if self._kind == "Add" and not around and not self.facts.is_constant(operand):
             shape, whole = self.facts.shape(operand), self.facts.shape(inner)
             if shape is not None and whole is not None and list(shape) == list(whole):
                 detail = "it is a residual connection, which belongs to what is behind it"

@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .activations import any_activation, read_activation
+from .activations import any_activation, may_go_on, read_activation
 from .chains_before import dequantization_of, dequantize
 from .facts import Facts, label
 from .fused import Activation, Fused, Step
@@ -118,10 +118,13 @@ class NormalizationActivation(FusionRule):
     def pattern(self, op: Any) -> Any:
         normalized = fused_normalization(op)
         if self.spelling == "canonical":
-            return any_activation(op, normalized, output="activated")
+            return any_activation(op, normalized, output="activated", parts=True)
         return fused_activation(op, normalized)
 
     def check(self, root: ir.Node, normalized: ir.Value, activated: ir.Value) -> None:
+        if may_go_on(root):
+            where = f"where a formula goes on behind it, {label(root)}"
+            raise Declined("unsupported_operator", op_type=root.op_type, where=where)
         fused = Fused.of(normalized)
         if not fused.behind:
             _require_open(fused, root)

@@ -29,10 +29,25 @@ __all__ = ["DecomposedActivation", "DecomposedSoftplus"]
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
-_ROOTS = ("Add", "Div", "Log", "Max", "Mul", "Neg", "Sub", "Sum", "Where")
+_ROOTS = ("Add", "Div", "Log", "Max", "Mul", "Neg", "Pow", "Sub", "Sum", "Where")
 # Without one of these there is nothing but a polynomial.
 _CORES = frozenset(
-    {"Clip", "Erf", "Exp", "HardSigmoid", "Log", "Max", "Min", "Relu", "Sigmoid", "Softplus", "Tanh", "Where"}
+    {
+        "Clip",
+        "Cos",
+        "Erf",
+        "Exp",
+        "HardSigmoid",
+        "Log",
+        "Max",
+        "Min",
+        "Relu",
+        "Sigmoid",
+        "Sin",
+        "Softplus",
+        "Tanh",
+        "Where",
+    }
 )
 _MOST_NODES = 32
 _MOST_BEHIND = 24
@@ -94,6 +109,7 @@ _FUNCTIONS: dict[str, Callable[[ir.Node, Sequence[Any], Facts], Array]] = {
     "Abs": _plain(np.abs),
     "Add": _plain(np.add),
     "Clip": _clip,
+    "Cos": _plain(np.cos),
     "Div": _plain(np.divide),
     "Erf": _plain(_erf),
     "Exp": _plain(np.exp),
@@ -111,6 +127,7 @@ _FUNCTIONS: dict[str, Callable[[ir.Node, Sequence[Any], Facts], Array]] = {
     "Reciprocal": _plain(np.reciprocal),
     "Relu": _plain(lambda x: np.maximum(x, 0)),
     "Sigmoid": _plain(_sigmoid),
+    "Sin": _plain(np.sin),
     "Softplus": _plain(_softplus),
     "Sqrt": _plain(np.sqrt),
     "Sub": _plain(np.subtract),
@@ -289,6 +306,7 @@ _ACTIVATIONS = (
     _Template("HardSwish", _fit_hard_swish, rounded=True, usual=(0.1, 0.5)),
     _Template("Swish", _fit_swish, usual=(0.5, 4.0)),
     _Template("LeakyRelu", _fit_leaky_relu),
+    _Template("SinSquared", _without),
 )
 _SOFTPLUS = (_Template("Softplus", _fit_softplus),)
 
@@ -339,7 +357,7 @@ def _compare(template: _Template, parameters: Sequence[float], samples: Array, g
 
 
 class DecomposedActivation(FusionRule):
-    """GELU, its tanh approximation, SiLU and Swish, HardSwish, Mish and LeakyRelu, in any algebraic form.
+    """GELU, its tanh approximation, SiLU and Swish, HardSwish, Mish, LeakyRelu, squared sines, in any algebraic form.
 
     Before::
 
@@ -470,6 +488,7 @@ _OWN_CORES = {
     "HardSwish": {"Clip", "HardSigmoid", "Min", "Max", "Relu"},
     "Swish": {"Sigmoid", "Exp", "Tanh"},
     "LeakyRelu": {"Max", "Where", "Relu"},
+    "SinSquared": {"Sin", "Cos"},
     "Softplus": {"Softplus", "Log"},
 }
 

@@ -170,6 +170,11 @@ def erfc(x: Array) -> Array:
     return np.asarray(np.frompyfunc(math.erfc, 1, 1)(x)).astype(np.float64)
 
 
+def erf(x: Array) -> Array:
+    """Error function; NumPy has none."""
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(np.float64)
+
+
 def sigmoid(x: Array) -> Array:
     return np.exp(-np.logaddexp(0.0, -x))
 
@@ -205,6 +210,10 @@ FORMULAS: dict[str, Callable[..., Array]] = {
     "HardSigmoid": hard_sigmoid,
     "Sigmoid": sigmoid,
     "Tanh": np.tanh,
+    "Erf": erf,
+    "Exp": np.exp,
+    "Sin": np.sin,
+    "SinSquared": lambda x: np.sin(x) ** 2,
     "ScaledTanh": lambda x, alpha, beta: alpha * np.tanh(beta * x),
     "Softplus": lambda x, steepness: np.logaddexp(0.0, steepness * x) / steepness,
     "ParametricSoftplus": lambda x, alpha, beta: alpha * np.logaddexp(0.0, beta * x),
@@ -232,17 +241,17 @@ def activate(name: str, x: Array, params: Sequence[float] = (), slope: Array | N
         return FORMULAS[name](x.astype(np.float64), *activation_parameters(name, params))
 
 
-def lipschitz(name: str, params: Sequence[float] = (), slope: Array | None = None) -> Array | float:
-    """The table's bound of |f'|."""
+def lipschitz(name: str, z: Array, params: Sequence[float] = (), slope: Array | None = None) -> Array | float:
+    """The table's bound of |f'|, or |f'| at z."""
     row = ACTIVATIONS[name]
     scope: dict[str, Any] = dict(
         zip([p["name"] for p in row.get("params", [])], activation_parameters(name, params), strict=True)
     )
-    scope.update(abs=abs, max=max)
+    scope.update(abs=abs, max=max, exp=np.exp, x=z)
     if name == "PRelu":
         assert slope is not None
         return np.maximum(1.0, np.abs(slope.astype(np.float64)))
-    return float(eval(row["lipschitz"], {"__builtins__": {}}, scope))
+    return np.asarray(eval(row["lipschitz"], {"__builtins__": {}}, scope), np.float64)
 
 
 def activation_interval(
@@ -255,7 +264,7 @@ def activation_interval(
     """
     with np.errstate(all="ignore"):
         value = activate(name, z, params, slope)
-        reach = np.broadcast_to(lipschitz(name, params, slope) * error, value.shape)
+        reach = np.broadcast_to(lipschitz(name, z, params, slope) * error, value.shape)
         candidates = [value - reach, value + reach]
         candidates += [np.where(error > 0, activate(name, z + sign * error, params, slope), value) for sign in (-1, 1)]
         size = np.abs(value)

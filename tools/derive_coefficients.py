@@ -258,6 +258,49 @@ def add_gelu_ratios(h: Header) -> None:
         h.row(f"kGelu{name}Below", below)
 
 
+def add_erf(h: Header) -> None:
+    """The two parts of the error function, which meet at kErfNear."""
+
+    def near_zero(square: mpmath.mpf) -> mpmath.mpf:
+        x = mpmath.sqrt(square)
+        return mpmath.erf(x) / x - 1 if x else 2 / mpmath.sqrt(mpmath.pi) - 1
+
+    def exponent(a: mpmath.mpf) -> mpmath.mpf:
+        return mpmath.log(mpmath.erfc(a), 2)
+
+    near, far = 0.875, 4.0
+    c, error = fit(near_zero, 0.0, near * near, 5, weight=lambda s: 1 / (1 + near_zero(s)))
+    h.comment(f"erf(x) / x - 1 in x^2, to x = kErfNear; error relative to erf(x) / x: {error:.2g}.")
+    h.scalar("kErfNear", near)
+    h.row("kErf", c)
+    c, error = fit(exponent, near, far, 6, weight=lambda a: mpmath.log(2) * mpmath.erfc(a) / mpmath.erf(a))
+    h.comment(f"log2(1 - erf(a)) from there to 4, where erf(a) is 1; error relative to erf(a): {error:.2g}.")
+    h.row("kErfExponent", c)
+
+
+def add_sine(h: Header) -> None:
+    """Pi as the sum of three floats, and what a sine differs by from its argument."""
+    high = float32(float(mpmath.pi))
+    middle = float32(float(mpmath.pi - mpf(high)))
+    h.comment("pi as the sum of three floats, and 1 / pi.")
+    h.scalar("kPi", high)
+    h.scalar("kPiMiddle", middle)
+    h.scalar("kPiLow", float(mpmath.pi - mpf(high) - mpf(middle)))
+    h.scalar("kInversePi", float(1 / mpmath.pi))
+
+    def curve(square: mpmath.mpf) -> mpmath.mpf:
+        r = mpmath.sqrt(square)
+        return (mpmath.sin(r) / r - 1) / square if r else -mpf(1) / 6
+
+    def in_sine(square: mpmath.mpf) -> mpmath.mpf:
+        r = mpmath.sqrt(square)
+        return square * r / mpmath.sin(r) if r else mpf(0)
+
+    c, error = fit(curve, 0.0, 1.6 * 1.6, 4, weight=in_sine)
+    h.comment(f"(sin(r) - r) / r^3 in r^2, to r = 1.6; error relative to sin(r): {error:.2g}.")
+    h.row("kSine", c)
+
+
 def derive() -> str:
     h = Header()
     log2e = mpmath.log(mpmath.e, 2)
@@ -305,6 +348,8 @@ def derive() -> str:
         h.table(f"k{name}Root", columns)
 
     add_gelu_ratios(h)
+    add_erf(h)
+    add_sine(h)
 
     linear = 2 * mpmath.sqrt(2 / mpmath.pi) * log2e
     cubic = linear * mpf("0.044715")

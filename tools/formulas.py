@@ -12,12 +12,14 @@ _COMPARISONS: Mapping[type, str] = {ast.Lt: "<", ast.Gt: ">"}
 # Function -> its C++ name, and how many arguments it has.
 _FUNCTIONS: Mapping[str, tuple[str, int]] = {
     "abs": ("std::fabs", 1),
+    "erf": ("std::erf", 1),
     "erfc": ("std::erfc", 1),
     "exp": ("std::exp", 1),
     "expm1": ("std::expm1", 1),
     "log": ("std::log", 1),
     "max": ("formula::Max", 2),
     "min": ("formula::Min", 2),
+    "sin": ("std::sin", 1),
     "softplus": ("formula::Softplus", 1),
     "sqrt": ("std::sqrt", 1),
     "tanh": ("std::tanh", 1),

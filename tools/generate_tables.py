@@ -153,6 +153,7 @@ SPELLING_CODE = [
     "  int input_param_count;       // parameters given as inputs 1, 2 ...",
     "  int input_params[kMaxActivationParams];",
     "  bool has_bias;               // input 1 is a bias added before the activation",
+    "  bool is_part;                // formulas are written with it: it begins no chain, and ends few",
     "};",
 ]
 
@@ -216,14 +217,14 @@ def spelling_of(activation: str, row: Row, parameters: Sequence[Parameter]) -> s
     differing = {names[position(row, name, names)]: float(value) for name, value in row.texts("defaults").items()}
     defaults = [number(differing.get(each.name, each.default)) for each in parameters]
     by_parameter = [text(attributes.get(i, "")) for i in range(MAX_PARAMS)]
-    bias = row.flag("bias", False)
+    bias, part = row.flag("bias", False), row.flag("part", False)
     row.end()
     if len(when) > 1:
         raise row.error("key 'when' has more than one attribute")
     return (
         f"{{Activation::k{activation}, {text(domain)}, {text(op)}, {since}, {until}, {text(when[0][0])}, "
         f"{text(when[0][1])}, {braces(by_parameter)}, {braces(defaults, '0')}, {len(inputs)}, "
-        f"{braces(inputs, '0')}, {boolean(bias)}}}"
+        f"{braces(inputs, '0')}, {boolean(bias)}, {boolean(part)}}}"
     )
 
 
@@ -262,7 +263,7 @@ def activation_of(name: str, row: Row) -> Activation:
     slope = row.flag("slope", False)
     in_formula = {each: f"p[{i}]" for i, each in enumerate(names)} | ({"slope": "slope"} if slope else {})
     formula = formula_of(row, "formula", {"x": "x", **in_formula})
-    formula_of(row, "lipschitz", in_formula)
+    formula_of(row, "lipschitz", {"x": "x", **in_formula})
     kernel = row.text("kernel")
     cost = price(row.row("price"))
     spellings, lasting = [], False

@@ -8,7 +8,7 @@
 //   - Swish takes |alpha| above 2.3e38 as 2.3e38, and below 2^-80 is less accurate where |x| is above 2^80.
 // NaN gives NaN, but 0 in ThresholdedRelu and Shrink. At infinities the formula is taken at its word: Gelu, GeluTanh,
 // HardSwish, Swish and Mish multiply x by 0 at -inf and Softsign divides inf by inf, which gives NaN, as ONNX's
-// engines do; all others give their limit.
+// engines do; all others give their limit, but Sin and SinSquared NaN.
 #pragma once
 
 #include "cpu/math-inl.h"
@@ -186,6 +186,38 @@ struct Tanh {
     const V y = Max(Set(-10.0f), Min(Set(10.0f), x));  // beyond, the result is 1
     const V e = Expm1(y + y);
     return e / (e + Set(2.0f));
+  }
+};
+
+struct Exp {
+  NORMFUSE_INLINE explicit Exp(const float*) {}
+  NORMFUSE_INLINE V operator()(V x) const {
+    const V y = Max(Set(-104.0f), Min(Set(89.0f), x));  // beyond, the result is 0, and infinite
+    const SplitExponent s = Split(y, Set(kLog2E), Set(kLog2ELow));
+    return ScaleByPowerOfTwo(Polynomial(kExp2, s.rest), s.integer);
+  }
+};
+
+struct Erf {
+  NORMFUSE_INLINE explicit Erf(const float*) {}
+  NORMFUSE_INLINE V operator()(V x) const {
+    const V a = Min(Set(4.0f), Abs(x));  // from there on the result is 1
+    const V near = ExactFma(x, Polynomial(kErf, x * x), x);
+    const V tail = Exp2(Polynomial(kErfExponent, a), Set(1.0f), Set(0.0f));
+    return Select(Lt(a, Set(kErfNear)), near, CopySign(Set(1.0f) - tail, x));
+  }
+};
+
+struct Sin {
+  NORMFUSE_INLINE explicit Sin(const float*) {}
+  NORMFUSE_INLINE V operator()(V x) const { return Sine(x); }
+};
+
+struct SinSquared {
+  NORMFUSE_INLINE explicit SinSquared(const float*) {}
+  NORMFUSE_INLINE V operator()(V x) const {
+    const V sine = Sine(x);
+    return sine * sine;
   }
 };
 

@@ -129,6 +129,26 @@ constexpr float kGeluBytesAbove[3] = {0x1.0000200000000p-1f, 0x1.c5f1680000000p-
 constexpr float kGeluBytesBelow[4] = {0x1.0000000000000p+0f, 0x1.3dc0fa0000000p+0f, 0x1.2663ca0000000p-1f,
                                       0x1.ad7dc60000000p-4f};
 
+// erf(x) / x - 1 in x^2, to x = kErfNear; error relative to erf(x) / x: 1.4e-08.
+constexpr float kErfNear = 0x1.c000000000000p-1f;
+constexpr float kErf[6] = {0x1.06eba60000000p-3f,  -0x1.8126f20000000p-2f, 0x1.ce1d700000000p-4f,
+                           -0x1.b6c1d00000000p-6f, 0x1.48b1700000000p-8f,  -0x1.40d6aa0000000p-11f};
+
+// log2(1 - erf(a)) from there to 4, where erf(a) is 1; error relative to erf(a): 1.9e-09.
+constexpr float kErfExponent[7] = {-0x1.9414140000000p-13f, -0x1.a094a20000000p+0f, -0x1.d655080000000p-1f,
+                                   -0x1.34401e0000000p-3f,  0x1.08f9ae0000000p-5f,  -0x1.245f880000000p-8f,
+                                   0x1.3010d40000000p-12f};
+
+// pi as the sum of three floats, and 1 / pi.
+constexpr float kPi = 0x1.921fb60000000p+1f;
+constexpr float kPiMiddle = -0x1.777a5c0000000p-24f;
+constexpr float kPiLow = -0x1.ee59da0000000p-49f;
+constexpr float kInversePi = 0x1.45f3060000000p-2f;
+
+// (sin(r) - r) / r^3 in r^2, to r = 1.6; error relative to sin(r): 5e-10.
+constexpr float kSine[5] = {-0x1.5555560000000p-3f, 0x1.1111360000000p-7f, -0x1.a023ac0000000p-13f,
+                            0x1.72c50a0000000p-19f, -0x1.b4f9220000000p-26f};
+
 // GeluTanh: x / (1 + 2^-(x (linear + cubic x^2))), each the sum of two floats.
 constexpr float kGeluTanhLinear = 0x1.26aec00000000p+1f;
 constexpr float kGeluTanhLinearLow = 0x1.0de73a0000000p-22f;

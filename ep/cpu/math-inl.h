@@ -237,6 +237,40 @@ NORMFUSE_INLINE V Expm1(V x) {
 // log(1 + e) / e for 0 <= e <= 1: the logarithm keeps its relative accuracy however small e is.
 NORMFUSE_INLINE V Log1pRatio(V e) { return Polynomial(kLog1p, e); }
 
+// Up to here an argument less the nearest multiple of pi keeps all its bits.
+constexpr float kSineRange = 200000.0f;
+
+// `sines`, with those of larger arguments by the C library, which infinities give NaN.
+static __attribute__((noinline)) V WithLargeSines(V x, V sines) {
+  float arguments[kLanes];
+  float results[kLanes];
+  Store(arguments, x);
+  Store(results, sines);
+  for (size_t i = 0; i < kLanes; ++i) {
+    const bool is_large = arguments[i] > kSineRange || arguments[i] < -kSineRange;
+    if (is_large) results[i] = static_cast<float>(__builtin_sin(static_cast<double>(arguments[i])));
+  }
+  return Load(results);
+}
+
+// x = n * pi + r, |r| < 1.6: the sine of r, its sign turned where n is odd.
+NORMFUSE_INLINE V Sine(V x) {
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const V shifted = Fma(x, Set(kInversePi), Set(kShift));
+  const V n = shifted - Set(kShift);
+  const V first = ExactFma(n, Set(-kPi), x);  // exact: its bits reach from 2 to the last of x or of pi
+  const V middle = n * Set(-kPiMiddle);
+  const V low = Fma(n, Set(-kPiLow), ProductError(n, Set(-kPiMiddle), middle));
+  const V r = (first + middle) + low;
+  const V square = r * r;
+  const V curve = Polynomial(kSine, square);
+  // With what the square's rounding lost, which counts twice where the sine is squared.
+  const V sine = Fma(r, Fma(square, curve, ProductError(r, r, square) * curve), r);
+  const V turned = BitCastToFloat(BitCastToInt(sine) ^ ShiftLeft<31>(BitCastToInt(shifted)));
+  if (Any(Gt(Abs(x), Set(kSineRange)))) return WithLargeSines(x, turned);
+  return turned;
+}
+
 // c[0][i] + c[1][i] r + ..., one column of the table for each lane.
 template <size_t kCount>
 NORMFUSE_INLINE V TablePolynomial(const float (&c)[kCount][16], I i, V r) {

@@ -63,6 +63,11 @@ Value EmitProduct(ProgramBuilder& builder, const Value& a, const Value& b, const
   return builder.Binary(DML_OPERATOR_ELEMENT_WISE_MULTIPLY, purpose, a, b, a.dims);
 }
 
+Value EmitSinSquared(ProgramBuilder& builder, const Value& x) {
+  const Value sine = EmitPlain(builder, DML_OPERATOR_ELEMENT_WISE_SIN, x, "SinSquared: sin");
+  return EmitProduct(builder, sine, sine, "SinSquared: squared");
+}
+
 // x * Phi(x), Phi by the error function.
 Value EmitGelu(ProgramBuilder& builder, const Value& x) {
   Operator erf;
@@ -155,6 +160,14 @@ Value EmitActivation(ProgramBuilder& builder, const Step& step, const Value& x, 
       return EmitGelu(builder, x);
     case Activation::kGeluTanh:
       return EmitGeluTanh(builder, x);
+    case Activation::kErf:
+      return EmitPlain(builder, DML_OPERATOR_ELEMENT_WISE_ERF, x, "Erf");
+    case Activation::kExp:
+      return EmitPlain(builder, DML_OPERATOR_ELEMENT_WISE_EXP, x, "Exp");
+    case Activation::kSin:
+      return EmitPlain(builder, DML_OPERATOR_ELEMENT_WISE_SIN, x, "Sin");
+    case Activation::kSinSquared:
+      return EmitSinSquared(builder, x);
     case Activation::kMish:
       return EmitMish(builder, x);
     case Activation::kSwish:

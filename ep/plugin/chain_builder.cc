@@ -400,6 +400,17 @@ bool ChainBuilder::AreTwins(const GraphNode& a, const GraphNode& b) const {
   return true;
 }
 
+// Whether no formula goes on with what a node behind a normalisation computes: nothing but products read it.
+bool ChainBuilder::EndsFormula(const GraphNode& node) const {
+  const std::vector<int>& consumers = graph_.value(graph_.Output(node, 0)).consumers;
+  return found_.chain.normalizes() && std::all_of(consumers.begin(), consumers.end(), [this](int consumer) {
+           if (consumer == kNone) return false;
+           const GraphNode& reader = graph_.node(consumer);
+           if (IsQuantize(reader) || IsDequantize(reader)) return EndsFormula(reader);
+           return reader.Is("", "MatMul") || reader.Is("", "Gemm") || reader.Is("", "Conv");
+         });
+}
+
 bool ChainBuilder::TakeActivation(int* value) {
   if (TakeSilu(value)) return true;
   const int consumer = SoleConsumer(*value);
@@ -409,7 +420,8 @@ bool ChainBuilder::TakeActivation(int* value) {
   Step step;
   const bool found = AnySpelling(node, [&](const ActivationSpelling& spelling) {
     const bool biased = spelling.has_bias && graph_.Input(node, 1) != kNone;
-    return !biased && ReadActivationParams(node, spelling, &step);
+    if (biased || (spelling.is_part && !EndsFormula(node))) return false;
+    return ReadActivationParams(node, spelling, &step);
   });
   if (!found) return false;
   found_.chain.behind.push_back(std::move(step));
@@ -435,7 +447,7 @@ bool ChainBuilder::ReadAnchorActivation(int* x, int* y) {
   }
   return AnySpelling(node, [&](const ActivationSpelling& spelling) {
     Step step;
-    if (!ReadActivationParams(node, spelling, &step)) return false;
+    if (spelling.is_part || !ReadActivationParams(node, spelling, &step)) return false;
     const int bias = spelling.has_bias ? graph_.Input(node, 1) : kNone;
     if (bias != kNone) found_.chain.behind.push_back(Add(ReadTensor(bias, "bias")));
     found_.chain.behind.push_back(std::move(step));
@@ -464,9 +476,17 @@ bool ChainBuilder::TakeQuantize(int* value) {
   return true;
 }
 
-// A residual connection, which the next normalisation takes; or a factor that ORT makes part of a matrix product.
+bool ChainBuilder::IsX(int value) const {
+  const Operand& x = found_.chain.x;
+  return x.tensor.input != TensorRef::kAbsent && !x.quantization.present() &&
+         found_.inputs[static_cast<size_t>(x.tensor.input)] == value;
+}
+
+// A residual connection, which the next normalisation takes, but around an activation (Snake); or a factor that ORT makes part
+// of a matrix product.
 bool ChainBuilder::BelongsElsewhere(const GraphNode& node, int operand, const TensorFacts& whole) {
   const TensorFacts& facts = graph_.Facts(operand);
+  if (!found_.chain.normalizes() && IsX(operand)) return false;
   if (node.op_type == "Add") return facts.constant == nullptr && HaveOneShape(facts, whole);
   const std::vector<int>& consumers = graph_.value(graph_.Output(node, 0)).consumers;
   const auto is_product = [this](int consumer) { return consumer != kNone && graph_.node(consumer).Is("", "MatMul"); };

@@ -80,6 +80,8 @@ class ChainBuilder {
   bool ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, Step* step);
   bool ReadScalar(int value, float* scalar);
   bool IsGateOfX(int operand) const;
+  bool IsX(int value) const;
+  bool EndsFormula(const GraphNode& node) const;
   bool BelongsElsewhere(const GraphNode& node, int operand, const TensorFacts& whole);
   void Describe();
   std::optional<Declined> CheckTypes();

@@ -28,7 +28,9 @@ NORMALIZATIONS = (
     "LpNormalization",
 )
 QUANTIZATION = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
-ACTIVATION_OPERATORS = {s["op"] for row in ACTIVATIONS.values() for s in row.get("onnx", []) if not s.get("domain")}
+ACTIVATION_OPERATORS = {
+    s["op"] for row in ACTIVATIONS.values() for s in row.get("onnx", []) if not s.get("domain") and not s.get("part")
+}
 FIELD = {*NORMALIZATIONS, *QUANTIZATION, *ACTIVATION_OPERATORS}
 
 

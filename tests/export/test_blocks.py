@@ -24,6 +24,7 @@ import normfuse
 NORM = ("FusedNormalization", "Identity", "", "")
 GATED_SUM = ("FusedNormalization", "Identity", "Mul", "")
 GATED_SILU = ("FusedActivation", "Swish", "", "Mul")
+SNAKE = ("FusedActivation", "SinSquared", "", "Mul Add")
 
 
 def alone(name: str) -> tuple[str, str, str, str]:
@@ -38,7 +39,7 @@ EXPECTED = {
     "dinov2_block": [NORM, GATED_SUM, alone("Gelu")],
     "sdxl_resblock": [*[("FusedNormalization", "Swish", "", "")] * 2, alone("Swish")],
     "mamba2_output": [alone("Swish"), GATED_SUM],
-    "kokoro_block": [("FusedNormalization", "Identity", "", "Add")] * 2,
+    "kokoro_block": [*[("FusedNormalization", "Identity", "", "Add")] * 2, SNAKE, SNAKE],
 }
 # The legacy exporter cuts a modulation into parts whose sizes it computes at run time; these have none.
 BY_BOTH = [name for name in BLOCKS if name not in ("dit_block", "sdxl_resblock", "kokoro_block")]

@@ -386,6 +386,9 @@ class Walker {
       const double there = f(t.value + part * t.error);
       if (std::isfinite(there)) spread = std::max(spread, std::fabs(there - a));
     }
+    // These go up and down between the points.
+    if (call.kind == Activation::kSin) spread = std::min(t.error, 2.0);
+    if (call.kind == Activation::kSinSquared) spread = std::min(t.error, 1.0);
     return {a, spread + 4 * 2 * kEps * std::max(std::fabs(a), 0x1p-24)};
   }
 

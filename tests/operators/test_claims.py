@@ -221,6 +221,93 @@ def test_two_normalisations_that_share_a_dequantisation() -> None:
         oracle.evaluate("FusedNormalization", inputs, attributes)["Y"].check(got[name], name)
 
 
+def test_softsign_takes_steps_behind_it() -> None:
+    text = f"g ({TENSOR} X) => ({TENSOR} Y) {{ a = Softsign(X)  b = Mul(a, gamma)  Y = Add(b, beta) }}"
+    session = harness.create_session(model(text), "ep")
+    assert harness.fused_types(session) == [["Add", "Mul", "Softsign"]]
+    expected = oracle.activate("Softsign", X) * GAMMA + BETA
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], expected, rtol=2e-6, atol=1e-6)
+
+
+# Formulas are written with these: GELU, softmax, SiLU, Mish, Snake.
+PARTS = pytest.mark.parametrize("kind", ["Erf", "Exp", "Sin"])
+
+
+@PARTS
+def test_a_part_of_formulas_ends_a_normalisation_alone(kind: str) -> None:
+    text = f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = {LN}(X, gamma, beta)  Y = {kind}(n) }}"
+    session = harness.create_session(model(text), "ep")
+    assert harness.fused_types(session) == [sorted([kind, "LayerNormalization"])]
+    inputs = {"X": X, "scale": GAMMA, "bias": BETA}
+    expected = oracle.evaluate("FusedNormalization", inputs, {"axes": [-1], "activation": kind})["Y"]
+    expected.check(harness.run(session, {"X": X})["Y"], kind)
+
+
+@PARTS
+@pytest.mark.parametrize(
+    ("behind", "is_taken"),
+    [
+        ("Y = MatMul(a, w)", True),
+        ("q = QuantizeLinear(a, ys, yz)  d = DequantizeLinear(q, ys, yz)  Y = MatMul(d, w)", True),
+        ("Y = Add(a, beta)", False),
+        ("Y = Mul(n, a)", False),
+        ("s = ReduceSum<keepdims = 1>(a, last)  Y = Div(a, s)", False),
+        ("q = QuantizeLinear(a, ys, yz)  d = DequantizeLinear(q, ys, yz)  Y = Add(d, beta)", False),
+    ],
+)
+def test_a_part_of_a_formula_stays_with_it(kind: str, behind: str, is_taken: bool) -> None:
+    text = f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = {LN}(X, gamma, beta)  a = {kind}(n)  {behind} }}"
+    constants = {"w": numbers(WIDTH, WIDTH, seed=9), "last": np.array([-1])}
+    session = harness.create_session(model(text, **constants), "ep")
+    assert any(kind in types for types in harness.fused_types(session)) == is_taken
+
+
+@PARTS
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Y = {kind}(X)",
+        "a = {kind}(X)  b = Mul(a, gamma)  Y = Add(b, beta)",
+        "q = QuantizeLinear(X, xs, xz)  d = DequantizeLinear(q, xs, xz)  Y = {kind}(d)",
+        "a = {kind}(X)  q = QuantizeLinear(a, ys, yz)  Y = DequantizeLinear(q, ys, yz)",
+        "g = Gelu(X)  m = Mul(g, gamma)  Y = {kind}(m)",
+    ],
+)
+def test_a_part_of_formulas_begins_no_chain(kind: str, text: str) -> None:
+    proto = model(f"g ({TENSOR} X) => ({TENSOR} Y) {{ {text.replace('{kind}', kind)} }}")
+    session = harness.create_session(proto, "ep")
+    assert not any(kind in types for types in harness.fused_types(session))
+
+
+def test_an_activation_and_its_own_input() -> None:
+    """Such an Add is no residual connection: nothing but the activation is between the two."""
+    text = f"g ({TENSOR} X) => ({TENSOR} Y) {{ a = Gelu(X)  s = Mul(a, gamma)  Y = Add(X, s) }}"
+    session = harness.create_session(model(text), "ep")
+    assert harness.fused_types(session) == [["Add", "Gelu", "Mul"]]
+    expected = X + oracle.activate("Gelu", X) * GAMMA
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], expected, rtol=2e-6, atol=1e-6)
+
+
+def test_gates_of_an_lstm_cell() -> None:
+    """Each product is one node with one of its activations."""
+    tensors = ", ".join(f"{TENSOR} {name}" for name in "figoc")
+    text = (
+        f"g ({tensors}) => ({TENSOR} cell, {TENSOR} hidden) {{ sf = Sigmoid(f)  kept = Mul(sf, c)  si = Sigmoid(i) "
+        "tg = Tanh(g)  new = Mul(si, tg)  cell = Add(kept, new)  so = Sigmoid(o)  tc = Tanh(cell) "
+        "hidden = Mul(so, tc) }"
+    )
+    session = harness.create_session(model(text), "ep")
+    fused = harness.fused_types(session)
+    assert len(fused) == 5
+    assert sum("Mul" in types for types in fused) == 3
+    assert sorted(kind for types in fused for kind in types if kind != "Mul") == ["Sigmoid"] * 3 + ["Tanh"] * 2
+    feeds = {name: numbers(2, 5, WIDTH, seed=seed) for seed, name in enumerate("figoc", 10)}
+    gate = {name: oracle.activate("Sigmoid", feeds[name]) for name in "fio"}
+    cell = gate["f"] * feeds["c"] + gate["i"] * np.tanh(feeds["g"].astype(np.float64))
+    for got, wanted in zip(session.run(None, feeds), (cell, gate["o"] * np.tanh(cell)), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("mul", ["Mul(n, s)", "Mul(s, n)"])
 def test_silu_in_two_nodes(mul: str) -> None:
     text = f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = {LN}(X, gamma, beta)  s = Sigmoid(n)  Y = {mul} }}"

@@ -51,6 +51,10 @@ def test_covers_the_whole_specification() -> None:
         ("HardSigmoid", (), 1.0, 0.7),
         ("Sigmoid", (), -math.log(3.0), 0.25),
         ("Tanh", (), math.log(2.0), 0.6),
+        ("Erf", (), 1.0, 0.8427007929497149),
+        ("Exp", (), math.log(3.0), 3.0),
+        ("Sin", (), math.pi / 6, 0.5),
+        ("SinSquared", (), math.pi / 6, 0.25),
         ("ScaledTanh", (2.0, 0.5), 2.0 * math.log(2.0), 1.2),
         ("Softplus", (2.0,), 0.0, math.log(2.0) / 2),
         ("ParametricSoftplus", (3.0, 2.0), 0.0, 3 * math.log(2.0)),
@@ -72,7 +76,7 @@ def test_activation_of_nan_and_infinity() -> None:
     odd = np.array([np.nan, -np.inf])
     for name in ("Relu", "LeakyRelu", "Elu", "Clip", "Sigmoid", "HardSigmoid", "Tanh", "Celu", "Selu"):
         assert np.isnan(oracle.activate(name, odd)[0]), name
-    for name in ("Gelu", "GeluTanh", "Swish", "HardSwish", "Softsign", "Mish"):
+    for name in ("Gelu", "GeluTanh", "Swish", "HardSwish", "Softsign", "Mish", "Sin", "SinSquared"):
         assert np.isnan(oracle.activate(name, odd)).all(), name
     for name in ("ThresholdedRelu", "Shrink"):
         assert oracle.activate(name, odd)[0] == 0, name

@@ -51,7 +51,7 @@ def test_activation_spellings_exist_in_onnx(activation: spec.Activation) -> None
 
 def test_lipschitz_expressions_are_numbers() -> None:
     for activation in spec.ACTIVATIONS.values():
-        assert evaluate(activation.lipschitz, {"slope": 0.25, **activation.parameters}) > 0
+        assert evaluate(activation.lipschitz, {"x": 1.0, "slope": 0.25, **activation.parameters}) > 0
 
 
 def test_reason_message_fills_every_field() -> None:

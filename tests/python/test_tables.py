@@ -113,7 +113,7 @@ def test_a_wrong_row_of_an_activation(changes: dict[str, str | None], error: str
     ("table", "old", "new", "error"),
     [
         ("activations", 'name = "Mish"', 'name = "Tanh"', "activations.toml: Tanh: there are two rows of this name"),
-        ("activations", 'name = "Mish"', 'title = "Mish"', "activations.toml: activation 21: no key 'name'"),
+        ("activations", 'name = "Mish"', 'title = "Mish"', "activations.toml: activation 25: no key 'name'"),
         ("activations", 'name = "Mish"', 'name = "mish"', "activations.toml: mish: its name is not an identifier"),
         ("prices", "ort = 0.46", 'ort = "much"', "prices.toml: layer_norm: key 'ort' is 'much', which is not a number"),
         ("prices", "nanoseconds = 270", "time = 270", "prices.toml: ort_normalization: no key 'nanoseconds'"),

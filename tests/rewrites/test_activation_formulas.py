@@ -22,6 +22,7 @@ MISH = {"activation": "Mish"}
 SIXTH = float(np.float32(1 / 6))
 HARD_SWISH = {"activation": "HardSwish", "activation_params": [SIXTH, 0.5]}
 LEAKY_RELU = {"activation": "LeakyRelu", "activation_params": [0.25]}
+SIN_SQUARED = {"activation": "SinSquared"}
 SOFTPLUS = {"activation": "Softplus", "activation_params": [1.0]}
 
 
@@ -120,6 +121,19 @@ def leaky_relu_of_two_halves(g: SpellingBuilder, x: str) -> str:
     return g.add("Sub", g.add("Relu", x), g.add("Mul", g.add("Relu", g.add("Neg", x)), 0.25))
 
 
+def squared_sine(g: SpellingBuilder, x: str) -> str:
+    return g.add("Pow", g.add("Sin", x), 2.0)
+
+
+def squared_sine_as_a_product(g: SpellingBuilder, x: str) -> str:
+    sine = g.add("Sin", x)
+    return g.add("Mul", sine, sine)
+
+
+def squared_sine_by_cosine(g: SpellingBuilder, x: str) -> str:
+    return g.add("Mul", 0.5, g.add("Sub", 1.0, g.add("Cos", g.add("Mul", x, 2.0))))
+
+
 IDENTITIES: list[tuple[Spelling, dict[str, Any]]] = [
     *((spelling, GELU) for spelling in (gelu_of_two_terms, gelu_of_a_negative, gelu_six_digits)),
     *((spelling, GELU_TANH) for spelling in (gelu_tanh_by_sigmoid, gelu_tanh_jax, gelu_tanh_six_digits)),
@@ -128,6 +142,7 @@ IDENTITIES: list[tuple[Spelling, dict[str, Any]]] = [
     *((spelling, HARD_SWISH) for spelling in (hard_swish_of_sixths, hard_swish_by_relu)),
     *((spelling, MISH) for spelling in (mish_by_exponential, mish_by_square)),
     (softplus_without_overflow, SOFTPLUS),
+    *((each, SIN_SQUARED) for each in (squared_sine, squared_sine_as_a_product, squared_sine_by_cosine)),
     *((spelling, LEAKY_RELU) for spelling in (leaky_relu_by_where, leaky_relu_of_two_halves)),
 ]
 

@@ -124,6 +124,37 @@ def test_any_affine_steps(words: Sequence[str], data: st.DataObject) -> None:
     _check(build, "FusedNormalization", {"axes": [-1], "steps_behind": steps}, data.draw(st.booleans()))
 
 
+def snake(alpha: Any, beta: Any) -> Build:
+    def build(g: SpellingBuilder, x: str) -> str:
+        square = g.add("Pow", g.add("Sin", g.add("Mul", x, g.constant(alpha))), 2.0)
+        return g.add("Add", x, g.add("Mul", square, g.constant(beta)))
+
+    return build
+
+
+ALPHA = RNG.uniform(0.5, 2, (5, 1)).astype(np.float32)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("beta", [1 / ALPHA, 1 / (ALPHA[::-1] + np.float32(1e-9)), np.float32(0.5)])
+def test_snake(beta: Any, swap: bool) -> None:
+    """x + sin(alpha x)^2 / beta, of each channel: X is read once more, as the operand of the last step."""
+    expected = {"activation": "SinSquared", "steps_behind": "Mul Add"}
+    _check(snake(ALPHA, np.asarray(beta)), "FusedActivation", expected, swap)
+    g = SpellingBuilder(20, swap=swap)
+    g.output(snake(ALPHA, np.asarray(beta))(g, g.input("x", SHAPE)), SHAPE)
+    (node,) = fused_nodes(optimize(g.model("m"))[0])
+    assert [name for name in node.input if name].count("x") == 2
+
+
+def test_snake_divided() -> None:
+    def build(g: SpellingBuilder, x: str) -> str:
+        sine = g.add("Sin", g.add("Mul", g.constant(ALPHA), x))
+        return g.add("Add", g.add("Div", g.add("Mul", sine, sine), g.constant(ALPHA)), x)
+
+    _check(build, "FusedActivation", {"activation": "SinSquared", "steps_behind": "Mul Add"})
+
+
 # Before
 
 
@@ -159,6 +190,10 @@ NEAR_MISSES: dict[str, Build] = {
         "Mul", _silu(g, g.add("Slice", x, [0], [1], [1])), g.constant(np.ones((5, 1), np.float32))
     ),
     "the next residual connection": lambda g, x: g.add("Add", _norm(g, x), g.input("other", SHAPE)),
+    "a snake of another tensor": lambda g, x: g.add("Add", g.input("other", SHAPE), g.add("Pow", g.add("Sin", x), 2.0)),
+    "a sine times another one": lambda g, x: g.add(
+        "Add", x, g.add("Mul", g.add("Sin", x), g.add("Sin", g.add("Mul", x, 2.0)))
+    ),
     "a difference the other way round": lambda g, x: g.add("Sub", 1.0, _silu(g, x)),
     "a quotient the other way round": lambda g, x: g.add("Div", 1.0, _silu(g, x)),
     "a division by 0": lambda g, x: g.add("Div", _silu(g, x), 0.0),
@@ -170,6 +205,37 @@ NEAR_MISSES: dict[str, Build] = {
 @pytest.mark.parametrize("case", NEAR_MISSES)
 def test_near_misses(case: str) -> None:
     assert not any("steps_behind" in configuration(node) for node in fused_nodes(_optimized(NEAR_MISSES[case])))
+
+
+PARTS = pytest.mark.parametrize("kind", ["Erf", "Exp", "Sin"])
+
+
+@PARTS
+def test_a_part_of_formulas_ends_a_normalisation_alone(kind: str) -> None:
+    _check(lambda g, x: g.add(kind, _norm(g, x)), "FusedNormalization", {"axes": [-1], "activation": kind})
+    before_a_product = _optimized(lambda g, x: g.add("MatMul", g.add(kind, _norm(g, x)), g.weight(8, 8)))
+    assert [configuration(node)["activation"] for node in fused_nodes(before_a_product)] == [kind]
+
+
+def _quantized(g: SpellingBuilder, x: str) -> str:
+    scale, zero_point = np.float32(0.05), np.int8(3)
+    return g.add("DequantizeLinear", g.add("QuantizeLinear", x, scale, zero_point), scale, zero_point)
+
+
+PARTS_OF_FORMULAS: dict[str, Callable[[SpellingBuilder, str, str], str]] = {
+    "a GELU of another root": lambda g, x, kind: g.add("Mul", g.add("Add", g.add(kind, _norm(g, x)), 1.0), 0.5),
+    "a quantised one": lambda g, x, kind: g.add("Add", _quantized(g, g.add(kind, _norm(g, x))), 1.0),
+    "between quantisations": lambda g, x, kind: g.add("Add", _quantized(g, g.add(kind, _quantized(g, x))), 1.0),
+    "by itself": lambda g, x, kind: g.add("Mul", g.add(kind, x), g.weight(8)),
+}
+
+
+@PARTS
+@pytest.mark.parametrize("case", PARTS_OF_FORMULAS)
+def test_a_part_of_a_formula_stays_with_it(kind: str, case: str) -> None:
+    model = _optimized(lambda g, x: PARTS_OF_FORMULAS[case](g, x, kind))
+    assert kind in [node.op_type for node in model.graph.node]
+    assert not any(configuration(node).get("activation") == kind for node in fused_nodes(model))
 
 
 def test_no_more_operands_than_inputs() -> None:

@@ -34,6 +34,8 @@ class ActivationSpelling:
     """Value of every parameter that the node leaves out."""
     has_bias: bool
     """Input 1 is a bias that is added before the activation."""
+    is_part: bool
+    """Formulas are written with it: it begins no chain, and ends one only where nothing computes further."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Activation:
     kernel: str
     price: Price
     lipschitz: str
-    """Bound of the derivative: an expression over the parameters (and ``slope``)."""
+    """Bound of the derivative: an expression over the parameters (and ``slope``), or over ``x`` where there is none."""
     has_slope: bool
     spellings: tuple[ActivationSpelling, ...]
     bodies: tuple[ActivationBody, ...]
@@ -127,6 +129,7 @@ def _spelling(row: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Ac
         inputs=tuple(row.get("inputs", ())),
         defaults=MappingProxyType(defaults | {k: float(v) for k, v in row.get("defaults", {}).items()}),
         has_bias=row.get("bias", False),
+        is_part=row.get("part", False),
     )
 
 

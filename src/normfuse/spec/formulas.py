@@ -13,17 +13,20 @@ import numpy as np
 
 __all__ = ["FUNCTIONS", "evaluate"]
 
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 #: What an expression may call.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": np.abs,
+    "erf": _erf,
     "erfc": _erfc,
     "exp": np.exp,
     "expm1": np.expm1,
     "log": np.log,
     "max": np.maximum,
     "min": np.minimum,
+    "sin": np.sin,
     "softplus": lambda v: np.logaddexp(0.0, v),
     "sqrt": np.sqrt,
     "tanh": np.tanh,

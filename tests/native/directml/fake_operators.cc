@@ -243,6 +243,10 @@ class Reader {
         return Unary([](double x) { return 1 / x; });
       case DML_OPERATOR_ELEMENT_WISE_ERF:
         return Unary([](double x) { return std::erf(x); });
+      case DML_OPERATOR_ELEMENT_WISE_EXP:
+        return Unary([](double x) { return std::exp(x); });
+      case DML_OPERATOR_ELEMENT_WISE_SIN:
+        return Unary([](double x) { return std::sin(x); });
       case DML_OPERATOR_ELEMENT_WISE_ADD:
         return Binary([](double a, double b) { return a + b; });
       case DML_OPERATOR_ELEMENT_WISE_SUBTRACT:
