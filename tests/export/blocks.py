@@ -8,9 +8,13 @@ residuals), ConvNeXt V2 and DINOv2 (response normalisation, layer scale), the Re
 from __future__ import annotations
 
 import dataclasses
+import io
+import logging
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import onnx
 import torch
 from torch import nn
 from torch.nn import functional
@@ -18,7 +22,7 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BLOCKS", "LARGE", "SMALL", "Built", "Size"]
+__all__ = ["BLOCKS", "LARGE", "SMALL", "Built", "Size", "exported"]
 
 Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -233,3 +237,17 @@ BLOCKS: dict[str, Callable[[Size], Built]] = {
         (torch.randn(s.batch, s.hidden // 6 * 2, s.samples), _condition(s)),
     ),
 }
+
+
+def exported(module: nn.Module, inputs: tuple[Tensor, ...], exporter: str = "dynamo") -> onnx.ModelProto:
+    """Return the model that one of PyTorch's two exporters, "dynamo" or "legacy", makes of a module."""
+    names: dict[str, Any] = {"input_names": [f"input_{i}" for i in range(len(inputs))], "output_names": ["output"]}
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if exporter == "dynamo":
+            program = torch.onnx.export(module, inputs, dynamo=True, opset_version=18, verbose=False, **names)
+            return program.model_proto
+        file = io.BytesIO()
+        torch.onnx.export(module, inputs, file, dynamo=False, opset_version=17, **names)
+        return onnx.load_from_string(file.getvalue())

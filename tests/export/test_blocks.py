@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import io
-import logging
-import warnings
+import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import harness
 import numpy as np
@@ -16,9 +13,13 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from blocks import BLOCKS, SMALL
+from blocks import BLOCKS, SMALL, exported
 
 import normfuse
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import real_models
 
 # Of each fused node: its operator, its activation, steps before and behind the normalisation or the activation.
 NORM = ("FusedNormalization", "Identity", "", "")
@@ -46,17 +47,8 @@ BY_BOTH = [name for name in BLOCKS if name not in ("dit_block", "sdxl_resblock",
 CASES = [(name, "dynamo") for name in BLOCKS] + [(name, "legacy") for name in BY_BOTH]
 
 
-def exported(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], exporter: str) -> onnx.ModelProto:
-    names: dict[str, Any] = {"input_names": [f"input_{i}" for i in range(len(inputs))], "output_names": ["output"]}
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if exporter == "dynamo":
-            program = torch.onnx.export(module, inputs, dynamo=True, opset_version=18, verbose=False, **names)
-            return program.model_proto
-        file = io.BytesIO()
-        torch.onnx.export(module, inputs, file, dynamo=False, opset_version=17, **names)
-        return onnx.load_from_string(file.getvalue())
+def test_the_benchmarks_have_every_block() -> None:
+    assert tuple(BLOCKS) == real_models.BLOCKS
 
 
 def steps_of(node: onnx.NodeProto) -> tuple[str, str, str, str]:
