@@ -117,7 +117,11 @@ def add_activation(nodes: Nodes, x: str, opset: int, attributes: dict[str, Any],
 
 
 def spellable(attributes: dict[str, Any], opset: int) -> bool:
-    """Does ONNX (or com.microsoft) have this activation with these parameters as an operator?"""
+    """Does ONNX (or com.microsoft) have this activation with these parameters as an operator?
+
+    Not where formulas are written with it (Erf, Exp, Sin): what follows decides whether it is taken, and it has tests
+    of its own.
+    """
     name = attributes.get("activation", "Identity")
     row = ACTIVATIONS[name]
     if name == "Identity":
@@ -128,7 +132,7 @@ def spellable(attributes: dict[str, Any], opset: int) -> bool:
         if v != np.float32(p["default"])
     }
     for spelling in row.get("onnx", []):
-        if spelling.get("bias") or spelling.get("until", 99) < opset:
+        if spelling.get("bias") or spelling.get("part") or spelling.get("until", 99) < opset:
             continue
         if not spelling.get("domain") and spelling["since"] > opset:
             continue
