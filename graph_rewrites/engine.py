@@ -534,7 +534,19 @@ class _Run:
             for node, opsets in fused:
                 assert node.graph is not None
                 write_out(node, opsets, self.facts, taken[node.graph])
+        elif fused:
+            self._type_calls()
         self._import_domain()
+
+    def _type_calls(self) -> None:
+        """Say in the model what its own functions give: a custom operator in the body of one hides it."""
+        calls = (node for graph, _, _ in self._places for node in graph if node.op_identifier() in self.model.functions)
+        for value in (value for node in calls for value in node.outputs):
+            dtype = self.facts.dtype(value)
+            if value.dtype is None and dtype is not None:
+                value.dtype = dtype
+            if value.shape is None:
+                value.shape = self.facts.shape(value)
 
     def _import_domain(self) -> None:
         """Import our domain exactly where nodes of it are."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import onnx
 import onnx.inliner
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from rewrite_harness import SpellingBuilder, close, configuration, fused_nodes, optimize, round_trip, run
 
 from normfuse.errors import InvalidModelError
@@ -571,3 +573,26 @@ def test_work_grows_in_proportion_to_the_nodes(monkeypatch: pytest.MonkeyPatch) 
         assert sum(site.fused_into is not None for site in result.sites) == layers
         counts.append(len(tried))
     assert counts[1] <= 4.1 * counts[0], counts
+
+
+@pytest.mark.parametrize("target", ["portable", "custom-op", "standard"])
+def test_calls_of_the_models_own_functions_that_hold_chains(target: Any) -> None:
+    """What a call gives to the next one has its type in the model: a custom operator in the body tells none."""
+    body = [helper.make_node("LayerNormalization", ["a", "g"], ["n"]), helper.make_node("Gelu", ["n"], ["b"])]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
+    function = helper.make_function("local", "Block", ["a", "g"], ["b"], body, opsets[:1])
+    calls = [helper.make_node("Block", [x, "g"], [y], domain="local") for x, y in ("xw", "wy")]
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 16]) for name in "xy")
+    scale = numpy_helper.from_array(np.linspace(0.5, 1.5, 16, dtype=np.float32), "g")
+    graph = helper.make_graph(calls, "main", [x], [y], [scale])
+    model = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=9)
+    fused, result = optimize(model, target=target)
+    assert [site.fused_into for site in result.sites] == ["FusedNormalization"]
+    feed = {"x": np.random.default_rng(3).standard_normal((4, 16)).astype(np.float32)}
+    expected = feed["x"].astype(np.float64)
+    for _ in calls:
+        d = expected - expected.mean(-1, keepdims=True)
+        n = d / np.sqrt((d**2).mean(-1, keepdims=True) + 1e-5) * numpy_helper.to_array(scale)
+        expected = 0.5 * n * (1 + np.vectorize(math.erf)(n / np.sqrt(2)))
+    got = harness.create_session(fused, "custom" if target == "custom-op" else "ep").run(None, feed)[0]
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
