@@ -595,6 +595,7 @@ bool IntegerMatches(DataType type, double got, double a, double scale, double ze
   if (std::isnan(a / scale)) return got == low;
   const double slack = std::fabs(tolerance / scale) + 4 * kEps * std::fabs(a / scale);
   const auto quantize = [&](double v) { return std::min(std::max(std::nearbyint(v) + zero, low), high); };
+  if (std::isinf(a / scale)) return got == quantize(a / scale);  // an infinite slack of it is no bound
   return got >= quantize(a / scale - slack) && got <= quantize(a / scale + slack);
 }
 
