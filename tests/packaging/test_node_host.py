@@ -34,7 +34,10 @@ def unpack(archive: Path, target: Path) -> None:
         members = [m for m in package.getmembers() if "/bin/" not in m.name or "/linux/" in m.name]
         for member in members:
             member.name = member.name.removeprefix("package/")
-        package.extractall(target, members, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            package.extractall(target, members, filter="data")
+        else:  # Python 3.11.0 to 3.11.3, Debian 12's among them
+            package.extractall(target, members)
     archive.unlink()
 
 
