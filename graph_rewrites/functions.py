@@ -26,6 +26,9 @@ _16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
 __all__ = ["Body", "FunctionLibrary", "NoStandardForm", "Types", "configuration", "function_of"]
 
 _FLOAT = ir.DataType.FLOAT
+# Quantised types that ONNX Runtime has no Reshape of.
+_2_BIT = (ir.DataType.INT2, ir.DataType.UINT2)
+_WITHOUT_RESHAPE = (*_2_BIT, ir.DataType.INT4, ir.DataType.UINT4)
 # The opset from which scales of a quantisation may be float16.
 _FLOAT16_SCALES = 19
 # Operands in front of a normalisation, and of what follows it.
@@ -363,10 +366,14 @@ class Body:
         return self._quantization_op(
             "DequantizeLinear",
             [value, self._scale_of(fused, types, prefix), fused.inputs.get(f"{prefix}_zero_point")],
-            types.inputs.get({"x": "X", "sum": "sum_zero_point"}.get(prefix, prefix)),
+            self._code_type(types, prefix),
             axis=fused.attributes.get(f"{prefix}_axis") if self._opset >= 13 else None,
             block_size=block_size or None,
         )
+
+    def _code_type(self, types: Types, prefix: str) -> ir.DataType | None:
+        """Return the quantised type of an input or of the sum; None where it is not known (a sum of uint8)."""
+        return types.inputs.get({"x": "X", "sum": "sum_zero_point"}.get(prefix, prefix))
 
     def _scale_of(self, fused: Fused, types: Types, prefix: str) -> ir.Value:
         """Return the scale of a quantisation, in a type that the operators take."""
@@ -488,14 +495,17 @@ class Body:
         """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each."""
         groups, dtype = fused["num_groups"], self._stored_type(types, prefix)
         grouping = self._tensor(np.array([0, groups, -1], np.int64))
-        if prefix in types.per_tensor:
+        code = self._code_type(types, prefix)
+        if prefix in types.per_tensor and code not in _WITHOUT_RESHAPE:
             # ONNX Runtime quantises again behind DequantizeLinear and Reshape, and 1.31 does it wrong for int8: without
             # a zero point as uint8, and with one, from opset 21 on, in a way that it refuses itself.
             d = stored
             grouped = self._dequantized(fused, types, self._op("Reshape", d, grouping), prefix)
         else:
             d = self._dequantized(fused, types, stored, prefix)
-            grouped = self._op("Reshape", d, grouping)
+            # The Max of one tensor keeps ONNX Runtime from quantising again, for a Reshape of 2 bits that it has not.
+            kept = self._op("Max", d) if code in _2_BIT else d
+            grouped = self._op("Reshape", kept, grouping)
         grouped = self._cast(grouped, dtype, self._work)
         if _is_plain(fused):
             ones, zeros = np.ones(groups, self._work.numpy()), np.zeros(groups, self._work.numpy())

@@ -100,8 +100,7 @@ def run(
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
     )
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    return harness.run(session, feeds)
 
 
 def fused_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.inliner
@@ -147,3 +148,27 @@ def test_dequantized_behind_the_first_reshape(granularity: str, zero_point: bool
     feeds = _feeds("int8", "x")
     (expected,), (got,) = run(model, feeds, optimized=False).values(), run(portable, feeds).values()
     close(got, expected, "Y")
+
+
+NARROW_TYPES = [("int4", 21), ("uint4", 23), ("int2", 25), ("uint2", 25), ("float8_e4m3fn", 21), ("float8_e5m2", 23)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("zero_point", [False, True])
+@pytest.mark.parametrize("spelling", ["GroupNormalization", "InstanceNormalization"])
+@pytest.mark.parametrize(("dtype", "opset"), NARROW_TYPES)
+def test_types_that_the_host_cannot_reshape(
+    dtype: str, opset: int, spelling: str, zero_point: bool, level: str
+) -> None:
+    """ONNX Runtime's Reshape has no 2 and 4 bits."""
+    g = SpellingBuilder(opset)
+    zero_points = [np.zeros((), getattr(ml_dtypes, dtype))] if zero_point else []
+    x = g.add("DequantizeLinear", g.input("x", SHAPE, dtype), np.float32(0.05), *zero_points)
+    g.output(_normalization(g, x, spelling), SHAPE)
+    model = g.model("m")
+    portable, _ = optimize(model)
+    assert len(fused_nodes(portable)) == 1
+    feeds = {"x": np.random.default_rng(4).integers(-2, 2, SHAPE).astype(getattr(ml_dtypes, dtype))}
+    got, expected = run(portable, feeds, level=level), run(model, feeds, optimized=False)
+    for name, exact in expected.items():
+        close(got[name], exact, name)
