@@ -128,6 +128,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = parse_arguments()
     rows: list[Row] = []
+    measured_here = 0
     if arguments.json is not None and arguments.json.exists():
         rows = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
     with tempfile.TemporaryDirectory() as name:
@@ -137,8 +138,11 @@ def main() -> int:
                 row = measured(case, threads, arguments.processes, arguments.seconds, folder)
                 print(f"{case.name}, {threads} thread(s): {ratio(row[WAYS[-1]])}", file=sys.stderr, flush=True)
                 rows = merged(rows, [row])
+                measured_here += 1
                 if arguments.json is not None:  # each time, so that nothing is lost when the rest is interrupted
                     save(arguments.json, rows)
+    if not measured_here:
+        sys.exit("benchmarks/models.py: nothing was measured: each of these models was left out, for the reason above")
     print(table(rows))
     found = too_slow(rows) if arguments.check else []
     for line in found:

@@ -26,9 +26,11 @@ _16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
 __all__ = ["Body", "FunctionLibrary", "NoStandardForm", "Types", "configuration", "function_of"]
 
 _FLOAT = ir.DataType.FLOAT
-# Quantised types that ONNX Runtime has no Reshape of.
+# Quantised types that ONNX Runtime has no Reshape of: 2 and 4 bits at any opset, float8 before this one.
 _2_BIT = (ir.DataType.INT2, ir.DataType.UINT2)
-_WITHOUT_RESHAPE = (*_2_BIT, ir.DataType.INT4, ir.DataType.UINT4)
+_4_BIT = (ir.DataType.INT4, ir.DataType.UINT4)
+_FLOAT8 = tuple(dtype for dtype in ir.DataType if dtype.name.startswith("FLOAT8E") and "8M0" not in dtype.name)
+_FLOAT8_RESHAPE = 21
 # The opset from which scales of a quantisation may be float16.
 _FLOAT16_SCALES = 19
 # Operands in front of a normalisation, and of what follows it.
@@ -496,15 +498,17 @@ class Body:
         groups, dtype = fused["num_groups"], self._stored_type(types, prefix)
         grouping = self._tensor(np.array([0, groups, -1], np.int64))
         code = self._code_type(types, prefix)
-        if prefix in types.per_tensor and code not in _WITHOUT_RESHAPE:
+        float8_before_reshape = code in _FLOAT8 and self._opset < _FLOAT8_RESHAPE
+        if prefix in types.per_tensor and code not in (*_2_BIT, *_4_BIT) and not float8_before_reshape:
             # ONNX Runtime quantises again behind DequantizeLinear and Reshape, and 1.31 does it wrong for int8: without
             # a zero point as uint8, and with one, from opset 21 on, in a way that it refuses itself.
             d = stored
             grouped = self._dequantized(fused, types, self._op("Reshape", d, grouping), prefix)
         else:
             d = self._dequantized(fused, types, stored, prefix)
-            # The Max of one tensor keeps ONNX Runtime from quantising again, for a Reshape of 2 bits that it has not.
-            kept = self._op("Max", d) if code in _2_BIT else d
+            # The Max of one tensor keeps ONNX Runtime from quantising again: 2 bits for a Reshape that it has not, and
+            # float8 as uint8, which gives other numbers.
+            kept = self._op("Max", d) if code in _2_BIT or float8_before_reshape else d
             grouped = self._op("Reshape", kept, grouping)
         grouped = self._cast(grouped, dtype, self._work)
         if _is_plain(fused):

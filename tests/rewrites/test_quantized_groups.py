@@ -151,6 +151,7 @@ def test_dequantized_behind_the_first_reshape(granularity: str, zero_point: bool
 
 
 NARROW_TYPES = [("int4", 21), ("uint4", 23), ("int2", 25), ("uint2", 25), ("float8_e4m3fn", 21), ("float8_e5m2", 23)]
+NARROW_TYPES += [("float8_e4m3fn", 19), ("float8_e5m2", 20)]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -160,7 +161,9 @@ NARROW_TYPES = [("int4", 21), ("uint4", 23), ("int2", 25), ("uint2", 25), ("floa
 def test_types_that_the_host_cannot_reshape(
     dtype: str, opset: int, spelling: str, zero_point: bool, level: str
 ) -> None:
-    """ONNX Runtime's Reshape has no 2 and 4 bits."""
+    """ONNX Runtime's Reshape has no 2 and 4 bits, and no float8 before opset 21."""
+    if spelling == "GroupNormalization" and opset < 21:
+        spelling = "reshaped"
     g = SpellingBuilder(opset)
     zero_points = [np.zeros((), getattr(ml_dtypes, dtype))] if zero_point else []
     x = g.add("DequantizeLinear", g.input("x", SHAPE, dtype), np.float32(0.05), *zero_points)
