@@ -127,7 +127,7 @@ def test_figures_of_the_readme_are_those_of_the_benchmarks_page() -> None:
     rows = [row for row in cells(ROOT / "docs" / "pages" / "benchmarks.md") if re.search(r"\d", row[1])]
     intel = {row[0]: row[3].partition(" ")[0] for row in rows if len(row) == 8}
     zen4 = {row[0]: row for row in rows if len(row) == 6}
-    avx2 = {row[0]: row[1].partition(" ")[0] for row in rows if len(row) == 3}
+    avx2 = {row[0]: row[1] for row in rows if len(row) == 3}
     models = {(row[0], row[1]): row for row in rows if len(row) == 9}
     compared = 0
     for row in cells(ROOT / "README.md"):
@@ -135,10 +135,10 @@ def test_figures_of_the_readme_are_those_of_the_benchmarks_page() -> None:
         if chain is not None and len(row) == 7:
             assert row == [*chain, intel[row[0]]]
         elif chain is not None:
-            assert row[1:] == [chain[3].partition(" ")[0], avx2[row[0]]]
-        elif model is not None and len(row) == 5:
+            assert row[1:] == [chain[3].partition(" ")[0], avx2[row[0]].partition(" ")[0]]
+        elif model is not None and len(row) == 6:
             two = models[model[0], "2"]
-            assert row[1:] == [model[5], model[6], two[5], two[6]]
+            assert row[1:] == [model[5], model[6], avx2[model[0]], two[5], two[6]]
         elif model is not None:
             assert row[1] == model[5].partition(" ")[0]
             assert f"at most {model[6]}" in row[0]

@@ -100,7 +100,7 @@ def print_benchmark(report: BenchmarkReport) -> None:
 
 
 def _print_operators(report: BenchmarkReport) -> None:
-    """Print where the kernel time goes without and with normfuse: the longest first, short ones as one."""
+    """Print where the kernel time goes without and with normfuse: the longest in either first, short ones as one."""
     rows = table(
         "Kernel time by operator, in milliseconds",
         "operator",
@@ -117,6 +117,7 @@ def _print_operators(report: BenchmarkReport) -> None:
         group = [operator for operator in report.operators if operator.kind == kind]
         if not group:
             continue
+        group.sort(key=lambda operator: -max(operator.before_ms, operator.after_ms))
         _add_operators(rows, title, group, whole)
         for operator in group[:_OPERATORS_SHOWN] if kind != "fused" else ():
             _add_operators(rows, f"    {operator.name}", [operator], whole)
