@@ -12,6 +12,7 @@ import onnx_ir as ir
 from normfuse.errors import InvalidModelError
 from normfuse.spec import ACTIVATIONS, NORMALIZATIONS
 
+from .map_types import without_map_types
 from .sizes import Sizes
 
 __all__ = ["infer_types"]
@@ -107,7 +108,7 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
             inferred = _inferred(skeleton, judged=not any(replaced), propagated=True) or inferred
     if inferred is None:
         return
-    for graph in ir.from_proto(inferred).graphs():
+    for graph in ir.from_proto(without_map_types(inferred)).graphs():
         for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
             if value.name:
                 yield value.name, value

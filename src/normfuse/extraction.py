@@ -16,6 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPa
 
 from normfuse.errors import OptionError
 from normfuse.model_files import ModelLike, check_target, load_model, save_model
+from normfuse.output_files import scratch_folder
 from normfuse.rewriting import rewritten
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.between import values_between
@@ -55,12 +56,12 @@ class ExtractedSite:
             OptionError: A file cannot be written there.
         """
         inputs = Path(path).with_suffix(".npz")
-        check_target(inputs)
-        save_model(self._model, path, never=self._source)
-        try:
-            _save_arrays(inputs, self.inputs)
-        except OSError as error:
-            raise OptionError(f"Cannot write {inputs}: {error.strerror or error}.") from error
+        target = check_target(inputs)
+        with scratch_folder(target) as folder:
+            written = folder / target.name
+            _save_arrays(written, self.inputs)
+            save_model(self._model, path, never=self._source)
+            written.replace(target)
         return inputs
 
 

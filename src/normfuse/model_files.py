@@ -17,6 +17,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from normfuse.errors import InvalidModelError, OptionError
+from normfuse.graph_rewrites.map_types import has_map_types, keep_map_types, restore_map_types, without_map_types
 from normfuse.model_checks import check_external_data, check_structure
 from normfuse.node_order import is_sorted, sort_nodes, sorted_clone
 from normfuse.output_files import file_to_write, is_free_or_regular, scratch_folder
@@ -189,7 +190,7 @@ def save_model(model: ir.Model, path: str | os.PathLike[str], *, never: Source |
     with scratch_folder(target) as folder:
         written = folder / target.name
         data = _free_data_name(target, model) if external else None
-        ir.save(model, written, format="protobuf", external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD)
+        _write(model, written, data)
         size = sum(file.stat().st_size for file in folder.iterdir())
         # The weights go first: whoever finds the model also finds them.
         if data is not None and (folder / data).exists():
@@ -257,7 +258,7 @@ def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
     spill = tempfile.mkdtemp(prefix="normfuse.")
     try:
         path = Path(spill) / "model.onnx"
-        ir.save(model, path, external_data="model.onnx.data", size_threshold_bytes=_EXTERNAL_THRESHOLD)
+        _write(model, path, "model.onnx.data")
         yield str(path), None
     finally:
         shutil.rmtree(spill, ignore_errors=True)
@@ -365,9 +366,10 @@ def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -
     check_structure(proto, name)
     proto = with_dense_tensors(proto, name)
     try:
-        model = ir.from_proto(proto)
+        model = ir.from_proto(without_map_types(proto))
     except Exception as error:  # onnx_ir raises what its constructors raise
         raise InvalidModelError(f"{name} cannot be read: {_first_line(error).rstrip('.')}.") from error
+    keep_map_types(model, proto)
     for tensor in external_tensors(model):
         tensor.base_dir = str(folder if folder is not None else ".")
     return model
@@ -386,9 +388,20 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
         InvalidModelError: Something in it cannot be written, such as text that is not UTF-8.
     """
     try:
-        return ir.to_proto(model)
+        proto = ir.to_proto(model)
     except Exception as error:  # onnx_ir raises what its parts raise
         raise InvalidModelError(f"The model cannot be written: {_first_line(error).rstrip('.')}.") from error
+    restore_map_types(proto, model)
+    return proto
+
+
+def _write(model: ir.Model, path: Path, data: str | None) -> None:
+    """Write a model, with its weights in a file of this name beside it where one is given."""
+    ir.save(model, path, format="protobuf", external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD)
+    if has_map_types(model):
+        written = onnx.ModelProto.FromString(path.read_bytes())
+        restore_map_types(written, model)
+        path.write_bytes(written.SerializeToString())
 
 
 def model_size(model: ir.Model) -> int:

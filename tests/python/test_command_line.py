@@ -332,6 +332,26 @@ def test_what_the_system_refuses_is_a_sentence(run: Run, model: Path, monkeypatc
         assert done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("loaded_last", ["normfuse.cli", "typer", "normfuse.cli.verify"])
+def test_a_command_is_stopped_while_it_is_loaded(loaded_last: str) -> None:
+    """Loading takes the first third of a second, in which a user notices what was mistyped."""
+    code = f"""
+import sys
+from importlib.metadata import entry_points
+
+class Stopped:
+    def find_spec(self, name, path, target=None):
+        if name == "{loaded_last}":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Stopped())
+(command,) = entry_points(group="console_scripts", name="normfuse")
+command.load()()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "normfuse: stopped.\n")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [

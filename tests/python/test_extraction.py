@@ -64,6 +64,20 @@ def test_sites_that_are_left_and_names_that_numpy_cannot_write(tmp_path: Path) -
     assert normfuse.verify(tmp_path / "left.onnx", tmp_path / "left.onnx", inputs=saved).passed
 
 
+def test_a_full_disk_leaves_neither_file(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _: object) -> None:
+        path.write_bytes(b"PK")
+        raise OSError(28, "No space left on device")
+
+    extracted = extract_site(model, normfuse.inspect(model)[0].name)
+    monkeypatch.setattr("normfuse.extraction._save_arrays", full)
+    with pytest.raises(normfuse.OptionError, match=r"Cannot write .*site.npz: No space left on device"):
+        extracted.save(tmp_path / "site.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_cannot_be_extracted(model: onnx.ModelProto) -> None:
     name = normfuse.inspect(model)[0].name
     with pytest.raises(normfuse.OptionError, match=f"no site '{name}x'; did you mean '"):

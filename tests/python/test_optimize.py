@@ -12,6 +12,7 @@ import jsonschema
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
@@ -279,3 +280,60 @@ def test_sites_that_stand_alone_are_not_missing() -> None:
     assert [site.reason for site in report.sites] == ["nothing_to_fuse"]
     assert report.left == ()
     assert report.fused == ()
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("external", [True, False])
+def test_outputs_that_are_maps_stay_maps(typed: bool, external: bool, tmp_path: Path) -> None:
+    """Classifiers of scikit-learn end in a ZipMap; onnx_ir has no maps."""
+    g = models.GraphBuilder(opset=17)
+    x = g.input("x", [4, 32])
+    n = g.add("LayerNormalization", g.add("MatMul", x, g.weight(32, 32)), g.weight(32), g.weight(32), axis=-1)
+    g.output(g.add("Relu", n), [4, 32])
+    model = g.model("m")
+    (y,) = (output.name for output in model.graph.output)
+    node = helper.make_node("ZipMap", [y], ["classes"], domain="ai.onnx.ml", classlabels_int64s=list(range(32)))
+    model.graph.node.append(node)
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    output = model.graph.output.add(name="classes")
+    if typed:
+        one = output.type.sequence_type.elem_type.map_type
+        one.key_type, one.value_type.tensor_type.elem_type = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=external, location="weights", size_threshold=100)
+    result = normfuse.optimize(path)
+    assert result.report.verification is not None
+    assert result.report.verification.result == "agree"
+    assert len(result.report.fused) == 1
+    result.save(tmp_path / "fused.onnx")
+    for written in (result.model, onnx.load(tmp_path / "fused.onnx")):
+        assert written.graph.output[1] == output
+    given = {"x": np.ones((4, 32), np.float32)}
+    expected = onnxruntime.InferenceSession(path).run(["classes"], given)[0]
+    for session in (normfuse.InferenceSession(path), onnxruntime.InferenceSession(tmp_path / "fused.onnx")):
+        found = session.run(["classes"], given)[0]
+        assert [list(one) for one in found] == [list(one) for one in expected]
+        np.testing.assert_allclose(
+            [list(one.values()) for one in found], [list(one.values()) for one in expected], 1e-4
+        )
+
+
+def test_inputs_that_are_maps_stay_maps() -> None:
+    g = models.GraphBuilder(opset=17)
+    x = g.input("x", ["batch", 32])
+    g.output(g.add("Relu", g.add("LayerNormalization", x, g.weight(32), g.weight(32), axis=-1)), ["batch", 32])
+    model = g.model("m")
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    model.graph.node.insert(
+        0, helper.make_node("CastMap", ["words"], ["x"], domain="ai.onnx.ml", map_form="SPARSE", max_map=32)
+    )
+    model.graph.input[0].name = "words"
+    model.graph.input[0].type.map_type.key_type = onnx.TensorProto.INT64
+    model.graph.input[0].type.map_type.value_type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    result = normfuse.optimize(model, verify=False)
+    assert result.model.graph.input[0] == model.graph.input[0]
+    with pytest.raises(normfuse.VerificationError, match="'words' is not a tensor"):
+        normfuse.optimize(model)
+    given = {"words": {1: 0.5, 7: 2.0}}
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)[0]
+    np.testing.assert_allclose(normfuse.InferenceSession(model).run(None, given)[0], expected, rtol=1e-4, atol=1e-5)
