@@ -20,6 +20,18 @@ enum D3D12_HEAP_TYPE : int32_t {
   D3D12_HEAP_TYPE_DEFAULT = 1,
   D3D12_HEAP_TYPE_UPLOAD = 2,
   D3D12_HEAP_TYPE_READBACK = 3,
+  D3D12_HEAP_TYPE_CUSTOM = 4,
+};
+
+enum D3D12_CPU_PAGE_PROPERTY : int32_t {
+  D3D12_CPU_PAGE_PROPERTY_UNKNOWN = 0,
+  D3D12_CPU_PAGE_PROPERTY_WRITE_COMBINE = 2,
+  D3D12_CPU_PAGE_PROPERTY_WRITE_BACK = 3,
+};
+
+enum D3D12_MEMORY_POOL : int32_t {
+  D3D12_MEMORY_POOL_UNKNOWN = 0,
+  D3D12_MEMORY_POOL_L0 = 1,
 };
 
 enum D3D12_RESOURCE_STATES : uint32_t {
@@ -35,6 +47,7 @@ inline constexpr int32_t D3D12_RESOURCE_DIMENSION_BUFFER = 1;
 inline constexpr int32_t D3D12_TEXTURE_LAYOUT_ROW_MAJOR = 1;
 inline constexpr int32_t D3D12_DESCRIPTOR_HEAP_TYPE_CBV_SRV_UAV = 0;
 inline constexpr uint32_t D3D12_DESCRIPTOR_HEAP_FLAG_SHADER_VISIBLE = 1;
+inline constexpr int32_t D3D12_FEATURE_ARCHITECTURE = 1;
 inline constexpr int32_t D3D12_RESOURCE_BARRIER_TYPE_TRANSITION = 0;
 inline constexpr int32_t D3D12_RESOURCE_BARRIER_TYPE_UAV = 2;
 inline constexpr uint32_t D3D12_RESOURCE_BARRIER_ALL_SUBRESOURCES = 0xFFFFFFFF;
@@ -57,12 +70,20 @@ static_assert(sizeof(D3D12_DESCRIPTOR_HEAP_DESC) == 16);
 
 struct D3D12_HEAP_PROPERTIES {
   D3D12_HEAP_TYPE Type;
-  int32_t CPUPageProperty;
-  int32_t MemoryPoolPreference;
+  D3D12_CPU_PAGE_PROPERTY CPUPageProperty;
+  D3D12_MEMORY_POOL MemoryPoolPreference;
   uint32_t CreationNodeMask;
   uint32_t VisibleNodeMask;
 };
 static_assert(sizeof(D3D12_HEAP_PROPERTIES) == 20);
+
+struct D3D12_FEATURE_DATA_ARCHITECTURE {
+  UINT NodeIndex;
+  BOOL TileBasedRenderer;
+  BOOL UMA;
+  BOOL CacheCoherentUMA;
+};
+static_assert(sizeof(D3D12_FEATURE_DATA_ARCHITECTURE) == 16);
 
 struct D3D12_RESOURCE_DESC {
   int32_t Dimension;

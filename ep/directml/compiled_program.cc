@@ -114,29 +114,20 @@ Result CompiledProgram::Initialise(GpuWork* work) {
       gpu_->directml()->CreateOperatorInitializer(1, operators, IDMLOperatorInitializer::kIid, initializer.Receive()));
   ++work->created;
   const DML_BINDING_PROPERTIES properties = initializer->GetBindingProperties();
-  if (properties_.PersistentResourceSize > 0) {
-    NORMFUSE_RETURN_IF_ERROR(
-        CreateBuffer(gpu_->d3d12(), D3D12_HEAP_TYPE_DEFAULT, properties_.PersistentResourceSize, &persistent_));
+  const auto create = [&](uint64_t bytes, Buffer* buffer) -> Result {
+    if (bytes == 0) return {};
     ++work->created;
-  }
-  BufferPool::Lease upload, constants, temporary;
-  BufferPool& pool = gpu_->pool();
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_UPLOAD, constants_.bytes, &upload, work));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, constants_.bytes, &constants, work));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, properties.TemporaryResourceSize, &temporary, work));
+    return CreateBuffer(gpu_->d3d12(), BufferKind::kGpu, gpu_->memory(), bytes, buffer);
+  };
+  Buffer upload, constants, temporary;
+  NORMFUSE_RETURN_IF_ERROR(create(properties_.PersistentResourceSize, &persistent_));
+  NORMFUSE_RETURN_IF_ERROR(create(properties.TemporaryResourceSize, &temporary));
+  if (constants_.bytes > 0) NORMFUSE_RETURN_IF_ERROR(UploadConstants(&upload, &constants, work));
 
   std::vector<DML_BUFFER_BINDING> buffers(program_.inputs.size());
-  if (constants_.bytes > 0) {
-    const D3D12_RANGE nothing = {0, 0};
-    void* mapped = nullptr;
-    NORMFUSE_RETURN_IF_FAILED("ID3D12Resource::Map", upload.get()->Map(0, &nothing, &mapped));
-    for (size_t i = 0; i < program_.inputs.size(); ++i) {
-      const GraphInput& input = program_.inputs[i];
-      if (input.node_input >= 0) continue;
-      std::memcpy(static_cast<char*>(mapped) + constants_.offsets[i], input.value.data(), input.bytes);
-      buffers[i] = {constants.get(), constants_.offsets[i], input.bytes};
-    }
-    upload.get()->Unmap(0, nullptr);
+  for (size_t i = 0; i < program_.inputs.size(); ++i) {
+    if (program_.inputs[i].node_input >= 0) continue;
+    buffers[i] = {constants.resource.get(), constants_.offsets[i], program_.inputs[i].bytes};
   }
   const DML_BUFFER_ARRAY_BINDING array = {static_cast<UINT>(buffers.size()), buffers.data()};
   const DML_BINDING_DESC input = {DML_BINDING_TYPE_BUFFER_ARRAY, &array};
@@ -149,74 +140,113 @@ Result CompiledProgram::Initialise(GpuWork* work) {
   bindings.input_count = constants_.bytes > 0 ? 1 : 0;
   bindings.outputs = &output;
   bindings.output_count = 1;
-  bindings.temporary = temporary.get();
+  bindings.temporary = temporary.resource.get();
   bindings.temporary_bytes = properties.TemporaryResourceSize;
-  return gpu_->Submit(
-      [&] {
-        if (constants_.bytes > 0) gpu_->RecordUpload(constants.get(), upload.get(), constants_.bytes);
-        return gpu_->RecordDispatch(initializer.get(), bindings);
-      },
-      work);
+  Commands commands;
+  const auto record = [&] {
+    if (upload.bytes > 0) gpu_->RecordUpload(constants.resource.get(), upload.resource.get(), constants_.bytes);
+    return gpu_->RecordDispatch(initializer.get(), bindings);
+  };
+  NORMFUSE_RETURN_IF_ERROR(gpu_->Record(record, &commands, work));
+  return gpu_->Run(commands, work);
+}
+
+// Where the memory is unified the constants are written to where the initialiser reads them, and `upload` stays empty.
+Result CompiledProgram::UploadConstants(Buffer* upload, Buffer* constants, GpuWork* work) const {
+  const bool unified = gpu_->memory() != MemoryArchitecture::kDiscrete;
+  NORMFUSE_RETURN_IF_ERROR(CreateBuffer(gpu_->d3d12(), unified ? BufferKind::kInput : BufferKind::kGpu, gpu_->memory(),
+                                        constants_.bytes, constants));
+  if (!unified) {
+    NORMFUSE_RETURN_IF_ERROR(
+        CreateBuffer(gpu_->d3d12(), BufferKind::kUpload, gpu_->memory(), constants_.bytes, upload));
+  }
+  work->created += unified ? 1 : 2;
+  Mapping mapping;
+  NORMFUSE_RETURN_IF_ERROR(mapping.Write(unified ? *constants : *upload));
+  for (size_t i = 0; i < program_.inputs.size(); ++i) {
+    const GraphInput& input = program_.inputs[i];
+    if (input.node_input >= 0) continue;
+    std::memcpy(mapping.data() + constants_.offsets[i], input.value.data(), input.bytes);
+  }
+  return {};
 }
 
 Result CompiledProgram::Run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
                             GpuWork* work) const {
-  BufferPool::Lease upload, input_buffer, output_buffer, readback, temporary;
-  BufferPool& pool = gpu_->pool();
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_UPLOAD, inputs_.bytes, &upload, work));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, inputs_.bytes, &input_buffer, work));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, outputs_.bytes, &output_buffer, work));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_READBACK, outputs_.bytes, &readback, work));
-  NORMFUSE_RETURN_IF_ERROR(pool.Acquire(D3D12_HEAP_TYPE_DEFAULT, properties_.TemporaryResourceSize, &temporary, work));
+  LanePool::Lease lane;
+  const LaneSizes sizes = {inputs_.bytes, outputs_.bytes, properties_.TemporaryResourceSize};
+  NORMFUSE_RETURN_IF_ERROR(gpu_->lanes().Acquire(sizes, &lane, work));
+  Recording& recording = RecordingFor(*lane);
+  if (recording.generation != lane->generation) NORMFUSE_RETURN_IF_ERROR(Record(*lane, &recording, work));
+  NORMFUSE_RETURN_IF_ERROR(WriteInputs(*lane, inputs));
+  NORMFUSE_RETURN_IF_ERROR(gpu_->Run(recording.commands, work));
+  return ReadOutputs(*lane, outputs);
+}
 
+CompiledProgram::Recording& CompiledProgram::RecordingFor(const Lane& lane) const {
+  const std::lock_guard lock(mutex_);
+  return recordings_[lane.slot];
+}
+
+Result CompiledProgram::Record(const Lane& lane, Recording* recording, GpuWork* work) const {
+  recording->generation = 0;  // of no lane, should this fail
+  NORMFUSE_RETURN_IF_ERROR(gpu_->Record([&] { return RecordCommands(lane); }, &recording->commands, work));
+  recording->generation = lane.generation;
+  return {};
+}
+
+Result CompiledProgram::RecordCommands(const Lane& lane) const {
   std::vector<DML_BUFFER_BINDING> input_buffers(program_.inputs.size());
-  std::vector<DML_BINDING_DESC> input_bindings(program_.inputs.size());
-  if (inputs_.bytes > 0) {
-    const D3D12_RANGE nothing = {0, 0};
-    void* mapped = nullptr;
-    NORMFUSE_RETURN_IF_FAILED("ID3D12Resource::Map", upload.get()->Map(0, &nothing, &mapped));
-    for (size_t i = 0; i < program_.inputs.size(); ++i) {
-      const GraphInput& input = program_.inputs[i];
-      if (input.node_input < 0) continue;
-      std::memcpy(static_cast<char*>(mapped) + inputs_.offsets[i], inputs[i], BytesFor(input.type, input.elements));
-      input_buffers[i] = {input_buffer.get(), inputs_.offsets[i], input.bytes};
-      input_bindings[i] = {DML_BINDING_TYPE_BUFFER, &input_buffers[i]};
-    }
-    upload.get()->Unmap(0, nullptr);
+  std::vector<DML_BINDING_DESC> inputs(program_.inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (program_.inputs[i].node_input < 0) continue;
+    input_buffers[i] = {lane.input.resource.get(), inputs_.offsets[i], program_.inputs[i].bytes};
+    inputs[i] = {DML_BINDING_TYPE_BUFFER, &input_buffers[i]};
   }
   std::vector<DML_BUFFER_BINDING> output_buffers(program_.outputs.size());
-  std::vector<DML_BINDING_DESC> output_bindings(program_.outputs.size());
-  for (size_t i = 0; i < program_.outputs.size(); ++i) {
-    output_buffers[i] = {output_buffer.get(), outputs_.offsets[i], program_.outputs[i].bytes};
-    output_bindings[i] = {DML_BINDING_TYPE_BUFFER, &output_buffers[i]};
+  std::vector<DML_BINDING_DESC> outputs(program_.outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    output_buffers[i] = {lane.output.resource.get(), outputs_.offsets[i], program_.outputs[i].bytes};
+    outputs[i] = {DML_BINDING_TYPE_BUFFER, &output_buffers[i]};
   }
-  const Gpu::Bindings bindings = {input_bindings.data(),
-                                  static_cast<uint32_t>(input_bindings.size()),
-                                  output_bindings.data(),
-                                  static_cast<uint32_t>(output_bindings.size()),
-                                  temporary.get(),
+  const Gpu::Bindings bindings = {inputs.data(),
+                                  static_cast<uint32_t>(inputs.size()),
+                                  outputs.data(),
+                                  static_cast<uint32_t>(outputs.size()),
+                                  lane.temporary.resource.get(),
                                   properties_.TemporaryResourceSize,
                                   persistent_.resource.get(),
                                   persistent_.bytes};
-  const auto record = [&]() -> Result {
-    if (inputs_.bytes > 0) gpu_->RecordUpload(input_buffer.get(), upload.get(), inputs_.bytes);
-    NORMFUSE_RETURN_IF_ERROR(gpu_->RecordDispatch(compiled_.get(), bindings));
-    gpu_->RecordReadback(readback.get(), output_buffer.get(), outputs_.bytes);
-    return {};
-  };
-  NORMFUSE_RETURN_IF_ERROR(gpu_->Submit(record, work));
+  const bool copies = gpu_->memory() == MemoryArchitecture::kDiscrete;
+  if (copies && inputs_.bytes > 0) {
+    gpu_->RecordUpload(lane.input.resource.get(), lane.upload.resource.get(), inputs_.bytes);
+  }
+  NORMFUSE_RETURN_IF_ERROR(gpu_->RecordDispatch(compiled_.get(), bindings));
+  if (copies) gpu_->RecordReadback(lane.readback.resource.get(), lane.output.resource.get(), outputs_.bytes);
+  return {};
+}
 
-  const D3D12_RANGE all = {0, outputs_.bytes};
-  void* mapped = nullptr;
-  NORMFUSE_RETURN_IF_FAILED("ID3D12Resource::Map", readback.get()->Map(0, &all, &mapped));
+Result CompiledProgram::WriteInputs(const Lane& lane, const std::vector<const void*>& inputs) const {
+  if (inputs_.bytes == 0) return {};
+  Mapping mapping;
+  NORMFUSE_RETURN_IF_ERROR(mapping.Write(gpu_->memory() == MemoryArchitecture::kDiscrete ? lane.upload : lane.input));
+  for (size_t i = 0; i < program_.inputs.size(); ++i) {
+    const GraphInput& input = program_.inputs[i];
+    if (input.node_input < 0) continue;
+    std::memcpy(mapping.data() + inputs_.offsets[i], inputs[i], BytesFor(input.type, input.elements));
+  }
+  return {};
+}
+
+Result CompiledProgram::ReadOutputs(const Lane& lane, const std::vector<void*>& outputs) const {
+  Mapping mapping;
+  NORMFUSE_RETURN_IF_ERROR(
+      mapping.Read(gpu_->memory() == MemoryArchitecture::kDiscrete ? lane.readback : lane.output, outputs_.bytes));
   for (size_t i = 0; i < program_.outputs.size(); ++i) {
     const GraphOutput& output = program_.outputs[i];
     if (outputs[i] == nullptr) continue;
-    std::memcpy(outputs[i], static_cast<const char*>(mapped) + outputs_.offsets[i],
-                BytesFor(output.type, output.elements));
+    std::memcpy(outputs[i], mapping.data() + outputs_.offsets[i], BytesFor(output.type, output.elements));
   }
-  const D3D12_RANGE nothing = {0, 0};
-  readback.get()->Unmap(0, &nothing);
   return {};
 }
 

@@ -1,7 +1,6 @@
 #include "directml/gpu.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <thread>
 
@@ -23,9 +22,6 @@ constexpr const char* kDirectMlLibrary = "libdirectml.so";
 constexpr const char* kD3d12Library = "libd3d12.so";
 constexpr const char* kDxcoreLibrary = "libdxcore.so";
 #endif
-
-// Enough for every chain seen; a heap is slow to create, so it is created once and large.
-constexpr uint32_t kDescriptors = 4096;
 
 // Loads a library and finds the function in it. `option` is how the user can name another library.
 template <typename Function>
@@ -61,8 +57,13 @@ Result Gpu::OpenDevices(const DirectMlOptions& options) {
   NORMFUSE_RETURN_IF_ERROR(OpenDirectMl(options));
   NORMFUSE_RETURN_IF_ERROR(ReadCapabilities());
   NORMFUSE_RETURN_IF_ERROR(CreateQueue());
-  pool_ = std::make_unique<BufferPool>(d3d12_);
-  return EnsureDescriptors(kDescriptors);
+  memory_ = ReadMemoryArchitecture(d3d12_.get());
+  lanes_ = std::make_unique<LanePool>(d3d12_, memory_);
+  descriptors_ = std::make_unique<DescriptorPool>(d3d12_);
+  // The first descriptor heap is created now, while the user waits anyway.
+  DescriptorPool::Range first;
+  GpuWork work;
+  return descriptors_->Acquire(1, &first, &work);
 }
 
 Result Gpu::OpenD3d12(const DirectMlOptions& options) {
@@ -124,56 +125,61 @@ Result Gpu::CreateQueue() {
   const D3D12_COMMAND_QUEUE_DESC desc = {D3D12_COMMAND_LIST_TYPE_COMPUTE, 0, 0, 0};
   NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateCommandQueue",
                             d3d12_->CreateCommandQueue(&desc, ID3D12CommandQueue::kIid, queue_.Receive()));
-  NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateCommandAllocator",
-                            d3d12_->CreateCommandAllocator(D3D12_COMMAND_LIST_TYPE_COMPUTE,
-                                                           ID3D12CommandAllocator::kIid, allocator_.Receive()));
-  NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateCommandList",
-                            d3d12_->CreateCommandList(0, D3D12_COMMAND_LIST_TYPE_COMPUTE, allocator_.get(), nullptr,
-                                                      ID3D12GraphicsCommandList::kIid, list_.Receive()));
-  // A list is created open; Submit expects it closed.
-  NORMFUSE_RETURN_IF_FAILED("ID3D12GraphicsCommandList::Close", list_->Close());
   NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateFence",
                             d3d12_->CreateFence(0, 0, ID3D12Fence::kIid, fence_.Receive()));
   return CheckHresult("IDMLDevice::CreateCommandRecorder",
                       directml_->CreateCommandRecorder(IDMLCommandRecorder::kIid, recorder_.Receive()));
 }
 
-Result Gpu::EnsureDescriptors(uint32_t count) {
-  if (count <= descriptor_count_) return {};
-  const D3D12_DESCRIPTOR_HEAP_DESC desc = {D3D12_DESCRIPTOR_HEAP_TYPE_CBV_SRV_UAV, std::bit_ceil(count),
-                                           D3D12_DESCRIPTOR_HEAP_FLAG_SHADER_VISIBLE, 0};
-  NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateDescriptorHeap",
-                            d3d12_->CreateDescriptorHeap(&desc, ID3D12DescriptorHeap::kIid, descriptors_.Receive()));
-  descriptor_count_ = desc.NumDescriptors;
-  if (work_ != nullptr) ++work_->created;
+Result Gpu::CreateList(Commands* commands, GpuWork* work) {
+  NORMFUSE_RETURN_IF_FAILED(
+      "ID3D12Device::CreateCommandAllocator",
+      d3d12_->CreateCommandAllocator(D3D12_COMMAND_LIST_TYPE_COMPUTE, ID3D12CommandAllocator::kIid,
+                                     commands->allocator.Receive()));
+  NORMFUSE_RETURN_IF_FAILED(
+      "ID3D12Device::CreateCommandList",
+      d3d12_->CreateCommandList(0, D3D12_COMMAND_LIST_TYPE_COMPUTE, commands->allocator.get(), nullptr,
+                                ID3D12GraphicsCommandList::kIid, commands->list.Receive()));
+  work->created += 2;
   return {};
 }
 
-Result Gpu::Submit(const std::function<Result()>& record, GpuWork* work) {
-  const std::lock_guard lock(submission_);
+Result Gpu::Record(const std::function<Result()>& record, Commands* commands, GpuWork* work) {
+  *commands = {};
+  NORMFUSE_RETURN_IF_ERROR(CreateList(commands, work));
+  const std::lock_guard lock(recording_);
+  commands_ = commands;
   work_ = work;
-  NORMFUSE_RETURN_IF_ERROR(CheckLost());
-  NORMFUSE_RETURN_IF_FAILED("ID3D12CommandAllocator::Reset", allocator_->Reset());
-  NORMFUSE_RETURN_IF_FAILED("ID3D12GraphicsCommandList::Reset", list_->Reset(allocator_.get(), nullptr));
-  const Result recorded = record();
-  const HRESULT closed = list_->Close();
-  NORMFUSE_RETURN_IF_ERROR(recorded);
+  NORMFUSE_RETURN_IF_ERROR(record());
   NORMFUSE_RETURN_IF_ERROR(CheckLost());  // wrong bindings remove the device while they are recorded
-  NORMFUSE_RETURN_IF_FAILED("ID3D12GraphicsCommandList::Close", closed);
-  ID3D12CommandList* const lists[] = {list_.get()};
-  queue_->ExecuteCommandLists(1, lists);
-  ++work->submissions;
-  return Wait();
+  ++work->recorded;
+  return CheckHresult("ID3D12GraphicsCommandList::Close", commands->list->Close());
 }
 
-Result Gpu::Wait() {
-  const Result signalled = CheckHresult("ID3D12CommandQueue::Signal", queue_->Signal(fence_.get(), ++fence_value_));
+Result Gpu::Run(const Commands& commands, GpuWork* work) {
+  uint64_t fence_value = 0;
+  NORMFUSE_RETURN_IF_ERROR(Submit(commands, work, &fence_value));
+  return Wait(fence_value, work);
+}
+
+Result Gpu::Submit(const Commands& commands, GpuWork* work, uint64_t* fence_value) {
+  const std::lock_guard lock(submission_);
+  NORMFUSE_RETURN_IF_ERROR(CheckLost());
+  ID3D12CommandList* const lists[] = {commands.list.get()};
+  queue_->ExecuteCommandLists(1, lists);
+  ++work->submissions;
+  *work += commands.each;
+  *fence_value = ++fence_value_;
+  const Result signalled = CheckHresult("ID3D12CommandQueue::Signal", queue_->Signal(fence_.get(), fence_value_));
   // A queue that does not signal is of no further use.
-  if (!signalled.ok()) return Result::Error(ErrorCode::kDeviceReset, signalled.message());
-  ++work_->waits;
+  return signalled.ok() ? Result() : Result::Error(ErrorCode::kDeviceReset, signalled.message());
+}
+
+Result Gpu::Wait(uint64_t fence_value, GpuWork* work) {
+  ++work->waits;
   // Without an event the call itself waits. Where it cannot, look again: nothing that the queue uses may be released.
-  while (!Succeeded(fence_->SetEventOnCompletion(fence_value_, nullptr))) {
-    if (fence_->GetCompletedValue() >= fence_value_) break;
+  while (!Succeeded(fence_->SetEventOnCompletion(fence_value, nullptr))) {
+    if (fence_->GetCompletedValue() >= fence_value) break;
     NORMFUSE_RETURN_IF_ERROR(CheckLost());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -189,21 +195,21 @@ Result Gpu::CheckLost() {
                        CheckHresult("the DirectML device (IDMLDevice::GetDeviceRemovedReason)", reason).message());
 }
 
+Result Gpu::ResetTable(const DML_BINDING_TABLE_DESC& desc) {
+  if (table_) return CheckHresult("IDMLBindingTable::Reset", table_->Reset(&desc));
+  NORMFUSE_RETURN_IF_FAILED("IDMLDevice::CreateBindingTable",
+                            directml_->CreateBindingTable(&desc, IDMLBindingTable::kIid, table_.Receive()));
+  ++work_->created;
+  return {};
+}
+
 Result Gpu::RecordDispatch(IDMLDispatchable* dispatchable, const Bindings& bindings) {
   const DML_BINDING_PROPERTIES properties = dispatchable->GetBindingProperties();
-  NORMFUSE_RETURN_IF_ERROR(EnsureDescriptors(properties.RequiredDescriptorCount));
-  ID3D12DescriptorHeap* const heaps[] = {descriptors_.get()};
-  list_->SetDescriptorHeaps(1, heaps);
-  const DML_BINDING_TABLE_DESC desc = {dispatchable, descriptors_->GetCPUDescriptorHandleForHeapStart(),
-                                       descriptors_->GetGPUDescriptorHandleForHeapStart(),
-                                       properties.RequiredDescriptorCount};
-  if (table_) {
-    NORMFUSE_RETURN_IF_FAILED("IDMLBindingTable::Reset", table_->Reset(&desc));
-  } else {
-    NORMFUSE_RETURN_IF_FAILED("IDMLDevice::CreateBindingTable",
-                              directml_->CreateBindingTable(&desc, IDMLBindingTable::kIid, table_.Receive()));
-    ++work_->created;
-  }
+  DescriptorPool::Range& range = commands_->descriptors;
+  NORMFUSE_RETURN_IF_ERROR(descriptors_->Acquire(std::max(properties.RequiredDescriptorCount, 1U), &range, work_));
+  ID3D12DescriptorHeap* const heaps[] = {range.heap()};
+  commands_->list->SetDescriptorHeaps(1, heaps);
+  NORMFUSE_RETURN_IF_ERROR(ResetTable({dispatchable, range.cpu(), range.gpu(), properties.RequiredDescriptorCount}));
   table_->BindInputs(bindings.input_count, bindings.inputs);
   table_->BindOutputs(bindings.output_count, bindings.outputs);
   if (bindings.temporary_bytes > 0) {
@@ -216,8 +222,8 @@ Result Gpu::RecordDispatch(IDMLDispatchable* dispatchable, const Bindings& bindi
     const DML_BINDING_DESC binding = {DML_BINDING_TYPE_BUFFER, &buffer};
     table_->BindPersistentResource(&binding);
   }
-  recorder_->RecordDispatch(list_.get(), dispatchable, table_.get());
-  ++work_->dispatches;
+  recorder_->RecordDispatch(commands_->list.get(), dispatchable, table_.get());
+  ++commands_->each.dispatches;
   D3D12_RESOURCE_BARRIER barrier = {};
   barrier.Type = D3D12_RESOURCE_BARRIER_TYPE_UAV;
   RecordBarrier(barrier);
@@ -225,20 +231,20 @@ Result Gpu::RecordDispatch(IDMLDispatchable* dispatchable, const Bindings& bindi
 }
 
 void Gpu::RecordUpload(ID3D12Resource* to, ID3D12Resource* upload, uint64_t bytes) {
-  list_->CopyBufferRegion(to, 0, upload, 0, bytes);
-  work_->bytes_up += bytes;
+  commands_->list->CopyBufferRegion(to, 0, upload, 0, bytes);
+  commands_->each.bytes_up += bytes;
   RecordBarrier(Transition(to, D3D12_RESOURCE_STATE_COPY_DEST, D3D12_RESOURCE_STATE_UNORDERED_ACCESS));
 }
 
 void Gpu::RecordReadback(ID3D12Resource* readback, ID3D12Resource* from, uint64_t bytes) {
   RecordBarrier(Transition(from, D3D12_RESOURCE_STATE_UNORDERED_ACCESS, D3D12_RESOURCE_STATE_COPY_SOURCE));
-  list_->CopyBufferRegion(readback, 0, from, 0, bytes);
-  work_->bytes_down += bytes;
+  commands_->list->CopyBufferRegion(readback, 0, from, 0, bytes);
+  commands_->each.bytes_down += bytes;
 }
 
 void Gpu::RecordBarrier(const D3D12_RESOURCE_BARRIER& barrier) {
-  list_->ResourceBarrier(1, &barrier);
-  ++work_->barriers;
+  commands_->list->ResourceBarrier(1, &barrier);
+  ++commands_->each.barriers;
 }
 
 }  // namespace normfuse::directml

@@ -1,4 +1,4 @@
-// One open GPU: its Direct3D and DirectML devices, one compute queue, one command list, one descriptor heap.
+// One open GPU: its Direct3D and DirectML devices, one compute queue, the buffers and descriptors that calls use.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,21 @@
 #include <string>
 
 #include "abi/directml_abi.h"
-#include "directml/buffer_pool.h"
+#include "directml/buffer.h"
 #include "directml/com_ptr.h"
+#include "directml/descriptors.h"
 #include "directml/directml.h"
+#include "directml/lanes.h"
 
 namespace normfuse::directml {
+
+// Commands that are recorded once and may be submitted any number of times, one time after the other.
+struct Commands {
+  ComPtr<abi::ID3D12CommandAllocator> allocator;
+  ComPtr<abi::ID3D12GraphicsCommandList> list;
+  DescriptorPool::Range descriptors;
+  GpuWork each;  // what a submission asks of the GPU
+};
 
 class Gpu {
  public:
@@ -21,7 +31,8 @@ class Gpu {
   const std::string& name() const { return name_; }
   abi::IDMLDevice1* directml() const { return directml_.get(); }
   abi::ID3D12Device* d3d12() const { return d3d12_.get(); }
-  BufferPool& pool() { return *pool_; }
+  MemoryArchitecture memory() const { return memory_; }
+  LanePool& lanes() { return *lanes_; }
 
   // What a dispatch reads and writes.
   struct Bindings {
@@ -35,9 +46,8 @@ class Gpu {
     uint64_t persistent_bytes = 0;
   };
 
-  // Records commands with `record`, submits them and waits. One caller at a time; others wait for their turn. Everything
-  // that the commands use must stay alive until this returns, and nothing needs to longer. Adds what it did to `work`.
-  Result Submit(const std::function<Result()>& record, GpuWork* work);
+  // Has `record` record one dispatch and its copies. One caller at a time; others wait for their turn, not for the GPU.
+  Result Record(const std::function<Result()>& record, Commands* commands, GpuWork* work);
 
   // For use inside `record`. A copy to a buffer that a dispatch reads next, the dispatch with its bindings, a copy from a
   // buffer that it wrote; each with the barrier that it needs.
@@ -45,35 +55,43 @@ class Gpu {
   Result RecordDispatch(abi::IDMLDispatchable* dispatchable, const Bindings& bindings);
   void RecordReadback(abi::ID3D12Resource* readback, abi::ID3D12Resource* from, uint64_t bytes);
 
+  // Submits the commands and waits until they have run; other callers may record and submit in the meantime. All that
+  // they use must stay alive until this returns, and nothing needs to longer. Adds what it did to `work`.
+  Result Run(const Commands& commands, GpuWork* work);
+
  private:
   Result OpenDevices(const DirectMlOptions& options);
   Result OpenD3d12(const DirectMlOptions& options);
   Result OpenDirectMl(const DirectMlOptions& options);
   Result ReadCapabilities();
   Result CreateQueue();
-  Result EnsureDescriptors(uint32_t count);
+  Result CreateList(Commands* commands, GpuWork* work);
+  Result ResetTable(const abi::DML_BINDING_TABLE_DESC& desc);
   void RecordBarrier(const abi::D3D12_RESOURCE_BARRIER& barrier);
-  Result Wait();
+  Result Submit(const Commands& commands, GpuWork* work, uint64_t* fence_value);
+  Result Wait(uint64_t fence_value, GpuWork* work);
   // An error when the GPU is gone, and which of the two devices says so.
   Result CheckLost();
 
   std::string name_;
   Capabilities capabilities_;
+  MemoryArchitecture memory_ = MemoryArchitecture::kDiscrete;
   // In the order of creation; released the other way round.
   ComPtr<abi::ID3D12Device> d3d12_;
   ComPtr<abi::IDMLDevice1> directml_;
-  std::unique_ptr<BufferPool> pool_;
+  std::unique_ptr<LanePool> lanes_;
+  std::unique_ptr<DescriptorPool> descriptors_;
   ComPtr<abi::ID3D12CommandQueue> queue_;
-  ComPtr<abi::ID3D12CommandAllocator> allocator_;
-  ComPtr<abi::ID3D12GraphicsCommandList> list_;
   ComPtr<abi::ID3D12Fence> fence_;
+
+  std::mutex recording_;  // guards what follows
   ComPtr<abi::IDMLCommandRecorder> recorder_;
-  ComPtr<abi::ID3D12DescriptorHeap> descriptors_;
   ComPtr<abi::IDMLBindingTable> table_;
-  uint32_t descriptor_count_ = 0;
+  Commands* commands_ = nullptr;  // of the caller whose turn it is
+  GpuWork* work_ = nullptr;       // likewise
+
+  std::mutex submission_;  // guards what follows, and the order in which the queue is told
   uint64_t fence_value_ = 0;
-  GpuWork* work_ = nullptr;  // of the caller whose turn it is
-  std::mutex submission_;
 };
 
 }  // namespace normfuse::directml

@@ -37,7 +37,7 @@ std::string LineOf(const std::string& node, const GpuWork& work) {
   const std::pair<const char*, uint64_t> fields[] = {{"submissions", work.submissions}, {"waits", work.waits},
                                                      {"dispatches", work.dispatches},   {"barriers", work.barriers},
                                                      {"bytes_up", work.bytes_up},       {"bytes_down", work.bytes_down},
-                                                     {"created", work.created}};
+                                                     {"created", work.created},         {"recorded", work.recorded}};
   std::string line = "{\"node\": " + Quoted(node);
   for (const auto& [name, value] : fields) line += ", " + Quoted(name) + ": " + std::to_string(value);
   return line + "}\n";

@@ -33,14 +33,18 @@ class GpuWork:
     bytes_down: int
     created: int
     """Buffers, operators, graphs ...: 0 once the shapes were seen."""
+    recorded: int
+    """Command lists: 0 once the shapes were seen."""
 
     def __str__(self) -> str:
         """The counts in a line, for people."""
         created = f"{self.created} objects created" if self.created else "nothing created"
+        recorded = f", {_count(self.recorded, 'command list')} recorded" if self.recorded else ""
         return (
             f"{_count(self.calls, 'call')} of nodes: {_count(self.submissions, 'submission')}, "
             f"{_count(self.waits, 'wait')}, {_count(self.dispatches, 'dispatch', 'dispatches')}, "
-            f"{_count(self.barriers, 'barrier')}, {self.bytes_up:,} bytes up, {self.bytes_down:,} bytes down, {created}"
+            f"{_count(self.barriers, 'barrier')}, {self.bytes_up:,} bytes up, {self.bytes_down:,} bytes down, "
+            f"{created}{recorded}"
         )
 
 

@@ -29,14 +29,14 @@ MODEL = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
 for node in MODEL.graph.node:
     node.name = f"{node.op_type} of {node.input[0]}"
 COUNTED = ("submissions", "waits", "dispatches", "barriers", "bytes_up", "bytes_down")
-CREATED = ("buffers", "descriptor_heaps", "operators", "graphs")
-ONE_CALL = {"submissions": 1, "waits": 1, "dispatches": 1, "barriers": 3, "created": 0}
+CREATED = ("buffers", "descriptor_heaps", "operators", "graphs", "lists")
+ONE_CALL = {"submissions": 1, "waits": 1, "dispatches": 1, "barriers": 3, "created": 0, "recorded": 0}
 
 
 def counts(fake: Path) -> dict[str, int]:
     counter = ctypes.CDLL(str(fake)).FakeCounter
     counter.restype = ctypes.c_int64
-    return {name: counter(name.encode()) for name in (*COUNTED, *CREATED)}
+    return {name: counter(name.encode()) for name in (*COUNTED, *CREATED, "recordings")}
 
 
 def read(report: Path) -> list[dict[str, Any]]:
@@ -57,6 +57,7 @@ def test_the_library_counts_what_direct3d_is_asked_for(tmp_path: Path) -> None:
         assert len(calls) == len(harness.ep_groups(session)) == 2
         assert len({call["node"] for call in calls}) == 2
         assert {name: sum(call[name] for call in calls) for name in COUNTED} == {name: asked[name] for name in COUNTED}
+        assert sum(call["recorded"] for call in calls) == asked["recordings"]
         created = sum(call["created"] for call in calls)
         assert bool(created) == bool(sum(asked[name] for name in CREATED)), "what the library says is created"
     # The shapes of the last two runs were seen before.

@@ -1,5 +1,6 @@
 #include "fake_control.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,8 +14,11 @@ FakeState& FakeState::Get() {
 }
 
 void FakeState::Count(const std::string& name, int64_t by) {
-  const std::lock_guard lock(mutex_);
-  counters_[name] += by;
+  {
+    const std::lock_guard lock(mutex_);
+    counters_[name] += by;
+  }
+  counted_.notify_all();
 }
 
 int64_t FakeState::Counter(const std::string& name) {
@@ -40,6 +44,7 @@ void FakeState::FailNext(const std::string& call, abi::HRESULT result) {
 
 abi::HRESULT FakeState::Enter(const std::string& call) {
   const std::lock_guard lock(mutex_);
+  if (++counters_["calls"] == settings_["fail_call"]) return static_cast<abi::HRESULT>(settings_["fail_code"]);
   const auto found = failures_.find(call);
   if (found == failures_.end()) return abi::kOk;
   const abi::HRESULT result = found->second;
@@ -50,6 +55,13 @@ abi::HRESULT FakeState::Enter(const std::string& call) {
 void FakeState::Violation(const std::string& what) {
   Count("violations");
   std::fprintf(stderr, "fake DirectML: violation: %s\n", what.c_str());
+}
+
+void FakeState::WaitFor(const std::string& counter, int64_t value) {
+  std::unique_lock lock(mutex_);
+  const bool reached = counted_.wait_for(lock, std::chrono::seconds(5), [&] { return counters_[counter] >= value; });
+  lock.unlock();
+  if (!reached) Violation(counter + " did not reach " + std::to_string(value));
 }
 
 }  // namespace normfuse::test

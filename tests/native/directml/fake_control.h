@@ -1,6 +1,7 @@
 // What a test can tell and ask the fake Direct3D 12 and DirectML. The fake library exports FakeControl and FakeCounter.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -11,8 +12,11 @@
 namespace normfuse::test {
 
 // Counters: "devices", "operators", "graphs", "initialisations", "dispatches", "submissions", "waits", "barriers",
-// "bytes_up", "bytes_down", "buffers", "live_objects", "descriptor_heaps", "violations". Settings: "feature_level", "unsupported_types", "adapters", "remove_device" (an
-// HRESULT), "dispatches_until_removal".
+// "bytes_up", "bytes_down", "buffers", "lists" (command lists and their allocators), "recordings", "live_objects",
+// "descriptor_heaps", "calls" (that can fail), "violations".
+// Settings: "feature_level", "unsupported_types", "adapters", "unified_memory" (1: yes, 2: coherent), "remove_device" (an
+// HRESULT), "dispatches_until_removal", "hold_until_submissions" (the queue stands still until that many were counted),
+// "fail_call" (the number of the call, as "calls" counts, that fails with "fail_code").
 class FakeState {
  public:
   static FakeState& Get();
@@ -29,9 +33,12 @@ class FakeState {
 
   // Something that a real device would answer by corruption or removal. Counted, and printed.
   void Violation(const std::string& what);
+  // Waits until the counter has reached the value. A violation after five seconds.
+  void WaitFor(const std::string& counter, int64_t value);
 
  private:
   std::mutex mutex_;
+  std::condition_variable counted_;
   std::map<std::string, int64_t> counters_;
   std::map<std::string, int64_t> settings_;
   std::map<std::string, abi::HRESULT> failures_;

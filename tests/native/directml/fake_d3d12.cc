@@ -1,5 +1,6 @@
 #include "fake_d3d12.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace normfuse::test {
@@ -18,7 +19,7 @@ std::set<const ID3D12Resource*>& Registry() {
 
 // --- resources --------------------------------------------------------------------------------------------------------
 
-FakeResource::FakeResource(D3D12_HEAP_TYPE heap, const D3D12_RESOURCE_DESC& desc)
+FakeResource::FakeResource(const D3D12_HEAP_PROPERTIES& heap, const D3D12_RESOURCE_DESC& desc)
     : bytes(desc.Width, 0xCD), heap_(heap), desc_(desc) {
   const std::lock_guard lock(registry_mutex);
   Registry().insert(this);
@@ -38,9 +39,26 @@ bool FakeResource::IsAlive(const ID3D12Resource* resource, const char* use) {
 
 HRESULT FakeResource::Map(uint32_t, const D3D12_RANGE*, void** data) {
   NORMFUSE_FAKE_ENTER("Map");
-  if (heap_ == D3D12_HEAP_TYPE_DEFAULT) return kInvalidArgument;
+  if (heap_.Type == D3D12_HEAP_TYPE_DEFAULT) return kInvalidArgument;
   *data = bytes.data();
   return kOk;
+}
+
+// --- descriptors ------------------------------------------------------------------------------------------------------
+
+std::function<bool()> FakeDescriptorHeap::Write(D3D12_CPU_DESCRIPTOR_HANDLE cpu, D3D12_GPU_DESCRIPTOR_HANDLE gpu,
+                                                uint32_t count) {
+  const size_t first = (cpu.ptr - kCpuStart) / kStep;
+  if (cpu.ptr - kCpuStart != gpu.ptr - kGpuStart || first + count > writers_->size()) return {};
+  static std::atomic<uint64_t> next{0};
+  const uint64_t writer = ++next;
+  std::fill_n(writers_->begin() + static_cast<int64_t>(first), count, writer);
+  return [heap = std::weak_ptr(writers_), first, count, writer] {
+    const auto writers = heap.lock();
+    if (!writers) return false;
+    const auto begin = writers->begin() + static_cast<int64_t>(first);
+    return std::all_of(begin, begin + count, [writer](uint64_t each) { return each == writer; });
+  };
 }
 
 // --- fence ------------------------------------------------------------------------------------------------------------
@@ -70,14 +88,20 @@ HRESULT FakeFence::Signal(uint64_t value) {
 
 // --- command lists ----------------------------------------------------------------------------------------------------
 
+FakeCommandAllocator::~FakeCommandAllocator() {
+  if (*in_flight > 0) FakeState::Get().Violation("command allocator released while the queue uses it");
+}
+
 HRESULT FakeCommandAllocator::Reset() {
-  if (in_flight > 0) FakeState::Get().Violation("command allocator reset while the queue uses it");
+  NORMFUSE_FAKE_ENTER("AllocatorReset");
+  if (*in_flight > 0) FakeState::Get().Violation("command allocator reset while the queue uses it");
   return kOk;
 }
 
 HRESULT FakeCommandList::Close() {
   if (!open_) FakeState::Get().Violation("command list closed twice");
   open_ = false;
+  FakeState::Get().Count("recordings");
   NORMFUSE_FAKE_ENTER("Close");
   return kOk;
 }
@@ -119,8 +143,7 @@ void FakeCommandList::ResourceBarrier(uint32_t count, const D3D12_RESOURCE_BARRI
       FakeState::Get().Violation("barrier between equal states");
     }
   }
-  FakeState::Get().Count("barriers", count);
-  Append([] {});
+  Append([count] { FakeState::Get().Count("barriers", count); });
 }
 
 void FakeCommandList::SetDescriptorHeaps(uint32_t count, ID3D12DescriptorHeap* const* heaps) {
@@ -171,13 +194,16 @@ void FakeQueue::ExecuteCommandLists(uint32_t count, ID3D12CommandList* const* li
   for (uint32_t i = 0; i < count; ++i) {
     auto* list = static_cast<FakeCommandList*>(lists[i]);
     if (list->open()) FakeState::Get().Violation("open command list submitted");
-    FakeCommandAllocator* allocator = list->allocator();
-    ++allocator->in_flight;
-    Push([commands = list->commands(), allocator] {
+    const auto in_flight = list->allocator()->in_flight;
+    if (++*in_flight > 1) FakeState::Get().Violation("command list submitted while the queue still runs it");
+    Push([commands = list->commands(), in_flight] {
+      if (const int64_t hold = FakeState::Get().Setting("hold_until_submissions", 0); hold > 0) {
+        FakeState::Get().WaitFor("submissions", hold);
+      }
       // Late enough that a caller who does not wait is found out.
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       for (const auto& command : commands) command();
-      --allocator->in_flight;
+      --*in_flight;
     });
   }
 }
@@ -201,11 +227,15 @@ HRESULT FakeDevice::CreateCommandQueue(const D3D12_COMMAND_QUEUE_DESC*, const GU
 }
 
 HRESULT FakeDevice::CreateCommandAllocator(D3D12_COMMAND_LIST_TYPE, const GUID& iid, void** allocator) {
+  NORMFUSE_FAKE_ENTER("CreateCommandAllocator");
+  FakeState::Get().Count("lists");
   return HandOut(new FakeCommandAllocator, iid, allocator);
 }
 
 HRESULT FakeDevice::CreateCommandList(uint32_t, D3D12_COMMAND_LIST_TYPE, ID3D12CommandAllocator* allocator, void*,
                                       const GUID& iid, void** list) {
+  NORMFUSE_FAKE_ENTER("CreateCommandList");
+  FakeState::Get().Count("lists");
   return HandOut(new FakeCommandList(allocator), iid, list);
 }
 
@@ -223,11 +253,31 @@ HRESULT FakeDevice::CreateCommittedResource(const D3D12_HEAP_PROPERTIES* heap, u
                                        : heap->Type == D3D12_HEAP_TYPE_READBACK ? D3D12_RESOURCE_STATE_COPY_DEST
                                                                                 : D3D12_RESOURCE_STATE_COMMON;
   if (state != wanted || desc->Width == 0) return kInvalidArgument;
+  const bool custom = heap->Type == D3D12_HEAP_TYPE_CUSTOM;
+  if (custom != (heap->CPUPageProperty != D3D12_CPU_PAGE_PROPERTY_UNKNOWN) ||
+      custom != (heap->MemoryPoolPreference == D3D12_MEMORY_POOL_L0)) {
+    return kInvalidArgument;
+  }
+  if (custom && FakeState::Get().Setting("unified_memory", 0) == 0) {
+    FakeState::Get().Violation("operators would read memory that is the CPU's");
+  }
   FakeState::Get().Count("buffers");
-  return HandOut(new FakeResource(heap->Type, *desc), iid, resource);
+  return HandOut(new FakeResource(*heap, *desc), iid, resource);
+}
+
+HRESULT FakeDevice::CheckFeatureSupport(int32_t feature, void* data, uint32_t bytes) {
+  NORMFUSE_FAKE_ENTER("D3D12CheckFeatureSupport");
+  if (feature != D3D12_FEATURE_ARCHITECTURE || bytes != sizeof(D3D12_FEATURE_DATA_ARCHITECTURE))
+    return kInvalidArgument;
+  const int64_t unified = FakeState::Get().Setting("unified_memory", 0);
+  auto* architecture = static_cast<D3D12_FEATURE_DATA_ARCHITECTURE*>(data);
+  architecture->UMA = unified > 0;
+  architecture->CacheCoherentUMA = unified > 1;
+  return kOk;
 }
 
 HRESULT FakeDevice::CreateFence(uint64_t, uint32_t, const GUID& iid, void** fence) {
+  NORMFUSE_FAKE_ENTER("CreateFence");
   return HandOut(new FakeFence, iid, fence);
 }
 

@@ -1,6 +1,6 @@
 // A Direct3D 12 in memory: buffers are vectors, a queue is a thread that runs what was recorded. It counts objects and
-// calls, and notices what a real device would punish: resources released while the queue still uses them, lists recorded
-// while closed, copies out of range.
+// calls, and notices what a real device would punish: resources, lists or descriptors released or written over while the
+// queue still uses them, lists recorded while closed or submitted twice at once, copies out of range.
 #pragma once
 
 #include <condition_variable>
@@ -35,7 +35,7 @@ class FakeChild : public FakeObject<Interface, Iids...> {
 
 class FakeResource final : public FakeChild<abi::ID3D12Resource, abi::ID3D12Resource::kIid> {
  public:
-  FakeResource(abi::D3D12_HEAP_TYPE heap, const abi::D3D12_RESOURCE_DESC& desc);
+  FakeResource(const abi::D3D12_HEAP_PROPERTIES& heap, const abi::D3D12_RESOURCE_DESC& desc);
   ~FakeResource() override;
 
   abi::HRESULT Map(uint32_t, const abi::D3D12_RANGE*, void** data) override;
@@ -46,26 +46,38 @@ class FakeResource final : public FakeChild<abi::ID3D12Resource, abi::ID3D12Reso
   // Whether `resource` has not been released. What the queue finds released is a violation.
   static bool IsAlive(const abi::ID3D12Resource* resource, const char* use);
 
-  abi::D3D12_HEAP_TYPE heap() const { return heap_; }
+  abi::D3D12_HEAP_TYPE heap() const { return heap_.Type; }
 
   std::vector<uint8_t> bytes;
 
  private:
-  abi::D3D12_HEAP_TYPE heap_;
+  abi::D3D12_HEAP_PROPERTIES heap_;
   abi::D3D12_RESOURCE_DESC desc_;
 };
 
 class FakeDescriptorHeap final : public FakeChild<abi::ID3D12DescriptorHeap, abi::ID3D12DescriptorHeap::kIid> {
  public:
-  explicit FakeDescriptorHeap(const abi::D3D12_DESCRIPTOR_HEAP_DESC& desc) : desc_(desc) {}
+  explicit FakeDescriptorHeap(const abi::D3D12_DESCRIPTOR_HEAP_DESC& desc)
+      : desc_(desc), writers_(std::make_shared<std::vector<uint64_t>>(desc.NumDescriptors)) {}
   NORMFUSE_COM_STRUCT_METHOD_IMPL(abi::D3D12_DESCRIPTOR_HEAP_DESC, GetDesc, desc_)
   NORMFUSE_COM_STRUCT_METHOD_IMPL(abi::D3D12_CPU_DESCRIPTOR_HANDLE, GetCPUDescriptorHandleForHeapStart,
-                                  (abi::D3D12_CPU_DESCRIPTOR_HANDLE{0x1000}))
+                                  (abi::D3D12_CPU_DESCRIPTOR_HANDLE{kCpuStart}))
   NORMFUSE_COM_STRUCT_METHOD_IMPL(abi::D3D12_GPU_DESCRIPTOR_HANDLE, GetGPUDescriptorHandleForHeapStart,
-                                  (abi::D3D12_GPU_DESCRIPTOR_HANDLE{0x2000}))
+                                  (abi::D3D12_GPU_DESCRIPTOR_HANDLE{kGpuStart}))
+
+  // Writes descriptors, as binding does. Returns what tells, when the queue reads them, whether they are still the same;
+  // nothing where the handles do not fit the heap.
+  std::function<bool()> Write(abi::D3D12_CPU_DESCRIPTOR_HANDLE cpu, abi::D3D12_GPU_DESCRIPTOR_HANDLE gpu,
+                              uint32_t count);
+
+  static constexpr uint32_t kStep = 32;
 
  private:
+  static constexpr size_t kCpuStart = 0x1000;
+  static constexpr uint64_t kGpuStart = 0x2000;
+
   abi::D3D12_DESCRIPTOR_HEAP_DESC desc_;
+  std::shared_ptr<std::vector<uint64_t>> writers_;  // of each descriptor; gone with the heap
 };
 
 class FakeFence final : public FakeChild<abi::ID3D12Fence, abi::ID3D12Fence::kIid> {
@@ -82,8 +94,10 @@ class FakeFence final : public FakeChild<abi::ID3D12Fence, abi::ID3D12Fence::kIi
 
 class FakeCommandAllocator final : public FakeChild<abi::ID3D12CommandAllocator, abi::ID3D12CommandAllocator::kIid> {
  public:
+  ~FakeCommandAllocator() override;
   abi::HRESULT Reset() override;
-  std::atomic<int> in_flight{0};  // submissions that the queue has not finished
+  // Submissions that the queue has not finished.
+  std::shared_ptr<std::atomic<int>> in_flight = std::make_shared<std::atomic<int>>(0);
 };
 
 class FakeCommandList final : public FakeChild<abi::ID3D12GraphicsCommandList, abi::ID3D12GraphicsCommandList::kIid> {
@@ -137,10 +151,10 @@ class FakeDevice final : public FakeObject<abi::ID3D12Device, abi::ID3D12Device:
   abi::HRESULT CreateCommandAllocator(abi::D3D12_COMMAND_LIST_TYPE, const abi::GUID& iid, void** allocator) override;
   abi::HRESULT CreateCommandList(uint32_t, abi::D3D12_COMMAND_LIST_TYPE, abi::ID3D12CommandAllocator* allocator, void*,
                                  const abi::GUID& iid, void** list) override;
-  abi::HRESULT CheckFeatureSupport(int32_t, void*, uint32_t) override { return abi::kNotImplemented; }
+  abi::HRESULT CheckFeatureSupport(int32_t feature, void* data, uint32_t bytes) override;
   abi::HRESULT CreateDescriptorHeap(const abi::D3D12_DESCRIPTOR_HEAP_DESC* desc, const abi::GUID& iid,
                                     void** heap) override;
-  uint32_t GetDescriptorHandleIncrementSize(int32_t) override { return 32; }
+  uint32_t GetDescriptorHandleIncrementSize(int32_t) override { return FakeDescriptorHeap::kStep; }
   abi::HRESULT CreateCommittedResource(const abi::D3D12_HEAP_PROPERTIES* heap, uint32_t,
                                        const abi::D3D12_RESOURCE_DESC* desc, abi::D3D12_RESOURCE_STATES state,
                                        const void*, const abi::GUID& iid, void** resource) override;

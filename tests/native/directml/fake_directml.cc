@@ -174,7 +174,7 @@ class FakeTable final : public FakeChild<IDMLBindingTable, IDMLBindingTable::kIi
   void BindTemporaryResource(const DML_BINDING_DESC* binding) override { bound_.temporary = Buffers(1, binding)[0]; }
   void BindPersistentResource(const DML_BINDING_DESC* binding) override { bound_.persistent = Buffers(1, binding)[0]; }
   HRESULT Reset(const DML_BINDING_TABLE_DESC* desc) override {
-    NORMFUSE_FAKE_ENTER("BindingTableReset");
+    NORMFUSE_FAKE_ENTER("IDMLBindingTable::Reset");
     desc_ = *desc;
     bound_ = {};
     return kOk;
@@ -220,6 +220,7 @@ class FakeDirectMl final : public FakeObject<IDMLDevice1, IDMLDevice1::kIid, IDM
   ~FakeDirectMl() override { d3d12_->Release(); }
 
   HRESULT CheckFeatureSupport(DML_FEATURE feature, uint32_t, const void* query, uint32_t, void* data) override {
+    NORMFUSE_FAKE_ENTER("CheckFeatureSupport");
     if (feature == DML_FEATURE_TENSOR_DATA_TYPE_SUPPORT) {
       const uint32_t type = *static_cast<const uint32_t*>(query);
       if (type > DML_TENSOR_DATA_TYPE_INT8 && Level() < DML_FEATURE_LEVEL_6_3) return kInvalidArgument;
@@ -273,6 +274,7 @@ class FakeDirectMl final : public FakeObject<IDMLDevice1, IDMLDevice1::kIid, IDM
   }
 
   HRESULT CreateCommandRecorder(const GUID& iid, void** recorder) override {
+    NORMFUSE_FAKE_ENTER("CreateCommandRecorder");
     return HandOut(new FakeRecorder(this), iid, recorder);
   }
 
@@ -373,14 +375,22 @@ void FakeRecorder::RecordDispatch(ID3D12CommandList* list, IDMLDispatchable* dis
   if (commands->heap() && commands->heap()->GetDesc().NumDescriptors < bound_table->desc().SizeInDescriptors) {
     problem = "the descriptor heap is too small";
   }
+  std::function<bool()> unchanged;
+  if (problem.empty()) {
+    auto* heap = static_cast<FakeDescriptorHeap*>(commands->heap());
+    const DML_BINDING_TABLE_DESC& desc = bound_table->desc();
+    unchanged = heap->Write(desc.CPUDescriptorHandle, desc.GPUDescriptorHandle, desc.SizeInDescriptors);
+    if (!unchanged) problem = "descriptors are not in the heap";
+  }
   if (!problem.empty()) {
     FakeState::Get().Violation("dispatch: " + problem);
     return device_->Remove(kInvalidArgument);
   }
-  FakeState::Get().Count("dispatches");
   if (initializer) initializer->Recorded();
   FakeDevice* d3d12 = device_->d3d12();
   commands->Append([=] {
+    FakeState::Get().Count("dispatches");
+    if (!unchanged()) FakeState::Get().Violation("descriptors were written over or released");
     const int64_t left = FakeState::Get().Setting("dispatches_until_removal", -1);
     if (left >= 0) FakeState::Get().Set("dispatches_until_removal", left - 1);
     if (left == 0) return d3d12->Remove(kDxgiDeviceHung);
