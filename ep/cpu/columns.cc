@@ -62,12 +62,7 @@ class ColumnWorker {
 template <class Row>
 void ColumnWorker::ForEachRow(const Offsets& base, int64_t rows, Row row) {
   Odometer odometer(call_.geometry->reduced, call_.geometry->active);
-  Offsets at;
-  odometer.Seek(0, base, &at);
-  for (int64_t r = 0; r < rows; ++r) {
-    row(at, r);
-    odometer.Next(&at);
-  }
+  odometer.ForEachStretch({0, rows, 1}, base, [&](const Offsets& at, int64_t r, int64_t) { row(at, r); });
 }
 
 void ColumnWorker::FindShift(const Offsets& base, int64_t width) {

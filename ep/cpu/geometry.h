@@ -7,7 +7,9 @@
 // joined wherever every form in use walks through them in one stride. A *group* is a set of values with one mean.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -115,10 +117,35 @@ struct Geometry {
 Result BindGeometry(const Chain& chain, const std::vector<OperandForms>& operands, const CallShapes& shapes,
                     Geometry* geometry);
 
+// Elements `begin` to `end` of an index space, at most `most` at a time.
+struct Range {
+  int64_t begin;
+  int64_t end;
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+
 // Walks the index space of a DimList in order, from any start.
 class Odometer {
  public:
   Odometer(const DimList& dims, uint32_t active) : dims_(dims), active_(active) {}
+
+  // Calls visit(offsets, index, n) for stretches along the innermost dimension, in order.
+  template <class Visit>
+  void ForEachStretch(const Range& range, const Offsets& base, Visit visit) {
+    const int64_t count = range.end - range.begin;
+    if (dims_.count == 1 && range.begin == 0 && count <= range.most) {
+      if (count != 0) visit(base, int64_t{0}, count);
+      return;
+    }
+    Offsets at;
+    Seek(range.begin, base, &at);
+    for (int64_t index = range.begin; index < range.end;) {
+      const int64_t n = std::min({RunLength(), range.end - index, range.most});
+      visit(at, index, n);
+      Advance(n, &at);
+      index += n;
+    }
+  }
 
   // Sets `offsets` to base + the position of linear index `index`.
   void Seek(int64_t index, const Offsets& base, Offsets* offsets);

@@ -35,38 +35,28 @@ Sums GroupWorker::FirstSums(const Offsets& base) {
 void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, Emission emission,
                              Sums* sums) {
   const DimList& dims = call_.sum_dims();
-  const RowSumsFn block_sums = call_.kernels->first_pass(DataType::kFloat32, SumKind::kSingle);
-  Odometer odometer(dims, active_);
-  Offsets at;
-  odometer.Seek(begin, base, &at);
-  for (int64_t position = begin; position < end;) {
-    // In blocks from the beginning of each run on: see row_sums-inl.h.
-    const int64_t run = std::min(odometer.RunLength(), end - position);
-    if (call_.row_sums != nullptr) {
-      RowSumsArgs args = RowSumsArgsAt(call_, at, Innermost(dims), run, 1, sums);
+  const bool in_place = call_.row_sums != nullptr;
+  const RowSumsFn sum = in_place ? call_.row_sums : call_.kernels->first_pass(DataType::kFloat32, SumKind::kSingle);
+  // Blocks begin where runs do: see row_sums-inl.h.
+  Range range{begin, end};
+  if (!in_place) range.most = kBlock;
+  Odometer(dims, active_).ForEachStretch(range, base, [&](const Offsets& at, int64_t position, int64_t n) {
+    RowSumsArgs args{};
+    if (in_place) {
+      args = RowSumsArgsAt(call_, at, Innermost(dims), n, 1, sums);
       if (emission == Emission::kNo) args.sum = nullptr;
-      args.resume = true;
-      args.shift = static_cast<float>(sums->shift);
-      call_.row_sums(args);
-      odometer.Advance(run, &at);
-    }
-    for (int64_t done = 0; call_.row_sums == nullptr && done < run;) {
-      const int64_t n = std::min(run - done, kBlock);
-      float* d = keep ? scratch_->kept + position + done : scratch_->kept;
+    } else {
+      float* d = keep ? scratch_->kept + position : scratch_->kept;
       LoadBlock({call_, at, Innermost(dims), n, scratch_}, emission, d);
-      RowSumsArgs args{};
       args.x = d;
       args.n = static_cast<size_t>(n);
       args.rows = 1;
-      args.resume = true;
-      args.shift = static_cast<float>(sums->shift);
       args.sums = sums;
-      block_sums(args);
-      odometer.Advance(n, &at);
-      done += n;
     }
-    position += run;
-  }
+    args.resume = true;
+    args.shift = static_cast<float>(sums->shift);
+    sum(args);
+  });
 }
 
 void GroupWorker::AccumulateGroup(const Offsets& base, bool keep, Emission emission, Sums* sums) {
@@ -88,11 +78,7 @@ void GroupWorker::AccumulateWide(const Offsets& base, Sums* sums) {
   for (int pass = request_.use_mean ? 0 : 1; pass < 2; ++pass) {
     double first = 0;
     double second = 0;
-    Odometer odometer(dims, active_);
-    Offsets at;
-    odometer.Seek(0, base, &at);
-    for (int64_t position = 0; position < size;) {
-      const int64_t n = std::min({odometer.RunLength(), size - position, kBlock});
+    const auto add = [&](const Offsets& at, int64_t, int64_t n) {
       float* d = scratch_->wide;
       LoadBlock({call_, at, Innermost(dims), n, scratch_}, Emission::kNo, d);
       for (int64_t i = 0; i < n; ++i) {
@@ -100,9 +86,8 @@ void GroupWorker::AccumulateWide(const Offsets& base, Sums* sums) {
         first += off;
         second += off * off;
       }
-      odometer.Advance(n, &at);
-      position += n;
-    }
+    };
+    Odometer(dims, active_).ForEachStretch({0, size, kBlock}, base, add);
     *sums = {center, first, second};
     center += first / static_cast<double>(size);
   }
@@ -122,60 +107,46 @@ Statistics GroupWorker::Dequantizer(const Offsets& at) const {
 void GroupWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end, const Statistics& s) {
   const Dim& inner = Innermost(call_.geometry->reduced);
   if (call_.non_temporal()) call_.kernels->fence();
-  Odometer odometer(call_.geometry->reduced, active_);
-  Offsets at;
-  odometer.Seek(begin, base, &at);
-  for (int64_t position = begin; position < end;) {
-    const int64_t n = std::min({odometer.RunLength(), end - position, kBlock});
+  const auto apply = [&](const Offsets& at, int64_t, int64_t n) {
     float* d = scratch_->wide;
     LoadBlock({call_, at, inner, n, scratch_}, Emission::kNo, d);
     for (int64_t i = 0; i < n; ++i) d[i] = static_cast<float>((static_cast<double>(d[i]) - s.center) * s.factor);
     if (call_.has_result()) StoreBlock({call_, at, inner, n, scratch_}, Normalizer{}, d, d);
-    odometer.Advance(n, &at);
-    position += n;
-  }
+  };
+  Odometer(call_.geometry->reduced, active_).ForEachStretch({begin, end, kBlock}, base, apply);
 }
 
 void GroupWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {
-  const DimList& dims = call_.geometry->reduced;
-  const Dim& inner = Innermost(dims);
-  const Emission emission = call_.emits_before && !call_.spec->normalizes ? Emission::kYes : Emission::kNo;
-  if (!call_.has_result() && emission == Emission::kNo) return;
+  const bool emits = call_.emits_before && !call_.spec->normalizes;
+  if (!call_.has_result() && !emits) return;
   if (s.beyond_float) return ApplyInDouble(base, begin, end, s);
-  Normalizer normalizer = s.normalizer;
-  Odometer odometer(dims, active_);
-  Offsets at;
-  odometer.Seek(begin, base, &at);
-  for (int64_t position = begin; position < end;) {
-    int64_t n = std::min(odometer.RunLength(), end - position);
-    if (call_.path.stored_integers && !call_.spec->normalizes) {
-      const Statistics dequantizer = Dequantizer(at);
-      normalizer = dequantizer.normalizer;
-      if (dequantizer.beyond_float) {
-        ApplyInDouble(at, 0, n, dequantizer);
-        odometer.Advance(n, &at);
-        position += n;
-        continue;
-      }
-    }
-    if (call_.apply != nullptr) {
-      writer_.Apply(call_.apply, call_.apply_type, ApplyArgsAt(call_, at, inner, inner, n, 1, &normalizer));
+  const bool dequantizes = call_.path.stored_integers && !call_.spec->normalizes;
+  Range range{begin, end};
+  if (call_.apply == nullptr) range.most = kBlock;
+  const auto apply = [&](const Offsets& at, int64_t position, int64_t n) {
+    const Statistics own = dequantizes ? Dequantizer(at) : s;
+    if (own.beyond_float) {
+      ApplyInDouble(at, 0, n, own);
+    } else if (call_.apply != nullptr) {
+      const Dim& inner = Innermost(call_.geometry->reduced);
+      writer_.Apply(call_.apply, call_.apply_type, ApplyArgsAt(call_, at, inner, inner, n, 1, &own.normalizer));
     } else {
-      n = std::min(n, kBlock);
-      if (call_.path.only_dequantizes) {
-        LoadBlock({call_, at, inner, n, scratch_}, Emission::kNo, static_cast<float*>(call_.y) + at.at[kFormY]);
-        odometer.Advance(n, &at);
-        position += n;
-        continue;
-      }
-      const Block block{call_, at, inner, n, scratch_};
-      float* room = kept ? scratch_->kept + position : scratch_->kept;
-      const float* d = kept ? room : ReadBlock(block, emission, room);
-      if (call_.has_result()) StoreBlock(block, normalizer, d, room);
+      ApplyBlock(at, n, kept ? scratch_->kept + position : nullptr, own.normalizer);
     }
-    odometer.Advance(n, &at);
-    position += n;
+  };
+  Odometer(call_.geometry->reduced, active_).ForEachStretch(range, base, apply);
+}
+
+// `kept`: d, if the first pass kept it.
+void GroupWorker::ApplyBlock(const Offsets& at, int64_t n, float* kept, const Normalizer& normalizer) {
+  const Block block{call_, at, Innermost(call_.geometry->reduced), n, scratch_};
+  if (call_.path.only_dequantizes) {
+    return LoadBlock(block, Emission::kNo, static_cast<float*>(call_.y) + at.at[kFormY]);
   }
+  float* room = kept != nullptr ? kept : scratch_->kept;
+  const float* d = kept;
+  if (d == nullptr) d = ReadBlock(block, call_.spec->normalizes ? Emission::kNo : call_.emission(), room);
+  if (call_.has_result()) StoreBlock(block, normalizer, d, room);
 }
 
 bool GroupWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Statistics* s) {

@@ -32,6 +32,7 @@ class GroupWorker {
   const StatisticsRequest& request() const { return request_; }
 
  private:
+  void ApplyBlock(const Offsets& at, int64_t n, float* kept, const Normalizer& normalizer);
   // What makes d of stored integers with one scale and zero point.
   Statistics Dequantizer(const Offsets& at) const;
 

@@ -138,6 +138,9 @@ bool SuitsPipeline(const Facts& f, const Path& path) {
   if (f.g.columns) return false;
   constexpr int64_t kLongRun = 4096;
   constexpr int64_t kShortestRun = 96;
+  // In tiles, rows share the loads of a scale and a bias for each element.
+  const bool has_vectors = f.run.stride[kFormScale] != 0 || f.run.stride[kFormBias] != 0;
+  if (has_vectors && f.OneRun() && f.g.group_size <= PieceSize(f.g)) return false;
   return HasPipeline(f, path) && f.run.size >= (f.OneRun() ? kLongRun : kShortestRun);
 }
 
@@ -172,26 +175,26 @@ bool TakesLongerThanMemory(const Facts& f) {
 
 // So that a tile and its results stay in the level-1 cache between the passes. A power of two.
 int RowsOfTile(const Facts& f, const Path& path) {
+  const bool keeps = path.result == Source::kKept;
+  if (keeps && 2 * KeptStride(f.run.size) > kKeepLimit) return 1;
   constexpr int64_t kTileBytes = 16 * 1024;
   const bool pair = path.operands != SumKind::kSingle;
   const int64_t bits = 2 * BitsOf(f.call.x.type) + BitsOf(f.spec.y_type);
   const bool from_memory = pair && f.g.element_count * bits / 8 >= kOneByOneBytes;
   if (path.store != Store::kCached || from_memory) return TakesLongerThanMemory(f) ? 2 : 1;
   // Otherwise two or more, as the kernels take two or four rows side by side.
-  const int64_t bits_of_d = path.result == Source::kKept ? 32 : BitsOf(f.call.x.type) * (pair ? 2 : 1);
+  const int64_t bits_of_d = keeps ? 32 : BitsOf(f.call.x.type) * (pair ? 2 : 1);
   const int64_t most = kTileBytes / std::max<int64_t>(f.g.group_size * bits_of_d / 8, 1);
   return static_cast<int>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(most, 2, kTileRows))));
 }
 
-// Values of 16 bits that the first pass keeps as float32, if they fit.
-bool Keeps(const Facts& f, Path path) {
-  if (!f.kernels.keeps || path.walk != Walk::kRows || path.result != Source::kInput || BitsOf(f.call.x.type) != 16 ||
-      !IsFloat(f.call.x.type)) {
-    return false;
-  }
-  path.result = Source::kKept;
-  return f.kernels.second_pass(DataType::kFloat32, f.spec.y_type, f.spec.activation, SumKind::kSingle) != nullptr &&
-         RowsOfTile(f, path) * KeptStride(f.run.size) <= kKeepLimit;
+// Values of 16 bits that the first pass keeps as float32, if a row of them fits.
+bool Keeps(const Facts& f, const Path& path, const ForcedPath& forced) {
+  const bool in_rows = forced.has_walk ? forced.walk == Walk::kRows : f.g.group_count >= path.threads;
+  return f.kernels.keeps && f.normalizes && path.sums == Source::kInput && in_rows && f.OneRun() &&
+         KeptStride(f.run.size) <= kKeepLimit && BitsOf(f.call.x.type) == 16 && IsFloat(f.call.x.type) &&
+         f.spec.usual_behind && QuantizesByKernel(f.call) &&
+         f.kernels.second_pass(DataType::kFloat32, f.spec.y_type, f.spec.activation, SumKind::kSingle) != nullptr;
 }
 
 int ThreadsFor(const Facts& f, int available) {
@@ -262,6 +265,7 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
     if (f.normalizes) path.sums = Source::kInput;
     path.result = ChooseResult(f, path.operands, forced.input || ChooseStore(f, false, forced) == Store::kNonTemporal);
   }
+  if (in_place && !forced.input && Keeps(f, path, forced)) path.result = Source::kKept;
   path.sums_along_reduced = SuitsPipeline(f, path);
   if (forced.blocks) path.result = Source::kBlocks;
   // Sums of stored integers are exact only by their own kernels.
@@ -270,7 +274,6 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   path.walk = ChooseWalk(f, path, forced);
   // The pipeline stores whole lines or none.
   if (path.walk == Walk::kPipeline && path.store == Store::kNonTemporalLines) path.store = Store::kCached;
-  if (!forced.input && Keeps(f, path)) path.result = Source::kKept;
   if (path.walk != Walk::kRows) return path;
   path.rows = RowsOfTile(f, path);
   path.both_passes = !forced.separate && call.sum == nullptr && path.rows >= 4 &&

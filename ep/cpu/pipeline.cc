@@ -37,13 +37,8 @@ void GroupPipeline::Step(const Group& group, Group* next) {
   const Dim& run = Innermost(g.reduced);
   const int64_t piece = PieceSize(g);
   next->sums = worker_.FirstSums(next->base);
-  Sums part{next->sums.shift, 0, 0};
-  Odometer odometer(g.reduced, g.active);
-  Offsets at;
-  odometer.Seek(0, group.base, &at);
-  for (int64_t position = 0; position < g.group_size;) {
-    const int64_t piece_end = std::min(position / piece * piece + piece, g.group_size);
-    const int64_t n = std::min(odometer.RunLength(), piece_end - position);
+  Sums part;
+  const auto step = [&](const Offsets& at, int64_t, int64_t n) {
     Offsets next_at = at;
     for (int form : {kFormX, kFormY, kFormResidual, kFormResidualBias}) {
       next_at.at[form] += next->base.at[form] - group.base.at[form];
@@ -52,12 +47,12 @@ void GroupPipeline::Step(const Group& group, Group* next) {
     RowSumsArgs args = RowSumsArgsAt(call_, next_at, run, n, 1, &part);
     args.shift = static_cast<float>(part.shift);
     call_.step(apply, args);
-    odometer.Advance(n, &at);
-    position += n;
-    if (position < piece_end) continue;
+  };
+  for (int64_t begin = 0; begin < g.group_size; begin += piece) {
+    part = {next->sums.shift, 0, 0};
+    Odometer(g.reduced, g.active).ForEachStretch({begin, std::min(begin + piece, g.group_size)}, group.base, step);
     next->sums.first += part.first;
     next->sums.second += part.second;
-    part = {next->sums.shift, 0, 0};
   }
   if (group.statistics.beyond_float) worker_.ApplyInDouble(group.base, 0, g.group_size, group.statistics);
 }

@@ -205,17 +205,8 @@ class RowWorker {
   // In blocks from the beginning of each run on, which the sums depend on.
   template <class Visit>
   void ForEachBlock(const Offsets& base, Visit visit) {
-    const int64_t size = call_.geometry->group_size;
-    if (inner_.size == size && size <= kBlock) return visit(base, 0, size);
     Odometer odometer(call_.geometry->reduced, call_.geometry->active);
-    Offsets at;
-    odometer.Seek(0, base, &at);
-    for (int64_t position = 0; position < size;) {
-      const int64_t n = std::min({odometer.RunLength(), size - position, kBlock});
-      visit(at, position, n);
-      odometer.Advance(n, &at);
-      position += n;
-    }
+    odometer.ForEachStretch({0, call_.geometry->group_size, kBlock}, base, visit);
   }
 
   float* At(int64_t position) { return scratch_->kept + (kept_ ? position : 0); }
@@ -236,36 +227,22 @@ class RowWorker {
   bool is_log_;
 };
 
-void RunSoftmaxTiles(const Call& call, int64_t begin, int64_t end, Scratch* scratch) {
-  const Geometry& g = *call.geometry;
-  TileWorker worker(call, scratch);
-  const int64_t most_rows = worker.Rows();
-  Odometer odometer(g.kept, g.active);
-  Offsets base{};
-  odometer.Seek(begin, Offsets{}, &base);
-  for (int64_t group = begin; group < end;) {
-    const int64_t rows = std::min({most_rows, odometer.RunLength(), end - group});
-    worker.Tile(base, static_cast<int>(rows));
-    odometer.Advance(rows, &base);
-    group += rows;
-  }
-}
-
 }  // namespace
 
 bool ReadsRows(const Call& call) { return RowReader(call).possible(); }
 
 void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end) {
-  const Geometry& g = *call.geometry;
   Scratch scratch;
-  if (TileWorker::Suits(call)) return RunSoftmaxTiles(call, begin, end, &scratch);
-  RowWorker worker(call, &scratch);
-  Odometer odometer(g.kept, g.active);
-  Offsets base{};
-  odometer.Seek(begin, Offsets{}, &base);
-  for (int64_t group = begin; group < end; ++group) {
-    worker.Row(base);
-    odometer.Next(&base);
+  Odometer odometer(call.geometry->kept, call.geometry->active);
+  if (TileWorker::Suits(call)) {
+    TileWorker worker(call, &scratch);
+    odometer.ForEachStretch({begin, end, worker.Rows()}, Offsets{}, [&](const Offsets& base, int64_t, int64_t rows) {
+      worker.Tile(base, static_cast<int>(rows));
+    });
+  } else {
+    RowWorker worker(call, &scratch);
+    odometer.ForEachStretch({begin, end, 1}, Offsets{},
+                            [&](const Offsets& base, int64_t, int64_t) { worker.Row(base); });
   }
 }
 
@@ -280,12 +257,8 @@ SoftmaxColumns::SoftmaxColumns(const Call& call, Scratch* scratch)
 template <class Row>
 void SoftmaxColumns::ForEachRow(const Offsets& base, Row row) {
   Odometer odometer(call_.geometry->reduced, call_.geometry->active);
-  Offsets at;
-  odometer.Seek(0, base, &at);
-  for (int64_t r = 0; r < call_.geometry->group_size; ++r) {
-    row(at, r);
-    odometer.Next(&at);
-  }
+  odometer.ForEachStretch({0, call_.geometry->group_size, 1}, base,
+                          [&](const Offsets& at, int64_t r, int64_t) { row(at, r); });
 }
 
 float* SoftmaxColumns::Read(const Offsets& at, int64_t row, Emission emission) {

@@ -85,7 +85,6 @@ class Tiles {
   void Sum(int64_t row, int rows);
   void SumAroundZeroPoints(int64_t row);
   void Finish(int64_t row);
-  void VisitPages() const;
   void Apply(int rows);
   void ApplyInDouble(int64_t row);
   Offsets RowBase(int64_t row) const;
@@ -171,19 +170,8 @@ void Tiles::Sum(int64_t row, int rows) {
   Finish(row);
 }
 
-// Non-temporal stores wait where the processor has to look up a page first. A software prefetch makes it do so early.
-void Tiles::VisitPages() const {
-  const int64_t bytes = BitsOf(call_.spec->y_type) / 8;
-  const auto* y = static_cast<const unsigned char*>(apply_.y);
-  for (int64_t row = 2 * most_; row < 3 * most_; ++row) {
-    const unsigned char* at = y + row * apply_.y_stride * bytes;
-    for (int64_t i = 0; i < run_.size * bytes; i += kPage) __builtin_prefetch(at + i);
-  }
-}
-
 void Tiles::Apply(int rows) {
   apply_.rows = rows;
-  if (call_.non_temporal() && call_.y != nullptr) VisitPages();
   if (call_.y == nullptr) return;
   writer_.Apply(call_.apply, keeps_ ? DataType::kFloat32 : call_.apply_type, apply_);
 }
@@ -261,16 +249,10 @@ void Tiles::Rows(const Offsets& base, int64_t rows) {
 
 void RunTiles(const Call& call, int64_t begin, int64_t end) {
   Scratch scratch;
-  Tiles batches(call, &scratch);
+  Tiles tiles(call, &scratch);
   Odometer odometer(call.geometry->kept, call.geometry->active);
-  Offsets base;
-  odometer.Seek(begin, Offsets{}, &base);
-  for (int64_t row = begin; row < end;) {
-    const int64_t rows = std::min(odometer.RunLength(), end - row);
-    batches.Rows(base, rows);
-    odometer.Advance(rows, &base);
-    row += rows;
-  }
+  odometer.ForEachStretch({begin, end}, Offsets{},
+                          [&](const Offsets& base, int64_t, int64_t rows) { tiles.Rows(base, rows); });
 }
 
 }  // namespace normfuse::cpu

@@ -140,13 +140,9 @@ void RunGroups(const Call& call, int64_t begin, int64_t end) {
   const Geometry& g = *call.geometry;
   Scratch scratch;
   GroupWorker worker(call, &scratch);
-  Odometer odometer(g.kept, g.active);
-  Offsets base{};
-  odometer.Seek(begin, Offsets{}, &base);
-  for (int64_t group = begin; group < end; ++group) {
+  Odometer(g.kept, g.active).ForEachStretch({begin, end, 1}, Offsets{}, [&](const Offsets& base, int64_t, int64_t) {
     worker.Group(base);
-    odometer.Next(&base);
-  }
+  });
 }
 
 Result RunWalk(const Call& call) {

@@ -140,6 +140,13 @@ Case Rms(std::vector<int64_t> dims) {
   return c;
 }
 
+Case Softmax(std::vector<int64_t> dims) {
+  Case c = Plain(std::move(dims), DataType::kFloat32, DataType::kFloat32);
+  c.parts.normalization.method = Method::kSoftmax;
+  c.parts.normalization.axes = {-1};
+  return c;
+}
+
 Case AddLayer(std::vector<int64_t> dims, bool sum, DataType type = DataType::kFloat32) {
   Case c = Layer(dims, type, type);
   c.parts.residual.type = type;
@@ -227,6 +234,12 @@ const Entry kEntries[] = {
     {"LayerNorm f32 [8,512,768]", [] { return Layer({8, 512, 768}); }},
     {"LayerNorm f32 [32,512,1024]", [] { return Layer({32, 512, 1024}); }},
     {"LayerNorm f16 [8,512,768]", [] { return Layer({8, 512, 768}, kF16, kF16); }},
+    {"LayerNorm f32 [1,64,4096]", [] { return Layer({1, 64, 4096}); }},
+    {"LayerNorm f32 [8,512,770]", [] { return Layer({8, 512, 770}); }},
+    {"Softmax f32 [1536,128]", [] { return Softmax({1536, 128}); }},
+    {"Softmax f32 [64,4096]", [] { return Softmax({64, 4096}); }},
+    {"LayerNorm f16 [64,5120]", [] { return Layer({64, 5120}, kF16, kF16); }},
+    {"Add->LayerNorm f16 [64,5120]", [] { return AddLayer({64, 5120}, false, kF16); }},
     {"RMSNorm f32 [1,128,768]", [] { return Rms({1, 128, 768}); }},
     {"RMSNorm f32 [8,512,768]", [] { return Rms({8, 512, 768}); }},
     {"LayerNorm->Relu f32 [8,512,768]", [] { return Layer({8, 512, 768}, kF32, kF32, Activation::kRelu); }},
