@@ -33,6 +33,7 @@ from normfuse.spec import (
     ATTRIBUTES,
     CALLS,
     EDGES,
+    HOST_OPERATORS,
     NORMALIZATIONS,
     OPERATOR_DOMAIN,
     OPERATORS,
@@ -177,6 +178,7 @@ def activations() -> str:
 
 def prices() -> str:
     steps = [(code(name), each.doc, *price(each)) for name, each in PRICES.items()]
+    lists = [(code(name), each.doc, ", ".join(each.names)) for name, each in HOST_OPERATORS.items()]
     calls = [(code(name), each.doc, f"{each.nanoseconds:g}") for name, each in CALLS.items()]
     return "\n\n".join(
         [
@@ -192,6 +194,9 @@ def prices() -> str:
             "## Calls",
             "Nanoseconds, independent of the number of elements.",
             table(["what", "", "ns"], calls),
+            "## What ONNX Runtime does by itself",
+            "Operators beside which a claim would cost more than it gains, or that functions are inlined early for.",
+            table(["list", "", "operators"], lists),
         ]
     )
 

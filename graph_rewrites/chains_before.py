@@ -245,13 +245,7 @@ class DequantizeInput(FusionRule):
             return fused_activation(op, dequantized, output="result")
         return fused_normalization(op, dequantized, output="result")
 
-    def check(self, root: ir.Node, dequantized: ir.Value, result: ir.Value, **_: Any) -> None:
-        self._configuration(dequantized, result)
-
-    def rewrite(self, tape: ir.tape.Tape, dequantized: ir.Value, result: ir.Value) -> ir.Value:
-        return self._configuration(dequantized, result).emit(tape)[0]
-
-    def _configuration(self, dequantized: ir.Value, result: ir.Value) -> Fused:
+    def check(self, root: ir.Node, dequantized: ir.Value, result: ir.Value) -> Fused:
         fused = Fused.of(result)
         node = dequantization_of(dequantized)
         if fused.has("x_scale"):
@@ -275,13 +269,7 @@ class DequantizeResidual(FusionRule):
     def pattern(self, op: Any, dequantized: Any) -> Any:
         return fused_normalization(op, ANY, ANY, ANY, dequantized)
 
-    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> None:
-        self._configuration(dequantized, normalized)
-
-    def rewrite(self, tape: ir.tape.Tape, dequantized: ir.Value, normalized: ir.Value) -> ir.Value:
-        return self._configuration(dequantized, normalized).emit(tape)[0]
-
-    def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
+    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = Fused.of(normalized)
         node = dequantization_of(dequantized)
         dequantize(self.facts, fused, node, "residual", "residual")
@@ -307,13 +295,7 @@ class DequantizeParameter(FusionRule):
             return fused_normalization(op, ANY, dequantized)
         return fused_normalization(op, ANY, ANY, dequantized)
 
-    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> None:
-        self._configuration(dequantized, normalized)
-
-    def rewrite(self, tape: ir.tape.Tape, dequantized: ir.Value, normalized: ir.Value) -> ir.Value:
-        return self._configuration(dequantized, normalized).emit(tape)[0]
-
-    def _configuration(self, dequantized: ir.Value, normalized: ir.Value) -> Fused:
+    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = Fused.of(normalized)
         node = dequantization_of(dequantized)
         if not self.facts.is_constant(node.inputs[0]):

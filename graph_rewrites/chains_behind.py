@@ -275,13 +275,7 @@ class QuantizeOutput(FusionRule):
         )
         return quantize_linear(op, inner)
 
-    def check(self, root: ir.Node, inner: ir.Value, quantized: ir.Value) -> None:
-        self._configuration(inner, quantized)
-
-    def rewrite(self, tape: ir.tape.Tape, inner: ir.Value, quantized: ir.Value) -> ir.Value:
-        return self._configuration(inner, quantized).emit(tape)[0]
-
-    def _configuration(self, inner: ir.Value, quantized: ir.Value) -> Fused:
+    def check(self, root: ir.Node, inner: ir.Value, quantized: ir.Value) -> Fused:
         fused = Fused.of(inner)
         if fused.has("y_scale"):
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where="twice")

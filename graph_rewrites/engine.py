@@ -586,19 +586,8 @@ class _Run:
         if dtype is None:
             dtype = ir.DataType(fused["y_dtype"]) if fused["y_dtype"] else default
         fused.set(y_dtype=0 if dtype is None or dtype == default else int(dtype))
-        inputs = fused.node_inputs()
-        node.resize_inputs(len(inputs))
-        for index, value in enumerate(inputs):
-            if node.inputs[index] is not value:
-                node.replace_input_with(index, value)
-        node.attributes.clear()
-        for attribute in fused.node_attributes().values():
-            node.attributes.add(attribute)
-        used = [index for index, value in enumerate(node.outputs) if value.uses() or value.is_graph_output()]
-        node.resize_outputs(max(used, default=0) + 1)
-        for index, value in enumerate(node.outputs):
-            if index not in used and index > 0:
-                value.name = ""
+        fused.write(node)
+        used = _drop_unused_outputs(node)
         if y.dtype is None and dtype is not None:
             y.dtype = dtype
         if y.shape is None:
@@ -660,6 +649,16 @@ def _first_consumers(graph: ir.Graph, value: ir.Value) -> list[ir.Node]:
     Several mean that no chain can go on; trying the first few all the same gives them their reason.
     """
     return [consumer for consumer in value.consumers()[:4] if consumer.graph is graph][::-1]
+
+
+def _drop_unused_outputs(node: ir.Node) -> list[int]:
+    """Leave off the outputs behind the last used one, take the names of others away, and return the used ones."""
+    used = [index for index, value in enumerate(node.outputs) if value.uses() or value.is_graph_output()]
+    node.resize_outputs(max(used, default=0) + 1)
+    for index, value in enumerate(node.outputs):
+        if index not in used and index > 0:
+            value.name = ""
+    return used
 
 
 def _reduced(shape: ir.Shape, axes: Sequence[int]) -> ir.Shape:

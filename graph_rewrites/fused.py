@@ -298,6 +298,17 @@ class Fused:
                 result[name] = ir.Attr(name, ir.AttributeType[attribute.type.upper()], self[name])
         return result
 
+    def write(self, node: ir.Node) -> None:
+        """Give an existing node of this operator the inputs and attributes of the configuration."""
+        inputs = self.node_inputs()
+        node.resize_inputs(len(inputs))
+        for index, value in enumerate(inputs):
+            if node.inputs[index] is not value:
+                node.replace_input_with(index, value)
+        node.attributes.clear()
+        for attribute in self.node_attributes().values():
+            node.attributes.add(attribute)
+
     def emit(self, tape: ir.tape.Tape) -> list[ir.Value]:
         """Create the node with all outputs of its operator and return them; unused ones are dropped later.
 

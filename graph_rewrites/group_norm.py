@@ -160,7 +160,7 @@ class NodeGroupNormalization(FusionRule):
         node = getattr(op, self.spelling)
         return node(x, _domain="com.microsoft", _allow_other_inputs=True, _outputs=outputs)
 
-    def check(self, root: ir.Node, x: ir.Value, normalized: ir.Value, **_: Any) -> None:
+    def check(self, root: ir.Node, x: ir.Value, normalized: ir.Value, **_: Any) -> Fused:
         self.require_float(x, "FusedNormalization")
         node = normalized.producer()
         assert node is not None
@@ -173,7 +173,7 @@ class NodeGroupNormalization(FusionRule):
                 value=channels_last,
                 supported="0, or 1 with Transposes around the node,",
             )
-        self._configuration(x, node)
+        return self._configuration(x, node)
 
     def _configuration(self, x: ir.Value, node: ir.Node) -> Fused:
         groups, activation = node.attributes.get_int("groups", 0), node.attributes.get_int("activation", 0)
@@ -205,9 +205,3 @@ class NodeGroupNormalization(FusionRule):
             # Of two shapes [N, C] and [N, C, 1, 1], ONNX broadcasts only one.
             raise Declined("shape_mismatch", tensor=label(skip), shape=shape, x_shape=x_shape)
         fused.inputs["residual"] = skip
-
-    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, normalized: ir.Value, **_: Any) -> Any:
-        node = normalized.producer()
-        assert node is not None
-        outputs = self._configuration(x, node).emit(tape)
-        return outputs[:2] if self.spelling == "SkipGroupNorm" else outputs[0]

@@ -169,6 +169,8 @@ class Match:
         self.bindings: dict[str, Any] = {}
         self.outputs: list[ir.Value | None] = []
         """For each output of the pattern; None: an optional output that is not there."""
+        self.found: Any = None
+        """What the rule's check returned, for its rewrite."""
         self.reason: str | None = None
         """Why it is none."""
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from normfuse.spec import OPERATOR_DOMAIN
 
 from .facts import FLOAT_TYPES, Facts, label
+from .fused import Fused
 from .matching import ChainMatcher
 from .pattern import GraphPattern, Match, Matcher, Mismatch, Variable, any_of, graph_pattern, node_of
 from .sites import Declined
@@ -51,7 +52,8 @@ class FusionRule:
 
     * ``pattern(op, x, ...)`` writes what is looked for (see `pattern.OpBuilder`); its further parameters are variables;
     * ``check(root, x, ...)`` is given the last node and what the match bound, and declines by raising `Declined`;
-    * ``rewrite(tape, x, ...)`` makes the new node and returns what stands for the outputs of the pattern.
+    * ``rewrite(tape, x, ...)`` makes the new node and returns what stands for the outputs of the pattern. A check that
+      returns the new node's configuration, a `Fused`, needs no rewrite: the node's first outputs stand for them.
 
     Nothing is kept in the rule between check and rewrite.
     """
@@ -64,7 +66,7 @@ class FusionRule:
     outermost_first: ClassVar[bool] = False
 
     pattern: Callable[..., Any]
-    check: Callable[..., None]
+    check: Callable[..., Fused | None]
     rewrite: Callable[..., ir.Value | Sequence[ir.Value]]
 
     def __init__(self, facts: Facts, spelling: str = "", through_quantization: bool = False) -> None:
@@ -85,7 +87,7 @@ class FusionRule:
         if match:
             match.bindings = dict.fromkeys(self.graph_pattern.variables) | match.bindings
             try:
-                self.check(root, **match.bindings)
+                match.found = self.check(root, **match.bindings)
             except Mismatch as mismatch:
                 match.fail(mismatch.reason, *mismatch.at)
         return match
@@ -94,7 +96,11 @@ class FusionRule:
         """Return what takes the place of a match; None, and a failed match, if the rule finds that it cannot."""
         tape = ir.tape.Tape()
         try:
-            new = self.rewrite(tape, **match.bindings)
+            new: ir.Value | Sequence[ir.Value]
+            if match.found is not None:
+                new = match.found.emit(tape)[: len(self.graph_pattern.outputs)]
+            else:
+                new = self.rewrite(tape, **match.bindings)
         except Mismatch as mismatch:
             match.fail(mismatch.reason, *mismatch.at)
             return None

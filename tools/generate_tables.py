@@ -563,6 +563,25 @@ def reason_code(table: Table) -> list[str]:
     ]
 
 
+# what ONNX Runtime does with operators by itself
+
+
+def host_operator_code(table: Table, activations: Sequence[str]) -> list[str]:
+    code = []
+    for name, row in table.rows("list"):
+        code.append(f"// ONNX Runtime: {row.text('doc')}.")
+        of_activations = row.has("activations")
+        values = row.names("activations" if of_activations else "operators")
+        row.end()
+        unknown = [value for value in values if of_activations and value not in activations]
+        if unknown:
+            raise row.error(f"key 'activations' has {quoted(unknown)}, which is not in activations.toml")
+        kind = "Activation" if of_activations else "std::string_view"
+        code += array(f"{kind} k{camel(name)}", (f"Activation::k{v}" if of_activations else text(v) for v in values))
+    table.top.end()
+    return code
+
+
 # headers
 
 
@@ -587,12 +606,13 @@ def headers(folder: Path) -> dict[str, str]:
         normalization_code(Table(folder, "normalizations"), operators),
         option_code(Table(folder, "options")),
         reason_code(Table(folder, "reasons")),
+        host_operator_code(Table(folder, "host_operators"), [each.name for each in activations]),
     ]
     code = [line for part in parts for line in ["", *part]][1:]
     return {
         # What kernels know of the tables: a change of anything else compiles none of them again.
         "activation_list.h": header([], activation_list(activations)),
-        "tables.h": header(["<limits>", '"spec/activation_list.h"'], code),
+        "tables.h": header(["<limits>", "<string_view>", '"spec/activation_list.h"'], code),
         "formulas.h": header(["<cmath>", '"spec/tables.h"'], formula_code(activations)),
     }
 

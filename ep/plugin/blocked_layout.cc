@@ -8,10 +8,6 @@
 namespace normfuse::plugin {
 namespace {
 
-// Operators that read a blocked tensor as any other. BatchNormalization becomes a convolution first.
-constexpr std::string_view kPassedThrough[] = {"BatchNormalization", "Dropout", "Gelu",    "HardSigmoid", "HardSwish",
-                                               "Identity",           "Relu",    "Sigmoid", "Tanh"};
-
 template <size_t kSize>
 bool IsOneOf(const std::string_view (&op_types)[kSize], std::string_view op_type) {
   return std::find(op_types, op_types + kSize, op_type) != op_types + kSize;
@@ -76,7 +72,7 @@ bool BlockedLayout::KeptBy(const GraphNode& node) {
            std::all_of(node.inputs.begin(), node.inputs.end(), [this](int value) { return HasWholeBlocks(value); });
   }
   // Only some ways of resizing are passed through; which, is not worth being wrong about.
-  return node.op_type == "Resize" || node.op_type == "Upsample" || IsOneOf(kPassedThrough, node.op_type);
+  return node.op_type == "Resize" || node.op_type == "Upsample" || IsOneOf(kReadBlocked, node.op_type);
 }
 
 // Weights [M, C / group, kH, kW]. A convolution of several groups is blocked where blocks do not cross groups.

@@ -7,45 +7,6 @@
 namespace normfuse::plugin {
 namespace {
 
-// Operators that ORT runs on quantised tensors: a DequantizeLinear before or a QuantizeLinear behind one belongs to it, and
-// taking that away would make it run in float.
-constexpr std::string_view kQuantizedKernels[] = {"Add",
-                                                  "ArgMax",
-                                                  "AveragePool",
-                                                  "Clip",
-                                                  "Concat",
-                                                  "Conv",
-                                                  "ConvTranspose",
-                                                  "Expand",
-                                                  "Flatten",
-                                                  "Gather",
-                                                  "GatherElements",
-                                                  "Gemm",
-                                                  "GlobalAveragePool",
-                                                  "LeakyRelu",
-                                                  "MatMul",
-                                                  "MaxPool",
-                                                  "Mul",
-                                                  "Pad",
-                                                  "ReduceMax",
-                                                  "ReduceMin",
-                                                  "Relu",
-                                                  "Reshape",
-                                                  "Resize",
-                                                  "Sigmoid",
-                                                  "Slice",
-                                                  "Softmax",
-                                                  "Split",
-                                                  "Squeeze",
-                                                  "Tile",
-                                                  "Transpose",
-                                                  "Unsqueeze",
-                                                  "Where"};
-
-// Activations that ORT runs inside of the convolution before them, where nothing else reads that one's result.
-constexpr Activation kInsideConv[] = {Activation::kClip, Activation::kHardSigmoid, Activation::kLeakyRelu,
-                                      Activation::kRelu, Activation::kSigmoid,     Activation::kTanh};
-
 template <size_t kSize>
 bool IsOneOf(const std::string_view (&op_types)[kSize], const GraphNode& node) {
   return node.domain.empty() && std::find(op_types, op_types + kSize, node.op_type) != op_types + kSize;
@@ -123,12 +84,6 @@ const Place* PlaceOf(const GraphView& graph, const FoundChain& found, const Bloc
   if (producer != nullptr && producer->Is("", "Conv") && IsInsideConv(graph, *producer, found)) return &kInConvolution;
   return nullptr;
 }
-
-// Operators that ORT's CPU provider runs on float16 as it is; before any other one it casts to float32.
-constexpr std::string_view kKeepFloat16[] = {"Cast",    "Concat",    "DepthToSpace",   "Dropout",  "Expand",
-                                             "Flatten", "Gather",    "GatherElements", "GatherND", "Identity",
-                                             "Reshape", "Slice",     "SpaceToDepth",   "Split",    "Squeeze",
-                                             "Tile",    "Transpose", "Unsqueeze"};
 
 // Follows a float16 tensor to a MatMul behind a Transpose. ORT makes one node of Transpose, the Cast that it inserts, and
 // MatMul (MatmulTransposeFusion); FuseFp16InitializerToFp32NodeTransformer then loses the Cast of the weights and reads a

@@ -92,7 +92,7 @@ def test_reference_pages_hold_every_row() -> None:
         assert pages["activations"].count(f"| `{name}` |") == 3
         assert f"`{activation.formula}`".replace("|", "\\|") in pages["activations"]
     rows = {
-        "prices": [*spec.PRICES, *spec.CALLS],
+        "prices": [*spec.PRICES, *spec.CALLS, *spec.HOST_OPERATORS],
         "options": list(spec.OPTIONS),
         "reasons": list(spec.REASONS),
         "operators": [*spec.ATTRIBUTES],
@@ -104,6 +104,14 @@ def test_reference_pages_hold_every_row() -> None:
     assert not [edge for edge in spec.EDGES if f"| {edge} |" not in pages["operators"]]
     navigation = (ROOT / "docs" / "mkdocs.yml").read_text("utf-8")
     assert not [name for name in pages if f"reference/{name}.md" not in navigation]
+
+
+@pytest.mark.parametrize("name", spec.HOST_OPERATORS)
+def test_list_of_operators_names_what_onnx_has(name: str) -> None:
+    listed = spec.HOST_OPERATORS[name].names
+    assert list(listed) == sorted(set(listed))
+    known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
+    assert set(listed) <= known
 
 
 @pytest.mark.parametrize("expression", ["x +", "open(x)", "__import__('os')"])

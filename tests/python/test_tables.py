@@ -142,6 +142,12 @@ def test_a_wrong_row_of_an_activation(changes: dict[str, str | None], error: str
             'default = "cheap"',
             "options.toml: claim: key 'default' is 'cheap', which is not 'profitable' or 'all'",
         ),
+        (
+            "host_operators",
+            '"HardSigmoid", "LeakyRelu", "Relu"',
+            '"Conv", "LeakyRelu", "Relu"',
+            "host_operators.toml: inside_conv: key 'activations' has 'Conv', which is not in activations.toml",
+        ),
         ("reasons", "advice =", "hint =", "reasons.toml: unsupported_type: no key 'advice'"),
         ("reasons", "[[reason]]", "[[reason]", "reasons.toml: "),
     ],

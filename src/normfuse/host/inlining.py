@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from normfuse.host.config_entries import get_entry, set_entry
 from normfuse.host.model_forms import ModelForm, ask_model
 from normfuse.host.wire_format import GRAPH_NODE, MODEL_GRAPH, fields, read
-from normfuse.spec import OPERATOR_DOMAIN
+from normfuse.spec import HOST_OPERATORS, OPERATOR_DOMAIN
 
 if TYPE_CHECKING:
     import onnx
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["INLINED", "choose_inlining", "inlines_late"]
 
-INLINED = frozenset([
-    "AffineGrid", "Bernoulli", "BlackmanWindow", "CastLike", "CausalConvWithState", "CenterCropPad",
-    "GroupNormalization", "HammingWindow", "HannWindow", "HardSwish", "LinearAttention", "Mish",
-    "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SequenceMap", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish",
-])  # fmt: skip
+INLINED = frozenset(HOST_OPERATORS["inlined"].names)
 """Operators that ONNX defines by a body, but for those that ONNX Runtime's CPU provider always has a kernel for."""
 
 _INLINE_LATE = "session.disable_aot_function_inlining"

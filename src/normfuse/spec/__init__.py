@@ -14,6 +14,7 @@ from .activations import (
     DirectMlActivation,
     Parameter,
 )
+from .host_operators import HOST_OPERATORS, OperatorList
 from .normalizations import NORMALIZATIONS, Axes, Normalization, find_normalization
 from .operators import (
     ATTRIBUTES,
@@ -35,6 +36,7 @@ __all__ = [
     "ATTRIBUTES",
     "CALLS",
     "EDGES",
+    "HOST_OPERATORS",
     "NORMALIZATIONS",
     "OPERATORS",
     "OPERATOR_DOMAIN",
@@ -53,6 +55,7 @@ __all__ = [
     "Edge",
     "Normalization",
     "Operator",
+    "OperatorList",
     "Option",
     "Parameter",
     "Price",
