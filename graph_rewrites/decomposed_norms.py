@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from .facts import Facts, label
 from .fused import Fused
-from .matching import is_used_outside, require_closed, require_width
+from .matching import USED_DEVIATION, is_used_outside, require_closed, require_width
 from .pattern import Match, Matcher, node_of
 from .rows import MEAN, REDUCTIONS, SQUARE, STEPS, VARIANCE, Layout, RowSteps, Term, close
 from .rule import FusionRule, axes_of
@@ -311,7 +311,7 @@ def _averaged(facts: Facts, value: ir.Value | None) -> ir.Value | None:
 
 
 def _used_statistics(facts: Facts, found: _Found, result: Match) -> dict[str, ir.Value]:
-    """Return the mean and the inverse standard deviation that others use, as `matching.USED_STATISTICS` names them.
+    """Return the statistics that others use, as `matching` names them.
 
     A Reciprocal behind the standard deviation that stands outside is taken into the match.
     """
@@ -326,21 +326,22 @@ def _used_statistics(facts: Facts, found: _Found, result: Match) -> dict[str, ir
         if term is None or term.layout != Layout.ROW or facts.dtype(value) != ir.DataType.FLOAT:
             continue
         numbers = term.coefficients[0]
-        if close(numbers, inside):
-            value = _reciprocal_behind(value, result) or value
-            numbers = 1 / numbers if value is not node.outputs[0] else numbers
-        name = "used_mean" if close(numbers, MEAN) else "used_inverse" if close(numbers, 1 / inside) else ""
-        if name and name not in statistics and is_used_outside(value, set(result.nodes)):
-            statistics[name] = value
+        for name, wanted in (("used_mean", MEAN), ("used_inverse", 1 / inside), (USED_DEVIATION, inside)):
+            if not close(numbers, wanted):
+                continue
+            inverse = _reciprocal_behind(value, result) if name == USED_DEVIATION else None
+            if inverse is not None:
+                statistics.setdefault("used_inverse", inverse)
+            if name not in statistics and is_used_outside(value, set(result.nodes)):
+                statistics[name] = value
     return statistics
 
 
 def _reciprocal_behind(root: ir.Value, result: Match) -> ir.Value | None:
     """Return what a Reciprocal of the root outside of the match gives, which joins the match."""
     for consumer in root.consumers():
-        if consumer.op_type == "Reciprocal" and consumer.domain == "" and consumer.graph is root.graph:
-            if consumer in result.nodes:
-                return None
+        here = consumer.graph is root.graph and consumer not in result.nodes
+        if here and consumer.op_type == "Reciprocal" and consumer.domain == "":
             result.add(consumer)
             return consumer.outputs[0]
     return None

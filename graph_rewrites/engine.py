@@ -24,7 +24,7 @@ from .facts import CASTS, Facts, label, merged_shape, name_of, subgraphs
 from .functions import FunctionLibrary, NoStandardForm, Types, configuration, function_of
 from .fused import Fused, is_fused, operator_of
 from .leftovers import QUANTIZATION, Leftovers
-from .matching import USED_STATISTICS, is_dead, operator_name, vanishing
+from .matching import USED_DEVIATION, USED_STATISTICS, is_dead, operator_name, vanishing
 from .pattern import AnyOf, Output, ValuePattern
 from .repeaters import Repeaters
 from .rule import FusionRule, Replacement
@@ -421,6 +421,7 @@ class _Run:
                 new.replace_input_with(index, source)
         # Behind all that it reads, before all that reads it; the root's place is the latest possible.
         olds = [old for old, _ in old_to_new]
+        olds += [delta.match.bindings[USED_DEVIATION]] if USED_DEVIATION in delta.match.bindings else []
         place = min([self.facts.order(root), *(self.facts.first_use(graph, old, matched) - 0.5 for old in olds)])
         if any(value is not None and self.facts.before(graph, value) >= place for value in new.inputs):
             return None
@@ -430,6 +431,8 @@ class _Run:
         before = root if place == self.facts.order(root) else self.facts.first_consumer(graph, olds, matched)
         graph.insert_before(before, new)
         self.facts.place(new, place)
+        if (deviation := delta.match.bindings.get(USED_DEVIATION)) is not None:
+            old_to_new.append((deviation, self._deviation_of(new, deviation, place)))
         for old, value in old_to_new:
             value.type, value.shape, value.name = old.type, old.shape, old.name
             value.metadata_props.update(old.metadata_props)
@@ -441,6 +444,14 @@ class _Run:
         dequantized = [name_of(node) for node in removed if node.op_type == "DequantizeLinear"]
         new.meta[_NODES] = tuple(dict.fromkeys([*dequantized, *new.meta[_NODES]]))
         return new
+
+    def _deviation_of(self, new: ir.Node, old: ir.Value, place: float) -> ir.Value:
+        """Return the standard deviation of a FusedNormalization for what used another one, by a node behind it."""
+        root, inverse = old.producer(), new.outputs[USED_STATISTICS["used_inverse"]]
+        node = ir.Node("", "Reciprocal", (inverse,), name=root.name if root is not None else "")
+        new.graph.insert_after(new, node)  # type: ignore[union-attr]
+        self.facts.place(node, place)
+        return node.outputs[0]
 
     @staticmethod
     def _replaced_values(matched: Sequence[ir.Node], delta: Replacement) -> list[tuple[ir.Value, ir.Value]]:

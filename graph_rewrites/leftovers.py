@@ -46,6 +46,7 @@ _BEFORE_ROOT = (
         "Expand",
         "Log",
         "Max",
+        "Min",
         "Mul",
         "Neg",
         "Reciprocal",
@@ -53,10 +54,12 @@ _BEFORE_ROOT = (
         "Reshape",
         "Squeeze",
     ),
-    *("Sub", "Unsqueeze"),
+    *("Sub", "Sum", "Unsqueeze", "Where"),
 )
 _MOST_BEFORE_ROOT = 9
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare")
+# What is recognised by what it computes: it looks like an activation, though no node of it may be one.
+_OF_FORMULAS = ("DecomposedActivation", "DecomposedSoftplus")
 _FEW = 3
 
 
@@ -98,7 +101,9 @@ class Leftovers:
         if node in self._failed:
             return _site(node, kind or node.op_type, path, (node,), self._failed[node])
         failure = self._deepest.get(node)
-        if kind is None or (is_activation(node) and failure is not None and failure.rule in _OF_ROWS):
+        if kind is None:
+            return self._formula(node, path)
+        if is_activation(node) and failure is not None and failure.rule in _OF_ROWS:
             return None  # the normalisation that it is a step of is listed
         if failure is not None and isinstance(failure.reason, Reason):
             reason = failure.reason
@@ -108,6 +113,15 @@ class Leftovers:
             reason = self._by_neighbours(node)
         nodes = failure.nodes if failure is not None and not is_activation(node) else (node,)
         return _site(node, kind, path, nodes, reason)
+
+    def _formula(self, node: ir.Node, path: str) -> Site | None:
+        """Return the site of what ends in this node and looks like an activation, if no node of it is a site itself."""
+        failure = self._deepest.get(node)
+        if failure is None or failure.rule not in _OF_FORMULAS or not isinstance(failure.reason, Reason):
+            return None
+        if failure.nodes[-1] is not node or any(self._kind(part) is not None for part in failure.nodes):
+            return None
+        return _site(node, "Activation", path, failure.nodes, failure.reason)
 
     def stop(self, node: ir.Node, description: str) -> str:
         """Return where the chain of a fused node stops although it looks as if it went on, and why; "" if it does not.
@@ -190,10 +204,38 @@ class Leftovers:
             return Reason("training_mode", node=label(node))
         if self._is_root(node):
             kind = self._kind_of_mean_square(node.inputs[0])
-            detail = f"what follows its root, {_behind(node)}, divides no tensor by it"
+            detail = self._behind_root(node, "a deviation from the mean" if kind == "LayerNormalization" else "x")
             return Reason("different_formula", node=label(node), kind=kind, detail=detail)
         source = node.inputs[0] if node.inputs else None
         return Reason("nothing_to_fuse", node=label(node), before=_before(source), behind=_behind(node))
+
+    def _behind_root(self, root: ir.Node, wanted: str) -> str:
+        """Return in which way the nodes around a root make no normalisation of it."""
+        chosen = self._choice_before(root.inputs[0])
+        if chosen is not None:
+            return f"{label(chosen)} stands between its mean square and the root"
+        inverse = root.op_type == "Pow" or root.op_type == "Exp"
+        value = root.outputs[0]
+        for consumer in value.consumers():
+            if consumer.domain == "" and consumer.op_type == "Reciprocal":
+                inverse, value = True, consumer.outputs[0]
+        for consumer in value.consumers():
+            if consumer.domain == "" and consumer.op_type in ("Div", "Mul") and len(consumer.inputs) == 2:
+                divided = [other for other in consumer.inputs if other is not None and other is not value]
+                if divided and (consumer.op_type == "Mul") == inverse and (inverse or consumer.inputs[1] is value):
+                    return f"{label(consumer)} divides {label(divided[0])} by its root, which is not {wanted}"
+        return f"what follows its root, {_behind(root)}, divides no tensor by it"
+
+    def _choice_before(self, value: ir.Value | None) -> ir.Node | None:
+        """Return the Where between a mean of squares and its root; None: there is none."""
+        for _ in range(_MOST_BEFORE_ROOT):
+            node = value.producer() if value is not None else None
+            if node is None or node.domain != "" or node.op_type not in _BEFORE_ROOT:
+                return None
+            if node.op_type == "Where":
+                return node
+            value = next((one for one in node.inputs if self._kind_of_mean_square(one) is not None), None)
+        return None
 
     def _unreadable(self, node: ir.Node, path: str) -> Site | None:
         try:

@@ -25,6 +25,7 @@ from .pattern import AnyOf, AnyValue, Constant, GraphPattern, Match, NodePattern
 from .sites import Declined
 
 __all__ = [
+    "USED_DEVIATION",
     "USED_STATISTICS",
     "ChainMatcher",
     "is_dead",
@@ -38,6 +39,8 @@ __all__ = [
 
 #: What a match binds for the statistics that stay in use, and the outputs of FusedNormalization that replace them.
 USED_STATISTICS = {"used_mean": 2, "used_inverse": 3}
+#: The same for the standard deviation, which is one over the last of these outputs.
+USED_DEVIATION = "used_deviation"
 
 _COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
 _WIDTH = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}

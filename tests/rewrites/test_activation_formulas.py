@@ -179,3 +179,24 @@ def test_a_kink_anywhere_is_seen(threshold: float) -> None:
     g.output(g.add("Where", g.add("Greater", x, threshold), g.add("Mul", silu, 1.001), silu), SHAPE)
     optimized, _ = optimize(g.model("m"))
     assert "Where" in [node.op_type for node in optimized.graph.node]
+
+
+def _mish_with_three(g: SpellingBuilder, x: str) -> str:
+    e = g.add("Exp", x)
+    product = g.add("Mul", e, g.add("Add", e, 2.0))
+    return g.add("Mul", x, g.add("Div", product, g.add("Add", product, 3.0)))
+
+
+def _silu_of_another_one(g: SpellingBuilder, x: str) -> str:
+    return g.add("Div", x, g.add("Add", 1.1, g.add("Exp", g.add("Neg", x))))
+
+
+@pytest.mark.parametrize("spelling", [_mish_with_three, _silu_of_another_one])
+def test_what_looks_like_an_activation_without_a_node_of_one_is_listed(spelling: Spelling) -> None:
+    g = SpellingBuilder(13)
+    g.output(spelling(g, g.input("x", SHAPE)), SHAPE)
+    optimized, result = optimize(g.model("m"))
+    assert not fused_nodes(optimized)
+    (site,) = result.sites
+    assert (site.kind, site.reason) == ("Activation", "different_formula")
+    assert "looks like Swish, but for x = " in site.message

@@ -4,6 +4,7 @@ another kind or of another shape.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ from rewrite_harness import (
     round_trip,
     run,
 )
+
+import normfuse
+from normfuse.optimization import Target
 
 SHAPE = (2, 5, 8)
 IMAGE = (2, 6, 4, 3)
@@ -220,7 +224,13 @@ def test_group_normalization_restored_with_a_zero_for_the_groups() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["divide", "multiply", "one over"])
-@pytest.mark.parametrize("used", [("mean",), ("inverse",), ("mean", "inverse")])
+@pytest.mark.parametrize(
+    "used",
+    [
+        *(("mean",), ("inverse",), ("mean", "inverse")),
+        *(("deviation",), ("mean", "deviation"), ("inverse", "deviation"), ("mean", "inverse", "deviation")),
+    ],
+)
 def test_statistics_that_are_used_become_outputs(spelling: str, used: tuple[str, ...]) -> None:
     g = SpellingBuilder(13)
     x = g.input("x", SHAPE)
@@ -229,17 +239,55 @@ def test_statistics_that_are_used_become_outputs(spelling: str, used: tuple[str,
     root = g.add("Sqrt", g.add("Add", g.reduce_mean(g.add("Mul", d, d), [-1]), 1e-5))
     inverse = g.add("Div", 1.0, root) if spelling == "one over" else g.add("Reciprocal", root)
     g.output(g.add("Div", d, root) if spelling == "divide" else g.add("Mul", d, inverse), SHAPE, name="y")
-    for name, value in (("mean", mean), ("inverse", inverse)):
+    for name, value in (("mean", mean), ("inverse", inverse), ("deviation", root)):
         if name in used:
             g.output(value, (2, 5, 1), name=name)
     model = g.model("m")
     optimized, _ = optimize(model)
     (node,) = fused_nodes(optimized)
-    assert [node.op_type for node in optimized.graph.node if node.domain == ""] == ["Identity"] * (1 + len(used))
-    assert len(node.output) == (4 if "inverse" in used else 3)
+    others = Counter(node.op_type for node in optimized.graph.node if node.domain == "")
+    assert others == Counter({"Identity": 1 + len(used), "Reciprocal": int("deviation" in used)})
+    assert len(node.output) == (3 if used == ("mean",) else 4)
     expected, got = run(model, _feeds(SHAPE), optimized=False), run(optimized, _feeds(SHAPE))
     for name in expected:
         close(got[name], expected[name], name)
+
+
+def _revin(g: SpellingBuilder, used: str) -> str:
+    """Reversible instance normalisation: what is taken out of each series is put back behind the network."""
+    x = g.input("x", ("batch", 12, 3))
+    mean = g.reduce_mean(x, [1])
+    d = g.add("Sub", x, mean)
+    variance = g.add("Add", g.reduce_mean(g.add("Mul", d, d), [1]), 1e-5)
+    deviation = g.add("Sqrt", variance)
+    scale, bias = g.weight(3, mean=1.0), g.weight(3)
+    y = g.add("Tanh", g.add("Add", g.add("Mul", g.add("Div", d, deviation), scale), bias))
+    y = g.add("Div", g.add("Sub", y, bias), scale)
+    return g.add("Add", g.add("Mul", y, {"deviation": deviation, "variance": variance}[used]), mean)
+
+
+@pytest.mark.parametrize("target", ["portable", "custom-op", "standard"])
+def test_reversible_instance_normalization(target: Target) -> None:
+    g = SpellingBuilder(17)
+    g.output(_revin(g, "deviation"), ("batch", 12, 3))
+    result = normfuse.optimize(g.model("m"), target=target)
+    assert result.report.verification is not None
+    assert result.report.verification.result == "agree"
+    assert [site.kind for site in result.report.fused] == ["MeanVarianceNormalization"]
+    if target != "standard":
+        assert [node.op_type for node in result.model.graph.node][1:] == ["Reciprocal", "Mul", "Add"]
+    again = normfuse.optimize(result.model, target=target, verify=False)
+    assert [node.op_type for node in again.model.graph.node] == [node.op_type for node in result.model.graph.node]
+
+
+def test_a_variance_that_is_used_is_no_output() -> None:
+    g = SpellingBuilder(17)
+    g.output(_revin(g, "variance"), ("batch", 12, 3))
+    optimized, result = optimize(g.model("m"))
+    assert not fused_nodes(optimized)
+    (site,) = (site for site in result.sites if site.kind == "LayerNormalization")
+    assert site.reason == "has_other_consumers"
+    assert "is used elsewhere" in site.message
 
 
 @pytest.mark.parametrize("use", ["output", "operator", "reshaped"])

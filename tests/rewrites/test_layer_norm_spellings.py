@@ -337,11 +337,11 @@ def _near_miss(name: str) -> onnx.ModelProto:
         "deviation is an output": d,
         "variance is an output": variance,
         "deviation has another consumer": g.add("Relu", d) if name == "deviation has another consumer" else "",
-        "root has another consumer": g.add("Relu", root) if name == "root has another consumer" else "",
+        "variance has another consumer": g.add("Relu", variance) if name == "variance has another consumer" else "",
     }.get(name)
     g.output(y, SHAPE)
     if extra:
-        g.output(extra, (2, 5, 1) if "variance" in name or "root" in name else SHAPE)
+        g.output(extra, (2, 5, 1) if "variance" in name else SHAPE)
     return g.model("near_miss")
 
 
@@ -358,7 +358,7 @@ NEAR_MISSES = {
     "deviation is an output": "is_graph_output",
     "variance is an output": "is_graph_output",
     "deviation has another consumer": "has_other_consumers",
-    "root has another consumer": "has_other_consumers",
+    "variance has another consumer": "has_other_consumers",
 }
 
 

@@ -250,6 +250,14 @@ def _near_miss(g: SpellingBuilder, name: str) -> str:
             g.add("Sqrt", g.add("Add", g.reduce("ReduceMean", g.add("Mul", d, d), [0, 1], keepdims=0), EPSILON)),
         ),
         "of the absolute value": lambda: g.add("Div", g.add("Abs", d), g.add("Sqrt", shifted)),
+        "variance chosen": lambda: g.add(
+            *("Mul", d, g.add("Pow", g.add("Where", g.add("Greater", variance, 0.1), shifted, 1.0), -0.5))
+        ),
+        "of another tensor": lambda: g.add("Div", g.add("Tanh", d), g.add("Sqrt", shifted)),
+        "of another tensor by a power": lambda: g.add("Mul", g.add("Tanh", d), g.add("Pow", shifted, -0.5)),
+        "of another tensor by a reciprocal": lambda: g.add(
+            "Mul", g.add("Reciprocal", g.add("Sqrt", shifted)), g.add("Tanh", d)
+        ),
     }
     return forms[name]()
 
@@ -270,6 +278,10 @@ OF_X_ITSELF = ("held above", "held a little above", "clipped")
         ("twice the mean", "no (x - mean)"),
         ("root of a cube", "more than its square"),
         ("of the absolute value", "absolute value"),
+        ("variance chosen", "Where_6' stands between its mean square and the root"),
+        ("of another tensor", "divides 'Tanh_5_0' by its root, which is not a deviation from the mean"),
+        ("of another tensor by a power", "divides 'Tanh_5_0' by its root, which is not a deviation from the mean"),
+        ("of another tensor by a reciprocal", "divides 'Tanh_7_0' by its root, which is not a deviation from the mean"),
     ],
 )
 def test_near_miss_is_listed_with_what_is_different(name: str, words: str) -> None:
