@@ -112,6 +112,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(235, 14, KernelInfo_GetOutputTypeInfo, Status*, (const KernelInfo*, size_t index, TypeInfo** out)) \
   X(237, 14, HasSessionConfigEntry, Status*, (const SessionOptions*, const char* key, int* out)) \
   X(244, 15, KernelInfo_GetNodeName, Status*, (const KernelInfo*, char* out, size_t* size)) \
+  X(246, 15, KernelContext_GetLogger, Status*, (const KernelContext*, const Logger** out)) \
   X(247, 15, Logger_LogMessage, Status*, (const Logger*, LoggingLevel, const char* message, const PathChar* file, int line, const char* function)) \
   X(249, 15, KernelInfoGetConstantInput_tensor, Status*, (const KernelInfo*, size_t index, int* is_constant, const Value** out)) \
   X(267, 17, ShapeInferContext_GetInputCount, Status*, (const ShapeInferContext*, size_t* out)) \

@@ -69,4 +69,19 @@ int KernelExecution::ThreadCount() const {
   return count;
 }
 
+void KernelExecution::Warn(const std::string& message) {
+#ifdef _WIN32
+  const PathChar* file = L"ort_execution.cc";
+#else
+  const PathChar* file = "ort_execution.cc";
+#endif
+  const Logger* logger = nullptr;
+  Result result = FromStatus(GetApi().KernelContext_GetLogger(context_, &logger));
+  // As an error, because normfuse.InferenceSession shows no warnings. A logger that fails must not fail the call.
+  if (result.ok()) {
+    result = FromStatus(
+        GetApi().Logger_LogMessage(logger, LoggingLevel::kError, message.c_str(), file, __LINE__, "normfuse"));
+  }
+}
+
 }  // namespace normfuse::ort

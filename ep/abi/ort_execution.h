@@ -16,6 +16,7 @@ class KernelExecution final : public ExecutionContext {
   Result Output(int index, DataType type, const int64_t* dims, size_t rank, void** data) override;
   Result ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) override;
   int ThreadCount() const override;
+  void Warn(const std::string& message) override;
 
  private:
   KernelContext* context_;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "chain/chain.h"
 #include "chain/data_type.h"
@@ -33,6 +34,8 @@ class ExecutionContext {
   virtual Result ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) = 0;
   // How many threads ParallelFor may use, the caller included; at least 1.
   virtual int ThreadCount() const = 0;
+  // Tells the user of something that went wrong without being this call's error.
+  virtual void Warn(const std::string&) {}
 
  protected:
   ~ExecutionContext() = default;

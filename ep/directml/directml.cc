@@ -1,5 +1,7 @@
 #include "directml/directml.h"
 
+#include <algorithm>
+#include <chrono>
 #include <limits>
 #include <list>
 #include <mutex>
@@ -20,6 +22,9 @@ using directml::InputShape;
 struct DirectMlDevice::State {
   std::mutex mutex;
   std::shared_ptr<Gpu> gpu;
+  // Of the last attempt to open it.
+  Result failure;
+  std::chrono::steady_clock::time_point failed_at;
 };
 
 DirectMlDevice::DirectMlDevice(DirectMlOptions options)
@@ -38,8 +43,17 @@ Result DirectMlDevice::Create(const DirectMlOptions& options, std::shared_ptr<Di
 }
 
 Result DirectMlDevice::Acquire(std::shared_ptr<Gpu>* gpu) {
+  constexpr std::chrono::seconds kPause{1};
   const std::lock_guard lock(state_->mutex);
-  if (!state_->gpu) NORMFUSE_RETURN_IF_ERROR(Gpu::Open(options_, &state_->gpu));
+  const auto now = std::chrono::steady_clock::now();
+  if (!state_->gpu) {
+    const bool pauses = !state_->failure.ok() && now - state_->failed_at < kPause;
+    if (!pauses) {
+      state_->failure = Gpu::Open(options_, &state_->gpu);
+      state_->failed_at = now;
+    }
+    NORMFUSE_RETURN_IF_ERROR(state_->failure);
+  }
   *gpu = state_->gpu;
   return {};
 }
@@ -62,6 +76,17 @@ bool SameShapes(const std::vector<InputShape>& a, const std::vector<InputShape>&
   return true;
 }
 
+// What a call reads of the node's inputs.
+struct Inputs {
+  std::vector<InputShape> shapes;
+  std::vector<const void*> data;
+};
+
+// An error of Direct3D or DirectML; others are those of the host.
+bool IsOfGpu(const Result& result) {
+  return result.code() == ErrorCode::kEpFail || result.code() == ErrorCode::kDeviceReset;
+}
+
 // Chains on a GPU: compiled programs by the shapes of the inputs, the ones used last in front.
 class DirectMlExecutable final : public Executable {
  public:
@@ -78,73 +103,126 @@ class DirectMlExecutable final : public Executable {
   }
 
   Result Run(ExecutionContext& context) const override {
-    std::vector<InputShape> shapes(reads_.size());
-    std::vector<const void*> data(reads_.size());
-    for (size_t i = 0; i < reads_.size(); ++i) {
-      if (!reads_[i]) continue;
-      TensorView view;
-      NORMFUSE_RETURN_IF_ERROR(context.Input(static_cast<int>(i), &view));
-      shapes[i] = {view.type, {view.dims, view.dims + view.rank}};
-      data[i] = view.data;
-    }
-    std::shared_ptr<const CompiledProgram> compiled;
-    const Executable* on_cpu = nullptr;
+    Inputs inputs;
+    NORMFUSE_RETURN_IF_ERROR(Read(context, &inputs));
     GpuWork work;
-    NORMFUSE_RETURN_IF_ERROR(Find(shapes, &compiled, &on_cpu, &work));
-    if (on_cpu != nullptr) return on_cpu->Run(context);
-    const Result result = RunOnGpu(*compiled, data, context, &work);
-    if (result.code() == ErrorCode::kDeviceReset) device_->Drop(compiled->gpu().get());
-    if (result.ok() && listener_) listener_(sequence_.chains.front().name, work);
-    return result;
+    bool ran = false;
+    const Result result = RunOnGpu(inputs, context, &work, &ran);
+    if (result.ok() && ran && listener_) listener_(sequence_.chains.front().name, work);
+    if (result.ok() ? ran : !IsOfGpu(result)) return result;
+    if (!result.ok()) {
+      const bool again = CountFailure(inputs.shapes);
+      context.Warn(sequence_.chains.front().name + " runs on the CPU path" +
+                   (again ? ": " : ", as will all further calls with these shapes: ") + result.message());
+    }
+    const Executable* on_cpu = nullptr;
+    NORMFUSE_RETURN_IF_ERROR(CpuPath(&on_cpu));
+    return on_cpu->Run(context);
   }
 
  private:
   static constexpr size_t kMaxPrograms = 16;
+  static constexpr int kMaxFailures = 2;
 
   struct Entry {
     std::vector<InputShape> shapes;
-    std::shared_ptr<const CompiledProgram> program;  // null: these shapes run on the CPU path
+    std::shared_ptr<const CompiledProgram> program;  // null: not compiled
+    bool impossible = false;                         // DirectML cannot express these shapes
+    int failures = 0;                                // since a call succeeded
   };
+  using Entries = std::list<Entry>;
 
-  // The program for these shapes, compiled now if need be; or the CPU path where DirectML cannot run them.
-  Result Find(const std::vector<InputShape>& shapes, std::shared_ptr<const CompiledProgram>* compiled,
-              const Executable** on_cpu, GpuWork* work) const {
-    std::shared_ptr<Gpu> gpu;
-    NORMFUSE_RETURN_IF_ERROR(device_->Acquire(&gpu));
-    const std::lock_guard lock(mutex_);
-    for (auto it = programs_.begin(); it != programs_.end(); ++it) {
-      if (!SameShapes(it->shapes, shapes)) continue;
-      if (it->program && it->program->gpu() != gpu) {  // of a GPU that was lost
-        programs_.erase(it);
-        break;
-      }
-      programs_.splice(programs_.begin(), programs_, it);
-      return Use(programs_.front(), compiled, on_cpu);
+  Result Read(ExecutionContext& context, Inputs* inputs) const {
+    inputs->shapes.resize(reads_.size());
+    inputs->data.resize(reads_.size());
+    for (size_t i = 0; i < reads_.size(); ++i) {
+      if (!reads_[i]) continue;
+      TensorView view;
+      NORMFUSE_RETURN_IF_ERROR(context.Input(static_cast<int>(i), &view));
+      inputs->shapes[i] = {view.type, {view.dims, view.dims + view.rank}};
+      inputs->data[i] = view.data;
     }
-    Entry entry{shapes, nullptr};
-    DmlProgram program;
-    if (!directml::Lower(sequence_, shapes, gpu->capabilities(), &program)) {
-      std::unique_ptr<CompiledProgram> made;
-      const Result result = CompiledProgram::Compile(std::move(program), gpu, &made, work);
-      if (result.code() == ErrorCode::kDeviceReset) device_->Drop(gpu.get());
-      NORMFUSE_RETURN_IF_ERROR(result);
-      entry.program = std::move(made);
-    } else if (!cpu_) {
-      NORMFUSE_RETURN_IF_ERROR(CompileForCpu(sequence_, &cpu_));
-    }
-    programs_.push_front(std::move(entry));
-    if (programs_.size() > kMaxPrograms) programs_.pop_back();
-    return Use(programs_.front(), compiled, on_cpu);
-  }
-
-  Result Use(const Entry& entry, std::shared_ptr<const CompiledProgram>* compiled, const Executable** on_cpu) const {
-    *compiled = entry.program;
-    if (!entry.program) *on_cpu = cpu_.get();
     return {};
   }
 
-  static Result RunOnGpu(const CompiledProgram& compiled, const std::vector<const void*>& data,
-                         ExecutionContext& context, GpuWork* work) {
+  // *ran is false where the CPU path has to.
+  Result RunOnGpu(const Inputs& inputs, ExecutionContext& context, GpuWork* work, bool* ran) const {
+    std::shared_ptr<Gpu> gpu;
+    std::shared_ptr<const CompiledProgram> compiled;
+    Result result = Find(inputs.shapes, &gpu, &compiled, work);
+    if (result.ok() && compiled) {
+      result = RunProgram(*compiled, inputs.data, context, work);
+      *ran = true;
+    }
+    if (result.code() == ErrorCode::kDeviceReset && gpu) device_->Drop(gpu.get());
+    if (result.ok() && *ran) ForgetFailures(inputs.shapes);
+    return result;
+  }
+
+  // The program for these shapes, compiled now if need be; none where they run on the CPU path.
+  Result Find(const std::vector<InputShape>& shapes, std::shared_ptr<Gpu>* gpu,
+              std::shared_ptr<const CompiledProgram>* compiled, GpuWork* work) const {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = EntryFor(shapes);
+    if (entry.impossible || entry.failures >= kMaxFailures) return {};
+    NORMFUSE_RETURN_IF_ERROR(device_->Acquire(gpu));
+    // One of a GPU that was lost is of no use.
+    if (!entry.program || entry.program->gpu() != *gpu) NORMFUSE_RETURN_IF_ERROR(Compile(*gpu, &entry, work));
+    *compiled = entry.program;
+    return {};
+  }
+
+  Result Compile(const std::shared_ptr<Gpu>& gpu, Entry* entry, GpuWork* work) const {
+    entry->program.reset();
+    DmlProgram program;
+    entry->impossible = directml::Lower(sequence_, entry->shapes, gpu->capabilities(), &program).has_value();
+    if (entry->impossible) return {};
+    std::unique_ptr<CompiledProgram> made;
+    NORMFUSE_RETURN_IF_ERROR(CompiledProgram::Compile(std::move(program), gpu, &made, work));
+    entry->program = std::move(made);
+    return {};
+  }
+
+  Entries::iterator Known(const std::vector<InputShape>& shapes) const {
+    return std::find_if(programs_.begin(), programs_.end(),
+                        [&](const Entry& entry) { return SameShapes(entry.shapes, shapes); });
+  }
+
+  // The entry for these shapes, moved to the front or made; the one that was not used for longest makes room.
+  Entry& EntryFor(const std::vector<InputShape>& shapes) const {
+    const auto known = Known(shapes);
+    if (known != programs_.end()) {
+      programs_.splice(programs_.begin(), programs_, known);
+    } else {
+      programs_.push_front({shapes, nullptr});
+      if (programs_.size() > kMaxPrograms) programs_.pop_back();
+    }
+    return programs_.front();
+  }
+
+  // Whether the GPU is asked again.
+  bool CountFailure(const std::vector<InputShape>& shapes) const {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = EntryFor(shapes);
+    if (++entry.failures >= kMaxFailures) entry.program.reset();
+    return entry.failures < kMaxFailures;
+  }
+
+  void ForgetFailures(const std::vector<InputShape>& shapes) const {
+    const std::lock_guard lock(mutex_);
+    const auto known = Known(shapes);
+    if (known != programs_.end()) known->failures = 0;
+  }
+
+  Result CpuPath(const Executable** on_cpu) const {
+    const std::lock_guard lock(mutex_);
+    if (!cpu_) NORMFUSE_RETURN_IF_ERROR(CompileForCpu(sequence_, &cpu_));
+    *on_cpu = cpu_.get();
+    return {};
+  }
+
+  static Result RunProgram(const CompiledProgram& compiled, const std::vector<const void*>& data,
+                           ExecutionContext& context, GpuWork* work) {
     const DmlProgram& program = compiled.program();
     std::vector<const void*> inputs(program.inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -164,7 +242,7 @@ class DirectMlExecutable final : public Executable {
   GpuWorkListener listener_;
   std::vector<bool> reads_;
   mutable std::mutex mutex_;
-  mutable std::list<Entry> programs_;
+  mutable Entries programs_;
   mutable std::unique_ptr<Executable> cpu_;
 };
 

@@ -33,8 +33,8 @@ struct DirectMlOptions {
   std::string dxcore_library;
 };
 
-// A GPU opened for DirectML. May be shared by any number of sessions and threads. After the GPU is lost, calls fail with
-// kDeviceReset; the next one opens the GPU anew.
+// A GPU opened for DirectML. May be shared by any number of sessions and threads. After the GPU was lost, the next call
+// opens it anew.
 class DirectMlDevice {
  public:
   static Result Create(const DirectMlOptions& options, std::shared_ptr<DirectMlDevice>* device);
@@ -47,7 +47,8 @@ class DirectMlDevice {
   // "NVIDIA ..., DirectML feature level 6_2"; "default adapter, ..." where none was chosen.
   const std::string& description() const { return description_; }
 
-  // The open GPU, opened again if it was lost. For CompileForDirectMl's executables.
+  // The open GPU, opened again if it was lost. For a second after that failed it fails at once. For CompileForDirectMl's
+  // executables.
   Result Acquire(std::shared_ptr<directml::Gpu>* gpu);
   // Drops a GPU that was found lost.
   void Drop(const directml::Gpu* gpu);
@@ -65,7 +66,8 @@ class DirectMlDevice {
 std::optional<Declined> CheckForDirectMl(const Chain& chain, const DirectMlDevice& device);
 
 // Makes chains ready for the device. Operators are compiled at the first Run with each new set of shapes and kept, for a
-// bounded number of sets. Shapes that DirectML cannot run (a dimension of 0, say) run on the CPU path.
+// bounded number of sets. Shapes that DirectML cannot run (a dimension of 0, say) run on the CPU path. So does a call that
+// the GPU fails, with a warning; after two failures in a row all calls with these shapes.
 Result CompileForDirectMl(const Chain& chain, std::shared_ptr<DirectMlDevice> device,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
 // Each chain is one that CheckForDirectMl let pass.

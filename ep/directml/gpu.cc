@@ -116,6 +116,9 @@ Result Gpu::ReadCapabilities() {
     // A library that does not know the type refuses the question.
     const HRESULT result = directml_->CheckFeatureSupport(DML_FEATURE_TENSOR_DATA_TYPE_SUPPORT, sizeof(type), &type,
                                                           sizeof(supported), &supported);
+    if (result == kOutOfMemory || MeansDeviceLost(result)) {
+      return CheckHresult("IDMLDevice::CheckFeatureSupport", result);
+    }
     if (Succeeded(result) && supported) capabilities_.types |= 1u << type;
   }
   return {};

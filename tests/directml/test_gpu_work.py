@@ -14,6 +14,7 @@ import directml_libraries as libraries
 import harness
 import numpy as np
 import onnx
+import oracle
 import pytest
 
 X = np.random.default_rng(5).normal(size=(6, 8)).astype(np.float32)
@@ -64,6 +65,28 @@ def test_the_library_counts_what_direct3d_is_asked_for(tmp_path: Path) -> None:
     for call in calls:
         assert {name: call[name] for name in ONE_CALL} == ONE_CALL
         assert call["bytes_up"] == call["bytes_down"] == 256  # 4 rows; tensors start at multiples of 256 bytes
+
+
+def normalised(x: oracle.Array) -> oracle.Array:
+    scale = np.arange(1, 9, dtype=np.float32)
+    attributes = {"axes": [-1], "epsilon": 1e-5}
+    return np.asarray(oracle.evaluate("FusedNormalization", {"X": x, "scale": scale}, attributes)["Y"].exact)
+
+
+def test_a_call_that_the_gpu_fails_has_its_result(capfd: pytest.CaptureFixture[str]) -> None:
+    """It runs on the CPU path, ONNX Runtime logs why, and the next call is the GPU's again."""
+    fake = libraries.build_fake()
+    control = ctypes.CDLL(str(fake)).FakeControl
+    control.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    session = harness.create_session(MODEL, "ep", backend="directml", directml_library=fake, d3d12_library=fake)
+    expected = np.tanh(normalised(np.cos(np.maximum(normalised(X), 0)).astype(np.float32)))
+    control(b"fail:CreateCommittedResource", 0x8007000E - (1 << 32))
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=0, atol=4e-5)
+    assert "runs on the CPU path: DirectML path: ID3D12Device::CreateCommittedResource" in capfd.readouterr().err
+    before = counts(fake)["dispatches"]
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=0, atol=4e-5)
+    assert counts(fake)["dispatches"] > before
+    assert "CPU path" not in capfd.readouterr().err
 
 
 def command(folder: Path, *arguments: str) -> dict[str, Any]:

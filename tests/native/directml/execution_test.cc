@@ -400,9 +400,22 @@ void TestOpenShapes() {
 
 // --- failures ---------------------------------------------------------------------------------------------------------
 
+// Runs the test; the result must be right, on the GPU or, with a warning, on the CPU path. Returns the warning.
+std::string CheckWarned(const TestCase& test, const Executable& executable, const std::string& what) {
+  TestContext context(test.inputs);
+  const Result result = executable.Run(context);
+  CHECK(result.ok(), "%s: %s", what.c_str(), result.message().c_str());
+  if (!result.ok()) return {};
+  for (const Reference& expected : Evaluate(test)) {
+    const std::string problem = Compare(expected, context.output(expected.output, expected.type), half_rounding);
+    CHECK(problem.empty(), "%s: %s", what.c_str(), problem.c_str());
+  }
+  return context.warning();
+}
+
 void TestFailuresNameTheCall() {
   const TestCase test = Rows(LayerNormParts(), 5);
-  // Each fails once while the first Run compiles or runs; the next Run works.
+  // Each fails once while the first Run compiles or runs; the next Run has the GPU again.
   for (const char* call :
        {"CreateOperator", "CompileGraph", "CreateOperatorInitializer", "CreateBindingTable", "Map", "Signal",
         "CreateCommittedResource", "Close", "CreateCommandAllocator", "CreateCommandList"}) {
@@ -410,15 +423,60 @@ void TestFailuresNameTheCall() {
     std::unique_ptr<Executable> executable;
     CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
     control((std::string("fail:") + call).c_str(), abi::kOutOfMemory);
-    TestContext context(test.inputs);
-    const Result failed = executable->Run(context);
-    CHECK(!failed.ok(), "%s failed unnoticed", call);
-    CHECK(failed.message().find(call) != std::string::npos &&
-              failed.message().find("0x8007000E") != std::string::npos &&
-              failed.message().find("out of memory") != std::string::npos,
-          "message for %s: %s", call, failed.message().c_str());
-    CheckRun(test, *executable, std::string("run after a failure of ") + call);
+    const std::string warning = CheckWarned(test, *executable, call);
+    CHECK(warning.find("layer norm runs on the CPU path: ") == 0 && warning.find(call) != std::string::npos &&
+              warning.find("0x8007000E") != std::string::npos && warning.find("out of memory") != std::string::npos,
+          "warning for %s: %s", call, warning.c_str());
+    const int64_t dispatches = counter("dispatches");
+    CHECK(CheckWarned(test, *executable, call).empty(), "warned again after a failure of %s", call);
+    CHECK(counter("dispatches") > dispatches, "the GPU is not asked again after a failure of %s", call);
   }
+}
+
+// Lets each call of Direct3D and DirectML fail in turn, of those that opening, compiling, running, running with larger
+// buffers and recording again make.
+void TestEveryCallMayFail(abi::HRESULT code) {
+  const int64_t alive = counter("live_objects");
+  int failed = 0, unopened = 0;
+  for (bool more = true; more;) {
+    const int64_t first = counter("calls");
+    control("fail_code", code);
+    control("fail_call", first + ++failed);
+    std::shared_ptr<DirectMlDevice> device;
+    const Result opened = DirectMlDevice::Create(Options(), &device);
+    if (!opened.ok()) {
+      ++unopened;
+      CHECK(opened.message().find("DirectML path: ") == 0, "call %d: %s", failed, opened.message().c_str());
+    } else {
+      std::unique_ptr<Executable> executable;
+      CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable).ok(), "compile");
+      for (const int64_t rows : {5, 5000, 5, 5000, 5, 5000}) {
+        CheckWarned(Rows(LayerNormParts(), rows), *executable, "call " + std::to_string(failed));
+      }
+    }
+    more = counter("calls") >= first + failed;
+  }
+  control("fail_call", 0);
+  CHECK(unopened > 5 && failed > unopened + 50, "%d calls failed, %d of them while opening", failed, unopened);
+  CHECK(counter("live_objects") == alive, "%lld objects leak", static_cast<long long>(counter("live_objects") - alive));
+}
+
+// What fails every time is not tried every time.
+void TestTheCpuPathIsKept() {
+  const TestCase test = Rows(LayerNormParts(), 5);
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
+  std::unique_ptr<Executable> executable;
+  CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
+  for (int i = 0; i < 2; ++i) {
+    control("fail:CreateOperator", abi::kInvalidArgument);
+    const std::string warning = CheckWarned(test, *executable, "an operator that the driver lacks");
+    CHECK((warning.find("all further calls") != std::string::npos) == (i == 1), "%s", warning.c_str());
+  }
+  const int64_t calls = counter("calls");
+  CHECK(CheckWarned(test, *executable, "on the CPU path").empty(), "warned at every call");
+  CHECK(counter("calls") == calls, "DirectML is asked at every call");
+  CHECK(CheckWarned(Rows(LayerNormParts(), 6), *executable, "other shapes").empty(), "other shapes");
+  CHECK(counter("calls") > calls, "other shapes do not reach the GPU");
 }
 
 void TestFenceThatCannotWait() {
@@ -437,12 +495,18 @@ void TestLostDevice() {
   CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
   CheckRun(test, *executable, "before the loss");
   control("dispatches_until_removal", 0);
-  TestContext context(test.inputs);
-  const Result lost = executable->Run(context);
+  const std::string warning = CheckWarned(test, *executable, "while the GPU is lost");
   control("dispatches_until_removal", -1);
-  CHECK(lost.code() == ErrorCode::kDeviceReset, "code %d: %s", static_cast<int>(lost.code()), lost.message().c_str());
-  CHECK(lost.message().find("DXGI_ERROR_DEVICE_HUNG") != std::string::npos, "message: %s", lost.message().c_str());
-  CheckRun(test, *executable, "after the loss");
+  CHECK(warning.find("DXGI_ERROR_DEVICE_HUNG") != std::string::npos, "warning: %s", warning.c_str());
+  const int64_t devices = counter("devices");
+  CHECK(CheckWarned(test, *executable, "after the loss").empty(), "warned after the loss");
+  CHECK(counter("devices") == devices + 1, "the GPU is not opened again");
+  // Once it cannot be opened any more the CPU path goes on, without an attempt at every call.
+  control("remove_device", abi::kDxgiDeviceRemoved);
+  CheckWarned(test, *executable, "lost for good");
+  control("fail:D3D12CreateDevice", abi::kDxgiUnsupported);
+  CHECK(CheckWarned(test, *executable, "lost for good").find("D3D12CreateDevice") != std::string::npos, "no reason");
+  CHECK(counter("devices") == devices + 1, "opened");
 }
 
 Result Create(const DirectMlOptions& options) {
@@ -629,6 +693,9 @@ int main(int argc, char** argv) {
   TestGroupsOfUnknownRank();
   TestOpenShapes();
   TestFailuresNameTheCall();
+  TestEveryCallMayFail(abi::kOutOfMemory);
+  TestEveryCallMayFail(abi::kDxgiDeviceRemoved);
+  TestTheCpuPathIsKept();
   TestFenceThatCannotWait();
   TestLostDevice();
   TestDeviceErrors();

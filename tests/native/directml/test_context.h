@@ -35,7 +35,10 @@ class TestContext final : public ExecutionContext {
     return {};
   }
   int ThreadCount() const override { return 1; }
+  void Warn(const std::string& message) override { warning_ = message; }
 
+  // The last one; empty when there was none.
+  const std::string& warning() const { return warning_; }
   bool has(int index) const { return outputs_.count(index) != 0; }
   // An output, read as `type`.
   TestTensor output(int index, DataType type) const {
@@ -47,6 +50,7 @@ class TestContext final : public ExecutionContext {
  private:
   const std::vector<TestTensor>& inputs_;
   std::map<int, TestTensor> outputs_;
+  std::string warning_;
 };
 
 }  // namespace normfuse::test
