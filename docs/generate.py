@@ -32,6 +32,7 @@ from normfuse.spec import (
     ACTIVATIONS,
     ATTRIBUTES,
     CALLS,
+    DIRECTML_OPERATORS,
     EDGES,
     HOST_OPERATORS,
     NORMALIZATIONS,
@@ -273,6 +274,28 @@ def reasons() -> str:
     )
 
 
+def directml_operators() -> str:
+    rows = [
+        (
+            code(op.name),
+            ", ".join(map(str, op.versions)),
+            ", ".join(map(code, op.directml)),
+            op.level,
+            ", ".join(op.types),
+            op.note,
+        )
+        for op in DIRECTML_OPERATORS.values()
+    ]
+    return "\n\n".join(
+        [
+            "# Operators on DirectML",
+            'What runs on the GPU between fused chains with `backend="directml"`, as one graph with them. Without a '
+            "DirectML operator it only changes how a tensor is looked at, or is a computation of shapes, on the CPU.",
+            table(["operator", "versions", "DirectML operators", "level", "element types", "remark"], rows),
+        ]
+    )
+
+
 def markdown(text: str) -> str:
     """Marks of reStructuredText as those of Markdown."""
     return re.sub(r":\w+:`~?([^`]*)`", r"`\1`", text).replace("``", "`")
@@ -341,6 +364,7 @@ PAGES: Mapping[str, Any] = {
     "rules": rewriting_rules,
     "options": options,
     "reasons": reasons,
+    "directml-operators": directml_operators,
 }
 
 

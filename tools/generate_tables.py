@@ -582,6 +582,72 @@ def host_operator_code(table: Table, activations: Sequence[str]) -> list[str]:
     return code
 
 
+# operators on DirectML
+
+MAX_VERSIONS = 10
+MAX_DIRECTML = 4
+MAX_SHAPE_INPUTS = 4
+MAX_ATTRIBUTES = 4
+DIRECTML_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10}
+DIRECTML_OPERATOR_CODE = [
+    "// An operator of ONNX that joins an island on DirectML.",
+    "struct DirectMlOperatorSpec {",
+    "  const char* name;",
+    "  int version_count;",
+    f"  int versions[{MAX_VERSIONS}];",
+    "  int directml_count;",
+    f"  const char* directml[{MAX_DIRECTML}];  // without DML_OPERATOR_",
+    "  int level;            // 0xMmmm as DML_FEATURE_LEVEL",
+    "  unsigned types;       // bit set of DataType",
+    "  int shape_input_count;",
+    f"  int shape_inputs[{MAX_SHAPE_INPUTS}];",
+    "  bool on_cpu;          // computed on the CPU where all of its inputs are known there",
+    "  bool moves;           // computes nothing",
+    "  int attribute_count;",
+    f"  AttributeSpec attributes[{MAX_ATTRIBUTES}];",
+    "  const char* note;",
+    "};",
+]
+
+
+def directml_operator_of(name: str, row: Row) -> str:
+    versions, directml, types = row.elements("versions"), row.names("directml"), row.names("types")
+    shapes, attributes = row.elements("shape_inputs", []), row.texts("attributes")
+    for key, values, most in (
+        ("versions", versions, MAX_VERSIONS),
+        ("directml", directml, MAX_DIRECTML),
+        ("shape_inputs", shapes, MAX_SHAPE_INPUTS),
+        ("attributes", attributes, MAX_ATTRIBUTES),
+    ):
+        if len(values) > most:
+            raise row.error(f"key '{key}' has more than {most}")
+    for given, known in ((types, list(DIRECTML_TYPES)), (attributes.values(), ATTRIBUTE_TYPES)):
+        for each in given:
+            if each not in known:
+                raise row.error(f"'{each}' is not {quoted(known)}")
+    bits = sum(1 << DIRECTML_TYPES[each] for each in types)
+    names = braces((f"{{{text(each)}, {text(kind)}}}" for each, kind in attributes.items()), '{"", ""}')
+    flags = ", ".join(boolean(row.flag(key, False)) for key in ("on_cpu", "moves"))
+    code = (
+        f"{{{text(name)}, {len(versions)}, {braces(versions)}, {len(directml)}, "
+        f"{braces(map(text, directml), 'nullptr')}, {level(row, 'level')}, {bits}u, {len(shapes)}, "
+        f"{braces(shapes, '0')}, {flags}, {len(attributes)}, {names}, "
+        f"{text(row.text('note', ''))}}}"
+    )
+    row.end()
+    return code
+
+
+def directml_operator_code(table: Table) -> list[str]:
+    rows = {name: directml_operator_of(name, row) for name, row in table.rows("operator")}
+    table.top.end()
+    return [
+        *enumeration("DirectMlOperator", list(rows)),
+        *DIRECTML_OPERATOR_CODE,
+        *array("DirectMlOperatorSpec kDirectMlOperators", rows.values()),
+    ]
+
+
 # headers
 
 
@@ -607,6 +673,7 @@ def headers(folder: Path) -> dict[str, str]:
         option_code(Table(folder, "options")),
         reason_code(Table(folder, "reasons")),
         host_operator_code(Table(folder, "host_operators"), [each.name for each in activations]),
+        directml_operator_code(Table(folder, "directml_operators")),
     ]
     code = [line for part in parts for line in ["", *part]][1:]
     return {

@@ -16,6 +16,34 @@ constexpr uint64_t kTensorAlignment = 256;
 
 uint64_t AlignUp(uint64_t bytes) { return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
 
+// A tensor of the node as it lies on the GPU, and back: int64 has 32 bits there.
+Result CopyIn(const GraphInput& input, const void* from, void* to) {
+  if (input.type != DataType::kInt64) {
+    std::memcpy(to, from, BytesFor(input.stored, input.elements));
+    return {};
+  }
+  const auto* values = static_cast<const int64_t*>(from);
+  auto* narrow = static_cast<int32_t*>(to);
+  for (uint64_t i = 0; i < input.elements; ++i) {
+    narrow[i] = static_cast<int32_t>(values[i]);
+    if (narrow[i] != values[i]) {
+      return Result::Error(ErrorCode::kInvalidArgument, "DirectML path: input '" + input.name + "' has the value " +
+                                                            std::to_string(values[i]) +
+                                                            ", but integers have 32 bits there; use backend=cpu.");
+    }
+  }
+  return {};
+}
+
+void CopyOut(const GraphOutput& output, const void* from, void* to) {
+  if (output.type != DataType::kInt64) {
+    std::memcpy(to, from, BytesFor(output.stored, output.elements));
+    return;
+  }
+  const auto* values = static_cast<const int32_t*>(from);
+  for (uint64_t i = 0; i < output.elements; ++i) static_cast<int64_t*>(to)[i] = values[i];
+}
+
 // The edges of a program. The structures point at one another, so the object stays where it is.
 struct GraphEdges {
   explicit GraphEdges(const DmlProgram& program) {
@@ -233,7 +261,7 @@ Result CompiledProgram::WriteInputs(const Lane& lane, const std::vector<const vo
   for (size_t i = 0; i < program_.inputs.size(); ++i) {
     const GraphInput& input = program_.inputs[i];
     if (input.node_input < 0) continue;
-    std::memcpy(mapping.data() + inputs_.offsets[i], inputs[i], BytesFor(input.type, input.elements));
+    NORMFUSE_RETURN_IF_ERROR(CopyIn(input, inputs[i], mapping.data() + inputs_.offsets[i]));
   }
   return {};
 }
@@ -245,7 +273,7 @@ Result CompiledProgram::ReadOutputs(const Lane& lane, const std::vector<void*>& 
   for (size_t i = 0; i < program_.outputs.size(); ++i) {
     const GraphOutput& output = program_.outputs[i];
     if (outputs[i] == nullptr) continue;
-    std::memcpy(outputs[i], mapping.data() + outputs_.offsets[i], BytesFor(output.type, output.elements));
+    CopyOut(output, mapping.data() + outputs_.offsets[i], outputs[i]);
   }
   return {};
 }

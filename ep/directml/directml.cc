@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <list>
 #include <mutex>
@@ -10,6 +12,8 @@
 
 #include "directml/compiled_program.h"
 #include "directml/gpu.h"
+#include "directml/island.h"
+#include "directml/known_tensors.h"
 #include "directml/lowering.h"
 
 namespace normfuse {
@@ -71,7 +75,7 @@ namespace {
 
 bool SameShapes(const std::vector<InputShape>& a, const std::vector<InputShape>& b) {
   for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i].type != b[i].type || a[i].dims != b[i].dims) return false;
+    if (a[i].type != b[i].type || a[i].dims != b[i].dims || a[i].content != b[i].content) return false;
   }
   return true;
 }
@@ -87,20 +91,21 @@ bool IsOfGpu(const Result& result) {
   return result.code() == ErrorCode::kEpFail || result.code() == ErrorCode::kDeviceReset;
 }
 
-// Chains on a GPU: compiled programs by the shapes of the inputs, the ones used last in front.
+// What runs on a GPU once the shapes of its inputs are known.
+struct Source {
+  std::string name;
+  std::vector<bool> reads;          // by input of the node
+  std::vector<bool> reads_content;  // likewise: of small integers that decide shapes
+  std::function<std::optional<Declined>(const std::vector<InputShape>&, const directml::Capabilities&, DmlProgram*)>
+      lower;
+  std::function<Result(std::unique_ptr<Executable>*)> compile_for_cpu;  // empty where there is no CPU path
+};
+
+// Compiled programs by the shapes of the inputs, the ones used last in front.
 class DirectMlExecutable final : public Executable {
  public:
-  DirectMlExecutable(ChainSequence sequence, std::shared_ptr<DirectMlDevice> device, GpuWorkListener listener)
-      : sequence_(std::move(sequence)), device_(std::move(device)), listener_(std::move(listener)) {
-    for (const Chain& chain : sequence_.chains) {
-      ForEachTensorRef(chain, [this](const TensorRef& ref) {
-        if (ref.input == TensorRef::kAbsent || ref.input >= kFromOutput || ref.constant) return;
-        const auto index = static_cast<size_t>(ref.input);
-        if (reads_.size() <= index) reads_.resize(index + 1);
-        reads_[index] = true;
-      });
-    }
-  }
+  DirectMlExecutable(Source source, std::shared_ptr<DirectMlDevice> device, GpuWorkListener listener)
+      : source_(std::move(source)), device_(std::move(device)), listener_(std::move(listener)) {}
 
   Result Run(ExecutionContext& context) const override {
     Inputs inputs;
@@ -108,11 +113,12 @@ class DirectMlExecutable final : public Executable {
     GpuWork work;
     bool ran = false;
     const Result result = RunOnGpu(inputs, context, &work, &ran);
-    if (result.ok() && ran && listener_) listener_(sequence_.chains.front().name, work);
+    if (result.ok() && ran && listener_) listener_(source_.name, work);
     if (result.ok() ? ran : !IsOfGpu(result)) return result;
+    if (!source_.compile_for_cpu) return result.ok() ? NoCpuPath(inputs.shapes) : result;
     if (!result.ok()) {
       const bool again = CountFailure(inputs.shapes);
-      context.Warn(sequence_.chains.front().name + " runs on the CPU path" +
+      context.Warn(source_.name + " runs on the CPU path" +
                    (again ? ": " : ", as will all further calls with these shapes: ") + result.message());
     }
     const Executable* on_cpu = nullptr;
@@ -128,19 +134,23 @@ class DirectMlExecutable final : public Executable {
     std::vector<InputShape> shapes;
     std::shared_ptr<const CompiledProgram> program;  // null: not compiled
     bool impossible = false;                         // DirectML cannot express these shapes
+    std::string obstacle;                            // and why
     int failures = 0;                                // since a call succeeded
   };
   using Entries = std::list<Entry>;
 
   Result Read(ExecutionContext& context, Inputs* inputs) const {
-    inputs->shapes.resize(reads_.size());
-    inputs->data.resize(reads_.size());
-    for (size_t i = 0; i < reads_.size(); ++i) {
-      if (!reads_[i]) continue;
+    inputs->shapes.resize(source_.reads.size());
+    inputs->data.resize(source_.reads.size());
+    for (size_t i = 0; i < source_.reads.size(); ++i) {
+      if (!source_.reads[i]) continue;
       TensorView view;
       NORMFUSE_RETURN_IF_ERROR(context.Input(static_cast<int>(i), &view));
       inputs->shapes[i] = {view.type, {view.dims, view.dims + view.rank}};
       inputs->data[i] = view.data;
+      if (i >= source_.reads_content.size() || !source_.reads_content[i]) continue;
+      const auto known = directml::Known(view.type, inputs->shapes[i].dims, view.data);
+      if (known) inputs->shapes[i].content = known->values;
     }
     return {};
   }
@@ -175,7 +185,9 @@ class DirectMlExecutable final : public Executable {
   Result Compile(const std::shared_ptr<Gpu>& gpu, Entry* entry, GpuWork* work) const {
     entry->program.reset();
     DmlProgram program;
-    entry->impossible = directml::Lower(sequence_, entry->shapes, gpu->capabilities(), &program).has_value();
+    const auto declined = source_.lower(entry->shapes, gpu->capabilities(), &program);
+    entry->impossible = declined.has_value();
+    if (declined) entry->obstacle = declined->message;
     if (entry->impossible) return {};
     std::unique_ptr<CompiledProgram> made;
     NORMFUSE_RETURN_IF_ERROR(CompiledProgram::Compile(std::move(program), gpu, &made, work));
@@ -214,9 +226,16 @@ class DirectMlExecutable final : public Executable {
     if (known != programs_.end()) known->failures = 0;
   }
 
+  Result NoCpuPath(const std::vector<InputShape>& shapes) const {
+    const std::lock_guard lock(mutex_);
+    const std::string why = EntryFor(shapes).obstacle;
+    return Result::Error(ErrorCode::kNotImplemented, "DirectML path: " + why + ". The island at '" + source_.name +
+                                                         "' has no CPU path; use backend=cpu for these inputs.");
+  }
+
   Result CpuPath(const Executable** on_cpu) const {
     const std::lock_guard lock(mutex_);
-    if (!cpu_) NORMFUSE_RETURN_IF_ERROR(CompileForCpu(sequence_, &cpu_));
+    if (!cpu_) NORMFUSE_RETURN_IF_ERROR(source_.compile_for_cpu(&cpu_));
     *on_cpu = cpu_.get();
     return {};
   }
@@ -234,13 +253,19 @@ class DirectMlExecutable final : public Executable {
       NORMFUSE_RETURN_IF_ERROR(
           context.Output(output.node_output, output.type, output.dims.data(), output.dims.size(), &outputs[i]));
     }
+    for (const auto& output : program.known_outputs) {
+      void* to = nullptr;
+      const ConstantTensor& value = output.value;
+      NORMFUSE_RETURN_IF_ERROR(
+          context.Output(output.node_output, value.type, value.dims.data(), value.dims.size(), &to));
+      if (to != nullptr && !value.storage.empty()) std::memcpy(to, value.storage.data(), value.storage.size());
+    }
     return compiled.Run(inputs, outputs, work);
   }
 
-  ChainSequence sequence_;
+  Source source_;
   std::shared_ptr<DirectMlDevice> device_;
   GpuWorkListener listener_;
-  std::vector<bool> reads_;
   mutable std::mutex mutex_;
   mutable Entries programs_;
   mutable std::unique_ptr<Executable> cpu_;
@@ -258,7 +283,39 @@ Result CompileForDirectMl(const Chain& chain, std::shared_ptr<DirectMlDevice> de
 
 Result CompileForDirectMl(ChainSequence sequence, std::shared_ptr<DirectMlDevice> device,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener) {
-  *executable = std::make_unique<DirectMlExecutable>(std::move(sequence), std::move(device), std::move(listener));
+  Source source;
+  source.name = sequence.chains.front().name;
+  for (const Chain& chain : sequence.chains) {
+    ForEachTensorRef(chain, [&](const TensorRef& ref) {
+      if (ref.input == TensorRef::kAbsent || ref.input >= kFromOutput || ref.constant) return;
+      const auto index = static_cast<size_t>(ref.input);
+      if (source.reads.size() <= index) source.reads.resize(index + 1);
+      source.reads[index] = true;
+    });
+  }
+  const auto shared = std::make_shared<const ChainSequence>(std::move(sequence));
+  source.lower = [shared](const auto& shapes, const auto& capabilities, DmlProgram* program) {
+    return directml::Lower(*shared, shapes, capabilities, program);
+  };
+  source.compile_for_cpu = [shared](auto* made) { return CompileForCpu(*shared, made); };
+  *executable = std::make_unique<DirectMlExecutable>(std::move(source), std::move(device), std::move(listener));
+  return {};
+}
+
+Result CompileForDirectMl(directml::Island island, std::shared_ptr<DirectMlDevice> device,
+                          std::unique_ptr<Executable>* executable, GpuWorkListener listener) {
+  Source source;
+  source.name = island.name;
+  source.reads_content = directml::InputsReadOnCpu(island);
+  source.reads.resize(source.reads_content.size());
+  for (const auto& value : island.values) {
+    if (value.input >= 0 && !value.constant) source.reads[static_cast<size_t>(value.input)] = true;
+  }
+  const auto shared = std::make_shared<const directml::Island>(std::move(island));
+  source.lower = [shared](const auto& shapes, const auto& capabilities, DmlProgram* program) {
+    return directml::Lower(*shared, shapes, capabilities, program);
+  };
+  *executable = std::make_unique<DirectMlExecutable>(std::move(source), std::move(device), std::move(listener));
   return {};
 }
 

@@ -17,6 +17,7 @@ namespace normfuse {
 
 namespace directml {
 class Gpu;
+struct Island;
 }  // namespace directml
 
 struct DirectMlOptions {
@@ -72,6 +73,11 @@ Result CompileForDirectMl(const Chain& chain, std::shared_ptr<DirectMlDevice> de
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
 // Each chain is one that CheckForDirectMl let pass.
 Result CompileForDirectMl(ChainSequence sequence, std::shared_ptr<DirectMlDevice> device,
+                          std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
+
+// An island. Where its shapes at run time are none that DirectML can express, a call of one made of chains runs on the CPU
+// path; of any other it fails with an error that says what is in the way.
+Result CompileForDirectMl(directml::Island island, std::shared_ptr<DirectMlDevice> device,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
 
 }  // namespace normfuse

@@ -56,8 +56,6 @@ class Lowering {
       : chain_(chain), inputs_(inputs), builder_(builder), produced_(produced), x_shape_(x_shape), others_(others) {}
 
   std::optional<Declined> Run() {
-    if (chain_.has_softmax()) builder_.Unsupported("a softmax");
-    if (builder_.refused()) return builder_.refused();
     Value d = Load(chain_.x, "X");
     whole_ = ShapeOfChain(d.dims);
     for (const Step& step : chain_.before) {
@@ -346,6 +344,34 @@ class Lowering {
     return builder_.Emit(std::move(op), grouped.sizes, {ProgramBuilder::Whole(x)}, kFloat, grouped.axes);
   }
 
+  // By its own operator, or below its level by the formula: the largest value is subtracted before the exponentials.
+  Value Softmax(const Value& x, const Grouped& grouped) {
+    const bool logarithm = chain_.normalization->method == Method::kLogSoftmax;
+    if (builder_.level() >= DML_FEATURE_LEVEL_5_1) {
+      Operator op;
+      op.type = logarithm ? DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1 : DML_OPERATOR_ACTIVATION_SOFTMAX1;
+      op.purpose = logarithm ? "log_softmax" : "softmax";
+      return builder_.Emit(std::move(op), grouped.sizes, {ProgramBuilder::Whole(x)}, kFloat, grouped.axes);
+    }
+    const auto unary = [&](DML_OPERATOR_TYPE type, const char* purpose, const Value& value) {
+      Operator op;
+      op.type = type;
+      op.purpose = purpose;
+      return builder_.Unary(std::move(op), value);
+    };
+    const Value largest = Reduce(DML_REDUCE_FUNCTION_MAX, "softmax: the largest value", x, grouped);
+    const Value centred = builder_.Binary(DML_OPERATOR_ELEMENT_WISE_SUBTRACT, "softmax: subtract the largest value", x,
+                                          largest, grouped.sizes);
+    const Value powers = unary(DML_OPERATOR_ELEMENT_WISE_EXP, "softmax: exp", centred);
+    const Value sum = Reduce(DML_REDUCE_FUNCTION_SUM, "softmax: sum", powers, grouped);
+    if (!logarithm) {
+      return builder_.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "softmax: divide by the sum", powers, sum,
+                             grouped.sizes);
+    }
+    return builder_.Binary(DML_OPERATOR_ELEMENT_WISE_SUBTRACT, "log_softmax: subtract the logarithm", centred,
+                           unary(DML_OPERATOR_ELEMENT_WISE_LOG, "log_softmax: log", sum), grouped.sizes);
+  }
+
   // MEAN_VARIANCE_NORMALIZATION1 or 2 without scale, bias and activation.
   Operator Mvn(bool normalize_variance, float epsilon, const char* purpose) {
     Operator op;
@@ -390,6 +416,7 @@ class Lowering {
     if (!grouped) return d;
     Value viewed = d;
     viewed.dims = grouped->sizes;
+    if (chain_.has_softmax()) return Behind(chain_.behind.begin(), Softmax(viewed, *grouped), grouped->sizes);
     EmitStatistics(viewed, *grouped);
     if (builder_.refused()) return d;
     if (OneOperatorNormalises(*grouped)) return NormaliseInOne(viewed, *grouped);
@@ -562,7 +589,7 @@ class Lowering {
     value.dims = dims;
     if (*dml_type != kFloat) {
       value = builder_.Cast(value, *dml_type, (std::string(name) + " to " + NameOf(type)).c_str());
-    } else if (value.from_graph_input) {
+    } else if (value.from_graph_input && node_output < produced_->output_count) {
       Operator copy;
       copy.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
       copy.purpose = std::string("copy to ") + name;
@@ -645,12 +672,18 @@ std::optional<Declined> Lower(const ChainSequence& sequence, const std::vector<I
   return std::nullopt;
 }
 
+void LowerInto(const Chain& chain, ProgramBuilder& builder, std::map<int, Value>* values) {
+  Produced produced{0, std::move(*values)};
+  (void)Lowering(chain, {}, builder, &produced, Shapes::kKnown, Shapes::kKnown).Run();
+  *values = std::move(produced.values);
+}
+
 std::optional<Declined> CheckLowering(const Chain& chain, const Capabilities& capabilities, DmlProgram* program) {
   std::vector<InputShape> inputs;
   const auto assume = [&](const TensorRef& ref, DataType type, const Dims& dims) {
     if (ref.input == TensorRef::kAbsent || ref.constant) return;
     if (inputs.size() <= static_cast<size_t>(ref.input)) inputs.resize(static_cast<size_t>(ref.input) + 1);
-    inputs[static_cast<size_t>(ref.input)] = {type, dims};
+    inputs[static_cast<size_t>(ref.input)] = {type, dims, {}};
   };
   // What is not known of tensors that arrive at run time is taken to be 1: every other size that fits lowers alike.
   const auto least = [](const PartialShape& shape) {

@@ -21,17 +21,41 @@ void OperatorDesc::Fill(const Operator& op) {
     case DML_OPERATOR_ELEMENT_WISE_ERF:
     case DML_OPERATOR_ELEMENT_WISE_EXP:
     case DML_OPERATOR_ELEMENT_WISE_SIN:
+    case DML_OPERATOR_ELEMENT_WISE_ABS:
+    case DML_OPERATOR_ELEMENT_WISE_LOG:
       return Set(DML_ELEMENT_WISE_UNARY_OPERATOR_DESC{Input(op, 0), output, scale_bias});
     case DML_OPERATOR_ELEMENT_WISE_ADD:
     case DML_OPERATOR_ELEMENT_WISE_SUBTRACT:
     case DML_OPERATOR_ELEMENT_WISE_MULTIPLY:
     case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
+    case DML_OPERATOR_ELEMENT_WISE_MAX:
+    case DML_OPERATOR_ELEMENT_WISE_MIN:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS:
       return Set(DML_ELEMENT_WISE_BINARY_OPERATOR_DESC{Input(op, 0), Input(op, 1), output});
     case DML_OPERATOR_ELEMENT_WISE_CLIP:
       return Set(
           DML_ELEMENT_WISE_CLIP_OPERATOR_DESC{Input(op, 0), output, nullptr, op.parameters[0], op.parameters[1]});
     case DML_OPERATOR_ELEMENT_WISE_ROUND:
       return Set(DML_ELEMENT_WISE_ROUND_OPERATOR_DESC{Input(op, 0), output, DML_ROUNDING_MODE_HALVES_TO_NEAREST_EVEN});
+    case DML_OPERATOR_ELEMENT_WISE_POW:
+      return Set(DML_ELEMENT_WISE_POW_OPERATOR_DESC{Input(op, 0), Input(op, 1), output, nullptr});
+    case DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW:
+      return Set(DML_ELEMENT_WISE_CONSTANT_POW_OPERATOR_DESC{Input(op, 0), output, nullptr, op.parameters[0]});
+    case DML_OPERATOR_ELEMENT_WISE_IF:
+      return Set(DML_ELEMENT_WISE_IF_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output});
+    case DML_OPERATOR_GEMM:
+      return Set(DML_GEMM_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output, DML_MATRIX_TRANSFORM_NONE,
+                                        DML_MATRIX_TRANSFORM_NONE, op.alpha, op.beta, nullptr});
+    case DML_OPERATOR_GATHER:
+      return Set(DML_GATHER_OPERATOR_DESC{Input(op, 0), Input(op, 1), output, op.axis, op.index_dimensions});
+    case DML_OPERATOR_JOIN:
+      return SetJoin(op, output);
+    case DML_OPERATOR_SLICE1:
+      return Set(DML_SLICE1_OPERATOR_DESC{Input(op, 0), output, static_cast<UINT>(op.offsets.size()), op.offsets.data(),
+                                          op.window.data(), op.steps.data()});
+    case DML_OPERATOR_ACTIVATION_SOFTMAX1:
+    case DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1:
+      return Set(DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC{Input(op, 0), output, axis_count, op.axes.data()});
     case DML_OPERATOR_CAST:
       return Set(DML_CAST_OPERATOR_DESC{Input(op, 0), output});
     case DML_OPERATOR_REDUCE:
@@ -99,11 +123,16 @@ void OperatorDesc::SetActivation(const Operator& op, const DML_TENSOR_DESC* outp
 
 void OperatorDesc::SetQuantization(const Operator& op, const DML_TENSOR_DESC* output) {
   for (size_t i = 1; i < op.inputs.size(); ++i) {
-    if (op.inputs[i]) quantization_tensors_.push_back(*Tensor(op.inputs[i]->desc));
+    if (op.inputs[i]) tensor_array_.push_back(*Tensor(op.inputs[i]->desc));
   }
-  const auto count = static_cast<UINT>(quantization_tensors_.size());
+  const auto count = static_cast<UINT>(tensor_array_.size());
   const auto type = count == 2 ? DML_QUANTIZATION_TYPE_SCALE_ZERO_POINT : DML_QUANTIZATION_TYPE_SCALE;
-  Set(DML_QUANTIZE_OPERATOR_DESC{Input(op, 0), type, count, quantization_tensors_.data(), output});
+  Set(DML_QUANTIZE_OPERATOR_DESC{Input(op, 0), type, count, tensor_array_.data(), output});
+}
+
+void OperatorDesc::SetJoin(const Operator& op, const DML_TENSOR_DESC* output) {
+  for (size_t i = 0; i < op.inputs.size(); ++i) tensor_array_.push_back(*Input(op, i));
+  Set(DML_JOIN_OPERATOR_DESC{static_cast<UINT>(tensor_array_.size()), tensor_array_.data(), output, op.axis});
 }
 
 }  // namespace normfuse::directml

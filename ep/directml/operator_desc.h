@@ -27,13 +27,14 @@ class OperatorDesc {
   void Set(const Desc& desc);
   void SetActivation(const Operator& op, const abi::DML_TENSOR_DESC* output);
   void SetQuantization(const Operator& op, const abi::DML_TENSOR_DESC* output);
+  void SetJoin(const Operator& op, const abi::DML_TENSOR_DESC* output);
 
   struct StoredTensor {
     abi::DML_BUFFER_TENSOR_DESC buffer;
     abi::DML_TENSOR_DESC desc;
   };
   std::vector<std::unique_ptr<StoredTensor>> tensors_;
-  std::vector<abi::DML_TENSOR_DESC> quantization_tensors_;
+  std::vector<abi::DML_TENSOR_DESC> tensor_array_;
   abi::DML_ACTIVATION_OPERATOR_DESC fused_struct_{};
   abi::DML_OPERATOR_DESC fused_{};
   std::shared_ptr<void> struct_;

@@ -48,6 +48,22 @@ std::string Parameters(const float* values, int count) {
   return out + "]";
 }
 
+const char* NameOf(abi::DML_REDUCE_FUNCTION function) {
+  switch (function) {
+    case abi::DML_REDUCE_FUNCTION_AVERAGE:
+      return "AVERAGE";
+    case abi::DML_REDUCE_FUNCTION_MAX:
+      return "MAX";
+    case abi::DML_REDUCE_FUNCTION_MIN:
+      return "MIN";
+    case abi::DML_REDUCE_FUNCTION_SUM:
+      return "SUM";
+    case abi::DML_REDUCE_FUNCTION_SUM_SQUARE:
+      return "SUM_SQUARE";
+  }
+  return "UNKNOWN";
+}
+
 std::string Json(const TensorDesc& desc) {
   std::string out = "\"type\":\"" + std::string(kTypeNames[desc.type]) + "\",\"sizes\":" + List(desc.sizes);
   if (!desc.strides.empty()) out += ",\"strides\":" + List(desc.strides);
@@ -85,8 +101,13 @@ std::string Json(const Operator& op) {
     out += ",\"scale_bias\":[" + Number(op.scale_bias->Scale) + "," + Number(op.scale_bias->Bias) + "]";
   }
   if (op.type == abi::DML_OPERATOR_REDUCE) {
-    const bool average = op.reduce_function == abi::DML_REDUCE_FUNCTION_AVERAGE;
-    out += std::string(",\"function\":\"") + (average ? "AVERAGE" : "SUM_SQUARE") + "\"";
+    out += std::string(",\"function\":\"") + NameOf(op.reduce_function) + "\"";
+  }
+  if (op.type == abi::DML_OPERATOR_JOIN || op.type == abi::DML_OPERATOR_GATHER) {
+    out += ",\"axis\":" + std::to_string(op.axis);
+  }
+  if (op.type == abi::DML_OPERATOR_SLICE1) {
+    out += ",\"offsets\":" + List(op.offsets) + ",\"window\":" + List(op.window) + ",\"steps\":" + List(op.steps);
   }
   return out + "}";
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "chain/data_type.h"
+#include "chain/chain.h"
 #include "directml/rules.h"
 
 namespace normfuse::directml {
@@ -48,6 +48,13 @@ struct Operator {
   int parameter_count = 0;                                                      // of the two above
   std::optional<abi::DML_SCALE_BIAS> scale_bias;                                // IDENTITY, SQRT, RECIP, ERF
   abi::DML_REDUCE_FUNCTION reduce_function = abi::DML_REDUCE_FUNCTION_AVERAGE;  // REDUCE
+  float alpha = 1;                                                              // GEMM
+  float beta = 1;                                                               // GEMM
+  uint32_t axis = 0;                                                            // JOIN, GATHER
+  uint32_t index_dimensions = 0;                                                // GATHER
+  std::vector<uint32_t> offsets;                                                // SLICE1
+  std::vector<uint32_t> window;                                                 // SLICE1
+  std::vector<int32_t> steps;                                                   // SLICE1
 };
 
 // A tensor that the graph reads: an input of the node, or a constant.
@@ -56,6 +63,7 @@ struct GraphInput {
   int node_input = -1;               // -1: constant
   std::vector<unsigned char> value;  // of a constant, `bytes` long
   DataType type = DataType::kUndefined;
+  DataType stored = DataType::kUndefined;  // on the GPU: int32 for int64, uint8 for bool
   uint64_t elements = 0;
   uint64_t bytes = 0;  // a multiple of 4
 };
@@ -64,10 +72,17 @@ struct GraphInput {
 struct GraphOutput {
   int node_output = 0;
   DataType type = DataType::kUndefined;
+  DataType stored = DataType::kUndefined;  // on the GPU: int32 for int64, uint8 for bool
   std::vector<int64_t> dims;
   uint64_t elements = 0;
   uint64_t bytes = 0;
   uint32_t from_node = 0;
+};
+
+// An output of the node that was computed on the CPU when the program was made: shapes.
+struct KnownOutput {
+  int node_output = 0;
+  ConstantTensor value;
 };
 
 struct DmlProgram {
@@ -75,6 +90,7 @@ struct DmlProgram {
   std::vector<GraphInput> inputs;
   std::vector<Operator> operators;
   std::vector<GraphOutput> outputs;
+  std::vector<KnownOutput> known_outputs;
 };
 
 // One line of JSON: {"level", "inputs", "operators", "outputs"}.

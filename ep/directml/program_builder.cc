@@ -125,6 +125,10 @@ std::optional<DML_TENSOR_DATA_TYPE> ToDirectMl(DataType type) {
   return std::nullopt;
 }
 
+DataType StoredType(DataType type) {
+  return type == DataType::kInt64 ? DataType::kInt32 : type == DataType::kBool ? DataType::kUint8 : type;
+}
+
 int64_t Product(const Dims& dims) {
   int64_t product = 1;
   for (int64_t dim : dims) product *= dim;
@@ -172,20 +176,21 @@ DML_TENSOR_DATA_TYPE ProgramBuilder::Supported(DataType type, const std::string&
 }
 
 Value ProgramBuilder::Input(const std::string& name, int node_input, DataType type, const Dims& dims) {
-  const DML_TENSOR_DATA_TYPE dml_type = Supported(type, name);
+  const DML_TENSOR_DATA_TYPE dml_type = Supported(StoredType(type), name);
   for (int64_t dim : dims) {
     if (dim == 0) Check(RuleId::kZeroDimension);
   }
   Value value{true, 0, dml_type, dims, 0, false};
   const int64_t elements = Product(dims);
-  value.bytes = BufferBytes(type, elements);
+  value.bytes = BufferBytes(StoredType(type), elements);
   for (size_t i = 0; i < program_->inputs.size(); ++i) {
     if (program_->inputs[i].node_input != node_input) continue;
     value.index = static_cast<uint32_t>(i);
     return value;
   }
   value.index = static_cast<uint32_t>(program_->inputs.size());
-  program_->inputs.push_back({name, node_input, {}, type, static_cast<uint64_t>(elements), value.bytes});
+  program_->inputs.push_back(
+      {name, node_input, {}, type, StoredType(type), static_cast<uint64_t>(elements), value.bytes});
   return value;
 }
 
@@ -195,7 +200,7 @@ Value ProgramBuilder::Constant(const std::string& name, DataType type, const voi
     if (dim == 0) Check(RuleId::kZeroDimension);
   }
   const int64_t elements = Product(dims);
-  GraphInput input{name, -1, {}, type, static_cast<uint64_t>(elements), BufferBytes(type, elements)};
+  GraphInput input{name, -1, {}, type, type, static_cast<uint64_t>(elements), BufferBytes(type, elements)};
   input.value.resize(input.bytes);
   if (elements > 0) std::memcpy(input.value.data(), data, BytesFor(type, static_cast<size_t>(elements)));
   program_->inputs.push_back(std::move(input));
@@ -251,6 +256,25 @@ Value ProgramBuilder::Emit(Operator op, const Dims& sizes, const std::vector<std
   return result;
 }
 
+Value ProgramBuilder::EmitExact(Operator op, const Dims& sizes, const std::vector<std::optional<ExactView>>& inputs,
+                                DML_TENSOR_DATA_TYPE output_type) {
+  Value result{false, static_cast<uint32_t>(program_->operators.size()), output_type, sizes, 0, false};
+  result.bytes = BufferBytes(FromDirectMl(output_type), Product(sizes));
+  if (refused_) return result;
+  Supported(FromDirectMl(output_type), op.purpose);
+  if (static_cast<uint64_t>(Product(sizes)) > kMaxElements) Check(RuleId::kTooManyElements);
+  CheckRank(op.type, sizes.size());
+  for (const auto& input : inputs) {
+    op.inputs.emplace_back();
+    if (!input) continue;
+    op.inputs.back() = {Describe(input->value, input->sizes, input->strides), input->value.from_graph_input,
+                        input->value.index};
+  }
+  op.output = {output_type, Narrow(sizes), {}, result.bytes, false};
+  program_->operators.push_back(std::move(op));
+  return result;
+}
+
 void ProgramBuilder::CheckRank(DML_OPERATOR_TYPE type, size_t rank) {
   const OperatorRule rule = *OperatorRuleOf(type);
   if (level() < rule.level) return NeedsLevel(OperatorName(type), rule.level);
@@ -280,7 +304,11 @@ Value ProgramBuilder::Cast(const Value& x, DML_TENSOR_DATA_TYPE type, const char
 
 void ProgramBuilder::Output(int node_output, DataType type, const Dims& dims, const Value& value) {
   program_->outputs.push_back(
-      {node_output, type, dims, static_cast<uint64_t>(Product(dims)), value.bytes, value.index});
+      {node_output, type, StoredType(type), dims, static_cast<uint64_t>(Product(dims)), value.bytes, value.index});
+}
+
+void ProgramBuilder::KnownOutput(int node_output, ConstantTensor value) {
+  program_->known_outputs.push_back({node_output, std::move(value)});
 }
 
 void ProgramBuilder::Refuse(Declined reason) {

@@ -17,6 +17,9 @@ using Dims = std::vector<int64_t>;
 // DirectML's name of an element type; nothing where it has none.
 std::optional<abi::DML_TENSOR_DATA_TYPE> ToDirectMl(DataType type);
 
+// How a tensor of the model lies on the GPU: int64 as int32 and bool as uint8, all others as they are.
+DataType StoredType(DataType type);
+
 int64_t Product(const Dims& dims);
 
 // Strides of a packed tensor.
@@ -41,6 +44,13 @@ struct View {
   Dims strides;
 };
 
+// A value under the very sizes and strides that an operator is to see.
+struct ExactView {
+  Value value;
+  Dims sizes;
+  Dims strides;
+};
+
 class ProgramBuilder {
  public:
   ProgramBuilder(const Capabilities& capabilities, DmlProgram* program);
@@ -58,6 +68,10 @@ class ProgramBuilder {
   Value Emit(Operator op, const Dims& sizes, const std::vector<std::optional<View>>& inputs,
              abi::DML_TENSOR_DATA_TYPE output_type, const std::vector<bool>& axes = {});
 
+  // Appends `op` as it is: nothing is merged, sizes are those given. The output is packed.
+  Value EmitExact(Operator op, const Dims& sizes, const std::vector<std::optional<ExactView>>& inputs,
+                  abi::DML_TENSOR_DATA_TYPE output_type);
+
   // The whole of a value, in an operator over value.dims.
   static View Whole(const Value& value) { return {value, PackedStrides(value.dims)}; }
   static View Broadcast(const Value& value, const Dims& sizes) { return {value, BroadcastStrides(value.dims, sizes)}; }
@@ -69,6 +83,8 @@ class ProgramBuilder {
   Value Cast(const Value& x, abi::DML_TENSOR_DATA_TYPE type, const char* purpose);
 
   void Output(int node_output, DataType type, const Dims& dims, const Value& value);
+  // An output of the node whose content is known.
+  void KnownOutput(int node_output, ConstantTensor value);
 
   // Why the chain cannot be lowered. The first reason stays; what is emitted after it has no meaning.
   void Refuse(Declined reason);

@@ -8,6 +8,7 @@
 #include "chain/execution.h"
 #include "chain/reason.h"
 #include "directml/directml.h"
+#include "directml/island.h"
 #include "spec/tables.h"
 
 namespace normfuse::plugin {
@@ -33,6 +34,8 @@ class Backend {
   Result Compile(const Chain& chain, std::unique_ptr<Executable>* executable) const;
   // Of several chains, each one has to be one that DirectML can express.
   Result Compile(ChainSequence sequence, std::unique_ptr<Executable>* executable) const;
+  // Only where there is DirectML.
+  Result Compile(directml::Island island, std::unique_ptr<Executable>* executable) const;
 
  private:
   std::shared_ptr<DirectMlDevice> device_;

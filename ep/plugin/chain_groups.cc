@@ -57,23 +57,6 @@ class Joiner {
   std::unordered_map<int, int> made_by_;
 };
 
-// Positions of the fused node's inputs or outputs, by value name.
-Result PortsByName(const ort::Node* node, bool inputs, std::unordered_map<std::string, int>* ports) {
-  const ort::Api& api = GetApi();
-  size_t count = 0;
-  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetNumInputs(node, &count) : api.Node_GetNumOutputs(node, &count));
-  std::vector<const ort::ValueInfo*> values(count);
-  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetInputs(node, values.data(), count)
-                                      : api.Node_GetOutputs(node, values.data(), count));
-  for (size_t i = 0; i < count; ++i) {
-    const char* name = nullptr;
-    if (values[i] == nullptr) continue;
-    NORMFUSE_RETURN_IF_ORT_ERROR(api.GetValueInfoName(values[i], &name));
-    ports->emplace(name, static_cast<int>(i));
-  }
-  return {};
-}
-
 // Gives the values that chains pass to each other numbers behind the node's own outputs.
 class Connector {
  public:
@@ -124,6 +107,22 @@ class Connector {
 };
 
 }  // namespace
+
+Result PortsByName(const ort::Node* node, bool inputs, std::unordered_map<std::string, int>* ports) {
+  const ort::Api& api = GetApi();
+  size_t count = 0;
+  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetNumInputs(node, &count) : api.Node_GetNumOutputs(node, &count));
+  std::vector<const ort::ValueInfo*> values(count);
+  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetInputs(node, values.data(), count)
+                                      : api.Node_GetOutputs(node, values.data(), count));
+  for (size_t i = 0; i < count; ++i) {
+    const char* name = nullptr;
+    if (values[i] == nullptr) continue;
+    NORMFUSE_RETURN_IF_ORT_ERROR(api.GetValueInfoName(values[i], &name));
+    ports->emplace(name, static_cast<int>(i));
+  }
+  return {};
+}
 
 std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& sites, const Backend& backend,
                                     bool join) {

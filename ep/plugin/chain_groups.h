@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "chain/sequence.h"
@@ -23,5 +25,8 @@ std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& s
 // the node. Fails when the sites are not chains that cover the graph.
 Result SequenceOf(const GraphView& graph, std::vector<Site> sites, const ort::Node* fused_node,
                   ChainSequence* sequence);
+
+// Positions of a fused node's inputs or outputs, by name of the value.
+Result PortsByName(const ort::Node* node, bool inputs, std::unordered_map<std::string, int>* ports);
 
 }  // namespace normfuse::plugin

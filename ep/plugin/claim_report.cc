@@ -33,8 +33,9 @@ std::string Explanation(const Chain& chain, int level) {
   return directml::ToJson(program);
 }
 
-std::string BackendFields(const EpOptions& options, const Backend& backend, const Chain& chain) {
-  const std::optional<Declined> stays_on_cpu = backend.CheckForDirectMl(chain);
+std::string BackendFields(const EpOptions& options, const Backend& backend, const Site& site) {
+  const Chain& chain = site.found->chain;
+  const std::optional<Declined> stays_on_cpu = site.off_gpu ? site.off_gpu : backend.CheckForDirectMl(chain);
   const bool directml = backend.directml() != nullptr && !stays_on_cpu;
   std::string fields = std::string(", \"backend\": ") + (directml ? "\"directml\"" : "\"cpu\"");
   std::string path;
@@ -57,7 +58,7 @@ std::string Line(const EpOptions& options, const Backend& backend, const std::st
     line +=
         ", \"group\": " + Quoted(site.group) + ", \"decided\": " + Quoted(kDeciders[static_cast<int>(site.decided_by)]);
   }
-  if (site.found) line += BackendFields(options, backend, site.found->chain);
+  if (site.found) line += BackendFields(options, backend, site);
   return line + "}\n";
 }
 

@@ -11,6 +11,8 @@
 #include "plugin/claim_policy.h"
 #include "plugin/claim_report.h"
 #include "plugin/found_chain.h"
+#include "plugin/island_finder.h"
+#include "plugin/island_reader.h"
 #include "plugin/operator_kernels.h"
 
 namespace normfuse::plugin {
@@ -24,6 +26,7 @@ struct ExecutionProvider : ort::Ep {
   const ort::Logger* logger = nullptr;
   std::optional<Tuning> tuning;              // of the session's model; read with its first graph
   std::set<std::string> claim_report_lines;  // written already
+  std::set<std::string> on_gpu;              // what nodes make that were claimed as part of an island
 };
 
 ExecutionProvider& From(ort::Ep* ep) { return *static_cast<ExecutionProvider*>(ep); }
@@ -138,6 +141,63 @@ Result EnsureTuning(ExecutionProvider& ep, const ort::Graph* graph) {
   return {};
 }
 
+// Claims the islands that pay, or with claim=all all that compute anything. Returns the sites that are in none of them.
+Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, const std::vector<Site>& sites,
+                    ort::EpGraphSupportInfo* support, std::vector<bool>* claimed) {
+  claimed->assign(sites.size(), false);
+  for (const FoundIsland& island : FindIslands(graph, sites, *ep.backend)) {
+    const bool claims = island.computes && (island.pays || ep.options.claim_all);
+    std::vector<const ort::Node*> nodes;
+    for (int node : island.nodes) {
+      nodes.push_back(graph.node(node).node);
+      for (int value : graph.node(node).outputs) {
+        if (value == kNone) continue;
+        const std::string& name = graph.value(value).name;
+        claims ? (void)ep.on_gpu.insert(name) : (void)ep.on_gpu.erase(name);
+      }
+    }
+    if (!claims) continue;
+    for (size_t site : island.sites) (*claimed)[site] = true;
+    ort::NodeFusionOptions fusion{};
+    fusion.ort_version_supported = ort::GetHost().version;
+    fusion.drop_constant_initializers = true;
+    NORMFUSE_RETURN_IF_ORT_ERROR(
+        ort::GetHost().ep_api.EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
+  }
+  return {};
+}
+
+// On DirectML: what is in an island runs on the GPU; of the rest, what pays on the CPU path runs there.
+Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupportInfo* support,
+                       std::vector<Site>* sites) {
+  *sites = FindSites(graph, ChainLength::kAny);
+  std::vector<bool> in_island;
+  NORMFUSE_RETURN_IF_ERROR(ClaimIslands(ep, graph, *sites, support, &in_island));
+  const BlockedLayout blocked(graph, *sites);
+  const ClaimContext context{ep.options, blocked, *ep.tuning, *sites, /*on_cpu=*/true};
+  for (size_t i = 0; i < sites->size(); ++i) {
+    Site& site = (*sites)[i];
+    if (site.declined) continue;
+    if (in_island[i]) {
+      if (ep.options.claim_all) site.decided_by = DecidedBy::kOption;
+      continue;
+    }
+    DecideClaim(graph, context, /*has_registered_kernel=*/false, &site);
+    if (!ep.backend->CheckForDirectMl(site.found->chain)) {
+      site.off_gpu = Decline(Reason::kNotWorthTheGpu, {{"node", site.found->chain.name}});
+    }
+    if (!site.declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *sites, {i}, /*has_kernel=*/false, support));
+  }
+  return {};
+}
+
+Result Report(ExecutionProvider& ep, const ort::Graph* ort_graph, const GraphView& graph,
+              const std::vector<Site>& sites) {
+  for (const Site& site : sites) LogSite(ep, graph, site);
+  if (ep.options.claim_report.empty()) return {};
+  return AppendClaimReport(ep.options, *ep.backend, NameOf(ort_graph), graph, sites, &ep.claim_report_lines);
+}
+
 Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::EpGraphSupportInfo* support) {
   const CallTimer timer(ep, "GetCapability");
   NORMFUSE_RETURN_IF_ERROR(EnsureTuning(ep, ort_graph));
@@ -146,6 +206,12 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   std::vector<Site> sites;
   std::vector<bool> has_kernel;
   const bool may_compile = ep.options.compile && !ep.options.generates_context;
+  if (may_compile && ep.backend->directml() != nullptr) {
+    NORMFUSE_RETURN_IF_ERROR(ClaimOnDirectMl(ep, graph, support, &sites));
+    NORMFUSE_RETURN_IF_ERROR(Report(ep, ort_graph, graph, sites));
+    timer.Log(graph.nodes().size(), "nodes");
+    return {};
+  }
   NORMFUSE_RETURN_IF_ERROR(DecideSites(ep, graph, may_compile ? ChainLength::kAny : ChainLength::kSingleNode,
                                        KernelLookup(support, KernelSet::kNormalizations), &sites, &has_kernel));
   const bool too_much = CompilesTooMuch(graph, sites, has_kernel, ep.options);
@@ -155,11 +221,7 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
         DecideSites(ep, graph, ChainLength::kSingleNode, KernelLookup(support, kernels), &sites, &has_kernel));
     DeclineCompilation(&sites, has_kernel);
   }
-  for (const Site& site : sites) LogSite(ep, graph, site);
-  if (!ep.options.claim_report.empty()) {
-    NORMFUSE_RETURN_IF_ERROR(
-        AppendClaimReport(ep.options, *ep.backend, NameOf(ort_graph), graph, sites, &ep.claim_report_lines));
-  }
+  NORMFUSE_RETURN_IF_ERROR(Report(ep, ort_graph, graph, sites));
   for (const ChainGroup& group : GroupChains(graph, sites, *ep.backend, may_compile && !too_much)) {
     NORMFUSE_RETURN_IF_ERROR(Claim(graph, sites, group, has_kernel[group.front()], support));
   }
@@ -191,17 +253,51 @@ ort::Status* Compute(ort::NodeComputeInfo*, void* state, ort::KernelContext* con
   });
 }
 
+std::unique_ptr<FusedNode> MakeFusedNode() {
+  auto node = std::make_unique<FusedNode>();
+  static_cast<ort::NodeComputeInfo&>(*node) = {ort::GetHost().version, CreateState, Compute,
+                                               [](ort::NodeComputeInfo*, void*) {}};
+  return node;
+}
+
+// Whether GetCapability has claimed the nodes as an island.
+bool IsOnGpu(const ExecutionProvider& ep, const GraphView& graph) {
+  const GraphNode& node = graph.nodes().front();
+  return std::any_of(node.outputs.begin(), node.outputs.end(),
+                     [&](int value) { return value != kNone && ep.on_gpu.count(graph.value(value).name) != 0; });
+}
+
+Result CompileIsland(const ExecutionProvider& ep, GraphView& graph, std::vector<Site> sites,
+                     const ort::Node* fused_node, std::unique_ptr<FusedNode>* out) {
+  std::erase_if(sites, [&](const Site& site) {
+    return site.declined || !site.found || ep.backend->CheckForDirectMl(site.found->chain);
+  });
+  *out = MakeFusedNode();
+  // Chains alone have the CPU path to fall back on.
+  size_t nodes = 0;
+  for (const Site& site : sites) nodes += site.found->nodes.size();
+  if (nodes == graph.nodes().size()) {
+    ChainSequence sequence;
+    NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, std::move(sites), fused_node, &sequence));
+    for (Chain& chain : sequence.chains) OwnConstants(&chain);
+    return ep.backend->Compile(std::move(sequence), &(*out)->executable);
+  }
+  directml::Island island;
+  NORMFUSE_RETURN_IF_ERROR(ReadIsland(graph, sites, fused_node, &island));
+  return ep.backend->Compile(std::move(island), &(*out)->executable);
+}
+
 Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, const ort::Node* fused_node,
                   std::unique_ptr<FusedNode>* out) {
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
+  std::vector<Site> sites = FindSites(graph, ChainLength::kAny);
+  if (IsOnGpu(ep, graph)) return CompileIsland(ep, graph, std::move(sites), fused_node, out);
   ChainSequence sequence;
-  NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, FindSites(graph, ChainLength::kAny), fused_node, &sequence));
+  NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, std::move(sites), fused_node, &sequence));
   for (Chain& chain : sequence.chains) OwnConstants(&chain);
-  *out = std::make_unique<FusedNode>();
-  ort::NodeComputeInfo& info = **out;
-  info = {ort::GetHost().version, CreateState, Compute, [](ort::NodeComputeInfo*, void*) {}};
-  return ep.backend->Compile(std::move(sequence), &(*out)->executable);
+  *out = MakeFusedNode();
+  return CompileForCpu(sequence, &(*out)->executable);
 }
 
 const char* GetName(const ort::Ep*) { return kEpName; }

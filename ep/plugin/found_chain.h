@@ -33,6 +33,8 @@ struct Site {
   std::optional<Declined> declined;
   std::string group = {};  // of chains: those that tuning measures together
   DecidedBy decided_by = DecidedBy::kCostModel;
+  std::optional<Declined> off_gpu =
+      {};  // why a chain runs on the CPU path although there is a GPU, if not for what it is
 };
 
 // Whether a chain may take up the neighbours of its anchor. Single nodes can run on registered kernels; longer chains

@@ -92,7 +92,9 @@ Result GraphView::ReadImplicitInputs(size_t node_index) {
   for (const ort::ValueInfo* info : buffer_) {
     int value = kNone;
     NORMFUSE_RETURN_IF_ERROR(Intern(info, &value));
-    if (value != kNone) values_[static_cast<size_t>(value)].consumers.push_back(kNone);
+    if (value == kNone) continue;
+    values_[static_cast<size_t>(value)].consumers.push_back(kNone);
+    nodes_[node_index].implicit_inputs.push_back(value);
   }
   return {};
 }

@@ -21,9 +21,10 @@ struct GraphNode {
   std::string op_type;
   std::string domain;
   int since_version = 0;
-  std::vector<int> inputs;   // values; kNone where left out
-  std::vector<int> outputs;  // likewise
-  std::string provider;      // of the EP that has the node already; empty if none
+  std::vector<int> inputs;           // values; kNone where left out
+  std::vector<int> outputs;          // likewise
+  std::vector<int> implicit_inputs;  // values that its subgraphs read
+  std::string provider;              // of the EP that has the node already; empty if none
 
   bool Is(std::string_view other_domain, std::string_view other_op_type) const {
     return op_type == other_op_type && domain == other_domain;

@@ -14,6 +14,7 @@ from .activations import (
     DirectMlActivation,
     Parameter,
 )
+from .directml import DIRECTML_OPERATORS, DirectMlOperator
 from .host_operators import HOST_OPERATORS, OperatorList
 from .normalizations import NORMALIZATIONS, Axes, Normalization, find_normalization
 from .operators import (
@@ -35,6 +36,7 @@ __all__ = [
     "ACTIVATIONS",
     "ATTRIBUTES",
     "CALLS",
+    "DIRECTML_OPERATORS",
     "EDGES",
     "HOST_OPERATORS",
     "NORMALIZATIONS",
@@ -52,6 +54,7 @@ __all__ = [
     "Axes",
     "Call",
     "DirectMlActivation",
+    "DirectMlOperator",
     "Edge",
     "Normalization",
     "Operator",

@@ -255,6 +255,36 @@ class Reader {
         return Binary([](double a, double b) { return a * b; });
       case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
         return Binary([](double a, double b) { return a / b; });
+      case DML_OPERATOR_ELEMENT_WISE_ABS:
+        return Unary([](double x) { return std::fabs(x); });
+      case DML_OPERATOR_ELEMENT_WISE_LOG:
+        return Unary([](double x) { return std::log(x); });
+      case DML_OPERATOR_ELEMENT_WISE_MAX:
+        return Binary([](double a, double b) { return std::fmax(a, b); });
+      case DML_OPERATOR_ELEMENT_WISE_MIN:
+        return Binary([](double a, double b) { return std::fmin(a, b); });
+      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS:
+        return Binary([](double a, double b) { return a == b ? 1.0 : 0.0; }, DML_TENSOR_DATA_TYPE_UINT8);
+      case DML_OPERATOR_ELEMENT_WISE_POW:
+        return Binary([](double a, double b) { return std::pow(a, b); });
+      case DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW: {
+        const auto& d = As<DML_ELEMENT_WISE_CONSTANT_POW_OPERATOR_DESC>();
+        Tensors({d.InputTensor}, d.OutputTensor);
+        return Map([exponent = static_cast<double>(d.Exponent)](double x) { return std::pow(x, exponent); });
+      }
+      case DML_OPERATOR_ELEMENT_WISE_IF:
+        return If();
+      case DML_OPERATOR_GEMM:
+        return Gemm();
+      case DML_OPERATOR_GATHER:
+        return Gather();
+      case DML_OPERATOR_JOIN:
+        return Join();
+      case DML_OPERATOR_SLICE1:
+        return Slice();
+      case DML_OPERATOR_ACTIVATION_SOFTMAX1:
+      case DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1:
+        return Softmax();
       case DML_OPERATOR_ELEMENT_WISE_CLIP:
         return Clip();
       case DML_OPERATOR_ELEMENT_WISE_ROUND:
@@ -305,15 +335,169 @@ class Reader {
     Map([=](double x) { return function(x * scale + bias); });
   }
 
-  void Binary(std::function<double(double, double)> function) {
+  // The result has the operands' type, or `result` where that is another.
+  void Binary(std::function<double(double, double)> function,
+              DML_TENSOR_DATA_TYPE result = DML_TENSOR_DATA_TYPE_UNKNOWN) {
     const auto& d = As<DML_ELEMENT_WISE_BINARY_OPERATOR_DESC>();
     Tensors({d.ATensor, d.BTensor}, d.OutputTensor);
     SameSizes();
     const FakeTensor a = kernel_->inputs[0], b = kernel_->inputs[1], out = kernel_->output;
-    if (a.type != b.type || a.type != out.type) Refuse("types differ");
+    if (a.type != b.type || out.type != (result == DML_TENSOR_DATA_TYPE_UNKNOWN ? a.type : result)) {
+      Refuse("types differ");
+    }
     kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
       ForEach(out.sizes,
               [&](const Index& i) { Write(out, output, i, function(Read(a, inputs[0], i), Read(b, inputs[1], i))); });
+    };
+  }
+
+  void If() {
+    const auto& d = As<DML_ELEMENT_WISE_IF_OPERATOR_DESC>();
+    Tensors({d.ConditionTensor, d.ATensor, d.BTensor}, d.OutputTensor);
+    SameSizes();
+    const FakeTensor condition = kernel_->inputs[0], a = kernel_->inputs[1], b = kernel_->inputs[2];
+    const FakeTensor out = kernel_->output;
+    if (condition.type != DML_TENSOR_DATA_TYPE_UINT8 || a.type != b.type || a.type != out.type) Refuse("types differ");
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& i) {
+        const bool first = Read(condition, inputs[0], i) != 0;
+        Write(out, output, i, first ? Read(a, inputs[1], i) : Read(b, inputs[2], i));
+      });
+    };
+  }
+
+  void Gemm() {
+    const auto& d = As<DML_GEMM_OPERATOR_DESC>();
+    Tensors({d.ATensor, d.BTensor, d.CTensor}, d.OutputTensor);
+    const FakeTensor a = kernel_->inputs[0], b = kernel_->inputs[1], c = kernel_->inputs[2], out = kernel_->output;
+    if (d.TransA != DML_MATRIX_TRANSFORM_NONE || d.TransB != DML_MATRIX_TRANSFORM_NONE) return Refuse("transposed");
+    if (a.sizes.size() != 4 || b.sizes.size() != 4 || out.sizes.size() != 4) return Refuse("rank");
+    const bool fits = a.sizes[2] == out.sizes[2] && b.sizes[3] == out.sizes[3] && a.sizes[3] == b.sizes[2];
+    if (!fits || (c.present && c.sizes != out.sizes)) return Refuse("sizes of the product");
+    for (size_t i : {0, 1}) {
+      if (a.sizes[i] != out.sizes[i] || b.sizes[i] != out.sizes[i]) return Refuse("sizes of the batches");
+    }
+    if (a.type != DML_TENSOR_DATA_TYPE_FLOAT32 || b.type != a.type || out.type != a.type) return Refuse("types");
+    const double alpha = d.Alpha, beta = d.Beta;
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      const auto* x = reinterpret_cast<const float*>(inputs[0]);
+      const auto* y = reinterpret_cast<const float*>(inputs[1]);
+      const uint32_t rows = out.sizes[2], columns = out.sizes[3], inner = a.sizes[3];
+      std::vector<double> row(columns);
+      ForEach({out.sizes[0], out.sizes[1], rows, 1}, [&](const Index& at) {
+        std::fill(row.begin(), row.end(), 0.0);
+        const uint64_t from_a = Offset(a, at), from_b = Offset(b, {at[0], at[1], 0, 0});
+        for (uint32_t k = 0; k < inner; ++k) {
+          const double factor = x[from_a + uint64_t{k} * a.strides[3]];
+          const float* line = y + from_b + uint64_t{k} * b.strides[2];
+          for (uint32_t n = 0; n < columns; ++n) row[n] += factor * line[uint64_t{n} * b.strides[3]];
+        }
+        for (uint32_t n = 0; n < columns; ++n) {
+          const Index index = {at[0], at[1], at[2], n};
+          Write(out, output, index, alpha * row[n] + (c.present ? beta * Read(c, inputs[2], index) : 0));
+        }
+      });
+    };
+  }
+
+  void Gather() {
+    const auto& d = As<DML_GATHER_OPERATOR_DESC>();
+    Tensors({d.InputTensor, d.IndicesTensor}, d.OutputTensor);
+    const FakeTensor in = kernel_->inputs[0], indices = kernel_->inputs[1], out = kernel_->output;
+    const UINT axis = d.Axis;
+    if (d.IndexDimensions != 1 || in.sizes.size() != out.sizes.size() || in.sizes.size() != indices.sizes.size() ||
+        axis >= in.sizes.size()) {
+      return Refuse("dimensions of the indices");
+    }
+    std::vector<uint32_t> expected = in.sizes;
+    expected[axis] = indices.sizes.back();
+    if (expected != out.sizes || in.type != out.type) return Refuse("sizes of what is gathered");
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& i) {
+        Index at(indices.sizes.size(), 0), from = i;
+        at.back() = i[axis];
+        const double index = Read(indices, inputs[1], at);
+        from[axis] = static_cast<uint32_t>(index < 0 ? index + in.sizes[axis] : index);
+        Write(out, output, i, Read(in, inputs[0], from));
+      });
+    };
+  }
+
+  void Join() {
+    const auto& d = As<DML_JOIN_OPERATOR_DESC>();
+    for (UINT i = 0; i < d.InputCount; ++i) kernel_->inputs.push_back(ReadTensor(&d.InputTensors[i]));
+    kernel_->output = ReadTensor(d.OutputTensor);
+    const std::vector<FakeTensor> parts = kernel_->inputs;
+    const FakeTensor out = kernel_->output;
+    const UINT axis = d.Axis;
+    uint32_t total = 0;
+    for (const FakeTensor& part : parts) {
+      std::vector<uint32_t> expected = out.sizes;
+      if (part.sizes.size() != out.sizes.size() || part.type != out.type) return Refuse("parts");
+      expected[axis] = part.sizes[axis];
+      if (part.sizes != expected) return Refuse("sizes of the parts");
+      total += part.sizes[axis];
+    }
+    if (parts.empty() || total != out.sizes[axis]) return Refuse("size of what is joined");
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      uint32_t before = 0;
+      for (size_t p = 0; p < parts.size(); before += parts[p++].sizes[axis]) {
+        ForEach(parts[p].sizes, [&](const Index& i) {
+          Index to = i;
+          to[axis] += before;
+          Write(out, output, to, Read(parts[p], inputs[p], i));
+        });
+      }
+    };
+  }
+
+  void Slice() {
+    const auto& d = As<DML_SLICE1_OPERATOR_DESC>();
+    Tensors({d.InputTensor}, d.OutputTensor);
+    const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
+    const size_t rank = in.sizes.size();
+    if (d.DimensionCount != rank || out.sizes.size() != rank || in.type != out.type) return Refuse("rank or type");
+    const Index offsets(d.InputWindowOffsets, d.InputWindowOffsets + rank);
+    const std::vector<int32_t> steps(d.InputWindowStrides, d.InputWindowStrides + rank);
+    for (size_t i = 0; i < rank; ++i) {
+      if (steps[i] <= 0 || offsets[i] + d.InputWindowSizes[i] > in.sizes[i]) return Refuse("window");
+      const auto step = static_cast<uint32_t>(steps[i]);
+      if ((d.InputWindowSizes[i] + step - 1) / step != out.sizes[i]) return Refuse("size of the slice");
+    }
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& i) {
+        Index from = offsets;
+        for (size_t dim = 0; dim < from.size(); ++dim) from[dim] += i[dim] * static_cast<uint32_t>(steps[dim]);
+        Write(out, output, i, Read(in, inputs[0], from));
+      });
+    };
+  }
+
+  void Softmax() {
+    if (level_ < DML_FEATURE_LEVEL_5_1) return Refuse("not at this level");
+    const auto& d = As<DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC>();
+    Tensors({d.InputTensor}, d.OutputTensor);
+    SameSizes();
+    const std::vector<uint32_t> axes(d.Axes, d.Axes + d.AxisCount);
+    const bool logarithm = desc_.Type == DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1;
+    const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      std::vector<uint32_t> kept = in.sizes;
+      for (uint32_t axis : axes) kept[axis] = 1;
+      std::vector<double> most = Totals(in, inputs[0], axes, [](double) { return 0.0; });
+      std::fill(most.begin(), most.end(), -std::numeric_limits<double>::infinity());
+      ForEach(in.sizes, [&](const Index& i) {
+        double& largest = most[Slot(i, kept)];
+        largest = std::max(largest, Read(in, inputs[0], i));
+      });
+      std::vector<double> sums(most.size(), 0.0);
+      ForEach(in.sizes,
+              [&](const Index& i) { sums[Slot(i, kept)] += std::exp(Read(in, inputs[0], i) - most[Slot(i, kept)]); });
+      ForEach(out.sizes, [&](const Index& i) {
+        const size_t slot = Slot(i, kept);
+        const double centred = Read(in, inputs[0], i) - most[slot];
+        Write(out, output, i, logarithm ? centred - std::log(sums[slot]) : std::exp(centred) / sums[slot]);
+      });
     };
   }
 
@@ -360,13 +544,28 @@ class Reader {
     for (uint32_t axis : axes) expected[axis] = 1;
     if (expected != kernel_->output.sizes) return Refuse("sizes of the reduction");
     const bool squares = d.Function == DML_REDUCE_FUNCTION_SUM_SQUARE;
-    if (!squares && d.Function != DML_REDUCE_FUNCTION_AVERAGE) return Refuse("reduction");
+    const bool largest = d.Function == DML_REDUCE_FUNCTION_MAX;
+    const bool average = d.Function == DML_REDUCE_FUNCTION_AVERAGE;
+    if (!squares && !largest && !average && d.Function != DML_REDUCE_FUNCTION_SUM) return Refuse("reduction");
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
+    if (largest) return ReduceMax(in, out, axes);
     kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
       const std::vector<double> totals = Totals(in, inputs[0], axes, [&](double x) { return squares ? x * x : x; });
-      const double count = squares ? 1 : CountOf(in, axes);
+      const double count = average ? CountOf(in, axes) : 1;
       size_t at = 0;
       ForEach(out.sizes, [&](const Index& i) { Write(out, output, i, totals[at++] / count); });
+    };
+  }
+
+  void ReduceMax(const FakeTensor& in, const FakeTensor& out, const std::vector<uint32_t>& axes) {
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& i) { Write(out, output, i, -std::numeric_limits<double>::infinity()); });
+      ForEach(in.sizes, [&](const Index& i) {
+        Index to = i;
+        for (uint32_t axis : axes) to[axis] = 0;
+        const double value = Read(in, inputs[0], i);
+        if (!(value <= Read(out, output, to))) Write(out, output, to, value);
+      });
     };
   }
 

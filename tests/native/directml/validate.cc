@@ -88,8 +88,43 @@ Operator Example(DML_OPERATOR_TYPE type, const std::vector<uint32_t>& sizes, DML
     case DML_OPERATOR_ELEMENT_WISE_SUBTRACT:
     case DML_OPERATOR_ELEMENT_WISE_MULTIPLY:
     case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
+    case DML_OPERATOR_ELEMENT_WISE_MAX:
+    case DML_OPERATOR_ELEMENT_WISE_MIN:
+    case DML_OPERATOR_ELEMENT_WISE_POW:
     case DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU:
       op.inputs.push_back(In(Tensor(in, sizes)));
+      break;
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS:
+      op.inputs.push_back(In(Tensor(in, sizes)));
+      op.output = Tensor(kU8, sizes);
+      break;
+    case DML_OPERATOR_ELEMENT_WISE_IF:
+      op.inputs = {In(Tensor(kU8, sizes)), In(Tensor(in, sizes)), In(Tensor(in, sizes))};
+      break;
+    case DML_OPERATOR_GEMM:  // of square matrices
+      op.inputs = {In(Tensor(in, sizes)), In(Tensor(in, sizes)), std::nullopt};
+      break;
+    case DML_OPERATOR_JOIN:
+      op.inputs.push_back(In(Tensor(in, sizes)));
+      op.output.sizes[0] *= 2;
+      op.output.bytes = BytesOf(out, op.output.sizes);
+      break;
+    case DML_OPERATOR_GATHER: {
+      std::vector<uint32_t> indices(sizes.size(), 1);
+      indices.back() = sizes.back();
+      op.inputs.push_back(In(Tensor(DML_TENSOR_DATA_TYPE_INT32, indices)));
+      op.axis = static_cast<uint32_t>(sizes.size()) - 1;
+      op.index_dimensions = 1;
+      break;
+    }
+    case DML_OPERATOR_SLICE1:
+      op.offsets.assign(sizes.size(), 0);
+      op.window = sizes;
+      op.steps.assign(sizes.size(), 1);
+      break;
+    case DML_OPERATOR_ACTIVATION_SOFTMAX1:
+    case DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1:
+      op.axes = {static_cast<uint32_t>(sizes.size()) - 1};
       break;
     case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1:
     case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2:
@@ -200,11 +235,12 @@ std::vector<Operator> ProbesOf(RuleId id) {
 
 // --- the library ------------------------------------------------------------------------------------------------------
 
-// The one operator that a library has before its level: the 5_0 library is a development build of the release that
-// brought 5_1.
+// Operators that a library has before their level: the 5_0 library is a development build of the release that brought 5_1.
 bool EarlyIn(FeatureLevel level, DML_OPERATOR_TYPE type) {
   constexpr int kGelu = 157;
-  return level == DML_FEATURE_LEVEL_5_0 && type == kGelu;
+  const bool early =
+      type == kGelu || type == DML_OPERATOR_ACTIVATION_SOFTMAX1 || type == DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1;
+  return level == DML_FEATURE_LEVEL_5_0 && early;
 }
 
 class Validator {
@@ -236,6 +272,20 @@ class Validator {
     for (const OperatorRule& rule : OperatorRules{}) CheckOperator(rule);
     for (const ActivationSpec& spec : kActivations) {
       if (spec.directml.level != 0) CheckOperator(*OperatorRuleOf(static_cast<DML_OPERATOR_TYPE>(spec.directml.type)));
+    }
+  }
+
+  // Products read their operands by strides: transposed, and one matrix for a whole batch. Elements beyond those that are
+  // looked at may follow.
+  void CheckStrides() {
+    Operator product = Example(DML_OPERATOR_GEMM, {2, 3, 4, 4}, kF32, kF32);
+    product.inputs[0]->desc.strides = {48, 4, 1, 12};
+    product.inputs[1]->desc.strides = {0, 0, 1, 4};
+    Operator copy = Example(DML_OPERATOR_ELEMENT_WISE_IDENTITY, {1, 2, 3, 4}, kF32, kF32);
+    copy.inputs[0]->desc.strides = {0, 1, 16, 4};
+    copy.inputs[0]->desc.bytes = 256;
+    for (const Operator* op : {&product, &copy}) {
+      if (!Accepts(*op)) Miss(OperatorName(op->type) + " with strides refused");
     }
   }
 
@@ -278,8 +328,9 @@ class Validator {
     if (EarlyIn(level_, type)) return;
     const auto in = rule.input_types != kAnyType && !(rule.input_types & Bit(kF32)) ? kU8 : kF32;
     const auto out = rule.output_types != kAnyType && !(rule.output_types & Bit(kF32)) ? kU8 : kF32;
+    const uint32_t least_rank = type == DML_OPERATOR_GEMM ? 2 : 1;
     for (uint32_t rank = 1; rank <= 9; ++rank) {
-      const bool expected = level_ >= rule.level && rank <= (level_ >= rule.all_ranks ? 8u : 4u);
+      const bool expected = level_ >= rule.level && rank <= (level_ >= rule.all_ranks ? 8u : 4u) && rank >= least_rank;
       std::vector<uint32_t> sizes(rank, 2);
       if (Accepts(Example(type, sizes, in, out)) != expected) {
         Miss(OperatorName(type) + " of rank " + std::to_string(rank) + (expected ? " refused" : " accepted"));
@@ -412,6 +463,7 @@ int Validate(const Arguments& arguments) {
   Validator validator(device, level);
   validator.CheckRules();
   validator.CheckOperators();
+  validator.CheckStrides();
   validator.CheckFusedActivations();
   validator.CheckLowerings(arguments.samples, arguments.seed);
   validator.PrintSummary();

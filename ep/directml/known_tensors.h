@@ -1,0 +1,33 @@
+// Small integer tensors whose content is known when a program is made: computations of shapes, which stay on the CPU.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "directml/island.h"
+#include "directml/tensor_views.h"
+
+namespace normfuse::directml {
+
+// Tensors with more elements are computed on the GPU.
+inline constexpr int64_t kMostKnownElements = 65536;
+
+struct KnownTensor {
+  DataType type = DataType::kUndefined;  // int64, int32 or bool
+  Dims dims;
+  std::vector<int64_t> values;
+};
+
+bool IsKnowable(DataType type);
+
+// Nothing for another element type.
+std::optional<KnownTensor> Known(DataType type, const Dims& dims, const void* data);
+ConstantTensor AsConstant(const KnownTensor& tensor);
+
+// The elements that a view shows.
+KnownTensor Taken(const KnownTensor& tensor, const StridedView& view);
+
+// What an operator of the table that computes with integers gives; nothing where it cannot be computed here.
+std::optional<KnownTensor> ComputeKnown(const IslandNode& node, const std::vector<const KnownTensor*>& inputs);
+
+}  // namespace normfuse::directml

@@ -1,0 +1,310 @@
+// Every unit (a chain, or a node alone) gets a stage: along an edge the stage never falls, and between a unit of the GPU and
+// one of the CPU it rises. A path from one unit of the GPU to another of the same stage then stays among units of the GPU of
+// that stage: those that are connected are convex, and fusing all of them leaves the graph without a cycle.
+#include "plugin/island_finder.h"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+
+#include "directml/known_tensors.h"
+#include "plugin/options.h"
+
+namespace normfuse::plugin {
+namespace {
+
+// Prices of the cost rule, by assumption: no GPU was at hand. A mid-range discrete GPU behind PCI Express beside one core.
+constexpr double kCpuOperationsPerSecond = 5e10;
+constexpr double kGpuOperationsPerSecond = 2e12;
+constexpr double kBytesPerSecond = 8e9;
+constexpr double kSecondsOfAWait = 1e-4;
+constexpr double kOperationsOfAnElement = 10;  // of anything but a product
+constexpr int64_t kAssumedDimension = 64;      // of one that is not known
+
+bool IsIn(unsigned types, DataType type) {
+  return static_cast<unsigned>(type) < 32 && (types >> static_cast<unsigned>(type) & 1U) != 0;
+}
+
+double ElementsOf(const TensorFacts& facts) {
+  double count = 1;
+  for (int i = 0; i < facts.rank && i < kMaxRank; ++i) {
+    count *= static_cast<double>(facts.dims[i] < 0 ? kAssumedDimension : facts.dims[i]);
+  }
+  return count;
+}
+
+class Finder {
+ public:
+  Finder(GraphView& graph, const std::vector<Site>& sites, const Backend& backend)
+      : graph_(graph), sites_(sites), unit_of_(graph.nodes().size(), kNone), knowable_(graph.values().size(), false) {
+    for (size_t i = 0; i < sites.size(); ++i) {
+      if (sites[i].declined || !sites[i].found) continue;
+      const int unit = AddUnit(static_cast<int>(i));
+      units_.back().on_gpu = !backend.CheckForDirectMl(sites[i].found->chain);
+      for (int node : sites[i].found->nodes) unit_of_[static_cast<size_t>(node)] = unit;
+    }
+    for (size_t i = 0; i < graph.nodes().size(); ++i) {
+      if (unit_of_[i] == kNone) unit_of_[i] = AddUnit(kNone);
+    }
+    for (size_t i = 0; i < graph.nodes().size(); ++i) units_[UnitOf(i)].nodes.push_back(static_cast<int>(i));
+  }
+
+  std::vector<FoundIsland> Run() {
+    Connect();
+    if (!Sort()) return {};
+    for (const int unit : order_) JudgeUnit(unit);
+    SetStages();
+    JoinStages();
+    std::vector<FoundIsland> islands = Collect();
+    for (FoundIsland& island : islands) Weigh(&island);
+    std::erase_if(islands, [](const FoundIsland& island) { return island.nodes.empty(); });
+    return islands;
+  }
+
+ private:
+  struct Unit {
+    int site = kNone;
+    std::vector<int> nodes;
+    std::vector<int> behind;  // units that read what it makes
+    int before = 0;           // how many edges lead to it
+    bool on_gpu = false;
+    bool is_shape = false;  // all that it makes is known on the CPU
+    int stage = 0;
+    int island = kNone;
+  };
+
+  int AddUnit(int site) {
+    units_.emplace_back().site = site;
+    return static_cast<int>(units_.size()) - 1;
+  }
+  size_t UnitOf(size_t node) const { return static_cast<size_t>(unit_of_[node]); }
+
+  void Connect() {
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      const GraphNode& node = graph_.nodes()[n];
+      for (const std::vector<int>* values : {&node.inputs, &node.implicit_inputs}) {
+        for (const int value : *values) {
+          const int producer = value == kNone ? kNone : graph_.value(value).producer;
+          if (producer == kNone || unit_of_[static_cast<size_t>(producer)] == unit_of_[n]) continue;
+          units_[UnitOf(static_cast<size_t>(producer))].behind.push_back(unit_of_[n]);
+          ++units_[UnitOf(n)].before;
+        }
+      }
+    }
+  }
+
+  bool Sort() {
+    std::vector<int> left;
+    for (const Unit& unit : units_) left.push_back(unit.before);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      if (left[u] == 0) order_.push_back(static_cast<int>(u));
+    }
+    for (size_t next = 0; next < order_.size(); ++next) {
+      for (const int behind : units_[static_cast<size_t>(order_[next])].behind) {
+        if (--left[static_cast<size_t>(behind)] == 0) order_.push_back(behind);
+      }
+    }
+    return order_.size() == units_.size();
+  }
+
+  // --- what may run on the GPU --------------------------------------------------------------------------------------
+
+  void JudgeUnit(int index) {
+    Unit& unit = units_[static_cast<size_t>(index)];
+    if (unit.site != kNone) return;
+    const GraphNode& node = graph_.node(unit.nodes.front());
+    const DirectMlOperatorSpec* row = FindDirectMlOperator(node);
+    if (row == nullptr) return;
+    unit.is_shape = IsShape(node, *row);
+    unit.on_gpu = unit.is_shape || TypesFit(node, *row);
+    if (!unit.is_shape) return;
+    for (int value : node.outputs) {
+      if (value != kNone) knowable_[static_cast<size_t>(value)] = true;
+    }
+  }
+
+  // Whether its content is known when a program is made. What arrives from outside is read where it has few elements.
+  bool IsKnowable(int value) {
+    if (value == kNone || knowable_[static_cast<size_t>(value)]) return true;
+    const TensorFacts& facts = graph_.Facts(value);
+    if (!directml::IsKnowable(facts.type)) return false;
+    if (facts.constant) return facts.constant->ElementCount() <= directml::kMostKnownElements;
+    const int producer = graph_.value(value).producer;
+    const bool outside = producer == kNone || !units_[UnitOf(static_cast<size_t>(producer))].on_gpu;
+    return outside && facts.rank >= 0 && facts.rank <= 1;
+  }
+
+  bool IsShape(const GraphNode& node, const DirectMlOperatorSpec& row) {
+    if (node.op_type == "Shape") return true;
+    const bool knowable = row.on_cpu && std::all_of(node.inputs.begin(), node.inputs.end(),
+                                                    [this](int value) { return IsKnowable(value); });
+    return knowable && directml::IsKnowable(graph_.Facts(node.outputs.front()).type);
+  }
+
+  bool TypesFit(const GraphNode& node, const DirectMlOperatorSpec& row) {
+    const auto fits = [&](int value) {
+      const TensorFacts& facts = graph_.Facts(value);
+      return value == kNone || (IsIn(row.types, facts.type) && facts.rank <= kMaxRank);
+    };
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const int* end = row.shape_inputs + row.shape_input_count;
+      const bool is_shape = std::find(row.shape_inputs, end, static_cast<int>(i)) != end;
+      if (is_shape ? !IsKnowable(node.inputs[i]) : !fits(node.inputs[i])) return false;
+    }
+    const bool to_bool = node.op_type == "Cast" && graph_.Facts(node.outputs.front()).type == DataType::kBool;
+    return !to_bool && std::all_of(node.outputs.begin(), node.outputs.end(), fits);
+  }
+
+  // --- islands ------------------------------------------------------------------------------------------------------
+
+  void SetStages() {
+    for (const int index : order_) {
+      const Unit& unit = units_[static_cast<size_t>(index)];
+      for (const int behind : unit.behind) {
+        Unit& next = units_[static_cast<size_t>(behind)];
+        next.stage = std::max(next.stage, unit.stage + (unit.on_gpu != next.on_gpu ? 1 : 0));
+      }
+    }
+    // What is ready early may wait for the stage that needs it.
+    for (auto index = order_.rbegin(); index != order_.rend(); ++index) {
+      Unit& unit = units_[static_cast<size_t>(*index)];
+      if (unit.behind.empty()) continue;
+      int latest = std::numeric_limits<int>::max();
+      for (const int behind : unit.behind) {
+        const Unit& next = units_[static_cast<size_t>(behind)];
+        latest = std::min(latest, next.stage - (unit.on_gpu != next.on_gpu ? 1 : 0));
+      }
+      unit.stage = std::max(unit.stage, latest);
+    }
+  }
+
+  int Root(int unit) {
+    while (root_[static_cast<size_t>(unit)] != unit) {
+      root_[static_cast<size_t>(unit)] = root_[static_cast<size_t>(root_[static_cast<size_t>(unit)])];
+      unit = root_[static_cast<size_t>(unit)];
+    }
+    return unit;
+  }
+
+  void JoinStages() {
+    root_.resize(units_.size());
+    std::iota(root_.begin(), root_.end(), 0);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      for (const int behind : units_[u].behind) {
+        const Unit& next = units_[static_cast<size_t>(behind)];
+        if (!units_[u].on_gpu || !next.on_gpu || units_[u].stage != next.stage) continue;
+        root_[static_cast<size_t>(Root(behind))] = Root(static_cast<int>(u));
+      }
+    }
+  }
+
+  // Shapes that nobody in the island needs stay outside: without them at its end it is as convex as before.
+  void DropShapes() {
+    for (auto index = order_.rbegin(); index != order_.rend(); ++index) {
+      Unit& unit = units_[static_cast<size_t>(*index)];
+      if (!unit.is_shape) continue;
+      const bool needed = std::any_of(unit.behind.begin(), unit.behind.end(), [&](int behind) {
+        return units_[static_cast<size_t>(behind)].on_gpu && Root(behind) == Root(*index);
+      });
+      if (!needed) unit.on_gpu = false;
+    }
+  }
+
+  std::vector<FoundIsland> Collect() {
+    DropShapes();
+    std::vector<int> island_of(units_.size(), kNone);
+    std::vector<FoundIsland> islands;
+    for (const int index : order_) {
+      const Unit& unit = units_[static_cast<size_t>(index)];
+      if (!unit.on_gpu) continue;
+      int& island = island_of[static_cast<size_t>(Root(index))];
+      if (island == kNone) {
+        island = static_cast<int>(islands.size());
+        islands.emplace_back();
+      }
+      FoundIsland& found = islands[static_cast<size_t>(island)];
+      found.nodes.insert(found.nodes.end(), unit.nodes.begin(), unit.nodes.end());
+      if (unit.site != kNone) found.sites.push_back(static_cast<size_t>(unit.site));
+    }
+    return islands;
+  }
+
+  double OperationsOf(int index) {
+    const GraphNode& node = graph_.node(index);
+    const DirectMlOperatorSpec* row = FindDirectMlOperator(node);
+    if (node.outputs.empty()) return 0;
+    const double elements = ElementsOf(graph_.Facts(node.outputs.front()));
+    if (node.op_type == "MatMul" || node.op_type == "Gemm") {
+      const TensorFacts& a = graph_.Facts(node.inputs.front());
+      const bool known = a.rank > 0 && a.rank <= kMaxRank && a.dims[a.rank - 1] > 0;
+      return 2 * elements * static_cast<double>(known ? a.dims[a.rank - 1] : kAssumedDimension);
+    }
+    const bool moves = row != nullptr && row->moves;
+    return moves ? 0 : kOperationsOfAnElement * elements;
+  }
+
+  double BytesAcross(const FoundIsland& island) {
+    const std::unordered_set<int> inside(island.nodes.begin(), island.nodes.end());
+    std::unordered_set<int> crossing;
+    for (const int index : island.nodes) {
+      for (const int value : graph_.node(index).inputs) {
+        if (value == kNone || graph_.Facts(value).constant) continue;
+        if (inside.count(graph_.value(value).producer) == 0) crossing.insert(value);
+      }
+      for (const int value : graph_.node(index).outputs) {
+        if (value == kNone) continue;
+        const GraphValue& made = graph_.value(value);
+        const bool leaves = made.is_output || std::any_of(made.consumers.begin(), made.consumers.end(),
+                                                          [&](int node) { return inside.count(node) == 0; });
+        if (leaves) crossing.insert(value);
+      }
+    }
+    double bytes = 0;
+    for (const int value : crossing) {
+      const TensorFacts& facts = graph_.Facts(value);
+      bytes += ElementsOf(facts) * std::max(8, BitsOf(facts.type)) / 8;
+    }
+    return bytes;
+  }
+
+  void Weigh(FoundIsland* island) {
+    double operations = 0;
+    for (const int node : island->nodes) operations += OperationsOf(node);
+    island->computes = !island->sites.empty() || operations > 0;
+    const double on_gpu =
+        kSecondsOfAWait + BytesAcross(*island) / kBytesPerSecond + operations / kGpuOperationsPerSecond;
+    island->pays = on_gpu < operations / kCpuOperationsPerSecond;
+  }
+
+  GraphView& graph_;
+  const std::vector<Site>& sites_;
+  std::vector<Unit> units_;
+  std::vector<int> unit_of_;    // by node
+  std::vector<bool> knowable_;  // by value: a shape, or computed of shapes
+  std::vector<int> order_;      // of units, producers first
+  std::vector<int> root_;       // of the island that a unit is in
+};
+
+}  // namespace
+
+const DirectMlOperatorSpec* FindDirectMlOperator(const GraphNode& node) {
+  if (!node.domain.empty() || (!node.provider.empty() && node.provider != kEpName)) return nullptr;
+  const auto* row = std::find_if(std::begin(kDirectMlOperators), std::end(kDirectMlOperators),
+                                 [&](const DirectMlOperatorSpec& spec) { return node.op_type == spec.name; });
+  if (row == std::end(kDirectMlOperators)) return nullptr;
+  const int* versions_end = row->versions + row->version_count;
+  if (std::find(row->versions, versions_end, node.since_version) == versions_end) return nullptr;
+  std::vector<std::string> names;
+  if (node.node != nullptr && !ort::ListAttributes(node.node, &names).ok()) return nullptr;
+  const bool known = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return std::any_of(row->attributes, row->attributes + row->attribute_count,
+                       [&](const AttributeSpec& attribute) { return name == attribute.name; });
+  });
+  return known ? row : nullptr;
+}
+
+std::vector<FoundIsland> FindIslands(GraphView& graph, const std::vector<Site>& sites, const Backend& backend) {
+  return Finder(graph, sites, backend).Run();
+}
+
+}  // namespace normfuse::plugin

@@ -1,0 +1,157 @@
+#include "plugin/island_reader.h"
+
+#include <algorithm>
+
+#include "plugin/chain_groups.h"
+#include "plugin/island_finder.h"
+
+namespace normfuse::plugin {
+namespace {
+
+std::shared_ptr<const ConstantTensor> Owned(const ConstantTensor& tensor) {
+  auto copy = std::make_shared<ConstantTensor>(tensor);
+  const auto count = static_cast<size_t>(tensor.ElementCount());
+  const size_t bytes = tensor.type == DataType::kBool ? count : BytesFor(tensor.type, count);
+  const auto* from = static_cast<const unsigned char*>(tensor.data);
+  copy->storage.assign(from, from + bytes);
+  copy->data = copy->storage.data();
+  return copy;
+}
+
+class Reader {
+ public:
+  Reader(GraphView& graph, directml::Island* island) : graph_(graph), island_(*island) {}
+
+  Result Run(const std::vector<Site>& sites, const ort::Node* fused_node) {
+    NORMFUSE_RETURN_IF_ERROR(ReadValues(fused_node));
+    std::vector<const Site*> site_at(graph_.nodes().size(), nullptr);
+    std::vector<bool> in_site(graph_.nodes().size(), false);
+    for (const Site& site : sites) {
+      for (int node : site.found->nodes) in_site[static_cast<size_t>(node)] = true;
+      // All that a chain reads is there once its last node can run.
+      const auto last = std::max_element(site.found->nodes.begin(), site.found->nodes.end());
+      site_at[static_cast<size_t>(*last)] = &site;
+    }
+    for (size_t i = 0; i < graph_.nodes().size(); ++i) {
+      if (site_at[i] != nullptr) {
+        AddChain(*site_at[i]->found);
+      } else if (!in_site[i]) {
+        NORMFUSE_RETURN_IF_ERROR(AddOperator(graph_.nodes()[i]));
+      }
+    }
+    Sort();
+    return {};
+  }
+
+ private:
+  Result ReadValues(const ort::Node* fused_node) {
+    std::unordered_map<std::string, int> inputs, outputs;
+    NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/true, &inputs));
+    NORMFUSE_RETURN_IF_ERROR(PortsByName(fused_node, /*inputs=*/false, &outputs));
+    const auto at = [](const auto& ports, const std::string& name) {
+      const auto port = ports.find(name);
+      return port == ports.end() ? directml::kNoValue : port->second;
+    };
+    for (size_t i = 0; i < graph_.values().size(); ++i) {
+      const GraphValue& value = graph_.values()[i];
+      const TensorFacts& facts = graph_.Facts(static_cast<int>(i));
+      directml::IslandValue& made = island_.values.emplace_back();
+      made.name = value.name;
+      made.type = facts.type;
+      if (facts.constant) {
+        made.constant = Owned(*facts.constant);
+      } else {
+        made.input = at(inputs, value.name);
+      }
+      made.output = at(outputs, value.name);
+    }
+    return {};
+  }
+
+  void AddChain(const FoundChain& found) {
+    directml::IslandNode& node = island_.nodes.emplace_back();
+    node.name = found.chain.name;
+    node.chain = found.chain;
+    ForEachTensorRef(*node.chain, [&](TensorRef& ref) {
+      if (ref.constant) {
+        if (ref.constant->storage.empty()) ref.constant = Owned(*ref.constant);
+      } else if (ref.input != TensorRef::kAbsent) {
+        const int value = found.inputs[static_cast<size_t>(ref.input)];
+        node.inputs.push_back(value);
+        ref.input = kFromOutput + value;
+      }
+    });
+    ForEachOutput(*node.chain, [&](int& output) {
+      output = found.outputs[static_cast<size_t>(output)];
+      node.outputs.push_back(output);
+    });
+  }
+
+  Result AddOperator(const GraphNode& from) {
+    const DirectMlOperatorSpec* row = FindDirectMlOperator(from);
+    if (row == nullptr) {
+      return Result::Error(ErrorCode::kEpFail, "normfuse: the fused subgraph has the node '" + from.name +
+                                                   "', which is no operator of an island");
+    }
+    directml::IslandNode& node = island_.nodes.emplace_back();
+    node.name = from.name.empty() ? from.op_type : from.name;
+    node.op = static_cast<DirectMlOperator>(row - kDirectMlOperators);
+    node.inputs = from.inputs;
+    node.outputs = from.outputs;
+    for (int i = 0; i < row->attribute_count; ++i) ReadAttribute(from, row->attributes[i], &node.attributes);
+    return {};
+  }
+
+  static void ReadAttribute(const GraphNode& node, const AttributeSpec& spec, directml::IslandAttributes* attributes) {
+    const std::string_view type = spec.type;
+    int64_t number = 0;
+    float real = 0;
+    std::vector<int64_t> numbers;
+    if (type == "int" && node.attributes->GetInt(spec.name, &number)) attributes->ints[spec.name] = {number};
+    if (type == "ints" && node.attributes->GetInts(spec.name, &numbers)) attributes->ints[spec.name] = numbers;
+    if (type == "float" && node.attributes->GetFloat(spec.name, &real)) attributes->floats[spec.name] = real;
+  }
+
+  // Producers first: a chain can stand behind a node that reads what it makes in the middle.
+  void Sort() {
+    std::vector<int> producer(island_.values.size(), kNone);
+    for (size_t n = 0; n < island_.nodes.size(); ++n) {
+      for (int value : island_.nodes[n].outputs) {
+        if (value != kNone) producer[static_cast<size_t>(value)] = static_cast<int>(n);
+      }
+    }
+    std::vector<int> state(island_.nodes.size(), 0);  // 1: its inputs are being visited, 2: placed
+    std::vector<directml::IslandNode> sorted;
+    for (size_t first = 0; first < island_.nodes.size(); ++first) {
+      std::vector<int> stack = {static_cast<int>(first)};
+      while (!stack.empty()) {
+        const auto at = static_cast<size_t>(stack.back());
+        if (state[at] != 0) {
+          if (state[at] == 1) sorted.push_back(std::move(island_.nodes[at]));
+          state[at] = 2;
+          stack.pop_back();
+          continue;
+        }
+        state[at] = 1;
+        for (int value : island_.nodes[at].inputs) {
+          const int from = value == kNone ? kNone : producer[static_cast<size_t>(value)];
+          if (from != kNone && state[static_cast<size_t>(from)] == 0) stack.push_back(from);
+        }
+      }
+    }
+    island_.nodes = std::move(sorted);
+    if (!island_.nodes.empty()) island_.name = island_.nodes.front().name;
+  }
+
+  GraphView& graph_;
+  directml::Island& island_;
+};
+
+}  // namespace
+
+Result ReadIsland(GraphView& graph, const std::vector<Site>& sites, const ort::Node* fused_node,
+                  directml::Island* island) {
+  return Reader(graph, island).Run(sites, fused_node);
+}
+
+}  // namespace normfuse::plugin

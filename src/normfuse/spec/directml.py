@@ -1,0 +1,42 @@
+"""The table of operators that join an island on DirectML."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ._reading import read_table
+
+__all__ = ["DIRECTML_OPERATORS", "DirectMlOperator"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DirectMlOperator:
+    """An operator of ONNX's own domain that runs on the GPU between fused chains."""
+
+    name: str
+    versions: tuple[int, ...]
+    """Of the operator, in ONNX's operator sets."""
+    directml: tuple[str, ...]
+    """Without DML_OPERATOR_; none: it changes how a tensor is looked at, or is computed on the CPU."""
+    level: str
+    """DirectML's feature level from which there are these."""
+    types: tuple[str, ...]
+    """Element types on the GPU."""
+    note: str
+
+
+DIRECTML_OPERATORS: Mapping[str, DirectMlOperator] = MappingProxyType(
+    {
+        row["name"]: DirectMlOperator(
+            row["name"],
+            tuple(row["versions"]),
+            tuple(row["directml"]),
+            row["level"],
+            tuple(row["types"]),
+            row.get("note", ""),
+        )
+        for row in read_table("directml_operators")["operator"]
+    }
+)

@@ -1,0 +1,248 @@
+"""Islands: what stands between the chains runs on the GPU with them, as one DirectML graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import directml_libraries as libraries
+import harness
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from oracle import Array
+
+RNG = np.random.default_rng(9)
+
+
+@pytest.fixture(scope="module")
+def fake() -> dict[str, str]:
+    path = str(libraries.build_fake())
+    return {"directml_library": path, "d3d12_library": path}
+
+
+def parse(text: str, opset: int = 20) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
+
+
+def island(text: str, fake: dict[str, str], opset: int = 20, **options: Any) -> onnxruntime.InferenceSession:
+    """A session of which every node is in one island."""
+    made = harness.create_session(parse(text, opset), "ep", backend="directml", **fake, **options)
+    assert not harness.cpu_types(made)
+    assert len(harness.ep_groups(made)) == 1
+    return made
+
+
+def normal(*shape: int) -> Array:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def exact(*arrays: Array) -> list[Array]:
+    return [array.astype(np.float64) for array in arrays]
+
+
+def softmax(x: Array) -> Array:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
+ELEMENTWISE = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Min": np.minimum,
+    "Max": np.maximum,
+}
+
+
+@pytest.mark.parametrize("op", ELEMENTWISE)
+@pytest.mark.parametrize(
+    ("left", "right"), [((2, 3, 4), (2, 3, 4)), ((2, 1, 4), (3, 1)), ((4,), (2, 3, 4)), ((), (5,))]
+)
+def test_elementwise(op: str, left: tuple[int, ...], right: tuple[int, ...], fake: dict[str, str]) -> None:
+    a, b = normal(*left), normal(*right)
+    dims = [",".join(map(str, shape)) for shape in (left, right)]
+    out = ",".join(map(str, np.broadcast_shapes(left, right)))
+    text = f"g (float[{dims[0]}] a, float[{dims[1]}] b) => (float[{out}] y) {{ y = {op}(a, b) }}"
+    (y,) = island(text, fake).run(None, {"a": a, "b": b})
+    np.testing.assert_allclose(y, ELEMENTWISE[op](*exact(a, b)), rtol=1e-6)
+
+
+UNARY = {
+    "Sqrt": np.sqrt,
+    "Neg": np.negative,
+    "Abs": np.abs,
+    "Exp": np.exp,
+    "Log": np.log,
+    "Reciprocal": np.reciprocal,
+    "Tanh": np.tanh,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Relu": lambda x: np.maximum(x, 0),
+}
+
+
+@pytest.mark.parametrize("op", UNARY)
+def test_unary(op: str, fake: dict[str, str]) -> None:
+    x = np.abs(normal(3, 5)) + np.float32(0.1)
+    text = f"g (float[N, 5] x) => (float[N, 5] y) {{ t = Add(x, x) u = {op}(t) y = Add(u, u) }}"
+    (y,) = island(text, fake).run(None, {"x": x})
+    np.testing.assert_allclose(y, 2 * UNARY[op](2 * x.astype(np.float64)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [2.0, 0.5, 3.0])
+def test_powers(exponent: float, fake: dict[str, str]) -> None:
+    x = np.abs(normal(3, 5)) + np.float32(0.1)
+    text = f"g (float[N, 5] x) => (float[N, 5] y) <float e = {{{exponent}}}> {{ y = Pow(x, e) }}"
+    (y,) = island(text, fake).run(None, {"x": x})
+    np.testing.assert_allclose(y, x.astype(np.float64) ** exponent, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((2, 3), (3, 4)),
+        ((5, 2, 3), (3, 4)),
+        ((2, 5, 2, 3), (3, 4)),
+        ((2, 3, 4, 5), (2, 3, 5, 2)),
+        ((2, 1, 4, 5), (3, 5, 2)),
+        ((2, 1, 2, 2, 3), (1, 3, 2, 3, 2)),
+        ((3,), (3, 4)),
+        ((2, 3), (3,)),
+        ((5, 2, 3), (3,)),
+        ((3,), (3,)),
+        ((2, 1, 3), (2, 3, 1)),
+    ],
+)
+def test_products(left: tuple[int, ...], right: tuple[int, ...], fake: dict[str, str]) -> None:
+    a, b = normal(*left), normal(*right)
+    dims = [",".join(map(str, shape)) for shape in (left, right)]
+    expected = np.matmul(*exact(a, b))
+    out = ",".join(map(str, expected.shape))
+    text = f"g (float[{dims[0]}] a, float[{dims[1]}] b) => (float[{out}] y) {{ y = MatMul(a, b) }}"
+    (y,) = island(text, fake).run(None, {"a": a, "b": b})
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("transposed", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_gemm(transposed: tuple[int, int], fake: dict[str, str]) -> None:
+    a, b, c = normal(2, 3), normal(3, 4), normal(4)
+    given = [m.T.copy() if t else m for m, t in zip((a, b), transposed, strict=True)]
+    dims = [",".join(map(str, m.shape)) for m in given]
+    text = f"""g (float[{dims[0]}] a, float[{dims[1]}] b, float[4] c) => (float[2, 4] y) {{
+        y = Gemm <alpha = 0.5, beta = 2.0, transA = {transposed[0]}, transB = {transposed[1]}> (a, b, c) }}"""
+    (y,) = island(text, fake).run(None, {"a": given[0], "b": given[1], "c": c})
+    np.testing.assert_allclose(y, 0.5 * np.matmul(*exact(a, b)) + 2 * c.astype(np.float64), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["0x5000", "0x6200"])
+def test_attention(level: str, fake: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads by Reshape and Transpose, whose shapes are computed from the input's; two lengths in one session."""
+    monkeypatch.setenv("NORMFUSE_FAKE_DIRECTML_LEVEL", level)
+    text = """g (float[B, S, 8] x, int64[B, S] mask) => (float[B, S, 8] y)
+        <float[8, 8] q, int64[1] last = {8}, int64 one = {1}, int64 zero = {0}, int64[1] zeros = {0},
+         int64[2] tail = {2, 4}, int64[2] middle = {1, 2}, float low = {-1000.0}, float unit = {1.0}> {
+            size = Shape(x) batch = Gather <axis = 0> (size, zero) length = Gather <axis = 0> (size, one)
+            b = Unsqueeze(batch, zeros) s = Unsqueeze(length, zeros)
+            heads = Concat <axis = 0> (b, s, tail) back = Concat <axis = 0> (b, s, last)
+            p = MatMul(x, q) r = Reshape(p, heads) t = Transpose <perm = [0, 2, 1, 3]> (r)
+            k = Transpose <perm = [0, 2, 3, 1]> (r) scores = MatMul(t, k)
+            m = Unsqueeze(mask, middle) f = Cast <to = 1> (m) without = Sub(unit, f) bias = Mul(without, low)
+            sum = Add(scores, bias) w = Softmax <axis = -1> (sum)
+            o = MatMul(w, t) u = Transpose <perm = [0, 2, 1, 3]> (o) y = Reshape(u, back)
+        }"""
+    model = parse(text)
+    q = normal(8, 8)
+    for constant in model.graph.initializer:
+        if constant.name == "q":
+            constant.CopyFrom(onnx.numpy_helper.from_array(q, "q"))
+    if not any(constant.name == "q" for constant in model.graph.initializer):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(q, "q"))
+    session = harness.create_session(model, "ep", backend="directml", **fake)
+    assert len(harness.ep_groups(session)) == 1
+    assert not harness.cpu_types(session)
+    for batch, length in ((2, 5), (1, 3), (2, 5)):
+        x, mask = normal(batch, length, 8), np.ones((batch, length), np.int64)
+        mask[-1, 2:] = 0
+        r = np.matmul(*exact(x, q)).reshape(batch, length, 2, 4)
+        t = r.transpose(0, 2, 1, 3)
+        scores = t @ r.transpose(0, 2, 3, 1) + (1 - mask[:, None, None]) * -1000.0
+        expected = (softmax(scores) @ t).transpose(0, 2, 1, 3).reshape(batch, length, 8)
+        (y,) = session.run(None, {"x": x, "mask": mask})
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+MOVEMENTS = {
+    "Slice(a, one, three, axis)": lambda a: a[:, 1:3],
+    "Slice(a, zero, three, axis)": lambda a: a[:, 0:3],
+    "Slice(a, one, far, axis, two)": lambda a: a[:, 1::2],
+    "Transpose <perm = [2, 0, 1]> (a)": lambda a: a.transpose(2, 0, 1),
+    "Flatten <axis = 2> (a)": lambda a: a.reshape(-1, a.shape[2]),
+    "Reshape(a, open)": lambda a: a.reshape(3, -1),
+    "Unsqueeze(a, ends)": lambda a: a[None, ..., None],
+    "Expand(a, wide)": lambda a: np.broadcast_to(a, (2, *a.shape)),
+    "Concat <axis = 1> (a, a)": lambda a: np.concatenate([a, a], 1),
+    "Gather <axis = 1> (a, picked)": lambda a: a[:, [2, 0, -1]],
+    "Where(condition, a, a)": lambda a: a,
+    "ReduceMean <keepdims = 0> (a, axis)": lambda a: a.mean(1),
+    "ReduceSum <keepdims = 1> (a, ends)": lambda a: a.sum((0, 2), keepdims=True),
+    "ReduceMax(a, ends)": lambda a: a.max((0, 2), keepdims=True),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("movement", MOVEMENTS)
+def test_movements(movement: str, turned: bool, fake: dict[str, str]) -> None:
+    """Of a packed tensor, and of one that is looked at by strides."""
+    if movement == "ReduceSum <keepdims = 1> (a, ends)" and turned:
+        movement = "ReduceSum <keepdims = 0> (a, axis)"
+        expected_of = lambda a: a.sum(1)  # noqa: E731
+    else:
+        expected_of = MOVEMENTS[movement]
+    x = normal(3, 4, 5)
+    first = (
+        "t = Transpose <perm = [1, 0, 2]> (x) a = Neg(t)"
+        if not turned
+        else "n = Neg(x) a = Transpose <perm = [1, 0, 2]> (n)"
+    )
+    ends = "0, 2" if "ends" in movement and "Unsqueeze" not in movement else "0, 4"
+    text = f"""g (float[3, 4, 5] x) => (float y) <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}},
+        int64[1] three = {{3}}, int64[1] axis = {{1}}, int64[1] far = {{9223372036854775807}},
+        int64[2] open = {{3, -1}}, int64[2] ends = {{{ends}}}, int64[4] wide = {{2, 1, 1, 1}},
+        int64[3] picked = {{2, 0, -1}}, bool[1] condition = {{1}}> {{ {first} m = {movement} y = Neg(m) }}"""
+    model = parse(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    used = {name for node in model.graph.node for name in node.input}
+    kept = [constant for constant in model.graph.initializer if constant.name in used]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    session = harness.create_session(model, "ep", backend="directml", **fake)
+    assert len(harness.ep_groups(session)) == 1
+    assert not harness.cpu_types(session)
+    (y,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(y, -expected_of(-x.transpose(1, 0, 2).astype(np.float64)), rtol=1e-6, atol=1e-6)
+
+
+def test_a_chain_alone_stays_on_the_cpu(fake: dict[str, str], tmp_path: Path) -> None:
+    """Unless the user wants it on the GPU: copies and the wait take longer than the CPU does."""
+    text = """g (float[N, 8] x) => (float[N, 8] y) <float[8] s = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        c = Cos(x) n = LayerNormalization <axis = -1> (c, s) y = Sin(n) }"""
+    for claim, backend in (("profitable", "cpu"), ("all", "directml")):
+        report = tmp_path / f"{claim}.jsonl"
+        harness.create_session(parse(text), "ep", backend="directml", claim=claim, claim_report=report, **fake)
+        lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()]
+        (site,) = [line for line in lines if line["op_type"] == "LayerNormalization"]
+        assert site["backend"] == backend
+        assert (site.get("backend_reason", {}).get("reason") == "not_worth_the_gpu") == (claim == "profitable")
+
+
+def test_integers_that_do_not_fit_are_refused(fake: dict[str, str]) -> None:
+    text = "g (float[6, 3] x, int64[N] i) => (float[N, 3] y) { n = Neg(x) y = Gather <axis = 0> (n, i) }"
+    session = island(text, fake)
+    x = normal(6, 3)
+    (y,) = session.run(None, {"x": x, "i": np.array([5, 0], np.int64)})
+    np.testing.assert_array_equal(y, -x[[5, 0]])
+    with pytest.raises(Exception, match="has the value 4294967296, but integers have 32 bits there"):
+        session.run(None, {"x": x, "i": np.array([2**32], np.int64)})

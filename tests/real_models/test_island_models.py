@@ -1,0 +1,42 @@
+"""Real models on DirectML: one island, one submission and one wait a run; only inputs and outputs are copied."""
+
+from __future__ import annotations
+
+import directml_libraries as libraries
+import harness
+import numpy as np
+import pytest
+from model_zoo import MODELS
+from oracle import Array
+
+from normfuse.gpu_work import count_gpu_work
+
+ALIGNMENT = 256  # tensors start at multiples of this
+
+
+def copied(arrays: list[Array]) -> int:
+    """Bytes on the GPU, where integers have 32 bits."""
+    sizes = [array.size * min(array.itemsize, 4) for array in arrays]
+    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
+
+
+@pytest.mark.parametrize("name", ["minilm-l3"])
+def test_a_sentence_encoder_is_one_island(name: str) -> None:
+    fake = str(libraries.build_fake())
+    options = {"backend": "directml", "claim": "profitable", "directml_library": fake, "d3d12_library": fake}
+    model = MODELS[name]
+    feeds = next(model.inputs())
+    on_cpu = harness.create_session(model.path(), "cpu")
+    expected = on_cpu.run(None, feeds)
+    session = harness.create_session(model.path(), "ep", **options)
+    # Inputs that are outputs as they are need no GPU.
+    assert len(harness.ep_groups(session)) == 1
+    assert set(harness.cpu_types(session)) <= {"Identity"}
+    results = session.run(None, feeds)
+    for result, value in zip(results, expected, strict=True):
+        error = np.abs(result.astype(np.float64) - value).max() / max(1e-30, np.abs(value).max())
+        assert error <= 1e-3, error
+    work = count_gpu_work(lambda given: harness.create_session(model.path(), "ep", **options, **given), feeds)
+    assert (work.submissions, work.waits, work.created) == (1, 1, 0)
+    computed = [result for result in results if result.dtype == np.float32]
+    assert (work.bytes_up, work.bytes_down) == (copied(list(feeds.values())), copied(computed))
