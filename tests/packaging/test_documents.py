@@ -170,7 +170,7 @@ def test_limits_of_the_readme_are_those_of_the_page() -> None:
 
 
 def test_versions_of_onnxruntime_in_the_documents() -> None:
-    """ "1.24 to 1.31" is what the library accepts, and what the tests of every version run."""
+    """ "1.24 to 1.32" is what the library accepts, and what the tests of every version run."""
     tested = f"{'.'.join(map(str, MINIMUM_VERSION))} to {'.'.join(map(str, NEWEST_TESTED))}"
     assert f"ONNX Runtime {tested}" in (ROOT / "docs" / "pages" / "limits.md").read_text(encoding="utf-8")
     for path in (*DOCUMENTS, ROOT / "SECURITY.md"):

@@ -17,7 +17,7 @@ from hosts import host_python
 from operator_forms import FORMS, Form, write_forms
 
 pytestmark = pytest.mark.slow
-HOSTS = ("1.24.4", "1.26.0", "1.28.0", "1.30.0", "1.31.1")
+HOSTS = ("1.24.4", "1.26.0", "1.28.0", "1.30.0", "1.31.1", "1.32.0")
 TOO_OLD = "1.23.2"
 OLDEST = "1.24"
 HERE = Path(__file__).parent

@@ -26,7 +26,7 @@ MINIMUM_VERSION = (1, 24)
 """First ONNX Runtime that can load the execution provider."""
 BY_NAME_VERSION = (1, 25)
 """First ONNX Runtime whose Python package knows plug-in providers in ``providers=[...]``."""
-NEWEST_TESTED = (1, 31)
+NEWEST_TESTED = (1, 32)
 """Newest ONNX Runtime that the tests run. Newer ones are accepted: its C interface promises to keep what it has."""
 
 
