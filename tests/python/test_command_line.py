@@ -306,6 +306,7 @@ def test_bad_models(
         (["inspect", "model.onnx", "--backend", "directml", "--directml-level", "6.2"], "it is written like 6_2"),
         (["inspect", "model.onnx", "--directml-level", "6_2"], "give that as well"),
         (["demo", "-o", "none"], "none is not a folder"),
+        (["demo", "--threads", "100000"], "less than or equal to 1024"),
         (["fuse", "model.onnx"], "fuse"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normfuse.arguments import MOST_THREADS
 from normfuse.cli.bench import threads_text
 from normfuse.cli.console import console, number, print_table, progress, table
 from normfuse.cli.optimize import print_operator_counts
@@ -27,7 +28,9 @@ __all__ = ["demo_command"]
 
 
 def demo_command(
-    threads: Annotated[int, typer.Option(min=0, metavar="N", help="Intra-op threads; 0: ONNX Runtime's default.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=0, max=MOST_THREADS, metavar="N", help="Intra-op threads; 0: ONNX Runtime's default.")
+    ] = 1,
     seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to measure each model.")] = 3.0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Keep the models in this folder.")
