@@ -10,8 +10,8 @@ allowed.
 
 Where that error is beyond what the element types explain, it may be three times the error between the original's own
 results on the same inputs, by ONNX Runtime's optimisation levels and with values moved by one unit in the last place:
-some models blow rounding up, whoever runs them. The places at which the two graphs differ are then compared one by one,
-and an input on which the original's own results are 0.1 apart counts for nothing.
+some models amplify rounding errors on any runtime. The places at which the two graphs differ are then compared one by
+one, and an input on which the original's own results are 0.1 apart counts for nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How steady a model's results are on given inputs, whoever runs it.
+"""How reproducible a model's results are on given inputs, on any runtime.
 
 Compared are ONNX Runtime's own optimisation levels, and a run in which the values that an optimised model computes in
 another way are rounded once more: a right result may differ from the original's by that much.
