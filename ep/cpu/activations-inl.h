@@ -155,7 +155,7 @@ struct Sigmoid {
     constexpr float kOne = 0x1p-64f, kLn2Down = 0.6931471f;
     // Beyond, the result is 1 to within rounding, and 0.
     const V y = Max(Set(-151.0f * kLn2Down), Min(Set(63.0f * kLn2Down), x));
-    return Set(kOne) / (Set(kOne) + FastExp2<64>(y, Set(-kLog2E), Set(-kLog2ELow)));
+    return Set(kOne) / PlusFastExp2<64>(Set(kOne), y, Set(-kLog2E), Set(-kLog2ELow));
   }
 };
 
@@ -173,8 +173,8 @@ struct Swish {
   }
   NORMFUSE_INLINE V operator()(V x) const {
     const V y = CutExponent(x, least, most);
-    if (kHasExp2Table && is_silu) return x / (Set(1.0f) + FastExpOfNegative(y));
-    return x / (Set(1.0f) + FastExp2(y, high_part, low_part));
+    if (kHasExpOfNegative && is_silu) return x / PlusExpOfNegative(Set(1.0f), y);
+    return x / PlusFastExp2(Set(1.0f), y, high_part, low_part);
   }
   V high_part, low_part, least, most;
   bool is_silu;

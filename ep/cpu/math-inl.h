@@ -128,12 +128,17 @@ struct Eighths {
 };
 constexpr float kEighthShift = 12582912.0f / 8.0f;
 
+// Of what adding kEighthShift has rounded.
+template <int kDown>
+NORMFUSE_INLINE V PowerOfEighths(V shifted) {
+  const I index = BitCastToInt(shifted);
+  return BitCastToFloat(Lookup8(kEighthBits<kDown>.entries, index) + ShiftLeft<20>(index));
+}
+
 template <int kDown = 0>
 NORMFUSE_INLINE Eighths SplitEighths(V x, V high) {
   const V shifted = Fma(x, high, Set(kEighthShift));
-  const I index = BitCastToInt(shifted);
-  const I bits = Lookup8(kEighthBits<kDown>.entries, index) + ShiftLeft<20>(index);
-  return {BitCastToFloat(bits), ExactFma(x, high, Set(kEighthShift) - shifted)};
+  return {PowerOfEighths<kDown>(shifted), ExactFma(x, high, Set(kEighthShift) - shifted)};
 }
 
 // (2^rest - 1) / rest
@@ -141,21 +146,22 @@ NORMFUSE_INLINE V EighthSlope(V rest) {
   return Fma(Fma(Set(kExp2Eighth[3]), rest, Set(kExp2Eighth[2])), rest, Set(kExp2Eighth[1]));
 }
 
-// The same as Exp2 at most 2 ulp off, where that is faster.
+// term + 2^(x * (high + low) - kDown), the power at most 2 ulp off.
 template <int kDown = 0>
-NORMFUSE_INLINE V FastExp2(V x, V high, V low) {
+NORMFUSE_INLINE V PlusFastExp2(V term, V x, V high, V low) {
   if constexpr (kHasExp2Table) {
     const V shifted = Fma(x, high, Set(kThirtySecondShift));
     const V rounded = shifted - Set(kThirtySecondShift);
     const V rest = Fma(x, low, Fma(x, high, Neg(rounded)));
     const V slope = Fma(Set(kExp2ThirtySecond[2]), rest, Set(kExp2ThirtySecond[1]));
-    return ExpOfThirtySeconds<kDown>(shifted, rounded, rest, slope);
+    return term + ExpOfThirtySeconds<kDown>(shifted, rounded, rest, slope);
   } else if constexpr (kHasLookup8) {
     const Eighths e = SplitEighths<kDown>(x, high);
     const V rest = Fma(x, low, e.rest);
-    return e.power * Fma(rest, EighthSlope(rest), Set(1.0f));  // rounded twice, as power may be infinite
+    // The factor by itself, as the power may be infinite.
+    return Fma(e.power, Fma(rest, EighthSlope(rest), Set(1.0f)), term);
   } else {
-    return Exp2<kDown>(x, high, low);
+    return term + Exp2<kDown>(x, high, low);
   }
 }
 
@@ -200,18 +206,29 @@ class ExpBelow {
   V least_;
 };
 
-// exp(-x), likewise where |x| < 20. log(2) is so close to a float, 1.9e-9, that the rest needs no low part.
-NORMFUSE_INLINE V FastExpOfNegative(V x) {
+// Whether the exponential of -x has a shorter way than that of any multiple of x.
+constexpr bool kHasExpOfNegative = kHasExp2Table || kHasLookup8;
+
+// term + exp(-x), likewise where |x| < 20. log(2) is so close to a float, 1.9e-9, that the rest needs no low part.
+NORMFUSE_INLINE V PlusExpOfNegative(V term, V x) {
+  constexpr double kLog2 = 0.6931471805599453;
   if constexpr (kHasExp2Table) {
-    constexpr double kLog2 = 0.6931471805599453;
     const V shifted = Fma(x, Set(-kLog2E), Set(kThirtySecondShift));
     const V rounded = shifted - Set(kThirtySecondShift);
     const V negative_rest = Fma(rounded, Set(static_cast<float>(kLog2)), x);
     const V slope = Fma(Set(static_cast<float>(kExp2ThirtySecond[2] / (kLog2 * kLog2))), negative_rest,
                         Set(static_cast<float>(-kExp2ThirtySecond[1] / kLog2)));
-    return ExpOfThirtySeconds<0>(shifted, rounded, negative_rest, slope);
+    return term + ExpOfThirtySeconds<0>(shifted, rounded, negative_rest, slope);
+  } else if constexpr (kHasLookup8) {
+    constexpr float kSlope[3] = {static_cast<float>(-kExp2Eighth[1] / kLog2),
+                                 static_cast<float>(kExp2Eighth[2] / (kLog2 * kLog2)),
+                                 static_cast<float>(-kExp2Eighth[3] / (kLog2 * kLog2 * kLog2))};
+    const V shifted = Fma(x, Set(-kLog2E), Set(kEighthShift));
+    const V negative_rest = Fma(shifted - Set(kEighthShift), Set(static_cast<float>(kLog2)), x);
+    const V factor = Fma(Polynomial(kSlope, negative_rest), negative_rest, Set(1.0f));
+    return Fma(PowerOfEighths<0>(shifted), factor, term);
   } else {
-    return Exp2(x, Set(-kLog2E), Set(-kLog2ELow));
+    return term + Exp2(x, Set(-kLog2E), Set(-kLog2ELow));
   }
 }
 
@@ -384,7 +401,7 @@ NORMFUSE_INLINE V TimesTanhDistribution(V x) {
   const V slope = Fma(square, cubic, linear);
   const V low = Fma(ProductError(y, y, square), cubic, ExactFma(square, cubic, linear - slope));
   const V lowest = Fma(square, Set(-kGeluTanhCubicLow), Set(-kGeluTanhLinearLow));
-  return x / (Set(1.0f) + FastExp2(y, slope, low + lowest));
+  return x / PlusFastExp2(Set(1.0f), y, slope, low + lowest);
 }
 
 }  // namespace normfuse::NORMFUSE_ISA
