@@ -206,7 +206,7 @@ class DirectMlExecutable final : public Executable {
     if (known != programs_.end()) {
       programs_.splice(programs_.begin(), programs_, known);
     } else {
-      programs_.push_front({shapes, nullptr});
+      programs_.emplace_front().shapes = shapes;
       if (programs_.size() > kMaxPrograms) programs_.pop_back();
     }
     return programs_.front();
