@@ -57,8 +57,6 @@ class IslandLowering {
       tensor->view = StridedView::Packed(shape.dims);
       if (static_cast<int64_t>(shape.content.size()) == Product(shape.dims) && IsKnowable(shape.type)) {
         tensor->known = KnownTensor{shape.type, shape.dims, shape.content};
-      } else {
-        tensor->value = std::nullopt;
       }
     }
   }
