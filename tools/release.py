@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def section(of_version: str) -> tuple[str, str]:
 
 
 def main() -> int:
+    if hasattr(signal, "SIGPIPE"):  # so that `release.py notes TAG | head` ends quietly
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("check", "notes"))
     parser.add_argument("tag")

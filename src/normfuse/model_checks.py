@@ -54,7 +54,7 @@ def check_structure(model: onnx.ModelProto, what: str) -> None:
 
 
 def check_external_data(tensors: Iterable[ir.ExternalTensor], what: str, linked: Path | None = None) -> None:
-    """Raise InvalidModelError if external data is missing, cut off, or where no model's data may be.
+    """Raise InvalidModelError if external data is missing, truncated, or where no model's data may be.
 
     Args:
         tensors: Those whose data lies in files of their own, below their base_dir.
@@ -77,7 +77,7 @@ def check_external_data(tensors: Iterable[ir.ExternalTensor], what: str, linked:
         if length < tensor.nbytes or offset + length > size:
             raise InvalidModelError(
                 f"{what}: file '{tensor.location}' is too short for tensor '{tensor.name}' (needs bytes up to "
-                f"{offset + tensor.nbytes}, the file has {size}); is it cut off?"
+                f"{offset + tensor.nbytes}, the file has {size}); is it truncated?"
             )
 
 

@@ -355,10 +355,10 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
         model: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except DecodeError:
         if looks_like_onnx:
-            raise InvalidModelError(f"{name} is cut off or damaged: it starts like an ONNX model.") from None
+            raise InvalidModelError(f"{name} is truncated or damaged: it starts like an ONNX model.") from None
         raise InvalidModelError(f"{name} is not an ONNX model.") from None
     if looks_like_onnx and model.ir_version and not model.HasField("graph"):
-        raise InvalidModelError(f"{name} is cut off: it starts like an ONNX model but holds no graph.")
+        raise InvalidModelError(f"{name} is truncated: it starts like an ONNX model but holds no graph.")
     return model
 
 

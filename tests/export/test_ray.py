@@ -152,7 +152,7 @@ def test_a_folder_of_models(engine: Engine, model: Path, tmp_path: Path) -> None
         ("broken.onnx", "invalid"),
         ("inner/b.onnx", "written"),
     ]
-    assert "broken.onnx is cut off" in rows[1]["message"]
+    assert "broken.onnx is truncated" in rows[1]["message"]
     for row in (rows[0], rows[2]):
         assert row["fused"] == row["sites"] == 7
         written = onnx.load(target / row["model"])

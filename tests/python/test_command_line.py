@@ -258,7 +258,7 @@ BAD_INPUT = [
     (["missing.onnx"], "missing.onnx does not exist"),
     (["folder"], "folder"),
     (["text.onnx"], "text.onnx is not an ONNX model"),
-    (["cut.onnx"], "cut.onnx is cut off"),
+    (["cut.onnx"], "cut.onnx is truncated"),
     (["empty.onnx"], "empty.onnx is empty"),
 ]
 COMMANDS = [["optimize", "-o", "out.onnx"], ["inspect"], ["verify", "model.onnx"], ["check"], ["bench"]]

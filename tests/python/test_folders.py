@@ -21,7 +21,7 @@ from normfuse.graph_rewrites.functions import FunctionLibrary
 
 @pytest.fixture
 def zoo(tmp_path: Path) -> Path:
-    """Two models that can be optimised, one of them further down, and one that is cut off."""
+    """Two models that can be optimised, one of them further down, and one that is truncated."""
     folder = tmp_path / "modèles"
     (folder / "inner").mkdir(parents=True)
     onnx.save(models.chain([2, 8], spelling="pow_div", opset=13), folder / "norm.onnx")
@@ -56,7 +56,7 @@ def test_every_model_for_itself(zoo: Path, tmp_path: Path) -> None:
         ("inner/gelu.onnx", "written", 1),
         ("norm.onnx", "written", 1),
     ]
-    assert "cut.onnx is cut off" in rows[0]["message"]
+    assert "cut.onnx is truncated" in rows[0]["message"]
     for row in rows[1:]:
         assert row["error"] is not None
         assert row["error"] < 1e-5
@@ -75,7 +75,7 @@ def test_the_command_exits_with_the_worst(
 ) -> None:
     assert command(monkeypatch, zoo, "-o", tmp_path / "out", "--engine", "local") == 2
     text = capsys.readouterr().out
-    assert "cut.onnx is cut off" in text
+    assert "cut.onnx is truncated" in text
     assert "inner/gelu.onnx" in text
     assert "Wrote 2 of 3 models" in text
 

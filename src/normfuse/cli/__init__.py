@@ -33,7 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # with markup, long options are cut off in the help
+    rich_markup_mode=None,  # with markup, long options are truncated in the help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -57,7 +57,7 @@ def _parts(file: BinaryIO, position: int, end: int) -> Iterator[tuple[int, int |
 
 
 def _varint(data: bytes, start: int) -> tuple[int, int]:
-    """Return the number that starts there and where it ends; one that is cut off ends with the data."""
+    """Return the number that starts there and where it ends; one that is truncated ends with the data."""
     value, end = 0, start
     for byte in data[start : start + _LONGEST_VARINT]:
         value |= (byte & 0x7F) << 7 * (end - start)
