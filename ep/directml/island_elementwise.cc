@@ -1,0 +1,82 @@
+// Element by element.
+#include "directml/island_operators.h"
+
+namespace normfuse::directml {
+
+using namespace abi;
+
+namespace {
+
+std::optional<Dims> Broadcasted(NodeLowering& node, const std::vector<Tensor>& operands) {
+  std::optional<Dims> dims = Dims{};
+  for (const Tensor& operand : operands) {
+    dims = BroadcastDims(*dims, operand.view.dims);
+    if (!dims) return node.Refused<Dims>("shapes that do not broadcast");
+  }
+  return dims;
+}
+
+}  // namespace
+
+void LowerUnary(NodeLowering& node, DML_OPERATOR_TYPE type, float scale) {
+  const Tensor x = node.Real(0);
+  Operator op = OpOf(type, node.name());
+  if (scale != 1) op.scale_bias = DML_SCALE_BIAS{scale, 0};
+  node.Give(0, node.Computed(std::move(op), x.view.dims, {x}, DataType::kFloat32));
+}
+
+void LowerBinary(NodeLowering& node, DML_OPERATOR_TYPE type) {
+  Tensor result = node.Real(0);
+  if (node.inputs().size() == 1) return node.Give(0, std::move(result));
+  for (size_t i = 1; i < node.inputs().size() && !node.builder().refused(); ++i) {
+    const Tensor other = node.Real(i);
+    const auto dims = Broadcasted(node, {result, other});
+    if (!dims) return;
+    result = node.Computed(OpOf(type, node.name()), *dims, {result, other}, DataType::kFloat32);
+  }
+  node.Give(0, std::move(result));
+}
+
+// The exponent is often one number, and mostly 2.
+void LowerPow(NodeLowering& node) {
+  const Tensor x = node.Real(0);
+  const auto& constant = node.In(1).constant;
+  if (constant != nullptr && constant->ElementCount() == 1 && constant->type == DataType::kFloat32 &&
+      constant->dims.size() <= x.view.dims.size()) {
+    const float exponent = *static_cast<const float*>(constant->data);
+    if (exponent == 2) {
+      const Operator op = OpOf(DML_OPERATOR_ELEMENT_WISE_MULTIPLY, node.name());
+      return node.Give(0, node.Computed(op, x.view.dims, {x, x}, DataType::kFloat32));
+    }
+    Operator op = OpOf(DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW, node.name());
+    op.parameters[0] = exponent;
+    op.parameter_count = 1;
+    return node.Give(0, node.Computed(std::move(op), x.view.dims, {x}, DataType::kFloat32));
+  }
+  LowerBinary(node, DML_OPERATOR_ELEMENT_WISE_POW);
+}
+
+void LowerEqual(NodeLowering& node) {
+  const std::vector<Tensor> operands = {node.Real(0), node.Real(1)};
+  const auto dims = Broadcasted(node, operands);
+  if (!dims) return;
+  node.Give(
+      0, node.Computed(OpOf(DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS, node.name()), *dims, operands, DataType::kBool));
+}
+
+void LowerWhere(NodeLowering& node) {
+  const std::vector<Tensor> operands = {node.Raw(0), node.Raw(1), node.Raw(2)};
+  const auto dims = Broadcasted(node, operands);
+  if (!dims) return;
+  node.Give(0, node.Computed(OpOf(DML_OPERATOR_ELEMENT_WISE_IF, node.name()), *dims, operands, operands[1].type));
+}
+
+void LowerCast(NodeLowering& node) {
+  const Tensor x = node.Raw(0);
+  const DataType type = FromTensorProto(node.attributes().Int("to", 0));
+  if (type == x.type) return node.Give(0, x);
+  if (type == DataType::kBool) return node.Refuse("a cast to bool");
+  node.Give(0, node.Computed(OpOf(DML_OPERATOR_CAST, node.name()), x.view.dims, {x}, type));
+}
+
+}  // namespace normfuse::directml

@@ -1,0 +1,272 @@
+// Data movement: mostly another view of the tensor, else a copy of a part.
+#include <algorithm>
+
+#include "directml/island_operators.h"
+
+namespace normfuse::directml {
+
+using namespace abi;
+
+namespace {
+
+std::optional<Dims> NewDims(NodeLowering& node, const Dims& dims) {
+  if (node.op() == DirectMlOperator::kFlatten) {
+    const int64_t axis = node.attributes().Int("axis", 1), rank = static_cast<int64_t>(dims.size());
+    const int64_t at = axis < 0 ? axis + rank : axis;
+    if (at < 0 || at > rank) return node.Refused<Dims>("an axis that there is not");
+    return Dims{Product(Dims(dims.begin(), dims.begin() + at)), Product(Dims(dims.begin() + at, dims.end()))};
+  }
+  const auto shape = node.Integers(1);
+  if (!shape) return std::nullopt;
+  const auto result = ReshapedDims(dims, *shape, node.attributes().Int("allowzero", 0) != 0);
+  return result ? result : node.Refused<Dims>("a shape that the tensor does not fit");
+}
+
+std::optional<StridedView> Transposed(NodeLowering& node, const StridedView& from) {
+  const std::vector<int64_t>* perm = node.attributes().Ints("perm");
+  const size_t rank = from.dims.size();
+  StridedView view{Dims(rank), Dims(rank), from.offset};
+  if (perm != nullptr && perm->size() != rank) return node.Refused<StridedView>("a permutation of another rank");
+  for (size_t i = 0; i < rank; ++i) {
+    const auto axis = AxisOf(perm == nullptr ? static_cast<int64_t>(rank - 1 - i) : (*perm)[i], rank);
+    if (!axis) return node.Refused<StridedView>("an axis that there is not");
+    view.dims[i] = from.dims[*axis];
+    view.strides[i] = from.strides[*axis];
+  }
+  return view;
+}
+
+std::optional<StridedView> Squeezed(NodeLowering& node, const StridedView& from) {
+  const auto axes = node.Axes();
+  if (node.builder().refused()) return std::nullopt;
+  std::vector<bool> drop(from.dims.size(), false);
+  for (size_t i = 0; i < drop.size(); ++i) drop[i] = !axes && from.dims[i] == 1;
+  for (int64_t axis : axes.value_or(std::vector<int64_t>())) {
+    const auto at = AxisOf(axis, drop.size());
+    if (!at || from.dims[*at] != 1) return node.Refused<StridedView>("a dimension that cannot be squeezed");
+    drop[*at] = true;
+  }
+  StridedView view{{}, {}, from.offset};
+  for (size_t i = 0; i < drop.size(); ++i) {
+    if (drop[i]) continue;
+    view.dims.push_back(from.dims[i]);
+    view.strides.push_back(from.strides[i]);
+  }
+  return view;
+}
+
+std::optional<StridedView> Unsqueezed(NodeLowering& node, const StridedView& from) {
+  const auto axes = node.Axes();
+  if (!axes) return node.Refused<StridedView>("no axes");
+  const size_t rank = from.dims.size() + axes->size();
+  std::vector<bool> made(rank, false);
+  for (int64_t axis : *axes) {
+    const auto at = AxisOf(axis, rank);
+    if (!at || made[*at]) return node.Refused<StridedView>("an axis that there is not");
+    made[*at] = true;
+  }
+  StridedView view{Dims(rank, 1), Dims(rank, 0), from.offset};
+  for (size_t i = 0, next = 0; i < rank; ++i) {
+    if (made[i]) continue;
+    view.dims[i] = from.dims[next];
+    view.strides[i] = from.strides[next++];
+  }
+  return view;
+}
+
+std::optional<StridedView> ExpandedTo(NodeLowering& node, const StridedView& from) {
+  const auto shape = node.Integers(1);
+  if (!shape) return std::nullopt;
+  const auto dims = BroadcastDims(from.dims, *shape);
+  if (!dims) return node.Refused<StridedView>("shapes that do not broadcast");
+  return Expanded(from, *dims);
+}
+
+std::optional<StridedView> Sliced(NodeLowering& node, StridedView view) {
+  const auto starts = node.Integers(1), ends = node.Integers(2);
+  std::optional<std::vector<int64_t>> axes, steps;
+  if (node.Has(3)) axes = node.Integers(3);
+  if (node.Has(4)) steps = node.Integers(4);
+  if (node.builder().refused()) return std::nullopt;
+  for (size_t i = 0; i < starts->size(); ++i) {
+    const bool listed = (!axes || i < axes->size()) && (!steps || i < steps->size()) && i < ends->size();
+    const auto axis = AxisOf(axes && listed ? (*axes)[i] : static_cast<int64_t>(i), view.dims.size());
+    const int64_t step = steps && listed ? (*steps)[i] : 1;
+    if (!listed || !axis || step == 0) return node.Refused<StridedView>("a slice that there is not");
+    SliceAxis(&view, *axis, (*starts)[i], (*ends)[i], step);
+  }
+  return view;
+}
+
+// A view that begins behind the first element, or steps backwards.
+Tensor Window(NodeLowering& node, const Tensor& from, const Dims& offsets, const Dims& dims, const Dims& steps) {
+  const Tensor packed = node.Packed(from);
+  if (node.builder().refused()) return packed;
+  Operator op = OpOf(DML_OPERATOR_SLICE1, node.name());
+  Dims sizes = packed.view.dims, result = dims, begin = offsets, step = steps;
+  for (Dims* each : {&sizes, &result, &step}) each->insert(each->begin(), each->size() < 4 ? 4 - each->size() : 0, 1);
+  begin.insert(begin.begin(), begin.size() < 4 ? 4 - begin.size() : 0, 0);
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (step[i] < 0) node.Refuse("a slice that goes backwards");
+    if (result[i] == 0) node.builder().Check(RuleId::kZeroDimension);
+    op.offsets.push_back(static_cast<uint32_t>(begin[i]));
+    op.window.push_back(static_cast<uint32_t>((result[i] - 1) * step[i] + 1));
+    op.steps.push_back(static_cast<int32_t>(step[i]));
+  }
+  Tensor made;
+  made.type = from.type;
+  made.value = node.builder().EmitExact(std::move(op), result, {ExactView{*packed.value, sizes, PackedStrides(sizes)}},
+                                        packed.value->type);
+  made.view = StridedView::Packed(dims);
+  return made;
+}
+
+}  // namespace
+
+std::optional<StridedView> Moved(NodeLowering& node, const StridedView& from) {
+  switch (node.op()) {
+    case DirectMlOperator::kIdentity:
+      return from;
+    case DirectMlOperator::kTranspose:
+      return Transposed(node, from);
+    case DirectMlOperator::kSqueeze:
+      return Squeezed(node, from);
+    case DirectMlOperator::kUnsqueeze:
+      return Unsqueezed(node, from);
+    case DirectMlOperator::kExpand:
+      return ExpandedTo(node, from);
+    case DirectMlOperator::kSlice:
+      return Sliced(node, from);
+    case DirectMlOperator::kReshape:
+    case DirectMlOperator::kFlatten: {
+      const auto dims = NewDims(node, from.dims);
+      return dims ? std::optional(StridedView::Packed(*dims)) : std::nullopt;
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+void LowerMovement(NodeLowering& node) {
+  Tensor tensor = node.Raw(0);
+  if (node.op() == DirectMlOperator::kReshape || node.op() == DirectMlOperator::kFlatten) tensor = node.Packed(tensor);
+  if (node.builder().refused()) return;
+  const auto view = Moved(node, tensor.view);
+  if (!view) return;
+  for (int64_t dim : view->dims) {
+    if (dim == 0) node.builder().Check(RuleId::kZeroDimension);
+  }
+  if (view->dims.size() > kDmlMaxRank) node.builder().Check(RuleId::kNineDimensions);
+  if (node.builder().refused()) return;
+  const bool seen = view->offset == 0 &&
+                    std::all_of(view->strides.begin(), view->strides.end(), [](int64_t stride) { return stride >= 0; });
+  if (seen) {
+    tensor.view = *view;
+  } else {
+    // The same slice of the packed tensor, as offsets and steps.
+    Tensor packed = node.Packed(tensor);
+    const auto again = Moved(node, packed.view);
+    Dims offsets, steps;
+    int64_t left = again->offset;
+    const Dims strides = PackedStrides(packed.view.dims);
+    for (size_t i = 0; i < strides.size(); ++i) {
+      offsets.push_back(left / strides[i]);
+      left %= strides[i];
+      steps.push_back(again->strides[i] / strides[i]);
+    }
+    tensor = Window(node, packed, offsets, again->dims, steps);
+  }
+  tensor.known.reset();
+  tensor.constant.reset();
+  node.Give(0, std::move(tensor));
+}
+
+void LowerSplit(NodeLowering& node) {
+  const Tensor from = node.Raw(0);
+  const auto axis = AxisOf(node.attributes().Int("axis", 0), from.view.dims.size());
+  if (!axis) return node.Refuse("an axis that there is not");
+  std::vector<int64_t> sizes;
+  if (const std::vector<int64_t>* split = node.attributes().Ints("split")) {
+    sizes = *split;
+  } else if (node.Has(1)) {
+    sizes = node.Integers(1).value_or(std::vector<int64_t>());
+  } else {
+    const auto count = static_cast<int64_t>(node.outputs().size());
+    const int64_t size = (from.view.dims[*axis] + count - 1) / count;
+    sizes.assign(node.outputs().size(), size);
+    sizes.back() = from.view.dims[*axis] - size * (count - 1);
+  }
+  if (node.builder().refused()) return;
+  int64_t total = 0;
+  for (int64_t size : sizes) total += size;
+  if (sizes.size() != node.outputs().size() || total != from.view.dims[*axis])
+    return node.Refuse("a split that does not fit");
+  Dims offsets(from.view.dims.size(), 0), dims = from.view.dims;
+  for (size_t i = 0; i < sizes.size() && !node.builder().refused(); ++i) {
+    dims[*axis] = sizes[i];
+    if (node.outputs()[i] != kNoValue) node.Give(i, Window(node, from, offsets, dims, Dims(dims.size(), 1)));
+    offsets[*axis] += sizes[i];
+  }
+}
+
+void LowerConcat(NodeLowering& node) {
+  const Dims first = node.DimsOf(0);
+  const auto axis = AxisOf(node.attributes().Int("axis", 0), first.size());
+  if (!axis) return node.Refuse("an axis that there is not");
+  int64_t outer = 1;
+  for (size_t i = 0; i < *axis; ++i) outer *= first[i];
+  Operator op = OpOf(DML_OPERATOR_JOIN, "concatenate");
+  op.axis = 3;
+  std::vector<std::optional<ExactView>> inputs;
+  Dims dims = first;
+  dims[*axis] = 0;
+  for (size_t i = 0; i < node.inputs().size() && !node.builder().refused(); ++i) {
+    const Tensor packed = node.Packed(node.Raw(i));
+    const Dims& each = packed.view.dims;
+    for (size_t d = 0; d < first.size() && each.size() == first.size(); ++d) {
+      if (d != *axis && each[d] != first[d]) node.Refuse("shapes that do not fit");
+    }
+    if (each.size() != first.size()) node.Refuse("shapes that do not fit");
+    if (node.builder().refused()) return;
+    if (Product(each) == 0) continue;  // adds nothing
+    const Dims sizes = {1, 1, outer, Product(each) / outer};
+    inputs.emplace_back(ExactView{*packed.value, sizes, PackedStrides(sizes)});
+    dims[*axis] += each[*axis];
+  }
+  if (Product(dims) == 0) node.builder().Check(RuleId::kZeroDimension);
+  if (node.builder().refused()) return;
+  Tensor result;
+  result.type = node.In(0).type;
+  result.value =
+      node.builder().EmitExact(std::move(op), {1, 1, outer, Product(dims) / outer}, inputs, OnGpuType(result.type));
+  result.view = StridedView::Packed(dims);
+  node.Give(0, std::move(result));
+}
+
+void LowerGather(NodeLowering& node) {
+  const Tensor data = node.Packed(node.Raw(0)), indices = node.Packed(node.Raw(1));
+  const Dims& dims = data.view.dims;
+  const auto axis = AxisOf(node.attributes().Int("axis", 0), dims.size());
+  if (!axis) return node.Refuse("an axis that there is not");
+  const Dims outer(dims.begin(), dims.begin() + *axis), inner(dims.begin() + *axis + 1, dims.end());
+  Dims result_dims = outer;
+  result_dims.insert(result_dims.end(), indices.view.dims.begin(), indices.view.dims.end());
+  result_dims.insert(result_dims.end(), inner.begin(), inner.end());
+  if (Product(result_dims) == 0) node.builder().Check(RuleId::kZeroDimension);
+  if (node.builder().refused()) return;
+  const int64_t count = Product(indices.view.dims);
+  const Dims from = {1, Product(outer), dims[*axis], Product(inner)}, index = {1, 1, 1, count};
+  Operator op = OpOf(DML_OPERATOR_GATHER, "gather");
+  op.axis = 2;
+  op.index_dimensions = 1;
+  Tensor result;
+  result.type = data.type;
+  result.value = node.builder().EmitExact(
+      std::move(op), {1, Product(outer), count, Product(inner)},
+      {ExactView{*data.value, from, PackedStrides(from)}, ExactView{*indices.value, index, PackedStrides(index)}},
+      data.value->type);
+  result.view = StridedView::Packed(result_dims);
+  node.Give(0, std::move(result));
+}
+
+}  // namespace normfuse::directml

@@ -1,0 +1,33 @@
+// The lowerings of an island's operators, by family. Each reads the node's inputs, emits DirectML operators and gives the
+// node's outputs, or refuses.
+#pragma once
+
+#include "directml/island_node.h"
+
+namespace normfuse::directml {
+
+// --- data movement: island_movement.cc ---
+// What a node of data movement makes of a view; nothing for other operators, and after a refusal.
+std::optional<StridedView> Moved(NodeLowering& node, const StridedView& from);
+void LowerMovement(NodeLowering& node);
+void LowerSplit(NodeLowering& node);
+void LowerConcat(NodeLowering& node);
+void LowerGather(NodeLowering& node);
+
+// --- element by element: island_elementwise.cc ---
+void LowerUnary(NodeLowering& node, abi::DML_OPERATOR_TYPE type, float scale = 1);
+// Of two operands or, for Min and Max, more.
+void LowerBinary(NodeLowering& node, abi::DML_OPERATOR_TYPE type);
+void LowerPow(NodeLowering& node);
+void LowerEqual(NodeLowering& node);
+void LowerWhere(NodeLowering& node);
+void LowerCast(NodeLowering& node);
+
+// --- reductions: island_reductions.cc ---
+void LowerReduce(NodeLowering& node, abi::DML_REDUCE_FUNCTION function);
+
+// --- products: island_products.cc ---
+void LowerMatMul(NodeLowering& node);
+void LowerGemm(NodeLowering& node);
+
+}  // namespace normfuse::directml

@@ -1,0 +1,146 @@
+// Matrix products.
+#include <algorithm>
+
+#include "directml/island_operators.h"
+
+namespace normfuse::directml {
+
+using namespace abi;
+
+namespace {
+
+// Batches of both operands over the same dimensions, and the strides of each.
+struct Batches {
+  Dims sizes, a, b;
+};
+
+Batches Merged(const Dims& sizes, const StridedView& a, const StridedView& b) {
+  Batches merged;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 1) continue;
+    if (!merged.sizes.empty() && merged.a.back() == a.strides[i] * sizes[i] &&
+        merged.b.back() == b.strides[i] * sizes[i]) {
+      merged.sizes.back() *= sizes[i];
+      merged.a.back() = a.strides[i];
+      merged.b.back() = b.strides[i];
+    } else {
+      merged.sizes.push_back(sizes[i]);
+      merged.a.push_back(a.strides[i]);
+      merged.b.push_back(b.strides[i]);
+    }
+  }
+  return merged;
+}
+
+Tensor ProductOf(NodeLowering& node, Tensor a, Tensor b, const Dims& batch) {
+  const auto with_matrix = [&](const Tensor& tensor) {
+    Dims dims = batch;
+    dims.insert(dims.end(), tensor.view.dims.end() - 2, tensor.view.dims.end());
+    return dims;
+  };
+  const Dims a_dims = with_matrix(a), b_dims = with_matrix(b);
+  int64_t rows = *(a_dims.end() - 2);
+  const int64_t inner = a_dims.back(), columns = b_dims.back();
+  StridedView a_view = Expanded(a.view, a_dims), b_view = Expanded(b.view, b_dims);
+  Batches batches = Merged(batch, a_view, b_view);
+  // One matrix for all batches: their rows are one matrix, too.
+  const bool shared = std::all_of(batches.b.begin(), batches.b.end(), [](int64_t stride) { return stride == 0; });
+  const auto row_stride = [&] { return *(a_view.strides.end() - 2); };
+  if (shared && batches.sizes.size() == 1 && (batches.a[0] == row_stride() * rows || rows == 1)) {
+    if (rows == 1) *(a_view.strides.end() - 2) = batches.a[0];
+    rows *= batches.sizes[0];
+    batches = {};
+  }
+  if (batches.sizes.size() > 2) {
+    a.view = a_view;
+    b.view = b_view;
+    a = node.Packed(a);
+    b = node.Packed(b);
+    a_view = StridedView::Packed(a_dims);
+    b_view = StridedView::Packed(b_dims);
+    batches = Merged(batch, a_view, b_view);
+  }
+  for (Dims* each : {&batches.sizes, &batches.a, &batches.b}) {
+    each->insert(each->begin(), 2 - each->size(), each == &batches.sizes ? 1 : 0);
+  }
+  if (node.builder().refused()) return a;
+  const auto exact = [&](const Tensor& tensor, const StridedView& view, Dims strides, int64_t m, int64_t n) {
+    strides.insert(strides.end(), view.strides.end() - 2, view.strides.end());
+    return ExactView{*tensor.value, {batches.sizes[0], batches.sizes[1], m, n}, strides};
+  };
+  const Dims sizes = {batches.sizes[0], batches.sizes[1], rows, columns};
+  for (int64_t size : {sizes[0], sizes[1], rows, columns, inner}) {
+    if (size == 0) node.builder().Check(RuleId::kZeroDimension);
+  }
+  Tensor result;
+  result.type = DataType::kFloat32;
+  result.value = node.builder().EmitExact(
+      OpOf(DML_OPERATOR_GEMM, node.name()), sizes,
+      {exact(a, a_view, batches.a, rows, inner), exact(b, b_view, batches.b, inner, columns), std::nullopt},
+      DML_TENSOR_DATA_TYPE_FLOAT32);
+  return result;
+}
+
+}  // namespace
+
+void LowerMatMul(NodeLowering& node) {
+  Tensor a = node.Real(0), b = node.Real(1);
+  const bool row = a.view.dims.size() == 1, column = b.view.dims.size() == 1;
+  if (a.view.dims.empty() || b.view.dims.empty()) return node.Refuse("a product of scalars");
+  if (row) {
+    a.view.dims.insert(a.view.dims.begin(), 1);
+    a.view.strides.insert(a.view.strides.begin(), 0);
+  }
+  if (column) {
+    b.view.dims.push_back(1);
+    b.view.strides.push_back(0);
+  }
+  const auto batch =
+      BroadcastDims(Dims(a.view.dims.begin(), a.view.dims.end() - 2), Dims(b.view.dims.begin(), b.view.dims.end() - 2));
+  if (!batch || a.view.dims.back() != *(b.view.dims.end() - 2)) return node.Refuse("shapes that do not fit");
+  Tensor result = ProductOf(node, a, b, *batch);
+  if (node.builder().refused()) return;
+  Dims dims = *batch;
+  if (!row) dims.push_back(*(a.view.dims.end() - 2));
+  if (!column) dims.push_back(b.view.dims.back());
+  result.view = StridedView::Packed(dims);
+  node.Give(0, std::move(result));
+}
+
+void LowerGemm(NodeLowering& node) {
+  Tensor a = node.Real(0), b = node.Real(1);
+  const auto transpose = [](StridedView* view) {
+    std::reverse(view->dims.begin(), view->dims.end());
+    std::reverse(view->strides.begin(), view->strides.end());
+  };
+  if (a.view.dims.size() != 2 || b.view.dims.size() != 2) return node.Refuse("matrices of another rank");
+  if (node.attributes().Int("transA", 0) != 0) transpose(&a.view);
+  if (node.attributes().Int("transB", 0) != 0) transpose(&b.view);
+  if (a.view.dims[1] != b.view.dims[0]) return node.Refuse("shapes that do not fit");
+  const Dims sizes = {1, 1, a.view.dims[0], b.view.dims[1]};
+  for (int64_t size : {sizes[2], sizes[3], a.view.dims[1]}) {
+    if (size == 0) node.builder().Check(RuleId::kZeroDimension);
+  }
+  std::optional<ExactView> c;
+  if (node.Has(2)) {
+    const Tensor bias = node.Real(2);
+    const auto dims = BroadcastDims(bias.view.dims, {sizes[2], sizes[3]});
+    if (!dims || *dims != Dims{sizes[2], sizes[3]}) return node.Refuse("a bias that does not broadcast");
+    c = ExactView{*bias.value, sizes, Expanded(bias.view, sizes).strides};
+  }
+  if (node.builder().refused()) return;
+  const auto exact = [](const Tensor& tensor) {
+    const StridedView view = Expanded(tensor.view, {1, 1, tensor.view.dims[0], tensor.view.dims[1]});
+    return ExactView{*tensor.value, view.dims, view.strides};
+  };
+  Operator op = OpOf(DML_OPERATOR_GEMM, node.name());
+  op.alpha = node.attributes().Float("alpha", 1);
+  op.beta = node.attributes().Float("beta", 1);
+  Tensor result;
+  result.type = DataType::kFloat32;
+  result.value = node.builder().EmitExact(std::move(op), sizes, {exact(a), exact(b), c}, DML_TENSOR_DATA_TYPE_FLOAT32);
+  result.view = StridedView::Packed({sizes[2], sizes[3]});
+  node.Give(0, std::move(result));
+}
+
+}  // namespace normfuse::directml
