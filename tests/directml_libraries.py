@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", ROOT / "build" / "cache")) / "directml"
 SANITIZED = ROOT / "build" / "native-sanitized"
 WINDOWS = ROOT / "build" / "cross" / "win_amd64"
+NATIVE = ROOT / "tests" / "native" / "directml"
+FAKES = ROOT / "build" / "fake-directml"
 FAKE_GPU = ROOT / "tests" / "packaging" / "fake_gpu.cc"
 LINUX_TARGETS = ("directml_validate", "stand_in_d3d12", "stand_in_dxcore")
 
@@ -93,24 +95,36 @@ def build_native(targets: tuple[str, ...] = LINUX_TARGETS) -> Path:
 
 def build_fake() -> Path:
     """The fake DirectML, Direct3D 12 and DXCore in one library, without sanitizers: for loading into Python."""
-    sources = sorted((ROOT / "tests" / "native" / "directml").glob("fake_*.cc"))
+    sources = sorted(NATIVE.glob("fake_*.cc"))
     sources += [ROOT / "ep" / "cpu" / "elements.cc", ROOT / "ep" / "chain" / "data_type.cc"]
-    depends = [*sources, *(ROOT / "tests" / "native" / "directml").glob("*.h"), *(ROOT / "ep" / "abi").glob("*.h")]
-    return _build(ROOT / "build" / "fake-directml" / "libfake_directml.so", sources, depends)
+    return _build(FAKES / "libfake_directml.so", sources, _headers())
 
 
 def build_fake_gpu() -> Path:
     """The library that stands before the one under test and adds a GPU to the devices that onnxruntime lists."""
-    depends = [FAKE_GPU, ROOT / "ep" / "abi" / "ort_abi.h"]
-    return _build(ROOT / "build" / "fake-directml" / "libfake_gpu.so", [FAKE_GPU], depends)
+    return _build(FAKES / "libfake_gpu.so", [FAKE_GPU], [ROOT / "ep" / "abi" / "ort_abi.h"])
 
 
-def _build(target: Path, sources: list[Path], depends: list[Path]) -> Path:
+def microsofts(feature_level: str) -> str:
+    """For NORMFUSE_ASK_DIRECTML: the library with this feature level, behind stand-ins for what it loads."""
+    files = []
+    for name, flags in (("d3d12", [f"-Wl,--version-script={NATIVE / 'stand_in_d3d12.map'}"]), ("dxcore", [])):
+        source = NATIVE / f"stand_in_{name}.cc"
+        files.append(_build(FAKES / f"lib{name}.so", [source], _headers(), [f"-Wl,-soname,lib{name}.so", *flags]))
+    return ":".join(map(str, [*files, fetch(feature_level)]))
+
+
+def _headers() -> list[Path]:
+    return [*NATIVE.glob("*.h"), *(ROOT / "ep" / "abi").glob("*.h")]
+
+
+def _build(target: Path, sources: list[Path], headers: list[Path], options: list[str] | None = None) -> Path:
     with locked(target.with_suffix(".lock")):
-        if not target.exists() or target.stat().st_mtime < max(path.stat().st_mtime for path in depends):
+        changed = max(path.stat().st_mtime for path in [*sources, *headers])
+        if not target.exists() or target.stat().st_mtime < changed:
             compiler = os.environ.get("CXX", "c++")
-            flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
-            include = ["-I", str(ROOT / "ep"), "-I", str(ROOT / "tests" / "native" / "directml")]
+            flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", *(options or [])]
+            include = ["-I", str(ROOT / "ep"), "-I", str(NATIVE)]
             partial = target.with_suffix(".partial")
             command = [compiler, *flags, *include, *map(str, sources), "-o", str(partial), "-ldl"]
             subprocess.run(command, check=True, timeout=600)

@@ -19,6 +19,10 @@ const std::vector<int64_t>* IslandAttributes::Ints(const char* name) const {
   return found == ints.end() ? nullptr : &found->second;
 }
 
+bool Reads(const DirectMlOperatorSpec& row, DataType type) {
+  return static_cast<unsigned>(type) < 32 && (row.types >> static_cast<unsigned>(type) & 1U) != 0;
+}
+
 std::vector<bool> InputsReadOnCpu(const Island& island) {
   std::vector<bool> needed(island.values.size(), false);
   const auto need = [&](int value) {
@@ -31,9 +35,11 @@ std::vector<bool> InputsReadOnCpu(const Island& island) {
       const auto at = static_cast<size_t>(row.shape_inputs[i]);
       if (at < node->inputs.size()) need(node->inputs[at]);
     }
-    const bool is_needed = std::any_of(node->outputs.begin(), node->outputs.end(), [&](int value) {
-      return value != kNoValue && needed[static_cast<size_t>(value)];
-    });
+    // Integers that the GPU cannot compute with.
+    const bool is_integer = row.on_cpu && !Reads(row, island.value(node->outputs.front()).type);
+    const bool is_needed = is_integer || std::any_of(node->outputs.begin(), node->outputs.end(), [&](int value) {
+                             return value != kNoValue && needed[static_cast<size_t>(value)];
+                           });
     if (!is_needed || node->op == DirectMlOperator::kShape) continue;
     for (int value : node->inputs) need(value);
   }

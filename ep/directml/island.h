@@ -52,6 +52,9 @@ struct Island {
   const IslandValue& value(int index) const { return values[static_cast<size_t>(index)]; }
 };
 
+// Whether the operator may read and write the element type on the GPU.
+bool Reads(const DirectMlOperatorSpec& row, DataType type);
+
 // By input of the fused node: whether its content decides shapes, so that it is read on the CPU and is part of what a program
 // is compiled for.
 std::vector<bool> InputsReadOnCpu(const Island& island);

@@ -16,6 +16,17 @@ std::optional<Dims> Broadcasted(NodeLowering& node, const std::vector<Tensor>& o
   return dims;
 }
 
+// CAST would take the lowest byte, or round to 0 first.
+Tensor NotZero(NodeLowering& node, const Tensor& x) {
+  const Tensor real = x.type == DataType::kFloat32 ? x : node.Converted(x, DataType::kFloat32);
+  Tensor zero;
+  zero.value = node.builder().FloatConstant("0", {0}, {});
+  const Dims& dims = x.view.dims;
+  const Tensor is_zero = node.Computed(OpOf(DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS, "compare with 0"), dims,
+                                       {real, zero}, DataType::kBool);
+  return node.Computed(OpOf(DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT, node.name()), dims, {is_zero}, DataType::kBool);
+}
+
 }  // namespace
 
 void LowerUnary(NodeLowering& node, DML_OPERATOR_TYPE type, float scale) {
@@ -56,12 +67,15 @@ void LowerPow(NodeLowering& node) {
   LowerBinary(node, DML_OPERATOR_ELEMENT_WISE_POW);
 }
 
-void LowerEqual(NodeLowering& node) {
+void LowerLogical(NodeLowering& node, DML_OPERATOR_TYPE type) {
   const std::vector<Tensor> operands = {node.Real(0), node.Real(1)};
   const auto dims = Broadcasted(node, operands);
-  if (!dims) return;
-  node.Give(
-      0, node.Computed(OpOf(DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS, node.name()), *dims, operands, DataType::kBool));
+  if (dims) node.Give(0, node.Computed(OpOf(type, node.name()), *dims, operands, DataType::kBool));
+}
+
+void LowerPredicate(NodeLowering& node, DML_OPERATOR_TYPE type) {
+  const Tensor x = node.Real(0);
+  node.Give(0, node.Computed(OpOf(type, node.name()), x.view.dims, {x}, DataType::kBool));
 }
 
 void LowerWhere(NodeLowering& node) {
@@ -75,7 +89,7 @@ void LowerCast(NodeLowering& node) {
   const Tensor x = node.Raw(0);
   const DataType type = FromTensorProto(node.attributes().Int("to", 0));
   if (type == x.type) return node.Give(0, x);
-  if (type == DataType::kBool) return node.Refuse("a cast to bool");
+  if (type == DataType::kBool) return node.Give(0, NotZero(node, x));
   node.Give(0, node.Computed(OpOf(DML_OPERATOR_CAST, node.name()), x.view.dims, {x}, type));
 }
 

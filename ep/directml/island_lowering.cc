@@ -112,13 +112,33 @@ void LowerOperator(NodeLowering& node) {
     case DirectMlOperator::kRelu:
       return LowerUnary(node, DML_OPERATOR_ACTIVATION_RELU);
     case DirectMlOperator::kEqual:
-      return LowerEqual(node);
+      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS);
+    case DirectMlOperator::kGreater:
+      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN);
+    case DirectMlOperator::kGreaterOrEqual:
+      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL);
+    case DirectMlOperator::kLess:
+      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN);
+    case DirectMlOperator::kLessOrEqual:
+      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL);
+    case DirectMlOperator::kAnd:
+      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND);
+    case DirectMlOperator::kOr:
+      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR);
+    case DirectMlOperator::kXor:
+      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR);
+    case DirectMlOperator::kNot:
+      return LowerPredicate(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT);
+    case DirectMlOperator::kIsNaN:
+      return LowerPredicate(node, DML_OPERATOR_ELEMENT_WISE_IS_NAN);
     case DirectMlOperator::kWhere:
       return LowerWhere(node);
     case DirectMlOperator::kCast:
       return LowerCast(node);
     case DirectMlOperator::kGather:
       return LowerGather(node);
+    case DirectMlOperator::kGatherND:
+      return LowerGatherNd(node);
     case DirectMlOperator::kConcat:
       return LowerConcat(node);
     case DirectMlOperator::kSplit:
@@ -140,6 +160,8 @@ void LowerOperator(NodeLowering& node) {
       return LowerMovement(node);
     case DirectMlOperator::kShape:
       return;
+    case DirectMlOperator::kRange:
+      return node.Refuse("a range that is computed on the GPU, or of more than a million integers");
   }
 }
 

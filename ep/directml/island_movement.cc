@@ -121,6 +121,21 @@ Tensor Window(NodeLowering& node, const Tensor& from, const Dims& offsets, const
   return made;
 }
 
+// Of a packed tensor that is seen under `from`, four dimensions, the indices of the third one that a packed tensor names.
+Tensor Gathered(NodeLowering& node, const Tensor& data, const Dims& from, const Tensor& indices,
+                const Dims& result_dims) {
+  const int64_t count = Product(indices.view.dims);
+  const Dims index = {1, 1, 1, count};
+  Operator op = OpOf(DML_OPERATOR_GATHER, "gather");
+  op.axis = 2;
+  op.index_dimensions = 1;
+  node.RefuseEmpty(result_dims);
+  return node.Made(
+      std::move(op), {1, from[1], count, from[3]},
+      {ExactView{*data.value, from, PackedStrides(from)}, ExactView{*indices.value, index, PackedStrides(index)}},
+      data.type, result_dims);
+}
+
 }  // namespace
 
 std::optional<StridedView> Moved(NodeLowering& node, const StridedView& from) {
@@ -252,21 +267,23 @@ void LowerGather(NodeLowering& node) {
   Dims result_dims = outer;
   result_dims.insert(result_dims.end(), indices.view.dims.begin(), indices.view.dims.end());
   result_dims.insert(result_dims.end(), inner.begin(), inner.end());
-  if (Product(result_dims) == 0) node.builder().Check(RuleId::kZeroDimension);
+  node.Give(0, Gathered(node, data, {1, Product(outer), dims[*axis], Product(inner)}, indices, result_dims));
+}
+
+void LowerGatherNd(NodeLowering& node) {
+  const Tensor data = node.Packed(node.Raw(0));
+  if (!node.Integers(1)) return;
+  const auto rows = RowsOfGatherNd(node.node(), data.view.dims, *node.In(1).known);
+  if (!rows) return node.Refuse("indices that do not fit");
+  const auto count = static_cast<int64_t>(rows->rows.size());
+  const std::vector<int32_t> narrow(rows->rows.begin(), rows->rows.end());
+  node.RefuseEmpty({count});
   if (node.builder().refused()) return;
-  const int64_t count = Product(indices.view.dims);
-  const Dims from = {1, Product(outer), dims[*axis], Product(inner)}, index = {1, 1, 1, count};
-  Operator op = OpOf(DML_OPERATOR_GATHER, "gather");
-  op.axis = 2;
-  op.index_dimensions = 1;
-  Tensor result;
-  result.type = data.type;
-  result.value = node.builder().EmitExact(
-      std::move(op), {1, Product(outer), count, Product(inner)},
-      {ExactView{*data.value, from, PackedStrides(from)}, ExactView{*indices.value, index, PackedStrides(index)}},
-      data.value->type);
-  result.view = StridedView::Packed(result_dims);
-  node.Give(0, std::move(result));
+  Tensor indices;
+  indices.value = node.builder().Constant("rows of " + node.name(), DataType::kInt32, narrow.data(), {count});
+  indices.view = StridedView::Packed({count});
+  const Dims matrix = {1, 1, Product(data.view.dims) / std::max<int64_t>(1, rows->width), rows->width};
+  node.Give(0, Gathered(node, data, matrix, indices, rows->result_dims));
 }
 
 }  // namespace normfuse::directml

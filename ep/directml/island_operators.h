@@ -13,13 +13,17 @@ void LowerMovement(NodeLowering& node);
 void LowerSplit(NodeLowering& node);
 void LowerConcat(NodeLowering& node);
 void LowerGather(NodeLowering& node);
+void LowerGatherNd(NodeLowering& node);
 
 // --- element by element: island_elementwise.cc ---
 void LowerUnary(NodeLowering& node, abi::DML_OPERATOR_TYPE type, float scale = 1);
 // Of two operands or, for Min and Max, more.
 void LowerBinary(NodeLowering& node, abi::DML_OPERATOR_TYPE type);
 void LowerPow(NodeLowering& node);
-void LowerEqual(NodeLowering& node);
+// Comparisons, And, Or, Xor.
+void LowerLogical(NodeLowering& node, abi::DML_OPERATOR_TYPE type);
+// IsNaN, Not.
+void LowerPredicate(NodeLowering& node, abi::DML_OPERATOR_TYPE type);
 void LowerWhere(NodeLowering& node);
 void LowerCast(NodeLowering& node);
 

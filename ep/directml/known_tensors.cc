@@ -1,6 +1,7 @@
 #include "directml/known_tensors.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -48,10 +49,30 @@ std::optional<int64_t> Combine(DirectMlOperator op, DataType type, int64_t a, in
     case DirectMlOperator::kMax:
       return std::max(a, b);
     case DirectMlOperator::kEqual:
-      return a == b ? 1 : 0;
+      return a == b;
+    case DirectMlOperator::kGreater:
+      return a > b;
+    case DirectMlOperator::kGreaterOrEqual:
+      return a >= b;
+    case DirectMlOperator::kLess:
+      return a < b;
+    case DirectMlOperator::kLessOrEqual:
+      return a <= b;
+    case DirectMlOperator::kAnd:
+      return a & b;
+    case DirectMlOperator::kOr:
+      return a | b;
+    case DirectMlOperator::kXor:
+      return a ^ b;
     default:
       return std::nullopt;
   }
+}
+
+// Whether the result has the operands' type, not bool.
+bool IsArithmetic(DirectMlOperator op) {
+  return op == DirectMlOperator::kAdd || op == DirectMlOperator::kSub || op == DirectMlOperator::kMul ||
+         op == DirectMlOperator::kDiv || op == DirectMlOperator::kMin || op == DirectMlOperator::kMax;
 }
 
 std::optional<KnownTensor> ComputeBinary(DirectMlOperator op, const KnownTensor& a, const KnownTensor& b) {
@@ -64,7 +85,7 @@ std::optional<KnownTensor> ComputeBinary(DirectMlOperator op, const KnownTensor&
     if (!value) return std::nullopt;
     result.values[i] = *value;
   }
-  if (op == DirectMlOperator::kEqual) result.type = DataType::kBool;
+  if (!IsArithmetic(op)) result.type = DataType::kBool;
   return result;
 }
 
@@ -126,6 +147,41 @@ std::optional<KnownTensor> ComputeGather(const IslandNode& node, const KnownTens
   return result;
 }
 
+std::optional<KnownTensor> ComputeNot(KnownTensor tensor) {
+  for (int64_t& value : tensor.values) value = value == 0;
+  return tensor;
+}
+
+std::optional<KnownTensor> ComputeRange(const KnownTensor& start, const KnownTensor& limit, const KnownTensor& delta) {
+  if (start.values.size() != 1 || limit.values.size() != 1 || delta.values.size() != 1) return std::nullopt;
+  const int64_t first = start.values[0], end = limit.values[0], step = delta.values[0];
+  // Beyond these the numbers below could overflow.
+  constexpr int64_t kFar = int64_t{1} << 60;
+  for (int64_t each : {first, end, step}) {
+    if (each < -kFar || each > kFar) return std::nullopt;
+  }
+  if (step == 0) return std::nullopt;
+  const int64_t span = step > 0 ? end - first : first - end, stride = std::abs(step);
+  const int64_t count = span <= 0 ? 0 : (span + stride - 1) / stride;
+  if (count > kMostKnownElements) return std::nullopt;
+  KnownTensor result{start.type, {count}, {}};
+  for (int64_t i = 0; i < count; ++i) result.values.push_back(first + i * step);
+  return result;
+}
+
+// What GatherND takes, as rows of the data seen as a matrix.
+std::optional<KnownTensor> ComputeGatherNd(const IslandNode& node, const KnownTensor& data,
+                                           const KnownTensor& indices) {
+  const auto rows = RowsOfGatherNd(node, data.dims, indices);
+  if (!rows || Product(rows->result_dims) > kMostKnownElements) return std::nullopt;
+  KnownTensor result{data.type, rows->result_dims, {}};
+  for (int64_t row : rows->rows) {
+    const auto from = data.values.begin() + row * rows->width;
+    result.values.insert(result.values.end(), from, from + rows->width);
+  }
+  return result;
+}
+
 std::optional<KnownTensor> ComputeCast(const IslandNode& node, KnownTensor tensor) {
   tensor.type = FromTensorProto(node.attributes.Int("to", 0));
   if (!IsKnowable(tensor.type)) return std::nullopt;
@@ -137,6 +193,34 @@ std::optional<KnownTensor> ComputeCast(const IslandNode& node, KnownTensor tenso
 }
 
 }  // namespace
+
+std::optional<GatheredRows> RowsOfGatherNd(const IslandNode& node, const Dims& dims, const KnownTensor& indices) {
+  const int64_t batch_dims = node.attributes.Int("batch_dims", 0);
+  const auto rank = static_cast<int64_t>(dims.size()), index_rank = static_cast<int64_t>(indices.dims.size());
+  if (index_rank == 0 || batch_dims < 0 || batch_dims >= std::min(rank, index_rank)) return std::nullopt;
+  const int64_t depth = indices.dims.back(), end = batch_dims + depth;
+  if (depth < 1 || end > rank || !std::equal(dims.begin(), dims.begin() + batch_dims, indices.dims.begin())) {
+    return std::nullopt;
+  }
+  GatheredRows gathered;
+  gathered.width = Product(Dims(dims.begin() + end, dims.end()));
+  gathered.result_dims.assign(indices.dims.begin(), indices.dims.end() - 1);
+  gathered.result_dims.insert(gathered.result_dims.end(), dims.begin() + end, dims.end());
+  const int64_t batches = Product(Dims(dims.begin(), dims.begin() + batch_dims));
+  const auto count = static_cast<int64_t>(indices.values.size()) / depth;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t row = i / std::max<int64_t>(1, count / std::max<int64_t>(1, batches));
+    for (int64_t d = 0; d < depth; ++d) {
+      const int64_t size = dims[static_cast<size_t>(batch_dims + d)];
+      int64_t index = indices.values[static_cast<size_t>(i * depth + d)];
+      if (index < 0) index += size;
+      if (index < 0 || index >= size) return std::nullopt;
+      row = row * size + index;
+    }
+    gathered.rows.push_back(row);
+  }
+  return gathered;
+}
 
 bool IsKnowable(DataType type) {
   return type == DataType::kInt64 || type == DataType::kInt32 || type == DataType::kBool;
@@ -180,6 +264,13 @@ std::optional<KnownTensor> ComputeKnown(const IslandNode& node, const std::vecto
     case DirectMlOperator::kMul:
     case DirectMlOperator::kDiv:
     case DirectMlOperator::kEqual:
+    case DirectMlOperator::kGreater:
+    case DirectMlOperator::kGreaterOrEqual:
+    case DirectMlOperator::kLess:
+    case DirectMlOperator::kLessOrEqual:
+    case DirectMlOperator::kAnd:
+    case DirectMlOperator::kOr:
+    case DirectMlOperator::kXor:
       return ComputeBinary(node.op, *inputs[0], *inputs[1]);
     case DirectMlOperator::kMin:
     case DirectMlOperator::kMax: {
@@ -187,6 +278,12 @@ std::optional<KnownTensor> ComputeKnown(const IslandNode& node, const std::vecto
       for (size_t i = 1; i < inputs.size() && result; ++i) result = ComputeBinary(node.op, *result, *inputs[i]);
       return result;
     }
+    case DirectMlOperator::kNot:
+      return ComputeNot(*inputs[0]);
+    case DirectMlOperator::kRange:
+      return ComputeRange(*inputs[0], *inputs[1], *inputs[2]);
+    case DirectMlOperator::kGatherND:
+      return ComputeGatherNd(node, *inputs[0], *inputs[1]);
     case DirectMlOperator::kWhere:
       return ComputeWhere(inputs);
     case DirectMlOperator::kConcat:

@@ -10,7 +10,7 @@
 namespace normfuse::directml {
 
 // Tensors with more elements are computed on the GPU.
-inline constexpr int64_t kMostKnownElements = 65536;
+inline constexpr int64_t kMostKnownElements = 1 << 20;
 
 struct KnownTensor {
   DataType type = DataType::kUndefined;  // int64, int32 or bool
@@ -26,6 +26,16 @@ ConstantTensor AsConstant(const KnownTensor& tensor);
 
 // The elements that a view shows.
 KnownTensor Taken(const KnownTensor& tensor, const StridedView& view);
+
+// Which rows GatherND takes of a tensor that is seen as a matrix: all dimensions that indices choose from, by the others.
+struct GatheredRows {
+  Dims result_dims;
+  int64_t width = 1;
+  std::vector<int64_t> rows;
+};
+
+// Nothing where an index or a shape does not fit.
+std::optional<GatheredRows> RowsOfGatherNd(const IslandNode& node, const Dims& dims, const KnownTensor& indices);
 
 // What an operator of the table that computes with integers gives; nothing where it cannot be computed here.
 std::optional<KnownTensor> ComputeKnown(const IslandNode& node, const std::vector<const KnownTensor*>& inputs);

@@ -30,7 +30,14 @@ void OperatorDesc::Fill(const Operator& op) {
     case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
     case DML_OPERATOR_ELEMENT_WISE_MAX:
     case DML_OPERATOR_ELEMENT_WISE_MIN:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR:
     case DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL:
       return Set(DML_ELEMENT_WISE_BINARY_OPERATOR_DESC{Input(op, 0), Input(op, 1), output});
     case DML_OPERATOR_ELEMENT_WISE_CLIP:
       return Set(
@@ -57,6 +64,8 @@ void OperatorDesc::Fill(const Operator& op) {
     case DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1:
       return Set(DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC{Input(op, 0), output, axis_count, op.axes.data()});
     case DML_OPERATOR_CAST:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT:
+    case DML_OPERATOR_ELEMENT_WISE_IS_NAN:
       return Set(DML_CAST_OPERATOR_DESC{Input(op, 0), output});
     case DML_OPERATOR_REDUCE:
       return Set(DML_REDUCE_OPERATOR_DESC{op.reduce_function, Input(op, 0), output, axis_count, op.axes.data()});

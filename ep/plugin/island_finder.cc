@@ -7,6 +7,7 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "directml/island.h"
 #include "directml/known_tensors.h"
 #include "plugin/options.h"
 
@@ -21,10 +22,6 @@ constexpr double kSecondsOfAWait = 1e-4;
 constexpr double kOperationsOfAnElement = 10;  // of anything but a product
 constexpr int64_t kAssumedDimension = 64;      // of one that is not known
 
-bool IsIn(unsigned types, DataType type) {
-  return static_cast<unsigned>(type) < 32 && (types >> static_cast<unsigned>(type) & 1U) != 0;
-}
-
 double ElementsOf(const TensorFacts& facts) {
   double count = 1;
   for (int i = 0; i < facts.rank && i < kMaxRank; ++i) {
@@ -36,7 +33,11 @@ double ElementsOf(const TensorFacts& facts) {
 class Finder {
  public:
   Finder(GraphView& graph, const std::vector<Site>& sites, const Backend& backend)
-      : graph_(graph), sites_(sites), unit_of_(graph.nodes().size(), kNone), knowable_(graph.values().size(), false) {
+      : graph_(graph),
+        sites_(sites),
+        unit_of_(graph.nodes().size(), kNone),
+        knowable_(graph.values().size(), false),
+        of_content_(graph.values().size(), false) {
     for (size_t i = 0; i < sites.size(); ++i) {
       if (sites[i].declined || !sites[i].found) continue;
       const int unit = AddUnit(static_cast<int>(i));
@@ -53,6 +54,7 @@ class Finder {
     Connect();
     if (!Sort()) return {};
     for (const int unit : order_) JudgeUnit(unit);
+    LeaveContents();
     SetStages();
     JoinStages();
     std::vector<FoundIsland> islands = Collect();
@@ -119,7 +121,9 @@ class Finder {
     unit.on_gpu = unit.is_shape || TypesFit(node, *row);
     if (!unit.is_shape) return;
     for (int value : node.outputs) {
-      if (value != kNone) knowable_[static_cast<size_t>(value)] = true;
+      if (value == kNone) continue;
+      knowable_[static_cast<size_t>(value)] = true;
+      of_content_[static_cast<size_t>(value)] = ReadsContent(node);
     }
   }
 
@@ -144,15 +148,50 @@ class Finder {
   bool TypesFit(const GraphNode& node, const DirectMlOperatorSpec& row) {
     const auto fits = [&](int value) {
       const TensorFacts& facts = graph_.Facts(value);
-      return value == kNone || (IsIn(row.types, facts.type) && facts.rank <= kMaxRank);
+      return value == kNone || (directml::Reads(row, facts.type) && facts.rank <= kMaxRank);
     };
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const int* end = row.shape_inputs + row.shape_input_count;
       const bool is_shape = std::find(row.shape_inputs, end, static_cast<int>(i)) != end;
       if (is_shape ? !IsKnowable(node.inputs[i]) : !fits(node.inputs[i])) return false;
     }
-    const bool to_bool = node.op_type == "Cast" && graph_.Facts(node.outputs.front()).type == DataType::kBool;
-    return !to_bool && std::all_of(node.outputs.begin(), node.outputs.end(), fits);
+    return std::all_of(node.outputs.begin(), node.outputs.end(), fits);
+  }
+
+  // Integers that only data come of, and that only the CPU computes, are left to it: known to an island, they would be part
+  // of what a program is compiled for.
+  void LeaveContents() {
+    std::vector<bool> needed(graph_.values().size(), false);
+    for (auto index = order_.rbegin(); index != order_.rend(); ++index) {
+      Unit& unit = units_[static_cast<size_t>(*index)];
+      if (!unit.on_gpu || unit.site != kNone) continue;
+      const GraphNode& node = graph_.node(unit.nodes.front());
+      const DirectMlOperatorSpec& row = *FindDirectMlOperator(node);
+      const auto need = [&](int value) {
+        if (value != kNone) needed[static_cast<size_t>(value)] = true;
+      };
+      for (int i = 0; i < row.shape_input_count; ++i) {
+        const auto at = static_cast<size_t>(row.shape_inputs[i]);
+        if (at < node.inputs.size()) need(node.inputs[at]);
+      }
+      const bool is_needed = std::any_of(node.outputs.begin(), node.outputs.end(), [&](int value) {
+        return value != kNone && needed[static_cast<size_t>(value)];
+      });
+      if (is_needed) {
+        for (int value : node.inputs) need(value);
+      } else if (unit.is_shape && ReadsContent(node) && !TypesFit(node, row)) {
+        unit.on_gpu = unit.is_shape = false;
+      }
+    }
+  }
+
+  // Whether a shape depends on what arrives from outside, beyond its dimensions.
+  bool ReadsContent(const GraphNode& node) {
+    if (node.op_type == "Shape") return false;
+    return std::any_of(node.inputs.begin(), node.inputs.end(), [this](int value) {
+      if (value == kNone || graph_.Facts(value).constant) return false;
+      return !knowable_[static_cast<size_t>(value)] || of_content_[static_cast<size_t>(value)];
+    });
   }
 
   // --- islands ------------------------------------------------------------------------------------------------------
@@ -279,10 +318,11 @@ class Finder {
   GraphView& graph_;
   const std::vector<Site>& sites_;
   std::vector<Unit> units_;
-  std::vector<int> unit_of_;    // by node
-  std::vector<bool> knowable_;  // by value: a shape, or computed of shapes
-  std::vector<int> order_;      // of units, producers first
-  std::vector<int> root_;       // of the island that a unit is in
+  std::vector<int> unit_of_;      // by node
+  std::vector<bool> knowable_;    // by value: a shape, or computed of shapes
+  std::vector<bool> of_content_;  // of these: computed of what arrives from outside
+  std::vector<int> order_;        // of units, producers first
+  std::vector<int> root_;         // of the island that a unit is in
 };
 
 }  // namespace

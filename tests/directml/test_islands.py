@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import directml_libraries as libraries
 import harness
 import numpy as np
 import onnx
@@ -15,12 +14,6 @@ import pytest
 from oracle import Array
 
 RNG = np.random.default_rng(9)
-
-
-@pytest.fixture(scope="module")
-def fake() -> dict[str, str]:
-    path = str(libraries.build_fake())
-    return {"directml_library": path, "d3d12_library": path}
 
 
 def parse(text: str, opset: int = 20) -> onnx.ModelProto:
@@ -92,6 +85,69 @@ def test_unary(op: str, fake: dict[str, str]) -> None:
     np.testing.assert_allclose(y, 2 * UNARY[op](2 * x.astype(np.float64)), rtol=1e-5, atol=1e-6)
 
 
+COMPARISONS = {
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+}
+LOGICAL = {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}
+
+
+@pytest.mark.parametrize("op", COMPARISONS)
+@pytest.mark.parametrize("kind", ["float", "float16"])
+def test_comparisons(op: str, kind: str, fake: dict[str, str]) -> None:
+    """With NaN and infinities, behind a computation, so that they are no graph of comparisons alone."""
+    x = np.array([[1, 2, np.nan, np.inf, -np.inf, 0, -0.0]], np.float16 if kind == "float16" else np.float32)
+    y = np.array([[1], [2], [0], [np.nan], [np.inf]], x.dtype)
+    text = f"""g ({kind}[1, 7] x, {kind}[5, 1] y) => (bool[5, 7] z) {{ n = Neg(x) m = Neg(n) z = {op}(m, y) }}"""
+    with np.errstate(invalid="ignore"):
+        (z,) = island(text, fake).run(None, {"x": x, "y": y})
+        np.testing.assert_array_equal(z, COMPARISONS[op](x, y))
+
+
+@pytest.mark.parametrize("op", LOGICAL)
+def test_logical(op: str, fake: dict[str, str]) -> None:
+    x = np.array([0, 1, np.nan, 0.25, -3, np.inf], np.float32)
+    text = f"""g (float[6] x, bool[6, 1] c) => (bool[6, 6] z, bool[6] n, float[6] s)
+        {{ s = Add(x, x) t = Cast <to = 9> (s) z = {op}(t, c) i = IsNaN(s) n = Not(i) }}"""
+    c = np.array([[True], [False]] * 3)
+    z, n, _ = island(text, fake).run(None, {"x": x, "c": c})
+    np.testing.assert_array_equal(z, LOGICAL[op](x.astype(bool), c))
+    np.testing.assert_array_equal(n, ~np.isnan(x))
+
+
+@pytest.mark.parametrize("batch_dims", [0, 1])
+def test_gather_nd(batch_dims: int, fake: dict[str, str]) -> None:
+    """Of a float tensor, with indices that follow from its shape."""
+    x = normal(2, 3, 4)
+    picked = {0: "int64[3, 2] i = {0, 2, 1, -1, -2, 0}", 1: "int64[2, 2, 1] i = {2, 0, -1, 1}"}[batch_dims]
+    text = f"""g (float[2, 3, 4] x) => (float y) <{picked}> {{
+        n = Neg(x) y = GatherND <batch_dims = {batch_dims}> (n, i) }}"""
+    model = parse(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session = harness.create_session(model, "ep", backend="directml", **fake)
+    assert len(harness.ep_groups(session)) == 1
+    (y,) = session.run(None, {"x": x})
+    expected = x[[0, 1, -2], [2, -1, 0]] if batch_dims == 0 else np.stack([x[0, [2, 0]], x[1, [-1, 1]]])
+    np.testing.assert_array_equal(y, -expected)
+
+
+def test_a_mask_of_positions(fake: dict[str, str]) -> None:
+    """A causal mask, whose positions are computed on the CPU from the input's shape."""
+    text = """g (float[N, S, S] x) => (float[N, S, S] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] front = {0}, int64[1] back = {1}, float low = {-1000.0}> {
+            size = Shape <start = 1, end = 2> (x) length = Squeeze(size) at = Range(zero, length, one)
+            row = Unsqueeze(at, back) column = Unsqueeze(at, front) seen = LessOrEqual(column, row)
+            y = Where(seen, x, low) }"""
+    session = island(text, fake, claim="all")
+    for n, s in ((2, 3), (1, 5)):
+        x = normal(n, s, s)
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(y, np.where(np.tri(s, dtype=bool), x, np.float32(-1000)))
+
+
 @pytest.mark.parametrize("exponent", [2.0, 0.5, 3.0])
 def test_powers(exponent: float, fake: dict[str, str]) -> None:
     x = np.abs(normal(3, 5)) + np.float32(0.1)
@@ -137,10 +193,8 @@ def test_gemm(transposed: tuple[int, int], fake: dict[str, str]) -> None:
     np.testing.assert_allclose(y, 0.5 * np.matmul(*exact(a, b)) + 2 * c.astype(np.float64), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("level", ["0x5000", "0x6200"])
-def test_attention(level: str, fake: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention(fake: dict[str, str]) -> None:
     """Heads by Reshape and Transpose, whose shapes are computed from the input's; two lengths in one session."""
-    monkeypatch.setenv("NORMFUSE_FAKE_DIRECTML_LEVEL", level)
     text = """g (float[B, S, 8] x, int64[B, S] mask) => (float[B, S, 8] y)
         <float[8, 8] q, int64[1] last = {8}, int64 one = {1}, int64 zero = {0}, int64[1] zeros = {0},
          int64[2] tail = {2, 4}, int64[2] middle = {1, 2}, float low = {-1000.0}, float unit = {1.0}> {
@@ -246,3 +300,15 @@ def test_integers_that_do_not_fit_are_refused(fake: dict[str, str]) -> None:
     np.testing.assert_array_equal(y, -x[[5, 0]])
     with pytest.raises(Exception, match="has the value 4294967296, but integers have 32 bits there"):
         session.run(None, {"x": x, "i": np.array([2**32], np.int64)})
+
+
+def test_integers_as_data_are_computed_by_the_cpu(fake: dict[str, str]) -> None:
+    """Indices that are computed of an input are not known when a program is compiled; those of a shape are."""
+    text = """g (float[6, 3] x, int64[N] i) => (float[N, 3] y) <int64 one = {1}> {
+        n = Neg(x) j = Add(i, one) y = Gather <axis = 0> (n, j) }"""
+    session = harness.create_session(parse(text), "ep", backend="directml", **fake)
+    assert harness.cpu_types(session) == ["Add"]
+    x = normal(6, 3)
+    for indices in ([1, 2], [4, 0], [3, 1]):
+        (y,) = session.run(None, {"x": x, "i": np.array(indices)})
+        np.testing.assert_array_equal(y, -x[np.array(indices) + 1])

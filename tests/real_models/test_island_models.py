@@ -20,7 +20,7 @@ def copied(arrays: list[Array]) -> int:
     return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
 
 
-@pytest.mark.parametrize("name", ["minilm-l3"])
+@pytest.mark.parametrize("name", ["minilm-l3", "minilm-l6"])
 def test_a_sentence_encoder_is_one_island(name: str) -> None:
     fake = str(libraries.build_fake())
     options = {"backend": "directml", "claim": "profitable", "directml_library": fake, "d3d12_library": fake}

@@ -10,6 +10,7 @@
 #include "abi/dxcore_abi.h"
 #include "com_object.h"
 #include "fake_d3d12.h"
+#include "fake_judge.h"
 #include "fake_operators.h"
 
 namespace normfuse::test {
@@ -18,7 +19,7 @@ namespace {
 using namespace abi;
 
 uint32_t Level() {
-  static const char* environment = std::getenv("NORMFUSE_FAKE_DIRECTML_LEVEL");
+  const char* environment = std::getenv("NORMFUSE_FAKE_DIRECTML_LEVEL");
   const int64_t otherwise = environment ? std::strtol(environment, nullptr, 0) : int64_t{DML_FEATURE_LEVEL_6_4};
   return static_cast<uint32_t>(FakeState::Get().Setting("feature_level", otherwise));
 }
@@ -240,7 +241,8 @@ class FakeDirectMl final : public FakeObject<IDMLDevice1, IDMLDevice1::kIid, IDM
   HRESULT CreateOperator(const DML_OPERATOR_DESC* desc, const GUID& iid, void** op) override {
     NORMFUSE_FAKE_ENTER("CreateOperator");
     auto* made = new FakeOperator;
-    const std::string problem = ReadOperator(*desc, Level(), &made->kernel);
+    std::string problem = ReadOperator(*desc, Level(), &made->kernel);
+    if (problem.empty() && !MicrosoftAccepts(*desc)) problem = "by Microsoft's library";
     if (!problem.empty()) {
       std::fprintf(stderr, "fake DirectML: operator %u refused: %s\n", static_cast<unsigned>(desc->Type),
                    problem.c_str());

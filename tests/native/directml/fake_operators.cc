@@ -264,7 +264,27 @@ class Reader {
       case DML_OPERATOR_ELEMENT_WISE_MIN:
         return Binary([](double a, double b) { return std::fmin(a, b); });
       case DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS:
-        return Binary([](double a, double b) { return a == b ? 1.0 : 0.0; }, DML_TENSOR_DATA_TYPE_UINT8);
+        return Compare(kNumbers, [](double a, double b) { return a == b; });
+      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN:
+        return Compare(kNumbers, [](double a, double b) { return a > b; });
+      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN:
+        return Compare(kNumbers, [](double a, double b) { return a < b; });
+      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL:
+        if (level_ < DML_FEATURE_LEVEL_3_0) return Refuse("not at this level");
+        return Compare(kNumbers, [](double a, double b) { return a >= b; });
+      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL:
+        if (level_ < DML_FEATURE_LEVEL_3_0) return Refuse("not at this level");
+        return Compare(kNumbers, [](double a, double b) { return a <= b; });
+      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND:
+        return Compare(kBooleans, [](double a, double b) { return a != 0 && b != 0; });
+      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR:
+        return Compare(kBooleans, [](double a, double b) { return a != 0 || b != 0; });
+      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR:
+        return Compare(kBooleans, [](double a, double b) { return (a != 0) != (b != 0); });
+      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT:
+        return Predicate(kBooleans, [](double x) { return x == 0; });
+      case DML_OPERATOR_ELEMENT_WISE_IS_NAN:
+        return Predicate(kNumbers, [](double x) { return std::isnan(x); });
       case DML_OPERATOR_ELEMENT_WISE_POW:
         return Binary([](double a, double b) { return std::pow(a, b); });
       case DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW: {
@@ -335,20 +355,46 @@ class Reader {
     Map([=](double x) { return function(x * scale + bias); });
   }
 
-  // The result has the operands' type, or `result` where that is another.
-  void Binary(std::function<double(double, double)> function,
-              DML_TENSOR_DATA_TYPE result = DML_TENSOR_DATA_TYPE_UNKNOWN) {
+  void Binary(std::function<double(double, double)> function) {
     const auto& d = As<DML_ELEMENT_WISE_BINARY_OPERATOR_DESC>();
     Tensors({d.ATensor, d.BTensor}, d.OutputTensor);
     SameSizes();
     const FakeTensor a = kernel_->inputs[0], b = kernel_->inputs[1], out = kernel_->output;
-    if (a.type != b.type || out.type != (result == DML_TENSOR_DATA_TYPE_UNKNOWN ? a.type : result)) {
-      Refuse("types differ");
-    }
+    if (a.type != b.type || out.type != a.type) Refuse("types differ");
     kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
       ForEach(out.sizes,
               [&](const Index& i) { Write(out, output, i, function(Read(a, inputs[0], i), Read(b, inputs[1], i))); });
     };
+  }
+
+  enum Operands { kNumbers, kBooleans };
+
+  // Results and booleans are of UINT8.
+  void CheckBooleans(Operands operands) {
+    const auto type = kernel_->inputs[0].type;
+    if (operands == kBooleans && type != DML_TENSOR_DATA_TYPE_UINT8) Refuse("an operand that is no boolean");
+    if (kernel_->output.type != DML_TENSOR_DATA_TYPE_UINT8) Refuse("a result that is no boolean");
+  }
+
+  void Compare(Operands operands, std::function<bool(double, double)> function) {
+    const auto& d = As<DML_ELEMENT_WISE_BINARY_OPERATOR_DESC>();
+    Tensors({d.ATensor, d.BTensor}, d.OutputTensor);
+    SameSizes();
+    CheckBooleans(operands);
+    const FakeTensor a = kernel_->inputs[0], b = kernel_->inputs[1], out = kernel_->output;
+    if (a.type != b.type) Refuse("types differ");
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& i) {
+        Write(out, output, i, function(Read(a, inputs[0], i), Read(b, inputs[1], i)) ? 1 : 0);
+      });
+    };
+  }
+
+  void Predicate(Operands operands, std::function<bool(double)> function) {
+    const auto& d = As<DML_CAST_OPERATOR_DESC>();
+    Tensors({d.InputTensor}, d.OutputTensor);
+    CheckBooleans(operands);
+    Map([function](double x) { return function(x) ? 1.0 : 0.0; });
   }
 
   void If() {

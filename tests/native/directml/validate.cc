@@ -94,6 +94,23 @@ Operator Example(DML_OPERATOR_TYPE type, const std::vector<uint32_t>& sizes, DML
     case DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU:
       op.inputs.push_back(In(Tensor(in, sizes)));
       break;
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR:
+      op.inputs = {In(Tensor(kU8, sizes)), In(Tensor(kU8, sizes))};
+      op.output = Tensor(kU8, sizes);
+      break;
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT:
+      op.inputs = {In(Tensor(kU8, sizes))};
+      op.output = Tensor(kU8, sizes);
+      break;
+    case DML_OPERATOR_ELEMENT_WISE_IS_NAN:
+      op.output = Tensor(kU8, sizes);
+      break;
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL:
+    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL:
     case DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS:
       op.inputs.push_back(In(Tensor(in, sizes)));
       op.output = Tensor(kU8, sizes);

@@ -1,0 +1,32 @@
+"""The DirectML that the tests run on."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import directml_libraries as libraries
+import pytest
+
+OF_LINUX = ("6_2", "5_0")
+
+
+def counted(fake: str, name: str) -> int:
+    counter = ctypes.CDLL(fake).FakeCounter
+    counter.restype = ctypes.c_int64
+    return int(counter(name.encode()))
+
+
+@pytest.fixture(scope="module", params=["6_4", *(pytest.param(level, marks=pytest.mark.slow) for level in OF_LINUX)])
+def fake(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """Options for the fake DirectML. At the levels of Microsoft's Linux libraries these are asked, too."""
+    path = str(libraries.build_fake())
+    asks = request.param in OF_LINUX
+    with pytest.MonkeyPatch.context() as patch:
+        if asks:
+            patch.setenv("NORMFUSE_FAKE_DIRECTML_LEVEL", f"0x{request.param.replace('_', '')}00")
+            patch.setenv("NORMFUSE_ASK_DIRECTML", libraries.microsofts(request.param))
+        before = counted(path, "accepted_by_microsoft")
+        yield {"directml_library": path, "d3d12_library": path}
+        assert (counted(path, "accepted_by_microsoft") > before) == asks
+        assert counted(path, "violations") == 0
