@@ -40,13 +40,13 @@ OPSET = 22
 NORMALIZATIONS = (
     *("LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN"),
     *("Softmax", "Softmax across", "DQ, Softmax, Q"),
-    *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q"),
+    *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q", "LayerNorm, DynQ"),
 )
 IMAGE = [1, 64, 32, 32]  # as many elements
 
 
 def node(op: str, inputs: str, output: str = "Y", **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op, inputs.split(), [output], name=f"{op}_{output}", **attributes)
+    return helper.make_node(op, inputs.split(), output.split(), name=f"{op}_{output}", **attributes)
 
 
 class Body:
@@ -116,6 +116,10 @@ def normalization_nodes(name: str) -> list[onnx.NodeProto]:
         "Softmax": [node("Softmax", "X", axis=-1)],
         "Softmax across": [node("Softmax", "X", axis=0)],
         "Q": [node("QuantizeLinear", "X xs xz")],
+        "LayerNorm, DynQ": [
+            node("LayerNormalization", "X scale bias", "n", axis=-1),
+            node("DynamicQuantizeLinear", "n", "Y ys yz"),
+        ],
         **{
             f"DQ, {op}, Q": [
                 node("DequantizeLinear", "X xs xz", "d"),

@@ -5,7 +5,8 @@
 //   n  = (d - mean) / sqrt(variance + epsilon)       with a normalization; -> outputs mean, inv_std_dev
 //        or exp(d) / sum(exp(d)), or its logarithm, as the normalization's method says
 //   a  = n, then each step of `behind` in turn
-//   Y  = a, or saturate(round_half_even(a / scale) + zero_point), as `store` says
+//   Y  = a, or saturate(round_half_even(a / scale) + zero_point), as `store` says, which may leave it to all of a what
+//        scale and zero point are; -> outputs scale, zero_point, a
 //
 // Without a normalization n = d, and the two lists of steps are one.
 #pragma once
@@ -152,12 +153,23 @@ struct Normalization {
   bool has_statistics() const { return mean_output != kNoOutput || inv_std_dev_output != kNoOutput; }
 };
 
+// ONNX's DynamicQuantizeLinear: to uint8, with one scale and zero point made from the least and the largest of the values and
+// 0. As in ONNX Runtime the scale is 1 where there is no value but 0. NaN has no say in them, and becomes 0.
+struct DynamicQuantization {
+  int scale_output = kNoOutput;       // float32, without dimensions
+  int zero_point_output = kNoOutput;  // uint8, without dimensions
+  int value_output = kNoOutput;       // the last value itself, float32
+};
+
 // What becomes of the last value.
 struct Store {
   DataType type = DataType::kUndefined;
   Quantization quantization;  // absent: Y is a float type
   bool saturate = true;       // float8 only
   int output = 0;
+  std::optional<DynamicQuantization> dynamic = std::nullopt;
+
+  bool quantizes() const { return quantization.present() || dynamic.has_value(); }
 };
 
 struct Chain {
@@ -232,6 +244,11 @@ void ForEachOutput(ChainType& chain, Visitor&& visit) {
     if (output != kNoOutput) visit(output);
   };
   visit_used(chain.store.output);
+  if (chain.store.dynamic) {
+    visit_used(chain.store.dynamic->scale_output);
+    visit_used(chain.store.dynamic->zero_point_output);
+    visit_used(chain.store.dynamic->value_output);
+  }
   ForEachStep(chain, [&](auto& step) { visit_used(step.output); });
   if (!chain.normalization) return;
   visit_used(chain.normalization->mean_output);

@@ -38,6 +38,11 @@ std::vector<TensorFacts> OutputFacts(const Chain& chain) {
   };
   const PartialShape shape = KnownShapeOfD(chain);
   tell(chain.store.output, shape, chain.store.type);
+  if (chain.store.dynamic) {
+    tell(chain.store.dynamic->scale_output, PartialShape{0, {}}, DataType::kFloat32);
+    tell(chain.store.dynamic->zero_point_output, PartialShape{0, {}}, chain.store.type);
+    tell(chain.store.dynamic->value_output, shape, DataType::kFloat32);
+  }
   ForEachStep(chain, [&](const Step& step) { tell(step.output, shape, step.type); });
   if (!chain.normalization) return facts;
   const Normalization& normalization = *chain.normalization;

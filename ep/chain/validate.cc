@@ -332,6 +332,11 @@ Result Validator::CheckSize() const {
 Result Validator::CheckStore() const {
   const Store& store = chain_.store;
   const std::string type = NameOf(store.type);
+  if (store.dynamic) {
+    if (store.quantization.present()) return Error("y_scale is given, but Y finds its scale itself");
+    if (store.type == DataType::kUint8) return {};
+    return Error("Y has element type " + type + "; where it finds its scale itself, it is uint8");
+  }
   if (!store.quantization.present()) {
     if (store.quantization.zero_point.present()) return Error("y_zero_point is given without y_scale");
     if (IsFloat(store.type)) return {};

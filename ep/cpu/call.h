@@ -73,6 +73,7 @@ struct ChainSpec {
   const float* activation_params = nullptr;
   DataType y_type = DataType::kUndefined;
   bool y_quantized = false;
+  bool y_dynamic = false;  // Y is float32 here, and quantised when all of it is there: see dynamic_quantization.h
   bool y_saturate = true;
   int64_t y_block_size = 0;
   DataType sum_type = DataType::kUndefined;

@@ -56,6 +56,12 @@ Price DequantizationPrice(DataType stored, bool along_row) {
   return along_row ? kDequantize8AlongRowPrice : kDequantize8Price;
 }
 
+// Cast and Mul, not DequantizeLinear, whose scale is a constant.
+bool IsScaledIntegers(const Operand& input) {
+  const Quantization& q = input.quantization;
+  return input.type == DataType::kInt32 && q.scale.constant == nullptr && !q.zero_point.present();
+}
+
 bool GoesThroughBlocks(const Chain& chain, Activation activation) {
   if (chain.normalizes() || !chain.x.quantization.present()) return false;
 #define NORMFUSE_HAS_NO_KERNEL(kernel) &&activation != Activation::k##kernel
@@ -98,6 +104,7 @@ void ForEachPrice(const Chain& chain, Add&& add) {
   const Activation activation = ActivationOf(chain);
   const auto dequantization = [&](const Operand& input) {
     if (!input.quantization.present()) return;
+    if (IsScaledIntegers(input)) return add(kScaleIntegersPrice, true);
     add(DequantizationPrice(input.type, IsAlongRow(input.quantization, input.shape.rank)), true);
   };
   if (IsSoftmaxOfBytes(chain)) return add(kSoftmaxOfBytesPrice, true);
@@ -108,6 +115,7 @@ void ForEachPrice(const Chain& chain, Add&& add) {
   if (chain.normalizes()) add(NormalizationPrice(chain), true);
   ForEachPriceOfSteps(chain, add);
   if (chain.store.quantization.present()) add(kQuantizePrice, true);
+  if (chain.store.dynamic) add(kDynamicQuantizePrice, true);
   if (chain.x.type == DataType::kFloat16) add(kHalfPrice, false);
 }
 

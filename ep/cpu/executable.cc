@@ -1,5 +1,6 @@
 // CompileForCpu: a chain with its parameters converted, and the set-up of each call.
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "chain/execution.h"
 #include "cpu/call.h"
 #include "cpu/cost_model.h"
+#include "cpu/dynamic_quantization.h"
 #include "cpu/elements.h"
 #include "cpu/geometry_cache.h"
 #include "cpu/statistics.h"
@@ -48,6 +50,8 @@ class CpuExecutable final : public Executable {
   Result ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call, CallShapes* shapes) const;
   Result Bind(const CallShapes& shapes, Geometry* own, const Geometry** geometry) const;
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
+  Result AllocateDynamic(ExecutionContext& context, BufferPool::Lease* lease, Call* call, void** bytes) const;
+  Result FinishDynamic(ExecutionContext& context, const Call& call, void* bytes) const;
   static BoundTensor* TensorOf(FormId form, Call* call);
 
   Chain chain_;
@@ -233,7 +237,8 @@ void CpuExecutable::ReadSpec() {
   spec_.usual_behind = usual_.behind;
   spec_.activation = spec_.behind.back().activation;
   spec_.activation_params = spec_.behind.back().params;
-  spec_.y_type = chain_.store.type;
+  spec_.y_dynamic = chain_.store.dynamic.has_value();
+  spec_.y_type = spec_.y_dynamic ? DataType::kFloat32 : chain_.store.type;
   spec_.y_quantized = chain_.store.quantization.present();
   spec_.y_saturate = chain_.store.saturate;
   spec_.y_block_size = chain_.store.quantization.block_size;
@@ -342,7 +347,9 @@ Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) con
   const auto allocate = [&](int output, DataType type, const int64_t* dims, void** data) -> Result {
     return output == kNoOutput ? Result() : context.Output(output, type, dims, rank, data);
   };
-  NORMFUSE_RETURN_IF_ERROR(allocate(chain_.store.output, chain_.store.type, g.shape, &call->y));
+  if (!spec_.y_dynamic) {
+    NORMFUSE_RETURN_IF_ERROR(allocate(chain_.store.output, chain_.store.type, g.shape, &call->y));
+  }
   for (size_t i = 0; i < emitting_.size(); ++i) {
     const Step& step = *emitting_[i];
     NORMFUSE_RETURN_IF_ERROR(allocate(step.output, step.type, g.shape, &call->emitted[i]));
@@ -355,6 +362,44 @@ Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) con
   const Normalization& norm = *chain_.normalization;
   NORMFUSE_RETURN_IF_ERROR(allocate(norm.mean_output, norm.stats_type, g.stat_shape, &call->mean));
   return allocate(norm.inv_std_dev_output, norm.stats_type, g.stat_shape, &call->inv_std_dev);
+}
+
+// Y as bytes, or null; Call::y, which is float32: an output, or else memory that `lease` then holds.
+Result CpuExecutable::AllocateDynamic(ExecutionContext& context, BufferPool::Lease* lease, Call* call,
+                                      void** bytes) const {
+  const Geometry& g = *call->geometry;
+  const auto rank = static_cast<size_t>(g.rank);
+  const int output = chain_.store.dynamic->value_output;
+  if (output != kNoOutput) {
+    NORMFUSE_RETURN_IF_ERROR(context.Output(output, DataType::kFloat32, g.shape, rank, &call->y));
+  }
+  if (call->y == nullptr && g.element_count > 0) {
+    constexpr size_t kDoublesInLine = kCacheLine / sizeof(double);
+    lease->Take(static_cast<size_t>(g.element_count + 1) / 2 + kDoublesInLine);
+    auto address = reinterpret_cast<uintptr_t>(lease->data());
+    address = (address + kCacheLine - 1) / kCacheLine * kCacheLine;
+    call->y = reinterpret_cast<void*>(address);
+  }
+  return context.Output(chain_.store.output, chain_.store.type, g.shape, rank, bytes);
+}
+
+Result CpuExecutable::FinishDynamic(ExecutionContext& context, const Call& call, void* bytes) const {
+  const DynamicQuantization& dynamic = *chain_.store.dynamic;
+  ByteQuantization made;
+  if (call.geometry->element_count > 0) {
+    NORMFUSE_RETURN_IF_ERROR(QuantizeDynamically(call, static_cast<const float*>(call.y), call.geometry->element_count,
+                                                 static_cast<uint8_t*>(bytes), &made));
+  }
+  const auto give = [&](int output, DataType type, const void* value) -> Result {
+    void* data = nullptr;
+    if (output == kNoOutput) return {};
+    constexpr int64_t kNoDimensions = 0;
+    NORMFUSE_RETURN_IF_ERROR(context.Output(output, type, &kNoDimensions, 0, &data));
+    if (data != nullptr) std::memcpy(data, value, static_cast<size_t>(BitsOf(type)) / 8);
+    return {};
+  };
+  NORMFUSE_RETURN_IF_ERROR(give(dynamic.scale_output, DataType::kFloat32, &made.scale));
+  return give(dynamic.zero_point_output, DataType::kUint8, &made.zero);
 }
 
 // Groups without elements, whose mean is NaN.
@@ -381,9 +426,12 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   Geometry own;
   NORMFUSE_RETURN_IF_ERROR(Bind(shapes, &own, &call.geometry));
   NORMFUSE_RETURN_IF_ERROR(AllocateOutputs(context, &call));
+  BufferPool::Lease values(&pool_);
+  void* bytes = nullptr;
+  if (spec_.y_dynamic) NORMFUSE_RETURN_IF_ERROR(AllocateDynamic(context, &values, &call, &bytes));
   if (call.geometry->element_count == 0) {
     StoreEmptyStatistics(call);
-    return {};
+    return spec_.y_dynamic ? FinishDynamic(context, call, bytes) : Result();
   }
   // Bits beyond the last element are 0.
   if (BitsOf(spec_.y_type) < 8 && call.y != nullptr) {
@@ -392,7 +440,8 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   }
   call.path = Choose(call, context.ThreadCount(), forced_);
   Resolve(&call);
-  return RunWalk(call);
+  NORMFUSE_RETURN_IF_ERROR(RunWalk(call));
+  return spec_.y_dynamic ? FinishDynamic(context, call, bytes) : Result();
 }
 
 // Addresses stand in for tensors; nothing is read.

@@ -90,6 +90,50 @@ void Divide(float* x, size_t n, Vec scale, Vec zero) {
   Map(x, n, scale, zero, [](V v, V s, V z) { return v / s + z; });
 }
 
+// ---- Dynamic quantisation ----
+
+// Min and Max give their second operand where one is NaN.
+void WidenRange(const float* x, size_t n, float* low, float* high) {
+  V low0 = Set(*low);
+  V high0 = Set(*high);
+  V low1 = low0, low2 = low0, low3 = low0;
+  V high1 = high0, high2 = high0, high3 = high0;
+  size_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    const V a = Load(x + i);
+    const V b = Load(x + i + kLanes);
+    const V c = Load(x + i + 2 * kLanes);
+    const V d = Load(x + i + 3 * kLanes);
+    low0 = Min(a, low0);
+    low1 = Min(b, low1);
+    low2 = Min(c, low2);
+    low3 = Min(d, low3);
+    high0 = Max(a, high0);
+    high1 = Max(b, high1);
+    high2 = Max(c, high2);
+    high3 = Max(d, high3);
+  }
+  float least = ReduceMin(Min(Min(low0, low1), Min(low2, low3)));
+  float most = ReduceMax(Max(Max(high0, high1), Max(high2, high3)));
+  for (; i < n; ++i) {
+    least = x[i] < least ? x[i] : least;
+    most = x[i] > most ? x[i] : most;
+  }
+  *low = least;
+  *high = most;
+}
+
+void QuantizeToBytes(const float* x, size_t n, float scale, float zero, uint8_t* y) {
+  const V scales = Set(scale);
+  const V zeros = Set(zero);
+  const V lowest = Set(0.0f);
+  const V highest = Set(255.0f);
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) StoreAs(y + i, QuantizeVector(Load(x + i), scales, zeros, lowest, highest));
+  if (i == n) return;
+  StoreAsPartial(y + i, QuantizeVector(LoadPartial(x + i, n - i), scales, zeros, lowest, highest), n - i);
+}
+
 // ---- Columns ----
 
 void ColumnSum(const float* x, size_t n, const float* shift, float* sum) {
@@ -249,6 +293,8 @@ constexpr KernelTable MakeTable() {
   table.multiply = Multiply;
   table.quantize = Quantize;
   table.divide = Divide;
+  table.widen_range = WidenRange;
+  table.quantize_to_bytes = QuantizeToBytes;
   for (int i = 0; i < kActivationCount; ++i) table.apply[i] = kFloatApply[i];
 #define NORMFUSE_GATED(kernel) \
   table.gated[static_cast<int>(Activation::k##kernel)] = Apply<Single<float>, float, Gated<kernel>>;

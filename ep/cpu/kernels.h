@@ -166,6 +166,9 @@ struct KernelTable {
   void (*multiply)(float* x, size_t n, Vec other);
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
+  // Lowers *low and raises *high to the least and the largest value; NaN has no say.
+  void (*widen_range)(const float* x, size_t n, float* low, float* high);
+  void (*quantize_to_bytes)(const float* x, size_t n, float scale, float zero, uint8_t* y);
   ApplyFn apply[kActivationCount];  // float32 to float32, x == y allowed
   ApplyFn gated[kActivationCount];  // the same times the slope; null for activations that have no such kernel
 

@@ -86,7 +86,7 @@ bool IsLarge(const Facts& f) {
 }
 
 bool CanStoreNonTemporal(const Facts& f) {
-  return f.kernels.stream_line != nullptr &&
+  return f.kernels.stream_line != nullptr && !f.spec.y_dynamic &&
          (f.spec.y_type == DataType::kFloat32 || f.spec.y_type == DataType::kFloat16);
 }
 

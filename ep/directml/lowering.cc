@@ -568,6 +568,7 @@ class Lowering {
   void EmitY(Value result) {
     const Store& store = chain_.store;
     if (store.output == kNoOutput) return;
+    if (store.dynamic) return builder_.Unsupported("DynamicQuantizeLinear");
     result = Widen(result, d_dims_);
     if (store.quantization.present()) {
       const auto values = Parameters(store.quantization, store.type, "y_scale");

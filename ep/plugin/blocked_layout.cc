@@ -108,7 +108,7 @@ bool BlockedLayout::KeptByActivation(const FoundChain& found) const {
   const Chain& chain = found.chain;
   const int x = chain.x.tensor.input;
   if (x == TensorRef::kAbsent || !Holds(found.inputs[static_cast<size_t>(x)])) return false;
-  if (chain.x.quantization.present() || chain.store.quantization.present()) return false;
+  if (chain.x.quantization.present() || chain.store.quantizes()) return false;
   // A bias or a scale is a constant, which is not blocked.
   const bool alone = chain.before.empty() && chain.behind.size() == 1 && chain.behind[0].kind == StepKind::kActivate &&
                      !chain.behind[0].operand.present();

@@ -67,6 +67,11 @@ bool CertainlyFits(const TensorFacts& operand, const TensorFacts& whole) {
   return true;
 }
 
+bool HasOneElement(const TensorFacts& facts) {
+  return facts.rank >= 0 && facts.rank <= kMaxRank &&
+         std::all_of(facts.dims, facts.dims + facts.rank, [](int64_t dim) { return dim == 1; });
+}
+
 bool HaveOneShape(const TensorFacts& a, const TensorFacts& b) {
   return a.rank == b.rank && std::equal(a.dims, a.dims + std::max(a.rank, 0), b.dims);
 }
@@ -134,9 +139,53 @@ bool ChainBuilder::TakeDequantize(int value, Operand* operand) {
   return true;
 }
 
+// Cast of int32 -> Mul by a scale, as quantisers write it behind a convolution of integers: it is an operand with a scale. Behind a
+// MatMulInteger ONNX Runtime makes MatMulIntegerToFloat of it. `mul` joins the chain unless it is the anchor.
+bool ChainBuilder::TakeIntegers(int mul, Operand* operand) {
+  const GraphNode& node = graph_.node(mul);
+  for (size_t position = 0; position < 2; ++position) {
+    const int converted = graph_.Input(node, position);
+    const int scale = graph_.Input(node, 1 - position);
+    const int cast = FreeProducer(converted, "Cast");
+    if (scale == kNone || cast == kNone || !graph_.node(cast).domain.empty()) continue;
+    const int integers = graph_.Input(graph_.node(cast), 0);
+    if (integers == kNone || SoleConsumer(converted) == kNone) continue;
+    const TensorFacts& facts = graph_.Facts(integers);
+    const TensorFacts& scale_facts = graph_.Facts(scale);
+    if (facts.type != DataType::kInt32 || graph_.Facts(converted).type != DataType::kFloat32 || facts.constant)
+      continue;
+    const int product = graph_.value(integers).producer;
+    if (product != kNone && graph_.node(product).Is("", "MatMulInteger")) continue;
+    const bool is_scale = scale_facts.type == DataType::kFloat32 && CertainlyFits(scale_facts, facts) &&
+                          (scale_facts.rank == facts.rank || HasOneElement(scale_facts));
+    if (!is_scale) continue;
+    operand->type = facts.type;
+    operand->shape = ShapeOf(facts);
+    operand->tensor = Ref(integers);
+    operand->quantization.scale = Ref(scale);
+    AddNode(cast);
+    if (mul != anchor_) AddNode(mul);
+    return true;
+  }
+  return false;
+}
+
+bool ChainBuilder::ReadAnchorIntegers() {
+  if (!anchor().Is("", "Mul") || length_ == ChainLength::kSingleNode) return false;
+  Operand x;
+  x.name = "X";
+  if (!TakeIntegers(anchor_, &x)) return false;
+  found_.chain.x = std::move(x);
+  reads_integers_ = true;
+  return true;
+}
+
 Operand ChainBuilder::ReadOperand(int value, const char* name, Align align) {
   Operand operand;
-  if (value != kNone && !TakeDequantize(value, &operand)) operand = ReadTensor(value, name);
+  const int mul = FreeProducer(value, "Mul");
+  const bool scales = mul != kNone && graph_.node(mul).domain.empty() && SoleConsumer(value) != kNone;
+  const bool taken = value != kNone && (TakeDequantize(value, &operand) || (scales && TakeIntegers(mul, &operand)));
+  if (value != kNone && !taken) operand = ReadTensor(value, name);
   operand.align = align;
   operand.name = name;
   return operand;
@@ -476,6 +525,44 @@ bool ChainBuilder::TakeQuantize(int* value) {
   return true;
 }
 
+// ONNX Runtime makes one node of a MatMulInteger and the DynamicQuantizeLinear that nothing else reads (DynamicQuantizeMatMul).
+bool ChainBuilder::IsLeftToProduct(const GraphNode& quantize) const {
+  const std::vector<int>& consumers = graph_.value(graph_.Output(quantize, 0)).consumers;
+  return consumers.size() == 1 && (consumers[0] == kNone || graph_.node(consumers[0]).Is("", "MatMulInteger"));
+}
+
+bool ChainBuilder::TakeDynamicQuantize(int* value) {
+  if (length_ == ChainLength::kSingleNode || graph_.Facts(*value).type != DataType::kFloat32) return false;
+  const GraphValue& entry = graph_.value(*value);
+  const auto is_free = [this](int node) {
+    return node != kNone && !taken_[static_cast<size_t>(node)] && graph_.node(node).Is("", "DynamicQuantizeLinear");
+  };
+  const auto consumer = std::find_if(entry.consumers.begin(), entry.consumers.end(), is_free);
+  if (consumer == entry.consumers.end()) return false;
+  const GraphNode& node = graph_.node(*consumer);
+  const int bytes = graph_.Output(node, 0);
+  if (bytes == kNone || !graph_.IsUsed(bytes) || IsLeftToProduct(node)) return false;
+  DynamicQuantization dynamic;
+  if (entry.is_output || entry.consumers.size() > 1) {
+    const bool exported = std::exchange(exports_inner_value_, true);
+    if (!OutputsAreSafe()) {
+      exports_inner_value_ = exported;
+      return false;
+    }
+    dynamic.value_output = AddOutput(*value);
+  }
+  const auto output = [&](size_t position) {
+    const int made = graph_.Output(node, position);
+    return made != kNone && graph_.IsUsed(made) ? AddOutput(made) : kNoOutput;
+  };
+  dynamic.scale_output = output(1);
+  dynamic.zero_point_output = output(2);
+  found_.chain.store.dynamic = dynamic;
+  AddNode(*consumer);
+  *value = bytes;
+  return true;
+}
+
 bool ChainBuilder::IsX(int value) const {
   const Operand& x = found_.chain.x;
   return x.tensor.input != TensorRef::kAbsent && !x.quantization.present() &&
@@ -506,7 +593,7 @@ bool ChainBuilder::IsGateOfX(int operand) const {
 bool ChainBuilder::TakeStep(int* value) {
   const int consumer = SoleConsumer(*value);
   // Behind a mere DequantizeLinear, ORT may have a quantised kernel for it.
-  const bool computes = found_.chain.normalizes() || !found_.chain.behind.empty();
+  const bool computes = found_.chain.normalizes() || reads_integers_ || !found_.chain.behind.empty();
   if (consumer == kNone || !computes) return false;
   const GraphNode& node = graph_.node(consumer);
   const bool scales = node.Is("", "Mul");
@@ -541,7 +628,7 @@ void ChainBuilder::Finish(int value) {
     if (steps == kMostFurtherSteps || found_.chain.store.quantization.present() || !TakeStep(&value)) break;
   }
   Store& store = found_.chain.store;
-  if (!store.quantization.present()) TakeQuantize(&value);
+  if (!store.quantization.present() && !TakeQuantize(&value)) TakeDynamicQuantize(&value);
   store.type = graph_.Facts(value).type;
   store.output = AddOutput(value);
   y_value_ = value;
@@ -582,7 +669,7 @@ std::optional<Declined> ChainBuilder::CheckTypes() {
   });
   if (declined) return declined;
   const Store& store = chain.store;
-  const bool y_fits = store.quantization.present() ? IsQuantized(store.type) : IsFloat(store.type);
+  const bool y_fits = store.quantizes() ? IsQuantized(store.type) : IsFloat(store.type);
   if (!y_fits) return unsupported("Y", store.type);
   return std::nullopt;
 }

@@ -50,11 +50,16 @@ class ChainBuilder {
   // the chain can hold. On success *value is the activation's output.
   bool TakeActivation(int* value);
   bool TakeQuantize(int* value);
+  // A DynamicQuantizeLinear of `value`, which then may have other readers, too.
+  bool TakeDynamicQuantize(int* value);
   // Takes a Mul or an Add behind `value` whose other operand fits it: a scale, a bias or a gate.
   bool TakeStep(int* value);
 
   // Activation whose node is the anchor: X is its input.
   bool ReadAnchorActivation(int* x, int* y);
+
+  // Cast and Mul behind a product of integers, of which the Mul is the anchor.
+  bool ReadAnchorIntegers();
 
   // DequantizeLinear or QuantizeLinear that is the anchor.
   void ReadAnchorQuantization(bool dequantize);
@@ -68,6 +73,8 @@ class ChainBuilder {
   int SoleConsumer(int value) const;
   int FreeProducer(int value, std::string_view op_type) const;
   bool TakeDequantize(int value, Operand* operand);
+  bool TakeIntegers(int mul, Operand* operand);
+  bool IsLeftToProduct(const GraphNode& quantize) const;
   bool TakeResidualAdd(int value, bool with_factor = false);
   void TakeFactor(int* value);
   bool TakeRequantizedAdd(int value);
@@ -94,6 +101,7 @@ class ChainBuilder {
   FoundChain found_;
   int y_value_ = kNone;
   bool exports_inner_value_ = false;
+  bool reads_integers_ = false;  // X is what ReadAnchorIntegers found
 };
 
 }  // namespace normfuse::plugin

@@ -1,5 +1,5 @@
 // Walks a graph and builds a chain around each anchor: nodes of our own operators first, then normalisations, then
-// activations, then what is left of DequantizeLinear and QuantizeLinear.
+// products of integers, then activations, then what is left of DequantizeLinear and QuantizeLinear.
 #include <algorithm>
 #include <memory>
 
@@ -117,6 +117,7 @@ class Finder {
     MarkForeignNodes();
     ForEachFreeNode([this](int index) { TryOwnOperator(index); });
     ForEachFreeNode([this](int index) { TryNormalization(index); });
+    ForEachFreeNode([this](int index) { TryIntegers(index); });
     ForEachFreeNode([this](int index) { TryActivation(index); });
     ForEachFreeNode([this](int index) { TryQuantization(index); });
     std::vector<Site> found;
@@ -198,6 +199,11 @@ class Finder {
       if (!declined) return Accept(index, std::move(found));
       Refuse(index, std::move(*declined));
     }
+  }
+
+  void TryIntegers(int index) {
+    ChainBuilder builder(graph_, taken_, length_, index);
+    if (builder.ReadAnchorIntegers()) FinishElementwise(index, builder, graph_.Output(graph_.node(index), 0));
   }
 
   void TryActivation(int index) {

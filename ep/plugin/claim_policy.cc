@@ -72,10 +72,14 @@ const Place* PlaceOf(const GraphView& graph, const FoundChain& found, const Bloc
   const GraphNode* producer = ProducerOfX(graph, found);
   const bool dequantizes = found.chain.x.quantization.present();
   const bool quantizes = found.chain.store.quantization.present();
+  // What ORT would run inside of a convolution, or in its layout.
+  if (found.chain.store.dynamic && !dequantizes && producer != nullptr && producer->Is("", "Conv")) {
+    return &kAmongConvolutions;
+  }
   if (quantizes && !dequantizes && producer != nullptr && IsOneOf(kQuantizedKernels, *producer)) {
     return &kBehindQuantized;
   }
-  if (dequantizes && !quantizes &&
+  if (dequantizes && !found.chain.store.quantizes() &&
       AnyConsumerOfY(graph, found, [](const GraphNode& node) { return IsOneOf(kQuantizedKernels, node); })) {
     return &kBeforeQuantized;
   }

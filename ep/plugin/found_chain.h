@@ -1,8 +1,10 @@
 // Chains of canonical operators that become one fused node:
 //   [DequantizeLinear] -> [Add] -> normalisation -> [activation] -> [Mul, Add, activation ...] -> [QuantizeLinear]
+//   Cast of int32 -> Mul -> [activation] -> [Mul, Add, activation ...] -> [QuantizeLinear]
 //   [DequantizeLinear] -> [Mul] -> [Add] -> Softmax -> [QuantizeLinear]
 //   [DequantizeLinear] -> [Add of a constant] -> activation -> [Mul, Add, activation ...] -> [QuantizeLinear]
-// and nodes of our own operators. Decomposed spellings are the rewriting pass's job alone.
+// with Cast of int32 and Mul instead of a DequantizeLinear, with DynamicQuantizeLinear instead of QuantizeLinear, and nodes of our
+// own operators. Decomposed spellings are the rewriting pass's job alone.
 #pragma once
 
 #include <optional>

@@ -655,6 +655,39 @@ void CompareY(const Case& c, const Expected& e, const Tensor& y, const std::stri
   }
 }
 
+// Scale and zero point come from the values, and so do their errors.
+void CompareDynamic(const Case& c, const Expected& e, const ArrayContext& context, const std::string& what) {
+  const DynamicQuantization dynamic = *c.chain().store.dynamic;
+  const Tensor& y = context.output(c.chain().store.output);
+  const double scale = context.output(dynamic.scale_output).At(0);
+  const double zero = context.output(dynamic.zero_point_output).At(0);
+  double low = 0;
+  double high = 0;
+  double error = 0;
+  for (size_t i = 0; i < e.a.size(); ++i) {
+    if (std::isnan(e.a[i])) continue;
+    low = std::min(low, e.a[i]);
+    high = std::max(high, e.a[i]);
+    error = std::max(error, std::isfinite(e.tolerance[i]) ? e.tolerance[i] : 0);
+  }
+  const double range = high - low;
+  if (range > 1e38) {
+    EXPECT(!(scale < range / 300), what + ": scale of values that overflow");
+    return;
+  }
+  if (range <= 16 * error) return;  // of values that float32 does not tell from 0
+  const double slack = 2 * error / range + 8 * kEps;
+  EXPECT(std::fabs(scale * 255 / range - 1) <= slack, what + ": scale " + Text(scale) + " of " + Text(range));
+  const double want_zero = std::min(-low / (range / 255), 255.0);
+  EXPECT(std::fabs(zero - want_zero) <= 0.5 + 255 * 2 * slack, what + ": zero point " + Text(zero));
+  for (size_t i = 0; i < e.a.size(); ++i) {
+    const double got = y.At(static_cast<int64_t>(i));
+    const bool matches = IntegerMatches(DataType::kUint8, got, e.a[i], scale, zero, e.tolerance[i]);
+    EXPECT(matches, what + ": Y[" + std::to_string(i) + "] = " + Text(got) + " of " + Text(e.a[i]));
+    if (!matches) return;
+  }
+}
+
 void CompareValues(const Tensor& tensor, const std::vector<double>& want,
                    const std::function<double(size_t)>& tolerance, const std::string& what) {
   for (size_t i = 0; i < want.size(); ++i) {
@@ -682,7 +715,16 @@ void RunAndCompare(const Case& c, int threads, const std::string& what) {
   const Chain chain = c.chain();
   if (chain.store.output != kNoOutput) {
     CompareShape(context.output(chain.store.output), e.shape, what + ": Y");
-    CompareY(c, e, context.output(chain.store.output), what);
+    if (chain.store.dynamic) {
+      CompareDynamic(c, e, context, what);
+    } else {
+      CompareY(c, e, context.output(chain.store.output), what);
+    }
+  }
+  if (chain.store.dynamic && chain.store.dynamic->value_output != kNoOutput) {
+    const Tensor& value = context.output(chain.store.dynamic->value_output);
+    CompareShape(value, e.shape, what + ": value");
+    CompareValues(value, e.a, [&](size_t i) { return e.tolerance[i]; }, what + ": value");
   }
   ForEachStep(chain, [&](const normfuse::Step& step) {
     if (step.output == kNoOutput) return;

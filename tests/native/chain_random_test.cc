@@ -41,6 +41,7 @@ class Generator {
   void Output(Case* c, const std::vector<int64_t>& shape);
   Step DrawStep(Case* c, const std::vector<int64_t>& shape, Align align);
   Step DrawActivation(Case* c, const std::vector<int64_t>& shape);
+  void FindsItsScale(Case* c);
   void DrawExact(Case* c, Chain* chain, const std::vector<int64_t>& shape);
   int Emitted(Case* c, DataType type) {
     c->output_types.push_back(type);
@@ -381,6 +382,15 @@ int TensorsOf(const Chain& chain) {
   return tensors;
 }
 
+void Generator::FindsItsScale(Case* c) {
+  Store& store = c->steps->store;
+  store.type = c->output_types[0] = DataType::kUint8;
+  store.dynamic.emplace();
+  store.dynamic->scale_output = Emitted(c, DataType::kFloat32);
+  store.dynamic->zero_point_output = Emitted(c, DataType::kUint8);
+  if (Chance(0.4)) store.dynamic->value_output = Emitted(c, DataType::kFloat32);
+}
+
 Case Generator::DrawSteps() {
   Case c;
   Chain chain;
@@ -421,11 +431,13 @@ Case Generator::DrawSteps() {
         Quantize(&c, c.steps->store.type, shape, BitsOf(c.steps->store.type) >= 8 ? 1.0 / 32 : 0.5);
   }
   c.output_types[0] = c.steps->store.type;
-  if (!chain.normalizes()) return c;
-  Normalization& norm = *c.steps->normalization;
-  norm.stats_type = FloatType();
-  if (Chance(0.2)) norm.mean_output = Emitted(&c, norm.stats_type);
-  if (Chance(0.2)) norm.inv_std_dev_output = Emitted(&c, norm.stats_type);
+  if (chain.normalizes()) {
+    Normalization& norm = *c.steps->normalization;
+    norm.stats_type = FloatType();
+    if (Chance(0.2)) norm.mean_output = Emitted(&c, norm.stats_type);
+    if (Chance(0.2)) norm.inv_std_dev_output = Emitted(&c, norm.stats_type);
+  }
+  if (!c.steps->store.quantization.present() && Chance(0.3)) FindsItsScale(&c);
   return c;
 }
 
@@ -449,7 +461,7 @@ std::string DescribeSteps(const Case& c, uint64_t seed) {
   describe(chain.before);
   text += chain.normalizes() ? " | normalised |" : " | |";
   describe(chain.behind);
-  return text + " -> " + NameOf(chain.store.type);
+  return text + " -> " + NameOf(chain.store.type) + (chain.store.dynamic ? " of its own scale" : "");
 }
 
 std::string Describe(const Case& c, uint64_t seed) {

@@ -1,0 +1,214 @@
+"""DynamicQuantizeLinear behind a chain, and products of integers in front of one, as dynamic quantisers write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import parser
+from test_claims import session_and_report
+
+F32 = np.float32
+OUTPUTS = "uint8[a, b] Q, float S, uint8 Z"
+
+
+def values(shape: tuple[int, ...], seed: int = 5, offset: float = 0.0, spread: float = 1.0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(offset, spread, shape).astype(F32)
+
+
+def model(inputs: str, outputs: str, nodes: str, **constants: np.ndarray) -> Any:
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g ({inputs}) => ({outputs}) {{{nodes}}}')
+    proto.graph.initializer.extend(harness.initializer(name, array) for name, array in constants.items())
+    return proto
+
+
+def claimed(proto: Any, tmp_path: Path, description: str) -> onnxruntime.InferenceSession:
+    session, report = session_and_report(proto, tmp_path, claim="all")
+    assert [line["description"] for line in report if line["claimed"]] == [description], report
+    return session
+
+
+def parameters(y: np.ndarray) -> tuple[float, float]:
+    """Scale and zero point by ONNX's formula, in float64; the scale is 1 where all values are 0, as in ONNX Runtime."""
+    finite = y[~np.isnan(y)]
+    low, high = (float(min(0.0, finite.min())), float(max(0.0, finite.max()))) if finite.size else (0.0, 0.0)
+    if low == high:
+        return 1.0, 0.0
+    scale = (high - low) / 255
+    return scale, float(np.clip(-low / scale, 0, 255))
+
+
+def check(got: list[np.ndarray], exact: np.ndarray, error: float) -> None:
+    """``error``: what float32 may have changed of the values, relative to the largest."""
+    codes, scale, zero = got
+    want_scale, want_zero = parameters(exact)
+    assert (codes.dtype, scale.dtype, zero.dtype) == (np.uint8, F32, np.uint8)
+    assert (codes.shape, scale.shape, zero.shape) == (exact.shape, (), ())
+    np.testing.assert_allclose(scale, want_scale, rtol=1e-6 + error)
+    assert abs(float(zero) - want_zero) <= 0.5 + 255 * (1e-6 + error)
+    want = np.clip(np.where(np.isnan(exact), -np.inf, exact) / float(scale) + float(zero), 0, 255)
+    assert np.abs(codes - want).max(initial=0) <= 0.5 + 255 * (1e-6 + error)
+
+
+def layer_norm(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    d = x.astype(np.float64)
+    d = d - d.mean(-1, keepdims=True)
+    return np.asarray(d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * scale + bias)
+
+
+NORM = "n = LayerNormalization(X, g, b)"
+# Three readers of the quantised tensor, as query, key and value are: no node of ONNX Runtime's takes it up.
+QUANTIZE = "Q, S, Z = DynamicQuantizeLinear(n)"
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("shape", [(3, 7), (5, 64), (64, 768), (700, 770), (1, 1), (0, 16)])
+def test_behind_a_normalisation(shape: tuple[int, ...], tmp_path: Path) -> None:
+    scale, bias = values(shape[-1:], 1, 1.0, 0.1), values(shape[-1:], 2)
+    proto = model("float[a, b] X", OUTPUTS, NORM + QUANTIZE, g=scale, b=bias)
+    session = claimed(proto, tmp_path, "LayerNormalization -> DynamicQuantizeLinear")
+    for offset in (0.0, 100.0):
+        x = values(shape, offset=offset)
+        check(session.run(None, {"X": x}), layer_norm(x, scale, bias), 1e-5)
+
+
+@pytest.mark.every_isa
+def test_the_values_themselves_are_an_output_where_others_read_them(tmp_path: Path) -> None:
+    scale, bias, x = values((96,), 1), values((96,), 2), values((40, 96))
+    proto = model("float[a, b] X", "float[a, b] n, " + OUTPUTS, NORM + QUANTIZE, g=scale, b=bias)
+    session = claimed(proto, tmp_path, "LayerNormalization -> DynamicQuantizeLinear")
+    got, *quantised = session.run(None, {"X": x})
+    np.testing.assert_allclose(got, layer_norm(x, scale, bias), rtol=1e-5, atol=1e-5)
+    check(quantised, got, 0)
+
+
+INF = np.inf
+EDGES: list[tuple[list[float], float, int, list[int]]] = [
+    # values, scale, zero point, codes
+    ([0.0, -0.0, 0.0], 1.0, 0, [0, 0, 0]),
+    ([], 1.0, 0, []),
+    ([np.nan], 1.0, 0, [0]),
+    ([np.nan, 255.0, 1.0], 1.0, 0, [0, 255, 1]),
+    ([255.0, 0.5, 1.5, 2.5], 1.0, 0, [255, 0, 2, 2]),
+    ([-255.0, -0.5], 1.0, 255, [0, 255]),
+    ([-127.5, 127.5], 1.0, 128, [0, 255]),
+    ([INF, 1.0, 0.0], INF, 0, [0, 0, 0]),
+    ([-INF, 1.0], INF, 0, [0, 0]),
+    ([3e38, -3e38], INF, 0, [0, 0]),
+]
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("repeat", [1, 37])
+@pytest.mark.parametrize(("given_values", "scale", "zero", "codes"), EDGES)
+def test_edges(
+    given_values: list[float], scale: float, zero: int, codes: list[int], repeat: int, tmp_path: Path
+) -> None:
+    """Behind a LeakyRelu of slope 1, which changes nothing."""
+    x = np.tile(np.array(given_values, F32), (repeat, 1))
+    proto = model("float[a, b] X", OUTPUTS, "n = LeakyRelu<alpha = 1.0>(X)" + QUANTIZE)
+    got = claimed(proto, tmp_path, "LeakyRelu -> DynamicQuantizeLinear").run(None, {"X": x})
+    np.testing.assert_array_equal(got[1], F32(scale))
+    assert int(got[2]) == zero
+    np.testing.assert_array_equal(got[0], np.tile(np.array(codes, np.uint8), (repeat, 1)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 2**31), st.floats(-5, 5), st.sampled_from([1e-40, 1e-3, 1.0, 1e30]))
+def test_as_onnx_says(count: int, seed: int, offset: float, spread: float) -> None:
+    x = (np.random.default_rng(seed).normal(offset, 1.0, (1, count)) * spread).astype(F32)
+    proto = model("float[a, b] X", OUTPUTS, "n = LeakyRelu<alpha = 1.0>(X)" + QUANTIZE)
+    got = harness.create_session(proto, "ep").run(None, {"X": x})
+    if spread < 1e-30:  # scales that float32 holds with a few bits only
+        np.testing.assert_allclose(got[1], parameters(x)[0], atol=1.5e-45)
+        return
+    check(got, x.astype(np.float64), 0)
+
+
+@pytest.mark.parametrize("nodes", [NORM + QUANTIZE, "n = Relu(X)" + QUANTIZE])
+def test_no_bits_depend_on_threads(nodes: str) -> None:
+    proto = model(
+        "float[a, b] X", OUTPUTS, nodes, **({"g": values((768,)), "b": values((768,))} if "g," in nodes else {})
+    )
+    results = []
+    for threads in (1, 2):
+        options = harness.session_options("ep")
+        options.intra_op_num_threads = threads
+        session = harness.create_session(proto, options=options)
+        for _ in range(3):
+            results.append(session.run(None, {"X": values((600, 768), offset=2.0)}))
+    for result in results[1:]:
+        for got, want in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+CONVOLUTION = "m = ConvInteger<pads = [1, 1, 1, 1]>(X, k, xz, kz) c = Cast<to = 1>(m) e = Mul(c, s) "
+CONV_INPUTS = "uint8[1, 4, h, 9] X, uint8 xz, float s"
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize(
+    ("nodes", "description", "function"),
+    [
+        ("n = Add(e, cb)", "Cast -> Mul -> Add", lambda v: v),
+        ("a = Add(e, cb) n = Relu(a)", "Cast -> Mul -> Add -> Relu", lambda v: np.maximum(v, 0)),
+        (
+            "a = Add(cb, e) r = Sigmoid(a) n = Mul(a, r)",
+            "Cast -> Mul -> Add -> Sigmoid -> Mul",
+            lambda v: v / (1 + np.exp(-v)),
+        ),
+    ],
+)
+def test_behind_a_convolution_of_integers(
+    per_channel: bool, nodes: str, description: str, function: Any, tmp_path: Path
+) -> None:
+    numbers = np.random.default_rng(3)
+    kernel = numbers.integers(0, 256, (8, 4, 3, 3)).astype(np.uint8)
+    x = numbers.integers(0, 256, (1, 4, 11, 9)).astype(np.uint8)
+    bias = values((1, 8, 1, 1))
+    scale = np.full((1, 8, 1, 1), 1e-3, F32) * np.arange(1, 9, dtype=F32).reshape(1, 8, 1, 1)
+    scale = scale if per_channel else np.array(1e-3, F32)
+    inputs = CONV_INPUTS.replace("float s", "float[1, 8, 1, 1] s") if per_channel else CONV_INPUTS
+    outputs = "uint8[1, 8, h, 9] Q, float S, uint8 Z"
+    constants = {"k": kernel, "kz": np.array(128, np.uint8), "cb": bias}
+    session = claimed(
+        model(inputs, outputs, CONVOLUTION + nodes + QUANTIZE, **constants),
+        tmp_path,
+        description + " -> DynamicQuantizeLinear",
+    )
+    padded = np.pad(x.astype(np.int64) - 120, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    product = np.einsum("nchwij,ocij->nohw", windows, kernel.astype(np.int64) - 128)
+    exact = function(product * scale.astype(np.float64) + bias)
+    got = session.run(None, {"X": x, "xz": np.array(120, np.uint8), "s": scale})
+    check(got, exact, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs"),
+    [
+        # ONNX Runtime makes DynamicQuantizeMatMul and MatMulIntegerToFloat of these.
+        (
+            NORM + "q, s, z = DynamicQuantizeLinear(n) m = MatMulInteger(q, w, z) c = Cast<to = 1>(m) Y = Mul(c, s)",
+            "float[4, 8] X",
+        ),
+        ("m = MatMulInteger(I, w) c = Cast<to = 1>(m) e = Mul(c, s) Y = Relu(e)", "uint8[4, 8] I, float s"),
+        # The scale does not fit, or is a tensor of its own; another type.
+        ("c = Cast<to = 1>(I) e = Mul(c, t) Y = Relu(e)", "int64[4, 8] I, float[4, 8] t"),
+        ("c = Cast<to = 1>(I) e = Mul(c, t) Y = Relu(e)", "int32[1, 8] I, float[4, 8] t"),
+        ("c = Cast<to = 1>(I) e = Mul(c, t) Y = Relu(e)", "int32[4, 8] I, float[8] t"),
+    ],
+)
+def test_what_is_left(nodes: str, inputs: str, tmp_path: Path) -> None:
+    constants = {"w": np.zeros((8, 8), np.uint8), "g": values((8,)), "b": values((8,))}
+    constants = {name: array for name, array in constants.items() if f" {name}," in nodes or f" {name})" in nodes}
+    _, report = session_and_report(model(inputs, "float[4, 8] Y", nodes, **constants), tmp_path, claim="all")
+    for line in report:
+        assert not {"Cast", "DynamicQuantizeLinear"} & set(line["description"].split(" -> ")), report
