@@ -4,7 +4,7 @@ Prints nanoseconds per element of each activation, normalisation and conversion,
 in the level-2 cache: ONNX Runtime's own kernels beside the execution provider's (claim=all). What a session costs
 without any work is taken off. Then come, in nanoseconds, a LayerNormalization of few rows, what further steps behind
 one cost each row, and what a second thread costs: the time that two take beyond half the time of one. With names of
-activations, only these are measured.
+activations or other rows, only these are measured.
 The figures, rounded, stand in ep/spec/activations.toml and prices.toml.
 """
 
@@ -40,7 +40,8 @@ OPSET = 22
 NORMALIZATIONS = (
     *("LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN"),
     *("Softmax", "Softmax across", "DQ, Softmax, Q"),
-    *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q", "LayerNorm, DynQ"),
+    *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q"),
+    *("LayerNorm, DynQ", "Relu", "Relu, DynQ", "Gelu", "Gelu, DynQ", "Cast, Mul, Relu", "Cast, Mul, Gelu"),
 )
 IMAGE = [1, 64, 32, 32]  # as many elements
 
@@ -120,6 +121,15 @@ def normalization_nodes(name: str) -> list[onnx.NodeProto]:
             node("LayerNormalization", "X scale bias", "n", axis=-1),
             node("DynamicQuantizeLinear", "n", "Y ys yz"),
         ],
+        **{op: [node(op, "X")] for op in ("Relu", "Gelu")},
+        **{
+            f"{op}, DynQ": [node(op, "X", "r"), node("DynamicQuantizeLinear", "r", "Y ys yz")]
+            for op in ("Relu", "Gelu")
+        },
+        **{
+            f"Cast, Mul, {op}": [node("Cast", "X", "c", to=1), node("Mul", "c S", "d"), node(op, "d")]
+            for op in ("Relu", "Gelu")
+        },
         **{
             f"DQ, {op}, Q": [
                 node("DequantizeLinear", "X xs xz", "d"),
@@ -141,6 +151,8 @@ def model(nodes: list[onnx.NodeProto], x: np.ndarray[Any, Any]) -> bytes:
     used = {name for n in nodes for name in n.input} & set(constants)
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     inputs = [helper.make_tensor_value_info(name, kind, x.shape) for name in ("X", *(["R"] if "R" in used else []))]
+    if any("S" in n.input for n in nodes):  # a scale that is known at run time only
+        inputs.append(helper.make_tensor_value_info("S", onnx.TensorProto.FLOAT, []))
     tensors = [
         numpy_helper.from_array(v if v.dtype == np.int8 else v.astype(np.float32), k)
         for k, v in constants.items()
@@ -154,6 +166,8 @@ def model(nodes: list[onnx.NodeProto], x: np.ndarray[Any, Any]) -> bytes:
 
 def input_for(name: str) -> np.ndarray[Any, Any]:
     shape = IMAGE if name in ("InstanceNorm", "GroupNorm", "MVN") else [ROWS, WIDTH]
+    if name.startswith("Cast"):
+        return np.random.default_rng(2).integers(-999, 999, shape, dtype=np.int32)
     if name.startswith("DQ"):
         return np.random.default_rng(2).integers(-128, 128, shape, dtype=np.int8)
     return np.random.default_rng(2).normal(0, 1, shape).astype(np.float32)
@@ -254,18 +268,20 @@ def main() -> None:
         a, b = ((t - overhead) / (ROWS * WIDTH) for t in fastest([one for one, _ in calls]))
         print(f"| {name} | {a:.3f} | {b:.3f} | {a / b:.2f}{'' if calls[1][1] else ' (not claimed)'} |")
 
-    for name in sys.argv[1:] or ACTIVATIONS:
+    names = sys.argv[1:]
+    for name in [n for n in ACTIVATIONS if not names or n in names]:
         x, slope = input_for(name), np.random.default_rng(1).normal(0, 1, WIDTH).astype(np.float32)
         feeds = {"X": x, "slope": slope}
         print_row(
             name, [call(in_standard_nodes(name), feeds, ours=False), call(as_own_operator(name), feeds, ours=True)]
         )
-    if sys.argv[1:]:
-        return
-    for name in NORMALIZATIONS:
+    for name in [n for n in NORMALIZATIONS if not names or n in names]:
         x = input_for(name)
         proto = model(normalization_nodes(name), x)
-        print_row(name, [call(proto, {"X": x, "R": x}, ours=ours) for ours in (False, True)])
+        feeds = {"X": x, "R": x, "S": np.array(0.004, np.float32)}
+        print_row(name, [call(proto, feeds, ours=ours) for ours in (False, True)])
+    if names:
+        return
     for stored in ("int8", "int16", "int32", "int4", "float8_e4m3fn"):
         print_row(f"DQ of {stored}", dequantization(stored, "float32", along_row=False))
         print_row(f"DQ of {stored}, along rows", dequantization(stored, "float32", along_row=True))

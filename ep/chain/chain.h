@@ -86,6 +86,7 @@ struct Operand {
   PartialShape shape;
   Align align = Align::kTrailing;
   std::string name;
+  bool by_cast = false;  // the quantisation is Cast and Mul in the model, not DequantizeLinear: for the cost model
 
   bool present() const { return tensor.present(); }
   // Whether its value, dequantised, is known when the session is created.

@@ -56,12 +56,6 @@ Price DequantizationPrice(DataType stored, bool along_row) {
   return along_row ? kDequantize8AlongRowPrice : kDequantize8Price;
 }
 
-// Cast and Mul, not DequantizeLinear, whose scale is a constant.
-bool IsScaledIntegers(const Operand& input) {
-  const Quantization& q = input.quantization;
-  return input.type == DataType::kInt32 && q.scale.constant == nullptr && !q.zero_point.present();
-}
-
 bool GoesThroughBlocks(const Chain& chain, Activation activation) {
   if (chain.normalizes() || !chain.x.quantization.present()) return false;
 #define NORMFUSE_HAS_NO_KERNEL(kernel) &&activation != Activation::k##kernel
@@ -83,12 +77,13 @@ Activation ActivationOf(const Chain& chain) {
   return activation;
 }
 
-// Calls add(price, is_node) for everything that the steps do. Scale and bias belong to what is before them.
+// Calls add(price, nodes), with how many nodes of ONNX Runtime's that is, for everything that the steps do. Scale and bias
+// belong to what is before them.
 template <class Add>
 void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
   const auto add_step = [&](const Step& step) {
-    if (step.kind == StepKind::kAdd || step.kind == StepKind::kMul) add(kAddPrice, true);
-    if (step.kind == StepKind::kActivate) add(PriceOf(step.activation.kind), true);
+    if (step.kind == StepKind::kAdd || step.kind == StepKind::kMul) add(kAddPrice, 1);
+    if (step.kind == StepKind::kActivate) add(PriceOf(step.activation.kind), 1);
   };
   const UsualForm usual = UsualFormOf(chain);
   for (const Step& step : chain.before) add_step(step);
@@ -98,25 +93,25 @@ void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
   }
 }
 
-// Calls add(price, is_node) for everything that the chain does.
+// The same for everything that the chain does.
 template <class Add>
 void ForEachPrice(const Chain& chain, Add&& add) {
   const Activation activation = ActivationOf(chain);
   const auto dequantization = [&](const Operand& input) {
     if (!input.quantization.present()) return;
-    if (IsScaledIntegers(input)) return add(kScaleIntegersPrice, true);
-    add(DequantizationPrice(input.type, IsAlongRow(input.quantization, input.shape.rank)), true);
+    if (input.by_cast) return add(kScaleIntegersPrice, 2);
+    add(DequantizationPrice(input.type, IsAlongRow(input.quantization, input.shape.rank)), 1);
   };
-  if (IsSoftmaxOfBytes(chain)) return add(kSoftmaxOfBytesPrice, true);
+  if (IsSoftmaxOfBytes(chain)) return add(kSoftmaxOfBytesPrice, 1);
   dequantization(chain.x);
   for (const Step& step : chain.before) dequantization(step.operand);
-  if (GoesThroughBlocks(chain, activation)) add(kThroughBlocksPrice, false);
-  if (OnlyDequantizes(chain, activation) && chain.store.type == DataType::kFloat16) add(kDequantizeToHalfPrice, false);
-  if (chain.normalizes()) add(NormalizationPrice(chain), true);
+  if (GoesThroughBlocks(chain, activation)) add(kThroughBlocksPrice, 0);
+  if (OnlyDequantizes(chain, activation) && chain.store.type == DataType::kFloat16) add(kDequantizeToHalfPrice, 0);
+  if (chain.normalizes()) add(NormalizationPrice(chain), 1);
   ForEachPriceOfSteps(chain, add);
-  if (chain.store.quantization.present()) add(kQuantizePrice, true);
-  if (chain.store.dynamic) add(kDynamicQuantizePrice, true);
-  if (chain.x.type == DataType::kFloat16) add(kHalfPrice, false);
+  if (chain.store.quantization.present()) add(kQuantizePrice, 1);
+  if (chain.store.dynamic) add(kDynamicQuantizePrice, 1);
+  if (chain.x.type == DataType::kFloat16) add(kHalfPrice, 0);
 }
 
 bool IsOneNumber(const TensorRef& tensor) {
@@ -156,7 +151,7 @@ bool IsPlainSoftmax(const Chain& chain) {
 double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
   if (IsOfBytes(chain)) return kOwnNodeNanoseconds + static_cast<double>(elements) * PriceOn(kByteTablePrice, isa);
   double total = 0;
-  ForEachPrice(chain, [&](const Price& price, bool) { total += PriceOn(price, isa); });
+  ForEachPrice(chain, [&](const Price& price, int) { total += PriceOn(price, isa); });
   // An activation of a chain saves reading and writing; the conversions and the addition have no such part in them.
   const bool activates = ActivationOf(chain) != Activation::kIdentity;
   if (chain.normalizes() && activates) total -= PriceOn(PriceOf(Activation::kIdentity), isa);
@@ -169,13 +164,13 @@ double EstimateOrtNanoseconds(const Chain& chain, int64_t elements) {
     return kOrtOtherNodeNanoseconds + static_cast<double>(elements) * kByteTablePrice.ort;
   }
   double total = 0;
-  double nodes = 0;
-  ForEachPrice(chain, [&](const Price& price, bool is_node) {
+  int nodes = 0;
+  ForEachPrice(chain, [&](const Price& price, int count) {
     total += price.ort;
-    nodes += is_node ? 1 : 0;
+    nodes += count;
   });
   const double first = chain.normalizes() ? kOrtNormalizationNanoseconds : kOrtOtherNodeNanoseconds;
-  return first + std::max(nodes - 1, 0.0) * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * total;
+  return first + std::max(nodes - 1, 0) * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * total;
 }
 
 int WorthwhileThreads(double nanoseconds, int available) {

@@ -44,8 +44,8 @@ ByteQuantization QuantizationOf(float low, float high) {
   ByteQuantization made;
   made.scale = low == high ? 1.0f : (high - low) / kMost;
   const float zero = 0.0f - low / made.scale;
-  // NaN of an infinite or vanishing scale gives 0.
-  made.zero = static_cast<uint8_t>(zero > 0.0f ? std::nearbyint(std::min(zero, kMost)) : 0.0f);
+  // At least 0; NaN of an infinite or vanishing scale gives 255, as there.
+  made.zero = static_cast<uint8_t>(zero < kMost ? std::nearbyint(zero) : kMost);
   return made;
 }
 

@@ -163,6 +163,7 @@ bool ChainBuilder::TakeIntegers(int mul, Operand* operand) {
     operand->shape = ShapeOf(facts);
     operand->tensor = Ref(integers);
     operand->quantization.scale = Ref(scale);
+    operand->by_cast = true;
     AddNode(cast);
     if (mul != anchor_) AddNode(mul);
     return true;

@@ -67,15 +67,20 @@ bool IsInsideConv(const GraphView& graph, const GraphNode& conv, const FoundChai
          std::find(std::begin(kInsideConv), std::end(kInsideConv), kind) != std::end(kInsideConv);
 }
 
+// Whether what the chain gives, other than bytes, would stay in the layout of the convolutions before it.
+bool LeavesBlocked(const FoundChain& found, const BlockedLayout& blocked) {
+  const Store& store = found.chain.store;
+  if (!store.dynamic) return blocked.Holds(found.outputs[static_cast<size_t>(store.output)]);
+  const int value = store.dynamic->value_output;
+  return value != kNoOutput && blocked.Holds(found.outputs[static_cast<size_t>(value)]);
+}
+
 // Null where the chain stands beside nothing of the kind.
 const Place* PlaceOf(const GraphView& graph, const FoundChain& found, const BlockedLayout& blocked) {
   const GraphNode* producer = ProducerOfX(graph, found);
-  const bool dequantizes = found.chain.x.quantization.present();
+  const Operand& x = found.chain.x;
+  const bool dequantizes = x.quantization.present() && !x.by_cast;
   const bool quantizes = found.chain.store.quantization.present();
-  // What ORT would run inside of a convolution, or in its layout.
-  if (found.chain.store.dynamic && !dequantizes && producer != nullptr && producer->Is("", "Conv")) {
-    return &kAmongConvolutions;
-  }
   if (quantizes && !dequantizes && producer != nullptr && IsOneOf(kQuantizedKernels, *producer)) {
     return &kBehindQuantized;
   }
@@ -84,7 +89,7 @@ const Place* PlaceOf(const GraphView& graph, const FoundChain& found, const Bloc
     return &kBeforeQuantized;
   }
   if (dequantizes || quantizes) return nullptr;
-  if (blocked.Holds(found.outputs[static_cast<size_t>(found.chain.store.output)])) return &kAmongConvolutions;
+  if (LeavesBlocked(found, blocked)) return &kAmongConvolutions;
   if (producer != nullptr && producer->Is("", "Conv") && IsInsideConv(graph, *producer, found)) return &kInConvolution;
   return nullptr;
 }

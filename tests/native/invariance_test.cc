@@ -96,6 +96,23 @@ Tensor Slice(const Tensor& tensor, std::vector<int64_t> dims, int64_t begin, siz
   return slice;
 }
 
+std::vector<Bytes> OutputsOf(const Case& c, const Setting& setting) {
+  std::unique_ptr<Executable> executable;
+  const Result compiled = CompileForCpu(c.chain(), &executable);
+  EXPECT(compiled.ok(), compiled.message());
+  ArrayContext context(setting.threads);
+  context.ShiftOutputs(setting.y_offset);
+  c.FillContext(&context);
+  const Result result = executable->Run(context);
+  EXPECT(result.ok(), result.message());
+  std::vector<Bytes> outputs;
+  for (size_t i = 0; i < c.output_types.size(); ++i) {
+    const Tensor& output = context.output(static_cast<int>(i));
+    outputs.emplace_back(output.data(), output.data() + static_cast<size_t>(output.Count()) * SizeOf(output.type));
+  }
+  return outputs;
+}
+
 class Groups {
  public:
   // `inner`: the shape of one group.
@@ -143,21 +160,7 @@ class Groups {
 
   // Their outputs, one after the other.
   std::vector<Bytes> Run(int64_t begin, int64_t count, const Setting& setting) const {
-    const Case c = Make(begin, count, setting.x_offset);
-    std::unique_ptr<Executable> executable;
-    const Result compiled = CompileForCpu(c.chain(), &executable);
-    EXPECT(compiled.ok(), compiled.message());
-    ArrayContext context(setting.threads);
-    context.ShiftOutputs(setting.y_offset);
-    c.FillContext(&context);
-    const Result result = executable->Run(context);
-    EXPECT(result.ok(), result.message());
-    std::vector<Bytes> outputs;
-    for (size_t i = 0; i < c.output_types.size(); ++i) {
-      const Tensor& output = context.output(static_cast<int>(i));
-      outputs.emplace_back(output.data(), output.data() + static_cast<size_t>(output.Count()) * SizeOf(output.type));
-    }
-    return outputs;
+    return OutputsOf(Make(begin, count, setting.x_offset), setting);
   }
 
   // Whether `some`, which Run gave for groups from `begin` on, are what is in `all` of the whole batch.
@@ -340,6 +343,54 @@ TEST(ForcedPathsGiveTheSameBits) {
     if (!fast) break;  // of baseline and NEON some paths are not there
     EXPECT(std::any_of(seen.begin(), seen.end(), has_part), part);
   }
+}
+
+// Its last value alone decides what the range of the results is.
+Case WithOutlier(const Groups& groups, size_t x_offset) {
+  Case c = groups.Make(0, groups.count(), x_offset);
+  Tensor& x = *c.tensors.front();
+  x.Set(x.Count() - 1, 127);
+  return c;
+}
+
+// The chain of `groups`, whose Y finds its scale itself: bytes, scale, zero point and, if wanted, the values.
+Case WithOwnScale(const Groups& groups, size_t x_offset, bool with_values) {
+  Case c = WithOutlier(groups, x_offset);
+  Chain chain = c.chain();
+  chain.store.type = DataType::kUint8;
+  chain.store.dynamic = DynamicQuantization{1, 2, with_values ? 3 : kNoOutput};
+  c.steps = std::move(chain);
+  c.output_types = {DataType::kUint8, DataType::kFloat32, DataType::kUint8};
+  if (with_values) c.output_types.push_back(DataType::kFloat32);
+  return c;
+}
+
+// A scale of all values does depend on the batch. On nothing else, and the values are those of the chain without it.
+TEST(ScalesOfTheirOwnDoNotDependOnThePath) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const Recipe& recipe : kRecipes) {
+      if (recipe.y != DataType::kFloat32 || recipe.sum) continue;
+      for (const int64_t width : {1, 31, 128, 1030, 70000}) {
+        const Groups groups(recipe, 9, {width});
+        const std::string what = isa + " " + recipe.name + " of " + std::to_string(width) + ": ";
+        const std::vector<Bytes> expected = OutputsOf(WithOwnScale(groups, 0, true), {});
+        EXPECT(OutputsOf(WithOutlier(groups, 0), {})[0] == expected[3], what + "values");
+        const auto same = [&](const char* words, const Setting& setting) {
+          ForcePath(words);
+          for (const bool with_values : {false, true}) {
+            const std::vector<Bytes> got = OutputsOf(WithOwnScale(groups, setting.x_offset, with_values), setting);
+            EXPECT(std::equal(got.begin(), got.end(), expected.begin()),
+                   what + words + " " + std::to_string(setting.threads) + " threads");
+          }
+          ForcePath("");
+        };
+        for (const char* words : kForcedPaths) same(words, {.threads = 2});
+        for (const int threads : {1, 3}) same("", {.threads = threads});
+        same("", {.x_offset = 1});
+        same("", {.y_offset = 4});
+      }
+    }
+  });
 }
 
 // Every byte of X, by the table and by the kernels that it was made with, wherever X and Y lie.

@@ -93,13 +93,16 @@ EDGES: list[tuple[list[float], float, int, list[int]]] = [
     # values, scale, zero point, codes
     ([0.0, -0.0, 0.0], 1.0, 0, [0, 0, 0]),
     ([], 1.0, 0, []),
+    ([4.0], 4 / 255, 0, [255]),
+    ([-4.0], 4 / 255, 255, [0]),
     ([np.nan], 1.0, 0, [0]),
     ([np.nan, 255.0, 1.0], 1.0, 0, [0, 255, 1]),
     ([255.0, 0.5, 1.5, 2.5], 1.0, 0, [255, 0, 2, 2]),
     ([-255.0, -0.5], 1.0, 255, [0, 255]),
     ([-127.5, 127.5], 1.0, 128, [0, 255]),
     ([INF, 1.0, 0.0], INF, 0, [0, 0, 0]),
-    ([-INF, 1.0], INF, 0, [0, 0]),
+    ([-INF, 1.0], INF, 255, [0, 255]),
+    ([1e-45, 0.0], 0.0, 255, [255, 0]),
     ([3e38, -3e38], INF, 0, [0, 0]),
 ]
 
@@ -212,3 +215,51 @@ def test_what_is_left(nodes: str, inputs: str, tmp_path: Path) -> None:
     _, report = session_and_report(model(inputs, "float[4, 8] Y", nodes, **constants), tmp_path, claim="all")
     for line in report:
         assert not {"Cast", "DynamicQuantizeLinear"} & set(line["description"].split(" -> ")), report
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs"),
+    [
+        ("c = Conv(X, k) n = Relu(c)", ""),  # within the convolution
+        (
+            "c = Conv<pads = [1, 1, 1, 1]>(X, kk) r = Sigmoid(c) n = Mul(c, r) Y = Conv(n, k)",
+            ", float[1, 16, 64, 64] Y",
+        ),
+    ],
+)
+def test_what_convolutions_do_or_keep_is_left_by_default(nodes: str, outputs: str, tmp_path: Path) -> None:
+    """The layout of a convolution's result is kept where another one reads the values beside the bytes."""
+    numbers = np.random.default_rng(1)
+    kernels = {"k": (16, 16, 1, 1), "kk": (16, 16, 3, 3)}
+    constants = {
+        name: numbers.normal(0, 0.1, shape).astype(F32) for name, shape in kernels.items() if f" {name})" in nodes
+    }
+    proto = model(
+        "float[1, 16, 64, 64] X",
+        "uint8[1, 16, 64, 64] Q, float S, uint8 Z" + outputs,
+        nodes + QUANTIZE,
+        **constants,
+    )
+    _, report = session_and_report(proto, tmp_path, claim="profitable")
+    assert report
+    for line in report:
+        assert not line["claimed"], report
+
+
+PLACES = ("belongs to the quantised operator", "a layout of its own")
+
+
+@pytest.mark.parametrize("reader", ["MaxPool<kernel_shape = [1, 1]>(n)", "Conv(n, k)", "Relu(n)"])
+def test_scaled_integers_stand_in_no_quantised_operator_and_no_layout(reader: str, tmp_path: Path) -> None:
+    """ConvInteger writes plain integers, and a Cast is no DequantizeLinear that a kernel of ONNX Runtime's takes up."""
+    numbers = np.random.default_rng(1)
+    constants = {
+        "w": numbers.integers(0, 255, (16, 16, 1, 1)).astype(np.uint8),
+        "cb": values((1, 16, 1, 1)),
+        **({"k": values((16, 16, 1, 1))} if " k" in reader else {}),
+    }
+    nodes = f"m = ConvInteger(X, w) c = Cast<to = 1>(m) e = Mul(c, s) a = Add(e, cb) n = HardSwish(a) Y = {reader}"
+    proto = model("uint8[1, 16, 64, 64] X, float s", "float[1, 16, 64, 64] Y", nodes, **constants)
+    _, report = session_and_report(proto, tmp_path, claim="profitable")
+    (line,) = [line for line in report if line["description"].startswith("Cast")]
+    assert not any(place in line.get("message", "") for place in PLACES), line
