@@ -587,9 +587,17 @@ def host_operator_code(table: Table, activations: Sequence[str]) -> list[str]:
 MAX_VERSIONS = 10
 MAX_DIRECTML = 4
 MAX_SHAPE_INPUTS = 4
-MAX_ATTRIBUTES = 4
+MAX_ATTRIBUTES = 8
+MAX_VALUES = 8
+MAX_CONSTANTS = 2
+MAX_OUTPUTS = 8
 DIRECTML_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10}
 DIRECTML_OPERATOR_CODE = [
+    "struct AttributeValues {",
+    "  const char* name;",
+    "  const char* values;  // with a space before and behind each",
+    "};",
+    "",
     "// An operator of ONNX that joins an island on DirectML.",
     "struct DirectMlOperatorSpec {",
     "  const char* name;",
@@ -605,6 +613,12 @@ DIRECTML_OPERATOR_CODE = [
     "  bool moves;           // computes nothing",
     "  int attribute_count;",
     f"  AttributeSpec attributes[{MAX_ATTRIBUTES}];",
+    "  int value_count;",
+    f"  AttributeValues values[{MAX_VALUES}];  // the only ones that an attribute may have",
+    "  int most_outputs;",
+    "  int ranks[2];  // fewest and most dimensions of the first input; -1: may be unknown",
+    "  int constant_count;",
+    f"  int constants[{MAX_CONSTANTS}];  // positions of inputs that have to be constants, or left out",
     "  const char* note;",
     "};",
 ]
@@ -613,13 +627,18 @@ DIRECTML_OPERATOR_CODE = [
 def directml_operator_of(name: str, row: Row) -> str:
     versions, directml, types = row.elements("versions"), row.names("directml"), row.names("types")
     shapes, attributes = row.elements("shape_inputs", []), row.texts("attributes")
-    for key, values, most in (
+    values, constants = row.texts("values"), row.elements("constants", [])
+    ranks = row.elements("ranks", [-1, 8])
+    for key, given, most in (
         ("versions", versions, MAX_VERSIONS),
         ("directml", directml, MAX_DIRECTML),
         ("shape_inputs", shapes, MAX_SHAPE_INPUTS),
         ("attributes", attributes, MAX_ATTRIBUTES),
+        ("values", values, MAX_VALUES),
+        ("constants", constants, MAX_CONSTANTS),
+        ("ranks", ranks, 2),
     ):
-        if len(values) > most:
+        if len(given) > most:
             raise row.error(f"key '{key}' has more than {most}")
     for given, known in ((types, list(DIRECTML_TYPES)), (attributes.values(), ATTRIBUTE_TYPES)):
         for each in given:
@@ -627,11 +646,13 @@ def directml_operator_of(name: str, row: Row) -> str:
                 raise row.error(f"'{each}' is not {quoted(known)}")
     bits = sum(1 << DIRECTML_TYPES[each] for each in types)
     names = braces((f"{{{text(each)}, {text(kind)}}}" for each, kind in attributes.items()), '{"", ""}')
+    only = braces((f"{{{text(each)}, {text(f' {allowed} ')}}}" for each, allowed in values.items()), '{"", ""}')
     flags = ", ".join(boolean(row.flag(key, False)) for key in ("on_cpu", "moves"))
     code = (
         f"{{{text(name)}, {len(versions)}, {braces(versions)}, {len(directml)}, "
         f"{braces(map(text, directml), 'nullptr')}, {level(row, 'level')}, {bits}u, {len(shapes)}, "
-        f"{braces(shapes, '0')}, {flags}, {len(attributes)}, {names}, "
+        f"{braces(shapes, '0')}, {flags}, {len(attributes)}, {names}, {len(values)}, {only}, "
+        f"{row.integer('outputs', MAX_OUTPUTS)}, {braces(ranks)}, {len(constants)}, {braces(constants, '0')}, "
         f"{text(row.text('note', ''))}}}"
     )
     row.end()

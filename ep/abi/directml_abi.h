@@ -66,6 +66,16 @@ enum DML_REDUCE_FUNCTION : uint32_t {
   DML_REDUCE_FUNCTION_SUM_SQUARE = 11,
 };
 enum DML_MATRIX_TRANSFORM : uint32_t { DML_MATRIX_TRANSFORM_NONE = 0, DML_MATRIX_TRANSFORM_TRANSPOSE = 1 };
+enum DML_CONVOLUTION_MODE : uint32_t { DML_CONVOLUTION_MODE_CROSS_CORRELATION = 1 };
+enum DML_CONVOLUTION_DIRECTION : uint32_t {
+  DML_CONVOLUTION_DIRECTION_FORWARD = 0,
+  DML_CONVOLUTION_DIRECTION_BACKWARD = 1,
+};
+enum DML_PADDING_MODE : uint32_t {
+  DML_PADDING_MODE_CONSTANT = 0,
+  DML_PADDING_MODE_EDGE = 1,
+  DML_PADDING_MODE_REFLECTION = 2,
+};
 enum DML_ROUNDING_MODE : uint32_t { DML_ROUNDING_MODE_HALVES_TO_NEAREST_EVEN = 0 };
 enum DML_QUANTIZATION_TYPE : uint32_t { DML_QUANTIZATION_TYPE_SCALE = 1, DML_QUANTIZATION_TYPE_SCALE_ZERO_POINT = 2 };
 
@@ -76,6 +86,7 @@ enum DML_OPERATOR_TYPE : uint32_t {
   DML_OPERATOR_ELEMENT_WISE_ABS = 2,
   DML_OPERATOR_ELEMENT_WISE_ADD = 4,
   DML_OPERATOR_ELEMENT_WISE_CLIP = 8,
+  DML_OPERATOR_ELEMENT_WISE_COS = 9,
   DML_OPERATOR_ELEMENT_WISE_DIVIDE = 10,
   DML_OPERATOR_ELEMENT_WISE_EXP = 11,
   DML_OPERATOR_ELEMENT_WISE_LOG = 13,
@@ -107,15 +118,20 @@ enum DML_OPERATOR_TYPE : uint32_t {
   DML_OPERATOR_ACTIVATION_SIGMOID = 47,
   DML_OPERATOR_ACTIVATION_SOFTPLUS = 49,
   DML_OPERATOR_ACTIVATION_TANH = 51,
+  DML_OPERATOR_CONVOLUTION = 53,
   DML_OPERATOR_GEMM = 54,
   DML_OPERATOR_REDUCE = 55,
+  DML_OPERATOR_AVERAGE_POOLING = 56,
   DML_OPERATOR_CAST = 61,
   DML_OPERATOR_JOIN = 63,
+  DML_OPERATOR_PADDING = 64,
   DML_OPERATOR_GATHER = 67,
+  DML_OPERATOR_BATCH_NORMALIZATION = 72,
   DML_OPERATOR_ELEMENT_WISE_IS_NAN = 80,
   DML_OPERATOR_ELEMENT_WISE_ERF = 81,
   DML_OPERATOR_ELEMENT_WISE_IF = 88,
   DML_OPERATOR_ELEMENT_WISE_ROUND = 99,
+  DML_OPERATOR_MAX_POOLING2 = 110,
   DML_OPERATOR_SLICE1 = 111,
   DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1 = 115,
   DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL = 126,
@@ -241,6 +257,75 @@ struct DML_SLICE1_OPERATOR_DESC {
   const int32_t* InputWindowStrides;
 };
 static_assert(sizeof(DML_SLICE1_OPERATOR_DESC) == 48 && offsetof(DML_SLICE1_OPERATOR_DESC, InputWindowStrides) == 40);
+
+// Lists have a number for each spatial dimension. BACKWARD is a transposed convolution.
+struct DML_CONVOLUTION_OPERATOR_DESC {
+  const DML_TENSOR_DESC* InputTensor;
+  const DML_TENSOR_DESC* FilterTensor;
+  const DML_TENSOR_DESC* BiasTensor;
+  const DML_TENSOR_DESC* OutputTensor;
+  DML_CONVOLUTION_MODE Mode;
+  DML_CONVOLUTION_DIRECTION Direction;
+  UINT DimensionCount;
+  const UINT* Strides;
+  const UINT* Dilations;
+  const UINT* StartPadding;
+  const UINT* EndPadding;
+  const UINT* OutputPadding;
+  UINT GroupCount;
+  const DML_OPERATOR_DESC* FusedActivation;
+};
+static_assert(sizeof(DML_CONVOLUTION_OPERATOR_DESC) == 104 && offsetof(DML_CONVOLUTION_OPERATOR_DESC, Strides) == 48);
+
+struct DML_AVERAGE_POOLING_OPERATOR_DESC {
+  const DML_TENSOR_DESC* InputTensor;
+  const DML_TENSOR_DESC* OutputTensor;
+  UINT DimensionCount;
+  const UINT* Strides;
+  const UINT* WindowSize;
+  const UINT* StartPadding;
+  const UINT* EndPadding;
+  BOOL IncludePadding;
+};
+static_assert(sizeof(DML_AVERAGE_POOLING_OPERATOR_DESC) == 64);
+
+struct DML_MAX_POOLING2_OPERATOR_DESC {
+  const DML_TENSOR_DESC* InputTensor;
+  const DML_TENSOR_DESC* OutputTensor;
+  const DML_TENSOR_DESC* OutputIndicesTensor;
+  UINT DimensionCount;
+  const UINT* Strides;
+  const UINT* WindowSize;
+  const UINT* StartPadding;
+  const UINT* EndPadding;
+  const UINT* Dilations;
+};
+static_assert(sizeof(DML_MAX_POOLING2_OPERATOR_DESC) == 72);
+
+// Lists have a number for each dimension.
+struct DML_PADDING_OPERATOR_DESC {
+  const DML_TENSOR_DESC* InputTensor;
+  const DML_TENSOR_DESC* OutputTensor;
+  DML_PADDING_MODE PaddingMode;
+  FLOAT PaddingValue;
+  UINT DimensionCount;
+  const UINT* StartPadding;
+  const UINT* EndPadding;
+};
+static_assert(sizeof(DML_PADDING_OPERATOR_DESC) == 48 && offsetof(DML_PADDING_OPERATOR_DESC, StartPadding) == 32);
+
+struct DML_BATCH_NORMALIZATION_OPERATOR_DESC {
+  const DML_TENSOR_DESC* InputTensor;
+  const DML_TENSOR_DESC* MeanTensor;
+  const DML_TENSOR_DESC* VarianceTensor;
+  const DML_TENSOR_DESC* ScaleTensor;
+  const DML_TENSOR_DESC* BiasTensor;
+  const DML_TENSOR_DESC* OutputTensor;
+  BOOL Spatial;
+  FLOAT Epsilon;
+  const DML_OPERATOR_DESC* FusedActivation;
+};
+static_assert(sizeof(DML_BATCH_NORMALIZATION_OPERATOR_DESC) == 64);
 
 // SOFTMAX1 and LOG_SOFTMAX1.
 struct DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC {

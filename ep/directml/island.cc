@@ -14,6 +14,11 @@ float IslandAttributes::Float(const char* name, float otherwise) const {
   return found == floats.end() ? otherwise : found->second;
 }
 
+std::string IslandAttributes::String(const char* name, const char* otherwise) const {
+  const auto found = strings.find(name);
+  return found == strings.end() ? otherwise : found->second;
+}
+
 const std::vector<int64_t>* IslandAttributes::Ints(const char* name) const {
   const auto found = ints.find(name);
   return found == ints.end() ? nullptr : &found->second;

@@ -26,9 +26,11 @@ struct IslandValue {
 struct IslandAttributes {
   std::map<std::string, std::vector<int64_t>> ints;  // a single number is a list of one
   std::map<std::string, float> floats;
+  std::map<std::string, std::string> strings;
 
   int64_t Int(const char* name, int64_t otherwise) const;
   float Float(const char* name, float otherwise) const;
+  std::string String(const char* name, const char* otherwise) const;
   // Null where there is none of the name.
   const std::vector<int64_t>* Ints(const char* name) const;
 };

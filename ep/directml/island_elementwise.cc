@@ -93,4 +93,20 @@ void LowerCast(NodeLowering& node) {
   node.Give(0, node.Computed(OpOf(DML_OPERATOR_CAST, node.name()), x.view.dims, {x}, type));
 }
 
+void LowerBatchNormalization(NodeLowering& node) {
+  const Tensor x = node.Real(0);
+  const Dims& dims = x.view.dims;
+  // DirectML's order: mean, variance, scale, bias.
+  std::vector<Tensor> operands = {x, node.Real(3), node.Real(4), node.Real(1), node.Real(2)};
+  for (size_t i = 1; i < operands.size(); ++i) {
+    StridedView& view = operands[i].view;
+    if (view.dims.size() != 1 || view.dims[0] != dims[1]) return node.Refuse("a parameter of another length");
+    view.dims.resize(dims.size() - 1, 1);
+    view.strides.resize(dims.size() - 1, 0);
+  }
+  Operator op = OpOf(DML_OPERATOR_BATCH_NORMALIZATION, node.name());
+  op.epsilon = node.attributes().Float("epsilon", 1e-5F);
+  node.Give(0, node.Computed(std::move(op), dims, operands, DataType::kFloat32));
+}
+
 }  // namespace normfuse::directml

@@ -95,6 +95,10 @@ void LowerOperator(NodeLowering& node) {
       return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_SQRT);
     case DirectMlOperator::kNeg:
       return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_IDENTITY, -1);
+    case DirectMlOperator::kSin:
+      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_SIN);
+    case DirectMlOperator::kCos:
+      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_COS);
     case DirectMlOperator::kAbs:
       return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_ABS);
     case DirectMlOperator::kExp:
@@ -149,6 +153,26 @@ void LowerOperator(NodeLowering& node) {
       return LowerReduce(node, DML_REDUCE_FUNCTION_SUM);
     case DirectMlOperator::kReduceMax:
       return LowerReduce(node, DML_REDUCE_FUNCTION_MAX);
+    case DirectMlOperator::kGlobalAveragePool:
+      return LowerGlobalPool(node, DML_REDUCE_FUNCTION_AVERAGE);
+    case DirectMlOperator::kGlobalMaxPool:
+      return LowerGlobalPool(node, DML_REDUCE_FUNCTION_MAX);
+    case DirectMlOperator::kEinsum:
+      return LowerEinsum(node);
+    case DirectMlOperator::kConv:
+      return LowerConv(node);
+    case DirectMlOperator::kConvTranspose:
+      return LowerConvTranspose(node);
+    case DirectMlOperator::kMaxPool:
+      return LowerPool(node, DML_OPERATOR_MAX_POOLING2);
+    case DirectMlOperator::kAveragePool:
+      return LowerPool(node, DML_OPERATOR_AVERAGE_POOLING);
+    case DirectMlOperator::kBatchNormalization:
+      return LowerBatchNormalization(node);
+    case DirectMlOperator::kPad:
+      return LowerPad(node);
+    case DirectMlOperator::kResize:
+      return LowerResize(node);
     case DirectMlOperator::kSlice:
     case DirectMlOperator::kTranspose:
     case DirectMlOperator::kReshape:

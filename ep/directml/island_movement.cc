@@ -98,7 +98,23 @@ std::optional<StridedView> Sliced(NodeLowering& node, StridedView view) {
   return view;
 }
 
-// A view that begins behind the first element, or steps backwards.
+// Of a packed tensor that is seen under `from`, four dimensions, the indices of the third one that a packed tensor names.
+Tensor Gathered(NodeLowering& node, const Tensor& data, const Dims& from, const Tensor& indices,
+                const Dims& result_dims) {
+  const int64_t count = Product(indices.view.dims);
+  const Dims index = {1, 1, 1, count};
+  Operator op = OpOf(DML_OPERATOR_GATHER, "gather");
+  op.axis = 2;
+  op.index_dimensions = 1;
+  node.RefuseEmpty(result_dims);
+  return node.Made(
+      std::move(op), {1, from[1], count, from[3]},
+      {ExactView{*data.value, from, PackedStrides(from)}, ExactView{*indices.value, index, PackedStrides(index)}},
+      data.type, result_dims);
+}
+
+}  // namespace
+
 Tensor Window(NodeLowering& node, const Tensor& from, const Dims& offsets, const Dims& dims, const Dims& steps) {
   const Tensor packed = node.Packed(from);
   if (node.builder().refused()) return packed;
@@ -121,22 +137,21 @@ Tensor Window(NodeLowering& node, const Tensor& from, const Dims& offsets, const
   return made;
 }
 
-// Of a packed tensor that is seen under `from`, four dimensions, the indices of the third one that a packed tensor names.
-Tensor Gathered(NodeLowering& node, const Tensor& data, const Dims& from, const Tensor& indices,
-                const Dims& result_dims) {
-  const int64_t count = Product(indices.view.dims);
-  const Dims index = {1, 1, 1, count};
-  Operator op = OpOf(DML_OPERATOR_GATHER, "gather");
-  op.axis = 2;
-  op.index_dimensions = 1;
-  node.RefuseEmpty(result_dims);
-  return node.Made(
-      std::move(op), {1, from[1], count, from[3]},
-      {ExactView{*data.value, from, PackedStrides(from)}, ExactView{*indices.value, index, PackedStrides(index)}},
-      data.type, result_dims);
+Tensor Picked(NodeLowering& node, const Tensor& from, size_t axis, const std::vector<int32_t>& indices) {
+  const Tensor packed = node.Packed(from);
+  const Dims& dims = packed.view.dims;
+  const auto count = static_cast<int64_t>(indices.size());
+  node.RefuseEmpty({count});
+  if (node.builder().refused()) return packed;
+  Tensor chosen;
+  chosen.value = node.builder().Constant("rows of " + node.name(), DataType::kInt32, indices.data(), {count});
+  chosen.view = StridedView::Packed({count});
+  const auto at = static_cast<int64_t>(axis);
+  const Dims outer(dims.begin(), dims.begin() + at), inner(dims.begin() + at + 1, dims.end());
+  Dims result = dims;
+  result[axis] = count;
+  return Gathered(node, packed, {1, Product(outer), dims[axis], Product(inner)}, chosen, result);
 }
-
-}  // namespace
 
 std::optional<StridedView> Moved(NodeLowering& node, const StridedView& from) {
   switch (node.op()) {
@@ -275,15 +290,13 @@ void LowerGatherNd(NodeLowering& node) {
   if (!node.Integers(1)) return;
   const auto rows = RowsOfGatherNd(node.node(), data.view.dims, *node.In(1).known);
   if (!rows) return node.Refuse("indices that do not fit");
-  const auto count = static_cast<int64_t>(rows->rows.size());
-  const std::vector<int32_t> narrow(rows->rows.begin(), rows->rows.end());
-  node.RefuseEmpty({count});
-  if (node.builder().refused()) return;
-  Tensor indices;
-  indices.value = node.builder().Constant("rows of " + node.name(), DataType::kInt32, narrow.data(), {count});
-  indices.view = StridedView::Packed({count});
-  const Dims matrix = {1, 1, Product(data.view.dims) / std::max<int64_t>(1, rows->width), rows->width};
-  node.Give(0, Gathered(node, data, matrix, indices, rows->result_dims));
+  // As a matrix, of which rows are taken.
+  const int64_t width = std::max<int64_t>(1, rows->width);
+  Tensor matrix = data;
+  matrix.view = StridedView::Packed({Product(data.view.dims) / width, width});
+  Tensor result = Picked(node, matrix, 0, {rows->rows.begin(), rows->rows.end()});
+  result.view = StridedView::Packed(rows->result_dims);
+  node.Give(0, std::move(result));
 }
 
 }  // namespace normfuse::directml

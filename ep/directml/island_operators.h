@@ -9,6 +9,10 @@ namespace normfuse::directml {
 // --- data movement: island_movement.cc ---
 // What a node of data movement makes of a view; nothing for other operators, and after a refusal.
 std::optional<StridedView> Moved(NodeLowering& node, const StridedView& from);
+// A part of a tensor, as a copy: from `offsets`, in `steps`, of `dims`.
+Tensor Window(NodeLowering& node, const Tensor& from, const Dims& offsets, const Dims& dims, const Dims& steps);
+// A tensor's slices along an axis, by their indices.
+Tensor Picked(NodeLowering& node, const Tensor& from, size_t axis, const std::vector<int32_t>& indices);
 void LowerMovement(NodeLowering& node);
 void LowerSplit(NodeLowering& node);
 void LowerConcat(NodeLowering& node);
@@ -26,12 +30,24 @@ void LowerLogical(NodeLowering& node, abi::DML_OPERATOR_TYPE type);
 void LowerPredicate(NodeLowering& node, abi::DML_OPERATOR_TYPE type);
 void LowerWhere(NodeLowering& node);
 void LowerCast(NodeLowering& node);
+void LowerBatchNormalization(NodeLowering& node);
 
 // --- reductions: island_reductions.cc ---
 void LowerReduce(NodeLowering& node, abi::DML_REDUCE_FUNCTION function);
+void LowerGlobalPool(NodeLowering& node, abi::DML_REDUCE_FUNCTION function);
 
 // --- products: island_products.cc ---
 void LowerMatMul(NodeLowering& node);
 void LowerGemm(NodeLowering& node);
+void LowerEinsum(NodeLowering& node);
+
+// --- windows that move: island_windows.cc ---
+void LowerConv(NodeLowering& node);
+void LowerConvTranspose(NodeLowering& node);
+void LowerPool(NodeLowering& node, abi::DML_OPERATOR_TYPE type);
+
+// --- borders: island_borders.cc ---
+void LowerPad(NodeLowering& node);
+void LowerResize(NodeLowering& node);
 
 }  // namespace normfuse::directml

@@ -1,6 +1,7 @@
 // Matrix products.
 #include <algorithm>
 
+#include "directml/einsum.h"
 #include "directml/island_operators.h"
 
 namespace normfuse::directml {
@@ -81,6 +82,31 @@ Tensor ProductOf(NodeLowering& node, Tensor a, Tensor b, const Dims& batch) {
   return result;
 }
 
+// Changes the order of dimensions, named by letters; the new sizes.
+Dims Turn(Tensor* tensor, const std::string& from, const std::string& to) {
+  StridedView view = tensor->view;
+  for (size_t i = 0; i < to.size(); ++i) {
+    const size_t at = from.find(to[i]);
+    view.dims[i] = tensor->view.dims[at];
+    view.strides[i] = tensor->view.strides[at];
+  }
+  tensor->view = view;
+  return view.dims;
+}
+
+// The last dimensions as a matrix, without a copy where each side of it is one dimension.
+Tensor AsMatrices(NodeLowering& node, Tensor tensor, const Dims& batch, int64_t rows, int64_t columns) {
+  const Dims& dims = tensor.view.dims;
+  const bool is_matrix = dims.size() == batch.size() + 2 && *(dims.end() - 2) == rows && dims.back() == columns;
+  if (is_matrix) return tensor;
+  tensor = node.Packed(tensor);
+  Dims sizes = batch;
+  sizes.push_back(rows);
+  sizes.push_back(columns);
+  tensor.view = StridedView::Packed(sizes);
+  return tensor;
+}
+
 }  // namespace
 
 void LowerMatMul(NodeLowering& node) {
@@ -140,6 +166,36 @@ void LowerGemm(NodeLowering& node) {
   result.type = DataType::kFloat32;
   result.value = node.builder().EmitExact(std::move(op), sizes, {exact(a), exact(b), c}, DML_TENSOR_DATA_TYPE_FLOAT32);
   result.view = StridedView::Packed({sizes[2], sizes[3]});
+  node.Give(0, std::move(result));
+}
+
+void LowerEinsum(NodeLowering& node) {
+  const auto sum = ReadEinsum(node.attributes().String("equation", ""));
+  Tensor a = node.Real(0), b = node.Real(1);
+  if (!sum || sum->a.size() != a.view.dims.size() || sum->b.size() != b.view.dims.size()) {
+    return node.Refuse("an equation that is no matrix product");
+  }
+  const Dims a_sizes = Turn(&a, sum->a, sum->batch + sum->rows + sum->inner);
+  const Dims b_sizes = Turn(&b, sum->b, sum->batch + sum->inner + sum->columns);
+  const auto batch_count = static_cast<int64_t>(sum->batch.size());
+  const Dims batch(a_sizes.begin(), a_sizes.begin() + batch_count);
+  const Dims rows(a_sizes.begin() + batch_count,
+                  a_sizes.begin() + batch_count + static_cast<int64_t>(sum->rows.size()));
+  const Dims columns(b_sizes.end() - static_cast<int64_t>(sum->columns.size()), b_sizes.end());
+  const Dims inner(a_sizes.end() - static_cast<int64_t>(sum->inner.size()), a_sizes.end());
+  const Dims other(b_sizes.begin() + batch_count, b_sizes.end() - static_cast<int64_t>(columns.size()));
+  if (!std::equal(batch.begin(), batch.end(), b_sizes.begin()) || inner != other) {
+    return node.Refuse("shapes that do not fit");
+  }
+  a = AsMatrices(node, a, batch, Product(rows), Product(inner));
+  b = AsMatrices(node, b, batch, Product(inner), Product(columns));
+  if (node.builder().refused()) return;
+  Tensor result = ProductOf(node, a, b, batch);
+  Dims dims = batch;
+  dims.insert(dims.end(), rows.begin(), rows.end());
+  dims.insert(dims.end(), columns.begin(), columns.end());
+  result.view = StridedView::Packed(dims);
+  Turn(&result, sum->batch + sum->rows + sum->columns, sum->result);
   node.Give(0, std::move(result));
 }
 

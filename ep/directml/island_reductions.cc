@@ -32,4 +32,13 @@ void LowerReduce(NodeLowering& node, DML_REDUCE_FUNCTION function) {
   node.Give(0, std::move(result));
 }
 
+void LowerGlobalPool(NodeLowering& node, DML_REDUCE_FUNCTION function) {
+  const Tensor x = node.Real(0);
+  std::vector<bool> axes(x.view.dims.size(), true);
+  axes[0] = axes[1] = false;
+  Operator op = OpOf(DML_OPERATOR_REDUCE, node.name());
+  op.reduce_function = function;
+  node.Give(0, node.Computed(std::move(op), x.view.dims, {x}, DataType::kFloat32, axes));
+}
+
 }  // namespace normfuse::directml

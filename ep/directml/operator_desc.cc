@@ -20,6 +20,7 @@ void OperatorDesc::Fill(const Operator& op) {
     case DML_OPERATOR_ELEMENT_WISE_SQRT:
     case DML_OPERATOR_ELEMENT_WISE_ERF:
     case DML_OPERATOR_ELEMENT_WISE_EXP:
+    case DML_OPERATOR_ELEMENT_WISE_COS:
     case DML_OPERATOR_ELEMENT_WISE_SIN:
     case DML_OPERATOR_ELEMENT_WISE_ABS:
     case DML_OPERATOR_ELEMENT_WISE_LOG:
@@ -60,6 +61,14 @@ void OperatorDesc::Fill(const Operator& op) {
     case DML_OPERATOR_SLICE1:
       return Set(DML_SLICE1_OPERATOR_DESC{Input(op, 0), output, static_cast<UINT>(op.offsets.size()), op.offsets.data(),
                                           op.window.data(), op.steps.data()});
+    case DML_OPERATOR_CONVOLUTION:
+    case DML_OPERATOR_AVERAGE_POOLING:
+    case DML_OPERATOR_MAX_POOLING2:
+    case DML_OPERATOR_PADDING:
+      return SetSliding(op, output);
+    case DML_OPERATOR_BATCH_NORMALIZATION:
+      return Set(DML_BATCH_NORMALIZATION_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), Input(op, 3),
+                                                       Input(op, 4), output, 1, op.epsilon, nullptr});
     case DML_OPERATOR_ACTIVATION_SOFTMAX1:
     case DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1:
       return Set(DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC{Input(op, 0), output, axis_count, op.axes.data()});
@@ -137,6 +146,28 @@ void OperatorDesc::SetQuantization(const Operator& op, const DML_TENSOR_DESC* ou
   const auto count = static_cast<UINT>(tensor_array_.size());
   const auto type = count == 2 ? DML_QUANTIZATION_TYPE_SCALE_ZERO_POINT : DML_QUANTIZATION_TYPE_SCALE;
   Set(DML_QUANTIZE_OPERATOR_DESC{Input(op, 0), type, count, tensor_array_.data(), output});
+}
+
+void OperatorDesc::SetSliding(const Operator& op, const DML_TENSOR_DESC* output) {
+  const Sliding& s = op.sliding;
+  const auto count = static_cast<UINT>(s.start_padding.size());
+  if (op.type == DML_OPERATOR_PADDING) {
+    return Set(DML_PADDING_OPERATOR_DESC{Input(op, 0), output, op.padding_mode, op.parameters[0], count,
+                                         s.start_padding.data(), s.end_padding.data()});
+  }
+  if (op.type == DML_OPERATOR_AVERAGE_POOLING) {
+    return Set(DML_AVERAGE_POOLING_OPERATOR_DESC{Input(op, 0), output, count, s.strides.data(), s.window.data(),
+                                                 s.start_padding.data(), s.end_padding.data(), op.include_padding});
+  }
+  if (op.type == DML_OPERATOR_MAX_POOLING2) {
+    return Set(DML_MAX_POOLING2_OPERATOR_DESC{Input(op, 0), output, nullptr, count, s.strides.data(), s.window.data(),
+                                              s.start_padding.data(), s.end_padding.data(), s.dilations.data()});
+  }
+  const auto direction = op.backward ? DML_CONVOLUTION_DIRECTION_BACKWARD : DML_CONVOLUTION_DIRECTION_FORWARD;
+  Set(DML_CONVOLUTION_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output,
+                                    DML_CONVOLUTION_MODE_CROSS_CORRELATION, direction, count, s.strides.data(),
+                                    s.dilations.data(), s.start_padding.data(), s.end_padding.data(),
+                                    s.output_padding.data(), op.groups, nullptr});
 }
 
 void OperatorDesc::SetJoin(const Operator& op, const DML_TENSOR_DESC* output) {

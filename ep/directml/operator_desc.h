@@ -27,6 +27,7 @@ class OperatorDesc {
   void Set(const Desc& desc);
   void SetActivation(const Operator& op, const abi::DML_TENSOR_DESC* output);
   void SetQuantization(const Operator& op, const abi::DML_TENSOR_DESC* output);
+  void SetSliding(const Operator& op, const abi::DML_TENSOR_DESC* output);
   void SetJoin(const Operator& op, const abi::DML_TENSOR_DESC* output);
 
   struct StoredTensor {

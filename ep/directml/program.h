@@ -33,6 +33,16 @@ struct FusedActivation {
   int parameter_count = 0;
 };
 
+// How a window moves over the spatial dimensions, by dimension.
+struct Sliding {
+  std::vector<uint32_t> strides;
+  std::vector<uint32_t> dilations;
+  std::vector<uint32_t> window;  // of POOLING
+  std::vector<uint32_t> start_padding;
+  std::vector<uint32_t> end_padding;
+  std::vector<uint32_t> output_padding;  // of CONVOLUTION
+};
+
 // One DirectML operator. Which of the fields behind `output` count depends on the type.
 struct Operator {
   abi::DML_OPERATOR_TYPE type = abi::DML_OPERATOR_ELEMENT_WISE_IDENTITY;
@@ -42,7 +52,7 @@ struct Operator {
   std::vector<uint32_t> axes;                                                   // MVN, REDUCE
   bool use_mean = true;                                                         // MVN2
   bool normalize_variance = true;                                               // MVN
-  float epsilon = 0;                                                            // MVN
+  float epsilon = 0;                                                            // MVN, BATCH_NORMALIZATION
   std::optional<FusedActivation> fused_activation;                              // MVN
   float parameters[2] = {};                                                     // activations, CLIP (min, max)
   int parameter_count = 0;                                                      // of the two above
@@ -55,6 +65,11 @@ struct Operator {
   std::vector<uint32_t> offsets;                                                // SLICE1
   std::vector<uint32_t> window;                                                 // SLICE1
   std::vector<int32_t> steps;                                                   // SLICE1
+  Sliding sliding;                                                              // CONVOLUTION, POOLING, PADDING
+  bool backward = false;                                                        // CONVOLUTION
+  uint32_t groups = 1;                                                          // CONVOLUTION
+  bool include_padding = false;                                                 // AVERAGE_POOLING
+  abi::DML_PADDING_MODE padding_mode = abi::DML_PADDING_MODE_CONSTANT;          // PADDING; its value: parameters[0]
 };
 
 // A tensor that the graph reads: an input of the node, or a constant.

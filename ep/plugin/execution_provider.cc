@@ -267,6 +267,18 @@ bool IsOnGpu(const ExecutionProvider& ep, const GraphView& graph) {
                      [&](int value) { return value != kNone && ep.on_gpu.count(graph.value(value).name) != 0; });
 }
 
+// Whether chains read anything but ports: an island's constants are none.
+bool ReadsConstants(GraphView& graph, const std::vector<Site>& sites) {
+  bool reads = false;
+  for (const Site& site : sites) {
+    ForEachTensorRef(site.found->chain, [&](const TensorRef& ref) {
+      if (ref.constant || ref.input == TensorRef::kAbsent) return;
+      reads = reads || graph.Facts(site.found->inputs[static_cast<size_t>(ref.input)]).constant != nullptr;
+    });
+  }
+  return reads;
+}
+
 Result CompileIsland(const ExecutionProvider& ep, GraphView& graph, std::vector<Site> sites,
                      const ort::Node* fused_node, std::unique_ptr<FusedNode>* out) {
   std::erase_if(sites, [&](const Site& site) {
@@ -276,7 +288,7 @@ Result CompileIsland(const ExecutionProvider& ep, GraphView& graph, std::vector<
   // Chains alone have the CPU path to fall back on.
   size_t nodes = 0;
   for (const Site& site : sites) nodes += site.found->nodes.size();
-  if (nodes == graph.nodes().size()) {
+  if (nodes == graph.nodes().size() && !ReadsConstants(graph, sites)) {
     ChainSequence sequence;
     NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, std::move(sites), fused_node, &sequence));
     for (Chain& chain : sequence.chains) OwnConstants(&chain);

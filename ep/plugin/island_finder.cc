@@ -7,6 +7,7 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "directml/einsum.h"
 #include "directml/island.h"
 #include "directml/known_tensors.h"
 #include "plugin/options.h"
@@ -150,7 +151,17 @@ class Finder {
       const TensorFacts& facts = graph_.Facts(value);
       return value == kNone || (directml::Reads(row, facts.type) && facts.rank <= kMaxRank);
     };
+    const int data = node.inputs.empty() ? kNone : node.inputs.front();
+    const int rank = data == kNone ? 0 : graph_.Facts(data).rank;
+    if (data != kNone && (rank < row.ranks[0] || rank > row.ranks[1])) return false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const int* constants_end = row.constants + row.constant_count;
+      const bool is_constant = std::find(row.constants, constants_end, static_cast<int>(i)) != constants_end;
+      if (is_constant && node.inputs[i] != kNone) {
+        const TensorFacts& facts = graph_.Facts(node.inputs[i]);
+        if (!facts.constant || facts.type != DataType::kFloat32) return false;
+        continue;
+      }
       const int* end = row.shape_inputs + row.shape_input_count;
       const bool is_shape = std::find(row.shape_inputs, end, static_cast<int>(i)) != end;
       if (is_shape ? !IsKnowable(node.inputs[i]) : !fits(node.inputs[i])) return false;
@@ -268,12 +279,20 @@ class Finder {
     return islands;
   }
 
+  // Products for each element of a convolution's result.
+  double OfKernel(const GraphNode& node) {
+    const TensorFacts& filter = graph_.Facts(node.inputs[1]);
+    const bool known = filter.rank > 0 && filter.rank <= kMaxRank && filter.dims[0] > 0;
+    return ElementsOf(filter) / static_cast<double>(known ? filter.dims[0] : kAssumedDimension);
+  }
+
   double OperationsOf(int index) {
     const GraphNode& node = graph_.node(index);
     const DirectMlOperatorSpec* row = FindDirectMlOperator(node);
     if (node.outputs.empty()) return 0;
     const double elements = ElementsOf(graph_.Facts(node.outputs.front()));
-    if (node.op_type == "MatMul" || node.op_type == "Gemm") {
+    if (node.op_type == "Conv" || node.op_type == "ConvTranspose") return 2 * elements * OfKernel(node);
+    if (node.op_type == "MatMul" || node.op_type == "Gemm" || node.op_type == "Einsum") {
       const TensorFacts& a = graph_.Facts(node.inputs.front());
       const bool known = a.rank > 0 && a.rank <= kMaxRank && a.dims[a.rank - 1] > 0;
       return 2 * elements * static_cast<double>(known ? a.dims[a.rank - 1] : kAssumedDimension);
@@ -327,6 +346,30 @@ class Finder {
 
 }  // namespace
 
+namespace {
+
+// Whether attributes have values, and the node outputs, that the lowering knows.
+bool ValuesFit(const GraphNode& node, const DirectMlOperatorSpec& row) {
+  const auto outputs =
+      std::count_if(node.outputs.begin(), node.outputs.end(), [](int value) { return value != kNone; });
+  if (outputs > row.most_outputs) return false;
+  std::string words;
+  if (node.op_type == "Einsum") {
+    return node.attributes->GetString("equation", &words) && directml::ReadEinsum(words).has_value();
+  }
+  return std::all_of(row.values, row.values + row.value_count, [&](const AttributeValues& allowed) {
+    int64_t number = 0;
+    if (node.attributes->GetInt(allowed.name, &number)) {
+      words = std::to_string(number);
+    } else if (!node.attributes->GetString(allowed.name, &words)) {
+      return true;  // its default is one of them
+    }
+    return std::string(allowed.values).find(" " + words + " ") != std::string::npos;
+  });
+}
+
+}  // namespace
+
 const DirectMlOperatorSpec* FindDirectMlOperator(const GraphNode& node) {
   if (!node.domain.empty() || (!node.provider.empty() && node.provider != kEpName)) return nullptr;
   const auto* row = std::find_if(std::begin(kDirectMlOperators), std::end(kDirectMlOperators),
@@ -340,7 +383,7 @@ const DirectMlOperatorSpec* FindDirectMlOperator(const GraphNode& node) {
     return std::any_of(row->attributes, row->attributes + row->attribute_count,
                        [&](const AttributeSpec& attribute) { return name == attribute.name; });
   });
-  return known ? row : nullptr;
+  return known && ValuesFit(node, *row) ? row : nullptr;
 }
 
 std::vector<FoundIsland> FindIslands(GraphView& graph, const std::vector<Site>& sites, const Backend& backend) {

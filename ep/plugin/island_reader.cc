@@ -107,8 +107,10 @@ class Reader {
     int64_t number = 0;
     float real = 0;
     std::vector<int64_t> numbers;
+    std::string words;
     if (type == "int" && node.attributes->GetInt(spec.name, &number)) attributes->ints[spec.name] = {number};
     if (type == "ints" && node.attributes->GetInts(spec.name, &numbers)) attributes->ints[spec.name] = numbers;
+    if (type == "string" && node.attributes->GetString(spec.name, &words)) attributes->strings[spec.name] = words;
     if (type == "float" && node.attributes->GetFloat(spec.name, &real)) attributes->floats[spec.name] = real;
   }
 

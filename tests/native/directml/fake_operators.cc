@@ -245,6 +245,8 @@ class Reader {
         return Unary([](double x) { return std::erf(x); });
       case DML_OPERATOR_ELEMENT_WISE_EXP:
         return Unary([](double x) { return std::exp(x); });
+      case DML_OPERATOR_ELEMENT_WISE_COS:
+        return Unary([](double x) { return std::cos(x); });
       case DML_OPERATOR_ELEMENT_WISE_SIN:
         return Unary([](double x) { return std::sin(x); });
       case DML_OPERATOR_ELEMENT_WISE_ADD:
@@ -305,6 +307,26 @@ class Reader {
       case DML_OPERATOR_ACTIVATION_SOFTMAX1:
       case DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1:
         return Softmax();
+      case DML_OPERATOR_CONVOLUTION:
+        return Convolution();
+      case DML_OPERATOR_AVERAGE_POOLING: {
+        const auto& d = As<DML_AVERAGE_POOLING_OPERATOR_DESC>();
+        Tensors({d.InputTensor}, d.OutputTensor);
+        const std::vector<UINT> ones(d.DimensionCount, 1);
+        return Pool(Window{d.DimensionCount, d.Strides, ones.data(), d.WindowSize, d.StartPadding, d.EndPadding},
+                    d.IncludePadding ? kMeanOfWindow : kMeanOfElements);
+      }
+      case DML_OPERATOR_MAX_POOLING2: {
+        const auto& d = As<DML_MAX_POOLING2_OPERATOR_DESC>();
+        Tensors({d.InputTensor}, d.OutputTensor);
+        if (d.OutputIndicesTensor != nullptr) return Refuse("indices");
+        return Pool(Window{d.DimensionCount, d.Strides, d.Dilations, d.WindowSize, d.StartPadding, d.EndPadding},
+                    kLargest);
+      }
+      case DML_OPERATOR_PADDING:
+        return Pad();
+      case DML_OPERATOR_BATCH_NORMALIZATION:
+        return BatchNormalize();
       case DML_OPERATOR_ELEMENT_WISE_CLIP:
         return Clip();
       case DML_OPERATOR_ELEMENT_WISE_ROUND:
@@ -442,6 +464,166 @@ class Reader {
           const Index index = {at[0], at[1], at[2], n};
           Write(out, output, index, alpha * row[n] + (c.present ? beta * Read(c, inputs[2], index) : 0));
         }
+      });
+    };
+  }
+
+  // How a window moves over the spatial dimensions.
+  struct Window {
+    Window(UINT count, const UINT* s, const UINT* d, const UINT* w, const UINT* b, const UINT* e)
+        : strides(s, s + count), dilations(d, d + count), sizes(w, w + count), begin(b, b + count), end(e, e + count) {}
+
+    // Element `at` of the tensor under element `k` of window `o`; negative or too large in the padding.
+    int64_t At(size_t i, uint32_t o, uint32_t k) const {
+      return int64_t{o} * strides[i] + int64_t{k} * dilations[i] - int64_t{begin[i]};
+    }
+    int64_t Count(size_t i, uint32_t size) const {
+      const int64_t room = int64_t{size} + begin[i] + end[i] - (int64_t{sizes[i]} - 1) * dilations[i] - 1;
+      return room < 0 ? 0 : room / strides[i] + 1;
+    }
+
+    Index strides, dilations, sizes, begin, end;
+  };
+
+  // Calls visit(k) for each element of a window that is in the tensor; `at` gets the spatial part of its index.
+  template <typename Visit>
+  static void ForEachIn(const Window& window, const Index& out, const std::vector<uint32_t>& sizes, Index* at,
+                        Visit&& visit) {
+    ForEach(window.sizes, [&](const Index& k) {
+      for (size_t i = 0; i < k.size(); ++i) {
+        const int64_t from = window.At(i, out[i + 2], k[i]);
+        if (from < 0 || from >= sizes[i + 2]) return;
+        (*at)[i + 2] = static_cast<uint32_t>(from);
+      }
+      visit(k);
+    });
+  }
+
+  bool RanksFit(size_t spatial) {
+    const size_t rank = kernel_->output.sizes.size();
+    const bool fits = kernel_->inputs[0].sizes.size() == rank && (rank == 4 || rank == 5) && spatial + 2 == rank;
+    if (!fits) Refuse("rank");
+    return fits;
+  }
+
+  enum Pooling { kLargest, kMeanOfWindow, kMeanOfElements };
+
+  void Pool(const Window& window, Pooling pooling) {
+    if (!RanksFit(window.sizes.size())) return;
+    const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
+    for (size_t i = 0; i < window.sizes.size(); ++i) {
+      if (window.Count(i, in.sizes[i + 2]) != out.sizes[i + 2]) return Refuse("sizes of what is pooled");
+    }
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& o) {
+        double sum = 0, largest = -std::numeric_limits<double>::infinity(), count = 0;
+        Index at = o;
+        ForEachIn(window, o, in.sizes, &at, [&](const Index&) {
+          const double value = Read(in, inputs[0], at);
+          sum += value;
+          largest = std::isnan(value) || value > largest ? value : largest;
+          ++count;
+        });
+        if (pooling == kMeanOfWindow) {
+          count = 1;
+          for (uint32_t size : window.sizes) count *= size;
+        }
+        Write(out, output, o, pooling == kLargest ? largest : sum / count);
+      });
+    };
+  }
+
+  void Convolution() {
+    const auto& d = As<DML_CONVOLUTION_OPERATOR_DESC>();
+    Tensors({d.InputTensor, d.FilterTensor, d.BiasTensor}, d.OutputTensor);
+    const FakeTensor in = kernel_->inputs[0], filter = kernel_->inputs[1], bias = kernel_->inputs[2];
+    const FakeTensor out = kernel_->output;
+    if (d.Mode != DML_CONVOLUTION_MODE_CROSS_CORRELATION || d.FusedActivation != nullptr) return Refuse("mode");
+    if (!RanksFit(d.DimensionCount) || filter.sizes.size() != in.sizes.size()) return Refuse("rank");
+    const Window window(d.DimensionCount, d.Strides, d.Dilations, filter.sizes.data() + 2, d.StartPadding,
+                        d.EndPadding);
+    const bool backward = d.Direction == DML_CONVOLUTION_DIRECTION_BACKWARD;
+    // A transposed convolution is the gradient of the one that goes from its result to its input.
+    const FakeTensor& large = backward ? out : in;
+    const FakeTensor& small = backward ? in : out;
+    for (size_t i = 0; i < window.sizes.size(); ++i) {
+      const uint32_t more = backward ? d.OutputPadding[i] : 0;
+      if (window.Count(i, large.sizes[i + 2] - more) != small.sizes[i + 2]) return Refuse("sizes of the convolution");
+    }
+    const UINT groups = d.GroupCount;
+    if (small.sizes[1] != filter.sizes[0] || large.sizes[1] != filter.sizes[1] * groups) return Refuse("channels");
+    if (bias.present && (bias.sizes.size() != out.sizes.size() || bias.sizes[1] != out.sizes[1])) Refuse("bias");
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      const FakeTensor& wide = backward ? out : in;
+      const FakeTensor& narrow = backward ? in : out;
+      size_t elements = 1;
+      for (uint32_t size : out.sizes) elements *= size;
+      std::vector<double> sums(elements, 0.0);
+      const uint32_t share = narrow.sizes[1] / groups;
+      const uint64_t plane = elements / out.sizes[0] / out.sizes[1];
+      ForEach(narrow.sizes, [&](const Index& o) {
+        Index at = o;
+        ForEachIn(window, o, wide.sizes, &at, [&](const Index& k) {
+          Index weight = {o[1], 0};
+          weight.insert(weight.end(), k.begin(), k.end());
+          at[1] = o[1] / share * filter.sizes[1];
+          const uint64_t first = Offset(in, backward ? o : at), factor = Offset(filter, weight);
+          double* sum = &sums[Slot(backward ? at : o, out.sizes)];
+          // Along the channels of the larger tensor.
+          const uint64_t step_in = backward ? 0 : in.strides[1], step_out = backward ? plane : 0;
+          for (uint32_t c = 0; c < filter.sizes[1]; ++c) {
+            sum[c * step_out] += ReadAt(filter, inputs[1], factor + uint64_t{c} * filter.strides[1]) *
+                                 ReadAt(in, inputs[0], first + c * step_in);
+          }
+        });
+      });
+      ForEach(out.sizes, [&](const Index& i) {
+        Index channel(i.size(), 0);
+        channel[1] = i[1];
+        Write(out, output, i, sums[Slot(i, out.sizes)] + (bias.present ? Read(bias, inputs[2], channel) : 0));
+      });
+    };
+  }
+
+  void Pad() {
+    const auto& d = As<DML_PADDING_OPERATOR_DESC>();
+    Tensors({d.InputTensor}, d.OutputTensor);
+    const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
+    const size_t rank = out.sizes.size();
+    if (in.sizes.size() != rank || d.DimensionCount != rank) return Refuse("rank");
+    const Index before(d.StartPadding, d.StartPadding + rank);
+    for (size_t i = 0; i < rank; ++i) {
+      if (in.sizes[i] + before[i] + d.EndPadding[i] != out.sizes[i]) return Refuse("sizes of what is padded");
+    }
+    const double value = d.PaddingValue;
+    const auto mode = d.PaddingMode;
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& o) {
+        Index at = o;
+        for (size_t i = 0; i < rank; ++i) {
+          const int64_t size = in.sizes[i];
+          int64_t from = int64_t{o[i]} - before[i];
+          if (mode == DML_PADDING_MODE_CONSTANT && (from < 0 || from >= size)) return Write(out, output, o, value);
+          if (mode == DML_PADDING_MODE_REFLECTION) from = from < 0 ? -from : from >= size ? 2 * size - 2 - from : from;
+          at[i] = static_cast<uint32_t>(std::clamp<int64_t>(from, 0, size - 1));
+        }
+        Write(out, output, o, Read(in, inputs[0], at));
+      });
+    };
+  }
+
+  void BatchNormalize() {
+    const auto& d = As<DML_BATCH_NORMALIZATION_OPERATOR_DESC>();
+    Tensors({d.InputTensor, d.MeanTensor, d.VarianceTensor, d.ScaleTensor, d.BiasTensor}, d.OutputTensor);
+    SameSizes();
+    const std::vector<FakeTensor> in = kernel_->inputs;
+    const FakeTensor out = kernel_->output;
+    const double epsilon = d.Epsilon;
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      const auto value = [&](size_t input, const Index& i) { return Read(in[input], inputs[input], i); };
+      ForEach(out.sizes, [&](const Index& i) {
+        const double deviation = std::sqrt(value(2, i) + epsilon);
+        Write(out, output, i, value(3, i) * (value(0, i) - value(1, i)) / deviation + value(4, i));
       });
     };
   }

@@ -64,6 +64,34 @@ bool IsQuantize(DML_OPERATOR_TYPE type) {
   return type == DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR || type == DML_OPERATOR_QUANTIZE;
 }
 
+// Of as many input as output channels.
+std::vector<uint32_t> FilterSizes(const std::vector<uint32_t>& sizes) {
+  std::vector<uint32_t> filter(sizes.size(), 1);
+  filter[0] = sizes.size() > 1 ? sizes[1] : 1;
+  if (sizes.size() > 1) filter[1] = sizes[1];
+  return filter;
+}
+
+Sliding OneByOne(size_t rank) {
+  const std::vector<uint32_t> ones(rank > 2 ? rank - 2 : 0, 1), zeros(ones.size(), 0);
+  return {ones, ones, ones, zeros, zeros, zeros};
+}
+
+// Dimensions that an operator takes where its level takes others than four.
+std::pair<uint32_t, uint32_t> RanksOf(DML_OPERATOR_TYPE type) {
+  switch (type) {
+    case DML_OPERATOR_GEMM:
+      return {2, 8};
+    case DML_OPERATOR_CONVOLUTION:
+      return {3, 5};
+    case DML_OPERATOR_AVERAGE_POOLING:
+    case DML_OPERATOR_MAX_POOLING2:
+      return {4, 5};
+    default:
+      return {1, 8};
+  }
+}
+
 // A valid operator of this type over `sizes`, with the given types of first input and output.
 Operator Example(DML_OPERATOR_TYPE type, const std::vector<uint32_t>& sizes, DML_TENSOR_DATA_TYPE in,
                  DML_TENSOR_DATA_TYPE out) {
@@ -134,6 +162,21 @@ Operator Example(DML_OPERATOR_TYPE type, const std::vector<uint32_t>& sizes, DML
       op.index_dimensions = 1;
       break;
     }
+    case DML_OPERATOR_CONVOLUTION:  // windows of 1
+      op.inputs.push_back(In(Tensor(in, FilterSizes(sizes))));
+      op.inputs.push_back(std::nullopt);
+      op.sliding = OneByOne(sizes.size());
+      break;
+    case DML_OPERATOR_AVERAGE_POOLING:
+    case DML_OPERATOR_MAX_POOLING2:
+      op.sliding = OneByOne(sizes.size());
+      break;
+    case DML_OPERATOR_PADDING:
+      op.sliding.start_padding = op.sliding.end_padding = std::vector<uint32_t>(sizes.size(), 0);
+      break;
+    case DML_OPERATOR_BATCH_NORMALIZATION:
+      for (int i = 0; i < 4; ++i) op.inputs.push_back(In(Spread(in, sizes)));
+      break;
     case DML_OPERATOR_SLICE1:
       op.offsets.assign(sizes.size(), 0);
       op.window = sizes;
@@ -345,9 +388,10 @@ class Validator {
     if (EarlyIn(level_, type)) return;
     const auto in = rule.input_types != kAnyType && !(rule.input_types & Bit(kF32)) ? kU8 : kF32;
     const auto out = rule.output_types != kAnyType && !(rule.output_types & Bit(kF32)) ? kU8 : kF32;
-    const uint32_t least_rank = type == DML_OPERATOR_GEMM ? 2 : 1;
+    const auto [least_rank, most_rank] = RanksOf(type);
     for (uint32_t rank = 1; rank <= 9; ++rank) {
-      const bool expected = level_ >= rule.level && rank <= (level_ >= rule.all_ranks ? 8u : 4u) && rank >= least_rank;
+      const bool expected =
+          level_ >= rule.level && rank <= (level_ >= rule.all_ranks ? most_rank : 4u) && rank >= least_rank;
       std::vector<uint32_t> sizes(rank, 2);
       if (Accepts(Example(type, sizes, in, out)) != expected) {
         Miss(OperatorName(type) + " of rank " + std::to_string(rank) + (expected ? " refused" : " accepted"));
