@@ -95,16 +95,14 @@ AVX512 = InstructionSet(
 EIGHTHS = [FMA, SUB, FMA, LOOKUP, "vpslld $20,{a},{to}", f"vpaddd {THREE}"]
 
 
-def gelu_by_a_ratio(above: int, below: int) -> list[str]:
-    """The distribution function as a Gaussian times a ratio of polynomials of so many coefficients."""
-    ends = [AND, MIN, MUL, AND, MIN, MAX, MUL, FMA]
-    return [*ends, *EIGHTHS, MUL, FMA, FMA, FMA, *[FMA] * (above - 1), *[FMA] * (below - 1), DIV]
-
+# The distribution function as a Gaussian times a ratio of polynomials, and as a ratio alone.
+GELU_OF_ROWS = [AND, MIN, MUL, AND, MIN, MAX, MUL, FMA, *EIGHTHS, MUL, *[FMA] * 10, DIV]
+GELU_OF_BYTES = [MIN, MAX, MUL, MUL, *[FMA] * 6, DIV, FMA, MAX, MUL, MUL]
 
 AVX2 = InstructionSet(
     ("-mavx2", "-mfma", "-mf16c"), "ymm", "xmm", 8, range(2, 16), (0, 1),
     chains(
-        gelu=gelu_by_a_ratio(4, 5), gelu_of_bytes=[*gelu_by_a_ratio(3, 4), MUL],
+        gelu=GELU_OF_ROWS, gelu_of_bytes=GELU_OF_BYTES,
         silu=[MIN, MAX, *EIGHTHS, FMA, FMA, FMA, FMA, DIV],
         xor="vpxor", to_half=["vcvtps2ph $0,{a},{to_half}"],
     ),

@@ -235,17 +235,13 @@ def dip(tail: Function, degree: int) -> tuple[list[list[float]], float]:
 
 
 def add_gelu_ratios(h: Header) -> None:
-    """The ratios of GeluAlone, GeluOfRows and GeluOfBytes, whose error counts in units of what each may be off by."""
+    """The ratios of GeluAlone and GeluOfRows, with the error in units of what each may be off by, and GeluOfBytes."""
     smooth = without_gaussian(gaussian_tail)
     in_ulp = tail_weight(gaussian_tail)
-
-    def of_bytes(a: mpmath.mpf) -> mpmath.mpf:
-        return a / (mpf(6e-8) + a / 2**23)
 
     forms: list[tuple[str, float, tuple[int, int], Function]] = [
         ("", 8.0, (4, 4), in_ulp),
         ("Rows", 8.0, (3, 4), lambda a: in_ulp(a) / (1 + a * a / 10)),
-        ("Bytes", 5.5, (2, 3), of_bytes),
     ]
     for name, high, degrees, weight in forms:
 
@@ -256,6 +252,25 @@ def add_gelu_ratios(h: Header) -> None:
         h.comment(f"Gelu: tail(a) * 2^(kHalfLog2E a^2) to a = {high:g}, as a ratio; weighted error {error:.2g}.")
         h.row(f"kGelu{name}Above", above)
         h.row(f"kGelu{name}Below", below)
+
+    def half_erf(square: mpmath.mpf) -> mpmath.mpf:
+        x = mpmath.sqrt(square)
+        return mpmath.erf(x / mpmath.sqrt(2)) / (2 * x)
+
+    above, below, error = fit_ratio(half_erf, 22.0, (3, 3), weight=lambda square: square)
+
+    def excess(x: float) -> float:
+        top, bottom = (sum(mpf(c) * mpf(x) ** (2 * k) for k, c in enumerate(row)) for row in (above, below))
+        return float(x * top / bottom) - 0.5
+
+    one = next(x for x in np.arange(4.6, 5, 1e-4) if excess(x) > 0)
+    h.comment(
+        f"Gelu: (Phi(x) - 1/2) / x in x^2, to 22, as a ratio; error of Gelu {error:.2g}. Where Phi is 1, and below 0."
+    )
+    h.row("kGeluBytesAbove", above)
+    h.row("kGeluBytesBelow", below)
+    h.scalar("kGeluBytesOne", float32(one))
+    h.scalar("kGeluBytesZero", -4.75)
 
 
 def add_erf(h: Header) -> None:

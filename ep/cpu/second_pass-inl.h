@@ -249,32 +249,42 @@ struct Activator {
 };
 
 // Behind a normalisation the value is known to 4 ulp of 1 at best, and so is its step: a small one need not be more accurate.
+// Without tables, steps that are not too fine allow much more.
 template <class Out>
-  requires(kHasTables && sizeof(Out) == 1)
+  requires(sizeof(Out) == 1)
 struct Activator<Out, Gelu> {
+  using Form = std::conditional_t<kHasTables, ScaledTimesDistribution<GeluTables>, GeluOfBytes>;
   NORMFUSE_INLINE explicit Activator(const ApplyArgs& a) : gelu(1.0f / a.y_scale) {}
   template <class ResultsOf>
   NORMFUSE_INLINE V operator()(V v, const ResultsOf&) const {
     return gelu(v);
   }
-  ScaledTimesDistribution<GeluTables> gelu;
+  Form gelu;
 };
+template <class Out>
+  requires(!kHasTables && sizeof(Out) != 1)
+struct Activator<Out, Gelu> {
+  NORMFUSE_INLINE explicit Activator(const ApplyArgs&) {}
+  template <class ResultsOf>
+  NORMFUSE_INLINE V operator()(V v, const ResultsOf&) const {
+    return TimesNormalDistribution<GeluOfRows>(v);
+  }
+};
+
+// Whether Activator is less accurate than the activation alone, and where that may be.
 template <class Out, class Act>
 constexpr bool kOnlyBehindNormalization = false;
 template <class Out>
   requires(!kHasTables || sizeof(Out) == 1)
 inline constexpr bool kOnlyBehindNormalization<Out, Gelu> = true;
 
-template <class Out>
-  requires(!kHasTables)
-struct Activator<Out, Gelu> {
-  using Form = std::conditional_t<sizeof(Out) == 1, GeluOfBytes, GeluOfRows>;
-  NORMFUSE_INLINE explicit Activator(const ApplyArgs&) {}
-  template <class ResultsOf>
-  NORMFUSE_INLINE V operator()(V v, const ResultsOf& results) const {
-    return results(TimesNormalDistribution<Form>(v));
+template <class Out, class Act>
+NORMFUSE_INLINE bool TakesActivator(const ApplyArgs& a) {
+  if constexpr (!kHasTables && sizeof(Out) == 1 && kOnlyBehindNormalization<Out, Act>) {
+    if (!(a.y_scale >= GeluOfBytes::kFinestStep || a.y_scale <= -GeluOfBytes::kFinestStep)) return false;
   }
-};
+  return a.behind_normalization;
+}
 
 // The same with a slope for each element.
 template <class Out, class Act, bool kBehind>
@@ -465,7 +475,7 @@ NORMFUSE_INLINE void ApplyOneRow(const ApplyArgs& a, int row) {
     return ApplyScalar<Input, Out, Act, kStream>(a, row);
   }
   if constexpr (kOnlyBehindNormalization<Out, Act>) {
-    if (!a.behind_normalization) return ApplyVector<Input, Out, Act, kStreamRows, false>(a, row);
+    if (!TakesActivator<Out, Act>(a)) return ApplyVector<Input, Out, Act, kStreamRows, false>(a, row);
   }
   ApplyVector<Input, Out, Act, kStreamRows, true>(a, row);
 }
@@ -475,7 +485,7 @@ void ApplyTo(const ApplyArgs& a) {
   // Two rows side by side give what each gives alone.
   constexpr bool kPairs = kHasFma && kFollowsNormalization<Act>;
   int row = 0;
-  const bool shared = a.behind_normalization && a.scale.step != 0 && a.scale_stride == 0 && a.bias_stride == 0;
+  const bool shared = TakesActivator<Out, Act>(a) && a.scale.step != 0 && a.scale_stride == 0 && a.bias_stride == 0;
   // The baseline has too few registers for two rows.
   if constexpr (kPairs) {
     if (shared && a.bias.step != 0) {

@@ -221,7 +221,7 @@ void TestEdges(const IsaFunctions& isa) {
   }
 }
 
-// What is promised of the error where 8 bits are stored, at a factor that rounds nothing.
+// What is promised of the error where 8 bits are stored, at a factor that rounds nothing: with tables less.
 void TestScaledGelu(const IsaFunctions& isa) {
   constexpr float kFactor = 32.0f;
   double worst = 0;
@@ -236,7 +236,8 @@ void TestScaledGelu(const IsaFunctions& isa) {
       const double from = static_cast<double>(x[i]);
       const double error = std::fabs(static_cast<double>(y[i]) / static_cast<double>(kFactor) -
                                      0.5 * from * std::erfc(-from / std::sqrt(2.0)));
-      worst = std::max(worst, error / (6e-8 + 0x1p-23 * std::fabs(from)));
+      const bool tables = std::string(isa.isa) == "avx512";
+      worst = std::max(worst, error / (tables ? 6e-8 + 0x1p-23 * std::fabs(from) : 5e-6 + 0x1p-22 * std::fabs(from)));
       CHECK(from > -14 || y[i] == 0, "scaled Gelu on %s: f(%g) = %g", isa.isa, from, static_cast<double>(y[i]));
     }
   }

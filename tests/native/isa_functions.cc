@@ -24,14 +24,8 @@ void Run(const float* params, const float* x, const float* slope, float* y, size
 
 // GELU times factor, as it follows a normalisation where 8 bits are stored.
 void RunScaled(float factor, const float* x, float* y, size_t n) {
-  if constexpr (kHasTables) {
-    const ScaledTimesDistribution<GeluTables> f(factor);
-    for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i)));
-  } else {
-    for (size_t i = 0; i < n; i += kLanes) {
-      Store(y + i, TimesNormalDistribution<GeluOfBytes>(Load(x + i)) * Set(factor));
-    }
-  }
+  const std::conditional_t<kHasTables, ScaledTimesDistribution<GeluTables>, GeluOfBytes> f(factor);
+  for (size_t i = 0; i < n; i += kLanes) Store(y + i, f(Load(x + i)));
 }
 
 // The same where floats are stored.
