@@ -32,6 +32,7 @@ from normfuse.spec import (
     ACTIVATIONS,
     ATTRIBUTES,
     CALLS,
+    DIRECTML_ASSUMPTIONS,
     DIRECTML_OPERATORS,
     EDGES,
     HOST_OPERATORS,
@@ -292,6 +293,9 @@ def directml_operators() -> str:
             'What runs on the GPU between fused chains with `backend="directml"`, as one graph with them. Without a '
             "DirectML operator it only changes how a tensor is looked at, or is a computation of shapes, on the CPU.",
             table(["operator", "versions", "DirectML operators", "level", "element types", "remark"], rows),
+            "## What is assumed",
+            "Whether an island pays is reckoned with these numbers: assumed, not measured, since no GPU was at hand.",
+            table(["what", "value"], [(doc, f"{value:,g}") for doc, value in DIRECTML_ASSUMPTIONS.items()]),
         ]
     )
 

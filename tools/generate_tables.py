@@ -661,8 +661,13 @@ def directml_operator_of(name: str, row: Row) -> str:
 
 def directml_operator_code(table: Table) -> list[str]:
     rows = {name: directml_operator_of(name, row) for name, row in table.rows("operator")}
+    assumptions = []
+    for name, row in table.rows("assumption"):
+        assumptions.append(f"inline constexpr double k{camel(name)} = {row.number('value')!r};  // {row.text('doc')}")
+        row.end()
     table.top.end()
     return [
+        *assumptions,
         *enumeration("DirectMlOperator", list(rows)),
         *DIRECTML_OPERATOR_CODE,
         *array("DirectMlOperatorSpec kDirectMlOperators", rows.values()),

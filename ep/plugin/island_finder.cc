@@ -15,18 +15,10 @@
 namespace normfuse::plugin {
 namespace {
 
-// Prices of the cost rule, by assumption: no GPU was at hand. A mid-range discrete GPU behind PCI Express beside one core.
-constexpr double kCpuOperationsPerSecond = 5e10;
-constexpr double kGpuOperationsPerSecond = 2e12;
-constexpr double kBytesPerSecond = 8e9;
-constexpr double kSecondsOfAWait = 1e-4;
-constexpr double kOperationsOfAnElement = 10;  // of anything but a product
-constexpr int64_t kAssumedDimension = 64;      // of one that is not known
-
 double ElementsOf(const TensorFacts& facts) {
   double count = 1;
   for (int i = 0; i < facts.rank && i < kMaxRank; ++i) {
-    count *= static_cast<double>(facts.dims[i] < 0 ? kAssumedDimension : facts.dims[i]);
+    count *= facts.dims[i] < 0 ? kAssumedDimension : static_cast<double>(facts.dims[i]);
   }
   return count;
 }
@@ -283,7 +275,7 @@ class Finder {
   double OfKernel(const GraphNode& node) {
     const TensorFacts& filter = graph_.Facts(node.inputs[1]);
     const bool known = filter.rank > 0 && filter.rank <= kMaxRank && filter.dims[0] > 0;
-    return ElementsOf(filter) / static_cast<double>(known ? filter.dims[0] : kAssumedDimension);
+    return ElementsOf(filter) / (known ? static_cast<double>(filter.dims[0]) : kAssumedDimension);
   }
 
   double OperationsOf(int index) {
@@ -295,7 +287,7 @@ class Finder {
     if (node.op_type == "MatMul" || node.op_type == "Gemm" || node.op_type == "Einsum") {
       const TensorFacts& a = graph_.Facts(node.inputs.front());
       const bool known = a.rank > 0 && a.rank <= kMaxRank && a.dims[a.rank - 1] > 0;
-      return 2 * elements * static_cast<double>(known ? a.dims[a.rank - 1] : kAssumedDimension);
+      return 2 * elements * (known ? static_cast<double>(a.dims[a.rank - 1]) : kAssumedDimension);
     }
     const bool moves = row != nullptr && row->moves;
     return moves ? 0 : kOperationsOfAnElement * elements;
@@ -330,7 +322,7 @@ class Finder {
     for (const int node : island->nodes) operations += OperationsOf(node);
     island->computes = !island->sites.empty() || operations > 0;
     const double on_gpu =
-        kSecondsOfAWait + BytesAcross(*island) / kBytesPerSecond + operations / kGpuOperationsPerSecond;
+        kSecondsOfAWait + BytesAcross(*island) / kCopiedBytesPerSecond + operations / kGpuOperationsPerSecond;
     island->pays = on_gpu < operations / kCpuOperationsPerSecond;
   }
 

@@ -14,7 +14,7 @@ from .activations import (
     DirectMlActivation,
     Parameter,
 )
-from .directml import DIRECTML_OPERATORS, DirectMlOperator
+from .directml import DIRECTML_ASSUMPTIONS, DIRECTML_OPERATORS, DirectMlOperator
 from .host_operators import HOST_OPERATORS, OperatorList
 from .normalizations import NORMALIZATIONS, Axes, Normalization, find_normalization
 from .operators import (
@@ -36,6 +36,7 @@ __all__ = [
     "ACTIVATIONS",
     "ATTRIBUTES",
     "CALLS",
+    "DIRECTML_ASSUMPTIONS",
     "DIRECTML_OPERATORS",
     "EDGES",
     "HOST_OPERATORS",

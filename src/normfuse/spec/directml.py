@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from ._reading import read_table
 
-__all__ = ["DIRECTML_OPERATORS", "DirectMlOperator"]
+__all__ = ["DIRECTML_ASSUMPTIONS", "DIRECTML_OPERATORS", "DirectMlOperator"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,3 +40,8 @@ DIRECTML_OPERATORS: Mapping[str, DirectMlOperator] = MappingProxyType(
         for row in read_table("directml_operators")["operator"]
     }
 )
+
+DIRECTML_ASSUMPTIONS: Mapping[str, float] = MappingProxyType(
+    {row["doc"]: row["value"] for row in read_table("directml_operators")["assumption"]}
+)
+"""What the rule reckons with that decides whether an island pays: by description, assumed, not measured."""
