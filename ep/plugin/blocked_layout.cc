@@ -104,15 +104,24 @@ bool BlockedLayout::IsScaleOfBlocked(const GraphNode& node) {
   return false;
 }
 
-bool BlockedLayout::KeptByActivation(const FoundChain& found) const {
+bool BlockedLayout::KeptByActivation(const FoundChain& found) {
   const Chain& chain = found.chain;
   const int x = chain.x.tensor.input;
   if (x == TensorRef::kAbsent || !Holds(found.inputs[static_cast<size_t>(x)])) return false;
   if (chain.x.quantization.present() || chain.store.quantizes()) return false;
-  // A bias or a scale is a constant, which is not blocked.
-  const bool alone = chain.before.empty() && chain.behind.size() == 1 && chain.behind[0].kind == StepKind::kActivate &&
-                     !chain.behind[0].operand.present();
-  return alone && IsPassedThrough(found, chain.behind[0].activation.kind);
+  const std::vector<Step>& steps = chain.behind;
+  const bool activates = chain.before.empty() && !steps.empty() && steps[0].kind == StepKind::kActivate &&
+                         !steps[0].operand.present() && IsPassedThrough(found, steps[0].activation.kind);
+  return activates && (steps.size() == 1 || (steps.size() == 2 && IsProductOfBlocked(found, steps[1])));
+}
+
+// A Mul by a blocked tensor of X's shape, as in HardSwish, which ORT writes out. Constants are not blocked.
+bool BlockedLayout::IsProductOfBlocked(const FoundChain& found, const Step& step) {
+  const int factor = step.operand.tensor.input;
+  if (step.kind != StepKind::kMul || factor == TensorRef::kAbsent) return false;
+  const auto value = [&](int input) { return found.inputs[static_cast<size_t>(input)]; };
+  const std::vector<int> both = {value(found.chain.x.tensor.input), value(factor)};
+  return HoldsAll(both) && MayHaveOneShape(both);
 }
 
 bool BlockedLayout::HoldsAll(const std::vector<int>& values) const {

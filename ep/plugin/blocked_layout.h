@@ -26,7 +26,8 @@ class BlockedLayout {
   bool KeptBy(const GraphNode& node);
   bool KeptByConv(const GraphNode& node);
   bool IsScaleOfBlocked(const GraphNode& node);
-  bool KeptByActivation(const FoundChain& found) const;
+  bool KeptByActivation(const FoundChain& found);
+  bool IsProductOfBlocked(const FoundChain& found, const Step& step);
   bool HoldsAll(const std::vector<int>& values) const;
   bool IsConstantFloat(int value);
   bool HasWholeBlocks(int value);

@@ -140,3 +140,18 @@ def test_a_gate_and_constants_end_the_blocked_layout(tmp_path: Path) -> None:
     onnxruntime.InferenceSession(g.model("m").SerializeToString(), session_options(claim_report=report))
     lines = map(json.loads, report.read_text(encoding="utf-8").splitlines())
     assert [line for line in lines if REASON in line.get("message", "")] == []
+
+
+@on_x86
+def test_a_hard_swish_that_is_written_out_keeps_the_layout(tmp_path: Path) -> None:
+    """ONNX Runtime has no kernel for HardSwish; what its HardSigmoid and Mul give, it keeps blocked."""
+    g = GraphBuilder(20)
+    x = g.input("x", [1, 16, 48, 320])
+    conv = g.add("Conv", x, g.weight(16, 16, 3, 3), pads=[1, 1, 1, 1])
+    y = g.add("Conv", g.add("HardSwish", conv), g.weight(16, 16, 1, 1))
+    g.output(y, [1, 16, 48, 320])
+    report = tmp_path / "claims.jsonl"
+    onnxruntime.InferenceSession(g.model("m").SerializeToString(), session_options(claim_report=report))
+    lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+    assert lines
+    assert [line for line in lines if line["claimed"]] == []
