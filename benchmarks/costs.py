@@ -33,7 +33,7 @@ import peers  # noqa: E402
 import normfuse  # noqa: E402
 from normfuse.graph_rewrites.bodies import body_of, write_expression  # noqa: E402
 from normfuse.graph_rewrites.fused import Activation as FusedKind  # noqa: E402
-from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, Activation  # noqa: E402
+from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, Activation, ProgramStep, write_program  # noqa: E402
 
 ROWS, WIDTH = 128, 512
 OPSET = 22
@@ -92,10 +92,8 @@ def in_standard_nodes(name: str) -> bytes:
 def as_own_operator(name: str) -> bytes:
     """The same as one node of normfuse's own."""
     inputs, tape = inputs_of(name), ir.tape.Tape()
-    parameters = list(finite_parameters(ACTIVATIONS[name]).values())
-    given = {"activation": name, **({"activation_params": parameters} if parameters else {})}
-    positions = [inputs[0], *[None] * 6, *inputs[1:]]
-    y = tape.op("FusedActivation", positions if inputs[1:] else inputs, given, domain=OPERATOR_DOMAIN)
+    step = ProgramStep(name, "slope" if inputs[1:] else "", finite_parameters(ACTIVATIONS[name]))
+    y = tape.op("FusedActivation", inputs, {"steps": write_program([step])}, domain=OPERATOR_DOMAIN)
     return whole_model(tape, inputs, y)
 
 

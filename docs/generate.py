@@ -30,12 +30,14 @@ from normfuse.graph_rewrites import rules
 from normfuse.lowering import lower
 from normfuse.spec import (
     ACTIVATIONS,
+    ARGUMENTS,
     ATTRIBUTES,
     CALLS,
     DIRECTML_ASSUMPTIONS,
     DIRECTML_OPERATORS,
     EDGES,
     HOST_OPERATORS,
+    MOST_TENSORS,
     NORMALIZATIONS,
     OPERATOR_DOMAIN,
     OPERATORS,
@@ -43,9 +45,13 @@ from normfuse.spec import (
     OPTIONS,
     PRICES,
     REASONS,
+    STEPS,
     Activation,
+    Argument,
     Normalization,
     Price,
+    labels_of,
+    read_program,
 )
 
 
@@ -58,33 +64,67 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def default(value: object) -> str:
-    return code(list(value) if isinstance(value, tuple) else value)
+PROGRAM = "Dequantize scale=x_scale; Add residual; Normalize axes=-1 epsilon=1e-05; Mul gamma; Add beta; Gelu"
 
 
 def operators() -> str:
     parts = [
         "# Operators",
         f"Domain `{OPERATOR_DOMAIN}`, version {OPSET_VERSION}. A node's op type is the operator's name; a call of a "
-        "model-local function has the name followed by `_` and any suffix. Inputs are positional, `''` where absent.",
+        "model-local function has the name followed by `_` and any suffix.",
+        table(
+            ["operator", "computes", "outputs"],
+            [(code(each.name), each.summary, ", ".join(map(code, each.outputs))) for each in OPERATORS.values()],
+        ),
+        "Outputs are positional, `''` where absent. Attributes:",
+        table(["attribute", "type", "meaning"], [(code(a.name), a.type, a.doc) for a in ATTRIBUTES.values()]),
+        *programs(),
     ]
     for operator in OPERATORS.values():
-        attributes = [a for a in ATTRIBUTES.values() if operator.name in a.operators]
-        parts += [
-            f"## {operator.name}",
-            operator.summary,
-            "Inputs: "
-            + ", ".join(map(code, operator.inputs))
-            + ". Outputs: "
-            + ", ".join(map(code, operator.outputs))
-            + ".",
-            table(
-                ["attribute", "type", "default", "meaning"],
-                [(code(a.name), a.type, default(a.default), a.doc) for a in attributes],
-            ),
-            table(["edge case", "result"], [(e.name, e.doc) for e in EDGES.values() if operator.name in e.operators]),
-        ]
+        edges = [(each.name, each.doc) for each in EDGES.values() if operator.name in each.operators]
+        parts += [f"## Edges of {operator.name}", table(["edge case", "result"], edges)]
     return "\n\n".join(parts)
+
+
+def programs() -> list[str]:
+    labels = ", ".join(labels_of(read_program(PROGRAM)))
+    steps = [
+        (
+            code(f"{each.name} operand" if each.has_operand else each.name),
+            each.place,
+            ", ".join(map(code, each.arguments)),
+            each.doc,
+        )
+        for each in STEPS.values()
+    ]
+    arguments = [(code(each.name), values(each), default(each.default), each.doc) for each in ARGUMENTS.values()]
+    return [
+        "## Programs",
+        f"The attribute `steps` says what the node computes, step by step; these are the inputs X, {labels}:",
+        f"```text\n{PROGRAM}\n```",
+        "Steps are separated by semicolons. A step is its name, the operand if it has one, and arguments as "
+        "`key=value`, separated by blanks. Operands, and arguments that are tensors, are labels of letters, digits and "
+        f"underscores: the first one is input 1 of the node, the next one input 2, and so on, at most {MOST_TENSORS}. "
+        "Each label stands once, and each input has one. Numbers are written as `1`, `-0.5`, `1e-05`, `inf`, `-inf` or "
+        "`nan`.",
+        "Places, in this order: first, before, core, behind, last; `beside` is before or behind. First, core and last "
+        "stand at most once. `FusedNormalization` has a core, the other operators have none: their steps are behind. "
+        "An [activation](activations.md) is a step behind: its arguments are its parameters, its operand is its slope.",
+        table(["step", "place", "arguments", "meaning"], steps),
+        "Arguments:",
+        table(["argument", "type", "default", "meaning"], arguments),
+    ]
+
+
+def values(each: Argument) -> str:
+    """What an argument may be."""
+    return ", ".join(map(code, each.values)) or {"ints": "ints, separated by commas", "flag": "`0`, `1`"}.get(
+        each.type, each.type
+    )
+
+
+def default(value: object) -> str:
+    return "" if value is None or value == () else code(value)
 
 
 def spelling(each: Any) -> str:
@@ -140,7 +180,7 @@ def normalizations() -> str:
             "# Normalisations",
             "The operators that are a normalisation by themselves; the execution provider and the rewriting pass "
             "(without softmax) read them by this table. Inputs and outputs stand by position, under the names that "
-            "`FusedNormalization` has for them; how scale and bias meet X is its attribute `affine_align`.",
+            "programs have for them; how scale and bias meet X is the argument `align` of their steps.",
             table(header, rows),
         ]
     )
@@ -163,8 +203,8 @@ def activations() -> str:
     return "\n\n".join(
         [
             "# Activations",
-            "The values of the attribute `activation`. The last two columns: DirectML's operator with its feature "
-            "level, and the level from which DirectML fuses it into a normalisation.",
+            "They are steps of [programs](operators.md#programs). The last two columns: DirectML's operator with its "
+            "feature level, and the level from which DirectML fuses it into a normalisation.",
             table(["name", "formula", "parameters", "ONNX nodes", "DirectML", "fused"], rows),
             "## Tests and portable models",
             "What the self-test and the tests draw parameters from, which of them must not be 0, and what a portable "

@@ -119,7 +119,7 @@ class NodeActivation(FusionRule):
 
     After::
 
-        Y = FusedActivation(x, bias=bias, activation="Gelu")
+        Y = FusedActivation(x, bias, steps="Add bias; Gelu")
     """
 
     def pattern(self, op: Any, x: Any) -> Any:

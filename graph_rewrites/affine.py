@@ -11,7 +11,7 @@ import onnx_ir as ir
 from .facts import label
 from .fused import Fused, Step, operator_of
 from .host_fusions import require_no_gemm
-from .pattern import ANY, node_of
+from .pattern import node_of
 from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
 
@@ -33,7 +33,7 @@ class StepBehind(FusionRule):
 
     After::
 
-        Y = FusedNormalization(..., operand_0=operand, steps_behind="Mul")
+        Y = FusedNormalization(..., operand, steps="...; Mul operand")
 
     A constant that is subtracted or divided by is added or multiplied with.
     """
@@ -141,7 +141,7 @@ class ActivationBias(_ActivationOperand):
 
     After::
 
-        Y = FusedActivation(x, bias=bias)
+        Y = FusedActivation(x, bias, steps="Add bias")
     """
 
     op_type, slot = "Add", "bias"
@@ -160,11 +160,11 @@ class ActivationScale(_ActivationOperand):
 
     Before::
 
-        Y = FusedActivation(Mul(x, scale), bias=bias)
+        Y = FusedActivation(Mul(x, scale), bias, steps="Add bias")
 
     After::
 
-        Y = FusedActivation(x, scale=scale, bias=bias)
+        Y = FusedActivation(x, scale, bias, steps="Mul scale; Add bias")
     """
 
     op_type, slot = "Mul", "scale"
@@ -186,7 +186,7 @@ class GateBefore(FusionRule):
 
     After::
 
-        Y, sum = FusedNormalization(x, ..., residual, operand_0=gate, steps_before="Mul")
+        Y, sum = FusedNormalization(x, gate, residual, ..., steps="Mul gate; Add residual; ...")
     """
 
     spellings = ("X", "residual")
@@ -195,7 +195,7 @@ class GateBefore(FusionRule):
         gated = op.Mul(x, gate, _outputs=["gated"])
         if self.spelling == "X":
             return fused_normalization(op, gated)
-        return fused_normalization(op, ANY, ANY, ANY, gated)
+        return fused_normalization(op, residual=gated)
 
     def check(self, root: ir.Node, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value) -> None:
         fused = Fused.of(normalized)

@@ -128,7 +128,8 @@ class BatchStatisticsNormalization(FusionRule):
 
     After::
 
-        Y = FusedNormalization(x, scale, bias, axes=[0, 2, 3], affine_align="channel")
+        steps = "Normalize axes=0,2,3; Mul scale align=channel; Add bias align=channel"
+        Y = FusedNormalization(x, scale, bias, steps=steps)
     """
 
     def pattern(self, op: Any, x: Any, scale: Any, bias: Any) -> Any:

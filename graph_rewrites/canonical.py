@@ -25,7 +25,7 @@ class CanonicalNormalization(FusionRule):
 
     After::
 
-        Y, _, mean, inv_std_dev = FusedNormalization(x, scale, bias, axes=[-1], epsilon=1e-5)
+        Y, _, mean, inv_std_dev = FusedNormalization(x, scale, bias, steps="Normalize axes=-1 epsilon=1e-05; ...")
     """
 
     #: Operator and domain.

@@ -31,7 +31,7 @@ class NarrowedResult(FusionRule):
 
     After::
 
-        Y = FusedNormalization(Cast(x, to=float32), y_dtype=float16)
+        Y = FusedNormalization(Cast(x, to=float32), steps="...; Store type=float16")
     """
 
     spellings = _OPERATORS
@@ -57,7 +57,7 @@ class WidenedInput(FusionRule):
 
     Before::
 
-        Y = FusedNormalization(Cast(x, to=float32), y_dtype=float16)
+        Y = FusedNormalization(Cast(x, to=float32), steps="...; Store type=float16")
 
     After::
 

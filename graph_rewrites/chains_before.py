@@ -9,7 +9,7 @@ import onnx_ir as ir
 from .facts import Facts, label
 from .fused import Fused
 from .host_fusions import require_no_gemm
-from .pattern import ANY, Mismatch
+from .pattern import Mismatch
 from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
 
@@ -204,7 +204,7 @@ class ResidualBias(FusionRule):
         added = op.Add(x, bias, _outputs=["added"])
         if self.spelling == "X":
             return fused_normalization(op, added)
-        return fused_normalization(op, ANY, ANY, ANY, added)
+        return fused_normalization(op, residual=added)
 
     def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> None:
         x, bias = self.facts.constant_last(x, bias)
@@ -267,7 +267,7 @@ class DequantizeResidual(FusionRule):
     """
 
     def pattern(self, op: Any, dequantized: Any) -> Any:
-        return fused_normalization(op, ANY, ANY, ANY, dequantized)
+        return fused_normalization(op, residual=dequantized)
 
     def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = Fused.of(normalized)
@@ -292,8 +292,8 @@ class DequantizeParameter(FusionRule):
 
     def pattern(self, op: Any, dequantized: Any) -> Any:
         if self.spelling == "scale":
-            return fused_normalization(op, ANY, dequantized)
-        return fused_normalization(op, ANY, ANY, dequantized)
+            return fused_normalization(op, scale=dequantized)
+        return fused_normalization(op, bias=dequantized)
 
     def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = Fused.of(normalized)

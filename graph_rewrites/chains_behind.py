@@ -110,7 +110,7 @@ class NormalizationActivation(FusionRule):
 
     After::
 
-        Y = FusedNormalization(x, scale, bias, activation="Relu")
+        Y = FusedNormalization(x, scale, bias, steps="...; Relu")
     """
 
     spellings = ("canonical", "decomposed")
@@ -184,7 +184,8 @@ class QuantizedActivation(FusionRule):
 
     After::
 
-        Y = FusedActivation(x, x_scale, x_zero_point, y_scale, y_zero_point, activation="Sigmoid")
+        steps = "Dequantize ...; Sigmoid; Quantize ..."
+        Y = FusedActivation(x, x_scale, x_zero_point, y_scale, y_zero_point, steps=steps)
     """
 
     spellings = ("dequantized", "quantized")

@@ -96,7 +96,7 @@ class DecomposedLayerNormalization(_Decomposed):
 
     After::
 
-        Y = FusedNormalization(x, axes=..., epsilon=...)
+        Y = FusedNormalization(x, steps="Normalize axes=... epsilon=...")
     """
 
 
@@ -109,7 +109,7 @@ class DecomposedRMSNormalization(_Decomposed):
 
     After::
 
-        Y = FusedNormalization(x, axes=..., use_mean=0, epsilon=...)
+        Y = FusedNormalization(x, steps="Normalize axes=... epsilon=... use_mean=0")
     """
 
     use_mean = False

@@ -168,7 +168,8 @@ class _Index:
             for spelling in rule_type.spellings:
                 rule = rule_type(facts, spelling, through_quantization)
                 root = rule.graph_pattern.root
-                required = tuple(names for operand in root.inputs if (names := _operators(operand)) is not None)
+                operands = (*root.inputs, *root.tensors.values())
+                required = tuple(names for operand in operands if (names := _operators(operand)) is not None)
                 indexed = _Indexed(rule, required, rule_type.outermost_first)
                 self._rules.append((root.op_types, indexed))
                 for name in root.op_types:

@@ -366,7 +366,7 @@ class DecomposedActivation(FusionRule):
 
     After::
 
-        Y = FusedActivation(x, activation="Gelu")
+        Y = FusedActivation(x, steps="Gelu")
     """
 
     templates: ClassVar[Sequence[_Template]] = _ACTIVATIONS
@@ -397,7 +397,7 @@ class DecomposedSoftplus(DecomposedActivation):
 
     After::
 
-        Y = FusedActivation(x, activation="Softplus", activation_params=[beta])
+        Y = FusedActivation(x, steps="Softplus steepness=...")
     """
 
     templates = _SOFTPLUS

@@ -18,7 +18,8 @@ from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpe
 from .bodies import body_of, write_expression
 from .describe import chain_of
 from .facts import Facts
-from .fused import FURTHER_OPERANDS, Activation, Fused, Step
+from .fused import Activation, Fused, Step
+from .slots import FURTHER_OPERANDS
 
 # Quantised types that ONNX has from opset 21 on, and ONNX Runtime before.
 _16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
@@ -183,9 +184,8 @@ class FunctionLibrary:
 
 def configuration(fused: Fused, types: Types, outputs: int, opset: int) -> tuple[Any, ...]:
     """Return all that the body of a fused node depends on."""
-    inputs = tuple(name for name in OPERATORS[fused.op_type].inputs if name in fused.inputs)
     attributes = tuple((name, attribute.value) for name, attribute in fused.node_attributes().items())
-    return (fused.op_type, inputs, attributes, outputs, _hashable(types), opset)
+    return (fused.op_type, attributes, outputs, _hashable(types), opset)
 
 
 def _hashable(types: Types) -> tuple[Any, ...]:
@@ -199,11 +199,9 @@ def function_of(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Func
     Raises:
         NoStandardForm: The opset has no operators for it.
     """
-    names = OPERATORS[fused.op_type].inputs
-    count = max(index for index, input_name in enumerate(names) if input_name in fused.inputs) + 1
-    formal = {input_name: ir.Value(name=input_name) for input_name in names[:count]}
+    formal = {name: ir.Value(name=name) for name in fused.input_names()}
     body = Body(opset)
-    present = Fused(fused.op_type, {key: formal[key] for key in fused.inputs}, dict(fused.attributes))
+    present = Fused(fused.op_type, dict(formal), dict(fused.attributes))
     results = body.fused(present, types, outputs)
     for value, output_name in zip(results, OPERATORS[fused.op_type].outputs, strict=False):
         value.name = output_name

@@ -1,33 +1,37 @@
 """The internal form of a site: the configuration of one ai.normfuse node.
 
-While the pass works, every site is one node of the custom-op form (operators.toml): positional inputs and attributes.
-The target stage turns it into a call of a model-local function, or into standard operators.
+While the pass works, every site is one node of the custom-op form (operators.toml): its program, and the tensors that
+this names. Rules do not read programs: they know the slots of a chain (`slots`). The target stage turns the node into
+a call of a model-local function, or into standard operators.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.spec import ACTIVATIONS, ATTRIBUTES, OPERATOR_DOMAIN, OPERATORS, SPEC_VERSION
+from normfuse.spec import (
+    ACTIVATIONS,
+    ATTRIBUTES,
+    OPERATOR_DOMAIN,
+    OPERATORS,
+    SPEC_VERSION,
+    ProgramError,
+    ProgramStep,
+    UnknownStepError,
+    labels_of,
+    write_program,
+)
 
 from .sites import Declined
+from .slots import DEFAULTS, FURTHER_OPERANDS, Slots, read_slots, steps_of
 
-__all__ = ["Activation", "Fused", "Step", "is_fused", "operator_of"]
-
-#: Inputs that steps take, in order.
-FURTHER_OPERANDS = tuple(name for name in OPERATORS["FusedNormalization"].inputs if name.startswith("operand_"))
-
-_FLAGS = ("use_mean", "normalize_variance", "y_saturate")
-_NOT_NEGATIVE = ("num_groups", "x_block_size", "residual_block_size", "y_block_size")
-
-# Written on every node, whatever its value, so that a node can be read without knowing the defaults.
-_ALWAYS = ("spec_version", "axes", "num_groups", "epsilon", "activation")
+__all__ = ["Activation", "Fused", "Step", "is_fused", "operator_of", "tensors_of"]
 
 
 def operator_of(node: ir.Node) -> str | None:
@@ -36,6 +40,22 @@ def operator_of(node: ir.Node) -> str | None:
         return None
     name = node.op_type.split("_", 1)[0]
     return name if name in OPERATORS else None
+
+
+def tensors_of(node: ir.Node) -> Mapping[str, ir.Value]:
+    """Return the tensors of a node of our domain by slot; none of one that the pass does not know."""
+    operator = operator_of(node)
+    assert operator is not None
+    slots = read_slots(operator, _program_of(node))
+    if not isinstance(slots, Slots):
+        return {}
+    return {name: value for name, value in zip(slots.names, node.inputs, strict=False) if value is not None}
+
+
+def _program_of(node: ir.Node) -> str:
+    steps = node.attributes.get("steps")
+    is_text = steps is not None and steps.type == ir.AttributeType.STRING and not steps.is_ref()
+    return steps.as_string() if steps is not None and is_text else ""
 
 
 def is_fused(node: ir.Node | None) -> bool:
@@ -84,7 +104,7 @@ class Step:
 class Fused:
     """One ai.normfuse node as data.
 
-    `inputs` has the present inputs by name; `attributes` those that differ from the specification's default.
+    `inputs` has the tensors by slot; `attributes` what differs from the defaults (`slots.DEFAULTS`).
     """
 
     op_type: str
@@ -103,45 +123,33 @@ class Fused:
         """Return the configuration of a node of our domain.
 
         Raises:
-            Declined: the node was written for a newer specification, or has an attribute or activation unknown here.
+            Declined: the node was written for a newer specification, has an attribute or a step that is unknown here,
+                or more than the slots hold.
         """
         op_type = operator_of(node)
         assert op_type is not None
-        fused = cls(op_type)
         what = f"{node.op_type} '{node.name}'"
-        names = OPERATORS[op_type].inputs
-        if len(node.inputs) > len(names) or len(node.outputs) > len(OPERATORS[op_type].outputs):
-            raise Declined("invalid_configuration", node=what, detail="it has more inputs or outputs than the operator")
-        fused.inputs = {name: value for name, value in zip(names, node.inputs, strict=False) if value is not None}
-        for name, attribute in node.attributes.items():
-            if name not in ATTRIBUTES or op_type not in ATTRIBUTES[name].operators:
-                raise Declined("unknown_attribute", node=what, attribute=name)
-            if attribute.is_ref() or attribute.type.name.lower() != ATTRIBUTES[name].type:
-                raise Declined(
-                    "invalid_configuration",
-                    node=what,
-                    detail=f"attribute {name} is not of type {ATTRIBUTES[name].type}",
-                )
-            value = attribute.value
-            if name == "spec_version" and value > SPEC_VERSION:
-                raise Declined("newer_spec_version", node=what, version=value, known=SPEC_VERSION)
-            fused.set(**{name: tuple(value) if isinstance(value, list | tuple) else value})
-        if fused["activation"] not in ACTIVATIONS:
-            raise Declined("unknown_activation", node=what, activation=fused["activation"])
-        fused._check_steps(what)
-        detail = fused._contradiction()
-        if detail is not None:
-            raise Declined("invalid_configuration", node=what, detail=detail)
-        return fused
+        _check_attributes(node, what)
+        slots = read_slots(op_type, _program_of(node))
+        if isinstance(slots, UnknownStepError):
+            raise Declined("unknown_step", node=what, step=slots.step)
+        detail = str(slots) if isinstance(slots, ProgramError) else None
+        if isinstance(slots, Slots):
+            inputs = {name: value for name, value in zip(slots.names, node.inputs, strict=False) if value is not None}
+            fused = cls(op_type, inputs, dict(slots.attributes))
+            detail = _wrong_inputs(node, slots) or fused._contradiction()
+            if detail is None:
+                return fused
+        raise Declined("invalid_configuration", node=what, detail=detail)
 
     def __getitem__(self, attribute: str) -> Any:
-        """Return an attribute's value, or the specification's default."""
-        return self.attributes.get(attribute, ATTRIBUTES[attribute].default)
+        """Return an attribute's value, or its default."""
+        return self.attributes.get(attribute, DEFAULTS[attribute])
 
     def set(self, **attributes: Any) -> None:
-        """Set attributes; one that has the specification's default is not stored."""
+        """Set attributes; one that has its default is not stored."""
         for name, value in attributes.items():
-            if value == ATTRIBUTES[name].default:
+            if value == DEFAULTS[name]:
                 self.attributes.pop(name, None)
             else:
                 self.attributes[name] = value
@@ -187,65 +195,20 @@ class Fused:
 
     def _contradiction(self) -> str | None:
         """Say what is wrong with the values of attributes, as the library does; None if nothing is."""
-        for name, value in self.attributes.items():
-            allowed: Sequence[Any] = (0, 1) if name in _FLAGS else ATTRIBUTES[name].values
-            if allowed and value not in allowed:
-                return f"its attribute {name} is {value}; it must be {' or '.join(map(str, allowed))}"
-            if name in ("y_dtype", "sum_dtype") and value not in ir.DataType.__members__.values():
-                return f"its attribute {name} is {value}, which is no element type (onnx.TensorProto.DataType)"
-            if name in _NOT_NEGATIVE and value < 0:
-                return f"its attribute {name} is negative"
-        if self["spec_version"] < 1:
-            return f"its spec_version is {self['spec_version']}; the first one is 1"
-        return self._wrong_inputs() or self._wrong_activation() or self._wrong_normalization()
-
-    def _wrong_inputs(self) -> str | None:
-        for name in self.inputs:
-            scale = name.removesuffix("_zero_point") + "_scale"
-            if name.endswith("_zero_point") and scale not in self.inputs:
-                return f"{name} is given without {scale}"
-        if self.op_type == "FusedDequantizeLinear" and not self.has("x_scale"):
-            return "its input x_scale is missing"
-        return None
-
-    def _wrong_activation(self) -> str | None:
-        activation, given = ACTIVATIONS[self["activation"]], self["activation_params"]
-        if len(given) not in (0, len(activation.parameters)):
-            return f"activation_params has {len(given)} values; {activation.name} takes {len(activation.parameters)}"
-        if activation.has_slope != self.has("slope"):
-            return "the activation needs input slope" if activation.has_slope else "the activation takes no slope"
-        if np.isnan([self["epsilon"], *given, *self["step_params"]]).any():
+        if self["num_groups"] < 0:
+            return "num_groups is negative"
+        if np.isnan([self["epsilon"], *self["activation_params"], *self["step_params"]]).any():
             return "one of its numbers is NaN"
-        before, behind = self["steps_before"].split(), self["steps_behind"].split()
-        steps = [word for word in (*before, *behind) if word in ACTIVATIONS]
-        wrong = [word for word in steps if word in before or ACTIVATIONS[word].has_slope]
-        return f"its steps have {wrong[0]}, which is none that can stand there" if wrong else None
-
-    def _wrong_normalization(self) -> str | None:
         if self["affine_align"] == "group" and not self["num_groups"]:
-            return "affine_align is group, but num_groups is 0"
+            return "one of its operands has align=group, but num_groups is 0"
         if self.op_type != "FusedNormalization":
             return None
         axes = self["axes"]
         if bool(axes) == bool(self["num_groups"]):
-            return "it has both axes and num_groups" if axes else "its attribute axes is missing"
+            return "axes and num_groups exclude each other" if axes else "axes is missing"
         if len(set(axes)) < len(axes):
             return f"axes {list(axes)} has a dimension twice"
-        plain = self["use_mean"] and self["normalize_variance"] and not self["num_groups"]
-        return None if plain or self["method"] == "standard" else "a softmax takes axes alone"
-
-    def _check_steps(self, node: str) -> None:
-        """Decline where steps, their operands and their numbers do not fit each other."""
-        words = f"{self['steps_before']} {self['steps_behind']}".split()
-        unknown = [word for word in words if word not in ("Mul", "Add") and word not in ACTIVATIONS]
-        if unknown:
-            raise Declined("unknown_activation", node=node, activation=unknown[0])
-        given = [name for name in FURTHER_OPERANDS if name in self.inputs]
-        wanted = sum(word in ("Mul", "Add") for word in words)
-        numbers = sum(len(ACTIVATIONS[word].parameters) for word in words if word in ACTIVATIONS)
-        if given != list(FURTHER_OPERANDS[:wanted]) or numbers != len(self["step_params"]):
-            detail = "its steps, operands and step_params do not fit each other"
-            raise Declined("invalid_configuration", node=node, detail=detail)
+        return None
 
     def _steps(self) -> tuple[list[Step], list[Step]]:
         operands = (self.inputs.get(name) for name in FURTHER_OPERANDS)
@@ -273,30 +236,27 @@ class Fused:
             step_params=tuple(number for step in steps for number in step.parameters),
         )
 
-    def node_inputs(self) -> list[ir.Value | None]:
-        """Return the positional inputs, without absent ones at the end."""
-        names = OPERATORS[self.op_type].inputs
+    def program(self) -> list[ProgramStep]:
+        """Return the program that stands for the configuration."""
+        return steps_of(self.op_type, self.inputs, self.attributes)
+
+    def input_names(self) -> list[str]:
+        """Return the slots of the node's inputs, in order."""
+        names = ["X", *labels_of(self.program())]
         unknown = set(self.inputs).difference(names)
         assert not unknown, f"{self.op_type} has no inputs {unknown}"
-        inputs = [self.inputs.get(name) for name in names]
-        while inputs and inputs[-1] is None:
-            inputs.pop()
-        return inputs
+        return names
+
+    def node_inputs(self) -> list[ir.Value]:
+        """Return the inputs of the node."""
+        return [self.inputs[name] for name in self.input_names()]
 
     def node_attributes(self) -> dict[str, ir.Attr]:
-        """Return the attributes as they are written on the node, in the specification's order."""
-        result = {}
-        for name, attribute in ATTRIBUTES.items():
-            if self.op_type not in attribute.operators:
-                continue
-            # Exactly one of axes and num_groups, always; a softmax has no epsilon.
-            without = {"axes" if self["num_groups"] else "num_groups"}
-            if self["method"] != "standard":
-                without.add("epsilon")
-            always = name in _ALWAYS and name not in without
-            if always or name in self.attributes:
-                result[name] = ir.Attr(name, ir.AttributeType[attribute.type.upper()], self[name])
-        return result
+        """Return the attributes as they are written on the node."""
+        return {
+            "spec_version": ir.AttrInt64("spec_version", SPEC_VERSION),
+            "steps": ir.AttrString("steps", write_program(self.program())),
+        }
 
     def write(self, node: ir.Node) -> None:
         """Give an existing node of this operator the inputs and attributes of the configuration."""
@@ -328,3 +288,36 @@ class Fused:
     def copy(self) -> Fused:
         """Return an independent copy."""
         return Fused(self.op_type, dict(self.inputs), dict(self.attributes))
+
+
+def _check_attributes(node: ir.Node, what: str) -> None:
+    """Decline a node with attributes that are unknown here, or of another kind, or of a newer specification."""
+    operator = operator_of(node)
+    assert operator is not None
+    for name, attribute in node.attributes.items():
+        if name not in ATTRIBUTES:
+            raise Declined("unknown_attribute", node=what, attribute=name)
+        kind = ATTRIBUTES[name].type
+        if attribute.is_ref() or attribute.type.name.lower() != kind:
+            raise Declined("invalid_configuration", node=what, detail=f"attribute {name} is not of type {kind}")
+    version = node.attributes.get_int("spec_version", 1)
+    if version > SPEC_VERSION:
+        raise Declined("newer_spec_version", node=what, version=version, known=SPEC_VERSION)
+    if version < 1:
+        detail = f"its spec_version is {version}; the first one is 1"
+        raise Declined("invalid_configuration", node=what, detail=detail)
+    if "steps" not in node.attributes:
+        raise Declined("invalid_configuration", node=what, detail="its attribute steps is missing")
+    if len(node.outputs) > len(OPERATORS[operator].outputs):
+        raise Declined("invalid_configuration", node=what, detail="it has more outputs than the operator")
+
+
+def _wrong_inputs(node: ir.Node, slots: Slots) -> str | None:
+    """Say which input is missing, or one too many; None if nothing is."""
+    given = [value is not None for value in node.inputs]
+    for index, name in enumerate(slots.names):
+        if index >= len(given) or not given[index]:
+            return f"{name} is missing, input {index} of the node"
+    if any(given[len(slots.names) :]):
+        return f"it has more inputs than the {len(slots.names)} that X and its steps are"
+    return None

@@ -30,7 +30,7 @@ class ReshapedGroupNormalization(FusionRule):
 
     After::
 
-        Y = FusedNormalization(x, num_groups=...)
+        Y = FusedNormalization(x, steps="Normalize num_groups=...")
 
     A dequantisation per tensor may stand behind the first Reshape, as in the function bodies that this pass writes.
     """
@@ -146,7 +146,8 @@ class NodeGroupNormalization(FusionRule):
 
     After::
 
-        Y = FusedNormalization(x, gamma, beta, num_groups=32, affine_align="channel", activation="Swish")
+        steps = "Normalize num_groups=32; Mul gamma align=channel; Add beta align=channel; Swish"
+        Y = FusedNormalization(x, gamma, beta, steps=steps)
     """
 
     spellings = ("channels last", "GroupNorm", "SkipGroupNorm")

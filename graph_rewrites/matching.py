@@ -21,6 +21,7 @@ import onnx_ir as ir
 from normfuse.spec import OPERATOR_DOMAIN
 
 from .facts import CASTS, Facts, label
+from .fused import tensors_of
 from .pattern import AnyOf, AnyValue, Constant, GraphPattern, Match, NodePattern, Output, ValuePattern, Variable
 from .sites import Declined
 
@@ -351,6 +352,9 @@ class _Attempt:
             if not self._bind(name, value):
                 self._rollback(mark)
                 return False
+        tensors = tensors_of(node) if expected.tensors else {}
+        for slot, pattern in expected.tensors.items():
+            rest = (pattern, tensors.get(slot), rest)
         bound = len(self._undo)
         for operands in _orders(expected):
             goals = rest

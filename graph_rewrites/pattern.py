@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import onnx_ir as ir
@@ -66,6 +67,8 @@ class NodePattern:
     """The node may have more inputs than these."""
     outputs: tuple[str | None, ...]
     """Names that its outputs are bound to."""
+    tensors: Mapping[str, ValuePattern]
+    """Tensors of a node of our own domain by slot, where that and not the position is what matters."""
 
     def __str__(self) -> str:
         """Return the operators, as messages name them."""
@@ -108,9 +111,9 @@ class OpBuilder:
     """Makes node patterns: ``op.Mul(x, 2, _outputs=["doubled"])``.
 
     Operands are value patterns, numbers (a constant of one element) or None (no input). ``_domain`` is ONNX's own
-    unless given; ``_outputs`` names the outputs (otherwise there is one, without a name); ``_allow_other_inputs`` lets
-    the node have more inputs; further keywords are attributes with the values that they must have. Returns the output,
-    or a tuple of several.
+    unless given; ``_tensors`` are inputs of a node of our own domain by slot; ``_outputs`` names the outputs (otherwise
+    there is one, without a name); ``_allow_other_inputs`` lets the node have more inputs; further keywords are
+    attributes with the values that they must have. Returns the output, or a tuple of several.
     """
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
@@ -135,11 +138,12 @@ def _node(
     _domain: str | None = None,
     _outputs: Sequence[str | None] = (None,),
     _allow_other_inputs: bool = False,
+    _tensors: Mapping[str, ValuePattern] = MappingProxyType({}),
     **attributes: Any,
 ) -> Output | tuple[Output, ...]:
     operands = tuple(Constant(operand) if isinstance(operand, int | float) else operand for operand in inputs)
     domains = domains if _domain is None else (_domain,)
-    node = NodePattern(domains, op_types, operands, attributes, _allow_other_inputs, tuple(_outputs))
+    node = NodePattern(domains, op_types, operands, attributes, _allow_other_inputs, tuple(_outputs), _tensors)
     outputs = tuple(Output(node, index) for index in range(len(node.outputs)))
     return outputs[0] if len(outputs) == 1 else outputs
 

@@ -30,11 +30,11 @@ class ReshapedNormalization(FusionRule):
     Before::
 
         flat = Flatten(x, axis=-1)
-        Y = Reshape(FusedNormalization(flat, axes=[-1]), Shape(x))
+        Y = Reshape(FusedNormalization(flat, steps="Normalize axes=-1"), Shape(x))
 
     After::
 
-        Y = FusedNormalization(x, axes=[-1])
+        Y = FusedNormalization(x, steps="Normalize axes=-1")
     """
 
     def pattern(self, op: Any, x: Any, restoring: Any) -> Any:

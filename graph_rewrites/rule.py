@@ -246,13 +246,15 @@ def quantize_linear(op: Any, x: Any) -> Any:
     return node(x, _allow_other_inputs=True, _outputs=["quantized"])
 
 
-def fused_normalization(op: Any, *inputs: Any, output: str = "normalized") -> Any:
-    """Return the pattern of a normalisation that was fused already."""
-    return op.FusedNormalization(*inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output])
+def fused_normalization(op: Any, *inputs: Any, output: str = "normalized", **tensors: Any) -> Any:
+    """Return the pattern of a normalisation that was fused already: X, and other tensors by slot."""
+    return op.FusedNormalization(
+        *inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output], _tensors=tensors
+    )
 
 
 def fused_activation(op: Any, *inputs: Any, output: str = "activated") -> Any:
-    """Return the pattern of an activation that was fused already."""
+    """Return the pattern of an activation that was fused already, of X."""
     return op.FusedActivation(*inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output])
 
 

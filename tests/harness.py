@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnxruntime
+import programs
 from onnx import TensorProto, helper, numpy_helper
-from oracle import OPERATORS, Array, dtype_code, dtype_of
+from oracle import Array, dtype_code, dtype_of
 
 EP_NAME = "NormFuseExecutionProvider"
 DOMAIN = "ai.normfuse"
@@ -200,7 +201,7 @@ def operator_model(
     shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     opset: int = 21,
 ) -> onnx.ModelProto:
-    """One node of our own domain; ``inputs`` by the names of operators.toml, ``outputs`` name -> element type."""
+    """One node of our own domain; ``inputs`` as `operator_node` takes them, ``outputs`` name -> element type."""
     present = {key: array for key, array in inputs.items() if array is not None}
     node = operator_node(op, {key: key for key in present}, attributes, {key: key for key in outputs}, name=name)
     fixed = set(constants)
@@ -222,25 +223,27 @@ def operator_node(
     *,
     name: str = "site",
 ) -> onnx.NodeProto:
-    """A node of our own domain, or a call of a function: the values' names by the names of operators.toml."""
-    row = OPERATORS[op_type.partition("_")[0]]
-    node = helper.make_node(
-        op_type, _by_position(row["inputs"], inputs), _by_position(row["outputs"], outputs), name=name, domain=DOMAIN
-    )
-    node.attribute.extend(make_attribute(key, value) for key, value in attributes.items())
+    """A node of our own domain, or a call of a function: the values' names by those of a case (`programs`).
+
+    Attributes that are none of a case are written as they are. With ``steps``, the program itself, the inputs are
+    written in the order given.
+    """
+    op = op_type.partition("_")[0]
+    case = {key: value for key, value in attributes.items() if key in programs.DEFAULTS}
+    others = {key: value for key, value in attributes.items() if key not in programs.DEFAULTS}
+    order = list(inputs)
+    if "steps" not in others:
+        others["steps"], order = programs.write(op, inputs, case)
+    values = [outputs.get(key, "") for key in programs.OUTPUTS[op]]
+    while values and not values[-1]:
+        values.pop()
+    node = helper.make_node(op_type, [inputs[key] for key in order], values, name=name, domain=DOMAIN)
+    node.attribute.extend(helper.make_attribute(key, value) for key, value in others.items())
     return node
 
 
-def _by_position(known: Sequence[str], given: Mapping[str, str]) -> list[str]:
-    assert set(given) <= set(known), set(given) - set(known)
-    values = [given.get(name, "") for name in known]
-    while values and not values[-1]:
-        values.pop()
-    return values
-
-
 class OperatorNode(NamedTuple):
-    """What a node of our own domain says, by the names of operators.toml."""
+    """What a node of our own domain says, as a case (`programs`)."""
 
     op: str
     inputs: dict[str, str]
@@ -249,25 +252,17 @@ class OperatorNode(NamedTuple):
 
 
 def read_node(node: onnx.NodeProto) -> OperatorNode:
-    """A node of our own domain, or a call of a function, as `operator_node` takes it; strings are decoded."""
+    """A node of our own domain, or a call of a function, as `operator_node` takes it."""
     op = node.op_type.partition("_")[0]
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    given = {name: value.decode() if isinstance(value, bytes) else value for name, value in given.items()}
+    names, attributes = programs.read(given.pop("steps"))
     return OperatorNode(
         op,
-        {name: value for name, value in zip(OPERATORS[op]["inputs"], node.input, strict=False) if value},
-        {name: value for name, value in zip(OPERATORS[op]["outputs"], node.output, strict=False) if value},
-        {name: value.decode() if isinstance(value, bytes) else value for name, value in given.items()},
+        dict(zip(names, node.input, strict=True)),
+        {name: value for name, value in zip(programs.OUTPUTS[op], node.output, strict=False) if value},
+        {**given, **attributes},
     )
-
-
-def make_attribute(name: str, value: Any) -> onnx.AttributeProto:
-    """An attribute of the type of ``value``; an empty list is a list of floats or ints by its name."""
-    if isinstance(value, (list, tuple)) and not value:
-        kind = onnx.AttributeProto.FLOATS if name == "activation_params" else onnx.AttributeProto.INTS
-        return onnx.AttributeProto(name=name, type=kind)
-    if isinstance(value, (list, tuple)) and any(isinstance(v, float) for v in value):
-        value = [float(v) for v in value]
-    return helper.make_attribute(name, value)
 
 
 def to_array(tensor: TensorProto) -> Array:

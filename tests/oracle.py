@@ -11,22 +11,19 @@ when it lies in between: so float16 is rounded once, and a quantised output is o
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+import programs
 from onnx import TensorProto
+from programs import ACTIVATIONS
 
-SPEC = Path(__file__).resolve().parent.parent / "ep" / "spec"
-ACTIVATIONS = {row["name"]: row for row in tomllib.loads((SPEC / "activations.toml").read_text("utf-8"))["activation"]}
-OPERATOR_TABLE = tomllib.loads((SPEC / "operators.toml").read_text("utf-8"))
-OPERATORS = {row["name"]: row for row in OPERATOR_TABLE["operator"]}
-ATTRIBUTE_DEFAULTS = {row["name"]: row["default"] for row in OPERATOR_TABLE["attribute"]}
+#: Of a case, in the notation of `programs`.
+ATTRIBUTE_DEFAULTS = {**programs.DEFAULTS, "spec_version": 1}
 
 FLOAT8 = (TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ)
 INTEGER_RANGE = {
@@ -648,7 +645,7 @@ EVALUATORS = {
 
 def evaluate(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> dict[str, Expected]:
     """What operator ``op`` gives: one Expected per output name of operators.toml."""
-    known = OPERATORS[op]["inputs"]
+    known = programs.INPUTS[op]
     unknown = [name for name in inputs if name not in known]
     if unknown:
         raise ValueError(f"{op} has no inputs {unknown}")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import oracle
+import programs
 from harness import build_model
 from hypothesis import strategies as st
 from onnx import helper
@@ -254,7 +255,7 @@ def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, symbolic: 
     alone = "y_scale" in b.inputs and "bias" not in b.inputs and "steps_behind" not in b.attributes
     if kind == "Activation" and "activation" not in b.attributes and not alone:
         b.attributes["activation"] = "Relu"
-    order = oracle.OPERATORS[b.op]["inputs"]
+    order = programs.INPUTS[b.op]
     inputs = {name: b.inputs[name] for name in order if name in b.inputs}
     constant = frozenset(name for name in inputs if name not in ("X", "residual", "slope")) | {"slope"} & set(inputs)
     case = Case(b.op, inputs, b.attributes, tuple(outputs), constant)

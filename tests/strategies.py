@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import oracle
+import programs
 from hypothesis import strategies as st
 from oracle import ACTIVATIONS, Array
 
@@ -297,7 +298,7 @@ class Builder:
             self.inputs[name] = self.numbers.normal(parameter, self.float_type, 1.0 if name == "scale" else 0.0, 0.5)
 
     def finish(self, outputs: tuple[str, ...] = ("Y",)) -> Case:
-        order = oracle.OPERATORS[self.op]["inputs"]
+        order = programs.INPUTS[self.op]
         inputs = {name: self.inputs[name] for name in order if name in self.inputs}
         return Case(self.op, inputs, self.attributes, outputs, self.draw(constants(list(inputs))))
 
@@ -340,7 +341,7 @@ def normalizations(draw: st.DrawFn) -> Case:
         outputs = [name for name in outputs if name != "mean"]
     if grouped or not b.attributes.get("normalize_variance", 1):
         outputs = [name for name in outputs if name != "inv_std_dev"]
-    return b.finish(tuple(name for name in oracle.OPERATORS[b.op]["outputs"] if name in outputs))
+    return b.finish(tuple(name for name in programs.OUTPUTS[b.op] if name in outputs))
 
 
 def _standard_method(b: Builder) -> None:

@@ -328,15 +328,35 @@ def formula_code(activations: Sequence[Activation]) -> list[str]:
 
 # operators, functions
 
-ATTRIBUTE_TYPES = ("int", "ints", "float", "floats", "string")
+ATTRIBUTE_TYPES = ("int", "string")
+PLACES = ("first", "before", "core", "behind", "last", "beside")
+OTHER_STEPS = ("Activate", "Requantise", "Emit")
+ARGUMENT_TYPES = ("tensor", "int", "ints", "float", "flag", "word", "type")
+STEP_CODE = [
+    "// A kind of step of a program (attribute `steps`), and an argument of steps.",
+    "struct StepSpec {",
+    "  const char* name;",
+    "  StepPlace place;",
+    "  bool has_operand;",
+    "  StepKind kind;         // of a step with an operand",
+    '  const char* directml;  // DML_OPERATOR_<directml>, of a step with an operand; "" where DirectML has none',
+    "  int argument_count;",
+    "  Argument arguments[kMaxStepArguments];",
+    "};",
+]
 
 
 class Operators(NamedTuple):
-    inputs: dict[str, tuple[str, ...]]
     outputs: dict[str, tuple[str, ...]]
     attributes: list[tuple[str, str]]
+    arguments: list[str]
     choices: dict[str, tuple[str, ...]]
-    """Attributes that have one of some values."""
+    """Arguments that have one of some values."""
+    steps: list[tuple[str, str]]
+    """Name and initialiser."""
+    combinations: list[tuple[str, str]]
+    """Name and kernel of the steps that have an operand."""
+    most_arguments: int
     functions: list[str]
     code: list[str]
 
@@ -347,31 +367,81 @@ def operators_of(table: Table) -> Operators:
         f"inline constexpr const char* kOperatorDomain = {text(top.text('domain'))};",
         f"inline constexpr int kOperatorSetVersion = {top.integer('opset_version')};",
         f"inline constexpr int kSpecVersion = {top.integer('spec_version')};",
+        f"inline constexpr int kMostTensors = {top.integer('most_tensors')};",
     ]
-    inputs, outputs = {}, {}
+    outputs = {}
     for name, row in table.rows("operator"):
         row.text("summary")
-        inputs[name], outputs[name] = row.names("inputs"), row.names("outputs")
+        outputs[name] = row.names("outputs")
         row.end()
-    attributes, choices = [], {}
+    attributes = []
     for name, row in table.rows("attribute"):
         attributes.append((name, row.text("type", among=ATTRIBUTE_TYPES)))
-        check_operators(row, inputs)
         row.text("doc")
-        row.either("default")
-        if row.has("values"):
-            choices[name] = row.names("values")
         row.end()
+    arguments, choices = arguments_of(table)
+    steps, combinations, most = steps_of(table, arguments)
     for _, row in table.rows("edge"):
-        check_operators(row, inputs)
+        check_operators(row, outputs)
         row.text("doc")
         row.end()
     functions = top.row("functions")
-    names, numbered = function_names(functions, list(inputs)), functions.integer("numbered")
+    names, numbered = function_names(functions, list(outputs)), functions.integer("numbered")
     functions.end()
     top.end()
     code.append(f"inline constexpr int kNumberedFunctions = {numbered};")
-    return Operators(inputs, outputs, attributes, choices, names, code)
+    return Operators(outputs, attributes, arguments, choices, steps, combinations, most, names, code)
+
+
+def arguments_of(table: Table) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+    """Return the names of all arguments, and the values of those that are one of some words."""
+    names, choices = [], {}
+    for name, row in table.rows("argument"):
+        names.append(name)
+        kind = row.text("type", among=ARGUMENT_TYPES)
+        row.text("doc")
+        if kind != "tensor":
+            row.either("default")
+        if kind == "word":
+            choices[name] = row.names("values")
+        row.end()
+    return names, choices
+
+
+def steps_of(table: Table, arguments: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]], int]:
+    """Return the kinds of steps, those of them that have an operand, and how many arguments one has at most."""
+    steps, combinations, most = [], [], 0
+    for name, row in table.rows("step"):
+        place, operand, given = row.text("place", among=PLACES), row.flag("operand", False), row.names("arguments")
+        for each in given:
+            if each not in arguments:
+                raise row.error(f"key 'arguments' has '{each}', which is not an argument")
+        row.text("doc")
+        kind, directml = OTHER_STEPS[0], ""
+        if operand:
+            combinations.append((name, row.text("kernel")))
+            kind, directml = name, row.text("directml").replace("not there", "")
+        row.end()
+        listed = braces(f"Argument::k{camel(each)}" for each in given)
+        code = (
+            f"{{{text(name)}, StepPlace::k{camel(place)}, {boolean(operand)}, StepKind::k{kind}, {text(directml)}, "
+            f"{len(given)}, {listed}}}"
+        )
+        steps.append((name, code))
+        most = max(most, len(given))
+    return steps, combinations, most
+
+
+def combination_list(combinations: Sequence[tuple[str, str]]) -> list[str]:
+    return [
+        "",
+        "// What a step of a chain is: first those that combine d with an operand (operators.toml).",
+        *enumeration("StepKind", [*(name for name, _ in combinations), *OTHER_STEPS]),
+        f"inline constexpr int kCombinationCount = {len(combinations)};",
+        "// X(name, kernel functor) for each of them.",
+        "#define NORMFUSE_FOR_EACH_COMBINATION(X) \\",
+        *[f"  X({name}, {kernel}) \\" for name, kernel in combinations],
+    ]
 
 
 def check_operators(row: Row, known: Iterable[str]) -> None:
@@ -395,12 +465,12 @@ def function_names(row: Row, operators: Sequence[str]) -> list[str]:
 
 def operator_code(operators: Operators) -> list[str]:
     out = list(operators.code)
-    for kind, names in (("Input", operators.inputs), ("Output", operators.outputs)):
-        for operator, values in names.items():
-            out += enumeration(f"{operator}{kind}", [camel(value) for value in values])
-            out.append(f"inline constexpr const char* k{operator}{kind}s[] = {braces(map(text, values))};")
-    for attribute, values in operators.choices.items():
-        out += enumeration(f"{camel(attribute)}Value", [camel(value) for value in values])
+    for operator, values in operators.outputs.items():
+        out += enumeration(f"{operator}Output", [camel(value) for value in values])
+        out.append(f"inline constexpr const char* k{operator}Outputs[] = {braces(map(text, values))};")
+    for argument, values in operators.choices.items():
+        out += enumeration(f"{camel(argument)}Value", [camel(value) for value in values])
+        out.append(f"inline constexpr const char* k{camel(argument)}Values[] = {braces(map(text, values))};")
     return [
         *out,
         "struct AttributeSpec {",
@@ -408,12 +478,21 @@ def operator_code(operators: Operators) -> list[str]:
         "  const char* type;",
         "};",
         *array("AttributeSpec kAttributes", (f"{{{text(name)}, {text(kind)}}}" for name, kind in operators.attributes)),
+        *enumeration("Argument", [camel(name) for name in operators.arguments]),
+        *array("const char* kArgumentNames", map(text, operators.arguments)),
+        *enumeration("StepPlace", [camel(place) for place in PLACES]),
+        *enumeration("StepName", [name for name, _ in operators.steps]),
+        f"inline constexpr int kMaxStepArguments = {operators.most_arguments};",
+        *STEP_CODE,
+        *array("StepSpec kSteps", (code for _, code in operators.steps)),
         *array("const char* kFunctionNames", map(text, operators.functions)),
     ]
 
 
 # normalisations
 
+METHODS = ("standard", "softmax", "log_softmax")
+TENSORS = ("X", "residual", "residual_bias", "scale", "bias")
 NORMALIZATION_CODE = [
     "// A standard node that is a normalisation.",
     "struct NormalizationSpec {",
@@ -433,10 +512,10 @@ NORMALIZATION_CODE = [
     "  EpsilonOnValue epsilon_on;",
     "  MethodValue method;",
     "  bool use_mean;",
-    "  AffineAlignValue affine_align;",
+    "  AlignValue affine_align;",
     "  bool has_stash_type;",
     "  int input_count;",
-    "  FusedNormalizationInput inputs[5];    // by position",
+    "  NormalizationTensor inputs[5];        // by position",
     "  int output_count;",
     "  FusedNormalizationOutput outputs[4];  // by position",
     "};",
@@ -473,21 +552,23 @@ def normalization_of(op: str, row: Row, operators: Operators) -> str:
         value = epsilon.number("fixed" if fixed else "default")
         on = epsilon.text("on", "variance", operators.choices["epsilon_on"])
         epsilon.end()
-    method = row.text("method", "standard", operators.choices["method"])
+    method = row.text("method", "standard", METHODS)
     use_mean, stash = row.flag("use_mean", True), row.flag("stash_type", False)
-    align = row.text("affine_align", "trailing", operators.choices["affine_align"])
+    align = row.text("affine_align", "trailing", operators.choices["align"])
     ports = []
-    for kind, known in (("Input", operators.inputs), ("Output", operators.outputs)):
-        names = row.names(f"{kind.lower()}s")
+    outputs = operators.outputs["FusedNormalization"]
+    kinds = (("inputs", "NormalizationTensor", TENSORS), ("outputs", "FusedNormalizationOutput", outputs))
+    for key, kind, known in kinds:
+        names = row.names(key)
         for name in names:
-            if name not in known["FusedNormalization"]:
-                raise row.error(f"key '{kind.lower()}s' has '{name}', which is not one of FusedNormalization's")
-        ports.append(f"{len(names)}, " + braces(f"FusedNormalization{kind}::k{camel(name)}" for name in names))
+            if name not in known:
+                raise row.error(f"key '{key}' has '{name}', which is not {quoted(known)}")
+        ports.append(f"{len(names)}, " + braces(f"{kind}::k{camel(name)}" for name in names))
     row.end()
     return (
         f"{{{text(domain)}, {text(op)}, {since}, {until}, {axes}, {number(value)}, {boolean(not fixed)}, "
         f"EpsilonOnValue::k{camel(on)}, MethodValue::k{camel(method)}, {boolean(use_mean)}, "
-        f"AffineAlignValue::k{camel(align)}, {boolean(stash)}, "
+        f"AlignValue::k{camel(align)}, {boolean(stash)}, "
         f"{ports[0]}, {ports[1]}}}"
     )
 
@@ -495,7 +576,11 @@ def normalization_of(op: str, row: Row, operators: Operators) -> str:
 def normalization_code(table: Table, operators: Operators) -> list[str]:
     rows = [normalization_of(op, row, operators) for op, row in table.rows("normalization", "op")]
     table.top.end()
-    return [*NORMALIZATION_CODE, *array("NormalizationSpec kNormalizations", rows)]
+    enumerations = [
+        *enumeration("MethodValue", [camel(method) for method in METHODS]),
+        *enumeration("NormalizationTensor", [camel(tensor) for tensor in TENSORS]),
+    ]
+    return [*enumerations, *NORMALIZATION_CODE, *array("NormalizationSpec kNormalizations", rows)]
 
 
 # options
@@ -588,6 +673,7 @@ MAX_VERSIONS = 10
 MAX_DIRECTML = 4
 MAX_SHAPE_INPUTS = 4
 MAX_ATTRIBUTES = 8
+DIRECTML_ATTRIBUTE_TYPES = ("int", "ints", "float", "string")
 MAX_VALUES = 8
 MAX_CONSTANTS = 2
 MAX_OUTPUTS = 8
@@ -640,7 +726,7 @@ def directml_operator_of(name: str, row: Row) -> str:
     ):
         if len(given) > most:
             raise row.error(f"key '{key}' has more than {most}")
-    for given, known in ((types, list(DIRECTML_TYPES)), (attributes.values(), ATTRIBUTE_TYPES)):
+    for given, known in ((types, list(DIRECTML_TYPES)), (attributes.values(), DIRECTML_ATTRIBUTE_TYPES)):
         for each in given:
             if each not in known:
                 raise row.error(f"'{each}' is not {quoted(known)}")
@@ -704,7 +790,7 @@ def headers(folder: Path) -> dict[str, str]:
     code = [line for part in parts for line in ["", *part]][1:]
     return {
         # What kernels know of the tables: a change of anything else compiles none of them again.
-        "activation_list.h": header([], activation_list(activations)),
+        "activation_list.h": header([], [*activation_list(activations), *combination_list(operators.combinations)]),
         "tables.h": header(["<limits>", "<string_view>", '"spec/activation_list.h"'], code),
         "formulas.h": header(["<cmath>", '"spec/tables.h"'], formula_code(activations)),
     }

@@ -102,7 +102,6 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(116, 14, ModelMetadataLookupCustomMetadataMap, Status*, (const ModelMetadata*, Allocator*, const char* key, char** out)) \
   X(118, 14, ReleaseModelMetadata, void, (ModelMetadata*)) \
   X(130, 14, AddSessionConfigEntry, Status*, (SessionOptions*, const char* key, const char* value)) \
-  X(162, 14, KernelInfoGetAttributeArray_float, Status*, (const KernelInfo*, const char* name, float* out, size_t* size)) \
   X(163, 14, KernelInfoGetAttributeArray_int64, Status*, (const KernelInfo*, const char* name, int64_t* out, size_t* size)) \
   X(230, 14, KernelInfo_GetInputCount, Status*, (const KernelInfo*, size_t* out)) \
   X(231, 14, KernelInfo_GetOutputCount, Status*, (const KernelInfo*, size_t* out)) \

@@ -53,10 +53,6 @@ bool OpAttrAttributes::GetInts(const char* name, std::vector<int64_t>* value) co
   return ReadMany(Find(name), OpAttrType::kInts, value);
 }
 
-bool OpAttrAttributes::GetFloats(const char* name, std::vector<float>* value) const {
-  return ReadMany(Find(name), OpAttrType::kFloats, value);
-}
-
 const OpAttr* GraphNodeAttributes::Find(const char* name) const {
   const OpAttr* attribute = nullptr;
   // An operator whose schema does not know the name gives an error; to us that is the same as absent.
@@ -87,12 +83,6 @@ bool KernelAttributes::GetString(const char* name, std::string* value) const {
 bool KernelAttributes::GetInts(const char* name, std::vector<int64_t>* value) const {
   return ReadArray(value, [&](int64_t* out, size_t* size) {
     return GetApi().KernelInfoGetAttributeArray_int64(info_, name, out, size);
-  });
-}
-
-bool KernelAttributes::GetFloats(const char* name, std::vector<float>* value) const {
-  return ReadArray(value, [&](float* out, size_t* size) {
-    return GetApi().KernelInfoGetAttributeArray_float(info_, name, out, size);
   });
 }
 

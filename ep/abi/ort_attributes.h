@@ -13,7 +13,6 @@ class OpAttrAttributes : public NodeAttributes {
   bool GetFloat(const char* name, float* value) const override;
   bool GetString(const char* name, std::string* value) const override;
   bool GetInts(const char* name, std::vector<int64_t>* value) const override;
-  bool GetFloats(const char* name, std::vector<float>* value) const override;
 
  protected:
   // Null when the node does not have the attribute.
@@ -48,7 +47,6 @@ class KernelAttributes final : public NodeAttributes {
   bool GetFloat(const char* name, float* value) const override;
   bool GetString(const char* name, std::string* value) const override;
   bool GetInts(const char* name, std::vector<int64_t>* value) const override;
-  bool GetFloats(const char* name, std::vector<float>* value) const override;
 
  private:
   const KernelInfo* info_;

@@ -28,19 +28,16 @@ bool IsTrailing(const Operand* operand) { return operand == nullptr || operand->
 
 }  // namespace
 
-Step Add(Operand operand) {
+Step Combine(StepKind kind, Operand operand) {
   Step step;
-  step.kind = StepKind::kAdd;
+  step.kind = kind;
   step.operand = std::move(operand);
   return step;
 }
 
-Step Mul(Operand operand) {
-  Step step;
-  step.kind = StepKind::kMul;
-  step.operand = std::move(operand);
-  return step;
-}
+Step Add(Operand operand) { return Combine(StepKind::kAdd, std::move(operand)); }
+
+Step Mul(Operand operand) { return Combine(StepKind::kMul, std::move(operand)); }
 
 Step Activate(const ActivationCall& activation, Operand slope) {
   Step step;

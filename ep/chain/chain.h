@@ -75,7 +75,7 @@ struct Quantization {
 
 // How a tensor meets d: NumPy broadcasting from the last dimension (kTrailing); one dimension along dimension 1
 // (kChannel); one dimension of num_groups elements, each for the channels of one group (kGroup).
-using Align = AffineAlignValue;
+using Align = AlignValue;
 
 // A tensor and, when it is quantised, its quantisation. `type` is the element type as stored, `shape` what the session
 // knows of it; a constant tells its shape itself. `name` is for messages.
@@ -107,13 +107,11 @@ inline constexpr int kMostEmitted = 6;
 
 inline constexpr int kNoOutput = -1;  // among positions of the node's outputs
 
-enum class StepKind {
-  kAdd,         // d + operand
-  kMul,         // d * operand
-  kActivate,    // activation(d); the operand is the slope, of activations that have one
-  kRequantise,  // dequantise(quantise(d)), per tensor and constant; the output is the quantised tensor
-  kEmit,        // d as it is; the output is d in a float type
-};
+// Whether the step combines d with its operand, as the table of steps says (kAdd, kMul ...). The others:
+//   kActivate    activation(d); the operand is the slope, of activations that have one
+//   kRequantise  dequantise(quantise(d)), per tensor and constant; the output is the quantised tensor
+//   kEmit        d as it is; the output is d in a float type
+constexpr bool IsCombination(StepKind kind) { return static_cast<int>(kind) < kCombinationCount; }
 
 // What happens to each element of d. Operands broadcast with d in both directions, as ONNX's Add does; behind a
 // normalization they must fit d as it is.
@@ -126,6 +124,7 @@ struct Step {
   int output = kNoOutput;                // kRequantise, kEmit: of the shape of Y
 };
 
+Step Combine(StepKind kind, Operand operand);
 Step Add(Operand operand);
 Step Mul(Operand operand);
 Step Activate(const ActivationCall& activation, Operand slope = {});

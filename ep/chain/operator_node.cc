@@ -4,75 +4,56 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
-#include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
+
+#include "chain/numbers.h"
+#include "chain/program.h"
 
 namespace normfuse {
 namespace {
 
-// operand_0, operand_1 ..., which are the last inputs of both operators that take steps.
-constexpr int kFurtherOperands =
-    static_cast<int>(std::size(kFusedNormalizationInputs)) - static_cast<int>(FusedNormalizationInput::kOperand0);
-static_assert(kFurtherOperands ==
-              static_cast<int>(std::size(kFusedActivationInputs)) - static_cast<int>(FusedActivationInput::kOperand0));
+// The element type of that name which normfuse stores; kUndefined: there is none.
+DataType TypeOf(std::string_view name) {
+  for (int number = 1; number <= static_cast<int>(DataType::kInt2); ++number) {
+    const auto type = static_cast<DataType>(number);
+    if ((IsFloat(type) || IsQuantized(type)) && name == NameOf(type)) return type;
+  }
+  return DataType::kUndefined;
+}
 
-// Reads the attributes and inputs of one node into a chain; the first problem is kept and ends the reading.
+// Reads the program of one node into a chain; the first problem is kept and ends the reading.
 class Reader {
  public:
   Reader(const OperatorNode& node, Chain* chain) : node_(node), chain_(*chain) {}
 
   std::optional<Declined> Read() {
     chain_.name = node_.name;
-    node_.attributes->GetFloats("step_params", &step_params_);
     CheckSpecVersion();
-    ActivationCall activation;
-    if (!declined_) ReadActivation(&activation);
-    if (!declined_) ReadOperator(activation);
-    if (!declined_) CheckFurtherSteps();
-    if (!declined_) CheckInputCount();
+    std::string text;
+    std::vector<ProgramStep> steps;
+    // Not seen as one without steps: a misspelt attribute is no identity.
+    if (!node_.attributes->GetString("steps", &text)) Invalid("its attribute steps is missing");
+    if (!declined_) declined_ = ParseProgram(node_.name, text, &steps);
     if (!declined_) ReadX();
+    for (const ProgramStep& step : steps) {
+      if (!declined_) ReadStep(step);
+    }
+    if (!declined_) CheckWhole();
     return declined_;
   }
 
  private:
-  void Invalid(std::string detail) {
+  void Invalid(const std::string& detail) {
     if (!declined_) {
       declined_ = Decline(Reason::kInvalidConfiguration, {{"node", node_.name}, {"detail", detail}});
     }
   }
 
-  int64_t Int(const char* name, int64_t fallback) const {
-    int64_t value = fallback;
-    node_.attributes->GetInt(name, &value);
-    return value;
-  }
-
-  // An attribute that names the element type of an output; kUndefined when it is 0 or absent.
-  DataType ElementType(const char* name) {
-    const int64_t number = Int(name, 0);
-    const DataType type = FromTensorProto(number);
-    if (number != 0 && !IsFloat(type) && !IsQuantized(type)) {
-      Invalid(std::string(name) + " is " + std::to_string(number) +
-              ", which is no element type that normfuse writes (onnx.TensorProto.DataType)");
-    }
-    return type;
-  }
-
-  bool Flag(const char* name, bool fallback) {
-    const int64_t value = Int(name, fallback ? 1 : 0);
-    if (value != 0 && value != 1) Invalid(std::string(name) + " is " + std::to_string(value) + "; it must be 0 or 1");
-    return value != 0;
-  }
-
-  std::string String(const char* name, const char* fallback) const {
-    std::string value = fallback;
-    node_.attributes->GetString(name, &value);
-    return value;
-  }
-
   void CheckSpecVersion() {
-    const int64_t version = Int("spec_version", 1);
+    int64_t version = 1;
+    node_.attributes->GetInt("spec_version", &version);
     if (version > kSpecVersion) {
       declined_ = Decline(
           Reason::kNewerSpecVersion,
@@ -82,289 +63,26 @@ class Reader {
     }
   }
 
-  void ReadActivation(ActivationCall* call) {
-    const std::string name = String("activation", "Identity");
-    const int index = ActivationIndex(name);
-    if (index == kActivationCount) {
-      declined_ = Decline(Reason::kUnknownActivation, {{"node", node_.name}, {"activation", name}});
-      return;
-    }
-    const ActivationSpec& spec = kActivations[index];
-    call->kind = static_cast<Activation>(index);
-    for (int i = 0; i < kMaxActivationParams; ++i) call->params[i] = spec.defaults[i];
-    std::vector<float> params;
-    node_.attributes->GetFloats("activation_params", &params);
-    if (!params.empty() && static_cast<int>(params.size()) != spec.param_count) {
-      Invalid("activation_params has " + std::to_string(params.size()) + " values; " + name + " takes " +
-              std::to_string(spec.param_count));
-      return;
-    }
-    for (size_t i = 0; i < params.size(); ++i) call->params[i] = params[i];
-  }
-
-  // kActivationCount: there is none of that name.
-  static int ActivationIndex(const std::string& name) {
-    int index = 0;
-    while (index < kActivationCount && name != kActivations[index].name) ++index;
-    return index;
-  }
-
+  // Of no tensor, kNoTensor too, nothing is known.
   const TensorFacts& Facts(int index) const {
     static const TensorFacts kMissing;
-    return static_cast<size_t>(index) < node_.inputs.size() ? node_.inputs[index] : kMissing;
+    return index >= 0 && static_cast<size_t>(index) < node_.inputs.size() ? node_.inputs[index] : kMissing;
   }
 
-  template <typename Input>
-  TensorRef Ref(Input input) const {
-    const int index = static_cast<int>(input);
+  TensorRef Ref(int index) const {
     const TensorFacts& facts = Facts(index);
     TensorRef ref;
-    if (!facts.present) return ref;
     if (facts.constant) {
       ref.constant = facts.constant;
-    } else {
+    } else if (facts.present) {
       ref.input = index;
     }
     return ref;
   }
 
-  template <typename Input>
-  Operand Tensor(Input input, const char* name) const {
-    const TensorFacts& facts = Facts(static_cast<int>(input));
-    return {Ref(input), facts.type, {}, ShapeOf(facts), Align::kTrailing, name};
-  }
-
-  template <typename Input>
-  void ReadQuantization(Quantization* quantization, Input scale, Input zero_point, const char* axis,
-                        const char* block_size, int64_t default_axis) {
-    quantization->scale = Ref(scale);
-    quantization->zero_point = Ref(zero_point);
-    quantization->axis = Int(axis, default_axis);
-    if (block_size != nullptr) quantization->block_size = Int(block_size, 0);
-    if (quantization->block_size < 0) Invalid(std::string(block_size) + " is negative");
-    if (quantization->zero_point.present() && !quantization->present()) {
-      const std::string_view attribute = axis;  // "x_axis" goes with x_scale and x_zero_point
-      const std::string prefix(attribute.substr(0, attribute.rfind("axis")));
-      Invalid(prefix + "zero_point is given without " + prefix + "scale");
-    }
-  }
-
-  template <typename Input>
-  void ReadYQuantization(Input scale, Input zero_point) {
-    ReadQuantization(&chain_.store.quantization, scale, zero_point, "y_axis", "y_block_size", 1);
-    chain_.store.saturate = Flag("y_saturate", true);
-    y_zero_point_type_ = Facts(static_cast<int>(zero_point)).type;
-  }
-
-  // Appends the activation, if it is one.
-  template <typename Input>
-  void ReadSteps(const ActivationCall& activation, Input slope) {
-    Operand operand = Tensor(slope, "slope");
-    if (kActivations[static_cast<int>(activation.kind)].has_slope != operand.present()) {
-      Invalid(operand.present() ? "input slope is given, but the activation takes none"
-                                : "the activation needs input slope");
-    }
-    if (activation.kind != Activation::kIdentity) chain_.behind.push_back(Activate(activation, std::move(operand)));
-  }
-
-  // The words of `attribute`: Mul and Add, which take the next operands, and, behind, names of activations.
-  template <typename Input>
-  void ReadFurtherSteps(const char* attribute, Input first_operand, std::vector<Step>* steps) {
-    first_operand_ = static_cast<int>(first_operand);
-    std::istringstream words(String(attribute, ""));
-    for (std::string word; words >> word;) {
-      if (word == "Mul" || word == "Add") {
-        ReadOperandStep(attribute, word, steps);
-      } else {
-        ReadActivationStep(attribute, word, steps);
-      }
-    }
-  }
-
-  void ReadOperandStep(const char* attribute, const std::string& word, std::vector<Step>* steps) {
-    const std::string name = "operand_" + std::to_string(operands_read_);
-    Operand operand = Tensor(first_operand_ + operands_read_, name.c_str());
-    if (operands_read_ == kFurtherOperands || !operand.present()) {
-      return Invalid(std::string(attribute) + " requires input " + name + ", which is missing");
-    }
-    ++operands_read_;
-    steps->push_back(word == "Mul" ? Mul(std::move(operand)) : Add(std::move(operand)));
-  }
-
-  void ReadActivationStep(const char* attribute, const std::string& word, std::vector<Step>* steps) {
-    ActivationCall call;
-    const int index = ActivationIndex(word);
-    if (index == kActivationCount || kActivations[index].has_slope || steps == &chain_.before) {
-      return Invalid(std::string(attribute) + " has '" + word + "', which is no step that can stand there");
-    }
-    call.kind = static_cast<Activation>(index);
-    const auto count = static_cast<size_t>(kActivations[index].param_count);
-    if (step_params_.size() < params_read_ + count) return Invalid("step_params has too few numbers for " + word);
-    std::copy_n(step_params_.begin() + static_cast<std::ptrdiff_t>(params_read_), count, call.params);
-    params_read_ += count;
-    steps->push_back(Activate(call));
-  }
-
-  // Every operand and every number belongs to a step.
-  void CheckFurtherSteps() {
-    if (params_read_ < step_params_.size()) Invalid("step_params has more numbers than the steps take");
-    for (int i = operands_read_; first_operand_ >= 0 && i < kFurtherOperands; ++i) {
-      if (Facts(first_operand_ + i).present) Invalid("no step takes input operand_" + std::to_string(i));
-    }
-  }
-
-  // ONNX Runtime knows how many inputs a node may have, but not a call of a model-local function.
-  void CheckInputCount() {
-    size_t known = 0;
-    switch (node_.kind) {
-      case OperatorKind::kFusedNormalization:
-        known = std::size(kFusedNormalizationInputs);
-        break;
-      case OperatorKind::kFusedActivation:
-        known = std::size(kFusedActivationInputs);
-        break;
-      case OperatorKind::kFusedDequantizeLinear:
-        known = std::size(kFusedDequantizeLinearInputs);
-        break;
-    }
-    for (size_t i = known; i < node_.inputs.size(); ++i) {
-      if (!node_.inputs[i].present) continue;
-      return Invalid("input " + std::to_string(i) + " is given, but the operator has inputs 0 to " +
-                     std::to_string(known - 1) + " only");
-    }
-  }
-
-  void ReadOperator(const ActivationCall& activation) {
-    switch (node_.kind) {
-      case OperatorKind::kFusedNormalization:
-        ReadNormalization(activation);
-        return;
-      case OperatorKind::kFusedActivation:
-        ReadElementwise(activation);
-        return;
-      case OperatorKind::kFusedDequantizeLinear:
-        ReadDequantize(activation);
-        return;
-    }
-  }
-
-  Align ReadAffineAlign() {
-    const std::string align = String("affine_align", "trailing");
-    if (align == "channel") return Align::kChannel;
-    if (align == "group") return Align::kGroup;
-    if (align != "trailing") Invalid("affine_align is '" + align + "'; it must be trailing, channel or group");
-    return Align::kTrailing;
-  }
-
-  Method ReadMethod() {
-    const std::string method = String("method", "standard");
-    if (method == "softmax") return Method::kSoftmax;
-    if (method == "log_softmax") return Method::kLogSoftmax;
-    if (method != "standard") Invalid("method is '" + method + "'; it must be standard, softmax or log_softmax");
-    return Method::kStandard;
-  }
-
-  void ReadStatistics(Normalization* normalization) {
-    Normalization& n = *normalization;
-    n.method = ReadMethod();
-    node_.attributes->GetInts("axes", &n.axes);
-    n.num_groups = Int("num_groups", 0);
-    n.use_mean = Flag("use_mean", true);
-    n.normalize_variance = Flag("normalize_variance", true);
-    node_.attributes->GetFloat("epsilon", &n.epsilon);
-    const std::string on = String("epsilon_on", "variance");
-    if (on == "stddev") {
-      n.epsilon_on = EpsilonOn::kStddev;
-    } else if (on != "variance") {
-      Invalid("epsilon_on is '" + on + "'; it must be variance or stddev");
-    }
-    if (n.num_groups < 0) Invalid("num_groups is negative");
-    if (n.num_groups == 0 && n.axes.empty()) Invalid("attribute axes is missing");
-    if (n.num_groups > 0 && !n.axes.empty()) Invalid("axes and num_groups exclude each other");
-    if (std::isnan(n.epsilon)) Invalid("epsilon is NaN; it must be a number");
-    n.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
-    n.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
-  }
-
-  void ReadNormalization(const ActivationCall& activation) {
-    using In = FusedNormalizationInput;
-    ReadStatistics(&chain_.normalization.emplace());
-    chain_.x = Tensor(In::kX, "X");
-    ReadQuantization(&chain_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
-    ReadFurtherSteps("steps_before", In::kOperand0, &chain_.before);
-    Operand residual = Tensor(In::kResidual, "residual");
-    ReadQuantization(&residual.quantization, In::kResidualScale, In::kResidualZeroPoint, "residual_axis",
-                     "residual_block_size", 1);
-    if (residual.present()) chain_.before.push_back(Add(std::move(residual)));
-    Operand residual_bias = Tensor(In::kResidualBias, "residual_bias");
-    if (residual_bias.present()) chain_.before.push_back(Add(std::move(residual_bias)));
-    ReadSum();
-    const Align align = ReadAffineAlign();
-    Operand scale = Tensor(In::kScale, "scale");
-    scale.align = align;
-    ReadQuantization(&scale.quantization, In::kScaleScale, In::kScaleZeroPoint, "scale_axis", nullptr, 0);
-    if (scale.present()) chain_.behind.push_back(Mul(std::move(scale)));
-    Operand bias = Tensor(In::kBias, "bias");
-    bias.align = align;
-    ReadQuantization(&bias.quantization, In::kBiasScale, In::kBiasZeroPoint, "bias_axis", nullptr, 0);
-    if (bias.present()) chain_.behind.push_back(Add(std::move(bias)));
-    ReadSteps(activation, In::kSlope);
-    ReadFurtherSteps("steps_behind", In::kOperand0, &chain_.behind);
-    ReadYQuantization(In::kYScale, In::kYZeroPoint);
-    x_scale_type_ = Facts(static_cast<int>(In::kXScale)).type;
-    if (chain_.num_groups() <= 0 && align == Align::kGroup) Invalid("affine_align is group, but num_groups is 0");
-  }
-
-  // The output `sum`, and the type in which d is stored on the way.
-  void ReadSum() {
-    using In = FusedNormalizationInput;
-    const int output = OutputIndex(FusedNormalizationOutput::kSum);
-    DataType type = ElementType("sum_dtype");
-    Quantization quantization;
-    quantization.scale = Ref(In::kSumScale);
-    quantization.zero_point = Ref(In::kSumZeroPoint);
-    if (quantization.present()) {
-      const bool has_zero = quantization.zero_point.present();
-      if (type == DataType::kUndefined)
-        type = has_zero ? Facts(static_cast<int>(In::kSumZeroPoint)).type : DataType::kUint8;
-      chain_.before.push_back(Requantise(std::move(quantization), type, output));
-      return;
-    }
-    if (quantization.zero_point.present()) Invalid("a zero point is given without its scale");
-    if (output == kNoOutput) return;
-    const TensorFacts& as_default = Facts(static_cast<int>(chain_.x.quantization.present() ? In::kXScale : In::kX));
-    chain_.before.push_back(Emit(type == DataType::kUndefined ? as_default.type : type, output));
-  }
-
-  void ReadElementwise(const ActivationCall& activation) {
-    using In = FusedActivationInput;
-    chain_.x = Tensor(In::kX, "X");
-    ReadQuantization(&chain_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
-    Operand scale = Tensor(In::kScale, "scale");
-    Operand bias = Tensor(In::kBias, "bias");
-    scale.align = bias.align = ReadAffineAlign();
-    if (scale.align == Align::kGroup) Invalid("affine_align is group, but num_groups is 0");
-    if (scale.present()) chain_.behind.push_back(Mul(std::move(scale)));
-    if (bias.present()) chain_.behind.push_back(Add(std::move(bias)));
-    ReadSteps(activation, In::kSlope);
-    ReadFurtherSteps("steps_behind", In::kOperand0, &chain_.behind);
-    ReadYQuantization(In::kYScale, In::kYZeroPoint);
-    x_scale_type_ = Facts(static_cast<int>(In::kXScale)).type;
-  }
-
-  void ReadDequantize(const ActivationCall& activation) {
-    using In = FusedDequantizeLinearInput;
-    chain_.x = Tensor(In::kX, "X");
-    ReadQuantization(&chain_.x.quantization, In::kXScale, In::kXZeroPoint, "x_axis", "x_block_size", 1);
-    ReadSteps(activation, In::kSlope);
-    x_scale_type_ = Facts(static_cast<int>(In::kXScale)).type;
-    if (!chain_.x.quantization.present()) Invalid("input x_scale is missing");
-  }
-
-  template <typename Output>
-  int OutputIndex(Output output) const {
-    const auto index = static_cast<size_t>(output);
-    return index < node_.outputs_used.size() && node_.outputs_used[index] ? static_cast<int>(index) : kNoOutput;
+  Operand Tensor(int index, const std::string& name) const {
+    const TensorFacts& facts = Facts(index);
+    return {Ref(index), facts.type, {}, ShapeOf(facts), Align::kTrailing, name};
   }
 
   void ReadX() {
@@ -377,26 +95,277 @@ class Reader {
                                                      {"what", "normfuse"},
                                                      {"supported", "up to 8"}});
     }
-    Store& store = chain_.store;
-    store.type = ElementType("y_dtype");
-    if (store.type != DataType::kUndefined) return;
-    if (!store.quantization.present()) {
-      store.type = chain_.x.quantization.present() ? x_scale_type_ : chain_.x.type;
-    } else {
-      store.type = store.quantization.zero_point.present() ? y_zero_point_type_ : DataType::kUint8;
+    chain_.x = Tensor(0, "X");
+  }
+
+  // Tensors: the next input is that of the next label.
+
+  int Next(const ProgramStep& step, std::string_view label) {
+    if (!IsLabel(label)) {
+      Invalid(step.Where() + ": '" + std::string(label) + "' is no label of a tensor");
+    } else if (std::find(labels_.begin(), labels_.end(), label) != labels_.end()) {
+      Invalid(step.Where() + ": the label " + std::string(label) + " stands twice");
+    }
+    labels_.push_back(label);
+    const int index = static_cast<int>(labels_.size());
+    if (!Facts(index).present) {
+      Invalid(step.Where() + ": " + std::string(label) + " is missing, input " + std::to_string(index) +
+              " of the node");
+    }
+    return index;
+  }
+
+  // Values of arguments
+
+  void Malformed(const ProgramStep& step, Argument argument, const std::string& what) {
+    Invalid(step.Where() + ": " + kArgumentNames[static_cast<int>(argument)] + " is '" +
+            std::string(*step.Find(argument)) + "', which is not " + what);
+  }
+
+  int64_t Int(const ProgramStep& step, Argument argument, int64_t fallback) {
+    const std::optional<std::string_view> text = step.Find(argument);
+    int64_t value = fallback;
+    if (text && !ParseInt(*text, &value)) Malformed(step, argument, "a whole number");
+    return value;
+  }
+
+  bool Flag(const ProgramStep& step, Argument argument, bool fallback) {
+    const std::optional<std::string_view> text = step.Find(argument);
+    if (!text) return fallback;
+    if (*text != "0" && *text != "1") Malformed(step, argument, "0 or 1");
+    return *text == "1";
+  }
+
+  template <typename Value, size_t kCount>
+  Value Word(const ProgramStep& step, Argument argument, const char* const (&words)[kCount], Value fallback) {
+    const std::optional<std::string_view> text = step.Find(argument);
+    if (!text) return fallback;
+    std::string known;
+    for (size_t i = 0; i < kCount; ++i) {
+      if (*text == words[i]) return static_cast<Value>(i);
+      known.append(i == 0 ? "" : i + 1 == kCount ? " or " : ", ").append(words[i]);
+    }
+    Malformed(step, argument, known);
+    return fallback;
+  }
+
+  DataType Type(const ProgramStep& step) {
+    const std::optional<std::string_view> text = step.Find(Argument::kType);
+    if (!text) return DataType::kUndefined;
+    const DataType type = TypeOf(*text);
+    if (type == DataType::kUndefined) Malformed(step, Argument::kType, "an element type that normfuse writes");
+    return type;
+  }
+
+  std::vector<int64_t> Ints(const ProgramStep& step, Argument argument) {
+    std::vector<int64_t> values;
+    const std::optional<std::string_view> text = step.Find(argument);
+    if (!text) return values;
+    std::string_view rest = *text;
+    while (true) {
+      const size_t comma = rest.find(',');
+      if (!ParseInt(rest.substr(0, comma), &values.emplace_back())) {
+        Malformed(step, argument, "a list of whole numbers");
+        return values;
+      }
+      if (comma == std::string_view::npos) return values;
+      rest.remove_prefix(comma + 1);
     }
   }
+
+  struct QuantizationTypes {
+    DataType scale = DataType::kUndefined;
+    DataType zero_point = DataType::kUndefined;
+  };
+
+  // Reads scale, zero point, axis and block size.
+  QuantizationTypes ReadQuantization(const ProgramStep& step, const std::string& prefix, Quantization* quantization) {
+    int scale = kNoTensor, zero_point = kNoTensor;
+    for (const auto& [key, label] : step.arguments) {  // in the text's order, as the inputs are
+      if (key == kArgumentNames[static_cast<int>(Argument::kScale)]) scale = Next(step, label);
+      if (key == kArgumentNames[static_cast<int>(Argument::kZeroPoint)]) zero_point = Next(step, label);
+    }
+    if (zero_point != kNoTensor && scale == kNoTensor) {
+      Invalid(step.Where() + ": " + prefix + "_zero_point is given without " + prefix + "_scale");
+    }
+    if (scale != kNoTensor) quantization->scale = Ref(scale);
+    if (zero_point != kNoTensor) quantization->zero_point = Ref(zero_point);
+    quantization->axis = Int(step, Argument::kAxis, 1);
+    quantization->block_size = Int(step, Argument::kBlockSize, 0);
+    if (quantization->block_size < 0) Invalid(step.Where() + ": " + prefix + "_block_size is negative");
+    return {Facts(scale).type, Facts(zero_point).type};
+  }
+
+  // Steps
+
+  void ReadStep(const ProgramStep& step) {
+    if (step.step == nullptr) return ReadActivation(step);
+    if (step.step->has_operand) return Append(step, Combine(step.step->kind, ReadOperand(step)));
+    switch (static_cast<StepName>(step.step - kSteps)) {
+      case StepName::kDequantize:
+        return ReadDequantize(step);
+      case StepName::kRequantize:
+        return ReadRequantize(step);
+      case StepName::kEmit:
+        if (has_emit_) Invalid(step.Where() + " stands twice");
+        sum_type_ = Type(step);
+        has_emit_ = true;
+        return;
+      case StepName::kNormalize:
+        return ReadNormalize(step);
+      case StepName::kSoftmax:
+        return ReadSoftmax(step, Method::kSoftmax);
+      case StepName::kLogSoftmax:
+        return ReadSoftmax(step, Method::kLogSoftmax);
+      case StepName::kStore:
+        chain_.store.type = Type(step);
+        return;
+      case StepName::kQuantize:
+        return ReadQuantize(step);
+      default:
+        return Invalid(step.Where() + " is none that this library reads");
+    }
+  }
+
+  void Append(const ProgramStep& program_step, Step step) {
+    if (program_step.in_front && (has_emit_ || has_requantize_)) {
+      return Invalid(program_step.Where() + " stands behind the step that makes the output sum");
+    }
+    (program_step.in_front ? chain_.before : chain_.behind).push_back(std::move(step));
+  }
+
+  Operand ReadOperand(const ProgramStep& step) {
+    Operand operand = Tensor(Next(step, step.operand), std::string(step.operand));
+    operand.align = Word(step, Argument::kAlign, kAlignValues, Align::kTrailing);
+    if (step.in_front && operand.align != Align::kTrailing) {
+      Invalid(step.Where() + ": align is of steps behind the normalisation");
+    }
+    ReadQuantization(step, operand.name, &operand.quantization);
+    return operand;
+  }
+
+  void ReadDequantize(const ProgramStep& step) {
+    x_float_ = ReadQuantization(step, "x", &chain_.x.quantization).scale;
+    if (!step.Find(Argument::kScale)) return Invalid(step.Where() + ": its scale, x_scale, is missing");
+  }
+
+  void ReadActivation(const ProgramStep& step) {
+    const ActivationSpec& spec = kActivations[step.activation];
+    ActivationCall call;
+    call.kind = static_cast<Activation>(step.activation);
+    std::copy_n(spec.defaults, kMaxActivationParams, call.params);
+    for (int i = 0; i < spec.param_count; ++i) {
+      const std::optional<std::string_view> text = step.Find(spec.params[i].name);
+      if (!text || ParseFloat(*text, &call.params[i])) continue;
+      return Invalid(step.Where() + ": " + spec.params[i].name + " is '" + std::string(*text) +
+                     "', which is not a number");
+    }
+    Operand slope;
+    if (spec.has_slope) slope = Tensor(Next(step, step.operand), std::string(step.operand));
+    if (call.kind != Activation::kIdentity) Append(step, Activate(call, std::move(slope)));
+  }
+
+  void ReadRequantize(const ProgramStep& step) {
+    Quantization quantization;
+    const DataType zero_type = ReadQuantization(step, "sum", &quantization).zero_point;
+    if (!quantization.present()) return Invalid(step.Where() + ": its scale, sum_scale, is missing");
+    DataType type = Type(step);
+    if (type == DataType::kUndefined) type = quantization.zero_point.present() ? zero_type : DataType::kUint8;
+    Append(step, Requantise(std::move(quantization), type, OutputIndex(FusedNormalizationOutput::kSum)));
+    has_requantize_ = true;
+  }
+
+  // In front of the core: the output sum is d as it is there.
+  void EmitSum() {
+    if (has_requantize_ && has_emit_) return Invalid("the output sum has two steps, Requantize and Emit");
+    const int output = OutputIndex(FusedNormalizationOutput::kSum);
+    if (has_requantize_ || output == kNoOutput) return;
+    chain_.before.push_back(Emit(sum_type_ == DataType::kUndefined ? FloatOfX() : sum_type_, output));
+  }
+
+  void ReadNormalize(const ProgramStep& step) {
+    EmitSum();
+    Normalization& n = chain_.normalization.emplace();
+    n.axes = Ints(step, Argument::kAxes);
+    n.num_groups = Int(step, Argument::kNumGroups, 0);
+    n.use_mean = Flag(step, Argument::kUseMean, true);
+    n.normalize_variance = Flag(step, Argument::kNormalizeVariance, true);
+    n.epsilon_on = Word(step, Argument::kEpsilonOn, kEpsilonOnValues, EpsilonOn::kVariance);
+    const std::optional<std::string_view> epsilon = step.Find(Argument::kEpsilon);
+    if (epsilon && !ParseFloat(*epsilon, &n.epsilon)) Malformed(step, Argument::kEpsilon, "a number");
+    if (n.num_groups < 0) Invalid(step.Where() + ": num_groups is negative");
+    if (n.num_groups == 0 && n.axes.empty()) Invalid(step.Where() + ": axes is missing");
+    if (n.num_groups > 0 && !n.axes.empty()) Invalid(step.Where() + ": axes and num_groups exclude each other");
+    if (std::isnan(n.epsilon)) Invalid(step.Where() + ": epsilon is NaN; it must be a number");
+    n.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
+    n.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
+  }
+
+  void ReadSoftmax(const ProgramStep& step, Method method) {
+    EmitSum();
+    Normalization& n = chain_.normalization.emplace();
+    n.method = method;
+    n.axes = Ints(step, Argument::kAxes);
+    if (n.axes.empty()) Invalid(step.Where() + ": axes is missing");
+    n.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
+    n.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
+  }
+
+  void ReadQuantize(const ProgramStep& step) {
+    Store& store = chain_.store;
+    const DataType zero_type = ReadQuantization(step, "y", &store.quantization).zero_point;
+    if (!store.quantization.present()) return Invalid(step.Where() + ": its scale, y_scale, is missing");
+    store.saturate = Flag(step, Argument::kSaturate, true);
+    store.type = Type(step);
+    if (store.type != DataType::kUndefined) return;
+    store.type = store.quantization.zero_point.present() ? zero_type : DataType::kUint8;
+  }
+
+  // What holds of the program as a whole.
+  void CheckWhole() {
+    const bool normalizes = node_.kind == OperatorKind::kFusedNormalization;
+    if (chain_.normalizes() != normalizes) {
+      return Invalid(normalizes ? "its steps have no normalisation (Normalize with axes, or a softmax)"
+                                : "its steps have a normalisation, which belongs to FusedNormalization");
+    }
+    if (node_.kind == OperatorKind::kFusedDequantizeLinear && !chain_.x.quantization.present()) {
+      return Invalid("its steps have no Dequantize, with x_scale");
+    }
+    ForEachStep(chain_, [&](const Step& step) {
+      if (step.operand.align == Align::kGroup && chain_.num_groups() <= 0) {
+        Invalid(step.operand.name + " has align=group, but num_groups is 0");
+      }
+    });
+    // ONNX Runtime knows how many inputs a node may have, but not a call of a model-local function.
+    for (size_t i = labels_.size() + 1; i < node_.inputs.size(); ++i) {
+      if (!node_.inputs[i].present) continue;
+      return Invalid("input " + std::to_string(i) + " is given, but its steps name inputs 1 to " +
+                     std::to_string(labels_.size()) + " only");
+    }
+    if (labels_.size() > static_cast<size_t>(kMostTensors)) {
+      return Invalid("its steps name " + std::to_string(labels_.size()) + " tensors; at most " +
+                     std::to_string(kMostTensors) + " are supported");
+    }
+    if (chain_.store.type == DataType::kUndefined) chain_.store.type = FloatOfX();
+  }
+
+  DataType FloatOfX() const { return chain_.x.quantization.present() ? x_float_ : chain_.x.type; }
+
+  int OutputIndex(FusedNormalizationOutput output) const {
+    const auto index = static_cast<size_t>(output);
+    return index < node_.outputs_used.size() && node_.outputs_used[index] ? static_cast<int>(index) : kNoOutput;
+  }
+
+  static constexpr int kNoTensor = -1;
 
   const OperatorNode& node_;
   Chain& chain_;
   std::optional<Declined> declined_;
-  DataType x_scale_type_ = DataType::kUndefined;
-  DataType y_zero_point_type_ = DataType::kUndefined;
-  // Of steps_before and steps_behind.
-  std::vector<float> step_params_;
-  size_t params_read_ = 0;
-  int first_operand_ = -1;  // -1: the operator has none
-  int operands_read_ = 0;
+  std::vector<std::string_view> labels_;      // of the inputs behind X, as far as they were read
+  DataType x_float_ = DataType::kUndefined;   // of x_scale
+  DataType sum_type_ = DataType::kUndefined;  // as Emit says
+  bool has_emit_ = false;
+  bool has_requantize_ = false;
 };
 
 bool Names(std::string_view op_type, std::string_view name) {

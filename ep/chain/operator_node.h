@@ -20,7 +20,6 @@ class NodeAttributes {
   virtual bool GetFloat(const char* name, float* value) const = 0;
   virtual bool GetString(const char* name, std::string* value) const = 0;
   virtual bool GetInts(const char* name, std::vector<int64_t>* value) const = 0;
-  virtual bool GetFloats(const char* name, std::vector<float>* value) const = 0;
 };
 
 // What is known of one tensor when the session is created.

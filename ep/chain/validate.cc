@@ -293,10 +293,6 @@ Result Validator::CheckRequantise(const Step& step) const {
 
 Result Validator::CheckStep(const Step& step) const {
   switch (step.kind) {
-    case StepKind::kAdd:
-    case StepKind::kMul:
-      if (!step.operand.present()) return Error("a step has no operand");
-      break;
     case StepKind::kActivate:
       NORMFUSE_RETURN_IF_ERROR(CheckActivation(step));
       break;
@@ -306,6 +302,8 @@ Result Validator::CheckStep(const Step& step) const {
       if (IsFloat(step.type)) return {};
       return Error("sum has element type " + std::string(NameOf(step.type)) +
                    "; float32, float16 and bfloat16 are supported");
+    default:  // a combination
+      if (!step.operand.present()) return Error("a step has no operand");
   }
   return CheckMeeting(step.operand);
 }

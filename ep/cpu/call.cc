@@ -173,11 +173,9 @@ void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, 
   const int64_t index = b.at.at[kFormY];
   void* emitted = stage.emitted < 0 || emission == Emission::kNo ? nullptr : call.emitted[stage.emitted];
   switch (stage.kind) {
-    case Stage::Kind::kAdd:
-      return call.kernels->add(d, static_cast<size_t>(b.n), OperandAt(b, stage.operand, nullptr, b.scratch->block));
-    case Stage::Kind::kMul:
-      return call.kernels->multiply(d, static_cast<size_t>(b.n),
-                                    OperandAt(b, stage.operand, nullptr, b.scratch->block));
+    case Stage::Kind::kCombine:
+      return call.kernels->combine[static_cast<int>(stage.combination)](
+          d, static_cast<size_t>(b.n), OperandAt(b, stage.operand, nullptr, b.scratch->block));
     case Stage::Kind::kApply:
       return ApplyStage(b, stage, normalizer, d, d);
     case Stage::Kind::kRequantise:

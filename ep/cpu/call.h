@@ -35,14 +35,14 @@ struct StageOperand {
 // One or more steps of a chain as the passes run them on a block of float32.
 struct Stage {
   enum class Kind {
-    kAdd,
-    kMul,
+    kCombine,
     kApply,  // scale, bias and activation in one kernel, each of which may be absent; the first one behind normalises too
     kRequantise,
     kEmit,
   };
   Kind kind = Kind::kApply;
-  StageOperand operand;  // kAdd, kMul
+  StepKind combination = StepKind::kAdd;  // kCombine: which
+  StageOperand operand;                   // kCombine
   StageOperand scale, bias, slope;
   Activation activation = Activation::kIdentity;
   bool gated = false;             // the activation's result times the slope

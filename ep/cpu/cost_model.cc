@@ -82,7 +82,7 @@ Activation ActivationOf(const Chain& chain) {
 template <class Add>
 void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
   const auto add_step = [&](const Step& step) {
-    if (step.kind == StepKind::kAdd || step.kind == StepKind::kMul) add(kAddPrice, 1);
+    if (IsCombination(step.kind)) add(kAddPrice, 1);
     if (step.kind == StepKind::kActivate) add(PriceOf(step.activation.kind), 1);
   };
   const UsualForm usual = UsualFormOf(chain);

@@ -153,10 +153,12 @@ Result CpuExecutable::ReadX() {
 }
 
 Stage CpuExecutable::StageOf(const Step& step) {
-  constexpr Stage::Kind kKinds[] = {Stage::Kind::kAdd, Stage::Kind::kMul, Stage::Kind::kApply, Stage::Kind::kRequantise,
-                                    Stage::Kind::kEmit};
   Stage stage;
-  stage.kind = kKinds[static_cast<int>(step.kind)];
+  stage.kind = step.kind == StepKind::kActivate     ? Stage::Kind::kApply
+               : step.kind == StepKind::kRequantise ? Stage::Kind::kRequantise
+               : step.kind == StepKind::kEmit       ? Stage::Kind::kEmit
+                                                    : Stage::Kind::kCombine;
+  if (IsCombination(step.kind)) stage.combination = step.kind;
   stage.activation = step.activation.kind;
   stage.params = step.activation.params;
   stage.type = step.type;
@@ -195,14 +197,14 @@ Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool
   int added = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
     const Step& step = steps[i];
-    const bool is_operand = step.kind == StepKind::kAdd || step.kind == StepKind::kMul;
+    const bool is_affine = step.kind == StepKind::kAdd || step.kind == StepKind::kMul;
     const Stage stage = StageOf(step);
     if (behind && !chain_.normalizes() && CanGate(*kernels_, stages->back(), steps, i)) {
       stages->back().gated = true;
       NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, kFormFurther, false, &stages->back().slope));
       continue;
     }
-    if (!behind || !(is_operand || step.kind == StepKind::kActivate)) {
+    if (!behind || !(is_affine || step.kind == StepKind::kActivate)) {
       stages->push_back(stage);
     } else if (!Joins(stages->back(), step.kind)) {
       stages->push_back(apply);
@@ -212,13 +214,13 @@ Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool
       last.activation = stage.activation;
       last.params = stage.params;
       NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, usual ? kFormSlope : kFormFurther, !behind, &last.slope));
-    } else if (is_operand && behind) {
+    } else if (is_affine && behind) {
       const bool is_scale = step.kind == StepKind::kMul;
       const FormId form = !usual ? kFormFurther : is_scale ? kFormScale : kFormBias;
       NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, false, is_scale ? &last.scale : &last.bias));
-    } else if (is_operand) {
+    } else if (IsCombination(step.kind)) {
       const FormId form = !usual ? kFormFurther : added++ == 0 ? kFormResidual : kFormResidualBias;
-      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, true, &last.operand));
+      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, !behind, &last.operand));
     }
   }
   if (behind && stages->back().kind != Stage::Kind::kApply) stages->push_back(apply);

@@ -6,6 +6,7 @@
 
 #include "cpu/both_passes-inl.h"
 #include "cpu/byte_table-inl.h"
+#include "cpu/combinations-inl.h"
 #include "cpu/kernel_list.h"
 #include "cpu/pipeline-inl.h"
 #include "cpu/row_sums-inl.h"
@@ -67,12 +68,9 @@ NORMFUSE_INLINE void Map(float* x, size_t n, Vec a, Vec b, Operation operation) 
   StorePartial(x + i, operation(LoadPartial(x + i, rest), first.PartialAt(i, rest), second.PartialAt(i, rest)), rest);
 }
 
-void Add(float* x, size_t n, Vec other) {
-  Map(x, n, other, other, [](V v, V o, V) { return v + o; });
-}
-
-void Multiply(float* x, size_t n, Vec other) {
-  Map(x, n, other, other, [](V v, V o, V) { return v * o; });
+template <class Combination>
+void Combine(float* x, size_t n, Vec other) {
+  Map(x, n, other, other, [](V v, V o, V) { return Combination()(v, o); });
 }
 
 // NaN becomes the lowest value: Max and Min give their second operand where one is NaN.
@@ -289,8 +287,9 @@ constexpr KernelTable MakeTable() {
   AddType<uint16_t>(&table, DataType::kUint16, true);
   AddType<int32_t>(&table, DataType::kInt32, false);
   AddType<uint32_t>(&table, DataType::kUint32, false);
-  table.add = Add;
-  table.multiply = Multiply;
+#define NORMFUSE_COMBINATION(name, kernel) table.combine[static_cast<int>(StepKind::k##name)] = Combine<kernel>;
+  NORMFUSE_FOR_EACH_COMBINATION(NORMFUSE_COMBINATION)
+#undef NORMFUSE_COMBINATION
   table.quantize = Quantize;
   table.divide = Divide;
   table.widen_range = WidenRange;

@@ -162,8 +162,7 @@ struct KernelTable {
   StoreFn store[kTypeSlots];  // integers: expects rounded values, saturates
 
   // In place on float32.
-  void (*add)(float* x, size_t n, Vec other);
-  void (*multiply)(float* x, size_t n, Vec other);
+  void (*combine[kCombinationCount])(float* x, size_t n, Vec other);
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
   // Lowers *low and raises *high to the least and the largest value; NaN has no say.

@@ -83,8 +83,9 @@ class RowReader {
 
   bool ReadsSteps() {
     for (const Stage& stage : call_.spec->before) {
-      const bool is_factor = stage.kind == Stage::Kind::kMul;
-      if (!is_factor && stage.kind != Stage::Kind::kAdd) return false;
+      if (stage.kind != Stage::Kind::kCombine) return false;
+      const bool is_factor = stage.combination == StepKind::kMul;
+      if (!is_factor && stage.combination != StepKind::kAdd) return false;
       // A factor after an addend, or a second one.
       if (addend_ != nullptr || (is_factor && factor_ != nullptr) || !IsFloats(stage.operand)) return false;
       (is_factor ? factor_ : addend_) = &stage.operand;

@@ -87,6 +87,9 @@ ort::CustomOpIo FirstRequired(const ort::CustomOp*, size_t index) {
 // last input), and refuse a model that says otherwise.
 constexpr size_t kYAndFurtherOutputs = 2;
 
+// X, and what a program may name.
+constexpr size_t kInputs = 1 + kMostTensors;
+
 int AnyType(const ort::CustomOp*, size_t) { return static_cast<int>(DataType::kUndefined); }
 int One(const ort::CustomOp*) { return 1; }
 
@@ -126,12 +129,10 @@ Result SharedDomain(ort::CustomOpDomain** domain) {
   static ort::CustomOpDomain* shared = nullptr;
   static const Result created = []() -> Result {
     static const Operator operators[] = {
-        MakeOperator(OperatorKind::kFusedNormalization, "FusedNormalization", std::size(kFusedNormalizationInputs),
-                     kYAndFurtherOutputs),
-        MakeOperator(OperatorKind::kFusedActivation, "FusedActivation", std::size(kFusedActivationInputs),
-                     std::size(kFusedActivationOutputs)),
-        MakeOperator(OperatorKind::kFusedDequantizeLinear, "FusedDequantizeLinear",
-                     std::size(kFusedDequantizeLinearInputs), std::size(kFusedDequantizeLinearOutputs)),
+        MakeOperator(OperatorKind::kFusedNormalization, "FusedNormalization", kInputs, kYAndFurtherOutputs),
+        MakeOperator(OperatorKind::kFusedActivation, "FusedActivation", kInputs, std::size(kFusedActivationOutputs)),
+        MakeOperator(OperatorKind::kFusedDequantizeLinear, "FusedDequantizeLinear", kInputs,
+                     std::size(kFusedDequantizeLinearOutputs)),
     };
     NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().CreateCustomOpDomain(kOperatorDomain, &shared));
     for (const Operator& op : operators) NORMFUSE_RETURN_IF_ORT_ERROR(GetApi().CustomOpDomain_Add(shared, &op));

@@ -34,10 +34,6 @@ Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* 
   const ort::Api& api = GetApi();
   size_t count = 0;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.ShapeInferContext_GetInputCount(context, &count));
-  const auto is_parameter = [&](size_t index) {
-    const auto residual = static_cast<size_t>(FusedNormalizationInput::kResidual);
-    return index != 0 && (node->kind != OperatorKind::kFusedNormalization || index != residual);
-  };
   node->inputs.resize(count);
   node->outputs_used.assign(kMostOutputs, true);
   names->resize(count);
@@ -47,8 +43,8 @@ Result ReadInferenceInputs(const ort::ShapeInferContext* context, OperatorNode* 
     if (!FromStatus(api.ShapeInferContext_GetInputTypeShape(context, i, &tensor)).ok() || tensor == nullptr) continue;
     // ORT keeps ownership of this object.
     if (!ort::ReadTensorFacts(tensor, &node->inputs[i]).ok()) node->inputs[i] = TensorFacts{};
-    // A tensor without a shape comes here as one without dimensions, which parameters often are.
-    if (node->inputs[i].rank == 0 && !is_parameter(i)) node->inputs[i].rank = -1;
+    // A tensor whose shape is not known comes here as one without dimensions.
+    if (node->inputs[i].rank == 0 && i == 0) node->inputs[i].rank = -1;
     NORMFUSE_RETURN_IF_ERROR(ReadDimensionNames(tensor, node->inputs[i].rank, &(*names)[i]));
   }
   return {};
@@ -137,9 +133,15 @@ Result InferOutputs(OperatorKind kind, const char* op_type, ort::ShapeInferConte
   std::vector<DimensionNames> input_names;
   NORMFUSE_RETURN_IF_ERROR(ReadInferenceInputs(context, &node, &input_names));
   Chain chain;
-  if (!node.inputs[0].present) return {};  // ORT does not know X's type yet
   if (std::optional<Declined> declined = ChainFromOperator(node, &chain)) {
-    return Result::Error(ErrorCode::kInvalidArgument, declined->message);
+    // A tensor that is not there may be one whose type ORT does not know yet; if not, the kernel is refused.
+    const bool all_present =
+        std::all_of(node.inputs.begin(), node.inputs.end(), [](auto& facts) { return facts.present; });
+    return all_present ? Result::Error(ErrorCode::kInvalidArgument, declined->message) : Result{};
+  }
+  // So does a residual whose shape is not known; unlike a parameter it seldom has no dimensions.
+  for (Step& step : chain.before) {
+    if (step.kind == StepKind::kAdd && step.operand.shape.rank == 0) step.operand.shape.rank = -1;
   }
   const std::vector<TensorFacts> outputs = OutputFacts(chain);
   const DimensionNames names = NamesOfD(chain, KnownShapeOfD(chain), input_names);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 
@@ -178,10 +179,6 @@ class Lowering {
 
   Value Before(const Step& step, const Value& d) {
     switch (step.kind) {
-      case StepKind::kAdd:
-        return Combine(DML_OPERATOR_ELEMENT_WISE_ADD, "add", step.operand, d);
-      case StepKind::kMul:
-        return Combine(DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "multiply by", step.operand, d);
       case StepKind::kActivate:
         d_shape_ = x_shape_ == Shapes::kKnown ? ShapeOf(step.operand.tensor) : x_shape_;
         d_dims_ = WithSlope(d.dims, step.operand);
@@ -191,8 +188,9 @@ class Lowering {
       case StepKind::kEmit:
         EmitOutput(step.output, step.type, Widen(d, whole_), whole_, "sum");
         return d;
+      default:
+        return Combine(step, d);
     }
-    return d;
   }
 
   // The operand's dimensions as NumPy broadcasting has them.
@@ -203,7 +201,21 @@ class Lowering {
     return dims;
   }
 
-  Value Combine(DML_OPERATOR_TYPE type, const char* verb, const Operand& operand, const Value& d) {
+  // DirectML's operator of two tensors for a combination, for which the chain is refused where there is none.
+  Operator Combination(const Step& step) {
+    const StepSpec& spec = *std::find_if(std::begin(kSteps), std::end(kSteps), [&](const StepSpec& each) {
+      return each.has_operand && each.kind == step.kind;
+    });
+    Operator op;
+    op.type = OperatorNamed(spec.directml);
+    op.purpose = std::string(spec.name) + " " + step.operand.name;
+    if (op.type == DML_OPERATOR_INVALID) builder_.Unsupported(std::string("the step ") + spec.name);
+    return op;
+  }
+
+  Value Combine(const Step& step, const Value& d) {
+    const Operand& operand = step.operand;
+    const Operator op = Combination(step);
     const char* name = operand.name.c_str();
     Value other = Load(operand, name);
     if (builder_.refused()) return d;
@@ -217,7 +229,7 @@ class Lowering {
       Mismatch(name, x_shape_ == Shapes::kKnown ? ShapeOf(operand.tensor) : x_shape_);
       return d;
     }
-    return builder_.Binary(type, (std::string(verb) + " " + operand.name).c_str(), d, other, shape);
+    return builder_.Binary(op.type, op.purpose.c_str(), d, other, shape);
   }
 
   // d through the type in which it is stored, which is an output then.
@@ -521,12 +533,6 @@ class Lowering {
   Value Behind(StepIterator next, Value value, const Dims& sizes) {
     for (; next != chain_.behind.end() && !builder_.refused(); ++next) {
       switch (next->kind) {
-        case StepKind::kAdd:
-          value = Affine(DML_OPERATOR_ELEMENT_WISE_ADD, "add", next->operand, value, sizes);
-          break;
-        case StepKind::kMul:
-          value = Affine(DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "multiply by", next->operand, value, sizes);
-          break;
         case StepKind::kActivate:
           value = Activate(*next, Widen(value, d_dims_));
           break;
@@ -537,19 +543,18 @@ class Lowering {
           value = Widen(value, d_dims_);
           EmitOutput(next->output, next->type, value, d_dims_, "sum");
           break;
+        default:
+          value = CombineBehind(*next, value, sizes);
       }
       value.dims = sizes;
     }
     return value;
   }
 
-  Value Affine(DML_OPERATOR_TYPE type, const char* verb, const Operand& operand, const Value& value,
-               const Dims& sizes) {
-    const std::optional<View> parameter = AffineView(&operand);
+  Value CombineBehind(const Step& step, const Value& value, const Dims& sizes) {
+    const std::optional<View> parameter = AffineView(&step.operand);
+    Operator op = Combination(step);
     if (builder_.refused()) return value;
-    Operator op;
-    op.type = type;
-    op.purpose = std::string(verb) + " " + operand.name;
     return builder_.Emit(std::move(op), sizes, {ProgramBuilder::Broadcast(value, sizes), parameter}, kFloat);
   }
 

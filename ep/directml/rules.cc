@@ -158,6 +158,13 @@ std::string OperatorName(DML_OPERATOR_TYPE type) {
   return activation == nullptr ? "UNKNOWN" : std::string("ACTIVATION_") + activation->op;
 }
 
+DML_OPERATOR_TYPE OperatorNamed(std::string_view name) {
+  for (const auto& [type, known] : kNames) {
+    if (known == name) return type;
+  }
+  return DML_OPERATOR_INVALID;
+}
+
 std::string LevelName(uint32_t level) {
   return std::to_string((level >> 12U) & 15U) + "_" + std::to_string((level >> 8U) & 15U);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "abi/directml_abi.h"
 
@@ -148,6 +149,8 @@ const OperatorRule* end(OperatorRules);
 
 // "ELEMENT_WISE_ADD", "ACTIVATION_RELU" ...; "UNKNOWN" for anything else.
 std::string OperatorName(abi::DML_OPERATOR_TYPE type);
+// INVALID: there is none of that name among those that are no activation.
+abi::DML_OPERATOR_TYPE OperatorNamed(std::string_view name);
 
 // "6_2"
 std::string LevelName(uint32_t level);

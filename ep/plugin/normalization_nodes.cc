@@ -61,18 +61,18 @@ void ReadAxes(const GraphNode& node, const NormalizationSpec& spec, Normalizatio
 }
 
 // Scale and bias meet d as `align` says.
-void ReadInput(ChainBuilder& builder, FusedNormalizationInput input, int value, Align align) {
+void ReadInput(ChainBuilder& builder, NormalizationTensor input, int value, Align align) {
   const auto add_before = [&](const char* name) {
     if (value != kNone) builder.before().push_back(Add(builder.ReadOperand(value, name)));
   };
   switch (input) {
-    case FusedNormalizationInput::kResidual:
+    case NormalizationTensor::kResidual:
       return add_before("residual");
-    case FusedNormalizationInput::kResidualBias:
+    case NormalizationTensor::kResidualBias:
       return add_before("residual_bias");
-    case FusedNormalizationInput::kScale:
+    case NormalizationTensor::kScale:
       return builder.ReadStep(StepKind::kMul, value, "scale", align);
-    case FusedNormalizationInput::kBias:
+    case NormalizationTensor::kBias:
       return builder.ReadStep(StepKind::kAdd, value, "bias", align);
     default:
       return;  // X is read before, and no standard operator has any other
@@ -116,10 +116,10 @@ std::optional<Declined> ReadNormalization(const NormalizationSpec& spec, ChainBu
   norm.method = spec.method;
   norm.use_mean = spec.use_mean;
   const auto* end = spec.inputs + spec.input_count;
-  const bool has_residual = std::find(spec.inputs, end, FusedNormalizationInput::kResidual) != end;
+  const bool has_residual = std::find(spec.inputs, end, NormalizationTensor::kResidual) != end;
   for (int i = 0; i < spec.input_count; ++i) {
     const int value = ports.in(static_cast<size_t>(i));
-    if (spec.inputs[i] == FusedNormalizationInput::kX) {
+    if (spec.inputs[i] == NormalizationTensor::kX) {
       builder.ReadX(value, with_residual && !has_residual, with_residual && norm.is_softmax());
     } else {
       ReadInput(builder, spec.inputs[i], value, spec.affine_align);

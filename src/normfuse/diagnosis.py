@@ -192,7 +192,7 @@ def _custom_operators() -> str:
 
     host = load_host()
     g = GraphBuilder(opset=17)
-    y = g.add("FusedActivation", g.input("x", [8]), domain=OPERATOR_DOMAIN, activation="Relu")
+    y = g.add("FusedActivation", g.input("x", [8]), domain=OPERATOR_DOMAIN, steps="Relu")
     g.output(y, [8])
     options = host.SessionOptions()
     options.register_custom_ops_library(get_library_path())

@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError
-from normfuse.spec import ATTRIBUTES, OPERATOR_DOMAIN, OPERATORS
+from normfuse.spec import ATTRIBUTES, MOST_TENSORS, OPERATOR_DOMAIN, OPERATORS
 
 __all__ = ["check_external_data", "check_structure"]
 
@@ -195,11 +195,11 @@ def _check_own_signature(node: onnx.NodeProto, here: str) -> None:
     if operator is None:
         return
     if not node.input or not node.input[0]:
-        raise InvalidModelError(f"{here} lacks its input '{operator.inputs[0]}'.")
-    if len(node.input) > len(operator.inputs) or not 1 <= len(node.output) <= len(operator.outputs):
+        raise InvalidModelError(f"{here} lacks its input 'X'.")
+    if len(node.input) > 1 + MOST_TENSORS or not 1 <= len(node.output) <= len(operator.outputs):
         raise InvalidModelError(
             f"{here} has {len(node.input)} inputs and {len(node.output)} outputs; {operator.name} has at most "
-            f"{len(operator.inputs)} and {len(operator.outputs)}."
+            f"{1 + MOST_TENSORS} and {len(operator.outputs)}."
         )
     for attribute in node.attribute:
         known = ATTRIBUTES.get(attribute.name)

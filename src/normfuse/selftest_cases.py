@@ -36,7 +36,7 @@ DIRECTML_MEAN_ROUNDING = 2.0**-23
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One node: its inputs by name (``runtime`` arrive at run time, the others are constants) and its attributes."""
+    """One node: its inputs (``runtime`` arrive at run time, the others are constants) and attributes, by slot."""
 
     name: str
     op_type: str

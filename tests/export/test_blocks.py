@@ -53,8 +53,8 @@ def test_the_benchmarks_have_every_block() -> None:
 
 def steps_of(node: onnx.NodeProto) -> tuple[str, str, str, str]:
     op, _, _, attributes = harness.read_node(node)
-    activation, before, behind = (attributes.get(k, "") for k in ("activation", "steps_before", "steps_behind"))
-    return op, activation, before, behind
+    before, behind = (attributes.get(key, "") for key in ("steps_before", "steps_behind"))
+    return op, attributes.get("activation", "Identity"), before, behind
 
 
 @pytest.mark.parametrize(("name", "exporter"), CASES)

@@ -7,7 +7,7 @@ from typing import Any
 
 import harness
 import onnxruntime
-import oracle
+import programs
 from oracle import Array
 from strategies import Case
 
@@ -61,6 +61,6 @@ def _case(
     op: str, x: Array, attributes: Mapping[str, Any], outputs: Iterable[str], inputs: Mapping[str, Array | None]
 ) -> Case:
     given = {"X": x, **{name: value for name, value in inputs.items() if value is not None}}
-    ordered = {name: given.pop(name) for name in oracle.OPERATORS[op]["inputs"] if name in given}
+    ordered = {name: given.pop(name) for name in programs.INPUTS[op] if name in given}
     assert not given, f"{op} has no inputs {sorted(given)}"
     return Case(op, ordered, dict(attributes), tuple(outputs), frozenset(set(ordered) - {"X", "residual"}))

@@ -615,7 +615,7 @@ def test_a_function_call_is_claimed(where: str) -> None:
     function = parser.parse_function(
         '<domain: "ai.normfuse", opset_import: ["": 20]> FusedActivation_gelu (X) => (Y) { Y = Neg(X) }'
     )
-    call = 'ai.normfuse.FusedActivation_gelu<activation = "Gelu", spec_version = 1>(X)'
+    call = 'ai.normfuse.FusedActivation_gelu<steps = "Gelu", spec_version = 1>(X)'
     text = {
         "main": f"g ({TENSOR} X, bool C) => ({TENSOR} Y) {{ Y = {call} }}",
         "branch": f"""g ({TENSOR} X, bool C) => ({TENSOR} Y) {{
@@ -634,7 +634,7 @@ def test_a_function_call_is_claimed(where: str) -> None:
 # --- ways to select the provider ------------------------------------------------------------------
 
 CHAIN = f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = {LN}(X, gamma, beta)  Y = Gelu(n) }}"
-CUSTOM = f'g ({TENSOR} X) => ({TENSOR} Y) {{ Y = ai.normfuse.FusedActivation<activation = "Gelu">(X) }}'
+CUSTOM = f'g ({TENSOR} X) => ({TENSOR} Y) {{ Y = ai.normfuse.FusedActivation<steps = "Gelu">(X) }}'
 
 
 def record(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
@@ -704,7 +704,7 @@ def test_optimized_model_can_be_written(tmp_path: Path) -> None:
     function = parser.parse_function(
         '<domain: "ai.normfuse", opset_import: ["": 20]> FusedActivation_Activation (X) => (Y) { Y = Gelu(X) }'
     )
-    call = 'ai.normfuse.FusedActivation_Activation<activation = "Gelu", spec_version = 1>(n)'
+    call = 'ai.normfuse.FusedActivation_Activation<steps = "Gelu", spec_version = 1>(n)'
     proto = model(f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = {LN}(X, gamma, beta)  Y = {call} }}")
     proto.functions.append(function)
     options = onnxruntime.SessionOptions()

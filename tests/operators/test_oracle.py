@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import oracle
+import programs
 import pytest
 from onnx import TensorProto
 
@@ -19,11 +21,14 @@ def array(*values: float, dtype: object = F32) -> np.ndarray:
 
 
 def test_covers_the_whole_specification() -> None:
-    """A new activation, operator or attribute without a reference is an error here."""
+    """A new activation, operator, step or argument without a reference is an error here."""
     assert set(oracle.ACTIVATIONS) == set(oracle.FORMULAS) | {"PRelu"}
-    assert set(oracle.OPERATORS) == set(oracle.EVALUATORS)
+    assert set(programs.OUTPUTS) == set(oracle.EVALUATORS)
+    notation = Path(programs.__file__).read_text("utf-8")
+    for row in [*programs.OPERATOR_TABLE["step"], *programs.OPERATOR_TABLE["argument"]]:
+        assert re.search(rf'["{{ ]{row["name"]}[" =\[]', notation), row["name"]
     source = Path(oracle.__file__).read_text("utf-8")
-    tensors = {name for row in oracle.OPERATORS.values() for name in [*row["inputs"], *row["outputs"]]}
+    tensors = {name for op, names in programs.INPUTS.items() for name in [*names, *programs.OUTPUTS[op]]}
     for name in tensors | set(oracle.ATTRIBUTE_DEFAULTS) - {"spec_version"}:
         part = name.rpartition("_")[2]
         composed = part in ("scale", "point", "axis", "size") and name.split("_")[0] in ("x", "y", "residual", "bias")

@@ -217,9 +217,9 @@ def test_scores_of_an_attention(normalises: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attributes", "outputs", "sentence"),
     [
-        ({"axes": [-1], "method": "hardmax"}, ("Y",), "must be standard, softmax or log_softmax"),
-        ({"axes": [-1], "method": "softmax", "use_mean": 0}, ("Y",), "are of method standard"),
-        ({"num_groups": 1, "method": "softmax"}, ("Y",), "are of method standard"),
+        ({"steps": "Hardmax axes=-1"}, ("Y",), "the step 'Hardmax', which this library does not know"),
+        ({"axes": [-1], "method": "softmax", "use_mean": 0}, ("Y",), "Softmax.* takes no argument use_mean"),
+        ({"num_groups": 1, "method": "softmax"}, ("Y",), "Softmax.* takes no argument num_groups"),
         ({"axes": [-1], "method": "softmax"}, ("Y", "mean"), "no outputs mean and inv_std_dev"),
     ],
 )

@@ -43,9 +43,7 @@ def model(text: str, tuning: str | None) -> onnx.ModelProto:
     proto = parser.parse_model(HEADER + text)
     for node in proto.graph.node:
         if node.domain == "ai.normfuse":
-            node.attribute.extend(
-                [onnx.helper.make_attribute("axes", [-1]), onnx.helper.make_attribute("spec_version", 1)]
-            )
+            node.attribute.append(onnx.helper.make_attribute("steps", "Normalize axes=-1; Mul scale"))
     if tuning is not None:
         onnx.helper.set_model_props(proto, {KEY: tuning})
     return proto

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import oracle
+import programs
 from onnx import helper, numpy_helper
 
 SHAPE = (2, 7, 96)
@@ -52,10 +53,8 @@ def make_model(
 
 
 def fused_node(op_type: str, given: Arrays, **attributes: Any) -> onnx.NodeProto:
-    positions = oracle.OPERATORS["FusedNormalization"]["inputs"]
-    used = positions[: 1 + max(positions.index(key) for key in given)]
-    inputs = [key if key in given else "" for key in used]
-    return helper.make_node(op_type, inputs, ["Y"], name="fused", domain=DOMAIN, spec_version=1, **attributes)
+    steps, inputs = programs.write("FusedNormalization", given, attributes)
+    return helper.make_node(op_type, inputs, ["Y"], name="fused", domain=DOMAIN, spec_version=1, steps=steps)
 
 
 def expected(given: Arrays, attributes: dict[str, Any]) -> oracle.Expected:
@@ -139,7 +138,7 @@ def function_case(case: str, name: str) -> Case:
     body = [helper.make_node("LayerNormalization", ["X", "scale", "bias"], ["Y"], axis=-1, epsilon=1e-5)]
     opsets = [helper.make_opsetid("", 17)]
     function = helper.make_function(
-        DOMAIN, name, ["X", "scale", "bias"], ["Y"], body, opsets, attributes=["spec_version", *attributes]
+        DOMAIN, name, ["X", "scale", "bias"], ["Y"], body, opsets, attributes=["spec_version", "steps"]
     )
     model = make_model([fused_node(name, given, **attributes)], inputs, constants, 17, (function,))
     return Case(case, {"plugin": model}, inputs, expected(given, attributes), [name])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import programs
 from cases import DOMAIN, Arrays, normal, parameters
 from onnx import TensorProto, helper, numpy_helper
 
@@ -69,8 +70,10 @@ def inputs_of() -> tuple[Arrays, np.ndarray]:
     return inputs, sum(value.astype(np.float64) for value in inputs.values())  # type: ignore[return-value]
 
 
-def fused_norm(inputs: list[str], outputs: list[str], name: str) -> onnx.NodeProto:
-    return helper.make_node("FusedNormalization", inputs, outputs, name=name, domain=DOMAIN, axes=[-1])
+def fused_norm(inputs: dict[str, str], outputs: list[str], name: str) -> onnx.NodeProto:
+    steps, order = programs.write("FusedNormalization", inputs, {"axes": [-1]})
+    values = [inputs[key] for key in order]
+    return helper.make_node("FusedNormalization", values, outputs, name=name, domain=DOMAIN, steps=steps)
 
 
 def operator_form(further: tuple[str, ...], quantise: bool, ranked: bool) -> Form:
@@ -82,11 +85,11 @@ def operator_form(further: tuple[str, ...], quantise: bool, ranked: bool) -> For
         constants |= quantisation()
         expected["Y"] = quantised(expected["Y"])
     used = ("Y", *further)
-    names = ["X", "scale", "bias", "residual", *([""] * 5 + ["y_scale", "y_zero_point"] if quantise else [])]
+    names = ["X", "scale", "bias", "residual", *(["y_scale", "y_zero_point"] if quantise else [])]
     results = [name if name in used else "" for name in OUTPUTS]
     while not results[-1]:
         results.pop()
-    node = fused_norm(names, results, "fused")
+    node = fused_norm({name: name for name in names}, results, "fused")
     types = dict.fromkeys(used, TensorProto.FLOAT) | ({"Y": TensorProto.INT8} if quantise else {})
     shapes = {name: (*ROWS[:2], 1 if name in OUTPUTS[2:] else ROWS[2]) for name in used} if ranked else {}
     name = f"{'-'.join(used)}{'-int8' * quantise}{'-unranked' * (not ranked)}"
@@ -140,14 +143,15 @@ def unknown_rank() -> Form:
     """X of a rank that only the run tells, twice through the operator, and a MatMul that looks at the rank."""
     inputs, d = inputs_of()
     constants = parameters(32, 8) | {"weight": normal((32, 8), 9) / 32, "axes": np.asarray([0], np.int64)}
+    weights = {"scale": "scale", "bias": "bias"}
     nodes = [
         helper.make_node("Shape", ["X"], ["shape"]),
         helper.make_node("NonZero", ["shape"], ["positions"]),
         helper.make_node("Squeeze", ["positions", "axes"], ["which"]),
         helper.make_node("Gather", ["shape", "which"], ["same"]),
         helper.make_node("Reshape", ["X", "same"], ["x"]),
-        fused_norm(["x", "scale", "bias", "residual"], ["n", "sum"], "first"),
-        fused_norm(["n", "scale", "bias"], ["Y"], "second"),
+        fused_norm({"X": "x", **weights, "residual": "residual"}, ["n", "sum"], "first"),
+        fused_norm({"X": "n", **weights}, ["Y"], "second"),
         helper.make_node("MatMul", ["Y", "weight"], ["P"]),
         helper.make_node("MatMul", ["sum", "weight"], ["Q"]),
     ]

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's recipe for an activation is complete: its three steps alone give one that works everywhere."""
+"""CONTRIBUTING's recipes for an activation and for a step are complete: they alone give what works everywhere."""
 
 from __future__ import annotations
 
@@ -60,6 +60,53 @@ for rows in (512, 1):
         print(op, rows, "claimed" if all(claimed) else "left")
 """
 
+# A step that combines d with a tensor. It is run as nodes and, without normfuse, as functions: in front of a
+# normalisation, behind one and without one; and DirectML has an operator for it.
+STEP = """
+[[step]]
+name = "Max"
+place = "beside"
+operand = true
+kernel = "Larger"
+directml = "ELEMENT_WISE_MAX"
+arguments = ["scale", "zero_point", "axis", "block_size", "align"]
+doc = "the larger one of d and operand, dequantised where it has a scale"
+
+"""
+COMBINATION = """
+struct Larger {
+  NORMFUSE_INLINE V operator()(V d, V operand) const { return Max(d, operand); }
+};
+
+"""
+USE_STEP = """
+import harness, normfuse, numpy as np, onnx, onnxruntime
+from normfuse.lowering import lower
+
+random = np.random.default_rng(1)
+x, a, b = (random.normal(0, 1, shape).astype(np.float32) for shape in ((64, 37), (64, 37), 37))
+d = np.maximum(x.astype(np.float64) + a, b)
+n = (d - d.mean(1, keepdims=True)) / np.sqrt(d.var(1, keepdims=True) + 1e-5)
+cases = {
+    ("FusedNormalization", "Add a; Max b; Normalize axes=-1 epsilon=1e-05"): n,
+    ("FusedNormalization", "Add a; Max b; Normalize axes=-1 epsilon=1e-05; Relu; Max c; Mul e"): np.maximum(n, 0.5) * 3,
+    ("FusedActivation", "Add a; Max b; Elu"): np.where(d > 0, d, np.expm1(d)),
+}
+for (op, steps), expected in cases.items():
+    inputs = {"X": x, "a": a, "b": b}
+    if "Max c" in steps:
+        inputs |= {"c": np.full(37, 0.5, np.float32), "e": np.full(1, 3, np.float32)}
+    made = harness.operator_model(op, inputs, {"steps": steps}, {"Y": onnx.TensorProto.FLOAT})
+    portable = normfuse.optimize(made, verify=False).model
+    for model, provider in ((made, "custom"), (made, "ep"), (portable, "cpu"), (portable, "ep")):
+        session = harness.create_session(model, provider)
+        if provider == "ep":
+            assert len(harness.fused_types(session)) == 1, harness.cpu_types(session)
+        np.testing.assert_allclose(session.run(None, inputs)[0], expected, rtol=0, atol=1e-5, err_msg=steps)
+    [site] = lower(made)
+    print(" ".join(site.operators).count("ELEMENT_WISE_MAX"), site.message)
+"""
+
 
 def append(path: Path, text: str, before: str = "") -> None:
     content = path.read_text(encoding="utf-8")
@@ -89,19 +136,28 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(2400)
-def test_activation_recipe(tmp_path: Path) -> None:
-    tree = copy_of_the_repository(tmp_path / "tree")
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An interpreter with a normfuse that has both, and its source."""
+    folder = tmp_path_factory.mktemp("recipe")
+    tree = copy_of_the_repository(folder / "tree")
     append(tree / "ep" / "spec" / "activations.toml", ROW)
     append(tree / "ep" / "cpu" / "activations-inl.h", FUNCTOR, before="}  // namespace")
     append(tree / "tests" / "oracle.py", FORMULA)
+    append(tree / "ep" / "spec" / "operators.toml", STEP, before='[[step]]\nname = "Requantize"')
+    append(tree / "ep" / "cpu" / "combinations-inl.h", COMBINATION, before="}  // namespace")
 
-    python = environment(tmp_path / "environment")
+    python = environment(folder / "environment")
     strict = ["-C", "cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON", "-C", "cmake.build-type=Release"]
     strict += ["-C", "cmake.define.NORMFUSE_KERNELS=best"]
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", *strict, tree, cwd=tree)
+    return python, tree
 
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_activation_recipe(built: tuple[Path, Path], tmp_path: Path) -> None:
+    python, tree = built
     table = run(python, "-m", "normfuse.selftest", "--filter", "GentleSign", cwd=tmp_path)
     assert "2 cases (2 on cpu), 0 wrong" in table
     used = run(python, "-c", USE, tmp_path / "claims.jsonl", cwd=tree / "tests")
@@ -118,3 +174,11 @@ def test_activation_recipe(tmp_path: Path) -> None:
     ]
     passed = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, "-k", "GentleSign", cwd=tree)
     assert " passed" in passed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_step_recipe(built: tuple[Path, Path]) -> None:
+    python, tree = built
+    used = run(python, "-c", USE_STEP, cwd=tree / "tests")
+    assert used.splitlines() == ["1 ", "2 ", "1 "]

@@ -79,7 +79,7 @@ def test_other_models_are_inlined_as_usual(what: str, tmp_path: Path) -> None:
         assert normfuse.session_options(model=form).get_session_config_entry(ENTRY) == USUAL
 
 
-@pytest.mark.parametrize("body", [SUBGRAPH % "Softmax(a)", 'y = ai.normfuse.f<activation = "Swish">(a)'])
+@pytest.mark.parametrize("body", [SUBGRAPH % "Softmax(a)", 'y = ai.normfuse.f<steps = "Swish">(a)'])
 def test_other_operators_and_names_are_no_reason(body: str, tmp_path: Path) -> None:
     model = portable("a = ai.normfuse.f(x) " + body)
     assert all(inlines_late(form) for form in in_every_form(model, tmp_path))

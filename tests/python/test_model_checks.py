@@ -112,7 +112,7 @@ def attribute_that_is_no_text(model: onnx.ModelProto) -> None:
     node = model.graph.node.add(op_type="FusedActivation", domain="ai.normfuse", name="own")
     node.input.append(model.graph.input[0].name)
     node.output.append("own_result")
-    node.attribute.append(onnx.AttributeProto(name="activation", type=onnx.AttributeProto.STRING, s=b"Gelu\xff"))
+    node.attribute.append(onnx.AttributeProto(name="steps", type=onnx.AttributeProto.STRING, s=b"Gelu\xff"))
     model.opset_import.append(helper.make_opsetid("ai.normfuse", 1))
 
 
@@ -141,7 +141,7 @@ def inside_subgraph(model: onnx.ModelProto) -> None:
         (lost_output, ["output 'nowhere' is computed by no node"]),
         (no_opset, ["imports no opset version", "ai.onnx"]),
         (untyped_attribute, ["attribute 'strange' without a type"]),
-        (attribute_that_is_no_text, ["'own' (FusedActivation): attribute 'activation' is no text in UTF-8"]),
+        (attribute_that_is_no_text, ["'own' (FusedActivation): attribute 'steps' is no text in UTF-8"]),
         (no_graph, ["no graph"]),
         (inside_subgraph, ["node 'choice' (If), else_branch: node 'inner' (Relu) reads 'not_there'"]),
     ],

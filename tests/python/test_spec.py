@@ -16,22 +16,32 @@ from normfuse.spec.formulas import evaluate
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_operators_name_inputs_and_outputs_once() -> None:
+def test_operators_name_outputs_once() -> None:
     assert spec.OPERATOR_DOMAIN == "ai.normfuse"
     assert set(spec.OPERATORS) == {"FusedNormalization", "FusedActivation", "FusedDequantizeLinear"}
     for operator in spec.OPERATORS.values():
-        assert len(set(operator.inputs)) == len(operator.inputs)
-        assert operator.inputs[0] == "X"
+        assert len(set(operator.outputs)) == len(operator.outputs)
         assert operator.outputs[0] == "Y"
 
 
-def test_attribute_defaults_have_their_type() -> None:
-    python_type = {"int": int, "float": float, "string": str, "ints": tuple, "floats": tuple}
-    for attribute in spec.ATTRIBUTES.values():
-        assert isinstance(attribute.default, python_type[attribute.type]), attribute.name
-        assert set(attribute.operators) <= set(spec.OPERATORS)
-        if attribute.values:
-            assert attribute.default in attribute.values
+def test_argument_defaults_have_their_type() -> None:
+    python_type = {"int": int, "float": float, "flag": int, "word": str, "type": str, "ints": tuple}
+    for argument in spec.ARGUMENTS.values():
+        if argument.type == "tensor":
+            assert argument.default is None
+            continue
+        assert isinstance(argument.default, python_type[argument.type]), argument.name
+        assert (argument.type == "word") == bool(argument.values)
+        if argument.values:
+            assert argument.default in argument.values
+
+
+def test_steps_take_arguments_that_are_there() -> None:
+    for step in spec.STEPS.values():
+        assert set(step.arguments) <= set(spec.ARGUMENTS), step.name
+        assert step.place in ("first", "before", "beside", "core", "last"), step.name
+        assert step.name not in spec.ACTIVATIONS
+    assert {argument for step in spec.STEPS.values() for argument in step.arguments} == set(spec.ARGUMENTS)
 
 
 @pytest.mark.parametrize("activation", spec.ACTIVATIONS.values(), ids=lambda a: a.name)
@@ -95,7 +105,11 @@ def test_reference_pages_hold_every_row() -> None:
         "prices": [*spec.PRICES, *spec.CALLS, *spec.HOST_OPERATORS],
         "options": list(spec.OPTIONS),
         "reasons": list(spec.REASONS),
-        "operators": [*spec.ATTRIBUTES],
+        "operators": [
+            *spec.ATTRIBUTES,
+            *spec.ARGUMENTS,
+            *(f"{s.name}{' operand' * s.has_operand}" for s in spec.STEPS.values()),
+        ],
     }
     for page, names in rows.items():
         assert not [name for name in names if f"| `{name}` |" not in pages[page]], page

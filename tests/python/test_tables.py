@@ -121,13 +121,13 @@ def test_a_wrong_row_of_an_activation(changes: dict[str, str | None], error: str
             "operators",
             'name = "epsilon"\ntype = "float"',
             'name = "epsilon"\ntype = "double"',
-            "operators.toml: epsilon: key 'type' is 'double', which is not 'int', 'ints', 'float', 'floats' or",
+            "operators.toml: epsilon: key 'type' is 'double', which is not 'tensor', 'int', 'ints', 'float', 'flag'",
         ),
         (
             "normalizations",
             'outputs = ["Y", "inv_std_dev"]',
             'outputs = ["Y", "deviation"]',
-            "normalizations.toml: SimplifiedLayerNormalization: key 'outputs' has 'deviation', which is not one of",
+            "normalizations.toml: SimplifiedLayerNormalization: key 'outputs' has 'deviation', which is not 'Y', 'sum'",
         ),
         (
             "normalizations",

@@ -70,31 +70,32 @@ CASES: dict[str, tuple[int, str, str, str, str]] = {
     "newer_spec_version": (
         13,
         ONE_TO_ONE,
-        "y = ai.normfuse.FusedNormalization <axes = [-1], spec_version = 99> (x)",
+        'y = ai.normfuse.FusedNormalization <steps = "Normalize axes=-1", spec_version = 99> (x)',
         "",
         "99",
     ),
     "unknown_attribute": (
         13,
         ONE_TO_ONE,
-        "y = ai.normfuse.FusedNormalization <axes = [-1], made_up = 1> (x)",
+        'y = ai.normfuse.FusedNormalization <steps = "Normalize axes=-1", made_up = 1> (x)',
         "",
         "made_up",
     ),
-    "unknown_activation": (
-        *(13, ONE_TO_ONE, 'y = ai.normfuse.FusedActivation <activation = "Square"> (x)', "FusedActivation", "Square"),
+    "unknown_step": (
+        *(13, ONE_TO_ONE, 'y = ai.normfuse.FusedActivation <steps = "Square"> (x)', "FusedActivation", "Square"),
     ),
     "invalid_configuration": (
-        *(13, ONE_TO_ONE, "y = ai.normfuse.FusedNormalization <axes = 1> (x)", "FusedNormalization", "axes"),
+        *(13, ONE_TO_ONE, 'y = ai.normfuse.FusedNormalization <steps = "Normalize"> (x)', "FusedNormalization", "axes"),
     ),
     "not_connected": (
         *(13, "float[2,4] x, float[2,4] r) => (int8[2,4] y"),
-        "n, t = ai.normfuse.FusedNormalization <axes = [-1]> (x, , , r)\n s = ReduceMax <keepdims = 0> (t)\n"
+        'n, t = ai.normfuse.FusedNormalization <steps = "Add r; Normalize axes=-1"> (x, r)\n'
+        " s = ReduceMax <keepdims = 0> (t)\n"
         "y = QuantizeLinear (n, s, zero)",
         *("QuantizeLinear", "cycle"),
     ),
     "no_standard_form": (
-        *(11, ONE_TO_ONE, 'y = ai.normfuse.FusedActivation <activation = "Celu"> (x)', "FusedActivation", "opset 11"),
+        *(11, ONE_TO_ONE, 'y = ai.normfuse.FusedActivation <steps = "Celu"> (x)', "FusedActivation", "opset 11"),
     ),
     "nothing_to_fuse": (
         13,

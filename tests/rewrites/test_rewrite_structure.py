@@ -70,7 +70,7 @@ def test_sum_used_elsewhere_becomes_the_second_output() -> None:
     )
     optimized, result = optimize(model)
     (node,) = fused_nodes(optimized)
-    assert (list(node.input), list(node.output)) == (["x", "", "", "r"], ["n", "t"])
+    assert (list(node.input), list(node.output)) == (["x", "r"], ["n", "t"])
     assert [site.description for site in result.sites] == ["Add -> LayerNormalization"]
     _same_results(model, optimized, _feeds("x", "r"))
 
@@ -126,8 +126,8 @@ def test_bias_of_a_linear_layer_before_the_residual(bias_first: bool) -> None:
     optimized, _ = optimize(model)
     (node,) = fused_nodes(optimized)
     assert [node.op_type for node in optimized.graph.node] == ["MatMul", node.op_type]
-    assert node.input[3] == "r"
-    assert len(node.input) == 5
+    assert harness.read_node(node).inputs["residual"] == "r"
+    assert set(harness.read_node(node).inputs) == {"X", "residual", "residual_bias", "scale", "bias"}
     _same_results(model, optimized, _feeds("x", "r"))
 
 
@@ -392,11 +392,15 @@ def test_foreign_function_of_the_same_name_is_kept() -> None:
     assert [node.op_type for node in function.node] == ["Neg"]
 
 
-def test_unknown_attribute_and_activation_are_left() -> None:
-    for attribute, reason in ((("made_up", 1), "unknown_attribute"), (("activation", "Made"), "unknown_activation")):
+def test_unknown_attribute_and_step_are_left() -> None:
+    norm = "Normalize axes=-1"
+    given: list[tuple[dict[str, Any], str]] = [
+        ({"steps": norm, "made_up": 1}, "unknown_attribute"),
+        ({"steps": f"{norm}; Made"}, "unknown_step"),
+    ]
+    for attributes, reason in given:
         g = SpellingBuilder(17)
-        extra = dict([attribute])
-        g.output(g.add("FusedNormalization", g.input("x", SHAPE), domain="ai.normfuse", axes=[-1], **extra), SHAPE)
+        g.output(g.add("FusedNormalization", g.input("x", SHAPE), domain="ai.normfuse", **attributes), SHAPE)
         model = g.model("m")
         optimized, result = optimize(model)
         assert [site.reason for site in result.sites] == [reason]
@@ -404,7 +408,7 @@ def test_unknown_attribute_and_activation_are_left() -> None:
 
 
 def test_plain_node_of_a_model_without_types_keeps_its_result_type() -> None:
-    body = """n = ai.normfuse.FusedNormalization <axes = [-1], y_dtype = 10> (x)
+    body = """n = ai.normfuse.FusedNormalization <steps = "Normalize axes=-1; Store type=float16"> (x)
               h = Abs (n)
               y = Cast <to = 1> (h)"""
     model = _parse(body, domains=', "ai.normfuse" : 1')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -49,23 +50,23 @@ def test_site_is_left_and_the_rest_is_rewritten(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("target", ["portable", "standard"])
 @pytest.mark.parametrize(
-    ("opset", "rank", "attributes", "words"),
+    ("opset", "rank", "steps", "words"),
     [
-        (11, 3, {"activation": "Celu"}, "opset 11 has no operator for the activation Celu"),
-        (8, 3, {"activation": "Shrink"}, "opset 8 has no operator for the activation Shrink"),
-        (9, 3, {"activation": "ThresholdedRelu"}, "opset 9 has no operator for the activation ThresholdedRelu"),
-        (13, None, {"affine_align": "channel"}, "needs a tensor of known rank"),
+        (11, 3, "Celu", "opset 11 has no operator for the activation Celu"),
+        (8, 3, "Shrink", "opset 8 has no operator for the activation Shrink"),
+        (9, 3, "ThresholdedRelu", "opset 9 has no operator for the activation ThresholdedRelu"),
+        (13, None, "Mul scale align=channel", "needs a tensor of known rank"),
     ],
 )
 def test_what_cannot_be_written_in_the_targets_form_stays_as_it_is(
-    opset: int, rank: int | None, attributes: dict[str, str], words: str, target: str
+    opset: int, rank: int | None, steps: str, words: str, target: str
 ) -> None:
     """A node of a model for target custom-op, beside a chain that is fused all the same."""
     g = SpellingBuilder(opset)
     x = g.input("x", SHAPE)
     shapeless = g.add("Reshape", x, g.input("shape", ["r"], "int64")) if rank is None else x
-    parameters = [g.weight(5)] if "affine_align" in attributes else []
-    own = g.add("FusedActivation", shapeless, *parameters, domain=DOMAIN, **attributes)
+    parameters = [g.weight(5)] if "scale" in steps else []
+    own = g.add("FusedActivation", shapeless, *parameters, domain=DOMAIN, steps=steps)
     norm = g.add("InstanceNormalization", x, g.weight(5), g.weight(5))
     g.output(g.add("Relu", norm), SHAPE)
     g.output(own, [None] * 3 if rank is None else SHAPE)
@@ -83,20 +84,18 @@ def test_what_cannot_be_written_in_the_targets_form_stays_as_it_is(
 
 @pytest.mark.parametrize("shapes", [(SHAPE, None), (SHAPE, [1, *SHAPE]), (None, None)], ids=["x", "y", "nothing"])
 @pytest.mark.parametrize(
-    ("attributes", "name"),
-    [({"steps_behind": "Mul"}, "the operand of Mul"), ({"activation": "PRelu"}, "slope"), ({}, "scale")],
+    ("step", "name"),
+    [("Mul operand_0", "the operand of Mul"), ("PRelu slope", "slope"), ("Mul scale", "scale")],
 )
 def test_operand_with_more_dimensions_than_what_is_normalised(
-    attributes: dict[str, str], name: str, shapes: tuple[list[int] | None, list[int] | None]
+    step: str, name: str, shapes: tuple[list[int] | None, list[int] | None]
 ) -> None:
     """A body would give Y its dimensions, and the library refuses it, whatever the model says of Y."""
     of_x, of_y = shapes
     g = SpellingBuilder(17)
     x = g.input("x", of_x or SHAPE)
     parameter = g.weight(1, *SHAPE)
-    place = {"scale": 1, "slope": 15}.get(name, 18)
-    given = [parameter if index == place else "" for index in range(1, place + 1)]
-    y = g.add("FusedNormalization", x, *given, domain=DOMAIN, axes=[-1], **attributes)
+    y = g.add("FusedNormalization", x, parameter, domain=DOMAIN, steps=f"Normalize axes=-1; {step}")
     g.output(y, of_y or SHAPE)
     model = g.model("m")
     if of_y is None:
@@ -111,35 +110,50 @@ def test_operand_with_more_dimensions_than_what_is_normalised(
 
 
 @pytest.mark.parametrize(
-    ("operator", "attributes", "words"),
+    ("operator", "steps", "words"),
     [
-        ("FusedNormalization", {"axes": [-1], "epsilon_on": "range"}, "epsilon_on is range; it must be variance or"),
-        ("FusedNormalization", {"axes": [-1], "method": "hardmax"}, "method is hardmax"),
-        ("FusedNormalization", {"axes": [-1], "affine_align": "left"}, "affine_align is left"),
-        ("FusedNormalization", {"axes": [-1], "use_mean": 2}, "use_mean is 2; it must be 0 or 1"),
-        ("FusedNormalization", {"axes": [-1], "normalize_variance": -1}, "normalize_variance is -1"),
-        ("FusedNormalization", {"axes": [-1], "y_dtype": 99}, "y_dtype is 99, which is no element type"),
-        ("FusedNormalization", {"axes": [-1], "sum_dtype": -5}, "sum_dtype is -5"),
-        ("FusedNormalization", {"axes": [-1], "num_groups": 3}, "both axes and num_groups"),
-        ("FusedNormalization", {"num_groups": -1}, "num_groups is negative"),
-        ("FusedNormalization", {}, "axes is missing"),
-        ("FusedNormalization", {"axes": [1, 1]}, "twice"),
-        ("FusedNormalization", {"axes": [-1], "epsilon": float("nan")}, "NaN"),
-        ("FusedNormalization", {"axes": [-1], "method": "softmax", "use_mean": 0}, "a softmax takes axes alone"),
-        ("FusedNormalization", {"axes": [-1], "affine_align": "group"}, "num_groups is 0"),
-        ("FusedNormalization", {"axes": [-1], "steps_before": "Relu"}, "its steps have Relu"),
-        ("FusedActivation", {"y_saturate": 3}, "y_saturate is 3"),
-        ("FusedActivation", {"spec_version": 0}, "the first one is 1"),
-        ("FusedActivation", {"x_block_size": -2}, "x_block_size is negative"),
-        ("FusedActivation", {"activation": "PRelu"}, "needs input slope"),
-        ("FusedActivation", {"activation": "Selu", "activation_params": [1.0]}, "has 1 values; Selu takes 2"),
-        ("FusedActivation", {"steps_behind": "PRelu"}, "its steps have PRelu"),
-        ("FusedDequantizeLinear", {}, "x_scale is missing"),
+        ("FusedNormalization", "Normalize axes=-1 epsilon_on=range", "epsilon_on is 'range', which is not variance or"),
+        ("FusedNormalization", "Softmax axes=-1 use_mean=0", "step 1 (Softmax) takes no argument use_mean"),
+        ("FusedNormalization", "Normalize axes=-1; Mul s align=left", "step 2 (Mul): align is 'left', which is not"),
+        ("FusedNormalization", "Add s align=channel; Normalize axes=-1", "align is of steps behind"),
+        ("FusedNormalization", "Normalize axes=-1 use_mean=2", "use_mean is '2', which is not 0 or 1"),
+        ("FusedNormalization", "Normalize axes=-1 normalize_variance=-1", "normalize_variance is '-1'"),
+        ("FusedNormalization", "Normalize axes=-1; Store type=float99", "type is 'float99', which is not an element"),
+        ("FusedNormalization", "Emit type=string; Normalize axes=-1", "step 1 (Emit): type is 'string'"),
+        ("FusedNormalization", "Normalize axes=-1 num_groups=3", "axes and num_groups exclude each other"),
+        ("FusedNormalization", "Normalize num_groups=-1", "num_groups is negative"),
+        ("FusedNormalization", "Normalize", "axes is missing"),
+        ("FusedNormalization", "Normalize axes=1,1", "twice"),
+        ("FusedNormalization", "Normalize axes=1.5", "axes is '1.5', which is not a list of whole numbers"),
+        ("FusedNormalization", "Normalize axes=1 axes=2", "step 1 (Normalize): axes is given twice"),
+        ("FusedNormalization", "Normalize axes=-1 epsilon=nan", "NaN"),
+        ("FusedNormalization", "Normalize axes=-1 epsilon=1e", "epsilon is '1e', which is not a number"),
+        ("FusedNormalization", "Normalize axes=-1; Mul s align=group", "align=group, but num_groups is 0"),
+        ("FusedNormalization", "Relu; Normalize axes=-1", "step 2 (Normalize) cannot stand behind step 1 (Relu)"),
+        ("FusedNormalization", "Normalize axes=-1; Mul s; Add s", "step 3 (Add): the label s stands twice"),
+        ("FusedNormalization", "Normalize axes=-1;", "step 2 is empty"),
+        ("FusedNormalization", "Gelu", "its steps have no normalisation"),
+        ("FusedActivation", "Normalize axes=-1", "which belongs to FusedNormalization"),
+        ("FusedActivation", "Quantize scale=s saturate=3", "saturate is '3', which is not 0 or 1"),
+        ("FusedActivation", "Quantize scale=s block_size=-2", "y_block_size is negative"),
+        ("FusedActivation", "Quantize zero_point=s", "y_scale, is missing, but y_zero_point is given"),
+        ("FusedActivation", "Dequantize zero_point=s; Gelu", "x_scale, is missing, but x_zero_point is given"),
+        ("FusedActivation", "PRelu", "step 1 (PRelu) has no operand, its slope"),
+        ("FusedActivation", "Gelu s", "step 1 (Gelu) has the operand s, a slope, but takes none"),
+        ("FusedActivation", "Mul s t", "'t' is no argument, key=value"),
+        ("FusedActivation", "Selu beta=1", "step 1 (Selu) takes no argument beta"),
+        ("FusedActivation", "Gelu; Dequantize scale=s", "step 2 (Dequantize) cannot stand behind step 1 (Gelu)"),
+        # What the library runs, and the slots of the pass do not hold.
+        ("FusedActivation", "Gelu; PRelu s", "it has PRelu behind further steps"),
+        ("FusedActivation", "Gelu; Mul s align=channel", "it has Mul with align=channel among further steps"),
+        ("FusedActivation", "Gelu; Mul s scale=t", "it has Mul with a quantised operand"),
+        ("FusedDequantizeLinear", "Gelu", "its steps have no Dequantize"),
     ],
 )
-def test_node_that_the_library_refuses_is_left(operator: str, attributes: dict[str, Any], words: str) -> None:
+def test_node_that_the_pass_cannot_read_is_left(operator: str, steps: str, words: str) -> None:
     g = SpellingBuilder(17)
-    g.output(g.add(operator, g.input("x", SHAPE), domain=DOMAIN, **attributes), SHAPE)
+    parameters = [g.weight(8) for label in ("s", "t") if re.search(rf"[ =]{label}\b", steps)]
+    g.output(g.add(operator, g.input("x", SHAPE), *parameters, domain=DOMAIN, steps=steps), SHAPE)
     model = g.model("m")
     optimized, result = optimize(model)
     (site,) = result.sites
@@ -148,22 +162,34 @@ def test_node_that_the_library_refuses_is_left(operator: str, attributes: dict[s
     assert optimized.graph.node == model.graph.node
 
 
-@pytest.mark.parametrize(("name", "place"), [("x_zero_point", 4), ("y_zero_point", 6), ("slope", 7)])
-def test_input_that_belongs_to_nothing_is_refused(name: str, place: int) -> None:
+@pytest.mark.parametrize("given", [0, 2])
+def test_inputs_are_those_that_the_program_names(given: int) -> None:
     g = SpellingBuilder(17)
-    inputs = [g.input("x", SHAPE), *[""] * (place - 1), g.weight(8) if name == "slope" else np.int8(3)]
-    g.output(g.add("FusedActivation", *inputs, domain=DOMAIN), SHAPE)
+    parameters = [g.weight(8) for _ in range(given)]
+    y = g.add("FusedNormalization", g.input("x", SHAPE), *parameters, domain=DOMAIN, steps="Normalize axes=-1; Mul s")
+    g.output(y, SHAPE)
     _, result = optimize(g.model("m"))
     (site,) = result.sites
     assert site.reason == "invalid_configuration"
-    assert name in site.message
+    assert ("scale is missing, input 1 of the node" if given == 0 else "more inputs than the 2") in site.message
 
 
-@pytest.mark.parametrize(("name", "place"), [("x_scale", 3), ("y_scale", 5)])
-def test_scale_that_broadcasts_in_several_dimensions_has_no_standard_form(name: str, place: int) -> None:
+def test_version_below_the_first_one_is_refused() -> None:
+    g = SpellingBuilder(17)
+    g.output(g.add("FusedActivation", g.input("x", SHAPE), domain=DOMAIN, steps="Gelu", spec_version=0), SHAPE)
+    _, result = optimize(g.model("m"))
+    (site,) = result.sites
+    assert site.reason == "invalid_configuration"
+    assert "the first one is 1" in site.message
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"), [("x_scale", "Dequantize scale=s; Relu"), ("y_scale", "Relu; Quantize scale=s")]
+)
+def test_scale_that_broadcasts_in_several_dimensions_has_no_standard_form(name: str, steps: str) -> None:
     g = SpellingBuilder(21)
     x = g.input("x", SHAPE, "int8" if name == "x_scale" else "float32")
-    y = g.add("FusedActivation", x, *[""] * (place - 1), g.weight(1, 1, 8), domain=DOMAIN, activation="Relu")
+    y = g.add("FusedActivation", x, g.weight(1, 1, 8), domain=DOMAIN, steps=steps)
     g.output(y, SHAPE, "float32" if name == "x_scale" else "uint8")
     _, result = optimize(g.model("m"))
     (site,) = result.sites

@@ -18,28 +18,36 @@ from .directml import DIRECTML_ASSUMPTIONS, DIRECTML_OPERATORS, DirectMlOperator
 from .host_operators import HOST_OPERATORS, OperatorList
 from .normalizations import NORMALIZATIONS, Axes, Normalization, find_normalization
 from .operators import (
+    ARGUMENTS,
     ATTRIBUTES,
     EDGES,
+    MOST_TENSORS,
     OPERATOR_DOMAIN,
     OPERATORS,
     OPSET_VERSION,
     SPEC_VERSION,
+    STEPS,
+    Argument,
     Attribute,
     Edge,
     Operator,
+    Step,
 )
 from .options import OPTIONS, Option
 from .prices import CALLS, PRICES, Call, Price
+from .program import ProgramError, ProgramStep, UnknownStepError, labels_of, read_program, write_program
 from .reasons import REASONS, Reason
 
 __all__ = [
     "ACTIVATIONS",
+    "ARGUMENTS",
     "ATTRIBUTES",
     "CALLS",
     "DIRECTML_ASSUMPTIONS",
     "DIRECTML_OPERATORS",
     "EDGES",
     "HOST_OPERATORS",
+    "MOST_TENSORS",
     "NORMALIZATIONS",
     "OPERATORS",
     "OPERATOR_DOMAIN",
@@ -48,9 +56,11 @@ __all__ = [
     "PRICES",
     "REASONS",
     "SPEC_VERSION",
+    "STEPS",
     "Activation",
     "ActivationBody",
     "ActivationSpelling",
+    "Argument",
     "Attribute",
     "Axes",
     "Call",
@@ -63,6 +73,13 @@ __all__ = [
     "Option",
     "Parameter",
     "Price",
+    "ProgramError",
+    "ProgramStep",
     "Reason",
+    "Step",
+    "UnknownStepError",
     "find_normalization",
+    "labels_of",
+    "read_program",
+    "write_program",
 ]

@@ -86,7 +86,7 @@ class Activation:
     formula: str
     """An expression over ``x``, the parameters and ``slope``, see :mod:`normfuse.spec.formulas`."""
     drawn: Mapping[str, Parameter]
-    """The parameters, in the order of the attribute ``activation_params``."""
+    """The parameters, in the order of the table."""
     kernel: str
     price: Price
     lipschitz: str
@@ -101,7 +101,7 @@ class Activation:
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """Name -> default, in the order of the attribute ``activation_params``."""
+        """Name -> default, in the order of the table."""
         return MappingProxyType({name: parameter.default for name, parameter in self.drawn.items()})
 
     def __call__(self, x: Any, parameters: Sequence[float], slope: Any = None) -> Any:

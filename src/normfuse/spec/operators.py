@@ -1,4 +1,4 @@
-"""The table of operators: inputs, outputs, attributes, and what holds at the edges."""
+"""The table of operators: outputs, attributes, the steps of a program, and what holds at the edges."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from types import MappingProxyType
 from ._reading import Row, read_table
 
 __all__ = [
+    "ARGUMENTS",
     "ATTRIBUTES",
     "EDGES",
+    "MOST_TENSORS",
     "OPERATORS",
     "OPERATOR_DOMAIN",
     "OPSET_VERSION",
     "SPEC_VERSION",
+    "STEPS",
+    "Argument",
     "Attribute",
     "Edge",
     "Operator",
+    "Step",
 ]
 
 
@@ -27,22 +32,42 @@ class Operator:
 
     name: str
     summary: str
-    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute of the operators."""
+    """One attribute of the operators' nodes."""
 
     name: str
     type: str
-    """int, ints, float, floats or string."""
-    default: int | float | str | tuple[int, ...] | tuple[float, ...]
+    """int or string."""
+    doc: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One step that a program may have, beside the activations."""
+
+    name: str
+    place: str
+    """first, before, core, behind or last; beside is before and behind."""
+    has_operand: bool
+    arguments: tuple[str, ...]
+    doc: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of steps."""
+
+    name: str
+    type: str
+    """tensor, int, ints, float, flag, word or type."""
+    default: int | float | str | tuple[int, ...] | None
+    """None: it is a tensor."""
     values: tuple[str, ...]
-    """The values a string attribute can have; empty: any."""
-    operators: tuple[str, ...]
-    """Names of the operators that take it."""
+    """Those that a word can have."""
     doc: str
 
 
@@ -60,14 +85,13 @@ def _names(row: Row, operators: Mapping[str, Operator]) -> tuple[str, ...]:
     return tuple(operators) if row["operators"] == "all" else tuple(row["operators"])
 
 
-def _attribute(row: Row, operators: Mapping[str, Operator]) -> Attribute:
-    default = row["default"]
-    return Attribute(
+def _argument(row: Row) -> Argument:
+    default = None if row["type"] == "tensor" else row["default"]
+    return Argument(
         name=row["name"],
         type=row["type"],
         default=tuple(default) if isinstance(default, list) else default,
         values=tuple(row.get("values", ())),
-        operators=_names(row, operators),
         doc=row["doc"],
     )
 
@@ -78,14 +102,22 @@ OPERATOR_DOMAIN: str = _OPERATOR_TABLE["domain"]
 OPSET_VERSION: int = _OPERATOR_TABLE["opset_version"]
 SPEC_VERSION: int = _OPERATOR_TABLE["spec_version"]
 
+MOST_TENSORS: int = _OPERATOR_TABLE["most_tensors"]
+
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    {
-        row["name"]: Operator(row["name"], row["summary"], tuple(row["inputs"]), tuple(row["outputs"]))
-        for row in _OPERATOR_TABLE["operator"]
-    }
+    {row["name"]: Operator(row["name"], row["summary"], tuple(row["outputs"])) for row in _OPERATOR_TABLE["operator"]}
 )
 ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType(
-    {row["name"]: _attribute(row, OPERATORS) for row in _OPERATOR_TABLE["attribute"]}
+    {row["name"]: Attribute(row["name"], row["type"], row["doc"]) for row in _OPERATOR_TABLE["attribute"]}
+)
+STEPS: Mapping[str, Step] = MappingProxyType(
+    {
+        row["name"]: Step(row["name"], row["place"], row.get("operand", False), tuple(row["arguments"]), row["doc"])
+        for row in _OPERATOR_TABLE["step"]
+    }
+)
+ARGUMENTS: Mapping[str, Argument] = MappingProxyType(
+    {row["name"]: _argument(row) for row in _OPERATOR_TABLE["argument"]}
 )
 EDGES: Mapping[str, Edge] = MappingProxyType(
     {row["name"]: Edge(row["name"], _names(row, OPERATORS), row["doc"]) for row in _OPERATOR_TABLE["edge"]}
