@@ -10,7 +10,6 @@ from normfuse._version import __version__
 from normfuse.errors import OptionError
 from normfuse.model_files import ModelLike, load_model
 from normfuse.optimization import inspect, nothing_to_gain, weight_warnings
-from normfuse.spec import OPERATOR_DOMAIN
 from normfuse.verification import VERIFY_SECONDS, Inputs, verify
 
 if TYPE_CHECKING:
@@ -119,13 +118,22 @@ def check(
 
 
 def _fused_nodes(model: ir.Model) -> Counter[str]:
-    """Name, as sites have it -> how many nodes of normfuse's domain are called so, also in functions."""
+    """Name, as sites have it -> how many valid nodes of normfuse's domain are called so, also in functions."""
     from normfuse.graph_rewrites.facts import name_of
+    from normfuse.graph_rewrites.fused import Fused, is_fused
+    from normfuse.graph_rewrites.sites import Declined
+
+    def is_valid(node: ir.Node) -> bool:
+        try:
+            Fused.read(node)
+        except Declined:  # a site, with the reason
+            return False
+        return True
 
     graphs = [*model.graphs()]
     for function in model.functions.values():
         graphs += [function.graph, *function.subgraphs()]
-    return Counter(name_of(node) for graph in graphs for node in graph if node.domain == OPERATOR_DOMAIN)
+    return Counter(name_of(node) for graph in graphs for node in graph if is_fused(node) and is_valid(node))
 
 
 def _site_remark(site: Site, all_required: bool) -> Remark:

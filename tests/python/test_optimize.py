@@ -225,6 +225,18 @@ def test_check_finds_fused_nodes_in_functions(target: Target) -> None:
     assert report.fused == 1
 
 
+@pytest.mark.parametrize("steps", ["Normalize axes=-1; Mul s; Add s", "Normalise axes=-1"])
+def test_check_does_not_count_nodes_that_cannot_be_run(steps: str) -> None:
+    g = models.GraphBuilder(opset=17)
+    x, scale = g.input("x", [2, 8]), g.weight(8)
+    g.output(g.add("FusedNormalization", x, scale, scale, domain="ai.normfuse", steps=steps), [2, 8])
+    report = check(g.model("wrong"), require_fused="all")
+    assert not report.passed
+    assert report.fused == 0
+    (site,) = report.sites
+    assert site.reason in ("invalid_configuration", "unknown_step")
+
+
 def test_bad_weights_give_a_warning_and_masks_do_not(transformer: onnx.ModelProto) -> None:
     broken = onnx.ModelProto.FromString(transformer.SerializeToString())
     tensor = next(t for t in broken.graph.initializer if t.name == "word_embeddings")

@@ -128,6 +128,7 @@ def test_operand_with_more_dimensions_than_what_is_normalised(
         ("FusedNormalization", "Normalize axes=1 axes=2", "step 1 (Normalize): axes is given twice"),
         ("FusedNormalization", "Normalize axes=-1 epsilon=nan", "NaN"),
         ("FusedNormalization", "Normalize axes=-1 epsilon=1e", "epsilon is '1e', which is not a number"),
+        ("FusedNormalization", "Normalize axes=-1 epsilon=-1e39", "epsilon is '-1e39', which is not a number"),
         ("FusedNormalization", "Normalize axes=-1; Mul s align=group", "align=group, but num_groups is 0"),
         ("FusedNormalization", "Relu; Normalize axes=-1", "step 2 (Normalize) cannot stand behind step 1 (Relu)"),
         ("FusedNormalization", "Normalize axes=-1; Mul s; Add s", "step 3 (Add): the label s stands twice"),

@@ -189,7 +189,10 @@ def _read_value(where: str, key: str, kind: str, text: str) -> Any:
         return tuple(map(int, text.split(",")))
     if kind == "float" and _FLOAT.fullmatch(text):
         with np.errstate(over="ignore"):
-            return float(np.float32(text))
+            number = float(np.float32(text))
+        # One too large for a float32 is refused, as in C++.
+        if np.isfinite(number) or not text[-1].isdigit():
+            return number
     if kind == "flag" and text in ("0", "1"):
         return int(text)
     if (kind == "word" and text in ARGUMENTS[key].values) or (kind == "type" and text in ELEMENT_TYPES):
