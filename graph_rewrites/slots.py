@@ -142,7 +142,7 @@ class _Reader:
 
     def _core(self, step: ProgramStep) -> None:
         if step.name != "Normalize":
-            self.attributes["method"] = step.name.lower() if step.name == "Softmax" else "log_softmax"
+            self.attributes["method"] = next(method for method, name in _SOFTMAX.items() if name == step.name)
         self.attributes |= step.arguments
 
     def _behind(self, step: ProgramStep, slot: str) -> None:
@@ -206,7 +206,7 @@ class _Reader:
         self.attributes |= {f"{prefix}_{name}": step[name] for name in ("axis", "block_size")}
 
 
-_CORES = ("Normalize", "Softmax", "LogSoftmax")
+_CORES = ("Normalize", *_SOFTMAX.values())
 
 
 def _is_further(step: ProgramStep) -> bool:

@@ -53,10 +53,10 @@ bool ParseFloat(std::string_view text, float* number) {
     if (exponent < -kMostExponent || exponent > kMostExponent) return false;
   }
   if (whole.empty()) return false;
-  // Without a point, which is a comma in some locales, strtod reads the same everywhere.
+  // Without a point, which is a comma in some locales, strtof reads the same everywhere.
   const std::string digits = std::string(negative ? "-" : "").append(whole).append(fraction);
   const std::string plain = digits + "e" + std::to_string(exponent - static_cast<int64_t>(fraction.size()));
-  *number = static_cast<float>(std::strtod(plain.c_str(), nullptr));
+  *number = std::strtof(plain.c_str(), nullptr);
   return std::isfinite(*number);
 }
 

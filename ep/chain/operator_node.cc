@@ -283,9 +283,17 @@ class Reader {
     chain_.before.push_back(Emit(sum_type_ == DataType::kUndefined ? FloatOfX() : sum_type_, output));
   }
 
-  void ReadNormalize(const ProgramStep& step) {
+  // A core without its arguments: sum is made in front of it, the statistics by it.
+  Normalization& BeginCore() {
     EmitSum();
     Normalization& n = chain_.normalization.emplace();
+    n.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
+    n.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
+    return n;
+  }
+
+  void ReadNormalize(const ProgramStep& step) {
+    Normalization& n = BeginCore();
     n.axes = Ints(step, Argument::kAxes);
     n.num_groups = Int(step, Argument::kNumGroups, 0);
     n.use_mean = Flag(step, Argument::kUseMean, true);
@@ -297,18 +305,13 @@ class Reader {
     if (n.num_groups == 0 && n.axes.empty()) Invalid(step.Where() + ": axes is missing");
     if (n.num_groups > 0 && !n.axes.empty()) Invalid(step.Where() + ": axes and num_groups exclude each other");
     if (std::isnan(n.epsilon)) Invalid(step.Where() + ": epsilon is NaN; it must be a number");
-    n.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
-    n.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
   }
 
   void ReadSoftmax(const ProgramStep& step, Method method) {
-    EmitSum();
-    Normalization& n = chain_.normalization.emplace();
+    Normalization& n = BeginCore();
     n.method = method;
     n.axes = Ints(step, Argument::kAxes);
     if (n.axes.empty()) Invalid(step.Where() + ": axes is missing");
-    n.mean_output = OutputIndex(FusedNormalizationOutput::kMean);
-    n.inv_std_dev_output = OutputIndex(FusedNormalizationOutput::kInvStdDev);
   }
 
   void ReadQuantize(const ProgramStep& step) {

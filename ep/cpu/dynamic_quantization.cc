@@ -49,9 +49,11 @@ ByteQuantization QuantizationOf(float low, float high) {
   return made;
 }
 
-Result QuantizeDynamically(const Call& call, const float* values, int64_t count, uint8_t* y, ByteQuantization* made) {
+Result QuantizeDynamically(const Call& call, uint8_t* y, ByteQuantization* made) {
   const bool alone = call.path.threads == 1 || call.work_sharing->HasNoThreads();
-  Task task{call.kernels, values, count, alone ? 1 : std::min<int64_t>(call.path.threads, kMostParts), y, {}, {}, {}};
+  const int64_t parts = alone ? 1 : std::min<int64_t>(call.path.threads, kMostParts);
+  const auto* values = static_cast<const float*>(call.y);
+  Task task{call.kernels, values, call.geometry->element_count, parts, y, {}, {}, {}};
   const auto run = [&](void (*part)(void* user, size_t index)) -> Result {
     if (!alone) return call.work_sharing->ParallelFor(*call.context, part, static_cast<size_t>(task.parts), &task);
     part(&task, 0);

@@ -13,7 +13,7 @@ struct ByteQuantization {
 // Of values from `low` (at most 0) to `high` (at least 0), in float32 as ONNX Runtime computes them.
 ByteQuantization QuantizationOf(float low, float high);
 
-// Quantises `count` values on up to `threads` threads: the range of all of them first. `y` may be null.
-Result QuantizeDynamically(const Call& call, const float* values, int64_t count, uint8_t* y, ByteQuantization* made);
+// Quantises what a call made, Call::y: finds the range of all its values first. `y` may be null.
+Result QuantizeDynamically(const Call& call, uint8_t* y, ByteQuantization* made);
 
 }  // namespace normfuse::cpu

@@ -389,8 +389,7 @@ Result CpuExecutable::FinishDynamic(ExecutionContext& context, const Call& call,
   const DynamicQuantization& dynamic = *chain_.store.dynamic;
   ByteQuantization made;
   if (call.geometry->element_count > 0) {
-    NORMFUSE_RETURN_IF_ERROR(QuantizeDynamically(call, static_cast<const float*>(call.y), call.geometry->element_count,
-                                                 static_cast<uint8_t*>(bytes), &made));
+    NORMFUSE_RETURN_IF_ERROR(QuantizeDynamically(call, static_cast<uint8_t*>(bytes), &made));
   }
   const auto give = [&](int output, DataType type, const void* value) -> Result {
     void* data = nullptr;

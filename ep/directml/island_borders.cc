@@ -10,8 +10,6 @@ using namespace abi;
 
 namespace {
 
-std::vector<uint32_t> Narrow(const Dims& dims) { return {dims.begin(), dims.end()}; }
-
 // The pads of every dimension: those in front, then those behind.
 std::optional<Dims> PadsOf(NodeLowering& node, size_t rank) {
   const auto given = node.Integers(1);

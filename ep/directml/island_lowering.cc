@@ -72,69 +72,49 @@ bool LowerOnCpu(NodeLowering& node) {
 // --- by operator ------------------------------------------------------------------------------------------------------
 
 void LowerOperator(NodeLowering& node) {
+  // Of rows that have one alone.
+  const DirectMlOperatorSpec& row = kDirectMlOperators[static_cast<int>(node.op())];
+  const DML_OPERATOR_TYPE type = row.directml_count == 1 ? OperatorNamed(row.directml[0]) : DML_OPERATOR_INVALID;
   switch (node.op()) {
     case DirectMlOperator::kMatMul:
       return LowerMatMul(node);
     case DirectMlOperator::kGemm:
       return LowerGemm(node);
     case DirectMlOperator::kAdd:
-      return LowerBinary(node, DML_OPERATOR_ELEMENT_WISE_ADD);
     case DirectMlOperator::kSub:
-      return LowerBinary(node, DML_OPERATOR_ELEMENT_WISE_SUBTRACT);
     case DirectMlOperator::kMul:
-      return LowerBinary(node, DML_OPERATOR_ELEMENT_WISE_MULTIPLY);
     case DirectMlOperator::kDiv:
-      return LowerBinary(node, DML_OPERATOR_ELEMENT_WISE_DIVIDE);
     case DirectMlOperator::kMin:
-      return LowerBinary(node, DML_OPERATOR_ELEMENT_WISE_MIN);
     case DirectMlOperator::kMax:
-      return LowerBinary(node, DML_OPERATOR_ELEMENT_WISE_MAX);
+      return LowerBinary(node, type);
     case DirectMlOperator::kPow:
       return LowerPow(node);
-    case DirectMlOperator::kSqrt:
-      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_SQRT);
     case DirectMlOperator::kNeg:
       return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_IDENTITY, -1);
+    case DirectMlOperator::kSqrt:
     case DirectMlOperator::kSin:
-      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_SIN);
     case DirectMlOperator::kCos:
-      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_COS);
     case DirectMlOperator::kAbs:
-      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_ABS);
     case DirectMlOperator::kExp:
-      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_EXP);
     case DirectMlOperator::kLog:
-      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_LOG);
     case DirectMlOperator::kErf:
-      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_ERF);
     case DirectMlOperator::kReciprocal:
-      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_RECIP);
     case DirectMlOperator::kTanh:
-      return LowerUnary(node, DML_OPERATOR_ACTIVATION_TANH);
     case DirectMlOperator::kSigmoid:
-      return LowerUnary(node, DML_OPERATOR_ACTIVATION_SIGMOID);
     case DirectMlOperator::kRelu:
-      return LowerUnary(node, DML_OPERATOR_ACTIVATION_RELU);
+      return LowerUnary(node, type);
     case DirectMlOperator::kEqual:
-      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS);
     case DirectMlOperator::kGreater:
-      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN);
     case DirectMlOperator::kGreaterOrEqual:
-      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL);
     case DirectMlOperator::kLess:
-      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN);
     case DirectMlOperator::kLessOrEqual:
-      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL);
     case DirectMlOperator::kAnd:
-      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND);
     case DirectMlOperator::kOr:
-      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR);
     case DirectMlOperator::kXor:
-      return LowerLogical(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR);
+      return LowerLogical(node, type);
     case DirectMlOperator::kNot:
-      return LowerPredicate(node, DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT);
     case DirectMlOperator::kIsNaN:
-      return LowerPredicate(node, DML_OPERATOR_ELEMENT_WISE_IS_NAN);
+      return LowerPredicate(node, type);
     case DirectMlOperator::kWhere:
       return LowerWhere(node);
     case DirectMlOperator::kCast:
@@ -164,9 +144,8 @@ void LowerOperator(NodeLowering& node) {
     case DirectMlOperator::kConvTranspose:
       return LowerConvTranspose(node);
     case DirectMlOperator::kMaxPool:
-      return LowerPool(node, DML_OPERATOR_MAX_POOLING2);
     case DirectMlOperator::kAveragePool:
-      return LowerPool(node, DML_OPERATOR_AVERAGE_POOLING);
+      return LowerPool(node, type);
     case DirectMlOperator::kBatchNormalization:
       return LowerBatchNormalization(node);
     case DirectMlOperator::kPad:

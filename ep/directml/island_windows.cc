@@ -13,8 +13,6 @@ namespace {
 // DirectML takes two and three spatial dimensions: one of 1 is added to a single one.
 constexpr size_t kFewestSpatial = 2;
 
-std::vector<uint32_t> Narrow(const Dims& dims) { return {dims.begin(), dims.end()}; }
-
 Dims Spatial(const Dims& dims) { return {dims.begin() + 2, dims.end()}; }
 
 // What a window that moves over a tensor of these spatial dimensions does, before a dimension is added.

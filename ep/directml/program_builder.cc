@@ -90,8 +90,6 @@ void PadLeft(Geometry* geometry, size_t rank) {
   }
 }
 
-std::vector<uint32_t> Narrow(const Dims& dims) { return {dims.begin(), dims.end()}; }
-
 TensorDesc Describe(const Value& value, const Dims& sizes, const Dims& strides) {
   TensorDesc desc{value.type, Narrow(sizes), {}, value.bytes, value.owned_by_dml};
   const Dims packed = PackedStrides(sizes);

@@ -22,6 +22,9 @@ DataType StoredType(DataType type);
 
 int64_t Product(const Dims& dims);
 
+// As DirectML has sizes and strides.
+inline std::vector<uint32_t> Narrow(const Dims& dims) { return {dims.begin(), dims.end()}; }
+
 // Strides of a packed tensor.
 Dims PackedStrides(const Dims& dims);
 

@@ -162,6 +162,10 @@ DML_OPERATOR_TYPE OperatorNamed(std::string_view name) {
   for (const auto& [type, known] : kNames) {
     if (known == name) return type;
   }
+  for (const ActivationSpec& spec : kActivations) {
+    const auto type = static_cast<DML_OPERATOR_TYPE>(spec.directml.type);
+    if (spec.directml.level != 0 && OperatorName(type) == name) return type;
+  }
   return DML_OPERATOR_INVALID;
 }
 

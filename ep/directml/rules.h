@@ -149,7 +149,7 @@ const OperatorRule* end(OperatorRules);
 
 // "ELEMENT_WISE_ADD", "ACTIVATION_RELU" ...; "UNKNOWN" for anything else.
 std::string OperatorName(abi::DML_OPERATOR_TYPE type);
-// INVALID: there is none of that name among those that are no activation.
+// INVALID: there is none of that name.
 abi::DML_OPERATOR_TYPE OperatorNamed(std::string_view name);
 
 // "6_2"

@@ -336,10 +336,6 @@ class Finder {
   std::vector<int> root_;         // of the island that a unit is in
 };
 
-}  // namespace
-
-namespace {
-
 // Whether attributes have values, and the node outputs, that the lowering knows.
 bool ValuesFit(const GraphNode& node, const DirectMlOperatorSpec& row) {
   const auto outputs =
