@@ -91,6 +91,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(63, 14, GetSymbolicDimensions, Status*, (const TensorTypeAndShapeInfo*, const char** out, size_t count)) \
   X(76, 14, AllocatorFree, Status*, (Allocator*, void* memory)) \
   X(78, 14, GetAllocatorWithDefaultOptions, Status*, (Allocator** out)) \
+  X(85, 14, KernelInfoGetAttribute_float, Status*, (const KernelInfo*, const char* name, float* out)) \
   X(86, 14, KernelInfoGetAttribute_int64, Status*, (const KernelInfo*, const char* name, int64_t* out)) \
   X(87, 14, KernelInfoGetAttribute_string, Status*, (const KernelInfo*, const char* name, char* out, size_t* size)) \
   X(90, 14, KernelContext_GetInput, Status*, (const KernelContext*, size_t index, const Value** out)) \
@@ -101,6 +102,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(116, 14, ModelMetadataLookupCustomMetadataMap, Status*, (const ModelMetadata*, Allocator*, const char* key, char** out)) \
   X(118, 14, ReleaseModelMetadata, void, (ModelMetadata*)) \
   X(130, 14, AddSessionConfigEntry, Status*, (SessionOptions*, const char* key, const char* value)) \
+  X(163, 14, KernelInfoGetAttributeArray_int64, Status*, (const KernelInfo*, const char* name, int64_t* out, size_t* size)) \
   X(230, 14, KernelInfo_GetInputCount, Status*, (const KernelInfo*, size_t* out)) \
   X(231, 14, KernelInfo_GetOutputCount, Status*, (const KernelInfo*, size_t* out)) \
   X(232, 14, KernelInfo_GetInputName, Status*, (const KernelInfo*, size_t index, char* out, size_t* size)) \

@@ -25,6 +25,14 @@ bool ReadMany(const OpAttr* attribute, OpAttrType type, Container* out) {
   return needed == 0 || FromStatus(GetApi().ReadOpAttr(attribute, type, out->data(), needed, &needed)).ok();
 }
 
+template <typename T, typename Read>
+bool ReadArray(std::vector<T>* value, Read&& read) {
+  size_t size = 0;
+  if (!FromStatus(read(nullptr, &size)).ok()) return false;
+  value->resize(size);
+  return size == 0 || FromStatus(read(value->data(), &size)).ok();
+}
+
 }  // namespace
 
 bool OpAttrAttributes::GetInt(const char* name, int64_t* value) const {
@@ -60,12 +68,22 @@ bool KernelAttributes::GetInt(const char* name, int64_t* value) const {
   return FromStatus(GetApi().KernelInfoGetAttribute_int64(info_, name, value)).ok();
 }
 
+bool KernelAttributes::GetFloat(const char* name, float* value) const {
+  return FromStatus(GetApi().KernelInfoGetAttribute_float(info_, name, value)).ok();
+}
+
 bool KernelAttributes::GetString(const char* name, std::string* value) const {
   const std::string text =
       ReadText([&](char* out, size_t* size) { return GetApi().KernelInfoGetAttribute_string(info_, name, out, size); });
   if (text.empty()) return false;
   *value = text;
   return true;
+}
+
+bool KernelAttributes::GetInts(const char* name, std::vector<int64_t>* value) const {
+  return ReadArray(value, [&](int64_t* out, size_t* size) {
+    return GetApi().KernelInfoGetAttributeArray_int64(info_, name, out, size);
+  });
 }
 
 Result ListAttributes(const Node* node, std::vector<std::string>* names) {

@@ -44,7 +44,9 @@ class KernelAttributes final : public NodeAttributes {
  public:
   explicit KernelAttributes(const KernelInfo* info) : info_(info) {}
   bool GetInt(const char* name, int64_t* value) const override;
+  bool GetFloat(const char* name, float* value) const override;
   bool GetString(const char* name, std::string* value) const override;
+  bool GetInts(const char* name, std::vector<int64_t>* value) const override;
 
  private:
   const KernelInfo* info_;

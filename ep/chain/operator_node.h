@@ -12,15 +12,14 @@
 
 namespace normfuse {
 
-// Read access to a node's attributes. Each getter returns false when the attribute is absent. Operators of ours, all that
-// some readers see, have whole numbers and texts only.
+// Read access to a node's attributes. Each getter returns false when the attribute is absent.
 class NodeAttributes {
  public:
   virtual ~NodeAttributes() = default;
   virtual bool GetInt(const char* name, int64_t* value) const = 0;
-  virtual bool GetFloat(const char* /*name*/, float* /*value*/) const { return false; }
+  virtual bool GetFloat(const char* name, float* value) const = 0;
   virtual bool GetString(const char* name, std::string* value) const = 0;
-  virtual bool GetInts(const char* /*name*/, std::vector<int64_t>* /*value*/) const { return false; }
+  virtual bool GetInts(const char* name, std::vector<int64_t>* value) const = 0;
 };
 
 // What is known of one tensor when the session is created.

@@ -144,6 +144,21 @@ def function_case(case: str, name: str) -> Case:
     return Case(case, {"plugin": model}, inputs, expected(given, attributes), [name])
 
 
+def many_nodes_case() -> Case:
+    """More single nodes than are compiled one by one: registered kernels run them, and read attributes of each type."""
+    nodes, value = [], "X"
+    for index in range(500):  # an even number: what comes out is X again
+        nodes += [
+            helper.make_node("LeakyRelu", [value], [f"r{index}"], name=f"relu{index}", alpha=1.0),
+            helper.make_node("Neg", [f"r{index}"], [f"v{index}"], name=f"neg{index}"),
+        ]
+        value = f"v{index}"
+    nodes.append(helper.make_node("MeanVarianceNormalization", [value], ["Y"], name="mvn", axes=[1]))
+    inputs = {"X": normal(SHAPE, 11)}
+    attributes = {"axes": [1], "epsilon": 1e-9, "epsilon_on": "stddev", "activation": "Identity"}
+    return Case("many", {"plugin": make_model(nodes, inputs, {}, 17)}, inputs, expected(inputs, attributes), [])
+
+
 def impossible_model() -> onnx.ModelProto:
     """An axis that X does not have."""
     inputs = {"X": normal(SHAPE, 10)}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import RUNS, Case, impossible_model, write_models
+from cases import RUNS, Case, impossible_model, many_nodes_case, write_models
 from hosts import host_python
 from operator_forms import FORMS, Form, write_forms
 
@@ -110,8 +110,13 @@ def slot_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_slot_is_declared_and_called(library: str, slot_guard: Path, version: str, tmp_path: Path) -> None:
     """slot_guard.cc ends the process on a slot that the header does not declare, and counts those that it does."""
     onnx.save(impossible_model(), tmp_path / "impossible.custom.onnx")
+    many = many_nodes_case()
+    onnx.save(many.models["plugin"], tmp_path / "many.plugin.onnx")
+    np.savez(tmp_path / "many.npz", **many.inputs)
     report = run_probe(version, slot_guard, tmp_path, NORMFUSE_GUARDED_LIBRARY=library)
     assert "fused: axes [9]" in report["impossible.custom"]["error"]
     assert [name for name in (f"{c.name}.{r}" for c, r in RUNS) if "error" in report[name]] == []
+    with np.load(tmp_path / "many.plugin.result.npz") as outputs:
+        many.expected.check(outputs["Y"], "many nodes")
     counts = {line.split()[1]: int(line.split()[2]) for line in report["slots"]}
     assert {name for name, calls in counts.items() if calls == 0} == GPU_ONLY
