@@ -11,16 +11,17 @@ import onnx_ir as ir
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
-from normfuse.host.native_library import EP_NAME
+from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, load_model, runnable
 from normfuse.rewriting import rewritten
+from normfuse.spec import OPERATOR_DOMAIN
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["InferenceSession", "Level", "open_session"]
+__all__ = ["InferenceSession", "Level", "needs_library", "open_session"]
 
 Level = Literal["disable", "basic", "extended", "all"]
 _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
@@ -78,7 +79,8 @@ def open_session(
     Args:
         model: The model.
         name: What it is called in messages.
-        ep_options: Options of the execution provider, {} for its defaults; None: ONNX Runtime's CPU provider alone.
+        ep_options: Options of the execution provider, {} for its defaults; None: ONNX Runtime's CPU provider alone,
+            with the custom operators if the model cannot run without them.
         level: ONNX Runtime's own graph optimisations.
         threads: Threads inside an operator; 0: ONNX Runtime's default.
         sess_options: Session options to use; None: new ones.
@@ -104,7 +106,19 @@ def open_session(
     if ep_options is not None:
         session_options(options, **ep_options)
         return _create(model, options, name, providers=None)
+    if needs_library(model):
+        options.register_custom_ops_library(get_library_path())
     return _create(model, options, name, providers=["CPUExecutionProvider"])
+
+
+def needs_library(model: ir.Model) -> bool:
+    """Whether the model has nodes of normfuse's operators without a function that says what they do."""
+    bodies = {(function.domain, function.name) for function in model.functions.values()}
+    return any(
+        node.domain == OPERATOR_DOMAIN and (node.domain, node.op_type) not in bodies
+        for graph in (*model.graphs(), *model.functions.values())
+        for node in graph
+    )
 
 
 def _create(

@@ -311,3 +311,17 @@ def test_quantised_outputs_may_be_off_by_one_step() -> None:
     assert report.passed
     assert {output.tolerance for run in report.runs for output in run.outputs} == {1.0}
     assert {output.max_abs for run in report.runs for output in run.outputs} <= {0.0, 1.0}
+
+
+def test_a_model_of_plain_operators_is_an_original_like_any_other() -> None:
+    """What ``target="custom-op"`` writes runs on ONNX Runtime only with the library: it is loaded there too."""
+    original = models.chain([4, 64], activation_name="gelu")
+    plain = normfuse.optimize(original, target="custom-op", verify=False).model
+    assert [node.domain for node in plain.graph.node] == ["ai.normfuse"]
+    assert not plain.functions
+    again = normfuse.optimize(plain)
+    assert again.report.verification is not None
+    assert again.report.verification.passed
+    assert len(again.report.verification.runs) == 2
+    assert len(again.model.functions) == 1
+    assert normfuse.verify(plain, original).result == "agree"

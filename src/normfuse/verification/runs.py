@@ -13,8 +13,7 @@ from normfuse.arguments import INTEGER, NUMBER, PROGRESS, check_type
 from normfuse.claims import read_claim_report
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError, VerificationError
 from normfuse.model_files import ModelLike, load_model
-from normfuse.sessions import open_session
-from normfuse.spec import OPERATOR_DOMAIN
+from normfuse.sessions import needs_library, open_session
 from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_accepted, run_as_fits
 from normfuse.verification.comparison import flatten, is_quantized
 from normfuse.verification.inputs import GENTLE_STYLES, InputMaker, Inputs, Sample, TooLarge, check_inputs
@@ -425,13 +424,7 @@ class _Verification:
             ways.append(Way("with normfuse", {"claim_report": self._claim_report}))
         except (HostVersionError, LibraryLoadError) as error:
             self._warnings.append(f"The execution provider was not tried: {error}")
-        bodies = {(function.domain, function.name) for function in self._optimized.functions.values()}
-        needs_library = any(
-            node.domain == OPERATOR_DOMAIN and (node.domain, node.op_type) not in bodies
-            for graph in (*self._optimized.graphs(), *self._optimized.functions.values())
-            for node in graph
-        )
-        if not needs_library:
+        if not needs_library(self._optimized):
             ways.append(Way("without normfuse", None))
         if not ways:
             raise VerificationError(
