@@ -45,6 +45,7 @@ from normfuse.spec import (
     OPTIONS,
     PRICES,
     REASONS,
+    SPEC_VERSION,
     STEPS,
     Activation,
     Argument,
@@ -93,11 +94,14 @@ def programs() -> list[str]:
             code(f"{each.name} operand" if each.has_operand else each.name),
             each.place,
             ", ".join(map(code, each.arguments)),
+            each.since,
             each.doc,
         )
         for each in STEPS.values()
     ]
-    arguments = [(code(each.name), values(each), default(each.default), each.doc) for each in ARGUMENTS.values()]
+    arguments = [
+        (code(each.name), values(each), default(each.default), each.since, each.doc) for each in ARGUMENTS.values()
+    ]
     return [
         "## Programs",
         f"The attribute `steps` says what the node computes, step by step; these are the inputs X, {labels}:",
@@ -110,9 +114,11 @@ def programs() -> list[str]:
         "Places, in this order: first, before, core, behind, last; `beside` is before or behind. First, core and last "
         "stand at most once. `FusedNormalization` has a core, the other operators have none: their steps are behind. "
         "An [activation](activations.md) is a step behind: its arguments are its parameters, its operand is its slope.",
-        table(["step", "place", "arguments", "meaning"], steps),
+        table(["step", "place", "arguments", "since", "meaning"], steps),
         "Arguments:",
-        table(["argument", "type", "default", "meaning"], arguments),
+        table(["argument", "type", "default", "since", "meaning"], arguments),
+        "Since: the version of the specification that it came with. A node has as `spec_version` the largest of its "
+        f"steps and arguments; this library knows versions up to {SPEC_VERSION}.",
     ]
 
 
@@ -197,7 +203,9 @@ def activations() -> str:
         directml = f"{each.directml.op} ({each.directml.level})" if each.directml else composed
         fused = each.directml.fused if each.directml else ""
         spellings = "; ".join(map(spelling, each.spellings))
-        rows.append((code(each.name), code(each.formula), parameters, spellings, directml, fused or "never"))
+        rows.append(
+            (code(each.name), code(each.formula), parameters, each.since, spellings, directml, fused or "never")
+        )
         costs.append((code(each.name), *price(each.price)))
         bodies.append((code(each.name), *drawn(each), body(each)))
     return "\n\n".join(
@@ -205,7 +213,7 @@ def activations() -> str:
             "# Activations",
             "They are steps of [programs](operators.md#programs). The last two columns: DirectML's operator with its "
             "feature level, and the level from which DirectML fuses it into a normalisation.",
-            table(["name", "formula", "parameters", "ONNX nodes", "DirectML", "fused"], rows),
+            table(["name", "formula", "parameters", "since", "ONNX nodes", "DirectML", "fused"], rows),
             "## Tests and portable models",
             "What the self-test and the tests draw parameters from, which of them must not be 0, and what a portable "
             "model's function writes, by opset: calls are ONNX nodes, `*` is a Mul.",

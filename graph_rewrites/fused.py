@@ -25,6 +25,7 @@ from normfuse.spec import (
     ProgramStep,
     UnknownStepError,
     labels_of,
+    spec_version_of,
     write_program,
 )
 
@@ -253,9 +254,10 @@ class Fused:
 
     def node_attributes(self) -> dict[str, ir.Attr]:
         """Return the attributes as they are written on the node."""
+        steps = self.program()
         return {
-            "spec_version": ir.AttrInt64("spec_version", SPEC_VERSION),
-            "steps": ir.AttrString("steps", write_program(self.program())),
+            "spec_version": ir.AttrInt64("spec_version", spec_version_of(steps)),
+            "steps": ir.AttrString("steps", write_program(steps)),
         }
 
     def write(self, node: ir.Node) -> None:

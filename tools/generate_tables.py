@@ -107,6 +107,7 @@ class Parameter(NamedTuple):
 
 class Activation(NamedTuple):
     name: str
+    since: int
     kernel: str
     row: str
     spellings: list[str]
@@ -258,6 +259,7 @@ def formula_of(row: Row, key: str, names: dict[str, str]) -> str:
 def activation_of(name: str, row: Row) -> Activation:
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         raise row.error("its name is not an identifier in CamelCase")
+    since = since_of(row)
     parameters = parameters_of(row)
     names = [each.name for each in parameters]
     slope = row.flag("slope", False)
@@ -278,7 +280,7 @@ def activation_of(name: str, row: Row) -> Activation:
         f"{{{text(name)}, {len(names)}, {params}, {braces((number(p.default) for p in parameters), '0')}, "
         f"{boolean(slope)}, {cost}, {directml}}}"
     )
-    return Activation(name, kernel, code, spellings, formula)
+    return Activation(name, since, kernel, code, spellings, formula)
 
 
 def activation_list(activations: Sequence[Activation]) -> list[str]:
@@ -354,6 +356,8 @@ class Operators(NamedTuple):
     """Arguments that have one of some values."""
     steps: list[tuple[str, str]]
     """Name and initialiser."""
+    since: list[int]
+    """The versions that steps and arguments came with."""
     combinations: list[tuple[str, str]]
     """Name and kernel of the steps that have an operand."""
     most_arguments: int
@@ -366,7 +370,6 @@ def operators_of(table: Table) -> Operators:
     code = [
         f"inline constexpr const char* kOperatorDomain = {text(top.text('domain'))};",
         f"inline constexpr int kOperatorSetVersion = {top.integer('opset_version')};",
-        f"inline constexpr int kSpecVersion = {top.integer('spec_version')};",
         f"inline constexpr int kMostTensors = {top.integer('most_tensors')};",
     ]
     outputs = {}
@@ -379,8 +382,9 @@ def operators_of(table: Table) -> Operators:
         attributes.append((name, row.text("type", among=ATTRIBUTE_TYPES)))
         row.text("doc")
         row.end()
-    arguments, choices = arguments_of(table)
-    steps, combinations, most = steps_of(table, arguments)
+    since: list[int] = []
+    arguments, choices = arguments_of(table, since)
+    steps, combinations, most = steps_of(table, arguments, since)
     for _, row in table.rows("edge"):
         check_operators(row, outputs)
         row.text("doc")
@@ -390,14 +394,23 @@ def operators_of(table: Table) -> Operators:
     functions.end()
     top.end()
     code.append(f"inline constexpr int kNumberedFunctions = {numbered};")
-    return Operators(outputs, attributes, arguments, choices, steps, combinations, most, names, code)
+    return Operators(outputs, attributes, arguments, choices, steps, since, combinations, most, names, code)
 
 
-def arguments_of(table: Table) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+def since_of(row: Row) -> int:
+    """Take the version of the specification that a row came with."""
+    since = row.integer("since", 1)
+    if since < 1:
+        raise row.error(f"key 'since' is {since}; the first version is 1")
+    return since
+
+
+def arguments_of(table: Table, since: list[int]) -> tuple[list[str], dict[str, tuple[str, ...]]]:
     """Return the names of all arguments, and the values of those that are one of some words."""
     names, choices = [], {}
     for name, row in table.rows("argument"):
         names.append(name)
+        since.append(since_of(row))
         kind = row.text("type", among=ARGUMENT_TYPES)
         row.text("doc")
         if kind != "tensor":
@@ -408,7 +421,9 @@ def arguments_of(table: Table) -> tuple[list[str], dict[str, tuple[str, ...]]]:
     return names, choices
 
 
-def steps_of(table: Table, arguments: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]], int]:
+def steps_of(
+    table: Table, arguments: Sequence[str], since: list[int]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]], int]:
     """Return the kinds of steps, those of them that have an operand, and how many arguments one has at most."""
     steps, combinations, most = [], [], 0
     for name, row in table.rows("step"):
@@ -417,6 +432,7 @@ def steps_of(table: Table, arguments: Sequence[str]) -> tuple[list[tuple[str, st
             if each not in arguments:
                 raise row.error(f"key 'arguments' has '{each}', which is not an argument")
         row.text("doc")
+        since.append(since_of(row))
         kind, directml = OTHER_STEPS[0], ""
         if operand:
             combinations.append((name, row.text("kernel")))
@@ -776,7 +792,9 @@ def headers(folder: Path) -> dict[str, str]:
     activations = [activation_of(name, row) for name, row in table.rows("activation")]
     table.top.end()
     operators = operators_of(Table(folder, "operators"))
+    version = max(*operators.since, *(each.since for each in activations))
     parts = [
+        [f"inline constexpr int kSpecVersion = {version};"],
         PRICE_CODE,
         price_code(Table(folder, "prices")),
         activation_code(activations),

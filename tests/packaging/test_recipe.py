@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROW = """
 [[activation]]
 name = "GentleSign"
+since = 9
 formula = "x / (1 + bend * abs(x))"
 params = [{ name = "bend", default = 0.5, range = [0.25, 2.0] }]
 kernel = "GentleSign"
@@ -65,6 +66,7 @@ for rows in (512, 1):
 STEP = """
 [[step]]
 name = "Max"
+since = 9
 place = "beside"
 operand = true
 kernel = "Larger"
@@ -103,6 +105,8 @@ for (op, steps), expected in cases.items():
         if provider == "ep":
             assert len(harness.fused_types(session)) == 1, harness.cpu_types(session)
         np.testing.assert_allclose(session.run(None, inputs)[0], expected, rtol=0, atol=1e-5, err_msg=steps)
+    [node] = portable.graph.node
+    assert [each.i for each in node.attribute if each.name == "spec_version"] == [9]
     [site] = lower(made)
     print(" ".join(site.operators).count("ELEMENT_WISE_MAX"), site.message)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from normfuse.spec import (
     ProgramStep,
     UnknownStepError,
     labels_of,
+    program,
     read_program,
+    spec_version_of,
     write_program,
 )
 
@@ -40,6 +43,17 @@ def test_a_program_reads_as_it_is_written() -> None:
     assert (steps[4]["normalize_variance"], steps[4]["epsilon_on"]) == (1, "stddev")
     assert steps[8]["beta"] == 0.5
     assert ProgramStep("LeakyRelu")["alpha"] == ACTIVATIONS["LeakyRelu"].parameters["alpha"]
+
+
+def test_a_program_has_the_least_version_that_knows_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = read_program(WHOLE)
+    assert spec_version_of([]) == 1
+    rows = (("STEPS", "Requantize", 7), ("ARGUMENTS", "align", 8), ("ACTIVATIONS", "HardSigmoid", 9))
+    for table_name, name, since in rows:
+        table = getattr(program, table_name)
+        monkeypatch.setattr(program, table_name, {**table, name: dataclasses.replace(table[name], since=since)})
+        assert spec_version_of(steps) == since
+    assert spec_version_of(step for step in steps if step.name not in ("HardSigmoid", "Mul")) == 7
 
 
 def test_blanks_do_not_count() -> None:

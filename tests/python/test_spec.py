@@ -14,6 +14,16 @@ from normfuse import spec
 from normfuse.spec.formulas import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
+#: What each version of the specification has added, as it was released. A released line never changes.
+VERSIONS = {
+    1: """
+    Dequantize Add Mul Requantize Emit Normalize Softmax LogSoftmax Store Quantize
+    scale zero_point axis block_size align type saturate axes num_groups epsilon epsilon_on use_mean
+    normalize_variance
+    Identity Relu LeakyRelu PRelu Elu Celu Selu Gelu GeluTanh Swish HardSwish HardSigmoid Sigmoid Tanh Erf Exp
+    Sin SinSquared ScaledTanh Softplus ParametricSoftplus Softsign ThresholdedRelu Shrink Mish Clip Linear
+    """,
+}
 
 
 def test_operators_name_outputs_once() -> None:
@@ -42,6 +52,13 @@ def test_steps_take_arguments_that_are_there() -> None:
         assert step.place in ("first", "before", "beside", "core", "last"), step.name
         assert step.name not in spec.ACTIVATIONS
     assert {argument for step in spec.STEPS.values() for argument in step.arguments} == set(spec.ARGUMENTS)
+
+
+def test_each_name_came_with_its_version() -> None:
+    rows = {name: row for table in (spec.STEPS, spec.ARGUMENTS, spec.ACTIVATIONS) for name, row in table.items()}
+    came = {name: version for version, names in VERSIONS.items() for name in names.split()}
+    assert {name: row.since for name, row in rows.items()} == came
+    assert max(VERSIONS) == spec.SPEC_VERSION
 
 
 @pytest.mark.parametrize("activation", spec.ACTIVATIONS.values(), ids=lambda a: a.name)

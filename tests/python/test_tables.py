@@ -96,6 +96,7 @@ def test_a_whole_row_is_taken(tables: Path, tmp_path: Path) -> None:
             "activations.toml: Bend: directml: key 'level' is '9_9', which is not '1_0', '2_0', '2_1', '3_0', '3_1', "
             "'4_0', '4_1', '5_0', '5_1', '5_2', '6_0', '6_1', '6_2', '6_3' or '6_4'",
         ),
+        ({"since": "0"}, "activations.toml: Bend: key 'since' is 0; the first version is 1"),
         ({"kernal": '"Bend"'}, "activations.toml: Bend: unknown key 'kernal'; known here: "),
         ({"kernel": "1"}, "activations.toml: Bend: key 'kernel' is 1, which is not a text"),
     ],

@@ -25,7 +25,6 @@ from .operators import (
     OPERATOR_DOMAIN,
     OPERATORS,
     OPSET_VERSION,
-    SPEC_VERSION,
     STEPS,
     Argument,
     Attribute,
@@ -35,7 +34,16 @@ from .operators import (
 )
 from .options import OPTIONS, Option
 from .prices import CALLS, PRICES, Call, Price
-from .program import ProgramError, ProgramStep, UnknownStepError, labels_of, read_program, write_program
+from .program import (
+    SPEC_VERSION,
+    ProgramError,
+    ProgramStep,
+    UnknownStepError,
+    labels_of,
+    read_program,
+    spec_version_of,
+    write_program,
+)
 from .reasons import REASONS, Reason
 
 __all__ = [
@@ -81,5 +89,6 @@ __all__ = [
     "find_normalization",
     "labels_of",
     "read_program",
+    "spec_version_of",
     "write_program",
 ]

@@ -96,6 +96,8 @@ class Activation:
     bodies: tuple[ActivationBody, ...]
     """The first that holds is written; none: the spelling that the opset has."""
     directml: DirectMlActivation | None
+    since: int
+    """The version of the specification that it came with."""
     composed: bool
     """DirectML has it by way of other operators only; False without ``directml``: not at all."""
 
@@ -151,6 +153,7 @@ def _activation(row: Row) -> Activation:
             for body in row.get("body", ())
         ),
         directml=DirectMlActivation(**{**directml, "fields": tuple(directml["fields"])}) if known else None,
+        since=row.get("since", 1),
         composed=directml == "composed",
     )
 

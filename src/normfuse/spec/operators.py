@@ -16,7 +16,6 @@ __all__ = [
     "OPERATORS",
     "OPERATOR_DOMAIN",
     "OPSET_VERSION",
-    "SPEC_VERSION",
     "STEPS",
     "Argument",
     "Attribute",
@@ -55,6 +54,8 @@ class Step:
     has_operand: bool
     arguments: tuple[str, ...]
     doc: str
+    since: int
+    """The version of the specification that it came with."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class Argument:
     values: tuple[str, ...]
     """Those that a word can have."""
     doc: str
+    since: int
+    """The version of the specification that it came with."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,6 +96,18 @@ def _argument(row: Row) -> Argument:
         default=tuple(default) if isinstance(default, list) else default,
         values=tuple(row.get("values", ())),
         doc=row["doc"],
+        since=row.get("since", 1),
+    )
+
+
+def _step(row: Row) -> Step:
+    return Step(
+        name=row["name"],
+        place=row["place"],
+        has_operand=row.get("operand", False),
+        arguments=tuple(row["arguments"]),
+        doc=row["doc"],
+        since=row.get("since", 1),
     )
 
 
@@ -100,7 +115,6 @@ _OPERATOR_TABLE = read_table("operators")
 
 OPERATOR_DOMAIN: str = _OPERATOR_TABLE["domain"]
 OPSET_VERSION: int = _OPERATOR_TABLE["opset_version"]
-SPEC_VERSION: int = _OPERATOR_TABLE["spec_version"]
 
 MOST_TENSORS: int = _OPERATOR_TABLE["most_tensors"]
 
@@ -110,12 +124,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
 ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType(
     {row["name"]: Attribute(row["name"], row["type"], row["doc"]) for row in _OPERATOR_TABLE["attribute"]}
 )
-STEPS: Mapping[str, Step] = MappingProxyType(
-    {
-        row["name"]: Step(row["name"], row["place"], row.get("operand", False), tuple(row["arguments"]), row["doc"])
-        for row in _OPERATOR_TABLE["step"]
-    }
-)
+STEPS: Mapping[str, Step] = MappingProxyType({row["name"]: _step(row) for row in _OPERATOR_TABLE["step"]})
 ARGUMENTS: Mapping[str, Argument] = MappingProxyType(
     {row["name"]: _argument(row) for row in _OPERATOR_TABLE["argument"]}
 )

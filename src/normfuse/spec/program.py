@@ -20,13 +20,18 @@ from .operators import ARGUMENTS, STEPS
 
 __all__ = [
     "ELEMENT_TYPES",
+    "SPEC_VERSION",
     "ProgramError",
     "ProgramStep",
     "UnknownStepError",
     "labels_of",
     "read_program",
+    "spec_version_of",
     "write_program",
 ]
+
+SPEC_VERSION: int = max(row.since for table in (STEPS, ARGUMENTS, ACTIVATIONS) for row in table.values())
+"""The newest version of the specification that this package knows."""
 
 ELEMENT_TYPES: Sequence[str] = (
     *("float32", "float16", "bfloat16"),
@@ -106,6 +111,15 @@ def labels_of(steps: Iterable[ProgramStep]) -> tuple[str, ...]:
 def write_program(steps: Iterable[ProgramStep]) -> str:
     """Return the text of a program."""
     return "; ".join(map(str, steps))
+
+
+def spec_version_of(steps: Iterable[ProgramStep]) -> int:
+    """Return the least version of the specification that has all of the steps and their arguments."""
+    versions = [1]
+    for step in steps:
+        versions.append(ACTIVATIONS[step.name].since if step.is_activation else STEPS[step.name].since)
+        versions += [ARGUMENTS[name].since for name in step.arguments if not step.is_activation]
+    return max(versions)
 
 
 def read_program(text: str) -> tuple[ProgramStep, ...]:
