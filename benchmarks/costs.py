@@ -39,7 +39,7 @@ ROWS, WIDTH = 128, 512
 OPSET = 22
 NORMALIZATIONS = (
     *("LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN"),
-    *("Softmax", "Softmax across", "DQ, Softmax, Q"),
+    *("Softmax", "Softmax, IsNaN, Where", "Softmax across", "DQ, Softmax, Q"),
     *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q"),
     *("LayerNorm, DynQ", "Relu", "Relu, DynQ", "Gelu", "Gelu, DynQ", "Cast, Mul, Relu", "Cast, Mul, Gelu"),
 )
@@ -113,6 +113,11 @@ def normalization_nodes(name: str) -> list[onnx.NodeProto]:
         "GroupNorm": [node("GroupNormalization", "X channels channels", num_groups=16)],
         "MVN": [node("MeanVarianceNormalization", "X", axes=[2, 3])],
         "Softmax": [node("Softmax", "X", axis=-1)],
+        "Softmax, IsNaN, Where": [
+            node("Softmax", "X", "s", axis=-1),
+            node("IsNaN", "s", "n"),
+            node("Where", "n zero s"),
+        ],
         "Softmax across": [node("Softmax", "X", axis=0)],
         "Q": [node("QuantizeLinear", "X xs xz")],
         "LayerNorm, DynQ": [
@@ -144,7 +149,7 @@ def model(nodes: list[onnx.NodeProto], x: np.ndarray[Any, Any]) -> bytes:
     constants = {
         "R": None, "slope": normal(0, 1, WIDTH), "low": np.array(-1.0), "high": np.array(1.0),
         "scale": normal(1, 1, x.shape[-1]), "bias": normal(0, 1, x.shape[-1]), "channels": normal(1, 1, IMAGE[1]),
-        "xs": np.array(0.02), "xz": np.array(3, np.int8),
+        "xs": np.array(0.02), "xz": np.array(3, np.int8), "zero": np.array(0.0),
     }  # fmt: skip
     used = {name for n in nodes for name in n.input} & set(constants)
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)

@@ -148,6 +148,8 @@ struct Normalization {
   int mean_output = kNoOutput;
   int inv_std_dev_output = kNoOutput;
   DataType stats_type = DataType::kFloat32;  // of these two
+  // Of kSoftmax alone: a group without a result (all of it masked) is 0 instead of NaN.
+  bool zero_for_nan = false;
 
   bool is_softmax() const { return method != Method::kStandard; }
   bool has_statistics() const { return mean_output != kNoOutput || inv_std_dev_output != kNoOutput; }

@@ -59,6 +59,7 @@ struct Stage {
 struct ChainSpec {
   bool normalizes = true;
   Method method = Method::kStandard;
+  bool zero_for_nan = false;
   bool use_mean = true;
   bool normalize_variance = true;
   EpsilonOn epsilon_on = EpsilonOn::kVariance;

@@ -108,6 +108,7 @@ void ForEachPrice(const Chain& chain, Add&& add) {
   if (GoesThroughBlocks(chain, activation)) add(kThroughBlocksPrice, 0);
   if (OnlyDequantizes(chain, activation) && chain.store.type == DataType::kFloat16) add(kDequantizeToHalfPrice, 0);
   if (chain.normalizes()) add(NormalizationPrice(chain), 1);
+  if (chain.normalizes() && chain.normalization->zero_for_nan) add(kZeroForNanPrice, 2);
   ForEachPriceOfSteps(chain, add);
   if (chain.store.quantization.present()) add(kQuantizePrice, 1);
   if (chain.store.dynamic) add(kDynamicQuantizePrice, 1);
@@ -145,7 +146,8 @@ bool IsOfBytes(const Chain& chain) {
 
 bool IsPlainSoftmax(const Chain& chain) {
   return chain.has_softmax() && chain.x.type == DataType::kFloat32 && chain.store.type == DataType::kFloat32 &&
-         chain.before.size() < 2 && chain.behind.empty() && IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank);
+         chain.before.size() < 2 && chain.behind.empty() && !chain.normalization->zero_for_nan &&
+         IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank);
 }
 
 double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {

@@ -231,6 +231,7 @@ void CpuExecutable::ReadSpec() {
   const Normalization norm = chain_.normalization.value_or(Normalization{});
   spec_.normalizes = chain_.normalizes();
   spec_.method = norm.method;
+  spec_.zero_for_nan = norm.zero_for_nan;
   spec_.use_mean = norm.use_mean;
   spec_.normalize_variance = norm.normalize_variance;
   spec_.epsilon_on = norm.epsilon_on;

@@ -42,6 +42,11 @@ Normalizer NormalizerFor(Method method, float most, const Base& base, double sum
   return {mean, static_cast<float>(log - mean), 1.0f};
 }
 
+// Whether the group is 0 because it would be NaN: it has no exponentials that a factor would make 0 of.
+bool IsCleared(const Call& call, const Normalizer& normalizer) {
+  return call.spec->zero_for_nan && std::isnan(normalizer.inv);
+}
+
 // How d is read by one kernel, where it can be: X with at most a factor and an addend.
 class RowReader {
  public:
@@ -151,7 +156,12 @@ class TileWorker {
     }
     call_.kernels->exp_rows({scratch_->kept, KeptStride(size), static_cast<size_t>(size), rows, shift, down,
                              method == Method::kSoftmax, sums});
-    for (int i = 0; i < rows; ++i) normalizers[i] = NormalizerFor(method, most[i], {shift[i], down[i]}, sums[i]);
+    for (int i = 0; i < rows; ++i) {
+      normalizers[i] = NormalizerFor(method, most[i], {shift[i], down[i]}, sums[i]);
+      if (!IsCleared(call_, normalizers[i])) continue;
+      std::fill_n(scratch_->kept + KeptStride(size) * i, size, 0.0f);
+      normalizers[i] = {};
+    }
     ApplyArgs args = ApplyArgsAt(call_, base, inner_, step, size, rows, normalizers);
     args.x = scratch_->kept;
     args.x_stride = KeptStride(size);
@@ -192,12 +202,15 @@ class RowWorker {
       float* d = Again(at, position, n);
       sum += call_.kernels->row_exp(d, static_cast<size_t>(n), exponents.shift, exponents.down, kept_ && !is_log_);
     });
-    const Normalizer normalizer = NormalizerFor(call_.spec->method, most, exponents, sum);
+    Normalizer normalizer = NormalizerFor(call_.spec->method, most, exponents, sum);
+    const bool is_cleared = IsCleared(call_, normalizer);
+    if (is_cleared) normalizer = {};
     ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
       float* d = Again(at, position, n);
       if (!kept_ && !is_log_) {
         call_.kernels->row_exp(d, static_cast<size_t>(n), exponents.shift, exponents.down, true);
       }
+      if (is_cleared) std::fill_n(d, n, 0.0f);
       StoreBlock({call_, at, inner_, n, scratch_}, normalizer, d, d);
     });
   }
@@ -282,6 +295,12 @@ void SoftmaxColumns::MakeNormalizers() {
   }
 }
 
+void SoftmaxColumns::ClearColumns(float* d) {
+  for (int64_t i = 0; i < width_; ++i) {
+    if (std::isnan(s_->inv[i])) d[i] = 0.0f;
+  }
+}
+
 void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
   width_ = width;
   kept_ = width * call_.geometry->group_size <= kKeepLimit;
@@ -309,6 +328,7 @@ void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
     float* d = Again(at, row);
     if (!kept_ && !is_log) kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
     kernels.column_normalize(d, n, s_->mean, s_->rest, s_->inv);
+    if (call_.spec->zero_for_nan) ClearColumns(d);
     StoreBlock({call_, at, columns_, width_, &s_->blocks}, Normalizer{}, d, d);
   });
 }

@@ -384,6 +384,19 @@ class Lowering {
                            unary(DML_OPERATOR_ELEMENT_WISE_LOG, "log_softmax: log", sum), grouped.sizes);
   }
 
+  Value ZeroForNan(const Value& y, const Dims& sizes) {
+    Operator is_nan;
+    is_nan.type = DML_OPERATOR_ELEMENT_WISE_IS_NAN;
+    is_nan.purpose = "softmax: rows without a result";
+    const Value nan = builder_.Emit(std::move(is_nan), sizes, {ProgramBuilder::Whole(y)}, DML_TENSOR_DATA_TYPE_UINT8);
+    Operator select;
+    select.type = DML_OPERATOR_ELEMENT_WISE_IF;
+    select.purpose = "softmax: 0 for these";
+    return builder_.Emit(std::move(select), sizes,
+                         {ProgramBuilder::Whole(nan), Filled(0, sizes.size(), "softmax: 0"), ProgramBuilder::Whole(y)},
+                         kFloat);
+  }
+
   // MEAN_VARIANCE_NORMALIZATION1 or 2 without scale, bias and activation.
   Operator Mvn(bool normalize_variance, float epsilon, const char* purpose) {
     Operator op;
@@ -428,7 +441,11 @@ class Lowering {
     if (!grouped) return d;
     Value viewed = d;
     viewed.dims = grouped->sizes;
-    if (chain_.has_softmax()) return Behind(chain_.behind.begin(), Softmax(viewed, *grouped), grouped->sizes);
+    if (chain_.has_softmax()) {
+      Value y = Softmax(viewed, *grouped);
+      if (chain_.normalization->zero_for_nan) y = ZeroForNan(y, grouped->sizes);
+      return Behind(chain_.behind.begin(), y, grouped->sizes);
+    }
     EmitStatistics(viewed, *grouped);
     if (builder_.refused()) return d;
     if (OneOperatorNormalises(*grouped)) return NormaliseInOne(viewed, *grouped);

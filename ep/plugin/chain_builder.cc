@@ -357,6 +357,30 @@ bool ChainBuilder::ReadScalar(int value, float* scalar) {
   return false;
 }
 
+bool ChainBuilder::TakeNanToZero(int* value) {
+  const GraphValue& entry = graph_.value(*value);
+  if (length_ == ChainLength::kSingleNode || entry.is_output || entry.consumers.size() != 2) return false;
+  for (size_t position = 0; position < 2; ++position) {
+    const int is_nan = entry.consumers[position];
+    const int where = entry.consumers[1 - position];
+    if (is_nan == kNone || where == kNone || taken_[static_cast<size_t>(where)]) continue;
+    if (taken_[static_cast<size_t>(is_nan)] || !graph_.node(is_nan).Is("", "IsNaN")) continue;
+    const GraphNode& node = graph_.node(where);
+    const int condition = graph_.Output(graph_.node(is_nan), 0);
+    if (!node.Is("", "Where") || SoleConsumer(condition) != where) continue;
+    if (graph_.Input(node, 0) != condition || graph_.Input(node, 2) != *value) continue;
+    const int zero = graph_.Input(node, 1);
+    float scalar = 0;
+    if (!ReadScalar(zero, &scalar) || scalar != 0) continue;
+    if (!CertainlyFits(graph_.Facts(zero), graph_.Facts(*value))) continue;
+    AddNode(is_nan);
+    AddNode(where);
+    *value = graph_.Output(node, 0);
+    return true;
+  }
+  return false;
+}
+
 bool ChainBuilder::ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, Step* step) {
   ActivationCall call;
   const ActivationSpec& spec = kActivations[static_cast<int>(spelling.activation)];

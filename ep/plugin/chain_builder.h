@@ -52,6 +52,9 @@ class ChainBuilder {
   bool TakeQuantize(int* value);
   // A DynamicQuantizeLinear of `value`, which then may have other readers, too.
   bool TakeDynamicQuantize(int* value);
+  // Takes Where(IsNaN(value), 0, value), as exporters write it behind the softmax of an attention whose mask may hide a
+  // whole row.
+  bool TakeNanToZero(int* value);
   // Takes a Mul or an Add behind `value` whose other operand fits it: a scale, a bias or a gate.
   bool TakeStep(int* value);
 

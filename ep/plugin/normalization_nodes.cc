@@ -128,6 +128,7 @@ std::optional<Declined> ReadNormalization(const NormalizationSpec& spec, ChainBu
   for (int i = 0; i < spec.output_count; ++i) {
     ReadOutput(builder, spec.outputs[i], ports.out(static_cast<size_t>(i)), y);
   }
+  if (norm.method == Method::kSoftmax) norm.zero_for_nan = builder.TakeNanToZero(y);
   return std::nullopt;
 }
 

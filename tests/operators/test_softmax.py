@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import directml_libraries
 import harness
 import instruction_sets
 import numpy as np
@@ -212,6 +213,111 @@ def test_scores_of_an_attention(normalises: bool, tmp_path: Path) -> None:
     _, report = session_and_report(proto, tmp_path, claim="profitable")
     lines = [line for line in report if line["op_type"] == "Softmax"]
     assert ["Attention" in str(line) for line in lines] == [not normalises], report
+
+
+# Softmax of which rows that are NaN become 0, as PyTorch exports attention with a mask that may hide whole rows.
+CLEARED = "p = Softmax<axis = {axis}>(X) n = IsNaN(p) {where}"
+ZERO_FOR_NAN = "Y = Where(n, z, p)"
+
+
+def without_nan(x: np.ndarray, axis: int) -> np.ndarray:
+    """In float64; a row with NaN or plus infinity, or of nothing but minus infinity, is 0."""
+    d = x.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        powers = np.exp(d - d.max(axis, keepdims=True))
+        quotients = powers / powers.sum(axis, keepdims=True)
+    return np.where(np.isnan(quotients), 0.0, quotients)
+
+
+def odd_rows(shape: tuple[int, ...], axis: int) -> np.ndarray:
+    """Rows that are hidden as a whole, partly, not at all, and that hold NaN or plus infinity."""
+    x = np.moveaxis(values(shape, spread=4.0), axis, -1).copy()
+    rows = x.reshape(-1, x.shape[-1])
+    rows[0::5] = -np.inf
+    rows[1::5, 1:] = -np.inf
+    rows[2::5, -1] = np.nan
+    rows[3::5, 0] = np.inf
+    return np.ascontiguousarray(np.moveaxis(x, -1, axis))
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 7, 5), (1, 2, 40, 40), (1, 1, 9, 1500), (1, 1, 6, 8200), (1, 1, 8200, 6), (1, 1, 300, 130)]
+)
+def test_rows_that_would_be_nan_are_zero(shape: tuple[int, ...], axis: int, tmp_path: Path) -> None:
+    x = odd_rows(shape, axis)
+    proto = model(
+        CLEARED.format(axis=axis, where=ZERO_FOR_NAN),
+        f"float[{', '.join(map(str, shape))}]",
+        18,
+        z=np.zeros((1, 1), F32),
+    )
+    got = claimed(proto, tmp_path, {"X": x}, claim="all")
+    expected = without_nan(x, axis)
+    assert (got[expected == 0] == 0).all()
+    np.testing.assert_allclose(got, expected, rtol=5e-7, atol=1.2e-38)
+
+
+@pytest.mark.every_isa
+def test_what_stands_around_rows_of_zeros(tmp_path: Path) -> None:
+    """A mask before them and a quantisation behind: 0 becomes the zero point."""
+    x, mask = values((2, 4, 40, 40)), np.zeros((1, 1, 1, 40), F32)
+    x[0, 1, 5:9] = -np.inf
+    mask[..., 33:] = -np.inf
+    nodes = "a = Add(X, M) p = Softmax(a) n = IsNaN(p) w = Where(n, z, p) Y = QuantizeLinear(w, s, q)"
+    scales = {"z": np.zeros((), F32), "s": np.array(1 / 200, F32), "q": np.array(9, np.uint8)}
+    proto = model(nodes, "float[2, 4, 40, 40]", 18, "uint8[2, 4, 40, 40]", **scales)
+    got = claimed(proto, tmp_path, {"X": x, "M": mask}, claim="all")
+    exact = without_nan(x + mask, -1) * 200
+    assert (got[0, 1, 5:9] == 9).all()
+    assert (got[..., 33:] == 9).all()
+    assert (np.abs(got - (np.rint(exact) + 9)) <= (np.abs(exact % 1 - 0.5) < 1e-3)).all()
+
+
+def test_rows_of_zeros_are_claimed_by_default(tmp_path: Path) -> None:
+    """Where there are vector kernels: IsNaN and Where take longer than the softmax itself."""
+    claim = "all" if instruction_sets.IN_USE == "baseline" else "profitable"
+    x, mask = values((2, 4, 40, 40)), values((1, 1, 1, 40))
+    nodes = f"a = Add(X, M) p = Softmax(a) n = IsNaN(p) {ZERO_FOR_NAN}"
+    proto = model(nodes, "float[2, 4, 40, 40]", 18, z=np.zeros((), F32))
+    got = claimed(proto, tmp_path, {"X": x, "M": mask}, claim=claim)
+    np.testing.assert_allclose(got, without_nan(x + mask, -1), rtol=2e-6)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_rows_of_zeros_on_directml(axis: int, tmp_path: Path) -> None:
+    fake = str(directml_libraries.build_fake())
+    x = odd_rows((2, 3, 7, 5), axis)
+    x[np.isposinf(x)] = np.nan  # of which DirectML does not say what becomes
+    proto = model(CLEARED.format(axis=axis, where=ZERO_FOR_NAN), "float[2, 3, 7, 5]", 18, z=np.zeros((1, 1), F32))
+    libraries = {"directml_library": fake, "d3d12_library": fake}
+    got = claimed(proto, tmp_path, {"X": x}, claim="all", backend="directml", **libraries)
+    np.testing.assert_allclose(got, without_nan(x, axis), rtol=2e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize(
+    ("where", "zero"),
+    [
+        ("Y = Where(n, z, p)", np.ones((), F32)),  # another number
+        ("Y = Where(n, z, p)", np.zeros(40, F32)),  # of several elements
+        ("Y = Where(n, z, p)", np.zeros((1, 1, 1, 1, 1), F32)),  # which makes a dimension more
+        ("Y = Where(n, p, z)", np.zeros((), F32)),  # the other way round
+        ("Y = Where(n, p, p)", np.zeros((), F32)),
+        ("y = Where(n, z, p) Y = Add(y, p)", np.zeros((), F32)),  # the softmax is read elsewhere
+        ("y = Where(n, z, p) f = Cast<to = 1>(n) Y = Add(y, f)", np.zeros((), F32)),  # what is NaN, too
+        ("y = Where(n, z, X) f = Add(p, p) Y = Add(y, f)", np.zeros((), F32)),  # of another tensor
+        ("m = Not(n) Y = Where(m, z, p)", np.zeros((), F32)),
+    ],
+)
+def test_what_is_no_softmax_without_nan(where: str, zero: np.ndarray, tmp_path: Path) -> None:
+    x = odd_rows((1, 4, 40, 40), -1)
+    result = "float[1, 1, 4, 40, 40]" if zero.ndim == 5 else "float[1, 4, 40, 40]"
+    proto = model(CLEARED.format(axis=-1, where=where), "float[1, 4, 40, 40]", 18, result, z=zero)
+    session, report = session_and_report(proto, tmp_path, claim="all")
+    assert not any("IsNaN" in line["description"] for line in report), report
+    plain = harness.create_session(proto, "cpu").run(None, {"X": x})[0]
+    np.testing.assert_allclose(session.run(None, {"X": x})[0], plain, rtol=2e-6)
 
 
 @pytest.mark.parametrize(
