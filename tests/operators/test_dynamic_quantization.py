@@ -165,7 +165,7 @@ CONV_INPUTS = "uint8[1, 4, h, 9] X, uint8 xz, float s"
         (
             "a = Add(cb, e) r = Sigmoid(a) n = Mul(a, r)",
             "Cast -> Mul -> Add -> Sigmoid -> Mul",
-            lambda v: v / (1 + np.exp(-v)),
+            lambda v: v * (0.5 + 0.5 * np.tanh(0.5 * v)),
         ),
     ],
 )
