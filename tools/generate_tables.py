@@ -689,9 +689,10 @@ MAX_VERSIONS = 10
 MAX_DIRECTML = 4
 MAX_SHAPE_INPUTS = 4
 MAX_ATTRIBUTES = 8
-DIRECTML_ATTRIBUTE_TYPES = ("int", "ints", "float", "string")
+DIRECTML_ATTRIBUTE_TYPES = ("int", "ints", "float", "string", "tensor")
 MAX_VALUES = 8
 MAX_CONSTANTS = 2
+MAX_PARAMETERS = 4
 MAX_OUTPUTS = 8
 DIRECTML_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10}
 DIRECTML_OPERATOR_CODE = [
@@ -721,6 +722,10 @@ DIRECTML_OPERATOR_CODE = [
     "  int ranks[2];  // fewest and most dimensions of the first input; -1: may be unknown",
     "  int constant_count;",
     f"  int constants[{MAX_CONSTANTS}];  // positions of inputs that have to be constants, or left out",
+    "  int scalar_count;",
+    f"  int scalars[{MAX_PARAMETERS}];  // positions of inputs that have one element",
+    "  int vector_count;",
+    f"  int vectors[{MAX_PARAMETERS}];  // positions of inputs that have at most one dimension",
     "  const char* note;",
     "};",
 ]
@@ -731,6 +736,7 @@ def directml_operator_of(name: str, row: Row) -> str:
     shapes, attributes = row.elements("shape_inputs", []), row.texts("attributes")
     values, constants = row.texts("values"), row.elements("constants", [])
     ranks = row.elements("ranks", [-1, 8])
+    scalars, vectors = row.elements("scalars", []), row.elements("vectors", [])
     for key, given, most in (
         ("versions", versions, MAX_VERSIONS),
         ("directml", directml, MAX_DIRECTML),
@@ -739,6 +745,8 @@ def directml_operator_of(name: str, row: Row) -> str:
         ("values", values, MAX_VALUES),
         ("constants", constants, MAX_CONSTANTS),
         ("ranks", ranks, 2),
+        ("scalars", scalars, MAX_PARAMETERS),
+        ("vectors", vectors, MAX_PARAMETERS),
     ):
         if len(given) > most:
             raise row.error(f"key '{key}' has more than {most}")
@@ -755,6 +763,7 @@ def directml_operator_of(name: str, row: Row) -> str:
         f"{braces(map(text, directml), 'nullptr')}, {level(row, 'level')}, {bits}u, {len(shapes)}, "
         f"{braces(shapes, '0')}, {flags}, {len(attributes)}, {names}, {len(values)}, {only}, "
         f"{row.integer('outputs', MAX_OUTPUTS)}, {braces(ranks)}, {len(constants)}, {braces(constants, '0')}, "
+        f"{len(scalars)}, {braces(scalars, '0')}, {len(vectors)}, {braces(vectors, '0')}, "
         f"{text(row.text('note', ''))}}}"
     )
     row.end()

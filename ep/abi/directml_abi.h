@@ -134,6 +134,10 @@ enum DML_OPERATOR_TYPE : uint32_t {
   DML_OPERATOR_MAX_POOLING2 = 110,
   DML_OPERATOR_SLICE1 = 111,
   DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1 = 115,
+  DML_OPERATOR_MATRIX_MULTIPLY_INTEGER = 117,
+  DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY = 118,
+  DML_OPERATOR_CONVOLUTION_INTEGER = 119,
+  DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION = 120,
   DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL = 126,
   DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL = 127,
   DML_OPERATOR_ACTIVATION_SOFTMAX1 = 158,
@@ -392,6 +396,64 @@ struct DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC {
   const DML_TENSOR_DESC* OutputTensor;
 };
 static_assert(sizeof(DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC) == 32);
+
+// (A - zero point) * (B - zero point), summed as int32. A zero point has one element, or one a row of A or a column of B.
+struct DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC {
+  const DML_TENSOR_DESC* ATensor;
+  const DML_TENSOR_DESC* AZeroPointTensor;
+  const DML_TENSOR_DESC* BTensor;
+  const DML_TENSOR_DESC* BZeroPointTensor;
+  const DML_TENSOR_DESC* OutputTensor;
+};
+static_assert(sizeof(DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC) == 40);
+
+struct DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC {
+  const DML_TENSOR_DESC* ATensor;
+  const DML_TENSOR_DESC* AScaleTensor;
+  const DML_TENSOR_DESC* AZeroPointTensor;
+  const DML_TENSOR_DESC* BTensor;
+  const DML_TENSOR_DESC* BScaleTensor;
+  const DML_TENSOR_DESC* BZeroPointTensor;
+  const DML_TENSOR_DESC* OutputScaleTensor;
+  const DML_TENSOR_DESC* OutputZeroPointTensor;
+  const DML_TENSOR_DESC* OutputTensor;
+};
+static_assert(sizeof(DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC) == 72);
+
+struct DML_CONVOLUTION_INTEGER_OPERATOR_DESC {
+  const DML_TENSOR_DESC* InputTensor;
+  const DML_TENSOR_DESC* InputZeroPointTensor;
+  const DML_TENSOR_DESC* FilterTensor;
+  const DML_TENSOR_DESC* FilterZeroPointTensor;
+  const DML_TENSOR_DESC* OutputTensor;
+  UINT DimensionCount;
+  const UINT* Strides;
+  const UINT* Dilations;
+  const UINT* StartPadding;
+  const UINT* EndPadding;
+  UINT GroupCount;
+};
+static_assert(sizeof(DML_CONVOLUTION_INTEGER_OPERATOR_DESC) == 88);
+
+struct DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC {
+  const DML_TENSOR_DESC* InputTensor;
+  const DML_TENSOR_DESC* InputScaleTensor;
+  const DML_TENSOR_DESC* InputZeroPointTensor;
+  const DML_TENSOR_DESC* FilterTensor;
+  const DML_TENSOR_DESC* FilterScaleTensor;
+  const DML_TENSOR_DESC* FilterZeroPointTensor;
+  const DML_TENSOR_DESC* BiasTensor;  // int32
+  const DML_TENSOR_DESC* OutputScaleTensor;
+  const DML_TENSOR_DESC* OutputZeroPointTensor;
+  const DML_TENSOR_DESC* OutputTensor;
+  UINT DimensionCount;
+  const UINT* Strides;
+  const UINT* Dilations;
+  const UINT* StartPadding;
+  const UINT* EndPadding;
+  UINT GroupCount;
+};
+static_assert(sizeof(DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC) == 128);
 
 // QUANTIZE and DEQUANTIZE. The quantisation tensors are an array of descriptions, not of pointers: scale, zero point.
 struct DML_QUANTIZE_OPERATOR_DESC {

@@ -48,7 +48,16 @@ struct KernelDef;
 struct KernelDefBuilder;
 struct KernelImpl;
 
-enum class OpAttrType : int { kUndefined = 0, kInt = 1, kInts = 2, kFloat = 3, kFloats = 4, kString = 5, kStrings = 6 };
+enum class OpAttrType : int {
+  kUndefined = 0,
+  kInt = 1,
+  kInts = 2,
+  kFloat = 3,
+  kFloats = 4,
+  kString = 5,
+  kStrings = 6,
+  kTensor = 8
+};
 enum class LoggingLevel : int { kVerbose = 0, kInfo = 1, kWarning = 2, kError = 3, kFatal = 4 };
 enum class HardwareDeviceType : int { kCpu = 0, kGpu = 1, kNpu = 2 };
 enum class OnnxType : int { kUnknown = 0, kTensor = 1 };
@@ -97,6 +106,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(90, 14, KernelContext_GetInput, Status*, (const KernelContext*, size_t index, const Value** out)) \
   X(91, 14, KernelContext_GetOutput, Status*, (KernelContext*, size_t index, const int64_t* dims, size_t rank, Value** out)) \
   X(93, 14, ReleaseStatus, void, (Status*)) \
+  X(96, 14, ReleaseValue, void, (Value*)) \
   X(98, 14, ReleaseTypeInfo, void, (TypeInfo*)) \
   X(99, 14, ReleaseTensorTypeAndShapeInfo, void, (TensorTypeAndShapeInfo*)) \
   X(116, 14, ModelMetadataLookupCustomMetadataMap, Status*, (const ModelMetadata*, Allocator*, const char* key, char** out)) \
@@ -151,6 +161,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(359, 23, Node_GetNumAttributes, Status*, (const Node*, size_t* out)) \
   X(360, 23, Node_GetAttributes, Status*, (const Node*, const OpAttr** out, size_t count)) \
   X(361, 23, Node_GetAttributeByName, Status*, (const Node*, const char* name, const OpAttr** out)) \
+  X(362, 23, OpAttr_GetTensorAttributeAsOrtValue, Status*, (const OpAttr*, Value** out)) \
   X(363, 23, OpAttr_GetType, Status*, (const OpAttr*, OpAttrType* out)) \
   X(364, 23, OpAttr_GetName, Status*, (const OpAttr*, const char** out)) \
   X(368, 23, Node_GetEpName, Status*, (const Node*, const char** out)) \

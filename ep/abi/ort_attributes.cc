@@ -1,5 +1,7 @@
 #include "abi/ort_attributes.h"
 
+#include "abi/ort_kernel_node.h"
+
 namespace normfuse::ort {
 namespace {
 
@@ -98,6 +100,20 @@ Result ListAttributes(const Node* node, std::vector<std::string>* names) {
     names->emplace_back(name);
   }
   return {};
+}
+
+Result ReadTensorAttribute(const Node* node, const char* name, std::shared_ptr<const ConstantTensor>* value) {
+  const Api& api = GetApi();
+  const OpAttr* attribute = nullptr;
+  const bool found = FromStatus(api.Node_GetAttributeByName(node, name, &attribute)).ok();
+  if (!found || !HasType(attribute, OpAttrType::kTensor)) return {};
+  Value* tensor = nullptr;
+  NORMFUSE_RETURN_IF_ORT_ERROR(api.OpAttr_GetTensorAttributeAsOrtValue(attribute, &tensor));
+  std::shared_ptr<const ConstantTensor> seen;
+  Result result = ReadConstant(tensor, &seen);
+  if (result.ok()) *value = Owned(*seen);
+  api.ReleaseValue(tensor);
+  return result;
 }
 
 }  // namespace normfuse::ort

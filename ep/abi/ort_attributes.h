@@ -55,6 +55,9 @@ class KernelAttributes final : public NodeAttributes {
 // Names of the attributes that a graph node itself carries.
 Result ListAttributes(const Node* node, std::vector<std::string>* names);
 
+// A tensor attribute of a graph node, with data of its own; null where the node does not carry it.
+Result ReadTensorAttribute(const Node* node, const char* name, std::shared_ptr<const ConstantTensor>* value);
+
 // Reads text by ORT's size-then-fill convention; empty when there is none.
 template <typename Read>
 std::string ReadText(Read&& read) {

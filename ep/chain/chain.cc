@@ -82,4 +82,14 @@ UsualForm UsualFormOf(const Chain& chain) {
   return form;
 }
 
+std::shared_ptr<const ConstantTensor> Owned(const ConstantTensor& tensor) {
+  auto copy = std::make_shared<ConstantTensor>(tensor);
+  const auto count = static_cast<size_t>(tensor.ElementCount());
+  const size_t bytes = tensor.type == DataType::kBool ? count : BytesFor(tensor.type, count);
+  const auto* from = static_cast<const unsigned char*>(tensor.data);
+  copy->storage.assign(from, from + bytes);
+  copy->data = copy->storage.data();
+  return copy;
+}
+
 }  // namespace normfuse

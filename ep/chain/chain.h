@@ -50,6 +50,9 @@ struct ConstantTensor {
   }
 };
 
+// A copy that has its own data.
+std::shared_ptr<const ConstantTensor> Owned(const ConstantTensor& tensor);
+
 // One tensor that a chain reads: an input of the node, a constant, or nothing. Where `constant` is set it wins and
 // `input` is kAbsent: ORT need not pass the tensor at run time.
 struct TensorRef {

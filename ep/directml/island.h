@@ -27,6 +27,7 @@ struct IslandAttributes {
   std::map<std::string, std::vector<int64_t>> ints;  // a single number is a list of one
   std::map<std::string, float> floats;
   std::map<std::string, std::string> strings;
+  std::map<std::string, std::shared_ptr<const ConstantTensor>> tensors;
 
   int64_t Int(const char* name, int64_t otherwise) const;
   float Float(const char* name, float otherwise) const;

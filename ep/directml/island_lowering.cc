@@ -119,6 +119,18 @@ void LowerOperator(NodeLowering& node) {
       return LowerWhere(node);
     case DirectMlOperator::kCast:
       return LowerCast(node);
+    case DirectMlOperator::kMatMulInteger:
+      return LowerMatMulInteger(node);
+    case DirectMlOperator::kQLinearMatMul:
+      return LowerQLinearMatMul(node);
+    case DirectMlOperator::kConvInteger:
+      return LowerConvInteger(node);
+    case DirectMlOperator::kQLinearConv:
+      return LowerQLinearConv(node);
+    case DirectMlOperator::kDynamicQuantizeLinear:
+      return LowerDynamicQuantizeLinear(node);
+    case DirectMlOperator::kConstantOfShape:
+      return LowerConstantOfShape(node);
     case DirectMlOperator::kGather:
       return LowerGather(node);
     case DirectMlOperator::kGatherND:

@@ -211,6 +211,26 @@ void LowerMovement(NodeLowering& node) {
   node.Give(0, std::move(tensor));
 }
 
+// One element, seen everywhere.
+void LowerConstantOfShape(NodeLowering& node) {
+  const auto dims = node.Integers(0);
+  if (!dims) return;
+  node.RefuseEmpty(*dims);
+  if (dims->size() > kDmlMaxRank) node.builder().Check(RuleId::kNineDimensions);
+  const DataType type = node.OutputType(0);
+  if (type == DataType::kInt64) node.Refuse("so many integers of 64 bits");
+  if (node.builder().refused()) return;
+  const auto given = node.attributes().tensors.find("value");
+  const bool has_value = given != node.attributes().tensors.end();
+  const float zero = 0;
+  Tensor result;
+  result.type = type;
+  result.value = node.builder().Constant(node.name(), has_value ? StoredType(type) : DataType::kFloat32,
+                                         has_value ? given->second->data : &zero, {});
+  result.view = {*dims, Dims(dims->size(), 0), 0};
+  node.Give(0, std::move(result));
+}
+
 void LowerSplit(NodeLowering& node) {
   const Tensor from = node.Raw(0);
   const auto axis = AxisOf(node.attributes().Int("axis", 0), from.view.dims.size());

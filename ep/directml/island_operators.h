@@ -14,6 +14,7 @@ Tensor Window(NodeLowering& node, const Tensor& from, const Dims& offsets, const
 // A tensor's slices along an axis, by their indices.
 Tensor Picked(NodeLowering& node, const Tensor& from, size_t axis, const std::vector<int32_t>& indices);
 void LowerMovement(NodeLowering& node);
+void LowerConstantOfShape(NodeLowering& node);
 void LowerSplit(NodeLowering& node);
 void LowerConcat(NodeLowering& node);
 void LowerGather(NodeLowering& node);
@@ -40,10 +41,20 @@ void LowerGlobalPool(NodeLowering& node, abi::DML_REDUCE_FUNCTION function);
 void LowerMatMul(NodeLowering& node);
 void LowerGemm(NodeLowering& node);
 void LowerEinsum(NodeLowering& node);
+void LowerMatMulInteger(NodeLowering& node);
+void LowerQLinearMatMul(NodeLowering& node);
+
+// --- quantised: island_quantized.cc ---
+// A scale or zero point beside a tensor of `rank` dimensions: one element, or `most` along `axis`. Nothing where it is left
+// out, and, with a refusal, where it has another number of elements.
+std::optional<ExactView> ParameterOf(NodeLowering& node, size_t input, size_t rank, size_t axis, int64_t most);
+void LowerDynamicQuantizeLinear(NodeLowering& node);
 
 // --- windows that move: island_windows.cc ---
 void LowerConv(NodeLowering& node);
 void LowerConvTranspose(NodeLowering& node);
+void LowerConvInteger(NodeLowering& node);
+void LowerQLinearConv(NodeLowering& node);
 void LowerPool(NodeLowering& node, abi::DML_OPERATOR_TYPE type);
 
 // --- borders: island_borders.cc ---

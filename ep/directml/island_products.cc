@@ -1,5 +1,6 @@
 // Matrix products.
 #include <algorithm>
+#include <functional>
 
 #include "directml/einsum.h"
 #include "directml/island_operators.h"
@@ -33,7 +34,20 @@ Batches Merged(const Dims& sizes, const StridedView& a, const StridedView& b) {
   return merged;
 }
 
-Tensor ProductOf(NodeLowering& node, Tensor a, Tensor b, const Dims& batch) {
+// A kind of product: its operator, what it gives, and what it reads beside A and B.
+struct ProductKind {
+  Operator op;
+  DataType type;
+  std::function<std::vector<std::optional<ExactView>>(const ExactView& a, const ExactView& b)> operands;
+};
+
+ProductKind RealProduct(NodeLowering& node) {
+  return {OpOf(DML_OPERATOR_GEMM, node.name()), DataType::kFloat32, [](const ExactView& a, const ExactView& b) {
+            return std::vector<std::optional<ExactView>>{a, b, std::nullopt};
+          }};
+}
+
+Tensor ProductOf(NodeLowering& node, Tensor a, Tensor b, const Dims& batch, const ProductKind& kind) {
   const auto with_matrix = [&](const Tensor& tensor) {
     Dims dims = batch;
     dims.insert(dims.end(), tensor.view.dims.end() - 2, tensor.view.dims.end());
@@ -74,11 +88,11 @@ Tensor ProductOf(NodeLowering& node, Tensor a, Tensor b, const Dims& batch) {
     if (size == 0) node.builder().Check(RuleId::kZeroDimension);
   }
   Tensor result;
-  result.type = DataType::kFloat32;
+  result.type = kind.type;
   result.value = node.builder().EmitExact(
-      OpOf(DML_OPERATOR_GEMM, node.name()), sizes,
-      {exact(a, a_view, batches.a, rows, inner), exact(b, b_view, batches.b, inner, columns), std::nullopt},
-      DML_TENSOR_DATA_TYPE_FLOAT32);
+      kind.op, sizes,
+      kind.operands(exact(a, a_view, batches.a, rows, inner), exact(b, b_view, batches.b, inner, columns)),
+      OnGpuType(kind.type));
   return result;
 }
 
@@ -109,8 +123,10 @@ Tensor AsMatrices(NodeLowering& node, Tensor tensor, const Dims& batch, int64_t 
 
 }  // namespace
 
-void LowerMatMul(NodeLowering& node) {
-  Tensor a = node.Real(0), b = node.Real(1);
+namespace {
+
+// Of matrices, vectors and batches of them.
+void LowerProduct(NodeLowering& node, Tensor a, Tensor b, const ProductKind& kind) {
   const bool row = a.view.dims.size() == 1, column = b.view.dims.size() == 1;
   if (a.view.dims.empty() || b.view.dims.empty()) return node.Refuse("a product of scalars");
   if (row) {
@@ -124,13 +140,40 @@ void LowerMatMul(NodeLowering& node) {
   const auto batch =
       BroadcastDims(Dims(a.view.dims.begin(), a.view.dims.end() - 2), Dims(b.view.dims.begin(), b.view.dims.end() - 2));
   if (!batch || a.view.dims.back() != *(b.view.dims.end() - 2)) return node.Refuse("shapes that do not fit");
-  Tensor result = ProductOf(node, a, b, *batch);
+  Tensor result = ProductOf(node, a, b, *batch, kind);
   if (node.builder().refused()) return;
   Dims dims = *batch;
   if (!row) dims.push_back(*(a.view.dims.end() - 2));
   if (!column) dims.push_back(b.view.dims.back());
   result.view = StridedView::Packed(dims);
   node.Give(0, std::move(result));
+}
+
+constexpr size_t kRowsAxis = 2, kColumnsAxis = 3, kProductRank = 4;
+
+}  // namespace
+
+void LowerMatMul(NodeLowering& node) { LowerProduct(node, node.Real(0), node.Real(1), RealProduct(node)); }
+
+void LowerMatMulInteger(NodeLowering& node) {
+  const auto operands = [&node](const ExactView& a, const ExactView& b) {
+    return std::vector<std::optional<ExactView>>{a, ParameterOf(node, 2, kProductRank, kRowsAxis, 1), b,
+                                                 ParameterOf(node, 3, kProductRank, kColumnsAxis, b.sizes.back())};
+  };
+  LowerProduct(node, node.Raw(0), node.Raw(1),
+               {OpOf(DML_OPERATOR_MATRIX_MULTIPLY_INTEGER, node.name()), DataType::kInt32, operands});
+}
+
+void LowerQLinearMatMul(NodeLowering& node) {
+  const auto operands = [&node](const ExactView& a, const ExactView& b) {
+    const auto one = [&](size_t input) { return ParameterOf(node, input, kProductRank, kRowsAxis, 1); };
+    const auto of_b = [&](size_t input) {
+      return ParameterOf(node, input, kProductRank, kColumnsAxis, b.sizes.back());
+    };
+    return std::vector<std::optional<ExactView>>{a, one(1), one(2), b, of_b(4), of_b(5), one(6), one(7)};
+  };
+  LowerProduct(node, node.Raw(0), node.Raw(3),
+               {OpOf(DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY, node.name()), node.OutputType(0), operands});
 }
 
 void LowerGemm(NodeLowering& node) {
@@ -190,7 +233,7 @@ void LowerEinsum(NodeLowering& node) {
   a = AsMatrices(node, a, batch, Product(rows), Product(inner));
   b = AsMatrices(node, b, batch, Product(inner), Product(columns));
   if (node.builder().refused()) return;
-  Tensor result = ProductOf(node, a, b, batch);
+  Tensor result = ProductOf(node, a, b, batch, RealProduct(node));
   Dims dims = batch;
   dims.insert(dims.end(), rows.begin(), rows.end());
   dims.insert(dims.end(), columns.begin(), columns.end());

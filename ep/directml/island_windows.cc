@@ -123,23 +123,62 @@ void GiveConvolution(NodeLowering& node, Operator op, const Tensor& x, const Ten
   node.Give(0, node.Made(std::move(op), sizes, {Seen(x), Seen(w), bias}, DataType::kFloat32, result));
 }
 
+// The sizes of what a filter gives that moves over a tensor; nothing, and a refusal, where they do not fit.
+std::optional<Dims> Slide(NodeLowering& node, const Dims& dims, const Dims& filter, Operator* op) {
+  const int64_t groups = node.attributes().Int("group", 1);
+  if (dims.size() != filter.size() || groups < 1 || filter[1] * groups != dims[1] || filter[0] % groups != 0) {
+    return node.Refused<Dims>("shapes that do not fit");
+  }
+  auto windows = WindowsOf(node, Spatial(dims), Spatial(filter));
+  if (!windows || !SetOut(node, Spatial(dims), false, &*windows)) return std::nullopt;
+  op->sliding = SlidingOf(*windows);
+  op->groups = static_cast<uint32_t>(groups);
+  Dims result = {dims[0], filter[0]};
+  result.insert(result.end(), windows->out.begin(), windows->out.end());
+  return result;
+}
+
+// One element, or one for each channel of the result.
+std::optional<ExactView> FilterParameter(NodeLowering& node, size_t input, const Dims& result) {
+  return ParameterOf(node, input, result.size(), 1, result[1]);
+}
+
 }  // namespace
 
 void LowerConv(NodeLowering& node) {
   const Tensor x = node.Packed(node.Real(0)), w = node.Packed(node.Real(1));
-  const Dims &dims = x.view.dims, &filter = w.view.dims;
-  const int64_t groups = node.attributes().Int("group", 1);
-  if (dims.size() != filter.size() || groups < 1 || filter[1] * groups != dims[1] || filter[0] % groups != 0) {
-    return node.Refuse("shapes that do not fit");
-  }
-  auto windows = WindowsOf(node, Spatial(dims), Spatial(filter));
-  if (!windows || !SetOut(node, Spatial(dims), false, &*windows)) return;
   Operator op = OpOf(DML_OPERATOR_CONVOLUTION, node.name());
-  op.sliding = SlidingOf(*windows);
-  op.groups = static_cast<uint32_t>(groups);
-  Dims result = {dims[0], filter[0]};
-  result.insert(result.end(), windows->out.begin(), windows->out.end());
-  GiveConvolution(node, std::move(op), x, w, result);
+  const auto result = Slide(node, x.view.dims, w.view.dims, &op);
+  if (result) GiveConvolution(node, std::move(op), x, w, *result);
+}
+
+void LowerConvInteger(NodeLowering& node) {
+  const Tensor x = node.Packed(node.Raw(0)), w = node.Packed(node.Raw(1));
+  Operator op = OpOf(DML_OPERATOR_CONVOLUTION_INTEGER, node.name());
+  const auto result = Slide(node, x.view.dims, w.view.dims, &op);
+  if (!result) return;
+  const auto sizes = WithSpatial({(*result)[0], (*result)[1]}, Spatial(*result));
+  const auto of_filter = FilterParameter(node, 3, sizes);
+  const auto of_x = ParameterOf(node, 2, sizes.size(), 1, 1);
+  if (node.builder().refused()) return;
+  node.Give(0, node.Made(std::move(op), sizes, {Seen(x), of_x, Seen(w), of_filter}, DataType::kInt32, *result));
+}
+
+void LowerQLinearConv(NodeLowering& node) {
+  const Tensor x = node.Packed(node.Raw(0)), w = node.Packed(node.Raw(3));
+  Operator op = OpOf(DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION, node.name());
+  const auto result = Slide(node, x.view.dims, w.view.dims, &op);
+  if (!result) return;
+  const auto sizes = WithSpatial({(*result)[0], (*result)[1]}, Spatial(*result));
+  const auto one = [&](size_t input) { return ParameterOf(node, input, sizes.size(), 1, 1); };
+  const std::vector<std::optional<ExactView>> parameters = {
+      one(1), one(2), FilterParameter(node, 4, sizes), FilterParameter(node, 5, sizes), FilterParameter(node, 8, sizes),
+      one(6), one(7)};
+  if (node.builder().refused()) return;
+  node.Give(0, node.Made(std::move(op), sizes,
+                         {Seen(x), parameters[0], parameters[1], Seen(w), parameters[2], parameters[3], parameters[4],
+                          parameters[5], parameters[6]},
+                         node.OutputType(0), *result));
 }
 
 void LowerConvTranspose(NodeLowering& node) {

@@ -147,6 +147,17 @@ std::optional<KnownTensor> ComputeGather(const IslandNode& node, const KnownTens
   return result;
 }
 
+std::optional<KnownTensor> ComputeConstantOfShape(const IslandNode& node, const KnownTensor& dims) {
+  const auto given = node.attributes.tensors.find("value");
+  if (given == node.attributes.tensors.end()) return std::nullopt;  // a float
+  const ConstantTensor& value = *given->second;
+  const auto known = Known(value.type, value.dims, value.data);
+  const bool is_shape = std::all_of(dims.values.begin(), dims.values.end(), [](int64_t dim) { return dim >= 0; });
+  if (!known || known->values.size() != 1 || !is_shape || Product(dims.values) > kMostKnownElements)
+    return std::nullopt;
+  return KnownTensor{known->type, dims.values, {static_cast<size_t>(Product(dims.values)), known->values[0]}};
+}
+
 std::optional<KnownTensor> ComputeNot(KnownTensor tensor) {
   for (int64_t& value : tensor.values) value = value == 0;
   return tensor;
@@ -278,6 +289,8 @@ std::optional<KnownTensor> ComputeKnown(const IslandNode& node, const std::vecto
       for (size_t i = 1; i < inputs.size() && result; ++i) result = ComputeBinary(node.op, *result, *inputs[i]);
       return result;
     }
+    case DirectMlOperator::kConstantOfShape:
+      return ComputeConstantOfShape(node, *inputs[0]);
     case DirectMlOperator::kNot:
       return ComputeNot(*inputs[0]);
     case DirectMlOperator::kRange:

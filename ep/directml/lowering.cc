@@ -590,8 +590,8 @@ class Lowering {
   void EmitY(Value result) {
     const Store& store = chain_.store;
     if (store.output == kNoOutput) return;
-    if (store.dynamic) return builder_.Unsupported("DynamicQuantizeLinear");
     result = Widen(result, d_dims_);
+    if (store.dynamic) return EmitDynamicY(result);
     if (store.quantization.present()) {
       const auto values = Parameters(store.quantization, store.type, "y_scale");
       const Value quantised = EmitQuantize(builder_, result, values, store.quantization,
@@ -600,6 +600,20 @@ class Lowering {
       return;
     }
     EmitOutput(store.output, store.type, result, d_dims_, "Y");
+  }
+
+  void EmitDynamicY(Value result) {
+    if (builder_.refused()) return;
+    const DynamicQuantization& dynamic = *chain_.store.dynamic;
+    result.dims = d_dims_;
+    const DynamicValues made = EmitDynamicQuantize(builder_, result, "Y");
+    if (builder_.refused()) return;
+    if (dynamic.value_output != kNoOutput) {
+      EmitOutput(dynamic.value_output, DataType::kFloat32, result, d_dims_, "Y before its quantisation");
+    }
+    Give(chain_.store.output, DataType::kUint8, d_dims_, made.y);
+    if (dynamic.scale_output != kNoOutput) Give(dynamic.scale_output, DataType::kFloat32, {}, made.scale);
+    if (dynamic.zero_point_output != kNoOutput) Give(dynamic.zero_point_output, DataType::kUint8, {}, made.zero_point);
   }
 
   // A float32 value as an output of the graph, which must come from an operator.

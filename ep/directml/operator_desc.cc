@@ -54,6 +54,13 @@ void OperatorDesc::Fill(const Operator& op) {
     case DML_OPERATOR_GEMM:
       return Set(DML_GEMM_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output, DML_MATRIX_TRANSFORM_NONE,
                                         DML_MATRIX_TRANSFORM_NONE, op.alpha, op.beta, nullptr});
+    case DML_OPERATOR_MATRIX_MULTIPLY_INTEGER:
+      return Set(
+          DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), Input(op, 3), output});
+    case DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY:
+      return Set(DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2),
+                                                                    Input(op, 3), Input(op, 4), Input(op, 5),
+                                                                    Input(op, 6), Input(op, 7), output});
     case DML_OPERATOR_GATHER:
       return Set(DML_GATHER_OPERATOR_DESC{Input(op, 0), Input(op, 1), output, op.axis, op.index_dimensions});
     case DML_OPERATOR_JOIN:
@@ -62,6 +69,8 @@ void OperatorDesc::Fill(const Operator& op) {
       return Set(DML_SLICE1_OPERATOR_DESC{Input(op, 0), output, static_cast<UINT>(op.offsets.size()), op.offsets.data(),
                                           op.window.data(), op.steps.data()});
     case DML_OPERATOR_CONVOLUTION:
+    case DML_OPERATOR_CONVOLUTION_INTEGER:
+    case DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION:
     case DML_OPERATOR_AVERAGE_POOLING:
     case DML_OPERATOR_MAX_POOLING2:
     case DML_OPERATOR_PADDING:
@@ -162,6 +171,17 @@ void OperatorDesc::SetSliding(const Operator& op, const DML_TENSOR_DESC* output)
   if (op.type == DML_OPERATOR_MAX_POOLING2) {
     return Set(DML_MAX_POOLING2_OPERATOR_DESC{Input(op, 0), output, nullptr, count, s.strides.data(), s.window.data(),
                                               s.start_padding.data(), s.end_padding.data(), s.dilations.data()});
+  }
+  if (op.type == DML_OPERATOR_CONVOLUTION_INTEGER) {
+    return Set(DML_CONVOLUTION_INTEGER_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), Input(op, 3), output,
+                                                     count, s.strides.data(), s.dilations.data(),
+                                                     s.start_padding.data(), s.end_padding.data(), op.groups});
+  }
+  if (op.type == DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION) {
+    return Set(DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC{
+        Input(op, 0), Input(op, 1), Input(op, 2), Input(op, 3), Input(op, 4), Input(op, 5), Input(op, 6), Input(op, 7),
+        Input(op, 8), output, count, s.strides.data(), s.dilations.data(), s.start_padding.data(), s.end_padding.data(),
+        op.groups});
   }
   const auto direction = op.backward ? DML_CONVOLUTION_DIRECTION_BACKWARD : DML_CONVOLUTION_DIRECTION_FORWARD;
   Set(DML_CONVOLUTION_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output,

@@ -194,6 +194,50 @@ Value EmitQuantize(ProgramBuilder& builder, const Value& a, const QuantizationVa
   return result;
 }
 
+DynamicValues EmitDynamicQuantize(ProgramBuilder& builder, const Value& a, const std::string& name) {
+  const auto scalar = [&](const char* text, float number) { return builder.FloatConstant(text, {number}, {}); };
+  const Value zero = scalar("0", 0), one = scalar("1", 1), steps = scalar("255", 255);
+  const auto extreme = [&](DML_REDUCE_FUNCTION function, DML_OPERATOR_TYPE with_zero) {
+    Operator op;
+    op.type = DML_OPERATOR_REDUCE;
+    op.purpose = "range of " + name;
+    op.reduce_function = function;
+    Value found = a;
+    if (!a.dims.empty()) {
+      found = builder.Emit(std::move(op), a.dims, {ProgramBuilder::Whole(a)}, a.type,
+                           std::vector<bool>(a.dims.size(), true));
+    }
+    found.dims = {};
+    return builder.Binary(with_zero, "range with 0", found, zero, {});
+  };
+  const Value least = extreme(DML_REDUCE_FUNCTION_MIN, DML_OPERATOR_ELEMENT_WISE_MIN);
+  const Value most = extreme(DML_REDUCE_FUNCTION_MAX, DML_OPERATOR_ELEMENT_WISE_MAX);
+  const Value range = builder.Binary(DML_OPERATOR_ELEMENT_WISE_SUBTRACT, "range", most, least, {});
+  const auto whole = [](const Value& value) { return ProgramBuilder::Whole(value); };
+  Operator equals, choose, negate, round, clip;
+  equals.type = DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS;
+  equals.purpose = "all are 0";
+  const Value is_zero = builder.Emit(std::move(equals), {}, {whole(range), whole(zero)}, DML_TENSOR_DATA_TYPE_UINT8);
+  choose.type = DML_OPERATOR_ELEMENT_WISE_IF;
+  choose.purpose = "scale";
+  const Value quotient = builder.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "scale", range, steps, {});
+  const Value scale = builder.Emit(std::move(choose), {}, {whole(is_zero), whole(one), whole(quotient)}, a.type);
+  negate.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
+  negate.purpose = "zero point: negate";
+  negate.scale_bias = DML_SCALE_BIAS{-1, 0};
+  round.type = DML_OPERATOR_ELEMENT_WISE_ROUND;
+  round.purpose = "zero point: round half to even";
+  clip.type = DML_OPERATOR_ELEMENT_WISE_CLIP;
+  clip.purpose = "zero point: saturate";
+  cpu::IntegerRange(DataType::kUint8, &clip.parameters[0], &clip.parameters[1]);
+  clip.parameter_count = 2;
+  Value zero_point = builder.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "zero point", least, scale, {});
+  for (Operator* op : {&negate, &round, &clip}) zero_point = builder.Unary(std::move(*op), zero_point);
+  zero_point = builder.Cast(zero_point, DML_TENSOR_DATA_TYPE_UINT8, "zero point to uint8");
+  const Value y = EmitQuantize(builder, a, {scale, zero_point}, {}, Shapes::kKnown, DataType::kUint8, name);
+  return {y, scale, zero_point};
+}
+
 std::optional<std::vector<float>> DequantizeConstant(const ConstantTensor& tensor, const Quantization& quantization,
                                                      std::string* problem) {
   const int64_t count = tensor.ElementCount();

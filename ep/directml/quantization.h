@@ -40,6 +40,14 @@ Value EmitDequantize(ProgramBuilder& builder, const Value& x, const Quantization
 Value EmitQuantize(ProgramBuilder& builder, const Value& a, const QuantizationValues& values,
                    const Quantization& quantization, Shapes shapes, DataType type, const std::string& name);
 
+// What EmitDynamicQuantize makes: y of a's shape, scale and zero point without dimensions.
+struct DynamicValues {
+  Value y, scale, zero_point;
+};
+
+// ONNX's DynamicQuantizeLinear of a float32 tensor with elements. As in ONNX Runtime the scale is 1 where all of them are 0.
+DynamicValues EmitDynamicQuantize(ProgramBuilder& builder, const Value& a, const std::string& name);
+
 // The same as EmitDequantize for a tensor whose values are all known: done here, in float64, rounded once.
 std::optional<std::vector<float>> DequantizeConstant(const ConstantTensor& tensor, const Quantization& quantization,
                                                      std::string* problem);

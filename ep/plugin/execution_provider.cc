@@ -232,12 +232,7 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
 // Constants of the chain point into ORT's memory, which may go away after Compile.
 void OwnConstants(Chain* chain) {
   ForEachTensorRef(*chain, [](TensorRef& ref) {
-    if (ref.constant == nullptr || !ref.constant->storage.empty()) return;
-    auto copy = std::make_shared<ConstantTensor>(*ref.constant);
-    const auto* bytes = static_cast<const unsigned char*>(ref.constant->data);
-    copy->storage.assign(bytes, bytes + BytesFor(copy->type, static_cast<size_t>(copy->ElementCount())));
-    copy->data = copy->storage.data();
-    ref.constant = std::move(copy);
+    if (ref.constant != nullptr && ref.constant->storage.empty()) ref.constant = Owned(*ref.constant);
   });
 }
 

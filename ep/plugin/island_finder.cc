@@ -138,6 +138,17 @@ class Finder {
     return knowable && directml::IsKnowable(graph_.Facts(node.outputs.front()).type);
   }
 
+  // Of scales and zero points.
+  bool LengthFits(int value, const DirectMlOperatorSpec& row, int input) {
+    if (value == kNone) return true;
+    const TensorFacts& facts = graph_.Facts(value);
+    const auto is_in = [input](const int* first, int count) {
+      return std::find(first, first + count, input) != first + count;
+    };
+    if (is_in(row.scalars, row.scalar_count)) return facts.rank >= 0 && ElementsOf(facts) == 1;
+    return !is_in(row.vectors, row.vector_count) || (facts.rank >= 0 && facts.rank <= 1);
+  }
+
   bool TypesFit(const GraphNode& node, const DirectMlOperatorSpec& row) {
     const auto fits = [&](int value) {
       const TensorFacts& facts = graph_.Facts(value);
@@ -154,6 +165,7 @@ class Finder {
         if (!facts.constant || facts.type != DataType::kFloat32) return false;
         continue;
       }
+      if (!LengthFits(node.inputs[i], row, static_cast<int>(i))) return false;
       const int* end = row.shape_inputs + row.shape_input_count;
       const bool is_shape = std::find(row.shape_inputs, end, static_cast<int>(i)) != end;
       if (is_shape ? !IsKnowable(node.inputs[i]) : !fits(node.inputs[i])) return false;
@@ -273,7 +285,7 @@ class Finder {
 
   // Products for each element of a convolution's result.
   double OfKernel(const GraphNode& node) {
-    const TensorFacts& filter = graph_.Facts(node.inputs[1]);
+    const TensorFacts& filter = graph_.Facts(node.inputs[node.op_type == "QLinearConv" ? 3 : 1]);
     const bool known = filter.rank > 0 && filter.rank <= kMaxRank && filter.dims[0] > 0;
     return ElementsOf(filter) / (known ? static_cast<double>(filter.dims[0]) : kAssumedDimension);
   }
@@ -283,8 +295,11 @@ class Finder {
     const DirectMlOperatorSpec* row = FindDirectMlOperator(node);
     if (node.outputs.empty()) return 0;
     const double elements = ElementsOf(graph_.Facts(node.outputs.front()));
-    if (node.op_type == "Conv" || node.op_type == "ConvTranspose") return 2 * elements * OfKernel(node);
-    if (node.op_type == "MatMul" || node.op_type == "Gemm" || node.op_type == "Einsum") {
+    const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+      return std::find(names.begin(), names.end(), node.op_type) != names.end();
+    };
+    if (is_one_of({"Conv", "ConvTranspose", "ConvInteger", "QLinearConv"})) return 2 * elements * OfKernel(node);
+    if (is_one_of({"MatMul", "Gemm", "Einsum", "MatMulInteger", "QLinearMatMul"})) {
       const TensorFacts& a = graph_.Facts(node.inputs.front());
       const bool known = a.rank > 0 && a.rank <= kMaxRank && a.dims[a.rank - 1] > 0;
       return 2 * elements * (known ? static_cast<double>(a.dims[a.rank - 1]) : kAssumedDimension);

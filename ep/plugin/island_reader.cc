@@ -2,21 +2,12 @@
 
 #include <algorithm>
 
+#include "abi/ort_attributes.h"
 #include "plugin/chain_groups.h"
 #include "plugin/island_finder.h"
 
 namespace normfuse::plugin {
 namespace {
-
-std::shared_ptr<const ConstantTensor> Owned(const ConstantTensor& tensor) {
-  auto copy = std::make_shared<ConstantTensor>(tensor);
-  const auto count = static_cast<size_t>(tensor.ElementCount());
-  const size_t bytes = tensor.type == DataType::kBool ? count : BytesFor(tensor.type, count);
-  const auto* from = static_cast<const unsigned char*>(tensor.data);
-  copy->storage.assign(from, from + bytes);
-  copy->data = copy->storage.data();
-  return copy;
-}
 
 class Reader {
  public:
@@ -98,11 +89,14 @@ class Reader {
     node.op = static_cast<DirectMlOperator>(row - kDirectMlOperators);
     node.inputs = from.inputs;
     node.outputs = from.outputs;
-    for (int i = 0; i < row->attribute_count; ++i) ReadAttribute(from, row->attributes[i], &node.attributes);
+    for (int i = 0; i < row->attribute_count; ++i) {
+      NORMFUSE_RETURN_IF_ERROR(ReadAttribute(from, row->attributes[i], &node.attributes));
+    }
     return {};
   }
 
-  static void ReadAttribute(const GraphNode& node, const AttributeSpec& spec, directml::IslandAttributes* attributes) {
+  static Result ReadAttribute(const GraphNode& node, const AttributeSpec& spec,
+                              directml::IslandAttributes* attributes) {
     const std::string_view type = spec.type;
     int64_t number = 0;
     float real = 0;
@@ -112,6 +106,11 @@ class Reader {
     if (type == "ints" && node.attributes->GetInts(spec.name, &numbers)) attributes->ints[spec.name] = numbers;
     if (type == "string" && node.attributes->GetString(spec.name, &words)) attributes->strings[spec.name] = words;
     if (type == "float" && node.attributes->GetFloat(spec.name, &real)) attributes->floats[spec.name] = real;
+    if (type != "tensor") return {};
+    std::shared_ptr<const ConstantTensor> tensor;
+    NORMFUSE_RETURN_IF_ERROR(ort::ReadTensorAttribute(node.node, spec.name, &tensor));
+    if (tensor) attributes->tensors[spec.name] = std::move(tensor);
+    return {};
   }
 
   // Producers first: a chain can stand behind a node that reads what it makes in the middle.

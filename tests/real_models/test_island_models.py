@@ -52,3 +52,21 @@ def test_a_model_is_one_island(name: str, tolerance: float) -> None:
     assert (work.submissions, work.waits, work.created) == (1, 1, 0)
     computed = [result for result in results if result.dtype == np.float32]
     assert (work.bytes_up, work.bytes_down) == (copied(list(feeds.values())), copied(computed))
+
+
+def test_a_dynamically_quantised_model_is_hardly_torn() -> None:
+    """T5's encoder: the CPU computes the table of relative positions, of integers and of their logarithms."""
+    fake = str(libraries.build_fake())
+    options = {"backend": "directml", "claim": "profitable", "directml_library": fake, "d3d12_library": fake}
+    model = MODELS["title-encoder"]
+    feeds = next(model.inputs())
+    session = harness.create_session(model.path(), "ep", **options)
+    assert len(harness.ep_groups(session)) <= 2
+    assert not set(harness.cpu_types(session)) & {"MatMul", "MatMulInteger", "DynamicQuantizeLinear", "Softmax"}
+    (expected,) = harness.create_session(model.path(), "cpu").run(None, feeds)
+    (result,) = session.run(None, feeds)
+    error = np.abs(result.astype(np.float64) - expected).max() / np.abs(expected).max()
+    assert error <= OF_A_STEP, error
+    work = count_gpu_work(lambda given: harness.create_session(model.path(), "ep", **options, **given), feeds)
+    assert work.submissions <= 2
+    assert (work.waits, work.created) == (work.submissions, 0)

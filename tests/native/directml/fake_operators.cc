@@ -298,6 +298,38 @@ class Reader {
         return If();
       case DML_OPERATOR_GEMM:
         return Gemm();
+      case DML_OPERATOR_MATRIX_MULTIPLY_INTEGER: {
+        const auto& d = As<DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC>();
+        Tensors({d.ATensor, d.AZeroPointTensor, d.BTensor, d.BZeroPointTensor}, d.OutputTensor);
+        return IntegerProduct({0, kNone, 1, 2, kNone, 3, kNone, kNone, kNone});
+      }
+      case DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY: {
+        const auto& d = As<DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC>();
+        Tensors({d.ATensor, d.AScaleTensor, d.AZeroPointTensor, d.BTensor, d.BScaleTensor, d.BZeroPointTensor,
+                 d.OutputScaleTensor, d.OutputZeroPointTensor},
+                d.OutputTensor);
+        return IntegerProduct({0, 1, 2, 3, 4, 5, kNone, 6, 7});
+      }
+      case DML_OPERATOR_CONVOLUTION_INTEGER: {
+        const auto& d = As<DML_CONVOLUTION_INTEGER_OPERATOR_DESC>();
+        Tensors({d.InputTensor, d.InputZeroPointTensor, d.FilterTensor, d.FilterZeroPointTensor}, d.OutputTensor);
+        if (!RanksFit(d.DimensionCount)) return;
+        return IntegerConvolution({0, kNone, 1, 2, kNone, 3, kNone, kNone, kNone},
+                                  Window{d.DimensionCount, d.Strides, d.Dilations, kernel_->inputs[2].sizes.data() + 2,
+                                         d.StartPadding, d.EndPadding},
+                                  d.GroupCount);
+      }
+      case DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION: {
+        const auto& d = As<DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC>();
+        Tensors({d.InputTensor, d.InputScaleTensor, d.InputZeroPointTensor, d.FilterTensor, d.FilterScaleTensor,
+                 d.FilterZeroPointTensor, d.BiasTensor, d.OutputScaleTensor, d.OutputZeroPointTensor},
+                d.OutputTensor);
+        if (!RanksFit(d.DimensionCount)) return;
+        return IntegerConvolution({0, 1, 2, 3, 4, 5, 6, 7, 8},
+                                  Window{d.DimensionCount, d.Strides, d.Dilations, kernel_->inputs[3].sizes.data() + 2,
+                                         d.StartPadding, d.EndPadding},
+                                  d.GroupCount);
+      }
       case DML_OPERATOR_GATHER:
         return Gather();
       case DML_OPERATOR_JOIN:
@@ -468,6 +500,103 @@ class Reader {
     };
   }
 
+  // --- quantised products
+
+  static constexpr int kNone = -1;
+
+  // Positions of inputs.
+  struct Quantized {
+    int a, a_scale, a_zero, b, b_scale, b_zero, bias, y_scale, y_zero;
+  };
+
+  // Sizes of a parameter: 1 everywhere, or as many as the tensor along one axis.
+  void CheckParameter(int input, DML_TENSOR_DATA_TYPE type, const std::vector<uint32_t>& sizes, size_t axis) {
+    if (input == kNone || !kernel_->inputs[static_cast<size_t>(input)].present) return;
+    const FakeTensor& parameter = kernel_->inputs[static_cast<size_t>(input)];
+    if (parameter.type != type) Refuse("type of a parameter");
+    if (parameter.sizes.size() != sizes.size()) return Refuse("rank of a parameter");
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (parameter.sizes[i] != 1 && (i != axis || parameter.sizes[i] != sizes[i])) Refuse("sizes of a parameter");
+    }
+  }
+
+  // `row` is where parameters of A may have more than one element, `column` where those of B may, by the result's dimensions.
+  void CheckQuantized(const Quantized& q, size_t row, size_t column) {
+    const auto byte = [](DML_TENSOR_DATA_TYPE type) {
+      return type == DML_TENSOR_DATA_TYPE_UINT8 || type == DML_TENSOR_DATA_TYPE_INT8;
+    };
+    const FakeTensor &a = kernel_->inputs[static_cast<size_t>(q.a)], &b = kernel_->inputs[static_cast<size_t>(q.b)];
+    const FakeTensor& out = kernel_->output;
+    const bool quantised = q.y_scale != kNone;
+    if (!byte(a.type) || !byte(b.type)) Refuse("types of the operands");
+    if (quantised ? !byte(out.type) : out.type != DML_TENSOR_DATA_TYPE_INT32) Refuse("type of the result");
+    CheckParameter(q.a_zero, a.type, out.sizes, row);
+    CheckParameter(q.a_scale, DML_TENSOR_DATA_TYPE_FLOAT32, out.sizes, row);
+    CheckParameter(q.b_zero, b.type, out.sizes, column);
+    CheckParameter(q.b_scale, DML_TENSOR_DATA_TYPE_FLOAT32, out.sizes, column);
+    CheckParameter(q.bias, DML_TENSOR_DATA_TYPE_INT32, out.sizes, column);
+    CheckParameter(q.y_scale, DML_TENSOR_DATA_TYPE_FLOAT32, out.sizes, row);
+    CheckParameter(q.y_zero, out.type, out.sizes, row);
+  }
+
+  // The parameter of an element of the result; `otherwise` where it is left out.
+  static double ParameterAt(const std::vector<FakeTensor>& tensors, const std::vector<const uint8_t*>& inputs,
+                            int input, const Index& at, double otherwise) {
+    if (input == kNone || !tensors[static_cast<size_t>(input)].present) return otherwise;
+    const FakeTensor& parameter = tensors[static_cast<size_t>(input)];
+    Index index = at;
+    for (size_t i = 0; i < index.size(); ++i) index[i] = parameter.sizes[i] == 1 ? 0 : index[i];
+    return Read(parameter, inputs[static_cast<size_t>(input)], index);
+  }
+
+  // What becomes of a sum of products of integers.
+  static std::function<double(double, const Index&)> Finish(const Quantized& q, const std::vector<FakeTensor>& tensors,
+                                                            const std::vector<const uint8_t*>& inputs,
+                                                            DML_TENSOR_DATA_TYPE type) {
+    return [=](double sum, const Index& at) {
+      if (q.y_scale == kNone) return sum;
+      const auto of = [&](int input, double otherwise) { return ParameterAt(tensors, inputs, input, at, otherwise); };
+      const double real = (sum + of(q.bias, 0)) * of(q.a_scale, 1) * of(q.b_scale, 1);
+      return Quantised(real, of(q.y_scale, 1), of(q.y_zero, 0), type);
+    };
+  }
+
+  void IntegerProduct(const Quantized& q) {
+    const std::vector<FakeTensor> tensors = kernel_->inputs;
+    const FakeTensor a = tensors[static_cast<size_t>(q.a)], b = tensors[static_cast<size_t>(q.b)],
+                     out = kernel_->output;
+    if (a.sizes.size() != 4 || b.sizes.size() != 4 || out.sizes.size() != 4) return Refuse("rank");
+    const bool fits = a.sizes[2] == out.sizes[2] && b.sizes[3] == out.sizes[3] && a.sizes[3] == b.sizes[2] &&
+                      a.sizes[0] == out.sizes[0] && b.sizes[0] == out.sizes[0] && a.sizes[1] == out.sizes[1] &&
+                      b.sizes[1] == out.sizes[1];
+    if (!fits) return Refuse("sizes of the product");
+    CheckQuantized(q, 2, 3);
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      const auto finish = Finish(q, tensors, inputs, out.type);
+      const uint8_t *from_a = inputs[static_cast<size_t>(q.a)], *from_b = inputs[static_cast<size_t>(q.b)];
+      const uint32_t inner = a.sizes[3], columns = out.sizes[3];
+      std::vector<double> zeros(columns), sums(columns);
+      ForEach({out.sizes[0], out.sizes[1], out.sizes[2], 1}, [&](const Index& at) {
+        const double zero = ParameterAt(tensors, inputs, q.a_zero, at, 0);
+        for (uint32_t n = 0; n < columns; ++n) {
+          zeros[n] = ParameterAt(tensors, inputs, q.b_zero, {at[0], at[1], at[2], n}, 0);
+          sums[n] = 0;
+        }
+        for (uint32_t k = 0; k < inner; ++k) {
+          const double factor = Read(a, from_a, {at[0], at[1], at[2], k}) - zero;
+          const uint64_t line = Offset(b, {at[0], at[1], k, 0});
+          for (uint32_t n = 0; n < columns; ++n) {
+            sums[n] += factor * (ReadAt(b, from_b, line + uint64_t{n} * b.strides[3]) - zeros[n]);
+          }
+        }
+        for (uint32_t n = 0; n < columns; ++n) {
+          const Index to = {at[0], at[1], at[2], n};
+          Write(out, output, to, finish(sums[n], to));
+        }
+      });
+    };
+  }
+
   // How a window moves over the spatial dimensions.
   struct Window {
     Window(UINT count, const UINT* s, const UINT* d, const UINT* w, const UINT* b, const UINT* e)
@@ -581,6 +710,38 @@ class Reader {
         Index channel(i.size(), 0);
         channel[1] = i[1];
         Write(out, output, i, sums[Slot(i, out.sizes)] + (bias.present ? Read(bias, inputs[2], channel) : 0));
+      });
+    };
+  }
+
+  void IntegerConvolution(const Quantized& q, const Window& window, UINT groups) {
+    const std::vector<FakeTensor> tensors = kernel_->inputs;
+    const FakeTensor in = tensors[static_cast<size_t>(q.a)], filter = tensors[static_cast<size_t>(q.b)];
+    const FakeTensor out = kernel_->output;
+    if (in.sizes.size() != 4 || filter.sizes.size() != 4) return Refuse("rank");
+    for (size_t i = 0; i < window.sizes.size(); ++i) {
+      if (window.Count(i, in.sizes[i + 2]) != out.sizes[i + 2]) return Refuse("sizes of the convolution");
+    }
+    const bool fits =
+        out.sizes[1] == filter.sizes[0] && in.sizes[1] == filter.sizes[1] * groups && in.sizes[0] == out.sizes[0];
+    if (!fits) return Refuse("channels");
+    CheckQuantized(q, 4, 1);
+    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+      const auto finish = Finish(q, tensors, inputs, out.type);
+      const uint8_t *from = inputs[static_cast<size_t>(q.a)], *by = inputs[static_cast<size_t>(q.b)];
+      const uint32_t share = out.sizes[1] / groups;
+      ForEach(out.sizes, [&](const Index& o) {
+        const double a_zero = ParameterAt(tensors, inputs, q.a_zero, o, 0);
+        const double b_zero = ParameterAt(tensors, inputs, q.b_zero, o, 0);
+        double sum = 0;
+        Index at = o;
+        ForEachIn(window, o, in.sizes, &at, [&](const Index& k) {
+          for (uint32_t c = 0; c < filter.sizes[1]; ++c) {
+            at[1] = o[1] / share * filter.sizes[1] + c;
+            sum += (Read(in, from, at) - a_zero) * (Read(filter, by, {o[1], c, k[0], k[1]}) - b_zero);
+          }
+        });
+        Write(out, output, o, finish(sum, o));
       });
     };
   }
@@ -772,11 +933,12 @@ class Reader {
     for (uint32_t axis : axes) expected[axis] = 1;
     if (expected != kernel_->output.sizes) return Refuse("sizes of the reduction");
     const bool squares = d.Function == DML_REDUCE_FUNCTION_SUM_SQUARE;
-    const bool largest = d.Function == DML_REDUCE_FUNCTION_MAX;
+    const bool least = d.Function == DML_REDUCE_FUNCTION_MIN;
+    const bool extreme = least || d.Function == DML_REDUCE_FUNCTION_MAX;
     const bool average = d.Function == DML_REDUCE_FUNCTION_AVERAGE;
-    if (!squares && !largest && !average && d.Function != DML_REDUCE_FUNCTION_SUM) return Refuse("reduction");
+    if (!squares && !extreme && !average && d.Function != DML_REDUCE_FUNCTION_SUM) return Refuse("reduction");
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
-    if (largest) return ReduceMax(in, out, axes);
+    if (extreme) return ReduceExtreme(in, out, axes, least ? -1 : 1);
     kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
       const std::vector<double> totals = Totals(in, inputs[0], axes, [&](double x) { return squares ? x * x : x; });
       const double count = average ? CountOf(in, axes) : 1;
@@ -785,14 +947,16 @@ class Reader {
     };
   }
 
-  void ReduceMax(const FakeTensor& in, const FakeTensor& out, const std::vector<uint32_t>& axes) {
+  // The largest for a sign of 1, the least for -1.
+  void ReduceExtreme(const FakeTensor& in, const FakeTensor& out, const std::vector<uint32_t>& axes, double sign) {
     kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& i) { Write(out, output, i, -std::numeric_limits<double>::infinity()); });
+      ForEach(out.sizes,
+              [&](const Index& i) { Write(out, output, i, -sign * std::numeric_limits<double>::infinity()); });
       ForEach(in.sizes, [&](const Index& i) {
         Index to = i;
         for (uint32_t axis : axes) to[axis] = 0;
         const double value = Read(in, inputs[0], i);
-        if (!(value <= Read(out, output, to))) Write(out, output, to, value);
+        if (!(sign * value <= sign * Read(out, output, to))) Write(out, output, to, value);
       });
     };
   }

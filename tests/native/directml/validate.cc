@@ -55,6 +55,7 @@ TensorDesc Spread(DML_TENSOR_DATA_TYPE type, const std::vector<uint32_t>& sizes)
 
 constexpr auto kF32 = DML_TENSOR_DATA_TYPE_FLOAT32;
 constexpr auto kU8 = DML_TENSOR_DATA_TYPE_UINT8;
+constexpr auto kI8 = DML_TENSOR_DATA_TYPE_INT8;
 const std::vector<uint32_t> kShape = {2, 3, 4, 6};
 
 bool IsDequantize(DML_OPERATOR_TYPE type) {
@@ -72,6 +73,8 @@ std::vector<uint32_t> FilterSizes(const std::vector<uint32_t>& sizes) {
   return filter;
 }
 
+std::vector<uint32_t> Ones(const std::vector<uint32_t>& sizes) { return std::vector<uint32_t>(sizes.size(), 1); }
+
 Sliding OneByOne(size_t rank) {
   const std::vector<uint32_t> ones(rank > 2 ? rank - 2 : 0, 1), zeros(ones.size(), 0);
   return {ones, ones, ones, zeros, zeros, zeros};
@@ -81,7 +84,12 @@ Sliding OneByOne(size_t rank) {
 std::pair<uint32_t, uint32_t> RanksOf(DML_OPERATOR_TYPE type) {
   switch (type) {
     case DML_OPERATOR_GEMM:
+    case DML_OPERATOR_MATRIX_MULTIPLY_INTEGER:
+    case DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY:
       return {2, 8};
+    case DML_OPERATOR_CONVOLUTION_INTEGER:
+    case DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION:
+      return {3, 5};
     case DML_OPERATOR_CONVOLUTION:
       return {3, 5};
     case DML_OPERATOR_AVERAGE_POOLING:
@@ -148,6 +156,35 @@ Operator Example(DML_OPERATOR_TYPE type, const std::vector<uint32_t>& sizes, DML
       break;
     case DML_OPERATOR_GEMM:  // of square matrices
       op.inputs = {In(Tensor(in, sizes)), In(Tensor(in, sizes)), std::nullopt};
+      break;
+    case DML_OPERATOR_MATRIX_MULTIPLY_INTEGER:  // of square matrices; A unsigned, B signed, without a zero point
+      op.inputs = {In(Tensor(kU8, sizes)), In(Tensor(kU8, Ones(sizes))), In(Tensor(kI8, sizes)), std::nullopt};
+      op.output = Tensor(DML_TENSOR_DATA_TYPE_INT32, sizes);
+      break;
+    case DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY:
+      op.inputs = {In(Tensor(kU8, sizes)),        In(Tensor(kF32, Ones(sizes))), In(Tensor(kU8, Ones(sizes))),
+                   In(Tensor(kI8, sizes)),        In(Tensor(kF32, Ones(sizes))), std::nullopt,
+                   In(Tensor(kF32, Ones(sizes))), In(Tensor(kU8, Ones(sizes)))};
+      op.output = Tensor(kU8, sizes);
+      break;
+    case DML_OPERATOR_CONVOLUTION_INTEGER:
+      op.inputs = {In(Tensor(kU8, sizes)), In(Tensor(kU8, Ones(sizes))), In(Tensor(kI8, FilterSizes(sizes))),
+                   std::nullopt};
+      op.output = Tensor(DML_TENSOR_DATA_TYPE_INT32, sizes);
+      op.sliding = OneByOne(sizes.size());
+      break;
+    case DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION:
+      op.inputs = {In(Tensor(kU8, sizes)),
+                   In(Tensor(kF32, Ones(sizes))),
+                   In(Tensor(kU8, Ones(sizes))),
+                   In(Tensor(kI8, FilterSizes(sizes))),
+                   In(Tensor(kF32, Ones(sizes))),
+                   std::nullopt,
+                   std::nullopt,
+                   In(Tensor(kF32, Ones(sizes))),
+                   In(Tensor(kU8, Ones(sizes)))};
+      op.output = Tensor(kU8, sizes);
+      op.sliding = OneByOne(sizes.size());
       break;
     case DML_OPERATOR_JOIN:
       op.inputs.push_back(In(Tensor(in, sizes)));
