@@ -137,7 +137,6 @@ class NodeActivation(FusionRule):
         assert node is not None
         activation, bias = read_activation(node, self.facts, self.facts.opsets)
         fused = Fused("FusedActivation", {"X": x})
-        fused.activation = activation
-        if bias is not None:
-            fused.inputs["bias"] = bias
+        fused.put_affine(None, bias)
+        fused.activate(activation)
         return fused.emit(tape)[0]

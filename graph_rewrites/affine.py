@@ -1,4 +1,4 @@
-"""Scales, biases and gates beside a fused node: steps of their own, wherever its slots do not take them."""
+"""Scales, biases and gates beside a fused node: steps of their own, wherever they are no scale or bias of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from .facts import label
-from .fused import Fused, Step, operator_of
+from .fused import Fused, new_constant, operator_of
 from .host_fusions import require_no_gemm
+from .labels import is_further
 from .pattern import node_of
 from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
@@ -54,7 +55,7 @@ class StepBehind(FusionRule):
 
     def check(self, root: ir.Node, inner: ir.Value, operand: ir.Value, stepped: ir.Value) -> None:
         fused = Fused.of(inner)
-        if fused.has("y_scale") or not fused.has_room():
+        if fused.quantizes:
             raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
         self.require_one_type(inner, operand, root.op_type)
         # An open dimension of what is normalised is taken for the parameter's.
@@ -96,17 +97,16 @@ class StepBehind(FusionRule):
         fused, root = Fused.of(inner), stepped.producer()
         assert root is not None
         if self._kind in _INVERSES:
-            tensor = ir.tensor(self._inverse(root, operand), name=f"{stepped.name}.operand")
-            operand = tape.initializer(tensor)
-        fused.behind = [*fused.behind, Step(_INVERSES.get(self._kind, self._kind), operand)]
+            operand = new_constant(self._inverse(root, operand), f"{stepped.name}.operand")
+        fused.put(_INVERSES.get(self._kind, self._kind), "", operand, len(fused.behind))
         return fused.emit(tape)[0]
 
 
 class _ActivationOperand(FusionRule):
-    """A constant operand of a Mul or an Add in front of an activation: the input `slot` of the fused node."""
+    """A constant operand of a Mul or an Add in front of an activation: the first step of the fused node."""
 
     op_type: ClassVar[str]
-    slot: ClassVar[str]
+    operand: ClassVar[str]
     #: Inputs of the fused node that come before this one, or are this one.
     taken_by: ClassVar[Sequence[str]]
     #: (producer of x, x, operand) -> whether ONNX Runtime makes one node of it and the operator, which is faster.
@@ -115,7 +115,7 @@ class _ActivationOperand(FusionRule):
     def check(self, root: ir.Node, x: ir.Value, operand: ir.Value, activated: ir.Value) -> None:
         x, operand = self.facts.constant_last(x, operand)
         fused = Fused.of(activated)
-        if fused.has(*self.taken_by) or fused["affine_align"] != "trailing":
+        if fused.has(*self.taken_by) or fused.align != "trailing":
             raise Declined("unsupported_operator", op_type=self.op_type, where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(operand) or self.facts.is_constant(x):
             raise Declined("parameter_not_constant", parameter=label(operand), node=label(root))
@@ -124,11 +124,12 @@ class _ActivationOperand(FusionRule):
         if producer is not None and self.joins(producer, x, operand):
             detail = f"the {self.op_type} becomes part of its {producer.op_type}"
             raise Declined("not_profitable", node=label(producer), detail=detail)
-        self.facts.require_fits(operand, x, self.slot)
+        self.facts.require_fits(operand, x, self.operand)
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, operand: ir.Value, activated: ir.Value) -> ir.Value:
         fused = Fused.of(activated)
-        fused.inputs["X"], fused.inputs[self.slot] = self.facts.constant_last(x, operand)
+        fused.inputs["X"], operand = self.facts.constant_last(x, operand)
+        fused.put(self.op_type, self.operand, operand, 0)
         return fused.emit(tape)[0]
 
 
@@ -144,7 +145,7 @@ class ActivationBias(_ActivationOperand):
         Y = FusedActivation(x, bias, steps="Add bias")
     """
 
-    op_type, slot = "Add", "bias"
+    op_type, operand = "Add", "bias"
     taken_by = ("bias", "scale", "x_scale")
 
     def pattern(self, op: Any, x: Any, operand: Any) -> Any:
@@ -167,7 +168,7 @@ class ActivationScale(_ActivationOperand):
         Y = FusedActivation(x, scale, bias, steps="Mul scale; Add bias")
     """
 
-    op_type, slot = "Mul", "scale"
+    op_type, operand = "Mul", "scale"
     taken_by = ("scale", "x_scale")
 
     def pattern(self, op: Any, x: Any, operand: Any) -> Any:
@@ -200,7 +201,7 @@ class GateBefore(FusionRule):
     def check(self, root: ir.Node, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value) -> None:
         fused = Fused.of(normalized)
         quantized = fused.has("x_scale") or (self.spelling == "residual" and fused.has("residual_scale"))
-        if quantized or fused.before or not fused.has_room():
+        if quantized or any(is_further(step.operand) for step in fused.joined):
             raise Declined("unsupported_operator", op_type="Mul", where=f"in front of {label(root)}")
         x, gate = self._roles(x, gate, gated)
         producer = gate.producer()
@@ -237,5 +238,5 @@ class GateBefore(FusionRule):
         if self.spelling == "residual":
             fused.inputs["residual"] = fused.inputs["X"]
         fused.inputs["X"] = x
-        fused.before = [Step("Mul", gate)]
+        fused.put("Mul", "", gate, 0, before=True)
         return fused.emit(tape)[:1]

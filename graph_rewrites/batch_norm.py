@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from .activations import any_activation, read_activation
 from .facts import label
-from .fused import Activation, Fused
+from .fused import Activation, Fused, new_constant
 from .pattern import any_of
 from .rule import FusionRule, canonical_axes, fused_activation, mean_of, mean_square_of
 from .sites import Declined
@@ -77,7 +77,7 @@ class BatchNormalizationActivation(FusionRule):
         assert node is not None
         if self.spelling == "decomposed":
             behind = Fused.read(node)
-            if behind.has("scale", "bias", "x_scale", "y_scale") or behind.behind:
+            if behind.affine or behind.first is not None or behind.quantizes or behind.further:
                 raise Declined("unsupported_operator", op_type="Add", where=f"in front of {label(node)}")
             return behind.activation
         activation, extra = read_activation(node, self.facts, self.facts.opsets)
@@ -108,11 +108,12 @@ class BatchNormalizationActivation(FusionRule):
         )
         offset = beta.astype(np.float64) - mu.astype(np.float64) * factor
         fused = Fused("FusedActivation", {"X": x})
-        fused.set(affine_align="channel")
-        for name, array in (("scale", factor), ("bias", offset)):
-            tensor = ir.tensor(array.astype(gamma.dtype), name=f"{normalized.name}.{name}")
-            fused.inputs[name] = tape.initializer(tensor)
-        fused.activation = self._activation(activated)
+        fused.put_affine(
+            new_constant(factor.astype(gamma.dtype), f"{normalized.name}.scale"),
+            new_constant(offset.astype(gamma.dtype), f"{normalized.name}.bias"),
+            "channel",
+        )
+        fused.activate(self._activation(activated))
         return fused.emit(tape)[0]
 
 
@@ -170,8 +171,7 @@ class BatchStatisticsNormalization(FusionRule):
         node = normalized.producer()
         assert node is not None
         fused = Fused("FusedNormalization", {"X": x})
-        fused.set(axes=self._axes_but_the_channels(x), epsilon=node.attributes.get_float("epsilon", 1e-5))
+        fused.normalize(axes=self._axes_but_the_channels(x), epsilon=node.attributes.get_float("epsilon", 1e-5))
         if not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
-            fused.set(affine_align="channel")
-            fused.inputs.update(scale=scale, bias=bias)
+            fused.put_affine(scale, bias, "channel")
         return fused.emit(tape)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -35,24 +36,24 @@ class CanonicalNormalization(FusionRule):
 
     def pattern(self, op: Any) -> Any:
         op_type, domain = self.spelling.split("@")
-        outputs = next(row.outputs for row in NORMALIZATIONS if (row.op_type, row.domain) == (op_type, domain))
         build = getattr(op, op_type)
-        return build(_domain=domain, _allow_other_inputs=True, _outputs=["normalized", *outputs[1:]])
+        return build(_domain=domain, _allow_other_inputs=True, _outputs=["normalized", *self._outputs[1:]])
 
-    def check(self, root: ir.Node, **_: Any) -> None:
+    @property
+    def _outputs(self) -> Sequence[str]:
+        return next(row.outputs for row in NORMALIZATIONS if f"{row.op_type}@{row.domain}" == self.spelling)
+
+    def check(self, root: ir.Node, **_: Any) -> Fused:
         if not root.inputs or root.inputs[0] is None:
             raise Declined("invalid_configuration", node=label(root), detail="it has no input")
         self.require_float(root.inputs[0], "FusedNormalization")
-        self.configuration(root)
+        return self._configuration(root)
 
-    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, **_: Any) -> ir.Value | list[ir.Value]:
-        node = normalized.producer()
-        assert node is not None
-        made = dict(zip(OPERATORS["FusedNormalization"].outputs, self.configuration(node).emit(tape), strict=True))
-        results = [made[name] for name in self._row(node).outputs]
-        return results if len(results) > 1 else results[0]
+    def results(self, made: Sequence[ir.Value]) -> list[ir.Value]:
+        by_name = dict(zip(OPERATORS["FusedNormalization"].outputs, made, strict=True))
+        return [by_name[name] for name in self._outputs]
 
-    def configuration(self, node: ir.Node) -> Fused:
+    def _configuration(self, node: ir.Node) -> Fused:
         """Return the node's configuration, or decline."""
         row = self._row(node)
         stash = node.attributes.get_int("stash_type", 1)
@@ -60,13 +61,16 @@ class CanonicalNormalization(FusionRule):
             raise Declined(
                 "attribute_value", attribute="stash_type", node=label(node), value=stash, supported="1 (float32)"
             )
-        inputs = zip(row.inputs, node.inputs, strict=False)
-        fused = Fused("FusedNormalization", {name: value for name, value in inputs if value is not None})
+        inputs = {name: value for name, value in zip(row.inputs, node.inputs, strict=False) if value is not None}
         assert row.epsilon is not None
-        fused.set(epsilon=row.epsilon, epsilon_on=row.epsilon_on, affine_align=row.affine_align)
-        fused.set(use_mean=int(row.use_mean), **self._normalised(row, node, fused.inputs["X"]))
-        if row.epsilon_is_attribute:
-            fused.set(epsilon=node.attributes.get_float("epsilon", row.epsilon))
+        epsilon = node.attributes.get_float("epsilon", row.epsilon) if row.epsilon_is_attribute else row.epsilon
+        fused = Fused("FusedNormalization", {"X": inputs["X"]})
+        fused.normalize(epsilon=epsilon, epsilon_on=row.epsilon_on, use_mean=int(row.use_mean))
+        fused.normalize(**self._normalised(row, node, inputs["X"]))
+        for name in ("residual", "residual_bias"):
+            if name in inputs:
+                fused.put("Add", name, inputs[name], len(fused.before), before=True)
+        fused.put_affine(inputs.get("scale"), inputs.get("bias"), row.affine_align)
         if row.affine_align == "trailing":
             self._require_fits(row, fused)
         return fused

@@ -45,7 +45,7 @@ class NarrowedResult(FusionRule):
         target = self.facts.cast_target(root)
         x = fused.inputs["X"]
         source = self.facts.dtype(self.facts.strip(x))
-        if fused.has("y_scale", "x_scale") or target not in FLOAT_TYPES or source != target:
+        if fused.quantizes or fused.first is not None or target not in FLOAT_TYPES or source != target:
             raise Declined("unsupported_type", tensor=label(narrowed), type=target, what="the chain")
 
     def rewrite(self, tape: ir.tape.Tape, inner: ir.Value, narrowed: ir.Value) -> ir.Value:
@@ -75,7 +75,7 @@ class WidenedInput(FusionRule):
         dtype = self.require_float(x)
         if self.facts.strip(widened) is not self.facts.strip(x) or self.facts.dtype(inner) != dtype:
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with another result type")
-        if fused.has("x_scale", "residual", "residual_bias") or fused.before:
+        if fused.first is not None or fused.joined:
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with a residual")
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, inner: ir.Value, widened: ir.Value) -> ir.Value:

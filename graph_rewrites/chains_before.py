@@ -9,6 +9,7 @@ import onnx_ir as ir
 from .facts import Facts, label
 from .fused import Fused
 from .host_fusions import require_no_gemm
+from .labels import is_further
 from .pattern import Mismatch
 from .rule import FusionRule, fused_activation, fused_normalization
 from .sites import Declined
@@ -33,12 +34,19 @@ def dequantization_of(value: ir.Value) -> ir.Node:
     return node
 
 
-def _take_output_dtype(fused: Fused, node: ir.Node, tensor: str, scale: ir.Value) -> None:
-    """Let X be dequantised in float32 where DequantizeLinear rounds it to a 16-bit type, which Y then gets."""
+def require_dequantization(facts: Facts, fused: Fused, node: ir.Node, tensor: str) -> ir.DataType | None:
+    """Return the 16-bit type that a DequantizeLinear of the input `tensor` rounds to, if it does, as Y will.
+
+    Raises:
+        Declined: an attribute has a value that the operator does not take.
+    """
+    scale = node.inputs[1]
+    assert node.inputs[0] is not None
+    assert scale is not None
     dtype = node.attributes.get_int("output_dtype", 0)
-    if not dtype or scale.dtype is None or dtype == scale.dtype:
-        return
-    if tensor != "X" or scale.dtype != ir.DataType.FLOAT or fused.has("residual", "residual_bias"):
+    rounds = bool(dtype) and scale.dtype is not None and dtype != scale.dtype
+    is_first = tensor == "X" and not fused.has("residual", "residual_bias")
+    if rounds and not (is_first and scale.dtype == ir.DataType.FLOAT):
         raise Declined(
             "attribute_value",
             at=node,
@@ -47,27 +55,9 @@ def _take_output_dtype(fused: Fused, node: ir.Node, tensor: str, scale: ir.Value
             value=dtype,
             supported="the type of the scale",
         )
-    if not fused.has("y_scale") and not fused["y_dtype"]:
-        fused.set(y_dtype=dtype)
-
-
-def dequantize(facts: Facts, fused: Fused, node: ir.Node, tensor: str, prefix: str) -> None:
-    """Move a DequantizeLinear of the input `tensor` into the fused node, as its inputs and attributes `prefix`_*.
-
-    Raises:
-        Declined: an attribute has a value that the operator does not take.
-    """
-    scale = node.inputs[1]
-    assert node.inputs[0] is not None
-    assert scale is not None
-    _take_output_dtype(fused, node, tensor, scale)
     facts.require_allowed(node.inputs[0], node)
-    fused.inputs[tensor] = node.inputs[0]
-    fused.inputs[f"{prefix}_scale"] = scale
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        fused.inputs[f"{prefix}_zero_point"] = node.inputs[2]
     block_size = node.attributes.get_int("block_size", 0)
-    if block_size and prefix not in ("x", "residual"):
+    if block_size and tensor not in ("X", "residual"):
         raise Declined(
             "attribute_value",
             at=node,
@@ -76,10 +66,29 @@ def dequantize(facts: Facts, fused: Fused, node: ir.Node, tensor: str, prefix: s
             value=block_size,
             supported="0 for scale and bias",
         )
-    if facts.static_shape(scale) not in ((), (1,)):  # per tensor, the axis says nothing
-        fused.set(**{f"{prefix}_axis": node.attributes.get_int("axis", 1)})
-    if block_size:
-        fused.set(**{f"{prefix}_block_size": block_size})
+    return ir.DataType(dtype) if rounds else None
+
+
+def dequantize(facts: Facts, fused: Fused, node: ir.Node, tensor: str) -> None:
+    """Move a DequantizeLinear of the input `tensor` into the fused node.
+
+    X is dequantised in float32 where DequantizeLinear rounds it to a 16-bit type, which Y then gets.
+
+    Raises:
+        Declined: an attribute has a value that the operator does not take.
+    """
+    dtype = require_dequantization(facts, fused, node, tensor)
+    if dtype is not None and fused.last is None:
+        fused.y_type = dtype
+    scale = node.inputs[1]
+    assert node.inputs[0] is not None
+    assert scale is not None
+    fused.inputs[tensor] = node.inputs[0]
+    block_size = node.attributes.get_int("block_size", 0)
+    # Per tensor, the axis says nothing.
+    axis = 1 if facts.static_shape(scale) in ((), (1,)) else node.attributes.get_int("axis", 1)
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+    fused.dequantize(tensor, (scale, zero_point), axis=axis, block_size=block_size)
 
 
 class ResidualAdd(FusionRule):
@@ -101,13 +110,13 @@ class ResidualAdd(FusionRule):
 
     def check(self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any) -> None:
         fused = Fused.of(normalized)
-        if fused.has("x_scale", "residual", "residual_bias") or fused.before:
+        if fused.first is not None or fused.joined:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
-        x, other, _slot = self._roles(a, b, total)
+        x, other, _operand = self._roles(a, b, total)
         self.require_one_type(x, other, "Add")
 
     def _roles(self, a: ir.Value, b: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value, str]:
-        """Return X, the other operand and its input: X has the sum's rank; a constant vector is a bias."""
+        """Return X, the other operand and its label: X has the sum's rank; a constant vector is a bias."""
         require_no_gemm(self.facts, a, b)
         for x, other in ((a, b), (b, a)):
             if self.facts.is_constant(x):
@@ -124,9 +133,9 @@ class ResidualAdd(FusionRule):
         self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any
     ) -> list[ir.Value]:
         fused = Fused.of(normalized)
-        x, other, slot = self._roles(a, b, total)
+        x, other, operand = self._roles(a, b, total)
         fused.inputs["X"] = x
-        fused.inputs[slot] = other
+        fused.put("Add", operand, other, 0, before=True)
         return fused.emit(tape)[:2]
 
 
@@ -156,7 +165,7 @@ class RequantizedSum(ResidualAdd):
     ) -> None:
         fused = Fused.of(normalized)
         scale, zero_point = named["sum_scale"], named.get("sum_zero_point")
-        if not fused.has("x_scale") or fused.has("residual", "residual_bias", "sum_scale") or fused.before:
+        if fused.first is None or fused.joined or (fused.total is not None and fused.total.name == "Requantize"):
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(root)}")
         for name, written, read in (
             ("scale", scale, fused.inputs["x_scale"]),
@@ -167,22 +176,22 @@ class RequantizedSum(ResidualAdd):
             if self.facts.scalar(written) is None or not self.facts.same(written, read):
                 detail = f"the {name} of its sum is not the same constant before and behind"
                 raise Declined("different_formula", node=label(root), kind="a requantised sum", detail=detail)
-        x, other, slot = self._roles(a, b, total)
-        if slot != "residual" or self.require_float(x) != self.require_float(other):
+        x, other, operand = self._roles(a, b, total)
+        if operand != "residual" or self.require_float(x) != self.require_float(other):
             raise Declined("unsupported_operator", op_type="Add", where=f"of a bias in front of {label(root)}")
 
     def rewrite(
         self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
     ) -> list[ir.Value]:
         fused = Fused.of(normalized)
-        x, other, slot = self._roles(a, b, total)
+        x, other, operand = self._roles(a, b, total)
+        scale, zero_point = fused.inputs.pop("x_scale"), named.get("sum_zero_point")
         fused.inputs.pop("x_zero_point", None)
-        fused.inputs["sum_scale"] = fused.inputs.pop("x_scale")
+        fused.first = None
         fused.inputs["X"] = x
-        fused.inputs[slot] = other
-        if named.get("sum_zero_point") is not None:
-            fused.inputs["sum_zero_point"] = named["sum_zero_point"]
-        fused.set(x_axis=1, x_block_size=0)
+        fused.before.clear()  # at most the type of a sum that was not quantised
+        fused.put("Add", operand, other, 0, before=True)
+        fused.requantize((scale, zero_point))
         return fused.emit(tape)[:2]
 
 
@@ -210,7 +219,7 @@ class ResidualBias(FusionRule):
         x, bias = self.facts.constant_last(x, bias)
         fused = Fused.of(normalized)
         prefix = "x" if self.spelling == "X" else "residual"
-        stepped = self.spelling == "X" and fused.before
+        stepped = self.spelling == "X" and any(is_further(step.operand) for step in fused.joined)
         if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale") or stepped:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(bias) or (self.facts.rank(bias) or 0) > 1 or self.facts.is_constant(x):
@@ -221,8 +230,9 @@ class ResidualBias(FusionRule):
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
         fused = Fused.of(normalized)
-        slot = "X" if self.spelling == "X" else "residual"
-        fused.inputs[slot], fused.inputs["residual_bias"] = self.facts.constant_last(x, bias)
+        tensor = "X" if self.spelling == "X" else "residual"
+        fused.inputs[tensor], bias = self.facts.constant_last(x, bias)
+        fused.put("Add", "residual_bias", bias, len(fused.joined), before=True)
         return fused.emit(tape)[0]
 
 
@@ -248,9 +258,9 @@ class DequantizeInput(FusionRule):
     def check(self, root: ir.Node, dequantized: ir.Value, result: ir.Value) -> Fused:
         fused = Fused.of(result)
         node = dequantization_of(dequantized)
-        if fused.has("x_scale"):
+        if fused.first is not None:
             raise Declined("unsupported_operator", op_type="DequantizeLinear", where=f"twice in front of {label(node)}")
-        dequantize(self.facts, fused, node, "X", "x")
+        dequantize(self.facts, fused, node, "X")
         return fused
 
 
@@ -272,7 +282,7 @@ class DequantizeResidual(FusionRule):
     def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> Fused:
         fused = Fused.of(normalized)
         node = dequantization_of(dequantized)
-        dequantize(self.facts, fused, node, "residual", "residual")
+        dequantize(self.facts, fused, node, "residual")
         return fused
 
 
@@ -300,5 +310,5 @@ class DequantizeParameter(FusionRule):
         node = dequantization_of(dequantized)
         if not self.facts.is_constant(node.inputs[0]):
             raise Declined("parameter_not_constant", at=node, parameter=label(dequantized), node=label(node))
-        dequantize(self.facts, fused, node, self.spelling, self.spelling)
+        dequantize(self.facts, fused, node, self.spelling)
         return fused

@@ -7,9 +7,9 @@ from typing import Any
 import onnx_ir as ir
 
 from .activations import any_activation, may_go_on, read_activation
-from .chains_before import dequantization_of, dequantize
+from .chains_before import dequantization_of, require_dequantization
 from .facts import Facts, label
-from .fused import Activation, Fused, Step
+from .fused import Activation, Fused
 from .host_fusions import require_no_quantized_product
 from .rule import FusionRule, fused_activation, fused_normalization, quantize_linear
 from .sites import Declined
@@ -25,7 +25,7 @@ __all__ = [
 
 def _require_open(fused: Fused, root: ir.Node, *inputs: str) -> None:
     """Decline if the fused node has one of the inputs, an activation, further steps or a quantisation already."""
-    if fused.has(*inputs) or fused["activation"] != "Identity" or fused.has("y_scale") or fused.behind:
+    if fused.has(*inputs) or len(fused.behind) > len(fused.affine) or fused.quantizes:
         raise Declined("unsupported_operator", op_type=root.op_type, where=f"at this place of the chain, {label(root)}")
 
 
@@ -54,9 +54,9 @@ class NormalizationScale(FusionRule):
 
     def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, scale: ir.Value) -> ir.Value:
         fused = Fused.of(normalized)
-        fused.inputs.pop("bias", None)  # zeros, or absent
-        fused.set(affine_align="trailing")
-        fused.inputs["scale"] = scale
+        for unit in ("scale", "bias"):
+            fused.drop(unit)
+        fused.put("Mul", "scale", scale, 0)
         return fused.emit(tape)[0]
 
     def _unit_affine(self, fused: Fused) -> bool:
@@ -82,11 +82,9 @@ class NormalizationBias(FusionRule):
 
     def check(self, root: ir.Node, normalized: ir.Value, bias: ir.Value) -> None:
         fused = Fused.of(normalized)
-        zeros = (
-            fused.has("bias") and self.facts.all_equal(fused.inputs["bias"], 0) and fused["affine_align"] == "trailing"
-        )
+        zeros = fused.has("bias") and self.facts.all_equal(fused.inputs["bias"], 0) and fused.align == "trailing"
         _require_open(fused, root, *(() if zeros else ("bias",)))
-        if fused["affine_align"] != "trailing":
+        if fused.align != "trailing":
             raise Declined("unsupported_operator", op_type="Add", where=f"behind a scale per channel, {label(root)}")
         self.require_float(bias)
         shape = self.facts.shape(bias)
@@ -97,7 +95,8 @@ class NormalizationBias(FusionRule):
 
     def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, bias: ir.Value) -> ir.Value:
         fused = Fused.of(normalized)
-        fused.inputs["bias"] = bias
+        fused.drop("bias")  # zeros
+        fused.put("Add", "bias", bias, len(fused.affine))
         return fused.emit(tape)[0]
 
 
@@ -126,13 +125,11 @@ class NormalizationActivation(FusionRule):
             where = f"where a formula goes on behind it, {label(root)}"
             raise Declined("unsupported_operator", op_type=root.op_type, where=where)
         fused = Fused.of(normalized)
-        if not fused.behind:
+        if not fused.further:
             _require_open(fused, root)
         activation = self._activation(activated)
-        if fused.has("y_scale") or (fused.behind and activation.slope is not None):
+        if fused.quantizes or (fused.further and activation.slope is not None):
             raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
-        if self.spelling == "decomposed":
-            self._require_room(fused, Fused.of(activated), root)
         if activation.slope is not None:
             if not self.facts.is_constant(activation.slope):
                 raise Declined("parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(root))
@@ -142,29 +139,21 @@ class NormalizationActivation(FusionRule):
 
     def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, activated: ir.Value) -> ir.Value:
         fused = Fused.of(normalized)
-        activation = self._activation(activated)
-        if fused.behind:
-            fused.behind = [*fused.behind, Step.of(activation)]
-        else:
-            fused.activation = activation
+        fused.activate(self._activation(activated))
         if self.spelling == "decomposed":
             behind = Fused.of(activated)
-            fused.behind = [*fused.behind, *behind.behind]
-            fused.inputs.update({name: value for name, value in behind.inputs.items() if name.startswith("y_")})
-            fused.set(**{name: value for name, value in behind.attributes.items() if name.startswith("y_")})
+            for step in behind.further:
+                fused.append(step, behind.inputs)
+            if behind.last is not None:
+                fused.store(behind.last, behind.inputs)
         return fused.emit(tape)[0]
-
-    def _require_room(self, fused: Fused, behind: Fused, root: ir.Node) -> None:
-        """Decline if the two have more operands together than one has inputs for."""
-        if not fused.has_room(sum(step.operand is not None for step in behind.behind)):
-            raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind so many steps, {label(root)}")
 
     def _activation(self, activated: ir.Value) -> Activation:
         node = activated.producer()
         assert node is not None
         if self.spelling == "decomposed":
             behind = Fused.of(activated)
-            if behind.has("scale", "bias", "x_scale"):
+            if behind.affine or behind.first is not None:
                 raise Declined(
                     "unsupported_operator", op_type="Add", where=f"between normalisation and activation, {label(node)}"
                 )
@@ -195,18 +184,15 @@ class QuantizedActivation(FusionRule):
             return any_activation(op, x, output="activated")
         return quantize_linear(op, any_activation(op, x, output="activated"))
 
-    def check(self, root: ir.Node, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> None:
+    def check(self, root: ir.Node, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None) -> Fused:
         self.require_float(x)
         fused = self._configuration(x, activated, quantized)
-        if quantized is not None and fused["activation"] in ("Relu", "Clip"):
+        if quantized is not None and fused.activation.name in ("Relu", "Clip"):
             require_no_quantized_product(self.facts, x)
         if self.spelling == "dequantized":
-            dequantize(self.facts, fused, dequantization_of(x), "X", "x")
-
-    def rewrite(
-        self, tape: ir.tape.Tape, x: ir.Value, activated: ir.Value, quantized: ir.Value | None = None
-    ) -> ir.Value:
-        return self._configuration(x, activated, quantized).emit(tape)[0]
+            # It joins the node by a rule of its own.
+            require_dequantization(self.facts, fused, dequantization_of(x), "X")
+        return fused
 
     def _configuration(self, x: ir.Value, activated: ir.Value, quantized: ir.Value | None) -> Fused:
         node = activated.producer()
@@ -217,10 +203,10 @@ class QuantizedActivation(FusionRule):
                 raise Declined("parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(node))
             self.facts.require_fits(activation.slope, x, "slope")
         fused = Fused("FusedActivation", {"X": x})
-        fused.activation = activation
         if bias is not None:
             self.facts.require_fits(bias, x, "bias")
-            fused.inputs["bias"] = bias
+            fused.put_affine(None, bias)
+        fused.activate(activation)
         if quantized is not None:
             quantize(self.facts, fused, quantized.producer())
         return fused
@@ -244,13 +230,11 @@ def quantize(facts: Facts, fused: Fused, node: ir.Node | None) -> None:
             supported="0 or float32",
         )
     facts.require_allowed(node.outputs[0], node)
-    fused.inputs["y_scale"] = scale
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        fused.inputs["y_zero_point"] = node.inputs[2]
-    fused.set(
-        y_axis=1 if facts.static_shape(scale) in ((), (1,)) else node.attributes.get_int("axis", 1),
-        y_block_size=node.attributes.get_int("block_size", 0),
-        y_saturate=node.attributes.get_int("saturate", 1),
+    fused.quantize(
+        (scale, node.inputs[2] if len(node.inputs) > 2 else None),
+        axis=1 if facts.static_shape(scale) in ((), (1,)) else node.attributes.get_int("axis", 1),
+        block_size=node.attributes.get_int("block_size", 0),
+        saturate=node.attributes.get_int("saturate", 1),
     )
 
 
@@ -278,7 +262,7 @@ class QuantizeOutput(FusionRule):
 
     def check(self, root: ir.Node, inner: ir.Value, quantized: ir.Value) -> Fused:
         fused = Fused.of(inner)
-        if fused.has("y_scale"):
+        if fused.quantizes:
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where="twice")
         quantize(self.facts, fused, quantized.producer())
         return fused

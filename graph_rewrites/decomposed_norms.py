@@ -77,11 +77,13 @@ class _Decomposed(FusionRule):
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, found: _Found, **_: Any) -> ir.Value:
         formula = found.formula
         fused = Fused("FusedNormalization", {"X": x})
-        fused.set(axes=found.steps.axes, use_mean=int(self.use_mean), epsilon=formula.epsilon)
-        fused.set(epsilon_on=formula.epsilon_on)
-        for name, parameter in (("scale", formula.scale), ("bias", formula.bias)):
-            if parameter is not None:
-                fused.inputs[name] = parameter
+        fused.normalize(
+            axes=found.steps.axes,
+            epsilon=formula.epsilon,
+            epsilon_on=formula.epsilon_on,
+            use_mean=int(self.use_mean),
+        )
+        fused.put_affine(formula.scale, formula.bias)
         return fused.emit(tape)[0]
 
 

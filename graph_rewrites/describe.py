@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .fused import Fused
+from .labels import is_further
 
 __all__ = ["chain_of", "description_of", "kind_of"]
 
@@ -13,15 +14,15 @@ def kind_of(fused: Fused) -> str:
         return "DequantizeLinear"
     if fused.op_type == "FusedActivation":
         return "Activation"
-    if fused["method"] != "standard":
-        return "Softmax" if fused["method"] == "softmax" else "LogSoftmax"
+    if fused.core is not None and fused.core.name != "Normalize":
+        return fused.core.name
     if not fused["use_mean"]:
         return "RMSNormalization"
     if fused["num_groups"]:
         return "GroupNormalization"
     if fused["epsilon_on"] == "stddev" or not fused["normalize_variance"]:
         return "MeanVarianceNormalization"
-    if fused["affine_align"] == "channel":
+    if fused.align == "channel":
         return "InstanceNormalization"
     axes = fused["axes"]
     return "LayerNormalization" if axes == tuple(range(-len(axes), 0)) else "MeanVarianceNormalization"
@@ -36,21 +37,21 @@ def chain_of(fused: Fused, *, activation: str | None = None) -> list[str]:
             None: all by their own names.
     """
     steps = []
-    if fused.has("x_scale"):
+    if fused.first is not None:
         steps.append("DequantizeLinear")
     if activation is None:
-        steps += [step.operator for step in fused.before]
+        steps += [step.name for step in fused.joined if is_further(step.operand)]
     if fused.has("residual", "residual_bias"):
         steps.append("Add")
-    if fused.op_type == "FusedNormalization":
+    if fused.core is not None:
         steps.append(kind_of(fused))
     else:
-        steps += [name for name, given in (("Mul", fused.has("scale")), ("Add", fused.has("bias"))) if given]
-    if fused["activation"] != "Identity":
-        steps.append(activation or fused["activation"])
+        steps += [step.name for step in fused.affine]
+    if fused.activation.name != "Identity":
+        steps.append(activation or fused.activation.name)
     if activation is None:
-        steps += [step.operator for step in fused.behind]
-    if fused.has("y_scale"):
+        steps += [step.name for step in fused.further]
+    if fused.quantizes:
         steps.append("QuantizeLinear")
     return steps
 

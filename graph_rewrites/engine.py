@@ -23,6 +23,7 @@ from .describe import description_of, kind_of
 from .facts import CASTS, Facts, label, merged_shape, name_of, subgraphs
 from .functions import FunctionLibrary, NoStandardForm, Types, configuration, function_of
 from .fused import Fused, is_fused, operator_of
+from .labels import dtype_of
 from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_DEVIATION, USED_STATISTICS, is_dead, operator_name, vanishing
 from .pattern import AnyOf, Output, ValuePattern
@@ -590,14 +591,14 @@ class _Run:
         """Write the last details of a fused node: operator, result type, outputs, provenance."""
         fused = Fused.read(node)
         y = node.outputs[0]
-        only_activates = not fused.has("scale", "bias", "y_scale") and not fused.behind
-        if fused.op_type == "FusedActivation" and fused.has("x_scale") and only_activates:
+        only_activates = not (fused.affine or fused.further or fused.quantizes)
+        if fused.op_type == "FusedActivation" and fused.first is not None and only_activates:
             fused.op_type = node.op_type = "FusedDequantizeLinear"
         default = self._default_type(fused)
         dtype = self.facts.dtype(y)
         if dtype is None:
-            dtype = ir.DataType(fused["y_dtype"]) if fused["y_dtype"] else default
-        fused.set(y_dtype=0 if dtype is None or dtype == default else int(dtype))
+            dtype = fused.y_type or default
+        fused.y_type = None if dtype == default else dtype
         fused.write(node)
         used = _drop_unused_outputs(node)
         if y.dtype is None and dtype is not None:
@@ -620,8 +621,9 @@ class _Run:
                 value.shape = self.facts.shape(value) or (node.outputs[0].shape if index == 1 else None)
 
     def _type_of_sum(self, fused: Fused) -> ir.DataType | None:
-        if fused["sum_dtype"]:
-            return ir.DataType(fused["sum_dtype"])
+        dtype = dtype_of(fused.total)
+        if dtype is not None:
+            return dtype
         if fused.has("sum_scale"):
             zero_point = fused.inputs.get("sum_zero_point")
             return ir.DataType.UINT8 if zero_point is None else self.facts.dtype(zero_point)
@@ -634,7 +636,7 @@ class _Run:
         return shape if same else None
 
     def _default_type(self, fused: Fused) -> ir.DataType | None:
-        if fused.has("y_scale"):
+        if fused.quantizes:
             zero_point = fused.inputs.get("y_zero_point")
             return ir.DataType.UINT8 if zero_point is None else self.facts.dtype(zero_point)
         return self.facts.dtype(fused.inputs.get("x_scale", fused.inputs["X"]))

@@ -382,7 +382,7 @@ class DecomposedActivation(FusionRule):
 
     def rewrite(self, tape: ir.tape.Tape, x: ir.Value, activation: Activation, **_: Any) -> ir.Value:
         fused = Fused("FusedActivation", {"X": x})
-        fused.activation = activation
+        fused.activate(activation)
         return fused.emit(tape)[0]
 
 

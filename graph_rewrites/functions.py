@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling, find_normalization
+from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling, ProgramStep, find_normalization
 
 from .bodies import body_of, write_expression
 from .describe import chain_of
 from .facts import Facts
-from .fused import Activation, Fused, Step
-from .slots import FURTHER_OPERANDS
+from .fused import Activation, Fused
+from .labels import dtype_of, is_further, step_of
 
 # Quantised types that ONNX has from opset 21 on, and ONNX Runtime before.
 _16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
@@ -34,9 +34,6 @@ _FLOAT8 = tuple(dtype for dtype in ir.DataType if dtype.name.startswith("FLOAT8E
 _FLOAT8_RESHAPE = 21
 # The opset from which scales of a quantisation may be float16.
 _FLOAT16_SCALES = 19
-# Operands in front of a normalisation, and of what follows it.
-_BEFORE = ("X", "residual", "residual_bias", "sum", *FURTHER_OPERANDS)
-_BEHIND = ("scale", "bias", "slope")
 
 # Operators and what they are applied with, such as ("Mul", scale).
 _Parameters: TypeAlias = Sequence[tuple[str, ir.Value]]
@@ -101,30 +98,25 @@ def _require_dimensions(fused: Fused, facts: Facts) -> None:
     """Refuse operands that would give Y more dimensions than what is normalised has."""
     if fused.op_type != "FusedNormalization":
         return
-    before = [fused.inputs.get(name) for name in ("X", "residual", "residual_bias")]
-    before += [step.operand for step in fused.before]
-    ranks = [facts.rank(value) for value in before if value is not None]
+    ranks = [facts.rank(fused.inputs[name]) for name in ("X", *(step.operand for step in fused.joined))]
     known = [rank for rank in ranks if rank is not None]
     if len(known) < len(ranks):
         return
     rank = max(known)
-    behind = {"scale": fused.inputs.get("scale"), "bias": fused.inputs.get("bias"), "slope": fused.inputs.get("slope")}
-    behind |= {f"the operand of {step.operator}": step.operand for step in fused.behind}
-    for name, value in behind.items():
-        own = facts.rank(value)
+    for step in fused.behind:
+        own = facts.rank(fused.inputs[step.operand]) if step.operand else None
         if own is not None and own > rank:
+            name = f"the operand of {step.name}" if is_further(step.operand) else step.operand
             raise NoStandardForm(f"{name} has {own} dimensions, but what is normalised has {rank}")
 
 
 def _require_granularity(fused: Fused, facts: Facts) -> None:
     """Refuse scales and zero points that broadcast in several dimensions, as those of the operator may."""
-    for name, value in fused.inputs.items():
-        prefix = name.removesuffix("_scale").removesuffix("_zero_point")
-        if prefix == name or (prefix in ("x", "residual", "y") and fused[f"{prefix}_block_size"]):
-            continue
-        rank = facts.rank(value)
-        if rank is not None and rank > 1:
-            raise NoStandardForm(f"{name} has {rank} dimensions and is not blocked")
+    for step in fused.steps:
+        for name in step.labels:
+            rank = facts.rank(fused.inputs[name])
+            if name != step.operand and not step["block_size"] and rank is not None and rank > 1:
+                raise NoStandardForm(f"{name} has {rank} dimensions and is not blocked")
 
 
 def _one_for_each_channel(shape: ir.Shape | None, rank: int) -> bool:
@@ -184,7 +176,7 @@ class FunctionLibrary:
 
 def configuration(fused: Fused, types: Types, outputs: int, opset: int) -> tuple[Any, ...]:
     """Return all that the body of a fused node depends on."""
-    attributes = tuple((name, attribute.value) for name, attribute in fused.node_attributes().items())
+    attributes = tuple((name, attribute.value) for name, attribute in fused.attributes().items())
     return (fused.op_type, attributes, outputs, _hashable(types), opset)
 
 
@@ -199,10 +191,9 @@ def function_of(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Func
     Raises:
         NoStandardForm: The opset has no operators for it.
     """
-    formal = {name: ir.Value(name=name) for name in fused.input_names()}
+    formal = {name: ir.Value(name=name) for name in fused.program()[1]}
     body = Body(opset)
-    present = Fused(fused.op_type, dict(formal), dict(fused.attributes))
-    results = body.fused(present, types, outputs)
+    results = body.fused(dataclasses.replace(fused, inputs=formal), types, outputs)
     for value, output_name in zip(results, OPERATORS[fused.op_type].outputs, strict=False):
         value.name = output_name
     imports = {domain: opset if domain == "" else 1 for domain in sorted(body.domains)}
@@ -226,7 +217,7 @@ def _is_plain(fused: Fused) -> bool:
 
 def _formal_attributes(fused: Fused) -> list[ir.Attr]:
     """Return the attributes of a call, without values: defaults need a newer IR version than functions themselves."""
-    return [ir.Attr(name, attribute.type, None) for name, attribute in fused.node_attributes().items()]
+    return [ir.Attr(name, attribute.type, None) for name, attribute in fused.attributes().items()]
 
 
 class Body:
@@ -259,13 +250,14 @@ class Body:
     def _cast(self, value: ir.Value, source: ir.DataType, target: ir.DataType) -> ir.Value:
         return value if source == target else self._op("Cast", value, to=int(target))
 
-    def _choose_types(self, types: Types) -> None:
+    def _choose_types(self, fused: Fused, types: Types) -> None:
         """Compute in the type that all operands have, and otherwise in float32, as the kernels of ONNX Runtime ask for.
 
         Its CPU provider has none for bfloat16.
         """
-        before = {self._float_type(types, name) for name in _BEFORE if _is_given(types, name)}
-        behind = before | {self._float_type(types, name) for name in _BEHIND if _is_given(types, name)}
+        in_front = ("X", *(step.operand for step in fused.joined), "sum")
+        before = {self._float_type(types, name) for name in in_front if _is_given(types, name)}
+        behind = before | {self._float_type(types, step.operand) for step in fused.behind if step.operand}
         self._sum_type, self._work = _common(before), _common(behind)
 
     def _float_type(self, types: Types, name: str) -> ir.DataType:
@@ -287,7 +279,7 @@ class Body:
 
     def fused(self, fused: Fused, types: Types, outputs: int) -> list[ir.Value]:
         """Write the node and return its first `outputs` outputs: Y, sum, mean and inverse standard deviation."""
-        self._choose_types(types)
+        self._choose_types(fused, types)
         # First, so that a second run on what is written here finds them where they are.
         aligned = self._parameters(fused, types) if fused["num_groups"] else None
         stored, prefix = self._summed(fused, types)
@@ -305,8 +297,7 @@ class Body:
                     further = [self._sum_output(fused, types, stored, prefix, d), *statistics]
             else:
                 y = self._affine(fused, types, wide)
-        y = self._activated(fused.activation, y, types)
-        y = self._stepped(y, fused.behind, types, self._work)
+        y = self._stepped(fused, types, y, fused.behind[len(fused.affine) :], self._work)
         y = self._quantized(fused, y, types)
         if y is fused.inputs["X"]:
             y = self._op("Identity", y)
@@ -315,27 +306,29 @@ class Body:
     def _summed(self, fused: Fused, types: Types) -> tuple[ir.Value, str]:
         """Write what is normalised, and return it as it is stored, with the name of its quantisation if it has one."""
         d = fused.inputs["X"]
-        if not fused.has("residual", "residual_bias", "sum_scale") and not fused.before:
+        if not fused.has("sum_scale") and not fused.joined:
             return d, "x"
         d = self._float(fused, types, "X", self._sum_type)
-        d = self._stepped(d, fused.before, types, self._sum_type)
-        if fused.has("residual_bias"):
-            d = self._op("Add", d, self._float(fused, types, "residual_bias", self._sum_type))
-        if fused.has("residual"):
-            d = self._op("Add", d, self._float(fused, types, "residual", self._sum_type))
+        # Of a residual and a bias the bias first, as the linear layer adds it that it is from.
+        joined = sorted(fused.joined, key=lambda step: step.operand == "residual")
+        d = self._stepped(fused, types, d, joined, self._sum_type)
         if not fused.has("sum_scale"):
             return d, ""
         return self._quantize(fused, types, d, "sum", types.inputs.get("sum_zero_point")), "sum"
 
-    def _stepped(self, d: ir.Value, steps: Sequence[Step], types: Types, dtype: ir.DataType) -> ir.Value:
+    def _stepped(
+        self, fused: Fused, types: Types, d: ir.Value, steps: Sequence[ProgramStep], dtype: ir.DataType
+    ) -> ir.Value:
         """Write steps on a value of type `dtype`."""
         for step in steps:
-            if step.operand is None:
-                d = self._activated(step.activation, d, types)
-            else:
-                assert step.operand.name is not None  # the formal one, which has the input's name
-                operand = self._cast(step.operand, self._float_type(types, step.operand.name), dtype)
-                d = self._op(step.operator, d, operand)
+            if step.is_activation:
+                slope = self._float(fused, types, step.operand, dtype) if step.operand else None
+                d = self._activated(fused.activation_of(step), d, slope)
+                continue
+            if step["align"] == "group":
+                raise NoStandardForm(f"{step.operand}, for each group, stands behind other steps than scale and bias")
+            operand = self._float(fused, types, step.operand, dtype)
+            d = self._op(step.name, d, self._aligned(operand, step["align"], types.rank))
         return d
 
     def _stored_type(self, types: Types, prefix: str) -> ir.DataType:
@@ -349,7 +342,7 @@ class Body:
         if prefix == "sum":
             return stored
         d = d or self._dequantized(fused, types, stored, prefix)
-        target = ir.DataType(fused["sum_dtype"]) if fused["sum_dtype"] else types.x_float
+        target = dtype_of(fused.total) or types.x_float
         d = self._cast(d, self._stored_type(types, prefix), target)
         return self._op("Identity", d) if d is fused.inputs["X"] else d
 
@@ -362,13 +355,14 @@ class Body:
         """Dequantise a value with the scale and zero point of that name; without such, return it as it is."""
         if not fused.has(f"{prefix}_scale"):
             return value
-        block_size = fused[f"{prefix}_block_size"] if prefix in ("x", "residual") else 0
+        step = fused.quantization(prefix)
+        assert step is not None
         return self._quantization_op(
             "DequantizeLinear",
             [value, self._scale_of(fused, types, prefix), fused.inputs.get(f"{prefix}_zero_point")],
             self._code_type(types, prefix),
-            axis=fused.attributes.get(f"{prefix}_axis") if self._opset >= 13 else None,
-            block_size=block_size or None,
+            axis=step.arguments.get("axis") if self._opset >= 13 else None,
+            block_size=step.arguments.get("block_size"),
         )
 
     def _code_type(self, types: Types, prefix: str) -> ir.DataType | None:
@@ -400,9 +394,9 @@ class Body:
         return self._tape.op(op_type, inputs, given, domain=domain)
 
     def _quantized(self, fused: Fused, y: ir.Value, types: Types) -> ir.Value:
-        if not fused.has("y_scale"):
-            target = ir.DataType(fused["y_dtype"]) if fused["y_dtype"] else types.x_float
-            return self._cast(y, self._work, target)
+        if fused.last is None or not fused.quantizes:
+            return self._cast(y, self._work, fused.y_type or types.x_float)
+        arguments = fused.last.arguments
         scale = types.inputs.get("y_scale", _FLOAT)
         y = self._cast(y, self._work, _FLOAT if self._widens(scale) else scale)
         no_zero_point = not fused.has("y_zero_point")
@@ -412,10 +406,10 @@ class Body:
             y,
             "y",
             types.y,
-            axis=fused.attributes.get("y_axis") if self._opset >= 13 else None,
-            block_size=fused["y_block_size"] or None,
-            output_dtype=fused["y_dtype"] or None if no_zero_point else None,
-            saturate=0 if not fused["y_saturate"] else None,
+            axis=arguments.get("axis") if self._opset >= 13 else None,
+            block_size=arguments.get("block_size"),
+            output_dtype=int(fused.y_type) if fused.y_type and no_zero_point else None,
+            saturate=arguments.get("saturate"),
         )
 
     # Normalisations return the result, its type, and if asked for mean and inverse standard deviation
@@ -423,7 +417,7 @@ class Body:
     def _normalized(
         self, fused: Fused, types: Types, d: ir.Value, statistics: bool
     ) -> tuple[ir.Value, Sequence[ir.Value]]:
-        if fused["method"] != "standard":
+        if fused.core is not None and fused.core.name != "Normalize":
             return self._affine(fused, types, self._softmax(fused, d)), ()
         if _is_plain(fused):
             if not statistics and self._is_instance_normalization(fused, types):
@@ -440,7 +434,7 @@ class Body:
 
     def _softmax(self, fused: Fused, d: ir.Value) -> ir.Value:
         axes = fused["axes"]
-        is_log = fused["method"] == "log_softmax"
+        is_log = fused.core is not None and fused.core.name == "LogSoftmax"
         if len(axes) == 1 and self._opset >= 13:
             return self._op("LogSoftmax" if is_log else "Softmax", d, axis=axes[0])
         below = self._op("Sub", d, self._reduce("ReduceMax", d, axes))
@@ -452,7 +446,7 @@ class Body:
         return (
             self._opset >= 17
             and fused.has("scale")
-            and fused["affine_align"] == "trailing"
+            and fused.align == "trailing"
             and fused["axes"] == tuple(range(-len(fused["axes"]), 0))
             and types.per_element
         )
@@ -468,14 +462,14 @@ class Body:
         rank = types.rank
         if rank is None or rank < 3 or fused["axes"] != tuple(range(2 - rank, 0)) or not fused.has("scale"):
             return False
-        return fused["affine_align"] == "channel" or (fused["affine_align"] == "trailing" and types.per_channel)
+        return fused.align == "channel" or (fused.align == "trailing" and types.per_channel)
 
     def _instance_normalization(self, fused: Fused, types: Types, d: ir.Value) -> ir.Value:
         scale, bias = (
             self._float(fused, types, name, self._work) if fused.has(name) else None for name in ("scale", "bias")
         )
         assert scale is not None
-        if fused["affine_align"] == "trailing":
+        if fused.align == "trailing":
             flat = self._tensor(np.array([-1], np.int64))
             scale = self._op("Reshape", scale, flat)
             bias = bias and self._op("Reshape", bias, flat)
@@ -514,9 +508,11 @@ class Body:
             scale, bias = self._tensor(ones), self._tensor(zeros)
             y = self._op("InstanceNormalization", grouped, scale, bias, epsilon=fused["epsilon"])
         else:
-            ungrouped = Fused("FusedNormalization", {}, {**fused.attributes, "axes": (-1,), "num_groups": 0})
+            assert fused.core is not None
+            core = step_of("Normalize", **{**fused.core.arguments, "axes": (-1,), "num_groups": 0})
+            ungrouped = dataclasses.replace(fused, inputs={}, core=core)
             y, _ = self._elementary(ungrouped, types, grouped, False)
-        if fused["affine_align"] == "group":
+        if fused.align == "group":
             return self._op("Reshape", self._scaled(y, aligned), self._op("Shape", d))
         return self._scaled(self._op("Reshape", y, self._op("Shape", d)), aligned)
 
@@ -540,7 +536,7 @@ class Body:
     def _divided(self, fused: Fused, types: Types, deviation: ir.Value, root: ir.Value) -> ir.Value:
         # A Div would let ONNX Runtime fuse all of it: with the Cast in front of a bfloat16, into an operator without a
         # kernel; with a Mul behind it that is no scale of a last dimension, into one that breaks the graph.
-        scaled = fused.has("scale") or any(step.operator == "Mul" for step in fused.behind[:1])
+        scaled = fused.has("scale") or any(step.name == "Mul" for step in fused.further[:1])
         is_scale = fused.has("scale") and types.per_element and types.rank != 1
         if self._float_type(types, "X") == ir.DataType.BFLOAT16 or (scaled and not is_scale):
             return self._op("Mul", deviation, self._op("Reciprocal", root))
@@ -548,7 +544,7 @@ class Body:
 
     def _affine(self, fused: Fused, types: Types, y: ir.Value) -> ir.Value:
         """Write scale and bias, where present."""
-        align = fused["affine_align"]
+        align = fused.align
         if fused.op_type == "FusedActivation" and align == "channel" and fused.has("scale") and fused.has("bias"):
             # One pass over memory instead of two.
             scale, bias = (self._float(fused, types, name, self._work) for name in ("scale", "bias"))
@@ -560,9 +556,8 @@ class Body:
     def _parameters(self, fused: Fused, types: Types) -> _Parameters:
         """Write scale and bias, where present, dequantised and in the shape that X asks for."""
         return [
-            (op_type, self._aligned(self._float(fused, types, name, self._work), fused["affine_align"], types.rank))
-            for name, op_type in (("scale", "Mul"), ("bias", "Add"))
-            if fused.has(name)
+            (step.name, self._aligned(self._float(fused, types, step.operand, self._work), step["align"], types.rank))
+            for step in fused.affine
         ]
 
     def _scaled(self, y: ir.Value, parameters: _Parameters) -> ir.Value:
@@ -582,7 +577,7 @@ class Body:
 
     # Activations
 
-    def _activated(self, activation: Activation, x: ir.Value, types: Types) -> ir.Value:
+    def _activated(self, activation: Activation, x: ir.Value, slope: ir.Value | None) -> ir.Value:
         parameters = dict(zip(ACTIVATIONS[activation.name].parameters, activation.parameters, strict=True))
         body = body_of(activation, self._opset)
         if body is not None:
@@ -590,8 +585,8 @@ class Body:
         spelling = self._spelling(activation)
         inputs = [self.number(parameters[name]) for name in spelling.inputs]
         attributes = {attribute: parameters[name] for attribute, name in spelling.attributes.items()}
-        if activation.slope is not None:
-            inputs = [self._cast(activation.slope, types.float_of("slope"), self._work)]
+        if slope is not None:
+            inputs = [slope]
         return self._op(spelling.op_type, x, *inputs, **attributes)
 
     def node(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:

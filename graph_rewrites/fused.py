@@ -1,14 +1,14 @@
 """The internal form of a site: the configuration of one ai.normfuse node.
 
 While the pass works, every site is one node of the custom-op form (operators.toml): its program, and the tensors that
-this names. Rules do not read programs: they know the slots of a chain (`slots`). The target stage turns the node into
-a call of a model-local function, or into standard operators.
+this names. Rules add steps to it, in front of the others or behind them. The target stage turns the node into a call of
+a model-local function, or into standard operators.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,22 +17,26 @@ import onnx_ir as ir
 
 from normfuse.spec import (
     ACTIVATIONS,
+    ARGUMENTS,
     ATTRIBUTES,
     OPERATOR_DOMAIN,
     OPERATORS,
     SPEC_VERSION,
     ProgramError,
     ProgramStep,
+    TooManyTensorsError,
     UnknownStepError,
+    check_program,
     labels_of,
+    read_program,
     spec_version_of,
     write_program,
 )
 
+from .labels import CanonicalProgram, dtype_of, is_core, read_canonical, relabelled, step_of, type_name
 from .sites import Declined
-from .slots import DEFAULTS, FURTHER_OPERANDS, Slots, read_slots, steps_of
 
-__all__ = ["Activation", "Fused", "Step", "is_fused", "operator_of", "tensors_of"]
+__all__ = ["Activation", "Fused", "is_fused", "new_constant", "operator_of", "tensors_of"]
 
 
 def operator_of(node: ir.Node) -> str | None:
@@ -44,19 +48,27 @@ def operator_of(node: ir.Node) -> str | None:
 
 
 def tensors_of(node: ir.Node) -> Mapping[str, ir.Value]:
-    """Return the tensors of a node of our domain by slot; none of one that the pass does not know."""
+    """Return the tensors of a node of our domain by label; none of one that the pass does not know."""
     operator = operator_of(node)
     assert operator is not None
-    slots = read_slots(operator, _program_of(node))
-    if not isinstance(slots, Slots):
-        return {}
-    return {name: value for name, value in zip(slots.names, node.inputs, strict=False) if value is not None}
+    program = read_canonical(operator, _program_of(node))
+    return _by_label(program, node) if isinstance(program, CanonicalProgram) else {}
+
+
+def _by_label(program: CanonicalProgram, node: ir.Node) -> dict[str, ir.Value]:
+    pairs = zip(("X", *program.tensors), node.inputs, strict=False)
+    return {name: value for name, value in pairs if value is not None}
 
 
 def _program_of(node: ir.Node) -> str:
     steps = node.attributes.get("steps")
     is_text = steps is not None and steps.type == ir.AttributeType.STRING and not steps.is_ref()
     return steps.as_string() if steps is not None and is_text else ""
+
+
+def new_constant(array: np.ndarray[Any, Any], name: str) -> ir.Value:
+    """Return a constant that is in no graph yet; it becomes an initialiser with the node that reads it."""
+    return ir.Value(name=name, const_value=ir.tensor(array, name=name))
 
 
 def is_fused(node: ir.Node | None) -> bool:
@@ -81,36 +93,23 @@ class Activation:
         return cls(name, tuple(values), slope)
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """One step of ``steps_before`` or ``steps_behind``: Mul or Add with its operand, or an activation."""
-
-    operator: str
-    operand: ir.Value | None = None
-    parameters: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, activation: Activation) -> Step:
-        """Return the step that an activation without a slope is."""
-        assert activation.slope is None
-        return cls(activation.name, None, activation.parameters)
-
-    @property
-    def activation(self) -> Activation:
-        """The activation, of a step that is one."""
-        return Activation(self.operator, self.parameters)
-
-
 @dataclasses.dataclass
 class Fused:
-    """One ai.normfuse node as data.
+    """One ai.normfuse node as data: its program in parts, whose labels are those of `labels`, and the tensors.
 
-    `inputs` has the tensors by slot; `attributes` what differs from the defaults (`slots.DEFAULTS`).
+    `inputs` has the tensors by label, X among them.
     """
 
     op_type: str
     inputs: dict[str, ir.Value] = dataclasses.field(default_factory=dict)
-    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    first: ProgramStep | None = None
+    """Dequantize; None: X is a float tensor."""
+    before: list[ProgramStep] = dataclasses.field(default_factory=list)
+    core: ProgramStep | None = None
+    """None: nothing is normalised."""
+    behind: list[ProgramStep] = dataclasses.field(default_factory=list)
+    last: ProgramStep | None = None
+    """Quantize or Store; None: Y has the float type of X."""
 
     @classmethod
     def of(cls, value: ir.Value) -> Fused:
@@ -124,172 +123,266 @@ class Fused:
         """Return the configuration of a node of our domain.
 
         Raises:
-            Declined: the node was written for a newer specification, has an attribute or a step that is unknown here,
-                or more than the slots hold.
+            Declined: The library does not run the node: it was written for a newer specification, has an attribute or a
+                step that is unknown, means nothing or reads too many tensors.
         """
         op_type = operator_of(node)
         assert op_type is not None
         what = f"{node.op_type} '{node.name}'"
         _check_attributes(node, what)
-        slots = read_slots(op_type, _program_of(node))
-        if isinstance(slots, UnknownStepError):
-            raise Declined("unknown_step", node=what, step=slots.step)
-        detail = str(slots) if isinstance(slots, ProgramError) else None
-        if isinstance(slots, Slots):
-            inputs = {name: value for name, value in zip(slots.names, node.inputs, strict=False) if value is not None}
-            fused = cls(op_type, inputs, dict(slots.attributes))
-            detail = _wrong_inputs(node, slots) or fused._contradiction()
-            if detail is None:
-                return fused
-        raise Declined("invalid_configuration", node=what, detail=detail)
+        program = read_canonical(op_type, _program_of(node))
+        if isinstance(program, ProgramError):
+            raise _refusal(what, program)
+        fused = cls(op_type, _by_label(program, node))
+        if not len(program.tensors) + 1 == len(fused.inputs) == sum(value is not None for value in node.inputs):
+            raise Declined("invalid_configuration", node=what, detail=_wrong_inputs(node))
+        fused._take(program.steps)
+        return fused
 
-    def __getitem__(self, attribute: str) -> Any:
-        """Return an attribute's value, or its default."""
-        return self.attributes.get(attribute, DEFAULTS[attribute])
-
-    def set(self, **attributes: Any) -> None:
-        """Set attributes; one that has its default is not stored."""
-        for name, value in attributes.items():
-            if value == DEFAULTS[name]:
-                self.attributes.pop(name, None)
+    def _take(self, steps: Sequence[ProgramStep]) -> None:
+        in_front = any(map(is_core, steps))
+        for step in steps:
+            if is_core(step):
+                self.core, in_front = step, False
+            elif step.name == "Dequantize":
+                self.first = step
+            elif step.name in ("Store", "Quantize"):
+                self.last = step
             else:
-                self.attributes[name] = value
+                (self.before if in_front else self.behind).append(step)
+
+    @property
+    def steps(self) -> list[ProgramStep]:
+        """All steps, in order."""
+        every = (self.first, *self.before, self.core, *self.behind, self.last)
+        return [step for step in every if step is not None]
+
+    # What rules ask
+
+    def __getitem__(self, argument: str) -> Any:
+        """Return the value of an argument of the normalisation, or the default."""
+        return ARGUMENTS[argument].default if self.core is None else self.core[argument]
 
     def has(self, *inputs: str) -> bool:
         """True if any of the inputs is present."""
         return any(name in self.inputs for name in inputs)
 
+    def step(self, operand: str) -> ProgramStep | None:
+        """Return the step of the operand with that label."""
+        return next((step for step in (*self.before, *self.behind) if step.operand == operand), None)
+
+    @property
+    def joined(self) -> list[ProgramStep]:
+        """What X is combined with in front of the normalisation."""
+        return [step for step in self.before if step.operand]
+
+    @property
+    def total(self) -> ProgramStep | None:
+        """What makes the output sum, Requantize or Emit; None: it is what is normalised, of the float type of X."""
+        return self.before[-1] if self.before and not self.before[-1].operand else None
+
+    @property
+    def affine(self) -> list[ProgramStep]:
+        """Scale and bias, as far as they are right behind the normalisation, or behind X."""
+        return [step for step in self.behind[:2] if step.operand in ("scale", "bias")]
+
+    @property
+    def align(self) -> str:
+        """How scale and bias meet X."""
+        return str(self.affine[0]["align"]) if self.affine else str(ARGUMENTS["align"].default)
+
     @property
     def activation(self) -> Activation:
-        """The activation with all its parameters."""
-        name = self["activation"]
-        given = dict(zip(ACTIVATIONS[name].parameters, self["activation_params"], strict=False))
-        return Activation.of(name, self.inputs.get("slope"), **given)
+        """The activation right behind scale and bias; Identity if there is none."""
+        rest = self.behind[len(self.affine) :]
+        return self.activation_of(rest[0]) if rest and rest[0].is_activation else Activation()
 
-    @activation.setter
-    def activation(self, activation: Activation) -> None:
-        self.set(activation=activation.name, activation_params=activation.parameters)
+    @property
+    def further(self) -> list[ProgramStep]:
+        """What follows the activation, or where there is none scale and bias."""
+        rest = self.behind[len(self.affine) :]
+        return rest[1:] if rest and rest[0].is_activation else rest
+
+    def quantization(self, prefix: str) -> ProgramStep | None:
+        """Return the step that quantises or dequantises "x", "sum", "y" or the operand of that label."""
+        return {"x": self.first, "sum": self.total, "y": self.last}.get(prefix) or self.step(prefix)
+
+    def activation_of(self, step: ProgramStep) -> Activation:
+        """Return the activation that a step is, with all its parameters."""
+        slope = self.inputs[step.operand] if step.operand else None
+        return Activation.of(step.name, slope, **step.arguments)
+
+    @property
+    def quantizes(self) -> bool:
+        """True if Y is quantised."""
+        return self.last is not None and self.last.name == "Quantize"
+
+    @property
+    def y_type(self) -> ir.DataType | None:
+        """The element type that Y is said to have; None: the one that follows from the other tensors."""
+        return dtype_of(self.last)
+
+    @y_type.setter
+    def y_type(self, dtype: ir.DataType | None) -> None:
+        name = "" if dtype is None else type_name(dtype)
+        if self.last is not None and self.quantizes:
+            self.last = step_of("Quantize", **{**self.last.arguments, "type": name})
+        else:
+            self.last = step_of("Store", type=name) if name else None
+
+    # What rules write
+
+    def normalize(self, **arguments: Any) -> None:
+        """Set arguments of the normalisation."""
+        given = self.core.arguments if self.core is not None else {}
+        self.core = step_of("Normalize", **{**given, **arguments})
+
+    def put(self, name: str, operand: str, value: ir.Value, at: int, *, before: bool = False, **arguments: Any) -> None:
+        """Insert a step with its tensor among those behind the normalisation, or before it.
+
+        `operand`: what the tensor is called; "": nothing special.
+        """
+        operand = operand or self._free_label()
+        self.inputs[operand] = value
+        (self.before if before else self.behind).insert(at, step_of(name, operand, **arguments))
+
+    def _free_label(self) -> str:
+        return next(label for label in map("operand_{}".format, range(len(self.inputs))) if not self.has(label))
+
+    def append(self, step: ProgramStep, inputs: Mapping[str, ir.Value]) -> None:
+        """Append a step of another node, which has these inputs."""
+        operand = self._free_label() if step.operand else ""
+        (moved,), names = relabelled([step], [operand])
+        self.inputs |= {names[label]: inputs[label] for label in step.labels}
+        self.behind.append(moved)
+
+    def store(self, last: ProgramStep, inputs: Mapping[str, ir.Value]) -> None:
+        """Store Y as another node does, which has these inputs."""
+        self.inputs |= {label: inputs[label] for label in last.labels}
+        self.last = last
+
+    def drop(self, operand: str) -> None:
+        """Remove the step of an operand, if it is there, with all its tensors."""
+        step = self.step(operand)
+        if step is not None:
+            (self.before if step in self.before else self.behind).remove(step)
+            for label in step.labels:
+                del self.inputs[label]
+
+    def put_affine(self, scale: ir.Value | None, bias: ir.Value | None, align: str = "trailing") -> None:
+        """Insert a scale and a bias, as far as there are, right behind the normalisation, or behind X."""
+        for name, operand, value in (("Add", "bias", bias), ("Mul", "scale", scale)):
+            if value is not None:
+                self.put(name, operand, value, 0, align=align)
+
+    def activate(self, activation: Activation) -> None:
+        """Append an activation."""
+        if activation.name == "Identity":
+            return
+        names = ACTIVATIONS[activation.name].parameters
+        parameters: dict[str, Any] = dict(zip(names, activation.parameters, strict=True))
         if activation.slope is not None:
-            self.inputs["slope"] = activation.slope
+            operand = "" if self.further or self.activation.name != "Identity" else "slope"
+            self.put(activation.name, operand, activation.slope, len(self.behind), **parameters)
+        else:
+            self.behind.append(step_of(activation.name, **parameters))
 
-    @property
-    def before(self) -> list[Step]:
-        """What is done with X before the residual is added."""
-        return self._steps()[0]
+    def dequantize(self, tensor: str, parameters: Sequence[ir.Value | None], **numbers: int) -> None:
+        """Let an input be dequantised with a scale and a zero point, which may be None.
 
-    @before.setter
-    def before(self, steps: Sequence[Step]) -> None:
-        self._set_steps(steps, self.behind)
+        `numbers`: axis and block_size.
+        """
+        names = self._quantization("x" if tensor == "X" else tensor, parameters)
+        if tensor == "X":
+            self.first = step_of("Dequantize", **names, **numbers)
+            return
+        for steps in (self.before, self.behind):
+            for index, step in enumerate(steps):
+                if step.operand == tensor:
+                    steps[index] = step_of(step.name, tensor, **{**step.arguments, **names, **numbers})
 
-    @property
-    def behind(self) -> list[Step]:
-        """What follows the activation."""
-        return self._steps()[1]
+    def requantize(self, parameters: Sequence[ir.Value | None]) -> None:
+        """Let the sum be quantised, and dequantised for the normalisation."""
+        self.before.append(step_of("Requantize", **self._quantization("sum", parameters)))
 
-    @behind.setter
-    def behind(self, steps: Sequence[Step]) -> None:
-        self._set_steps(self.before, steps)
+    def quantize(self, parameters: Sequence[ir.Value | None], **arguments: Any) -> None:
+        """Let Y be quantised with a scale and a zero point, which may be None."""
+        self.last = step_of("Quantize", **self._quantization("y", parameters), **arguments)
 
-    def has_room(self, operands: int = 1) -> bool:
-        """True if so many more steps with an operand fit."""
-        return sum(name in self.inputs for name in FURTHER_OPERANDS) + operands <= len(FURTHER_OPERANDS)
-
-    def _contradiction(self) -> str | None:
-        """Say what is wrong with the values of attributes, as the library does; None if nothing is."""
-        if self["num_groups"] < 0:
-            return "num_groups is negative"
-        if np.isnan([self["epsilon"], *self["activation_params"], *self["step_params"]]).any():
-            return "one of its numbers is NaN"
-        if self["affine_align"] == "group" and not self["num_groups"]:
-            return "one of its operands has align=group, but num_groups is 0"
-        if self.op_type != "FusedNormalization":
-            return None
-        axes = self["axes"]
-        if bool(axes) == bool(self["num_groups"]):
-            return "axes and num_groups exclude each other" if axes else "axes is missing"
-        if len(set(axes)) < len(axes):
-            return f"axes {list(axes)} has a dimension twice"
-        return None
-
-    def _steps(self) -> tuple[list[Step], list[Step]]:
-        operands = (self.inputs.get(name) for name in FURTHER_OPERANDS)
-        numbers = iter(self["step_params"])
-        before, behind = (
-            [
-                Step(word, None, tuple(itertools.islice(numbers, len(ACTIVATIONS[word].parameters))))
-                if word in ACTIVATIONS
-                else Step(word, next(operands, None))
-                for word in self[attribute].split()
-            ]
-            for attribute in ("steps_before", "steps_behind")
-        )
-        return before, behind
-
-    def _set_steps(self, before: Sequence[Step], behind: Sequence[Step]) -> None:
-        for name in FURTHER_OPERANDS:
-            self.inputs.pop(name, None)
-        steps = (*before, *behind)
-        operands = [step.operand for step in steps if step.operand is not None]
-        self.inputs.update(zip(FURTHER_OPERANDS, operands, strict=False))
-        self.set(
-            steps_before=" ".join(step.operator for step in before),
-            steps_behind=" ".join(step.operator for step in behind),
-            step_params=tuple(number for step in steps for number in step.parameters),
-        )
-
-    def program(self) -> list[ProgramStep]:
-        """Return the program that stands for the configuration."""
-        return steps_of(self.op_type, self.inputs, self.attributes)
-
-    def input_names(self) -> list[str]:
-        """Return the slots of the node's inputs, in order."""
-        names = ["X", *labels_of(self.program())]
-        unknown = set(self.inputs).difference(names)
-        assert not unknown, f"{self.op_type} has no inputs {unknown}"
+    def _quantization(self, prefix: str, parameters: Sequence[ir.Value | None]) -> dict[str, str]:
+        names = {}
+        for key, value in zip(("scale", "zero_point"), parameters, strict=True):
+            if value is not None:
+                names[key] = f"{prefix}_{key}"
+                self.inputs[names[key]] = value
         return names
 
-    def node_inputs(self) -> list[ir.Value]:
-        """Return the inputs of the node."""
-        return [self.inputs[name] for name in self.input_names()]
+    # The node
 
-    def node_attributes(self) -> dict[str, ir.Attr]:
-        """Return the attributes as they are written on the node."""
-        steps = self.program()
-        return {
-            "spec_version": ir.AttrInt64("spec_version", spec_version_of(steps)),
-            "steps": ir.AttrString("steps", write_program(steps)),
-        }
+    def program(self) -> tuple[list[ProgramStep], dict[str, ir.Value]]:
+        """Return the steps as they are written, with further operands numbered in order, and the inputs in order."""
+        steps, names = relabelled(self.steps)
+        inputs = {names.get(label, label): value for label, value in self.inputs.items()}
+        labels = labels_of(steps)
+        assert {"X", *labels} == set(inputs), f"{write_program(steps)} has the inputs {sorted(inputs)}"
+        return steps or [ProgramStep("Identity")], {label: inputs[label] for label in ("X", *labels)}
+
+    def attributes(self) -> dict[str, ir.Attr]:
+        """Return the attributes of the node."""
+        return _attributes(self.program()[0])
 
     def write(self, node: ir.Node) -> None:
         """Give an existing node of this operator the inputs and attributes of the configuration."""
-        inputs = self.node_inputs()
+        steps, inputs = self.program()
         node.resize_inputs(len(inputs))
-        for index, value in enumerate(inputs):
+        for index, value in enumerate(inputs.values()):
             if node.inputs[index] is not value:
                 node.replace_input_with(index, value)
         node.attributes.clear()
-        for attribute in self.node_attributes().values():
+        for attribute in _attributes(steps).values():
             node.attributes.add(attribute)
 
     def emit(self, tape: ir.tape.Tape) -> list[ir.Value]:
         """Create the node with all outputs of its operator and return them; unused ones are dropped later.
 
         Raises:
-            Declined: a number of the configuration is NaN, which no kernel takes.
+            Declined: The library does not run it: a number is NaN, or there are too many tensors.
         """
-        for name in ("epsilon", "activation_params", "step_params"):
-            if name in self.attributes and np.isnan(self[name]).any():
-                raise Declined("attribute_value", attribute=name, node=self.op_type, value="NaN", supported="a number")
+        steps, inputs = self.program()
+        for step in steps:
+            for name, value in step.arguments.items():
+                if isinstance(value, float) and math.isnan(value):
+                    raise Declined("attribute_value", attribute=name, node=step.name, value="NaN", supported="a number")
+        try:
+            check_program(self.op_type, steps)
+        except ProgramError as error:
+            raise _refusal(f"the {self.op_type} of all of them", error) from error
         count = len(OPERATORS[self.op_type].outputs)
-        attributes = self.node_attributes()
-        outputs = tape.op_multi_out(
-            self.op_type, self.node_inputs(), attributes, domain=OPERATOR_DOMAIN, num_outputs=count
-        )
+        values = [_placed(tape, value) for value in inputs.values()]
+        outputs = tape.op_multi_out(self.op_type, values, _attributes(steps), domain=OPERATOR_DOMAIN, num_outputs=count)
         return list(outputs)
 
-    def copy(self) -> Fused:
-        """Return an independent copy."""
-        return Fused(self.op_type, dict(self.inputs), dict(self.attributes))
+
+def _attributes(steps: Sequence[ProgramStep]) -> dict[str, ir.Attr]:
+    return {
+        "spec_version": ir.AttrInt64("spec_version", spec_version_of(steps)),
+        "steps": ir.AttrString("steps", write_program(steps)),
+    }
+
+
+def _placed(tape: ir.tape.Tape, value: ir.Value) -> ir.Value:
+    """Return the value, or the initialiser that a `new_constant` becomes."""
+    tensor = value.const_value
+    is_new = tensor is not None and value.graph is None and value.producer() is None
+    return tape.initializer(tensor, name=value.name) if tensor is not None and is_new else value
+
+
+def _refusal(what: str, error: ProgramError) -> Declined:
+    if isinstance(error, UnknownStepError):
+        return Declined("unknown_step", node=what, step=error.step)
+    if isinstance(error, TooManyTensorsError):
+        return Declined("too_many_tensors", node=what, detail=error)
+    return Declined("invalid_configuration", node=what, detail=error)
 
 
 def _check_attributes(node: ir.Node, what: str) -> None:
@@ -314,12 +407,11 @@ def _check_attributes(node: ir.Node, what: str) -> None:
         raise Declined("invalid_configuration", node=what, detail="it has more outputs than the operator")
 
 
-def _wrong_inputs(node: ir.Node, slots: Slots) -> str | None:
-    """Say which input is missing, or one too many; None if nothing is."""
+def _wrong_inputs(node: ir.Node) -> str:
+    """Say which input is missing, or else that there are too many."""
     given = [value is not None for value in node.inputs]
-    for index, name in enumerate(slots.names):
+    names = ("X", *labels_of(read_program(_program_of(node))))
+    for index, name in enumerate(names):
         if index >= len(given) or not given[index]:
             return f"{name} is missing, input {index} of the node"
-    if any(given[len(slots.names) :]):
-        return f"it has more inputs than the {len(slots.names)} that X and its steps are"
-    return None
+    return f"it has more inputs than the {len(names)} that X and its steps are"

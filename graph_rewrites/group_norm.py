@@ -75,7 +75,7 @@ class ReshapedGroupNormalization(FusionRule):
             if self.facts.static_shape(node.inputs[1]) not in ((), (1,)):
                 detail = "it is dequantised with more than one scale between the Reshape and the normalisation"
                 raise Declined("different_formula", node=label(node), kind="GroupNormalization", detail=detail)
-            dequantize(self.facts, fused, node, "X", "x")
+            dequantize(self.facts, fused, node, "X")
         fused.inputs["X"] = x
         return fused
 
@@ -127,10 +127,9 @@ class ReshapedGroupNormalization(FusionRule):
         assert node is not None
         fused = self._input(x, dequantized)
         groups = self._groups(node, x, grouping, grouped)
-        fused.set(num_groups=groups, epsilon=node.attributes.get_float("epsilon", 1e-5))
+        fused.normalize(num_groups=groups, epsilon=node.attributes.get_float("epsilon", 1e-5))
         if not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
-            fused.set(affine_align="group")
-            fused.inputs.update(scale=scale, bias=bias)
+            fused.put_affine(scale, bias, "group")
         return fused.emit(tape)[0]
 
 
@@ -183,16 +182,14 @@ class NodeGroupNormalization(FusionRule):
                 "attribute_value", attribute="activation", node=label(node), value=activation, supported="0 or 1"
             )
         fused = Fused("FusedNormalization", {"X": x})
-        fused.set(
+        fused.normalize(
             num_groups=require_groups(self.facts, x, groups, node),
             epsilon=node.attributes.get_float("epsilon", 1e-5),
-            affine_align="channel",
         )
-        fused.inputs.update(
-            {name: value for name, value in zip(("scale", "bias"), node.inputs[1:3], strict=False) if value}
-        )
+        scale, bias = (node.inputs[index] if len(node.inputs) > index else None for index in (1, 2))
+        fused.put_affine(scale, bias, "channel")
         if activation:
-            fused.activation = Activation.of("Swish")
+            fused.activate(Activation.of("Swish"))
         if self.spelling == "SkipGroupNorm":
             self._add_residual(fused, node)
         return fused
@@ -205,4 +202,4 @@ class NodeGroupNormalization(FusionRule):
         if shape is None or x_shape is None or shape != x_shape or not all(map(is_known, shape)):
             # Of two shapes [N, C] and [N, C, 1, 1], ONNX broadcasts only one.
             raise Declined("shape_mismatch", tensor=label(skip), shape=shape, x_shape=x_shape)
-        fused.inputs["residual"] = skip
+        fused.put("Add", "residual", skip, 0, before=True)

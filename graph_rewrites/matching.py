@@ -353,8 +353,8 @@ class _Attempt:
                 self._rollback(mark)
                 return False
         tensors = tensors_of(node) if expected.tensors else {}
-        for slot, pattern in expected.tensors.items():
-            rest = (pattern, tensors.get(slot), rest)
+        for name, pattern in expected.tensors.items():
+            rest = (pattern, tensors.get(name), rest)
         bound = len(self._undo)
         for operands in _orders(expected):
             goals = rest

@@ -68,7 +68,7 @@ class NodePattern:
     outputs: tuple[str | None, ...]
     """Names that its outputs are bound to."""
     tensors: Mapping[str, ValuePattern]
-    """Tensors of a node of our own domain by slot, where that and not the position is what matters."""
+    """Tensors of a node of our own domain by label, where that and not the position is what matters."""
 
     def __str__(self) -> str:
         """Return the operators, as messages name them."""
@@ -111,9 +111,9 @@ class OpBuilder:
     """Makes node patterns: ``op.Mul(x, 2, _outputs=["doubled"])``.
 
     Operands are value patterns, numbers (a constant of one element) or None (no input). ``_domain`` is ONNX's own
-    unless given; ``_tensors`` are inputs of a node of our own domain by slot; ``_outputs`` names the outputs (otherwise
-    there is one, without a name); ``_allow_other_inputs`` lets the node have more inputs; further keywords are
-    attributes with the values that they must have. Returns the output, or a tuple of several.
+    unless given; ``_tensors`` are inputs of a node of our own domain by label; ``_outputs`` names the outputs
+    (otherwise there is one, without a name); ``_allow_other_inputs`` lets the node have more inputs; further keywords
+    are attributes with the values that they must have. Returns the output, or a tuple of several.
     """
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from .facts import label
-from .fused import Fused
+from .fused import Fused, new_constant
 from .pattern import node_of
 from .rule import FusionRule, fused_normalization, require_restored
 from .sites import Declined
@@ -18,7 +17,6 @@ from .sites import Declined
 __all__ = ["ReshapedNormalization"]
 
 _RESHAPES = ("Flatten", "Reshape")
-Parameter: TypeAlias = "ir.Value | np.ndarray[Any, Any]"
 
 
 class ReshapedNormalization(FusionRule):
@@ -41,14 +39,16 @@ class ReshapedNormalization(FusionRule):
         reshaped = node_of(("",), _RESHAPES)(x, _allow_other_inputs=True, _outputs=["reshaped"])
         return op.Reshape(fused_normalization(op, reshaped), restoring)
 
-    def check(self, root: ir.Node, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value) -> None:
+    def check(self, root: ir.Node, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value) -> Fused:
         self.require_float(x)
         require_restored(self.facts, root, "a normalisation", x, reshaped, restoring)
-        self._configuration(x, reshaped, normalized)
         node = normalized.producer()
         assert node is not None
+        fused = Fused.read(node)
+        self._take_shape(fused, x, reshaped, node)
         for statistic in node.outputs[1:]:
             self._require_reshaped(statistic, node)
+        return fused
 
     def _require_reshaped(self, statistic: ir.Value, node: ir.Node) -> None:
         """Decline if a mean or inverse standard deviation, which gets another shape, is used as it is."""
@@ -62,23 +62,8 @@ class ReshapedNormalization(FusionRule):
         if statistic.is_graph_output():
             raise Declined("is_graph_output", value=statistic.name, first=label(node), second="its Reshape")
 
-    def rewrite(
-        self, tape: ir.tape.Tape, x: ir.Value, restoring: ir.Value, reshaped: ir.Value, normalized: ir.Value
-    ) -> ir.Value:
-        fused, parameters = self._configuration(x, reshaped, normalized)
-        for name, parameter in parameters.items():
-            if isinstance(parameter, np.ndarray):
-                parameter = tape.initializer(ir.tensor(parameter, name=f"{normalized.name}.{name}"))
-            fused.inputs[name] = parameter
-        return fused.emit(tape)[0]
-
-    def _configuration(
-        self, x: ir.Value, reshaped: ir.Value, normalized: ir.Value
-    ) -> tuple[Fused, dict[str, Parameter]]:
-        """Return the new node without scale and bias, and these two as x asks for them; or decline."""
-        node = normalized.producer()
-        assert node is not None
-        fused = Fused.read(node)
+    def _take_shape(self, fused: Fused, x: ir.Value, reshaped: ir.Value, node: ir.Node) -> None:
+        """Let the new node normalise x itself, with scale and bias as that asks for them; or decline."""
         shape, inner = self.facts.shape(x), self.facts.shape(reshaped)
         if shape is None or inner is None:
             raise Declined("unknown_type_or_rank", tensor=label(x if shape is None else reshaped))
@@ -89,19 +74,25 @@ class ReshapedNormalization(FusionRule):
         if count is None:
             detail = f"it normalises dimensions {axes} of {inner}, which {shape} was reshaped to"
             raise Declined("different_formula", node=label(node), kind="a normalisation of the last", detail=detail)
-        given = {name: fused.inputs.pop(name) for name in ("scale", "bias") if fused.has(name)}
-        parameters: dict[str, Parameter] = {}
-        if fused["affine_align"] == "trailing":
+        given = [step.operand for step in fused.affine]
+        if fused.align == "trailing":
             last = list(shape)[-count:]
-            parameters = {name: self._parameter(value, node, last, inner[-1]) for name, value in given.items()}
-        elif not all(self.facts.all_equal(value, float(name == "scale")) for name, value in given.items()):
-            raise Declined("unsupported_operator", op_type="Reshape", where=f"around {label(node)} with its scale")
+            for name in given:
+                new = f"{node.outputs[0].name}.{name}"
+                fused.inputs[name] = self._parameter(new, fused.inputs[name], node, last, inner[-1])
+        else:
+            if not all(self.facts.all_equal(fused.inputs[name], float(name == "scale")) for name in given):
+                raise Declined("unsupported_operator", op_type="Reshape", where=f"around {label(node)} with its scale")
+            for name in given:
+                fused.drop(name)
         fused.inputs["X"] = x
-        fused.set(axes=tuple(range(-count, 0)), affine_align="trailing")
-        return fused, parameters
+        fused.normalize(axes=tuple(range(-count, 0)))
 
-    def _parameter(self, value: ir.Value, node: ir.Node, last: Sequence[Any], inner_size: Any) -> Parameter:
-        """Return a scale or bias of the reshaped tensor as one of x, whose normalised dimensions are `last`."""
+    def _parameter(self, name: str, value: ir.Value, node: ir.Node, last: Sequence[Any], inner_size: Any) -> ir.Value:
+        """Return a scale or bias of the reshaped tensor as one of x, whose normalised dimensions are `last`.
+
+        `name`: of a new constant, if it takes one.
+        """
         source, size = value.producer(), math.prod(last)
         before = source.inputs[0] if source is not None and source.op_type in _RESHAPES and not source.domain else None
         for candidate in (before, value):
@@ -112,7 +103,7 @@ class ReshapedNormalization(FusionRule):
         if shape is not None and math.prod(shape) == size == shape[-1] == inner_size:
             array = self.facts.constant(value)
             if array is not None and node.graph not in self.facts.function_bodies:
-                return array.reshape(last)
+                return new_constant(array.reshape(last), name)
         raise Declined("shape_mismatch", tensor=label(value), shape=shape, x_shape=list(last))
 
 

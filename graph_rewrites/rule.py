@@ -53,7 +53,8 @@ class FusionRule:
     * ``pattern(op, x, ...)`` writes what is looked for (see `pattern.OpBuilder`); its further parameters are variables;
     * ``check(root, x, ...)`` is given the last node and what the match bound, and declines by raising `Declined`;
     * ``rewrite(tape, x, ...)`` makes the new node and returns what stands for the outputs of the pattern. A check that
-      returns the new node's configuration, a `Fused`, needs no rewrite: the node's first outputs stand for them.
+      returns the new node's configuration, a `Fused`, needs no rewrite: the node's first outputs stand for them, or
+      those that ``results`` returns.
 
     Nothing is kept in the rule between check and rewrite.
     """
@@ -98,7 +99,7 @@ class FusionRule:
         try:
             new: ir.Value | Sequence[ir.Value]
             if match.found is not None:
-                new = match.found.emit(tape)[: len(self.graph_pattern.outputs)]
+                new = self.results(match.found.emit(tape))
             else:
                 new = self.rewrite(tape, **match.bindings)
         except Mismatch as mismatch:
@@ -106,6 +107,10 @@ class FusionRule:
             return None
         outputs = (new,) if isinstance(new, ir.Value) else tuple(new)
         return Replacement(match, outputs, tuple(tape.nodes), tuple(tape.initializers))
+
+    def results(self, made: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        """Return what stands for the outputs of the pattern, of all outputs of a node that `check` returned."""
+        return made[: len(self.graph_pattern.outputs)]
 
     # What checks have in common
 
@@ -247,7 +252,7 @@ def quantize_linear(op: Any, x: Any) -> Any:
 
 
 def fused_normalization(op: Any, *inputs: Any, output: str = "normalized", **tensors: Any) -> Any:
-    """Return the pattern of a normalisation that was fused already: X, and other tensors by slot."""
+    """Return the pattern of a normalisation that was fused already: X, and other tensors by label."""
     return op.FusedNormalization(
         *inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output], _tensors=tensors
     )

@@ -371,6 +371,9 @@ def operators_of(table: Table) -> Operators:
         f"inline constexpr const char* kOperatorDomain = {text(top.text('domain'))};",
         f"inline constexpr int kOperatorSetVersion = {top.integer('opset_version')};",
         f"inline constexpr int kMostTensors = {top.integer('most_tensors')};",
+        f"inline constexpr int kMostStepTensors = {top.integer('most_step_tensors')};",
+        f"inline constexpr int kMostEmitted = {top.integer('most_emitted')};",
+        f"inline constexpr int kMaxRank = {top.integer('most_dimensions')};",
     ]
     outputs = {}
     for name, row in table.rows("operator"):

@@ -24,8 +24,6 @@
 
 namespace normfuse {
 
-inline constexpr int kMaxRank = 8;
-
 // Dimensions as far as they are known: -1 for one that is not; rank -1 when not even their number is. A rank above
 // kMaxRank has no dimensions here.
 struct PartialShape {
@@ -103,10 +101,6 @@ struct ActivationCall {
   Activation kind = Activation::kIdentity;
   float params[kMaxActivationParams] = {};  // in the table's order
 };
-
-// What the steps of a chain may read and write. A quantised operand counts as four tensors.
-inline constexpr int kMostStepTensors = 15;
-inline constexpr int kMostEmitted = 6;
 
 inline constexpr int kNoOutput = -1;  // among positions of the node's outputs
 

@@ -22,10 +22,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from normfuse.errors import NormfuseError
-from normfuse.graph_rewrites.slots import steps_of
 from normfuse.host.session import session_options
 from normfuse.selftest_cases import DIRECTML_MEAN_ROUNDING, Array, Case, Expected, cases, expected
-from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, labels_of, write_program
+from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, labels_of, read_program
 
 __all__ = ["Row", "main", "run"]
 
@@ -75,16 +74,15 @@ def _array(data: bytes, code: int, shape: Sequence[int]) -> Array:
 
 def _model(case: Case, results: Mapping[str, Expected]) -> onnx.ModelProto:
     """One node; run-time inputs have open dimensions, so that the shapes are seen at run time only."""
-    program = steps_of(case.op_type, case.inputs, case.attributes)
     outputs = list(OPERATORS[case.op_type].outputs)
     wanted = outputs[: max(outputs.index(name) for name in case.outputs) + 1]
     node = helper.make_node(
         case.op_type,
-        ["X", *labels_of(program)],
+        ["X", *labels_of(read_program(case.steps))],
         [name if name in case.outputs else "" for name in wanted],
         name=case.name,
         domain=OPERATOR_DOMAIN,
-        steps=write_program(program),
+        steps=case.steps,
     )
     open_shape = {name: [f"{name}_{i}" for i in range(case.inputs[name].ndim)] for name in case.runtime}
     graph = helper.make_graph(

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from normfuse.spec import ACTIVATIONS, find_normalization
+from normfuse.spec import ACTIVATIONS, ProgramStep, find_normalization, read_program
 
 __all__ = ["Case", "Expected", "cases", "expected"]
 
@@ -36,12 +36,12 @@ DIRECTML_MEAN_ROUNDING = 2.0**-23
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One node: its inputs (``runtime`` arrive at run time, the others are constants) and attributes, by slot."""
+    """One node: its inputs by label (``runtime`` arrive at run time, the others are constants) and its program."""
 
     name: str
     op_type: str
     inputs: Mapping[str, Array]
-    attributes: Mapping[str, Any]
+    steps: str
     outputs: tuple[str, ...] = ("Y",)
     runtime: tuple[str, ...] = ("X",)
     offset: float = 0.0
@@ -75,12 +75,11 @@ class Expected:
 # --- what the operators mean -----------------------------------------------------------------------------------------
 
 
-def _activate(case: Case, x: Array) -> Array:
-    activation = ACTIVATIONS[case.attributes.get("activation", "Identity")]
-    given = case.attributes.get("activation_params")
-    values = given if given is not None else list(activation.parameters.values())
-    slope = case.inputs["slope"].astype(np.float64) if activation.has_slope else None
-    return np.asarray(activation(x, [float(np.float32(value)) for value in values], slope))
+def _activate(case: Case, step: ProgramStep, x: Array) -> Array:
+    activation = ACTIVATIONS[step.name]
+    values = [float(np.float32(step[name])) for name in activation.parameters]
+    slope = case.inputs[step.operand].astype(np.float64) if step.operand else None
+    return np.asarray(activation(x, values, slope))
 
 
 def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
@@ -93,86 +92,74 @@ def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block: int) -> 
     return np.repeat(values, block, axis=axis) if block else np.broadcast_to(values, shape)
 
 
-def _load(case: Case, name: str, prefix: str) -> Array:
-    x, scale = case.inputs[name], case.inputs.get(f"{prefix}_scale")
-    value = x.astype(np.float64)
-    if scale is None:
-        return value
-    how = x.shape, case.attributes.get(f"{prefix}_axis", 1), case.attributes.get(f"{prefix}_block_size", 0)
-    zero_point = case.inputs.get(f"{prefix}_zero_point")
-    return (value - (0.0 if zero_point is None else _spread(zero_point, *how))) * _spread(scale, *how)
+def _quantization(case: Case, step: ProgramStep, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Scale and zero point of a step for each element of its tensor."""
+    labels = (step.arguments.get(name) for name in ("scale", "zero_point"))
+    given = (None if label is None else case.inputs[label] for label in labels)
+    scale, zero_point = (
+        value if value is None else _spread(value, shape, step["axis"], step["block_size"]) for value in given
+    )
+    return np.ones(shape) if scale is None else scale, np.zeros(shape) if zero_point is None else zero_point
+
+
+def _load(case: Case, label: str, step: ProgramStep) -> Array:
+    scale, zero_point = _quantization(case, step, case.inputs[label].shape)
+    return (case.inputs[label].astype(np.float64) - zero_point) * scale
 
 
 def _code(array: Array) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
-def _affine(case: Case, x: Array) -> Array:
-    groups, align = case.attributes.get("num_groups", 0), case.attributes.get("affine_align", "trailing")
-    for name, combine in (("scale", np.multiply), ("bias", np.add)):
-        if name not in case.inputs:
-            continue
-        parameter = case.inputs[name].astype(np.float64)
-        if align == "group":
-            parameter = np.repeat(parameter, x.shape[1] // groups)
-        if align != "trailing":
-            parameter = parameter.reshape(-1, *[1] * (x.ndim - 2))
-        x = combine(x, parameter)
-    return x
+def _combine(case: Case, step: ProgramStep, x: Array, groups: int) -> Array:
+    operand = _load(case, step.operand, step)
+    if step["align"] == "group":
+        operand = np.repeat(operand, x.shape[1] // groups)
+    if step["align"] != "trailing":
+        operand = operand.reshape(-1, *[1] * (x.ndim - 2))
+    return x * operand if step.name == "Mul" else x + operand
 
 
-def _stepped(case: Case, which: str, x: Array) -> Array:
-    """steps_before or steps_behind; the cases have Mul and Add only."""
-    before = case.attributes.get("steps_before", "").split()
-    first = 0 if which == "steps_before" else len(before)
-    for index, step in enumerate(case.attributes.get(which, "").split(), first):
-        operand = case.inputs[f"operand_{index}"].astype(np.float64)
-        x = x * operand if step == "Mul" else x + operand
-    return x
-
-
-def _store(case: Case, value: Array) -> Expected:
-    """Activation, further steps, and the division of a quantised output."""
-    activated = _stepped(case, "steps_behind", _activate(case, value))
-    scale, zero_point = case.inputs.get("y_scale"), case.inputs.get("y_zero_point")
-    default = case.inputs.get("x_scale", case.inputs["X"])
-    if scale is None:
-        return Expected(activated, int(case.attributes.get("y_dtype", 0)) or _code(default))
-    how = value.shape, case.attributes.get("y_axis", 1), case.attributes.get("y_block_size", 0)
-    offset = 0.0 if zero_point is None else _spread(zero_point, *how)
-    code = int(TensorProto.UINT8) if zero_point is None else _code(zero_point)
-    return Expected(activated / _spread(scale, *how) + offset, code)
-
-
-def _normalization(case: Case) -> dict[str, Expected]:
-    d = _stepped(case, "steps_before", _load(case, "X", "x"))
-    if "residual" in case.inputs:
-        d = d + _load(case, "residual", "residual")
-    if "residual_bias" in case.inputs:
-        d = d + case.inputs["residual_bias"].astype(np.float64)
-    groups = case.attributes.get("num_groups", 0)
+def _normalize(case: Case, step: ProgramStep, d: Array) -> tuple[Array, dict[str, Expected]]:
+    """What is normalised, and the further outputs."""
+    groups = step["num_groups"]
     view = d.reshape(d.shape[0], groups, d.shape[1] // groups, *d.shape[2:]) if groups else d
-    axes = tuple(range(2, view.ndim)) if groups else tuple(case.attributes["axes"])
-    mean = view.mean(axis=axes, keepdims=True) if case.attributes.get("use_mean", 1) else np.zeros(())
+    axes = tuple(range(2, view.ndim)) if groups else step["axes"]
+    mean = view.mean(axis=axes, keepdims=True) if step["use_mean"] else np.zeros(())
     variance = np.mean((view - mean) ** 2, axis=axes, keepdims=True)
-    epsilon = float(np.float32(case.attributes.get("epsilon", 1e-5)))
-    on_deviation = case.attributes.get("epsilon_on", "variance") == "stddev"
-    deviation = np.sqrt(variance) + epsilon if on_deviation else np.sqrt(variance + epsilon)
-    n = (view - mean) / deviation if case.attributes.get("normalize_variance", 1) else view - mean
-    return {
-        "Y": _store(case, _affine(case, n.reshape(d.shape))),
+    epsilon = float(np.float32(step["epsilon"]))
+    deviation = np.sqrt(variance) + epsilon if step["epsilon_on"] == "stddev" else np.sqrt(variance + epsilon)
+    n = (view - mean) / deviation if step["normalize_variance"] else view - mean
+    return n.reshape(d.shape), {
         "sum": Expected(d, _code(case.inputs.get("x_scale", case.inputs["X"]))),
         "mean": Expected(np.broadcast_to(mean, variance.shape), int(TensorProto.FLOAT)),
         "inv_std_dev": Expected(1.0 / deviation, int(TensorProto.FLOAT)),
     }
 
 
+def _quantized(case: Case, step: ProgramStep, y: Array) -> Expected:
+    scale, zero_point = _quantization(case, step, y.shape)
+    code = _code(case.inputs[step["zero_point"]]) if "zero_point" in step.arguments else int(TensorProto.UINT8)
+    return Expected(y / scale + zero_point, code)
+
+
 def expected(case: Case) -> dict[str, Expected]:
     """The case's outputs in float64, by name."""
-    if case.op_type == "FusedNormalization":
-        return _normalization(case)
-    d = _load(case, "X", "x")
-    return {"Y": _store(case, _affine(case, d) if case.op_type == "FusedActivation" else d)}
+    value, groups = case.inputs["X"].astype(np.float64), 0
+    further: dict[str, Expected] = {}
+    for step in read_program(case.steps):
+        if step.name == "Dequantize":
+            value = _load(case, "X", step)
+        elif step.name == "Normalize":
+            groups = step["num_groups"]
+            value, further = _normalize(case, step, value)
+        elif step.name == "Quantize":
+            return {**further, "Y": _quantized(case, step, value)}
+        elif step.is_activation:
+            value = _activate(case, step, value)
+        else:
+            value = _combine(case, step, value, groups)
+    return {**further, "Y": Expected(value, _code(case.inputs.get("x_scale", case.inputs["X"])))}
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------
@@ -190,11 +177,15 @@ def _integers(dtype: Any, *shape: int, seed: int = 0) -> Array:
     return np.floor(_reals(*shape, low=low, high=high + 1, dtype=np.float64, seed=seed)).astype(dtype)
 
 
-def _layer_norm(name: str, x: Array, *, more: Mapping[str, Array] | None = None, **attributes: Any) -> Case:
-    """LayerNormalization over the last dimension with scale and bias."""
+NORMALIZE = "Normalize axes=-1"
+
+
+def _layer_norm(name: str, x: Array, before: str = "", behind: str = "", /, **more: Array) -> Case:
+    """LayerNormalization over the last dimension with scale and bias, between other steps."""
     size = x.shape[-1]
     inputs = {"X": x, "scale": _reals(size, low=0.5, high=1.5, seed=1), "bias": _reals(size, low=-1, high=1, seed=2)}
-    return Case(name, "FusedNormalization", {**inputs, **(more or {})}, {"axes": [-1], **attributes})
+    program = "; ".join(filter(None, (before, NORMALIZE, "Mul scale; Add bias", behind)))
+    return Case(name, "FusedNormalization", {**inputs, **more}, program)
 
 
 QUANTISED_TYPES: dict[str, Any] = {
@@ -210,67 +201,69 @@ QUANTISED_TYPES: dict[str, Any] = {
 def _activation_cases() -> Iterator[Case]:
     for name, activation in ACTIVATIONS.items():
         slope = {"slope": _reals(24, low=-0.5, high=0.5, seed=3)} if activation.has_slope else {}
-        drawn = [each.low + 0.375 * (each.high - each.low) for each in activation.drawn.values()]
-        attributes: dict[str, Any] = {"activation": name, **({"activation_params": drawn} if drawn else {})}
+        drawn = {key: each.low + 0.375 * (each.high - each.low) for key, each in activation.drawn.items()}
+        by_name = ProgramStep(name, "".join(slope))
+        step = ProgramStep(name, "".join(slope), drawn)
         # Infinite defaults leave nothing to compute.
         usual = all(map(math.isfinite, activation.parameters.values()))
-        by_default = {"activation": name} if usual else attributes
-        yield _layer_norm(f"LayerNorm -> {name}", _reals(6, 24), more=slope, **by_default)
-        yield Case(name, "FusedActivation", {"X": _reals(3, 5, 24, low=-6, high=6), **slope}, attributes)
+        yield _layer_norm(f"LayerNorm -> {name}", _reals(6, 24), "", str(by_name if usual else step), **slope)
+        yield Case(name, "FusedActivation", {"X": _reals(3, 5, 24, low=-6, high=6), **slope}, str(step))
 
 
 def _quantisation_cases() -> Iterator[Case]:
+    read, write = (f"{step} scale={x}_scale" for step, x in (("Dequantize", "x"), ("Quantize", "y")))
+    from_zero, to_zero = f"{read} zero_point=x_zero_point", f"{write} zero_point=y_zero_point"
     for name, dtype in QUANTISED_TYPES.items():
         zero = np.array(3, dtype=dtype)
         step = np.array(0.5 if "4" in name else 0.05, dtype=np.float32)
-        per_tensor = {"x_scale": step, "x_zero_point": zero}
-        yield _layer_norm(f"{name} -> LayerNorm", _integers(dtype, 6, 24), more=per_tensor)
-        yield _layer_norm(f"LayerNorm -> {name}", _reals(6, 24), more={"y_scale": step, "y_zero_point": zero})
+        x = _integers(dtype, 6, 24)
+        yield _layer_norm(f"{name} -> LayerNorm", x, from_zero, x_scale=step, x_zero_point=zero)
+        yield _layer_norm(f"LayerNorm -> {name}", _reals(6, 24), "", to_zero, y_scale=step, y_zero_point=zero)
         by_axis = {"x_scale": _reals(24, low=0.02, high=0.08), "x_zero_point": _integers(dtype, 24, seed=5)}
-        yield _layer_norm(f"{name} per axis -> LayerNorm", _integers(dtype, 6, 24), more=by_axis, x_axis=-1)
+        yield _layer_norm(f"{name} per axis -> LayerNorm", x, f"{from_zero} axis=-1", **by_axis)
         blocks = {"x_scale": _reals(6, 3, low=0.02, high=0.08), "x_zero_point": _integers(dtype, 6, 3, seed=6)}
-        how = {"x_axis": 1, "x_block_size": 8}
-        yield Case(f"{name} blocked", "FusedDequantizeLinear", {"X": _integers(dtype, 6, 24), **blocks}, how)
+        yield Case(f"{name} blocked", "FusedDequantizeLinear", {"X": x, **blocks}, f"{from_zero} block_size=8")
     for name, wide in (("int32", np.int32), ("uint32", np.uint32)):
-        yield _layer_norm(
-            f"{name} -> LayerNorm", _integers(wide, 6, 24), more={"x_scale": np.array([0.01], np.float32)}
-        )
+        yield _layer_norm(f"{name} -> LayerNorm", _integers(wide, 6, 24), read, x_scale=np.array([0.01], np.float32))
     both: dict[str, Array] = {
         "x_scale": np.array([0.05], np.float32),
         "y_scale": np.array([0.04], np.float32),
         "y_zero_point": np.array(128, np.uint8),
     }
-    yield _layer_norm("int8 -> LayerNorm -> Gelu -> uint8", _integers(np.int8, 8, 64), more=both, activation="Gelu")
+    yield _layer_norm("int8 -> LayerNorm -> Gelu -> uint8", _integers(np.int8, 8, 64), read, f"Gelu; {to_zero}", **both)
     by_axis = {"y_scale": _reals(24, low=0.02, high=0.08), "y_zero_point": _integers(np.int8, 24, seed=5)}
-    yield _layer_norm("LayerNorm -> int8 per axis", _reals(6, 24), more=by_axis, y_axis=-1)
+    yield _layer_norm("LayerNorm -> int8 per axis", _reals(6, 24), "", f"{to_zero} axis=-1", **by_axis)
 
 
 def _normalization_cases() -> Iterator[Case]:
     x = _reals(2, 6, 4, 5)
+
+    def normalization(name: str, steps: str, **inputs: Array) -> Case:
+        return Case(name, "FusedNormalization", {"X": x, **inputs}, steps)
+
     for axes in ([1, 2, 3], [0, 2, 3], [2, 3], [0], [1, 3], [-1, -3], [0, 1, 2, 3]):
-        yield Case(f"axes {axes}", "FusedNormalization", {"X": x}, {"axes": axes})
-        rms = {"axes": axes, "use_mean": 0}
-        yield Case(f"RMS axes {axes}", "FusedNormalization", {"X": x, "scale": _reals(5, seed=1)}, rms)
+        core = str(ProgramStep("Normalize", "", {"axes": tuple(axes)}))
+        yield normalization(f"axes {axes}", core)
+        yield normalization(f"RMS axes {axes}", f"{core} use_mean=0; Mul scale", scale=_reals(5, seed=1))
     for rank in range(1, 9):
         yield _layer_norm(f"rank {rank}", _reals(*[2, 3, 2, 2, 3, 2, 2, 6][-rank:]))
     channel = {"scale": _reals(6, seed=1), "bias": _reals(6, seed=2)}
-    yield Case("InstanceNorm", "FusedNormalization", {"X": x, **channel}, {"axes": [2, 3], "affine_align": "channel"})
-    groups = {"num_groups": 3, "affine_align": "channel", "activation": "Swish"}
-    yield Case("GroupNorm", "FusedNormalization", {"X": x, **channel}, groups)
+    affine = "Mul scale align=channel; Add bias align=channel"
+    yield normalization("InstanceNorm", f"Normalize axes=2,3; {affine}", **channel)
+    yield normalization("GroupNorm", f"Normalize num_groups=3; {affine}; Swish", **channel)
     group = {"scale": _reals(3, seed=1), "bias": _reals(3, seed=2)}
-    yield Case(
-        "GroupNorm per group", "FusedNormalization", {"X": x, **group}, {"num_groups": 3, "affine_align": "group"}
-    )
-    yield Case("scale only", "FusedNormalization", {"X": x, "scale": _reals(5, seed=1)}, {"axes": [-1]})
-    yield Case("bias only", "FusedNormalization", {"X": x, "bias": _reals(5, seed=1)}, {"axes": [-1]})
-    yield Case("mean only", "FusedNormalization", {"X": x}, {"axes": [-1], "normalize_variance": 0})
+    affine = affine.replace("channel", "group")
+    yield normalization("GroupNorm per group", f"Normalize num_groups=3; {affine}", **group)
+    yield normalization("scale only", f"{NORMALIZE}; Mul scale", scale=_reals(5, seed=1))
+    yield normalization("bias only", f"{NORMALIZE}; Add bias", bias=_reals(5, seed=1))
+    yield normalization("mean only", f"{NORMALIZE} normalize_variance=0")
     row = find_normalization("", "MeanVarianceNormalization", 13)
     assert row is not None
-    stddev: dict[str, Any] = {"axes": list(row.axes.default), "epsilon": row.epsilon, "epsilon_on": row.epsilon_on}
-    yield Case("MeanVarianceNormalization", "FusedNormalization", {"X": x}, stddev)
-    yield Case("constant rows", "FusedNormalization", {"X": np.full((3, 8), 2.5, np.float32)}, {**stddev, "axes": [1]})
-    large = {"axes": [-1], "epsilon": 0.25, "epsilon_on": "stddev"}
-    yield Case("large epsilon on stddev", "FusedNormalization", {"X": x}, large)
+    mvn = {"axes": tuple(row.axes.default), "epsilon": row.epsilon, "epsilon_on": row.epsilon_on}
+    yield normalization("MeanVarianceNormalization", str(ProgramStep("Normalize", "", mvn)))
+    rows = {"X": np.full((3, 8), 2.5, np.float32)}
+    yield normalization("constant rows", str(ProgramStep("Normalize", "", {**mvn, "axes": (1,)})), **rows)
+    yield normalization("large epsilon on stddev", f"{NORMALIZE} epsilon=0.25 epsilon_on=stddev")
     far = _reals(6, 24, low=999, high=1003)
     offset = float(np.mean(far) / np.min(np.std(far, axis=-1)))
     yield dataclasses.replace(_layer_norm("offset 1000", far), offset=offset)
@@ -278,41 +271,46 @@ def _normalization_cases() -> Iterator[Case]:
 
 def _residual_cases() -> Iterator[Case]:
     residual, bias = _reals(2, 6, 32, low=-1, high=1, seed=4), _reals(32, low=-0.5, high=0.5, seed=5)
-    base = _layer_norm("SkipLayerNorm", _reals(2, 6, 32), more={"residual": residual, "residual_bias": bias})
+    before = "Add residual; Add residual_bias"
+    base = _layer_norm("SkipLayerNorm", _reals(2, 6, 32), before, residual=residual, residual_bias=bias)
     runtime = ("X", "residual")
     yield dataclasses.replace(base, outputs=("Y", "sum"), runtime=runtime)
     yield dataclasses.replace(base, name="statistics", outputs=("Y", "sum", "mean", "inv_std_dev"), runtime=runtime)
     broadcast = {**base.inputs, "residual": _reals(6, 1, low=-1, high=1, seed=4)}
     yield dataclasses.replace(base, name="residual broadcast", inputs=broadcast, runtime=runtime)
     quantised = {"residual": _integers(np.int8, 2, 6, 32, seed=4), "residual_scale": np.array([0.02], np.float32)}
-    yield dataclasses.replace(base, name="int8 residual", inputs={**base.inputs, **quantised}, runtime=runtime)
+    steps = base.steps.replace("Add residual;", "Add residual scale=residual_scale;")
+    yield dataclasses.replace(
+        base, name="int8 residual", inputs={**base.inputs, **quantised}, steps=steps, runtime=runtime
+    )
     yield dataclasses.replace(base, name="parameters at run time", runtime=("X", "residual", "scale", "bias"))
 
 
 def _step_cases() -> Iterator[Case]:
     x = _reals(2, 6, 32)
-    modulation = {"operand_0": _reals(2, 1, 32, low=0, high=2, seed=6), "operand_1": _reals(2, 1, 32, seed=7)}
-    behind = {"steps_behind": "Mul Add"}
-    yield dataclasses.replace(_layer_norm("modulation", x, more=modulation, **behind), runtime=("X", *modulation))
-    gated = {"residual": _reals(2, 6, 32, seed=4), "operand_0": _reals(2, 1, 32, low=-1, high=1, seed=6)}
-    gate = _layer_norm("gated residual", x, more=gated, steps_before="Mul")
+    modulation = {"by": _reals(2, 1, 32, low=0, high=2, seed=6), "shift": _reals(2, 1, 32, seed=7)}
+    modulated = _layer_norm("modulation", x, "", "Mul by; Add shift", **modulation)
+    yield dataclasses.replace(modulated, runtime=("X", *modulation))
+    gated = {"residual": _reals(2, 6, 32, seed=4), "gate": _reals(2, 1, 32, low=-1, high=1, seed=6)}
+    gate = _layer_norm("gated residual", x, "Mul gate; Add residual", **gated)
     yield dataclasses.replace(gate, outputs=("Y", "sum"), runtime=("X", *gated))
     affine = {name: np.array(value, np.float32) for name, value in (("scale", 1.5), ("bias", -0.25))}
-    around = {**affine, "operand_0": np.array([1.25], np.float32), "operand_1": np.array([0.5], np.float32)}
-    yield Case("affine around HardSwish", "FusedActivation", {"X": x, **around}, {"activation": "HardSwish", **behind})
-    product = {"X": x, "operand_0": _reals(2, 6, 32, seed=8)}
-    silu = {"activation": "Swish", "steps_behind": "Mul"}
-    yield Case("SwiGLU", "FusedActivation", product, silu, runtime=tuple(product))
+    around = {**affine, "by": np.array([1.25], np.float32), "shift": np.array([0.5], np.float32)}
+    steps = "Mul scale; Add bias; HardSwish; Mul by; Add shift"
+    yield Case("affine around HardSwish", "FusedActivation", {"X": x, **around}, steps)
+    product = {"X": x, "up": _reals(2, 6, 32, seed=8)}
+    yield Case("SwiGLU", "FusedActivation", product, "Swish; Mul up", runtime=tuple(product))
 
 
 def _float_type_cases() -> Iterator[Case]:
     for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
         half = {"scale": _reals(24, seed=1, dtype=dtype), "bias": _reals(24, seed=2, dtype=dtype)}
-        yield _layer_norm(f"{name} LayerNorm -> Gelu", _reals(6, 24, dtype=dtype), more=half, activation="Gelu")
+        yield _layer_norm(f"{name} LayerNorm -> Gelu", _reals(6, 24, dtype=dtype), "", "Gelu", **half)
     wide = _reals(6, 24, low=-30000, high=30000, dtype=np.float16)
-    yield Case("float16 of a large range", "FusedNormalization", {"X": wide}, {"axes": [-1]})
-    half_scale = {"x_scale": np.array([0.05], np.float16)}
-    yield Case("int8, float16 scale", "FusedDequantizeLinear", {"X": _integers(np.int8, 6, 24), **half_scale}, {})
+    yield Case("float16 of a large range", "FusedNormalization", {"X": wide}, NORMALIZE)
+    x, half_scale = _integers(np.int8, 6, 24), np.array([0.05], np.float16)
+    steps = "Dequantize scale=x_scale"
+    yield Case("int8, float16 scale", "FusedDequantizeLinear", {"X": x, "x_scale": half_scale}, steps)
 
 
 def cases() -> list[Case]:

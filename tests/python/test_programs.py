@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import programs
@@ -12,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Case, cases
 
-from normfuse.graph_rewrites.slots import DEFAULTS, FURTHER_OPERANDS, Slots, read_slots, steps_of
+from normfuse.graph_rewrites.labels import CanonicalProgram, read_canonical
 from normfuse.spec import (
     ACTIVATIONS,
     ProgramError,
     ProgramStep,
+    TooManyTensorsError,
     UnknownStepError,
+    check_program,
     labels_of,
     program,
     read_program,
@@ -108,57 +109,90 @@ def test_any_text_is_a_program_or_refused(text: str) -> None:
 
 @settings(max_examples=200)
 @given(cases())
-def test_slots_are_those_of_the_case(case: Case) -> None:
-    """What the tests write is what the pass reads, and it writes the same program again."""
+def test_programs_of_cases_are_those_of_the_pass(case: Case) -> None:
+    """What the tests write is what the pass reads, and writes again, but for what changes nothing."""
     text, tensors = programs.write(case.op, case.inputs, case.attributes)
-    slots = read_slots(case.op, text)
-    assert isinstance(slots, Slots), slots
-    assert list(slots.names) == tensors
-    written = steps_of(case.op, slots.names, slots.attributes)
-    assert ("X", *labels_of(written)) == slots.names
-    again = read_slots(case.op, write_program(written))
-    assert again == slots
-    given = {**case.attributes, "activation_params": None, "y_axis": None}
-    for name in ("method", "num_groups", "use_mean", "steps_before", "steps_behind", "activation", "y_dtype"):
-        assert slots.attributes.get(name, DEFAULTS[name]) == given.get(name, DEFAULTS[name]), name
+    program = read_canonical(case.op, text)
+    assert isinstance(program, CanonicalProgram), program
+    assert ["X", *program.tensors] == tensors
+    assert sorted(labels_of(program.steps)) == sorted(program.tensors)
+    written = write_program(program.steps or [ProgramStep("Identity")])
+    assert read_canonical(case.op, written) == CanonicalProgram(program.steps, labels_of(program.steps))
+    kept = [step for step in read_program(text) if step.name != "Identity"]
+    assert [step.name for step in program.steps] == [step.name for step in kept]
+    for step, said in zip(program.steps, kept, strict=True):
+        for name in said.arguments:
+            assert step[name] == said[name], (step, name)
 
 
-FOREIGN: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
-    ("FusedNormalization", "Normalize axes=-1; Mul g; Add b; Gelu", ("scale", "bias"), {"activation": "Gelu"}),
-    ("FusedNormalization", "Add r; Normalize axes=-1; Add b", ("residual", "bias"), {}),
-    ("FusedNormalization", "Mul g; Add r; Normalize axes=-1", ("operand_0", "residual"), {"steps_before": "Mul"}),
-    ("FusedNormalization", "Add a; Mul g; Normalize axes=-1", ("operand_0", "operand_1"), {"steps_before": "Add Mul"}),
-    ("FusedNormalization", "Normalize axes=-1; Add b; Mul g", ("bias", "operand_0"), {"steps_behind": "Mul"}),
-    ("FusedActivation", "Gelu; Mul g", ("operand_0",), {"activation": "Gelu", "steps_behind": "Mul"}),
+FOREIGN: list[tuple[str, str, str]] = [
+    (
+        *("FusedNormalization", "Normalize axes=-1; Mul g; Add b; Gelu"),
+        "Normalize axes=-1 epsilon=1e-05; Mul scale; Add bias; Gelu",
+    ),
+    (
+        *("FusedNormalization", "Add r; Normalize axes=-1; Add b"),
+        "Add residual; Normalize axes=-1 epsilon=1e-05; Add bias",
+    ),
+    (
+        *("FusedNormalization", "Mul g; Add r scale=q zero_point=z; Normalize axes=-1 epsilon=0.5"),
+        "Mul operand_0; Add residual scale=residual_scale zero_point=residual_zero_point; "
+        "Normalize axes=-1 epsilon=0.5",
+    ),
+    (
+        *("FusedNormalization", "Add a; Mul g; Normalize axes=-1"),
+        "Add operand_0; Mul operand_1; Normalize axes=-1 epsilon=1e-05",
+    ),
+    (
+        *("FusedNormalization", "Normalize axes=-1; Add b; Mul g"),
+        "Normalize axes=-1 epsilon=1e-05; Add bias; Mul operand_0",
+    ),
+    (
+        *("FusedNormalization", "Add a; Requantize zero_point=z scale=s; Softmax axes=-1"),
+        "Add residual; Requantize scale=sum_scale zero_point=sum_zero_point; Softmax axes=-1",
+    ),
+    ("FusedActivation", "Gelu; Mul g", "Gelu; Mul operand_0"),
+    ("FusedActivation", "Mul g align=channel; Add b; Relu", "Mul scale align=channel; Add operand_0; Relu"),
     (
         "FusedActivation",
-        "Mul g align=channel; Add b; Relu",
-        ("scale", "operand_0"),
-        {"affine_align": "channel", "steps_behind": "Add Relu"},
+        "PRelu a; PRelu b; Mul c scale=d",
+        "PRelu slope; PRelu operand_0; Mul operand_1 scale=operand_1_scale",
     ),
-    ("FusedActivation", "Identity", (), {}),
+    ("FusedActivation", "HardSigmoid beta=0.25; Store", "HardSigmoid alpha=0.2 beta=0.25"),
+    (
+        "FusedActivation",
+        "Dequantize scale=a axis=1; Quantize scale=b saturate=1",
+        "Dequantize scale=x_scale; Quantize scale=y_scale",
+    ),
+    ("FusedActivation", "Identity", ""),
+    (
+        "FusedActivation",
+        "; ".join(f"Mul {name}" for name in "abcdefghi"),
+        "Mul scale; " + "; ".join(f"Mul operand_{i}" for i in range(8)),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("op", "text", "names", "attributes"), FOREIGN, ids=[row[1] for row in FOREIGN])
-def test_in_programs_of_others_the_place_of_a_step_decides(
-    op: str, text: str, names: tuple[str, ...], attributes: dict[str, Any]
-) -> None:
-    slots = read_slots(op, text)
-    assert isinstance(slots, Slots), slots
-    assert slots.names == ("X", *names)
-    given = dict(slots.attributes)
-    given.pop("axes", None)
-    assert given == attributes
-    # Only labels change: no step is lost, and none moves.
-    written = steps_of(op, slots.names, slots.attributes)
-    kinds = [(step.name, bool(step.operand), step["align"] if step.operand else "") for step in read_program(text)]
-    assert [(step.name, bool(step.operand), step["align"] if step.operand else "") for step in written] == kinds
+@pytest.mark.parametrize(("op", "text", "canonical"), FOREIGN, ids=[row[1] for row in FOREIGN])
+def test_in_programs_of_others_the_place_of_a_step_decides(op: str, text: str, canonical: str) -> None:
+    program = read_canonical(op, text)
+    assert isinstance(program, CanonicalProgram), program
+    assert write_program(program.steps) == canonical
+    # Inputs keep their order; a zero point may stand in front of its scale.
+    assert len(program.tensors) == len(labels_of(read_program(text)))
+    if "Requantize" in text:
+        assert program.tensors == ("residual", "sum_zero_point", "sum_scale")
 
 
-def test_what_has_no_slot_is_said() -> None:
-    many = "; ".join(f"Mul {name}x" for name in (*FURTHER_OPERANDS, "one", "two"))
-    for text in (many, "Gelu; Mul a align=channel", "Gelu; Add a scale=s", "Gelu; PRelu a"):
-        error = read_slots("FusedActivation", text)
-        assert isinstance(error, ProgramError)
-        assert str(error).startswith("it has ")
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ("; ".join(f"Mul t{index}" for index in range(16)), "16 tensors; at most 15"),
+        ("; ".join(f"Add t{index} scale=s{index}" for index in range(4)), "16 tensors; at most 15"),
+        ("; ".join(f"Add t{index} scale=s{index} zero_point=z{index}" for index in range(9)), "27 tensors; at most 24"),
+    ],
+)
+def test_too_many_tensors_are_told_apart(steps: str, words: str) -> None:
+    with pytest.raises(TooManyTensorsError, match=words):
+        check_program("FusedActivation", read_program(steps))
+    assert isinstance(read_canonical("FusedActivation", steps), TooManyTensorsError)

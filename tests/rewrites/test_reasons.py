@@ -87,6 +87,11 @@ CASES: dict[str, tuple[int, str, str, str, str]] = {
     "invalid_configuration": (
         *(13, ONE_TO_ONE, 'y = ai.normfuse.FusedNormalization <steps = "Normalize"> (x)', "FusedNormalization", "axes"),
     ),
+    "too_many_tensors": (
+        *(13, ONE_TO_ONE),
+        f'y = ai.normfuse.FusedActivation <steps = "{"; ".join(f"Mul m{i}" for i in range(16))}"> (x{", g" * 16})',
+        *("FusedActivation", "16 tensors; at most 15"),
+    ),
     "not_connected": (
         *(13, "float[2,4] x, float[2,4] r) => (int8[2,4] y"),
         'n, t = ai.normfuse.FusedNormalization <steps = "Add r; Normalize axes=-1"> (x, r)\n'

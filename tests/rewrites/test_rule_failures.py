@@ -144,11 +144,14 @@ def test_operand_with_more_dimensions_than_what_is_normalised(
         ("FusedActivation", "Mul s t", "'t' is no argument, key=value"),
         ("FusedActivation", "Selu beta=1", "step 1 (Selu) takes no argument beta"),
         ("FusedActivation", "Gelu; Dequantize scale=s", "step 2 (Dequantize) cannot stand behind step 1 (Gelu)"),
-        # What the library runs, and the slots of the pass do not hold.
-        ("FusedActivation", "Gelu; PRelu s", "it has PRelu behind further steps"),
-        ("FusedActivation", "Gelu; Mul s align=channel", "it has Mul with align=channel among further steps"),
-        ("FusedActivation", "Gelu; Mul s scale=t", "it has Mul with a quantised operand"),
         ("FusedDequantizeLinear", "Gelu", "its steps have no Dequantize"),
+        ("FusedActivation", "Gelu; Mul s zero_point=t", "s_scale, is missing, but s_zero_point is given"),
+        ("FusedActivation", "Celu alpha=0", "Celu: alpha is 0, by which it divides"),
+        ("FusedActivation", "Gelu; Store type=int8", "Store: it does not store int8"),
+        ("FusedActivation", "Quantize scale=s type=int32", "Quantize: it does not store int32"),
+        ("FusedNormalization", "Normalize axes=8", "axes [8] has one out of range"),
+        ("FusedNormalization", "Emit type=float16; Emit; Normalize axes=-1", "sum has several steps, Emit and Emit"),
+        ("FusedNormalization", "Emit; Add s; Normalize axes=-1", "Add stands behind the step that makes the output"),
     ],
 )
 def test_node_that_the_pass_cannot_read_is_left(operator: str, steps: str, words: str) -> None:
@@ -172,7 +175,7 @@ def test_inputs_are_those_that_the_program_names(given: int) -> None:
     _, result = optimize(g.model("m"))
     (site,) = result.sites
     assert site.reason == "invalid_configuration"
-    assert ("scale is missing, input 1 of the node" if given == 0 else "more inputs than the 2") in site.message
+    assert ("s is missing, input 1 of the node" if given == 0 else "more inputs than the 2") in site.message
 
 
 def test_version_below_the_first_one_is_refused() -> None:

@@ -21,6 +21,8 @@ from .operators import (
     ARGUMENTS,
     ATTRIBUTES,
     EDGES,
+    MOST_DIMENSIONS,
+    MOST_STEP_TENSORS,
     MOST_TENSORS,
     OPERATOR_DOMAIN,
     OPERATORS,
@@ -45,6 +47,7 @@ from .program import (
     write_program,
 )
 from .reasons import REASONS, Reason
+from .validation import TooManyTensorsError, check_program
 
 __all__ = [
     "ACTIVATIONS",
@@ -55,6 +58,8 @@ __all__ = [
     "DIRECTML_OPERATORS",
     "EDGES",
     "HOST_OPERATORS",
+    "MOST_DIMENSIONS",
+    "MOST_STEP_TENSORS",
     "MOST_TENSORS",
     "NORMALIZATIONS",
     "OPERATORS",
@@ -85,7 +90,9 @@ __all__ = [
     "ProgramStep",
     "Reason",
     "Step",
+    "TooManyTensorsError",
     "UnknownStepError",
+    "check_program",
     "find_normalization",
     "labels_of",
     "read_program",

@@ -12,6 +12,8 @@ __all__ = [
     "ARGUMENTS",
     "ATTRIBUTES",
     "EDGES",
+    "MOST_DIMENSIONS",
+    "MOST_STEP_TENSORS",
     "MOST_TENSORS",
     "OPERATORS",
     "OPERATOR_DOMAIN",
@@ -117,6 +119,8 @@ OPERATOR_DOMAIN: str = _OPERATOR_TABLE["domain"]
 OPSET_VERSION: int = _OPERATOR_TABLE["opset_version"]
 
 MOST_TENSORS: int = _OPERATOR_TABLE["most_tensors"]
+MOST_STEP_TENSORS: int = _OPERATOR_TABLE["most_step_tensors"]
+MOST_DIMENSIONS: int = _OPERATOR_TABLE["most_dimensions"]
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {row["name"]: Operator(row["name"], row["summary"], tuple(row["outputs"])) for row in _OPERATOR_TABLE["operator"]}

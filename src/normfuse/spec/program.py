@@ -3,7 +3,7 @@
     Dequantize scale=x_scale; Add residual; Normalize axes=-1 epsilon=1e-05; Mul scale; Add bias; Gelu
 
 What is read here is the form, and the values of arguments: names, places, which arguments there are. What they mean
-together is the reader's.
+together, `validation` checks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .operators import ARGUMENTS, STEPS
 
 __all__ = [
     "ELEMENT_TYPES",
+    "FLOAT_TYPES",
     "SPEC_VERSION",
     "ProgramError",
     "ProgramStep",
@@ -30,11 +31,13 @@ __all__ = [
     "write_program",
 ]
 
+FLOAT_TYPES: Sequence[str] = ("float32", "float16", "bfloat16")
+"""Those that no scale goes with."""
 SPEC_VERSION: int = max(row.since for table in (STEPS, ARGUMENTS, ACTIVATIONS) for row in table.values())
 """The newest version of the specification that this package knows."""
 
 ELEMENT_TYPES: Sequence[str] = (
-    *("float32", "float16", "bfloat16"),
+    *FLOAT_TYPES,
     *("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint4", "int4", "uint2", "int2"),
     *("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"),
 )
