@@ -79,6 +79,10 @@ struct GraphEdges {
 Result CompiledProgram::Compile(DmlProgram program, std::shared_ptr<Gpu> gpu,
                                 std::unique_ptr<CompiledProgram>* compiled, GpuWork* work) {
   std::unique_ptr<CompiledProgram> made(new CompiledProgram(std::move(program), std::move(gpu)));
+  if (made->program_.outputs.empty()) {  // all that it gives was known when it was made
+    *compiled = std::move(made);
+    return {};
+  }
   NORMFUSE_RETURN_IF_ERROR(made->CompileGraph(work));
   made->LayOut();
   NORMFUSE_RETURN_IF_ERROR(made->Initialise(work));
@@ -201,6 +205,7 @@ Result CompiledProgram::UploadConstants(Buffer* upload, Buffer* constants, GpuWo
 
 Result CompiledProgram::Run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
                             GpuWork* work) const {
+  if (program_.outputs.empty()) return {};
   LanePool::Lease lane;
   const LaneSizes sizes = {inputs_.bytes, outputs_.bytes, properties_.TemporaryResourceSize};
   NORMFUSE_RETURN_IF_ERROR(gpu_->lanes().Acquire(sizes, &lane, work));

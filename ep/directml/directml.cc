@@ -115,7 +115,7 @@ class DirectMlExecutable final : public Executable {
     const Result result = RunOnGpu(inputs, context, &work, &ran);
     if (result.ok() && ran && listener_) listener_(source_.name, work);
     if (result.ok() ? ran : !IsOfGpu(result)) return result;
-    if (!source_.compile_for_cpu) return result.ok() ? NoCpuPath(inputs.shapes) : result;
+    if (!source_.compile_for_cpu) return result.ok() ? NoCpuPath(inputs.shapes) : WithoutResult(result);
     if (!result.ok()) {
       const bool again = CountFailure(inputs.shapes);
       context.Warn(source_.name + " runs on the CPU path" +
@@ -231,6 +231,13 @@ class DirectMlExecutable final : public Executable {
     const std::string why = EntryFor(shapes).obstacle;
     return Result::Error(ErrorCode::kNotImplemented, "DirectML path: " + why + ". The island at '" + source_.name +
                                                          "' has no CPU path; use backend=cpu for these inputs.");
+  }
+
+  // The GPU is asked again by the next call: it is opened anew where it was lost.
+  Result WithoutResult(const Result& failure) const {
+    return Result::Error(failure.code(), failure.message() + " The island at '" + source_.name +
+                                             "' has no CPU path, so this call has no result; the next one asks the GPU "
+                                             "again. Or use backend=cpu.");
   }
 
   Result CpuPath(const Executable** on_cpu) const {

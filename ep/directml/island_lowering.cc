@@ -196,7 +196,9 @@ std::optional<Declined> Lower(const Island& island, const std::vector<InputShape
     }
   }
   for (size_t i = 0; i < island.values.size() && !builder.refused(); ++i) lowering.GiveOut(static_cast<int>(i));
-  return builder.refused();
+  if (builder.refused()) return builder.refused();
+  DropUnused(program);
+  return std::nullopt;
 }
 
 }  // namespace normfuse::directml

@@ -72,7 +72,11 @@ Tensor NodeLowering::Raw(size_t input) {
 
 Tensor NodeLowering::Packed(const Tensor& tensor) {
   const int64_t elements = Product(tensor.view.dims);
-  if (tensor.view.IsPacked() && elements == Product(tensor.value->dims)) return tensor;
+  if (tensor.view.IsPacked() && elements == Product(tensor.value->dims)) {
+    Tensor packed = tensor;
+    packed.view = StridedView::Packed(tensor.view.dims);  // strides of dimensions of 1 may be any
+    return packed;
+  }
   return Computed(OpOf(DML_OPERATOR_ELEMENT_WISE_IDENTITY, "copy " + node_->name), tensor.view.dims, {tensor},
                   tensor.type);
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 namespace normfuse::directml {
 namespace {
@@ -132,6 +133,38 @@ std::string ToJson(const DmlProgram& program) {
            ",\"from_operator\":" + std::to_string(output.from_node) + "}";
   }
   return out + "]}";
+}
+
+void DropUnused(DmlProgram* program) {
+  std::vector<bool> used_operators(program->operators.size()), used_inputs(program->inputs.size());
+  for (const GraphOutput& output : program->outputs) used_operators[output.from_node] = true;
+  for (size_t i = program->operators.size(); i-- > 0;) {
+    if (!used_operators[i]) continue;
+    for (const auto& input : program->operators[i].inputs) {
+      if (input) (input->from_graph_input ? used_inputs : used_operators)[input->index] = true;
+    }
+  }
+  // By old position: the new one.
+  const auto keep = [](auto* items, const std::vector<bool>& used) {
+    std::vector<uint32_t> places(used.size());
+    uint32_t next = 0;
+    for (size_t i = 0; i < used.size(); ++i) {
+      places[i] = next;
+      if (!used[i]) continue;
+      if (next != i) (*items)[next] = std::move((*items)[i]);
+      ++next;
+    }
+    items->resize(next);
+    return places;
+  };
+  const std::vector<uint32_t> operators = keep(&program->operators, used_operators);
+  const std::vector<uint32_t> inputs = keep(&program->inputs, used_inputs);
+  for (GraphOutput& output : program->outputs) output.from_node = operators[output.from_node];
+  for (Operator& op : program->operators) {
+    for (auto& input : op.inputs) {
+      if (input) input->index = (input->from_graph_input ? inputs : operators)[input->index];
+    }
+  }
 }
 
 }  // namespace normfuse::directml

@@ -108,6 +108,9 @@ struct DmlProgram {
   std::vector<KnownOutput> known_outputs;
 };
 
+// Drops operators and inputs that no output comes of: DirectML's graphs have none.
+void DropUnused(DmlProgram* program);
+
 // One line of JSON: {"level", "inputs", "operators", "outputs"}.
 std::string ToJson(const DmlProgram& program);
 

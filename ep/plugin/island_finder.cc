@@ -28,6 +28,7 @@ class Finder {
   Finder(GraphView& graph, const std::vector<Site>& sites, const Backend& backend)
       : graph_(graph),
         sites_(sites),
+        level_(backend.directml()->capabilities().level),
         unit_of_(graph.nodes().size(), kNone),
         knowable_(graph.values().size(), false),
         of_content_(graph.values().size(), false) {
@@ -109,7 +110,7 @@ class Finder {
     if (unit.site != kNone) return;
     const GraphNode& node = graph_.node(unit.nodes.front());
     const DirectMlOperatorSpec* row = FindDirectMlOperator(node);
-    if (row == nullptr) return;
+    if (row == nullptr || static_cast<uint32_t>(row->level) > level_) return;
     unit.is_shape = IsShape(node, *row);
     unit.on_gpu = unit.is_shape || TypesFit(node, *row);
     if (!unit.is_shape) return;
@@ -308,6 +309,22 @@ class Finder {
     return moves ? 0 : kOperationsOfAnElement * elements;
   }
 
+  bool Leaves(int value, const std::unordered_set<int>& inside) {
+    if (value == kNone) return false;
+    const GraphValue& made = graph_.value(value);
+    return made.is_output ||
+           std::any_of(made.consumers.begin(), made.consumers.end(), [&](int node) { return inside.count(node) == 0; });
+  }
+
+  // Whether anybody reads what it makes.
+  bool IsUsed(const FoundIsland& island) {
+    const std::unordered_set<int> inside(island.nodes.begin(), island.nodes.end());
+    return std::any_of(island.nodes.begin(), island.nodes.end(), [&](int index) {
+      const std::vector<int>& outputs = graph_.node(index).outputs;
+      return std::any_of(outputs.begin(), outputs.end(), [&](int value) { return Leaves(value, inside); });
+    });
+  }
+
   double BytesAcross(const FoundIsland& island) {
     const std::unordered_set<int> inside(island.nodes.begin(), island.nodes.end());
     std::unordered_set<int> crossing;
@@ -317,11 +334,7 @@ class Finder {
         if (inside.count(graph_.value(value).producer) == 0) crossing.insert(value);
       }
       for (const int value : graph_.node(index).outputs) {
-        if (value == kNone) continue;
-        const GraphValue& made = graph_.value(value);
-        const bool leaves = made.is_output || std::any_of(made.consumers.begin(), made.consumers.end(),
-                                                          [&](int node) { return inside.count(node) == 0; });
-        if (leaves) crossing.insert(value);
+        if (Leaves(value, inside)) crossing.insert(value);
       }
     }
     double bytes = 0;
@@ -335,7 +348,7 @@ class Finder {
   void Weigh(FoundIsland* island) {
     double operations = 0;
     for (const int node : island->nodes) operations += OperationsOf(node);
-    island->computes = !island->sites.empty() || operations > 0;
+    island->computes = (!island->sites.empty() || operations > 0) && IsUsed(*island);
     const double on_gpu =
         kSecondsOfAWait + BytesAcross(*island) / kCopiedBytesPerSecond + operations / kGpuOperationsPerSecond;
     island->pays = on_gpu < operations / kCpuOperationsPerSecond;
@@ -343,6 +356,7 @@ class Finder {
 
   GraphView& graph_;
   const std::vector<Site>& sites_;
+  uint32_t level_;
   std::vector<Unit> units_;
   std::vector<int> unit_of_;      // by node
   std::vector<bool> knowable_;    // by value: a shape, or computed of shapes

@@ -1,8 +1,8 @@
 """Check the numbers of a backend on this machine: ``python -m normfuse.selftest --backend directml``.
 
-Runs every kind of fused operator through onnxruntime and the execution provider and compares it with float64. Prints a
-row for each case as soon as it is done; the exit code is 0 when all are right, 1 when any is not, 2 when the backend
-cannot be had.
+Runs every kind of fused operator through onnxruntime and the execution provider, on DirectML also every operator that
+joins an island, and compares it with float64. Prints a row for each case as soon as it is done; the exit code is 0 when
+all are right, 1 when any is not, 2 when the backend cannot be had.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import onnx
@@ -24,11 +24,13 @@ from onnx import TensorProto, helper
 from normfuse.errors import NormfuseError
 from normfuse.host.session import session_options
 from normfuse.selftest_cases import DIRECTML_MEAN_ROUNDING, Array, Case, Expected, cases, expected
+from normfuse.selftest_islands import IslandCase, island_cases
 from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, labels_of, read_program
 
 __all__ = ["Row", "main", "run"]
 
 FOUR_BIT = (TensorProto.UINT4, TensorProto.INT4)
+AnyCase = TypeVar("AnyCase", Case, IslandCase)
 # The highest that every supported ONNX Runtime reads.
 IR_VERSION = 10
 
@@ -144,6 +146,18 @@ def _run_case(case: Case, options: Mapping[str, Any], report: Path) -> Row:
     return Row(case.name, site["backend"], worst, allowed, note)
 
 
+def _run_island(case: IslandCase, options: Mapping[str, Any], report: Path) -> Row:
+    report.unlink(missing_ok=True)
+    try:
+        session = _open(case.model(IR_VERSION), {**options, "directml_report": report})
+        (got,) = session.run(None, {name: case.inputs[name] for name in case.runtime})
+    except Exception as error:  # onnxruntime has no common base class of its errors
+        return Row(case.name, "-", math.inf, 0.0, _first_line(error))
+    backend = "directml" if report.exists() else "cpu"
+    note = "" if report.exists() else f"{case.operator} is left to ONNX Runtime"
+    return Row(case.name, backend, case.expected.error(got), case.expected.allowed, note)
+
+
 def run(pattern: str = "", **options: Any) -> Iterator[Row]:
     """Run the cases whose name contains ``pattern`` and yield a row for each.
 
@@ -154,14 +168,16 @@ def run(pattern: str = "", **options: Any) -> Iterator[Row]:
     Raises:
         NormfuseError: An option is wrong, or onnxruntime, the native library or the backend cannot be had.
     """
-    chosen = _chosen(pattern)
-    if not chosen:
+    chosen, islands = _chosen(cases(), pattern), _islands(pattern, options)
+    if not chosen and not islands:
         return
     # A GPU is open as long as a session uses it, and opening it takes long: this one holds it until the last case.
     held = _open_backend(options)
     with tempfile.TemporaryDirectory() as folder:
         for case in chosen:
             yield _run_case(case, options, Path(folder) / "claims.jsonl")
+        for island in islands:
+            yield _run_island(island, options, Path(folder) / "calls.jsonl")
     del held
 
 
@@ -178,8 +194,12 @@ def _open_backend(options: Mapping[str, Any]) -> Any:
         raise NormfuseError(_first_line(error)) from error
 
 
-def _chosen(pattern: str) -> list[Case]:
-    return [case for case in cases() if pattern.lower() in case.name.lower()]
+def _chosen(given: Sequence[AnyCase], pattern: str) -> list[AnyCase]:
+    return [case for case in given if pattern.lower() in case.name.lower()]
+
+
+def _islands(pattern: str, options: Mapping[str, Any]) -> list[IslandCase]:
+    return _chosen(island_cases(), pattern) if options.get("backend") == "directml" else []
 
 
 def _first_line(error: Exception) -> str:
@@ -219,7 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--adapter-preference", choices=["high_performance", "minimum_power"])
     given = vars(parser.parse_args(arguments))
     pattern = given.pop("filter")
-    width = max((len(case.name) for case in _chosen(pattern)), default=0)
+    names = [case.name for case in _chosen(cases(), pattern)] + [case.name for case in _islands(pattern, given)]
+    width = max(map(len, names), default=0)
     if not width:
         print(f"selftest: no case has '{pattern}' in its name", file=sys.stderr)
         return 2
