@@ -14,7 +14,7 @@ from normfuse.selftest_cases import Array, Expected
 
 __all__ = ["IslandCase", "island_cases"]
 
-_TEXT_TYPES = {np.dtype(np.float32): "float"}
+_TEXT_TYPES: dict[np.dtype[np.generic], str] = {np.dtype(np.float32): "float"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class IslandCase:
 
 
 def _text(array: Array) -> str:
-    return _TEXT_TYPES.get(array.dtype, array.dtype.name)
+    return _TEXT_TYPES.get(array.dtype, str(array.dtype.name))
 
 
 def _open(name: str, rank: int) -> str:
@@ -143,7 +143,9 @@ def _transposed(x: Array, w: Array) -> Array:
     return y
 
 
-def _case(operator: str, body: str, expected: Array, code: int = TensorProto.FLOAT, **inputs: Array) -> IslandCase:
+def _case(
+    operator: str, body: str, expected: Array, inputs: Mapping[str, Array], code: int = TensorProto.FLOAT
+) -> IslandCase:
     """Inputs named a, b, c and x arrive at run time; expected integers and booleans say their own type."""
     if expected.dtype in (np.dtype(bool), np.dtype(np.int64), np.dtype(np.int32)):
         code = helper.np_dtype_to_tensor_dtype(expected.dtype)
@@ -154,19 +156,19 @@ def _case(operator: str, body: str, expected: Array, code: int = TensorProto.FLO
 def _elementwise() -> list[IslandCase]:
     found = []
     for name, unary in _UNARY.items():
-        found.append(_case(name, f"n = Abs(a) y = {name}(n)", unary(np.abs(_A)), a=A))
+        found.append(_case(name, f"n = Abs(a) y = {name}(n)", unary(np.abs(_A)), {"a": A}))
     for name, binary in {**_BINARY, **_LOGICAL}.items():
         logical = name in _LOGICAL
         first, second = (A > 0, B > 0) if logical else (A, B)
         exact = (first, second) if logical else (_A, _B)
-        found.append(_case(name, f"y = {name}(a, b)", binary(*exact), a=first, b=second))
+        found.append(_case(name, f"y = {name}(a, b)", binary(*exact), {"a": first, "b": second}))
     e = np.array(3, np.float32)
     return [
         *found,
-        _case("Pow", "n = Abs(a) y = Pow(n, e)", np.abs(_A) ** 3, a=A, e=e),
-        _case("Not", "p = And(a, a) y = Not(p)", ~(A > 0), a=A > 0),
-        _case("Where", "n = Neg(a) y = Where(c, n, a)", np.where(A > 0, -_A, _A), a=A, c=A > 0),
-        _case("Cast", "n = Add(a, a) y = Cast <to = 9> (n)", np.asarray(A != 0), a=A),
+        _case("Pow", "n = Abs(a) y = Pow(n, e)", np.abs(_A) ** 3, {"a": A, "e": e}),
+        _case("Not", "p = And(a, a) y = Not(p)", ~(A > 0), {"a": A > 0}),
+        _case("Where", "n = Neg(a) y = Where(c, n, a)", np.where(A > 0, -_A, _A), {"a": A, "c": A > 0}),
+        _case("Cast", "n = Add(a, a) y = Cast <to = 9> (n)", np.asarray(A != 0), {"a": A}),
     ]
 
 
@@ -176,24 +178,23 @@ def _movements() -> list[IslandCase]:
         data = "b" if "(b," in call else "a"
         call = call.replace("(b,", "(n,")
         found.append(
-            _case(name, f"n = Neg({data}) y = {call}", -expected, **{data: A if data == "a" else B}, **constants)
+            _case(name, f"n = Neg({data}) y = {call}", -expected, {data: A if data == "a" else B, **constants})
         )
     zero, one = np.array(0, np.int64), np.array(1, np.int64)
     counted = "s = Shape(a) e = Gather(s, last) r = Range(zero, e, one) f = Cast <to = 1> (r) y = Add(a, f)"
     filled = "s = Shape(a) o = ConstantOfShape(s) y = Max(a, o)"
     return [
         *found,
-        _case("ReduceMax", "n = Neg(a) y = ReduceMax(n, s)", (-_A).max(1, keepdims=True), a=A, s=_ints(1)),
+        _case("ReduceMax", "n = Neg(a) y = ReduceMax(n, s)", (-_A).max(1, keepdims=True), {"a": A, "s": _ints(1)}),
         _case(
             "Split",
             "n = Neg(a) u, v = Split <axis = 2> (n, s) y = Mul(u, v)",
             _A[..., :2] * _A[..., 2:],
-            a=A,
-            s=_ints(2, 2),
+            {"a": A, "s": _ints(2, 2)},
         ),
-        _case("Shape", "s = Shape(a) r = Reshape(b, s) y = Add(a, r)", _A * 2, a=A, b=A.reshape(6, 4)),
-        _case("Range", counted, _A + np.arange(4), a=A, last=np.array(2, np.int64), zero=zero, one=one),
-        _case("ConstantOfShape", filled, np.maximum(_A, 0), a=A),
+        _case("Shape", "s = Shape(a) r = Reshape(b, s) y = Add(a, r)", _A * 2, {"a": A, "b": A.reshape(6, 4)}),
+        _case("Range", counted, _A + np.arange(4), {"a": A, "last": np.array(2, np.int64), "zero": zero, "one": one}),
+        _case("ConstantOfShape", filled, np.maximum(_A, 0), {"a": A}),
     ]
 
 
@@ -205,36 +206,37 @@ def _products() -> list[IslandCase]:
     c = _numbers(5)
     gemm = "n = Neg(a) y = Gemm <alpha = 0.5, beta = 2.0> (n, w, c0)"
     return [
-        _case("MatMul", "y = MatMul(a, w)", _A @ _w, a=A, w=w),
-        _case("Gemm", gemm, -0.5 * (_A[0] @ _w) + 2.0 * c.astype(np.float64), a=A[0], w=w, c0=c),
-        _case("Einsum", 'y = Einsum <equation = "bij,bjk->bik"> (a, b)', summed, a=A, b=both),
+        _case("MatMul", "y = MatMul(a, w)", _A @ _w, {"a": A, "w": w}),
+        _case("Gemm", gemm, -0.5 * (_A[0] @ _w) + 2.0 * c.astype(np.float64), {"a": A[0], "w": w, "c0": c}),
+        _case("Einsum", 'y = Einsum <equation = "bij,bjk->bik"> (a, b)', summed, {"a": A, "b": both}),
     ]
 
 
 def _images() -> list[IslandCase]:
     w, v = _numbers(4, 3, 3, 3), _numbers(3, 4, 3, 3)
     _w, _v = w.astype(np.float64), v.astype(np.float64)
-    parameters = {"g": _numbers(3), "h": _numbers(3), "m": _numbers(3), "s": np.abs(_numbers(3))}
+    parameters: dict[str, Array] = {"g": _numbers(3), "h": _numbers(3), "m": _numbers(3), "s": np.abs(_numbers(3))}
     g, h, m, s = (value.astype(np.float64).reshape(3, 1, 1) for value in parameters.values())
     doubled = _IMAGE.repeat(2, 2).repeat(2, 3)
     resize = (
         'y = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (n, , f)'
     )
     return [
-        _case("Conv", "y = Conv(a, w)", _convolved(_IMAGE, _w), a=IMAGE, w=w),
-        _case("ConvTranspose", "y = ConvTranspose(a, w)", _transposed(_IMAGE, _v), a=IMAGE, w=v),
-        _case("MaxPool", "y = MaxPool <kernel_shape = [3, 3]> (a)", _windows(_IMAGE, 3).max((4, 5)), a=IMAGE),
-        _case("AveragePool", "y = AveragePool <kernel_shape = [3, 3]> (a)", _windows(_IMAGE, 3).mean((4, 5)), a=IMAGE),
-        _case("GlobalAveragePool", "y = GlobalAveragePool(a)", _IMAGE.mean((2, 3), keepdims=True), a=IMAGE),
-        _case("GlobalMaxPool", "y = GlobalMaxPool(a)", _IMAGE.max((2, 3), keepdims=True), a=IMAGE),
+        _case("Conv", "y = Conv(a, w)", _convolved(_IMAGE, _w), {"a": IMAGE, "w": w}),
+        _case("ConvTranspose", "y = ConvTranspose(a, w)", _transposed(_IMAGE, _v), {"a": IMAGE, "w": v}),
+        _case("MaxPool", "y = MaxPool <kernel_shape = [3, 3]> (a)", _windows(_IMAGE, 3).max((4, 5)), {"a": IMAGE}),
+        _case(
+            "AveragePool", "y = AveragePool <kernel_shape = [3, 3]> (a)", _windows(_IMAGE, 3).mean((4, 5)), {"a": IMAGE}
+        ),
+        _case("GlobalAveragePool", "y = GlobalAveragePool(a)", _IMAGE.mean((2, 3), keepdims=True), {"a": IMAGE}),
+        _case("GlobalMaxPool", "y = GlobalMaxPool(a)", _IMAGE.max((2, 3), keepdims=True), {"a": IMAGE}),
         _case(
             "BatchNormalization",
             "n = Neg(a) y = BatchNormalization(n, g, h, m, s)",
             (-_IMAGE - m) / np.sqrt(s + 1e-5) * g + h,
-            a=IMAGE,
-            **parameters,
+            {"a": IMAGE, **parameters},
         ),
-        _case("Resize", f"n = Neg(a) {resize}", -doubled, a=IMAGE, f=np.array([1, 1, 2, 2], np.float32)),
+        _case("Resize", f"n = Neg(a) {resize}", -doubled, {"a": IMAGE, "f": np.array([1, 1, 2, 2], np.float32)}),
     ]
 
 
@@ -246,27 +248,29 @@ def _quantised() -> list[IslandCase]:
     product = (a.astype(np.float64) - 7) @ (b.astype(np.float64) + 3)
     sums = _convolved(x.astype(np.float64) - 7, w.astype(np.float64) + 3)
     scale = float(sa) * float(sb) / float(sy)
-    zeros = {"za": za, "zb": zb}
-    scales = {**zeros, "sa": sa, "sb": sb, "sy": sy, "zy": zy}
+    zeros: dict[str, Array] = {"za": za, "zb": zb}
+    scales: dict[str, Array] = {**zeros, "sa": sa, "sb": sb, "sy": sy, "zy": zy}
     step = (_A.max() - _A.min()) / 255
     dynamic = _A / step + np.rint(-_A.min() / step)
     uint8 = TensorProto.UINT8
     return [
-        _case("MatMulInteger", "y = MatMulInteger(a, b, za, zb)", product.astype(np.int32), a=a, b=b, **zeros),
-        _case("ConvInteger", "y = ConvInteger(x, w, za, zb)", sums.astype(np.int32), x=x, w=w, **zeros),
+        _case("MatMulInteger", "y = MatMulInteger(a, b, za, zb)", product.astype(np.int32), {"a": a, "b": b, **zeros}),
+        _case("ConvInteger", "y = ConvInteger(x, w, za, zb)", sums.astype(np.int32), {"x": x, "w": w, **zeros}),
         _case(
             "QLinearMatMul",
             "y = QLinearMatMul(a, sa, za, b, sb, zb, sy, zy)",
             product * scale + 99,
+            {"a": a, "b": b, **scales},
             uint8,
-            a=a,
-            b=b,
-            **scales,
         ),
         _case(
-            "QLinearConv", "y = QLinearConv(x, sa, za, w, sb, zb, sy, zy)", sums * scale + 99, uint8, x=x, w=w, **scales
+            "QLinearConv",
+            "y = QLinearConv(x, sa, za, w, sb, zb, sy, zy)",
+            sums * scale + 99,
+            {"x": x, "w": w, **scales},
+            uint8,
         ),
-        _case("DynamicQuantizeLinear", "y, s, z = DynamicQuantizeLinear(a)", dynamic, uint8, a=A),
+        _case("DynamicQuantizeLinear", "y, s, z = DynamicQuantizeLinear(a)", dynamic, {"a": A}, uint8),
     ]
 
 
