@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .facts import label
 from .fused import Fused, new_constant, operator_of
-from .host_fusions import require_no_gemm
+from .host_fusions import require_no_gemm, require_no_integer_product
 from .labels import is_further
 from .pattern import node_of
 from .rule import FusionRule, fused_activation, fused_normalization
@@ -204,6 +204,7 @@ class GateBefore(FusionRule):
         if quantized or any(is_further(step.operand) for step in fused.joined):
             raise Declined("unsupported_operator", op_type="Mul", where=f"in front of {label(root)}")
         x, gate = self._roles(x, gate, gated)
+        require_no_integer_product(x)
         producer = gate.producer()
         if not fused.has("residual") and (producer is None or operator_of(producer) != "FusedActivation"):
             # The last product of an activation written out may stand there.

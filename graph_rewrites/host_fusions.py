@@ -12,7 +12,7 @@ import onnx_ir as ir
 from .facts import Facts, label
 from .sites import Declined
 
-__all__ = ["require_no_gemm", "require_no_quantized_product"]
+__all__ = ["require_no_gemm", "require_no_integer_product", "require_no_quantized_product"]
 
 # What may stand between the dequantisation of weights and the product: ONNX Runtime moves it to the other side.
 _MOVED = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -75,3 +75,11 @@ def require_no_quantized_product(facts: Facts, value: ir.Value) -> None:
             raise Declined(
                 "not_profitable", node=label(node), detail="the activation and the QuantizeLinear belong to it"
             )
+
+
+def require_no_integer_product(value: ir.Value) -> None:
+    """Decline the factor of a value that is the Cast of a MatMulInteger, of which ONNX Runtime makes one node."""
+    cast = _producer(value, "Cast")
+    product = _producer(None if cast is None else cast.inputs[0], "MatMulInteger")
+    if product is not None:
+        raise Declined("not_profitable", node=label(product), detail="the Mul becomes part of it")

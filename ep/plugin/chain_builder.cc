@@ -90,6 +90,12 @@ ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, Cha
   found_.chain.name = graph.node(anchor).name.empty() ? graph.node(anchor).op_type : graph.node(anchor).name;
 }
 
+ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor,
+                           FoundChain own)
+    : graph_(graph), taken_(taken), length_(length), anchor_(anchor), found_(std::move(own)) {
+  found_.description.clear();
+}
+
 std::vector<Step>& ChainBuilder::before() { return found_.chain.before; }
 
 TensorRef ChainBuilder::Ref(int value) {
@@ -139,29 +145,36 @@ bool ChainBuilder::TakeDequantize(int value, Operand* operand) {
   return true;
 }
 
+// The Cast of int32 to float32 that makes a value which nothing else reads; kNone if there is none.
+int ChainBuilder::CastOfIntegers(int value) const {
+  const int cast = FreeProducer(value, "Cast");
+  if (cast == kNone || !graph_.node(cast).domain.empty() || SoleConsumer(value) == kNone) return kNone;
+  const int integers = graph_.Input(graph_.node(cast), 0);
+  if (integers == kNone) return kNone;
+  const TensorFacts& facts = graph_.Facts(integers);
+  const bool fits = facts.type == DataType::kInt32 && graph_.Facts(value).type == DataType::kFloat32 && !facts.constant;
+  return fits ? cast : kNone;
+}
+
+// Whether the factor can be the scale of a quantised tensor.
+bool ChainBuilder::IsScaleOf(const TensorFacts& scale, const TensorFacts& integers) const {
+  return scale.type == DataType::kFloat32 && CertainlyFits(scale, integers) &&
+         (scale.rank == integers.rank || HasOneElement(scale));
+}
+
 // Cast of int32 -> Mul by a scale, as quantisers write it behind a convolution of integers: it is an operand with a scale. Behind a
 // MatMulInteger ONNX Runtime makes MatMulIntegerToFloat of it. `mul` joins the chain unless it is the anchor.
 bool ChainBuilder::TakeIntegers(int mul, Operand* operand) {
   const GraphNode& node = graph_.node(mul);
   for (size_t position = 0; position < 2; ++position) {
-    const int converted = graph_.Input(node, position);
     const int scale = graph_.Input(node, 1 - position);
-    const int cast = FreeProducer(converted, "Cast");
-    if (scale == kNone || cast == kNone || !graph_.node(cast).domain.empty()) continue;
+    const int cast = CastOfIntegers(graph_.Input(node, position));
+    if (scale == kNone || cast == kNone) continue;
     const int integers = graph_.Input(graph_.node(cast), 0);
-    if (integers == kNone || SoleConsumer(converted) == kNone) continue;
-    const TensorFacts& facts = graph_.Facts(integers);
-    const TensorFacts& scale_facts = graph_.Facts(scale);
-    if (facts.type != DataType::kInt32 || graph_.Facts(converted).type != DataType::kFloat32 || facts.constant)
-      continue;
     const int product = graph_.value(integers).producer;
     if (product != kNone && graph_.node(product).Is("", "MatMulInteger")) continue;
-    const bool is_scale = scale_facts.type == DataType::kFloat32 && CertainlyFits(scale_facts, facts) &&
-                          (scale_facts.rank == facts.rank || HasOneElement(scale_facts));
-    if (!is_scale) continue;
-    operand->type = facts.type;
-    operand->shape = ShapeOf(facts);
-    operand->tensor = Ref(integers);
+    if (!IsScaleOf(graph_.Facts(scale), graph_.Facts(integers))) continue;
+    *operand = ReadTensor(integers, "");
     operand->quantization.scale = Ref(scale);
     operand->by_cast = true;
     AddNode(cast);
@@ -169,6 +182,67 @@ bool ChainBuilder::TakeIntegers(int mul, Operand* operand) {
     return true;
   }
   return false;
+}
+
+// Cast, or that and a Mul, in front of a node of our own, which may have the Mul as its first step.
+bool ChainBuilder::TakeIntegersInFront() {
+  Chain& chain = found_.chain;
+  if (chain.x.tensor.input == TensorRef::kAbsent || chain.x.quantization.present()) return false;
+  const int value = graph_.Input(anchor(), 0);
+  const int mul = FreeProducer(value, "Mul");
+  const bool scales = mul != kNone && graph_.node(mul).domain.empty() && SoleConsumer(value) != kNone;
+  Operand x;
+  if (!(scales && TakeIntegers(mul, &x)) && !TakeCastOfFirstProduct(value, &x)) return false;
+  x.name = chain.x.name;
+  chain.x = std::move(x);
+  // The first input was the old X, and nothing else.
+  found_.inputs.erase(found_.inputs.begin());
+  ForEachTensorRef(chain, [](TensorRef& ref) {
+    if (ref.input != TensorRef::kAbsent) --ref.input;
+  });
+  return true;
+}
+
+bool ChainBuilder::TakeCastOfFirstProduct(int value, Operand* x) {
+  Chain& chain = found_.chain;
+  std::vector<Step>& steps = chain.normalizes() ? chain.before : chain.behind;
+  const int cast = CastOfIntegers(value);
+  if (cast == kNone || steps.empty() || steps.front().kind != StepKind::kMul) return false;
+  const Operand& factor = steps.front().operand;
+  if (factor.quantization.present() || factor.align != Align::kTrailing) return false;
+  const int integers = graph_.Input(graph_.node(cast), 0);
+  const PartialShape shape = KnownShape(factor);
+  TensorFacts scale;
+  scale.type = factor.type;
+  scale.rank = shape.rank;
+  std::copy(std::begin(shape.dims), std::end(shape.dims), scale.dims);
+  if (!IsScaleOf(scale, graph_.Facts(integers))) return false;
+  *x = ReadTensor(integers, "");
+  x->quantization.scale = factor.tensor;
+  x->by_cast = true;
+  steps.erase(steps.begin());
+  AddNode(cast);
+  return true;
+}
+
+bool ChainBuilder::TakeAroundOwnNode() {
+  if (length_ != ChainLength::kAny) return false;
+  const bool took_integers = TakeIntegersInFront();
+  Store& store = found_.chain.store;
+  if (store.quantizes() || store.type != DataType::kFloat32) return took_integers;
+  // Y, the first of the outputs, may be one no more.
+  int value = found_.outputs.front();
+  FoundChain before = found_;
+  found_.outputs.erase(found_.outputs.begin());
+  store.output = kNoOutput;
+  ForEachOutput(found_.chain, [](int& output) { --output; });
+  if (!TakeDynamicQuantize(&value)) {
+    found_ = std::move(before);
+    return took_integers;
+  }
+  store.type = graph_.Facts(value).type;
+  store.output = AddOutput(value);
+  return true;
 }
 
 bool ChainBuilder::ReadAnchorIntegers() {
@@ -663,6 +737,8 @@ void ChainBuilder::Finish(int value) {
 // convex and ORT would drop every claim. Excluded by asking that what enters is made by no node, or only feeds X.
 bool ChainBuilder::OutputsAreSafe() {
   const Chain& chain = found_.chain;
+  // A node has no value that leaves it early, and what joins one of ours reads nothing but its result.
+  if (anchor().domain == kOperatorDomain) return true;
   if (!exports_inner_value_ && !(chain.normalization && chain.normalization->has_statistics())) return true;
   std::vector<bool> early(found_.inputs.size(), false);
   const auto is_early = [&](const Operand& operand) {

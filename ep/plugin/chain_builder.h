@@ -16,6 +16,8 @@ class ChainBuilder {
  public:
   // `taken[n]` is true for nodes that are in another chain or belong to another provider.
   ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor);
+  // Goes on from a chain that is a node of our own operators, the anchor.
+  ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor, FoundChain own);
 
   GraphView& graph() { return graph_; }
   const GraphNode& anchor() const { return graph_.node(anchor_); }
@@ -61,6 +63,10 @@ class ChainBuilder {
   // Activation whose node is the anchor: X is its input.
   bool ReadAnchorActivation(int* x, int* y);
 
+  // Takes what dynamic quantisers write around a node of our own: Cast of int32 and Mul in front of it, and a
+  // DynamicQuantizeLinear behind it. False: there is neither.
+  bool TakeAroundOwnNode();
+
   // Cast and Mul behind a product of integers, of which the Mul is the anchor.
   bool ReadAnchorIntegers();
 
@@ -77,6 +83,10 @@ class ChainBuilder {
   int FreeProducer(int value, std::string_view op_type) const;
   bool TakeDequantize(int value, Operand* operand);
   bool TakeIntegers(int mul, Operand* operand);
+  int CastOfIntegers(int value) const;
+  bool IsScaleOf(const TensorFacts& scale, const TensorFacts& integers) const;
+  bool TakeIntegersInFront();
+  bool TakeCastOfFirstProduct(int value, Operand* x);
   bool IsLeftToProduct(const GraphNode& quantize) const;
   bool TakeResidualAdd(int value, bool with_factor = false);
   void TakeFactor(int* value);

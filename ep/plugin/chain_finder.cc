@@ -176,10 +176,13 @@ class Finder {
     if (!kind) return;
     FoundChain found;
     if (std::optional<Declined> declined = ReadOwnOperator(graph_, index, *kind, &found)) {
-      Refuse(index, std::move(*declined));
-    } else {
-      Accept(index, std::move(found));
+      return Refuse(index, std::move(*declined));
     }
+    ChainBuilder builder(graph_, taken_, length_, index, found);
+    FoundChain longer;
+    if (!builder.TakeAroundOwnNode() || builder.Take(&longer)) return Accept(index, std::move(found));
+    Accept(index, std::move(longer));
+    SiteOf(index).alone = std::move(found);
   }
 
   // Tries the longest chain first: with the residual Add before it, then without.

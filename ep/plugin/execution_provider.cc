@@ -118,12 +118,20 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];
     if (site.declined) continue;
-    bool found = false;
-    if (site.found->nodes.size() == 1) {
-      NORMFUSE_RETURN_IF_ERROR(kernels.Has(graph.node(site.anchor), &found));
-    }
-    (*has_kernel)[i] = found;
-    DecideClaim(graph, context, found, &site);
+    const auto decide = [&]() -> Result {
+      bool found = false;
+      if (site.found->nodes.size() == 1) {
+        NORMFUSE_RETURN_IF_ERROR(kernels.Has(graph.node(site.anchor), &found));
+      }
+      (*has_kernel)[i] = found;
+      DecideClaim(graph, context, found, &site);
+      return {};
+    };
+    NORMFUSE_RETURN_IF_ERROR(decide());
+    if (!site.declined || !site.alone) continue;
+    site.found = std::move(site.alone);
+    site.alone.reset();
+    NORMFUSE_RETURN_IF_ERROR(decide());
   }
   return {};
 }
@@ -170,7 +178,7 @@ Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, const std::vector<S
 // On DirectML: what is in an island runs on the GPU; of the rest, what pays on the CPU path runs there.
 Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupportInfo* support,
                        std::vector<Site>* sites) {
-  *sites = FindSites(graph, ChainLength::kAny);
+  *sites = FindSites(graph, ChainLength::kOwnNodesAlone);
   std::vector<bool> in_island;
   NORMFUSE_RETURN_IF_ERROR(ClaimIslands(ep, graph, *sites, support, &in_island));
   const BlockedLayout blocked(graph, *sites);
@@ -298,8 +306,9 @@ Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, cons
                   std::unique_ptr<FusedNode>* out) {
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
-  std::vector<Site> sites = FindSites(graph, ChainLength::kAny);
-  if (IsOnGpu(ep, graph)) return CompileIsland(ep, graph, std::move(sites), fused_node, out);
+  const bool on_gpu = IsOnGpu(ep, graph);
+  std::vector<Site> sites = FindSites(graph, on_gpu ? ChainLength::kOwnNodesAlone : ChainLength::kAny);
+  if (on_gpu) return CompileIsland(ep, graph, std::move(sites), fused_node, out);
   ChainSequence sequence;
   NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, std::move(sites), fused_node, &sequence));
   for (Chain& chain : sequence.chains) OwnConstants(&chain);

@@ -32,6 +32,7 @@ enum class DecidedBy { kCostModel, kTuning, kOption };
 struct Site {
   int anchor = kNone;  // node
   std::optional<FoundChain> found;
+  std::optional<FoundChain> alone = {};  // a node of our own, where `found` is that and its neighbours
   std::optional<Declined> declined;
   std::string group = {};  // of chains: those that tuning measures together
   DecidedBy decided_by = DecidedBy::kCostModel;
@@ -40,8 +41,9 @@ struct Site {
 };
 
 // Whether a chain may take up the neighbours of its anchor. Single nodes can run on registered kernels; longer chains
-// have to be compiled by ORT.
-enum class ChainLength { kAny, kSingleNode };
+// have to be compiled by ORT. Nodes of our own have most of theirs in them already; what dynamic quantisers write around them
+// does not run on a GPU.
+enum class ChainLength { kAny, kOwnNodesAlone, kSingleNode };
 
 // Whether the chain begins with the Add of two uint8 tensors whose sum is uint8 again. ONNX Runtime has a kernel for it
 // that never leaves the integers (QLinearAdd).

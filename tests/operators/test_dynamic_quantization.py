@@ -7,12 +7,15 @@ from typing import Any
 
 import harness
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import parser
 from test_claims import session_and_report
+
+import normfuse
 
 F32 = np.float32
 OUTPUTS = "uint8[a, b] Q, float S, uint8 Z"
@@ -28,9 +31,17 @@ def model(inputs: str, outputs: str, nodes: str, **constants: np.ndarray) -> Any
     return proto
 
 
-def claimed(proto: Any, tmp_path: Path, description: str) -> onnxruntime.InferenceSession:
+def claimed(proto: Any, tmp_path: Path, description: str, *, rewritten: bool = False) -> onnxruntime.InferenceSession:
+    """A session in which that and nothing else is claimed; ``rewritten``: but nodes that the rewriting pass wrote."""
+    if rewritten:
+        proto = normfuse.optimize(proto, verify=False).model
     session, report = session_and_report(proto, tmp_path, claim="all")
-    assert [line["description"] for line in report if line["claimed"]] == [description], report
+    (found,) = [line["description"] for line in report if line["claimed"]]
+    fused = [step for step in found.split(" -> ") if step.startswith("Fused")]
+    if rewritten and fused:
+        before = ["Cast", "Mul"] if description.startswith("Cast -> Mul") else []
+        description = " -> ".join((*before, *fused, "DynamicQuantizeLinear"))
+    assert found == description, report
     return session
 
 
@@ -68,21 +79,23 @@ QUANTIZE = "Q, S, Z = DynamicQuantizeLinear(n)"
 
 
 @pytest.mark.every_isa
+@pytest.mark.parametrize("rewritten", [False, True])
 @pytest.mark.parametrize("shape", [(3, 7), (5, 64), (64, 768), (700, 770), (1, 1), (0, 16)])
-def test_behind_a_normalisation(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_behind_a_normalisation(shape: tuple[int, ...], rewritten: bool, tmp_path: Path) -> None:
     scale, bias = values(shape[-1:], 1, 1.0, 0.1), values(shape[-1:], 2)
     proto = model("float[a, b] X", OUTPUTS, NORM + QUANTIZE, g=scale, b=bias)
-    session = claimed(proto, tmp_path, "LayerNormalization -> DynamicQuantizeLinear")
+    session = claimed(proto, tmp_path, "LayerNormalization -> DynamicQuantizeLinear", rewritten=rewritten)
     for offset in (0.0, 100.0):
         x = values(shape, offset=offset)
         check(session.run(None, {"X": x}), layer_norm(x, scale, bias), 1e-5)
 
 
 @pytest.mark.every_isa
-def test_the_values_themselves_are_an_output_where_others_read_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_the_values_themselves_are_an_output_where_others_read_them(rewritten: bool, tmp_path: Path) -> None:
     scale, bias, x = values((96,), 1), values((96,), 2), values((40, 96))
     proto = model("float[a, b] X", "float[a, b] n, " + OUTPUTS, NORM + QUANTIZE, g=scale, b=bias)
-    session = claimed(proto, tmp_path, "LayerNormalization -> DynamicQuantizeLinear")
+    session = claimed(proto, tmp_path, "LayerNormalization -> DynamicQuantizeLinear", rewritten=rewritten)
     got, *quantised = session.run(None, {"X": x})
     np.testing.assert_allclose(got, layer_norm(x, scale, bias), rtol=1e-5, atol=1e-5)
     check(quantised, got, 0)
@@ -156,6 +169,7 @@ CONV_INPUTS = "uint8[1, 4, h, 9] X, uint8 xz, float s"
 
 
 @pytest.mark.every_isa
+@pytest.mark.parametrize("rewritten", [False, True])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize(
     ("nodes", "description", "function"),
@@ -170,7 +184,7 @@ CONV_INPUTS = "uint8[1, 4, h, 9] X, uint8 xz, float s"
     ],
 )
 def test_behind_a_convolution_of_integers(
-    per_channel: bool, nodes: str, description: str, function: Any, tmp_path: Path
+    per_channel: bool, rewritten: bool, nodes: str, description: str, function: Any, tmp_path: Path
 ) -> None:
     numbers = np.random.default_rng(3)
     kernel = numbers.integers(0, 256, (8, 4, 3, 3)).astype(np.uint8)
@@ -185,6 +199,7 @@ def test_behind_a_convolution_of_integers(
         model(inputs, outputs, CONVOLUTION + nodes + QUANTIZE, **constants),
         tmp_path,
         description + " -> DynamicQuantizeLinear",
+        rewritten=rewritten,
     )
     padded = np.pad(x.astype(np.int64) - 120, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
@@ -263,3 +278,99 @@ def test_scaled_integers_stand_in_no_quantised_operator_and_no_layout(reader: st
     _, report = session_and_report(proto, tmp_path, claim="profitable")
     (line,) = [line for line in report if line["description"].startswith("Cast")]
     assert not any(place in line.get("message", "") for place in PLACES), line
+
+
+def own_model(inputs: str, outputs: str, nodes: str) -> Any:
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17, "ai.normfuse": 1]> g ({inputs}) => ({outputs}) {{{nodes}}}'
+    )
+
+
+STEPS = "Mul s; Add r; Normalize axes=-1 epsilon=1e-05; Mul g"
+
+
+def own_chain(cast: str = "c = Cast<to = 1>(I)", read: str = "c, s, r, g") -> str:
+    node = f'n, d, mean, inv = ai.normfuse.FusedNormalization<steps = "{STEPS}">({read})'
+    return f"{cast} {node} {QUANTIZE}"
+
+
+OWN_INPUTS = "int32[a, 24] I, float s, float[a, 24] r, float[24] g"
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("scale", ["float s", "float[1, 1] s", "float[1, 24] s"])
+def test_a_node_of_ours_keeps_its_other_outputs(scale: str, tmp_path: Path) -> None:
+    """Its factor is the scale of the integers; sum and statistics are as without the neighbours."""
+    inputs = OWN_INPUTS.replace("float s", scale)
+    proto = own_model(
+        inputs, "float[a, 24] d, float[a, 1] mean, float[a, 1] inv, float[a, 24] n, " + OUTPUTS, own_chain()
+    )
+    session = claimed(proto, tmp_path, "Cast -> FusedNormalization -> DynamicQuantizeLinear")
+    shape = {"float s": (), "float[1, 1] s": (1, 1), "float[1, 24] s": (1, 24)}[scale]
+    feeds = {
+        "I": np.random.default_rng(2).integers(-(2**20), 2**20, (9, 24)).astype(np.int32),
+        "s": np.asarray(np.abs(values(shape, 4)) * F32(1e-5)),
+        "r": values((9, 24), 3),
+        "g": values((24,), 4),
+    }
+    d, mean, inv, n, *quantised = session.run(None, feeds)
+    exact = feeds["I"] * feeds["s"].astype(np.float64) + feeds["r"]
+    deviation = 1 / np.sqrt(exact.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(d, exact, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(mean, exact.mean(-1, keepdims=True), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(inv, deviation, rtol=1e-5)
+    np.testing.assert_allclose(
+        n, (exact - exact.mean(-1, keepdims=True)) * deviation * feeds["g"], rtol=1e-4, atol=1e-5
+    )
+    check(quantised, n, 0)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "nodes", "outputs", "found"),
+    [
+        # What the Cast gives is read twice, is of another type, or comes as a second operand.
+        (OWN_INPUTS, own_chain() + " e = Neg(c)", "float[a, 24] e, ", "FusedNormalization -> DynamicQuantizeLinear"),
+        (OWN_INPUTS.replace("int32", "int64"), own_chain(), "", "FusedNormalization -> DynamicQuantizeLinear"),
+        (
+            OWN_INPUTS + ", float[a, 24] x",
+            own_chain(read="x, s, c, g").replace(", r,", ", c,"),
+            "",
+            "FusedNormalization -> DynamicQuantizeLinear",
+        ),
+        # The factor widens the integers.
+        (
+            OWN_INPUTS.replace("float s", "float[9, 24] s").replace("int32[a, 24]", "int32[1, 24]"),
+            own_chain(),
+            "",
+            "FusedNormalization -> DynamicQuantizeLinear",
+        ),
+        # Bytes that nothing reads.
+        (OWN_INPUTS, own_chain().replace("Q, S, Z = Dyn", "q, S, Z = Dyn"), "", "Cast -> FusedNormalization"),
+    ],
+)
+def test_what_is_left_around_a_node_of_ours(inputs: str, nodes: str, outputs: str, found: str, tmp_path: Path) -> None:
+    given = OUTPUTS if "Q, S" in nodes else "float S"
+    claimed(own_model(inputs, outputs + given, nodes), tmp_path, found)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_rewriting_leaves_the_factor_of_a_product_of_integers(residual: bool) -> None:
+    """ONNX Runtime makes MatMulIntegerToFloat of MatMulInteger, Cast and Mul, or DynamicQuantizeMatMul."""
+    product = "m = MatMulInteger(I, w) c = Cast<to = 1>(m) e = Mul(c, s)"
+    added = "d = Add(r, e)" if residual else "d = Add(e, r)"
+    nodes = f"{product} {added} Y = LayerNormalization(d, g, b)"
+    constants = {"w": np.ones((8, 8), np.uint8), "g": values((8,)), "b": values((8,))}
+    inputs = "uint8[4, 8] I, float s, float[4, 8] r"
+
+    def operators(inputs: str, nodes: str, **constants: np.ndarray) -> list[str]:
+        proto = onnx.shape_inference.infer_shapes(model(inputs, "float[4, 8] Y", nodes, **constants))
+        return [each.op_type for each in normfuse.optimize(proto, verify=False).model.graph.node]
+
+    left = operators(inputs, nodes, **constants)
+    assert left[:3] == ["MatMulInteger", "Cast", "Mul"]
+    assert left[3].startswith("FusedNormalization")
+    plain = nodes.replace(product, "c = Cast<to = 1>(I) e = Mul(c, s)")
+    left = operators(inputs.replace("uint8", "int32"), plain, g=constants["g"], b=constants["b"])
+    assert left[0] == "Cast"
+    assert left[1].startswith("FusedNormalization")
+    assert len(left) == 2
