@@ -155,7 +155,8 @@ std::optional<KnownTensor> ComputeConstantOfShape(const IslandNode& node, const 
   const bool is_shape = std::all_of(dims.values.begin(), dims.values.end(), [](int64_t dim) { return dim >= 0; });
   if (!known || known->values.size() != 1 || !is_shape || Product(dims.values) > kMostKnownElements)
     return std::nullopt;
-  return KnownTensor{known->type, dims.values, {static_cast<size_t>(Product(dims.values)), known->values[0]}};
+  const auto count = static_cast<size_t>(Product(dims.values));
+  return KnownTensor{known->type, dims.values, std::vector<int64_t>(count, known->values[0])};
 }
 
 std::optional<KnownTensor> ComputeNot(KnownTensor tensor) {

@@ -242,6 +242,23 @@ def test_a_constant_of_shape_inside(fake: dict[str, str]) -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_a_constant_of_shape_that_others_compute_with(rows: int, fake: dict[str, str]) -> None:
+    """Integers that follow from a shape are computed on the CPU: here the indices of a Gather."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+        g (float[N, 4] x) => (float[N, M] y) <int64[1] first = {0}, float[4] s = {1, 2, 3, 4}> {
+            n = LayerNormalization(x, s) shape = Shape(x) count = Gather(shape, first)
+            twos = ConstantOfShape <value = int64[1] {2}> (count)
+            indices = Add(twos, first) y = Gather <axis = 1> (n, indices) }""")
+    session = harness.create_session(model, "ep", backend="directml", claim="all", **fake)
+    assert not harness.cpu_types(session)
+    x = RNG.normal(size=(rows, 4)).astype(np.float32)
+    (y,) = session.run(None, {"x": x})
+    centred = x.astype(np.float64) - x.astype(np.float64).mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * [1, 2, 3, 4]
+    np.testing.assert_allclose(y, expected[:, [2] * rows], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dims", [(2, 0), (0,)])
 def test_products_that_have_no_elements(dims: tuple[int, ...], fake: dict[str, str]) -> None:
     """Are an error of the call, and the session goes on."""
