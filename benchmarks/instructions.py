@@ -28,7 +28,7 @@ LOAD, STORE, STORE_HALF = "vmovups 64(%rdi),{to}", "vmovups {a},1024(%rdi)", "vm
 ADD, SUB, MUL, DIV, FMA = (f"{name} {THREE}" for name in ("vaddps", "vsubps", "vmulps", "vdivps", "vfmadd231ps"))
 MIN, MAX, AND = (f"{name} {THREE}" for name in ("vminps", "vmaxps", "vandps"))
 FMA_LOAD = "vfmadd231ps (%rdi),{b},{to}"
-LOOKUP = f"vpermps {THREE}"
+LOOKUP, LOOKUP_32 = f"vpermps {THREE}", f"vpermt2ps {THREE}"
 
 # Sums of a vector: every other one by a multiply-add instead of an addition.
 SUMS = [SUB, ADD, FMA, SUB, FMA, FMA]
@@ -44,7 +44,14 @@ def byte_sums(xor: str) -> list[str]:
     return [f"{name} {THREE}" for name in names]
 
 
-def chains(gelu: list[str], gelu_of_bytes: list[str], silu: list[str], xor: str, to_half: list[str]) -> Chains:
+# Of a softmax: the sum of four vectors with what rounding loses, and a quotient of the row before.
+LONG_SUM = [*[ADD] * 5, *[SUB] * 4]
+QUOTIENT = [LOAD, MUL, STORE]
+
+
+def chains(
+    gelu: list[str], gelu_of_bytes: list[str], silu: list[str], exp: list[str], xor: str, to_half: list[str]
+) -> Chains:
     """Of one instruction set, from what each activation takes for a vector."""
     sums = byte_sums(xor)
     return {
@@ -53,6 +60,7 @@ def chains(gelu: list[str], gelu_of_bytes: list[str], silu: list[str], xor: str,
         "LayerNorm -> SiLU f32": ([LOAD, LOAD, *SUMS, *[LOAD, *AFFINE, *silu, STORE] * 2], []),
         "LayerNorm f16": (["vcvtph2ps (%rdi),{to}", STORE] * 2 + SUMS + [LOAD, *AFFINE, *to_half, STORE_HALF] * 2, []),
         "DQ -> LayerNorm -> Q int8": ([*BYTES_IN, *BYTES_OUT] * 2, [*PACK, *sums]),
+        "Mul -> Add -> Softmax f32": ([LOAD, MUL, "vaddps (%rdi),{b},{to}", MAX, *exp, STORE, *QUOTIENT] * 2, LONG_SUM),
         "DQ -> LayerNorm -> Gelu -> Q int8": ([*BYTES_IN, *gelu_of_bytes, *BYTES_OUT] * 2, [*PACK, *sums]),
     }
 
@@ -81,12 +89,13 @@ AVX512 = InstructionSet(
             f"vfixupimmps $0,{THREE}", MUL, FMA,
         ],
         gelu_of_bytes=[
-            f"vrangeps $14,{THREE}", ADD, SUB, SUB, *[f"vpermt2ps {THREE}"] * 5, *[FMA] * 4,
+            f"vrangeps $14,{THREE}", ADD, SUB, SUB, *[LOOKUP_32] * 5, *[FMA] * 4,
             f"vfixupimmps $0,{THREE}", FMA,
         ],
         silu=[
-            f"vrangeps $2,{THREE}", FMA, SUB, FMA, f"vpermt2ps {THREE}", FMA, MUL, FMA, f"vscalefps {THREE}", ADD, DIV,
+            f"vrangeps $2,{THREE}", FMA, SUB, FMA, LOOKUP_32, FMA, MUL, FMA, f"vscalefps {THREE}", ADD, DIV,
         ],
+        exp=[MAX, FMA, SUB, LOOKUP_32, FMA, FMA, FMA, MUL, FMA, SUB, f"vscalefps {THREE}"],
         xor="vpxord", to_half=["vcvtps2ph $8,{a},{to_half}"],
     ),
 )  # fmt: skip
@@ -104,6 +113,7 @@ AVX2 = InstructionSet(
     chains(
         gelu=GELU_OF_ROWS, gelu_of_bytes=GELU_OF_BYTES,
         silu=[MIN, MAX, *EIGHTHS, FMA, FMA, FMA, FMA, DIV],
+        exp=[MAX, *EIGHTHS, FMA, FMA, FMA, MUL, FMA],
         xor="vpxor", to_half=["vcvtps2ph $0,{a},{to_half}"],
     ),
 )  # fmt: skip

@@ -307,6 +307,11 @@ constexpr KernelTable MakeTable() {
   table.read_rows[static_cast<int>(DataType::kInt8)] = ReadRows<int8_t>;
   table.read_rows[static_cast<int>(DataType::kUint8)] = ReadRows<uint8_t>;
   table.exp_rows = ExpRows;
+  table.usual_rows[static_cast<int>(DataType::kFloat32)] = UsualRows<float>;
+  table.usual_rows[static_cast<int>(DataType::kFloat16)] = UsualRows<Half>;
+  table.usual_rows[static_cast<int>(DataType::kInt8)] = UsualRows<int8_t>;
+  table.usual_rows[static_cast<int>(DataType::kUint8)] = UsualRows<uint8_t>;
+  table.softmax_rows = SoftmaxRows;
   table.row_max = RowMax;
   table.row_exp = RowExp;
   table.column_max = ColumnMax;

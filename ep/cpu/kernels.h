@@ -142,6 +142,14 @@ struct ReadRowsArgs {
 };
 using ReadRowsFn = void (*)(const ReadRowsArgs& args);
 
+// Where a row's largest value is of the size that scores have, the exponentials need no other maximum: they are multiplied with
+// 2^-kUsualDown, which keeps the small ones normal beside a sum that does not overflow.
+inline constexpr float kUsualDown = -32.0f;
+inline constexpr float kUsualLeast = -22.0f;
+inline constexpr float kUsualMost = 40.0f;
+
+using UsualRowsFn = void (*)(const ReadRowsArgs& args, double* sums);
+
 // The exponentials of rows that were read in this way.
 struct ExpRowsArgs {
   float* d;
@@ -179,6 +187,10 @@ struct KernelTable {
   // Softmax. By element type; null for types that are read by other kernels.
   ReadRowsFn read_rows[kTypeSlots];
   void (*exp_rows)(const ExpRowsArgs& args);
+  // Both at once, right for rows whose largest value is a usual one.
+  UsualRowsFn usual_rows[kTypeSlots];
+  // From float32 to float32, with room for two rows at d: how many rows were done. The one after them is unusual.
+  int (*softmax_rows)(const ReadRowsArgs& args, float* y, int64_t y_stride, bool stream);
   // exp(x - shift) * 2^-down, in place (of a row only with `keep`), and its sum.
   float (*row_max)(const float* x, size_t n, float most);
   double (*row_exp)(float* x, size_t n, float shift, float down, bool keep);

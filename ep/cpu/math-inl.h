@@ -172,35 +172,85 @@ class ExpBelow {
  public:
   NORMFUSE_INLINE ExpBelow(V shift, V down)
       : shift_(shift), down_(down), least_((Set(kExp2Low) + down) * Set(0.6931471805599453f)) {}
-  template <class Vector>
-  NORMFUSE_INLINE Vector operator()(Vector x) const {
-    const Vector y = Max(least_, x - shift_);
-    const V high = Set(kLog2E);
-    const V low = Set(kLog2ELow);
+  NORMFUSE_INLINE V operator()(V x) const {
+    V one[1] = {x};
+    InTurns(one);
+    return one[0];
+  }
+  // The same of several vectors, whose instructions take turns: in each of them most wait for the one before, and processors
+  // look only so far ahead for others.
+  template <class Vector, size_t kVectors>
+  NORMFUSE_INLINE void InTurns(Vector (&x)[kVectors]) const {
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) x[k] = Max(least_, x[k] - shift_);
     if constexpr (kHasExp2Table) {
-      const V shifted = Fma(y, high, Set(kThirtySecondShift));
-      const V rounded = shifted - Set(kThirtySecondShift);
-      const V rest = Fma(y, low, Fma(y, high, Neg(rounded)));
-      const V slope = Fma(Set(kExp2ThirtySecond[2]), rest, Set(kExp2ThirtySecond[1]));
-      return ExpOfThirtySeconds<0>(shifted, rounded - down_, rest, slope);
+      ByThirtySeconds(x);
     } else if constexpr (kHasLookup8) {
-      const Vector bias = Set(kEighthShift) - down_;
-      const Vector shifted = Fma(y, high, bias);
-      const I index = BitCastToInt(shifted);
-      const I bits = Lookup8(kEighthBits<0>.entries, BitCastToInt(shifted)) + ShiftLeft<20>(index);
-      const V rest = Fma(y, low, ExactFma(y, high, bias - shifted));
-      return Fma(BitCastToFloat(bits) * rest, EighthSlope(rest), BitCastToFloat(bits));
+      ByEighths(x);
     } else {
-      const V bias = Set(kRoundingBias) - down_;
-      SplitExponent s;
-      s.biased = Fma(y, high, bias);
-      s.integer = s.biased - bias;
-      s.rest = Fma(y, low, ExactFma(y, high, Neg(s.integer)));
-      return Polynomial(kExp2, s.rest) * BitCastToFloat(ShiftLeft<23>(BitCastToInt(s.biased)));
+      NORMFUSE_UNROLL
+      for (size_t k = 0; k < kVectors; ++k) x[k] = ByPolynomial(x[k]);
     }
   }
 
  private:
+  // What the low part of log2(e) adds to the rest is too little to change the slope.
+  template <class Vector, size_t kVectors>
+  NORMFUSE_INLINE void ByThirtySeconds(Vector (&x)[kVectors]) const {
+    const Vector shift = Set(kThirtySecondShift);
+    Vector shifted[kVectors], rounded[kVectors], power[kVectors], rest[kVectors], slope[kVectors];
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) shifted[k] = Fma(x[k], Set(kLog2E), shift);
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) rounded[k] = shifted[k] - shift;
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) {
+      power[k] = Lookup32(kLoweredExp2Table<0>.entries, BitCastToInt(shifted[k]));
+      rest[k] = Fma(x[k], Set(kLog2E), Neg(rounded[k]));
+    }
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) {
+      slope[k] = Fma(Set(kExp2ThirtySecond[2]), rest[k], Set(kExp2ThirtySecond[1]));
+      rest[k] = power[k] * Fma(x[k], Set(kLog2ELow), rest[k]);
+    }
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) {
+      x[k] = ScaleByPowerOfTwo(Fma(rest[k], slope[k], power[k]), rounded[k] - down_);
+    }
+  }
+
+  template <class Vector, size_t kVectors>
+  NORMFUSE_INLINE void ByEighths(Vector (&x)[kVectors]) const {
+    const Vector bias = Set(kEighthShift) - down_;
+    Vector shifted[kVectors], power[kVectors], rest[kVectors], slope[kVectors];
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) shifted[k] = Fma(x[k], Set(kLog2E), bias);
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) rest[k] = bias - shifted[k];
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) {
+      const auto index = BitCastToInt(shifted[k]);
+      power[k] = BitCastToFloat(Lookup8(kEighthBits<0>.entries, index) + ShiftLeft<20>(index));
+    }
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) rest[k] = ExactFma(x[k], Set(kLog2E), rest[k]);
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) slope[k] = EighthSlope(rest[k]);
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) rest[k] = Fma(x[k], Set(kLog2ELow), rest[k]) * power[k];
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) x[k] = Fma(rest[k], slope[k], power[k]);
+  }
+
+  NORMFUSE_INLINE V ByPolynomial(V y) const {
+    const V bias = Set(kRoundingBias) - down_;
+    SplitExponent s;
+    s.biased = Fma(y, Set(kLog2E), bias);
+    s.integer = s.biased - bias;
+    s.rest = Fma(y, Set(kLog2ELow), ExactFma(y, Set(kLog2E), Neg(s.integer)));
+    return Polynomial(kExp2, s.rest) * BitCastToFloat(ShiftLeft<23>(BitCastToInt(s.biased)));
+  }
+
   V shift_;
   V down_;
   V least_;

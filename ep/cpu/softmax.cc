@@ -20,10 +20,16 @@ struct Base {
   float down = 0.0f;
 };
 
+bool IsUsual(float most) { return most >= kUsualLeast && most <= kUsualMost; }
+
 Base BaseFor(float most) {
   constexpr float kLarge = 256.0f;
   Base base;
   if (!(std::fabs(most) <= std::numeric_limits<float>::max())) return base;
+  if (IsUsual(most)) {
+    base.down = kUsualDown;
+    return base;
+  }
   if (std::fabs(most) < kLarge) {
     base.down = std::nearbyint(static_cast<float>(static_cast<double>(most) * kLog2E));
   } else {
@@ -53,11 +59,15 @@ class RowReader {
   explicit RowReader(const Call& call) : call_(call), inner_(Innermost(call.geometry->reduced)) {
     if (!ReadsX() || !ReadsSteps()) return;
     read_ = call.kernels->read_rows[static_cast<int>(call.x.type)];
+    read_usual_ = call.kernels->usual_rows[static_cast<int>(call.x.type)];
   }
   bool possible() const { return read_ != nullptr; }
 
-  // Rows that follow each other along `row_step`.
-  void Read(const Offsets& at, const Dim& row_step, int64_t n, int rows, float* most, float* d) const {
+  void Read(const ReadRowsArgs& args) const { read_(args); }
+  void ReadUsual(const ReadRowsArgs& args, double* sums) const { read_usual_(args, sums); }
+
+  // For rows that follow each other along `row_step`.
+  ReadRowsArgs ArgsAt(const Offsets& at, const Dim& row_step, int64_t n, int rows, float* most, float* d) const {
     ReadRowsArgs args;
     args.x = ElementAt(call_.x.data, call_.x.type, at.at[kFormX]);
     args.x_stride = row_step.stride[kFormX];
@@ -75,7 +85,7 @@ class RowReader {
     args.d = d;
     args.d_stride = KeptStride(n);
     args.most = most;
-    read_(args);
+    return args;
   }
 
  private:
@@ -115,15 +125,25 @@ class RowReader {
   const Call& call_;
   const Dim& inner_;
   ReadRowsFn read_ = nullptr;
+  UsualRowsFn read_usual_ = nullptr;
   const StageOperand* factor_ = nullptr;
   const StageOperand* addend_ = nullptr;
 };
 
-// Rows that are read by one kernel and written by another, several in each call of these.
+// Rows that are read by one kernel and written by another, several in each call of these, or by one that does both. While the
+// largest values are usual ones, exponentials are taken as X is read; the bits are the same either way.
 class TileWorker {
  public:
   TileWorker(const Call& call, Scratch* scratch)
-      : call_(call), scratch_(scratch), reader_(call), inner_(Innermost(call.geometry->reduced)) {}
+      : call_(call),
+        scratch_(scratch),
+        reader_(call),
+        inner_(Innermost(call.geometry->reduced)),
+        step_(Innermost(call.geometry->kept)),
+        size_(call.geometry->group_size),
+        usual_(call.spec->method == Method::kSoftmax),
+        one_kernel_(usual_ && call.x.type == DataType::kFloat32 && call.spec->y_type == DataType::kFloat32 &&
+                    call.spec->activation == Activation::kIdentity) {}
 
   static bool Suits(const Call& call) {
     const Geometry& g = *call.geometry;
@@ -133,47 +153,88 @@ class TileWorker {
            !stage.scale.present() && !stage.bias.present() && !stage.slope.present();
   }
 
-  // At most.
-  int64_t Rows() const {
-    const Dim& step = Innermost(call_.geometry->kept);
-    if (step.stride[kFormXScale] != 0 || step.stride[kFormXZero] != 0) return 1;
-    return std::clamp<int64_t>(kKeepLimit / 2 / KeptStride(call_.geometry->group_size), 1, kTileRows);
+  void Rows(const Offsets& base, int64_t rows) {
+    const int64_t most_rows = RowsOfTile();
+    for (int64_t row = 0; row < rows;) {
+      Offsets at = base;
+      for (int form = 0; form < kFormCount; ++form) at.at[form] += row * step_.stride[form];
+      if (one_kernel_ && usual_) {
+        row += InOneKernel(at, static_cast<int>(std::min<int64_t>(rows - row, std::numeric_limits<int>::max())));
+        usual_ = row == rows;
+      } else {
+        const int64_t count = std::min(most_rows, rows - row);
+        Tile(at, static_cast<int>(count));
+        row += count;
+      }
+    }
+  }
+
+ private:
+  int64_t RowsOfTile() const {
+    if (step_.stride[kFormXScale] != 0 || step_.stride[kFormXZero] != 0) return 1;
+    return std::clamp<int64_t>(kKeepLimit / 2 / KeptStride(size_), 1, kTileRows);
+  }
+
+  // How many of the rows were done: up to an unusual one.
+  int InOneKernel(const Offsets& at, int rows) const {
+    const ReadRowsArgs args = reader_.ArgsAt(at, step_, size_, rows, nullptr, scratch_->kept);
+    return call_.kernels->softmax_rows(args, static_cast<float*>(call_.y) + at.at[kFormY], step_.stride[kFormY],
+                                       call_.path.store == Store::kNonTemporal);
   }
 
   void Tile(const Offsets& base, int rows) {
-    const int64_t size = call_.geometry->group_size;
-    const Dim& step = Innermost(call_.geometry->kept);
-    const Method method = call_.spec->method;
-    float most[kTileRows], shift[kTileRows], down[kTileRows];
-    double sums[kTileRows];
+    float most[kTileRows];
     Normalizer normalizers[kTileRows];
     std::fill_n(most, rows, kLowest);
-    reader_.Read(base, step, size, rows, most, scratch_->kept);
-    for (int i = 0; i < rows; ++i) {
-      const Base exponents = BaseFor(most[i]);
-      shift[i] = exponents.shift;
-      down[i] = exponents.down;
-    }
-    call_.kernels->exp_rows({scratch_->kept, KeptStride(size), static_cast<size_t>(size), rows, shift, down,
-                             method == Method::kSoftmax, sums});
-    for (int i = 0; i < rows; ++i) {
-      normalizers[i] = NormalizerFor(method, most[i], {shift[i], down[i]}, sums[i]);
-      if (!IsCleared(call_, normalizers[i])) continue;
-      std::fill_n(scratch_->kept + KeptStride(size) * i, size, 0.0f);
-      normalizers[i] = {};
-    }
-    ApplyArgs args = ApplyArgsAt(call_, base, inner_, step, size, rows, normalizers);
+    Exponentials(reader_.ArgsAt(base, step_, size_, rows, most, scratch_->kept), normalizers);
+    ApplyArgs args = ApplyArgsAt(call_, base, inner_, step_, size_, rows, normalizers);
     args.x = scratch_->kept;
-    args.x_stride = KeptStride(size);
+    args.x_stride = KeptStride(size_);
     args.stream = call_.spec->y_type == DataType::kFloat32 && call_.path.store == Store::kNonTemporal;
     call_.block_apply(args);
   }
 
- private:
+  // d of the rows, or its exponentials, and how they become Y.
+  void Exponentials(const ReadRowsArgs& args, Normalizer* normalizers) {
+    const Method method = call_.spec->method;
+    const bool at_once = usual_;
+    float shift[kTileRows], down[kTileRows];
+    double sums[kTileRows];
+    if (at_once) {
+      reader_.ReadUsual(args, sums);
+    } else {
+      reader_.Read(args);
+    }
+    usual_ = method == Method::kSoftmax && std::all_of(args.most, args.most + args.rows, IsUsual);
+    if (at_once && !usual_) {
+      std::fill_n(args.most, args.rows, kLowest);
+      reader_.Read(args);
+    }
+    for (int i = 0; i < args.rows; ++i) {
+      const Base base = BaseFor(args.most[i]);
+      shift[i] = base.shift;
+      down[i] = base.down;
+    }
+    if (!(at_once && usual_)) {
+      const bool keep = method == Method::kSoftmax;
+      call_.kernels->exp_rows({args.d, args.d_stride, args.n, args.rows, shift, down, keep, sums});
+    }
+    for (int i = 0; i < args.rows; ++i) {
+      normalizers[i] = NormalizerFor(method, args.most[i], {shift[i], down[i]}, sums[i]);
+      if (!IsCleared(call_, normalizers[i])) continue;
+      std::fill_n(args.d + args.d_stride * i, size_, 0.0f);
+      normalizers[i] = {};
+    }
+  }
+
   const Call& call_;
   Scratch* scratch_;
   RowReader reader_;
   const Dim& inner_;
+  const Dim& step_;
+  int64_t size_;
+  bool usual_;  // the rows before
+  bool one_kernel_;
 };
 
 class RowWorker {
@@ -184,24 +245,24 @@ class RowWorker {
         reader_(call),
         inner_(Innermost(call.geometry->reduced)),
         kept_(call.geometry->group_size <= kKeepLimit),
-        is_log_(call.spec->method == Method::kLogSoftmax) {}
+        is_log_(call.spec->method == Method::kLogSoftmax),
+        at_once_(kept_ && !is_log_ && call.path.sums == Source::kInput && call.has_result()),
+        usual_(at_once_) {}
 
   void Row(const Offsets& base) {
     float most = kLowest;
-    ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
-      if (call_.path.sums == Source::kInput) {
-        reader_.Read(at, inner_, n, 1, &most, At(position));
-      } else {
-        most = call_.kernels->row_max(Load(at, position, n, call_.emission()), static_cast<size_t>(n), most);
-      }
-    });
+    double sum = 0;
+    const bool done = usual_ && ReadUsual(base, &most, &sum);
+    if (!done) Read(base, &most);
+    usual_ = at_once_ && IsUsual(most);
     if (!call_.has_result()) return;
     const Base exponents = BaseFor(most);
-    double sum = 0;
-    ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
-      float* d = Again(at, position, n);
-      sum += call_.kernels->row_exp(d, static_cast<size_t>(n), exponents.shift, exponents.down, kept_ && !is_log_);
-    });
+    if (!done) {
+      ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
+        float* d = Again(at, position, n);
+        sum += call_.kernels->row_exp(d, static_cast<size_t>(n), exponents.shift, exponents.down, kept_ && !is_log_);
+      });
+    }
     Normalizer normalizer = NormalizerFor(call_.spec->method, most, exponents, sum);
     const bool is_cleared = IsCleared(call_, normalizer);
     if (is_cleared) normalizer = {};
@@ -216,6 +277,29 @@ class RowWorker {
   }
 
  private:
+  // The exponentials as X is read. False, and nothing is done, where the largest value is no usual one.
+  bool ReadUsual(const Offsets& base, float* most, double* sum) {
+    ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
+      double part;
+      reader_.ReadUsual(reader_.ArgsAt(at, inner_, n, 1, most, At(position)), &part);
+      *sum += part;
+    });
+    if (IsUsual(*most)) return true;
+    *most = kLowest;
+    *sum = 0;
+    return false;
+  }
+
+  void Read(const Offsets& base, float* most) {
+    ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
+      if (call_.path.sums == Source::kInput) {
+        reader_.Read(reader_.ArgsAt(at, inner_, n, 1, most, At(position)));
+      } else {
+        *most = call_.kernels->row_max(Load(at, position, n, call_.emission()), static_cast<size_t>(n), *most);
+      }
+    });
+  }
+
   // In blocks from the beginning of each run on, which the sums depend on.
   template <class Visit>
   void ForEachBlock(const Offsets& base, Visit visit) {
@@ -239,6 +323,8 @@ class RowWorker {
   const Dim& inner_;
   bool kept_;
   bool is_log_;
+  bool at_once_;
+  bool usual_;  // the row before
 };
 
 }  // namespace
@@ -250,9 +336,8 @@ void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end) {
   Odometer odometer(call.geometry->kept, call.geometry->active);
   if (TileWorker::Suits(call)) {
     TileWorker worker(call, &scratch);
-    odometer.ForEachStretch({begin, end, worker.Rows()}, Offsets{}, [&](const Offsets& base, int64_t, int64_t rows) {
-      worker.Tile(base, static_cast<int>(rows));
-    });
+    odometer.ForEachStretch({begin, end}, Offsets{},
+                            [&](const Offsets& base, int64_t, int64_t rows) { worker.Rows(base, rows); });
   } else {
     RowWorker worker(call, &scratch);
     odometer.ForEachStretch({begin, end, 1}, Offsets{},

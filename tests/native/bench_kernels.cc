@@ -147,6 +147,20 @@ Case Softmax(std::vector<int64_t> dims) {
   return c;
 }
 
+// Of scores times a number, plus a mask along the row.
+Case MaskedSoftmax(std::vector<int64_t> dims) {
+  const int64_t width = dims.back();
+  Case c = Softmax(std::move(dims));
+  Operand factor;
+  factor.name = "factor";
+  factor.type = DataType::kFloat32;
+  factor.tensor = c.Add(MakeFloats({}, {0.125}), true);
+  c.parts.before.push_back(Mul(factor));
+  c.parts.residual.type = DataType::kFloat32;
+  c.parts.residual.tensor = c.Add(Random(DataType::kFloat32, {width}), false);
+  return c;
+}
+
 Case AddLayer(std::vector<int64_t> dims, bool sum, DataType type = DataType::kFloat32) {
   Case c = Layer(dims, type, type);
   c.parts.residual.type = type;
@@ -238,6 +252,8 @@ const Entry kEntries[] = {
     {"LayerNorm f32 [8,512,770]", [] { return Layer({8, 512, 770}); }},
     {"Softmax f32 [1536,128]", [] { return Softmax({1536, 128}); }},
     {"Softmax f32 [64,4096]", [] { return Softmax({64, 4096}); }},
+    {"Mul->Add->Softmax f32 [12,128,128]", [] { return MaskedSoftmax({12, 128, 128}); }},
+    {"Mul->Add->Softmax f32 [12,384,384]", [] { return MaskedSoftmax({12, 384, 384}); }},
     {"LayerNorm f16 [64,5120]", [] { return Layer({64, 5120}, kF16, kF16); }},
     {"Add->LayerNorm f16 [64,5120]", [] { return AddLayer({64, 5120}, false, kF16); }},
     {"RMSNorm f32 [1,128,768]", [] { return Rms({1, 128, 768}); }},

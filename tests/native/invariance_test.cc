@@ -24,6 +24,7 @@ struct Recipe {
   bool sum = false;
   bool use_mean = true;
   Method method = Method::kStandard;
+  bool far = false;  // every third group lies far from the others
 };
 
 const Recipe kRecipes[] = {
@@ -58,6 +59,8 @@ const Recipe kRecipes[] = {
      .y = DataType::kUint8,
      .affine = false,
      .method = Method::kSoftmax},
+    {.name = "Softmax, some far", .affine = false, .method = Method::kSoftmax, .far = true},
+    {.name = "Softmax, some far, Q", .y = DataType::kUint8, .affine = false, .method = Method::kSoftmax, .far = true},
 };
 
 // Where the tensors of a call lie, and who runs it.
@@ -120,6 +123,9 @@ class Groups {
       : recipe_(recipe), count_(count), inner_(std::move(inner)) {
     for (int64_t dim : inner_) size_ *= dim;
     x_ = Random(recipe.x, Shape(count), 3);
+    for (int64_t i = 0; recipe.far && i < x_.Count(); ++i) {
+      if (i / size_ % 3 == 2) x_.Set(i, x_.At(i) + 90);
+    }
     residual_ = Random(recipe.x, Shape(count), 4);
   }
   int64_t count() const { return count_; }

@@ -55,6 +55,19 @@ def test_any_rows(provider: str, method: str, shape: tuple[int, ...], axes: list
 
 
 @pytest.mark.every_isa
+@pytest.mark.parametrize("width", [5, 384, 1500])
+def test_rows_of_any_largest_value_beside_each_other(width: int) -> None:
+    """Largest values of the size that scores have are not looked for before exponentials are taken; others are."""
+    largest = np.array([-22.01, -21.99, 0, 39.99, 40.01, 0, 88, 89, 300, 1e30, 0, 0, -90, -104, 1, 2, 3], F32)
+    x = largest[:, None] - np.geomspace(0.001, 90, width, dtype=F32)
+    x[:, width // 2] = largest
+    x[5, 1:] = -np.inf
+    x[10, 2], x[11], x[14, 3] = np.nan, -np.inf, np.inf
+    check(normalization(x, {"axes": [-1], "method": "softmax"}), "custom")
+    check(normalization(np.repeat(x, 40, axis=0), {"axes": [-1], "method": "softmax"}), "custom")
+
+
+@pytest.mark.every_isa
 @pytest.mark.parametrize("spread", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("offset", [0.0, -50.0, 255.0, 257.0, 1e4])
 def test_small_values_beside_a_large_one_are_not_lost(offset: float, spread: float) -> None:
