@@ -22,8 +22,8 @@ TOO_OLD = "1.23.2"
 OLDEST = "1.24"
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-# Declared, but asked of GPU devices only, which ORT reports on Windows, for operators between chains on one (a tensor as an
-# attribute), or for a call that a GPU fails.
+# Declared, but asked of GPU devices only, which ORT reports on Windows, for operators between chains on one (tensors as
+# attributes), or for a call that a GPU fails.
 GPU_ONLY = {
     "GetKeyValue",
     "HardwareDevice_Metadata",
