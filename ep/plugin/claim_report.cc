@@ -10,12 +10,6 @@ namespace {
 // By DecidedBy.
 constexpr std::string_view kDeciders[] = {"by the cost model", "by tuning", "by the option claim"};
 
-std::string Refusal(const Declined& declined) {
-  const ReasonSpec& reason = kReasons[static_cast<int>(declined.reason)];
-  return "\"reason\": " + Quoted(reason.code) + ", \"message\": " + Quoted(declined.message) +
-         ", \"advice\": " + Quoted(reason.advice);
-}
-
 std::string NodeNames(const GraphView& graph, const FoundChain& found) {
   std::string names;
   for (int node : found.nodes) names += (names.empty() ? "" : ", ") + Quoted(graph.node(node).name);
@@ -28,7 +22,7 @@ std::string Explanation(const Chain& chain, int level) {
   capabilities.level = static_cast<directml::FeatureLevel>(level);
   directml::DmlProgram program;
   if (std::optional<Declined> declined = directml::CheckLowering(chain, capabilities, &program)) {
-    return "{" + Refusal(*declined) + "}";
+    return "{" + RefusalFields(*declined) + "}";
   }
   return directml::ToJson(program);
 }
@@ -40,7 +34,7 @@ std::string BackendFields(const EpOptions& options, const Backend& backend, cons
   std::string fields = std::string(", \"backend\": ") + (directml ? "\"directml\"" : "\"cpu\"");
   std::string path;
   if (!directml && cpu::DescribePath(chain, {}, &path).ok()) fields += ", \"path\": " + Quoted(path);
-  if (stays_on_cpu) fields += ", \"backend_reason\": {" + Refusal(*stays_on_cpu) + "}";
+  if (stays_on_cpu) fields += ", \"backend_reason\": {" + RefusalFields(*stays_on_cpu) + "}";
   if (options.explain_directml != 0) fields += ", \"directml\": " + Explanation(chain, options.explain_directml);
   return fields;
 }
@@ -53,7 +47,7 @@ std::string Line(const EpOptions& options, const Backend& backend, const std::st
                      ", \"claimed\": " + (site.declined ? "false" : "true") + ", \"nodes\": [" +
                      (site.found ? NodeNames(graph, *site.found) : "") +
                      "], \"description\": " + Quoted(site.found ? site.found->description : anchor.op_type);
-  if (site.declined) line += ", " + Refusal(*site.declined);
+  if (site.declined) line += ", " + RefusalFields(*site.declined);
   if (!site.group.empty()) {
     line +=
         ", \"group\": " + Quoted(site.group) + ", \"decided\": " + Quoted(kDeciders[static_cast<int>(site.decided_by)]);

@@ -13,6 +13,7 @@
 #include "plugin/found_chain.h"
 #include "plugin/island_finder.h"
 #include "plugin/island_reader.h"
+#include "plugin/island_report.h"
 #include "plugin/operator_kernels.h"
 
 namespace normfuse::plugin {
@@ -153,7 +154,7 @@ Result EnsureTuning(ExecutionProvider& ep, const ort::Graph* graph) {
 Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, const std::vector<Site>& sites,
                     ort::EpGraphSupportInfo* support, std::vector<bool>* claimed) {
   claimed->assign(sites.size(), false);
-  for (const FoundIsland& island : FindIslands(graph, sites, *ep.backend)) {
+  for (const FoundIsland& island : FindIslands(graph, sites, ep.backend->directml()->capabilities())) {
     const bool claims = island.computes && (island.pays || ep.options.claim_all);
     std::vector<const ort::Node*> nodes;
     for (int node : island.nodes) {
@@ -199,11 +200,13 @@ Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupp
   return {};
 }
 
-Result Report(ExecutionProvider& ep, const ort::Graph* ort_graph, const GraphView& graph,
-              const std::vector<Site>& sites) {
+Result Report(ExecutionProvider& ep, const ort::Graph* ort_graph, GraphView& graph, const std::vector<Site>& sites) {
   for (const Site& site : sites) LogSite(ep, graph, site);
   if (ep.options.claim_report.empty()) return {};
-  return AppendClaimReport(ep.options, *ep.backend, NameOf(ort_graph), graph, sites, &ep.claim_report_lines);
+  const std::string name = NameOf(ort_graph);
+  NORMFUSE_RETURN_IF_ERROR(AppendClaimReport(ep.options, *ep.backend, name, graph, sites, &ep.claim_report_lines));
+  if (ep.options.explain_directml == 0) return {};
+  return AppendIslandReport(ep.options, name, graph, &ep.claim_report_lines);
 }
 
 Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::EpGraphSupportInfo* support) {

@@ -7,35 +7,26 @@
 #include <numeric>
 #include <unordered_set>
 
-#include "directml/einsum.h"
 #include "directml/island.h"
 #include "directml/known_tensors.h"
-#include "plugin/options.h"
+#include "directml/lowering.h"
+#include "plugin/island_operators.h"
 
 namespace normfuse::plugin {
 namespace {
 
-double ElementsOf(const TensorFacts& facts) {
-  double count = 1;
-  for (int i = 0; i < facts.rank && i < kMaxRank; ++i) {
-    count *= facts.dims[i] < 0 ? kAssumedDimension : static_cast<double>(facts.dims[i]);
-  }
-  return count;
-}
-
 class Finder {
  public:
-  Finder(GraphView& graph, const std::vector<Site>& sites, const Backend& backend)
+  Finder(GraphView& graph, const std::vector<Site>& sites, const directml::Capabilities& capabilities)
       : graph_(graph),
-        sites_(sites),
-        level_(backend.directml()->capabilities().level),
+        level_(capabilities.level),
         unit_of_(graph.nodes().size(), kNone),
         knowable_(graph.values().size(), false),
         of_content_(graph.values().size(), false) {
     for (size_t i = 0; i < sites.size(); ++i) {
       if (sites[i].declined || !sites[i].found) continue;
       const int unit = AddUnit(static_cast<int>(i));
-      units_.back().on_gpu = !backend.CheckForDirectMl(sites[i].found->chain);
+      units_.back().on_gpu = !directml::CheckLowering(sites[i].found->chain, capabilities);
       for (int node : sites[i].found->nodes) unit_of_[static_cast<size_t>(node)] = unit;
     }
     for (size_t i = 0; i < graph.nodes().size(); ++i) {
@@ -44,7 +35,9 @@ class Finder {
     for (size_t i = 0; i < graph.nodes().size(); ++i) units_[UnitOf(i)].nodes.push_back(static_cast<int>(i));
   }
 
-  std::vector<FoundIsland> Run() {
+  // Why operators stay on the CPU goes to `left`, where it is given.
+  std::vector<FoundIsland> Run(std::vector<LeftOperator>* left) {
+    left_ = left;
     Connect();
     if (!Sort()) return {};
     for (const int unit : order_) JudgeUnit(unit);
@@ -72,6 +65,11 @@ class Finder {
   int AddUnit(int site) {
     units_.emplace_back().site = site;
     return static_cast<int>(units_.size()) - 1;
+  }
+  // Where to say why the operator at hand stays on the CPU.
+  std::string* Why() { return left_ == nullptr ? nullptr : &why_; }
+  void Leave(int node) {
+    if (left_ != nullptr) left_->push_back({node, std::move(why_)});
   }
   size_t UnitOf(size_t node) const { return static_cast<size_t>(unit_of_[node]); }
 
@@ -109,10 +107,14 @@ class Finder {
     Unit& unit = units_[static_cast<size_t>(index)];
     if (unit.site != kNone) return;
     const GraphNode& node = graph_.node(unit.nodes.front());
-    const DirectMlOperatorSpec* row = FindDirectMlOperator(node);
-    if (row == nullptr || static_cast<uint32_t>(row->level) > level_) return;
-    unit.is_shape = IsShape(node, *row);
-    unit.on_gpu = unit.is_shape || TypesFit(node, *row);
+    const DirectMlOperatorSpec* row = FindDirectMlOperator(node, Why());
+    if (row != nullptr && static_cast<uint32_t>(row->level) > level_) {
+      why_ = "it needs DirectML feature level " + directml::LevelName(static_cast<uint32_t>(row->level));
+      row = nullptr;
+    }
+    unit.is_shape = row != nullptr && IsShape(node, *row);
+    unit.on_gpu = unit.is_shape || (row != nullptr && Fits(node, *row));
+    if (!unit.on_gpu) Leave(unit.nodes.front());
     if (!unit.is_shape) return;
     for (int value : node.outputs) {
       if (value == kNone) continue;
@@ -139,39 +141,8 @@ class Finder {
     return knowable && directml::IsKnowable(graph_.Facts(node.outputs.front()).type);
   }
 
-  // Of scales and zero points.
-  bool LengthFits(int value, const DirectMlOperatorSpec& row, int input) {
-    if (value == kNone) return true;
-    const TensorFacts& facts = graph_.Facts(value);
-    const auto is_in = [input](const int* first, int count) {
-      return std::find(first, first + count, input) != first + count;
-    };
-    if (is_in(row.scalars, row.scalar_count)) return facts.rank >= 0 && ElementsOf(facts) == 1;
-    return !is_in(row.vectors, row.vector_count) || (facts.rank >= 0 && facts.rank <= 1);
-  }
-
-  bool TypesFit(const GraphNode& node, const DirectMlOperatorSpec& row) {
-    const auto fits = [&](int value) {
-      const TensorFacts& facts = graph_.Facts(value);
-      return value == kNone || (directml::Reads(row, facts.type) && facts.rank <= kMaxRank);
-    };
-    const int data = node.inputs.empty() ? kNone : node.inputs.front();
-    const int rank = data == kNone ? 0 : graph_.Facts(data).rank;
-    if (data != kNone && (rank < row.ranks[0] || rank > row.ranks[1])) return false;
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const int* constants_end = row.constants + row.constant_count;
-      const bool is_constant = std::find(row.constants, constants_end, static_cast<int>(i)) != constants_end;
-      if (is_constant && node.inputs[i] != kNone) {
-        const TensorFacts& facts = graph_.Facts(node.inputs[i]);
-        if (!facts.constant || facts.type != DataType::kFloat32) return false;
-        continue;
-      }
-      if (!LengthFits(node.inputs[i], row, static_cast<int>(i))) return false;
-      const int* end = row.shape_inputs + row.shape_input_count;
-      const bool is_shape = std::find(row.shape_inputs, end, static_cast<int>(i)) != end;
-      if (is_shape ? !IsKnowable(node.inputs[i]) : !fits(node.inputs[i])) return false;
-    }
-    return std::all_of(node.outputs.begin(), node.outputs.end(), fits);
+  bool Fits(const GraphNode& node, const DirectMlOperatorSpec& row) {
+    return TensorsFit(graph_, node, row, [this](int value) { return IsKnowable(value); }, Why());
   }
 
   // Integers that only data come of, and that only the CPU computes, are left to it: known to an island, they would be part
@@ -186,17 +157,17 @@ class Finder {
       const auto need = [&](int value) {
         if (value != kNone) needed[static_cast<size_t>(value)] = true;
       };
-      for (int i = 0; i < row.shape_input_count; ++i) {
-        const auto at = static_cast<size_t>(row.shape_inputs[i]);
-        if (at < node.inputs.size()) need(node.inputs[at]);
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (DecidesShapes(row, i)) need(node.inputs[i]);
       }
       const bool is_needed = std::any_of(node.outputs.begin(), node.outputs.end(), [&](int value) {
         return value != kNone && needed[static_cast<size_t>(value)];
       });
       if (is_needed) {
         for (int value : node.inputs) need(value);
-      } else if (unit.is_shape && ReadsContent(node) && !TypesFit(node, row)) {
+      } else if (unit.is_shape && ReadsContent(node) && !Fits(node, row)) {
         unit.on_gpu = unit.is_shape = false;
+        Leave(unit.nodes.front());
       }
     }
   }
@@ -355,7 +326,6 @@ class Finder {
   }
 
   GraphView& graph_;
-  const std::vector<Site>& sites_;
   uint32_t level_;
   std::vector<Unit> units_;
   std::vector<int> unit_of_;      // by node
@@ -363,48 +333,15 @@ class Finder {
   std::vector<bool> of_content_;  // of these: computed of what arrives from outside
   std::vector<int> order_;        // of units, producers first
   std::vector<int> root_;         // of the island that a unit is in
+  std::vector<LeftOperator>* left_ = nullptr;
+  std::string why_;
 };
-
-// Whether attributes have values, and the node outputs, that the lowering knows.
-bool ValuesFit(const GraphNode& node, const DirectMlOperatorSpec& row) {
-  const auto outputs =
-      std::count_if(node.outputs.begin(), node.outputs.end(), [](int value) { return value != kNone; });
-  if (outputs > row.most_outputs) return false;
-  std::string words;
-  if (node.op_type == "Einsum") {
-    return node.attributes->GetString("equation", &words) && directml::ReadEinsum(words).has_value();
-  }
-  return std::all_of(row.values, row.values + row.value_count, [&](const AttributeValues& allowed) {
-    int64_t number = 0;
-    if (node.attributes->GetInt(allowed.name, &number)) {
-      words = std::to_string(number);
-    } else if (!node.attributes->GetString(allowed.name, &words)) {
-      return true;  // its default is one of them
-    }
-    return std::string(allowed.values).find(" " + words + " ") != std::string::npos;
-  });
-}
 
 }  // namespace
 
-const DirectMlOperatorSpec* FindDirectMlOperator(const GraphNode& node) {
-  if (!node.domain.empty() || (!node.provider.empty() && node.provider != kEpName)) return nullptr;
-  const auto* row = std::find_if(std::begin(kDirectMlOperators), std::end(kDirectMlOperators),
-                                 [&](const DirectMlOperatorSpec& spec) { return node.op_type == spec.name; });
-  if (row == std::end(kDirectMlOperators)) return nullptr;
-  const int* versions_end = row->versions + row->version_count;
-  if (std::find(row->versions, versions_end, node.since_version) == versions_end) return nullptr;
-  std::vector<std::string> names;
-  if (node.node != nullptr && !ort::ListAttributes(node.node, &names).ok()) return nullptr;
-  const bool known = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-    return std::any_of(row->attributes, row->attributes + row->attribute_count,
-                       [&](const AttributeSpec& attribute) { return name == attribute.name; });
-  });
-  return known && ValuesFit(node, *row) ? row : nullptr;
-}
-
-std::vector<FoundIsland> FindIslands(GraphView& graph, const std::vector<Site>& sites, const Backend& backend) {
-  return Finder(graph, sites, backend).Run();
+std::vector<FoundIsland> FindIslands(GraphView& graph, const std::vector<Site>& sites,
+                                     const directml::Capabilities& capabilities, std::vector<LeftOperator>* left) {
+  return Finder(graph, sites, capabilities).Run(left);
 }
 
 }  // namespace normfuse::plugin

@@ -2,10 +2,10 @@
 // connected and convex set of nodes, as ONNX Runtime demands of what it fuses.
 #pragma once
 
-#include <optional>
+#include <string>
 #include <vector>
 
-#include "plugin/backend.h"
+#include "directml/rules.h"
 #include "plugin/found_chain.h"
 
 namespace normfuse::plugin {
@@ -17,10 +17,17 @@ struct FoundIsland {
   bool computes = false;      // it has a chain or a product, or anything but data movement
 };
 
-// The table's row for a node of the graph; null where there is none for its operator, version and attributes.
-const DirectMlOperatorSpec* FindDirectMlOperator(const GraphNode& node);
+// An operator that joins no island, and why: the end of a sentence about it. Computations of shapes that no island needs
+// are not counted among them.
+struct LeftOperator {
+  int node;
+  std::string why;
+};
 
-// Every island of the graph, in time that grows with its nodes and values. Sites that are declined are in none.
-std::vector<FoundIsland> FindIslands(GraphView& graph, const std::vector<Site>& sites, const Backend& backend);
+// Every island of the graph, in time that grows with its nodes and values. Sites that are declined are in none. `left`, where
+// it is given, gets the operators that join none.
+std::vector<FoundIsland> FindIslands(GraphView& graph, const std::vector<Site>& sites,
+                                     const directml::Capabilities& capabilities,
+                                     std::vector<LeftOperator>* left = nullptr);
 
 }  // namespace normfuse::plugin

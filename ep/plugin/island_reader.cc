@@ -4,7 +4,7 @@
 
 #include "abi/ort_attributes.h"
 #include "plugin/chain_groups.h"
-#include "plugin/island_finder.h"
+#include "plugin/island_operators.h"
 
 namespace normfuse::plugin {
 namespace {

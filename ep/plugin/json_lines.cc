@@ -47,6 +47,12 @@ std::string Quoted(std::string_view text) {
   return out + '"';
 }
 
+std::string RefusalFields(const Declined& declined) {
+  const ReasonSpec& reason = kReasons[static_cast<int>(declined.reason)];
+  return "\"reason\": " + Quoted(reason.code) + ", \"message\": " + Quoted(declined.message) +
+         ", \"advice\": " + Quoted(reason.advice);
+}
+
 Result CheckJsonLines(const char* option, const std::string& file) {
   if (file.empty()) return {};
   File opened;

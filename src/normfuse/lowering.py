@@ -1,4 +1,4 @@
-"""What each fused site becomes on DirectML: asked of the native library, which needs no GPU for the answer."""
+"""What a model becomes on DirectML: asked of the native library, which needs no GPU for the answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normfuse.spec import OPTIONS
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
 
-__all__ = ["DEFAULT_LEVEL", "LoweredSite", "lower"]
+__all__ = ["DEFAULT_LEVEL", "Island", "LoweredSite", "Lowering", "OperatorOnCpu", "lower"]
 
 DEFAULT_LEVEL = "6_4"
 """Feature level of the current DirectML redistributable."""
@@ -42,15 +42,51 @@ class LoweredSite:
     program: dict[str, Any] | None
     """The whole lowering, with tensors: "level", "inputs", "operators", "outputs"; None on the CPU path."""
 
+
+@dataclasses.dataclass(frozen=True)
+class Island:
+    """Nodes of the rewritten model that run on the GPU as one DirectML graph: one submission and one wait a run."""
+
+    graph: str
+    nodes: tuple[str, ...]
+    """In an order in which they can run."""
+    chains: int
+    """How many of its sites are chains of normfuse; its other nodes are operators of ONNX."""
+    reason: str | None
+    """Why the island is left to the CPU unless the option claim is "all": a code; None: it runs on the GPU."""
+    message: str
+    advice: str
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorOnCpu:
+    """A node of the rewritten model, not of a chain, that joins no island."""
+
+    graph: str
+    name: str
+    op_type: str
+    reason: str
+    message: str
+    advice: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowering:
+    """What a rewritten model becomes on DirectML of a feature level."""
+
+    level: str
+    sites: tuple[LoweredSite, ...]
+    islands: tuple[Island, ...]
+    on_cpu: tuple[OperatorOnCpu, ...]
+    """Operators that join no island; computations of shapes are not counted."""
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the site as data for JSON."""
+        """Return the lowering as data for JSON."""
         return dataclasses.asdict(self)
 
 
-def lower(
-    model: ModelLike, level: str = DEFAULT_LEVEL, *, allow_requantization_removal: bool = False
-) -> list[LoweredSite]:
-    """Rewrite a model and return what each site becomes on DirectML of a feature level.
+def lower(model: ModelLike, level: str = DEFAULT_LEVEL, *, allow_requantization_removal: bool = False) -> Lowering:
+    """Rewrite a model and return what it becomes on DirectML of a feature level: its sites and its islands.
 
     Dimensions that are not known get values that fit. Sites that the execution provider cannot run at all are not
     in the list; :func:`normfuse.inspect` says why.
@@ -76,7 +112,28 @@ def lower(
         options = {"claim": "all", "claim_report": report, "explain_directml": level}
         open_session(found.model, source.name, ep_options=options)
         lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
-    return [_site(line, sites) for line in map(json.loads, lines) if "directml" in line]
+    answers = [json.loads(line) for line in lines]
+    return Lowering(
+        level,
+        tuple(_site(answer, sites) for answer in answers if "directml" in answer),
+        tuple(_island(answer) for answer in answers if "island" in answer),
+        tuple(
+            OperatorOnCpu(*(answer[key] for key in ("graph", "operator", "op_type", "reason", "message", "advice")))
+            for answer in answers
+            if "operator" in answer
+        ),
+    )
+
+
+def _island(line: dict[str, Any]) -> Island:
+    return Island(
+        graph=line["graph"],
+        nodes=tuple(line["island"]),
+        chains=line["chains"],
+        reason=line.get("reason"),
+        message=line.get("message", ""),
+        advice=line.get("advice", ""),
+    )
 
 
 def _site(line: dict[str, Any], sites: dict[str, Site]) -> LoweredSite:

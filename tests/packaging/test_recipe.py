@@ -107,7 +107,7 @@ for (op, steps), expected in cases.items():
         np.testing.assert_allclose(session.run(None, inputs)[0], expected, rtol=0, atol=1e-5, err_msg=steps)
     [node] = portable.graph.node
     assert [each.i for each in node.attribute if each.name == "spec_version"] == [9]
-    [site] = lower(made)
+    [site] = lower(made).sites
     print(" ".join(site.operators).count("ELEMENT_WISE_MAX"), site.message)
 """
 

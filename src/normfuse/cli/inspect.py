@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from normfuse.claims import Claims, GivenBack
     from normfuse.graph_rewrites.sites import Site
-    from normfuse.lowering import LoweredSite
+    from normfuse.lowering import LoweredSite, Lowering, OperatorOnCpu
 
 __all__ = ["inspect_command", "print_claims", "print_left", "print_site_counts"]
 
@@ -143,10 +143,11 @@ def _inspect_directml(
     level = level or DEFAULT_LEVEL
     with progress() as tell:
         tell("lowering to DirectML", 0, 0)
-        sites = lower(model, level, allow_requantization_removal=allow_requantization_removal)
+        lowering = lower(model, level, allow_requantization_removal=allow_requantization_removal)
+    sites = lowering.sites
     if as_json:
-        data = {"schema_version": 1, "model": str(model), "backend": "directml", "level": level}
-        print_json(data | {"sites": [site.to_dict() for site in sites]})
+        data = {"schema_version": 1, "model": str(model), "backend": "directml"}
+        print_json(data | lowering.to_dict())
         return
     shown = [site for site in sites if everything or site.description not in ("QuantizeLinear", "DequantizeLinear")]
     _print_lowered(f"Sites of {model.name} on DirectML {level}", shown, one_by_one=everything)
@@ -157,6 +158,33 @@ def _inspect_directml(
     if hidden:
         sentence += f" Not shown: {hidden} QuantizeLinear and DequantizeLinear nodes alone (--all shows them)."
     console.print(sentence, soft_wrap=True)
+    _print_islands(lowering, one_by_one=everything)
+
+
+def _print_islands(lowering: Lowering, *, one_by_one: bool) -> None:
+    """Print the islands, largest first, and the operators that join none; those that are alike once."""
+    console.print("\nIslands, each one graph on the GPU", style="bold")
+    if not lowering.islands:
+        console.print("There are none.")
+    for island in sorted(lowering.islands, key=lambda each: -len(each.nodes)):
+        size = "1 node" if len(island.nodes) == 1 else f"{len(island.nodes)} nodes"
+        chains = "1 chain" if island.chains == 1 else f"{island.chains} chains"
+        where = f"{island.nodes[0]} to {island.nodes[-1]}" if len(island.nodes) > 1 else island.nodes[0]
+        text = f"    {size}, {chains} among them: {where}" if island.chains else f"    {size}: {where}"
+        if island.reason is not None:
+            text += f"; stays on the CPU: {island.message.rstrip('.')}. {island.advice}"
+        console.print(text, markup=False, soft_wrap=True)
+    alike: dict[object, list[OperatorOnCpu]] = {}
+    for operator in lowering.on_cpu:
+        kind = operator.name if one_by_one else (operator.op_type, operator.message.partition(": ")[2])
+        alike.setdefault(kind, []).append(operator)
+    if alike:
+        console.print("\nOperators that join no island", style="bold")
+    for group in alike.values():
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        why = group[0].message.partition(": ")[2]
+        text = f"    {group[0].name}{more} ({group[0].op_type}): {why}"
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def _print_lowered(title: str, sites: Sequence[LoweredSite], *, one_by_one: bool) -> None:

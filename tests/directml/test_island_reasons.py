@@ -1,0 +1,117 @@
+"""What ``normfuse inspect --backend directml`` says of islands: which there are, and why an operator joins none."""
+
+from __future__ import annotations
+
+import harness
+import numpy as np
+import onnx
+import pytest
+
+from normfuse import models
+from normfuse.lowering import Lowering, lower
+from normfuse.spec import REASONS
+
+
+def parse(text: str, opset: int = 18) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
+
+
+# By what is in the way: a graph with one such node, the node's operator, and the words that say so.
+REFUSED = {
+    "operator": ("g (float[4, 8] x) => (float[4, 8] y) { y = Hardmax(x) }", "Hardmax", "islands have no such operator"),
+    "equation": (
+        'g (float[4, 8] x) => (float[8, 4] y) { y = Einsum <equation = "ij->ji"> (x) }',
+        "Einsum",
+        "the equation 'ij->ji' is no product of two operands",
+    ),
+    "value": (
+        """g (float[1, 1, 4, 4] x) => (float[1, 1, 8, 8] y) <float[4] s = {1.0, 1.0, 2.0, 2.0}> {
+            y = Resize <mode = "cubic"> (x, , s) }""",
+        "Resize",
+        "its attribute mode is 'cubic'; what can be expressed is: nearest linear",
+    ),
+    "outputs": (
+        """g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y, int64[1, 1, 2, 2] i) {
+            y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }""",
+        "MaxPool",
+        "it has 2 outputs, of which 1 can be expressed",
+    ),
+    "type": (
+        "g (double[4, 8] x, double[8, 4] w) => (double[4, 4] y) { y = MatMul(x, w) }",
+        "MatMul",
+        "'x' has element type float64",
+    ),
+    "rank": (
+        "g (float[1, 1, 4, 4, 4, 4] x, float[1, 1, 1, 1, 1, 1] w) => (float[1, 1, 4, 4, 4, 4] y) { y = Conv(x, w) }",
+        "Conv",
+        "'x' has 6 dimensions; 3 to 5 can be expressed",
+    ),
+    "constant": (
+        'g (float[1, 1, 4, 4] x, float[4] s) => (float[1, 1, M, N] y) { y = Resize <mode = "linear"> (x, , s) }',
+        "Resize",
+        "'s' is no constant of float32",
+    ),
+    "vector": (
+        """g (uint8[4, 8] a, uint8[8, 2] b, uint8[4] z) => (int32[4, 2] y) { y = MatMulInteger(a, b, z) }""",
+        "MatMulInteger",
+        "'z' is not known to be one element",
+    ),
+    "shape": (
+        """g (float[4, 8] x, float[8, 2] w) => (float[M] y) <int64[1] zero = {0}> {
+            p = MatMul(x, w) f = ReduceMax <keepdims = 0> (p) i = Cast <to = 7> (f) s = Unsqueeze(i, zero)
+            y = Reshape(p, s) }""",
+        "Reshape",
+        "'s', which decides a shape, is computed by the GPU or of large tensors",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_why_an_operator_joins_none(case: str) -> None:
+    text, op_type, why = REFUSED[case]
+    said = {each.op_type: each for each in lower(parse(text)).on_cpu}
+    assert said[op_type].message.endswith(why)
+    assert (said[op_type].reason, said[op_type].advice) == ("stays_on_cpu", REASONS["stays_on_cpu"].advice)
+
+
+def test_versions_and_levels() -> None:
+    text = "g (float[4, 8] x, float[4, 8] z) => (bool[4, 8] y) { n = Neg(x) y = LessOrEqual(n, z) }"
+    assert [each.op_type for each in lower(parse(text), "6_2").on_cpu] == []
+    (said,) = lower(parse(text), "2_1").on_cpu
+    assert said.message.endswith("it needs DirectML feature level 3_0")
+
+
+def test_what_pays_and_what_does_not() -> None:
+    """A chain alone is worth no copy; a large product is; data that only moves is no island at all."""
+    chain = lower(models.chain([2, 8]))
+    (island,) = chain.islands
+    assert (island.chains, island.reason) == (1, "not_worth_the_gpu")
+    large = (
+        "g (float[2048, 2048] x, float[2048, 2048] w) => (float[2048, 2048] y) { p = MatMul(x, w) y = MatMul(p, w) }"
+    )
+    (island,) = lower(parse(large)).islands
+    assert (island.nodes, island.chains, island.reason) == (("p", "y"), 0, None)
+    moved = "g (float[4, 8] x) => (float[8, 4] y) { t = Transpose(x) y = Flatten(t) }"
+    (island,) = lower(parse(moved)).islands
+    assert (island.reason, island.message) == (
+        "stays_on_cpu",
+        f"{island.nodes[0]} joins no island on DirectML: it only moves data",
+    )
+
+
+@pytest.mark.parametrize("claim", ["profitable", "all"])
+def test_they_are_the_islands_that_sessions_claim(fake: dict[str, str], claim: str) -> None:
+    """On a graph that an operator without a row tears in two, with a chain in each half."""
+    model = parse(
+        """g (float[1, 512, 512] x, float[512, 512] w, float[512] s) => (float[1, 512, 512] y, float[512, 1, 512] z) {
+            a = MatMul(x, w) b = LayerNormalization(a, s) c = Hardmax(b) d = Mul(b, c) e = LayerNormalization(d, s)
+            y = MatMul(e, w) z = Transpose <perm = [1, 0, 2]> (c) }"""
+    )
+    lowering: Lowering = lower(model)
+    claimed = [island for island in lowering.islands if island.reason is None or (claim == "all" and island.chains)]
+    session = harness.create_session(model, "ep", backend="directml", claim=claim, **fake)
+    assert len(harness.ep_groups(session)) == len(claimed) > 0
+    ones = np.ones(512, np.float32)
+    y, _ = session.run(None, {"x": np.ones((1, 512, 512), np.float32), "w": np.diag(ones), "s": ones})
+    np.testing.assert_array_equal(y, 0)  # rows of one value
+    assert [each.name for each in lowering.on_cpu] == ["c"]
