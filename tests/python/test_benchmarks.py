@@ -1,13 +1,19 @@
-"""benchmarks/run.py: what it writes, and what it refuses."""
+"""benchmarks/: what run.py writes and refuses, and an onnxruntime without AVX-512."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "run.py"
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+SCRIPT = BENCHMARKS / "run.py"
 JOB = "LayerNorm f32 [1,128,768]"
 
 
@@ -34,3 +40,30 @@ def test_what_cannot_be_measured_is_refused() -> None:
     unknown = run("--jobs", "Sin")
     assert unknown.returncode == 2
     assert "no job's name contains 'Sin'" in unknown.stderr
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="the registers of x86-64, in a library of Linux"
+)
+def test_an_onnxruntime_that_sees_no_avx512(tmp_path: Path) -> None:
+    """The copy asks nothing any more, still computes, and normfuse runs in it; on a processor without AVX-512, too."""
+    script = BENCHMARKS / "onnxruntime_without_avx512.py"
+    made = subprocess.run([sys.executable, script, tmp_path], check=True, capture_output=True, text=True).stdout
+    counts = [int(line.partition(": ")[2]) for line in made.splitlines()]
+    assert max(counts) >= 4  # MLAS and ONNX Runtime's own CPUIDInfo, at the least
+    run = f"""if 1:
+        import numpy as np, onnx, onnxruntime, normfuse
+        assert onnxruntime.__file__.startswith({str(tmp_path)!r}), onnxruntime.__file__
+        model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 17]> g (float[64, 64] x, float[64] s)'
+            ' => (float[64, 64] y) {{ p = MatMul(x, x) n = LayerNormalization(p, s) y = Relu(n) }}')
+        x = np.random.default_rng(1).normal(size=(64, 64)).astype(np.float32)
+        session = normfuse.InferenceSession(model.SerializeToString())
+        (y,) = session.run(None, {{"x": x, "s": np.ones(64, np.float32)}})
+        p = x.astype(np.float64) @ x
+        expected = (p - p.mean(1, keepdims=True)) / np.sqrt(p.var(1, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(y, np.maximum(expected, 0), atol=1e-5)
+    """
+    subprocess.run([sys.executable, "-c", run], check=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    without_avx512 = runpy.run_path(str(script))["without_avx512"]
+    for library in (tmp_path / "onnxruntime" / "capi").glob("*.so*"):
+        assert without_avx512(library.read_bytes())[1] == 0
