@@ -39,7 +39,7 @@ ROWS, WIDTH = 128, 512
 OPSET = 22
 NORMALIZATIONS = (
     *("LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN"),
-    *("Softmax", "Softmax, IsNaN, Where", "Softmax across", "DQ, Softmax, Q"),
+    *("Softmax", "Softmax, IsNaN, Where", "Where, Softmax", "Softmax across", "DQ, Softmax, Q"),
     *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q"),
     *("LayerNorm, DynQ", "Relu", "Relu, DynQ", "Gelu", "Gelu, DynQ", "Cast, Mul, Relu", "Cast, Mul, Gelu"),
 )
@@ -118,6 +118,7 @@ def normalization_nodes(name: str) -> list[onnx.NodeProto]:
             node("IsNaN", "s", "n"),
             node("Where", "n zero s"),
         ],
+        "Where, Softmax": [node("Where", "mask X lowest", "s"), node("Softmax", "s", axis=-1)],
         "Softmax across": [node("Softmax", "X", axis=0)],
         "Q": [node("QuantizeLinear", "X xs xz")],
         "LayerNorm, DynQ": [
@@ -150,6 +151,7 @@ def model(nodes: list[onnx.NodeProto], x: np.ndarray[Any, Any]) -> bytes:
         "R": None, "slope": normal(0, 1, WIDTH), "low": np.array(-1.0), "high": np.array(1.0),
         "scale": normal(1, 1, x.shape[-1]), "bias": normal(0, 1, x.shape[-1]), "channels": normal(1, 1, IMAGE[1]),
         "xs": np.array(0.02), "xz": np.array(3, np.int8), "zero": np.array(0.0),
+        "mask": np.random.default_rng(3).random(x.shape) < 0.7, "lowest": np.array(-1e9),
     }  # fmt: skip
     used = {name for n in nodes for name in n.input} & set(constants)
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
@@ -157,7 +159,7 @@ def model(nodes: list[onnx.NodeProto], x: np.ndarray[Any, Any]) -> bytes:
     if any("S" in n.input for n in nodes):  # a scale that is known at run time only
         inputs.append(helper.make_tensor_value_info("S", onnx.TensorProto.FLOAT, []))
     tensors = [
-        numpy_helper.from_array(v if v.dtype == np.int8 else v.astype(np.float32), k)
+        numpy_helper.from_array(v if v.dtype in (np.int8, np.bool_) else v.astype(np.float32), k)
         for k, v in constants.items()
         if k in used and v is not None
     ]

@@ -332,7 +332,7 @@ def formula_code(activations: Sequence[Activation]) -> list[str]:
 
 ATTRIBUTE_TYPES = ("int", "string")
 PLACES = ("first", "before", "core", "behind", "last", "beside")
-OTHER_STEPS = ("Activate", "Requantise", "Emit")
+OTHER_STEPS = ("Activate", "Requantise", "Emit", "Mask")
 ARGUMENT_TYPES = ("tensor", "int", "ints", "float", "flag", "word", "type")
 STEP_CODE = [
     "// A kind of step of a program (attribute `steps`), and an argument of steps.",

@@ -64,6 +64,14 @@ Step Emit(DataType type, int output) {
   return step;
 }
 
+Step Mask(Operand shown, bool shows, float fill) {
+  Step step;
+  step.kind = StepKind::kMask;
+  step.operand = std::move(shown);
+  step.mask = {shows, fill};
+  return step;
+}
+
 UsualForm UsualFormOf(const Chain& chain) {
   UsualForm form;
   Steps before(chain.before);
@@ -84,8 +92,7 @@ UsualForm UsualFormOf(const Chain& chain) {
 
 std::shared_ptr<const ConstantTensor> Owned(const ConstantTensor& tensor) {
   auto copy = std::make_shared<ConstantTensor>(tensor);
-  const auto count = static_cast<size_t>(tensor.ElementCount());
-  const size_t bytes = tensor.type == DataType::kBool ? count : BytesFor(tensor.type, count);
+  const size_t bytes = BytesFor(tensor.type, static_cast<size_t>(tensor.ElementCount()));
   const auto* from = static_cast<const unsigned char*>(tensor.data);
   copy->storage.assign(from, from + bytes);
   copy->data = copy->storage.data();

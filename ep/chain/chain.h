@@ -108,7 +108,13 @@ inline constexpr int kNoOutput = -1;  // among positions of the node's outputs
 //   kActivate    activation(d); the operand is the slope, of activations that have one
 //   kRequantise  dequantise(quantise(d)), per tensor and constant; the output is the quantised tensor
 //   kEmit        d as it is; the output is d in a float type
+//   kMask        d where the operand, of bool, is as `mask` says, and another value elsewhere; before a softmax
 constexpr bool IsCombination(StepKind kind) { return static_cast<int>(kind) < kCombinationCount; }
+
+struct MaskCall {
+  bool shows = true;  // d stays where the operand is this
+  float fill = 0.0f;  // and becomes this elsewhere
+};
 
 // What happens to each element of d. Operands broadcast with d in both directions, as ONNX's Add does; behind a
 // normalization they must fit d as it is.
@@ -118,6 +124,7 @@ struct Step {
   ActivationCall activation;
   DataType type = DataType::kUndefined;  // kRequantise, kEmit: what is stored
   Quantization quantization;             // kRequantise
+  MaskCall mask;                         // kMask
   int output = kNoOutput;                // kRequantise, kEmit: of the shape of Y
 };
 
@@ -127,6 +134,7 @@ Step Mul(Operand operand);
 Step Activate(const ActivationCall& activation, Operand slope = {});
 Step Requantise(Quantization quantization, DataType type, int output);
 Step Emit(DataType type, int output);
+Step Mask(Operand shown, bool shows, float fill);
 
 using EpsilonOn = EpsilonOnValue;
 using Method = MethodValue;

@@ -64,6 +64,7 @@ constexpr int BitsOf(DataType type) {
       return 64;
     case DataType::kInt8:
     case DataType::kUint8:
+    case DataType::kBool:
     case DataType::kFloat8E4M3FN:
     case DataType::kFloat8E4M3FNUZ:
     case DataType::kFloat8E5M2:

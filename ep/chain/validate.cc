@@ -47,6 +47,7 @@ class Validator {
   Result CheckGroups() const;
   Result CheckStep(const Step& step) const;
   Result CheckActivation(const Step& step) const;
+  Result CheckMask(const Step& step) const;
   Result CheckRequantise(const Step& step) const;
   Result CheckSize() const;
   Result CheckStore() const;
@@ -267,6 +268,14 @@ Result Validator::CheckActivation(const Step& step) const {
                "; float32, float16 and bfloat16 are supported");
 }
 
+Result Validator::CheckMask(const Step& step) const {
+  const PartialShape shape = KnownShape(step.operand);
+  if (shape.rank > kMaxRank) return TooManyDimensions(step.operand.name, shape);
+  if (step.operand.type == DataType::kBool && chain_.has_softmax()) return {};
+  return Error("a mask has element type " + std::string(NameOf(step.operand.type)) +
+               "; bool is supported, before a softmax");
+}
+
 Result Validator::CheckRequantise(const Step& step) const {
   const Quantization& q = step.quantization;
   const auto is_constant_scalar = [](const TensorRef& ref) {
@@ -302,7 +311,7 @@ Result Validator::CheckStep(const Step& step) const {
       if (IsFloat(step.type)) return {};
       return Error("sum has element type " + std::string(NameOf(step.type)) +
                    "; float32, float16 and bfloat16 are supported");
-    default:  // a combination
+    default:  // a combination, or a mask
       if (!step.operand.present()) return Error("a step has no operand");
   }
   return CheckMeeting(step.operand);
@@ -346,9 +355,10 @@ Result Validator::CheckStore() const {
 
 Result Validator::Run() {
   if (!chain_.x.present()) return Error("input X is missing");
-  Result result;
-  ForEachOperand(chain_, [&](const Operand& operand) {
-    if (result.ok()) result = CheckOperand(operand);
+  Result result = CheckOperand(chain_.x);
+  ForEachStep(chain_, [&](const Step& step) {
+    if (!step.operand.present() || !result.ok()) return;
+    result = step.kind == StepKind::kMask ? CheckMask(step) : CheckOperand(step.operand);
   });
   if (!result.ok()) return result;
   NORMFUSE_RETURN_IF_ERROR(ShapeOfD(chain_, KnownShape, &d_));

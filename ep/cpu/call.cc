@@ -183,6 +183,8 @@ void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, 
     case Stage::Kind::kEmit:
       if (emitted != nullptr) StoreFloats(call, stage.type, emitted, index, b.n, d);
       return;
+    case Stage::Kind::kMask:
+      return HideBlock(b, stage, stage.mask.fill, d);
   }
 }
 
@@ -193,6 +195,16 @@ void LoadBlock(const Block& block, Emission emission, float* d) {
   LoadOperand(distinct, block.call.x, d);
   if (distinct.n < block.n) std::fill(d + 1, d + block.n, d[0]);
   for (const Stage& stage : block.call.spec->before) RunStage(block, stage, Normalizer{}, emission, d);
+}
+
+void HideBlock(const Block& b, const Stage& stage, float fill, float* values) {
+  const FormId form = stage.operand.form;
+  const auto* bytes = static_cast<const uint8_t*>(b.call.tensor(form).data) + b.at.at[form];
+  if (b.step.stride[form] != 0) {
+    b.call.kernels->mask(values, static_cast<size_t>(b.n), bytes, stage.mask.shows, fill);
+  } else if ((*bytes != 0) != stage.mask.shows) {
+    std::fill_n(values, b.n, fill);
+  }
 }
 
 const float* ReadBlock(const Block& block, Emission emission, float* room) {

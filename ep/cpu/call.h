@@ -39,10 +39,12 @@ struct Stage {
     kApply,  // scale, bias and activation in one kernel, each of which may be absent; the first one behind normalises too
     kRequantise,
     kEmit,
+    kMask,
   };
   Kind kind = Kind::kApply;
   StepKind combination = StepKind::kAdd;  // kCombine: which
-  StageOperand operand;                   // kCombine
+  StageOperand operand;                   // kCombine, kMask
+  MaskCall mask;
   StageOperand scale, bias, slope;
   Activation activation = Activation::kIdentity;
   bool gated = false;             // the activation's result times the slope
@@ -177,6 +179,9 @@ const float* ReadBlock(const Block& block, Emission emission, float* room);
 
 // Normalisation, steps and quantisation of d, into Y. Works in `room`, which may be d.
 void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d, float* room);
+
+// What the stage, a mask, hides of n values along dimension `step` becomes `fill`.
+void HideBlock(const Block& block, const Stage& stage, float fill, float* values);
 
 // The arguments of call.apply for `rows` rows of n values from `at` on; strides between rows come from `row_step`.
 ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,

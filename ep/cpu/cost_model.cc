@@ -84,6 +84,7 @@ void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
   const auto add_step = [&](const Step& step) {
     if (IsCombination(step.kind)) add(kAddPrice, 1);
     if (step.kind == StepKind::kActivate) add(PriceOf(step.activation.kind), 1);
+    if (step.kind == StepKind::kMask) add(kMaskPrice, 1);
   };
   const UsualForm usual = UsualFormOf(chain);
   for (const Step& step : chain.before) add_step(step);
@@ -146,7 +147,8 @@ bool IsOfBytes(const Chain& chain) {
 
 bool IsPlainSoftmax(const Chain& chain) {
   return chain.has_softmax() && chain.x.type == DataType::kFloat32 && chain.store.type == DataType::kFloat32 &&
-         chain.before.size() < 2 && chain.behind.empty() && !chain.normalization->zero_for_nan &&
+         (chain.before.empty() || (chain.before.size() == 1 && chain.before[0].kind != StepKind::kMask)) &&
+         chain.behind.empty() && !chain.normalization->zero_for_nan &&
          IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank);
 }
 

@@ -127,8 +127,9 @@ Result CpuExecutable::ReadOperand(const Operand& operand, FormId usual, bool of_
   if (!operand.present()) return {};
   const bool is_residual = usual == kFormResidual;
   // One along channels or groups is small, and its own quantisation runs along it, not along d.
-  const bool is_ready = operand.constant() || operand.align != Align::kTrailing ||
-                        (operand.type == DataType::kFloat32 && !operand.quantization.present());
+  const bool is_ready =
+      operand.type != DataType::kBool && (operand.constant() || operand.align != Align::kTrailing ||
+                                          (operand.type == DataType::kFloat32 && !operand.quantization.present()));
   stage->is_parameter = usual == kFormFurther ? is_ready : !is_residual;
   stage->form = usual == kFormFurther ? NextForm(1) : usual;
   OperandForms forms{&operand, stage->form, kFormCount, of_d};
@@ -157,11 +158,13 @@ Stage CpuExecutable::StageOf(const Step& step) {
   stage.kind = step.kind == StepKind::kActivate     ? Stage::Kind::kApply
                : step.kind == StepKind::kRequantise ? Stage::Kind::kRequantise
                : step.kind == StepKind::kEmit       ? Stage::Kind::kEmit
+               : step.kind == StepKind::kMask       ? Stage::Kind::kMask
                                                     : Stage::Kind::kCombine;
   if (IsCombination(step.kind)) stage.combination = step.kind;
   stage.activation = step.activation.kind;
   stage.params = step.activation.params;
   stage.type = step.type;
+  stage.mask = step.mask;
   if (step.kind == StepKind::kRequantise) {
     stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
     if (step.quantization.zero_point.present())
@@ -218,6 +221,8 @@ Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool
       const bool is_scale = step.kind == StepKind::kMul;
       const FormId form = !usual ? kFormFurther : is_scale ? kFormScale : kFormBias;
       NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, false, is_scale ? &last.scale : &last.bias));
+    } else if (step.kind == StepKind::kMask) {
+      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, kFormFurther, true, &last.operand));
     } else if (IsCombination(step.kind)) {
       const FormId form = !usual ? kFormFurther : added++ == 0 ? kFormResidual : kFormResidualBias;
       NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, !behind, &last.operand));
@@ -281,7 +286,9 @@ Result CpuExecutable::ReadTensor(ExecutionContext& context, const OperandForms& 
   const Operand& operand = *forms.operand;
   TensorView view;
   NORMFUSE_RETURN_IF_ERROR(GetTensor(context, chain_.name, operand.name, operand.tensor, operand.type, &view));
-  *tensor = {view.data, view.type, forms.form, forms.scale_form, operand.quantization.block_size};
+  // A bool is a byte of 0 or 1.
+  const DataType type = view.type == DataType::kBool ? DataType::kUint8 : view.type;
+  *tensor = {view.data, type, forms.form, forms.scale_form, operand.quantization.block_size};
   shapes->of[forms.form] = {view.dims, static_cast<int>(view.rank)};
   return {};
 }

@@ -73,6 +73,16 @@ void Combine(float* x, size_t n, Vec other) {
   Map(x, n, other, other, [](V v, V o, V) { return Combination()(v, o); });
 }
 
+void Mask(float* x, size_t n, const uint8_t* bytes, bool shown, float fill) {
+  const V by = Set(shown ? 1.0f : 0.0f);
+  const V other = Set(fill);
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Store(x + i, Select(Eq(LoadAsFloat(bytes + i), by), Load(x + i), other));
+  const size_t rest = n - i;
+  if (rest == 0) return;
+  StorePartial(x + i, Select(Eq(LoadAsFloatPartial(bytes + i, rest), by), LoadPartial(x + i, rest), other), rest);
+}
+
 // NaN becomes the lowest value: Max and Min give their second operand where one is NaN.
 NORMFUSE_INLINE V QuantizeVector(V v, V scale, V zero, V low, V high) {
   return Min(Max(RoundEven(v / scale) + zero, low), high);
@@ -290,6 +300,7 @@ constexpr KernelTable MakeTable() {
 #define NORMFUSE_COMBINATION(name, kernel) table.combine[static_cast<int>(StepKind::k##name)] = Combine<kernel>;
   NORMFUSE_FOR_EACH_COMBINATION(NORMFUSE_COMBINATION)
 #undef NORMFUSE_COMBINATION
+  table.mask = Mask;
   table.quantize = Quantize;
   table.divide = Divide;
   table.widen_range = WidenRange;

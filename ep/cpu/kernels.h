@@ -171,6 +171,8 @@ struct KernelTable {
 
   // In place on float32.
   void (*combine[kCombinationCount])(float* x, size_t n, Vec other);
+  // x where the byte is `shown`, and `fill` elsewhere. Bytes are 0 or 1.
+  void (*mask)(float* x, size_t n, const uint8_t* bytes, bool shown, float fill);
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
   // Lowers *low and raises *high to the least and the largest value; NaN has no say.

@@ -53,10 +53,12 @@ bool IsCleared(const Call& call, const Normalizer& normalizer) {
   return call.spec->zero_for_nan && std::isnan(normalizer.inv);
 }
 
-// How d is read by one kernel, where it can be: X with at most a factor and an addend.
+// How d is read by one kernel, where it can be: X with at most a factor and an addend. With `masked` what is in front of a mask,
+// which is the last step: the mask takes the place of an addend.
 class RowReader {
  public:
-  explicit RowReader(const Call& call) : call_(call), inner_(Innermost(call.geometry->reduced)) {
+  explicit RowReader(const Call& call, bool masked = false)
+      : call_(call), inner_(Innermost(call.geometry->reduced)), masked_(masked) {
     if (!ReadsX() || !ReadsSteps()) return;
     read_ = call.kernels->read_rows[static_cast<int>(call.x.type)];
     read_usual_ = call.kernels->usual_rows[static_cast<int>(call.x.type)];
@@ -98,6 +100,8 @@ class RowReader {
 
   bool ReadsSteps() {
     for (const Stage& stage : call_.spec->before) {
+      if (masked_ && &stage == &call_.spec->before.back())
+        return stage.kind == Stage::Kind::kMask && addend_ == nullptr;
       if (stage.kind != Stage::Kind::kCombine) return false;
       const bool is_factor = stage.combination == StepKind::kMul;
       if (!is_factor && stage.combination != StepKind::kAdd) return false;
@@ -105,7 +109,7 @@ class RowReader {
       if (addend_ != nullptr || (is_factor && factor_ != nullptr) || !IsFloats(stage.operand)) return false;
       (is_factor ? factor_ : addend_) = &stage.operand;
     }
-    return true;
+    return !masked_;
   }
 
   // Whether an operand is float32 where it lies.
@@ -124,11 +128,25 @@ class RowReader {
 
   const Call& call_;
   const Dim& inner_;
+  bool masked_;
   ReadRowsFn read_ = nullptr;
   UsualRowsFn read_usual_ = nullptr;
   const StageOperand* factor_ = nullptr;
   const StageOperand* addend_ = nullptr;
 };
+
+// Whether rows of the last dimension become Y without anything behind them.
+bool StoresQuotients(const Call& call) {
+  const Stage& stage = call.spec->behind.front();
+  return call.geometry->reduced.count == 1 && call.geometry->group_size <= kBlock && call.spec->behind.size() == 1 &&
+         call.y != nullptr && !stage.scale.present() && !stage.bias.present() && !stage.slope.present();
+}
+
+// Whether one kernel makes quotients of rows while their largest values are usual ones.
+bool HasOneKernel(const Call& call) {
+  return call.spec->method == Method::kSoftmax && call.x.type == DataType::kFloat32 &&
+         call.spec->y_type == DataType::kFloat32 && call.spec->activation == Activation::kIdentity;
+}
 
 // Rows that are read by one kernel and written by another, several in each call of these, or by one that does both. While the
 // largest values are usual ones, exponentials are taken as X is read; the bits are the same either way.
@@ -142,15 +160,10 @@ class TileWorker {
         step_(Innermost(call.geometry->kept)),
         size_(call.geometry->group_size),
         usual_(call.spec->method == Method::kSoftmax),
-        one_kernel_(usual_ && call.x.type == DataType::kFloat32 && call.spec->y_type == DataType::kFloat32 &&
-                    call.spec->activation == Activation::kIdentity) {}
+        one_kernel_(HasOneKernel(call)) {}
 
   static bool Suits(const Call& call) {
-    const Geometry& g = *call.geometry;
-    const Stage& stage = call.spec->behind.front();
-    return call.path.sums == Source::kInput && g.reduced.count == 1 && g.group_size <= kBlock &&
-           call.spec->behind.size() == 1 && call.block_apply != nullptr && call.y != nullptr &&
-           !stage.scale.present() && !stage.bias.present() && !stage.slope.present();
+    return call.path.sums == Source::kInput && call.block_apply != nullptr && StoresQuotients(call);
   }
 
   void Rows(const Offsets& base, int64_t rows) {
@@ -327,6 +340,79 @@ class RowWorker {
   bool usual_;  // the row before
 };
 
+// Rows under a mask: minus infinity is added to what it hides. Where a row's largest value is a usual one, the exponentials of
+// what it hides are 0 whatever it is filled with, as far as that is below kHidden; other rows are masked as they are read.
+class MaskedWorker {
+ public:
+  MaskedWorker(const Call& call, Scratch* scratch)
+      : call_(call),
+        scratch_(scratch),
+        reader_(call, /*masked=*/true),
+        others_(call, scratch),
+        inner_(Innermost(call.geometry->reduced)),
+        step_(Innermost(call.geometry->kept)),
+        size_(call.geometry->group_size) {}
+
+  static bool Suits(const Call& call) {
+    return !call.spec->before.empty() && call.spec->before.back().mask.fill <= kHidden && HasOneKernel(call) &&
+           StoresQuotients(call) && RowReader(call, /*masked=*/true).possible();
+  }
+
+  void Rows(const Offsets& base, int64_t rows) {
+    const int64_t most_rows = std::clamp<int64_t>(kKeepLimit / 2 / KeptStride(size_), 1, kTileRows);
+    int64_t ready = 0;  // rows for which there are addends
+    for (int64_t row = 0; row < rows;) {
+      const int64_t count = std::min(most_rows, rows - row);
+      const Offsets at = AtRow(base, row);
+      if (!IsSame() || ready < 1) MakeAddends(at, IsSame() ? 1 : count);
+      ready = 1;
+      const int64_t done = InOneKernel(at, static_cast<int>(count));
+      row += done;
+      if (done == count) continue;
+      others_.Row(AtRow(base, row++));
+      ready = 0;
+    }
+  }
+
+ private:
+  static constexpr float kHidden = -300.0f;
+
+  const Stage& mask() const { return call_.spec->before.back(); }
+  // Whether all rows have the mask of the first.
+  bool IsSame() const { return step_.stride[mask().operand.form] == 0; }
+  float* addends() const { return scratch_->kept + kKeepLimit / 2; }
+
+  Offsets AtRow(Offsets at, int64_t row) const {
+    for (int form = 0; form < kFormCount; ++form) at.at[form] += row * step_.stride[form];
+    return at;
+  }
+
+  void MakeAddends(const Offsets& base, int64_t rows) const {
+    for (int64_t row = 0; row < rows; ++row) {
+      float* addend = addends() + row * KeptStride(size_);
+      std::fill_n(addend, size_, 0.0f);
+      HideBlock({call_, AtRow(base, row), inner_, size_, scratch_}, mask(), kLowest, addend);
+    }
+  }
+
+  // How many of the rows were done: up to an unusual one.
+  int InOneKernel(const Offsets& at, int rows) const {
+    ReadRowsArgs args = reader_.ArgsAt(at, step_, size_, rows, nullptr, scratch_->kept);
+    args.addend = {addends(), 1};
+    args.addend_stride = IsSame() ? 0 : KeptStride(size_);
+    return call_.kernels->softmax_rows(args, static_cast<float*>(call_.y) + at.at[kFormY], step_.stride[kFormY],
+                                       call_.path.store == Store::kNonTemporal);
+  }
+
+  const Call& call_;
+  Scratch* scratch_;
+  RowReader reader_;
+  RowWorker others_;
+  const Dim& inner_;
+  const Dim& step_;
+  int64_t size_;
+};
+
 }  // namespace
 
 bool ReadsRows(const Call& call) { return RowReader(call).possible(); }
@@ -334,7 +420,11 @@ bool ReadsRows(const Call& call) { return RowReader(call).possible(); }
 void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end) {
   Scratch scratch;
   Odometer odometer(call.geometry->kept, call.geometry->active);
-  if (TileWorker::Suits(call)) {
+  if (MaskedWorker::Suits(call)) {
+    MaskedWorker worker(call, &scratch);
+    odometer.ForEachStretch({begin, end}, Offsets{},
+                            [&](const Offsets& base, int64_t, int64_t rows) { worker.Rows(base, rows); });
+  } else if (TileWorker::Suits(call)) {
     TileWorker worker(call, &scratch);
     odometer.ForEachStretch({begin, end}, Offsets{},
                             [&](const Offsets& base, int64_t, int64_t rows) { worker.Rows(base, rows); });

@@ -188,6 +188,9 @@ class Lowering {
       case StepKind::kEmit:
         EmitOutput(step.output, step.type, Widen(d, whole_), whole_, "sum");
         return d;
+      case StepKind::kMask:
+        builder_.Unsupported("a mask by Where inside a chain (in an island it is an operator of its own)");
+        return d;
       default:
         return Combine(step, d);
     }

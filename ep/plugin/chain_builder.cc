@@ -277,9 +277,35 @@ Operand ChainBuilder::ReadTensor(int value, const char* name) {
 }
 
 void ChainBuilder::ReadX(int value, bool with_residual, bool with_factor) {
-  if (with_residual && (TakeResidualAdd(value, with_factor) || TakeRequantizedAdd(value))) return;
-  if (with_factor) TakeFactor(&value);
-  found_.chain.x = ReadOperand(value, "X");
+  std::optional<Step> mask;
+  if (with_factor) mask = TakeMask(&value);
+  if (!with_residual || !(TakeResidualAdd(value, with_factor) || TakeRequantizedAdd(value))) {
+    if (with_factor) TakeFactor(&value);
+    found_.chain.x = ReadOperand(value, "X");
+  }
+  if (mask) before().push_back(*std::move(mask));
+}
+
+// Where(mask, x, number) or Where(mask, number, x): scores of an attention, some of which are hidden. On a
+// GPU the Where is an operator of its own.
+std::optional<Step> ChainBuilder::TakeMask(int* value) {
+  const int producer = FreeProducer(*value, "Where");
+  if (length_ != ChainLength::kAny || producer == kNone || SoleConsumer(*value) == kNone) return std::nullopt;
+  const GraphNode& where = graph_.node(producer);
+  const int shown = graph_.Input(where, 0);
+  const TensorFacts& whole = graph_.Facts(*value);
+  const int rank = graph_.Facts(shown).rank;
+  if (!where.domain.empty() || !IsFloat(whole.type) || rank < 0 || rank > whole.rank) return std::nullopt;
+  for (size_t position = 1; position <= 2; ++position) {
+    const int x = graph_.Input(where, position);
+    float fill = 0;
+    if (!ReadScalar(graph_.Input(where, 3 - position), &fill) || graph_.Facts(x).constant) continue;
+    if (graph_.Facts(x).rank != whole.rank) continue;
+    AddNode(producer);
+    *value = x;
+    return Mask(ReadTensor(shown, "mask"), /*shows=*/position == 1, fill);
+  }
+  return std::nullopt;
 }
 
 void ChainBuilder::ReadStep(StepKind kind, int value, const char* name, Align align) {
@@ -764,9 +790,13 @@ std::optional<Declined> ChainBuilder::CheckTypes() {
     return Decline(Reason::kUnknownTypeOrRank, {{"tensor", "X of " + chain.name}});
   }
   std::optional<Declined> declined;
-  ForEachOperand(chain, [&](const Operand& operand) {
+  const auto check = [&](const Operand& operand) {
     const bool fits = operand.quantization.present() ? IsQuantized(operand.type) : IsFloat(operand.type);
     if (!fits && !declined) declined = unsupported(operand.name, operand.type);
+  };
+  check(chain.x);
+  ForEachStep(chain, [&](const Step& step) {
+    if (step.operand.present() && step.kind != StepKind::kMask) check(step.operand);
   });
   if (declined) return declined;
   const Store& store = chain.store;

@@ -90,6 +90,7 @@ class ChainBuilder {
   bool IsLeftToProduct(const GraphNode& quantize) const;
   bool TakeResidualAdd(int value, bool with_factor = false);
   void TakeFactor(int* value);
+  std::optional<Step> TakeMask(int* value);
   bool TakeRequantizedAdd(int value);
   bool SameConstant(int value, int other);
   Operand TakeResidualBias(int* value);

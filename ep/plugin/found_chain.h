@@ -1,7 +1,7 @@
 // Chains of canonical operators that become one fused node:
 //   [DequantizeLinear] -> [Add] -> normalisation -> [activation] -> [Mul, Add, activation ...] -> [QuantizeLinear]
 //   Cast of int32 -> Mul -> [activation] -> [Mul, Add, activation ...] -> [QuantizeLinear]
-//   [DequantizeLinear] -> [Mul] -> [Add] -> Softmax -> [IsNaN and Where] -> [QuantizeLinear]
+//   [DequantizeLinear] -> [Mul] -> [Add] -> [Where] -> Softmax -> [IsNaN and Where] -> [QuantizeLinear]
 //   [DequantizeLinear] -> [Add of a constant] -> activation -> [Mul, Add, activation ...] -> [QuantizeLinear]
 // with Cast of int32 and Mul instead of a DequantizeLinear, with DynamicQuantizeLinear instead of QuantizeLinear, and nodes of our
 // own operators. Decomposed spellings are the rewriting pass's job alone.
