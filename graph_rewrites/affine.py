@@ -53,7 +53,7 @@ class StepBehind(FusionRule):
     def _kind(self) -> str:
         return self.spelling.split()[1]
 
-    def check(self, root: ir.Node, inner: ir.Value, operand: ir.Value, stepped: ir.Value) -> None:
+    def check(self, root: ir.Node, inner: ir.Value, operand: ir.Value, stepped: ir.Value) -> Fused:
         fused = Fused.of(inner)
         if fused.quantizes:
             raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
@@ -63,7 +63,9 @@ class StepBehind(FusionRule):
         self.facts.require_fits(operand, inner, "operand", axes)
         self._require_profit(root, inner, operand)
         if self._kind in _INVERSES:
-            self._inverse(root, operand)
+            operand = new_constant(self._inverse(root, operand), f"{stepped.name}.operand")
+        fused.put(_INVERSES.get(self._kind, self._kind), "", operand, len(fused.behind))
+        return fused
 
     def _require_profit(self, root: ir.Node, inner: ir.Value, operand: ir.Value) -> None:
         """Decline where another chain, or ONNX Runtime, makes more of the node."""
@@ -92,14 +94,6 @@ class StepBehind(FusionRule):
         if not np.all(np.isfinite(inverse.astype(np.float64)) & (inverse != 0)):
             raise Declined("different_formula", node=label(root), kind="a scale", detail="its divisor has no inverse")
         return inverse
-
-    def rewrite(self, tape: ir.tape.Tape, inner: ir.Value, operand: ir.Value, stepped: ir.Value) -> ir.Value:
-        fused, root = Fused.of(inner), stepped.producer()
-        assert root is not None
-        if self._kind in _INVERSES:
-            operand = new_constant(self._inverse(root, operand), f"{stepped.name}.operand")
-        fused.put(_INVERSES.get(self._kind, self._kind), "", operand, len(fused.behind))
-        return fused.emit(tape)[0]
 
 
 class _ActivationOperand(FusionRule):

@@ -33,6 +33,7 @@ from normfuse.spec import (
     write_program,
 )
 
+from .facts import is_float, label
 from .labels import CanonicalProgram, dtype_of, is_core, read_canonical, relabelled, step_of, type_name
 from .sites import Declined
 
@@ -137,6 +138,7 @@ class Fused:
         if not len(program.tensors) + 1 == len(fused.inputs) == sum(value is not None for value in node.inputs):
             raise Declined("invalid_configuration", node=what, detail=_wrong_inputs(node))
         fused._take(program.steps)
+        fused._require_quantized()
         return fused
 
     def _take(self, steps: Sequence[ProgramStep]) -> None:
@@ -150,6 +152,16 @@ class Fused:
                 self.last = step
             else:
                 (self.before if in_front else self.behind).append(step)
+
+    def _require_quantized(self) -> None:
+        """Decline where a tensor is dequantised that is known to be a float one."""
+        for step in self.steps:
+            if "scale" not in step.arguments or not (step.operand or step is self.first):
+                continue
+            tensor = self.inputs[step.operand or "X"]
+            if is_float(tensor.dtype):
+                what = f"{step.name} with a scale"
+                raise Declined("unsupported_type", tensor=label(tensor), type=tensor.dtype, what=what)
 
     @property
     def steps(self) -> list[ProgramStep]:

@@ -218,3 +218,16 @@ def test_rule_that_fails_on_a_fused_node_leaves_it_fused(monkeypatch: pytest.Mon
         ("LayerNormalization", None),
         ("QuantizeLinear", "rule_failed"),
     ]
+
+
+@pytest.mark.parametrize(("steps", "tensor"), [("Add s scale=t", "weight"), ("Dequantize scale=s; Mul t", "x")])
+def test_float_tensor_that_a_node_dequantises_is_refused(steps: str, tensor: str) -> None:
+    g = SpellingBuilder(21)
+    weights = [g.weight(8), g.weight(8)]
+    g.output(g.add("FusedActivation", g.input("x", SHAPE), *weights, domain=DOMAIN, steps=steps), SHAPE)
+    model = g.model("m")
+    optimized, result = optimize(model)
+    (site,) = result.sites
+    assert site.reason == "unsupported_type"
+    assert site.message.startswith(f"'{weights[0] if tensor == 'weight' else 'x'}' has element type FLOAT")
+    assert optimized.graph.node == model.graph.node
