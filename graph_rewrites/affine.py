@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -91,7 +92,8 @@ class StepBehind(FusionRule):
             return np.asarray(-array)
         with np.errstate(all="ignore"):
             inverse = np.asarray(1 / array.astype(np.float64)).astype(array.dtype)
-        if not np.all(np.isfinite(inverse.astype(np.float64)) & (inverse != 0)):
+        # A subnormal number has lost digits.
+        if not np.all(np.isfinite(inverse) & (np.abs(inverse) >= ml_dtypes.finfo(array.dtype).smallest_normal)):
             raise Declined("different_formula", node=label(root), kind="a scale", detail="its divisor has no inverse")
         return inverse
 

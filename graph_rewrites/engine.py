@@ -478,8 +478,7 @@ class _Run:
             y.shape = shape if y.shape is None else merged_shape(y.shape, shape)
         for statistic in node.outputs[2:]:
             # The one before may have been that of a reshaped tensor.
-            known = statistic.type is not None and shape is not None and fused["axes"]
-            statistic.shape = _reduced(shape, fused["axes"]) if known and shape is not None else None
+            statistic.shape = _reduced(shape, fused["axes"]) if statistic.type is not None else None
 
     def _describe(self, new: ir.Node, matched: Sequence[ir.Node], root: ir.Node, rule: str) -> None:
         anchor = next((node for node in matched if is_fused(node) and node.op_type == "FusedNormalization"), root)
@@ -612,13 +611,14 @@ class _Run:
 
     def _type_further_outputs(self, node: ir.Node, fused: Fused, used: Iterable[int]) -> None:
         """Say in the model what the outputs behind Y are: ONNX Runtime before 1.28 does not ask a custom operator."""
+        shape = node.outputs[0].shape
         for index in used:
             value = node.outputs[index]
             dtype = self.facts.dtype(value) or (self._type_of_sum(fused) if index == 1 else ir.DataType.FLOAT)
             if value.dtype is None and dtype is not None:
                 value.dtype = dtype
             if value.shape is None:
-                value.shape = self.facts.shape(value) or (node.outputs[0].shape if index == 1 else None)
+                value.shape = self.facts.shape(value) or (shape if index == 1 else _reduced(shape, fused["axes"]))
 
     def _type_of_sum(self, fused: Fused) -> ir.DataType | None:
         dtype = dtype_of(fused.total)
@@ -675,7 +675,9 @@ def _drop_unused_outputs(node: ir.Node) -> list[int]:
     return used
 
 
-def _reduced(shape: ir.Shape, axes: Sequence[int]) -> ir.Shape:
+def _reduced(shape: ir.Shape | None, axes: Sequence[int]) -> ir.Shape | None:
+    if shape is None or not axes:
+        return None
     normalised = {axis % len(shape) for axis in axes}
     return ir.Shape([1 if axis in normalised else dim for axis, dim in enumerate(shape)])
 

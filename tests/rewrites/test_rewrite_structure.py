@@ -322,6 +322,20 @@ def test_second_run_changes_nothing(target: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("behind", ["c = Cast <to: int = 1> (n) y = QuantizeLinear (c, two)", "y = Mul (n, two)"])
+def test_a_deviation_that_is_used_elsewhere_has_a_shape(behind: str) -> None:
+    """It is the statistic of a node that grew, or whose residual has fewer dimensions."""
+    body = "t0 = Add (x, r)" + _layer_norm("t0", "n") + "e = Exp (s0)" + behind
+    kind = "uint8" if "Quantize" in behind else "float"
+    model = _parse(body, f"float[2,5,8] x, float[5,8] r) => ({kind}[2,5,8] y, float[2,5,1] e")
+    once, _ = optimize(model)
+    (statistic,) = (output for output in fused_nodes(once)[0].output[2:] if output)
+    (info,) = (info for info in once.graph.value_info if info.name == statistic)
+    assert [dim.dim_value for dim in info.type.tensor_type.shape.dim] == [2, 5, 1]
+    twice, _ = optimize(once)
+    assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+
+
 @pytest.mark.parametrize("first", ["portable", "custom-op", "standard"])
 @pytest.mark.parametrize("second", ["portable", "custom-op", "standard"])
 def test_targets_turn_into_each_other(first: Any, second: Any) -> None:

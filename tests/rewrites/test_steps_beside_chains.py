@@ -199,6 +199,7 @@ NEAR_MISSES: dict[str, Build] = {
     "a difference the other way round": lambda g, x: g.add("Sub", 1.0, _silu(g, x)),
     "a quotient the other way round": lambda g, x: g.add("Div", 1.0, _silu(g, x)),
     "a division by 0": lambda g, x: g.add("Div", _silu(g, x), 0.0),
+    "a division by what has a subnormal inverse": lambda g, x: g.add("Div", _silu(g, x), 3e38),
     "a division by what is computed": lambda g, x: g.add("Div", _silu(g, x), g.input("t", (8,))),
     "a factor that MatMul takes": lambda g, x: g.add("MatMul", g.add("Mul", _silu(g, x), 0.125), g.weight(8, 8)),
 }
