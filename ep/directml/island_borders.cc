@@ -10,6 +10,9 @@ using namespace abi;
 
 namespace {
 
+// More than any tensor has, and sums of it do not overflow.
+constexpr int64_t kFarthest = int64_t{1} << 40;
+
 // The pads of every dimension: those in front, then those behind.
 std::optional<Dims> PadsOf(NodeLowering& node, size_t rank) {
   const auto given = node.Integers(1);
@@ -22,8 +25,8 @@ std::optional<Dims> PadsOf(NodeLowering& node, size_t rank) {
   for (size_t i = 0; i < axes.size(); ++i) {
     const auto axis = AxisOf(axes[i], rank);
     if (!axis) return node.Refused<Dims>("an axis that there is not");
-    pads[*axis] = (*given)[i];
-    pads[rank + *axis] = (*given)[axes.size() + i];
+    pads[*axis] = std::clamp((*given)[i], -kFarthest, kFarthest);
+    pads[rank + *axis] = std::clamp((*given)[axes.size() + i], -kFarthest, kFarthest);
   }
   return pads;
 }
@@ -70,6 +73,12 @@ class Coordinates {
   int64_t from_, to_;
   float scale_;
 };
+
+// A scale may be any number, or none.
+int64_t ScaledSize(int64_t from, float scale) {
+  const float size = std::floor(static_cast<float>(from) * scale);
+  return size >= 0 ? static_cast<int64_t>(std::min(size, static_cast<float>(kFarthest))) : 0;
+}
 
 int64_t Nearest(const std::string& mode, float x) {
   if (mode == "floor") return static_cast<int64_t>(std::floor(x));
@@ -164,16 +173,20 @@ void LowerResize(NodeLowering& node) {
   if (given != from.size()) return node.Refuse("scales or sizes of another rank");
   const bool nearest = node.attributes().String("mode", "nearest") == "nearest";
   const std::string how = node.attributes().String("coordinate_transformation_mode", "half_pixel");
-  node.RefuseEmpty(from);
+  node.RefuseSize(from);
+  const auto scale_of = [&](size_t axis) {
+    return by_scale ? FloatOf(node.In(2), axis) : static_cast<float>((*sizes)[axis]) / static_cast<float>(from[axis]);
+  };
+  Dims to = sizes.value_or(Dims());
+  for (size_t axis = 0; by_scale && axis < from.size(); ++axis) {
+    to.push_back(ScaledSize(from[axis], scale_of(axis)));
+  }
+  node.RefuseSize(to);
   for (size_t axis = 0; axis < from.size() && !node.builder().refused(); ++axis) {
-    const float scale =
-        by_scale ? FloatOf(node.In(2), axis) : static_cast<float>((*sizes)[axis]) / static_cast<float>(from[axis]);
-    const int64_t to =
-        by_scale ? static_cast<int64_t>(std::floor(static_cast<float>(from[axis]) * scale)) : (*sizes)[axis];
-    node.RefuseEmpty({to});
-    if (to == from[axis] && scale == 1) continue;
-    const Coordinates coordinates(how, from[axis], to, scale);
-    x = nearest ? ResizedByNearest(node, x, axis, coordinates, to) : ResizedByLine(node, x, axis, coordinates, to);
+    if (to[axis] == from[axis] && scale_of(axis) == 1) continue;
+    const Coordinates coordinates(how, from[axis], to[axis], scale_of(axis));
+    x = nearest ? ResizedByNearest(node, x, axis, coordinates, to[axis])
+                : ResizedByLine(node, x, axis, coordinates, to[axis]);
   }
   node.Give(0, std::move(x));
 }

@@ -106,7 +106,7 @@ Tensor Gathered(NodeLowering& node, const Tensor& data, const Dims& from, const 
   Operator op = OpOf(DML_OPERATOR_GATHER, "gather");
   op.axis = 2;
   op.index_dimensions = 1;
-  node.RefuseEmpty(result_dims);
+  node.RefuseSize(result_dims);
   return node.Made(
       std::move(op), {1, from[1], count, from[3]},
       {ExactView{*data.value, from, PackedStrides(from)}, ExactView{*indices.value, index, PackedStrides(index)}},
@@ -123,7 +123,6 @@ Tensor Window(NodeLowering& node, const Tensor& from, const Dims& offsets, const
   for (Dims* each : {&sizes, &result, &step}) each->insert(each->begin(), each->size() < 4 ? 4 - each->size() : 0, 1);
   begin.insert(begin.begin(), begin.size() < 4 ? 4 - begin.size() : 0, 0);
   for (size_t i = 0; i < result.size(); ++i) {
-    if (step[i] < 0) node.Refuse("a slice that goes backwards");
     if (result[i] == 0) node.builder().Check(RuleId::kZeroDimension);
     op.offsets.push_back(static_cast<uint32_t>(begin[i]));
     op.window.push_back(static_cast<uint32_t>((result[i] - 1) * step[i] + 1));
@@ -141,7 +140,7 @@ Tensor Picked(NodeLowering& node, const Tensor& from, size_t axis, const std::ve
   const Tensor packed = node.Packed(from);
   const Dims& dims = packed.view.dims;
   const auto count = static_cast<int64_t>(indices.size());
-  node.RefuseEmpty({count});
+  node.RefuseSize({count});
   if (node.builder().refused()) return packed;
   Tensor chosen;
   chosen.value = node.builder().Constant("rows of " + node.name(), DataType::kInt32, indices.data(), {count});
@@ -177,15 +176,40 @@ std::optional<StridedView> Moved(NodeLowering& node, const StridedView& from) {
   }
 }
 
+namespace {
+
+// The node's slice of a packed tensor, as offsets and steps.
+Tensor CopiedSlice(NodeLowering& node, Tensor packed) {
+  const auto view = Moved(node, packed.view);
+  const Dims strides = PackedStrides(packed.view.dims);
+  Dims offsets, steps;
+  int64_t left = view->offset;
+  for (size_t i = 0; i < strides.size(); ++i) {
+    int64_t offset = left / strides[i];
+    int64_t step = view->strides[i] / strides[i];
+    left %= strides[i];
+    if (step < 0) {  // element by element, as windows only move forwards
+      std::vector<int32_t> indices;
+      for (int64_t n = 0; n < view->dims[i]; ++n) indices.push_back(static_cast<int32_t>(offset + n * step));
+      packed = Picked(node, packed, i, indices);
+      offset = 0;
+      step = 1;
+    }
+    offsets.push_back(offset);
+    steps.push_back(step);
+  }
+  return packed.view.dims == view->dims ? packed : Window(node, packed, offsets, view->dims, steps);
+}
+
+}  // namespace
+
 void LowerMovement(NodeLowering& node) {
   Tensor tensor = node.Raw(0);
   if (node.op() == DirectMlOperator::kReshape || node.op() == DirectMlOperator::kFlatten) tensor = node.Packed(tensor);
   if (node.builder().refused()) return;
   const auto view = Moved(node, tensor.view);
   if (!view) return;
-  for (int64_t dim : view->dims) {
-    if (dim == 0) node.builder().Check(RuleId::kZeroDimension);
-  }
+  node.RefuseSize(view->dims);
   if (view->dims.size() > kDmlMaxRank) node.builder().Check(RuleId::kNineDimensions);
   if (node.builder().refused()) return;
   const bool seen = view->offset == 0 &&
@@ -193,18 +217,7 @@ void LowerMovement(NodeLowering& node) {
   if (seen) {
     tensor.view = *view;
   } else {
-    // The same slice of the packed tensor, as offsets and steps.
-    Tensor packed = node.Packed(tensor);
-    const auto again = Moved(node, packed.view);
-    Dims offsets, steps;
-    int64_t left = again->offset;
-    const Dims strides = PackedStrides(packed.view.dims);
-    for (size_t i = 0; i < strides.size(); ++i) {
-      offsets.push_back(left / strides[i]);
-      left %= strides[i];
-      steps.push_back(again->strides[i] / strides[i]);
-    }
-    tensor = Window(node, packed, offsets, again->dims, steps);
+    tensor = CopiedSlice(node, node.Packed(tensor));
   }
   tensor.known.reset();
   tensor.constant.reset();
@@ -215,7 +228,7 @@ void LowerMovement(NodeLowering& node) {
 void LowerConstantOfShape(NodeLowering& node) {
   const auto dims = node.Integers(0);
   if (!dims) return;
-  node.RefuseEmpty(*dims);
+  node.RefuseSize(*dims);
   if (dims->size() > kDmlMaxRank) node.builder().Check(RuleId::kNineDimensions);
   const DataType type = node.OutputType(0);
   if (type == DataType::kInt64) node.Refuse("so many integers of 64 bits");
@@ -298,6 +311,12 @@ void LowerGather(NodeLowering& node) {
   const Dims& dims = data.view.dims;
   const auto axis = AxisOf(node.attributes().Int("axis", 0), dims.size());
   if (!axis) return node.Refuse("an axis that there is not");
+  if (const auto& known = node.In(1).known) {
+    const int64_t size = dims[*axis];
+    const bool fit = std::all_of(known->values.begin(), known->values.end(),
+                                 [size](int64_t index) { return index >= -size && index < size; });
+    if (!fit) return node.Refuse("indices that do not fit");
+  }
   const Dims outer(dims.begin(), dims.begin() + *axis), inner(dims.begin() + *axis + 1, dims.end());
   Dims result_dims = outer;
   result_dims.insert(result_dims.end(), indices.view.dims.begin(), indices.view.dims.end());

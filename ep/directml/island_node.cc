@@ -98,10 +98,11 @@ std::optional<std::vector<int64_t>> NodeLowering::Axes() {
   return std::nullopt;
 }
 
-void NodeLowering::RefuseEmpty(const Dims& dims) {
+void NodeLowering::RefuseSize(const Dims& dims) {
   for (int64_t dim : dims) {
     if (dim == 0) builder_.Check(RuleId::kZeroDimension);
   }
+  if (Product(dims) > kMaxElements) builder_.Check(RuleId::kTooManyElements);
 }
 
 Tensor NodeLowering::Computed(Operator op, const Dims& dims, const std::vector<Tensor>& operands, DataType type,
@@ -110,7 +111,7 @@ Tensor NodeLowering::Computed(Operator op, const Dims& dims, const std::vector<T
   for (const Tensor& operand : operands) {
     views.emplace_back(View{*operand.value, Expanded(operand.view, dims).strides});
   }
-  RefuseEmpty(dims);
+  RefuseSize(dims);
   Tensor result;
   result.type = type;
   result.value = builder_.refused() ? Value{} : builder_.Emit(std::move(op), dims, views, OnGpuType(type), axes);
@@ -120,7 +121,7 @@ Tensor NodeLowering::Computed(Operator op, const Dims& dims, const std::vector<T
 
 Tensor NodeLowering::Made(Operator op, const Dims& sizes, const std::vector<std::optional<ExactView>>& operands,
                           DataType type, const Dims& dims) {
-  RefuseEmpty(sizes);
+  RefuseSize(sizes);
   Tensor result;
   result.type = type;
   result.value = builder_.refused() ? Value{} : builder_.EmitExact(std::move(op), sizes, operands, OnGpuType(type));

@@ -77,8 +77,8 @@ class NodeLowering {
   void GiveOut(int index);
 
   void Refuse(const std::string& what) { builder_.Unsupported(what + " (" + node_->name + ")"); }
-  // Refuses where there is a dimension of 0.
-  void RefuseEmpty(const Dims& dims);
+  // Refuses where there is a dimension of 0, or more elements than DirectML has.
+  void RefuseSize(const Dims& dims);
   template <typename T>
   std::optional<T> Refused(const char* what) {
     Refuse(what);

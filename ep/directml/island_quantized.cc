@@ -19,7 +19,7 @@ std::optional<ExactView> ParameterOf(NodeLowering& node, size_t input, size_t ra
 void LowerDynamicQuantizeLinear(NodeLowering& node) {
   const Tensor x = node.Packed(node.Real(0));
   const Dims dims = x.view.dims;
-  node.RefuseEmpty(dims);
+  node.RefuseSize(dims);
   if (node.builder().refused()) return;
   Value value = *x.value;
   value.dims = dims;

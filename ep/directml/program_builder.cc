@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace normfuse::directml {
 namespace {
@@ -9,7 +10,6 @@ namespace {
 using namespace abi;
 
 constexpr size_t kUsualRank = 4;
-constexpr uint64_t kMaxElements = 0xFFFFFFFF;
 
 uint64_t BufferBytes(DataType type, int64_t elements) {
   return (BytesFor(type, static_cast<size_t>(elements)) + 3) / 4 * 4;
@@ -129,7 +129,14 @@ DataType StoredType(DataType type) {
 
 int64_t Product(const Dims& dims) {
   int64_t product = 1;
-  for (int64_t dim : dims) product *= dim;
+  for (int64_t dim : dims) {
+    if (dim == 0) return 0;
+    if (dim < 0 || product > std::numeric_limits<int64_t>::max() / dim) {
+      product = std::numeric_limits<int64_t>::max();
+    } else {
+      product *= dim;
+    }
+  }
   return product;
 }
 
@@ -221,7 +228,7 @@ Value ProgramBuilder::Emit(Operator op, const Dims& sizes, const std::vector<std
   result.bytes = BufferBytes(FromDirectMl(output_type), Product(result.dims));
   if (refused_) return result;
   Supported(FromDirectMl(output_type), op.purpose);
-  if (static_cast<uint64_t>(Product(sizes)) > kMaxElements) Check(RuleId::kTooManyElements);
+  if (Product(sizes) > kMaxElements) Check(RuleId::kTooManyElements);
 
   Geometry geometry{sizes, axes.empty() ? std::vector<bool>(sizes.size()) : axes, {}};
   for (const auto& input : inputs) {
@@ -260,7 +267,7 @@ Value ProgramBuilder::EmitExact(Operator op, const Dims& sizes, const std::vecto
   result.bytes = BufferBytes(FromDirectMl(output_type), Product(sizes));
   if (refused_) return result;
   Supported(FromDirectMl(output_type), op.purpose);
-  if (static_cast<uint64_t>(Product(sizes)) > kMaxElements) Check(RuleId::kTooManyElements);
+  if (Product(sizes) > kMaxElements) Check(RuleId::kTooManyElements);
   CheckRank(op.type, sizes.size());
   for (const auto& input : inputs) {
     op.inputs.emplace_back();

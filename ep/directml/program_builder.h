@@ -20,7 +20,11 @@ std::optional<abi::DML_TENSOR_DATA_TYPE> ToDirectMl(DataType type);
 // How a tensor of the model lies on the GPU: int64 as int32 and bool as uint8, all others as they are.
 DataType StoredType(DataType type);
 
+// The number of elements; for sizes that no tensor has, as negative ones, the largest number.
 int64_t Product(const Dims& dims);
+
+// What DirectML has room for.
+inline constexpr int64_t kMaxElements = 0xFFFFFFFF;
 
 // As DirectML has sizes and strides.
 inline std::vector<uint32_t> Narrow(const Dims& dims) { return {dims.begin(), dims.end()}; }

@@ -135,16 +135,50 @@ std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& s
   return joiner.Take();
 }
 
+std::vector<size_t> ProducersFirst(const std::vector<ValuesOf>& nodes) {
+  std::unordered_map<int, size_t> producer;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    for (int value : *nodes[n].made) {
+      if (value != kNone) producer[value] = n;
+    }
+  }
+  enum class State { kNew, kOpen, kPlaced };
+  std::vector<State> state(nodes.size(), State::kNew);
+  std::vector<size_t> order, stack;
+  for (size_t first = 0; first < nodes.size(); ++first) {
+    stack.push_back(first);
+    while (!stack.empty()) {
+      const size_t at = stack.back();
+      if (state[at] != State::kNew) {
+        if (state[at] == State::kOpen) order.push_back(at);
+        state[at] = State::kPlaced;
+        stack.pop_back();
+        continue;
+      }
+      state[at] = State::kOpen;
+      for (int value : *nodes[at].read) {
+        const auto from = producer.find(value);
+        if (from != producer.end() && state[from->second] == State::kNew) stack.push_back(from->second);
+      }
+    }
+  }
+  return order;
+}
+
 Result SequenceOf(const GraphView& graph, std::vector<Site> sites, const ort::Node* fused_node,
                   ChainSequence* sequence) {
   Connector connector(graph);
   NORMFUSE_RETURN_IF_ERROR(connector.Read(fused_node, sequence));
   size_t nodes = 0;
-  for (Site& site : sites) {
+  std::vector<ValuesOf> values;
+  for (const Site& site : sites) {
     if (!site.found) break;
     nodes += site.found->nodes.size();
-    NORMFUSE_RETURN_IF_ERROR(connector.Connect(&*site.found));
-    sequence->chains.push_back(std::move(site.found->chain));
+    values.push_back({&site.found->inputs, &site.found->outputs});
+  }
+  for (size_t index : ProducersFirst(values)) {
+    NORMFUSE_RETURN_IF_ERROR(connector.Connect(&*sites[index].found));
+    sequence->chains.push_back(std::move(sites[index].found->chain));
   }
   if (nodes == graph.nodes().size() && sequence->chains.size() == sites.size()) return {};
   return Result::Error(ErrorCode::kEpFail, "normfuse: the fused subgraph is not made of the chains that were claimed");

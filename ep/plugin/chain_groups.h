@@ -21,6 +21,15 @@ using ChainGroup = std::vector<size_t>;
 std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& sites, const Backend& backend,
                                     bool join);
 
+// The values that a node reads, and those that it makes.
+struct ValuesOf {
+  const std::vector<int>* read;
+  const std::vector<int>* made;
+};
+
+// Positions in the list, producers first: a chain can stand behind a node that reads what it makes in the middle.
+std::vector<size_t> ProducersFirst(const std::vector<ValuesOf>& nodes);
+
 // The chains of all sites of a fused node's graph as one sequence; TensorRef::input and the outputs become positions of
 // the node. Fails when the sites are not chains that cover the graph.
 Result SequenceOf(const GraphView& graph, std::vector<Site> sites, const ort::Node* fused_node,

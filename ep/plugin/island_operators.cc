@@ -72,8 +72,15 @@ bool TypeFits(const Port& port, const TensorFacts& facts, const DirectMlOperator
     const std::string type = facts.type == DataType::kUndefined ? "an unknown element type" : NameOf(facts.type);
     return Refused(why, port.text() + " has element type " + type);
   }
-  if (facts.rank <= kMaxRank) return true;
-  return Refused(why, port.text() + " has more than " + std::to_string(kMaxRank) + " dimensions");
+  if (facts.rank > kMaxRank) {
+    return Refused(why, port.text() + " has more than " + std::to_string(kMaxRank) + " dimensions");
+  }
+  return true;
+}
+
+// DirectML has no tensors without elements; Concat leaves them out.
+bool HasElements(const Port& port, const TensorFacts& facts, std::string* why) {
+  return facts.rank < 0 || ElementsOf(facts) > 0 || Refused(why, port.text() + " has a dimension of 0");
 }
 
 // Of scales, zero points, and tensors that have to be there when a program is made.
@@ -152,9 +159,13 @@ bool TensorsFit(GraphView& graph, const GraphNode& node, const DirectMlOperatorS
       return Refused(why, port.text() + ", which decides a shape, is computed by the GPU or of large tensors");
     }
     if (!TypeFits(port, facts, row, why)) return false;
+    if (node.op_type != "Concat" && !HasElements(port, facts, why)) return false;
   }
   return std::all_of(node.outputs.begin(), node.outputs.end(), [&](int value) {
-    return value == kNone || TypeFits({graph, value}, graph.Facts(value), row, why);
+    if (value == kNone) return true;
+    const Port port{graph, value};
+    const TensorFacts& facts = graph.Facts(value);
+    return TypeFits(port, facts, row, why) && HasElements(port, facts, why);
   });
 }
 

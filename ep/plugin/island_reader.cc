@@ -113,33 +113,11 @@ class Reader {
     return {};
   }
 
-  // Producers first: a chain can stand behind a node that reads what it makes in the middle.
   void Sort() {
-    std::vector<int> producer(island_.values.size(), kNone);
-    for (size_t n = 0; n < island_.nodes.size(); ++n) {
-      for (int value : island_.nodes[n].outputs) {
-        if (value != kNone) producer[static_cast<size_t>(value)] = static_cast<int>(n);
-      }
-    }
-    std::vector<int> state(island_.nodes.size(), 0);  // 1: its inputs are being visited, 2: placed
+    std::vector<ValuesOf> nodes;
+    for (const directml::IslandNode& node : island_.nodes) nodes.push_back({&node.inputs, &node.outputs});
     std::vector<directml::IslandNode> sorted;
-    for (size_t first = 0; first < island_.nodes.size(); ++first) {
-      std::vector<int> stack = {static_cast<int>(first)};
-      while (!stack.empty()) {
-        const auto at = static_cast<size_t>(stack.back());
-        if (state[at] != 0) {
-          if (state[at] == 1) sorted.push_back(std::move(island_.nodes[at]));
-          state[at] = 2;
-          stack.pop_back();
-          continue;
-        }
-        state[at] = 1;
-        for (int value : island_.nodes[at].inputs) {
-          const int from = value == kNone ? kNone : producer[static_cast<size_t>(value)];
-          if (from != kNone && state[static_cast<size_t>(from)] == 0) stack.push_back(from);
-        }
-      }
-    }
+    for (size_t index : ProducersFirst(nodes)) sorted.push_back(std::move(island_.nodes[index]));
     island_.nodes = std::move(sorted);
     if (!island_.nodes.empty()) island_.name = island_.nodes.front().name;
   }

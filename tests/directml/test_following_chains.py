@@ -62,6 +62,17 @@ def test_what_passes_between_them_may_be_an_output_and_quantised(fake: dict[str,
     np.testing.assert_allclose(y, np.where(exact < 0, np.expm1(exact), exact), rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("activation", ["Sigmoid", "Tanh"])
+def test_a_chain_may_read_what_another_makes_in_the_middle(activation: str, fake: dict[str, str]) -> None:
+    """Its node stands in front of the other chain's last one."""
+    made = session(f"t = Add(x, x) z = {activation}(t) y = {NORM}(t, s)", fake, "float[N, 8] y, float[N, 8] z")
+    assert [sorted(types) for types in harness.fused_types(made)] == [sorted(["Add", "LayerNormalization", activation])]
+    y, z = made.run(None, {"x": X})
+    np.testing.assert_allclose(y, normed(X + X), rtol=0, atol=2e-6)
+    twice = 2 * X.astype(np.float64)
+    np.testing.assert_allclose(z, {"Sigmoid": oracle.sigmoid, "Tanh": np.tanh}[activation](twice), rtol=0, atol=2e-6)
+
+
 def test_a_way_around_keeps_them_apart(fake: dict[str, str]) -> None:
     """The second chain also reads what another node makes of the first: one node could not wait for it."""
     body = f"n = {NORM}(x, s) a = Relu(n) c = Atan(a) t = Add(a, c) m = {NORM}(t, s) y = Tanh(m)"

@@ -56,6 +56,11 @@ REFUSED = {
         "MatMulInteger",
         "'z' is not known to be one element",
     ),
+    "no elements": (
+        """g (float[4, 8] x) => (float[0, 8] y) <int64[1] zero = {0}> { n = Neg(x) y = Slice(n, zero, zero) }""",
+        "Slice",
+        "'y' has a dimension of 0",
+    ),
     "shape": (
         """g (float[4, 8] x, float[8, 2] w) => (float[M] y) <int64[1] zero = {0}> {
             p = MatMul(x, w) f = ReduceMax <keepdims = 0> (p) i = Cast <to = 7> (f) s = Unsqueeze(i, zero)

@@ -234,6 +234,8 @@ MOVEMENTS = {
     "Slice(a, one, three, axis)": lambda a: a[:, 1:3],
     "Slice(a, zero, three, axis)": lambda a: a[:, 0:3],
     "Slice(a, one, far, axis, two)": lambda a: a[:, 1::2],
+    "Slice(a, far, low, axis, back)": lambda a: a[:, ::-1],
+    "Slice(a, starts, stops, both, steps)": lambda a: a[3:0:-2, :, 1:4],
     "Transpose <perm = [2, 0, 1]> (a)": lambda a: a.transpose(2, 0, 1),
     "Flatten <axis = 2> (a)": lambda a: a.reshape(-1, a.shape[2]),
     "Reshape(a, open)": lambda a: a.reshape(3, -1),
@@ -266,6 +268,8 @@ def test_movements(movement: str, turned: bool, fake: dict[str, str]) -> None:
     ends = "0, 2" if "ends" in movement and "Unsqueeze" not in movement else "0, 4"
     text = f"""g (float[3, 4, 5] x) => (float y) <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}},
         int64[1] three = {{3}}, int64[1] axis = {{1}}, int64[1] far = {{9223372036854775807}},
+        int64[1] back = {{-1}}, int64[1] low = {{-9223372036854775807}}, int64[2] starts = {{3, 1}},
+        int64[2] stops = {{0, 4}}, int64[2] both = {{0, 2}}, int64[2] steps = {{-2, 1}},
         int64[2] open = {{3, -1}}, int64[2] ends = {{{ends}}}, int64[4] wide = {{2, 1, 1, 1}},
         int64[3] picked = {{2, 0, -1}}, bool[1] condition = {{1}}> {{ {first} m = {movement} y = Neg(m) }}"""
     model = parse(text)
@@ -302,6 +306,33 @@ def test_integers_that_do_not_fit_are_refused(fake: dict[str, str]) -> None:
     np.testing.assert_array_equal(y, -x[[5, 0]])
     with pytest.raises(Exception, match="has the value 4294967296, but integers have 32 bits there"):
         session.run(None, {"x": x, "i": np.array([2**32], np.int64)})
+
+
+SIZES = {
+    "Expand(n, s)": (2**32, 2**32),
+    "Pad(n, s4)": (2**63 - 1, 0, 2**63 - 1, 0),
+    "Resize(n, , , s)": (2**40, 4),
+    'Resize <mode = "linear"> (n, , , s)': (2**62, 4),
+}
+
+
+@pytest.mark.parametrize("node", SIZES)
+def test_sizes_that_no_tensor_has_are_refused(node: str, fake: dict[str, str]) -> None:
+    """At once, and not when the memory is full."""
+    name, length = ("s4", 4) if "s4" in node else ("s", 2)
+    model = parse(f"g (float[M, N] x, int64[{length}] {name}) => (float[K, L] y) {{ n = Neg(x) y = {node} }}")
+    session = harness.create_session(model, "ep", backend="directml", claim="all", **fake)
+    with pytest.raises(Exception, match=r"more than 2\^32 - 1 elements"):
+        session.run(None, {"x": normal(1, 1), name: np.array(SIZES[node], np.int64)})
+
+
+def test_an_index_that_is_known_is_checked(fake: dict[str, str]) -> None:
+    text = "g (float[M, 3] x) => (float[2, 3] y) <int64[2] i = {3, -4}> { n = Neg(x) y = Gather <axis = 0> (n, i) }"
+    session = island(text, fake)
+    x = normal(4, 3)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], -x[[3, -4]])
+    with pytest.raises(Exception, match="indices that do not fit"):
+        session.run(None, {"x": x[:3]})
 
 
 def test_integers_as_data_are_computed_by_the_cpu(fake: dict[str, str]) -> None:
