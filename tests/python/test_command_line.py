@@ -113,6 +113,28 @@ def test_names_in_any_script(run: Run, tmp_path: Path) -> None:
     assert len((folder / "報告.jsonl").read_text().splitlines()) == 5
 
 
+STEERING = "\x1b[2J\x9b31m\u202ered"
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "--all"], ["optimize", "-o", "out.onnx"], ["check"]])
+def test_names_do_not_steer_the_terminal(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+    """Names come out of models of anybody: what a terminal would obey is printed as a substitute."""
+    given = models.chain([2, 8])
+    for node in given.graph.node:
+        node.name = STEERING
+    given.graph.output[0].name = given.graph.node[-1].output[0] = STEERING
+    onnx.save(given, tmp_path / "model.onnx")
+    done = run(arguments[0], tmp_path / "model.onnx", *arguments[1:])
+    assert "\u241b[2J\ufffd31m\ufffdred" in done.out + done.err
+    assert not set("\x1b\x9b\u202e") & set(done.out + done.err)
+    broken = onnx.ModelProto.FromString(given.SerializeToString())
+    broken.graph.node[0].input[0] = STEERING
+    onnx.save(broken, tmp_path / "broken.onnx")
+    done = run("inspect", tmp_path / "broken.onnx")
+    assert done.code == 2
+    assert "\x1b" not in done.err
+
+
 def test_nothing_is_written_beside_the_package(run: Run, model: Path) -> None:
     """Site-packages may be read-only."""
 

@@ -22,6 +22,7 @@ from normfuse.cli.doctor import doctor_command
 from normfuse.cli.inspect import inspect_command
 from normfuse.cli.optimize import optimize_command
 from normfuse.cli.output import forgiving_output
+from normfuse.cli.printable import printable
 from normfuse.cli.verify import verify_command
 from normfuse.errors import NormfuseError, VerificationError
 
@@ -135,7 +136,7 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         code, message = _explained(error, command)
-        print(f"normfuse: {message}", file=sys.stderr)
+        print(f"normfuse: {printable(message)}", file=sys.stderr)
         sys.exit(code)
 
 

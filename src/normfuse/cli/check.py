@@ -19,6 +19,7 @@ from normfuse.cli.console import (
     progress,
 )
 from normfuse.cli.optimize import RequireFusedOption, required_count
+from normfuse.cli.printable import printable
 from normfuse.cli.verify import exit_if_undecided
 
 if TYPE_CHECKING:
@@ -95,4 +96,4 @@ def _print_annotations(report: CheckReport) -> None:
 
     for remark in report.remarks:
         properties = f"file={escaped(report.model, ':,')},title={escaped(remark.title, ':,')}"
-        print(f"::{remark.level} {properties}::{escaped(remark.message)}")
+        print(printable(f"::{remark.level} {properties}::{escaped(remark.message)}"))

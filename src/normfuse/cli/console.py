@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.measure import measure_renderables
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from normfuse.cli.printable import PrintingConsole
 from normfuse.report_files import json_text
 
 __all__ = [
@@ -39,8 +39,8 @@ __all__ = [
     "warn",
 ]
 
-console = Console(highlight=False, soft_wrap=False)
-_errors = Console(stderr=True, highlight=False)
+console = PrintingConsole(highlight=False, soft_wrap=False)
+_errors = PrintingConsole(stderr=True, highlight=False)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 InputsOption = Annotated[
