@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from .facts import Facts, label
-from .fused import Fused
+from .fused import Fused, new_constant
 from .matching import USED_DEVIATION, is_used_outside, require_closed, require_width
 from .pattern import Match, Matcher, node_of
-from .rows import MEAN, REDUCTIONS, SQUARE, STEPS, VARIANCE, Layout, RowSteps, Term, close
+from .rows import MEAN, REDUCTIONS, SQUARE, STEPS, VARIANCE, Array, Layout, RowSteps, Term, close
 from .rule import FusionRule, axes_of
 from .sites import Declined, Reason
 
-__all__ = ["DecomposedLayerNormalization", "DecomposedRMSNormalization"]
+__all__ = ["DecomposedLayerNormalization", "DecomposedRMSNormalization", "MultipleOfNormalization"]
 
 # What a normalisation can end in.
 _ROOTS = ("Add", "Div", "Mul", "Sub", "Sum")
@@ -29,17 +30,20 @@ _MOST_AFTER = 8
 _MOST_FACTORS = 5
 # How far behind a mean square the end of the normalisation can be.
 _MOST_BEHIND = 48
+# More than the rounding of any float type.
+_ROUNDING = 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
 class _Formula:
-    """scale * (x - mean) / deviation + bias, with the mean or without it."""
+    """scale * (x - mean) / (factor * deviation) + bias, with the mean or without it."""
 
     use_mean: bool
     epsilon: float
     epsilon_on: str
     scale: ir.Value | None
     bias: ir.Value | None
+    factor: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +57,10 @@ class _Found:
 
 
 class _Decomposed(FusionRule):
-    """Base of the two rules below."""
+    """Base of the three rules below."""
 
-    use_mean = True
+    use_mean: ClassVar[bool | None] = True
+    """With the mean subtracted, or not; None: either, divided by a multiple of the deviation."""
 
     def pattern(self, op: Any) -> Any:
         return node_of(("",), _ROOTS)(_allow_other_inputs=True, _outputs=["normalized"])
@@ -66,7 +71,7 @@ class _Decomposed(FusionRule):
     def check(self, root: ir.Node, x: ir.Value, found: _Found, **_: Any) -> None:
         self.require_float(x)
         formula, axes = found.formula, found.steps.axes
-        if not self.use_mean and _is_centred(self.facts, x):
+        if not formula.use_mean and _is_centred(self.facts, x):
             detail = "its input is centred before: it is a LayerNormalization that could not be fused as a whole"
             raise Declined("different_formula", node=label(root), kind="RMSNormalization", detail=detail)
         for what, parameter in (("scale", formula.scale), ("bias", formula.bias)):
@@ -81,10 +86,13 @@ class _Decomposed(FusionRule):
             axes=found.steps.axes,
             epsilon=formula.epsilon,
             epsilon_on=formula.epsilon_on,
-            use_mean=int(self.use_mean),
+            use_mean=int(formula.use_mean),
         )
-        fused.put_affine(formula.scale, formula.bias)
+        fused.put_affine(self._scale(found), formula.bias)
         return fused.emit(tape)[0]
+
+    def _scale(self, found: _Found) -> ir.Value | None:
+        return found.formula.scale
 
 
 class DecomposedLayerNormalization(_Decomposed):
@@ -117,10 +125,56 @@ class DecomposedRMSNormalization(_Decomposed):
     use_mean = False
 
 
+class MultipleOfNormalization(_Decomposed):
+    """Layer and RMS normalisation by a multiple of the deviation, which goes into the scale.
+
+    torch.std divides the sum of squares by n - 1, and a Euclidean norm by nothing. Tried behind the two above: what is
+    one of theirs once a number behind it is counted in has no such scale. The largest match is taken, for one scale.
+
+    Before::
+
+        variance = Div(Mul(ReduceMean(Mul(d, d)), n), n - 1)
+        Y = Div(Mul(d, scale), Add(Sqrt(variance), epsilon))
+
+    After::
+
+        Y = FusedNormalization(x, sqrt((n - 1) / n) * scale, steps="Normalize axes=... epsilon=... epsilon_on=stddev")
+    """
+
+    use_mean = None
+    outermost_first = True
+
+    def check(self, root: ir.Node, x: ir.Value, found: _Found, **others: Any) -> None:
+        super().check(root, x, found, **others)
+        for parameter in (found.formula.scale, found.formula.bias):
+            # One that is given at run time may be the next residual connection.
+            if parameter is not None and self.facts.constant(parameter) is None:
+                raise Declined("parameter_not_constant", parameter=label(parameter), node=label(root))
+        if root.graph in self.facts.function_bodies:
+            raise Declined("unsupported_operator", op_type=root.op_type, where="inside a function")
+        exact, stored = self._product(found)
+        if not np.isclose(stored.astype(np.float64), exact, rtol=_ROUNDING, atol=0).all():
+            detail = f"its scale would be too large or too small for {stored.dtype}"
+            raise Declined("different_formula", node=label(root), kind="a normalisation", detail=detail)
+
+    def _scale(self, found: _Found) -> ir.Value:
+        return new_constant(self._product(found)[1], f"{found.nodes[0].outputs[0].name}.scale")
+
+    def _product(self, found: _Found) -> tuple[Array, np.ndarray[Any, Any]]:
+        """Return the scale divided by the factor, exactly and as it is stored."""
+        scale, dtype = self.facts.constant(found.formula.scale), self.facts.dtype(found.x)
+        if scale is None:
+            assert dtype is not None
+            scale = np.ones((), dtype.numpy())
+        with np.errstate(all="ignore"):
+            exact = np.asarray(scale.astype(np.float64) / found.formula.factor)
+            return exact, exact.astype(scale.dtype)
+
+
 class _RowMatcher:
     """Matches the nodes that end in a given node by what they compute."""
 
-    def __init__(self, facts: Facts, use_mean: bool, through_quantization: bool) -> None:
+    def __init__(self, facts: Facts, use_mean: bool | None, through_quantization: bool) -> None:
         self._facts = facts
         self._use_mean = use_mean
         self._through = through_quantization
@@ -195,17 +249,22 @@ class _RowMatcher:
             return Reason("different_formula", node=label(root), kind=kind, detail=detail)
         if term.degree != 1:
             return None
-        formula = _read(steps, term, parameters)
+        formula = _read(steps, term, parameters, multiple=self._use_mean is None)
         if isinstance(formula, _Formula):
             steps.normalised.add(root)
-            return formula if formula.use_mean == self._use_mean else None
+            return formula if self._use_mean in (None, formula.use_mean) else None
+        if self._use_mean is None or isinstance(_read(steps, term, parameters, multiple=True), _Formula):
+            return None  # left to the rule before, or to the one behind
         if others:
             return Reason("parameter_not_constant", parameter=f"epsilon {label(others[0])}", node=label(root))
         return Reason("different_formula", node=label(root), kind=kind, detail=formula)
 
 
-def _read(steps: RowSteps, term: Term, parameters: Sequence[ir.Value]) -> _Formula | str:
-    """Return the formula of a term that is linear in x, or in which way it is another one."""
+def _read(steps: RowSteps, term: Term, parameters: Sequence[ir.Value], *, multiple: bool) -> _Formula | str:
+    """Return the formula of a term that is linear in x, or in which way it is another one.
+
+    `multiple`: for the one that divides by a multiple of the deviation.
+    """
     c0, c1, _ = term.coefficients
     detail = "it is no (x - mean) / sqrt(variance + epsilon), nor x / sqrt(mean square + epsilon)"
     for scale in (None, *parameters):
@@ -220,11 +279,21 @@ def _read(steps: RowSteps, term: Term, parameters: Sequence[ir.Value]) -> _Formu
                 use_mean, spread = False, SQUARE
             else:
                 continue
-            epsilon = _epsilon(1 / slope, spread)
+            factor = _factor(1 / slope, spread) if multiple else 1.0
+            epsilon = _epsilon(1 / (slope * factor), spread)
             if isinstance(epsilon, tuple):
-                return _Formula(use_mean, *epsilon, scale, bias)
+                return _Formula(use_mean, *epsilon, scale, bias, factor)
             detail = epsilon
     return detail
+
+
+def _factor(deviation: Any, spread: Any) -> float:
+    """Return how many times the standard deviation a deviation may be, an epsilon in it or beside it left out."""
+    beside = float((deviation[-1] - deviation[0]) / (np.sqrt(spread[-1]) - np.sqrt(spread[0])))
+    inside = float((deviation[-1] ** 2 - deviation[0] ** 2) / (spread[-1] - spread[0]))
+    if beside > 0 and isinstance(_epsilon(deviation / beside, spread), tuple):
+        return beside
+    return math.sqrt(inside) if inside > 0 else 1.0
 
 
 def _epsilon(deviation: Any, spread: Any) -> tuple[float, str] | str:

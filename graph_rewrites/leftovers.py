@@ -32,7 +32,7 @@ _KINDS = {
     "SkipSimplifiedLayerNormalization": "SkipLayerNormalization",
 }
 # Rules whose steps may be operators that are activations elsewhere.
-_OF_ROWS = ("DecomposedLayerNormalization", "DecomposedRMSNormalization")
+_OF_ROWS = ("DecomposedLayerNormalization", "DecomposedRMSNormalization", "MultipleOfNormalization")
 QUANTIZATION = ("DequantizeLinear", "QuantizeLinear")
 _COPIES = ("Cast", "Identity", *QUANTIZATION)
 # What stands between a mean of squares and the root of it, and how much of it is looked through.

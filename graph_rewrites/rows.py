@@ -22,7 +22,7 @@ from .matching import only_rounds
 from .rule import axes_of
 from .sites import Declined, Reason
 
-__all__ = ["MEAN", "REDUCTIONS", "SQUARE", "STEPS", "VARIANCE", "Layout", "RowSteps", "Term", "close"]
+__all__ = ["MEAN", "REDUCTIONS", "SQUARE", "STEPS", "VARIANCE", "Array", "Layout", "RowSteps", "Term", "close"]
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 

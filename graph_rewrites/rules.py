@@ -22,7 +22,7 @@ from .chains_behind import (
     QuantizedActivation,
     QuantizeOutput,
 )
-from .decomposed_norms import DecomposedLayerNormalization, DecomposedRMSNormalization
+from .decomposed_norms import DecomposedLayerNormalization, DecomposedRMSNormalization, MultipleOfNormalization
 from .formulas import DecomposedActivation, DecomposedSoftplus
 from .group_norm import NodeGroupNormalization, ReshapedGroupNormalization
 from .reshaped import ReshapedNormalization
@@ -38,6 +38,7 @@ SEEDS: tuple[type[FusionRule], ...] = (
     BatchStatisticsNormalization,
     DecomposedLayerNormalization,
     DecomposedRMSNormalization,
+    MultipleOfNormalization,
     DecomposedActivation,
     DecomposedSoftplus,
     NodeActivation,

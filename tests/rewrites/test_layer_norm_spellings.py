@@ -374,18 +374,6 @@ def test_near_miss_is_left_with_its_reason(name: str, reason: str) -> None:
     assert sites[0].advice
 
 
-@pytest.mark.parametrize(("op_type", "number"), [("Mul", 8.0), ("Div", 1 / 8)])
-def test_sum_times_its_count_is_no_mean(op_type: str, number: float) -> None:
-    g = SpellingBuilder(13)
-    x = g.input("x", SHAPE)
-    d = g.add("Sub", x, g.reduce_mean(x, [-1]))
-    variance = g.add(op_type, g.reduce("ReduceSum", g.add("Mul", d, d), [-1]), number)
-    g.output(g.add("Div", d, g.add("Sqrt", _shifted(g, variance))), SHAPE)
-    optimized, result = optimize(g.model("m"))
-    assert not fused_nodes(optimized)
-    assert [site.reason for site in result.sites] == ["different_formula"]
-
-
 @pytest.mark.parametrize("missing", ["at x", "at the mean"])
 def test_scale_in_one_of_two_factors_is_no_layer_norm(missing: str) -> None:
     """x * (r * scale) + (bias - mean * r) and the other way round."""
