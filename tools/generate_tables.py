@@ -372,6 +372,7 @@ def operators_of(table: Table) -> Operators:
         f"inline constexpr int kOperatorSetVersion = {top.integer('opset_version')};",
         f"inline constexpr int kMostTensors = {top.integer('most_tensors')};",
         f"inline constexpr int kMostStepTensors = {top.integer('most_step_tensors')};",
+        f"inline constexpr int kTensorsOfQuantized = {top.integer('tensors_of_quantized')};",
         f"inline constexpr int kMostEmitted = {top.integer('most_emitted')};",
         f"inline constexpr int kMaxRank = {top.integer('most_dimensions')};",
     ]

@@ -28,6 +28,14 @@ bool IsTrailing(const Operand* operand) { return operand == nullptr || operand->
 
 }  // namespace
 
+int StepTensors(const Chain& chain) {
+  int tensors = 0;
+  ForEachStep(chain, [&](const Step& step) {
+    if (step.operand.present()) tensors += step.operand.quantization.present() ? kTensorsOfQuantized : 1;
+  });
+  return tensors;
+}
+
 Step Combine(StepKind kind, Operand operand) {
   Step step;
   step.kind = kind;

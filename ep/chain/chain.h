@@ -262,6 +262,9 @@ void ForEachOutput(ChainType& chain, Visitor&& visit) {
   visit_used(chain.normalization->inv_std_dev_output);
 }
 
+// How many tensors the operands of its steps are, as kMostStepTensors counts them.
+int StepTensors(const Chain& chain);
+
 // What the session knows of an operand's shape.
 PartialShape KnownShape(const Operand& operand);
 

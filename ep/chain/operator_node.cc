@@ -345,11 +345,17 @@ class Reader {
       return Invalid("input " + std::to_string(i) + " is given, but its steps name inputs 1 to " +
                      std::to_string(labels_.size()) + " only");
     }
-    if (labels_.size() > static_cast<size_t>(kMostTensors)) {
-      return Invalid("its steps name " + std::to_string(labels_.size()) + " tensors; at most " +
-                     std::to_string(kMostTensors) + " are supported");
-    }
+    RequireFew("its steps name", static_cast<int>(labels_.size()), kMostTensors);
+    RequireFew("its steps read (a quantised one counts as four)", StepTensors(chain_), kMostStepTensors);
     if (chain_.store.type == DataType::kUndefined) chain_.store.type = FloatOfX();
+  }
+
+  void RequireFew(const std::string& what, int tensors, int most) {
+    if (declined_ || tensors <= most) return;
+    declined_ =
+        Decline(Reason::kTooManyTensors, {{"node", node_.name},
+                                          {"detail", what + " " + std::to_string(tensors) + " tensors; at most " +
+                                                         std::to_string(most) + " are supported"}});
   }
 
   DataType FloatOfX() const { return chain_.x.quantization.present() ? x_float_ : chain_.x.type; }

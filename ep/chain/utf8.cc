@@ -1,7 +1,5 @@
 #include "chain/utf8.h"
 
-#include <cstddef>
-
 namespace normfuse {
 namespace {
 
@@ -31,6 +29,13 @@ std::string ValidUtf8(std::string text) {
     at += length == 0 ? 1 : length;
   }
   return text;
+}
+
+std::string Shortened(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "...";
 }
 
 }  // namespace normfuse

@@ -319,10 +319,9 @@ Result Validator::CheckStep(const Step& step) const {
 
 // Whether the steps do not read and write too much.
 Result Validator::CheckSize() const {
-  int tensors = 0;
+  const int tensors = StepTensors(chain_);
   int emitted = 0;
   ForEachStep(chain_, [&](const Step& step) {
-    if (step.operand.present()) tensors += step.operand.quantization.present() ? 4 : 1;
     if (step.output != kNoOutput) ++emitted;
   });
   if (tensors > kMostStepTensors) {

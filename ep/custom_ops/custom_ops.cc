@@ -93,6 +93,7 @@ constexpr size_t kInputs = 1 + kMostTensors;
 int AnyType(const ort::CustomOp*, size_t) { return static_cast<int>(DataType::kUndefined); }
 int One(const ort::CustomOp*) { return 1; }
 
+// Unknown attributes of such a node are not seen: KernelInfo has no list of them, so that only the provider refuses them.
 Operator MakeOperator(OperatorKind kind, const char* name, size_t inputs, size_t outputs) {
   Operator op{};
   op.version = ort::GetHost().version;

@@ -374,14 +374,6 @@ void Generator::DrawExact(Case* c, Chain* chain, const std::vector<int64_t>& sha
   chain->before.push_back(Requantise(q, type, Chance(0.5) ? Emitted(c, type) : kNoOutput));
 }
 
-int TensorsOf(const Chain& chain) {
-  int tensors = 0;
-  ForEachStep(chain, [&](const Step& step) {
-    if (step.operand.present()) tensors += step.operand.quantization.present() ? 4 : 1;
-  });
-  return tensors;
-}
-
 void Generator::FindsItsScale(Case* c) {
   Store& store = c->steps->store;
   store.type = c->output_types[0] = DataType::kUint8;
@@ -396,7 +388,7 @@ Case Generator::DrawSteps() {
   Chain chain;
   chain.name = "random steps";
   const std::vector<int64_t> most = Shape();
-  const auto has_room = [&] { return TensorsOf(chain) <= kMostStepTensors - 4; };
+  const auto has_room = [&] { return StepTensors(chain) <= kMostStepTensors - kTensorsOfQuantized; };
   c.output_types = {DataType::kFloat32};
   c.parts.normalizes = Chance(0.6);
   if (Chance(0.15)) {

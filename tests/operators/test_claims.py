@@ -609,6 +609,29 @@ def test_a_call_for_a_newer_specification_runs_its_body(tmp_path: Path) -> None:
         assert (got == np.maximum(X, 0)).all()
 
 
+@pytest.mark.parametrize(
+    ("steps", "count", "words"),
+    [
+        ("; ".join(f"Mul t{i}" for i in range(16)), 16, "16 tensors; at most 15"),
+        ("; ".join(f"Add t{i} scale=s{i} zero_point=z{i}" for i in range(9)), 27, "27 tensors; at most 24"),
+    ],
+)
+def test_a_call_with_too_many_tensors_runs_its_body(steps: str, count: int, words: str, tmp_path: Path) -> None:
+    names = ", ".join(f"t{i}" for i in range(count))
+    function = parser.parse_function(
+        f'<domain: "ai.normfuse", opset_import: ["": 20]> FusedActivation_test <steps> (X, {names}) => (Y)'
+        " { Y = Relu(X) }"
+    )
+    call = f'ai.normfuse.FusedActivation_test<steps = "{steps}">(X, {", ".join(["gamma"] * count)})'
+    proto = model(f"g ({TENSOR} X) => ({TENSOR} Y) {{ Y = {call} }}")
+    proto.functions.append(function)
+    session, report = session_and_report(proto, tmp_path)
+    (entry,) = (entry for entry in report if "message" in entry)
+    assert entry["reason"] == "too_many_tensors"
+    assert words in entry["message"]
+    assert (harness.run(session, {"X": X})["Y"] == np.maximum(X, 0)).all()
+
+
 @pytest.mark.parametrize("where", ["main", "branch"])
 def test_a_function_call_is_claimed(where: str) -> None:
     """The body is wrong on purpose: it must not be what runs."""

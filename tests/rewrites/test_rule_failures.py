@@ -166,6 +166,16 @@ def test_node_that_the_pass_cannot_read_is_left(operator: str, steps: str, words
     assert optimized.graph.node == model.graph.node
 
 
+def test_endless_name_of_a_step_is_cut_in_the_message() -> None:
+    g = SpellingBuilder(17)
+    g.output(g.add("FusedActivation", g.input("x", SHAPE), domain=DOMAIN, steps="A" * 1_000_000), SHAPE)
+    _, result = optimize(g.model("m"))
+    (site,) = result.sites
+    assert site.reason == "unknown_step"
+    assert "AAA..." in site.message
+    assert len(site.message) < 1000
+
+
 @pytest.mark.parametrize("given", [0, 2])
 def test_inputs_are_those_that_the_program_names(given: int) -> None:
     g = SpellingBuilder(17)

@@ -19,6 +19,7 @@ __all__ = [
     "OPERATOR_DOMAIN",
     "OPSET_VERSION",
     "STEPS",
+    "TENSORS_OF_QUANTIZED",
     "Argument",
     "Attribute",
     "Edge",
@@ -120,6 +121,7 @@ OPSET_VERSION: int = _OPERATOR_TABLE["opset_version"]
 
 MOST_TENSORS: int = _OPERATOR_TABLE["most_tensors"]
 MOST_STEP_TENSORS: int = _OPERATOR_TABLE["most_step_tensors"]
+TENSORS_OF_QUANTIZED: int = _OPERATOR_TABLE["tensors_of_quantized"]
 MOST_DIMENSIONS: int = _OPERATOR_TABLE["most_dimensions"]
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(

@@ -10,6 +10,9 @@ from ._reading import read_table
 
 __all__ = ["REASONS", "Reason"]
 
+# Of a field, in characters: names in a damaged model may have a million.
+_LONGEST = 500
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
@@ -21,7 +24,11 @@ class Reason:
 
     def message(self, **fields: object) -> str:
         """Return the sentence with its ``{fields}`` filled in; a missing field is a KeyError."""
-        return self.text.format(**fields)
+        return self.text.format(**{name: _shortened(str(field)) for name, field in fields.items()})
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 REASONS: Mapping[str, Reason] = MappingProxyType(

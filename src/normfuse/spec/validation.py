@@ -10,13 +10,11 @@ import math
 from collections.abc import Sequence
 
 from .activations import ACTIVATIONS
-from .operators import MOST_DIMENSIONS, MOST_STEP_TENSORS, MOST_TENSORS, STEPS
+from .operators import MOST_DIMENSIONS, MOST_STEP_TENSORS, MOST_TENSORS, STEPS, TENSORS_OF_QUANTIZED
 from .program import ELEMENT_TYPES, FLOAT_TYPES, ProgramError, ProgramStep, labels_of
 
 __all__ = ["TooManyTensorsError", "check_program"]
 
-# A quantised operand counts as so many tensors.
-_TENSORS_OF_QUANTIZED = 4
 # What messages call a quantisation that is not of an operand.
 _QUANTIZATIONS = {"Dequantize": "x", "Requantize": "sum", "Quantize": "y"}
 _WIDE_INTEGERS = ("int32", "uint32")
@@ -115,7 +113,7 @@ def _check_core(core: ProgramStep) -> None:
 def _check_size(steps: Sequence[ProgramStep]) -> None:
     labels = len(labels_of(steps))
     if labels > MOST_TENSORS:
-        raise TooManyTensorsError("its program names", labels, MOST_TENSORS)
-    read = sum(_TENSORS_OF_QUANTIZED if "scale" in step.arguments else 1 for step in steps if step.operand)
+        raise TooManyTensorsError("its steps name", labels, MOST_TENSORS)
+    read = sum(TENSORS_OF_QUANTIZED if "scale" in step.arguments else 1 for step in steps if step.operand)
     if read > MOST_STEP_TENSORS:
         raise TooManyTensorsError("its steps read (a quantised one counts as four)", read, MOST_STEP_TENSORS)
