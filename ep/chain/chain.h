@@ -267,8 +267,16 @@ int StepTensors(const Chain& chain);
 
 // What the session knows of an operand's shape.
 PartialShape KnownShape(const Operand& operand);
+// The same of a scale or a zero point.
+PartialShape KnownShape(const TensorRef& parameter);
 
 using OperandShape = std::function<PartialShape(const Operand& operand)>;
+
+// What is known of the shapes of tensors; rank -1: nothing.
+struct KnownShapes {
+  OperandShape of_operand;
+  std::function<PartialShape(const TensorRef& parameter)> of_parameter;  // scales and zero points
+};
 
 // The shape of d, and so that of Y: X and the operands of steps before the normalization, without one of all steps,
 // broadcast with each other. Fails with a sentence that names the operand when two known shapes do not fit each other.
@@ -276,6 +284,10 @@ Result ShapeOfD(const Chain& chain, const OperandShape& shape_of, PartialShape* 
 
 // The same of what the session knows; rank -1 where the shapes do not fit, which Validate refuses.
 PartialShape KnownShapeOfD(const Chain& chain);
+
+// Fails with a sentence that names the operand and the shapes when they do not fit each other, or the axes; otherwise gives the
+// shape of d.
+Result CheckShapes(const Chain& chain, const KnownShapes& shapes, PartialShape* d);
 
 // Everything about a chain that can be judged without knowing the dimensions that ORT leaves open: types, ranks,
 // parameter shapes, axes, block sizes. The message names the operand and the values seen. A chain that passes can fail

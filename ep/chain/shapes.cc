@@ -54,13 +54,17 @@ std::string PartialShape::Text() const {
   return text + "]";
 }
 
-PartialShape KnownShape(const Operand& operand) {
-  const ConstantTensor* constant = operand.tensor.constant.get();
-  if (constant == nullptr) return operand.shape;
+PartialShape KnownShape(const TensorRef& parameter) {
   PartialShape known;
-  known.rank = static_cast<int>(constant->dims.size());
-  if (known.rank <= kMaxRank) std::copy(constant->dims.begin(), constant->dims.end(), known.dims);
+  if (parameter.constant == nullptr) return known;
+  const std::vector<int64_t>& dims = parameter.constant->dims;
+  known.rank = static_cast<int>(dims.size());
+  if (known.rank <= kMaxRank) std::copy(dims.begin(), dims.end(), known.dims);
   return known;
+}
+
+PartialShape KnownShape(const Operand& operand) {
+  return operand.tensor.constant == nullptr ? operand.shape : KnownShape(operand.tensor);
 }
 
 Result ShapeOfD(const Chain& chain, const OperandShape& shape_of, PartialShape* d) {
@@ -95,7 +99,7 @@ Result ShapeOfD(const Chain& chain, const OperandShape& shape_of, PartialShape* 
 
 PartialShape KnownShapeOfD(const Chain& chain) {
   PartialShape d;
-  return ShapeOfD(chain, KnownShape, &d).ok() ? d : PartialShape{};
+  return ShapeOfD(chain, [](const Operand& operand) { return KnownShape(operand); }, &d).ok() ? d : PartialShape{};
 }
 
 }  // namespace normfuse
