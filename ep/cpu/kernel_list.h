@@ -14,12 +14,13 @@
 #define NORMFUSE_GATED_ACTIVATIONS(row) row(Gelu) row(GeluTanh) row(Swish) row(Sigmoid) row(Tanh)
 
 // Second pass: what is read (one tensor, the sum of two, or that and a bias), types of X and Y, activations. Whatever is
-// not here passes through blocks of float32; sums of 16 bits are kept as such by the first pass.
+// not here passes through blocks of float32; sums of 16 bits are kept as such by the first pass. Of bfloat16, which ONNX
+// Runtime has hardly any operators of on the CPU, an activation passes through them, too.
 #define NORMFUSE_SECOND_PASS_KERNELS(row)                                                              \
   row(Single, Float32, Float32, Every) row(Single, Float32, Float16, Following)                        \
-      row(Single, Float32, Bfloat16, Following) row(Single, Float32, Int8, Following)                  \
+      row(Single, Float32, Bfloat16, OnlyIdentity) row(Single, Float32, Int8, Following)               \
           row(Single, Float32, Uint8, Following) row(Single, Float16, Float16, Following)              \
-              row(Single, Bfloat16, Bfloat16, Following) row(Single, Int8, Int8, Following)            \
+              row(Single, Bfloat16, Bfloat16, OnlyIdentity) row(Single, Int8, Int8, Following)         \
                   row(Single, Uint8, Uint8, Following) row(Single, Int8, Float32, OnlyIdentity)        \
                       row(Single, Uint8, Float32, OnlyIdentity) row(Pair, Float32, Float32, Following) \
                           row(BiasedPair, Float32, Float32, OnlyIdentity)
