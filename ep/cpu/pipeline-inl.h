@@ -112,7 +112,7 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
       for (int set = 0; set < 2; ++set) {
         const size_t k = at + static_cast<size_t>(set) * kLanes;
         // What memory reads ahead by itself is enough where it is memory that everything waits for.
-        if constexpr (kStream && !kInTurns) __builtin_prefetch(next + k + kFetchAhead);
+        if constexpr (kStream && !kIsCheap<Act>) __builtin_prefetch(next + k + kFetchAhead);
         sums.template Add<false>(0, set, of.next[set] - shift);
         v[set] = act(affine.At(of.x[set], k), Unchanged());
         if constexpr (kInTurns) Put<kStream>(y + k, v[set]);
