@@ -2,9 +2,9 @@
 
 Prints nanoseconds per element of each activation, normalisation and conversion, alone in a session, on one thread and
 in the level-2 cache: ONNX Runtime's own kernels beside the execution provider's (claim=all). What a session costs
-without any work is taken off. Then come, in nanoseconds, a LayerNormalization of few rows, what further steps behind
-one cost each row, and what a second thread costs: the time that two take beyond half the time of one. With names of
-activations or other rows, only these are measured.
+without any work is taken off. Then come, in nanoseconds, a LayerNormalization of few rows, a row of few elements, what
+further steps behind one cost each row, and what a second thread costs: the time that two take beyond half the time of
+one. With names of activations or other rows, only these are measured.
 The figures, rounded, stand in ep/spec/activations.toml and prices.toml.
 """
 
@@ -253,6 +253,19 @@ def row_of_blocks(rows: int = 512, width: int = 64) -> float:
     return (behind - without) / rows
 
 
+def short_rows(name: str, width: int = 16) -> str:
+    """A normalisation of many rows, or groups, of ``width`` elements, above an empty session."""
+    shape = [1, ROWS * WIDTH // width, width]
+    x = np.random.default_rng(2).normal(0, 1, shape).astype(np.float32)
+    nodes = [node("MeanVarianceNormalization", "X", axes=[2])] if name == "MVN" else normalization_nodes(name)
+    proto = model(nodes, x)
+    overhead, *times = fastest(
+        [peers.OnnxRuntime().overhead(1), *(call(proto, {"X": x}, ours=ours)[0] for ours in (False, True))]
+    )
+    theirs, ours = ((each - overhead) / shape[1] for each in times)
+    return f"{name}, rows of {width}: ORT {theirs:.1f} ns, normfuse {ours:.1f} ns a row"
+
+
 def hand_off(rows: int) -> float:
     """Nanoseconds that a LayerNormalization of ``rows`` x WIDTH takes on two threads beyond half of one thread's."""
     x = np.random.default_rng(2).normal(0, 1, [rows, WIDTH]).astype(np.float32)
@@ -293,6 +306,8 @@ def main() -> None:
     print_row("DQ of int8 to float16", dequantization("int8", "float16", along_row=False))
     for rows in (1, 64, 128):
         print(few_rows(rows))
+    for name in ("LayerNorm", "RMSNorm", "MVN"):
+        print(short_rows(name))
     print(f"a row with further steps behind it: {row_of_blocks():.0f} ns more")
     for rows in (256, 512, 1024):
         print(f"second thread, LayerNorm of {rows} rows: {hand_off(rows):.0f} ns")

@@ -43,6 +43,12 @@ Price NormalizationPrice(const Chain& chain) {
   return channels ? kInstanceNormPrice : kLayerNormPrice;
 }
 
+// What each row of a normalisation takes besides its elements.
+Price RowPrice(const Normalization& n) {
+  if (n.is_softmax() || !n.use_mean || n.num_groups > 0) return {};
+  return n.epsilon_on == EpsilonOn::kStddev ? kMeanVarianceRowPrice : kNormalizationRowPrice;
+}
+
 // Whether the scale or the zero point changes from element to element of a row.
 bool IsAlongRow(const Quantization& q, int64_t rank) {
   if (q.scale.constant != nullptr && q.scale.constant->ElementCount() == 1) return false;
@@ -210,6 +216,13 @@ int64_t TypicalRows(const Normalization& n, const PartialShape& d) {
   return rows;
 }
 
+// What ONNX Runtime takes for the rows besides their elements, less what they take here.
+double GainOfRows(const Chain& chain, cpu::Isa isa, const PartialShape& d) {
+  if (!chain.normalizes()) return 0;
+  const Price price = cpu::RowPrice(*chain.normalization);
+  return (price.ort - cpu::PriceOn(price, isa)) * static_cast<double>(TypicalRows(*chain.normalization, d));
+}
+
 // The cost of rows for which there is no kernel, and which pass through blocks of float32.
 double RowsThroughBlocks(const Chain& chain, const PartialShape& d) {
   const UsualForm usual = UsualFormOf(chain);
@@ -223,7 +236,7 @@ double ExpectedGain(const Chain& chain, cpu::Isa isa) {
   const PartialShape d = KnownShapeOfD(chain);
   const int64_t elements = TypicalElements(d);
   const double ours = cpu::EstimateNanoseconds(chain, isa, elements) + RowsThroughBlocks(chain, d);
-  return cpu::EstimateOrtNanoseconds(chain, elements) - ours;
+  return cpu::EstimateOrtNanoseconds(chain, elements) + GainOfRows(chain, isa, d) - ours;
 }
 
 }  // namespace normfuse

@@ -224,14 +224,18 @@ NORMFUSE_INLINE V FirstVectors(const Input& x) {
   return (x.At(0) + x.At(kLanes)) + (x.At(2 * kLanes) + x.At(3 * kLanes));
 }
 
-// The mean of a short row, but for rounding.
+// The mean of a short row, but for rounding, and exact for a constant one.
 template <class Input>
 NORMFUSE_INLINE float ShiftOfShort(const Input& x, size_t n) {
   const float start = ReduceSum(x.PartialAt(0, 1));
-  FourSums sums{};
-  const Input row[1] = {x};
-  SumsOfRows<false>(row, n, Floats{start}, 0, &sums);
-  return start + static_cast<float>(sums.first[0]) / static_cast<float>(n);
+  V sum = Set(0.0f);
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) sum = sum + (x.At(i) - Set(start));
+  if (i < n) {
+    const M inside = Lt(ToFloat(Iota()), Set(static_cast<float>(n - i)));
+    sum = sum + Select(inside, x.PartialAt(i, n - i) - Set(start), Set(0.0f));
+  }
+  return start + ReduceSum(sum) / static_cast<float>(n);
 }
 
 // As many as shifts are made of.

@@ -38,6 +38,30 @@ TEST(ScalesOfTheirOwnAreOneNodeMore) {
   }
 }
 
+// A MeanVarianceNormalization of `groups` x `size`, over the latter.
+Chain MeanVariance(int64_t groups, int64_t size) {
+  Chain chain;
+  chain.x.tensor.input = 0;
+  chain.x.type = chain.store.type = DataType::kFloat32;
+  chain.x.shape = {2, {groups, size}};
+  chain.normalization.emplace();
+  chain.normalization->axes = {1};
+  chain.normalization->epsilon_on = EpsilonOn::kStddev;
+  return chain;
+}
+
+TEST(ManyShortGroupsAreLeftToOrt) {
+  for (const cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+    EXPECT(ExpectedGain(MeanVariance(16384, 4), isa) < 0, "short");
+    EXPECT(ExpectedGain(MeanVariance(16, 4096), isa) > 0, "long");
+    Chain groups_of_channels = MeanVariance(16384, 4);
+    groups_of_channels.normalization->epsilon_on = EpsilonOn::kVariance;
+    groups_of_channels.normalization->axes.clear();
+    groups_of_channels.normalization->num_groups = 1;
+    EXPECT(ExpectedGain(groups_of_channels, isa) > 0, "GroupNormalization");
+  }
+}
+
 }  // namespace
 }  // namespace normfuse::test
 
