@@ -98,6 +98,14 @@ bool ParameterFits(const Port& port, const TensorFacts& facts, const DirectMlOpe
          Refused(why, port.text() + " is not known to be a vector");
 }
 
+// Integers of 64 bits have 32 on the GPU. Those that arrive there are checked; those that it makes of floats are not.
+bool CastFits(GraphView& graph, const GraphNode& node, std::string* why) {
+  if (node.op_type != "Cast" || !IsFloat(graph.Facts(node.inputs.front()).type)) return true;
+  const Port port{graph, node.outputs.front()};
+  if (graph.Facts(port.value).type != DataType::kInt64) return true;
+  return Refused(why, port.text() + " is of int64, of floats that may be larger than 32 bits");
+}
+
 bool RankFits(const Port& port, const TensorFacts& facts, const DirectMlOperatorSpec& row, std::string* why) {
   if (facts.rank >= row.ranks[0] && facts.rank <= row.ranks[1]) return true;
   if (facts.rank < 0) return Refused(why, "the rank of " + port.text() + " is not known");
@@ -161,6 +169,7 @@ bool TensorsFit(GraphView& graph, const GraphNode& node, const DirectMlOperatorS
     if (!TypeFits(port, facts, row, why)) return false;
     if (node.op_type != "Concat" && !HasElements(port, facts, why)) return false;
   }
+  if (!CastFits(graph, node, why)) return false;
   return std::all_of(node.outputs.begin(), node.outputs.end(), [&](int value) {
     if (value == kNone) return true;
     const Port port{graph, value};

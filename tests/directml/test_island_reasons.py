@@ -61,10 +61,14 @@ REFUSED = {
         "Slice",
         "'y' has a dimension of 0",
     ),
+    "int64 of floats": (
+        "g (float[4, 8] x) => (int64[4, 8] y) { n = Neg(x) y = Cast <to = 7> (n) }",
+        "Cast",
+        "'y' is of int64, of floats that may be larger than 32 bits",
+    ),
     "shape": (
-        """g (float[4, 8] x, float[8, 2] w) => (float[M] y) <int64[1] zero = {0}> {
-            p = MatMul(x, w) f = ReduceMax <keepdims = 0> (p) i = Cast <to = 7> (f) s = Unsqueeze(i, zero)
-            y = Reshape(p, s) }""",
+        """g (float[4, 8] x, float[8, 2] w, int64[2, 2] sizes, int64 at) => (float[M, N] y) {
+            p = MatMul(x, w) s = Gather(sizes, at) y = Reshape(p, s) }""",
         "Reshape",
         "'s', which decides a shape, is computed by the GPU or of large tensors",
     ),

@@ -197,7 +197,7 @@ def slow_chains(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def encoder() -> onnx.ModelProto:
-    return models.transformer_encoder(layers=1, hidden=32)
+    return models.transformer_encoder(layers=1, hidden=256)
 
 
 def claims(path: Path, **options: Any) -> dict[str, dict[str, Any]]:
