@@ -267,7 +267,8 @@ def activation_interval(
         candidates += [np.where(error > 0, activate(name, z + sign * error, params, slope), value) for sign in (-1, 1)]
         size = np.abs(value)
         if name in TAILS:
-            size = np.where(z < -4, np.maximum(size, 2.0**-24), size)
+            argument = z * activation_parameters(name, params)[0] if name == "Swish" else z
+            size = np.where(argument < -4, np.maximum(size, 2.0**-24), size)
         units = OWN_UNITS.get(name, 4.0)
         own = np.zeros_like(size) if name in NO_ROUNDING else units * ulp32(size) + intermediate(name, z, params)
         low = np.fmin.reduce(candidates) - own

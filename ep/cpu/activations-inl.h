@@ -4,7 +4,7 @@
 // Each is made from the row's parameters, any finite floats (Clip: infinite ones too), and is at most 4 units in the
 // last place (ulp) from the exact value for every float32 x, except that
 //   - Gelu without tables (all instruction sets but AVX-512) is at most 5.5;
-//   - Gelu, GeluTanh, Swish and Mish below x = -4 count units of max(|value|, 2^-24);
+//   - Gelu, GeluTanh and Mish below x = -4, and Swish below alpha * x = -4, count units of max(|value|, 2^-24);
 //   - Swish takes |alpha| above 2.3e38 as 2.3e38, and below 2^-80 is less accurate where |x| is above 2^80.
 // NaN gives NaN, but 0 in ThresholdedRelu and Shrink. At infinities the formula is taken at its word: Gelu, GeluTanh,
 // HardSwish, Swish and Mish multiply x by 0 at -inf and Softsign divides inf by inf, which gives NaN, as ONNX's

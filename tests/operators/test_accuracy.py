@@ -91,9 +91,10 @@ def test_any_magnitude(size: float) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
-@pytest.mark.parametrize("params", ["default", "other"])
-def test_activation_of_every_float16(name: str, params: str) -> None:
-    """All 65,536 float16 values, as float32 so that the result is not rounded to float16."""
+@pytest.mark.parametrize("params", [None, (0.75, 1.5), (1.75, 0.5), (-1.5, -0.25)], ids=str)
+def test_activation_of_every_float16(name: str, params: tuple[float, ...] | None) -> None:
+    """All 65,536 float16 values, as float32 so that the result is not rounded to float16. Parameters above 1 and below
+    0, too: a shortcut such as max(x, alpha * x) holds for usual ones only."""
     x = np.arange(65536, dtype=np.uint16).view(np.float16).astype(F32)
     check(activation(x, _attributes(name, params), slope=_slope(name)), "custom")
 
@@ -103,14 +104,14 @@ def test_activation_over_the_float32_range(name: str) -> None:
     """Every 8,191st float32, and densely where the functions bend."""
     x = np.arange(0, 2**32, 8191, dtype=np.uint64).astype(np.uint32).view(F32)
     dense = np.linspace(-20, 20, 200_001).astype(F32)
-    check(activation(np.concatenate([x, dense]), _attributes(name, "default"), slope=_slope(name)), "custom")
+    check(activation(np.concatenate([x, dense]), {"activation": name}, slope=_slope(name)), "custom")
 
 
-def _attributes(name: str, params: str) -> dict[str, object]:
+def _attributes(name: str, params: tuple[float, ...] | None) -> dict[str, object]:
     count = len(oracle.ACTIVATIONS[name].get("params", []))
-    if params == "default" or not count:
+    if params is None or not count:
         return {"activation": name}
-    return {"activation": name, "activation_params": [0.75, 1.5][:count]}
+    return {"activation": name, "activation_params": list(params[:count])}
 
 
 def _slope(name: str) -> np.ndarray | None:
