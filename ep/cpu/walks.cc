@@ -134,6 +134,14 @@ RunFn RunOf(Walk walk) {
   return walk == Walk::kRows ? RunChunk<RunTiles> : RunChunk<RunGroups>;
 }
 
+// How many parts the groups are shared out in. In a pipeline the first group of a part is read before anything is written,
+// and its last is written after everything is read: with fewer than four groups there is little left to overlap.
+int64_t Chunks(Walk walk, int64_t groups, int threads) {
+  const int64_t most = std::min<int64_t>(groups, int64_t{4} * threads);
+  if (walk != Walk::kPipeline) return most;
+  return std::clamp<int64_t>(groups / 4, std::min<int64_t>(groups, threads), most);
+}
+
 }  // namespace
 
 void RunGroups(const Call& call, int64_t begin, int64_t end) {
@@ -155,7 +163,7 @@ Result RunWalk(const Call& call) {
     RunOf(walk)(&task, 0);
     return {};
   }
-  task.chunks = std::min<int64_t>(call.geometry->group_count, int64_t{4} * threads);
+  task.chunks = Chunks(walk, call.geometry->group_count, threads);
   return call.work_sharing->ParallelFor(*call.context, RunOf(walk), static_cast<size_t>(task.chunks), &task);
 }
 
