@@ -26,14 +26,16 @@ Result CheckAllocated(int index, const Value* value, DataType type, std::span<co
   size_t rank = 0;
   NORMFUSE_RETURN_IF_ORT_ERROR(
       GetApi().GetTensorElementTypeAndShapeDataReference(value, &allocated, &allocated_dims, &rank));
+  const bool of_type = static_cast<DataType>(allocated) == type;
+  if (of_type && std::equal(dims.begin(), dims.end(), allocated_dims, allocated_dims + rank)) return {};
   const std::string output = "normfuse: output " + std::to_string(index);
-  if (static_cast<DataType>(allocated) != type) {
-    return Result::Error(ErrorCode::kInvalidArgument, output + " has element type " +
-                                                          NameOf(static_cast<DataType>(allocated)) +
-                                                          " in the model, where this node gives " + NameOf(type));
+  if (of_type) {
+    return Result::Error(ErrorCode::kInvalidArgument,
+                         output + " was not allocated with the shape that this node gives");
   }
-  if (std::equal(dims.begin(), dims.end(), allocated_dims, allocated_dims + rank)) return {};
-  return Result::Error(ErrorCode::kInvalidArgument, output + " was not allocated with the shape that this node gives");
+  return Result::Error(ErrorCode::kInvalidArgument, output + " has element type " +
+                                                        NameOf(static_cast<DataType>(allocated)) +
+                                                        " in the model, where this node gives " + NameOf(type));
 }
 
 }  // namespace
