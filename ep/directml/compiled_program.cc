@@ -16,8 +16,26 @@ constexpr uint64_t kTensorAlignment = 256;
 
 uint64_t AlignUp(uint64_t bytes) { return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
 
+// The GPU reads whatever lies where an index points to.
+template <typename T>
+Result CheckIndices(const GraphInput& input, const void* from) {
+  const auto* values = static_cast<const T*>(from);
+  for (uint64_t i = 0; i < input.elements; ++i) {
+    if (values[i] >= input.indices->least && values[i] <= input.indices->most) continue;
+    return Result::Error(ErrorCode::kInvalidArgument, "DirectML path: input '" + input.name + "' has the value " +
+                                                          std::to_string(values[i]) + ", but as indices its values " +
+                                                          "must be from " + std::to_string(input.indices->least) +
+                                                          " to " + std::to_string(input.indices->most) + ".");
+  }
+  return {};
+}
+
 // A tensor of the node as it lies on the GPU, and back: int64 has 32 bits there.
 Result CopyIn(const GraphInput& input, const void* from, void* to) {
+  if (input.indices) {
+    NORMFUSE_RETURN_IF_ERROR(input.type == DataType::kInt64 ? CheckIndices<int64_t>(input, from)
+                                                            : CheckIndices<int32_t>(input, from));
+  }
   if (input.type != DataType::kInt64) {
     std::memcpy(to, from, BytesFor(input.stored, input.elements));
     return {};

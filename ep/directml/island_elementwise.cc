@@ -86,9 +86,14 @@ void LowerWhere(NodeLowering& node) {
 }
 
 void LowerCast(NodeLowering& node) {
-  const Tensor x = node.Raw(0);
+  Tensor x = node.Raw(0);
   const DataType type = FromTensorProto(node.attributes().Int("to", 0));
   if (type == x.type) return node.Give(0, x);
+  if (StoredType(type) == DataType::kInt32 && StoredType(x.type) == DataType::kInt32) {  // the same on the GPU
+    x.known.reset();
+    x.constant.reset();
+    return node.Give(0, x);
+  }
   if (type == DataType::kBool) return node.Give(0, NotZero(node, x));
   node.Give(0, node.Computed(OpOf(DML_OPERATOR_CAST, node.name()), x.view.dims, {x}, type));
 }

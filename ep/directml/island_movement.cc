@@ -205,6 +205,7 @@ Tensor CopiedSlice(NodeLowering& node, Tensor packed) {
 
 void LowerMovement(NodeLowering& node) {
   Tensor tensor = node.Raw(0);
+  const int all_of_input = node.op() == DirectMlOperator::kSlice ? kNoValue : tensor.all_of_input;
   if (node.op() == DirectMlOperator::kReshape || node.op() == DirectMlOperator::kFlatten) tensor = node.Packed(tensor);
   if (node.builder().refused()) return;
   const auto view = Moved(node, tensor.view);
@@ -221,6 +222,7 @@ void LowerMovement(NodeLowering& node) {
   }
   tensor.known.reset();
   tensor.constant.reset();
+  tensor.all_of_input = all_of_input;
   node.Give(0, std::move(tensor));
 }
 
@@ -306,17 +308,48 @@ void LowerConcat(NodeLowering& node) {
   node.Give(0, std::move(result));
 }
 
+namespace {
+
+// The indices of a Gather along a dimension of this size, as they lie on the GPU. DirectML does not check them: known ones are
+// checked here, and counted from the beginning; those of an input when it arrives.
+Tensor CheckedIndices(NodeLowering& node, int64_t size) {
+  const auto& known = node.In(1).known;
+  const bool counts_from_end = node.builder().level() >= DML_FEATURE_LEVEL_3_0;
+  const IndexRange range = {known || counts_from_end ? -size : 0, size - 1};
+  if (!known) {
+    const Tensor indices = node.Raw(1);
+    if (indices.all_of_input == kNoValue) {
+      node.Refuse("indices that the GPU computes");
+    } else {
+      node.builder().LimitInput(indices.all_of_input, range);
+    }
+    return node.Packed(indices);
+  }
+  std::vector<int32_t> counted;
+  for (int64_t index : known->values) {
+    if (index < range.least || index > range.most) node.Refuse("indices that do not fit");
+    counted.push_back(static_cast<int32_t>(index < 0 ? index + size : index));
+  }
+  Tensor indices;
+  indices.type = DataType::kInt32;
+  indices.view = StridedView::Packed(known->dims);
+  node.RefuseSize(known->dims);
+  if (!node.builder().refused()) {
+    const std::string name = "indices of " + node.name();
+    indices.value = node.builder().Constant(name, DataType::kInt32, counted.data(), known->dims);
+  }
+  return indices;
+}
+
+}  // namespace
+
 void LowerGather(NodeLowering& node) {
-  const Tensor data = node.Packed(node.Raw(0)), indices = node.Packed(node.Raw(1));
+  const Tensor data = node.Packed(node.Raw(0));
   const Dims& dims = data.view.dims;
   const auto axis = AxisOf(node.attributes().Int("axis", 0), dims.size());
   if (!axis) return node.Refuse("an axis that there is not");
-  if (const auto& known = node.In(1).known) {
-    const int64_t size = dims[*axis];
-    const bool fit = std::all_of(known->values.begin(), known->values.end(),
-                                 [size](int64_t index) { return index >= -size && index < size; });
-    if (!fit) return node.Refuse("indices that do not fit");
-  }
+  const Tensor indices = CheckedIndices(node, dims[*axis]);
+  if (node.builder().refused()) return;
   const Dims outer(dims.begin(), dims.begin() + *axis), inner(dims.begin() + *axis + 1, dims.end());
   Dims result_dims = outer;
   result_dims.insert(result_dims.end(), indices.view.dims.begin(), indices.view.dims.end());

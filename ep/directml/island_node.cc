@@ -40,6 +40,7 @@ Value& NodeLowering::OnGpu(int index) {
   if (tensor.value) return *tensor.value;
   const IslandValue& value = island_.value(index);
   if (value.input != kNoValue && !tensor.constant) {
+    tensor.all_of_input = value.input;
     tensor.value = builder_.Input(value.name, value.input, value.type, tensor.view.dims);
   } else if (tensor.known) {
     KnownTensor stored = *tensor.known;

@@ -20,6 +20,8 @@ struct Tensor {
   std::optional<Value> value;        // on the GPU, packed; view looks at it
   std::optional<KnownTensor> known;  // on the CPU; of the view's dimensions
   std::shared_ptr<const ConstantTensor> constant;
+  // The input of the node of which it shows all elements and no others; kNoValue: it is computed, or a part.
+  int all_of_input = kNoValue;
 };
 
 Operator OpOf(abi::DML_OPERATOR_TYPE type, std::string purpose);

@@ -72,6 +72,12 @@ struct Operator {
   abi::DML_PADDING_MODE padding_mode = abi::DML_PADDING_MODE_CONSTANT;          // PADDING; its value: parameters[0]
 };
 
+// What integers must be within that are indices. None are by default.
+struct IndexRange {
+  int64_t least;
+  int64_t most;
+};
+
 // A tensor that the graph reads: an input of the node, or a constant.
 struct GraphInput {
   std::string name;
@@ -81,6 +87,7 @@ struct GraphInput {
   DataType stored = DataType::kUndefined;  // on the GPU: int32 for int64, uint8 for bool
   uint64_t elements = 0;
   uint64_t bytes = 0;  // a multiple of 4
+  std::optional<IndexRange> indices = {};
 };
 
 // A tensor that the graph writes.

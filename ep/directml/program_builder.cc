@@ -199,6 +199,14 @@ Value ProgramBuilder::Input(const std::string& name, int node_input, DataType ty
   return value;
 }
 
+void ProgramBuilder::LimitInput(int node_input, IndexRange range) {
+  for (GraphInput& input : program_->inputs) {
+    if (input.node_input != node_input) continue;
+    const IndexRange known = input.indices.value_or(range);
+    input.indices = {std::max(known.least, range.least), std::min(known.most, range.most)};
+  }
+}
+
 Value ProgramBuilder::Constant(const std::string& name, DataType type, const void* data, const Dims& dims) {
   const DML_TENSOR_DATA_TYPE dml_type = Supported(type, name);
   for (int64_t dim : dims) {

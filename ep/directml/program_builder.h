@@ -79,6 +79,9 @@ class ProgramBuilder {
   Value EmitExact(Operator op, const Dims& sizes, const std::vector<std::optional<ExactView>>& inputs,
                   abi::DML_TENSOR_DATA_TYPE output_type);
 
+  // Elements of the input `node_input` of the node are indices: a call whose elements are not within the range is an error.
+  void LimitInput(int node_input, IndexRange range);
+
   // The whole of a value, in an operator over value.dims.
   static View Whole(const Value& value) { return {value, PackedStrides(value.dims)}; }
   static View Broadcast(const Value& value, const Dims& sizes) { return {value, BroadcastStrides(value.dims, sizes)}; }

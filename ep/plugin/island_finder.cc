@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 #include <unordered_set>
 
 #include "directml/island.h"
@@ -14,6 +15,12 @@
 
 namespace normfuse::plugin {
 namespace {
+
+bool KeepsElements(const GraphNode& node) {
+  static const std::unordered_set<std::string_view> kNames = {"Identity",  "Reshape",   "Flatten", "Squeeze",
+                                                              "Unsqueeze", "Transpose", "Expand",  "Cast"};
+  return kNames.count(node.op_type) != 0;
+}
 
 class Finder {
  public:
@@ -58,6 +65,7 @@ class Finder {
     int before = 0;           // how many edges lead to it
     bool on_gpu = false;
     bool is_shape = false;  // all that it makes is known on the CPU
+    bool fits = false;      // the GPU could compute it; not asked of shapes that follow from dimensions alone
     int stage = 0;
     int island = kNone;
   };
@@ -113,13 +121,15 @@ class Finder {
       row = nullptr;
     }
     unit.is_shape = row != nullptr && IsShape(node, *row);
-    unit.on_gpu = unit.is_shape || (row != nullptr && Fits(node, *row));
+    const bool of_content = unit.is_shape && ReadsContent(node);
+    unit.fits = row != nullptr && (!unit.is_shape || of_content) && Fits(node, *row);
+    unit.on_gpu = unit.is_shape || unit.fits;
     if (!unit.on_gpu) Leave(unit.nodes.front());
     if (!unit.is_shape) return;
     for (int value : node.outputs) {
       if (value == kNone) continue;
       knowable_[static_cast<size_t>(value)] = true;
-      of_content_[static_cast<size_t>(value)] = ReadsContent(node);
+      of_content_[static_cast<size_t>(value)] = of_content;
     }
   }
 
@@ -142,7 +152,28 @@ class Finder {
   }
 
   bool Fits(const GraphNode& node, const DirectMlOperatorSpec& row) {
-    return TensorsFit(graph_, node, row, [this](int value) { return IsKnowable(value); }, Why());
+    if (!TensorsFit(graph_, node, row, [this](int value) { return IsKnowable(value); }, Why())) return false;
+    if (node.op_type != "Gather" || IndicesAreChecked(node.inputs[1])) return true;
+    why_ = "its indices are computed by the GPU, which does not check them";
+    return false;
+  }
+
+  // Whether they are known, or are those that arrive from outside, moved at most: these are checked on their way.
+  bool IndicesAreChecked(int value) {
+    for (;;) {
+      const auto& constant = graph_.Facts(value).constant;
+      if (constant) return constant->ElementCount() <= directml::kMostKnownElements;
+      if (knowable_[static_cast<size_t>(value)] && !of_content_[static_cast<size_t>(value)]) return true;
+      const int producer = graph_.value(value).producer;
+      if (producer == kNone) return true;
+      const Unit& unit = units_[UnitOf(static_cast<size_t>(producer))];
+      if (unit.site != kNone) return !unit.on_gpu;
+      if (!unit.fits) return true;  // left to the CPU, or known: see LeaveContents
+      const GraphNode& node = graph_.node(producer);
+      const bool is_integer = directml::StoredType(graph_.Facts(node.inputs.front()).type) == DataType::kInt32;
+      if (!is_integer || !KeepsElements(node)) return false;
+      value = node.inputs.front();
+    }
   }
 
   // Integers that only data come of, and that only the CPU computes, are left to it: known to an island, they would be part

@@ -299,13 +299,13 @@ def test_a_chain_alone_stays_on_the_cpu(fake: dict[str, str], tmp_path: Path) ->
 
 
 def test_integers_that_do_not_fit_are_refused(fake: dict[str, str]) -> None:
-    text = "g (float[6, 3] x, int64[N] i) => (float[N, 3] y) { n = Neg(x) y = Gather <axis = 0> (n, i) }"
-    session = island(text, fake)
-    x = normal(6, 3)
-    (y,) = session.run(None, {"x": x, "i": np.array([5, 0], np.int64)})
-    np.testing.assert_array_equal(y, -x[[5, 0]])
+    text = """g (float[3] x, int64[2, 1] i) => (int64[2, 3] y) {
+        n = Neg(x) c = Greater(n, x) z = Identity(i) y = Where(c, i, z) }"""
+    session = island(text, fake, claim="all")
+    i = np.array([[5], [-(2**31)]], np.int64)
+    np.testing.assert_array_equal(session.run(None, {"x": normal(3), "i": i})[0], i.repeat(3, 1))
     with pytest.raises(Exception, match="has the value 4294967296, but integers have 32 bits there"):
-        session.run(None, {"x": x, "i": np.array([2**32], np.int64)})
+        session.run(None, {"x": normal(3), "i": i + 2**32 - 5})
 
 
 SIZES = {
@@ -333,6 +333,70 @@ def test_an_index_that_is_known_is_checked(fake: dict[str, str]) -> None:
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], -x[[3, -4]])
     with pytest.raises(Exception, match="indices that do not fit"):
         session.run(None, {"x": x[:3]})
+
+
+INDICES = {
+    "Identity(i)": lambda i: i,
+    "Reshape(i, two)": lambda i: i.reshape(-1, 2),
+    "Transpose(i)": lambda i: i.T,
+    "Cast <to = 6> (i)": lambda i: i,
+    "Unsqueeze(i, last)": lambda i: i[..., None],
+}
+
+
+@pytest.mark.parametrize("moved", INDICES)
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_indices_that_arrive_are_checked(moved: str, kind: str, fake: dict[str, str]) -> None:
+    """All of them, wherever they are moved to on their way to Gather, those that count from the end, too."""
+    model = parse(f"""g (float[6, 5] x, {kind}[A, B] i) => (float y)
+        <int64[2] two = {{-1, 2}}, int64[1] last = {{-1}}> {{
+        n = Neg(x) j = {moved} y = Gather <axis = 1> (n, j) }}""")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session = harness.create_session(model, "ep", backend="directml", claim="all", **fake)
+    assert not harness.cpu_types(session)
+    assert len(harness.ep_groups(session)) == 1
+    x = normal(6, 5)
+    i = np.array([[4, -5], [0, -1]], kind)
+    np.testing.assert_array_equal(session.run(None, {"x": x, "i": i})[0], -x[:, INDICES[moved](i)])
+    for bad in (5, -6, 2**31 - 1, -(2**31)):
+        wrong = np.array([[4, bad], [0, 1]], kind)
+        with pytest.raises(Exception, match=f"input 'i' has the value {bad}, but as indices .* from -5 to 4"):
+            session.run(None, {"x": x, "i": wrong})
+    np.testing.assert_array_equal(session.run(None, {"x": x, "i": i})[0], -x[:, INDICES[moved](i)])
+
+
+def test_indices_fit_all_that_they_choose_from(fake: dict[str, str]) -> None:
+    text = """g (float[6, 3] a, float[4, 3] b, int64[N] i) => (float[N, 3] y) {
+        n = Neg(a) m = Neg(b) p = Gather(n, i) q = Gather(m, i) y = Add(p, q) }"""
+    session = island(text, fake)
+    a, b = normal(6, 3), normal(4, 3)
+    (y,) = session.run(None, {"a": a, "b": b, "i": np.array([3, -4])})
+    np.testing.assert_array_equal(y, -a[[3, 2]] - b[[3, 0]])
+    with pytest.raises(Exception, match=r"has the value 4, but as indices .* from -4 to 3"):
+        session.run(None, {"a": a, "b": b, "i": np.array([4, 0])})
+
+
+@pytest.mark.parametrize("computed", ["Where(c, i, j)", "Slice(i, j, k)", "Gather(i, j)"])
+def test_indices_that_the_gpu_computes_stay_on_the_cpu(computed: str, fake: dict[str, str], tmp_path: Path) -> None:
+    """Nothing checks them there, and of a part of an input not all elements need to be indices."""
+    report = tmp_path / "claims.jsonl"
+    text = f"""g (float[6, 3] x, int64[2, 2] i, int64[1] j, int64[1] k, bool[2, 2] c) => (float y) {{
+        n = Neg(x) at = {computed} y = Gather(n, at) }}"""
+    model = parse(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    model.graph.node[-1].name = "last"
+    given = {"claim": "all", "claim_report": report, "explain_directml": "6_2"}
+    session = harness.create_session(model, "ep", backend="directml", **given, **fake)
+    assert "Gather" in harness.cpu_types(session)
+    lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()]
+    (left,) = [line for line in lines if line.get("operator") == "last"]
+    assert "which does not check them" in json.dumps(left)
+    feeds = {"x": normal(6, 3), "i": np.array([[5, 1], [-1, 0]]), "j": np.array([0]), "k": np.array([1])}
+    at = {"W": feeds["i"], "S": feeds["i"][:1], "G": feeds["i"][[0]]}[computed[0]]
+    (y,) = session.run(None, {**feeds, "c": np.ones((2, 2), bool)})
+    np.testing.assert_array_equal(y, -feeds["x"][at])
+    with pytest.raises(Exception, match="indices element out of data bounds"):
+        session.run(None, {**feeds, "i": np.full((2, 2), 6), "c": np.ones((2, 2), bool)})
 
 
 def test_integers_as_data_are_computed_by_the_cpu(fake: dict[str, str]) -> None:
