@@ -108,6 +108,26 @@ Dims Turn(Tensor* tensor, const std::string& from, const std::string& to) {
   return view.dims;
 }
 
+// Where one operand of an Einsum has a dimension of 1 that both have, it repeats along it. A sum gets a copy: a product with rows
+// that do not move is none that DirectML is known to have.
+void Stretch(NodeLowering& node, const Einsum& sum, Tensor* a, Tensor* b) {
+  Dims a_sizes = a->view.dims, b_sizes = b->view.dims;
+  const size_t batches = sum.batch.size();
+  bool sums = false;
+  for (size_t i = 0; i < batches + sum.inner.size(); ++i) {
+    int64_t& of_a = a_sizes[i < batches ? i : i + sum.rows.size()];
+    int64_t& of_b = b_sizes[i];
+    sums = sums || (i >= batches && of_a != of_b);
+    if (of_a == 1) of_a = of_b;
+    if (of_b == 1) of_b = of_a;
+  }
+  a->view = Expanded(a->view, a_sizes);
+  b->view = Expanded(b->view, b_sizes);
+  if (!sums) return;
+  *a = node.Packed(*a);
+  *b = node.Packed(*b);
+}
+
 // The last dimensions as a matrix, without a copy where each side of it is one dimension.
 Tensor AsMatrices(NodeLowering& node, Tensor tensor, const Dims& batch, int64_t rows, int64_t columns) {
   const Dims& dims = tensor.view.dims;
@@ -218,8 +238,10 @@ void LowerEinsum(NodeLowering& node) {
   if (!sum || sum->a.size() != a.view.dims.size() || sum->b.size() != b.view.dims.size()) {
     return node.Refuse("an equation that is no matrix product");
   }
-  const Dims a_sizes = Turn(&a, sum->a, sum->batch + sum->rows + sum->inner);
-  const Dims b_sizes = Turn(&b, sum->b, sum->batch + sum->inner + sum->columns);
+  (void)Turn(&a, sum->a, sum->batch + sum->rows + sum->inner);
+  (void)Turn(&b, sum->b, sum->batch + sum->inner + sum->columns);
+  Stretch(node, *sum, &a, &b);
+  const Dims a_sizes = a.view.dims, b_sizes = b.view.dims;
   const auto batch_count = static_cast<int64_t>(sum->batch.size());
   const Dims batch(a_sizes.begin(), a_sizes.begin() + batch_count);
   const Dims rows(a_sizes.begin() + batch_count,

@@ -85,6 +85,17 @@ bool SetOut(NodeLowering& node, const Dims& spatial, bool round_up, Windows* win
   return true;
 }
 
+// ONNX Runtime pools with a window that is larger than the padded tensor as with one that covers it, where it is less than a
+// stride larger.
+void CoverWithLargerWindows(const Dims& spatial, Windows* windows) {
+  for (size_t i = 0; i < spatial.size(); ++i) {
+    const int64_t padded = windows->begin[i] + spatial[i] + windows->end[i], larger = windows->Reach(i) - padded;
+    if (larger <= 0 || larger >= windows->strides[i]) continue;
+    windows->kernel[i] = (padded - 1) / windows->dilations[i] + 1;
+    windows->strides[i] = padded;  // one step
+  }
+}
+
 Dims WithSpatial(const Dims& first, const Dims& spatial) {
   Dims dims = first;
   if (spatial.size() < kFewestSpatial) dims.push_back(1);
@@ -212,7 +223,9 @@ void LowerPool(NodeLowering& node, DML_OPERATOR_TYPE type) {
   const std::vector<int64_t>* kernel = node.attributes().Ints("kernel_shape");
   if (kernel == nullptr) return node.Refuse("no kernel");
   auto windows = WindowsOf(node, Spatial(dims), *kernel);
-  if (!windows || !SetOut(node, Spatial(dims), node.attributes().Int("ceil_mode", 0) != 0, &*windows)) return;
+  if (!windows) return;
+  CoverWithLargerWindows(Spatial(dims), &*windows);
+  if (!SetOut(node, Spatial(dims), node.attributes().Int("ceil_mode", 0) != 0, &*windows)) return;
   Operator op = OpOf(type, node.name());
   op.sliding = SlidingOf(*windows);
   op.include_padding = node.attributes().Int("count_include_pad", 0) != 0;

@@ -266,6 +266,74 @@ def test_einsum(equation: str, dtype: Any, fake: dict[str, str]) -> None:
     close(result, np.einsum(equation, exact(a), exact(b)))
 
 
+STRETCHED = {
+    "bi,bij->bj": [
+        ((1, 3), (2, 3, 4)),
+        ((2, 3), (1, 3, 4)),
+        ((2, 1), (2, 3, 4)),
+        ((2, 3), (2, 1, 4)),
+        ((1, 1), (2, 3, 4)),
+    ],
+    "bij,bjk->bik": [((2, 3, 1), (2, 4, 5)), ((1, 3, 4), (2, 4, 5)), ((2, 3, 4), (1, 1, 5)), ((2, 1, 4), (2, 4, 1))],
+    "abcd,ecd->aeb": [((2, 3, 1, 5), (6, 4, 5)), ((2, 3, 4, 5), (6, 1, 1)), ((2, 3, 4, 1), (6, 1, 5))],
+    "abi,abi->ab": [((1, 3, 2), (4, 1, 2)), ((4, 1, 1), (1, 3, 2))],
+}
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"), [(equation, each) for equation in STRETCHED for each in STRETCHED[equation]]
+)
+def test_einsum_repeats_dimensions_of_one(
+    equation: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], fake: dict[str, str]
+) -> None:
+    a, b = (normal(np.float32, *shape) for shape in shapes)
+    result = run(f'Einsum <equation = "{equation}"> (a, b)', np.float32, fake, a=a, b=b)
+    close(result, np.einsum(equation, exact(a), exact(b)))
+
+
+LARGER = [
+    # kernel, strides, pads, dilation
+    ([5, 4], [4, 2], [0, 0, 0, 0], 1),
+    ([6, 3], [3, 1], [1, 0, 1, 0], 1),
+    ([3, 2], [3, 2], [0, 0, 0, 0], 2),
+    ([3, 2], [5, 2], [0, 0, 0, 0], 3),
+]
+
+
+@pytest.mark.parametrize(("kernel", "strides", "pads", "dilation"), LARGER)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool <count_include_pad = 1>"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_window_larger_than_the_tensor(
+    op: str, known: bool, kernel: list[int], strides: list[int], pads: list[int], dilation: int, fake: dict[str, str]
+) -> None:
+    """As ONNX Runtime's own kernels have it: by less than a stride larger, it covers the padded tensor."""
+    if dilation > 1 and op != "MaxPool":
+        return
+    name, *more = op.split(" ", 1)
+    given = f"kernel_shape = {kernel}, strides = {strides}, pads = {pads}"
+    if name == "MaxPool":
+        given += f", dilations = {[dilation] * 2}"
+    given += ", count_include_pad = 1" if more else ""
+    dims = "2, 1, 3, 3" if known else "A, B, C, D"
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 20]> g (float[{dims}] x) => (float y)
+        {{ n = Neg(x) p = {name} <{given}> (n) y = Neg(p) }}""")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    x = normal(np.float32, 2, 1, 3, 3)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    session = harness.create_session(model, "ep", backend="directml", claim="all", **fake)
+    assert not harness.cpu_types(session)
+    close(session.run(None, {"x": x})[0], expected)
+
+
+def test_a_window_that_gives_nothing_is_refused(fake: dict[str, str]) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]> g (float[A, B, C, D] x) => (float y)
+        { n = Neg(x) p = MaxPool <kernel_shape = [4, 1]> (n) y = Neg(p) }""")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session = harness.create_session(model, "ep", backend="directml", claim="all", **fake)
+    with pytest.raises(Exception, match=r"a window that is larger than the tensor .*backend=cpu"):
+        session.run(None, {"x": normal(np.float32, 1, 1, 3, 3)})
+
+
 @pytest.mark.parametrize(
     "node",
     [
