@@ -30,6 +30,13 @@ struct Buffer {
   uint64_t bytes = 0;
 };
 
+// Tensors in a buffer start at multiples of this; DirectML asks for 16.
+inline constexpr uint64_t kTensorAlignment = 256;
+
+inline uint64_t AlignedForTensors(uint64_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
 Result CreateBuffer(abi::ID3D12Device* device, BufferKind kind, MemoryArchitecture memory, uint64_t bytes,
                     Buffer* buffer);
 

@@ -11,10 +11,8 @@ namespace {
 
 using namespace abi;
 
-// Tensors start at multiples of this; DirectML asks for 16.
-constexpr uint64_t kTensorAlignment = 256;
-
-uint64_t AlignUp(uint64_t bytes) { return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
+// A constant that DirectML takes in when the program is initialised.
+bool BelongsToProgram(const GraphInput& input) { return input.node_input < 0 && input.weight == nullptr; }
 
 // The GPU reads whatever lies where an index points to.
 template <typename T>
@@ -94,7 +92,7 @@ struct GraphEdges {
 
 }  // namespace
 
-Result CompiledProgram::Compile(DmlProgram program, std::shared_ptr<Gpu> gpu,
+Result CompiledProgram::Compile(DmlProgram program, std::shared_ptr<Gpu> gpu, Weights* weights,
                                 std::unique_ptr<CompiledProgram>* compiled, GpuWork* work) {
   std::unique_ptr<CompiledProgram> made(new CompiledProgram(std::move(program), std::move(gpu)));
   if (made->program_.outputs.empty()) {  // all that it gives was known when it was made
@@ -102,6 +100,7 @@ Result CompiledProgram::Compile(DmlProgram program, std::shared_ptr<Gpu> gpu,
     return {};
   }
   NORMFUSE_RETURN_IF_ERROR(made->CompileGraph(work));
+  NORMFUSE_RETURN_IF_ERROR(weights->Upload(made->program_, made->gpu_, &made->weights_, work));
   made->LayOut();
   NORMFUSE_RETURN_IF_ERROR(made->Initialise(work));
   // The constants live on the GPU now.
@@ -145,12 +144,11 @@ Result CompiledProgram::CompileGraph(GpuWork* work) {
 void CompiledProgram::LayOut() {
   const auto place = [](Layout* layout, uint64_t bytes) {
     layout->offsets.push_back(layout->bytes);
-    layout->bytes += AlignUp(bytes);
+    layout->bytes += AlignedForTensors(bytes);
   };
   for (const GraphInput& input : program_.inputs) {
-    const bool constant = input.node_input < 0;
-    place(&constants_, constant ? input.bytes : 0);
-    place(&inputs_, constant ? 0 : input.bytes);
+    place(&constants_, BelongsToProgram(input) ? input.bytes : 0);
+    place(&inputs_, input.node_input < 0 ? 0 : input.bytes);
   }
   for (const GraphOutput& output : program_.outputs) place(&outputs_, output.bytes);
 }
@@ -176,7 +174,7 @@ Result CompiledProgram::Initialise(GpuWork* work) {
 
   std::vector<DML_BUFFER_BINDING> buffers(program_.inputs.size());
   for (size_t i = 0; i < program_.inputs.size(); ++i) {
-    if (program_.inputs[i].node_input >= 0) continue;
+    if (!BelongsToProgram(program_.inputs[i])) continue;
     buffers[i] = {constants.resource.get(), constants_.offsets[i], program_.inputs[i].bytes};
   }
   const DML_BUFFER_ARRAY_BINDING array = {static_cast<UINT>(buffers.size()), buffers.data()};
@@ -215,7 +213,7 @@ Result CompiledProgram::UploadConstants(Buffer* upload, Buffer* constants, GpuWo
   NORMFUSE_RETURN_IF_ERROR(mapping.Write(unified ? *constants : *upload));
   for (size_t i = 0; i < program_.inputs.size(); ++i) {
     const GraphInput& input = program_.inputs[i];
-    if (input.node_input >= 0) continue;
+    if (!BelongsToProgram(input)) continue;
     std::memcpy(mapping.data() + constants_.offsets[i], input.value.data(), input.bytes);
   }
   return {};
@@ -250,8 +248,10 @@ Result CompiledProgram::RecordCommands(const Lane& lane) const {
   std::vector<DML_BUFFER_BINDING> input_buffers(program_.inputs.size());
   std::vector<DML_BINDING_DESC> inputs(program_.inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (program_.inputs[i].node_input < 0) continue;
-    input_buffers[i] = {lane.input.resource.get(), inputs_.offsets[i], program_.inputs[i].bytes};
+    const GraphInput& input = program_.inputs[i];
+    if (BelongsToProgram(input)) continue;
+    input_buffers[i] = {lane.input.resource.get(), inputs_.offsets[i], input.bytes};
+    if (input.weight) input_buffers[i] = {weights_[i].resource.get(), weights_[i].offset, input.bytes};
     inputs[i] = {DML_BINDING_TYPE_BUFFER, &input_buffers[i]};
   }
   std::vector<DML_BUFFER_BINDING> output_buffers(program_.outputs.size());

@@ -8,14 +8,15 @@
 
 #include "directml/gpu.h"
 #include "directml/program.h"
+#include "directml/weights.h"
 
 namespace normfuse::directml {
 
 class CompiledProgram {
  public:
-  // Adds what it took to `work`.
-  static Result Compile(DmlProgram program, std::shared_ptr<Gpu> gpu, std::unique_ptr<CompiledProgram>* compiled,
-                        GpuWork* work);
+  // Brings to the GPU those of its weights that are not among `weights` yet. Adds what it took to `work`.
+  static Result Compile(DmlProgram program, std::shared_ptr<Gpu> gpu, Weights* weights,
+                        std::unique_ptr<CompiledProgram>* compiled, GpuWork* work);
 
   const DmlProgram& program() const { return program_; }
   const std::shared_ptr<Gpu>& gpu() const { return gpu_; }
@@ -55,6 +56,7 @@ class CompiledProgram {
   ComPtr<abi::IDMLCompiledOperator> compiled_;
   abi::DML_BINDING_PROPERTIES properties_{};
   Buffer persistent_;
+  std::vector<Weights::Place> weights_;  // by input
   Layout constants_;
   Layout inputs_;
   Layout outputs_;

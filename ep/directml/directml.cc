@@ -190,7 +190,7 @@ class DirectMlExecutable final : public Executable {
     if (declined) entry->obstacle = declined->message;
     if (entry->impossible) return {};
     std::unique_ptr<CompiledProgram> made;
-    NORMFUSE_RETURN_IF_ERROR(CompiledProgram::Compile(std::move(program), gpu, &made, work));
+    NORMFUSE_RETURN_IF_ERROR(CompiledProgram::Compile(std::move(program), gpu, &weights_, &made, work));
     entry->program = std::move(made);
     return {};
   }
@@ -274,6 +274,7 @@ class DirectMlExecutable final : public Executable {
   std::shared_ptr<DirectMlDevice> device_;
   GpuWorkListener listener_;
   mutable std::mutex mutex_;
+  mutable directml::Weights weights_;
   mutable Entries programs_;
   mutable std::unique_ptr<Executable> cpu_;
 };

@@ -51,6 +51,7 @@ struct Island {
   std::string name;  // of its first node, for reports
   std::vector<IslandValue> values;
   std::vector<IslandNode> nodes;  // in an order in which they can run
+  bool shapes_vary = false;       // more than one program may be compiled
 
   const IslandValue& value(int index) const { return values[static_cast<size_t>(index)]; }
 };

@@ -184,7 +184,7 @@ void LowerOperator(NodeLowering& node) {
 
 std::optional<Declined> Lower(const Island& island, const std::vector<InputShape>& inputs,
                               const Capabilities& capabilities, DmlProgram* program) {
-  ProgramBuilder builder(capabilities, program);
+  ProgramBuilder builder(capabilities, program, /*shares_weights=*/island.shapes_vary);
   NodeLowering lowering(island, inputs, builder);
   for (const IslandNode& node : island.nodes) {
     if (builder.refused()) return builder.refused();

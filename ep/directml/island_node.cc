@@ -52,7 +52,7 @@ Value& NodeLowering::OnGpu(int index) {
     const ConstantTensor made = AsConstant(stored);
     tensor.value = builder_.Constant(value.name, StoredType(stored.type), made.data, stored.dims);
   } else if (tensor.constant) {
-    tensor.value = builder_.Constant(value.name, tensor.type, tensor.constant->data, tensor.constant->dims);
+    tensor.value = builder_.Weight(value.name, tensor.constant, tensor.type);
   } else {
     Refuse("a value that nothing makes");
     tensor.value = Value{};
@@ -83,6 +83,13 @@ Tensor NodeLowering::Packed(const Tensor& tensor) {
 }
 
 Tensor NodeLowering::Converted(const Tensor& tensor, DataType type) {
+  if (const auto weight = type == DataType::kFloat32 ? builder_.FloatWeight(*tensor.value) : std::nullopt) {
+    Tensor converted;
+    converted.type = type;
+    converted.view = tensor.view;
+    converted.value = weight;
+    return converted;
+  }
   return Computed(OpOf(DML_OPERATOR_CAST, std::string("to ") + NameOf(type)), tensor.view.dims, {tensor}, type);
 }
 

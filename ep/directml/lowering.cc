@@ -78,7 +78,7 @@ class Lowering {
   // --- tensors ------------------------------------------------------------------------------------------------------
 
   Value Raw(const TensorRef& ref, DataType type, const char* name) {
-    if (ref.constant) return builder_.Constant(name, ref.constant->type, ref.constant->data, ref.constant->dims);
+    if (ref.constant) return builder_.Weight(name, ref.constant, ref.constant->type);
     if (ref.input >= kFromOutput) return produced_->values.at(ref.input - kFromOutput);
     const auto index = static_cast<size_t>(ref.input);
     if (index >= inputs_.size()) {
@@ -97,9 +97,7 @@ class Lowering {
   // A float tensor by reference: converted here when it is constant, cast on the device otherwise.
   Value FloatParameter(const TensorRef& ref, const char* name) {
     if (!ref.constant) return AsFloat(Raw(ref, DataType::kFloat32, name), name);
-    std::string problem;
-    return builder_.FloatConstant(name, *DequantizeConstant(*ref.constant, Quantization{}, &problem),
-                                  ref.constant->dims);
+    return builder_.Weight(name, ref.constant, DataType::kFloat32);
   }
 
   QuantizationValues Parameters(const Quantization& quantization, DataType type, const char* name) {
@@ -127,6 +125,9 @@ class Lowering {
 
   // An operand as float32 real numbers.
   Value Load(const Operand& operand, const char* name) {
+    if (operand.constant() && !operand.quantization.present()) {
+      return builder_.Weight(name, operand.tensor.constant, DataType::kFloat32);
+    }
     if (operand.constant()) {
       std::string problem;
       const auto values = DequantizeConstant(*operand.tensor.constant, operand.quantization, &problem);

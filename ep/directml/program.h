@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,8 +82,9 @@ struct IndexRange {
 // A tensor that the graph reads: an input of the node, or a constant.
 struct GraphInput {
   std::string name;
-  int node_input = -1;               // -1: constant
-  std::vector<unsigned char> value;  // of a constant, `bytes` long
+  int node_input = -1;                                // -1: constant
+  std::vector<unsigned char> value;                   // of a constant that belongs to the program, `bytes` long
+  std::shared_ptr<const ConstantTensor> weight = {};  // of one that other programs read, too
   DataType type = DataType::kUndefined;
   DataType stored = DataType::kUndefined;  // on the GPU: int32 for int64, uint8 for bool
   uint64_t elements = 0;

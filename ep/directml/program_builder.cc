@@ -4,6 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include "directml/quantization.h"
+
 namespace normfuse::directml {
 namespace {
 
@@ -160,8 +162,8 @@ Dims BroadcastStrides(const Dims& dims, const Dims& sizes) {
   return strides;
 }
 
-ProgramBuilder::ProgramBuilder(const Capabilities& capabilities, DmlProgram* program)
-    : capabilities_(capabilities), program_(program) {
+ProgramBuilder::ProgramBuilder(const Capabilities& capabilities, DmlProgram* program, bool shares_weights)
+    : capabilities_(capabilities), program_(program), shares_weights_(shares_weights) {
   *program = DmlProgram{};
   program->level = capabilities.level;
 }
@@ -195,7 +197,7 @@ Value ProgramBuilder::Input(const std::string& name, int node_input, DataType ty
   }
   value.index = static_cast<uint32_t>(program_->inputs.size());
   program_->inputs.push_back(
-      {name, node_input, {}, type, StoredType(type), static_cast<uint64_t>(elements), value.bytes});
+      {name, node_input, {}, {}, type, StoredType(type), static_cast<uint64_t>(elements), value.bytes});
   return value;
 }
 
@@ -213,12 +215,49 @@ Value ProgramBuilder::Constant(const std::string& name, DataType type, const voi
     if (dim == 0) Check(RuleId::kZeroDimension);
   }
   const int64_t elements = Product(dims);
-  GraphInput input{name, -1, {}, type, type, static_cast<uint64_t>(elements), BufferBytes(type, elements)};
+  GraphInput input{name, -1, {}, {}, type, type, static_cast<uint64_t>(elements), BufferBytes(type, elements)};
   input.value.resize(input.bytes);
   if (elements > 0) std::memcpy(input.value.data(), data, BytesFor(type, static_cast<size_t>(elements)));
   program_->inputs.push_back(std::move(input));
   const auto index = static_cast<uint32_t>(program_->inputs.size() - 1);
   return {true, index, dml_type, dims, program_->inputs.back().bytes, true};
+}
+
+Value ProgramBuilder::Weight(const std::string& name, std::shared_ptr<const ConstantTensor> tensor, DataType type) {
+  const auto key = std::pair(tensor.get(), type);
+  if (const auto known = values_of_weights_.find(key); known != values_of_weights_.end()) return known->second;
+  Value value;
+  if (shares_weights_) {
+    value = SharedWeight(name, tensor, type);
+  } else if (type == tensor->type) {
+    value = Constant(name, type, tensor->data, tensor->dims);
+  } else {
+    value = FloatConstant(name, FloatsOf(*tensor), tensor->dims);
+  }
+  values_of_weights_[key] = value;
+  weights_[value.index] = std::move(tensor);
+  return value;
+}
+
+Value ProgramBuilder::SharedWeight(const std::string& name, const std::shared_ptr<const ConstantTensor>& tensor,
+                                   DataType type) {
+  const DML_TENSOR_DATA_TYPE dml_type = Supported(type, name);
+  for (int64_t dim : tensor->dims) {
+    if (dim == 0) Check(RuleId::kZeroDimension);
+  }
+  const int64_t elements = Product(tensor->dims);
+  GraphInput input{name, -1, {}, tensor, type, type, static_cast<uint64_t>(elements), BufferBytes(type, elements)};
+  program_->inputs.push_back(std::move(input));
+  const auto index = static_cast<uint32_t>(program_->inputs.size() - 1);
+  return {true, index, dml_type, tensor->dims, program_->inputs.back().bytes, false};
+}
+
+std::optional<Value> ProgramBuilder::FloatWeight(const Value& value) {
+  const auto weight = weights_.find(value.index);
+  if (!value.from_graph_input || value.type != DML_TENSOR_DATA_TYPE_FLOAT16 || weight == weights_.end()) {
+    return std::nullopt;
+  }
+  return Weight(program_->inputs[value.index].name, weight->second, DataType::kFloat32);
 }
 
 Value ProgramBuilder::FloatConstant(const std::string& name, const std::vector<float>& values, const Dims& dims) {

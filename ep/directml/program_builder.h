@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "chain/reason.h"
@@ -60,7 +63,8 @@ struct ExactView {
 
 class ProgramBuilder {
  public:
-  ProgramBuilder(const Capabilities& capabilities, DmlProgram* program);
+  // With `shares_weights` they are no part of the program: it reads them where those of other shapes do, too.
+  ProgramBuilder(const Capabilities& capabilities, DmlProgram* program, bool shares_weights = false);
 
   FeatureLevel level() const { return capabilities_.level; }
 
@@ -78,6 +82,11 @@ class ProgramBuilder {
   // Appends `op` as it is: nothing is merged, sizes are those given. The output is packed.
   Value EmitExact(Operator op, const Dims& sizes, const std::vector<std::optional<ExactView>>& inputs,
                   abi::DML_TENSOR_DATA_TYPE output_type);
+
+  // A constant of the model, of its own type or as float32. Asked for twice, it is one input of the graph.
+  Value Weight(const std::string& name, std::shared_ptr<const ConstantTensor> tensor, DataType type);
+  // Such a value of float16 as float32; nothing for other values.
+  std::optional<Value> FloatWeight(const Value& value);
 
   // Elements of the input `node_input` of the node are indices: a call whose elements are not within the range is an error.
   void LimitInput(int node_input, IndexRange range);
@@ -109,8 +118,13 @@ class ProgramBuilder {
   abi::DML_TENSOR_DATA_TYPE Supported(DataType type, const std::string& name);
   void CheckRank(abi::DML_OPERATOR_TYPE type, size_t rank);
 
+  Value SharedWeight(const std::string& name, const std::shared_ptr<const ConstantTensor>& tensor, DataType type);
+
   Capabilities capabilities_;
   DmlProgram* program_;
+  bool shares_weights_;
+  std::map<uint32_t, std::shared_ptr<const ConstantTensor>> weights_;  // by input of the graph
+  std::map<std::pair<const ConstantTensor*, DataType>, Value> values_of_weights_;
   std::optional<Declined> refused_;
 };
 

@@ -238,16 +238,19 @@ DynamicValues EmitDynamicQuantize(ProgramBuilder& builder, const Value& a, const
   return {y, scale, zero_point};
 }
 
+std::vector<float> FloatsOf(const ConstantTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.ElementCount()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(cpu::ReadElement(tensor.type, tensor.data, static_cast<int64_t>(i)));
+  }
+  return values;
+}
+
 std::optional<std::vector<float>> DequantizeConstant(const ConstantTensor& tensor, const Quantization& quantization,
                                                      std::string* problem) {
+  if (!quantization.present()) return FloatsOf(tensor);
   const int64_t count = tensor.ElementCount();
   std::vector<float> values(static_cast<size_t>(count));
-  if (!quantization.present()) {
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = static_cast<float>(cpu::ReadElement(tensor.type, tensor.data, i));
-    }
-    return values;
-  }
   const ConstantTensor& scale = *quantization.scale.constant;
   const ConstantTensor* zero_point = quantization.zero_point.constant.get();
   const auto geometry = GeometryOf(tensor.dims, scale.dims, zero_point ? std::optional(zero_point->dims) : std::nullopt,

@@ -10,6 +10,8 @@
 
 namespace normfuse::directml {
 
+std::vector<float> FloatsOf(const ConstantTensor& tensor);
+
 // Whether shapes are what they are, or assumed because they are not known yet: parameters that do not fit an assumed shape
 // are no reason to refuse a chain.
 enum class Shapes { kKnown, kAssumed };

@@ -31,6 +31,8 @@ class Reader {
       }
     }
     Sort();
+    const std::vector<bool> read = directml::InputsReadOnCpu(island_);
+    island_.shapes_vary = island_.shapes_vary || std::find(read.begin(), read.end(), true) != read.end();
     return {};
   }
 
@@ -53,6 +55,10 @@ class Reader {
         made.constant = Owned(*facts.constant);
       } else {
         made.input = at(inputs, value.name);
+        const bool varies =
+            facts.rank < 0 ||
+            std::any_of(facts.dims, facts.dims + std::min(facts.rank, kMaxRank), [](int64_t dim) { return dim < 0; });
+        island_.shapes_vary = island_.shapes_vary || (made.input != directml::kNoValue && varies);
       }
       made.output = at(outputs, value.name);
     }

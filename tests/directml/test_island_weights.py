@@ -1,0 +1,125 @@
+"""Constants of islands: they go up once, whatever shapes come, and those of float16 are cast once."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import directml_libraries as libraries
+import harness
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from oracle import Array
+
+RNG = np.random.default_rng(31)
+W = RNG.normal(size=(64, 64)).astype(np.float32)
+B, S = (RNG.normal(size=(64,)).astype(np.float32) for _ in range(2))
+ALIGNMENT = 256  # tensors start at multiples of this
+UP = W.nbytes + B.nbytes + S.nbytes
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> str:
+    """A copy is another library: what a test does to its GPU touches no other test."""
+    copy = tmp_path / "libfake_directml_weights.so"
+    copy.write_bytes(libraries.build_fake().read_bytes())
+    return str(copy)
+
+
+def counter(fake: str) -> Callable[[str], int]:
+    count = ctypes.CDLL(fake).FakeCounter
+    count.restype = ctypes.c_int64
+    return lambda name: int(count(name.encode()))
+
+
+def session_of(fake: str, rows: str, kind: str = "float") -> onnxruntime.InferenceSession:
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 20]>
+        g ({kind}[{rows}, 64] x) => ({kind}[{rows}, 64] y)
+        {{ p = MatMul(x, w) q = Add(p, b) r = MatMul(q, w) y = LayerNormalization(r, s) }}""")
+    dtype = np.float16 if kind == "float16" else np.float32
+    constants = {"w": W.astype(dtype), "b": B.astype(dtype), "s": S.astype(dtype)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
+    options = {"backend": "directml", "claim": "all", "directml_library": fake, "d3d12_library": fake}
+    session: onnxruntime.InferenceSession = harness.create_session(model, "ep", **options)
+    assert not harness.cpu_types(session)
+    assert len(harness.ep_groups(session)) == 1
+    return session
+
+
+def expected(x: Array) -> Array:
+    """Of constants of the type that the input has."""
+    w, b, s = (constant.astype(x.dtype).astype(np.float64) for constant in (W, B, S))
+    r = (x.astype(np.float64) @ w + b) @ w
+    centred = r - r.mean(-1, keepdims=True)
+    return np.asarray(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * s)
+
+
+def check(session: onnxruntime.InferenceSession, rows: int) -> int:
+    """What the inputs of the run are on the way up."""
+    x = RNG.normal(size=(rows, 64)).astype(np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x), rtol=1e-3, atol=1e-4)
+    return -(-x.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def test_weights_go_up_once(fake: str) -> None:
+    session, count = session_of(fake, "N"), counter(fake)
+    for rows, weights in ((3, UP), (1, 0), (5, 0), (3, 0), (2, 0)):
+        before = count("bytes_up")
+        inputs = check(session, rows)
+        assert count("bytes_up") - before == inputs + weights
+    assert count("violations") == 0
+
+
+def test_weights_go_up_once_where_shapes_are_known(fake: str) -> None:
+    """They belong to DirectML, which may lay them out anew."""
+    session, count = session_of(fake, "3"), counter(fake)
+    for weights in (UP, 0):
+        before = count("bytes_up")
+        inputs = check(session, 3)
+        assert count("bytes_up") - before == inputs + weights
+    assert count("violations") == 0
+
+
+def test_weights_go_up_again_where_the_gpu_was_lost(fake: str) -> None:
+    session, count = session_of(fake, "N"), counter(fake)
+    control = ctypes.CDLL(fake).FakeControl
+    control.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    check(session, 3)
+    control(b"remove_device", 0x887A0005 - (1 << 32))
+    with pytest.raises(Exception, match="DXGI_ERROR_DEVICE_REMOVED"):
+        check(session, 3)
+    before = count("bytes_up")
+    inputs = check(session, 2)
+    assert count("bytes_up") - before == inputs + UP
+    check(session, 3)
+    assert count("violations") == 0
+
+
+def test_weights_that_find_no_memory_go_up_later(fake: str) -> None:
+    session, count = session_of(fake, "N"), counter(fake)
+    control = ctypes.CDLL(fake).FakeControl
+    control.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    control(b"fail:CreateCommittedResource", 0x8007000E - (1 << 32))
+    with pytest.raises(Exception, match=r"CreateCommittedResource.*has no CPU path"):
+        check(session, 3)
+    for rows, weights in ((3, UP), (4, 0)):
+        before = count("bytes_up")
+        inputs = check(session, rows)
+        assert count("bytes_up") - before == inputs + weights
+    del session
+    assert (count("violations"), count("live_objects")) == (0, 0)
+
+
+@pytest.mark.parametrize("rows", ["N", "3"])
+def test_constants_of_float16_are_cast_once(rows: str, fake: str) -> None:
+    """The program casts what its steps read and give, and no weight."""
+    session, count = session_of(fake, rows, "float16"), counter(fake)
+    x = RNG.normal(size=(3, 64)).astype(np.float16)
+    before = count("operators")
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x), rtol=2e-2, atol=2e-2)
+    # A product with its bias, a product and a normalisation; each casts X to float32, and its result back.
+    assert count("operators") - before == 3 + 2 * 3
+    assert count("violations") == 0
