@@ -76,8 +76,6 @@ Result Backend::Compile(const Chain& chain, std::unique_ptr<Executable>* executa
 }
 
 Result Backend::Compile(ChainSequence sequence, std::unique_ptr<Executable>* executable) const {
-  if (sequence.chains.size() == 1) return Compile(sequence.chains.front(), executable);
-  if (device_ == nullptr) return CompileForCpu(sequence, executable);
   return CompileForDirectMl(std::move(sequence), device_, executable, listener_);
 }
 

@@ -32,7 +32,7 @@ class Backend {
   std::optional<Declined> CheckForDirectMl(const Chain& chain) const;
 
   Result Compile(const Chain& chain, std::unique_ptr<Executable>* executable) const;
-  // Of several chains, each one has to be one that DirectML can express.
+  // Only where there is DirectML, and chains that it can express.
   Result Compile(ChainSequence sequence, std::unique_ptr<Executable>* executable) const;
   // Only where there is DirectML.
   Result Compile(directml::Island island, std::unique_ptr<Executable>* executable) const;

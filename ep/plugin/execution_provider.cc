@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "abi/ort_execution.h"
-#include "plugin/chain_groups.h"
 #include "plugin/claim_policy.h"
 #include "plugin/claim_report.h"
 #include "plugin/found_chain.h"
+#include "plugin/fused_graph.h"
 #include "plugin/island_finder.h"
 #include "plugin/island_reader.h"
 #include "plugin/island_report.h"
@@ -87,22 +87,16 @@ bool ReadsConstantInput(GraphView& graph, const FoundChain& found) {
                      [&](int value) { return graph.Facts(value).constant != nullptr; });
 }
 
-Result Claim(GraphView& graph, const std::vector<Site>& sites, const ChainGroup& group, bool has_kernel,
-             ort::EpGraphSupportInfo* support) {
-  if (has_kernel && group.size() == 1) {
-    const int node = sites[group.front()].found->nodes.front();
-    return ort::FromStatus(ort::GetHost().ep_api.EpGraphSupportInfo_AddSingleNode(support, graph.node(node).node));
+Result Claim(GraphView& graph, const FoundChain& found, bool has_kernel, ort::EpGraphSupportInfo* support) {
+  if (has_kernel) {
+    const ort::Node* node = graph.node(found.nodes.front()).node;
+    return ort::FromStatus(ort::GetHost().ep_api.EpGraphSupportInfo_AddSingleNode(support, node));
   }
   std::vector<const ort::Node*> nodes;
-  bool reads_constant = false;
-  for (const size_t site : group) {
-    const FoundChain& found = *sites[site].found;
-    for (int node : found.nodes) nodes.push_back(graph.node(node).node);
-    reads_constant = reads_constant || ReadsConstantInput(graph, found);
-  }
+  for (int node : found.nodes) nodes.push_back(graph.node(node).node);
   ort::NodeFusionOptions fusion{};
   fusion.ort_version_supported = ort::GetHost().version;
-  fusion.drop_constant_initializers = !reads_constant;
+  fusion.drop_constant_initializers = !ReadsConstantInput(graph, found);
   NORMFUSE_RETURN_IF_ORT_ERROR(
       ort::GetHost().ep_api.EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
   return {};
@@ -195,7 +189,7 @@ Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupp
     if (!ep.backend->CheckForDirectMl(site.found->chain)) {
       site.off_gpu = Decline(Reason::kNotWorthTheGpu, {{"node", site.found->chain.name}});
     }
-    if (!site.declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *sites, {i}, /*has_kernel=*/false, support));
+    if (!site.declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *site.found, /*has_kernel=*/false, support));
   }
   return {};
 }
@@ -225,16 +219,15 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   }
   NORMFUSE_RETURN_IF_ERROR(DecideSites(ep, graph, may_compile ? ChainLength::kAny : ChainLength::kSingleNode,
                                        KernelLookup(support, KernelSet::kNormalizations), &sites, &has_kernel));
-  const bool too_much = CompilesTooMuch(graph, sites, has_kernel, ep.options);
-  if (too_much) {
+  if (CompilesTooMuch(graph, sites, has_kernel, ep.options)) {
     const KernelSet kernels = ep.options.claim_all ? KernelSet::kEverything : KernelSet::kNormalizations;
     NORMFUSE_RETURN_IF_ERROR(
         DecideSites(ep, graph, ChainLength::kSingleNode, KernelLookup(support, kernels), &sites, &has_kernel));
     DeclineCompilation(&sites, has_kernel);
   }
   NORMFUSE_RETURN_IF_ERROR(Report(ep, ort_graph, graph, sites));
-  for (const ChainGroup& group : GroupChains(graph, sites, *ep.backend, may_compile && !too_much)) {
-    NORMFUSE_RETURN_IF_ERROR(Claim(graph, sites, group, has_kernel[group.front()], support));
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (!sites[i].declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *sites[i].found, has_kernel[i], support));
   }
   timer.Log(graph.nodes().size(), "nodes");
   return {};

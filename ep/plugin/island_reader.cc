@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "abi/ort_attributes.h"
-#include "plugin/chain_groups.h"
+#include "plugin/fused_graph.h"
 #include "plugin/island_operators.h"
 
 namespace normfuse::plugin {

@@ -1,7 +1,6 @@
-#include "plugin/chain_groups.h"
+#include "plugin/fused_graph.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -10,52 +9,6 @@ namespace normfuse::plugin {
 namespace {
 
 using ort::GetApi;
-
-// The group that a chain can join: the one that makes one of its inputs, if everything else that the chain reads is
-// known before that group runs. Then no node outside can lie between the two.
-class Joiner {
- public:
-  Joiner(GraphView& graph, const std::vector<Site>& sites) : graph_(graph), sites_(sites) {}
-
-  void Add(size_t site, bool joins) {
-    const FoundChain& found = *sites_[site].found;
-    int group = joins ? GroupFor(found) : kNone;
-    if (group == kNone) {
-      group = static_cast<int>(groups_.size());
-      groups_.emplace_back();
-      known_.emplace_back();
-    }
-    groups_[static_cast<size_t>(group)].push_back(site);
-    std::set<int>& known = known_[static_cast<size_t>(group)];
-    known.insert(found.inputs.begin(), found.inputs.end());
-    known.insert(found.outputs.begin(), found.outputs.end());
-    if (!joins) return;
-    for (int value : found.outputs) made_by_[value] = group;
-  }
-
-  std::vector<ChainGroup> Take() { return std::move(groups_); }
-
- private:
-  int GroupFor(const FoundChain& found) {
-    int group = kNone;
-    for (int value : found.inputs) {
-      const auto made = made_by_.find(value);
-      if (made != made_by_.end()) group = made->second;
-    }
-    if (group == kNone) return kNone;
-    for (int value : found.inputs) {
-      const bool before = graph_.value(value).producer == kNone;
-      if (!before && known_[static_cast<size_t>(group)].count(value) == 0) return kNone;
-    }
-    return group;
-  }
-
-  GraphView& graph_;
-  const std::vector<Site>& sites_;
-  std::vector<ChainGroup> groups_;
-  std::vector<std::set<int>> known_;  // what each group reads or makes
-  std::unordered_map<int, int> made_by_;
-};
 
 // Gives the values that chains pass to each other numbers behind the node's own outputs.
 class Connector {
@@ -122,17 +75,6 @@ Result PortsByName(const ort::Node* node, bool inputs, std::unordered_map<std::s
     ports->emplace(name, static_cast<int>(i));
   }
   return {};
-}
-
-std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& sites, const Backend& backend,
-                                    bool join) {
-  Joiner joiner(graph, sites);
-  for (size_t i = 0; i < sites.size(); ++i) {
-    if (sites[i].declined) continue;
-    const bool on_gpu = backend.directml() != nullptr && !backend.CheckForDirectMl(sites[i].found->chain);
-    joiner.Add(i, join && on_gpu);
-  }
-  return joiner.Take();
 }
 
 std::vector<size_t> ProducersFirst(const std::vector<ValuesOf>& nodes) {

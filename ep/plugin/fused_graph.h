@@ -1,5 +1,4 @@
-// Chains that follow each other, joined into one fused node where the backend gains from it: on DirectML the tensors
-// between them then stay on the GPU.
+// What stands in the graph of a fused node: its chains, in the order in which they run, and its ports.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +7,9 @@
 #include <vector>
 
 #include "chain/sequence.h"
-#include "plugin/backend.h"
 #include "plugin/found_chain.h"
 
 namespace normfuse::plugin {
-
-// Positions in the list of sites, from the first chain to the last. Sites that are declined are in no group.
-using ChainGroup = std::vector<size_t>;
-
-// One group for each chain, or with `join` as few as follow each other on DirectML without a way around through other
-// nodes.
-std::vector<ChainGroup> GroupChains(GraphView& graph, const std::vector<Site>& sites, const Backend& backend,
-                                    bool join);
 
 // The values that a node reads, and those that it makes.
 struct ValuesOf {
