@@ -33,6 +33,8 @@ struct KernelContext;
 struct KernelInfo;
 struct ShapeInferContext;
 struct MemoryInfo;
+struct MemoryDevice;
+struct SyncStream;
 struct HardwareDevice;
 struct EpDevice;
 struct EpGraphSupportInfo;
@@ -63,6 +65,9 @@ enum class HardwareDeviceType : int { kCpu = 0, kGpu = 1, kNpu = 2 };
 enum class OnnxType : int { kUnknown = 0, kTensor = 1 };
 enum class CustomOpIo : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 enum class MemType : int { kDefault = 0 };
+enum class AllocatorType : int { kDevice = 0 };
+enum class MemoryDeviceType : int { kCpu = 0, kGpu = 1 };
+enum class DeviceMemoryType : int { kDefault = 0 };
 
 #ifdef _WIN32
 using PathChar = wchar_t;
@@ -98,6 +103,7 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(61, 14, GetDimensionsCount, Status*, (const TensorTypeAndShapeInfo*, size_t* out)) \
   X(62, 14, GetDimensions, Status*, (const TensorTypeAndShapeInfo*, int64_t* out, size_t count)) \
   X(63, 14, GetSymbolicDimensions, Status*, (const TensorTypeAndShapeInfo*, const char** out, size_t count)) \
+  X(69, 14, CreateCpuMemoryInfo, Status*, (AllocatorType, MemType, MemoryInfo** out)) \
   X(76, 14, AllocatorFree, Status*, (Allocator*, void* memory)) \
   X(78, 14, GetAllocatorWithDefaultOptions, Status*, (Allocator** out)) \
   X(85, 14, KernelInfoGetAttribute_float, Status*, (const KernelInfo*, const char* name, float* out)) \
@@ -141,6 +147,8 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(307, 22, HardwareDevice_Type, HardwareDeviceType, (const HardwareDevice*)) \
   X(311, 22, HardwareDevice_Metadata, const KeyValuePairs*, (const HardwareDevice*)) \
   X(317, 22, GetEpApi, const void*, ()) \
+  X(318, 23, GetTensorSizeInBytes, Status*, (const Value*, size_t* out)) \
+  X(320, 23, CreateMemoryInfo_V2, Status*, (const char* name, MemoryDeviceType, uint32_t vendor, int32_t device, DeviceMemoryType, size_t alignment, AllocatorType, MemoryInfo** out)) \
   X(326, 23, ValueInfo_GetInitializerValue, Status*, (const ValueInfo*, const Value** out)) \
   X(331, 23, ValueInfo_IsConstantInitializer, Status*, (const ValueInfo*, bool* out)) \
   X(333, 23, Graph_GetName, Status*, (const Graph*, const char** out)) \
@@ -179,6 +187,10 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(0, 22, CreateEpDevice, Status*, (EpFactory*, const HardwareDevice*, const KeyValuePairs* metadata, const KeyValuePairs* options, EpDevice** out)) \
   X(2, 23, EpGraphSupportInfo_AddNodesToFuse, Status*, (EpGraphSupportInfo*, const Node* const* nodes, size_t count, const NodeFusionOptions*)) \
   X(3, 23, EpGraphSupportInfo_AddSingleNode, Status*, (EpGraphSupportInfo*, const Node*)) \
+  X(5, 23, EpDevice_AddAllocatorInfo, Status*, (EpDevice*, const MemoryInfo*)) \
+  X(6, 23, MemoryInfo_GetMemoryDevice, const MemoryDevice*, (const MemoryInfo*)) \
+  X(9, 23, MemoryDevice_GetDeviceType, MemoryDeviceType, (const MemoryDevice*)) \
+  X(11, 23, MemoryDevice_GetVendorId, uint32_t, (const MemoryDevice*)) \
   X(18, 24, CreateKernelRegistry, Status*, (KernelRegistry** out)) \
   X(20, 24, KernelRegistry_AddKernel, Status*, (KernelRegistry*, const KernelDef*, Status* (*create)(void* state, const KernelInfo*, KernelImpl** out), void* state)) \
   X(21, 24, CreateKernelDefBuilder, Status*, (KernelDefBuilder** out)) \
@@ -216,10 +228,13 @@ struct Ep {
   // provider that works on CPU memory.
   void* unused_23[8];
   Status* (*GetKernelRegistry)(Ep*, const KernelRegistry** out);  // 24
-  // Concurrency (24), sync, profiler (25), graph capture, resources (26), session end, memory device, capture release
-  // (28), weightless (29): null.
-  void* unused_24[12];
+  // Concurrency (24), sync, profiler (25), graph capture, resources (26), session end (28): null.
+  void* unused_24[9];
+  Status* (*GetDefaultMemoryDevice)(const Ep*, const MemoryDevice** out);  // 28
+  // Capture release (28), weightless (29): null.
+  void* unused_28[2];
 };
+static_assert(offsetof(Ep, GetDefaultMemoryDevice) == 184);
 static_assert(offsetof(Ep, GetKernelRegistry) == 104);
 static_assert(offsetof(Ep, GetName) == 8 && offsetof(Ep, GetCapability) == 16 && offsetof(Ep, Compile) == 24);
 static_assert(offsetof(Ep, ReleaseNodeComputeInfos) == 32 && sizeof(Ep) == 208);
@@ -235,7 +250,9 @@ struct EpFactory {
   void (*ReleaseEp)(EpFactory*, Ep*);
   uint32_t (*GetVendorId)(const EpFactory*);
   const char* (*GetVersion)(const EpFactory*);
-  void* unused_compatibility_and_allocators[3];  // 23; null
+  void* unused_compatibility;  // 23; null
+  Status* (*CreateAllocator)(EpFactory*, const MemoryInfo*, const KeyValuePairs* options, Allocator** out);
+  void (*ReleaseAllocator)(EpFactory*, Allocator*);
   // ORT 1.31 calls this at registration without asking whether it is there.
   Status* (*CreateDataTransfer)(EpFactory*, DataTransferImpl** out);
   // Streams (23), incompatibility details, importers, custom-op domains (24), graphics interop (25), model
@@ -246,6 +263,24 @@ static_assert(offsetof(EpFactory, CreateDataTransfer) == 88);
 static_assert(offsetof(EpFactory, GetSupportedDevices) == 24 && offsetof(EpFactory, CreateEp) == 32);
 static_assert(offsetof(EpFactory, GetVendorId) == 48 && offsetof(EpFactory, GetVersion) == 56);
 static_assert(sizeof(EpFactory) == 168);
+
+struct Allocator {
+  uint32_t version;
+  void* (*Alloc)(Allocator*, size_t bytes);
+  void (*Free)(Allocator*, void* memory);
+  const MemoryInfo* (*Info)(const Allocator*);
+  // Reservation (18), statistics, streams (23), shrinking (25): null.
+  void* unused[4];
+};
+static_assert(sizeof(Allocator) == 64 && offsetof(Allocator, Info) == 24);
+
+struct DataTransferImpl {
+  uint32_t ort_version_supported;
+  void (*Release)(DataTransferImpl*);
+  bool (*CanCopy)(const DataTransferImpl*, const MemoryDevice* from, const MemoryDevice* to);
+  Status* (*CopyTensors)(DataTransferImpl*, const Value** from, Value** to, SyncStream** streams, size_t count);
+};
+static_assert(sizeof(DataTransferImpl) == 32 && offsetof(DataTransferImpl, CopyTensors) == 24);
 
 struct NodeComputeInfo {
   uint32_t ort_version_supported;

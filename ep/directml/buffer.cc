@@ -1,5 +1,7 @@
 #include "directml/buffer.h"
 
+#include <atomic>
+
 #include "directml/hresult.h"
 
 namespace normfuse::directml {
@@ -55,11 +57,13 @@ Result CreateBuffer(ID3D12Device* device, BufferKind kind, MemoryArchitecture me
                                     0,
                                     D3D12_TEXTURE_LAYOUT_ROW_MAJOR,
                                     copied ? 0 : D3D12_RESOURCE_FLAG_ALLOW_UNORDERED_ACCESS};
+  static std::atomic<uint64_t> last_id{0};
   buffer->bytes = 0;
   NORMFUSE_RETURN_IF_FAILED("ID3D12Device::CreateCommittedResource",
                             device->CreateCommittedResource(&heap, 0, &desc, StateOf(kind), nullptr,
                                                             ID3D12Resource::kIid, buffer->resource.Receive()));
   buffer->bytes = bytes;
+  buffer->id = ++last_id;
   return {};
 }
 

@@ -28,6 +28,7 @@ enum class BufferKind {
 struct Buffer {
   ComPtr<abi::ID3D12Resource> resource;
   uint64_t bytes = 0;
+  uint64_t id = 0;  // no other buffer ever has it, as it may have the address
 };
 
 // Tensors in a buffer start at multiples of this; DirectML asks for 16.

@@ -60,6 +60,22 @@ void CopyOut(const GraphOutput& output, const void* from, void* to) {
   for (uint64_t i = 0; i < output.elements; ++i) static_cast<int64_t*>(to)[i] = values[i];
 }
 
+// What lies in the lane, neighbours as one range.
+std::vector<Gpu::Range> InLane(const std::vector<uint64_t>& offsets, uint64_t end,
+                               const std::vector<const Buffer*>& buffers) {
+  std::vector<Gpu::Range> ranges;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    const uint64_t next = i + 1 < offsets.size() ? offsets[i + 1] : end, bytes = next - offsets[i];
+    if (buffers[i] != nullptr || bytes == 0) continue;
+    if (!ranges.empty() && ranges.back().offset + ranges.back().bytes == offsets[i]) {
+      ranges.back().bytes += bytes;
+    } else {
+      ranges.push_back({offsets[i], bytes});
+    }
+  }
+  return ranges;
+}
+
 // The edges of a program. The structures point at one another, so the object stays where it is.
 struct GraphEdges {
   explicit GraphEdges(const DmlProgram& program) {
@@ -192,7 +208,7 @@ Result CompiledProgram::Initialise(GpuWork* work) {
   bindings.temporary_bytes = properties.TemporaryResourceSize;
   Commands commands;
   const auto record = [&] {
-    if (upload.bytes > 0) gpu_->RecordUpload(constants.resource.get(), upload.resource.get(), constants_.bytes);
+    if (upload.bytes > 0) gpu_->RecordUpload(constants.resource.get(), upload.resource.get(), {{0, constants_.bytes}});
     return gpu_->RecordDispatch(initializer.get(), bindings);
   };
   NORMFUSE_RETURN_IF_ERROR(gpu_->Record(record, &commands, work));
@@ -219,45 +235,70 @@ Result CompiledProgram::UploadConstants(Buffer* upload, Buffer* constants, GpuWo
   return {};
 }
 
-Result CompiledProgram::Run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
-                            GpuWork* work) const {
+CompiledProgram::Tensors CompiledProgram::NoTensors() const {
+  const size_t inputs = program_.inputs.size(), outputs = program_.outputs.size();
+  return {std::vector<const void*>(inputs), std::vector<void*>(outputs), std::vector<const Buffer*>(inputs),
+          std::vector<const Buffer*>(outputs)};
+}
+
+Result CompiledProgram::Run(const Tensors& tensors, GpuWork* work) const {
   if (program_.outputs.empty()) return {};
   LanePool::Lease lane;
   const LaneSizes sizes = {inputs_.bytes, outputs_.bytes, properties_.TemporaryResourceSize};
   NORMFUSE_RETURN_IF_ERROR(gpu_->lanes().Acquire(sizes, &lane, work));
-  Recording& recording = RecordingFor(*lane);
-  if (recording.generation != lane->generation) NORMFUSE_RETURN_IF_ERROR(Record(*lane, &recording, work));
-  NORMFUSE_RETURN_IF_ERROR(WriteInputs(*lane, inputs));
-  NORMFUSE_RETURN_IF_ERROR(gpu_->Run(recording.commands, work));
-  return ReadOutputs(*lane, outputs);
+  const Commands* commands = nullptr;
+  NORMFUSE_RETURN_IF_ERROR(Record(*lane, tensors, &commands, work));
+  NORMFUSE_RETURN_IF_ERROR(WriteInputs(*lane, tensors));
+  NORMFUSE_RETURN_IF_ERROR(gpu_->Run(*commands, work));
+  return ReadOutputs(*lane, tensors);
 }
 
-CompiledProgram::Recording& CompiledProgram::RecordingFor(const Lane& lane) const {
+CompiledProgram::Recordings& CompiledProgram::RecordingsFor(const Lane& lane) const {
   const std::lock_guard lock(mutex_);
   return recordings_[lane.slot];
 }
 
-Result CompiledProgram::Record(const Lane& lane, Recording* recording, GpuWork* work) const {
-  recording->generation = 0;  // of no lane, should this fail
-  NORMFUSE_RETURN_IF_ERROR(gpu_->Record([&] { return RecordCommands(lane); }, &recording->commands, work));
-  recording->generation = lane.generation;
+// What was recorded over these very buffers, or is now.
+Result CompiledProgram::Record(const Lane& lane, const Tensors& tensors, const Commands** commands,
+                               GpuWork* work) const {
+  std::vector<uint64_t> buffers;
+  for (const std::vector<const Buffer*>* each : {&tensors.input_buffers, &tensors.output_buffers}) {
+    for (const Buffer* buffer : *each) buffers.push_back(buffer == nullptr ? 0 : buffer->id);
+  }
+  Recordings& recordings = RecordingsFor(lane);
+  recordings.remove_if([&](const Recording& each) { return each.generation != lane.generation; });
+  const auto known = std::find_if(recordings.begin(), recordings.end(),
+                                  [&](const Recording& each) { return each.buffers == buffers; });
+  if (known != recordings.end()) {
+    recordings.splice(recordings.begin(), recordings, known);
+  } else {
+    Recording made{lane.generation, std::move(buffers), {}};
+    NORMFUSE_RETURN_IF_ERROR(gpu_->Record([&] { return RecordCommands(lane, tensors); }, &made.commands, work));
+    recordings.push_front(std::move(made));
+    if (recordings.size() > kMaxRecordings) recordings.pop_back();
+  }
+  *commands = &recordings.front().commands;
   return {};
 }
 
-Result CompiledProgram::RecordCommands(const Lane& lane) const {
+Result CompiledProgram::RecordCommands(const Lane& lane, const Tensors& tensors) const {
   std::vector<DML_BUFFER_BINDING> input_buffers(program_.inputs.size());
   std::vector<DML_BINDING_DESC> inputs(program_.inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const GraphInput& input = program_.inputs[i];
     if (BelongsToProgram(input)) continue;
+    const Buffer* kept = tensors.input_buffers[i];
     input_buffers[i] = {lane.input.resource.get(), inputs_.offsets[i], input.bytes};
     if (input.weight) input_buffers[i] = {weights_[i].resource.get(), weights_[i].offset, input.bytes};
+    if (kept != nullptr) input_buffers[i] = {kept->resource.get(), 0, input.bytes};
     inputs[i] = {DML_BINDING_TYPE_BUFFER, &input_buffers[i]};
   }
   std::vector<DML_BUFFER_BINDING> output_buffers(program_.outputs.size());
   std::vector<DML_BINDING_DESC> outputs(program_.outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
+    const Buffer* kept = tensors.output_buffers[i];
     output_buffers[i] = {lane.output.resource.get(), outputs_.offsets[i], program_.outputs[i].bytes};
+    if (kept != nullptr) output_buffers[i] = {kept->resource.get(), 0, program_.outputs[i].bytes};
     outputs[i] = {DML_BINDING_TYPE_BUFFER, &output_buffers[i]};
   }
   const Gpu::Bindings bindings = {inputs.data(),
@@ -269,34 +310,42 @@ Result CompiledProgram::RecordCommands(const Lane& lane) const {
                                   persistent_.resource.get(),
                                   persistent_.bytes};
   const bool copies = gpu_->memory() == MemoryArchitecture::kDiscrete;
-  if (copies && inputs_.bytes > 0) {
-    gpu_->RecordUpload(lane.input.resource.get(), lane.upload.resource.get(), inputs_.bytes);
-  }
+  const std::vector<Gpu::Range> up = Uploads(tensors), down = Readbacks(tensors);
+  if (copies && !up.empty()) gpu_->RecordUpload(lane.input.resource.get(), lane.upload.resource.get(), up);
   NORMFUSE_RETURN_IF_ERROR(gpu_->RecordDispatch(compiled_.get(), bindings));
-  if (copies) gpu_->RecordReadback(lane.readback.resource.get(), lane.output.resource.get(), outputs_.bytes);
+  if (copies && !down.empty()) gpu_->RecordReadback(lane.readback.resource.get(), lane.output.resource.get(), down);
   return {};
 }
 
-Result CompiledProgram::WriteInputs(const Lane& lane, const std::vector<const void*>& inputs) const {
-  if (inputs_.bytes == 0) return {};
+std::vector<Gpu::Range> CompiledProgram::Uploads(const Tensors& tensors) const {
+  return InLane(inputs_.offsets, inputs_.bytes, tensors.input_buffers);
+}
+
+std::vector<Gpu::Range> CompiledProgram::Readbacks(const Tensors& tensors) const {
+  return InLane(outputs_.offsets, outputs_.bytes, tensors.output_buffers);
+}
+
+Result CompiledProgram::WriteInputs(const Lane& lane, const Tensors& tensors) const {
+  if (Uploads(tensors).empty()) return {};
   Mapping mapping;
   NORMFUSE_RETURN_IF_ERROR(mapping.Write(gpu_->memory() == MemoryArchitecture::kDiscrete ? lane.upload : lane.input));
   for (size_t i = 0; i < program_.inputs.size(); ++i) {
     const GraphInput& input = program_.inputs[i];
-    if (input.node_input < 0) continue;
-    NORMFUSE_RETURN_IF_ERROR(CopyIn(input, inputs[i], mapping.data() + inputs_.offsets[i]));
+    if (input.node_input < 0 || tensors.input_buffers[i] != nullptr) continue;
+    NORMFUSE_RETURN_IF_ERROR(CopyIn(input, tensors.inputs[i], mapping.data() + inputs_.offsets[i]));
   }
   return {};
 }
 
-Result CompiledProgram::ReadOutputs(const Lane& lane, const std::vector<void*>& outputs) const {
+Result CompiledProgram::ReadOutputs(const Lane& lane, const Tensors& tensors) const {
+  if (Readbacks(tensors).empty()) return {};
   Mapping mapping;
   NORMFUSE_RETURN_IF_ERROR(
       mapping.Read(gpu_->memory() == MemoryArchitecture::kDiscrete ? lane.readback : lane.output, outputs_.bytes));
   for (size_t i = 0; i < program_.outputs.size(); ++i) {
     const GraphOutput& output = program_.outputs[i];
-    if (outputs[i] == nullptr) continue;
-    CopyOut(output, mapping.data() + outputs_.offsets[i], outputs[i]);
+    if (tensors.outputs[i] == nullptr) continue;
+    CopyOut(output, mapping.data() + outputs_.offsets[i], tensors.outputs[i]);
   }
   return {};
 }

@@ -1,6 +1,7 @@
 // A DmlProgram compiled for one GPU and initialised with its constants.
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,10 +22,23 @@ class CompiledProgram {
   const DmlProgram& program() const { return program_; }
   const std::shared_ptr<Gpu>& gpu() const { return gpu_; }
 
-  // Gives the GPU the inputs, runs, and takes the outputs back; what is recorded for that is recorded once. `inputs` are indexed as program().inputs (constants
-  // are not looked at), `outputs` as program().outputs; a null output is not wanted. Adds what it took to
+  // The tensors of a call, by position in program().inputs (constants are not looked at) and program().outputs: in the CPU's
+  // memory, or where there is a buffer in that. An output that is in neither is not wanted.
+  struct Tensors {
+    std::vector<const void*> inputs;
+    std::vector<void*> outputs;
+    std::vector<const Buffer*> input_buffers, output_buffers;
+  };
+
+  // Gives the GPU the inputs, runs, and takes the outputs back; what is recorded for that is recorded once. Adds what it took to
   // `work`. May run on several threads at once.
-  Result Run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs, GpuWork* work) const;
+  Result Run(const Tensors& tensors, GpuWork* work) const;
+
+  // A call with these tensors, none of them anywhere yet.
+  Tensors NoTensors() const;
+  // Whether a tensor may lie in a buffer as the CPU has it: it has the same bytes there, and needs no check.
+  static bool MayStay(const GraphInput& input) { return input.type != DataType::kInt64 && !input.indices; }
+  static bool MayStay(const GraphOutput& output) { return output.type != DataType::kInt64; }
 
  private:
   CompiledProgram(DmlProgram program, std::shared_ptr<Gpu> gpu) : program_(std::move(program)), gpu_(std::move(gpu)) {}
@@ -35,21 +49,27 @@ class CompiledProgram {
     uint64_t bytes = 0;
   };
 
-  // What was recorded over the buffers of one lane. Used by whoever holds the lane.
+  // What was recorded over the buffers of one lane, and those of tensors. Used by whoever holds the lane.
   struct Recording {
-    uint64_t generation = 0;  // the lane's
+    uint64_t generation = 0;        // the lane's
+    std::vector<uint64_t> buffers;  // of inputs and outputs, by id; 0 for those in the lane
     Commands commands;
   };
+  // Of one lane, the one used last in front. Tensors that go around, as states do, are in two or three buffers.
+  using Recordings = std::list<Recording>;
+  static constexpr size_t kMaxRecordings = 4;
 
   Result CompileGraph(GpuWork* work);
   Result Initialise(GpuWork* work);
   void LayOut();
   Result UploadConstants(Buffer* upload, Buffer* constants, GpuWork* work) const;
-  Recording& RecordingFor(const Lane& lane) const;
-  Result Record(const Lane& lane, Recording* recording, GpuWork* work) const;
-  Result RecordCommands(const Lane& lane) const;
-  Result WriteInputs(const Lane& lane, const std::vector<const void*>& inputs) const;
-  Result ReadOutputs(const Lane& lane, const std::vector<void*>& outputs) const;
+  Recordings& RecordingsFor(const Lane& lane) const;
+  Result Record(const Lane& lane, const Tensors& tensors, const Commands** commands, GpuWork* work) const;
+  Result RecordCommands(const Lane& lane, const Tensors& tensors) const;
+  std::vector<Gpu::Range> Uploads(const Tensors& tensors) const;
+  std::vector<Gpu::Range> Readbacks(const Tensors& tensors) const;
+  Result WriteInputs(const Lane& lane, const Tensors& tensors) const;
+  Result ReadOutputs(const Lane& lane, const Tensors& tensors) const;
 
   DmlProgram program_;
   std::shared_ptr<Gpu> gpu_;
@@ -61,7 +81,7 @@ class CompiledProgram {
   Layout inputs_;
   Layout outputs_;
   mutable std::mutex mutex_;
-  mutable std::map<uint32_t, Recording> recordings_;  // by the lane's slot
+  mutable std::map<uint32_t, Recordings> recordings_;  // by the lane's slot
 };
 
 }  // namespace normfuse::directml

@@ -11,17 +11,23 @@
 #include <vector>
 
 #include "directml/compiled_program.h"
+#include "directml/device_memory.h"
 #include "directml/gpu.h"
 #include "directml/island.h"
 #include "directml/known_tensors.h"
 #include "directml/lowering.h"
+#include "directml/program_call.h"
 
 namespace normfuse {
 
+using directml::CallInputs;
 using directml::CompiledProgram;
+using directml::Content;
+using directml::DeviceContent;
 using directml::DmlProgram;
 using directml::Gpu;
 using directml::InputShape;
+using directml::ProgramCall;
 
 struct DirectMlDevice::State {
   std::mutex mutex;
@@ -80,12 +86,6 @@ bool SameShapes(const std::vector<InputShape>& a, const std::vector<InputShape>&
   return true;
 }
 
-// What a call reads of the node's inputs.
-struct Inputs {
-  std::vector<InputShape> shapes;
-  std::vector<const void*> data;
-};
-
 // An error of Direct3D or DirectML; others are those of the host.
 bool IsOfGpu(const Result& result) {
   return result.code() == ErrorCode::kEpFail || result.code() == ErrorCode::kDeviceReset;
@@ -99,6 +99,7 @@ struct Source {
   std::function<std::optional<Declined>(const std::vector<InputShape>&, const directml::Capabilities&, DmlProgram*)>
       lower;
   std::function<Result(std::unique_ptr<Executable>*)> compile_for_cpu;  // empty where there is no CPU path
+  Tensors tensors = Tensors::kOnCpu;
 };
 
 // Compiled programs by the shapes of the inputs, the ones used last in front.
@@ -108,7 +109,7 @@ class DirectMlExecutable final : public Executable {
       : source_(std::move(source)), device_(std::move(device)), listener_(std::move(listener)) {}
 
   Result Run(ExecutionContext& context) const override {
-    Inputs inputs;
+    CallInputs inputs;
     NORMFUSE_RETURN_IF_ERROR(Read(context, &inputs));
     GpuWork work;
     bool ran = false;
@@ -139,29 +140,50 @@ class DirectMlExecutable final : public Executable {
   };
   using Entries = std::list<Entry>;
 
-  Result Read(ExecutionContext& context, Inputs* inputs) const {
+  Result Read(ExecutionContext& context, CallInputs* inputs) const {
     inputs->shapes.resize(source_.reads.size());
     inputs->data.resize(source_.reads.size());
+    inputs->addresses.resize(source_.reads.size());
+    inputs->contents.resize(source_.reads.size());
     for (size_t i = 0; i < source_.reads.size(); ++i) {
       if (!source_.reads[i]) continue;
       TensorView view;
       NORMFUSE_RETURN_IF_ERROR(context.Input(static_cast<int>(i), &view));
       inputs->shapes[i] = {view.type, {view.dims, view.dims + view.rank}};
-      inputs->data[i] = view.data;
-      if (i >= source_.reads_content.size() || !source_.reads_content[i]) continue;
-      const auto known = directml::Known(view.type, inputs->shapes[i].dims, view.data);
+      inputs->data[i] = inputs->addresses[i] = view.data;
+      const bool reads_content = i < source_.reads_content.size() && source_.reads_content[i];
+      NORMFUSE_RETURN_IF_ERROR(FindContent(view, reads_content, &inputs->data[i], &inputs->contents[i]));
+      if (!reads_content) continue;
+      const auto known = directml::Known(view.type, inputs->shapes[i].dims, inputs->data[i]);
       if (known) inputs->shapes[i].content = known->values;
     }
     return {};
   }
 
+  // Of an address that stands for memory of a GPU: what it holds, on the CPU where that is asked for.
+  Result FindContent(const TensorView& view, bool on_cpu, const void** data, Content* content) const {
+    if (source_.tensors == Tensors::kOnCpu || !directml::device_memory::Contains(view.data)) return {};
+    *data = nullptr;
+    const int64_t elements = directml::Product({view.dims, view.dims + view.rank});
+    if (elements == 0) return {};
+    const uint64_t bytes = BytesFor(view.type, static_cast<size_t>(elements));
+    NORMFUSE_RETURN_IF_ERROR(directml::device_memory::Get(view.data, bytes, content));
+    if (on_cpu && (*content)->on_cpu() == nullptr) {
+      std::vector<unsigned char> read;
+      NORMFUSE_RETURN_IF_ERROR(directml::ReadToCpu(**content, &read));
+      *content = std::make_shared<DeviceContent>(std::move(read));
+    }
+    *data = (*content)->on_cpu();
+    return {};
+  }
+
   // *ran is false where the CPU path has to.
-  Result RunOnGpu(const Inputs& inputs, ExecutionContext& context, GpuWork* work, bool* ran) const {
+  Result RunOnGpu(const CallInputs& inputs, ExecutionContext& context, GpuWork* work, bool* ran) const {
     std::shared_ptr<Gpu> gpu;
     std::shared_ptr<const CompiledProgram> compiled;
     Result result = Find(inputs.shapes, &gpu, &compiled, work);
     if (result.ok() && compiled) {
-      result = RunProgram(*compiled, inputs.data, context, work);
+      result = ProgramCall(*compiled, source_.tensors == Tensors::kMayStayOnGpu).Run(inputs, context, work);
       *ran = true;
     }
     if (result.code() == ErrorCode::kDeviceReset && gpu) device_->Drop(gpu.get());
@@ -247,29 +269,6 @@ class DirectMlExecutable final : public Executable {
     return {};
   }
 
-  static Result RunProgram(const CompiledProgram& compiled, const std::vector<const void*>& data,
-                           ExecutionContext& context, GpuWork* work) {
-    const DmlProgram& program = compiled.program();
-    std::vector<const void*> inputs(program.inputs.size());
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (program.inputs[i].node_input >= 0) inputs[i] = data[static_cast<size_t>(program.inputs[i].node_input)];
-    }
-    std::vector<void*> outputs(program.outputs.size());
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const auto& output = program.outputs[i];
-      NORMFUSE_RETURN_IF_ERROR(
-          context.Output(output.node_output, output.type, output.dims.data(), output.dims.size(), &outputs[i]));
-    }
-    for (const auto& output : program.known_outputs) {
-      void* to = nullptr;
-      const ConstantTensor& value = output.value;
-      NORMFUSE_RETURN_IF_ERROR(
-          context.Output(output.node_output, value.type, value.dims.data(), value.dims.size(), &to));
-      if (to != nullptr && !value.storage.empty()) std::memcpy(to, value.storage.data(), value.storage.size());
-    }
-    return compiled.Run(inputs, outputs, work);
-  }
-
   Source source_;
   std::shared_ptr<DirectMlDevice> device_;
   GpuWorkListener listener_;
@@ -310,9 +309,10 @@ Result CompileForDirectMl(ChainSequence sequence, std::shared_ptr<DirectMlDevice
   return {};
 }
 
-Result CompileForDirectMl(directml::Island island, std::shared_ptr<DirectMlDevice> device,
+Result CompileForDirectMl(directml::Island island, std::shared_ptr<DirectMlDevice> device, Tensors tensors,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener) {
   Source source;
+  source.tensors = tensors;
   source.name = island.name;
   source.reads_content = directml::InputsReadOnCpu(island);
   source.reads.resize(source.reads_content.size());

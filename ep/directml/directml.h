@@ -75,9 +75,12 @@ Result CompileForDirectMl(const Chain& chain, std::shared_ptr<DirectMlDevice> de
 Result CompileForDirectMl(ChainSequence sequence, std::shared_ptr<DirectMlDevice> device,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
 
+// Whether tensors that ONNX Runtime has given addresses of device_memory.h stay on the GPU.
+enum class Tensors { kOnCpu, kMayStayOnGpu };
+
 // An island. Where its shapes at run time are none that DirectML can express, a call of one made of chains runs on the CPU
 // path; of any other it fails with an error that says what is in the way.
-Result CompileForDirectMl(directml::Island island, std::shared_ptr<DirectMlDevice> device,
+Result CompileForDirectMl(directml::Island island, std::shared_ptr<DirectMlDevice> device, Tensors tensors,
                           std::unique_ptr<Executable>* executable, GpuWorkListener listener = {});
 
 }  // namespace normfuse

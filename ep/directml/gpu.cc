@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "directml/adapter.h"
@@ -59,6 +60,7 @@ Result Gpu::OpenDevices(const DirectMlOptions& options) {
   NORMFUSE_RETURN_IF_ERROR(CreateQueue());
   memory_ = ReadMemoryArchitecture(d3d12_.get());
   lanes_ = std::make_unique<LanePool>(d3d12_, memory_);
+  tensors_ = std::make_unique<TensorBuffers>(d3d12_, memory_);
   descriptors_ = std::make_unique<DescriptorPool>(d3d12_);
   // The first descriptor heap is created now, while the user waits anyway.
   DescriptorPool::Range first;
@@ -233,16 +235,55 @@ Result Gpu::RecordDispatch(IDMLDispatchable* dispatchable, const Bindings& bindi
   return {};
 }
 
-void Gpu::RecordUpload(ID3D12Resource* to, ID3D12Resource* upload, uint64_t bytes) {
-  commands_->list->CopyBufferRegion(to, 0, upload, 0, bytes);
-  commands_->each.bytes_up += bytes;
+void Gpu::RecordUpload(ID3D12Resource* to, ID3D12Resource* upload, const std::vector<Range>& ranges) {
+  for (const Range& range : ranges) {
+    commands_->list->CopyBufferRegion(to, range.offset, upload, range.offset, range.bytes);
+    commands_->each.bytes_up += range.bytes;
+  }
   RecordBarrier(Transition(to, D3D12_RESOURCE_STATE_COPY_DEST, D3D12_RESOURCE_STATE_UNORDERED_ACCESS));
 }
 
-void Gpu::RecordReadback(ID3D12Resource* readback, ID3D12Resource* from, uint64_t bytes) {
+void Gpu::RecordReadback(ID3D12Resource* readback, ID3D12Resource* from, const std::vector<Range>& ranges) {
   RecordBarrier(Transition(from, D3D12_RESOURCE_STATE_UNORDERED_ACCESS, D3D12_RESOURCE_STATE_COPY_SOURCE));
-  commands_->list->CopyBufferRegion(readback, 0, from, 0, bytes);
-  commands_->each.bytes_down += bytes;
+  for (const Range& range : ranges) {
+    commands_->list->CopyBufferRegion(readback, range.offset, from, range.offset, range.bytes);
+    commands_->each.bytes_down += range.bytes;
+  }
+}
+
+Result Gpu::Upload(const void* from, uint64_t bytes, const Buffer& to, GpuWork* work) {
+  LanePool::Lease lane;
+  NORMFUSE_RETURN_IF_ERROR(lanes_->Acquire({bytes, 0, 0}, &lane, work));
+  const Buffer& upload = memory_ == MemoryArchitecture::kDiscrete ? lane->upload : lane->input;
+  {
+    Mapping mapping;
+    NORMFUSE_RETURN_IF_ERROR(mapping.Write(upload));
+    std::memcpy(mapping.data(), from, bytes);
+  }
+  return Copy(to, upload, bytes, &GpuWork::bytes_up, work);
+}
+
+Result Gpu::Download(const Buffer& from, uint64_t bytes, void* to, GpuWork* work) {
+  LanePool::Lease lane;
+  NORMFUSE_RETURN_IF_ERROR(lanes_->Acquire({0, bytes, 0}, &lane, work));
+  const Buffer& readback = memory_ == MemoryArchitecture::kDiscrete ? lane->readback : lane->output;
+  NORMFUSE_RETURN_IF_ERROR(Copy(readback, from, bytes, &GpuWork::bytes_down, work));
+  Mapping mapping;
+  NORMFUSE_RETURN_IF_ERROR(mapping.Read(readback, bytes));
+  std::memcpy(to, mapping.data(), bytes);
+  return {};
+}
+
+// Buffers get the states that the copy needs, and lose them when it is done.
+Result Gpu::Copy(const Buffer& to, const Buffer& from, uint64_t bytes, uint64_t GpuWork::* counter, GpuWork* work) {
+  Commands commands;
+  const auto record = [&]() -> Result {
+    commands_->list->CopyBufferRegion(to.resource.get(), 0, from.resource.get(), 0, bytes);
+    commands_->each.*counter += bytes;
+    return {};
+  };
+  NORMFUSE_RETURN_IF_ERROR(Record(record, &commands, work));
+  return Run(commands, work);
 }
 
 void Gpu::RecordBarrier(const D3D12_RESOURCE_BARRIER& barrier) {

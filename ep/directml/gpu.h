@@ -12,6 +12,7 @@
 #include "directml/descriptors.h"
 #include "directml/directml.h"
 #include "directml/lanes.h"
+#include "directml/tensor_buffers.h"
 
 namespace normfuse::directml {
 
@@ -33,6 +34,7 @@ class Gpu {
   abi::ID3D12Device* d3d12() const { return d3d12_.get(); }
   MemoryArchitecture memory() const { return memory_; }
   LanePool& lanes() { return *lanes_; }
+  TensorBuffers& tensors() { return *tensors_; }
 
   // What a dispatch reads and writes.
   struct Bindings {
@@ -49,15 +51,25 @@ class Gpu {
   // Has `record` record one dispatch and its copies. One caller at a time; others wait for their turn, not for the GPU.
   Result Record(const std::function<Result()>& record, Commands* commands, GpuWork* work);
 
-  // For use inside `record`. A copy to a buffer that a dispatch reads next, the dispatch with its bindings, a copy from a
+  // A part of two buffers, at the same place in both.
+  struct Range {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  // For use inside `record`. Copies to a buffer that a dispatch reads next, the dispatch with its bindings, copies from a
   // buffer that it wrote; each with the barrier that it needs.
-  void RecordUpload(abi::ID3D12Resource* to, abi::ID3D12Resource* upload, uint64_t bytes);
+  void RecordUpload(abi::ID3D12Resource* to, abi::ID3D12Resource* upload, const std::vector<Range>& ranges);
   Result RecordDispatch(abi::IDMLDispatchable* dispatchable, const Bindings& bindings);
-  void RecordReadback(abi::ID3D12Resource* readback, abi::ID3D12Resource* from, uint64_t bytes);
+  void RecordReadback(abi::ID3D12Resource* readback, abi::ID3D12Resource* from, const std::vector<Range>& ranges);
 
   // Submits the commands and waits until they have run; other callers may record and submit in the meantime. All that
   // they use must stay alive until this returns, and nothing needs to longer. Adds what it did to `work`.
   Result Run(const Commands& commands, GpuWork* work);
+
+  // Copies bytes of the CPU's memory to a buffer that no call uses.
+  Result Upload(const void* from, uint64_t bytes, const Buffer& to, GpuWork* work);
+  // Copies the first bytes of a buffer that no call writes any more to the CPU's memory.
+  Result Download(const Buffer& from, uint64_t bytes, void* to, GpuWork* work);
 
  private:
   Result OpenDevices(const DirectMlOptions& options);
@@ -67,6 +79,7 @@ class Gpu {
   Result CreateQueue();
   Result CreateList(Commands* commands, GpuWork* work);
   Result ResetTable(const abi::DML_BINDING_TABLE_DESC& desc);
+  Result Copy(const Buffer& to, const Buffer& from, uint64_t bytes, uint64_t GpuWork::* counter, GpuWork* work);
   void RecordBarrier(const abi::D3D12_RESOURCE_BARRIER& barrier);
   Result Submit(const Commands& commands, GpuWork* work, uint64_t* fence_value);
   Result Wait(uint64_t fence_value, GpuWork* work);
@@ -80,6 +93,7 @@ class Gpu {
   ComPtr<abi::ID3D12Device> d3d12_;
   ComPtr<abi::IDMLDevice1> directml_;
   std::unique_ptr<LanePool> lanes_;
+  std::unique_ptr<TensorBuffers> tensors_;
   std::unique_ptr<DescriptorPool> descriptors_;
   ComPtr<abi::ID3D12CommandQueue> queue_;
   ComPtr<abi::ID3D12Fence> fence_;

@@ -60,7 +60,7 @@ Result Weights::UploadNew(const DmlProgram& program, GpuWork* work) {
   if (!unified) {
     Commands commands;
     const auto record = [&]() -> Result {
-      gpu_->RecordUpload(weights.resource.get(), upload.resource.get(), bytes);
+      gpu_->RecordUpload(weights.resource.get(), upload.resource.get(), {{0, bytes}});
       return {};
     };
     NORMFUSE_RETURN_IF_ERROR(gpu_->Record(record, &commands, work));

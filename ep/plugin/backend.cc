@@ -79,8 +79,8 @@ Result Backend::Compile(ChainSequence sequence, std::unique_ptr<Executable>* exe
   return CompileForDirectMl(std::move(sequence), device_, executable, listener_);
 }
 
-Result Backend::Compile(directml::Island island, std::unique_ptr<Executable>* executable) const {
-  return CompileForDirectMl(std::move(island), device_, executable, listener_);
+Result Backend::Compile(directml::Island island, Tensors tensors, std::unique_ptr<Executable>* executable) const {
+  return CompileForDirectMl(std::move(island), device_, tensors, executable, listener_);
 }
 
 }  // namespace normfuse::plugin

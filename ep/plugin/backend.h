@@ -35,7 +35,7 @@ class Backend {
   // Only where there is DirectML, and chains that it can express.
   Result Compile(ChainSequence sequence, std::unique_ptr<Executable>* executable) const;
   // Only where there is DirectML.
-  Result Compile(directml::Island island, std::unique_ptr<Executable>* executable) const;
+  Result Compile(directml::Island island, Tensors tensors, std::unique_ptr<Executable>* executable) const;
 
  private:
   std::shared_ptr<DirectMlDevice> device_;

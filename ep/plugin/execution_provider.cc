@@ -9,6 +9,7 @@
 #include "abi/ort_execution.h"
 #include "plugin/claim_policy.h"
 #include "plugin/claim_report.h"
+#include "plugin/device_tensors.h"
 #include "plugin/found_chain.h"
 #include "plugin/fused_graph.h"
 #include "plugin/island_finder.h"
@@ -170,7 +171,8 @@ Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, const std::vector<S
   return {};
 }
 
-// On DirectML: what is in an island runs on the GPU; of the rest, what pays on the CPU path runs there.
+// On DirectML: what is in an island runs on the GPU; of the rest, what pays on the CPU path runs there, unless nodes have their tensors on
+// the GPU.
 Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupportInfo* support,
                        std::vector<Site>* sites) {
   *sites = FindSites(graph, ChainLength::kOwnNodesAlone);
@@ -183,6 +185,11 @@ Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupp
     if (site.declined) continue;
     if (in_island[i]) {
       if (ep.options.claim_all) site.decided_by = DecidedBy::kOption;
+      continue;
+    }
+    if (ep.options.device_memory) {
+      site.declined = ep.backend->CheckForDirectMl(site.found->chain)
+                          .value_or(Decline(Reason::kNotWorthTheGpu, {{"node", site.found->chain.name}}));
       continue;
     }
     DecideClaim(graph, context, /*has_registered_kernel=*/false, &site);
@@ -217,6 +224,7 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
     timer.Log(graph.nodes().size(), "nodes");
     return {};
   }
+  if (ep.options.device_memory) return {};  // kernels of single nodes read the CPU's memory
   NORMFUSE_RETURN_IF_ERROR(DecideSites(ep, graph, may_compile ? ChainLength::kAny : ChainLength::kSingleNode,
                                        KernelLookup(support, KernelSet::kNormalizations), &sites, &has_kernel));
   if (CompilesTooMuch(graph, sites, has_kernel, ep.options)) {
@@ -284,10 +292,10 @@ Result CompileIsland(const ExecutionProvider& ep, GraphView& graph, std::vector<
     return site.declined || !site.found || ep.backend->CheckForDirectMl(site.found->chain);
   });
   *out = MakeFusedNode();
-  // Chains alone have the CPU path to fall back on.
+  // Chains alone have the CPU path to fall back on, which reads the CPU's memory.
   size_t nodes = 0;
   for (const Site& site : sites) nodes += site.found->nodes.size();
-  if (nodes == graph.nodes().size() && !ReadsConstants(graph, sites)) {
+  if (nodes == graph.nodes().size() && !ReadsConstants(graph, sites) && !ep.options.device_memory) {
     ChainSequence sequence;
     NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, std::move(sites), fused_node, &sequence));
     for (Chain& chain : sequence.chains) OwnConstants(&chain);
@@ -295,7 +303,8 @@ Result CompileIsland(const ExecutionProvider& ep, GraphView& graph, std::vector<
   }
   directml::Island island;
   NORMFUSE_RETURN_IF_ERROR(ReadIsland(graph, sites, fused_node, &island));
-  return ep.backend->Compile(std::move(island), &(*out)->executable);
+  const Tensors tensors = ep.options.device_memory ? Tensors::kMayStayOnGpu : Tensors::kOnCpu;
+  return ep.backend->Compile(std::move(island), tensors, &(*out)->executable);
 }
 
 Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, const ort::Node* fused_node,
@@ -336,6 +345,11 @@ ort::Status* GetKernelRegistry(ort::Ep*, const ort::KernelRegistry** out) {
   return ort::Guarded([&] { return OperatorKernelRegistry(out); });
 }
 
+ort::Status* GetDefaultMemoryDevice(const ort::Ep* ep, const ort::MemoryDevice** out) {
+  *out = DefaultMemoryDevice(static_cast<const ExecutionProvider*>(ep)->options.device_memory);
+  return nullptr;
+}
+
 void ReleaseNodeComputeInfos(ort::Ep*, ort::NodeComputeInfo** infos, size_t count) {
   for (size_t i = 0; i < count; ++i) delete static_cast<FusedNode*>(infos[i]);
 }
@@ -350,6 +364,7 @@ ort::Ep* CreateExecutionProvider(EpOptions options, std::unique_ptr<Backend> bac
   ep->Compile = CompileEntry;
   ep->ReleaseNodeComputeInfos = ReleaseNodeComputeInfos;
   ep->GetKernelRegistry = GetKernelRegistry;
+  if (DeviceMemoryInfo() != nullptr) ep->GetDefaultMemoryDevice = GetDefaultMemoryDevice;
   ep->options = std::move(options);
   ep->backend = std::move(backend);
   ep->logger = logger;

@@ -5,6 +5,7 @@
 
 #include "chain/execution.h"
 #include "plugin/claim_report.h"
+#include "plugin/device_tensors.h"
 #include "plugin/execution_provider.h"
 
 namespace normfuse::plugin {
@@ -50,7 +51,10 @@ Result OfferDevice(ort::EpFactory* factory, const ort::HardwareDevice* device, o
   const Result created =
       ort::FromStatus(ort::GetHost().ep_api.CreateEpDevice(factory, device, metadata, nullptr, ep_device));
   api.ReleaseKeyValuePairs(metadata);  // ORT has copied it
-  return created;
+  NORMFUSE_RETURN_IF_ERROR(created);
+  // The same for all devices: ORT gives a session no others.
+  if (DeviceMemoryInfo() == nullptr) return {};
+  return ort::FromStatus(ort::GetHost().ep_api.EpDevice_AddAllocatorInfo(*ep_device, DeviceMemoryInfo()));
 }
 
 Result ListDevices(ort::EpFactory* factory, const ort::HardwareDevice* const* devices, size_t count,
@@ -92,6 +96,7 @@ Result MakeEp(const ort::HardwareDevice* const* devices, size_t count, const ort
   EpOptions options;
   NORMFUSE_RETURN_IF_ERROR(ReadOptions(session, &options));
   NORMFUSE_RETURN_IF_ERROR(CheckClaimReport(options));
+  if (options.device_memory) NORMFUSE_RETURN_IF_ERROR(CheckDeviceMemory(options));
   // The device chooses the adapter, never the backend.
   const ort::HardwareDevice* gpu = FindGpu(devices, count);
   if (gpu != nullptr && options.backend.choice == BackendValue::kDirectml) {
@@ -119,9 +124,17 @@ void ReleaseEp(ort::EpFactory* factory, ort::Ep* ep) {
   Release(factory);
 }
 
-// Tensors stay in CPU memory: there is nothing to transfer.
+ort::Status* CreateAllocator(ort::EpFactory*, const ort::MemoryInfo*, const ort::KeyValuePairs*, ort::Allocator** out) {
+  *out = DeviceAllocator();
+  return nullptr;
+}
+
+// It is one for all, and tensors may outlive those who asked for it.
+void ReleaseAllocator(ort::EpFactory*, ort::Allocator*) {}
+
+// None where tensors are in the CPU's memory alone.
 ort::Status* CreateDataTransfer(ort::EpFactory*, ort::DataTransferImpl** out) {
-  *out = nullptr;
+  *out = DeviceDataTransfer();
   return nullptr;
 }
 
@@ -138,6 +151,9 @@ ort::EpFactory* CreateFactory() {
   factory->GetVendorId = GetVendorId;
   factory->GetVersion = GetVersion;
   factory->CreateDataTransfer = CreateDataTransfer;
+  if (DeviceMemoryInfo() == nullptr) return factory;
+  factory->CreateAllocator = CreateAllocator;
+  factory->ReleaseAllocator = ReleaseAllocator;
   return factory;
 }
 

@@ -158,6 +158,9 @@ Result SetOption(std::string_view name, const std::string& value, EpOptions* opt
     case Option::kTuning:
       options->tuning = given.number != 0;
       break;
+    case Option::kDeviceMemory:
+      options->device_memory = given.number != 0;
+      break;
     case Option::kExplainDirectml:
       options->explain_directml = given.As<int>();
       break;

@@ -18,6 +18,7 @@ struct EpOptions {
   bool tuning = true;              // tuning=0: what `normfuse optimize --tune` stored in the model is ignored
   bool compile = true;             // compile=0: only nodes with a registered kernel, so that the model can be saved
   bool generates_context = false;  // the session's ep.context_enable
+  bool device_memory = false;      // device_memory=1: inputs and outputs of nodes may stay on the GPU
   bool survives_float16 = false;   // the session is without an optimizer of ORT that ends the process: see DecideClaim
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 
 import directml_libraries as libraries
@@ -27,6 +28,8 @@ def fake(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
             patch.setenv("NORMFUSE_FAKE_DIRECTML_LEVEL", f"0x{request.param.replace('_', '')}00")
             patch.setenv("NORMFUSE_ASK_DIRECTML", libraries.microsofts(request.param))
         before = counted(path, "accepted_by_microsoft")
-        yield {"directml_library": path, "d3d12_library": path}
+        options = {"directml_library": path, "d3d12_library": path}
+        # test_device_memory.py runs the tests so.
+        yield {**options, "device_memory": "1"} if os.environ.get("NORMFUSE_DEVICE_MEMORY") == "1" else options
         assert (counted(path, "accepted_by_microsoft") > before) == asks
         assert counted(path, "violations") == 0
