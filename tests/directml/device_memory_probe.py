@@ -6,6 +6,7 @@ registered: ``python device_memory_probe.py FAKE_DIRECTML SCENARIO``. A scenario
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -283,6 +284,32 @@ def no_memory() -> None:
     wide = session_of("g (float[N, 64] x) => (float[N, 64] y) { y = Neg(x) }")
     fails(lambda: run(wide, {"x": first}), "CreateCommittedResource", "E_OUTOFMEMORY")
     np.testing.assert_array_equal(run(wide, {"x": first})[0].numpy(), -first.numpy())
+
+
+def every_call_that_can_fail() -> None:
+    """One after the other: each is an error of a run or of what reads its result; the next run has its result."""
+    x = numbers(4, 64)
+    control("fail_code", OUT_OF_MEMORY)
+    position, reached = 0, True
+    while reached:
+        session, value = session_of(STEP), on_gpu(x)
+        position += 1
+        target = counted("calls") + position
+        control("fail_call", target)
+        for _ in range(3):  # the first goes up with its call, the second is moved, the third is there
+            result = None
+            with contextlib.suppress(Exception):
+                result = run(session, {"x": value})[0].numpy()
+            if result is not None:
+                close(result, step(x))
+        reached = counted("calls") >= target
+        control("fail_call", -1)
+        close(run(session, {"x": value})[0].numpy(), step(x))
+        close(value.numpy(), x)
+    assert position > 20
+    del session, value
+    gc.collect()
+    assert counted("live_objects") == 0
 
 
 def a_lost_gpu() -> None:

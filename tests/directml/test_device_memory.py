@@ -23,6 +23,7 @@ SCENARIOS = [
     "control_flow",
     "threads_and_sessions",
     "no_memory",
+    "every_call_that_can_fail",
     "a_lost_gpu",
     "two_gpus",
     "tensors_outlive_sessions",
