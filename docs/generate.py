@@ -53,6 +53,7 @@ from normfuse.spec import (
     Price,
     labels_of,
     read_program,
+    types_stored_by,
 )
 
 
@@ -93,7 +94,7 @@ def programs() -> list[str]:
         (
             code(f"{each.name} operand" if each.has_operand else each.name),
             each.place,
-            ", ".join(map(code, each.arguments)),
+            ", ".join(map(code, each.arguments)) + stored(each.name),
             each.since,
             each.doc,
         )
@@ -120,6 +121,12 @@ def programs() -> list[str]:
         "Since: the version of the specification that it came with. A node has as `spec_version` the largest of its "
         f"steps and arguments; this library knows versions up to {SPEC_VERSION}.",
     ]
+
+
+def stored(step: str) -> str:
+    """The element types that a step can store."""
+    names = types_stored_by(step)
+    return f" ({', '.join(map(code, names))})" if names else ""
 
 
 def values(each: Argument) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .facts import CASTS, FLOAT_TYPES, label
+from .element_types import FLOAT_TYPES
+from .facts import CASTS, label
 from .fused import Fused
 from .pattern import node_of
 from .rule import FusionRule, fused_activation, fused_normalization

@@ -20,6 +20,7 @@ from normfuse.errors import InvalidModelError
 from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 
 from .describe import description_of, kind_of
+from .element_types import integers_of
 from .facts import CASTS, Facts, label, merged_shape, name_of, subgraphs
 from .functions import FunctionLibrary, NoStandardForm, Types, configuration, function_of
 from .fused import Fused, is_fused, operator_of
@@ -56,7 +57,7 @@ _REQUANTIZATION = "requantization removed"
 _MOST_QUANTIZATIONS = 8
 
 # ONNX Runtime knows these, but lets no custom operator have them.
-_NOT_IN_CUSTOM_OPERATORS = frozenset({ir.DataType.INT2, ir.DataType.UINT2})
+_NOT_IN_CUSTOM_OPERATORS = frozenset(integers_of(2))
 
 # ONNX's own domain has two names, and onnx_ir gives nodes the short one.
 _LONG_NAME = "ai.onnx"

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from .constants import Array, Constants, Dimension
+from .element_types import FLOAT_TYPES
 from .inference import infer_types
 from .sites import Declined
 
-__all__ = ["CASTS", "FLOAT_TYPES", "Facts", "is_float", "label", "merged_shape", "name_of", "subgraphs"]
+__all__ = ["CASTS", "Facts", "is_float", "label", "merged_shape", "name_of", "subgraphs"]
 
-#: The float types that the operators take. float64 is left to ONNX Runtime.
-FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 CASTS = ("Cast", "CastLike")
 _CAST_TYPES = (*FLOAT_TYPES, ir.DataType.DOUBLE)
 _WIDTH = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}

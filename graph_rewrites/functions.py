@@ -17,20 +17,20 @@ from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpe
 
 from .bodies import body_of, write_expression
 from .describe import chain_of
+from .element_types import FLOAT8_TYPES, integers_of
 from .facts import Facts
 from .fused import Activation, Fused
 from .labels import dtype_of, is_further, step_of
 
 # Quantised types that ONNX has from opset 21 on, and ONNX Runtime before.
-_16_BIT = (ir.DataType.INT16, ir.DataType.UINT16)
+_16_BIT = integers_of(16)
 
 __all__ = ["Body", "FunctionLibrary", "NoStandardForm", "Types", "configuration", "function_of"]
 
 _FLOAT = ir.DataType.FLOAT
 # Quantised types that ONNX Runtime has no Reshape of: 2 and 4 bits at any opset, float8 before this one.
-_2_BIT = (ir.DataType.INT2, ir.DataType.UINT2)
-_4_BIT = (ir.DataType.INT4, ir.DataType.UINT4)
-_FLOAT8 = tuple(dtype for dtype in ir.DataType if dtype.name.startswith("FLOAT8E") and "8M0" not in dtype.name)
+_2_BIT = integers_of(2)
+_4_BIT = integers_of(4)
 _FLOAT8_RESHAPE = 21
 # The opset from which scales of a quantisation may be float16.
 _FLOAT16_SCALES = 19
@@ -490,7 +490,7 @@ class Body:
         groups, dtype = fused["num_groups"], self._stored_type(types, prefix)
         grouping = self._tensor(np.array([0, groups, -1], np.int64))
         code = self._code_type(types, prefix)
-        float8_before_reshape = code in _FLOAT8 and self._opset < _FLOAT8_RESHAPE
+        float8_before_reshape = code in FLOAT8_TYPES and self._opset < _FLOAT8_RESHAPE
         if prefix in types.per_tensor and code not in (*_2_BIT, *_4_BIT) and not float8_before_reshape:
             # ONNX Runtime quantises again behind DequantizeLinear and Reshape, and 1.31 does it wrong for int8: without
             # a zero point as uint8, and with one, from opset 21 on, in a way that it refuses itself.

@@ -33,8 +33,9 @@ from normfuse.spec import (
     write_program,
 )
 
+from .element_types import type_name
 from .facts import is_float, label
-from .labels import CanonicalProgram, dtype_of, is_core, read_canonical, relabelled, step_of, type_name
+from .labels import CanonicalProgram, dtype_of, is_core, read_canonical, relabelled, step_of
 from .sites import Declined
 
 __all__ = ["Activation", "Fused", "is_fused", "new_constant", "operator_of", "tensors_of"]

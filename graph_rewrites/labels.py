@@ -26,6 +26,8 @@ from normfuse.spec import (
     read_program,
 )
 
+from .element_types import type_of
+
 __all__ = [
     "CanonicalProgram",
     "dtype_of",
@@ -34,7 +36,6 @@ __all__ = [
     "read_canonical",
     "relabelled",
     "step_of",
-    "type_name",
 ]
 
 _FURTHER = "operand_"
@@ -42,19 +43,11 @@ _FURTHER = "operand_"
 _PREFIXES = {"Dequantize": "x", "Requantize": "sum", "Quantize": "y"}
 # What is written even where it is the default: people look for it.
 _ALWAYS = ("epsilon",)
-_TYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
-_NAME_OF = {dtype: _TYPE_NAMES.get(dtype.name, dtype.name.lower()) for dtype in ir.DataType}
-_DTYPE_OF = {name: dtype for dtype, name in _NAME_OF.items()}
-
-
-def type_name(dtype: ir.DataType) -> str:
-    """Return what an element type is called in programs."""
-    return _NAME_OF[dtype]
 
 
 def dtype_of(step: ProgramStep | None) -> ir.DataType | None:
     """Return the element type that a step stores; None: it names none."""
-    return _DTYPE_OF[step["type"]] if step is not None and step["type"] else None
+    return type_of(step["type"]) if step is not None and step["type"] else None
 
 
 def is_further(label: str) -> bool:

@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from normfuse.spec import OPERATOR_DOMAIN
 
-from .facts import FLOAT_TYPES, Facts, label
+from .element_types import FLOAT_TYPES
+from .facts import Facts, label
 from .fused import Fused
 from .matching import ChainMatcher
 from .pattern import GraphPattern, Match, Matcher, Mismatch, Variable, any_of, graph_pattern, node_of

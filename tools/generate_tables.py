@@ -59,6 +59,70 @@ def array(declaration: str, rows: Iterable[str]) -> list[str]:
     return [f"inline constexpr {declaration}[] = {{", *[f"  {row}," for row in rows], "};"]
 
 
+# element types
+
+TYPE_KINDS = ("other", "float", "integer", "float8")
+TYPE_CODE = [
+    *enumeration("TypeKind", [camel(kind) for kind in TYPE_KINDS]),
+    "struct ElementTypeSpec {",
+    "  const char* name;",
+    "  int tensor_proto;  // number in TensorProto.DataType",
+    "  int bits;          // of one element; 0: no operator of ours takes the type",
+    "  TypeKind kind;",
+    "};",
+]
+
+
+class ElementType(NamedTuple):
+    name: str
+    number: int
+    """Of DataType."""
+    stored: tuple[str, ...]
+    """The steps whose argument `type` may name it."""
+    row: str
+
+
+def element_type_of(name: str, row: Row) -> ElementType:
+    proto = row.integer("number")
+    number = row.integer("ort", proto)
+    bits, kind = row.integer("bits", 0), row.text("kind", "other", TYPE_KINDS)
+    stored = row.names("stored", ())
+    row.end()
+    return ElementType(name, number, stored, f"{{{text(name)}, {proto}, {bits}, TypeKind::k{camel(kind)}}}")
+
+
+def element_types_of(table: Table) -> list[ElementType]:
+    types = [element_type_of(name, row) for name, row in table.rows("type")]
+    table.top.end()
+    return sorted(types, key=lambda each: each.number)
+
+
+def element_type_list(types: Sequence[ElementType]) -> list[str]:
+    slots = types[-1].number + 1
+    numbers = [("Undefined", 0), *((camel(each.name), each.number) for each in types)]
+    rows = {each.number: each.row for each in types} | {0: '{"undefined", 0, 0, TypeKind::kOther}'}
+    unknown = '{"an unknown type", 0, 0, TypeKind::kOther}'
+    return [
+        "// Numbered as ONNX Runtime's ONNXTensorElementDataType.",
+        "enum class DataType : int32_t {",
+        *[f"  k{name} = {number}," for name, number in numbers],
+        "};",
+        f"inline constexpr int kTypeSlots = {slots};  // DataType as an index",
+        *TYPE_CODE,
+        "// By number of DataType. The last row is what holds of any other number.",
+        *array("ElementTypeSpec kElementTypes", (rows.get(number, unknown) for number in range(slots + 1))),
+    ]
+
+
+def type_bits(row: Row, key: str, names: Iterable[str], types: Sequence[ElementType]) -> int:
+    """Return element types as a bit set of DataType."""
+    numbers = {each.name: each.number for each in types}
+    for name in names:
+        if name not in numbers:
+            raise row.error(f"key '{key}' has '{name}', which is not in element_types.toml")
+    return sum(1 << numbers[name] for name in names)
+
+
 # prices
 
 PRICE_KEYS = ("ort", "avx512", "avx2", "baseline")
@@ -344,6 +408,7 @@ STEP_CODE = [
     '  const char* directml;  // DML_OPERATOR_<directml>, of a step with an operand; "" where DirectML has none',
     "  int argument_count;",
     "  Argument arguments[kMaxStepArguments];",
+    "  unsigned types;        // bit set of DataType: what the argument `type` may name",
     "};",
 ]
 
@@ -365,7 +430,7 @@ class Operators(NamedTuple):
     code: list[str]
 
 
-def operators_of(table: Table) -> Operators:
+def operators_of(table: Table, types: Sequence[ElementType]) -> Operators:
     top = table.top
     code = [
         f"inline constexpr const char* kOperatorDomain = {text(top.text('domain'))};",
@@ -388,7 +453,7 @@ def operators_of(table: Table) -> Operators:
         row.end()
     since: list[int] = []
     arguments, choices = arguments_of(table, since)
-    steps, combinations, most = steps_of(table, arguments, since)
+    steps, combinations, most = steps_of(table, arguments, since, types)
     for _, row in table.rows("edge"):
         check_operators(row, outputs)
         row.text("doc")
@@ -426,7 +491,7 @@ def arguments_of(table: Table, since: list[int]) -> tuple[list[str], dict[str, t
 
 
 def steps_of(
-    table: Table, arguments: Sequence[str], since: list[int]
+    table: Table, arguments: Sequence[str], since: list[int], types: Sequence[ElementType]
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]], int]:
     """Return the kinds of steps, those of them that have an operand, and how many arguments one has at most."""
     steps, combinations, most = [], [], 0
@@ -443,10 +508,13 @@ def steps_of(
             kind, directml = name, row.text("directml").replace("not there", "")
         row.end()
         listed = braces(f"Argument::k{camel(each)}" for each in given)
+        stored = sum(1 << each.number for each in types if name in each.stored)
         code = (
             f"{{{text(name)}, StepPlace::k{camel(place)}, {boolean(operand)}, StepKind::k{kind}, {text(directml)}, "
-            f"{len(given)}, {listed}}}"
+            f"{len(given)}, {listed}, {stored}u}}"
         )
+        if bool(stored) != ("type" in given):
+            raise row.error("argument 'type', and types of element_types.toml that it stores: both or none")
         steps.append((name, code))
         most = max(most, len(given))
     return steps, combinations, most
@@ -698,7 +766,6 @@ MAX_VALUES = 8
 MAX_CONSTANTS = 2
 MAX_PARAMETERS = 4
 MAX_OUTPUTS = 8
-DIRECTML_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10}
 DIRECTML_OPERATOR_CODE = [
     "struct AttributeValues {",
     "  const char* name;",
@@ -735,8 +802,9 @@ DIRECTML_OPERATOR_CODE = [
 ]
 
 
-def directml_operator_of(name: str, row: Row) -> str:
-    versions, directml, types = row.elements("versions"), row.names("directml"), row.names("types")
+def directml_operator_of(name: str, row: Row, types: Sequence[ElementType]) -> str:
+    versions, directml = row.elements("versions"), row.names("directml")
+    bits = type_bits(row, "types", row.names("types"), types)
     shapes, attributes = row.elements("shape_inputs", []), row.texts("attributes")
     values, constants = row.texts("values"), row.elements("constants", [])
     ranks = row.elements("ranks", [-1, 8])
@@ -754,11 +822,9 @@ def directml_operator_of(name: str, row: Row) -> str:
     ):
         if len(given) > most:
             raise row.error(f"key '{key}' has more than {most}")
-    for given, known in ((types, list(DIRECTML_TYPES)), (attributes.values(), DIRECTML_ATTRIBUTE_TYPES)):
-        for each in given:
-            if each not in known:
-                raise row.error(f"'{each}' is not {quoted(known)}")
-    bits = sum(1 << DIRECTML_TYPES[each] for each in types)
+    for each in attributes.values():
+        if each not in DIRECTML_ATTRIBUTE_TYPES:
+            raise row.error(f"'{each}' is not {quoted(DIRECTML_ATTRIBUTE_TYPES)}")
     names = braces((f"{{{text(each)}, {text(kind)}}}" for each, kind in attributes.items()), '{"", ""}')
     only = braces((f"{{{text(each)}, {text(f' {allowed} ')}}}" for each, allowed in values.items()), '{"", ""}')
     flags = ", ".join(boolean(row.flag(key, False)) for key in ("on_cpu", "moves"))
@@ -774,8 +840,8 @@ def directml_operator_of(name: str, row: Row) -> str:
     return code
 
 
-def directml_operator_code(table: Table) -> list[str]:
-    rows = {name: directml_operator_of(name, row) for name, row in table.rows("operator")}
+def directml_operator_code(table: Table, types: Sequence[ElementType]) -> list[str]:
+    rows = {name: directml_operator_of(name, row, types) for name, row in table.rows("operator")}
     assumptions = []
     for name, row in table.rows("assumption"):
         assumptions.append(f"inline constexpr double k{camel(name)} = {row.number('value')!r};  // {row.text('doc')}")
@@ -804,7 +870,8 @@ def headers(folder: Path) -> dict[str, str]:
     table = Table(folder, "activations")
     activations = [activation_of(name, row) for name, row in table.rows("activation")]
     table.top.end()
-    operators = operators_of(Table(folder, "operators"))
+    types = element_types_of(Table(folder, "element_types"))
+    operators = operators_of(Table(folder, "operators"), types)
     version = max(*operators.since, *(each.since for each in activations))
     parts = [
         [f"inline constexpr int kSpecVersion = {version};"],
@@ -816,10 +883,11 @@ def headers(folder: Path) -> dict[str, str]:
         option_code(Table(folder, "options")),
         reason_code(Table(folder, "reasons")),
         host_operator_code(Table(folder, "host_operators"), [each.name for each in activations]),
-        directml_operator_code(Table(folder, "directml_operators")),
+        directml_operator_code(Table(folder, "directml_operators"), types),
     ]
     code = [line for part in parts for line in ["", *part]][1:]
     return {
+        "element_types.h": header(["<cstdint>"], element_type_list(types)),
         # What kernels know of the tables: a change of anything else compiles none of them again.
         "activation_list.h": header([], [*activation_list(activations), *combination_list(operators.combinations)]),
         "tables.h": header(["<limits>", "<string_view>", '"spec/activation_list.h"'], code),

@@ -16,7 +16,7 @@ namespace {
 
 // The element type of that name which normfuse stores; kUndefined: there is none.
 DataType TypeOf(std::string_view name) {
-  for (int number = 1; number <= static_cast<int>(DataType::kInt2); ++number) {
+  for (int number = 0; number < kTypeSlots; ++number) {
     const auto type = static_cast<DataType>(number);
     if ((IsFloat(type) || IsQuantized(type)) && name == NameOf(type)) return type;
   }

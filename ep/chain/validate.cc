@@ -12,6 +12,12 @@ namespace {
 // Name of the input that holds a tensor's scale or another part of its quantisation: "x_scale" belongs to "X".
 std::string PartOf(const std::string& tensor, const char* part) { return (tensor == "X" ? "x" : tensor) + "_" + part; }
 
+// Whether a step can have the type as its argument `type`.
+bool Stores(StepName step, DataType type) {
+  const auto number = static_cast<uint32_t>(type);
+  return number < kTypeSlots && (kSteps[static_cast<int>(step)].types >> number & 1u) != 0;
+}
+
 class Validator {
  public:
   explicit Validator(const Chain& chain) : chain_(chain) {}
@@ -139,8 +145,7 @@ Result Validator::CheckRequantise(const Step& step) const {
     return Error("sum_scale has element type " + std::string(NameOf(q.scale.constant->type)) +
                  "; float32, float16 and bfloat16 are supported");
   }
-  const bool fits = IsQuantized(step.type) && !IsFloat8(step.type) && BitsOf(step.type) >= 8 && BitsOf(step.type) <= 16;
-  if (!fits) {
+  if (!Stores(StepName::kRequantize, step.type)) {
     return Error("sum has element type " + std::string(NameOf(step.type)) +
                  "; with sum_scale int8, uint8, int16 and uint16 are supported");
   }
@@ -158,7 +163,7 @@ Result Validator::CheckStep(const Step& step) const {
     case StepKind::kRequantise:
       return CheckRequantise(step);
     case StepKind::kEmit:
-      if (IsFloat(step.type)) return {};
+      if (Stores(StepName::kEmit, step.type)) return {};
       return Error("sum has element type " + std::string(NameOf(step.type)) +
                    "; float32, float16 and bfloat16 are supported");
     default:  // a combination, or a mask
@@ -194,10 +199,11 @@ Result Validator::CheckStore() const {
   }
   if (!store.quantization.present()) {
     if (store.quantization.zero_point.present()) return Error("y_zero_point is given without y_scale");
-    if (IsFloat(store.type)) return {};
+    if (Stores(StepName::kStore, store.type)) return {};
     return Error("Y has element type " + type + ", which needs y_scale");
   }
-  if (BitsOf(store.type) > 16) return Error("Y has element type " + type + ", which cannot be quantised to");
+  if (!Stores(StepName::kQuantize, store.type))
+    return Error("Y has element type " + type + ", which cannot be quantised to");
   return CheckQuantization("y", store.quantization, store.type);
 }
 

@@ -17,11 +17,11 @@ struct Float8Format {
 
 constexpr Float8Format FormatOf(DataType type) {
   switch (type) {
-    case DataType::kFloat8E4M3FN:
+    case DataType::kFloat8e4m3fn:
       return {3, 7, false, false};
-    case DataType::kFloat8E4M3FNUZ:
+    case DataType::kFloat8e4m3fnuz:
       return {3, 8, false, true};
-    case DataType::kFloat8E5M2:
+    case DataType::kFloat8e5m2:
       return {2, 15, true, false};
     default:
       return {2, 16, false, true};
@@ -49,7 +49,7 @@ struct Float8Tables {
 
   Float8Tables() {
     for (int t = 0; t < 4; ++t) {
-      const auto type = static_cast<DataType>(static_cast<int>(DataType::kFloat8E4M3FN) + t);
+      const auto type = static_cast<DataType>(static_cast<int>(DataType::kFloat8e4m3fn) + t);
       for (int code = 0; code < kTable; ++code) values[t][code] = Decode(type, static_cast<uint8_t>(code));
     }
   }
@@ -68,7 +68,7 @@ struct Float8Tables {
 
 const float* TableOf(DataType type) {
   static const Float8Tables tables;
-  return tables.values[static_cast<int>(type) - static_cast<int>(DataType::kFloat8E4M3FN)];
+  return tables.values[static_cast<int>(type) - static_cast<int>(DataType::kFloat8e4m3fn)];
 }
 
 // Two's complement value of the lowest `bits` bits, or the unsigned one.

@@ -11,8 +11,6 @@
 
 namespace normfuse::cpu {
 
-inline constexpr int kTypeSlots = 26;  // DataType as an index
-
 // One float per element (step 1) or one for all (step 0).
 struct Vec {
   const float* data;

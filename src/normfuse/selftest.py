@@ -25,11 +25,11 @@ from normfuse.errors import NormfuseError
 from normfuse.host.session import session_options
 from normfuse.selftest_cases import DIRECTML_MEAN_ROUNDING, Array, Case, Expected, cases, expected
 from normfuse.selftest_islands import IslandCase, island_cases
-from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, labels_of, read_program
+from normfuse.spec import ELEMENT_TYPES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, labels_of, read_program
 
 __all__ = ["Row", "main", "run"]
 
-FOUR_BIT = (TensorProto.UINT4, TensorProto.INT4)
+FOUR_BIT = [each.number for each in ELEMENT_TYPES.values() if each.bits == 4]
 AnyCase = TypeVar("AnyCase", Case, IslandCase)
 # The highest that every supported ONNX Runtime reads.
 IR_VERSION = 10

@@ -58,7 +58,7 @@ void* Ask(DataType type, const std::vector<int64_t>& dims, Result* result) {
 void TestTypes() {
   constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16,  DataType::kInt8,
                                  DataType::kUint8,   DataType::kInt16,   DataType::kUint16,    DataType::kInt4,
-                                 DataType::kUint2,   DataType::kString,  DataType::kFloat8E5M2};
+                                 DataType::kUint2,   DataType::kString,  DataType::kFloat8e5m2};
   for (const DataType there : kTypes) {
     for (const DataType written : kTypes) {
       allocated = {there, {2, 3}};

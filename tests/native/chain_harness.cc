@@ -92,13 +92,13 @@ double DecodeElement(DataType type, uint32_t bits) {
       return DecodeFloat(bits, 5, 10, 15, true, false);
     case DataType::kBfloat16:
       return DecodeFloat(bits, 8, 7, 127, true, false);
-    case DataType::kFloat8E4M3FN:
+    case DataType::kFloat8e4m3fn:
       return DecodeFloat(bits, 4, 3, 7, false, false);
-    case DataType::kFloat8E4M3FNUZ:
+    case DataType::kFloat8e4m3fnuz:
       return DecodeFloat(bits, 4, 3, 8, false, true);
-    case DataType::kFloat8E5M2:
+    case DataType::kFloat8e5m2:
       return DecodeFloat(bits, 5, 2, 15, true, false);
-    case DataType::kFloat8E5M2FNUZ:
+    case DataType::kFloat8e5m2fnuz:
       return DecodeFloat(bits, 5, 2, 16, false, true);
     default:
       return IsSigned(type) ? SignedBits(bits, BitsOf(type)) : static_cast<double>(bits);
@@ -369,6 +369,8 @@ class Walker {
           break;
         case StepKind::kEmit:
           Emit(step.output, t.value, before ? 4 * t.error : t.error);
+          break;
+        case StepKind::kMask:  // in front of a softmax, which no case here has
           break;
       }
       largest = std::max(largest, std::fabs(t.value));

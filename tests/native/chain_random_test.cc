@@ -67,8 +67,8 @@ std::vector<int64_t> Generator::Shape() {
 DataType Generator::QuantizedType() {
   return Pick<DataType>({DataType::kInt8, DataType::kInt8, DataType::kUint8, DataType::kUint8, DataType::kInt16,
                          DataType::kUint16, DataType::kInt32, DataType::kUint32, DataType::kInt4, DataType::kUint4,
-                         DataType::kInt2, DataType::kUint2, DataType::kFloat8E4M3FN, DataType::kFloat8E4M3FNUZ,
-                         DataType::kFloat8E5M2, DataType::kFloat8E5M2FNUZ});
+                         DataType::kInt2, DataType::kUint2, DataType::kFloat8e4m3fn, DataType::kFloat8e4m3fnuz,
+                         DataType::kFloat8e5m2, DataType::kFloat8e5m2fnuz});
 }
 
 Tensor Generator::Values(DataType type, const std::vector<int64_t>& dims, double mean, double deviation) {

@@ -27,10 +27,10 @@ struct Float8 {
   int first_nan;  // codes from here to 0x7f are NaN; 0x80 for the types whose only NaN is 0x80
 };
 constexpr Float8 kFloat8[] = {
-    {DataType::kFloat8E4M3FN, 3, 7, -1, 0x7F},
-    {DataType::kFloat8E4M3FNUZ, 3, 8, -1, 0x80},
-    {DataType::kFloat8E5M2, 2, 15, 0x7C, 0x7D},
-    {DataType::kFloat8E5M2FNUZ, 2, 16, -1, 0x80},
+    {DataType::kFloat8e4m3fn, 3, 7, -1, 0x7F},
+    {DataType::kFloat8e4m3fnuz, 3, 8, -1, 0x80},
+    {DataType::kFloat8e5m2, 2, 15, 0x7C, 0x7D},
+    {DataType::kFloat8e5m2fnuz, 2, 16, -1, 0x80},
 };
 
 // Value of a code below 0x80.

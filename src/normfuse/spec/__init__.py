@@ -15,6 +15,7 @@ from .activations import (
     Parameter,
 )
 from .directml import DIRECTML_ASSUMPTIONS, DIRECTML_OPERATORS, DirectMlOperator
+from .element_types import ELEMENT_TYPES, ElementType, types_stored_by
 from .host_operators import HOST_OPERATORS, OperatorList
 from .normalizations import NORMALIZATIONS, Axes, Normalization, find_normalization
 from .operators import (
@@ -57,6 +58,7 @@ __all__ = [
     "DIRECTML_ASSUMPTIONS",
     "DIRECTML_OPERATORS",
     "EDGES",
+    "ELEMENT_TYPES",
     "HOST_OPERATORS",
     "MOST_DIMENSIONS",
     "MOST_STEP_TENSORS",
@@ -80,6 +82,7 @@ __all__ = [
     "DirectMlActivation",
     "DirectMlOperator",
     "Edge",
+    "ElementType",
     "Normalization",
     "Operator",
     "OperatorList",
@@ -97,5 +100,6 @@ __all__ = [
     "labels_of",
     "read_program",
     "spec_version_of",
+    "types_stored_by",
     "write_program",
 ]

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from .activations import ACTIVATIONS
+from .element_types import ELEMENT_TYPES
 from .operators import ARGUMENTS, STEPS
 
 __all__ = [
-    "ELEMENT_TYPES",
-    "FLOAT_TYPES",
     "SPEC_VERSION",
     "ProgramError",
     "ProgramStep",
@@ -31,17 +30,8 @@ __all__ = [
     "write_program",
 ]
 
-FLOAT_TYPES: Sequence[str] = ("float32", "float16", "bfloat16")
-"""Those that no scale goes with."""
 SPEC_VERSION: int = max(row.since for table in (STEPS, ARGUMENTS, ACTIVATIONS) for row in table.values())
 """The newest version of the specification that this package knows."""
-
-ELEMENT_TYPES: Sequence[str] = (
-    *FLOAT_TYPES,
-    *("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint4", "int4", "uint2", "int2"),
-    *("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"),
-)
-"""What an argument of type "type" may name."""
 
 _PLACES = ("first", "before", "core", "behind", "last")
 _BLANK = re.compile(r"[ \t\r\n]+")
@@ -57,6 +47,7 @@ _KINDS = {
     "flag": "0 or 1",
     "type": "an element type that normfuse writes",
 }
+_TYPES = frozenset(name for name, each in ELEMENT_TYPES.items() if each.is_taken)
 # C++ reads them into 64 bits.
 _INT_RANGE = range(-(2**63), 2**63)
 
@@ -212,7 +203,7 @@ def _read_value(where: str, key: str, kind: str, text: str) -> Any:
             return number
     if kind == "flag" and text in ("0", "1"):
         return int(text)
-    if (kind == "word" and text in ARGUMENTS[key].values) or (kind == "type" and text in ELEMENT_TYPES):
+    if (kind == "word" and text in ARGUMENTS[key].values) or (kind == "type" and text in _TYPES):
         return text
     known = ARGUMENTS[key].values if kind == "word" else ()
     wanted = " or ".join((", ".join(known[:-1]), known[-1])) if known else _KINDS[kind]

@@ -10,20 +10,14 @@ import math
 from collections.abc import Sequence
 
 from .activations import ACTIVATIONS
+from .element_types import types_stored_by
 from .operators import MOST_DIMENSIONS, MOST_STEP_TENSORS, MOST_TENSORS, STEPS, TENSORS_OF_QUANTIZED
-from .program import ELEMENT_TYPES, FLOAT_TYPES, ProgramError, ProgramStep, labels_of
+from .program import ProgramError, ProgramStep, labels_of
 
 __all__ = ["TooManyTensorsError", "check_program"]
 
 # What messages call a quantisation that is not of an operand.
 _QUANTIZATIONS = {"Dequantize": "x", "Requantize": "sum", "Quantize": "y"}
-_WIDE_INTEGERS = ("int32", "uint32")
-_TYPES: dict[str, Sequence[str]] = {
-    "Emit": FLOAT_TYPES,
-    "Requantize": ("int8", "uint8", "int16", "uint16"),
-    "Store": FLOAT_TYPES,
-    "Quantize": [name for name in ELEMENT_TYPES if name not in (*FLOAT_TYPES, *_WIDE_INTEGERS)],
-}
 
 
 class TooManyTensorsError(ProgramError):
@@ -92,8 +86,9 @@ def _check_values(step: ProgramStep) -> None:
     if step.arguments.get("block_size", 0) < 0:
         raise ProgramError(f"{step.name}: {prefix}_block_size is negative")
     stored = step.arguments.get("type", "")
-    if stored and stored not in _TYPES[step.name]:
-        raise ProgramError(f"{step.name}: it does not store {stored}; {', '.join(_TYPES[step.name])} are supported")
+    possible = types_stored_by(step.name)
+    if stored and stored not in possible:
+        raise ProgramError(f"{step.name}: it does not store {stored}; {', '.join(possible)} are supported")
 
 
 def _check_core(core: ProgramStep) -> None:

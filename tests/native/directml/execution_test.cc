@@ -602,7 +602,7 @@ void TestDeclines() {
   parts.x.type = DataType::kBfloat16;
   ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "bfloat16 (X)");
   parts = LayerNormParts();
-  parts.y_type = DataType::kFloat8E4M3FN;
+  parts.y_type = DataType::kFloat8e4m3fn;
   parts.y_quantization.scale = parts.scale.tensor;
   parts.y_quantization.axis = 1;
   ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "quantisation to float8e4m3fn");
