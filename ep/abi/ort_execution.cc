@@ -19,6 +19,15 @@ Result ViewOf(const Value* value, TensorView* view) {
 
 namespace {
 
+Result WrongOutput(int index, const std::string& what) {
+  return Result::Error(ErrorCode::kInvalidArgument, "normfuse: output " + std::to_string(index) + what);
+}
+
+Result WrongType(int index, DataType allocated, DataType given) {
+  return WrongOutput(index, std::string(" has element type ") + NameOf(allocated) +
+                                " in the model, where this node gives " + NameOf(given));
+}
+
 // The claim has compared types and shapes; what is written into must be that even if it was told something else.
 Result CheckAllocated(int index, const Value* value, DataType type, std::span<const int64_t> dims) {
   int allocated = 0;
@@ -26,16 +35,9 @@ Result CheckAllocated(int index, const Value* value, DataType type, std::span<co
   size_t rank = 0;
   NORMFUSE_RETURN_IF_ORT_ERROR(
       GetApi().GetTensorElementTypeAndShapeDataReference(value, &allocated, &allocated_dims, &rank));
-  const bool of_type = static_cast<DataType>(allocated) == type;
-  if (of_type && std::equal(dims.begin(), dims.end(), allocated_dims, allocated_dims + rank)) return {};
-  const std::string output = "normfuse: output " + std::to_string(index);
-  if (of_type) {
-    return Result::Error(ErrorCode::kInvalidArgument,
-                         output + " was not allocated with the shape that this node gives");
-  }
-  return Result::Error(ErrorCode::kInvalidArgument, output + " has element type " +
-                                                        NameOf(static_cast<DataType>(allocated)) +
-                                                        " in the model, where this node gives " + NameOf(type));
+  if (static_cast<DataType>(allocated) != type) return WrongType(index, static_cast<DataType>(allocated), type);
+  if (std::equal(dims.begin(), dims.end(), allocated_dims, allocated_dims + rank)) return {};
+  return WrongOutput(index, " was not allocated with the shape that this node gives");
 }
 
 }  // namespace

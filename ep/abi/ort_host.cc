@@ -8,12 +8,6 @@
 namespace normfuse::ort {
 namespace {
 
-Host& MutableHost() {
-  // Never destroyed: ORT may call release functions while the process shuts down.
-  static Host* host = new Host;
-  return *host;
-}
-
 // Reads "1.<minor>.<patch>"; 0 when the text is something else or the major version is not 1.
 uint32_t MinorOf(const char* version) {
   if (version == nullptr || version[0] != '1' || version[1] != '.') return 0;
@@ -33,6 +27,8 @@ Status* TooOld(const ApiBase* base, const char* version) {
 
 }  // namespace
 
+constinit Host g_host;
+
 // NOLINT below: every supported host fills these slots, which the analyser does not see.
 Status* Negotiate(const ApiBase* base) {
   const char* version_string = base->GetVersionString();
@@ -41,7 +37,7 @@ Status* Negotiate(const ApiBase* base) {
 
   static std::once_flag once;
   std::call_once(once, [&] {
-    Host& host = MutableHost();
+    Host& host = g_host;
     const uint32_t version = minor < kNewestKnown ? minor : kNewestKnown;
     void* const* table = static_cast<void* const*>(base->GetApi(version));
 #define NORMFUSE_LOAD(slot, since, name, result, arguments) \
@@ -62,8 +58,6 @@ Status* Negotiate(const ApiBase* base) {
   return nullptr;
 }
 
-const Host& GetHost() { return MutableHost(); }
-
 Status* ToStatus(const Result& result) {
   if (result.ok()) return nullptr;
   const int code = static_cast<int>(result.code());
@@ -71,8 +65,7 @@ Status* ToStatus(const Result& result) {
   return GetApi().CreateStatus(code, message.c_str());  // NOLINT(clang-analyzer-core.CallAndMessage)
 }
 
-Result FromStatus(Status* status) {
-  if (status == nullptr) return {};
+Result ErrorOf(Status* status) {
   const char* message = GetApi().GetErrorMessage(status);  // NOLINT(clang-analyzer-core.CallAndMessage)
   Result result = Result::Error(ErrorCode::kFail, message);
   GetApi().ReleaseStatus(status);

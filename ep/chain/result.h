@@ -1,6 +1,7 @@
 // The outcome of an operation inside the library. It becomes an OrtStatus once, at the ABI (abi/ort_host.h).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -16,20 +17,30 @@ enum class ErrorCode : int {
   kDeviceReset = 15,
 };
 
+// Empty where all went well: every call of a node returns many of these.
 class [[nodiscard]] Result {
  public:
   Result() = default;
-  static Result Error(ErrorCode code, std::string message) { return Result(code, std::move(message)); }
+  static Result Error(ErrorCode code, std::string message) {
+    Result result;
+    result.failure_ = std::make_shared<const Failure>(Failure{code, std::move(message)});
+    return result;
+  }
 
-  bool ok() const { return code_ == ErrorCode::kOk; }
-  ErrorCode code() const { return code_; }
-  const std::string& message() const { return message_; }
+  bool ok() const { return failure_ == nullptr; }
+  ErrorCode code() const { return ok() ? ErrorCode::kOk : failure_->code; }
+  const std::string& message() const {
+    static const std::string nothing;
+    return ok() ? nothing : failure_->message;
+  }
 
  private:
-  Result(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  struct Failure {
+    ErrorCode code;
+    std::string message;
+  };
 
-  ErrorCode code_ = ErrorCode::kOk;
-  std::string message_;
+  std::shared_ptr<const Failure> failure_;
 };
 
 }  // namespace normfuse

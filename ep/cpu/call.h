@@ -91,19 +91,35 @@ struct ChainSpec {
 
 // A tensor that is read where it lies: X, and operands of steps.
 struct BoundTensor {
-  const void* data = nullptr;
-  DataType type = DataType::kUndefined;
-  FormId form = kFormX;
-  FormId scale_form = kFormCount;  // its quantisation's; the next forms are zero point and block
-  int64_t block_size = 0;
+  const void* data;
+  DataType type;
+  FormId form;
+  FormId scale_form;  // its quantisation's, or kFormCount; the next forms are zero point and block
+  int64_t block_size;
 
   bool quantized() const { return scale_form != kFormCount; }
 };
+inline constexpr BoundTensor kNoTensor{nullptr, DataType::kUndefined, kFormX, kFormCount, 0};
 
 // Whether what steps before the normalisation emit is written: once for each element.
 enum class Emission { kNo, kYes };
 
-struct Call {
+// What Choose and Resolve find: the same for every call of the same shapes and the same PlanKey.
+struct Plan {
+  Path path;
+  // What the path's passes call. Null where a path has none.
+  RowSumsFn row_sums = nullptr;
+  ApplyFn apply = nullptr;  // of what the second pass reads where it lies
+  // The last stage, of blocks of float32 straight into Y, for types that have such a kernel.
+  ApplyFn block_apply = nullptr;
+  StepFn step = nullptr;
+  BothPassesFn both_passes = nullptr;
+  // What the second pass reads: X, or the output sum.
+  DataType apply_type = DataType::kUndefined;
+  FormId apply_form = kFormX;
+};
+
+struct Call : Plan {
   const ChainSpec* spec = nullptr;
   const KernelTable* kernels = nullptr;
   ExecutionContext* context = nullptr;
@@ -111,9 +127,9 @@ struct Call {
 
   // Bound: what the chain names, for this call.
   const Geometry* geometry = nullptr;
-  BoundTensor x;
-  BoundTensor residual;
-  BoundTensor further[kFormCount - kFormFurther];
+  BoundTensor x = kNoTensor;
+  BoundTensor residual = kNoTensor;
+  BoundTensor further[kFormCount - kFormFurther];  // those that the chain names
   Param params[kFormCount];
   void* y = nullptr;
   void* emitted[kMostEmitted] = {};
@@ -122,19 +138,9 @@ struct Call {
   void* mean = nullptr;
   void* inv_std_dev = nullptr;
 
-  Path path;
-  // What the path's passes call: see Resolve. Null where a path has none.
-  RowSumsFn row_sums = nullptr;
-  ApplyFn apply = nullptr;  // of what the second pass reads where it lies
-  // The last stage, of blocks of float32 straight into Y, for types that have such a kernel.
-  ApplyFn block_apply = nullptr;
-  StepFn step = nullptr;
-  BothPassesFn both_passes = nullptr;
   // Where the second pass reads X, or the output sum.
   const void* apply_x = nullptr;
   const void* apply_x2 = nullptr;
-  DataType apply_type = DataType::kUndefined;
-  FormId apply_form = kFormX;
 
   // Of the first pass over each element.
   Emission emission() const { return emits_before ? Emission::kYes : Emission::kNo; }
@@ -214,6 +220,9 @@ bool QuantizesByKernel(const Call& call);
 
 // Looks up the kernels that call.path needs.
 void Resolve(Call* call);
+
+// Where the second pass reads, by the plan.
+void SetSources(Call* call);
 
 // Runs the call along call.path.
 Result RunWalk(const Call& call);

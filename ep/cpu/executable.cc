@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "chain/execution.h"
-#include "cpu/call.h"
+#include "cpu/call_cache.h"
 #include "cpu/cost_model.h"
 #include "cpu/dynamic_quantization.h"
 #include "cpu/elements.h"
-#include "cpu/geometry_cache.h"
 #include "cpu/statistics.h"
 
 namespace normfuse::cpu {
@@ -21,6 +20,11 @@ bool Is32Bit(DataType type) { return type == DataType::kInt32 || type == DataTyp
 float ScalarOf(const ConstantTensor& constant) {
   return static_cast<float>(ReadElement(constant.type, constant.data, 0));
 }
+
+struct ConstantParam {
+  FormId form;
+  Param param;
+};
 
 class CpuExecutable final : public Executable {
  public:
@@ -48,7 +52,11 @@ class CpuExecutable final : public Executable {
   Result ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const;
   void SortParams();
   Result ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call, CallShapes* shapes) const;
-  Result Bind(const CallShapes& shapes, Geometry* own, const Geometry** geometry) const;
+  Result Bind(const CallShapes& changing, Geometry* geometry) const;
+  Result RunNew(const CallShapes& shapes, Call* call, BufferPool::Lease* lease) const;
+  Result RunBound(const BoundShapes* bound, Call* call, BufferPool::Lease* lease) const;
+  void MakePlan(const BoundShapes* bound, Call* call) const;
+  void SetConstants(Call* call) const;
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
   Result AllocateDynamic(ExecutionContext& context, BufferPool::Lease* lease, Call* call, void** bytes) const;
   Result FinishDynamic(ExecutionContext& context, const Call& call, void* bytes) const;
@@ -64,14 +72,14 @@ class CpuExecutable final : public Executable {
   std::vector<size_t> tensors_;         // those of operands_ that are read where they lie
   int next_form_ = kFormFurther;
   std::vector<const Step*> emitting_;  // by index into Call::emitted
-  Param params_[kFormCount];           // the constant ones
-  CallShapes shapes_;
+  std::vector<ConstantParam> constants_;
+  uint32_t uniform_ = 0;    // CallShapes::uniform
   int inputs_[kFormCount];  // forms whose parameters are inputs
   int input_count_ = 0;
   mutable BufferPool pool_;
   mutable WorkSharing work_sharing_;
   ForcedPath forced_;
-  mutable GeometryCache geometries_;
+  mutable CallCache calls_;
   uint8_t table_[256];
 };
 
@@ -313,16 +321,20 @@ void CpuExecutable::SortParams() {
       changing.push_back(static_cast<FormId>(form));
       continue;
     }
-    params_[form] = source.Constant();
-    shapes_.of[form] = params_[form].shape;
-    if (source.uniform()) shapes_.uniform |= 1u << form;
+    constants_.push_back({static_cast<FormId>(form), source.Constant()});
+    if (source.uniform()) uniform_ |= 1u << form;
   }
-  geometries_.KeyedBy(std::move(changing));
+  calls_.KeyedBy(std::move(changing));
+}
+
+void CpuExecutable::SetConstants(Call* call) const {
+  for (const ConstantParam& constant : constants_) call->params[constant.form] = constant.param;
 }
 
 // Reads the parameters that are inputs; those that need converting use memory that `lease` then holds.
 Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call,
                                  CallShapes* shapes) const {
+  if (input_count_ == 0) return {};
   TensorView views[kFormCount];
   size_t doubles[kFormCount];
   size_t needed = 0;
@@ -341,14 +353,35 @@ Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* l
   return {};
 }
 
-// The geometry of an earlier call with the same shapes, or a new one, made in `own`.
-Result CpuExecutable::Bind(const CallShapes& shapes, Geometry* own, const Geometry** geometry) const {
-  *geometry = geometries_.Find(shapes);
-  if (*geometry != nullptr) return {};
-  NORMFUSE_RETURN_IF_ERROR(BindGeometry(chain_, operands_, shapes, own));
-  geometries_.Add(shapes, *own);
-  *geometry = own;
-  return {};
+Result CpuExecutable::Bind(const CallShapes& changing, Geometry* geometry) const {
+  CallShapes shapes;
+  std::fill_n(shapes.of, kFormCount, Shape{nullptr, -1});
+  for (const FormId form : calls_.forms()) shapes.of[form] = changing.of[form];
+  for (const ConstantParam& constant : constants_) shapes.of[constant.form] = constant.param.shape;
+  shapes.uniform = uniform_;
+  return BindGeometry(chain_, operands_, shapes, geometry);
+}
+
+// Shapes that were not met before, or that there was no room for.
+Result CpuExecutable::RunNew(const CallShapes& shapes, Call* call, BufferPool::Lease* lease) const {
+  Geometry geometry;
+  NORMFUSE_RETURN_IF_ERROR(Bind(shapes, &geometry));
+  calls_.Add(shapes, geometry);
+  call->geometry = &geometry;
+  return RunBound(nullptr, call, lease);
+}
+
+// The plan of an earlier call, or a new one.
+void CpuExecutable::MakePlan(const BoundShapes* bound, Call* call) const {
+  const uint64_t key = PlanKey(*call);
+  const Plan* known = bound == nullptr ? nullptr : bound->FindPlan(key);
+  if (known != nullptr) {
+    static_cast<Plan&>(*call) = *known;
+    return;
+  }
+  call->path = Choose(*call, call->context->ThreadCount(), forced_);
+  Resolve(call);
+  if (bound != nullptr) bound->AddPlan(key, *call);
 }
 
 Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) const {
@@ -426,31 +459,37 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   call.kernels = kernels_;
   call.context = &context;
   call.work_sharing = &work_sharing_;
-  CallShapes shapes = shapes_;
-  for (int form = 0; form < kFormCount; ++form) call.params[form] = params_[form];
+  SetConstants(&call);
+  CallShapes shapes;
   NORMFUSE_RETURN_IF_ERROR(ReadTensors(context, &call, &shapes));
 
-  BufferPool::Lease lease(&pool_);
-  NORMFUSE_RETURN_IF_ERROR(ReadParams(context, &lease, &call, &shapes));
-  Geometry own;
-  NORMFUSE_RETURN_IF_ERROR(Bind(shapes, &own, &call.geometry));
-  NORMFUSE_RETURN_IF_ERROR(AllocateOutputs(context, &call));
+  BufferPool::Lease params(&pool_);
+  NORMFUSE_RETURN_IF_ERROR(ReadParams(context, &params, &call, &shapes));
   BufferPool::Lease values(&pool_);
+  const BoundShapes* bound = calls_.Find(shapes);
+  if (bound == nullptr) return RunNew(shapes, &call, &values);
+  call.geometry = &bound->geometry();
+  return RunBound(bound, &call, &values);
+}
+
+Result CpuExecutable::RunBound(const BoundShapes* bound, Call* call, BufferPool::Lease* lease) const {
+  ExecutionContext& context = *call->context;
+  NORMFUSE_RETURN_IF_ERROR(AllocateOutputs(context, call));
   void* bytes = nullptr;
-  if (spec_.y_dynamic) NORMFUSE_RETURN_IF_ERROR(AllocateDynamic(context, &values, &call, &bytes));
-  if (call.geometry->element_count == 0) {
-    StoreEmptyStatistics(call);
-    return spec_.y_dynamic ? FinishDynamic(context, call, bytes) : Result();
+  if (spec_.y_dynamic) NORMFUSE_RETURN_IF_ERROR(AllocateDynamic(context, lease, call, &bytes));
+  if (call->geometry->element_count == 0) {
+    StoreEmptyStatistics(*call);
+    return spec_.y_dynamic ? FinishDynamic(context, *call, bytes) : Result();
   }
   // Bits beyond the last element are 0.
-  if (BitsOf(spec_.y_type) < 8 && call.y != nullptr) {
-    const size_t bytes = BytesFor(spec_.y_type, static_cast<size_t>(call.geometry->element_count));
-    static_cast<unsigned char*>(call.y)[bytes - 1] = 0;
+  if (BitsOf(spec_.y_type) < 8 && call->y != nullptr) {
+    const size_t size = BytesFor(spec_.y_type, static_cast<size_t>(call->geometry->element_count));
+    static_cast<unsigned char*>(call->y)[size - 1] = 0;
   }
-  call.path = Choose(call, context.ThreadCount(), forced_);
-  Resolve(&call);
-  NORMFUSE_RETURN_IF_ERROR(RunWalk(call));
-  return spec_.y_dynamic ? FinishDynamic(context, call, bytes) : Result();
+  MakePlan(bound, call);
+  SetSources(call);
+  NORMFUSE_RETURN_IF_ERROR(RunWalk(*call));
+  return spec_.y_dynamic ? FinishDynamic(context, *call, bytes) : Result();
 }
 
 // Addresses stand in for tensors; nothing is read.
@@ -470,8 +509,8 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
   Call call;
   call.spec = &spec_;
   call.kernels = kernels_;
-  for (int form = 0; form < kFormCount; ++form) call.params[form] = params_[form];
-  CallShapes shapes = shapes_;
+  SetConstants(&call);
+  CallShapes shapes;
   const std::vector<int64_t> x = dims_of(query.x, chain_.x.shape);
   std::vector<std::vector<int64_t>> dims(operands_.size(), x);
   for (const size_t i : tensors_) {
@@ -485,7 +524,7 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
   if (chain_.store.output != kNoOutput) call.y = somewhere;
   if (usual_.before && usual_.sum != nullptr) call.sum = somewhere;
   Geometry geometry;
-  NORMFUSE_RETURN_IF_ERROR(BindGeometry(chain_, operands_, shapes, &geometry));
+  NORMFUSE_RETURN_IF_ERROR(Bind(shapes, &geometry));
   call.geometry = &geometry;
   *text = Text(Choose(call, query.threads, forced_));
   return {};

@@ -53,8 +53,8 @@ struct OperandForms {
 };
 
 struct Shape {
-  const int64_t* dims = nullptr;
-  int rank = 0;
+  const int64_t* dims;
+  int rank;  // -1: absent
 
   int64_t ElementCount() const {
     int64_t count = 1;
@@ -85,12 +85,9 @@ struct DimList {
   }
 };
 
-// Shapes of everything that is present, by form, as they come from the call; rank -1 = absent.
+// Shapes by form, as they come from the call.
 struct CallShapes {
-  CallShapes() {
-    for (Shape& shape : of) shape.rank = -1;
-  }
-  Shape of[kFormCount];
+  Shape of[kFormCount];  // of those that change from call to call; for BindGeometry all
   // Bit f: all elements of that operand are equal, so that it counts as one element once its shape is checked.
   uint32_t uniform = 0;
 };

@@ -245,6 +245,18 @@ bool QuantizesByKernel(const Call& call) {
   return scale > 1e-9f && scale < 1e9f;
 }
 
+uint64_t PlanKey(const Call& call) {
+  const int64_t y_bytes = std::max(BitsOf(call.spec->y_type) / 8, 1);
+  uint64_t key = static_cast<uint64_t>(call.x.type) << 8 | static_cast<uint64_t>(call.residual.type);
+  for (const bool fact :
+       {call.spec->table != nullptr, call.y != nullptr, call.sum != nullptr, call.residual.data != nullptr,
+        BeginsLine(call.y), BeginsLine(call.sum),
+        reinterpret_cast<uintptr_t>(call.y) % static_cast<uintptr_t>(y_bytes) == 0, QuantizesByKernel(call)}) {
+    key = key << 1 | static_cast<uint64_t>(fact);
+  }
+  return key;
+}
+
 Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   const Facts f(call);
   Path path;
@@ -297,13 +309,17 @@ void Resolve(Call* call) {
   const bool of_sum = path.result == Source::kSum;
   call->apply_type = of_sum ? spec.sum_type : call->x.type;
   call->apply_form = of_sum ? kFormY : kFormX;
-  call->apply_x = of_sum ? call->sum : call->x.data;
-  if (!of_sum && path.operands != SumKind::kSingle) call->apply_x2 = call->residual.data;
   if (path.result == Source::kSum || path.result == Source::kKept) {
     call->apply = kernels.second_pass(DataType::kFloat32, spec.y_type, activation, SumKind::kSingle);
   } else if (path.result == Source::kInput) {
     call->apply = kernels.second_pass(call->x.type, spec.y_type, activation, path.operands);
   }
+}
+
+void SetSources(Call* call) {
+  const bool of_sum = call->path.result == Source::kSum;
+  call->apply_x = of_sum ? call->sum : call->x.data;
+  if (!of_sum && call->path.operands != SumKind::kSingle) call->apply_x2 = call->residual.data;
 }
 
 int64_t PieceSize(const Geometry& geometry) {

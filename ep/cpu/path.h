@@ -80,6 +80,9 @@ Result ParseForcedPath(std::string_view text, ForcedPath* forced);
 // What the environment variable NORMFUSE_PATH asks for: a means of tests and of the search for errors.
 Result ForcedPathOfEnvironment(ForcedPath* forced);
 
+// All that Choose reads of a call besides the chain and shapes.
+uint64_t PlanKey(const Call& call);
+
 // A pure function. `threads`: the number of threads that the call may use.
 Path Choose(const Call& call, int threads, const ForcedPath& forced);
 

@@ -2,6 +2,7 @@
 // in the level-1 cache.
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 #include <tuple>
 
 #include "cpu/group_worker.h"
@@ -107,10 +108,9 @@ class Tiles {
   RowSumsArgs next_;
   Sums sums_[kTileRows];
   Normalizer normalizers_[kTileRows];
-  // The rows of this batch whose normalizers are not accurate enough.
-  int beyond_count_ = 0;
-  int beyond_[kTileRows];
-  Statistics beyond_statistics_[kTileRows];
+  // Of the rows of this batch whose normalizers are not accurate enough.
+  bool has_beyond_ = false;
+  std::optional<Statistics> beyond_[kTileRows];
 };
 
 Offsets Tiles::RowBase(int64_t row) const {
@@ -139,8 +139,8 @@ void Tiles::Finish(int64_t row) {
     }
     normalizers_[i] = s.normalizer;
     if (s.beyond_float) {
-      beyond_statistics_[beyond_count_] = s;
-      beyond_[beyond_count_++] = i;
+      beyond_[i] = s;
+      has_beyond_ = true;
     }
     if (stores_statistics_) {
       StoreStatistics(call_, base_->at[kFormStat] + (row + i) * kept_.stride[kFormStat], s);
@@ -179,12 +179,14 @@ void Tiles::Apply(int rows) {
 // Normalises rows that need double precision again.
 void Tiles::ApplyInDouble(int64_t row) {
   writer_.Close();
-  for (int i = 0; i < beyond_count_; ++i) {
-    const Offsets base = RowBase(row + beyond_[i]);
+  for (int i = 0; i < next_.rows; ++i) {
+    if (!beyond_[i]) continue;
+    const Offsets base = RowBase(row + i);
     worker_.SetGroup(base);
-    worker_.ApplyInDouble(base, 0, run_.size, beyond_statistics_[i]);
+    worker_.ApplyInDouble(base, 0, run_.size, *beyond_[i]);
+    beyond_[i].reset();
   }
-  beyond_count_ = 0;
+  has_beyond_ = false;
 }
 
 void Tiles::Prepare(const Offsets& base) {
@@ -240,7 +242,7 @@ void Tiles::Rows(const Offsets& base, int64_t rows) {
     if (count == 0) break;
     Sum(row, static_cast<int>(count));
     Apply(static_cast<int>(count));
-    if (beyond_count_ != 0) ApplyInDouble(row);
+    if (has_beyond_) ApplyInDouble(row);
     row += move(count);
   }
 }
