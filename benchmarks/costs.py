@@ -266,6 +266,17 @@ def short_rows(name: str, width: int = 16) -> str:
     return f"{name}, rows of {width}: ORT {theirs:.1f} ns, normfuse {ours:.1f} ns a row"
 
 
+def short_softmax_rows(width: int = 34) -> str:
+    """A softmax of many rows of ``width`` elements behind an Add, above an empty session."""
+    x = np.random.default_rng(2).normal(0, 1, [1, 12, width, width]).astype(np.float32)
+    proto = model([node("Add", "X X", "s"), node("Softmax", "s", axis=-1)], x)
+    overhead, *times = fastest(
+        [peers.OnnxRuntime().overhead(1), *(call(proto, {"X": x}, ours=ours)[0] for ours in (False, True))]
+    )
+    theirs, ours = ((each - overhead) / (12 * width) for each in times)
+    return f"Add, Softmax, rows of {width}: ORT {theirs:.1f} ns, normfuse {ours:.1f} ns a row"
+
+
 def hand_off(rows: int) -> float:
     """Nanoseconds that a LayerNormalization of ``rows`` x WIDTH takes on two threads beyond half of one thread's."""
     x = np.random.default_rng(2).normal(0, 1, [rows, WIDTH]).astype(np.float32)
@@ -308,6 +319,7 @@ def main() -> None:
         print(few_rows(rows))
     for name in ("LayerNorm", "RMSNorm", "MVN"):
         print(short_rows(name))
+    print(short_softmax_rows())
     print(f"a row with further steps behind it: {row_of_blocks():.0f} ns more")
     for rows in (256, 512, 1024):
         print(f"second thread, LayerNorm of {rows} rows: {hand_off(rows):.0f} ns")

@@ -44,8 +44,9 @@ Price NormalizationPrice(const Chain& chain) {
 }
 
 // What each row of a normalisation takes besides its elements.
-Price RowPrice(const Normalization& n) {
-  if (n.is_softmax() || !n.use_mean || n.num_groups > 0) return {};
+Price RowPrice(const Normalization& n, int rank) {
+  if (n.is_softmax()) return IsOverLast(n, rank) ? kSoftmaxRowPrice : Price{};
+  if (!n.use_mean || n.num_groups > 0) return {};
   return n.epsilon_on == EpsilonOn::kStddev ? kMeanVarianceRowPrice : kNormalizationRowPrice;
 }
 
@@ -153,7 +154,7 @@ bool IsOfBytes(const Chain& chain) {
 
 bool IsPlainSoftmax(const Chain& chain) {
   return chain.has_softmax() && chain.x.type == DataType::kFloat32 && chain.store.type == DataType::kFloat32 &&
-         (chain.before.empty() || (chain.before.size() == 1 && chain.before[0].kind != StepKind::kMask)) &&
+         (chain.before.empty() || (chain.before.size() == 1 && chain.before[0].kind == StepKind::kMul)) &&
          chain.behind.empty() && !chain.normalization->zero_for_nan &&
          IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank);
 }
@@ -219,7 +220,7 @@ int64_t TypicalRows(const Normalization& n, const PartialShape& d) {
 // What ONNX Runtime takes for the rows besides their elements, less what they take here.
 double GainOfRows(const Chain& chain, cpu::Isa isa, const PartialShape& d) {
   if (!chain.normalizes()) return 0;
-  const Price price = cpu::RowPrice(*chain.normalization);
+  const Price price = cpu::RowPrice(*chain.normalization, d.rank);
   return (price.ort - cpu::PriceOn(price, isa)) * static_cast<double>(TypicalRows(*chain.normalization, d));
 }
 

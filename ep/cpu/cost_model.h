@@ -31,8 +31,8 @@ double EstimateOrtNanoseconds(const Chain& chain, int64_t elements);
 // Whether each byte of X becomes a byte of Y whatever is around it, so that a table of 256 says it all.
 bool IsOfBytes(const Chain& chain);
 
-// Whether it is a softmax of float32 over the last dimensions with at most a mask added to it, which ONNX Runtime has fast
-// kernels for (docs/decisions/0020-softmax.md).
+// Whether it is a softmax of float32 over the last dimension with at most a factor, which ONNX Runtime makes part of the
+// product before it: it has fast kernels for the rest (docs/decisions/0020-softmax.md).
 bool IsPlainSoftmax(const Chain& chain);
 
 // How many of `available` threads work of that length is worth.

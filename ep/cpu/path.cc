@@ -264,7 +264,7 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   if (f.spec.method != Method::kStandard) {
     path.walk = f.g.columns ? Walk::kColumns : Walk::kSoftmax;
     if (!f.g.columns && !forced.blocks && ReadsRows(call)) path.sums = Source::kInput;
-    path.store = ChooseStore(f, /*by_blocks=*/true, forced);
+    if (path.walk == Walk::kColumns || !KeepsInY(call)) path.store = ChooseStore(f, /*by_blocks=*/true, forced);
     return path;
   }
   path.by_table = f.spec.table != nullptr && !forced.blocks && !forced.input;

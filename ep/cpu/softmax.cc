@@ -138,9 +138,12 @@ class RowReader {
 // Whether rows of the last dimension become Y without anything behind them.
 bool StoresQuotients(const Call& call) {
   const Stage& stage = call.spec->behind.front();
-  return call.geometry->reduced.count == 1 && call.geometry->group_size <= kBlock && call.spec->behind.size() == 1 &&
-         call.y != nullptr && !stage.scale.present() && !stage.bias.present() && !stage.slope.present();
+  return call.geometry->reduced.count == 1 && call.spec->behind.size() == 1 && call.y != nullptr &&
+         !stage.scale.present() && !stage.bias.present() && !stage.slope.present();
 }
+
+// Whether several rows pass through the kernels at once.
+bool HasShortRows(const Call& call) { return call.geometry->group_size <= kBlock; }
 
 // Whether one kernel makes quotients of rows while their largest values are usual ones.
 bool HasOneKernel(const Call& call) {
@@ -163,7 +166,8 @@ class TileWorker {
         one_kernel_(HasOneKernel(call)) {}
 
   static bool Suits(const Call& call) {
-    return call.path.sums == Source::kInput && call.block_apply != nullptr && StoresQuotients(call);
+    return call.path.sums == Source::kInput && call.block_apply != nullptr && StoresQuotients(call) &&
+           HasShortRows(call);
   }
 
   void Rows(const Offsets& base, int64_t rows) {
@@ -250,6 +254,7 @@ class TileWorker {
   bool one_kernel_;
 };
 
+// One row after the other. What is in the row is kept between the passes: in working memory, or, of a long row, in Y itself.
 class RowWorker {
  public:
   RowWorker(const Call& call, Scratch* scratch)
@@ -257,7 +262,8 @@ class RowWorker {
         scratch_(scratch),
         reader_(call),
         inner_(Innermost(call.geometry->reduced)),
-        kept_(call.geometry->group_size <= kKeepLimit),
+        in_y_(KeepsInY(call)),
+        kept_(in_y_ || call.geometry->group_size <= kKeepLimit),
         is_log_(call.spec->method == Method::kLogSoftmax),
         at_once_(kept_ && !is_log_ && call.path.sums == Source::kInput && call.has_result()),
         usual_(at_once_) {}
@@ -265,6 +271,7 @@ class RowWorker {
   void Row(const Offsets& base) {
     float most = kLowest;
     double sum = 0;
+    if (in_y_) y_ = static_cast<float*>(call_.y) + base.at[kFormY];
     const bool done = usual_ && ReadUsual(base, &most, &sum);
     if (!done) Read(base, &most);
     usual_ = at_once_ && IsUsual(most);
@@ -320,7 +327,11 @@ class RowWorker {
     odometer.ForEachStretch({0, call_.geometry->group_size, kBlock}, base, visit);
   }
 
-  float* At(int64_t position) { return scratch_->kept + (kept_ ? position : 0); }
+  // Kernels write whole vectors: the last block stays in working memory, as Y ends behind it.
+  float* At(int64_t position) {
+    if (in_y_ && position + kBlock <= inner_.size) return y_ + position;
+    return scratch_->kept + (kept_ && !in_y_ ? position : 0);
+  }
   float* Load(const Offsets& at, int64_t position, int64_t n, Emission emission) {
     float* d = At(position);
     LoadBlock({call_, at, inner_, n, scratch_}, emission, d);
@@ -334,6 +345,8 @@ class RowWorker {
   Scratch* scratch_;
   RowReader reader_;
   const Dim& inner_;
+  float* y_ = nullptr;  // of the row, where it is kept there
+  bool in_y_;
   bool kept_;
   bool is_log_;
   bool at_once_;
@@ -355,7 +368,7 @@ class MaskedWorker {
 
   static bool Suits(const Call& call) {
     return !call.spec->before.empty() && call.spec->before.back().mask.fill <= kHidden && HasOneKernel(call) &&
-           StoresQuotients(call) && RowReader(call, /*masked=*/true).possible();
+           StoresQuotients(call) && HasShortRows(call) && RowReader(call, /*masked=*/true).possible();
   }
 
   void Rows(const Offsets& base, int64_t rows) {
@@ -416,6 +429,11 @@ class MaskedWorker {
 }  // namespace
 
 bool ReadsRows(const Call& call) { return RowReader(call).possible(); }
+
+bool KeepsInY(const Call& call) {
+  return call.geometry->group_size > kKeepLimit && HasOneKernel(call) && StoresQuotients(call) &&
+         (Innermost(call.geometry->reduced).stride[kFormY] == 1);
+}
 
 void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end) {
   Scratch scratch;

@@ -11,6 +11,9 @@ namespace normfuse::cpu {
 // Whether one kernel reads d where X and at most a factor and an addend lie.
 bool ReadsRows(const Call& call);
 
+// Whether the exponentials of a row wait in Y for their sum. Y is stored twice then, the second time from the caches.
+bool KeepsInY(const Call& call);
+
 // Groups `begin` to `end`, each of which is read in runs.
 void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end);
 

@@ -68,6 +68,23 @@ def test_rows_of_any_largest_value_beside_each_other(width: int) -> None:
 
 
 @pytest.mark.every_isa
+@pytest.mark.parametrize("width", [8193, 9216, 10255])
+@pytest.mark.parametrize("bias", [False, True])
+def test_long_rows(width: int, bias: bool) -> None:
+    """Rows that wait in Y for their sum: usual ones, others, and what is odd, in the first block and in the last."""
+    x = values((9, width), spread=4.0)
+    x[1] += F32(100.0)
+    x[2] -= F32(300.0)
+    x[3, [0, -1]] = -np.inf
+    x[4, -1] = np.inf
+    x[5, 0], x[6, -1], x[7] = np.nan, np.nan, -np.inf
+    inputs = {"residual": values((width,))} if bias else {}
+    got = check(normalization(x, {"axes": [-1], "method": "softmax"}, **inputs), "custom")["Y"]
+    alone = check(normalization(x[8:], {"axes": [-1], "method": "softmax"}, **inputs), "custom")["Y"]
+    np.testing.assert_array_equal(got[8:], alone)
+
+
+@pytest.mark.every_isa
 @pytest.mark.parametrize("spread", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("offset", [0.0, -50.0, 255.0, 257.0, 1e4])
 def test_small_values_beside_a_large_one_are_not_lost(offset: float, spread: float) -> None:
@@ -113,7 +130,8 @@ def test_scaled_and_masked(provider: str, shape: tuple[int, ...]) -> None:
 
 def model(nodes: str, tensor: str, opset: int, result: str | None = None, **constants: np.ndarray) -> Any:
     """One input X and one output Y of the same type, if not said otherwise, and the input M, where it is used."""
-    mask = ", float[1, 1, 1, 40] M" if "M" in re.split(r"\W", nodes) else ""
+    width = re.findall(r"\w+", tensor)[-1]
+    mask = f", float[1, 1, 1, {width}] M" if "M" in re.split(r"\W", nodes) else ""
     text = f'<ir_version: 8, opset_import: ["": {opset}]> g ({tensor} X{mask}) => ({result or tensor} Y) {{{nodes}}}'
     proto = parser.parse_model(text)
     proto.graph.initializer.extend(harness.initializer(name, array) for name, array in constants.items())
@@ -194,10 +212,18 @@ def test_a_factor_of_a_product_stays_with_it(tmp_path: Path) -> None:
     assert [line["description"] for line in report] == ["Add -> Softmax"], report
 
 
-@pytest.mark.parametrize("nodes", ["Y = Softmax(X)", "Y = LogSoftmax(X)", "a = Add(X, M) Y = Softmax(a)"])
+@pytest.mark.parametrize("nodes", ["Y = Softmax(X)", "Y = LogSoftmax(X)", "m = Mul(X, c) Y = Softmax(m)"])
 def test_rows_of_float32_alone_are_left_to_onnx_runtime(nodes: str, tmp_path: Path) -> None:
-    _, report = session_and_report(model(nodes, "float[2, 4, 40, 40]", 13), tmp_path, claim="profitable")
+    proto = model(nodes, "float[2, 4, 384, 384]", 13, c=np.array(0.3, F32))
+    _, report = session_and_report(proto, tmp_path, claim="profitable")
     assert [line["claimed"] for line in report] == [False], report
+
+
+@pytest.mark.parametrize("width", [12, 384, 18385])
+def test_a_mask_is_claimed_where_there_are_vector_kernels(width: int, tmp_path: Path) -> None:
+    proto = model("a = Add(X, M) Y = Softmax(a)", f"float[2, 4, 40, {width}]", 13)
+    _, report = session_and_report(proto, tmp_path, claim="profitable")
+    assert [line["claimed"] for line in report] == [instruction_sets.IN_USE != "baseline"], report
 
 
 # One layer of attention as ONNX Runtime's AttentionFusion wants it.
