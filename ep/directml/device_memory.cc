@@ -36,13 +36,21 @@ Result DeviceContent::Upload(const std::shared_ptr<Gpu>& gpu, std::shared_ptr<De
   return gpu->Upload(on_cpu_.data(), on_cpu_.size(), (*content)->buffer_, work);
 }
 
-Result DeviceContent::Read(void* to, uint64_t bytes) const {
-  if (gpu_ == nullptr) {
-    std::memcpy(to, on_cpu_.data(), bytes);
-    return {};
+Result DeviceContent::Read(const std::vector<Reading>& readings) {
+  std::map<Gpu*, std::vector<Gpu::Reading>> on_gpus;
+  for (const Reading& reading : readings) {
+    const DeviceContent& content = *reading.content;
+    if (content.gpu_ == nullptr) {
+      std::memcpy(reading.to, content.on_cpu_.data(), reading.bytes);
+    } else {
+      on_gpus[content.gpu_.get()].push_back({&content.buffer_, reading.bytes, reading.to});
+    }
   }
-  GpuWork work;
-  return gpu_->Download(buffer_, bytes, to, &work);
+  for (const auto& [gpu, of_gpu] : on_gpus) {
+    GpuWork work;
+    NORMFUSE_RETURN_IF_ERROR(gpu->Download(of_gpu, &work));
+  }
+  return {};
 }
 
 namespace device_memory {

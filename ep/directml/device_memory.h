@@ -33,8 +33,14 @@ class DeviceContent {
 
   // Whether a call has asked before.
   bool WasRead() const { return was_read_.exchange(true); }
-  // A copy of the first `bytes` to the CPU's memory.
-  Result Read(void* to, uint64_t bytes) const;
+  // The first bytes of a content, and where they go on the CPU.
+  struct Reading {
+    std::shared_ptr<const DeviceContent> content;
+    uint64_t bytes;
+    void* to;
+  };
+  // Of all that is on one GPU in one go.
+  static Result Read(const std::vector<Reading>& readings);
 
  private:
   std::vector<unsigned char> on_cpu_;

@@ -170,7 +170,7 @@ class DirectMlExecutable final : public Executable {
     NORMFUSE_RETURN_IF_ERROR(directml::device_memory::Get(view.data, bytes, content));
     if (on_cpu && (*content)->on_cpu() == nullptr) {
       std::vector<unsigned char> read;
-      NORMFUSE_RETURN_IF_ERROR(directml::ReadToCpu(**content, &read));
+      NORMFUSE_RETURN_IF_ERROR(directml::ReadToCpu(*content, &read));
       *content = std::make_shared<DeviceContent>(std::move(read));
     }
     *data = (*content)->on_cpu();

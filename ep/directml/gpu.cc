@@ -260,30 +260,43 @@ Result Gpu::Upload(const void* from, uint64_t bytes, const Buffer& to, GpuWork* 
     NORMFUSE_RETURN_IF_ERROR(mapping.Write(upload));
     std::memcpy(mapping.data(), from, bytes);
   }
-  return Copy(to, upload, bytes, &GpuWork::bytes_up, work);
-}
-
-Result Gpu::Download(const Buffer& from, uint64_t bytes, void* to, GpuWork* work) {
-  LanePool::Lease lane;
-  NORMFUSE_RETURN_IF_ERROR(lanes_->Acquire({0, bytes, 0}, &lane, work));
-  const Buffer& readback = memory_ == MemoryArchitecture::kDiscrete ? lane->readback : lane->output;
-  NORMFUSE_RETURN_IF_ERROR(Copy(readback, from, bytes, &GpuWork::bytes_down, work));
-  Mapping mapping;
-  NORMFUSE_RETURN_IF_ERROR(mapping.Read(readback, bytes));
-  std::memcpy(to, mapping.data(), bytes);
-  return {};
-}
-
-// Buffers get the states that the copy needs, and lose them when it is done.
-Result Gpu::Copy(const Buffer& to, const Buffer& from, uint64_t bytes, uint64_t GpuWork::* counter, GpuWork* work) {
+  // Here and below, buffers get the states that a copy needs, and lose them when it is done.
   Commands commands;
   const auto record = [&]() -> Result {
-    commands_->list->CopyBufferRegion(to.resource.get(), 0, from.resource.get(), 0, bytes);
-    commands_->each.*counter += bytes;
+    commands_->list->CopyBufferRegion(to.resource.get(), 0, upload.resource.get(), 0, bytes);
+    commands_->each.bytes_up += bytes;
     return {};
   };
   NORMFUSE_RETURN_IF_ERROR(Record(record, &commands, work));
   return Run(commands, work);
+}
+
+Result Gpu::Download(const std::vector<Reading>& readings, GpuWork* work) {
+  uint64_t all = 0;
+  for (const Reading& reading : readings) all += AlignedForTensors(reading.bytes);
+  LanePool::Lease lane;
+  NORMFUSE_RETURN_IF_ERROR(lanes_->Acquire({0, all, 0}, &lane, work));
+  const Buffer& readback = memory_ == MemoryArchitecture::kDiscrete ? lane->readback : lane->output;
+  Commands commands;
+  const auto record = [&]() -> Result {
+    uint64_t at = 0;
+    for (const Reading& reading : readings) {
+      commands_->list->CopyBufferRegion(readback.resource.get(), at, reading.from->resource.get(), 0, reading.bytes);
+      commands_->each.bytes_down += reading.bytes;
+      at += AlignedForTensors(reading.bytes);
+    }
+    return {};
+  };
+  NORMFUSE_RETURN_IF_ERROR(Record(record, &commands, work));
+  NORMFUSE_RETURN_IF_ERROR(Run(commands, work));
+  Mapping mapping;
+  NORMFUSE_RETURN_IF_ERROR(mapping.Read(readback, all));
+  uint64_t at = 0;
+  for (const Reading& reading : readings) {
+    std::memcpy(reading.to, mapping.data() + at, reading.bytes);
+    at += AlignedForTensors(reading.bytes);
+  }
+  return {};
 }
 
 void Gpu::RecordBarrier(const D3D12_RESOURCE_BARRIER& barrier) {

@@ -68,8 +68,13 @@ class Gpu {
 
   // Copies bytes of the CPU's memory to a buffer that no call uses.
   Result Upload(const void* from, uint64_t bytes, const Buffer& to, GpuWork* work);
-  // Copies the first bytes of a buffer that no call writes any more to the CPU's memory.
-  Result Download(const Buffer& from, uint64_t bytes, void* to, GpuWork* work);
+  // The first bytes of a buffer that no call writes any more, and where they go on the CPU.
+  struct Reading {
+    const Buffer* from;
+    uint64_t bytes;
+    void* to;
+  };
+  Result Download(const std::vector<Reading>& readings, GpuWork* work);
 
  private:
   Result OpenDevices(const DirectMlOptions& options);
@@ -79,7 +84,6 @@ class Gpu {
   Result CreateQueue();
   Result CreateList(Commands* commands, GpuWork* work);
   Result ResetTable(const abi::DML_BINDING_TABLE_DESC& desc);
-  Result Copy(const Buffer& to, const Buffer& from, uint64_t bytes, uint64_t GpuWork::* counter, GpuWork* work);
   void RecordBarrier(const abi::D3D12_RESOURCE_BARRIER& barrier);
   Result Submit(const Commands& commands, GpuWork* work, uint64_t* fence_value);
   Result Wait(uint64_t fence_value, GpuWork* work);

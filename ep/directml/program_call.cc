@@ -5,9 +5,9 @@
 
 namespace normfuse::directml {
 
-Result ReadToCpu(const DeviceContent& content, std::vector<unsigned char>* bytes) {
-  bytes->resize(content.bytes());
-  const Result read = content.Read(bytes->data(), bytes->size());
+Result ReadToCpu(const Content& content, std::vector<unsigned char>* bytes) {
+  bytes->resize(content->bytes());
+  const Result read = DeviceContent::Read({{content, bytes->size(), bytes->data()}});
   if (read.ok()) return {};
   return Result::Error(ErrorCode::kInvalidArgument,
                        "DirectML path: an input cannot be read from the GPU that it is on: " + read.message());
@@ -37,7 +37,7 @@ Result ProgramCall::TakeInputs(const CallInputs& inputs, GpuWork* work) {
     if (may_stay && content->IsOn(compiled_.gpu().get())) {
       tensors_.input_buffers[i] = &content->buffer();
     } else if (content->on_cpu() == nullptr) {
-      NORMFUSE_RETURN_IF_ERROR(ReadToCpu(*content, &read_.emplace_back()));
+      NORMFUSE_RETURN_IF_ERROR(ReadToCpu(content, &read_.emplace_back()));
       tensors_.inputs[i] = read_.back().data();
     } else if (may_stay && content->WasRead()) {
       NORMFUSE_RETURN_IF_ERROR(MoveToGpu(inputs.addresses[at], content, work));

@@ -21,7 +21,7 @@ struct CallInputs {
 };
 
 // A tensor in memory of a GPU, on the CPU.
-Result ReadToCpu(const DeviceContent& content, std::vector<unsigned char>* bytes);
+Result ReadToCpu(const Content& content, std::vector<unsigned char>* bytes);
 
 // Keeps what must live until the program has run.
 class ProgramCall {

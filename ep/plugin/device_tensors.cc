@@ -46,7 +46,8 @@ bool CanCopy(const ort::DataTransferImpl*, const ort::MemoryDevice* from, const 
   return (IsOurs(from) && (IsOurs(to) || IsOnCpu(to))) || (IsOurs(to) && IsOnCpu(from));
 }
 
-Result Copy(const ort::Value* from, ort::Value* to) {
+// What goes to the CPU is added to `readings`.
+Result Copy(const ort::Value* from, ort::Value* to, std::vector<DeviceContent::Reading>* readings) {
   const ort::Api& api = ort::GetApi();
   size_t bytes = 0;
   const void* source = nullptr;
@@ -58,7 +59,10 @@ Result Copy(const ort::Value* from, ort::Value* to) {
   Content content;
   if (device_memory::Contains(source)) {
     NORMFUSE_RETURN_IF_ERROR(device_memory::Get(source, bytes, &content));
-    if (!device_memory::Contains(target)) return content->Read(target, bytes);
+    if (!device_memory::Contains(target)) {
+      readings->push_back({std::move(content), bytes, target});
+      return {};
+    }
   } else {
     const auto* begin = static_cast<const unsigned char*>(source);
     content = std::make_shared<DeviceContent>(std::vector<unsigned char>(begin, begin + bytes));
@@ -70,8 +74,9 @@ Result Copy(const ort::Value* from, ort::Value* to) {
 ort::Status* CopyTensors(ort::DataTransferImpl*, const ort::Value** from, ort::Value** to, ort::SyncStream**,
                          size_t count) {
   return ort::Guarded([&]() -> Result {
-    for (size_t i = 0; i < count; ++i) NORMFUSE_RETURN_IF_ERROR(Copy(from[i], to[i]));
-    return {};
+    std::vector<DeviceContent::Reading> readings;
+    for (size_t i = 0; i < count; ++i) NORMFUSE_RETURN_IF_ERROR(Copy(from[i], to[i], &readings));
+    return DeviceContent::Read(readings);
   });
 }
 

@@ -165,6 +165,22 @@ def inputs_that_stay() -> None:
     close(value.numpy(), 2 * x)
 
 
+def outputs_are_read_at_once() -> None:
+    """Those of a run that are wanted on the CPU: one wait for all."""
+    session = session_of(
+        "g (float[N, 64] x) => (float[N, 64] y, float[N, 64] z, float[1, 1] s) { "
+        "y = MatMul(x, w) z = Relu(y) s = ReduceSum <keepdims = 1> (z) }"
+    )
+    x = numbers(3, 64)
+    for _ in range(3):
+        counts = Counts()
+        y, z, s = session.run(None, {"x": x})
+    assert (counts["submissions"], counts["waits"]) == (2, 2)
+    close(y, x.astype(np.float64) @ W)
+    close(z, step(x))
+    close(s, step(x).sum().reshape(1, 1))
+
+
 def between_islands() -> None:
     """What the CPU does not need stays on the GPU between two islands of a model."""
     session = session_of("""g (float[N, 64] x) => (float[N, 64] y) {

@@ -16,6 +16,7 @@ SCENARIOS = [
     "outputs_that_are_given",
     "runs_without_binding",
     "inputs_that_stay",
+    "outputs_are_read_at_once",
     "between_islands",
     "element_types",
     "integers_are_checked",
