@@ -251,6 +251,18 @@ def shapes_from_the_gpu() -> None:
         np.testing.assert_array_equal(y.numpy(), -x.reshape(shape))
 
 
+def initialisers_that_are_inputs() -> None:
+    """Another value may be given: ONNX Runtime has them in the memory of the session's nodes."""
+    session = session_of("g (float[N, 64] x, float[64, 64] w) => (float[N, 64] y) { p = MatMul(x, w) y = Relu(p) }")
+    x, other = numbers(3, 64), numbers(64, 64)
+    for _ in range(3):
+        counts = Counts()
+        close(run(session, {"x": on_gpu(x)})[0].numpy(), step(x))
+    assert counts["bytes_up"] == x.nbytes
+    close(run(session, {"x": on_gpu(x), "w": on_gpu(other)})[0].numpy(), np.maximum(x.astype(np.float64) @ other, 0))
+    close(run(session, {"x": on_gpu(x)})[0].numpy(), step(x))
+
+
 def control_flow() -> None:
     """Islands in branches, and what the CPU does around them."""
     text = """g (float[N, 64] x, bool c) => (float[N, 64] y) {

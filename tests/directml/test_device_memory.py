@@ -21,6 +21,7 @@ SCENARIOS = [
     "element_types",
     "integers_are_checked",
     "shapes_from_the_gpu",
+    "initialisers_that_are_inputs",
     "control_flow",
     "threads_and_sessions",
     "no_memory",
