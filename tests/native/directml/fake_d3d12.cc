@@ -78,10 +78,9 @@ HRESULT FakeFence::SetEventOnCompletion(uint64_t value, void* event) {
 }
 
 HRESULT FakeFence::Signal(uint64_t value) {
-  {
-    const std::lock_guard lock(mutex_);
-    value_ = value;
-  }
+  // Told while it is locked: who waits may end the fence as soon as it is not.
+  const std::lock_guard lock(mutex_);
+  value_ = value;
   reached_.notify_all();
   return kOk;
 }
