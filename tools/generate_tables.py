@@ -396,7 +396,7 @@ def formula_code(activations: Sequence[Activation]) -> list[str]:
 
 ATTRIBUTE_TYPES = ("int", "string")
 PLACES = ("first", "before", "core", "behind", "last", "beside")
-OTHER_STEPS = ("Activate", "Requantise", "Emit", "Mask")
+OTHER_STEPS = ("Activate", "Mask")
 ARGUMENT_TYPES = ("tensor", "int", "ints", "float", "flag", "word", "type")
 STEP_CODE = [
     "// A kind of step of a program (attribute `steps`), and an argument of steps.",
@@ -404,11 +404,12 @@ STEP_CODE = [
     "  const char* name;",
     "  StepPlace place;",
     "  bool has_operand;",
-    "  StepKind kind;         // of a step with an operand",
+    "  StepKind kind;         // of a step with an operand or an output",
     '  const char* directml;  // DML_OPERATOR_<directml>, of a step with an operand; "" where DirectML has none',
     "  int argument_count;",
     "  Argument arguments[kMaxStepArguments];",
     "  unsigned types;        // bit set of DataType: what the argument `type` may name",
+    "  int output;            // position of the output that the step stores; -1: none",
     "};",
 ]
 
@@ -425,6 +426,8 @@ class Operators(NamedTuple):
     """The versions that steps and arguments came with."""
     combinations: list[tuple[str, str]]
     """Name and kernel of the steps that have an operand."""
+    storing: list[str]
+    """The steps in front of the core that store an output."""
     most_arguments: int
     functions: list[str]
     code: list[str]
@@ -453,7 +456,7 @@ def operators_of(table: Table, types: Sequence[ElementType]) -> Operators:
         row.end()
     since: list[int] = []
     arguments, choices = arguments_of(table, since)
-    steps, combinations, most = steps_of(table, arguments, since, types)
+    steps, combinations, storing, most = steps_of(table, arguments, since, types, outputs["FusedNormalization"])
     for _, row in table.rows("edge"):
         check_operators(row, outputs)
         row.text("doc")
@@ -463,7 +466,7 @@ def operators_of(table: Table, types: Sequence[ElementType]) -> Operators:
     functions.end()
     top.end()
     code.append(f"inline constexpr int kNumberedFunctions = {numbered};")
-    return Operators(outputs, attributes, arguments, choices, steps, since, combinations, most, names, code)
+    return Operators(outputs, attributes, arguments, choices, steps, since, combinations, storing, most, names, code)
 
 
 def since_of(row: Row) -> int:
@@ -491,10 +494,10 @@ def arguments_of(table: Table, since: list[int]) -> tuple[list[str], dict[str, t
 
 
 def steps_of(
-    table: Table, arguments: Sequence[str], since: list[int], types: Sequence[ElementType]
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]], int]:
-    """Return the kinds of steps, those of them that have an operand, and how many arguments one has at most."""
-    steps, combinations, most = [], [], 0
+    table: Table, arguments: Sequence[str], since: list[int], types: Sequence[ElementType], outputs: Sequence[str]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[str], int]:
+    """Return the kinds of steps, those of them with an operand, those with an output, and the most arguments of one."""
+    steps, combinations, storing, most = [], [], [], 0
     for name, row in table.rows("step"):
         place, operand, given = row.text("place", among=PLACES), row.flag("operand", False), row.names("arguments")
         for each in given:
@@ -502,33 +505,40 @@ def steps_of(
                 raise row.error(f"key 'arguments' has '{each}', which is not an argument")
         row.text("doc")
         since.append(since_of(row))
+        output = row.text("output", "", among=("", *outputs))
         kind, directml = OTHER_STEPS[0], ""
         if operand:
             combinations.append((name, row.text("kernel")))
             kind, directml = name, row.text("directml").replace("not there", "")
+        elif output:
+            storing.append(name)
+            kind = name
         row.end()
         listed = braces(f"Argument::k{camel(each)}" for each in given)
         stored = sum(1 << each.number for each in types if name in each.stored)
-        code = (
-            f"{{{text(name)}, StepPlace::k{camel(place)}, {boolean(operand)}, StepKind::k{kind}, {text(directml)}, "
-            f"{len(given)}, {listed}, {stored}u}}"
-        )
         if bool(stored) != ("type" in given):
             raise row.error("argument 'type', and types of element_types.toml that it stores: both or none")
+        position = outputs.index(output) if output else -1
+        code = (
+            f"{{{text(name)}, StepPlace::k{camel(place)}, {boolean(operand)}, StepKind::k{kind}, {text(directml)}, "
+            f"{len(given)}, {listed}, {stored}u, {position}}}"
+        )
         steps.append((name, code))
         most = max(most, len(given))
-    return steps, combinations, most
+    return steps, combinations, storing, most
 
 
-def combination_list(combinations: Sequence[tuple[str, str]]) -> list[str]:
+def step_kind_list(operators: Operators) -> list[str]:
+    names = [name for name, _ in operators.combinations]
     return [
         "",
-        "// What a step of a chain is: first those that combine d with an operand (operators.toml).",
-        *enumeration("StepKind", [*(name for name, _ in combinations), *OTHER_STEPS]),
-        f"inline constexpr int kCombinationCount = {len(combinations)};",
-        "// X(name, kernel functor) for each of them.",
+        "// What a step of a chain is: first those that combine d with an operand, last those that store an output.",
+        *enumeration("StepKind", [*names, *OTHER_STEPS, *operators.storing]),
+        f"inline constexpr int kCombinationCount = {len(names)};",
+        f"inline constexpr int kFirstStoring = {len(names) + len(OTHER_STEPS)};",
+        "// X(name, kernel functor) for each that combines.",
         "#define NORMFUSE_FOR_EACH_COMBINATION(X) \\",
-        *[f"  X({name}, {kernel}) \\" for name, kernel in combinations],
+        *[f"  X({name}, {kernel}) \\" for name, kernel in operators.combinations],
     ]
 
 
@@ -889,7 +899,7 @@ def headers(folder: Path) -> dict[str, str]:
     return {
         "element_types.h": header(["<cstdint>"], element_type_list(types)),
         # What kernels know of the tables: a change of anything else compiles none of them again.
-        "activation_list.h": header([], [*activation_list(activations), *combination_list(operators.combinations)]),
+        "activation_list.h": header([], [*activation_list(activations), *step_kind_list(operators)]),
         "tables.h": header(["<limits>", "<string_view>", '"spec/activation_list.h"'], code),
         "formulas.h": header(["<cmath>", '"spec/tables.h"'], formula_code(activations)),
     }

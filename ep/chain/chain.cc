@@ -57,7 +57,7 @@ Step Activate(const ActivationCall& activation, Operand slope) {
 
 Step Requantise(Quantization quantization, DataType type, int output) {
   Step step;
-  step.kind = StepKind::kRequantise;
+  step.kind = StepKind::kRequantize;
   step.quantization = std::move(quantization);
   step.type = type;
   step.output = output;
@@ -80,12 +80,23 @@ Step Mask(Operand shown, bool shows, float fill) {
   return step;
 }
 
+const StepSpec& SpecOf(StepKind kind) {
+  return *std::find_if(std::begin(kSteps), std::end(kSteps), [kind](const StepSpec& each) {
+    return each.kind == kind && (each.has_operand || each.output >= 0);
+  });
+}
+
+bool Takes(const StepSpec& spec, Argument argument) {
+  const Argument* end = spec.arguments + spec.argument_count;
+  return std::find(spec.arguments, end, argument) != end;
+}
+
 UsualForm UsualFormOf(const Chain& chain) {
   UsualForm form;
   Steps before(chain.before);
   form.residual = before.TakeOperand(StepKind::kAdd);
   form.residual_bias = before.TakeOperand(StepKind::kAdd);
-  form.requantise = before.Take(StepKind::kRequantise);
+  form.requantise = before.Take(StepKind::kRequantize);
   const bool emits_stored = form.requantise != nullptr && form.requantise->output != kNoOutput;
   form.sum = emits_stored ? form.requantise : before.Take(StepKind::kEmit);
   const bool emits_requantised = form.requantise != nullptr && form.sum != nullptr && form.sum != form.requantise;

@@ -104,12 +104,22 @@ struct ActivationCall {
 
 inline constexpr int kNoOutput = -1;  // among positions of the node's outputs
 
-// Whether the step combines d with its operand, as the table of steps says (kAdd, kMul ...). The others:
-//   kActivate    activation(d); the operand is the slope, of activations that have one
-//   kRequantise  dequantise(quantise(d)), per tensor and constant; the output is the quantised tensor
-//   kEmit        d as it is; the output is d in a float type
-//   kMask        d where the operand, of bool, is as `mask` says, and another value elsewhere; before a softmax
+// Whether the step combines d with its operand, as the table of steps says (kAdd, kMul ...).
 constexpr bool IsCombination(StepKind kind) { return static_cast<int>(kind) < kCombinationCount; }
+
+// Whether its output is d as it is there, by a quantisation (of one constant scale) or as a float. d goes on with the
+// values that were stored where it is quantised (kRequantize), and as it is otherwise (kEmit).
+constexpr bool IsStoring(StepKind kind) { return static_cast<int>(kind) >= kFirstStoring; }
+
+// The other kinds:
+//   kActivate    activation(d); the operand is the slope, of activations that have one
+//   kMask        d where the operand, of bool, is as `mask` says, and another value elsewhere; before a softmax
+
+// The row of a step that combines or stores.
+const StepSpec& SpecOf(StepKind kind);
+
+// Whether steps of the row have the argument.
+bool Takes(const StepSpec& spec, Argument argument);
 
 struct MaskCall {
   bool shows = true;  // d stays where the operand is this
@@ -122,10 +132,11 @@ struct Step {
   StepKind kind = StepKind::kAdd;
   Operand operand;
   ActivationCall activation;
-  DataType type = DataType::kUndefined;  // kRequantise, kEmit: what is stored
-  Quantization quantization;             // kRequantise
-  MaskCall mask;                         // kMask
-  int output = kNoOutput;                // kRequantise, kEmit: of the shape of Y
+  MaskCall mask;  // kMask
+  // Of those that store:
+  DataType type = DataType::kUndefined;
+  Quantization quantization;
+  int output = kNoOutput;  // of the shape of Y
 };
 
 Step Combine(StepKind kind, Operand operand);

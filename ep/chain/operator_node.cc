@@ -201,16 +201,10 @@ class Reader {
   void ReadStep(const ProgramStep& step) {
     if (step.step == nullptr) return ReadActivation(step);
     if (step.step->has_operand) return Append(step, Combine(step.step->kind, ReadOperand(step)));
+    if (step.step->output >= 0) return ReadStoring(step);
     switch (static_cast<StepName>(step.step - kSteps)) {
       case StepName::kDequantize:
         return ReadDequantize(step);
-      case StepName::kRequantize:
-        return ReadRequantize(step);
-      case StepName::kEmit:
-        if (has_emit_) Invalid(step.Where() + " stands twice");
-        sum_type_ = Type(step);
-        has_emit_ = true;
-        return;
       case StepName::kNormalize:
         return ReadNormalize(step);
       case StepName::kSoftmax:
@@ -228,7 +222,7 @@ class Reader {
   }
 
   void Append(const ProgramStep& program_step, Step step) {
-    if (program_step.in_front && (has_emit_ || has_requantize_)) {
+    if (program_step.in_front && sum_step_ != nullptr) {
       return Invalid(program_step.Where() + " stands behind the step that makes the output sum");
     }
     (program_step.in_front ? chain_.before : chain_.behind).push_back(std::move(step));
@@ -265,22 +259,34 @@ class Reader {
     if (call.kind != Activation::kIdentity) Append(step, Activate(call, std::move(slope)));
   }
 
-  void ReadRequantize(const ProgramStep& step) {
-    Quantization quantization;
-    const DataType zero_type = ReadQuantization(step, "sum", &quantization).zero_point;
-    if (!quantization.present()) return Invalid(step.Where() + ": its scale, sum_scale, is missing");
-    DataType type = Type(step);
-    if (type == DataType::kUndefined) type = quantization.zero_point.present() ? zero_type : DataType::kUint8;
-    Append(step, Requantise(std::move(quantization), type, OutputIndex(FusedNormalizationOutput::kSum)));
-    has_requantize_ = true;
+  // A step that stores the output sum, in front of the core.
+  void ReadStoring(const ProgramStep& program_step) {
+    const StepSpec& spec = *program_step.step;
+    if (sum_step_ == &spec) return Invalid(program_step.Where() + " stands twice");
+    const std::string name = kFusedNormalizationOutputs[spec.output];
+    if (sum_step_ != nullptr) {
+      return Invalid("the output " + name + " has two steps, " + sum_step_->name + " and " + spec.name);
+    }
+    const bool quantizes = Takes(spec, Argument::kScale);
+    Step step;
+    step.kind = spec.kind;
+    step.output = OutputIndex(static_cast<FusedNormalizationOutput>(spec.output));
+    const DataType zero_type = ReadQuantization(program_step, name, &step.quantization).zero_point;
+    if (quantizes && !step.quantization.present()) {
+      return Invalid(program_step.Where() + ": its scale, " + name + "_scale, is missing");
+    }
+    step.type = Type(program_step);
+    if (step.type == DataType::kUndefined) {
+      step.type = !quantizes ? FloatOfX() : step.quantization.zero_point.present() ? zero_type : DataType::kUint8;
+    }
+    if (quantizes || step.output != kNoOutput) Append(program_step, std::move(step));
+    sum_step_ = &spec;
   }
 
-  // In front of the core: the output sum is d as it is there.
+  // In front of the core: the output sum is d as it is there, where no step says otherwise.
   void EmitSum() {
-    if (has_requantize_ && has_emit_) return Invalid("the output sum has two steps, Requantize and Emit");
     const int output = OutputIndex(FusedNormalizationOutput::kSum);
-    if (has_requantize_ || output == kNoOutput) return;
-    chain_.before.push_back(Emit(sum_type_ == DataType::kUndefined ? FloatOfX() : sum_type_, output));
+    if (sum_step_ == nullptr && output != kNoOutput) chain_.before.push_back(Emit(FloatOfX(), output));
   }
 
   // A core without its arguments: sum is made in front of it, the statistics by it.
@@ -370,11 +376,9 @@ class Reader {
   const OperatorNode& node_;
   Chain& chain_;
   std::optional<Declined> declined_;
-  std::vector<std::string_view> labels_;      // of the inputs behind X, as far as they were read
-  DataType x_float_ = DataType::kUndefined;   // of x_scale
-  DataType sum_type_ = DataType::kUndefined;  // as Emit says
-  bool has_emit_ = false;
-  bool has_requantize_ = false;
+  std::vector<std::string_view> labels_;     // of the inputs behind X, as far as they were read
+  DataType x_float_ = DataType::kUndefined;  // of x_scale
+  const StepSpec* sum_step_ = nullptr;       // what makes the output sum
 };
 
 bool Names(std::string_view op_type, std::string_view name) {

@@ -13,9 +13,20 @@ namespace {
 std::string PartOf(const std::string& tensor, const char* part) { return (tensor == "X" ? "x" : tensor) + "_" + part; }
 
 // Whether a step can have the type as its argument `type`.
-bool Stores(StepName step, DataType type) {
+bool Stores(const StepSpec& step, DataType type) {
   const auto number = static_cast<uint32_t>(type);
-  return number < kTypeSlots && (kSteps[static_cast<int>(step)].types >> number & 1u) != 0;
+  return number < kTypeSlots && (step.types >> number & 1u) != 0;
+}
+
+bool Stores(StepName step, DataType type) { return Stores(kSteps[static_cast<int>(step)], type); }
+
+std::string StoredBy(const StepSpec& step) {
+  std::string names;
+  for (int type = 0; type < kTypeSlots; ++type) {
+    if (Stores(step, static_cast<DataType>(type)))
+      names.append(names.empty() ? "" : ", ").append(kElementTypes[type].name);
+  }
+  return names;
 }
 
 class Validator {
@@ -35,7 +46,7 @@ class Validator {
   Result CheckStep(const Step& step) const;
   Result CheckActivation(const Step& step) const;
   Result CheckMask(const Step& step) const;
-  Result CheckRequantise(const Step& step) const;
+  Result CheckStoring(const Step& step) const;
   Result CheckSize() const;
   Result CheckStore() const;
 
@@ -133,42 +144,36 @@ Result Validator::CheckMask(const Step& step) const {
                "; bool is supported, before a softmax");
 }
 
-Result Validator::CheckRequantise(const Step& step) const {
+Result Validator::CheckStoring(const Step& step) const {
+  const StepSpec& spec = SpecOf(step.kind);
+  const std::string name = kFusedNormalizationOutputs[spec.output];
   const Quantization& q = step.quantization;
+  const bool quantizes = Takes(spec, Argument::kScale);
   const auto is_constant_scalar = [](const TensorRef& ref) {
     return ref.constant && ref.constant->ElementCount() == 1;
   };
-  if (!is_constant_scalar(q.scale) || (q.zero_point.present() && !is_constant_scalar(q.zero_point))) {
-    return Error("sum_scale and sum_zero_point must be constants of one element");
+  if (quantizes && (!is_constant_scalar(q.scale) || (q.zero_point.present() && !is_constant_scalar(q.zero_point)))) {
+    return Error(name + "_scale and " + name + "_zero_point must be constants of one element");
   }
-  if (!IsFloat(q.scale.constant->type)) {
-    return Error("sum_scale has element type " + std::string(NameOf(q.scale.constant->type)) +
+  if (quantizes && !IsFloat(q.scale.constant->type)) {
+    return Error(name + "_scale has element type " + NameOf(q.scale.constant->type) +
                  "; float32, float16 and bfloat16 are supported");
   }
-  if (!Stores(StepName::kRequantize, step.type)) {
-    return Error("sum has element type " + std::string(NameOf(step.type)) +
-                 "; with sum_scale int8, uint8, int16 and uint16 are supported");
+  if (!Stores(spec, step.type)) {
+    return Error(name + " has element type " + NameOf(step.type) + ", which " + spec.name + " does not store; " +
+                 StoredBy(spec) + " are supported");
   }
-  if (q.zero_point.present() && q.zero_point.constant->type != step.type) {
-    return Error("sum_zero_point has element type " + std::string(NameOf(q.zero_point.constant->type)) +
-                 ", but sum is " + NameOf(step.type));
+  if (quantizes && q.zero_point.present() && q.zero_point.constant->type != step.type) {
+    return Error(name + "_zero_point has element type " + NameOf(q.zero_point.constant->type) + ", but " + name +
+                 " is " + NameOf(step.type));
   }
   return {};
 }
 
 Result Validator::CheckStep(const Step& step) const {
-  switch (step.kind) {
-    case StepKind::kActivate:
-      return CheckActivation(step);
-    case StepKind::kRequantise:
-      return CheckRequantise(step);
-    case StepKind::kEmit:
-      if (Stores(StepName::kEmit, step.type)) return {};
-      return Error("sum has element type " + std::string(NameOf(step.type)) +
-                   "; float32, float16 and bfloat16 are supported");
-    default:  // a combination, or a mask
-      return step.operand.present() ? Result() : Error("a step has no operand");
-  }
+  if (step.kind == StepKind::kActivate) return CheckActivation(step);
+  if (IsStoring(step.kind)) return CheckStoring(step);
+  return step.operand.present() ? Result() : Error("a step has no operand");
 }
 
 // Whether the steps do not read and write too much.

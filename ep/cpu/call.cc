@@ -118,16 +118,18 @@ void QuantizeBlock(const Block& b, float* values) {
   b.call.kernels->quantize(values, static_cast<size_t>(b.n), scales, zeros, low, high);
 }
 
-// Rounds d to the type in which an output stores it on the way, and back to float32.
-void RequantiseBlock(const Call& call, const Stage& stage, int64_t index, int64_t n, void* emitted, float* d) {
+// Stores d in an output; where that quantises, d becomes what is stored.
+void StoreOnTheWay(const Call& call, const Stage& stage, int64_t index, int64_t n, void* emitted, float* d) {
   const Vec scale{&stage.quantization_scale, 0};
   const Vec zero{&stage.quantization_zero, 0};
-  float low = 0.0f;
-  float high = 0.0f;
-  IntegerRange(stage.type, &low, &high);
-  call.kernels->quantize(d, static_cast<size_t>(n), scale, zero, low, high);
+  if (stage.quantizes) {
+    float low = 0.0f;
+    float high = 0.0f;
+    IntegerRange(stage.type, &low, &high);
+    call.kernels->quantize(d, static_cast<size_t>(n), scale, zero, low, high);
+  }
   if (emitted != nullptr) StoreFloats(call, stage.type, emitted, index, n, d);
-  Dequantize(call, n, scale, zero, d);
+  if (stage.quantizes) Dequantize(call, n, scale, zero, d);
 }
 
 // The arguments of kernels that quantise, for one scale for all of Y.
@@ -144,7 +146,7 @@ Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, 
   return {room, b.step.stride[operand.form] == 0 ? 0 : 1};
 }
 
-// The operands of a stage kApply.
+// The operands of a stage kActivate.
 ApplyArgs StageArgs(const Block& b, const Stage& stage) {
   ApplyArgs args;
   args.x2 = nullptr;
@@ -157,7 +159,7 @@ ApplyArgs StageArgs(const Block& b, const Stage& stage) {
   return args;
 }
 
-// Runs a stage kApply.
+// Runs a stage kActivate.
 void ApplyStage(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* y) {
   ApplyArgs args = StageArgs(b, stage);
   args.x = x;
@@ -172,20 +174,11 @@ void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, 
   const Call& call = b.call;
   const int64_t index = b.at.at[kFormY];
   void* emitted = stage.emitted < 0 || emission == Emission::kNo ? nullptr : call.emitted[stage.emitted];
-  switch (stage.kind) {
-    case Stage::Kind::kCombine:
-      return call.kernels->combine[static_cast<int>(stage.combination)](
-          d, static_cast<size_t>(b.n), OperandAt(b, stage.operand, nullptr, b.scratch->block));
-    case Stage::Kind::kApply:
-      return ApplyStage(b, stage, normalizer, d, d);
-    case Stage::Kind::kRequantise:
-      return RequantiseBlock(call, stage, index, b.n, emitted, d);
-    case Stage::Kind::kEmit:
-      if (emitted != nullptr) StoreFloats(call, stage.type, emitted, index, b.n, d);
-      return;
-    case Stage::Kind::kMask:
-      return HideBlock(b, stage, stage.mask.fill, d);
-  }
+  if (stage.kind == StepKind::kActivate) return ApplyStage(b, stage, normalizer, d, d);
+  if (stage.kind == StepKind::kMask) return HideBlock(b, stage, stage.mask.fill, d);
+  if (IsStoring(stage.kind)) return StoreOnTheWay(call, stage, index, b.n, emitted, d);
+  call.kernels->combine[static_cast<int>(stage.kind)](d, static_cast<size_t>(b.n),
+                                                      OperandAt(b, stage.operand, nullptr, b.scratch->block));
 }
 
 }  // namespace

@@ -34,16 +34,9 @@ struct StageOperand {
 
 // One or more steps of a chain as the passes run them on a block of float32.
 struct Stage {
-  enum class Kind {
-    kCombine,
-    kApply,  // scale, bias and activation in one kernel, each of which may be absent; the first one behind normalises too
-    kRequantise,
-    kEmit,
-    kMask,
-  };
-  Kind kind = Kind::kApply;
-  StepKind combination = StepKind::kAdd;  // kCombine: which
-  StageOperand operand;                   // kCombine, kMask
+  // kActivate: scale, bias and activation in one kernel, each of which may be absent; the first one behind normalises, too.
+  StepKind kind = StepKind::kActivate;
+  StageOperand operand;  // of a combination or mask
   MaskCall mask;
   StageOperand scale, bias, slope;
   Activation activation = Activation::kIdentity;
@@ -51,6 +44,7 @@ struct Stage {
   const float* params = nullptr;  // of the activation
   // What is stored on the way, and where: index into Call::emitted, or -1.
   DataType type = DataType::kUndefined;
+  bool quantizes = false;
   float quantization_scale = 1.0f;
   float quantization_zero = 0.0f;
   int emitted = -1;
@@ -70,8 +64,8 @@ struct ChainSpec {
   bool usual_before = true;
   bool usual_behind = true;
   std::vector<Stage> before;
-  std::vector<Stage> behind;  // the first is kApply
-  // The arguments of the last stage behind, which is kApply.
+  std::vector<Stage> behind;  // the first is kActivate
+  // The arguments of the last stage behind, which is kActivate.
   Activation activation = Activation::kIdentity;
   const float* activation_params = nullptr;
   DataType y_type = DataType::kUndefined;
@@ -161,7 +155,7 @@ struct Scratch {
   alignas(64) float block[kBlock];
   alignas(64) float scale[kBlock];
   alignas(64) float zero[kBlock];
-  // Operands of kApply.
+  // Operands of kActivate.
   alignas(64) float apply_scale[kBlock];
   alignas(64) float apply_bias[kBlock];
   alignas(64) float apply_slope[kBlock];

@@ -163,17 +163,13 @@ Result CpuExecutable::ReadX() {
 
 Stage CpuExecutable::StageOf(const Step& step) {
   Stage stage;
-  stage.kind = step.kind == StepKind::kActivate     ? Stage::Kind::kApply
-               : step.kind == StepKind::kRequantise ? Stage::Kind::kRequantise
-               : step.kind == StepKind::kEmit       ? Stage::Kind::kEmit
-               : step.kind == StepKind::kMask       ? Stage::Kind::kMask
-                                                    : Stage::Kind::kCombine;
-  if (IsCombination(step.kind)) stage.combination = step.kind;
+  stage.kind = step.kind;
   stage.activation = step.activation.kind;
   stage.params = step.activation.params;
   stage.type = step.type;
   stage.mask = step.mask;
-  if (step.kind == StepKind::kRequantise) {
+  stage.quantizes = step.quantization.present();
+  if (stage.quantizes) {
     stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
     if (step.quantization.zero_point.present())
       stage.quantization_zero = ScalarOf(*step.quantization.zero_point.constant);
@@ -187,14 +183,14 @@ Stage CpuExecutable::StageOf(const Step& step) {
 
 // Whether the activation's kernel can do the product behind it, too. One that an Add follows is done with that.
 bool CanGate(const KernelTable& kernels, const Stage& stage, const std::vector<Step>& steps, size_t i) {
-  return steps[i].kind == StepKind::kMul && stage.kind == Stage::Kind::kApply && !stage.gated &&
+  return steps[i].kind == StepKind::kMul && stage.kind == StepKind::kActivate && !stage.gated &&
          kernels.gated[static_cast<int>(stage.activation)] != nullptr &&
          (i + 1 == steps.size() || steps[i + 1].kind != StepKind::kAdd);
 }
 
 // Whether a kernel for scale, bias and activation can do the step as well as what `stage` has already.
 bool Joins(const Stage& stage, StepKind kind) {
-  if (stage.kind != Stage::Kind::kApply || stage.activation != Activation::kIdentity) return false;
+  if (stage.kind != StepKind::kActivate || stage.activation != Activation::kIdentity) return false;
   if (kind == StepKind::kMul) return !stage.scale.present() && !stage.bias.present();
   return kind == StepKind::kAdd ? !stage.bias.present() : kind == StepKind::kActivate;
 }
@@ -236,7 +232,7 @@ Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool
       NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, !behind, &last.operand));
     }
   }
-  if (behind && stages->back().kind != Stage::Kind::kApply) stages->push_back(apply);
+  if (behind && stages->back().kind != StepKind::kActivate) stages->push_back(apply);
   return {};
 }
 
@@ -260,7 +256,7 @@ void CpuExecutable::ReadSpec() {
   spec_.y_block_size = chain_.store.quantization.block_size;
   if (usual_.sum != nullptr) spec_.sum_type = usual_.sum->type;
   spec_.stats_type = norm.stats_type;
-  for (const Stage& stage : spec_.before) spec_.requantizes |= stage.kind == Stage::Kind::kRequantise;
+  for (const Stage& stage : spec_.before) spec_.requantizes |= stage.quantizes;
   for (const Stage& stage : spec_.behind) spec_.emits_behind |= stage.emitted >= 0;
   spec_.nanoseconds = EstimateNanoseconds(chain_, isa_, 0);
   spec_.nanoseconds_per_element = EstimateNanoseconds(chain_, isa_, 1) - spec_.nanoseconds;

@@ -100,11 +100,9 @@ class RowReader {
 
   bool ReadsSteps() {
     for (const Stage& stage : call_.spec->before) {
-      if (masked_ && &stage == &call_.spec->before.back())
-        return stage.kind == Stage::Kind::kMask && addend_ == nullptr;
-      if (stage.kind != Stage::Kind::kCombine) return false;
-      const bool is_factor = stage.combination == StepKind::kMul;
-      if (!is_factor && stage.combination != StepKind::kAdd) return false;
+      if (masked_ && &stage == &call_.spec->before.back()) return stage.kind == StepKind::kMask && addend_ == nullptr;
+      const bool is_factor = stage.kind == StepKind::kMul;
+      if (!is_factor && stage.kind != StepKind::kAdd) return false;
       // A factor after an addend, or a second one.
       if (addend_ != nullptr || (is_factor && factor_ != nullptr) || !IsFloats(stage.operand)) return false;
       (is_factor ? factor_ : addend_) = &stage.operand;

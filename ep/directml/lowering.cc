@@ -184,7 +184,7 @@ class Lowering {
         d_shape_ = x_shape_ == Shapes::kKnown ? ShapeOf(step.operand.tensor) : x_shape_;
         d_dims_ = WithSlope(d.dims, step.operand);
         return Activate(step, Widen(d, d_dims_));
-      case StepKind::kRequantise:
+      case StepKind::kRequantize:
         return Requantise(step, step.output == kNoOutput ? d : Widen(d, whole_));
       case StepKind::kEmit:
         EmitOutput(step.output, step.type, Widen(d, whole_), whole_, "sum");
@@ -207,9 +207,7 @@ class Lowering {
 
   // DirectML's operator of two tensors for a combination, for which the chain is refused where there is none.
   Operator Combination(const Step& step) {
-    const StepSpec& spec = *std::find_if(std::begin(kSteps), std::end(kSteps), [&](const StepSpec& each) {
-      return each.has_operand && each.kind == step.kind;
-    });
+    const StepSpec& spec = SpecOf(step.kind);
     Operator op;
     op.type = OperatorNamed(spec.directml);
     op.purpose = std::string(spec.name) + " " + step.operand.name;
@@ -220,6 +218,7 @@ class Lowering {
   Value Combine(const Step& step, const Value& d) {
     const Operand& operand = step.operand;
     const Operator op = Combination(step);
+    if (builder_.refused()) return d;
     const char* name = operand.name.c_str();
     Value other = Load(operand, name);
     if (builder_.refused()) return d;
@@ -557,7 +556,7 @@ class Lowering {
         case StepKind::kActivate:
           value = Activate(*next, Widen(value, d_dims_));
           break;
-        case StepKind::kRequantise:
+        case StepKind::kRequantize:
           value = Requantise(*next, Widen(value, d_dims_));
           break;
         case StepKind::kEmit:

@@ -364,7 +364,7 @@ class Walker {
         case StepKind::kActivate:
           t = Activated(step.activation, other, t);
           break;
-        case StepKind::kRequantise:
+        case StepKind::kRequantize:
           t = Requantised(step, t);
           break;
         case StepKind::kEmit:

@@ -440,11 +440,13 @@ std::string DescribeSteps(const Case& c, uint64_t seed) {
   text += "]";
   const auto describe = [&](const std::vector<Step>& steps) {
     for (const Step& step : steps) {
-      constexpr const char* kNames[] = {" Add", " Mul", " Activate", " Requantise", " Emit"};
-      text += kNames[static_cast<int>(step.kind)];
+      text += " ";
       if (step.kind == StepKind::kActivate) {
-        text += std::string(" ") + kActivations[static_cast<int>(step.activation.kind)].name;
-      } else if (step.operand.present()) {
+        text += kActivations[static_cast<int>(step.activation.kind)].name;
+        continue;
+      }
+      text += SpecOf(step.kind).name;
+      if (step.operand.present()) {
         text +=
             std::string(" ") + NameOf(step.operand.type) + " of " + std::to_string(c.Of(step.operand.tensor).Count());
       }
