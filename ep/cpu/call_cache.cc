@@ -36,15 +36,15 @@ const BoundShapes* CallCache::Find(const CallShapes& shapes) const {
   return shapes_.Find([&](const BoundShapes& each) { return each.IsOf(forms_, shapes); });
 }
 
-void CallCache::Add(const CallShapes& shapes, const Geometry& geometry) {
-  if (shapes_.full()) return;
+const BoundShapes* CallCache::Add(const CallShapes& shapes, const Geometry& geometry) {
+  if (shapes_.full()) return nullptr;
   std::vector<int64_t> copies;
   for (const FormId form : forms_) {
     const Shape& shape = shapes.of[form];
     copies.push_back(shape.rank);
     copies.insert(copies.end(), shape.dims, shape.dims + std::max(shape.rank, 0));
   }
-  shapes_.Add(std::make_unique<const BoundShapes>(std::move(copies), geometry));
+  return shapes_.Add(std::make_unique<const BoundShapes>(std::move(copies), geometry));
 }
 
 }  // namespace normfuse::cpu

@@ -34,15 +34,15 @@ class FirstFew {
 
   bool full() const { return slots_[kMost - 1].load(std::memory_order_relaxed) != nullptr; }
 
-  // Drops it where there is no room left.
-  void Add(std::unique_ptr<const T> thing) {
+  // Returns what it is from now on, or null where there is no room left.
+  const T* Add(std::unique_ptr<const T> thing) {
     for (auto& slot : slots_) {
       const T* nothing = nullptr;
       if (slot.compare_exchange_strong(nothing, thing.get(), std::memory_order_release, std::memory_order_relaxed)) {
-        std::ignore = thing.release();
-        return;
+        return thing.release();
       }
     }
+    return nullptr;
   }
 
  private:
@@ -82,8 +82,8 @@ class CallCache {
 
   // Null where these shapes are new.
   const BoundShapes* Find(const CallShapes& shapes) const;
-  // Allocates, but for shapes that no room is left for.
-  void Add(const CallShapes& shapes, const Geometry& geometry);
+  // Allocates; null where there is no room left.
+  const BoundShapes* Add(const CallShapes& shapes, const Geometry& geometry);
 
  private:
   std::vector<FormId> forms_;

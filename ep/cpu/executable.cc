@@ -362,9 +362,8 @@ Result CpuExecutable::Bind(const CallShapes& changing, Geometry* geometry) const
 Result CpuExecutable::RunNew(const CallShapes& shapes, Call* call, BufferPool::Lease* lease) const {
   Geometry geometry;
   NORMFUSE_RETURN_IF_ERROR(Bind(shapes, &geometry));
-  calls_.Add(shapes, geometry);
   call->geometry = &geometry;
-  return RunBound(nullptr, call, lease);
+  return RunBound(calls_.Add(shapes, geometry), call, lease);
 }
 
 // The plan of an earlier call, or a new one.

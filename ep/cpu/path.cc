@@ -248,10 +248,10 @@ bool QuantizesByKernel(const Call& call) {
 uint64_t PlanKey(const Call& call) {
   const int64_t y_bytes = std::max(BitsOf(call.spec->y_type) / 8, 1);
   uint64_t key = static_cast<uint64_t>(call.x.type) << 8 | static_cast<uint64_t>(call.residual.type);
-  for (const bool fact :
-       {call.spec->table != nullptr, call.y != nullptr, call.sum != nullptr, call.residual.data != nullptr,
-        BeginsLine(call.y), BeginsLine(call.sum),
-        reinterpret_cast<uintptr_t>(call.y) % static_cast<uintptr_t>(y_bytes) == 0, QuantizesByKernel(call)}) {
+  for (const bool fact : {call.spec->table != nullptr, call.y != nullptr, call.sum != nullptr,
+                          call.residual.data != nullptr, BeginsLine(call.y), BeginsLine(call.sum),
+                          reinterpret_cast<uintptr_t>(call.y) % static_cast<uintptr_t>(y_bytes) == 0,
+                          QuantizesByKernel(call), call.spec->method != Method::kStandard && KeepsInY(call)}) {
     key = key << 1 | static_cast<uint64_t>(fact);
   }
   return key;

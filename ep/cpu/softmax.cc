@@ -43,7 +43,9 @@ Normalizer NormalizerFor(Method method, float most, const Base& base, double sum
   const bool is_defined = std::fabs(most) <= std::numeric_limits<float>::max() && sum > 0;
   if (method == Method::kSoftmax) return {0.0f, 0.0f, is_defined ? static_cast<float>(1.0 / sum) : kNan};
   if (!is_defined) return {0.0f, kNan, 1.0f};
-  const double log = base.shift + base.down * kLn2 + std::log(sum);
+  // The logarithm of the sum would be lost beside a large shift; what remains of d without the shift is exact.
+  if (base.shift != 0) return {base.shift, static_cast<float>(std::log(sum)), 1.0f};
+  const double log = base.down * kLn2 + std::log(sum);
   const auto mean = static_cast<float>(log);
   return {mean, static_cast<float>(log - mean), 1.0f};
 }
@@ -147,6 +149,34 @@ bool HasShortRows(const Call& call) { return call.geometry->group_size <= kBlock
 bool HasOneKernel(const Call& call) {
   return call.spec->method == Method::kSoftmax && call.x.type == DataType::kFloat32 &&
          call.spec->y_type == DataType::kFloat32 && call.spec->activation == Activation::kIdentity;
+}
+
+// From the first to behind the last element of a tensor that begins at `data`, in bytes.
+int64_t Extent(const Call& call, FormId form, DataType type) {
+  int64_t elements = 1;
+  for (const DimList* dims : {&call.geometry->kept, &call.geometry->reduced}) {
+    for (int i = 0; i < dims->count; ++i) elements += (dims->dims[i].size - 1) * dims->dims[i].stride[form];
+  }
+  return elements * BitsOf(type) / 8;
+}
+
+// Whether the caller has put Y where X or an operand lies, which may be read again.
+bool ReadsWhatYHolds(const Call& call) {
+  const auto y = reinterpret_cast<uintptr_t>(call.y);
+  const auto y_bytes = static_cast<uintptr_t>(Extent(call, kFormY, call.spec->y_type));
+  const auto overlaps = [&](const void* data, FormId form, DataType type) {
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    return begin < y + y_bytes && y < begin + static_cast<uintptr_t>(Extent(call, form, type));
+  };
+  const auto is_in_y = [&](const Stage& stage) {
+    const StageOperand& operand = stage.operand;
+    if (!operand.present()) return false;
+    if (operand.is_parameter) return overlaps(call.params[operand.form].data, operand.form, DataType::kFloat32);
+    const BoundTensor& tensor = call.tensor(operand.form);
+    return overlaps(tensor.data, operand.form, tensor.type);
+  };
+  return overlaps(call.x.data, kFormX, call.x.type) ||
+         std::any_of(call.spec->before.begin(), call.spec->before.end(), is_in_y);
 }
 
 // Rows that are read by one kernel and written by another, several in each call of these, or by one that does both. While the
@@ -430,7 +460,7 @@ bool ReadsRows(const Call& call) { return RowReader(call).possible(); }
 
 bool KeepsInY(const Call& call) {
   return call.geometry->group_size > kKeepLimit && HasOneKernel(call) && StoresQuotients(call) &&
-         (Innermost(call.geometry->reduced).stride[kFormY] == 1);
+         Innermost(call.geometry->reduced).stride[kFormY] == 1 && !ReadsWhatYHolds(call);
 }
 
 void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end) {

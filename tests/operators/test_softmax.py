@@ -125,6 +125,33 @@ def test_scaled_and_masked(provider: str, shape: tuple[int, ...]) -> None:
     check(normalization(values((2, 3, 5, 37)), attributes, operand_0=F32(0.125), residual=mask), provider)
 
 
+@pytest.mark.every_isa
+@pytest.mark.parametrize("place", ["X", "M"])
+def test_long_rows_in_place(place: str) -> None:
+    """Y may be bound to the memory of X, or of a tensor that is added, which are read again where a row is unusual."""
+    x, mask = values((3, 8500)), values((3, 8500))
+    x[1] += F32(100.0)
+    text = "g (float[a, b] X, float[a, b] M) => (float[a, b] Y) { s = Add(X, M)  Y = Softmax(s) }"
+    session = harness.create_session(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), "ep")
+    expected = harness.run(session, {"X": x, "M": mask})["Y"]
+    binding, memory = session.io_binding(), {"X": x.copy(), "M": mask.copy()}
+    for name, array in memory.items():
+        binding.bind_input(name, "cpu", 0, F32, array.shape, array.ctypes.data)
+    binding.bind_output("Y", "cpu", 0, F32, x.shape, memory[place].ctypes.data)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(memory[place], expected)
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("size", [255.0, 257.0, 1e12, 1e17, 3.4e38])
+def test_log_softmax_of_large_values(size: float, axis: int) -> None:
+    """Masked as a whole, for instance: the logarithm of the sum counts beside a largest value of any size."""
+    rows = np.array([[-1, -1, -1, -1], [1, 1, 0, -1], [1, 0.999, 1, 1], [-1, -1, -1, 0]], F32) * F32(size)
+    x = np.repeat(rows, 3, axis=0)
+    check(normalization(x if axis == -1 else x.T.copy(), {"axes": [axis], "method": "log_softmax"}), "custom")
+
+
 # --- chains of standard nodes ---------------------------------------------------------------------
 
 
