@@ -30,8 +30,8 @@ class CompiledProgram {
     std::vector<const Buffer*> input_buffers, output_buffers;
   };
 
-  // Gives the GPU the inputs, runs, and takes the outputs back; what is recorded for that is recorded once. Adds what it took to
-  // `work`. May run on several threads at once.
+  // Gives the GPU the inputs, runs, and takes the outputs back; what is recorded for that is recorded once. Adds what it
+  // took to `work`. May run on several threads at once.
   Result Run(const Tensors& tensors, GpuWork* work) const;
 
   // A call with these tensors, none of them anywhere yet.

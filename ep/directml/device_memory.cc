@@ -183,7 +183,8 @@ Result Get(const void* address, uint64_t bytes, Content* content) {
     return {};
   }
   return Result::Error(ErrorCode::kInvalidArgument,
-                       "DirectML path: a tensor on the GPU is read that nothing was written to, or only a part of it");
+                       "DirectML path: a tensor on the GPU is read that nothing was written to, or only a part of it. "
+                       "Write the OrtValue before it is given to a run.");
 }
 
 }  // namespace device_memory

@@ -1,5 +1,6 @@
-// Tensors that stay on a GPU between the calls of nodes. ONNX Runtime gets addresses for them, at which there is no memory; what a tensor
-// holds is kept here by its address. That is never changed: who writes a tensor gives its address another content.
+// Tensors that stay on a GPU between the calls of nodes. ONNX Runtime gets addresses for them, at which there is no
+// memory; what a tensor holds is kept here by its address. That is never changed: who writes a tensor gives its address
+// another content.
 #pragma once
 
 #include <atomic>
@@ -12,8 +13,8 @@
 
 namespace normfuse::directml {
 
-// Bytes on the CPU, or in a buffer of a GPU. What comes from the CPU goes up with the first call that reads it, and stays there from the
-// second on.
+// Bytes on the CPU, or in a buffer of a GPU. What comes from the CPU goes up with the first call that reads it, and stays
+// there from the second on.
 class DeviceContent {
  public:
   explicit DeviceContent(std::vector<unsigned char> bytes) : on_cpu_(std::move(bytes)) {}

@@ -96,20 +96,19 @@ Tensor ProductOf(NodeLowering& node, Tensor a, Tensor b, const Dims& batch, cons
   return result;
 }
 
-// Changes the order of dimensions, named by letters; the new sizes.
-Dims Turn(Tensor* tensor, const std::string& from, const std::string& to) {
+// Changes the order of dimensions, named by letters.
+void Turn(Tensor* tensor, const std::string& from, const std::string& to) {
   StridedView view = tensor->view;
   for (size_t i = 0; i < to.size(); ++i) {
     const size_t at = from.find(to[i]);
     view.dims[i] = tensor->view.dims[at];
     view.strides[i] = tensor->view.strides[at];
   }
-  tensor->view = view;
-  return view.dims;
+  tensor->view = std::move(view);
 }
 
-// Where one operand of an Einsum has a dimension of 1 that both have, it repeats along it. A sum gets a copy: a product with rows
-// that do not move is none that DirectML is known to have.
+// Where one operand of an Einsum has a dimension of 1 that both have, it repeats along it. A sum gets a copy: a product
+// with rows that do not move is none that DirectML is known to have.
 void Stretch(NodeLowering& node, const Einsum& sum, Tensor* a, Tensor* b) {
   Dims a_sizes = a->view.dims, b_sizes = b->view.dims;
   const size_t batches = sum.batch.size();
@@ -238,8 +237,8 @@ void LowerEinsum(NodeLowering& node) {
   if (!sum || sum->a.size() != a.view.dims.size() || sum->b.size() != b.view.dims.size()) {
     return node.Refuse("an equation that is no matrix product");
   }
-  (void)Turn(&a, sum->a, sum->batch + sum->rows + sum->inner);
-  (void)Turn(&b, sum->b, sum->batch + sum->inner + sum->columns);
+  Turn(&a, sum->a, sum->batch + sum->rows + sum->inner);
+  Turn(&b, sum->b, sum->batch + sum->inner + sum->columns);
   Stretch(node, *sum, &a, &b);
   const Dims a_sizes = a.view.dims, b_sizes = b.view.dims;
   const auto batch_count = static_cast<int64_t>(sum->batch.size());

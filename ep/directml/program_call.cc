@@ -10,7 +10,8 @@ Result ReadToCpu(const Content& content, std::vector<unsigned char>* bytes) {
   const Result read = DeviceContent::Read({{content, bytes->size(), bytes->data()}});
   if (read.ok()) return {};
   return Result::Error(ErrorCode::kInvalidArgument,
-                       "DirectML path: an input cannot be read from the GPU that it is on: " + read.message());
+                       "DirectML path: an input cannot be read from the GPU that it is on: " + read.message() +
+                           ". Make its value again.");
 }
 
 Result ProgramCall::Run(const CallInputs& inputs, ExecutionContext& context, GpuWork* work) {

@@ -19,7 +19,8 @@ class Weights {
     uint64_t offset = 0;
   };
 
-  // Brings to the GPU those weights of a program that are not there yet, and says where each lies, by input. One caller at a time.
+  // Brings to the GPU those weights of a program that are not there yet, and says where each lies, by input. One caller
+  // at a time.
   Result Upload(const DmlProgram& program, const std::shared_ptr<Gpu>& gpu, std::vector<Place>* places, GpuWork* work);
 
  private:

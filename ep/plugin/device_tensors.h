@@ -1,5 +1,5 @@
-// What ONNX Runtime needs so that tensors can stay on the GPU: a kind of memory, its allocator, and copies to and from it. Offered where
-// the environment asks for it, as it is seen by all sessions of the process, those on the CPU too.
+// What ONNX Runtime needs so that tensors can stay on the GPU: a kind of memory, its allocator, and copies to and from
+// it. Offered where the environment asks for it, as it is seen by all sessions of the process, those on the CPU too.
 #pragma once
 
 #include "plugin/options.h"

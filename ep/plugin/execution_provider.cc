@@ -171,8 +171,8 @@ Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, const std::vector<S
   return {};
 }
 
-// On DirectML: what is in an island runs on the GPU; of the rest, what pays on the CPU path runs there, unless nodes have their tensors on
-// the GPU.
+// On DirectML: what is in an island runs on the GPU; of the rest, what pays on the CPU path runs there, unless nodes have
+// their tensors on the GPU.
 Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupportInfo* support,
                        std::vector<Site>* sites) {
   *sites = FindSites(graph, ChainLength::kOwnNodesAlone);
