@@ -300,15 +300,20 @@ LARGER = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "strides", "pads", "dilation"), LARGER)
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool <count_include_pad = 1>"])
+@pytest.mark.parametrize(
+    ("op", "kernel", "strides", "pads", "dilation"),
+    [
+        (op, *window)
+        for op in ("MaxPool", "AveragePool", "AveragePool <count_include_pad = 1>")
+        for window in LARGER
+        if op == "MaxPool" or window[3] == 1  # on DirectML AveragePool has no dilations
+    ],
+)
 @pytest.mark.parametrize("known", [True, False])
 def test_a_window_larger_than_the_tensor(
     op: str, known: bool, kernel: list[int], strides: list[int], pads: list[int], dilation: int, fake: dict[str, str]
 ) -> None:
     """As ONNX Runtime's own kernels have it: by less than a stride larger, it covers the padded tensor."""
-    if dilation > 1 and op != "MaxPool":
-        return
     name, *more = op.split(" ", 1)
     given = f"kernel_shape = {kernel}, strides = {strides}, pads = {pads}"
     if name == "MaxPool":

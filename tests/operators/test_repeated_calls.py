@@ -110,7 +110,7 @@ def test_calls_at_the_same_time_that_are_the_first_of_their_shapes(chain: str) -
     expected = [call(alone, feeds, offset) for feeds, offset in cases]
     for _ in range(5):
         session = harness.create_session(proto, "ep")
-        together = threading.Barrier(4)
+        together = threading.Barrier(4, timeout=60)
 
         def work(
             number: int,
