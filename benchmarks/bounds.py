@@ -15,21 +15,29 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnxruntime
 
 import normfuse
+from normfuse.host.native_library import EP_NAME
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import peers
+from costs import fastest
 from real_models import NAMES, Case, cases, model_name
 
 RUNS, WARM_UP = 20, 3
-Node = tuple[float, int, bool]  # microseconds, the median of the runs; bytes of inputs and outputs; whether it is fused
+
+
+class Node(NamedTuple):
+    microseconds: float
+    """The median of the runs."""
+    bytes_moved: int
+    """Of inputs and outputs."""
+    is_fused: bool
 
 
 def session_of(case: Case, threads: int, folder: str, fused: bool) -> onnxruntime.InferenceSession:
@@ -62,26 +70,22 @@ def nodes_of(profile: Path) -> list[Node]:
 def node_of(events: list[dict[str, Any]]) -> Node:
     arguments = events[-1]["args"]
     moved = int(arguments["activation_size"]) + int(arguments["output_size"])
-    return statistics.median(e["dur"] for e in events), moved, arguments["provider"] == "NormFuseExecutionProvider"
+    return Node(statistics.median(event["dur"] for event in events), moved, arguments["provider"] == EP_NAME)
 
 
 @functools.cache
 def copy_microseconds(moved: int) -> float:
-    copy, fastest = peers.copy_of(moved), float("inf")
-    for _ in range(20):
-        started = time.perf_counter()
-        copy()
-        fastest = min(fastest, time.perf_counter() - started)
-    return fastest * 1e6
+    return fastest([peers.copy_of(moved)])[0] / 1000
 
 
 def row(case: Case, threads: int) -> str:
     before, nodes = profiled(case, threads)
-    original = sum(time for time, _, _ in before)
-    now = sum(time for time, _, _ in nodes)
-    fused = [(time, moved) for time, moved, is_fused in nodes if is_fused]
-    taken, copies = sum(time for time, _ in fused), sum(copy_microseconds(moved) for _, moved in fused)
-    milliseconds = [f"{time / 1000:.3g}" for time in (original, now, taken, copies)]
+    original = sum(each.microseconds for each in before)
+    now = sum(each.microseconds for each in nodes)
+    fused = [each for each in nodes if each.is_fused]
+    taken = sum(each.microseconds for each in fused)
+    copies = sum(copy_microseconds(each.bytes_moved) for each in fused)
+    milliseconds = [f"{each / 1000:.3g}" for each in (original, now, taken, copies)]
     ratios = [f"{original / now:.2f}", f"{original / (now - taken + copies):.2f}"]
     cells = [case.name, str(threads), *milliseconds[:2], str(len(fused)), *milliseconds[2:], *ratios]
     return f"| {' | '.join(cells)} |"
