@@ -9,9 +9,9 @@
 #include "abi/ort_execution.h"
 #include "plugin/claim_policy.h"
 #include "plugin/claim_report.h"
+#include "plugin/claimed_nodes.h"
 #include "plugin/device_tensors.h"
 #include "plugin/found_chain.h"
-#include "plugin/fused_graph.h"
 #include "plugin/island_finder.h"
 #include "plugin/island_reader.h"
 #include "plugin/island_report.h"
@@ -28,7 +28,7 @@ struct ExecutionProvider : ort::Ep {
   const ort::Logger* logger = nullptr;
   std::optional<Tuning> tuning;              // of the session's model; read with its first graph
   std::set<std::string> claim_report_lines;  // written already
-  std::set<std::string> on_gpu;              // what nodes make that were claimed as part of an island
+  ClaimedNodes claimed;                      // of the last graph
 };
 
 ExecutionProvider& From(ort::Ep* ep) { return *static_cast<ExecutionProvider*>(ep); }
@@ -88,18 +88,28 @@ bool ReadsConstantInput(GraphView& graph, const FoundChain& found) {
                      [&](int value) { return graph.Facts(value).constant != nullptr; });
 }
 
-Result Claim(GraphView& graph, const FoundChain& found, bool has_kernel, ort::EpGraphSupportInfo* support) {
+Result ClaimToCompile(const GraphView& graph, const std::vector<int>& nodes, bool drop_constant_initializers,
+                      ort::EpGraphSupportInfo* support) {
+  std::vector<const ort::Node*> ort_nodes;
+  for (int node : nodes) ort_nodes.push_back(graph.node(node).node);
+  ort::NodeFusionOptions fusion{};
+  fusion.ort_version_supported = ort::GetHost().version;
+  fusion.drop_constant_initializers = drop_constant_initializers;
+  return ort::FromStatus(
+      ort::GetHost().ep_api.EpGraphSupportInfo_AddNodesToFuse(support, ort_nodes.data(), ort_nodes.size(), &fusion));
+}
+
+Result Claim(ExecutionProvider& ep, GraphView& graph, FoundChain found, bool has_kernel,
+             ort::EpGraphSupportInfo* support) {
   if (has_kernel) {
     const ort::Node* node = graph.node(found.nodes.front()).node;
     return ort::FromStatus(ort::GetHost().ep_api.EpGraphSupportInfo_AddSingleNode(support, node));
   }
-  std::vector<const ort::Node*> nodes;
-  for (int node : found.nodes) nodes.push_back(graph.node(node).node);
-  ort::NodeFusionOptions fusion{};
-  fusion.ort_version_supported = ort::GetHost().version;
-  fusion.drop_constant_initializers = !ReadsConstantInput(graph, found);
-  NORMFUSE_RETURN_IF_ORT_ERROR(
-      ort::GetHost().ep_api.EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
+  NORMFUSE_RETURN_IF_ERROR(ClaimToCompile(graph, found.nodes, !ReadsConstantInput(graph, found), support));
+  const std::vector<std::string> made = MadeBy(graph, found.nodes);
+  ClaimedNode claimed;
+  claimed.chains.push_back(Named(graph, std::move(found)));
+  ep.claimed.Keep(made, std::move(claimed));
   return {};
 }
 
@@ -145,28 +155,51 @@ Result EnsureTuning(ExecutionProvider& ep, const ort::Graph* graph) {
   return {};
 }
 
+// Whether chains read anything but ports: an island's constants are none.
+bool ReadsConstants(GraphView& graph, const FoundChain& found) {
+  bool reads = false;
+  ForEachTensorRef(found.chain, [&](const TensorRef& ref) {
+    if (ref.constant || ref.input == TensorRef::kAbsent) return;
+    reads = reads || graph.Facts(found.inputs[static_cast<size_t>(ref.input)]).constant != nullptr;
+  });
+  return reads;
+}
+
+// Chains alone are kept as such: they have the CPU path to fall back on, which reads the CPU's memory.
+bool IsOfChains(const ExecutionProvider& ep, GraphView& graph, const FoundIsland& island,
+                const std::vector<Site>& sites) {
+  size_t nodes = 0;
+  for (size_t site : island.sites) {
+    if (ReadsConstants(graph, *sites[site].found)) return false;
+    nodes += sites[site].found->nodes.size();
+  }
+  return nodes == island.nodes.size() && !ep.options.device_memory;
+}
+
+Result ClaimIsland(ExecutionProvider& ep, GraphView& graph, const FoundIsland& island, const std::vector<Site>& sites,
+                   ort::EpGraphSupportInfo* support) {
+  NORMFUSE_RETURN_IF_ERROR(ClaimToCompile(graph, island.nodes, /*drop_constant_initializers=*/true, support));
+  ClaimedNode claimed;
+  if (IsOfChains(ep, graph, island, sites)) {
+    claimed.on_gpu = true;
+    std::vector<ValuesOf> values;
+    for (size_t site : island.sites) values.push_back({&sites[site].found->inputs, &sites[site].found->outputs});
+    for (size_t at : ProducersFirst(values)) claimed.chains.push_back(Named(graph, *sites[island.sites[at]].found));
+  } else {
+    NORMFUSE_RETURN_IF_ERROR(ReadIsland(graph, island, sites, &claimed.island.emplace()));
+  }
+  ep.claimed.Keep(MadeBy(graph, island.nodes), std::move(claimed));
+  return {};
+}
+
 // Claims the islands that pay, or with claim=all all that compute anything. Returns the sites that are in none of them.
 Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, const std::vector<Site>& sites,
                     ort::EpGraphSupportInfo* support, std::vector<bool>* claimed) {
   claimed->assign(sites.size(), false);
   for (const FoundIsland& island : FindIslands(graph, sites, ep.backend->directml()->capabilities())) {
-    const bool claims = island.computes && (island.pays || ep.options.claim_all);
-    std::vector<const ort::Node*> nodes;
-    for (int node : island.nodes) {
-      nodes.push_back(graph.node(node).node);
-      for (int value : graph.node(node).outputs) {
-        if (value == kNone) continue;
-        const std::string& name = graph.value(value).name;
-        claims ? (void)ep.on_gpu.insert(name) : (void)ep.on_gpu.erase(name);
-      }
-    }
-    if (!claims) continue;
+    if (!island.computes || !(island.pays || ep.options.claim_all)) continue;
     for (size_t site : island.sites) (*claimed)[site] = true;
-    ort::NodeFusionOptions fusion{};
-    fusion.ort_version_supported = ort::GetHost().version;
-    fusion.drop_constant_initializers = true;
-    NORMFUSE_RETURN_IF_ORT_ERROR(
-        ort::GetHost().ep_api.EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
+    NORMFUSE_RETURN_IF_ERROR(ClaimIsland(ep, graph, island, sites, support));
   }
   return {};
 }
@@ -196,7 +229,7 @@ Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupp
     if (!ep.backend->CheckForDirectMl(site.found->chain)) {
       site.off_gpu = Decline(Reason::kNotWorthTheGpu, {{"node", site.found->chain.name}});
     }
-    if (!site.declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *site.found, /*has_kernel=*/false, support));
+    if (!site.declined) NORMFUSE_RETURN_IF_ERROR(Claim(ep, graph, *site.found, /*has_kernel=*/false, support));
   }
   return {};
 }
@@ -212,6 +245,7 @@ Result Report(ExecutionProvider& ep, const ort::Graph* ort_graph, GraphView& gra
 
 Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::EpGraphSupportInfo* support) {
   const CallTimer timer(ep, "GetCapability");
+  ep.claimed.Clear();
   NORMFUSE_RETURN_IF_ERROR(EnsureTuning(ep, ort_graph));
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
@@ -235,17 +269,11 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   }
   NORMFUSE_RETURN_IF_ERROR(Report(ep, ort_graph, graph, sites));
   for (size_t i = 0; i < sites.size(); ++i) {
-    if (!sites[i].declined) NORMFUSE_RETURN_IF_ERROR(Claim(graph, *sites[i].found, has_kernel[i], support));
+    if (sites[i].declined) continue;
+    NORMFUSE_RETURN_IF_ERROR(Claim(ep, graph, std::move(*sites[i].found), has_kernel[i], support));
   }
   timer.Log(graph.nodes().size(), "nodes");
   return {};
-}
-
-// Constants of the chain point into ORT's memory, which may go away after Compile.
-void OwnConstants(Chain* chain) {
-  ForEachTensorRef(*chain, [](TensorRef& ref) {
-    if (ref.constant != nullptr && ref.constant->storage.empty()) ref.constant = Owned(*ref.constant);
-  });
 }
 
 ort::Status* CreateState(ort::NodeComputeInfo* info, ort::NodeComputeContext*, void** state) {
@@ -267,57 +295,23 @@ std::unique_ptr<FusedNode> MakeFusedNode() {
   return node;
 }
 
-// Whether GetCapability has claimed the nodes as an island.
-bool IsOnGpu(const ExecutionProvider& ep, const GraphView& graph) {
-  const GraphNode& node = graph.nodes().front();
-  return std::any_of(node.outputs.begin(), node.outputs.end(),
-                     [&](int value) { return value != kNone && ep.on_gpu.count(graph.value(value).name) != 0; });
-}
-
-// Whether chains read anything but ports: an island's constants are none.
-bool ReadsConstants(GraphView& graph, const std::vector<Site>& sites) {
-  bool reads = false;
-  for (const Site& site : sites) {
-    ForEachTensorRef(site.found->chain, [&](const TensorRef& ref) {
-      if (ref.constant || ref.input == TensorRef::kAbsent) return;
-      reads = reads || graph.Facts(site.found->inputs[static_cast<size_t>(ref.input)]).constant != nullptr;
-    });
-  }
-  return reads;
-}
-
-Result CompileIsland(const ExecutionProvider& ep, GraphView& graph, std::vector<Site> sites,
-                     const ort::Node* fused_node, std::unique_ptr<FusedNode>* out) {
-  std::erase_if(sites, [&](const Site& site) {
-    return site.declined || !site.found || ep.backend->CheckForDirectMl(site.found->chain);
-  });
-  *out = MakeFusedNode();
-  // Chains alone have the CPU path to fall back on, which reads the CPU's memory.
-  size_t nodes = 0;
-  for (const Site& site : sites) nodes += site.found->nodes.size();
-  if (nodes == graph.nodes().size() && !ReadsConstants(graph, sites) && !ep.options.device_memory) {
-    ChainSequence sequence;
-    NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, std::move(sites), fused_node, &sequence));
-    for (Chain& chain : sequence.chains) OwnConstants(&chain);
-    return ep.backend->Compile(std::move(sequence), &(*out)->executable);
-  }
-  directml::Island island;
-  NORMFUSE_RETURN_IF_ERROR(ReadIsland(graph, sites, fused_node, &island));
-  const Tensors tensors = ep.options.device_memory ? Tensors::kMayStayOnGpu : Tensors::kOnCpu;
-  return ep.backend->Compile(std::move(island), tensors, &(*out)->executable);
-}
-
-Result CompileOne(const ExecutionProvider& ep, const ort::Graph* ort_graph, const ort::Node* fused_node,
+Result CompileOne(ExecutionProvider& ep, const ort::Graph* graph, const ort::Node* fused_node,
                   std::unique_ptr<FusedNode>* out) {
-  GraphView graph;
-  NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
-  const bool on_gpu = IsOnGpu(ep, graph);
-  std::vector<Site> sites = FindSites(graph, on_gpu ? ChainLength::kOwnNodesAlone : ChainLength::kAny);
-  if (on_gpu) return CompileIsland(ep, graph, std::move(sites), fused_node, out);
-  ChainSequence sequence;
-  NORMFUSE_RETURN_IF_ERROR(SequenceOf(graph, std::move(sites), fused_node, &sequence));
-  for (Chain& chain : sequence.chains) OwnConstants(&chain);
+  Ports ports;
+  NORMFUSE_RETURN_IF_ERROR(ReadPorts(fused_node, &ports));
+  std::vector<std::string> made;
+  NORMFUSE_RETURN_IF_ERROR(MadeInside(graph, &made));
+  ClaimedNode claimed;
+  NORMFUSE_RETURN_IF_ERROR(ep.claimed.Take(made, &claimed));
   *out = MakeFusedNode();
+  if (claimed.island) {
+    Connect(ports, &*claimed.island);
+    const Tensors tensors = ep.options.device_memory ? Tensors::kMayStayOnGpu : Tensors::kOnCpu;
+    return ep.backend->Compile(std::move(*claimed.island), tensors, &(*out)->executable);
+  }
+  ChainSequence sequence;
+  NORMFUSE_RETURN_IF_ERROR(Connect(std::move(claimed.chains), ports, &sequence));
+  if (claimed.on_gpu) return ep.backend->Compile(std::move(sequence), &(*out)->executable);
   return CompileForCpu(sequence, &(*out)->executable);
 }
 

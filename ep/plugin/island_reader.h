@@ -1,14 +1,16 @@
-// The graph of a fused node as an Island.
+// A found island as an Island, which outlives its graph.
 #pragma once
 
-#include "directml/island.h"
-#include "plugin/found_chain.h"
+#include "plugin/claimed_nodes.h"
+#include "plugin/island_finder.h"
 
 namespace normfuse::plugin {
 
-// `sites` are those of the fused node's graph that run as chains. Fails when a node is neither in one nor an operator of
-// directml_operators.toml. Constants are copied: ONNX Runtime's memory may go away.
-Result ReadIsland(GraphView& graph, const std::vector<Site>& sites, const ort::Node* fused_node,
-                  directml::Island* island);
+// Without ports. Fails when a node is neither in a chain of the island nor an operator of directml_operators.toml. Constants
+// are copied: ONNX Runtime's memory may go away.
+Result ReadIsland(GraphView& graph, const FoundIsland& found, const std::vector<Site>& sites, directml::Island* island);
+
+// Gives the values the positions that they have in the fused node.
+void Connect(const Ports& ports, directml::Island* island);
 
 }  // namespace normfuse::plugin
