@@ -165,7 +165,7 @@ class RequantizedSum(ResidualAdd):
     ) -> None:
         fused = Fused.of(normalized)
         scale, zero_point = named["sum_scale"], named.get("sum_zero_point")
-        if fused.first is None or fused.joined or (fused.total is not None and fused.total.name == "Requantize"):
+        if fused.first is None or fused.joined or fused.has("sum_scale"):
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(root)}")
         for name, written, read in (
             ("scale", scale, fused.inputs["x_scale"]),

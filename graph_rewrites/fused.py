@@ -191,7 +191,7 @@ class Fused:
 
     @property
     def total(self) -> ProgramStep | None:
-        """What makes the output sum, Requantize or Emit; None: it is what is normalised, of the float type of X."""
+        """The step that stores the output sum; None: it is what is normalised, of the float type of X."""
         return self.before[-1] if self.before and not self.before[-1].operand else None
 
     @property

@@ -39,8 +39,6 @@ __all__ = [
 ]
 
 _FURTHER = "operand_"
-# What the scale and zero point of a quantisation are called that is not of an operand.
-_PREFIXES = {"Dequantize": "x", "Requantize": "sum", "Quantize": "y"}
 # What is written even where it is the default: people look for it.
 _ALWAYS = ("epsilon",)
 
@@ -114,7 +112,7 @@ def relabelled(
     for step, name in zip(steps, names, strict=True):
         operand = step.operand and (name or f"{_FURTHER}{count}")
         count += bool(operand) and not name
-        prefix = _PREFIXES.get(step.name, operand)
+        prefix = operand if step.is_activation else STEPS[step.name].quantized or operand
         tensors = {key: f"{prefix}_{key}" for key in ("scale", "zero_point") if key in step.arguments}
         new_of |= {step.arguments[key]: label for key, label in tensors.items()}
         if operand:
@@ -124,7 +122,9 @@ def relabelled(
 
 
 def _changes_nothing(step: ProgramStep) -> bool:
-    return step.name == "Identity" or (step.name in ("Emit", "Store") and not step["type"])
+    if step.is_activation:
+        return step.name == "Identity"
+    return STEPS[step.name].arguments == ("type",) and not step["type"]
 
 
 def _names(steps: Sequence[ProgramStep]) -> list[str]:

@@ -184,16 +184,11 @@ class Lowering {
         d_shape_ = x_shape_ == Shapes::kKnown ? ShapeOf(step.operand.tensor) : x_shape_;
         d_dims_ = WithSlope(d.dims, step.operand);
         return Activate(step, Widen(d, d_dims_));
-      case StepKind::kRequantize:
-        return Requantise(step, step.output == kNoOutput ? d : Widen(d, whole_));
-      case StepKind::kEmit:
-        EmitOutput(step.output, step.type, Widen(d, whole_), whole_, "sum");
-        return d;
       case StepKind::kMask:
         builder_.Unsupported("a mask by Where inside a chain (in an island it is an operator of its own)");
         return d;
       default:
-        return Combine(step, d);
+        return IsStoring(step.kind) ? StoreOutput(step, d, whole_) : Combine(step, d);
     }
   }
 
@@ -235,15 +230,21 @@ class Lowering {
     return builder_.Binary(op.type, op.purpose.c_str(), d, other, shape);
   }
 
-  // d through the type in which it is stored, which is an output then.
-  Value Requantise(const Step& step, const Value& d) {
+  // Gives d, of these dimensions, away where the step's output is used. It goes on as what was stored where that is quantised.
+  Value StoreOutput(const Step& step, const Value& d, const Dims& dims) {
+    const std::string name = kFusedNormalizationOutputs[SpecOf(step.kind).output];
+    const Value whole = step.output == kNoOutput ? d : Widen(d, dims);
     const Quantization& q = step.quantization;
+    if (!q.present()) {
+      EmitOutput(step.output, step.type, whole, dims, name.c_str());
+      return d;
+    }
     const Shapes shapes = ShapeOf(q, x_shape_);
-    const auto values = Parameters(q, step.type, "sum_scale");
-    const Value stored = EmitQuantize(builder_, d, values, q, shapes, step.type, "sum");
+    const auto values = Parameters(q, step.type, (name + "_scale").c_str());
+    const Value stored = EmitQuantize(builder_, whole, values, q, shapes, step.type, name.c_str());
     if (builder_.refused()) return d;
-    if (step.output != kNoOutput) Give(step.output, step.type, d.dims, stored);
-    return EmitDequantize(builder_, stored, values, q, shapes, "sum");
+    if (step.output != kNoOutput) Give(step.output, step.type, whole.dims, stored);
+    return EmitDequantize(builder_, stored, values, q, shapes, name.c_str());
   }
 
   Value Widen(Value value, const Dims& dims) {
@@ -552,19 +553,12 @@ class Lowering {
   // The steps from `next` on. `sizes`: d's, or as the normalisation sees them.
   Value Behind(StepIterator next, Value value, const Dims& sizes) {
     for (; next != chain_.behind.end() && !builder_.refused(); ++next) {
-      switch (next->kind) {
-        case StepKind::kActivate:
-          value = Activate(*next, Widen(value, d_dims_));
-          break;
-        case StepKind::kRequantize:
-          value = Requantise(*next, Widen(value, d_dims_));
-          break;
-        case StepKind::kEmit:
-          value = Widen(value, d_dims_);
-          EmitOutput(next->output, next->type, value, d_dims_, "sum");
-          break;
-        default:
-          value = CombineBehind(*next, value, sizes);
+      if (next->kind == StepKind::kActivate) {
+        value = Activate(*next, Widen(value, d_dims_));
+      } else if (IsStoring(next->kind)) {
+        value = StoreOutput(*next, Widen(value, d_dims_), d_dims_);
+      } else {
+        value = CombineBehind(*next, value, sizes);
       }
       value.dims = sizes;
     }

@@ -111,7 +111,8 @@ for (op, steps), expected in cases.items():
     print(" ".join(site.operators).count("ELEMENT_WISE_MAX"), site.message)
 """
 
-# A step that stores an output: a row alone.
+# Steps that store an output, as it is and quantised: rows alone. They are run as nodes and, without normfuse, as
+# functions, and DirectML has them.
 STORING = """
 [[step]]
 name = "Snapshot"
@@ -121,30 +122,56 @@ output = "sum"
 arguments = ["type"]
 doc = "the output sum is d as it is here"
 
+[[step]]
+name = "Regrid"
+since = 9
+place = "before"
+output = "sum"
+arguments = ["scale", "zero_point", "type"]
+doc = "the output sum is d as it is here, quantised; d goes on as that"
+
 """
 USE_STORING = """
-import harness, numpy as np, onnx
+import harness, normfuse, numpy as np, onnx
 from normfuse.lowering import lower
 
 random = np.random.default_rng(1)
 inputs = {"X": random.normal(0, 1, (64, 37)).astype(np.float32), "a": random.normal(0, 1, 37).astype(np.float32)}
-d = inputs["X"].astype(np.float64) + inputs["a"]
-n = (d - d.mean(1, keepdims=True)) / np.sqrt(d.var(1, keepdims=True) + 1e-5)
-for kind, code in (("float16", onnx.TensorProto.FLOAT16), ("int8", onnx.TensorProto.INT8)):
+step = np.array(0.05, np.float32)
+d = inputs["X"] + inputs["a"]
+grid = np.clip(np.rint(d / step), -128, 127)
+cases = {
+    "Snapshot type=float16": (onnx.TensorProto.FLOAT16, d, d),
+    "Regrid scale=s zero_point=z": (onnx.TensorProto.INT8, grid, grid * step),
+}
+for storing, (code, stored, going_on) in cases.items():
+    going_on = going_on.astype(np.float64)
+    n = (going_on - going_on.mean(1, keepdims=True)) / np.sqrt(going_on.var(1, keepdims=True) + 1e-5)
+    constants = {"s": step, "z": np.array(0, np.int8)} if "scale" in storing else {}
+    given = inputs | constants
+    steps = f"Add a; {storing}; Normalize axes=-1 epsilon=1e-05"
     outputs = {"Y": onnx.TensorProto.FLOAT, "sum": code}
-    steps = f"Add a; Snapshot type={kind}; Normalize axes=-1 epsilon=1e-05"
-    made = harness.operator_model("FusedNormalization", inputs, {"steps": steps}, outputs)
-    for provider in ("custom", "ep"):
-        try:
-            y, d_stored = harness.create_session(made, provider).run(None, inputs)
-        except Exception as error:
-            print(kind, "which Snapshot does not store" in str(error))
-            continue
-        np.testing.assert_allclose(y, n, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(d_stored, d, rtol=0.5e-3, atol=1e-6)
-        print(kind, d_stored.dtype)
-        [site] = lower(made).sites
-        print("Snapshot" in site.message)
+    made = harness.operator_model("FusedNormalization", given, {"steps": steps}, outputs, constants=constants)
+    portable = normfuse.optimize(made, verify=False).model
+    assert portable.graph.node[0].op_type in {function.name for function in portable.functions}
+    for model, provider in ((made, "custom"), (made, "ep"), (portable, "cpu"), (portable, "ep")):
+        y, total = harness.create_session(model, provider).run(None, inputs)
+        np.testing.assert_allclose(y, n, rtol=0, atol=1e-5, err_msg=provider)
+        np.testing.assert_allclose(total, stored, rtol=0.5e-3, atol=1e-6, err_msg=provider)
+    [site] = lower(made).sites
+    print(storing, total.dtype, site.operators.count("MEAN_VARIANCE_NORMALIZATION1"), site.message)
+
+wrong = harness.operator_model(
+    "FusedNormalization",
+    inputs,
+    {"steps": "Add a; Snapshot type=int8; Normalize axes=-1 epsilon=1e-05"},
+    {"Y": onnx.TensorProto.FLOAT, "sum": onnx.TensorProto.INT8},
+)
+for provider in ("custom", "ep"):
+    try:
+        harness.create_session(wrong, provider)
+    except Exception as error:
+        print("which Snapshot does not store" in str(error))
 """
 
 
@@ -188,8 +215,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     append(tree / "ep" / "cpu" / "combinations-inl.h", COMBINATION, before="}  // namespace")
     append(tree / "ep" / "spec" / "operators.toml", STORING, before='[[step]]\nname = "Normalize"')
     types = tree / "ep" / "spec" / "element_types.toml"
-    floats = types.read_text("utf-8").replace('["Emit", "Store"]', '["Emit", "Store", "Snapshot"]')
-    types.write_text(floats, encoding="utf-8")
+    stored = types.read_text("utf-8").replace('["Emit", "Store"]', '["Emit", "Store", "Snapshot"]')
+    stored = stored.replace('["Requantize", "Quantize"]', '["Requantize", "Quantize", "Regrid"]')
+    types.write_text(stored, encoding="utf-8")
 
     python = environment(folder / "environment")
     strict = ["-C", "cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON", "-C", "cmake.build-type=Release"]
@@ -233,4 +261,9 @@ def test_step_recipe(built: tuple[Path, Path]) -> None:
 def test_recipe_of_a_step_that_stores(built: tuple[Path, Path]) -> None:
     python, tree = built
     used = run(python, "-c", USE_STORING, cwd=tree / "tests")
-    assert used.splitlines() == ["float16 float16", "True", "float16 float16", "True", "int8 True", "int8 True"]
+    assert used.splitlines() == [
+        "Snapshot type=float16 float16 1 ",
+        "Regrid scale=s zero_point=z int8 1 ",
+        "True",
+        "True",
+    ]

@@ -55,10 +55,19 @@ class Step:
     place: str
     """first, before, core, behind or last; beside is before and behind."""
     has_operand: bool
+    output: str
+    """What it stores of d; "": nothing."""
     arguments: tuple[str, ...]
     doc: str
     since: int
     """The version of the specification that it came with."""
+
+    @property
+    def quantized(self) -> str:
+        """What its scale is of, where that is not its operand: "x", "y" or its output; "": it takes none such."""
+        if self.has_operand or "scale" not in self.arguments:
+            return ""
+        return {"first": "x", "last": "y"}.get(self.place, self.output)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,6 +117,7 @@ def _step(row: Row) -> Step:
         name=row["name"],
         place=row["place"],
         has_operand=row.get("operand", False),
+        output=row.get("output", ""),
         arguments=tuple(row["arguments"]),
         doc=row["doc"],
         since=row.get("since", 1),

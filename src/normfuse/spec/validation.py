@@ -16,9 +16,6 @@ from .program import ProgramError, ProgramStep, labels_of
 
 __all__ = ["TooManyTensorsError", "check_program"]
 
-# What messages call a quantisation that is not of an operand.
-_QUANTIZATIONS = {"Dequantize": "x", "Requantize": "sum", "Quantize": "y"}
-
 
 class TooManyTensorsError(ProgramError):
     """Raised for a program that reads more tensors than the library takes in one node."""
@@ -79,8 +76,9 @@ def _check_values(step: ProgramStep) -> None:
             if parameter.nonzero and step[name] == 0:
                 raise ProgramError(f"{step.name}: {name} is 0, by which it divides")
         return
-    prefix = _QUANTIZATIONS.get(step.name, step.operand)
-    if "scale" not in step.arguments and ("zero_point" in step.arguments or step.name in _QUANTIZATIONS):
+    quantized = STEPS[step.name].quantized
+    prefix = quantized or step.operand
+    if "scale" not in step.arguments and ("zero_point" in step.arguments or quantized):
         given = f", but {prefix}_zero_point is given" if "zero_point" in step.arguments else ""
         raise ProgramError(f"{step.name}: its scale, {prefix}_scale, is missing{given}")
     if step.arguments.get("block_size", 0) < 0:
