@@ -280,23 +280,28 @@ cpu::BothPassesFn BothPassesFor(DataType x, DataType y, Activation activation, c
 }
 
 template <class T>
-constexpr void AddType(KernelTable* table, DataType type, bool storable) {
+constexpr void AddLoads(KernelTable* table, DataType type) {
   table->load[static_cast<int>(type)] = LoadValues<T>;
   table->dequantize[static_cast<int>(type)] = Dequantize<T>;
-  if (storable) table->store[static_cast<int>(type)] = StoreValues<T>;
+}
+
+template <class T>
+constexpr void AddType(KernelTable* table, DataType type) {
+  AddLoads<T>(table, type);
+  table->store[static_cast<int>(type)] = StoreValues<T>;
 }
 
 constexpr KernelTable MakeTable() {
   KernelTable table{};
-  AddType<float>(&table, DataType::kFloat32, true);
-  AddType<Half>(&table, DataType::kFloat16, true);
-  AddType<Bfloat16>(&table, DataType::kBfloat16, true);
-  AddType<int8_t>(&table, DataType::kInt8, true);
-  AddType<uint8_t>(&table, DataType::kUint8, true);
-  AddType<int16_t>(&table, DataType::kInt16, true);
-  AddType<uint16_t>(&table, DataType::kUint16, true);
-  AddType<int32_t>(&table, DataType::kInt32, false);
-  AddType<uint32_t>(&table, DataType::kUint32, false);
+  AddType<float>(&table, DataType::kFloat32);
+  AddType<Half>(&table, DataType::kFloat16);
+  AddType<Bfloat16>(&table, DataType::kBfloat16);
+  AddType<int8_t>(&table, DataType::kInt8);
+  AddType<uint8_t>(&table, DataType::kUint8);
+  AddType<int16_t>(&table, DataType::kInt16);
+  AddType<uint16_t>(&table, DataType::kUint16);
+  AddLoads<int32_t>(&table, DataType::kInt32);
+  AddLoads<uint32_t>(&table, DataType::kUint32);
 #define NORMFUSE_COMBINATION(name, kernel) table.combine[static_cast<int>(StepKind::k##name)] = Combine<kernel>;
   NORMFUSE_FOR_EACH_COMBINATION(NORMFUSE_COMBINATION)
 #undef NORMFUSE_COMBINATION

@@ -49,8 +49,6 @@ NORMFUSE_INLINE V Min(V a, V b) { return {_mm256_min_ps(a.v, b.v)}; }
 NORMFUSE_INLINE V Max(V a, V b) { return {_mm256_max_ps(a.v, b.v)}; }
 NORMFUSE_INLINE V Abs(V a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 NORMFUSE_INLINE V Neg(V a) { return {_mm256_xor_ps(_mm256_set1_ps(-0.0f), a.v)}; }
-NORMFUSE_INLINE V Sqrt(V a) { return {_mm256_sqrt_ps(a.v)}; }
-NORMFUSE_INLINE V RoundDown(V a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
 NORMFUSE_INLINE V RoundEven(V a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 NORMFUSE_INLINE V CopySign(V magnitude, V sign) {
   const __m256 mask = _mm256_set1_ps(-0.0f);
@@ -59,23 +57,16 @@ NORMFUSE_INLINE V CopySign(V magnitude, V sign) {
 
 // Comparison and choice.
 NORMFUSE_INLINE M Lt(V a, V b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
-NORMFUSE_INLINE M Le(V a, V b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LE_OQ)}; }
 NORMFUSE_INLINE M Gt(V a, V b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)}; }
-NORMFUSE_INLINE M Ge(V a, V b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)}; }
 NORMFUSE_INLINE M Eq(V a, V b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_EQ_OQ)}; }
 NORMFUSE_INLINE M IsNan(V a) { return {_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q)}; }
 NORMFUSE_INLINE M operator&(M a, M b) { return {_mm256_and_ps(a.m, b.m)}; }
-NORMFUSE_INLINE M operator|(M a, M b) { return {_mm256_or_ps(a.m, b.m)}; }
-NORMFUSE_INLINE M operator!(M a) { return {_mm256_xor_ps(a.m, _mm256_castsi256_ps(_mm256_set1_epi32(-1)))}; }
 NORMFUSE_INLINE bool Any(M a) { return _mm256_movemask_ps(a.m) != 0; }
-NORMFUSE_INLINE bool All(M a) { return _mm256_movemask_ps(a.m) == 0xFF; }
-NORMFUSE_INLINE bool None(M a) { return _mm256_movemask_ps(a.m) == 0; }
 NORMFUSE_INLINE V Select(M m, V a, V b) { return {_mm256_blendv_ps(b.v, a.v, m.m)}; }
 
 // Integer arithmetic.
 NORMFUSE_INLINE I operator+(I a, I b) { return {_mm256_add_epi32(a.v, b.v)}; }
 NORMFUSE_INLINE I operator-(I a, I b) { return {_mm256_sub_epi32(a.v, b.v)}; }
-NORMFUSE_INLINE I operator*(I a, I b) { return {_mm256_mullo_epi32(a.v, b.v)}; }
 NORMFUSE_INLINE I operator&(I a, I b) { return {_mm256_and_si256(a.v, b.v)}; }
 NORMFUSE_INLINE I operator|(I a, I b) { return {_mm256_or_si256(a.v, b.v)}; }
 NORMFUSE_INLINE I operator^(I a, I b) { return {_mm256_xor_si256(a.v, b.v)}; }
@@ -91,10 +82,6 @@ template <int kBits>
 NORMFUSE_INLINE I ShiftRightLogical(I a) {
   return {_mm256_srli_epi32(a.v, kBits)};
 }
-NORMFUSE_INLINE I MinI(I a, I b) { return {_mm256_min_epi32(a.v, b.v)}; }
-NORMFUSE_INLINE I MaxI(I a, I b) { return {_mm256_max_epi32(a.v, b.v)}; }
-NORMFUSE_INLINE I AbsI(I a) { return {_mm256_abs_epi32(a.v)}; }
-NORMFUSE_INLINE M EqI(I a, I b) { return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.v, b.v))}; }
 NORMFUSE_INLINE M GtI(I a, I b) { return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(a.v, b.v))}; }
 NORMFUSE_INLINE I SelectI(M m, I a, I b) { return BitCastToInt(Select(m, BitCastToFloat(a), BitCastToFloat(b))); }
 
@@ -149,11 +136,6 @@ NORMFUSE_INLINE float ReduceMin(V a) {
   const __m128 four = _mm_min_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   const __m128 two = _mm_min_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_min_ss(two, _mm_movehdup_ps(two)));
-}
-NORMFUSE_INLINE int32_t ReduceSumI(I a) {
-  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));
-  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
-  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
 }
 
 // Loads.
@@ -217,25 +199,10 @@ NORMFUSE_INLINE void StoreAs(uint8_t* p, I a) {
   const __m128i words = PackSigned(a.v);
   Store64(p, _mm_packus_epi16(words, words));
 }
-NORMFUSE_INLINE void StoreAs(int16_t* p, I a) { Store128(p, PackSigned(a.v)); }
-NORMFUSE_INLINE void StoreAs(uint16_t* p, I a) { Store128(p, PackUnsigned(a.v)); }
-NORMFUSE_INLINE void StoreAs(int32_t* p, I a) { Store256(p, a.v); }
-NORMFUSE_INLINE void StoreAs(uint32_t* p, I a) { Store256(p, a.v); }
 NORMFUSE_INLINE void StoreAs(int8_t* p, V a) { StoreAs(p, I{RoundClamped(a, -128.0f, 127.0f)}); }
 NORMFUSE_INLINE void StoreAs(uint8_t* p, V a) { StoreAs(p, I{RoundClamped(a, 0.0f, 255.0f)}); }
-NORMFUSE_INLINE void StoreAs(int16_t* p, V a) { StoreAs(p, I{RoundClamped(a, -32768.0f, 32767.0f)}); }
-NORMFUSE_INLINE void StoreAs(uint16_t* p, V a) { StoreAs(p, I{RoundClamped(a, 0.0f, 65535.0f)}); }
-NORMFUSE_INLINE void StoreAs(int32_t* p, V a) {
-  // The conversion gives INT32_MIN for NaN and for whatever is out of range.
-  StoreAs(p, SelectI(Ge(a, Set(2147483648.0f)), SetI(INT32_MAX), ToInt(a)));
-}
-NORMFUSE_INLINE void StoreAs(uint32_t* p, V a) {
-  const V clamped = Max(a, Set(0.0f));
-  const M upper = Ge(clamped, Set(2147483648.0f));
-  const I low = ToInt(clamped);
-  const I high = ToInt(clamped - Set(2147483648.0f)) ^ SetI(INT32_MIN);
-  StoreAs(p, SelectI(Ge(a, Set(4294967296.0f)), SetI(-1), SelectI(upper, high, low)));
-}
+NORMFUSE_INLINE void StoreAs(int16_t* p, V a) { Store128(p, PackSigned(RoundClamped(a, -32768.0f, 32767.0f))); }
+NORMFUSE_INLINE void StoreAs(uint16_t* p, V a) { Store128(p, PackUnsigned(RoundClamped(a, 0.0f, 65535.0f))); }
 
 // 4 * kLanes values rounded half to even, each with one of `zeros` (16-bit integers) added, saturated. NaN gives the
 // type's minimum.
@@ -266,7 +233,6 @@ NORMFUSE_INLINE I LoadAsPartial(const uint32_t* p, size_t n) {
   return LoadAsPartial(reinterpret_cast<const int32_t*>(p), n);
 }
 NORMFUSE_INLINE void StoreAsPartial(float* p, V a, size_t n) { StorePartial(p, a, n); }
-NORMFUSE_INLINE void StoreAsPartial(int32_t* p, I a, size_t n) { _mm256_maskstore_epi32(p, FirstLanes(n), a.v); }
 
 // Bytes, for byte_table-inl.h.
 struct Bytes {

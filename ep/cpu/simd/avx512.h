@@ -56,8 +56,6 @@ NORMFUSE_INLINE V Min(V a, V b) { return {_mm512_min_ps(a.v, b.v)}; }
 NORMFUSE_INLINE V Max(V a, V b) { return {_mm512_max_ps(a.v, b.v)}; }
 NORMFUSE_INLINE V Abs(V a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.v)}; }
 NORMFUSE_INLINE V Neg(V a) { return {_mm512_xor_ps(_mm512_set1_ps(-0.0f), a.v)}; }
-NORMFUSE_INLINE V Sqrt(V a) { return {_mm512_sqrt_ps(a.v)}; }
-NORMFUSE_INLINE V RoundDown(V a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
 NORMFUSE_INLINE V RoundEven(V a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 NORMFUSE_INLINE V CopySign(V magnitude, V sign) {
   // 0xD8: bits of the third operand chosen where the mask is set, of the first elsewhere.
@@ -68,44 +66,21 @@ NORMFUSE_INLINE V CopySign(V magnitude, V sign) {
 
 // Comparison and choice.
 NORMFUSE_INLINE M Lt(V a, V b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
-NORMFUSE_INLINE M Le(V a, V b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }
 NORMFUSE_INLINE M Gt(V a, V b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ)}; }
-NORMFUSE_INLINE M Ge(V a, V b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)}; }
 NORMFUSE_INLINE M Eq(V a, V b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
 NORMFUSE_INLINE M IsNan(V a) { return {_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q)}; }
 NORMFUSE_INLINE M operator&(M a, M b) { return {static_cast<__mmask16>(a.m & b.m)}; }
-NORMFUSE_INLINE M operator|(M a, M b) { return {static_cast<__mmask16>(a.m | b.m)}; }
-NORMFUSE_INLINE M operator!(M a) { return {static_cast<__mmask16>(~a.m)}; }
 NORMFUSE_INLINE bool Any(M a) { return a.m != 0; }
-NORMFUSE_INLINE bool All(M a) { return a.m == 0xFFFF; }
-NORMFUSE_INLINE bool None(M a) { return a.m == 0; }
 NORMFUSE_INLINE V Select(M m, V a, V b) { return {_mm512_mask_blend_ps(m.m, b.v, a.v)}; }
 
 // Integer arithmetic.
 NORMFUSE_INLINE I operator+(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
-NORMFUSE_INLINE I operator-(I a, I b) { return {_mm512_sub_epi32(a.v, b.v)}; }
-NORMFUSE_INLINE I operator*(I a, I b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
-NORMFUSE_INLINE I operator&(I a, I b) { return {_mm512_and_si512(a.v, b.v)}; }
-NORMFUSE_INLINE I operator|(I a, I b) { return {_mm512_or_si512(a.v, b.v)}; }
 NORMFUSE_INLINE I operator^(I a, I b) { return {_mm512_xor_si512(a.v, b.v)}; }
 template <int kBits>
 NORMFUSE_INLINE I ShiftLeft(I a) {
   return {_mm512_slli_epi32(a.v, kBits)};
 }
-template <int kBits>
-NORMFUSE_INLINE I ShiftRight(I a) {
-  return {_mm512_srai_epi32(a.v, kBits)};
-}
-template <int kBits>
-NORMFUSE_INLINE I ShiftRightLogical(I a) {
-  return {_mm512_srli_epi32(a.v, kBits)};
-}
-NORMFUSE_INLINE I MinI(I a, I b) { return {_mm512_min_epi32(a.v, b.v)}; }
-NORMFUSE_INLINE I MaxI(I a, I b) { return {_mm512_max_epi32(a.v, b.v)}; }
-NORMFUSE_INLINE I AbsI(I a) { return {_mm512_abs_epi32(a.v)}; }
-NORMFUSE_INLINE M EqI(I a, I b) { return {_mm512_cmpeq_epi32_mask(a.v, b.v)}; }
 NORMFUSE_INLINE M GtI(I a, I b) { return {_mm512_cmpgt_epi32_mask(a.v, b.v)}; }
-NORMFUSE_INLINE I SelectI(M m, I a, I b) { return {_mm512_mask_blend_epi32(m.m, b.v, a.v)}; }
 
 // Conversions between float and int32.
 NORMFUSE_INLINE I ToInt(V a) { return {_mm512_cvtps_epi32(a.v)}; }
@@ -135,7 +110,6 @@ NORMFUSE_INLINE void TakeRoots(Doubles* a) {
 }
 NORMFUSE_INLINE float ReduceMax(V a) { return _mm512_reduce_max_ps(a.v); }
 NORMFUSE_INLINE float ReduceMin(V a) { return _mm512_reduce_min_ps(a.v); }
-NORMFUSE_INLINE int32_t ReduceSumI(I a) { return _mm512_reduce_add_epi32(a.v); }
 
 // Of this instruction set only.
 
@@ -232,15 +206,6 @@ NORMFUSE_INLINE __m128i NarrowInt8(V a) { return _mm512_cvtepi32_epi8(RoundClamp
 NORMFUSE_INLINE __m128i NarrowUint8(V a) { return _mm512_cvtepi32_epi8(RoundClamped(a, 0.0f, 255.0f)); }
 NORMFUSE_INLINE __m256i NarrowInt16(V a) { return _mm512_cvtepi32_epi16(RoundClamped(a, -32768.0f, 32767.0f)); }
 NORMFUSE_INLINE __m256i NarrowUint16(V a) { return _mm512_cvtepi32_epi16(RoundClamped(a, 0.0f, 65535.0f)); }
-NORMFUSE_INLINE __m512i NarrowInt32(V a) {
-  // The conversion gives INT32_MIN for NaN and for whatever is out of range.
-  const __mmask16 high = _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(2147483648.0f), _CMP_GE_OQ);
-  return _mm512_mask_blend_epi32(high, _mm512_cvtps_epi32(a.v), _mm512_set1_epi32(INT32_MAX));
-}
-NORMFUSE_INLINE __m512i NarrowUint32(V a) {
-  // The conversion gives 2^32 - 1 for whatever is out of range.
-  return _mm512_cvtps_epu32(_mm512_max_ps(a.v, _mm512_setzero_ps()));
-}
 NORMFUSE_INLINE __m512i NotNegative(I a) { return _mm512_max_epi32(a.v, _mm512_setzero_si512()); }
 
 NORMFUSE_INLINE void StoreBits(void* p, __m128i a) { _mm_storeu_si128(static_cast<__m128i*>(p), a); }
@@ -248,7 +213,6 @@ NORMFUSE_INLINE void StoreBits(void* p, __m256i a) { _mm256_storeu_si256(static_
 NORMFUSE_INLINE void StoreBits(void* p, __m512i a) { _mm512_storeu_si512(p, a); }
 NORMFUSE_INLINE void StoreBitsPartial(void* p, __m128i a, size_t n) { _mm_mask_storeu_epi8(p, FirstLanes(n), a); }
 NORMFUSE_INLINE void StoreBitsPartial(void* p, __m256i a, size_t n) { _mm256_mask_storeu_epi16(p, FirstLanes(n), a); }
-NORMFUSE_INLINE void StoreBitsPartial(void* p, __m512i a, size_t n) { _mm512_mask_storeu_epi32(p, FirstLanes(n), a); }
 
 NORMFUSE_INLINE void StoreAs(float* p, V a) { Store(p, a); }
 NORMFUSE_INLINE void StoreAs(Half* p, V a) { StoreBits(p, NarrowHalf(a)); }
@@ -257,14 +221,8 @@ NORMFUSE_INLINE void StoreAs(int8_t* p, V a) { StoreBits(p, NarrowInt8(a)); }
 NORMFUSE_INLINE void StoreAs(uint8_t* p, V a) { StoreBits(p, NarrowUint8(a)); }
 NORMFUSE_INLINE void StoreAs(int16_t* p, V a) { StoreBits(p, NarrowInt16(a)); }
 NORMFUSE_INLINE void StoreAs(uint16_t* p, V a) { StoreBits(p, NarrowUint16(a)); }
-NORMFUSE_INLINE void StoreAs(int32_t* p, V a) { StoreBits(p, NarrowInt32(a)); }
-NORMFUSE_INLINE void StoreAs(uint32_t* p, V a) { StoreBits(p, NarrowUint32(a)); }
 NORMFUSE_INLINE void StoreAs(int8_t* p, I a) { StoreBits(p, _mm512_cvtsepi32_epi8(a.v)); }
 NORMFUSE_INLINE void StoreAs(uint8_t* p, I a) { StoreBits(p, _mm512_cvtusepi32_epi8(NotNegative(a))); }
-NORMFUSE_INLINE void StoreAs(int16_t* p, I a) { StoreBits(p, _mm512_cvtsepi32_epi16(a.v)); }
-NORMFUSE_INLINE void StoreAs(uint16_t* p, I a) { StoreBits(p, _mm512_cvtusepi32_epi16(NotNegative(a))); }
-NORMFUSE_INLINE void StoreAs(int32_t* p, I a) { StoreBits(p, a.v); }
-NORMFUSE_INLINE void StoreAs(uint32_t* p, I a) { StoreBits(p, a.v); }
 
 // 4 * kLanes values rounded half to even, each with one of `zeros` (16-bit integers) added,
 // saturated. NaN gives the type's minimum.
@@ -295,18 +253,10 @@ NORMFUSE_INLINE void StoreAsPartial(int8_t* p, V a, size_t n) { StoreBitsPartial
 NORMFUSE_INLINE void StoreAsPartial(uint8_t* p, V a, size_t n) { StoreBitsPartial(p, NarrowUint8(a), n); }
 NORMFUSE_INLINE void StoreAsPartial(int16_t* p, V a, size_t n) { StoreBitsPartial(p, NarrowInt16(a), n); }
 NORMFUSE_INLINE void StoreAsPartial(uint16_t* p, V a, size_t n) { StoreBitsPartial(p, NarrowUint16(a), n); }
-NORMFUSE_INLINE void StoreAsPartial(int32_t* p, V a, size_t n) { StoreBitsPartial(p, NarrowInt32(a), n); }
-NORMFUSE_INLINE void StoreAsPartial(uint32_t* p, V a, size_t n) { StoreBitsPartial(p, NarrowUint32(a), n); }
 NORMFUSE_INLINE void StoreAsPartial(int8_t* p, I a, size_t n) { StoreBitsPartial(p, _mm512_cvtsepi32_epi8(a.v), n); }
 NORMFUSE_INLINE void StoreAsPartial(uint8_t* p, I a, size_t n) {
   StoreBitsPartial(p, _mm512_cvtusepi32_epi8(NotNegative(a)), n);
 }
-NORMFUSE_INLINE void StoreAsPartial(int16_t* p, I a, size_t n) { StoreBitsPartial(p, _mm512_cvtsepi32_epi16(a.v), n); }
-NORMFUSE_INLINE void StoreAsPartial(uint16_t* p, I a, size_t n) {
-  StoreBitsPartial(p, _mm512_cvtusepi32_epi16(NotNegative(a)), n);
-}
-NORMFUSE_INLINE void StoreAsPartial(int32_t* p, I a, size_t n) { StoreBitsPartial(p, a.v, n); }
-NORMFUSE_INLINE void StoreAsPartial(uint32_t* p, I a, size_t n) { StoreBitsPartial(p, a.v, n); }
 
 // Bytes, for byte_table-inl.h.
 struct Bytes {

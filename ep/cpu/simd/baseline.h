@@ -45,7 +45,6 @@ NORMFUSE_INLINE V BitCastToFloat(I a) { return {(Float4)a.v}; }
 // Integer arithmetic; wraps, hence the unsigned detour.
 NORMFUSE_INLINE I operator+(I a, I b) { return {(Int4)((Uint4)a.v + (Uint4)b.v)}; }
 NORMFUSE_INLINE I operator-(I a, I b) { return {(Int4)((Uint4)a.v - (Uint4)b.v)}; }
-NORMFUSE_INLINE I operator*(I a, I b) { return {(Int4)((Uint4)a.v * (Uint4)b.v)}; }
 NORMFUSE_INLINE I operator&(I a, I b) { return {a.v & b.v}; }
 NORMFUSE_INLINE I operator|(I a, I b) { return {a.v | b.v}; }
 NORMFUSE_INLINE I operator^(I a, I b) { return {a.v ^ b.v}; }
@@ -61,26 +60,18 @@ template <int kBits>
 NORMFUSE_INLINE I ShiftRightLogical(I a) {
   return {(Int4)((Uint4)a.v >> kBits)};
 }
-NORMFUSE_INLINE M EqI(I a, I b) { return {a.v == b.v}; }
 NORMFUSE_INLINE M GtI(I a, I b) { return {a.v > b.v}; }
 NORMFUSE_INLINE I SelectI(M m, I a, I b) { return {(m.m & a.v) | (~m.m & b.v)}; }
 NORMFUSE_INLINE I MinI(I a, I b) { return SelectI(GtI(a, b), b, a); }
 NORMFUSE_INLINE I MaxI(I a, I b) { return SelectI(GtI(a, b), a, b); }
-NORMFUSE_INLINE I AbsI(I a) { return MaxI(a, SetI(0) - a); }
 
 // Comparison and choice.
 NORMFUSE_INLINE M Lt(V a, V b) { return {(Int4)(a.v < b.v)}; }
-NORMFUSE_INLINE M Le(V a, V b) { return {(Int4)(a.v <= b.v)}; }
 NORMFUSE_INLINE M Gt(V a, V b) { return {(Int4)(a.v > b.v)}; }
-NORMFUSE_INLINE M Ge(V a, V b) { return {(Int4)(a.v >= b.v)}; }
 NORMFUSE_INLINE M Eq(V a, V b) { return {(Int4)(a.v == b.v)}; }
 NORMFUSE_INLINE M IsNan(V a) { return {(Int4)(a.v != a.v)}; }  // NOLINT(misc-redundant-expression)
 NORMFUSE_INLINE M operator&(M a, M b) { return {a.m & b.m}; }
-NORMFUSE_INLINE M operator|(M a, M b) { return {a.m | b.m}; }
-NORMFUSE_INLINE M operator!(M a) { return {~a.m}; }
 NORMFUSE_INLINE bool Any(M a) { return (a.m[0] | a.m[1] | a.m[2] | a.m[3]) != 0; }
-NORMFUSE_INLINE bool All(M a) { return (a.m[0] & a.m[1] & a.m[2] & a.m[3]) != 0; }
-NORMFUSE_INLINE bool None(M a) { return !Any(a); }
 NORMFUSE_INLINE V Select(M m, V a, V b) { return BitCastToFloat(SelectI(m, BitCastToInt(a), BitCastToInt(b))); }
 
 // Float arithmetic.
@@ -98,13 +89,9 @@ NORMFUSE_INLINE V ExactFma(V a, V b, V c) {
 #if defined(__SSE2__)
 NORMFUSE_INLINE V Min(V a, V b) { return {(Float4)_mm_min_ps((__m128)a.v, (__m128)b.v)}; }
 NORMFUSE_INLINE V Max(V a, V b) { return {(Float4)_mm_max_ps((__m128)a.v, (__m128)b.v)}; }
-NORMFUSE_INLINE V Sqrt(V a) { return {(Float4)_mm_sqrt_ps((__m128)a.v)}; }
 #else
 NORMFUSE_INLINE V Min(V a, V b) { return Select(Lt(a, b), a, b); }
 NORMFUSE_INLINE V Max(V a, V b) { return Select(Gt(a, b), a, b); }
-NORMFUSE_INLINE V Sqrt(V a) {
-  return {Float4{__builtin_sqrtf(a.v[0]), __builtin_sqrtf(a.v[1]), __builtin_sqrtf(a.v[2]), __builtin_sqrtf(a.v[3])}};
-}
 #endif
 NORMFUSE_INLINE V Abs(V a) { return BitCastToFloat(BitCastToInt(a) & SetI(INT32_MAX)); }
 NORMFUSE_INLINE V Neg(V a) { return BitCastToFloat(BitCastToInt(a) ^ SetI(INT32_MIN)); }
@@ -116,10 +103,6 @@ NORMFUSE_INLINE V RoundEven(V a) {
   const V magnitude = Abs(a);
   const V big = Set(8388608.0f);
   return Select(Lt(magnitude, big), CopySign((magnitude + big) - big, a), a);
-}
-NORMFUSE_INLINE V RoundDown(V a) {
-  const V nearest = RoundEven(a);
-  return Select(Gt(nearest, a), nearest - Set(1.0f), nearest);
 }
 
 // Conversions between float and int32.
@@ -157,10 +140,6 @@ NORMFUSE_INLINE float ReduceMin(V a) {
   const float low = a.v[0] < a.v[2] ? a.v[0] : a.v[2];
   const float high = a.v[1] < a.v[3] ? a.v[1] : a.v[3];
   return low < high ? low : high;
-}
-NORMFUSE_INLINE int32_t ReduceSumI(I a) {
-  const Uint4 u = (Uint4)a.v;
-  return static_cast<int32_t>((u[0] + u[2]) + (u[1] + u[3]));
 }
 
 // float16 by integer arithmetic. Widening: the 15 magnitude bits moved to float32's place are off by the difference of
@@ -238,25 +217,10 @@ NORMFUSE_INLINE void StoreAs(Half* p, V a) { StoreLow(reinterpret_cast<uint16_t*
 NORMFUSE_INLINE void StoreAs(Bfloat16* p, V a) { StoreLow(reinterpret_cast<uint16_t*>(p), NarrowBfloat16(a)); }
 NORMFUSE_INLINE void StoreAs(int8_t* p, I a) { StoreLow(p, Clamp(a, -128, 127)); }
 NORMFUSE_INLINE void StoreAs(uint8_t* p, I a) { StoreLow(p, Clamp(a, 0, 255)); }
-NORMFUSE_INLINE void StoreAs(int16_t* p, I a) { StoreLow(p, Clamp(a, -32768, 32767)); }
-NORMFUSE_INLINE void StoreAs(uint16_t* p, I a) { StoreLow(p, Clamp(a, 0, 65535)); }
-NORMFUSE_INLINE void StoreAs(int32_t* p, I a) { __builtin_memcpy(p, &a.v, sizeof(a.v)); }
-NORMFUSE_INLINE void StoreAs(uint32_t* p, I a) { __builtin_memcpy(p, &a.v, sizeof(a.v)); }
 NORMFUSE_INLINE void StoreAs(int8_t* p, V a) { StoreLow(p, RoundClamped(a, -128.0f, 127.0f)); }
 NORMFUSE_INLINE void StoreAs(uint8_t* p, V a) { StoreLow(p, RoundClamped(a, 0.0f, 255.0f)); }
 NORMFUSE_INLINE void StoreAs(int16_t* p, V a) { StoreLow(p, RoundClamped(a, -32768.0f, 32767.0f)); }
 NORMFUSE_INLINE void StoreAs(uint16_t* p, V a) { StoreLow(p, RoundClamped(a, 0.0f, 65535.0f)); }
-NORMFUSE_INLINE void StoreAs(int32_t* p, V a) {
-  const I in_range = RoundClamped(a, -2147483648.0f, 2147483520.0f);  // the largest float below 2^31
-  StoreAs(p, SelectI(Ge(a, Set(2147483648.0f)), SetI(INT32_MAX), in_range));
-}
-NORMFUSE_INLINE void StoreAs(uint32_t* p, V a) {
-  const V clamped = Min(Max(a, Set(0.0f)), Set(4294967040.0f));  // the largest float below 2^32
-  const M upper = Ge(clamped, Set(2147483648.0f));
-  const I rest = ToInt(Select(upper, clamped - Set(2147483648.0f), clamped));
-  const I in_range = SelectI(upper, rest ^ SetI(INT32_MIN), rest);
-  StoreAs(p, SelectI(Ge(a, Set(4294967296.0f)), SetI(-1), in_range));
-}
 
 #include "cpu/simd/partial-inl.h"
 

@@ -40,17 +40,11 @@ NORMFUSE_INLINE V BitCastToFloat(I a) { return {vreinterpretq_f32_s32(a.v)}; }
 
 // Comparison and choice.
 NORMFUSE_INLINE M Lt(V a, V b) { return {vcltq_f32(a.v, b.v)}; }
-NORMFUSE_INLINE M Le(V a, V b) { return {vcleq_f32(a.v, b.v)}; }
 NORMFUSE_INLINE M Gt(V a, V b) { return {vcgtq_f32(a.v, b.v)}; }
-NORMFUSE_INLINE M Ge(V a, V b) { return {vcgeq_f32(a.v, b.v)}; }
 NORMFUSE_INLINE M Eq(V a, V b) { return {vceqq_f32(a.v, b.v)}; }
 NORMFUSE_INLINE M IsNan(V a) { return {vmvnq_u32(vceqq_f32(a.v, a.v))}; }
 NORMFUSE_INLINE M operator&(M a, M b) { return {vandq_u32(a.m, b.m)}; }
-NORMFUSE_INLINE M operator|(M a, M b) { return {vorrq_u32(a.m, b.m)}; }
-NORMFUSE_INLINE M operator!(M a) { return {vmvnq_u32(a.m)}; }
 NORMFUSE_INLINE bool Any(M a) { return vmaxvq_u32(a.m) != 0; }
-NORMFUSE_INLINE bool All(M a) { return vminvq_u32(a.m) != 0; }
-NORMFUSE_INLINE bool None(M a) { return vmaxvq_u32(a.m) == 0; }
 NORMFUSE_INLINE V Select(M m, V a, V b) { return {vbslq_f32(m.m, a.v, b.v)}; }
 
 // Float arithmetic.
@@ -66,15 +60,12 @@ NORMFUSE_INLINE V Min(V a, V b) { return Select(Lt(a, b), a, b); }
 NORMFUSE_INLINE V Max(V a, V b) { return Select(Gt(a, b), a, b); }
 NORMFUSE_INLINE V Abs(V a) { return {vabsq_f32(a.v)}; }
 NORMFUSE_INLINE V Neg(V a) { return {vnegq_f32(a.v)}; }
-NORMFUSE_INLINE V Sqrt(V a) { return {vsqrtq_f32(a.v)}; }
-NORMFUSE_INLINE V RoundDown(V a) { return {vrndmq_f32(a.v)}; }
 NORMFUSE_INLINE V RoundEven(V a) { return {vrndnq_f32(a.v)}; }
 NORMFUSE_INLINE V CopySign(V magnitude, V sign) { return {vbslq_f32(vdupq_n_u32(0x80000000u), sign.v, magnitude.v)}; }
 
 // Integer arithmetic.
 NORMFUSE_INLINE I operator+(I a, I b) { return {vaddq_s32(a.v, b.v)}; }
 NORMFUSE_INLINE I operator-(I a, I b) { return {vsubq_s32(a.v, b.v)}; }
-NORMFUSE_INLINE I operator*(I a, I b) { return {vmulq_s32(a.v, b.v)}; }
 NORMFUSE_INLINE I operator&(I a, I b) { return {vandq_s32(a.v, b.v)}; }
 NORMFUSE_INLINE I operator|(I a, I b) { return {vorrq_s32(a.v, b.v)}; }
 NORMFUSE_INLINE I operator^(I a, I b) { return {veorq_s32(a.v, b.v)}; }
@@ -90,10 +81,6 @@ template <int kBits>
 NORMFUSE_INLINE I ShiftRightLogical(I a) {
   return {vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a.v), kBits))};
 }
-NORMFUSE_INLINE I MinI(I a, I b) { return {vminq_s32(a.v, b.v)}; }
-NORMFUSE_INLINE I MaxI(I a, I b) { return {vmaxq_s32(a.v, b.v)}; }
-NORMFUSE_INLINE I AbsI(I a) { return {vabsq_s32(a.v)}; }
-NORMFUSE_INLINE M EqI(I a, I b) { return {vceqq_s32(a.v, b.v)}; }
 NORMFUSE_INLINE M GtI(I a, I b) { return {vcgtq_s32(a.v, b.v)}; }
 NORMFUSE_INLINE I SelectI(M m, I a, I b) { return {vbslq_s32(m.m, a.v, b.v)}; }
 
@@ -122,7 +109,6 @@ NORMFUSE_INLINE void TakeRoots(Doubles* a) {
 }
 NORMFUSE_INLINE float ReduceMax(V a) { return vmaxvq_f32(a.v); }
 NORMFUSE_INLINE float ReduceMin(V a) { return vminvq_f32(a.v); }
-NORMFUSE_INLINE int32_t ReduceSumI(I a) { return vaddvq_s32(a.v); }
 
 // Loads.
 NORMFUSE_INLINE V Load(const float* p) { return {vld1q_f32(p)}; }
@@ -174,17 +160,10 @@ NORMFUSE_INLINE void StoreAs(uint8_t* p, I a) {
   const int16x4_t words = vqmovn_s32(a.v);
   Store32(p, vqmovun_s16(vcombine_s16(words, words)));
 }
-NORMFUSE_INLINE void StoreAs(int16_t* p, I a) { vst1_s16(p, vqmovn_s32(a.v)); }
-NORMFUSE_INLINE void StoreAs(uint16_t* p, I a) { vst1_u16(p, vqmovun_s32(a.v)); }
-NORMFUSE_INLINE void StoreAs(int32_t* p, I a) { vst1q_s32(p, a.v); }
-NORMFUSE_INLINE void StoreAs(uint32_t* p, I a) { vst1q_u32(p, vreinterpretq_u32_s32(a.v)); }
 NORMFUSE_INLINE void StoreAs(int8_t* p, V a) { StoreAs(p, RoundClamped(a, -128.0f, 127.0f)); }
 NORMFUSE_INLINE void StoreAs(uint8_t* p, V a) { StoreAs(p, RoundClamped(a, 0.0f, 255.0f)); }
-NORMFUSE_INLINE void StoreAs(int16_t* p, V a) { StoreAs(p, RoundClamped(a, -32768.0f, 32767.0f)); }
-NORMFUSE_INLINE void StoreAs(uint16_t* p, V a) { StoreAs(p, RoundClamped(a, 0.0f, 65535.0f)); }
-// The 32-bit conversions saturate by themselves, but take NaN to 0.
-NORMFUSE_INLINE void StoreAs(int32_t* p, V a) { StoreAs(p, ToInt(Max(a, Set(-2147483648.0f)))); }
-NORMFUSE_INLINE void StoreAs(uint32_t* p, V a) { vst1q_u32(p, vcvtnq_u32_f32(a.v)); }
+NORMFUSE_INLINE void StoreAs(int16_t* p, V a) { vst1_s16(p, vqmovn_s32(RoundClamped(a, -32768.0f, 32767.0f).v)); }
+NORMFUSE_INLINE void StoreAs(uint16_t* p, V a) { vst1_u16(p, vqmovun_s32(RoundClamped(a, 0.0f, 65535.0f).v)); }
 
 #include "cpu/simd/partial-inl.h"
 

@@ -13,20 +13,19 @@
 //   LoadAs(p), LoadAsPartial(p, n)          float, Half, Bfloat16 -> V; int8, uint8, int16, uint16, int32 -> I (exact);
 //                                           uint32 -> I (its bits)
 //   LoadAsFloat(p), LoadAsFloatPartial      the same, every type -> V (32-bit integers rounded to nearest even)
-//   StoreAs(p, v), StoreAsPartial(p, v, n)  V -> every type, rounded half to even; integers saturate, NaN gives the
-//                                           type's minimum, +-inf its ends.  I -> 8- and 16-bit integers saturates,
-//                                           I -> 32-bit integers stores the bits.
+//   StoreAs(p, v), StoreAsPartial(p, v, n)  V -> every type of at most 32 bits but integers of these, rounded half to even; integers
+//                                           saturate, NaN gives the type's minimum, +-inf its ends.  I -> 8-bit integers
+//                                           saturates.
 //   Partial forms touch exactly n elements, 0 <= n <= kLanes; lanes from n on are loaded as 0.
 //   + - * / on V     Fma(a, b, c) = a * b + c    NegFma(a, b, c) = c - a * b    ExactFma: always rounded once
 //   Min, Max         a < b ? a : b and a > b ? a : b: the second operand where either is NaN
-//   Abs, Neg, Sqrt, RoundEven, RoundDown (to the next integer below), CopySign(magnitude, sign)
-//   Lt Le Gt Ge Eq IsNan -> M    & | ! on M    Select(m, a, b) = m ? a : b    Any, All, None
-//   ReduceSum, ReduceMax, ReduceMin, ReduceSumI (wraps)
+//   Abs, Neg, RoundEven, CopySign(magnitude, sign)
+//   Lt Gt Eq IsNan -> M    & on M    Select(m, a, b) = m ? a : b    Any
+//   ReduceSum, ReduceMax, ReduceMin
 //   SumsOfEach(a, b, c, d)   the sum of each, as Floats
 //   Doubles, Floats  four of each, with the operators of the language; TakeRoots(&doubles), in place; Widen(floats, &doubles)
 //   ToInt (rounds half to even, |x| < 2^31), ToFloat, BitCastToInt, BitCastToFloat
-//   + - * & | ^ on I, ShiftLeft<n>, ShiftRight<n> (arithmetic), ShiftRightLogical<n>, MinI, MaxI, AbsI, EqI, GtI,
-//   SelectI
+//   + ^ on I, ShiftLeft<n>, GtI
 //   ScaleByPowerOfTwo(a, n)  a * 2^n, n a vector of integral floats, |n| <= 252; kHasScale: in one instruction
 //   Bytes, with Set, Load, Store, Entries, ^, SaturatingSubtract and Shuffle: see avx2.h; where kHasByteShuffle
 //   Lookup8(table, i)  table[i mod 8] of int32; where kHasLookup8
