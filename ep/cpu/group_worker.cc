@@ -116,11 +116,30 @@ void GroupWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end,
   Odometer(call_.geometry->reduced, active_).ForEachStretch({begin, end, kBlock}, base, apply);
 }
 
+// A whole group of several runs, which the kernel takes as rows: a call for each would cost as much as a short run.
+void GroupWorker::ApplyRuns(const Offsets& base, const Normalizer& normalizer) {
+  DimList runs = call_.geometry->reduced;
+  const Dim& inner = Innermost(call_.geometry->reduced);
+  --runs.count;
+  Normalizer normalizers[kTileRows];
+  std::fill_n(normalizers, kTileRows, normalizer);
+  const Range all{0, runs.ElementCount(), kTileRows};
+  Odometer(runs, active_).ForEachStretch(all, base, [&](const Offsets& at, int64_t, int64_t rows) {
+    const ApplyArgs args =
+        ApplyArgsAt(call_, at, inner, Innermost(runs), inner.size, static_cast<int>(rows), normalizers);
+    writer_.Apply(call_.apply, call_.apply_type, args);
+  });
+}
+
 void GroupWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {
   const bool emits = call_.emits_before && !call_.spec->normalizes;
   if (!call_.has_result() && !emits) return;
   if (s.beyond_float) return ApplyInDouble(base, begin, end, s);
   const bool dequantizes = call_.path.stored_integers && !call_.spec->normalizes;
+  const bool is_whole = begin == 0 && end == call_.geometry->group_size;
+  if (call_.apply != nullptr && call_.spec->normalizes && is_whole && call_.geometry->reduced.count > 1) {
+    return ApplyRuns(base, s.normalizer);
+  }
   Range range{begin, end};
   if (call_.apply == nullptr) range.most = kBlock;
   const auto apply = [&](const Offsets& at, int64_t position, int64_t n) {
