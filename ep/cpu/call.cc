@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/elements.h"
+#include "cpu/joined_affine.h"
 
 namespace normfuse::cpu {
 namespace {
@@ -146,13 +147,48 @@ Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, 
   return {room, b.step.stride[operand.form] == 0 ? 0 : 1};
 }
 
-// The operands of a stage kActivate.
-ApplyArgs StageArgs(const Block& b, const Stage& stage) {
+// Scale and bias of a stage kActivate, with what joins them. False: that has to be done step by step.
+bool AffineOf(const Block& b, const Stage& stage, Affine* affine) {
+  float* const rooms[] = {b.scratch->apply_scale, b.scratch->apply_bias};
+  if (stage.further.empty()) {
+    *affine = {OperandAt(b, stage.scale, &kOne, rooms[0]), OperandAt(b, stage.bias, &kNoBias, rooms[1])};
+    return true;
+  }
+  if (!b.call.is_joined) return JoinedAt(b, stage, rooms, affine);
+  *affine = {VecAt(b.call, kFormScale, b.at, b.step, &kOne), VecAt(b.call, kFormBias, b.at, b.step, &kNoBias)};
+  return true;
+}
+
+// Scale, bias and what joins them step by step, from x into y.
+void ApplyOneByOne(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* y) {
   ApplyArgs args;
+  args.x = x;
   args.x2 = nullptr;
+  args.y = y;
   args.n = static_cast<size_t>(b.n);
+  args.normalizers = &normalizer;
   args.scale = OperandAt(b, stage.scale, &kOne, b.scratch->apply_scale);
   args.bias = OperandAt(b, stage.bias, &kNoBias, b.scratch->apply_bias);
+  b.call.kernels->apply[static_cast<int>(Activation::kIdentity)](args);
+  for (const FurtherAffine& further : stage.further) {
+    const Vec operand = VecAt(b.call, further.form, b.at, b.step, nullptr);
+    b.call.kernels->combine[static_cast<int>(further.kind)](y, args.n, operand);
+  }
+}
+
+// The arguments of a stage kActivate of x. What its kernel cannot do is done in `room`, which may be x.
+ApplyArgs StageArgs(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* room) {
+  static const Normalizer kNothing;
+  Affine affine{{&kOne, 0}, {&kNoBias, 0}};
+  const bool at_once = AffineOf(b, stage, &affine);
+  if (!at_once) ApplyOneByOne(b, stage, normalizer, x, room);
+  ApplyArgs args;
+  args.x = at_once ? x : room;
+  args.x2 = nullptr;
+  args.n = static_cast<size_t>(b.n);
+  args.normalizers = at_once ? &normalizer : &kNothing;
+  args.scale = affine.scale;
+  args.bias = affine.bias;
   args.slope = OperandAt(b, stage.slope, &kOne, b.scratch->apply_slope);
   args.params = stage.params;
   args.behind_normalization = b.call.spec->normalizes;
@@ -161,10 +197,8 @@ ApplyArgs StageArgs(const Block& b, const Stage& stage) {
 
 // Runs a stage kActivate.
 void ApplyStage(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* y) {
-  ApplyArgs args = StageArgs(b, stage);
-  args.x = x;
+  ApplyArgs args = StageArgs(b, stage, normalizer, x, y);
   args.y = y;
-  args.normalizers = &normalizer;
   const auto& kernels = stage.gated ? b.call.kernels->gated : b.call.kernels->apply;
   kernels[static_cast<int>(stage.activation)](args);
 }
@@ -231,10 +265,8 @@ void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d
     if (spec.y_quantized) QuantizeBlock(block, room);
     return StoreFloats(call, spec.y_type, call.y, index, block.n, room);
   }
-  ApplyArgs args = StageArgs(block, spec.behind[last]);
-  args.x = from;
+  ApplyArgs args = StageArgs(block, spec.behind[last], remaining, from, room);
   args.y = ElementAt(call.y, spec.y_type, index);
-  args.normalizers = &remaining;
   args.stream = spec.y_type == DataType::kFloat32 && call.path.store == Store::kNonTemporal;
   SetQuantization(call, &args);
   call.block_apply(args);

@@ -32,6 +32,12 @@ struct StageOperand {
   bool present() const { return form != kFormCount; }
 };
 
+// A product or a sum with a parameter that joins a stage's own scale and bias: see joined_affine.h.
+struct FurtherAffine {
+  StepKind kind;  // kMul or kAdd
+  FormId form;
+};
+
 // One or more steps of a chain as the passes run them on a block of float32.
 struct Stage {
   // kActivate: scale, bias and activation in one kernel, each of which may be absent; the first one behind normalises, too.
@@ -39,6 +45,7 @@ struct Stage {
   StageOperand operand;  // of a combination or mask
   MaskCall mask;
   StageOperand scale, bias, slope;
+  std::vector<FurtherAffine> further;  // between bias and activation
   Activation activation = Activation::kIdentity;
   bool gated = false;             // the activation's result times the slope
   const float* params = nullptr;  // of the activation
@@ -60,7 +67,8 @@ struct ChainSpec {
   bool normalize_variance = true;
   EpsilonOn epsilon_on = EpsilonOn::kVariance;
   double epsilon = 0;
-  // Whether each half is of UsualForm, for which there are kernels that read and write where tensors lie.
+  // Whether each half is of UsualForm, for which there are kernels that read and write where tensors lie, or behind would be
+  // if what joins scale and bias were joined.
   bool usual_before = true;
   bool usual_behind = true;
   std::vector<Stage> before;
@@ -129,6 +137,7 @@ struct Call : Plan {
   void* emitted[kMostEmitted] = {};
   void* sum = nullptr;  // the one that is d, where the chain is of UsualForm
   bool emits_before = false;
+  bool is_joined = false;  // scale and bias are those of all products and sums behind the normalisation
   void* mean = nullptr;
   void* inv_std_dev = nullptr;
 
@@ -139,6 +148,8 @@ struct Call : Plan {
   // Of the first pass over each element.
   Emission emission() const { return emits_before ? Emission::kYes : Emission::kNo; }
   bool has_result() const { return y != nullptr || spec->emits_behind; }
+  // Of UsualForm, as it is or joined.
+  bool usual_behind() const { return spec->usual_behind && (is_joined || geometry->joined_count == 0); }
   const BoundTensor& tensor(FormId form) const {
     if (form >= kFormFurther) return further[form - kFormFurther];
     return form == kFormResidual ? residual : x;

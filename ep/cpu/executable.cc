@@ -10,6 +10,7 @@
 #include "cpu/cost_model.h"
 #include "cpu/dynamic_quantization.h"
 #include "cpu/elements.h"
+#include "cpu/joined_affine.h"
 #include "cpu/statistics.h"
 
 namespace normfuse::cpu {
@@ -56,6 +57,7 @@ class CpuExecutable final : public Executable {
   Result RunNew(const CallShapes& shapes, Call* call, BufferPool::Lease* lease) const;
   Result RunBound(const BoundShapes* bound, Call* call, BufferPool::Lease* lease) const;
   void MakePlan(const BoundShapes* bound, Call* call) const;
+  void JoinParameters(BufferPool::Lease* lease, Call* call) const;
   void SetConstants(Call* call) const;
   Result AllocateOutputs(ExecutionContext& context, Call* call) const;
   Result AllocateDynamic(ExecutionContext& context, BufferPool::Lease* lease, Call* call, void** bytes) const;
@@ -73,6 +75,7 @@ class CpuExecutable final : public Executable {
   int next_form_ = kFormFurther;
   std::vector<const Step*> emitting_;  // by index into Call::emitted
   std::vector<ConstantParam> constants_;
+  bool joins_ = false;      // the first stage behind has further products and sums
   uint32_t uniform_ = 0;    // CallShapes::uniform
   int inputs_[kFormCount];  // forms whose parameters are inputs
   int input_count_ = 0;
@@ -129,16 +132,18 @@ FormId CpuExecutable::NextForm(int count) {
   return form;
 }
 
-// `usual`: the operand's form where the chain is of UsualForm, else kFormFurther. What is constant, small or float32 already
-// is a parameter; other tensors may be as large as X.
+// Whether an operand is constant, small or float32 already; others may be as large as X. One along channels or groups is
+// small, and its own quantisation runs along it, not along d.
+bool IsParameter(const Operand& operand) {
+  return operand.type != DataType::kBool && (operand.constant() || operand.align != Align::kTrailing ||
+                                             (operand.type == DataType::kFloat32 && !operand.quantization.present()));
+}
+
+// `usual`: the operand's form where the chain is of UsualForm, else kFormFurther.
 Result CpuExecutable::ReadOperand(const Operand& operand, FormId usual, bool of_d, StageOperand* stage) {
   if (!operand.present()) return {};
   const bool is_residual = usual == kFormResidual;
-  // One along channels or groups is small, and its own quantisation runs along it, not along d.
-  const bool is_ready =
-      operand.type != DataType::kBool && (operand.constant() || operand.align != Align::kTrailing ||
-                                          (operand.type == DataType::kFloat32 && !operand.quantization.present()));
-  stage->is_parameter = usual == kFormFurther ? is_ready : !is_residual;
+  stage->is_parameter = usual == kFormFurther ? IsParameter(operand) : !is_residual;
   stage->form = usual == kFormFurther ? NextForm(1) : usual;
   OperandForms forms{&operand, stage->form, kFormCount, of_d};
   if (stage->is_parameter) {
@@ -188,11 +193,24 @@ bool CanGate(const KernelTable& kernels, const Stage& stage, const std::vector<S
          (i + 1 == steps.size() || steps[i + 1].kind != StepKind::kAdd);
 }
 
+bool IsAffine(StepKind kind) { return kind == StepKind::kAdd || kind == StepKind::kMul; }
+
 // Whether a kernel for scale, bias and activation can do the step as well as what `stage` has already.
 bool Joins(const Stage& stage, StepKind kind) {
   if (stage.kind != StepKind::kActivate || stage.activation != Activation::kIdentity) return false;
+  if (!stage.further.empty()) return kind == StepKind::kActivate;
   if (kind == StepKind::kMul) return !stage.scale.present() && !stage.bias.present();
   return kind == StepKind::kAdd ? !stage.bias.present() : kind == StepKind::kActivate;
+}
+
+// Whether the step joins scale and bias of the first stage behind a normalisation, whose values need not be more accurate
+// than the normalisation is.
+bool JoinsAffine(const Chain& chain, const std::vector<Stage>& behind, const Step& step) {
+  const Stage& stage = behind.back();
+  const auto is_parameter = [](const StageOperand& operand) { return !operand.present() || operand.is_parameter; };
+  return chain.normalizes() && !chain.has_softmax() && behind.size() == 1 && stage.emitted < 0 &&
+         stage.activation == Activation::kIdentity && is_parameter(stage.scale) && is_parameter(stage.bias) &&
+         IsAffine(step.kind) && IsParameter(step.operand);
 }
 
 // Behind the normalisation, scale, bias and activation become one stage wherever they follow each other.
@@ -204,14 +222,19 @@ Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool
   int added = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
     const Step& step = steps[i];
-    const bool is_affine = step.kind == StepKind::kAdd || step.kind == StepKind::kMul;
     const Stage stage = StageOf(step);
     if (behind && !chain_.normalizes() && CanGate(*kernels_, stages->back(), steps, i)) {
       stages->back().gated = true;
       NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, kFormFurther, false, &stages->back().slope));
       continue;
     }
-    if (!behind || !(is_affine || step.kind == StepKind::kActivate)) {
+    if (behind && !Joins(stages->back(), step.kind) && JoinsAffine(chain_, *stages, step)) {
+      StageOperand operand;
+      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, kFormFurther, false, &operand));
+      stages->back().further.push_back({step.kind, operand.form});
+      continue;
+    }
+    if (!behind || !(IsAffine(step.kind) || step.kind == StepKind::kActivate)) {
       stages->push_back(stage);
     } else if (!Joins(stages->back(), step.kind)) {
       stages->push_back(apply);
@@ -221,7 +244,7 @@ Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool
       last.activation = stage.activation;
       last.params = stage.params;
       NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, usual ? kFormSlope : kFormFurther, !behind, &last.slope));
-    } else if (is_affine && behind) {
+    } else if (IsAffine(step.kind) && behind) {
       const bool is_scale = step.kind == StepKind::kMul;
       const FormId form = !usual ? kFormFurther : is_scale ? kFormScale : kFormBias;
       NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, false, is_scale ? &last.scale : &last.bias));
@@ -246,7 +269,9 @@ void CpuExecutable::ReadSpec() {
   spec_.epsilon_on = norm.epsilon_on;
   spec_.epsilon = norm.epsilon;
   spec_.usual_before = usual_.before;
-  spec_.usual_behind = usual_.behind;
+  const Stage& first = spec_.behind.front();
+  joins_ = !first.further.empty();
+  spec_.usual_behind = usual_.behind || (joins_ && spec_.behind.size() == 1 && !first.slope.present());
   spec_.activation = spec_.behind.back().activation;
   spec_.activation_params = spec_.behind.back().params;
   spec_.y_dynamic = chain_.store.dynamic.has_value();
@@ -355,7 +380,9 @@ Result CpuExecutable::Bind(const CallShapes& changing, Geometry* geometry) const
   for (const FormId form : calls_.forms()) shapes.of[form] = changing.of[form];
   for (const ConstantParam& constant : constants_) shapes.of[constant.form] = constant.param.shape;
   shapes.uniform = uniform_;
-  return BindGeometry(chain_, operands_, shapes, geometry);
+  NORMFUSE_RETURN_IF_ERROR(BindGeometry(chain_, operands_, shapes, geometry));
+  if (joins_) LayOutJoined(spec_.behind.front(), geometry);
+  return {};
 }
 
 // Shapes that were not met before, or that there was no room for.
@@ -467,6 +494,16 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   return RunBound(bound, &call, &values);
 }
 
+// Joins scales and biases for the whole call where they are few beside the elements of d.
+void CpuExecutable::JoinParameters(BufferPool::Lease* lease, Call* call) const {
+  constexpr int64_t kFew = 8;
+  const Geometry& g = *call->geometry;
+  if (g.joined_count * kFew > g.element_count) return;
+  static_assert(2 * sizeof(float) == sizeof(double));
+  lease->Take(static_cast<size_t>(g.joined_count));
+  JoinForCall(call, spec_.behind.front(), reinterpret_cast<float*>(lease->data()));
+}
+
 Result CpuExecutable::RunBound(const BoundShapes* bound, Call* call, BufferPool::Lease* lease) const {
   ExecutionContext& context = *call->context;
   NORMFUSE_RETURN_IF_ERROR(AllocateOutputs(context, call));
@@ -481,6 +518,8 @@ Result CpuExecutable::RunBound(const BoundShapes* bound, Call* call, BufferPool:
     const size_t size = BytesFor(spec_.y_type, static_cast<size_t>(call->geometry->element_count));
     static_cast<unsigned char*>(call->y)[size - 1] = 0;
   }
+  BufferPool::Lease affine(&pool_);
+  if (joins_) JoinParameters(&affine, call);
   MakePlan(bound, call);
   SetSources(call);
   NORMFUSE_RETURN_IF_ERROR(RunWalk(*call));

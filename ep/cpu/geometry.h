@@ -25,7 +25,7 @@ enum FormId : int {
   kFormStat,  // the outputs mean and inv_std_dev
   kFormResidual,
   kFormResidualBias,
-  kFormScale,
+  kFormScale,  // of UsualForm, or joined of several: see joined_affine.h
   kFormBias,
   kFormSlope,
   kFormXScale,
@@ -105,6 +105,7 @@ struct Geometry {
   DimList reduced;       // within a group, joined for all forms
   DimList reduced_d;     // within a group, joined for the forms that d is made of
   bool columns = false;  // the innermost dimension is a kept one: it is the last of `kept`
+  int64_t joined_count = 0;  // elements of a joined scale; 0: nothing joins
   // By the form of a blocked quantisation's scale: its stride along its axis, in elements of the scale.
   int64_t block_stride[kFormCount] = {};
 };

@@ -136,12 +136,12 @@ bool HasPipeline(const Facts& f, const Path& path) {
 // For groups that do not stay in the level-1 cache between the passes, in runs that are worth the call.
 bool SuitsPipeline(const Facts& f, const Path& path) {
   if (f.g.columns) return false;
-  constexpr int64_t kLongRun = 4096;
+  constexpr int64_t kLongGroup = 4096;
   constexpr int64_t kShortestRun = 96;
   // In tiles, rows share the loads of a scale and a bias for each element.
   const bool has_vectors = f.run.stride[kFormScale] != 0 || f.run.stride[kFormBias] != 0;
   if (has_vectors && f.OneRun() && f.g.group_size <= PieceSize(f.g)) return false;
-  return HasPipeline(f, path) && f.run.size >= (f.OneRun() ? kLongRun : kShortestRun);
+  return HasPipeline(f, path) && f.g.group_size >= kLongGroup && f.run.size >= kShortestRun;
 }
 
 bool SuitsRows(const Facts& f, const Path& path) {
@@ -152,7 +152,7 @@ bool SuitsRows(const Facts& f, const Path& path) {
 Walk ChooseWalk(const Facts& f, const Path& path, const ForcedPath& forced) {
   if (!f.normalizes) return Walk::kElements;
   if (f.g.columns) return Walk::kColumns;
-  const bool pipeline = path.sums_along_reduced && f.call.y != nullptr;
+  const bool pipeline = path.sums_along_reduced && f.call.y != nullptr && f.call.usual_behind();
   if (forced.has_walk) {
     if (forced.walk == Walk::kGroups || forced.walk == Walk::kShared) return forced.walk;
     if (forced.walk == Walk::kRows && SuitsRows(f, path)) return Walk::kRows;
@@ -248,10 +248,11 @@ bool QuantizesByKernel(const Call& call) {
 uint64_t PlanKey(const Call& call) {
   const int64_t y_bytes = std::max(BitsOf(call.spec->y_type) / 8, 1);
   uint64_t key = static_cast<uint64_t>(call.x.type) << 8 | static_cast<uint64_t>(call.residual.type);
-  for (const bool fact : {call.spec->table != nullptr, call.y != nullptr, call.sum != nullptr,
-                          call.residual.data != nullptr, BeginsLine(call.y), BeginsLine(call.sum),
-                          reinterpret_cast<uintptr_t>(call.y) % static_cast<uintptr_t>(y_bytes) == 0,
-                          QuantizesByKernel(call), call.spec->method != Method::kStandard && KeepsInY(call)}) {
+  for (const bool fact :
+       {call.spec->table != nullptr, call.y != nullptr, call.sum != nullptr, call.residual.data != nullptr,
+        BeginsLine(call.y), BeginsLine(call.sum),
+        reinterpret_cast<uintptr_t>(call.y) % static_cast<uintptr_t>(y_bytes) == 0, QuantizesByKernel(call),
+        call.is_joined, call.spec->method != Method::kStandard && KeepsInY(call)}) {
     key = key << 1 | static_cast<uint64_t>(fact);
   }
   return key;
@@ -279,7 +280,7 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   }
   if (in_place && !forced.input && Keeps(f, path, forced)) path.result = Source::kKept;
   path.sums_along_reduced = SuitsPipeline(f, path);
-  if (forced.blocks) path.result = Source::kBlocks;
+  if (forced.blocks || !f.call.usual_behind()) path.result = Source::kBlocks;
   // Sums of stored integers are exact only by their own kernels.
   if (forced.blocks && !path.stored_integers) path.sums = Source::kBlocks;
   path.store = ChooseStore(f, path.result == Source::kBlocks, forced);

@@ -200,6 +200,18 @@ Case Group(std::vector<int64_t> dims, int64_t groups, Activation activation) {
   return c;
 }
 
+// With a Mul and an Add of one number for each channel behind the affine.
+Case ModulatedGroup(std::vector<int64_t> dims, int64_t groups, Activation activation) {
+  Case c = Group(dims, groups, Activation::kIdentity);
+  Operand operand;
+  operand.name = "modulation";
+  operand.type = DataType::kFloat32;
+  operand.tensor = c.Add(Random(DataType::kFloat32, {dims[0], dims[1], 1, 1}), false);
+  c.parts.behind = {Mul(operand), Add(operand)};
+  if (activation != Activation::kIdentity) c.parts.behind.push_back(Activate({activation, {1.0f}}));
+  return c;
+}
+
 Case Dequantize(int form) {
   Case c = Plain({4096, 1024}, DataType::kInt8, DataType::kFloat32);
   c.parts.normalizes = false;
@@ -279,6 +291,10 @@ const Entry kEntries[] = {
     {"InstanceNorm->Relu [8,64,128,128]", [] { return Instance({8, 64, 128, 128}, Activation::kRelu); }},
     {"GroupNorm [2,320,64,64]", [] { return Group({2, 320, 64, 64}, 32, Activation::kIdentity); }},
     {"GroupNorm->SiLU [2,320,64,64]", [] { return Group({2, 320, 64, 64}, 32, Activation::kSwish); }},
+    {"GroupNorm [1,128,8,8]", [] { return Group({1, 128, 8, 8}, 32, Activation::kIdentity); }},
+    {"GroupNorm [1,64,32,32]", [] { return Group({1, 64, 32, 32}, 32, Activation::kIdentity); }},
+    {"GroupNorm modulated [1,64,64,64]", [] { return ModulatedGroup({1, 64, 64, 64}, 32, Activation::kIdentity); }},
+    {"GroupNorm modulated->SiLU [1,64,64,64]", [] { return ModulatedGroup({1, 64, 64, 64}, 32, Activation::kSwish); }},
     {"DQ->LayerNorm->Q i8 [8,512,768]", [] { return Layer({8, 512, 768}, kI8, kI8); }},
     {"DQ->LayerNorm->Gelu->Q i8 [8,512,768]", [] { return Layer({8, 512, 768}, kI8, kI8, Activation::kGelu); }},
     {"DequantizeLinear i8 tensor [4096,1024]", [] { return Dequantize(-1); }},
