@@ -1,5 +1,7 @@
 """Applies the rules to a model: first the spellings, then the chains, then the target's form.
 
+Before that, Einsum is written as MatMul (`products.py`): nothing else changes beside what is fused.
+
 Rules are tried only where they can match: each is indexed by the operator that its pattern ends in and by the operators
 that must come before. A fused node carries, until the end, the names of the nodes it stands for (``Node.meta``).
 """
@@ -28,6 +30,7 @@ from .labels import dtype_of
 from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_DEVIATION, USED_STATISTICS, is_dead, operator_name, vanishing
 from .pattern import AnyOf, Output, ValuePattern
+from .products import EINSUM_AS_MATMUL, write_products
 from .repeaters import Repeaters
 from .rule import FusionRule, Replacement
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
@@ -73,7 +76,7 @@ class RewriteResult:
     sites: list[Site]
     """Every site, fused or left, in graph order."""
     counts: dict[str, int]
-    """Name of a rule -> how often it was applied."""
+    """Name of a rule -> how often it was applied; EinsumAsMatMul, which is none, among them."""
 
 
 def rewrite(
@@ -86,7 +89,7 @@ def rewrite(
     """Fuse the normalisation chains of a model, in place.
 
     Args:
-        model: Any ONNX model; its opset does not change, and no node changes that is not fused.
+        model: Any ONNX model; its opset does not change, and no node changes that is not fused, Einsum excepted.
         target: "portable": calls of model-local functions whose bodies are standard operators; "custom-op": plain
             nodes of the domain ai.normfuse; "standard": standard operators only.
         allow_requantization_removal: Also fuse where that removes a QuantizeLinear -> DequantizeLinear pair inside a
@@ -112,6 +115,8 @@ def rewrite(
     run = _Run(model, facts, target, allow_requantization_removal, progress)
     run.lift()
     for graph, path, opsets in _containers(model):
+        if written := write_products(graph, facts):
+            run.counts[EINSUM_AS_MATMUL] += written
         facts.enter(graph)
         run.bypass(graph, opsets)
         run.fuse(graph, path, opsets)

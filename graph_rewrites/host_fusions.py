@@ -12,7 +12,7 @@ import onnx_ir as ir
 from .facts import Facts, label
 from .sites import Declined
 
-__all__ = ["require_no_gemm", "require_no_integer_product", "require_no_quantized_product"]
+__all__ = ["is_dequantized", "require_no_gemm", "require_no_integer_product", "require_no_quantized_product"]
 
 # What may stand between the dequantisation of weights and the product: ONNX Runtime moves it to the other side.
 _MOVED = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -24,11 +24,15 @@ def _producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
     return node if node is not None and node.domain == "" and node.op_type in op_types else None
 
 
+def is_dequantized(value: ir.Value | None) -> bool:
+    """True for what ONNX Runtime takes for a quantised operand of a product."""
+    while (moved := _producer(value, *_MOVED)) is not None:
+        value = moved.inputs[0]
+    return _producer(value, "DequantizeLinear") is not None
+
+
 def _has_quantized_weights(node: ir.Node) -> bool:
-    weights = node.inputs[1]
-    while (moved := _producer(weights, *_MOVED)) is not None:
-        weights = moved.inputs[0]
-    return _producer(weights, "DequantizeLinear") is not None
+    return is_dequantized(node.inputs[1])
 
 
 def _gemm_of(facts: Facts, product: ir.Value, addend: ir.Value) -> ir.Node | None:
