@@ -25,7 +25,7 @@ class Rewritten:
     model: ir.Model
     sites: tuple[Site, ...]
     rules: Mapping[str, int]
-    """Rewrite rule -> how often it was applied."""
+    """As ``OptimizationReport`` has them."""
     seconds: float
     """What it took."""
 

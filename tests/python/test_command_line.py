@@ -257,6 +257,25 @@ def test_a_model_with_nothing_to_fuse_is_written_all_the_same(run: Run, tmp_path
     assert run("inspect", "plain.onnx").code == 0
 
 
+def test_optimize_says_that_einsum_became_matmul(run: Run, tmp_path: Path) -> None:
+    """No site: the gate lets the original pass as well."""
+    g = models.GraphBuilder(opset=17)
+    x, w = g.input("x", [2, 8, 9]), g.weight(2, 8, 9)
+    g.output(g.add("Einsum", x, w, equation="bij,bkj->bik"), [2, 8, 8])
+    g.output(g.add("Einsum", x, w, equation="bij,bkj->bki"), [2, 8, 8])
+    onnx.save(g.model("attention"), tmp_path / "model.onnx")
+    done = run("optimize", "model.onnx", "-o", "out.onnx", "--report", "report.json", "--report", "report.html")
+    assert done.code == 0, done.err
+    assert "2 Einsum are written as MatMul" in done.out
+    assert json.loads((tmp_path / "report.json").read_text())["rules"] == {"EinsumAsMatMul": 2}
+    assert "EinsumAsMatMul" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert sum(node.op_type == "MatMul" for node in onnx.load(tmp_path / "out.onnx").graph.node) == 2
+    done = run("check", "out.onnx", "--original", "model.onnx")
+    assert done.code == 0, done.out + done.err
+    assert run("check", "model.onnx").code == 0
+    assert "written as MatMul" not in run("optimize", "out.onnx", "-o", "again.onnx").out
+
+
 def test_unsupported_sites_are_left_with_their_reason(run: Run, tmp_path: Path) -> None:
     g = models.GraphBuilder(opset=17)
     x = g.input("x", ["n", 8], np.float64)

@@ -274,6 +274,7 @@ def test_a_rewritten_model_slower_than_the_original_is_left(tmp_path: Path, monk
     assert {site.reason for site in result.report.sites} <= {"tuned_off", "nothing_to_fuse", "not_profitable"}
     assert [node.op_type for node in result.model.graph.node] == [node.op_type for node in original.graph.node]
     assert result.report.operators_after == result.report.operators_before
+    assert not result.report.rules
     path = tmp_path / "left.onnx"
     result.save(path)
     assert not any(line["claimed"] for line in claims(path).values())
