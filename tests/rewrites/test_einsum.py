@@ -182,7 +182,7 @@ LEFT: dict[str, tuple[str, list[Sequence[int | str | None]]]] = {
     "an ellipsis": ("...ij,...jk->...ik", [(2, 8, 8), (2, 8, 8)]),
     "a diagonal": ("bii,bik->bik", [(2, 8, 8), (2, 8, 8)]),
     "a diagonal beside a product": ("bijj,bjk->bik", [(2, 8, 8, 8), (2, 8, 8)]),
-    "a sum beside a product": ("aij,jk->ik", [(2, 8, 8), (8, 64)]),
+    "a sum beside a product": ("aij,jk->ik", [(8, 8, 8), (8, 64)]),
     "columns of two labels of one matrix": ("ij,jkl->ikl", [(8, 8), (8, 64, 64)]),
     "a vector and a matrix": ("j,jk->k", [(8,), (8, 64)]),
     "an outer product": ("i,j->ij", [(64,), (64,)]),
