@@ -96,13 +96,13 @@ def build_native(targets: tuple[str, ...] = LINUX_TARGETS) -> Path:
 def build_fake() -> Path:
     """The fake DirectML, Direct3D 12 and DXCore in one library, without sanitizers: for loading into Python."""
     sources = sorted(NATIVE.glob("fake_*.cc"))
-    sources.append(ROOT / "ep" / "cpu" / "elements.cc")
+    sources += [ROOT / "ep" / "cpu" / "elements.cc", NATIVE.parent / "scalar_conversions.cc"]
     generated = FAKES / "generated"
     with locked(FAKES / "generated.lock"):
         generator = [sys.executable, str(ROOT / "tools" / "generate_tables.py")]
         subprocess.run([*generator, str(ROOT / "ep" / "spec"), str(generated / "spec")], check=True, timeout=60)
     headers = [*_headers(), generated / "spec" / "element_types.h"]
-    return _build(FAKES / "libfake_directml.so", sources, headers, ["-I", str(generated)])
+    return _build(FAKES / "libfake_directml.so", sources, headers, ["-I", str(generated), "-I", str(NATIVE.parent)])
 
 
 def build_fake_gpu() -> Path:

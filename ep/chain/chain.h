@@ -300,6 +300,19 @@ PartialShape KnownShapeOfD(const Chain& chain);
 // shape of d.
 Result CheckShapes(const Chain& chain, const KnownShapes& shapes, PartialShape* d);
 
+// A quantised tensor, as far as the shapes are known. `tensor` is its name in messages.
+struct QuantizedShapes {
+  const std::string& node;
+  const std::string& tensor;
+  const Quantization& quantization;
+  PartialShape shape;
+  PartialShape scale;
+  PartialShape zero_point;
+};
+
+// Fails with a sentence that names the tensor when its scale or zero point does not fit it. CheckShapes asks this, too.
+Result CheckQuantization(const QuantizedShapes& shapes);
+
 // Everything about a chain that can be judged without knowing the dimensions that ORT leaves open: types, ranks,
 // parameter shapes, axes, block sizes. The message names the operand and the values seen. A chain that passes can fail
 // at run time only by shapes that were not known.

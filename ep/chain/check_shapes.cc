@@ -19,12 +19,6 @@ struct Name {
   }
 };
 
-struct Quantized {
-  const std::string& name;
-  const Quantization& quantization;
-  const PartialShape& shape;
-};
-
 bool IsSingle(const PartialShape& shape) {
   return shape.rank <= kMaxRank &&
          std::all_of(shape.dims, shape.dims + shape.rank, [](int64_t dim) { return dim == 1; });
@@ -32,6 +26,59 @@ bool IsSingle(const PartialShape& shape) {
 
 bool Same(const PartialShape& a, const PartialShape& b) {
   return a.rank == b.rank && a.rank <= kMaxRank && std::equal(a.dims, a.dims + a.rank, b.dims);
+}
+
+Result Error(const std::string& node, const std::string& text) {
+  return Result::Error(ErrorCode::kInvalidArgument, node + ": " + text);
+}
+
+// A vector along one axis.
+Result CheckAxis(const std::string& node, const Name& what, int64_t axis, int64_t length, const PartialShape& shape) {
+  const int64_t at = axis < 0 ? axis + shape.rank : axis;
+  if (at < 0 || at >= shape.rank) {
+    return Error(node, what.Text() + ": axis " + std::to_string(axis) + " is out of range for shape " + shape.Text());
+  }
+  if (shape.dims[at] >= 0 && shape.dims[at] != length) {
+    return Error(node, what.Text() + " has " + std::to_string(length) + " elements, but dimension " +
+                           std::to_string(at) + " of shape " + shape.Text() + " has " + std::to_string(shape.dims[at]));
+  }
+  return {};
+}
+
+Result CheckBlocks(const QuantizedShapes& tensor) {
+  const Quantization& q = tensor.quantization;
+  const PartialShape& shape = tensor.shape;
+  const PartialShape& scale = tensor.scale;
+  const Name what{tensor.tensor, "_scale"};
+  const int64_t axis = q.axis < 0 ? q.axis + shape.rank : q.axis;
+  if (axis < 0 || axis >= shape.rank) {
+    return Error(tensor.node,
+                 what.Text() + ": axis " + std::to_string(q.axis) + " is out of range for shape " + shape.Text());
+  }
+  bool fits = scale.rank == shape.rank;
+  for (int i = 0; i < shape.rank && fits; ++i) {
+    if (shape.dims[i] < 0) continue;
+    fits = scale.dims[i] == (i == axis ? (shape.dims[i] + q.block_size - 1) / q.block_size : shape.dims[i]);
+  }
+  if (fits) return {};
+  return Error(tensor.node, what.Text() + " of shape " + scale.Text() + " does not fit blocks of " +
+                                std::to_string(q.block_size) + " along axis " + std::to_string(q.axis) + " of shape " +
+                                shape.Text());
+}
+
+// A scale or a zero point that is not blocked: one for all, one for each element of an axis, or of the tensor's rank.
+Result CheckPart(const Name& what, const QuantizedShapes& tensor, const PartialShape& part) {
+  if (part.rank < 0 || IsSingle(part)) return {};
+  const PartialShape& shape = tensor.shape;
+  // A tensor of one dimension has only one axis, whatever the attribute says.
+  if (part.rank == 1)
+    return CheckAxis(tensor.node, what, shape.rank == 1 ? 0 : tensor.quantization.axis, part.dims[0], shape);
+  bool fits = part.rank == shape.rank;
+  for (int i = 0; i < shape.rank && fits; ++i) {
+    fits = part.dims[i] == 1 || shape.dims[i] < 0 || part.dims[i] == shape.dims[i];
+  }
+  if (fits) return {};
+  return Error(tensor.node, what.Text() + " of shape " + part.Text() + " does not broadcast to shape " + shape.Text());
 }
 
 class ShapeChecker {
@@ -44,7 +91,7 @@ class ShapeChecker {
     Result result;
     ForEachOperand(chain_, [&](const Operand& operand) {
       if (!result.ok() || !operand.quantization.present()) return;
-      result = CheckQuantization({operand.name, operand.quantization, shapes_.of_operand(operand)});
+      result = Check(operand.name, operand.quantization, shapes_.of_operand(operand));
     });
     if (result.ok() && chain_.normalizes()) result = chain_.num_groups() > 0 ? CheckGroups() : CheckAxes();
     ForEachStep(chain_, [&](const Step& step) {
@@ -52,73 +99,15 @@ class ShapeChecker {
     });
     if (!result.ok() || !chain_.store.quantization.present()) return result;
     static const std::string kY = "y";
-    return CheckQuantization({kY, chain_.store.quantization, d_});
+    return Check(kY, chain_.store.quantization, d_);
   }
 
  private:
-  Result Error(const std::string& text) const {
-    return Result::Error(ErrorCode::kInvalidArgument, chain_.name + ": " + text);
-  }
+  Result Error(const std::string& text) const { return normfuse::Error(chain_.name, text); }
 
-  // A vector along one axis.
-  Result CheckAxis(const Name& what, int64_t axis, int64_t length, const PartialShape& shape) const {
-    const int64_t at = axis < 0 ? axis + shape.rank : axis;
-    if (at < 0 || at >= shape.rank) {
-      return Error(what.Text() + ": axis " + std::to_string(axis) + " is out of range for shape " + shape.Text());
-    }
-    if (shape.dims[at] >= 0 && shape.dims[at] != length) {
-      return Error(what.Text() + " has " + std::to_string(length) + " elements, but dimension " + std::to_string(at) +
-                   " of shape " + shape.Text() + " has " + std::to_string(shape.dims[at]));
-    }
-    return {};
-  }
-
-  Result CheckBlocks(const Quantized& tensor, const PartialShape& scale) const {
-    const Quantization& q = tensor.quantization;
-    const PartialShape& shape = tensor.shape;
-    const Name what{tensor.name, "_scale"};
-    const int64_t axis = q.axis < 0 ? q.axis + shape.rank : q.axis;
-    if (axis < 0 || axis >= shape.rank) {
-      return Error(what.Text() + ": axis " + std::to_string(q.axis) + " is out of range for shape " + shape.Text());
-    }
-    bool fits = scale.rank == shape.rank;
-    for (int i = 0; i < shape.rank && fits; ++i) {
-      if (shape.dims[i] < 0) continue;
-      fits = scale.dims[i] == (i == axis ? (shape.dims[i] + q.block_size - 1) / q.block_size : shape.dims[i]);
-    }
-    if (fits) return {};
-    return Error(what.Text() + " of shape " + scale.Text() + " does not fit blocks of " + std::to_string(q.block_size) +
-                 " along axis " + std::to_string(q.axis) + " of shape " + shape.Text());
-  }
-
-  // A scale or a zero point that is not blocked: one for all, one for each element of an axis, or of the tensor's rank.
-  Result CheckPart(const Name& what, const Quantized& tensor, const PartialShape& part) const {
-    if (part.rank < 0 || IsSingle(part)) return {};
-    const PartialShape& shape = tensor.shape;
-    // A tensor of one dimension has only one axis, whatever the attribute says.
-    if (part.rank == 1) return CheckAxis(what, shape.rank == 1 ? 0 : tensor.quantization.axis, part.dims[0], shape);
-    bool fits = part.rank == shape.rank;
-    for (int i = 0; i < shape.rank && fits; ++i) {
-      fits = part.dims[i] == 1 || shape.dims[i] < 0 || part.dims[i] == shape.dims[i];
-    }
-    if (fits) return {};
-    return Error(what.Text() + " of shape " + part.Text() + " does not broadcast to shape " + shape.Text());
-  }
-
-  Result CheckQuantization(const Quantized& tensor) const {
-    const Name scale_name{tensor.name, "_scale"};
-    const Name zero_name{tensor.name, "_zero_point"};
-    const PartialShape scale = shapes_.of_parameter(tensor.quantization.scale);
-    const PartialShape zero = shapes_.of_parameter(tensor.quantization.zero_point);
-    const bool blocked = tensor.quantization.block_size > 0;
-    if (blocked && scale.rank >= 0 && zero.rank >= 0 && !IsSingle(zero) && !Same(zero, scale)) {
-      return Error(zero_name.Text() + " of shape " + zero.Text() + " is neither one element nor of the shape " +
-                   scale.Text() + " of " + scale_name.Text());
-    }
-    if (tensor.shape.rank < 0) return {};
-    if (blocked) return scale.rank < 0 ? Result() : CheckBlocks(tensor, scale);
-    NORMFUSE_RETURN_IF_ERROR(CheckPart(scale_name, tensor, scale));
-    return CheckPart(zero_name, tensor, zero);
+  Result Check(const std::string& name, const Quantization& quantization, const PartialShape& shape) const {
+    return CheckQuantization({chain_.name, name, quantization, shape, shapes_.of_parameter(quantization.scale),
+                              shapes_.of_parameter(quantization.zero_point)});
   }
 
   // How the operand of a step meets d.
@@ -138,7 +127,7 @@ class ShapeChecker {
                    std::to_string(groups) + " groups");
     }
     if (d_.rank < 0 || length < 0) return {};
-    return CheckAxis({operand.name}, 1, length, d_);
+    return CheckAxis(chain_.name, {operand.name}, 1, length, d_);
   }
 
   // A tensor that broadcasts to d from the last dimension.
@@ -200,6 +189,23 @@ class ShapeChecker {
 };
 
 }  // namespace
+
+Result CheckQuantization(const QuantizedShapes& tensor) {
+  const Name scale_name{tensor.tensor, "_scale"};
+  const Name zero_name{tensor.tensor, "_zero_point"};
+  const PartialShape& scale = tensor.scale;
+  const PartialShape& zero = tensor.zero_point;
+  const bool blocked = tensor.quantization.block_size > 0;
+  if (blocked && scale.rank >= 0 && zero.rank >= 0 && !IsSingle(zero) && !Same(zero, scale)) {
+    return Error(tensor.node, zero_name.Text() + " of shape " + zero.Text() +
+                                  " is neither one element nor of the shape " + scale.Text() + " of " +
+                                  scale_name.Text());
+  }
+  if (tensor.shape.rank < 0) return {};
+  if (blocked) return scale.rank < 0 ? Result() : CheckBlocks(tensor);
+  NORMFUSE_RETURN_IF_ERROR(CheckPart(scale_name, tensor, scale));
+  return CheckPart(zero_name, tensor, zero);
+}
 
 Result CheckShapes(const Chain& chain, const KnownShapes& shapes, PartialShape* d) {
   return ShapeChecker(chain, shapes).Run(d);

@@ -71,41 +71,34 @@ const float* TableOf(DataType type) {
   return tables.values[static_cast<int>(type) - static_cast<int>(DataType::kFloat8e4m3fn)];
 }
 
-// Two's complement value of the lowest `bits` bits, or the unsigned one.
-int Unpack(unsigned raw, int bits, bool is_signed) {
-  const int value = static_cast<int>(raw & ((1u << bits) - 1u));
-  return is_signed && value >= (1 << (bits - 1)) ? value - (1 << bits) : value;
+// Of an integer type of at most 16 bits.
+bool IsSigned(DataType type) {
+  return type == DataType::kInt2 || type == DataType::kInt4 || type == DataType::kInt8 || type == DataType::kInt16;
 }
 
-bool IsSignedPacked(DataType type) { return type == DataType::kInt4 || type == DataType::kInt2; }
+// 4- and 2-bit integers, packed from the lowest bits of a byte on.
+class Packed {
+ public:
+  explicit Packed(DataType type)
+      : bits_(BitsOf(type)), mask_((1 << bits_) - 1), sign_(IsSigned(type) ? 1 << (bits_ - 1) : 0) {}
 
-template <int kBits>
-int ReadPacked(bool is_signed, const void* data, int64_t index) {
-  constexpr int kPerByte = 8 / kBits;
-  const uint8_t byte = static_cast<const uint8_t*>(data)[index / kPerByte];
-  return Unpack(static_cast<unsigned>(byte) >> (kBits * (index % kPerByte)), kBits, is_signed);
-}
-
-template <int kBits>
-void LoadPacked(bool is_signed, const void* data, int64_t index, size_t n, float* out) {
-  for (size_t i = 0; i < n; ++i) {
-    out[i] = static_cast<float>(ReadPacked<kBits>(is_signed, data, index + static_cast<int64_t>(i)));
+  int Read(const void* data, int64_t index) const {
+    const int code = static_cast<const uint8_t*>(data)[ByteOf(index)] >> ShiftOf(index) & mask_;
+    return (code ^ sign_) - sign_;
   }
-}
-
-template <int kBits>
-void StorePacked(void* data, int64_t index, size_t n, const float* in) {
-  constexpr int kPerByte = 8 / kBits;
-  constexpr unsigned kMask = (1u << kBits) - 1u;
-  auto* bytes = static_cast<uint8_t*>(data);
-  for (size_t i = 0; i < n; ++i) {
-    const int64_t at = index + static_cast<int64_t>(i);
-    const int shift = kBits * static_cast<int>(at % kPerByte);
-    uint8_t& byte = bytes[at / kPerByte];
-    const unsigned value = static_cast<unsigned>(static_cast<int>(in[i])) & kMask;
-    byte = static_cast<uint8_t>((byte & ~(kMask << shift)) | value << shift);
+  void Write(void* data, int64_t index, int value) const {
+    uint8_t& byte = static_cast<uint8_t*>(data)[ByteOf(index)];
+    byte = static_cast<uint8_t>((byte & ~(mask_ << ShiftOf(index))) | (value & mask_) << ShiftOf(index));
   }
-}
+
+ private:
+  int64_t ByteOf(int64_t index) const { return index * bits_ >> 3; }
+  int ShiftOf(int64_t index) const { return static_cast<int>(index * bits_ & 7); }
+
+  int bits_;
+  int mask_;
+  int sign_;  // the highest bit; 0 for unsigned types
+};
 
 template <class T>
 double At(const void* data, int64_t index) {
@@ -127,26 +120,6 @@ float HalfToFloat(uint16_t bits) {
 
 float Bfloat16ToFloat(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-uint16_t FloatToHalf(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = bits >> 16 & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-  if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65536 and above
-  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
-  }
-  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
-}
-
-uint16_t FloatToBfloat16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
 float Float8ToFloat(DataType type, uint8_t bits) { return TableOf(type)[bits]; }
 
 uint8_t FloatToFloat8(DataType type, float value, bool saturate) {
@@ -157,7 +130,8 @@ uint8_t FloatToFloat8(DataType type, float value, bool saturate) {
   const uint32_t largest = LargestCode(format);
   const uint32_t nan = format.fnuz ? 0x80u : sign | 0x7fu;
   if (magnitude > 0x7f800000u) return static_cast<uint8_t>(nan);
-  // As in FloatToHalf: below the normal range an addition rounds, above it the bits themselves do.
+  // Below the normal range an addition leaves the rounded multiple of the smallest number in the low bits, above it the bits
+  // themselves are rounded.
   const int dropped = 23 - format.mantissa_bits;
   const int smallest_exponent = 1 - format.bias + 127;
   uint32_t code = 0;
@@ -198,8 +172,7 @@ double ReadElement(DataType type, const void* data, int64_t index) {
       return At<uint32_t>(data, index);
     default:
       if (IsFloat8(type)) return Float8ToFloat(type, static_cast<const uint8_t*>(data)[index]);
-      if (BitsOf(type) == 4) return ReadPacked<4>(IsSignedPacked(type), data, index);
-      return ReadPacked<2>(IsSignedPacked(type), data, index);
+      return Packed(type).Read(data, index);
   }
 }
 
@@ -210,11 +183,8 @@ void LoadRare(DataType type, const void* data, int64_t index, size_t n, float* o
     for (size_t i = 0; i < n; ++i) out[i] = table[codes[i]];
     return;
   }
-  if (BitsOf(type) == 4) {
-    LoadPacked<4>(IsSignedPacked(type), data, index, n, out);
-  } else {
-    LoadPacked<2>(IsSignedPacked(type), data, index, n, out);
-  }
+  const Packed packed(type);
+  for (size_t i = 0; i < n; ++i) out[i] = static_cast<float>(packed.Read(data, index + static_cast<int64_t>(i)));
 }
 
 void StoreRare(DataType type, bool saturate, void* data, int64_t index, size_t n, const float* in) {
@@ -223,16 +193,13 @@ void StoreRare(DataType type, bool saturate, void* data, int64_t index, size_t n
     for (size_t i = 0; i < n; ++i) codes[i] = FloatToFloat8(type, in[i], saturate);
     return;
   }
-  if (BitsOf(type) == 4) {
-    StorePacked<4>(data, index, n, in);
-  } else {
-    StorePacked<2>(data, index, n, in);
-  }
+  const Packed packed(type);
+  for (size_t i = 0; i < n; ++i) packed.Write(data, index + static_cast<int64_t>(i), static_cast<int>(in[i]));
 }
 
 void IntegerRange(DataType type, float* low, float* high) {
   const int bits = BitsOf(type);
-  const bool is_signed = type == DataType::kInt8 || type == DataType::kInt16 || IsSignedPacked(type);
+  const bool is_signed = IsSigned(type);
   *low = is_signed ? -std::ldexp(1.0f, bits - 1) : 0.0f;
   *high = std::ldexp(1.0f, is_signed ? bits - 1 : bits) - 1.0f;
 }

@@ -11,8 +11,6 @@ namespace normfuse::cpu {
 
 float HalfToFloat(uint16_t bits);
 float Bfloat16ToFloat(uint16_t bits);
-uint16_t FloatToHalf(float value);      // round half to even
-uint16_t FloatToBfloat16(float value);  // round half to even
 
 float Float8ToFloat(DataType type, uint8_t bits);
 // saturate: beyond the range comes the largest finite value (also for infinity), else NaN or infinity as the type has it.

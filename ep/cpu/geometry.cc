@@ -319,10 +319,4 @@ void Odometer::Carry(int d, Offsets* offsets) {
   }
 }
 
-std::string ShapeText(const int64_t* dims, int rank) {
-  std::string text = "[";
-  for (int i = 0; i < rank; ++i) text += (i > 0 ? ", " : "") + std::to_string(dims[i]);
-  return text + "]";
-}
-
 }  // namespace normfuse::cpu

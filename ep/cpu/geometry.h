@@ -162,6 +162,4 @@ class Odometer {
   int64_t index_[kMaxDims] = {};
 };
 
-std::string ShapeText(const int64_t* dims, int rank);
-
 }  // namespace normfuse::cpu

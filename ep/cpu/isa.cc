@@ -17,6 +17,7 @@ namespace {
 
 // The fastest instruction set first.
 constexpr Isa kOrder[] = {Isa::kNeon, Isa::kAvx512, Isa::kAvx2, Isa::kBaseline};
+constexpr const char* kNames[kIsaCount] = {"baseline", "avx2", "avx512", "neon"};  // by Isa
 
 #ifdef NORMFUSE_X86_64
 
@@ -78,19 +79,7 @@ Result SelectIsa(Isa* isa) {
                                                         ". Set it to one of these, or unset it.");
 }
 
-const char* NameOf(Isa isa) {
-  switch (isa) {
-    case Isa::kBaseline:
-      return "baseline";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-    case Isa::kNeon:
-      return "neon";
-  }
-  return "";
-}
+const char* NameOf(Isa isa) { return kNames[static_cast<int>(isa)]; }
 
 bool IsAvailable(Isa isa) {
 #ifdef NORMFUSE_X86_64

@@ -32,52 +32,39 @@ bool AllEqual(const std::vector<T>& values) {
   return !values.empty() && std::all_of(values.begin(), values.end(), equals_first);
 }
 
-// Index of the quantisation parameter that belongs to the element at `coordinate`.
-struct ParameterIndex {
-  int64_t count;
-  bool along_axis;
-  bool blocked;
-  int64_t axis;
-  int64_t block;
-  const TensorView& shape;
+PartialShape ShapeOf(const TensorView& view) {
+  PartialShape shape;
+  shape.rank = static_cast<int>(view.rank);
+  std::copy_n(view.dims, std::min(view.rank, static_cast<size_t>(kMaxRank)), shape.dims);
+  return shape;
+}
+
+// Which element of a quantisation parameter belongs to an element of the tensor. The parameter fits: CheckQuantization.
+class ParameterIndex {
+ public:
+  ParameterIndex(const TensorView& tensor, const Quantization& quantization, const TensorView& parameter)
+      : count_(CountOf(parameter)), block_(quantization.block_size), parameter_(parameter) {
+    const auto rank = static_cast<int64_t>(tensor.rank);
+    axis_ = rank == 1 ? 0 : quantization.axis < 0 ? quantization.axis + rank : quantization.axis;
+  }
 
   int64_t At(const int64_t* coordinate, int rank) const {
-    if (count == 1) return 0;
-    if (along_axis) return coordinate[axis];
+    if (count_ == 1) return 0;
+    if (parameter_.rank == 1 && block_ <= 0) return coordinate[axis_];
     int64_t index = 0;
     for (int i = 0; i < rank; ++i) {
-      const int64_t at = blocked && i == axis ? coordinate[i] / block : coordinate[i];
-      index = index * shape.dims[i] + (shape.dims[i] == 1 ? 0 : at);
+      const int64_t at = block_ > 0 && i == axis_ ? coordinate[i] / block_ : coordinate[i];
+      index = index * parameter_.dims[i] + (parameter_.dims[i] == 1 ? 0 : at);
     }
     return index;
   }
-};
 
-Result IndexFor(const std::string& node, const std::string& what, const TensorView& tensor,
-                const Quantization& quantization, const TensorView& parameter, ParameterIndex* index) {
-  const auto rank = static_cast<int>(tensor.rank);
-  index->count = CountOf(parameter);
-  index->along_axis = parameter.rank == 1 && quantization.block_size == 0;
-  index->blocked = quantization.block_size > 0;
-  index->block = quantization.block_size;
-  index->axis = rank == 1 ? 0 : quantization.axis < 0 ? quantization.axis + rank : quantization.axis;
-  if (index->count == 1) return {};
-  bool fits = index->axis >= 0 && index->axis < rank;
-  if (index->along_axis) {
-    fits = fits && tensor.dims[index->axis] == index->count;
-  } else {
-    fits = fits && parameter.rank == tensor.rank;
-    for (int i = 0; i < rank && fits; ++i) {
-      const int64_t whole = tensor.dims[i];
-      const int64_t expected = index->blocked && i == index->axis ? (whole + index->block - 1) / index->block : whole;
-      fits = parameter.dims[i] == expected || (!index->blocked && parameter.dims[i] == 1);
-    }
-  }
-  if (fits) return {};
-  return Invalid(node, std::string("the quantisation of ") + what + " of shape " + ShapeText(tensor.dims, rank) +
-                           " has a parameter of shape " + ShapeText(parameter.dims, static_cast<int>(parameter.rank)) +
-                           ", which does not fit");
-}
+ private:
+  int64_t count_;
+  int64_t block_;
+  int64_t axis_;
+  const TensorView& parameter_;
+};
 
 }  // namespace
 
@@ -124,11 +111,10 @@ Result ReadAll(const std::string& node, const std::string& what, const TensorVie
     return {};
   }
   if (tensor.rank > static_cast<size_t>(kMaxRank)) return Invalid(node, what + " has more than 8 dimensions");
-  ParameterIndex scale_at{0, false, false, 0, 0, *scale};
-  NORMFUSE_RETURN_IF_ERROR(IndexFor(node, what, tensor, quantization, *scale, &scale_at));
-  const TensorView& zero_view = zero != nullptr ? *zero : *scale;
-  ParameterIndex zero_at{0, false, false, 0, 0, zero_view};
-  if (zero != nullptr) NORMFUSE_RETURN_IF_ERROR(IndexFor(node, what, tensor, quantization, *zero, &zero_at));
+  const PartialShape zero_shape = zero == nullptr ? PartialShape{} : ShapeOf(*zero);
+  NORMFUSE_RETURN_IF_ERROR(CheckQuantization({node, what, quantization, ShapeOf(tensor), ShapeOf(*scale), zero_shape}));
+  const ParameterIndex scale_at(tensor, quantization, *scale);
+  const ParameterIndex zero_at(tensor, quantization, zero == nullptr ? *scale : *zero);
   const auto rank = static_cast<int>(tensor.rank);
   int64_t coordinate[kMaxRank] = {};
   for (int64_t i = 0; i < count; ++i) {

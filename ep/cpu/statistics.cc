@@ -4,17 +4,15 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu/elements.h"
-
 namespace normfuse::cpu {
 namespace {
 
-void StoreFloat(DataType type, void* data, int64_t index, float value) {
+void StoreFloat(StoreFn store, DataType type, void* data, int64_t index, float value) {
   if (data == nullptr) return;
   if (type == DataType::kFloat32) {
     static_cast<float*>(data)[index] = value;
   } else {
-    static_cast<uint16_t*>(data)[index] = type == DataType::kFloat16 ? FloatToHalf(value) : FloatToBfloat16(value);
+    store(&value, 1, ElementAt(data, type, index));
   }
 }
 
@@ -97,8 +95,10 @@ Sums Recentered(const StatisticsRequest& request, const Sums& sums) {
 }
 
 void StoreStatistics(const Call& call, int64_t index, const Statistics& statistics) {
-  StoreFloat(call.spec->stats_type, call.mean, index, statistics.mean);
-  StoreFloat(call.spec->stats_type, call.inv_std_dev, index, statistics.inv_std_dev);
+  const DataType type = call.spec->stats_type;
+  const StoreFn store = call.kernels->store[static_cast<int>(type)];
+  StoreFloat(store, type, call.mean, index, statistics.mean);
+  StoreFloat(store, type, call.inv_std_dev, index, statistics.inv_std_dev);
 }
 
 }  // namespace normfuse::cpu

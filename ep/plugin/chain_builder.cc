@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
+
+#include "cpu/elements.h"
 
 namespace normfuse::plugin {
 namespace {
@@ -13,23 +14,6 @@ constexpr const char* kMicrosoft = "com.microsoft";
 constexpr size_t kLargestCopiedConstant = 256 * 1024;
 // Scales, biases and gates behind a normalisation or an activation, each of which an activation may follow.
 constexpr int kMostFurtherSteps = 6;
-
-float HalfToFloat(uint16_t stored) {
-  const uint32_t half = stored;
-  const uint32_t exponent = (half >> 10U) & 31U;
-  const uint32_t fraction = half & 1023U;
-  const auto mantissa = static_cast<float>(fraction);
-  float value = 0;
-  if (exponent == 0) {
-    value = mantissa * 0x1p-24f;
-  } else if (exponent == 31) {
-    value = mantissa == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
-  } else {
-    const uint32_t bits = ((exponent + 112U) << 23U) | (fraction << 13U);
-    std::memcpy(&value, &bits, sizeof(value));
-  }
-  return (half & 0x8000U) != 0 ? -value : value;
-}
 
 bool IsDequantize(const GraphNode& node) {
   return node.op_type == "DequantizeLinear" && (node.domain.empty() || node.domain == kMicrosoft);
@@ -437,24 +421,9 @@ void ChainBuilder::ReadXWithConstantBias(int value) {
 bool ChainBuilder::ReadScalar(int value, float* scalar) {
   const std::shared_ptr<const ConstantTensor>& constant = graph_.Facts(value).constant;
   if (!constant || constant->ElementCount() != 1) return false;
-  if (constant->type == DataType::kFloat32) {
-    std::memcpy(scalar, constant->data, sizeof(*scalar));
-    return true;
-  }
-  if (constant->type == DataType::kFloat16) {
-    uint16_t half = 0;
-    std::memcpy(&half, constant->data, sizeof(half));
-    *scalar = HalfToFloat(half);
-    return true;
-  }
-  if (constant->type == DataType::kBfloat16) {
-    uint16_t high = 0;
-    std::memcpy(&high, constant->data, sizeof(high));
-    const uint32_t bits = static_cast<uint32_t>(high) << 16U;
-    std::memcpy(scalar, &bits, sizeof(*scalar));
-    return true;
-  }
-  return false;
+  if (!IsFloat(constant->type)) return false;
+  *scalar = static_cast<float>(cpu::ReadElement(constant->type, constant->data, 0));
+  return true;
 }
 
 bool ChainBuilder::TakeNanToZero(int* value) {

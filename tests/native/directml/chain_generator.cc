@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cpu/elements.h"
+#include "scalar_conversions.h"
 
 namespace normfuse::test {
 namespace {
@@ -68,7 +69,7 @@ class Generator {
       const auto value = static_cast<float>(Draw(low, high));
       if (type == DataType::kFloat32) std::memcpy(&tensor.bytes[i * 4], &value, 4);
       if (type == DataType::kFloat16) {
-        const uint16_t half = cpu::FloatToHalf(value);
+        const uint16_t half = NarrowToHalf(value);
         std::memcpy(&tensor.bytes[i * 2], &half, 2);
       }
     }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cpu/elements.h"
+#include "scalar_conversions.h"
 #include "spec/formulas.h"
 
 namespace normfuse::test {
@@ -330,7 +331,7 @@ double Stored(const Reference& expected, size_t i, double value) {
     return std::clamp(std::nearbyint(value) + expected.zero_point[i], static_cast<double>(low),
                       static_cast<double>(high));
   }
-  if (expected.type == DataType::kFloat16) return cpu::HalfToFloat(cpu::FloatToHalf(static_cast<float>(value)));
+  if (expected.type == DataType::kFloat16) return HalfValue(NarrowToHalf(static_cast<float>(value)));
   return value;
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cpu/elements.h"
+#include "scalar_conversions.h"
 
 namespace normfuse::test {
 namespace {
@@ -73,7 +74,7 @@ void Write(const FakeTensor& tensor, uint8_t* data, const Index& index, double v
     case DML_TENSOR_DATA_TYPE_FLOAT32:
       return Put(data, at, static_cast<float>(value));
     case DML_TENSOR_DATA_TYPE_FLOAT16:
-      return Put(data, at, cpu::FloatToHalf(static_cast<float>(value)));
+      return Put(data, at, NarrowToHalf(static_cast<float>(value)));
     case DML_TENSOR_DATA_TYPE_UINT16:
     case DML_TENSOR_DATA_TYPE_INT16:
       return Put(data, at, static_cast<uint16_t>(integer));
