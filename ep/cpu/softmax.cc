@@ -38,10 +38,30 @@ Base BaseFor(float most) {
   return base;
 }
 
+// The same for columns side by side. Without branches, for compilers that make vectors of it.
+void BasesFor(const float* most, int64_t width, float* shift, float* down) {
+  bool usual = true;
+  for (int64_t i = 0; i < width; ++i) usual &= IsUsual(most[i]);
+  std::fill_n(shift, width, 0.0f);
+  std::fill_n(down, width, kUsualDown);
+  if (usual) return;
+  for (int64_t i = 0; i < width; ++i) {
+    const Base base = BaseFor(most[i]);
+    shift[i] = base.shift;
+    down[i] = base.down;
+  }
+}
+
+// Of the sum of exponentials; NaN of a group without a finite largest value.
+inline float Reciprocal(float most, double sum) {
+  const auto inverse = static_cast<float>(1.0 / sum);
+  return std::fabs(most) <= std::numeric_limits<float>::max() && sum > 0 ? inverse : kNan;
+}
+
 // Y of what the exponentials left, or for the logarithm of d itself. NaN of a group without a finite largest value.
 Normalizer NormalizerFor(Method method, float most, const Base& base, double sum) {
+  if (method == Method::kSoftmax) return {0.0f, 0.0f, Reciprocal(most, sum)};
   const bool is_defined = std::fabs(most) <= std::numeric_limits<float>::max() && sum > 0;
-  if (method == Method::kSoftmax) return {0.0f, 0.0f, is_defined ? static_cast<float>(1.0 / sum) : kNan};
   if (!is_defined) return {0.0f, kNan, 1.0f};
   // The logarithm of the sum would be lost beside a large shift; what remains of d without the shift is exact.
   if (base.shift != 0) return {base.shift, static_cast<float>(std::log(sum)), 1.0f};
@@ -507,8 +527,16 @@ float* SoftmaxColumns::Again(const Offsets& at, int64_t row) {
 }
 
 void SoftmaxColumns::MakeNormalizers() {
+  const auto sum_of = [this](int64_t i) { return static_cast<double>(s_->sum[i]) + static_cast<double>(s_->lost[i]); };
+  if (call_.spec->method == Method::kSoftmax) {
+    // As NormalizerFor does, without branches.
+    std::fill_n(s_->mean, width_, 0.0f);
+    std::fill_n(s_->rest, width_, 0.0f);
+    for (int64_t i = 0; i < width_; ++i) s_->inv[i] = Reciprocal(s_->most[i], sum_of(i));
+    return;
+  }
   for (int64_t i = 0; i < width_; ++i) {
-    const double sum = static_cast<double>(s_->sum[i]) + static_cast<double>(s_->lost[i]);
+    const double sum = sum_of(i);
     const Normalizer n = NormalizerFor(call_.spec->method, s_->most[i], {s_->shift[i], s_->down[i]}, sum);
     s_->mean[i] = n.mean;
     s_->rest[i] = n.rest;
@@ -532,11 +560,7 @@ void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
   ForEachRow(base,
              [&](const Offsets& at, int64_t row) { kernels.column_max(Read(at, row, call_.emission()), n, s_->most); });
   if (!call_.has_result()) return;
-  for (int64_t i = 0; i < width; ++i) {
-    const Base exponents = BaseFor(s_->most[i]);
-    s_->shift[i] = exponents.shift;
-    s_->down[i] = exponents.down;
-  }
+  BasesFor(s_->most, width, s_->shift, s_->down);
   std::fill_n(s_->sum, width, 0.0f);
   std::fill_n(s_->lost, width, 0.0f);
   ForEachRow(base, [&](const Offsets& at, int64_t row) {
