@@ -100,11 +100,11 @@ struct Geometry {
   int64_t group_count = 0;
   int64_t group_size = 0;  // values per mean
 
-  uint32_t active = 0;   // bit f: form f is in use
-  DimList kept;          // one entry per independent direction between groups
-  DimList reduced;       // within a group, joined for all forms
-  DimList reduced_d;     // within a group, joined for the forms that d is made of
-  bool columns = false;  // the innermost dimension is a kept one: it is the last of `kept`
+  uint32_t active = 0;       // bit f: form f is in use
+  DimList kept;              // one entry per independent direction between groups
+  DimList reduced;           // within a group, joined for all forms
+  DimList reduced_d;         // within a group, joined for the forms that d is made of
+  bool columns = false;      // the innermost dimension is a kept one: it is the last of `kept`
   int64_t joined_count = 0;  // elements of a joined scale; 0: nothing joins
   // By the form of a blocked quantisation's scale: its stride along its axis, in elements of the scale.
   int64_t block_stride[kFormCount] = {};

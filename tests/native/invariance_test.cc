@@ -24,7 +24,7 @@ struct Recipe {
   bool sum = false;
   bool use_mean = true;
   Method method = Method::kStandard;
-  bool far = false;  // every third group lies far from the others
+  bool far = false;         // every third group lies far from the others
   bool by_channel = false;  // the affine is one for each index of the group's first dimension
   // Behind it a Mul and an Add with one number for each group, and a Mul like the affine.
   bool modulated = false;
