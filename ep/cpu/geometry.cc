@@ -183,8 +183,6 @@ void Append(DimList* list, const Dim& dim, uint32_t active) {
   list->dims[list->count++] = dim;
 }
 
-constexpr uint32_t Bit(FormId form) { return 1u << form; }
-
 // The operands that d, and the outputs stored on the way to it, are computed from.
 uint32_t FormsOfD(const Chain& chain, const std::vector<OperandForms>& operands) {
   uint32_t forms = 0;

@@ -41,6 +41,9 @@ enum FormId : int {
   kFormCount = kFormFurther + kMostStepTensors,
 };
 
+// A form as one of a set.
+constexpr uint32_t Bit(FormId form) { return 1u << form; }
+
 // Where an operand of the chain stands among the forms.
 struct OperandForms {
   const Operand* operand = nullptr;

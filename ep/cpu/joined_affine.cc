@@ -7,8 +7,6 @@
 namespace normfuse::cpu {
 namespace {
 
-constexpr uint32_t Bit(FormId form) { return 1u << form; }
-
 // The forms of all operands that the stage joins.
 uint32_t FormsOf(const Stage& stage) {
   uint32_t forms = 0;

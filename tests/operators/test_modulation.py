@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import harness
 import numpy as np
 import onnxruntime
@@ -30,6 +32,7 @@ NORMALIZATIONS = {
 }
 
 
+@functools.cache
 def session_of(normalization: str, modulation: str, silu: bool) -> onnxruntime.InferenceSession:
     given = zip("nchw", MODULATIONS[modulation], strict=True)
     sizes = ", ".join(name if size is None else str(size) for name, size in given)
@@ -45,14 +48,6 @@ def session_of(normalization: str, modulation: str, silu: bool) -> onnxruntime.I
         assert len(harness.fused_types(session)) == 1
         assert harness.cpu_types(session) == []
     return session
-
-
-SESSIONS = {
-    (normalization, modulation, silu): session_of(normalization, modulation, silu)
-    for normalization in NORMALIZATIONS
-    for modulation in MODULATIONS
-    for silu in (False, True)
-}
 
 
 def normalized(x: Array, normalization: str) -> Array:
@@ -90,7 +85,7 @@ def test_a_modulation_is_exact(
     normalization: str, silu: bool, modulation: str, shape: tuple[int, ...], seed: int
 ) -> None:
     feeds = feeds_of(shape, modulation, seed)
-    (got,) = SESSIONS[normalization, modulation, silu].run(None, feeds)
+    (got,) = session_of(normalization, modulation, silu).run(None, feeds)
     s, b = (feeds[name].astype(np.float64).reshape(1, -1, 1, 1) for name in "sb")
     m, a = (feeds[name].astype(np.float64) for name in "ma")
     z = normalized(feeds["X"], normalization)
@@ -112,7 +107,7 @@ def test_ends_of_the_range_are_those_of_single_steps(normalization: str, factor:
         z = normalized(feeds["X"], normalization).astype(F32)
         affine = z * feeds["s"].reshape(1, -1, 1, 1) + feeds["b"].reshape(1, -1, 1, 1)
         steps = affine * feeds["m"] + feeds["a"]
-    (got,) = SESSIONS[normalization, "sample and channel", False].run(None, feeds)
+    (got,) = session_of(normalization, "sample and channel", silu=False).run(None, feeds)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(steps))
     np.testing.assert_array_equal(np.isinf(got) * np.sign(got), np.isinf(steps) * np.sign(steps))
     usual = np.isfinite(steps)

@@ -13,9 +13,8 @@
 //   LoadAs(p), LoadAsPartial(p, n)          float, Half, Bfloat16 -> V; int8, uint8, int16, uint16, int32 -> I (exact);
 //                                           uint32 -> I (its bits)
 //   LoadAsFloat(p), LoadAsFloatPartial      the same, every type -> V (32-bit integers rounded to nearest even)
-//   StoreAs(p, v), StoreAsPartial(p, v, n)  V -> every type of at most 32 bits but integers of these, rounded half to even; integers
-//                                           saturate, NaN gives the type's minimum, +-inf its ends.  I -> 8-bit integers
-//                                           saturates.
+//   StoreAs(p, v), StoreAsPartial(p, v, n)  V -> floats and 8- and 16-bit integers, rounded half to even; integers saturate,
+//                                           NaN gives the type's minimum, +-inf its ends.  I -> 8-bit integers saturates.
 //   Partial forms touch exactly n elements, 0 <= n <= kLanes; lanes from n on are loaded as 0.
 //   + - * / on V     Fma(a, b, c) = a * b + c    NegFma(a, b, c) = c - a * b    ExactFma: always rounded once
 //   Min, Max         a < b ? a : b and a > b ? a : b: the second operand where either is NaN
