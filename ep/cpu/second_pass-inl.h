@@ -184,7 +184,8 @@ struct VectorAffine {
 // loads and stores in turns are faster.
 template <class Input, class Out, class Act>
 constexpr size_t kAtOnce = sizeof(Out) == 1 && kStoresFour ? 4
-                           : kLanes < 16 || kIsCheap<Act>  ? 1
+                           : kIsCheap<Act>                  ? (kLanes < 16 ? 2 : 1)
+                           : kLanes < 16 ? 1
                                                            : 2;
 
 // Non-temporal stores wait where the processor has to look up a page first. A software prefetch of what is stored two pages
