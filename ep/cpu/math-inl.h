@@ -428,8 +428,8 @@ NORMFUSE_INLINE V TimesNormalDistribution(V x) {
   const V square = a * a;
   const V power = Gaussian<Form::kAccurate>(a, square);
   const V ratio = PairedPolynomial(Form::kAbove, a, square) / PairedPolynomial(Form::kBelow, a, square);
-  const V negative = Min(x, Neg(a));
-  const V positive = Max(Set(0.0f), x);
+  const V negative = Neg(a);
+  const V positive = x - Min(x, Set(0.0f));  // NaN where x is -infinity; Max would need a product more for that
   // Both are as fast by themselves: one rounds less, the other waits less.
   if constexpr (Form::kAccurate) return Fma(negative, power * ratio, positive);
   return Fma(negative * power, ratio, positive);
@@ -440,20 +440,30 @@ NORMFUSE_INLINE V TimesNormalDistribution(V x) {
 class GeluOfBytes {
  public:
   static constexpr float kFinestStep = 0x1p-7f;  // the error is less than 2^-10 of it
-  NORMFUSE_INLINE explicit GeluOfBytes(float factor) : factor_(Set(factor)) {}
+  NORMFUSE_INLINE explicit GeluOfBytes(float factor) : sign_(Set(factor < 0 ? -0.0f : 0.0f)) {
+    const float size = factor < 0 ? -factor : factor;
+    half_ = Set(0.5f * size);
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < 4; ++k) above_[k] = Set(kGeluBytesAbove[k] * size);
+  }
   NORMFUSE_INLINE V operator()(V x) const {
     const V cut = Max(Set(kGeluBytesZero), Min(Set(kGeluBytesOne), x));
     const V square = cut * cut;
     const V fourth = square * square;
-    const auto cubic = [&](const float (&c)[4]) {
-      return Fma(Fma(Set(c[3]), square, Set(c[2])), fourth, Fma(Set(c[1]), square, Set(c[0])));
-    };
-    const V distribution = Max(Set(0.0f), Fma(cut, cubic(kGeluBytesAbove) / cubic(kGeluBytesBelow), Set(0.5f)));
-    return (x * distribution) * factor_;
+    const auto cubic = [&](V c3, V c2, V c1, V c0) { return Fma(Fma(c3, square, c2), fourth, Fma(c1, square, c0)); };
+    constexpr auto& kBelow = kGeluBytesBelow;
+    const V above = cubic(above_[3], above_[2], above_[1], above_[0]);
+    const V ratio = above / cubic(Set(kBelow[3]), Set(kBelow[2]), Set(kBelow[1]), Set(kBelow[0]));
+    return WithSign(x) * Max(Set(0.0f), Fma(cut, ratio, half_));
   }
 
  private:
-  V factor_;
+  NORMFUSE_INLINE V WithSign(V x) const { return BitCastToFloat(BitCastToInt(x) ^ BitCastToInt(sign_)); }
+
+  // The factor's sign, and its size times all that the distribution is made of.
+  V sign_;
+  V half_;
+  V above_[4];
 };
 
 // That of tanh-GELU is 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): x over it, as in Swish.

@@ -122,7 +122,7 @@ NORMFUSE_INLINE void HideInMemory(LaneSums<kRows>* lanes) {
 }
 
 // One block of each of kRows rows, or kBlocks blocks of one row that follow each other, the first from `begin` to `end`. With
-// kAhead, x is fetched `ahead` elements before it is needed.
+// kAhead, x is fetched `ahead` elements before it is needed: all sets of 16-bit elements lie in one line.
 template <bool kAhead, int kBlocks, class Input, int kRows>
 NORMFUSE_INLINE VectorSums<kRows * kBlocks, 1> SumsOfBlocks(const Input (&x)[kRows], size_t begin, size_t end,
                                                             const V (&shift)[kRows], size_t ahead) {
@@ -138,7 +138,7 @@ NORMFUSE_INLINE VectorSums<kRows * kBlocks, 1> SumsOfBlocks(const Input (&x)[kRo
         const int row = kBlocks == 1 ? k : 0;
         const size_t at =
             i + static_cast<size_t>(set) * kLanes + (kBlocks == 1 ? 0 : static_cast<size_t>(k) * kSumBlock);
-        if constexpr (kAhead) x[row].Plain().Prefetch(at, ahead);
+        if (kAhead && set == 0) x[row].Plain().Prefetch(at, ahead);
         sums.Add(k, set, x[row].At(at) - shift[row]);
       }
     }
