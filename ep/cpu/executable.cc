@@ -560,6 +560,8 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
   Geometry geometry;
   NORMFUSE_RETURN_IF_ERROR(Bind(shapes, &geometry));
   call.geometry = &geometry;
+  BufferPool::Lease affine(&pool_);
+  if (joins_) JoinParameters(&affine, &call);
   *text = Text(Choose(call, query.threads, forced_));
   return {};
 }

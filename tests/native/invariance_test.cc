@@ -411,6 +411,16 @@ TEST(ForcedPathsGiveTheSameBits) {
   }
 }
 
+// Constants that are joined are described as they are run.
+TEST(DescribedPathIsThatOfJoinedConstants) {
+  const Groups groups(kRecipes[0], 9, {768});
+  const Case plain = groups.Make(0, 9, 0);
+  Case joined = groups.Make(0, 9, 0);
+  joined.parts.behind = {Mul(joined.parts.scale), Add(joined.parts.bias)};
+  const cpu::PathQuery query{.x = {9, 768}};
+  EXPECT(PathOf(joined.chain(), query) == PathOf(plain.chain(), query), PathOf(joined.chain(), query));
+}
+
 // Its last value alone decides what the range of the results is.
 Case WithOutlier(const Groups& groups, size_t x_offset) {
   Case c = groups.Make(0, groups.count(), x_offset);
