@@ -12,8 +12,8 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr double kLog2E = 1.4426950408889634;
 constexpr double kLn2 = 0.6931471805599453;
 
-// What exponentials of a group are taken of and by: exp(d - shift) * 2^-down is about 1 for the largest value of d.
-// Small values are not shifted, as the difference would be rounded; large ones are, whose differences are exact wherever
+// What exponentials of a group are taken of and by: exp(d - shift) * 2^-down is about 2^-kUsualDown for the largest value of
+// d. Small values are not shifted, as the difference would be rounded; large ones are, whose differences are exact wherever
 // their exponentials are not 0.
 struct Base {
   float shift = 0.0f;
@@ -26,12 +26,10 @@ Base BaseFor(float most) {
   constexpr float kLarge = 256.0f;
   Base base;
   if (!(std::fabs(most) <= std::numeric_limits<float>::max())) return base;
-  if (IsUsual(most)) {
-    base.down = kUsualDown;
-    return base;
-  }
+  base.down = kUsualDown;
+  if (IsUsual(most)) return base;
   if (std::fabs(most) < kLarge) {
-    base.down = std::nearbyint(static_cast<float>(static_cast<double>(most) * kLog2E));
+    base.down += std::nearbyint(static_cast<float>(static_cast<double>(most) * kLog2E));
   } else {
     base.shift = most;
   }
@@ -64,8 +62,8 @@ Normalizer NormalizerFor(Method method, float most, const Base& base, double sum
   const bool is_defined = std::fabs(most) <= std::numeric_limits<float>::max() && sum > 0;
   if (!is_defined) return {0.0f, kNan, 1.0f};
   // The logarithm of the sum would be lost beside a large shift; what remains of d without the shift is exact.
-  if (base.shift != 0) return {base.shift, static_cast<float>(std::log(sum)), 1.0f};
   const double log = base.down * kLn2 + std::log(sum);
+  if (base.shift != 0) return {base.shift, static_cast<float>(log), 1.0f};
   const auto mean = static_cast<float>(log);
   return {mean, static_cast<float>(log - mean), 1.0f};
 }
@@ -484,6 +482,7 @@ bool KeepsInY(const Call& call) {
 }
 
 void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end) {
+  const FlushDenormals flush;
   Scratch scratch;
   Odometer odometer(call.geometry->kept, call.geometry->active);
   if (MaskedWorker::Suits(call)) {

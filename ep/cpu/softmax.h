@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/call.h"
+#include "cpu/flush_denormals.h"
 
 namespace normfuse::cpu {
 
@@ -49,6 +50,7 @@ class SoftmaxColumns {
   // Columns without a result, where they are to be 0.
   void ClearColumns(float* d);
 
+  FlushDenormals flush_;
   const Call& call_;
   Scratch* s_;
   const Dim& columns_;

@@ -147,8 +147,8 @@ Case Softmax(std::vector<int64_t> dims) {
   return c;
 }
 
-// Of scores times a number, plus a mask along the row.
-Case MaskedSoftmax(std::vector<int64_t> dims) {
+// Of scores times a number, plus a mask along the row, whose last `hidden` elements are `mask`.
+Case MaskedSoftmax(std::vector<int64_t> dims, int64_t hidden = 0, float mask = 0.0f) {
   const int64_t width = dims.back();
   Case c = Softmax(std::move(dims));
   Operand factor;
@@ -157,7 +157,9 @@ Case MaskedSoftmax(std::vector<int64_t> dims) {
   factor.tensor = c.Add(MakeFloats({}, {0.125}), true);
   c.parts.before.push_back(Mul(factor));
   c.parts.residual.type = DataType::kFloat32;
-  c.parts.residual.tensor = c.Add(Random(DataType::kFloat32, {width}), false);
+  Tensor addend = Random(DataType::kFloat32, {width});
+  for (int64_t i = width - hidden; i < width; ++i) addend.Set(i, mask);
+  c.parts.residual.tensor = c.Add(std::move(addend), false);
   return c;
 }
 
@@ -266,6 +268,8 @@ const Entry kEntries[] = {
     {"Softmax f32 [64,4096]", [] { return Softmax({64, 4096}); }},
     {"Mul->Add->Softmax f32 [12,128,128]", [] { return MaskedSoftmax({12, 128, 128}); }},
     {"Mul->Add->Softmax f32 [12,384,384]", [] { return MaskedSoftmax({12, 384, 384}); }},
+    {"Mul->Add->Softmax f32 [24,34,34], hidden by -1e4", [] { return MaskedSoftmax({24, 34, 34}, 10, -1e4f); }},
+    {"Mul->Add->Softmax f32 [24,49,49], hidden by -100", [] { return MaskedSoftmax({24, 49, 49}, 21, -100.0f); }},
     {"LayerNorm f16 [64,5120]", [] { return Layer({64, 5120}, kF16, kF16); }},
     {"Add->LayerNorm f16 [64,5120]", [] { return AddLayer({64, 5120}, false, kF16); }},
     {"RMSNorm f32 [1,128,768]", [] { return Rms({1, 128, 768}); }},

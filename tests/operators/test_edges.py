@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -125,6 +126,17 @@ def test_denormals_are_kept(provider: str) -> None:
     assert got[0] == tiny[0]
     check(activation(tiny, {"activation": "Relu"}), provider)
     check(normalization(tiny.reshape(1, -1), {"axes": [1], "normalize_variance": 0}), provider)
+
+
+@edge("denormals")
+@pytest.mark.parametrize("across", [False, True])
+def test_denormals_of_softmax_are_zero(provider: str, across: bool) -> None:
+    x = np.zeros((40, 37), F32)
+    x[:, 5:] = np.linspace(-103, -89, 32)  # exponentials from 2e-45 to 2e-39
+    x = x.T.copy() if across else x
+    got = check(normalization(x, {"axes": [0 if across else 1], "method": "softmax"}), provider)["Y"]
+    if platform.machine() in ("x86_64", "AMD64"):
+        assert ((got == 0) == (x < -1)).all()
 
 
 @edge("minus zero")
