@@ -181,11 +181,11 @@ struct VectorAffine {
 
 // Vectors of a row that are read before the first of them is written: a compiler cannot move a load ahead of a store that
 // might change it, and processors look only so many instructions ahead for work. Where there is little work to find,
-// loads and stores in turns are faster.
+// loads and stores in turns are faster, a whole cache line of each.
 template <class Input, class Out, class Act>
 constexpr size_t kAtOnce = sizeof(Out) == 1 && kStoresFour ? 4
-                           : kIsCheap<Act>                  ? (kLanes < 16 ? 2 : 1)
-                           : kLanes < 16 ? 1
+                           : kIsCheap<Act>                 ? (kLanes < 16 ? 2 : 1)
+                           : kLanes < 16                   ? 1
                                                            : 2;
 
 // Non-temporal stores wait where the processor has to look up a page first. A software prefetch of what is stored two pages
