@@ -1,11 +1,7 @@
 // One call of a chain: everything that its threads share, and how they read and write blocks of it.
 #pragma once
 
-#include <vector>
-
-#include "cpu/geometry.h"
-#include "cpu/kernels.h"
-#include "cpu/parameters.h"
+#include "cpu/chain_spec.h"
 #include "cpu/path.h"
 #include "cpu/work_sharing.h"
 
@@ -23,73 +19,6 @@ inline int64_t KeptStride(int64_t row) { return (row + 15) / 16 * 16; }
 // Groups longer than that are summed in pieces, whoever does it: threads may share them, and their sums are added in order.
 inline constexpr int64_t kMaxPieces = 64;
 int64_t PieceSize(const Geometry& geometry);
-
-// The operand of a step: a parameter that is float32 already, or a tensor that is read where it lies.
-struct StageOperand {
-  FormId form = kFormCount;  // kFormCount: absent
-  bool is_parameter = true;
-
-  bool present() const { return form != kFormCount; }
-};
-
-// A product or a sum with a parameter that joins a stage's own scale and bias: see joined_affine.h.
-struct FurtherAffine {
-  StepKind kind;  // kMul or kAdd
-  FormId form;
-};
-
-// One or more steps of a chain as the passes run them on a block of float32.
-struct Stage {
-  // kActivate: scale, bias and activation in one kernel, each of which may be absent; the first one behind normalises, too.
-  StepKind kind = StepKind::kActivate;
-  StageOperand operand;  // of a combination or mask
-  MaskCall mask;
-  StageOperand scale, bias, slope;
-  std::vector<FurtherAffine> further;  // between bias and activation
-  Activation activation = Activation::kIdentity;
-  bool gated = false;             // the activation's result times the slope
-  const float* params = nullptr;  // of the activation
-  // What is stored on the way, and where: index into Call::emitted, or -1.
-  DataType type = DataType::kUndefined;
-  bool quantizes = false;
-  float quantization_scale = 1.0f;
-  float quantization_zero = 0.0f;
-  int emitted = -1;
-};
-
-// What a chain asks of the passes. Read from the chain once, in executable.cc; after that only geometry.cc, which binds
-// shapes, and the cost model know a Chain.
-struct ChainSpec {
-  bool normalizes = true;
-  Method method = Method::kStandard;
-  bool zero_for_nan = false;
-  bool use_mean = true;
-  bool normalize_variance = true;
-  EpsilonOn epsilon_on = EpsilonOn::kVariance;
-  double epsilon = 0;
-  // Whether each half is of UsualForm, for which there are kernels that read and write where tensors lie, or behind would be
-  // if what joins scale and bias were joined.
-  bool usual_before = true;
-  bool usual_behind = true;
-  std::vector<Stage> before;
-  std::vector<Stage> behind;  // the first is kActivate
-  // The arguments of the last stage behind, which is kActivate.
-  Activation activation = Activation::kIdentity;
-  const float* activation_params = nullptr;
-  DataType y_type = DataType::kUndefined;
-  bool y_quantized = false;
-  bool y_dynamic = false;  // Y is float32 here, and quantised when all of it is there: see dynamic_quantization.h
-  bool y_saturate = true;
-  int64_t y_block_size = 0;
-  DataType sum_type = DataType::kUndefined;
-  DataType stats_type = DataType::kFloat32;
-  bool requantizes = false;  // in a step before
-  bool emits_behind = false;
-  const uint8_t* table = nullptr;  // Y's byte for each byte of X, where nothing else counts: see IsOfBytes
-  // For a call on one thread.
-  double nanoseconds = 0;
-  double nanoseconds_per_element = 0;
-};
 
 // A tensor that is read where it lies: X, and operands of steps.
 struct BoundTensor {
@@ -150,10 +79,11 @@ struct Call : Plan {
   bool has_result() const { return y != nullptr || spec->emits_behind; }
   // Of UsualForm, as it is or joined.
   bool usual_behind() const { return spec->usual_behind && (is_joined || geometry->joined_count == 0); }
-  const BoundTensor& tensor(FormId form) const {
+  BoundTensor& tensor(FormId form) {
     if (form >= kFormFurther) return further[form - kFormFurther];
     return form == kFormResidual ? residual : x;
   }
+  const BoundTensor& tensor(FormId form) const { return const_cast<Call*>(this)->tensor(form); }
   bool non_temporal() const { return path.store != Store::kCached; }
   // The runs that sums go along, and shifts are found in.
   const DimList& sum_dims() const { return path.sums_along_reduced ? geometry->reduced : geometry->reduced_d; }

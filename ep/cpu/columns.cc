@@ -221,7 +221,7 @@ void RunTiles(void* user, size_t index) {
 Result RunColumns(const Call& call) {
   const Geometry& g = *call.geometry;
   const Dim& columns = g.kept.dims[g.kept.count - 1];
-  const bool is_softmax = call.spec->method != Method::kStandard;
+  const bool is_softmax = call.spec->normalization.is_softmax();
   const auto run = is_softmax ? RunTiles<SoftmaxColumns> : RunTiles<ColumnWorker>;
   ColumnTask task{&call, g.kept, is_softmax ? SoftmaxColumns::WidthFor(g.group_size) : kTile, 0, 0, 1};
   if (--task.outer.count == 0) task.outer.dims[task.outer.count++] = Dim{1, {}};

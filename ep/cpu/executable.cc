@@ -9,18 +9,11 @@
 #include "cpu/call_cache.h"
 #include "cpu/cost_model.h"
 #include "cpu/dynamic_quantization.h"
-#include "cpu/elements.h"
 #include "cpu/joined_affine.h"
 #include "cpu/statistics.h"
 
 namespace normfuse::cpu {
 namespace {
-
-bool Is32Bit(DataType type) { return type == DataType::kInt32 || type == DataType::kUint32; }
-
-float ScalarOf(const ConstantTensor& constant) {
-  return static_cast<float>(ReadElement(constant.type, constant.data, 0));
-}
 
 struct ConstantParam {
   FormId form;
@@ -29,53 +22,32 @@ struct ConstantParam {
 
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(Chain chain, Isa isa)
-      : chain_(std::move(chain)), usual_(UsualFormOf(chain_)), isa_(isa), kernels_(&KernelsFor(isa)) {}
-  // Owned: what is read from the chain points into it.
-  CpuExecutable(const CpuExecutable&) = delete;
-  CpuExecutable& operator=(const CpuExecutable&) = delete;
-
+  CpuExecutable(Chain chain, Isa isa) : chain_(std::move(chain)), isa_(isa), kernels_(&KernelsFor(isa)) {}
   Result Init();
   Result FillTable();
   Result Run(ExecutionContext& context) const override;
   Result Describe(const PathQuery& query, std::string* text) const;
 
  private:
-  Result InitQuantization(const Quantization& quantization, DataType type, FormId scale_form, const std::string& name);
-  void ReadSpec();
-  FormId NextForm(int count);
-  Result ReadOperand(const Operand& operand, FormId usual, bool of_d, StageOperand* stage);
-  Result ReadSteps(const std::vector<Step>& steps, bool usual, bool behind, std::vector<Stage>* stages);
-  Result ReadX();
-  Stage StageOf(const Step& step);
-  Result ReadTensor(ExecutionContext& context, const OperandForms& operand, BoundTensor* tensor,
-                    CallShapes* shapes) const;
-  Result ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const;
+  Result ReadTensors(Call* call, CallShapes* shapes) const;
   void SortParams();
-  Result ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call, CallShapes* shapes) const;
+  Result ReadParams(BufferPool::Lease* lease, Call* call, CallShapes* shapes) const;
   Result Bind(const CallShapes& changing, Geometry* geometry) const;
   Result RunNew(const CallShapes& shapes, Call* call, BufferPool::Lease* lease) const;
   Result RunBound(const BoundShapes* bound, Call* call, BufferPool::Lease* lease) const;
   void MakePlan(const BoundShapes* bound, Call* call) const;
   void JoinParameters(BufferPool::Lease* lease, Call* call) const;
   void SetConstants(Call* call) const;
-  Result AllocateOutputs(ExecutionContext& context, Call* call) const;
-  Result AllocateDynamic(ExecutionContext& context, BufferPool::Lease* lease, Call* call, void** bytes) const;
-  Result FinishDynamic(ExecutionContext& context, const Call& call, void* bytes) const;
-  static BoundTensor* TensorOf(FormId form, Call* call);
+  Result AllocateOutputs(Call* call) const;
+  Result AllocateDynamic(BufferPool::Lease* lease, Call* call, void** bytes) const;
+  Result FinishDynamic(const Call& call, void* bytes) const;
 
-  Chain chain_;
-  UsualForm usual_;
+  const Chain chain_;  // compiled_ points into it
   Isa isa_;
   const KernelTable* kernels_;
-  ParamSource sources_[kFormCount];
-  ChainSpec spec_;
-  std::vector<OperandForms> operands_;  // X first
-  std::vector<size_t> tensors_;         // those of operands_ that are read where they lie
-  int next_form_ = kFormFurther;
-  std::vector<const Step*> emitting_;  // by index into Call::emitted
+  CompiledChain compiled_;
+  const ChainSpec& spec_ = compiled_.spec;
   std::vector<ConstantParam> constants_;
-  bool joins_ = false;      // the first stage behind has further products and sums
   uint32_t uniform_ = 0;    // CallShapes::uniform
   int inputs_[kFormCount];  // forms whose parameters are inputs
   int input_count_ = 0;
@@ -113,187 +85,9 @@ class AllBytes final : public ExecutionContext {
   uint8_t* y_;
 };
 
-Result CpuExecutable::InitQuantization(const Quantization& q, DataType type, FormId scale_form,
-                                       const std::string& name) {
-  Operand scale;
-  scale.tensor = q.scale;
-  scale.name = name + "_scale";
-  NORMFUSE_RETURN_IF_ERROR(sources_[scale_form].Init(scale, false));
-  Operand zero;
-  zero.tensor = q.zero_point;
-  zero.type = type;
-  zero.name = name + "_zero_point";
-  return sources_[scale_form + 1].Init(zero, Is32Bit(type));
-}
-
-FormId CpuExecutable::NextForm(int count) {
-  const auto form = static_cast<FormId>(next_form_);
-  next_form_ += count;
-  return form;
-}
-
-// Whether an operand is constant, small or float32 already; others may be as large as X. One along channels or groups is
-// small, and its own quantisation runs along it, not along d.
-bool IsParameter(const Operand& operand) {
-  return operand.type != DataType::kBool && (operand.constant() || operand.align != Align::kTrailing ||
-                                             (operand.type == DataType::kFloat32 && !operand.quantization.present()));
-}
-
-// `usual`: the operand's form where the chain is of UsualForm, else kFormFurther.
-Result CpuExecutable::ReadOperand(const Operand& operand, FormId usual, bool of_d, StageOperand* stage) {
-  if (!operand.present()) return {};
-  const bool is_residual = usual == kFormResidual;
-  stage->is_parameter = usual == kFormFurther ? IsParameter(operand) : !is_residual;
-  stage->form = usual == kFormFurther ? NextForm(1) : usual;
-  OperandForms forms{&operand, stage->form, kFormCount, of_d};
-  if (stage->is_parameter) {
-    operands_.push_back(forms);
-    return sources_[stage->form].Init(operand, false);
-  }
-  if (operand.quantization.present()) forms.scale_form = is_residual ? kFormResidualScale : NextForm(3);
-  tensors_.push_back(operands_.size());
-  operands_.push_back(forms);
-  if (!forms.has_quantization()) return {};
-  return InitQuantization(operand.quantization, operand.type, forms.scale_form, operand.name);
-}
-
-Result CpuExecutable::ReadX() {
-  OperandForms forms{&chain_.x, kFormX, kFormCount, true};
-  if (chain_.x.quantization.present()) forms.scale_form = kFormXScale;
-  tensors_.push_back(0);
-  operands_.push_back(forms);
-  if (!forms.has_quantization()) return {};
-  return InitQuantization(chain_.x.quantization, chain_.x.type, kFormXScale, "x");
-}
-
-Stage CpuExecutable::StageOf(const Step& step) {
-  Stage stage;
-  stage.kind = step.kind;
-  stage.activation = step.activation.kind;
-  stage.params = step.activation.params;
-  stage.type = step.type;
-  stage.mask = step.mask;
-  stage.quantizes = step.quantization.present();
-  if (stage.quantizes) {
-    stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
-    if (step.quantization.zero_point.present())
-      stage.quantization_zero = ScalarOf(*step.quantization.zero_point.constant);
-  }
-  if (step.output != kNoOutput) {
-    stage.emitted = static_cast<int>(emitting_.size());
-    emitting_.push_back(&step);
-  }
-  return stage;
-}
-
-// Whether the activation's kernel can do the product behind it, too. One that an Add follows is done with that.
-bool CanGate(const KernelTable& kernels, const Stage& stage, const std::vector<Step>& steps, size_t i) {
-  return steps[i].kind == StepKind::kMul && stage.kind == StepKind::kActivate && !stage.gated &&
-         kernels.gated[static_cast<int>(stage.activation)] != nullptr &&
-         (i + 1 == steps.size() || steps[i + 1].kind != StepKind::kAdd);
-}
-
-bool IsAffine(StepKind kind) { return kind == StepKind::kAdd || kind == StepKind::kMul; }
-
-// Whether a kernel for scale, bias and activation can do the step as well as what `stage` has already.
-bool Joins(const Stage& stage, StepKind kind) {
-  if (stage.kind != StepKind::kActivate || stage.activation != Activation::kIdentity) return false;
-  if (!stage.further.empty()) return kind == StepKind::kActivate;
-  if (kind == StepKind::kMul) return !stage.scale.present() && !stage.bias.present();
-  return kind == StepKind::kAdd ? !stage.bias.present() : kind == StepKind::kActivate;
-}
-
-// Whether the step joins scale and bias of the first stage behind a normalisation, whose values need not be more accurate
-// than the normalisation is.
-bool JoinsAffine(const Chain& chain, const std::vector<Stage>& behind, const Step& step) {
-  const Stage& stage = behind.back();
-  const auto is_parameter = [](const StageOperand& operand) { return !operand.present() || operand.is_parameter; };
-  return chain.normalizes() && !chain.has_softmax() && behind.size() == 1 && stage.emitted < 0 &&
-         stage.activation == Activation::kIdentity && is_parameter(stage.scale) && is_parameter(stage.bias) &&
-         IsAffine(step.kind) && IsParameter(step.operand);
-}
-
-// Behind the normalisation, scale, bias and activation become one stage wherever they follow each other.
-Result CpuExecutable::ReadSteps(const std::vector<Step>& steps, bool usual, bool behind, std::vector<Stage>* stages) {
-  static const ActivationCall kNothing;
-  Stage apply;
-  apply.params = kNothing.params;
-  if (behind) stages->push_back(apply);
-  int added = 0;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const Step& step = steps[i];
-    const Stage stage = StageOf(step);
-    if (behind && !chain_.normalizes() && CanGate(*kernels_, stages->back(), steps, i)) {
-      stages->back().gated = true;
-      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, kFormFurther, false, &stages->back().slope));
-      continue;
-    }
-    if (behind && !Joins(stages->back(), step.kind) && JoinsAffine(chain_, *stages, step)) {
-      StageOperand operand;
-      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, kFormFurther, false, &operand));
-      stages->back().further.push_back({step.kind, operand.form});
-      continue;
-    }
-    if (!behind || !(IsAffine(step.kind) || step.kind == StepKind::kActivate)) {
-      stages->push_back(stage);
-    } else if (!Joins(stages->back(), step.kind)) {
-      stages->push_back(apply);
-    }
-    Stage& last = stages->back();
-    if (step.kind == StepKind::kActivate) {
-      last.activation = stage.activation;
-      last.params = stage.params;
-      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, usual ? kFormSlope : kFormFurther, !behind, &last.slope));
-    } else if (IsAffine(step.kind) && behind) {
-      const bool is_scale = step.kind == StepKind::kMul;
-      const FormId form = !usual ? kFormFurther : is_scale ? kFormScale : kFormBias;
-      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, false, is_scale ? &last.scale : &last.bias));
-    } else if (step.kind == StepKind::kMask) {
-      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, kFormFurther, true, &last.operand));
-    } else if (IsCombination(step.kind)) {
-      const FormId form = !usual ? kFormFurther : added++ == 0 ? kFormResidual : kFormResidualBias;
-      NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, form, !behind, &last.operand));
-    }
-  }
-  if (behind && stages->back().kind != StepKind::kActivate) stages->push_back(apply);
-  return {};
-}
-
-void CpuExecutable::ReadSpec() {
-  const Normalization norm = chain_.normalization.value_or(Normalization{});
-  spec_.normalizes = chain_.normalizes();
-  spec_.method = norm.method;
-  spec_.zero_for_nan = norm.zero_for_nan;
-  spec_.use_mean = norm.use_mean;
-  spec_.normalize_variance = norm.normalize_variance;
-  spec_.epsilon_on = norm.epsilon_on;
-  spec_.epsilon = norm.epsilon;
-  spec_.usual_before = usual_.before;
-  const Stage& first = spec_.behind.front();
-  joins_ = !first.further.empty();
-  spec_.usual_behind = usual_.behind || (joins_ && spec_.behind.size() == 1 && !first.slope.present());
-  spec_.activation = spec_.behind.back().activation;
-  spec_.activation_params = spec_.behind.back().params;
-  spec_.y_dynamic = chain_.store.dynamic.has_value();
-  spec_.y_type = spec_.y_dynamic ? DataType::kFloat32 : chain_.store.type;
-  spec_.y_quantized = chain_.store.quantization.present();
-  spec_.y_saturate = chain_.store.saturate;
-  spec_.y_block_size = chain_.store.quantization.block_size;
-  if (usual_.sum != nullptr) spec_.sum_type = usual_.sum->type;
-  spec_.stats_type = norm.stats_type;
-  for (const Stage& stage : spec_.before) spec_.requantizes |= stage.quantizes;
-  for (const Stage& stage : spec_.behind) spec_.emits_behind |= stage.emitted >= 0;
-  spec_.nanoseconds = EstimateNanoseconds(chain_, isa_, 0);
-  spec_.nanoseconds_per_element = EstimateNanoseconds(chain_, isa_, 1) - spec_.nanoseconds;
-}
-
 Result CpuExecutable::Init() {
   NORMFUSE_RETURN_IF_ERROR(ForcedPathOfEnvironment(&forced_));
-  NORMFUSE_RETURN_IF_ERROR(ReadX());
-  NORMFUSE_RETURN_IF_ERROR(ReadSteps(chain_.before, usual_.before, /*behind=*/false, &spec_.before));
-  NORMFUSE_RETURN_IF_ERROR(ReadSteps(chain_.behind, usual_.behind, /*behind=*/true, &spec_.behind));
-  NORMFUSE_RETURN_IF_ERROR(InitQuantization(chain_.store.quantization, chain_.store.type, kFormYScale, "y"));
-  ReadSpec();
+  NORMFUSE_RETURN_IF_ERROR(ReadChain(chain_, isa_, &compiled_));
   SortParams();
   return IsOfBytes(chain_) ? FillTable() : Result();
 }
@@ -301,30 +95,21 @@ Result CpuExecutable::Init() {
 Result CpuExecutable::FillTable() {
   AllBytes context(chain_.x.type, table_);
   NORMFUSE_RETURN_IF_ERROR(Run(context));
-  spec_.table = table_;
+  compiled_.spec.table = table_;
   return {};
 }
 
-BoundTensor* CpuExecutable::TensorOf(FormId form, Call* call) {
-  if (form >= kFormFurther) return &call->further[form - kFormFurther];
-  return form == kFormResidual ? &call->residual : &call->x;
-}
-
-Result CpuExecutable::ReadTensor(ExecutionContext& context, const OperandForms& forms, BoundTensor* tensor,
-                                 CallShapes* shapes) const {
-  const Operand& operand = *forms.operand;
-  TensorView view;
-  NORMFUSE_RETURN_IF_ERROR(GetTensor(context, chain_.name, operand.name, operand.tensor, operand.type, &view));
-  // A bool is a byte of 0 or 1.
-  const DataType type = view.type == DataType::kBool ? DataType::kUint8 : view.type;
-  *tensor = {view.data, type, forms.form, forms.scale_form, operand.quantization.block_size};
-  shapes->of[forms.form] = {view.dims, static_cast<int>(view.rank)};
-  return {};
-}
-
-Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallShapes* shapes) const {
-  for (const size_t i : tensors_) {
-    NORMFUSE_RETURN_IF_ERROR(ReadTensor(context, operands_[i], TensorOf(operands_[i].form, call), shapes));
+// Those that are read where they lie.
+Result CpuExecutable::ReadTensors(Call* call, CallShapes* shapes) const {
+  for (const size_t i : compiled_.tensors) {
+    const OperandForms& forms = compiled_.operands[i];
+    const Operand& operand = *forms.operand;
+    TensorView view;
+    NORMFUSE_RETURN_IF_ERROR(GetTensor(*call->context, chain_.name, operand.name, operand.tensor, operand.type, &view));
+    // A bool is a byte of 0 or 1.
+    const DataType type = view.type == DataType::kBool ? DataType::kUint8 : view.type;
+    call->tensor(forms.form) = {view.data, type, forms.form, forms.scale_form, operand.quantization.block_size};
+    shapes->of[forms.form] = {view.dims, static_cast<int>(view.rank)};
   }
   return {};
 }
@@ -333,9 +118,9 @@ Result CpuExecutable::ReadTensors(ExecutionContext& context, Call* call, CallSha
 void CpuExecutable::SortParams() {
   std::vector<FormId> changing;
   changing.reserve(kFormCount);
-  for (const size_t i : tensors_) changing.push_back(operands_[i].form);
+  for (const size_t i : compiled_.tensors) changing.push_back(compiled_.operands[i].form);
   for (int form = 0; form < kFormCount; ++form) {
-    const ParamSource& source = sources_[form];
+    const ParamSource& source = compiled_.sources[form];
     if (!source.present()) continue;
     if (!source.constant()) {
       inputs_[input_count_++] = form;
@@ -353,21 +138,22 @@ void CpuExecutable::SetConstants(Call* call) const {
 }
 
 // Reads the parameters that are inputs; those that need converting use memory that `lease` then holds.
-Result CpuExecutable::ReadParams(ExecutionContext& context, BufferPool::Lease* lease, Call* call,
-                                 CallShapes* shapes) const {
+Result CpuExecutable::ReadParams(BufferPool::Lease* lease, Call* call, CallShapes* shapes) const {
   if (input_count_ == 0) return {};
   TensorView views[kFormCount];
   size_t doubles[kFormCount];
   size_t needed = 0;
   for (int i = 0; i < input_count_; ++i) {
-    NORMFUSE_RETURN_IF_ERROR(sources_[inputs_[i]].Prepare(context, chain_.name, &views[i], &doubles[i]));
+    NORMFUSE_RETURN_IF_ERROR(
+        compiled_.sources[inputs_[i]].Prepare(*call->context, chain_.name, &views[i], &doubles[i]));
     needed += doubles[i];
   }
   if (needed != 0) lease->Take(needed);
   double* memory = lease->data();
   for (int i = 0; i < input_count_; ++i) {
     const int form = inputs_[i];
-    NORMFUSE_RETURN_IF_ERROR(sources_[form].Read(context, chain_.name, views[i], memory, &call->params[form]));
+    NORMFUSE_RETURN_IF_ERROR(
+        compiled_.sources[form].Read(*call->context, chain_.name, views[i], memory, &call->params[form]));
     shapes->of[form] = call->params[form].shape;
     memory += doubles[i];
   }
@@ -380,8 +166,8 @@ Result CpuExecutable::Bind(const CallShapes& changing, Geometry* geometry) const
   for (const FormId form : calls_.forms()) shapes.of[form] = changing.of[form];
   for (const ConstantParam& constant : constants_) shapes.of[constant.form] = constant.param.shape;
   shapes.uniform = uniform_;
-  NORMFUSE_RETURN_IF_ERROR(BindGeometry(chain_, operands_, shapes, geometry));
-  if (joins_) LayOutJoined(spec_.behind.front(), geometry);
+  NORMFUSE_RETURN_IF_ERROR(BindGeometry(chain_, compiled_.operands, shapes, geometry));
+  if (spec_.joins()) LayOutJoined(spec_.behind.front(), geometry);
   return {};
 }
 
@@ -406,23 +192,23 @@ void CpuExecutable::MakePlan(const BoundShapes* bound, Call* call) const {
   if (bound != nullptr) bound->AddPlan(key, *call);
 }
 
-Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) const {
+Result CpuExecutable::AllocateOutputs(Call* call) const {
   const Geometry& g = *call->geometry;
   const auto rank = static_cast<size_t>(g.rank);
   const auto allocate = [&](int output, DataType type, const int64_t* dims, void** data) -> Result {
-    return output == kNoOutput ? Result() : context.Output(output, type, dims, rank, data);
+    return output == kNoOutput ? Result() : call->context->Output(output, type, dims, rank, data);
   };
   if (!spec_.y_dynamic) {
     NORMFUSE_RETURN_IF_ERROR(allocate(chain_.store.output, chain_.store.type, g.shape, &call->y));
   }
-  for (size_t i = 0; i < emitting_.size(); ++i) {
-    const Step& step = *emitting_[i];
+  for (size_t i = 0; i < compiled_.emitting.size(); ++i) {
+    const Step& step = *compiled_.emitting[i];
     NORMFUSE_RETURN_IF_ERROR(allocate(step.output, step.type, g.shape, &call->emitted[i]));
   }
   call->emits_before = std::any_of(spec_.before.begin(), spec_.before.end(), [call](const Stage& stage) {
     return stage.emitted >= 0 && call->emitted[stage.emitted] != nullptr;
   });
-  if (usual_.before && call->emits_before) call->sum = call->emitted[0];
+  if (compiled_.usual.before && call->emits_before) call->sum = call->emitted[0];
   if (!chain_.normalization) return {};
   const Normalization& norm = *chain_.normalization;
   NORMFUSE_RETURN_IF_ERROR(allocate(norm.mean_output, norm.stats_type, g.stat_shape, &call->mean));
@@ -430,13 +216,12 @@ Result CpuExecutable::AllocateOutputs(ExecutionContext& context, Call* call) con
 }
 
 // Y as bytes, or null; Call::y, which is float32: an output, or else memory that `lease` then holds.
-Result CpuExecutable::AllocateDynamic(ExecutionContext& context, BufferPool::Lease* lease, Call* call,
-                                      void** bytes) const {
+Result CpuExecutable::AllocateDynamic(BufferPool::Lease* lease, Call* call, void** bytes) const {
   const Geometry& g = *call->geometry;
   const auto rank = static_cast<size_t>(g.rank);
   const int output = chain_.store.dynamic->value_output;
   if (output != kNoOutput) {
-    NORMFUSE_RETURN_IF_ERROR(context.Output(output, DataType::kFloat32, g.shape, rank, &call->y));
+    NORMFUSE_RETURN_IF_ERROR(call->context->Output(output, DataType::kFloat32, g.shape, rank, &call->y));
   }
   if (call->y == nullptr && g.element_count > 0) {
     constexpr size_t kDoublesInLine = kCacheLine / sizeof(double);
@@ -445,10 +230,10 @@ Result CpuExecutable::AllocateDynamic(ExecutionContext& context, BufferPool::Lea
     address = (address + kCacheLine - 1) / kCacheLine * kCacheLine;
     call->y = reinterpret_cast<void*>(address);
   }
-  return context.Output(chain_.store.output, chain_.store.type, g.shape, rank, bytes);
+  return call->context->Output(chain_.store.output, chain_.store.type, g.shape, rank, bytes);
 }
 
-Result CpuExecutable::FinishDynamic(ExecutionContext& context, const Call& call, void* bytes) const {
+Result CpuExecutable::FinishDynamic(const Call& call, void* bytes) const {
   const DynamicQuantization& dynamic = *chain_.store.dynamic;
   ByteQuantization made;
   if (call.geometry->element_count > 0) {
@@ -458,7 +243,7 @@ Result CpuExecutable::FinishDynamic(ExecutionContext& context, const Call& call,
     void* data = nullptr;
     if (output == kNoOutput) return {};
     constexpr int64_t kNoDimensions = 0;
-    NORMFUSE_RETURN_IF_ERROR(context.Output(output, type, &kNoDimensions, 0, &data));
+    NORMFUSE_RETURN_IF_ERROR(call.context->Output(output, type, &kNoDimensions, 0, &data));
     if (data != nullptr) std::memcpy(data, value, static_cast<size_t>(BitsOf(type)) / 8);
     return {};
   };
@@ -483,10 +268,10 @@ Result CpuExecutable::Run(ExecutionContext& context) const {
   call.work_sharing = &work_sharing_;
   SetConstants(&call);
   CallShapes shapes;
-  NORMFUSE_RETURN_IF_ERROR(ReadTensors(context, &call, &shapes));
+  NORMFUSE_RETURN_IF_ERROR(ReadTensors(&call, &shapes));
 
   BufferPool::Lease params(&pool_);
-  NORMFUSE_RETURN_IF_ERROR(ReadParams(context, &params, &call, &shapes));
+  NORMFUSE_RETURN_IF_ERROR(ReadParams(&params, &call, &shapes));
   BufferPool::Lease values(&pool_);
   const BoundShapes* bound = calls_.Find(shapes);
   if (bound == nullptr) return RunNew(shapes, &call, &values);
@@ -505,13 +290,12 @@ void CpuExecutable::JoinParameters(BufferPool::Lease* lease, Call* call) const {
 }
 
 Result CpuExecutable::RunBound(const BoundShapes* bound, Call* call, BufferPool::Lease* lease) const {
-  ExecutionContext& context = *call->context;
-  NORMFUSE_RETURN_IF_ERROR(AllocateOutputs(context, call));
+  NORMFUSE_RETURN_IF_ERROR(AllocateOutputs(call));
   void* bytes = nullptr;
-  if (spec_.y_dynamic) NORMFUSE_RETURN_IF_ERROR(AllocateDynamic(context, lease, call, &bytes));
+  if (spec_.y_dynamic) NORMFUSE_RETURN_IF_ERROR(AllocateDynamic(lease, call, &bytes));
   if (call->geometry->element_count == 0) {
     StoreEmptyStatistics(*call);
-    return spec_.y_dynamic ? FinishDynamic(context, *call, bytes) : Result();
+    return spec_.y_dynamic ? FinishDynamic(*call, bytes) : Result();
   }
   // Bits beyond the last element are 0.
   if (BitsOf(spec_.y_type) < 8 && call->y != nullptr) {
@@ -519,11 +303,11 @@ Result CpuExecutable::RunBound(const BoundShapes* bound, Call* call, BufferPool:
     static_cast<unsigned char*>(call->y)[size - 1] = 0;
   }
   BufferPool::Lease affine(&pool_);
-  if (joins_) JoinParameters(&affine, call);
+  if (spec_.joins()) JoinParameters(&affine, call);
   MakePlan(bound, call);
   SetSources(call);
   NORMFUSE_RETURN_IF_ERROR(RunWalk(*call));
-  return spec_.y_dynamic ? FinishDynamic(context, *call, bytes) : Result();
+  return spec_.y_dynamic ? FinishDynamic(*call, bytes) : Result();
 }
 
 // Addresses stand in for tensors; nothing is read.
@@ -546,17 +330,17 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
   SetConstants(&call);
   CallShapes shapes;
   const std::vector<int64_t> x = dims_of(query.x, chain_.x.shape);
-  std::vector<std::vector<int64_t>> dims(operands_.size(), x);
-  for (const size_t i : tensors_) {
-    const OperandForms& forms = operands_[i];
+  std::vector<std::vector<int64_t>> dims(compiled_.operands.size(), x);
+  for (const size_t i : compiled_.tensors) {
+    const OperandForms& forms = compiled_.operands[i];
     const bool like_x = i == 0 || (query.residual.empty() && forms.operand->shape.rank < 0);
     if (!like_x) dims[i] = dims_of(query.residual, forms.operand->shape);
     shapes.of[forms.form] = {dims[i].data(), static_cast<int>(dims[i].size())};
-    *TensorOf(forms.form, &call) = {somewhere, forms.operand->type, forms.form, forms.scale_form,
-                                    forms.operand->quantization.block_size};
+    call.tensor(forms.form) = {somewhere, forms.operand->type, forms.form, forms.scale_form,
+                               forms.operand->quantization.block_size};
   }
   if (chain_.store.output != kNoOutput) call.y = somewhere;
-  if (usual_.before && usual_.sum != nullptr) call.sum = somewhere;
+  if (compiled_.usual.before && compiled_.usual.sum != nullptr) call.sum = somewhere;
   Geometry geometry;
   NORMFUSE_RETURN_IF_ERROR(Bind(shapes, &geometry));
   call.geometry = &geometry;

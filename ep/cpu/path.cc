@@ -252,7 +252,7 @@ uint64_t PlanKey(const Call& call) {
        {call.spec->table != nullptr, call.y != nullptr, call.sum != nullptr, call.residual.data != nullptr,
         BeginsLine(call.y), BeginsLine(call.sum),
         reinterpret_cast<uintptr_t>(call.y) % static_cast<uintptr_t>(y_bytes) == 0, QuantizesByKernel(call),
-        call.is_joined, call.spec->method != Method::kStandard && KeepsInY(call)}) {
+        call.is_joined, call.spec->normalization.is_softmax() && KeepsInY(call)}) {
     key = key << 1 | static_cast<uint64_t>(fact);
   }
   return key;
@@ -262,7 +262,7 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   const Facts f(call);
   Path path;
   path.threads = ThreadsFor(f, threads);
-  if (f.spec.method != Method::kStandard) {
+  if (f.spec.normalization.is_softmax()) {
     path.walk = f.g.columns ? Walk::kColumns : Walk::kSoftmax;
     if (!f.g.columns && !forced.blocks && ReadsRows(call)) path.sums = Source::kInput;
     if (path.walk == Walk::kColumns || !KeepsInY(call)) path.store = ChooseStore(f, /*by_blocks=*/true, forced);

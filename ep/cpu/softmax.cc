@@ -70,7 +70,7 @@ Normalizer NormalizerFor(Method method, float most, const Base& base, double sum
 
 // Whether the group is 0 because it would be NaN: it has no exponentials that a factor would make 0 of.
 bool IsCleared(const Call& call, const Normalizer& normalizer) {
-  return call.spec->zero_for_nan && std::isnan(normalizer.inv);
+  return call.spec->normalization.zero_for_nan && std::isnan(normalizer.inv);
 }
 
 // How d is read by one kernel, where it can be: X with at most a factor and an addend. With `masked` what is in front of a mask,
@@ -165,7 +165,7 @@ bool HasShortRows(const Call& call) { return call.geometry->group_size <= kBlock
 
 // Whether one kernel makes quotients of rows while their largest values are usual ones.
 bool HasOneKernel(const Call& call) {
-  return call.spec->method == Method::kSoftmax && call.x.type == DataType::kFloat32 &&
+  return call.spec->normalization.method == Method::kSoftmax && call.x.type == DataType::kFloat32 &&
          call.spec->y_type == DataType::kFloat32 && call.spec->activation == Activation::kIdentity;
 }
 
@@ -208,7 +208,7 @@ class TileWorker {
         inner_(Innermost(call.geometry->reduced)),
         step_(Innermost(call.geometry->kept)),
         size_(call.geometry->group_size),
-        usual_(call.spec->method == Method::kSoftmax),
+        usual_(call.spec->normalization.method == Method::kSoftmax),
         one_kernel_(HasOneKernel(call)) {}
 
   static bool Suits(const Call& call) {
@@ -259,7 +259,7 @@ class TileWorker {
 
   // d of the rows, or its exponentials, and how they become Y.
   void Exponentials(const ReadRowsArgs& args, Normalizer* normalizers) {
-    const Method method = call_.spec->method;
+    const Method method = call_.spec->normalization.method;
     const bool at_once = usual_;
     float shift[kTileRows], down[kTileRows];
     double sums[kTileRows];
@@ -310,7 +310,7 @@ class RowWorker {
         inner_(Innermost(call.geometry->reduced)),
         in_y_(KeepsInY(call)),
         kept_(in_y_ || call.geometry->group_size <= kKeepLimit),
-        is_log_(call.spec->method == Method::kLogSoftmax),
+        is_log_(call.spec->normalization.method == Method::kLogSoftmax),
         at_once_(kept_ && !is_log_ && call.path.sums == Source::kInput && call.has_result()),
         usual_(at_once_) {}
 
@@ -329,7 +329,7 @@ class RowWorker {
         sum += call_.kernels->row_exp(d, static_cast<size_t>(n), exponents.shift, exponents.down, kept_ && !is_log_);
       });
     }
-    Normalizer normalizer = NormalizerFor(call_.spec->method, most, exponents, sum);
+    Normalizer normalizer = NormalizerFor(call_.spec->normalization.method, most, exponents, sum);
     const bool is_cleared = IsCleared(call_, normalizer);
     if (is_cleared) normalizer = {};
     ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
@@ -527,7 +527,7 @@ float* SoftmaxColumns::Again(const Offsets& at, int64_t row) {
 
 void SoftmaxColumns::MakeNormalizers() {
   const auto sum_of = [this](int64_t i) { return static_cast<double>(s_->sum[i]) + static_cast<double>(s_->lost[i]); };
-  if (call_.spec->method == Method::kSoftmax) {
+  if (call_.spec->normalization.method == Method::kSoftmax) {
     // As NormalizerFor does, without branches.
     std::fill_n(s_->mean, width_, 0.0f);
     std::fill_n(s_->rest, width_, 0.0f);
@@ -536,7 +536,7 @@ void SoftmaxColumns::MakeNormalizers() {
   }
   for (int64_t i = 0; i < width_; ++i) {
     const double sum = sum_of(i);
-    const Normalizer n = NormalizerFor(call_.spec->method, s_->most[i], {s_->shift[i], s_->down[i]}, sum);
+    const Normalizer n = NormalizerFor(call_.spec->normalization.method, s_->most[i], {s_->shift[i], s_->down[i]}, sum);
     s_->mean[i] = n.mean;
     s_->rest[i] = n.rest;
     s_->inv[i] = n.inv;
@@ -554,7 +554,7 @@ void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
   kept_ = width * call_.geometry->group_size <= kKeepLimit;
   const auto n = static_cast<size_t>(width);
   const KernelTable& kernels = *call_.kernels;
-  const bool is_log = call_.spec->method == Method::kLogSoftmax;
+  const bool is_log = call_.spec->normalization.method == Method::kLogSoftmax;
   std::fill_n(s_->most, width, kLowest);
   ForEachRow(base,
              [&](const Offsets& at, int64_t row) { kernels.column_max(Read(at, row, call_.emission()), n, s_->most); });
@@ -572,7 +572,7 @@ void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
     float* d = Again(at, row);
     if (!kept_ && !is_log) kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
     kernels.column_normalize(d, n, s_->mean, s_->rest, s_->inv);
-    if (call_.spec->zero_for_nan) ClearColumns(d);
+    if (call_.spec->normalization.zero_for_nan) ClearColumns(d);
     StoreBlock({call_, at, columns_, width_, &s_->blocks}, Normalizer{}, d, d);
   });
 }

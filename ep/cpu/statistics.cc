@@ -19,14 +19,14 @@ void StoreFloat(StoreFn store, DataType type, void* data, int64_t index, float v
 }  // namespace
 
 StatisticsRequest RequestFor(const Call& call) {
-  const ChainSpec& spec = *call.spec;
+  const Normalization& norm = call.spec->normalization;
   StatisticsRequest request;
-  request.use_mean = spec.use_mean;
-  request.normalize = spec.normalize_variance;
+  request.use_mean = norm.use_mean;
+  request.normalize = norm.normalize_variance;
   request.integers = call.path.stored_integers;
   request.exact = call.path.stored_integers && call.row_sums != nullptr && BitsOf(call.x.type) == 8;
-  request.epsilon_on = spec.epsilon_on;
-  request.epsilon = spec.epsilon;
+  request.epsilon_on = norm.epsilon_on;
+  request.epsilon = norm.epsilon;
   request.count = static_cast<double>(call.geometry->group_size);
   return request;
 }
@@ -95,7 +95,7 @@ Sums Recentered(const StatisticsRequest& request, const Sums& sums) {
 }
 
 void StoreStatistics(const Call& call, int64_t index, const Statistics& statistics) {
-  const DataType type = call.spec->stats_type;
+  const DataType type = call.spec->normalization.stats_type;
   const StoreFn store = call.kernels->store[static_cast<int>(type)];
   StoreFloat(store, type, call.mean, index, statistics.mean);
   StoreFloat(store, type, call.inv_std_dev, index, statistics.inv_std_dev);

@@ -1,0 +1,237 @@
+#include "cpu/chain_spec.h"
+
+#include "cpu/cost_model.h"
+#include "cpu/elements.h"
+
+namespace normfuse::cpu {
+namespace {
+
+bool Is32Bit(DataType type) { return type == DataType::kInt32 || type == DataType::kUint32; }
+
+float ScalarOf(const ConstantTensor& constant) {
+  return static_cast<float>(ReadElement(constant.type, constant.data, 0));
+}
+
+// Whether an operand is constant, small or float32 already; others may be as large as X. One along channels or groups is
+// small, and its own quantisation runs along it, not along d.
+bool IsParameter(const Operand& operand) {
+  return operand.type != DataType::kBool && (operand.constant() || operand.align != Align::kTrailing ||
+                                             (operand.type == DataType::kFloat32 && !operand.quantization.present()));
+}
+
+bool IsParameter(const StageOperand& operand) { return !operand.present() || operand.is_parameter; }
+
+bool IsAffine(StepKind kind) { return kind == StepKind::kAdd || kind == StepKind::kMul; }
+
+bool IsIdentity(const Stage& stage) {
+  return stage.kind == StepKind::kActivate && stage.activation == Activation::kIdentity;
+}
+
+// Whether a kernel for scale, bias and activation can do the step as well as what `stage` has already.
+bool Joins(const Stage& stage, StepKind kind) {
+  if (!IsIdentity(stage)) return false;
+  if (kind == StepKind::kActivate) return true;
+  const bool has_bias = stage.bias.present() || !stage.further.empty();
+  return IsAffine(kind) && !has_bias && (kind == StepKind::kAdd || !stage.scale.present());
+}
+
+class ChainReader {
+ public:
+  ChainReader(const Chain& chain, Isa isa, CompiledChain* compiled)
+      : chain_(chain), isa_(isa), compiled_(*compiled), usual_(compiled->usual), spec_(compiled->spec) {}
+
+  Result Read() {
+    usual_ = UsualFormOf(chain_);
+    const FormId x_scale = chain_.x.quantization.present() ? kFormXScale : kFormCount;
+    NORMFUSE_RETURN_IF_ERROR(ReadTensor({&chain_.x, kFormX, x_scale, /*of_d=*/true}, "x"));
+    NORMFUSE_RETURN_IF_ERROR(ReadBefore());
+    NORMFUSE_RETURN_IF_ERROR(ReadBehind());
+    NORMFUSE_RETURN_IF_ERROR(ReadQuantization(chain_.store.quantization, chain_.store.type, kFormYScale, "y"));
+    ReadSpec();
+    return {};
+  }
+
+ private:
+  Result ReadQuantization(const Quantization& q, DataType type, FormId scale_form, const std::string& name);
+  Result ReadTensor(const OperandForms& forms, const std::string& name);
+  Result ReadOperand(const Operand& operand, bool of_d, StageOperand* stage);
+  Result ReadBefore();
+  Result ReadBehind();
+  Result ReadBehind(const Step& step, const Step* next);
+  Result Join(const Step& step, Stage* stage);
+  bool IsGate(const Step& step, const Step* next) const;
+  bool JoinsAffine(const Step& step) const;
+  Stage StageOf(const Step& step);
+  FormId FormOf(const Operand& operand);
+  FormId NextForm(int count);
+  void ReadSpec();
+
+  const Chain& chain_;
+  Isa isa_;
+  CompiledChain& compiled_;
+  UsualForm& usual_;
+  ChainSpec& spec_;
+  int next_form_ = kFormFurther;
+};
+
+Result ChainReader::ReadQuantization(const Quantization& q, DataType type, FormId scale_form, const std::string& name) {
+  Operand scale;
+  scale.tensor = q.scale;
+  scale.name = name + "_scale";
+  NORMFUSE_RETURN_IF_ERROR(compiled_.sources[scale_form].Init(scale, false));
+  Operand zero;
+  zero.tensor = q.zero_point;
+  zero.type = type;
+  zero.name = name + "_zero_point";
+  return compiled_.sources[scale_form + 1].Init(zero, Is32Bit(type));
+}
+
+FormId ChainReader::NextForm(int count) {
+  const auto form = static_cast<FormId>(next_form_);
+  next_form_ += count;
+  return form;
+}
+
+// That of UsualForm, where its half of the chain is of it.
+FormId ChainReader::FormOf(const Operand& operand) {
+  if (usual_.before && &operand == usual_.residual) return kFormResidual;
+  if (usual_.before && &operand == usual_.residual_bias) return kFormResidualBias;
+  if (usual_.behind && &operand == usual_.scale) return kFormScale;
+  if (usual_.behind && &operand == usual_.bias) return kFormBias;
+  if (usual_.behind && usual_.activate != nullptr && &operand == &usual_.activate->operand) return kFormSlope;
+  return NextForm(1);
+}
+
+// A tensor that is read where it lies.
+Result ChainReader::ReadTensor(const OperandForms& forms, const std::string& name) {
+  compiled_.tensors.push_back(compiled_.operands.size());
+  compiled_.operands.push_back(forms);
+  if (!forms.has_quantization()) return {};
+  return ReadQuantization(forms.operand->quantization, forms.operand->type, forms.scale_form, name);
+}
+
+Result ChainReader::ReadOperand(const Operand& operand, bool of_d, StageOperand* stage) {
+  if (!operand.present()) return {};
+  const FormId form = FormOf(operand);
+  const bool is_residual = form == kFormResidual;
+  *stage = {form, form < kFormFurther ? !is_residual : IsParameter(operand)};
+  if (stage->is_parameter) {
+    compiled_.operands.push_back({&operand, form, kFormCount, of_d});
+    return compiled_.sources[form].Init(operand, false);
+  }
+  FormId scale_form = kFormCount;
+  if (operand.quantization.present()) scale_form = is_residual ? kFormResidualScale : NextForm(3);
+  return ReadTensor({&operand, form, scale_form, of_d}, operand.name);
+}
+
+Stage ChainReader::StageOf(const Step& step) {
+  Stage stage;
+  stage.kind = step.kind;
+  stage.activation = step.activation.kind;
+  stage.params = step.activation.params;
+  stage.type = step.type;
+  stage.mask = step.mask;
+  stage.quantizes = step.quantization.present();
+  if (stage.quantizes) {
+    stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
+    if (step.quantization.zero_point.present())
+      stage.quantization_zero = ScalarOf(*step.quantization.zero_point.constant);
+  }
+  if (step.output != kNoOutput) {
+    stage.emitted = static_cast<int>(compiled_.emitting.size());
+    compiled_.emitting.push_back(&step);
+  }
+  return stage;
+}
+
+// Before the normalisation each step is a stage.
+Result ChainReader::ReadBefore() {
+  for (const Step& step : chain_.before) {
+    Stage& stage = spec_.before.emplace_back(StageOf(step));
+    StageOperand* operand = step.kind == StepKind::kActivate ? &stage.slope : &stage.operand;
+    NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, /*of_d=*/true, operand));
+  }
+  return {};
+}
+
+// Behind it scale, bias and activation become one wherever they follow each other. There is one at each end.
+Result ChainReader::ReadBehind() {
+  spec_.behind.emplace_back();
+  for (const Step& step : chain_.behind) {
+    NORMFUSE_RETURN_IF_ERROR(ReadBehind(step, &step == &chain_.behind.back() ? nullptr : &step + 1));
+  }
+  if (spec_.behind.back().kind != StepKind::kActivate) spec_.behind.emplace_back();
+  return {};
+}
+
+Result ChainReader::ReadBehind(const Step& step, const Step* next) {
+  Stage& last = spec_.behind.back();
+  if (IsGate(step, next)) {
+    last.gated = true;
+    return ReadOperand(step.operand, /*of_d=*/false, &last.slope);
+  }
+  if (Joins(last, step.kind)) return Join(step, &last);
+  if (JoinsAffine(step)) {
+    StageOperand operand;
+    NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, /*of_d=*/false, &operand));
+    last.further.push_back({step.kind, operand.form});
+    return {};
+  }
+  if (IsAffine(step.kind) || step.kind == StepKind::kActivate) return Join(step, &spec_.behind.emplace_back());
+  Stage& stage = spec_.behind.emplace_back(StageOf(step));
+  return ReadOperand(step.operand, /*of_d=*/false, &stage.operand);
+}
+
+// Makes a scale, a bias or the activation of the stage.
+Result ChainReader::Join(const Step& step, Stage* stage) {
+  if (step.kind == StepKind::kMul) return ReadOperand(step.operand, /*of_d=*/false, &stage->scale);
+  if (step.kind == StepKind::kAdd) return ReadOperand(step.operand, /*of_d=*/false, &stage->bias);
+  stage->activation = step.activation.kind;
+  stage->params = step.activation.params;
+  return ReadOperand(step.operand, /*of_d=*/false, &stage->slope);
+}
+
+// Whether the kernel of the activation in front can do the product, too. One that an Add follows is done with that.
+bool ChainReader::IsGate(const Step& step, const Step* next) const {
+  const Stage& last = spec_.behind.back();
+  return !chain_.normalizes() && step.kind == StepKind::kMul && last.kind == StepKind::kActivate && !last.gated &&
+         KernelsFor(isa_).gated[static_cast<int>(last.activation)] != nullptr &&
+         (next == nullptr || next->kind != StepKind::kAdd);
+}
+
+// Whether the step joins scale and bias of the first stage behind a normalisation, whose values need not be more accurate
+// than the normalisation is.
+bool ChainReader::JoinsAffine(const Step& step) const {
+  const Stage& first = spec_.behind.front();
+  return chain_.normalizes() && !chain_.has_softmax() && spec_.behind.size() == 1 && IsIdentity(first) &&
+         IsParameter(first.scale) && IsParameter(first.bias) && IsAffine(step.kind) && IsParameter(step.operand);
+}
+
+void ChainReader::ReadSpec() {
+  const Stage& first = spec_.behind.front();
+  const Stage& last = spec_.behind.back();
+  spec_.normalizes = chain_.normalizes();
+  spec_.normalization = chain_.normalization.value_or(Normalization{});
+  spec_.usual_before = usual_.before;
+  spec_.usual_behind = usual_.behind || (spec_.joins() && spec_.behind.size() == 1 && !first.slope.present());
+  spec_.activation = last.activation;
+  spec_.activation_params = last.params;
+  spec_.y_dynamic = chain_.store.dynamic.has_value();
+  spec_.y_type = spec_.y_dynamic ? DataType::kFloat32 : chain_.store.type;
+  spec_.y_quantized = chain_.store.quantization.present();
+  spec_.y_saturate = chain_.store.saturate;
+  spec_.y_block_size = chain_.store.quantization.block_size;
+  if (usual_.sum != nullptr) spec_.sum_type = usual_.sum->type;
+  for (const Stage& stage : spec_.before) spec_.requantizes |= stage.quantizes;
+  for (const Stage& stage : spec_.behind) spec_.emits_behind |= stage.emitted >= 0;
+  spec_.nanoseconds = EstimateNanoseconds(chain_, isa_, 0);
+  spec_.nanoseconds_per_element = EstimateNanoseconds(chain_, isa_, 1) - spec_.nanoseconds;
+}
+
+}  // namespace
+
+Result ReadChain(const Chain& chain, Isa isa, CompiledChain* compiled) {
+  return ChainReader(chain, isa, compiled).Read();
+}
+
+}  // namespace normfuse::cpu

@@ -1,0 +1,87 @@
+// What a chain asks of the passes, as stages, and where its tensors stand among the forms: read once, when it is compiled.
+#pragma once
+
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "cpu/parameters.h"
+
+namespace normfuse::cpu {
+
+inline constexpr float kNoParams[kMaxActivationParams] = {};
+
+// The operand of a step: a parameter that is float32 already, or a tensor that is read where it lies.
+struct StageOperand {
+  FormId form = kFormCount;  // kFormCount: absent
+  bool is_parameter = true;
+
+  bool present() const { return form != kFormCount; }
+};
+
+// A product or a sum with a parameter that joins a stage's own scale and bias: see joined_affine.h.
+struct FurtherAffine {
+  StepKind kind;  // kMul or kAdd
+  FormId form;
+};
+
+// One or more steps of a chain as the passes run them on a block of float32.
+struct Stage {
+  // kActivate: scale, bias and activation in one kernel, each of which may be absent; the first one behind normalises, too.
+  StepKind kind = StepKind::kActivate;
+  StageOperand operand;  // of a combination or mask
+  MaskCall mask;
+  StageOperand scale, bias, slope;
+  std::vector<FurtherAffine> further;  // between bias and activation
+  Activation activation = Activation::kIdentity;
+  bool gated = false;               // the activation's result times the slope
+  const float* params = kNoParams;  // of the activation
+  // What is stored on the way, and where: index into Call::emitted, or -1.
+  DataType type = DataType::kUndefined;
+  bool quantizes = false;
+  float quantization_scale = 1.0f;
+  float quantization_zero = 0.0f;
+  int emitted = -1;
+};
+
+struct ChainSpec {
+  bool normalizes = true;
+  Normalization normalization;
+  // Whether each half is of UsualForm, for which there are kernels that read and write where tensors lie, or behind would be
+  // if what joins scale and bias were joined.
+  bool usual_before = true;
+  bool usual_behind = true;
+  std::vector<Stage> before;
+  std::vector<Stage> behind;  // the first is kActivate
+  // The arguments of the last stage behind, which is kActivate.
+  Activation activation = Activation::kIdentity;
+  const float* activation_params = nullptr;
+  DataType y_type = DataType::kUndefined;
+  bool y_quantized = false;
+  bool y_dynamic = false;  // Y is float32 here, and quantised when all of it is there: see dynamic_quantization.h
+  bool y_saturate = true;
+  int64_t y_block_size = 0;
+  DataType sum_type = DataType::kUndefined;
+  bool requantizes = false;  // in a step before
+  bool emits_behind = false;
+  const uint8_t* table = nullptr;  // Y's byte for each byte of X, where nothing else counts: see IsOfBytes
+  // For a call on one thread.
+  double nanoseconds = 0;
+  double nanoseconds_per_element = 0;
+
+  // Whether the first stage behind has further products and sums.
+  bool joins() const { return !behind.front().further.empty(); }
+};
+
+// A chain as it was read, into which all of this points.
+struct CompiledChain {
+  UsualForm usual;
+  ChainSpec spec;
+  std::vector<OperandForms> operands;  // X first
+  std::vector<size_t> tensors;         // those of `operands` that are read where they lie
+  ParamSource sources[kFormCount];     // of the parameters
+  std::vector<const Step*> emitting;   // by index into Call::emitted
+};
+
+Result ReadChain(const Chain& chain, Isa isa, CompiledChain* compiled);
+
+}  // namespace normfuse::cpu
