@@ -131,17 +131,49 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
 // The arguments of call.row_sums, or of the second half of call.step, likewise.
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums);
 
-// A parameter that has no blocks of its own, from its element for `at` on.
-inline Vec VecAt(const Call& call, FormId form, const Offsets& at, const Dim& step, const float* absent) {
-  if (!call.params[form].present()) return {absent, 0};
-  return {call.params[form].data + at.at[form], static_cast<int>(step.stride[form])};
-}
-
 inline const void* ElementAt(const void* base, DataType type, int64_t index) {
   return static_cast<const unsigned char*>(base) + index * (BitsOf(type) / 8);
 }
 inline void* ElementAt(void* base, DataType type, int64_t index) {
   return static_cast<unsigned char*>(base) + index * (BitsOf(type) / 8);
+}
+
+template <class T>
+void MoveOn(T** pointer, int64_t bytes) {
+  if (*pointer != nullptr) *pointer = static_cast<T*>(ElementAt(*pointer, DataType::kInt8, bytes));
+}
+
+// Calls visit(pointer, stride, step) for each pointer that moves on: by `stride` bytes to the next row, by `step` bytes to
+// the next element of a row.
+template <class Visit>
+void ForEachPointer(ApplyArgs* args, DataType x_type, DataType y_type, Visit visit) {
+  const int64_t x = BitsOf(x_type) / 8;
+  const int64_t y = BitsOf(y_type) / 8;
+  constexpr int64_t kFloat = sizeof(float);
+  visit(&args->x, args->x_stride * x, x);
+  visit(&args->x2, args->x2_stride * x, x);
+  visit(&args->x_bias, args->x_bias_stride * kFloat, kFloat);
+  visit(&args->y, args->y_stride * y, y);
+  visit(&args->scale.data, args->scale_stride * kFloat, args->scale.step * kFloat);
+  visit(&args->bias.data, args->bias_stride * kFloat, args->bias.step * kFloat);
+  visit(&args->slope.data, args->slope_stride * kFloat, args->slope.step * kFloat);
+}
+// To the next row alone.
+template <class Visit>
+void ForEachPointer(RowSumsArgs* args, DataType x_type, Visit visit) {
+  const int64_t x = BitsOf(x_type) / 8;
+  constexpr int64_t kFloat = sizeof(float);
+  visit(&args->x, args->x_stride * x);
+  visit(&args->x2, args->x2_stride * x);
+  visit(&args->sum, args->sum_stride * x);
+  visit(&args->x_bias, args->x_bias_stride * kFloat);
+  visit(&args->x_scale, args->x_scale_stride * kFloat);
+}
+
+// A parameter that has no blocks of its own, from its element for `at` on.
+inline Vec VecAt(const Call& call, FormId form, const Offsets& at, const Dim& step, const float* absent) {
+  if (!call.params[form].present()) return {absent, 0};
+  return {call.params[form].data + at.at[form], static_cast<int>(step.stride[form])};
 }
 
 // The size of a cache line in bytes, which non-temporal stores write as a whole.

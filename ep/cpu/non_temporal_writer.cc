@@ -8,31 +8,20 @@ namespace {
 
 // Stores `count` elements of each row, from `element` on.
 ApplyArgs Part(DataType x_type, DataType y_type, const ApplyArgs& args, int64_t element, int64_t count) {
-  const auto moved = [element](Vec vec) { return Vec{vec.data + element * vec.step, vec.step}; };
   ApplyArgs part = args;
-  part.x = ElementAt(args.x, x_type, element);
-  if (args.x2 != nullptr) part.x2 = ElementAt(args.x2, x_type, element);
-  if (args.x_bias != nullptr) part.x_bias += element;
-  part.y = ElementAt(args.y, y_type, element);
+  ForEachPointer(&part, x_type, y_type,
+                 [element](auto** pointer, int64_t, int64_t step) { MoveOn(pointer, element * step); });
   part.n = static_cast<size_t>(count);
-  part.scale = moved(args.scale);
-  part.bias = moved(args.bias);
-  part.slope = moved(args.slope);
   return part;
 }
 
 // The arguments for `rows` rows from `row` on.
 ApplyArgs Rows(DataType x_type, DataType y_type, const ApplyArgs& args, int row, int rows) {
   ApplyArgs some = args;
-  some.x = ElementAt(args.x, x_type, row * args.x_stride);
-  if (args.x2 != nullptr) some.x2 = ElementAt(args.x2, x_type, row * args.x2_stride);
-  if (args.x_bias != nullptr) some.x_bias += row * args.x_bias_stride;
-  some.y = ElementAt(args.y, y_type, row * args.y_stride);
+  ForEachPointer(&some, x_type, y_type,
+                 [row](auto** pointer, int64_t stride, int64_t) { MoveOn(pointer, row * stride); });
   some.rows = rows;
   some.normalizers += row;
-  some.scale.data += row * args.scale_stride;
-  some.bias.data += row * args.bias_stride;
-  some.slope.data += row * args.slope_stride;
   return some;
 }
 
@@ -49,6 +38,7 @@ void NonTemporalWriter::ByLines(ApplyFn apply, DataType x_type, const ApplyArgs&
   const bool alike =
       args.y_stride == static_cast<int64_t>(args.n) && args.y_stride * BitsOf(y_type) / 8 % kCacheLine == 0;
   const int most = alike ? kMostRows : 1;
+  if (args.rows <= most) return Together(apply, x_type, args);
   for (int row = 0; row < args.rows; row += most) {
     Together(apply, x_type, Rows(x_type, y_type, args, row, std::min(most, args.rows - row)));
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <optional>
-#include <tuple>
 
 #include "cpu/group_worker.h"
 #include "cpu/non_temporal_writer.h"
@@ -12,21 +11,6 @@ namespace normfuse::cpu {
 namespace {
 
 constexpr int64_t kPage = 4096;  // bytes
-
-// A pointer among the kernels' arguments, and its step from row to row in bytes.
-template <class T>
-struct Moving {
-  void Move(int64_t rows) const { *pointer = static_cast<T*>(ElementAt(*pointer, DataType::kInt8, rows * bytes)); }
-  T** pointer;
-  int64_t bytes;
-};
-template <class T>
-Moving<T> Elements(T** pointer, DataType type, int64_t stride) {
-  return {pointer, *pointer == nullptr ? 0 : stride * (BitsOf(type) / 8)};
-}
-Moving<const float> Floats(const float** pointer, int64_t stride) {
-  return Elements(pointer, DataType::kFloat32, stride);
-}
 
 // The distance of Y from what is read, in bytes modulo a page, for two rows side by side.
 class Distances {
@@ -88,7 +72,7 @@ class Tiles {
   void Finish(int64_t row);
   void Apply(int rows);
   void ApplyInDouble(int64_t row);
-  Offsets RowBase(int64_t row) const;
+  Offsets RowBase(int64_t row) const { return Moved(*base_, kept_, row); }
   float ZeroOf(int64_t row) const;
 
   const Call& call_;
@@ -112,12 +96,6 @@ class Tiles {
   bool has_beyond_ = false;
   std::optional<Statistics> beyond_[kTileRows];
 };
-
-Offsets Tiles::RowBase(int64_t row) const {
-  Offsets at = *base_;
-  for (int form = 0; form < kFormCount; ++form) at.at[form] += row * kept_.stride[form];
-  return at;
-}
 
 float Tiles::ZeroOf(int64_t row) const {
   const Param& zero = call_.params[kFormXZero];
@@ -217,22 +195,11 @@ void Tiles::Prepare(const Offsets& base) {
 
 void Tiles::Rows(const Offsets& base, int64_t rows) {
   Prepare(base);
-  const std::tuple moving{
-      Elements(&next_.x, call_.x.type, next_.x_stride),
-      Elements(&next_.x2, call_.x.type, next_.x2_stride),
-      Elements(&next_.sum, call_.x.type, next_.sum_stride),
-      Floats(&next_.x_bias, next_.x_bias_stride),
-      Floats(&next_.x_scale, next_.x_scale_stride),
-      Elements(&apply_.x, call_.apply_type, keeps_ ? 0 : apply_.x_stride),
-      Elements(&apply_.x2, call_.apply_type, keeps_ ? 0 : apply_.x2_stride),
-      Elements(&apply_.y, call_.spec->y_type, apply_.y_stride),
-      Floats(&apply_.x_bias, apply_.x_bias_stride),
-      Floats(&apply_.scale.data, apply_.scale_stride),
-      Floats(&apply_.bias.data, apply_.bias_stride),
-      Floats(&apply_.slope.data, apply_.slope_stride),
-  };
-  const auto move = [&](int64_t count) {
-    std::apply([count](const auto&... each) { (each.Move(count), ...); }, moving);
+  const auto move = [this](int64_t count) {
+    const auto move_on = [count](auto** pointer, int64_t stride, auto...) { MoveOn(pointer, count * stride); };
+    ForEachPointer(&next_, call_.x.type, move_on);
+    ForEachPointer(&apply_, call_.apply_type, call_.spec->y_type, move_on);
+    if (keeps_) apply_.x = scratch_->kept;
     return count;
   };
   const bool both = call_.both_passes != nullptr && next_.usual != nullptr;
