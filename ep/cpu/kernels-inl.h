@@ -183,7 +183,7 @@ void ColumnNormalize(float* x, size_t n, const float* mean, const float* below, 
 void StreamLine(void* to, const void* from) {
   constexpr size_t kFloats = 64 / sizeof(float);
   for (size_t i = 0; i < kFloats; i += kLanes) {
-    StreamStore(static_cast<float*>(to) + i, Load(static_cast<const float*>(from) + i));
+    Put<kStreams>(static_cast<float*>(to) + i, Load(static_cast<const float*>(from) + i));
   }
 }
 
@@ -280,15 +280,12 @@ cpu::BothPassesFn BothPassesFor(DataType x, DataType y, Activation activation, c
 }
 
 template <class T>
-constexpr void AddLoads(KernelTable* table, DataType type) {
-  table->load[static_cast<int>(type)] = LoadValues<T>;
-  table->dequantize[static_cast<int>(type)] = Dequantize<T>;
-}
-
-template <class T>
 constexpr void AddType(KernelTable* table, DataType type) {
-  AddLoads<T>(table, type);
-  table->store[static_cast<int>(type)] = StoreValues<T>;
+  constexpr bool kIs32Bit = Integer<T> && sizeof(T) == 4;
+  constexpr bool kIsDequantized = Integer<T> || sizeof(T) == 4;
+  table->load[static_cast<int>(type)] = LoadValues<T>;
+  if constexpr (kIsDequantized) table->dequantize[static_cast<int>(type)] = Dequantize<T>;
+  if constexpr (!kIs32Bit) table->store[static_cast<int>(type)] = StoreValues<T>;
 }
 
 constexpr KernelTable MakeTable() {
@@ -300,8 +297,8 @@ constexpr KernelTable MakeTable() {
   AddType<uint8_t>(&table, DataType::kUint8);
   AddType<int16_t>(&table, DataType::kInt16);
   AddType<uint16_t>(&table, DataType::kUint16);
-  AddLoads<int32_t>(&table, DataType::kInt32);
-  AddLoads<uint32_t>(&table, DataType::kUint32);
+  AddType<int32_t>(&table, DataType::kInt32);
+  AddType<uint32_t>(&table, DataType::kUint32);
 #define NORMFUSE_COMBINATION(name, kernel) table.combine[static_cast<int>(StepKind::k##name)] = Combine<kernel>;
   NORMFUSE_FOR_EACH_COMBINATION(NORMFUSE_COMBINATION)
 #undef NORMFUSE_COMBINATION

@@ -17,7 +17,7 @@ constexpr bool kHasScale = false;
 constexpr bool kHasLookup8 = false;
 constexpr bool kHasByteShuffle = false;
 struct Bytes;
-constexpr bool kStreams = false;
+constexpr bool kStreams = false;  // non-temporal stores gain nothing here
 constexpr bool kStoresFour = false;
 
 typedef float Float4 __attribute__((vector_size(16)));
@@ -226,11 +226,5 @@ NORMFUSE_INLINE void StoreAs(uint16_t* p, V a) { StoreLow(p, RoundClamped(a, 0.0
 
 NORMFUSE_INLINE V LoadPartial(const float* p, size_t n) { return LoadAsPartial(p, n); }
 NORMFUSE_INLINE void StorePartial(float* p, V a, size_t n) { StoreAsPartial(p, a, n); }
-
-// Non-temporal stores gain nothing here.
-template <typename T>
-NORMFUSE_INLINE void StreamStore(T* p, V a) {
-  StoreAs(p, a);
-}
 
 }  // namespace normfuse::NORMFUSE_ISA

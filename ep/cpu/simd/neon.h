@@ -14,7 +14,7 @@ constexpr bool kHasScale = false;
 constexpr bool kHasLookup8 = false;
 constexpr bool kHasByteShuffle = false;
 struct Bytes;
-constexpr bool kStreams = false;
+constexpr bool kStreams = false;  // non-temporal stores gain nothing here
 constexpr bool kStoresFour = false;
 
 struct V {
@@ -169,11 +169,5 @@ NORMFUSE_INLINE void StoreAs(uint16_t* p, V a) { vst1_u16(p, vqmovun_s32(RoundCl
 
 NORMFUSE_INLINE V LoadPartial(const float* p, size_t n) { return LoadAsPartial(p, n); }
 NORMFUSE_INLINE void StorePartial(float* p, V a, size_t n) { StoreAsPartial(p, a, n); }
-
-// Non-temporal stores gain nothing here.
-template <typename T>
-NORMFUSE_INLINE void StreamStore(T* p, V a) {
-  StoreAs(p, a);
-}
 
 }  // namespace normfuse::NORMFUSE_ISA

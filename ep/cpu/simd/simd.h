@@ -9,7 +9,7 @@
 //   kHasTables       Lookup and Lookup32 are there, and NegativeMagnitude, AddDown, RestOfHalves, PositivePart: see avx512.h
 //   Set, SetI, Iota  constants
 //   Load, LoadPartial(p, n), Store, StorePartial(p, v, n)
-//   StreamStore(p, v)  V -> float, Half; non-temporal where kStreams, p aligned to what is stored
+//   StreamStore(p, v)  V -> float, Half, non-temporal, p aligned to what is stored; where kStreams
 //   LoadAs(p), LoadAsPartial(p, n)          float, Half, Bfloat16 -> V; int8, uint8, int16, uint16, int32 -> I (exact);
 //                                           uint32 -> I (its bits)
 //   LoadAsFloat(p), LoadAsFloatPartial      the same, every type -> V (32-bit integers rounded to nearest even)
