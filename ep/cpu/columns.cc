@@ -36,10 +36,7 @@ class ColumnWorker {
  public:
   using Scratch = ColumnScratch;
   ColumnWorker(const Call& call, ColumnScratch* scratch)
-      : call_(call),
-        s_(scratch),
-        request_(RequestFor(call)),
-        columns_(call.geometry->kept.dims[call.geometry->kept.count - 1]) {}
+      : call_(call), s_(scratch), request_(RequestFor(call)), columns_(Innermost(call.geometry->kept)) {}
 
   void Tile(const Offsets& base, int64_t width);
 
@@ -202,7 +199,7 @@ template <class Worker>
 void RunTiles(void* user, size_t index) {
   const auto& task = *static_cast<ColumnTask*>(user);
   const Call& call = *task.call;
-  const Dim& columns = call.geometry->kept.dims[call.geometry->kept.count - 1];
+  const Dim& columns = Innermost(call.geometry->kept);
   typename Worker::Scratch scratch;
   Worker worker(call, &scratch);
   Odometer odometer(task.outer, call.geometry->active);
@@ -211,8 +208,7 @@ void RunTiles(void* user, size_t index) {
     Offsets base;
     odometer.Seek(i / task.tiles, Offsets{}, &base);
     const int64_t begin = i % task.tiles * task.width;
-    for (int form = 0; form < kFormCount; ++form) base.at[form] += begin * columns.stride[form];
-    worker.Tile(base, std::min(task.width, columns.size - begin));
+    worker.Tile(Moved(base, columns, begin), std::min(task.width, columns.size - begin));
   }
 }
 
@@ -220,7 +216,7 @@ void RunTiles(void* user, size_t index) {
 
 Result RunColumns(const Call& call) {
   const Geometry& g = *call.geometry;
-  const Dim& columns = g.kept.dims[g.kept.count - 1];
+  const Dim& columns = Innermost(g.kept);
   const bool is_softmax = call.spec->normalization.is_softmax();
   const auto run = is_softmax ? RunTiles<SoftmaxColumns> : RunTiles<ColumnWorker>;
   ColumnTask task{&call, g.kept, is_softmax ? SoftmaxColumns::WidthFor(g.group_size) : kTile, 0, 0, 1};

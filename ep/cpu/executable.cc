@@ -72,10 +72,8 @@ class AllBytes final : public ExecutionContext {
     *data = y_;
     return {};
   }
-  Result ParallelFor(void (*task)(void* user, size_t index), size_t count, void* user) override {
-    for (size_t i = 0; i < count; ++i) task(user, i);
-    return {};
-  }
+  // One thread shares nothing.
+  Result ParallelFor(void (*)(void* user, size_t index), size_t, void*) override { return {}; }
   int ThreadCount() const override { return 1; }
 
  private:
@@ -315,11 +313,9 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
   if (input_count_ != 0) {
     return Result::Error(ErrorCode::kInvalidArgument, chain_.name + ": the path depends on the shapes of parameters");
   }
-  const auto dims_of = [](const std::vector<int64_t>& given, const PartialShape& known) {
-    std::vector<int64_t> dims = given;
-    for (int i = 0; given.empty() && i < known.rank; ++i) {
-      dims.push_back(known.dims[i] < 0 ? kTypicalDimension : known.dims[i]);
-    }
+  const auto dims_of = [](const PartialShape& known) {
+    std::vector<int64_t> dims(known.dims, known.dims + std::max(known.rank, 0));
+    std::replace_if(dims.begin(), dims.end(), [](int64_t dim) { return dim < 0; }, kTypicalDimension);
     return dims;
   };
   alignas(kCacheLine) static unsigned char line[2 * kCacheLine];
@@ -329,12 +325,11 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
   call.kernels = kernels_;
   SetConstants(&call);
   CallShapes shapes;
-  const std::vector<int64_t> x = dims_of(query.x, chain_.x.shape);
+  const std::vector<int64_t> x = query.x.empty() ? dims_of(chain_.x.shape) : query.x;
   std::vector<std::vector<int64_t>> dims(compiled_.operands.size(), x);
   for (const size_t i : compiled_.tensors) {
     const OperandForms& forms = compiled_.operands[i];
-    const bool like_x = i == 0 || (query.residual.empty() && forms.operand->shape.rank < 0);
-    if (!like_x) dims[i] = dims_of(query.residual, forms.operand->shape);
+    if (i != 0 && forms.operand->shape.rank >= 0) dims[i] = dims_of(forms.operand->shape);
     shapes.of[forms.form] = {dims[i].data(), static_cast<int>(dims[i].size())};
     call.tensor(forms.form) = {somewhere, forms.operand->type, forms.form, forms.scale_form,
                                forms.operand->quantization.block_size};

@@ -292,8 +292,6 @@ void Odometer::Seek(int64_t index, const Offsets& base, Offsets* offsets) {
   }
 }
 
-void Odometer::Next(Offsets* offsets) { Advance(1, offsets); }
-
 void Odometer::Advance(int64_t steps, Offsets* offsets) {
   const int last = dims_.count - 1;
   index_[last] += steps;

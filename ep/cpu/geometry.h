@@ -76,6 +76,12 @@ struct Dim {
   int64_t stride[kFormCount];
 };
 
+// `steps` further along a dimension.
+inline Offsets Moved(Offsets at, const Dim& dim, int64_t steps) {
+  for (int form = 0; form < kFormCount; ++form) at.at[form] += steps * dim.stride[form];
+  return at;
+}
+
 // An ordered list of dimensions, outermost first; never empty once bound.
 struct DimList {
   int count = 0;
@@ -150,11 +156,9 @@ class Odometer {
 
   // Sets `offsets` to base + the position of linear index `index`.
   void Seek(int64_t index, const Offsets& base, Offsets* offsets);
-  // One step further in linear order.
-  void Next(Offsets* offsets);
   // How many steps remain along the innermost dimension, the present position included.
   int64_t RunLength() const { return dims_.dims[dims_.count - 1].size - index_[dims_.count - 1]; }
-  // `steps` further along the innermost dimension; at most RunLength().
+  // `steps` further along the innermost dimension, at most RunLength(), and on to the next run behind its end.
   void Advance(int64_t steps, Offsets* offsets);
 
  private:

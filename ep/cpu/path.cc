@@ -104,10 +104,11 @@ bool CanPutLinesTogether(const Facts& f, bool any_length) {
 
 Store ChooseStore(const Facts& f, bool by_blocks, const ForcedPath& forced) {
   if (f.g.columns || f.spec.requantizes || !CanStoreNonTemporal(f)) return Store::kCached;
-  if (!(forced.has_store ? forced.non_temporal : IsLarge(f))) return Store::kCached;
+  if (!(forced.non_temporal.value_or(IsLarge(f)))) return Store::kCached;
   // What passes through blocks is float32 before it is stored.
   if (BeginsLines(f)) return by_blocks && f.spec.y_type != DataType::kFloat32 ? Store::kCached : Store::kNonTemporal;
-  return !by_blocks && CanPutLinesTogether(f, forced.has_store) ? Store::kNonTemporalLines : Store::kCached;
+  return !by_blocks && CanPutLinesTogether(f, forced.non_temporal.has_value()) ? Store::kNonTemporalLines
+                                                                               : Store::kCached;
 }
 
 // The source of the second pass, if there is a kernel that reads it.
@@ -153,12 +154,10 @@ Walk ChooseWalk(const Facts& f, const Path& path, const ForcedPath& forced) {
   if (!f.normalizes) return Walk::kElements;
   if (f.g.columns) return Walk::kColumns;
   const bool pipeline = path.sums_along_reduced && f.call.y != nullptr && f.call.usual_behind();
-  if (forced.has_walk) {
-    if (forced.walk == Walk::kGroups || forced.walk == Walk::kShared) return forced.walk;
-    if (forced.walk == Walk::kRows && SuitsRows(f, path)) return Walk::kRows;
-    if (forced.walk == Walk::kPipeline && f.call.y != nullptr && HasPipeline(f, path) && (pipeline || f.OneRun())) {
-      return Walk::kPipeline;
-    }
+  if (forced.walk == Walk::kGroups || forced.walk == Walk::kShared) return *forced.walk;
+  if (forced.walk == Walk::kRows && SuitsRows(f, path)) return Walk::kRows;
+  if (forced.walk == Walk::kPipeline && f.call.y != nullptr && HasPipeline(f, path) && (pipeline || f.OneRun())) {
+    return Walk::kPipeline;
   }
   if (path.threads > 1 && f.g.group_count < path.threads) return Walk::kShared;
   if (pipeline) return Walk::kPipeline;
@@ -190,7 +189,7 @@ int RowsOfTile(const Facts& f, const Path& path) {
 
 // Values of 16 bits that the first pass keeps as float32, if a row of them fits.
 bool Keeps(const Facts& f, const Path& path, const ForcedPath& forced) {
-  const bool in_rows = forced.has_walk ? forced.walk == Walk::kRows : f.g.group_count >= path.threads;
+  const bool in_rows = forced.walk ? forced.walk == Walk::kRows : f.g.group_count >= path.threads;
   return f.kernels.keeps && f.normalizes && path.sums == Source::kInput && in_rows && f.OneRun() &&
          KeptStride(f.run.size) <= kKeepLimit && BitsOf(f.call.x.type) == 16 && IsFloat(f.call.x.type) &&
          f.spec.usual_behind && QuantizesByKernel(f.call) &&
@@ -208,23 +207,13 @@ struct Word {
   const char* name;
   void (*set)(ForcedPath* forced);
 };
-template <Walk kWalk>
-void ForceWalk(ForcedPath* forced) {
-  forced->has_walk = true;
-  forced->walk = kWalk;
-}
-template <bool kNonTemporal>
-void ForceStore(ForcedPath* forced) {
-  forced->has_store = true;
-  forced->non_temporal = kNonTemporal;
-}
 constexpr Word kWords[] = {
-    {"groups", ForceWalk<Walk::kGroups>},
-    {"shared", ForceWalk<Walk::kShared>},
-    {"rows", ForceWalk<Walk::kRows>},
-    {"pipeline", ForceWalk<Walk::kPipeline>},
-    {"cached", ForceStore<false>},
-    {"nontemporal", ForceStore<true>},
+    {"groups", [](ForcedPath* forced) { forced->walk = Walk::kGroups; }},
+    {"shared", [](ForcedPath* forced) { forced->walk = Walk::kShared; }},
+    {"rows", [](ForcedPath* forced) { forced->walk = Walk::kRows; }},
+    {"pipeline", [](ForcedPath* forced) { forced->walk = Walk::kPipeline; }},
+    {"cached", [](ForcedPath* forced) { forced->non_temporal = false; }},
+    {"nontemporal", [](ForcedPath* forced) { forced->non_temporal = true; }},
     {"blocks", [](ForcedPath* forced) { forced->blocks = true; }},
     {"input", [](ForcedPath* forced) { forced->input = true; }},
     {"separate", [](ForcedPath* forced) { forced->separate = true; }},

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,13 +67,11 @@ struct Path {
 
 // Parts of a path that are taken whatever Choose would prefer, where they suit the call.
 struct ForcedPath {
-  bool has_walk = false;
-  Walk walk = Walk::kGroups;
+  std::optional<Walk> walk;
   bool blocks = false;
   bool input = false;     // the second pass reads neither the output sum nor what the first one kept
   bool separate = false;  // each pass by its own kernel
-  bool has_store = false;
-  bool non_temporal = false;  // with has_store
+  std::optional<bool> non_temporal;
 };
 
 // Words separated by commas: groups, shared, rows or pipeline; blocks or input; separate; cached or nontemporal. Empty: nothing.
@@ -91,8 +90,7 @@ std::string Text(const Path& path);
 
 // A call that is only described, not run.
 struct PathQuery {
-  std::vector<int64_t> x = {};         // the shape; empty: as far as the chain knows it, else kTypicalDimension
-  std::vector<int64_t> residual = {};  // likewise, else X's
+  std::vector<int64_t> x = {};  // the shape; empty: as far as the chain knows it, else kTypicalDimension
   int threads = 1;
   size_t y_offset = 0;  // in bytes, from the beginning of a line of the cache
 };

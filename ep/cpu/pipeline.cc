@@ -69,7 +69,7 @@ void GroupPipeline::Run(int64_t begin, int64_t end) {
   Finish(now);
   for (int64_t group = begin + 1; group < end; ++group) {
     next->base = now->base;
-    odometer.Next(&next->base);
+    odometer.Advance(1, &next->base);
     Step(*now, next);
     Finish(next);
     std::swap(now, next);

@@ -50,17 +50,19 @@ void BasesFor(const float* most, int64_t width, float* shift, float* down) {
   }
 }
 
-// Of the sum of exponentials; NaN of a group without a finite largest value.
-inline float Reciprocal(float most, double sum) {
+// Whether a group has a finite largest value.
+bool IsDefined(float most, double sum) { return std::fabs(most) <= std::numeric_limits<float>::max() && sum > 0; }
+
+// Of the sum of exponentials; NaN of a group that is not defined.
+float Reciprocal(float most, double sum) {
   const auto inverse = static_cast<float>(1.0 / sum);
-  return std::fabs(most) <= std::numeric_limits<float>::max() && sum > 0 ? inverse : kNan;
+  return IsDefined(most, sum) ? inverse : kNan;
 }
 
-// Y of what the exponentials left, or for the logarithm of d itself. NaN of a group without a finite largest value.
+// Y of what the exponentials left, or for the logarithm of d itself. NaN of a group that is not defined.
 Normalizer NormalizerFor(Method method, float most, const Base& base, double sum) {
   if (method == Method::kSoftmax) return {0.0f, 0.0f, Reciprocal(most, sum)};
-  const bool is_defined = std::fabs(most) <= std::numeric_limits<float>::max() && sum > 0;
-  if (!is_defined) return {0.0f, kNan, 1.0f};
+  if (!IsDefined(most, sum)) return {0.0f, kNan, 1.0f};
   // The logarithm of the sum would be lost beside a large shift; what remains of d without the shift is exact.
   const double log = base.down * kLn2 + std::log(sum);
   if (base.shift != 0) return {base.shift, static_cast<float>(log), 1.0f};
@@ -219,8 +221,7 @@ class TileWorker {
   void Rows(const Offsets& base, int64_t rows) {
     const int64_t most_rows = RowsOfTile();
     for (int64_t row = 0; row < rows;) {
-      Offsets at = base;
-      for (int form = 0; form < kFormCount; ++form) at.at[form] += row * step_.stride[form];
+      const Offsets at = Moved(base, step_, row);
       if (one_kernel_ && usual_) {
         row += InOneKernel(at, static_cast<int>(std::min<int64_t>(rows - row, std::numeric_limits<int>::max())));
         usual_ = row == rows;
@@ -422,13 +423,13 @@ class MaskedWorker {
     int64_t ready = 0;  // rows for which there are addends
     for (int64_t row = 0; row < rows;) {
       const int64_t count = std::min(most_rows, rows - row);
-      const Offsets at = AtRow(base, row);
+      const Offsets at = Moved(base, step_, row);
       if (!IsSame() || ready < 1) MakeAddends(at, IsSame() ? 1 : count);
       ready = 1;
       const int64_t done = InOneKernel(at, static_cast<int>(count));
       row += done;
       if (done == count) continue;
-      others_.Row(AtRow(base, row++));
+      others_.Row(Moved(base, step_, row++));
       ready = 0;
     }
   }
@@ -441,16 +442,11 @@ class MaskedWorker {
   bool IsSame() const { return step_.stride[mask().operand.form] == 0; }
   float* addends() const { return scratch_->kept + kKeepLimit / 2; }
 
-  Offsets AtRow(Offsets at, int64_t row) const {
-    for (int form = 0; form < kFormCount; ++form) at.at[form] += row * step_.stride[form];
-    return at;
-  }
-
   void MakeAddends(const Offsets& base, int64_t rows) const {
     for (int64_t row = 0; row < rows; ++row) {
       float* addend = addends() + row * KeptStride(size_);
       std::fill_n(addend, size_, 0.0f);
-      HideBlock({call_, AtRow(base, row), inner_, size_, scratch_}, mask(), kLowest, addend);
+      HideBlock({call_, Moved(base, step_, row), inner_, size_, scratch_}, mask(), kLowest, addend);
     }
   }
 
@@ -485,14 +481,14 @@ void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end) {
   const FlushDenormals flush;
   Scratch scratch;
   Odometer odometer(call.geometry->kept, call.geometry->active);
+  const auto run = [&](auto worker) {
+    odometer.ForEachStretch({begin, end}, Offsets{},
+                            [&](const Offsets& base, int64_t, int64_t rows) { worker.Rows(base, rows); });
+  };
   if (MaskedWorker::Suits(call)) {
-    MaskedWorker worker(call, &scratch);
-    odometer.ForEachStretch({begin, end}, Offsets{},
-                            [&](const Offsets& base, int64_t, int64_t rows) { worker.Rows(base, rows); });
+    run(MaskedWorker(call, &scratch));
   } else if (TileWorker::Suits(call)) {
-    TileWorker worker(call, &scratch);
-    odometer.ForEachStretch({begin, end}, Offsets{},
-                            [&](const Offsets& base, int64_t, int64_t rows) { worker.Rows(base, rows); });
+    run(TileWorker(call, &scratch));
   } else {
     RowWorker worker(call, &scratch);
     odometer.ForEachStretch({begin, end, 1}, Offsets{},

@@ -121,7 +121,7 @@ Result RunPieces(const Call& call, int64_t chunks) {
     } else {
       NORMFUSE_RETURN_IF_ERROR(call.context->ParallelFor(ApplyPiece, static_cast<size_t>(chunks), &task));
     }
-    odometer.Next(&task.base);
+    odometer.Advance(1, &task.base);
   }
   return {};
 }
