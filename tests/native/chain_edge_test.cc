@@ -208,6 +208,67 @@ TEST(HugeAndTinyValues) {
   });
 }
 
+// A group that threads share.
+TEST(HugeValuesOfASharedGroup) {
+  OnEveryIsa([](const std::string& isa) {
+    std::vector<double> values = Normals(100'000, 0);
+    for (double& value : values) value = static_cast<float>(value * 1e30);
+    Case c = Normalize({1, 100'000}, values, {1});
+    ArrayContext context(3);
+    EXPECT(Run(c, &context).ok() && context.parallel_calls() > 0, isa + " is kept to one thread");
+    RunAndCompare(c, 3, isa);
+  });
+}
+
+// What is hidden has no part in a softmax, wherever rows share the mask, and beside values of any size. Groups of which
+// everything is hidden have no result.
+TEST(MasksHideFromASoftmax) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const int64_t n : {5, 300, 1500}) {
+      for (const std::vector<int64_t>& dims : {std::vector<int64_t>{6, n}, {n}, {6, 1}}) {
+        for (const float fill : {-kInfinity, -1e4f, -2.0f}) {
+          for (const Method method : {Method::kSoftmax, Method::kLogSoftmax}) {
+            for (const int64_t axis : {0, 1}) {
+              std::vector<double> values = Normals(static_cast<size_t>(6 * n), 0);
+              values[static_cast<size_t>(2 * n + 1)] = 100;
+              Case c = Normalize({6, n}, values, {axis});
+              c.parts.normalization.method = method;
+              c.parts.normalization.zero_for_nan = method == Method::kSoftmax && n != 5;
+              Tensor mask = MakeTensor(DataType::kBool, dims);
+              for (int64_t i = 0; i < mask.Count(); ++i) mask.Set(i, i % 3 == 0 ? 1 : 0);
+              Operand hidden;
+              hidden.type = DataType::kBool;
+              hidden.name = "mask";
+              hidden.tensor = c.Add(std::move(mask), false);
+              c.parts.before = {Mask(hidden, /*shows=*/false, fill)};
+              RunAndCompare(c, 1,
+                            isa + " n " + std::to_string(n) + " mask of " + std::to_string(dims.size()) + " axis " +
+                                std::to_string(axis) + " fill " + std::to_string(fill));
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(SoftmaxesOfNothingFinite) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const int64_t n : {5, 300, 9000}) {
+      for (const int64_t axis : {0, 1}) {
+        for (const bool zero_for_nan : {false, true}) {
+          std::vector<double> values = Normals(static_cast<size_t>(4 * n), 0);
+          for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(axis == 1 ? n + i : 4 * i + 1)] = -kInfinity;
+          Case c = Normalize(axis == 1 ? std::vector<int64_t>{4, n} : std::vector<int64_t>{n, 4}, values, {axis});
+          c.parts.normalization.method = Method::kSoftmax;
+          c.parts.normalization.zero_for_nan = zero_for_nan;
+          RunAndCompare(c, 1, isa + " n " + std::to_string(n) + " axis " + std::to_string(axis));
+        }
+      }
+    }
+  });
+}
+
 TEST(EmptyTensorsGiveEmptyTensors) {
   for (const std::vector<int64_t>& dims : {std::vector<int64_t>{0, 5}, {5, 0}, {0}, {2, 0, 3}}) {
     Case c = Normalize(dims, {}, {-1});
@@ -615,6 +676,24 @@ TEST(WithoutOtherThreadsTheCallerGoesOnAlone) {
     context.LeaveToCaller(true);
     EXPECT(calls_asking(20) == 20, "those who helped once may do so again");
   }
+}
+
+// The second chain reads what the first one gives, which is no output of the node.
+TEST(ASequenceIsItsChainsInTurn) {
+  Case first = Normalize({512, 1024}, Normals(size_t{512} * 1024, 2), {1});
+  Case second = Normalize({512, 1024}, Y(first), {0});
+  ChainSequence sequence{{first.chain(), second.chain()}, 1};
+  sequence.chains[0].store.output = 1;
+  sequence.chains[1].x.tensor.input = kFromOutput + 1;
+  std::unique_ptr<Executable> executable;
+  EXPECT(CompileForCpu(sequence, &executable).ok(), "compile");
+  ArrayContext context(3);
+  first.FillContext(&context);
+  EXPECT(executable->Run(context).ok(), "run");
+  const std::vector<double> want = Y(second);
+  bool same = true;
+  for (size_t i = 0; i < want.size(); ++i) same &= context.output(0).At(static_cast<int64_t>(i)) == want[i];
+  EXPECT(same && context.parallel_calls() == 2, std::to_string(context.parallel_calls()));
 }
 
 // A single tile of columns is not handed to anybody.

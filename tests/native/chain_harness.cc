@@ -370,7 +370,8 @@ class Walker {
         case StepKind::kEmit:
           Emit(step.output, t.value, before ? 4 * t.error : t.error);
           break;
-        case StepKind::kMask:  // in front of a softmax, which no case here has
+        case StepKind::kMask:
+          if ((other != 0) != step.mask.shows) t = {step.mask.fill, 0};
           break;
       }
       largest = std::max(largest, std::fabs(t.value));
@@ -530,6 +531,7 @@ Expected Compute(const Case& c) {
     if (chain.has_softmax()) {
       const auto group = static_cast<size_t>(all.group_of[i]);
       n = SoftmaxOf(method, e.d[i], all.groups[group].size, log_sums[group]);
+      if (chain.normalization->zero_for_nan && std::isnan(n.value)) n = {};
     } else if (chain.normalizes()) {
       const auto group = static_cast<size_t>(all.group_of[i]);
       const double inv = chain.normalization->normalize_variance ? e.inv_std_dev[group] : 1.0;

@@ -38,6 +38,40 @@ TEST(ScalesOfTheirOwnAreOneNodeMore) {
   }
 }
 
+// Of bytes alone, for the two activations that have such a kernel there.
+TEST(OrtHasTablesOfBytes) {
+  for (const Activation activation : {Activation::kSigmoid, Activation::kRelu}) {
+    Chain chain;
+    chain.x.tensor.input = 0;
+    chain.x.type = chain.store.type = DataType::kUint8;
+    auto one = std::make_shared<ConstantTensor>();
+    one->type = DataType::kFloat32;
+    chain.x.quantization.scale.constant = chain.store.quantization.scale.constant = one;
+    chain.behind.push_back(Activate({activation, {}}));
+    const bool by_table =
+        cpu::EstimateOrtNanoseconds(chain, 1000) == kOrtOtherNodeNanoseconds + 1000 * kByteTablePrice.ort;
+    EXPECT(cpu::IsOfBytes(chain) && by_table == (activation == Activation::kSigmoid), "ORT");
+  }
+}
+
+TEST(PlainSoftmaxesHaveAtMostAFactor) {
+  Chain chain;
+  chain.x.tensor.input = 0;
+  chain.x.type = chain.store.type = DataType::kFloat32;
+  chain.x.shape = {2, {16, 64}};
+  chain.normalization.emplace();
+  chain.normalization->method = Method::kSoftmax;
+  chain.normalization->axes = {-1};
+  EXPECT(cpu::IsPlainSoftmax(chain), "alone");
+  chain.before.push_back(Mul(chain.x));
+  EXPECT(cpu::IsPlainSoftmax(chain), "with a factor");
+  chain.normalization->axes = {0};
+  EXPECT(!cpu::IsPlainSoftmax(chain), "along columns");
+  chain.normalization->axes = {1};
+  chain.before.push_back(Add(chain.x));
+  EXPECT(!cpu::IsPlainSoftmax(chain), "with an addend");
+}
+
 // A MeanVarianceNormalization of `groups` x `size`, over the latter.
 Chain MeanVariance(int64_t groups, int64_t size) {
   Chain chain;
@@ -59,6 +93,10 @@ TEST(ManyShortGroupsAreLeftToOrt) {
     groups_of_channels.normalization->axes.clear();
     groups_of_channels.normalization->num_groups = 1;
     EXPECT(ExpectedGain(groups_of_channels, isa) > 0, "GroupNormalization");
+    Chain with_clip = MeanVariance(1024, 16);
+    const double without = ExpectedGain(with_clip, isa);
+    with_clip.behind = {Activate({Activation::kRelu, {}}), Activate({Activation::kRelu, {}})};
+    EXPECT(ExpectedGain(with_clip, isa) < without, "rows through blocks");
   }
 }
 

@@ -21,6 +21,7 @@ struct Recipe {
   Activation activation = Activation::kIdentity;
   bool affine = true;  // a scale and a bias for each element
   bool residual = false;
+  bool residual_bias = false;
   bool sum = false;
   bool use_mean = true;
   Method method = Method::kStandard;
@@ -86,6 +87,26 @@ const Recipe kRecipes[] = {
     {.name = "float16, modulated", .x = DataType::kFloat16, .y = DataType::kFloat16, .modulated = true},
     {.name = "Softmax, some far", .affine = false, .method = Method::kSoftmax, .far = true},
     {.name = "Softmax, some far, Q", .y = DataType::kUint8, .affine = false, .method = Method::kSoftmax, .far = true},
+    {.name = "Softmax, float16",
+     .x = DataType::kFloat16,
+     .y = DataType::kFloat16,
+     .affine = false,
+     .method = Method::kSoftmax},
+    {.name = "DQ int8, Softmax, some far",
+     .x = DataType::kInt8,
+     .affine = false,
+     .method = Method::kSoftmax,
+     .far = true},
+    {.name = "Add, Add bias, LayerNorm", .residual = true, .residual_bias = true},
+    {.name = "float16, Add, Add bias, sum",
+     .x = DataType::kFloat16,
+     .y = DataType::kFloat16,
+     .residual = true,
+     .residual_bias = true,
+     .sum = true},
+    {.name = "float16, Add, sum", .x = DataType::kFloat16, .y = DataType::kFloat16, .residual = true, .sum = true},
+    {.name = "DQ int16, RMSNorm", .x = DataType::kInt16, .use_mean = false},
+    {.name = "LayerNorm without affine, Gelu", .activation = Activation::kGelu, .affine = false},
 };
 
 // Where the tensors of a call lie, and who runs it.
@@ -162,10 +183,18 @@ class Groups {
     parts.name = "invariance";
     parts.x.type = recipe_.x;
     parts.x.tensor = c.Add(Slice(x_, Shape(count), begin * size_, x_offset), false);
-    if (IsQuantized(recipe_.x)) parts.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
+    if (IsQuantized(recipe_.x)) {
+      parts.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
+      Tensor zero = MakeTensor(recipe_.x, {});
+      zero.Set(0, 7);
+      parts.x.quantization.zero_point = c.Add(std::move(zero), true);
+    }
     if (recipe_.residual) {
       parts.residual.type = recipe_.x;
       parts.residual.tensor = c.Add(Slice(residual_, Shape(count), begin * size_, x_offset), false);
+    }
+    if (recipe_.residual_bias) {
+      parts.residual_bias = Floats(c.Add(Random(DataType::kFloat32, {inner_.back()}, 10), true));
     }
     for (size_t i = 1; i <= inner_.size(); ++i) parts.normalization.axes.push_back(static_cast<int64_t>(i));
     parts.normalization.use_mean = recipe_.use_mean;
@@ -367,9 +396,18 @@ Case OfBytes(DataType x_type, DataType y_type, Activation activation, int64_t co
   return c;
 }
 
-constexpr const char* kForcedPaths[] = {
-    "groups", "rows",     "pipeline", "shared", "blocks", "nontemporal", "nontemporal,groups", "blocks,nontemporal",
-    "input",  "separate", "cached"};
+constexpr const char* kForcedPaths[] = {"groups",
+                                        "rows",
+                                        "pipeline",
+                                        "shared",
+                                        "blocks",
+                                        "nontemporal",
+                                        "nontemporal,groups",
+                                        "blocks,nontemporal",
+                                        "input",
+                                        "separate",
+                                        "cached",
+                                        "pipeline,nontemporal"};
 
 // Each path that suits a call gives what the others give, and what float64 gives. Those of shared groups are seen with two
 // threads.
@@ -506,6 +544,32 @@ TEST(TablesOfBytesGiveTheSameBits) {
   ForceIsa("");
 }
 
+// A scale for each element of the last dimension: what is dequantised goes straight into Y.
+TEST(DequantisingIsTheSameByAnyStore) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const DataType type : {DataType::kInt8, DataType::kUint16, DataType::kInt32, DataType::kFloat8e4m3fn}) {
+      for (const char* words : {"cached", "nontemporal"}) {
+        ForcePath(words);
+        Case c;
+        c.parts.name = "dequantise";
+        c.parts.normalizes = false;
+        c.parts.x.type = type;
+        Tensor x = MakeTensor(type, {5, 1104});
+        for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, static_cast<double>(i * 7 % 120));
+        c.parts.x.tensor = c.Add(std::move(x), false);
+        c.parts.x.quantization.scale = c.Add(Random(DataType::kFloat32, {1104}, 5), true);
+        Tensor zero = MakeTensor(type, {1104});
+        for (int64_t i = 0; i < zero.Count(); ++i) zero.Set(i, static_cast<double>(i % 5));
+        c.parts.x.quantization.zero_point = c.Add(std::move(zero), true);
+        c.parts.y_type = DataType::kFloat32;
+        c.output_types = {DataType::kFloat32};
+        RunAndCompare(c, 1, isa + " " + words + " " + NameOf(type));
+      }
+    }
+  });
+  ForcePath("");
+}
+
 TEST(UnknownPathsAreAnError) {
   ForcePath("rows,sideways");
   std::unique_ptr<Executable> executable;
@@ -530,7 +594,8 @@ TEST(EveryKernelGivesWhatBlocksGive) {
                               .y = kernel.y,
                               .activation = activation,
                               .affine = affine,
-                              .residual = kernel.operands != cpu::SumKind::kSingle};
+                              .residual = kernel.operands != cpu::SumKind::kSingle,
+                              .residual_bias = kernel.operands == cpu::SumKind::kBiasedPair};
           const Groups groups(recipe, 5, {77});
           const std::vector<Bytes> chosen = groups.Run(0, 5, {});
           ForcePath("blocks");
