@@ -1,5 +1,6 @@
 #include "chain/chain.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace normfuse {
@@ -27,6 +28,12 @@ class Steps {
 bool IsTrailing(const Operand* operand) { return operand == nullptr || operand->align == Align::kTrailing; }
 
 }  // namespace
+
+bool Normalization::Reduces(int64_t dim, int64_t rank) const {
+  const auto is_from = [&](int64_t axis) { return dim >= (axis < 0 ? axis + rank : axis); };
+  const auto is_at = [&](int64_t axis) { return dim == (axis < 0 ? axis + rank : axis); };
+  return (from_first_axis && is_from(first_axis)) || std::any_of(axes.begin(), axes.end(), is_at);
+}
 
 int StepTensors(const Chain& chain) {
   int tensors = 0;

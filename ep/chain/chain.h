@@ -168,6 +168,8 @@ struct Normalization {
   bool zero_for_nan = false;
 
   bool is_softmax() const { return method != Method::kStandard; }
+  // Whether it goes along dimension `dim` of `rank`; groups go along others.
+  bool Reduces(int64_t dim, int64_t rank) const;
   bool has_statistics() const { return mean_output != kNoOutput || inv_std_dev_output != kNoOutput; }
 };
 

@@ -41,8 +41,6 @@ class ColumnWorker {
   void Tile(const Offsets& base, int64_t width);
 
  private:
-  template <class Row>
-  void ForEachRow(const Offsets& base, int64_t rows, Row row);
   void FindShift(const Offsets& base, int64_t width);
   void Accumulate(const Offsets& base, int64_t width, Emission emission);
   void AccumulateWide(const Offsets& base, int64_t width);
@@ -56,19 +54,13 @@ class ColumnWorker {
   const Dim& columns_;
 };
 
-template <class Row>
-void ColumnWorker::ForEachRow(const Offsets& base, int64_t rows, Row row) {
-  Odometer odometer(call_.geometry->reduced, call_.geometry->active);
-  odometer.ForEachStretch({0, rows, 1}, base, [&](const Offsets& at, int64_t r, int64_t) { row(at, r); });
-}
-
 void ColumnWorker::FindShift(const Offsets& base, int64_t width) {
   std::fill_n(s_->shift, width, 0.0f);
   if (!request_.use_mean) return;
   const int64_t rows = std::min(call_.geometry->group_size, kShiftRows);
   std::fill_n(s_->first, width, 0.0f);
   float* d = s_->blocks.kept;
-  ForEachRow(base, rows, [&](const Offsets& at, int64_t r) {
+  ForEachRow(call_, base, rows, [&](const Offsets& at, int64_t r) {
     LoadBlock({call_, at, columns_, width, &s_->blocks}, Emission::kNo, d);
     if (r == 0) std::copy_n(d, width, s_->shift);
     call_.kernels->column_sum(d, static_cast<size_t>(width), s_->shift, s_->first);
@@ -92,7 +84,7 @@ void ColumnWorker::Accumulate(const Offsets& base, int64_t width, Emission emiss
   std::fill_n(s_->total_first, width, 0.0);
   std::fill_n(s_->total_second, width, 0.0);
   float* d = s_->blocks.kept;
-  ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t r) {
+  ForEachRow(call_, base, call_.geometry->group_size, [&](const Offsets& at, int64_t r) {
     LoadBlock({call_, at, columns_, width, &s_->blocks}, emission, d);
     call_.kernels->column_moments(d, static_cast<size_t>(width), s_->shift, s_->first, s_->second);
     if (r % kFoldRows == kFoldRows - 1) fold();
@@ -107,7 +99,7 @@ void ColumnWorker::AccumulateWide(const Offsets& base, int64_t width) {
   for (int pass = request_.use_mean ? 0 : 1; pass < 2; ++pass) {
     std::fill_n(s_->total_first, width, 0.0);
     std::fill_n(s_->total_second, width, 0.0);
-    ForEachRow(base, rows, [&](const Offsets& at, int64_t) {
+    ForEachRow(call_, base, rows, [&](const Offsets& at, int64_t) {
       LoadBlock({call_, at, columns_, width, &s_->blocks}, Emission::kNo, d);
       for (int64_t i = 0; i < width; ++i) {
         const double off = static_cast<double>(d[i]) - static_cast<double>(s_->shift[i]);
@@ -179,7 +171,7 @@ void ColumnWorker::Tile(const Offsets& base, int64_t width) {
   }
   if (!call_.has_result()) return;
   float* d = s_->blocks.kept;
-  ForEachRow(base, call_.geometry->group_size, [&](const Offsets& at, int64_t) {
+  ForEachRow(call_, base, call_.geometry->group_size, [&](const Offsets& at, int64_t) {
     LoadBlock({call_, at, columns_, width, &s_->blocks}, Emission::kNo, d);
     Normalize(width, d);
     StoreBlock({call_, at, columns_, width, &s_->blocks}, Normalizer{}, d, d);

@@ -209,10 +209,7 @@ int64_t TypicalRows(const Normalization& n, const PartialShape& d) {
   if (n.num_groups > 0) return n.num_groups * (d.rank > 0 ? TypicalSize(d.dims[0]) : 1);
   int64_t rows = 1;
   for (int i = 0; i < d.rank; ++i) {
-    const int64_t first = n.first_axis < 0 ? n.first_axis + d.rank : n.first_axis;
-    const auto is_this = [&](int64_t axis) { return axis == i || axis + d.rank == i; };
-    const bool reduced = n.from_first_axis ? i >= first : std::any_of(n.axes.begin(), n.axes.end(), is_this);
-    if (!reduced) rows *= TypicalSize(d.dims[i]);
+    if (!n.Reduces(i, d.rank)) rows *= TypicalSize(d.dims[i]);
   }
   return rows;
 }

@@ -345,15 +345,20 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
   return {};
 }
 
-}  // namespace
-
-Result DescribePath(const Chain& chain, const PathQuery& query, std::string* text) {
+Result Make(const Chain& chain, std::unique_ptr<CpuExecutable>* executable) {
   Isa isa = Isa::kBaseline;
   NORMFUSE_RETURN_IF_ERROR(SelectIsa(&isa));
   NORMFUSE_RETURN_IF_ERROR(Validate(chain));
-  CpuExecutable executable(chain, isa);
-  NORMFUSE_RETURN_IF_ERROR(executable.Init());
-  return executable.Describe(query, text);
+  *executable = std::make_unique<CpuExecutable>(chain, isa);
+  return (*executable)->Init();
+}
+
+}  // namespace
+
+Result DescribePath(const Chain& chain, const PathQuery& query, std::string* text) {
+  std::unique_ptr<CpuExecutable> executable;
+  NORMFUSE_RETURN_IF_ERROR(Make(chain, &executable));
+  return executable->Describe(query, text);
 }
 
 }  // namespace normfuse::cpu
@@ -361,13 +366,10 @@ Result DescribePath(const Chain& chain, const PathQuery& query, std::string* tex
 namespace normfuse {
 
 Result CompileForCpu(const Chain& chain, std::unique_ptr<Executable>* executable) {
-  cpu::Isa isa = cpu::Isa::kBaseline;
-  NORMFUSE_RETURN_IF_ERROR(cpu::SelectIsa(&isa));
-  NORMFUSE_RETURN_IF_ERROR(Validate(chain));
-  auto result = std::make_unique<cpu::CpuExecutable>(chain, isa);
-  NORMFUSE_RETURN_IF_ERROR(result->Init());
-  *executable = std::move(result);
-  return {};
+  std::unique_ptr<cpu::CpuExecutable> made;
+  const Result result = cpu::Make(chain, &made);
+  if (result.ok()) *executable = std::move(made);
+  return result;
 }
 
 }  // namespace normfuse

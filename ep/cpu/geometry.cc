@@ -119,11 +119,7 @@ void Builder::AddOperand(const OperandForms& forms, const Shape& shape) {
 
 void Builder::MarkReduced() {
   if (!chain.normalizes() || chain.num_groups() > 0) return;
-  const Normalization& norm = *chain.normalization;
-  if (norm.from_first_axis) {
-    for (int64_t i = NormalizeAxis(norm.first_axis, g.rank); i < g.rank; ++i) reduced[i] = true;
-  }
-  for (const int64_t axis : norm.axes) reduced[NormalizeAxis(axis, g.rank)] = true;
+  for (int i = 0; i < g.rank; ++i) reduced[i] = chain.normalization->Reduces(i, g.rank);
 }
 
 void Builder::SplitGroups() {

@@ -85,7 +85,7 @@ uint64_t PlanKey(const Call& call);
 // A pure function. `threads`: the number of threads that the call may use.
 Path Choose(const Call& call, int threads, const ForcedPath& forced);
 
-// "rows of input, kept, 4 in a tile, non-temporal, 2 threads"
+// "rows of input, result of kept, non-temporal, tiles of 4, 2 threads"
 std::string Text(const Path& path);
 
 // A call that is only described, not run.

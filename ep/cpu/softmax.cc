@@ -504,13 +504,6 @@ int64_t SoftmaxColumns::WidthFor(int64_t rows) {
 SoftmaxColumns::SoftmaxColumns(const Call& call, Scratch* scratch)
     : call_(call), s_(scratch), columns_(Innermost(call.geometry->kept)) {}
 
-template <class Row>
-void SoftmaxColumns::ForEachRow(const Offsets& base, Row row) {
-  Odometer odometer(call_.geometry->reduced, call_.geometry->active);
-  odometer.ForEachStretch({0, call_.geometry->group_size, 1}, base,
-                          [&](const Offsets& at, int64_t r, int64_t) { row(at, r); });
-}
-
 float* SoftmaxColumns::Read(const Offsets& at, int64_t row, Emission emission) {
   float* d = s_->blocks.kept + (kept_ ? row * width_ : 0);
   LoadBlock({call_, at, columns_, width_, &s_->blocks}, emission, d);
@@ -547,24 +540,25 @@ void SoftmaxColumns::ClearColumns(float* d) {
 
 void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
   width_ = width;
-  kept_ = width * call_.geometry->group_size <= kKeepLimit;
+  const int64_t rows = call_.geometry->group_size;
+  kept_ = width * rows <= kKeepLimit;
   const auto n = static_cast<size_t>(width);
   const KernelTable& kernels = *call_.kernels;
   const bool is_log = call_.spec->normalization.method == Method::kLogSoftmax;
   std::fill_n(s_->most, width, kLowest);
-  ForEachRow(base,
+  ForEachRow(call_, base, rows,
              [&](const Offsets& at, int64_t row) { kernels.column_max(Read(at, row, call_.emission()), n, s_->most); });
   if (!call_.has_result()) return;
   BasesFor(s_->most, width, s_->shift, s_->down);
   std::fill_n(s_->sum, width, 0.0f);
   std::fill_n(s_->lost, width, 0.0f);
-  ForEachRow(base, [&](const Offsets& at, int64_t row) {
+  ForEachRow(call_, base, rows, [&](const Offsets& at, int64_t row) {
     float* d = Again(at, row);
     if (is_log) d = std::copy_n(d, width, s_->blocks.wide) - width;
     kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
   });
   MakeNormalizers();
-  ForEachRow(base, [&](const Offsets& at, int64_t row) {
+  ForEachRow(call_, base, rows, [&](const Offsets& at, int64_t row) {
     float* d = Again(at, row);
     if (!kept_ && !is_log) kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
     kernels.column_normalize(d, n, s_->mean, s_->rest, s_->inv);

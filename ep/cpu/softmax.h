@@ -41,8 +41,6 @@ class SoftmaxColumns {
   void Tile(const Offsets& base, int64_t width);
 
  private:
-  template <class Row>
-  void ForEachRow(const Offsets& base, Row row);
   // Row `row` of d, kept or read again.
   float* Read(const Offsets& at, int64_t row, Emission emission);
   float* Again(const Offsets& at, int64_t row);

@@ -294,16 +294,8 @@ class Lowering {
       grouped.axes[0] = grouped.axes[1] = false;
       return grouped;
     }
-    Grouped grouped{dims, std::vector<bool>(dims.size(), false)};
-    if (n.from_first_axis) {
-      for (int64_t i = n.first_axis < 0 ? n.first_axis + rank : n.first_axis; i >= 0 && i < rank; ++i) {
-        grouped.axes[i] = true;
-      }
-    }
-    for (int64_t axis : n.axes) {
-      const int64_t at = axis < 0 ? axis + rank : axis;
-      if (at >= 0 && at < rank) grouped.axes[at] = true;
-    }
+    Grouped grouped{dims, {}};
+    for (int64_t i = 0; i < rank; ++i) grouped.axes.push_back(n.Reduces(i, rank));
     const bool any = n.from_first_axis || !n.axes.empty();
     // Of an assumed rank, the axes may lie beyond.
     if (any && d_shape_ == Shapes::kAssumed && rank > 0) grouped.axes.back() = true;
