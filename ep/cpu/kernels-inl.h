@@ -21,9 +21,7 @@ using cpu::KernelTable;
 template <class T>
 void LoadValues(const void* x, size_t n, float* out) {
   const T* in = static_cast<const T*>(x);
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Store(out + i, LoadAsFloat(in + i));
-  if (i < n) StorePartial(out + i, LoadAsFloatPartial(in + i, n - i), n - i);
+  ForEachVector(n, [=](size_t i, auto vector) { vector.Store(out + i, vector.Load(in + i)); });
 }
 
 template <class T, bool kStream>
@@ -49,9 +47,7 @@ void Dequantize(const void* x, size_t n, Vec scale, Vec zero, float* out, bool s
 template <class T>
 void StoreValues(const float* x, size_t n, void* out) {
   T* to = static_cast<T*>(out);
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) StoreAs(to + i, Load(x + i));
-  if (i < n) StoreAsPartial(to + i, LoadPartial(x + i, n - i), n - i);
+  ForEachVector(n, [=](size_t i, auto vector) { vector.Store(to + i, vector.Load(x + i)); });
 }
 
 // ---- In place on float32 ----
@@ -61,11 +57,9 @@ NORMFUSE_INLINE void Map(float* x, size_t n, Vec a, Vec b, Operation operation) 
   Spread spread[2];
   const Source first(a, &spread[0]);
   const Source second(b, &spread[1]);
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Store(x + i, operation(Load(x + i), first.At(i), second.At(i)));
-  if (i == n) return;
-  const size_t rest = n - i;
-  StorePartial(x + i, operation(LoadPartial(x + i, rest), first.PartialAt(i, rest), second.PartialAt(i, rest)), rest);
+  ForEachVector(n, [=](size_t i, auto vector) {
+    vector.Store(x + i, operation(vector.Load(x + i), vector.At(first, i), vector.At(second, i)));
+  });
 }
 
 template <class Combination>
@@ -76,11 +70,9 @@ void Combine(float* x, size_t n, Vec other) {
 void Mask(float* x, size_t n, const uint8_t* bytes, bool shown, float fill) {
   const V by = Set(shown ? 1.0f : 0.0f);
   const V other = Set(fill);
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Store(x + i, Select(Eq(LoadAsFloat(bytes + i), by), Load(x + i), other));
-  const size_t rest = n - i;
-  if (rest == 0) return;
-  StorePartial(x + i, Select(Eq(LoadAsFloatPartial(bytes + i, rest), by), LoadPartial(x + i, rest), other), rest);
+  ForEachVector(n, [=](size_t i, auto vector) {
+    vector.Store(x + i, Select(Eq(vector.Load(bytes + i), by), vector.Load(x + i), other));
+  });
 }
 
 // NaN becomes the lowest value: Max and Min give their second operand where one is NaN.
@@ -102,27 +94,19 @@ void Divide(float* x, size_t n, Vec scale, Vec zero) {
 
 // Min and Max give their second operand where one is NaN.
 void WidenRange(const float* x, size_t n, float* low, float* high) {
-  V low0 = Set(*low);
-  V high0 = Set(*high);
-  V low1 = low0, low2 = low0, low3 = low0;
-  V high1 = high0, high2 = high0, high3 = high0;
+  V lows[4] = {Set(*low), Set(*low), Set(*low), Set(*low)};
+  V highs[4] = {Set(*high), Set(*high), Set(*high), Set(*high)};
   size_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    const V a = Load(x + i);
-    const V b = Load(x + i + kLanes);
-    const V c = Load(x + i + 2 * kLanes);
-    const V d = Load(x + i + 3 * kLanes);
-    low0 = Min(a, low0);
-    low1 = Min(b, low1);
-    low2 = Min(c, low2);
-    low3 = Min(d, low3);
-    high0 = Max(a, high0);
-    high1 = Max(b, high1);
-    high2 = Max(c, high2);
-    high3 = Max(d, high3);
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < 4; ++k) {
+      const V v = Load(x + i + k * kLanes);
+      lows[k] = Min(v, lows[k]);
+      highs[k] = Max(v, highs[k]);
+    }
   }
-  float least = ReduceMin(Min(Min(low0, low1), Min(low2, low3)));
-  float most = ReduceMax(Max(Max(high0, high1), Max(high2, high3)));
+  float least = ReduceMin(Min(Min(lows[0], lows[1]), Min(lows[2], lows[3])));
+  float most = ReduceMax(Max(Max(highs[0], highs[1]), Max(highs[2], highs[3])));
   for (; i < n; ++i) {
     least = x[i] < least ? x[i] : least;
     most = x[i] > most ? x[i] : most;
@@ -136,46 +120,32 @@ void QuantizeToBytes(const float* x, size_t n, float scale, float zero, uint8_t*
   const V zeros = Set(zero);
   const V lowest = Set(0.0f);
   const V highest = Set(255.0f);
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) StoreAs(y + i, QuantizeVector(Load(x + i), scales, zeros, lowest, highest));
-  if (i == n) return;
-  StoreAsPartial(y + i, QuantizeVector(LoadPartial(x + i, n - i), scales, zeros, lowest, highest), n - i);
+  ForEachVector(n, [=](size_t i, auto vector) {
+    vector.Store(y + i, QuantizeVector(vector.Load(x + i), scales, zeros, lowest, highest));
+  });
 }
 
 // ---- Columns ----
 
 void ColumnSum(const float* x, size_t n, const float* shift, float* sum) {
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Store(sum + i, Load(sum + i) + (Load(x + i) - Load(shift + i)));
-  const size_t rest = n - i;
-  if (rest == 0) return;
-  const V off = LoadPartial(x + i, rest) - LoadPartial(shift + i, rest);
-  StorePartial(sum + i, LoadPartial(sum + i, rest) + off, rest);
+  ForEachVector(n, [=](size_t i, auto vector) {
+    vector.Store(sum + i, vector.Load(sum + i) + (vector.Load(x + i) - vector.Load(shift + i)));
+  });
 }
 
 void ColumnMoments(const float* x, size_t n, const float* shift, float* sum, float* square) {
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const V off = Load(x + i) - Load(shift + i);
-    Store(sum + i, Load(sum + i) + off);
-    Store(square + i, Fma(off, off, Load(square + i)));
-  }
-  const size_t rest = n - i;
-  if (rest == 0) return;
-  const V off = LoadPartial(x + i, rest) - LoadPartial(shift + i, rest);
-  StorePartial(sum + i, LoadPartial(sum + i, rest) + off, rest);
-  StorePartial(square + i, Fma(off, off, LoadPartial(square + i, rest)), rest);
+  ForEachVector(n, [=](size_t i, auto vector) {
+    const V off = vector.Load(x + i) - vector.Load(shift + i);
+    vector.Store(sum + i, vector.Load(sum + i) + off);
+    vector.Store(square + i, Fma(off, off, vector.Load(square + i)));
+  });
 }
 
 void ColumnNormalize(float* x, size_t n, const float* mean, const float* below, const float* inv) {
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    Store(x + i, ((Load(x + i) - Load(mean + i)) - Load(below + i)) * Load(inv + i));
-  }
-  const size_t rest = n - i;
-  if (rest == 0) return;
-  const V off = (LoadPartial(x + i, rest) - LoadPartial(mean + i, rest)) - LoadPartial(below + i, rest);
-  StorePartial(x + i, off * LoadPartial(inv + i, rest), rest);
+  ForEachVector(n, [=](size_t i, auto vector) {
+    const V off = (vector.Load(x + i) - vector.Load(mean + i)) - vector.Load(below + i);
+    vector.Store(x + i, off * vector.Load(inv + i));
+  });
 }
 
 // ---- The table ----

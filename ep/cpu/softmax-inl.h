@@ -275,30 +275,19 @@ int SoftmaxRows(const cpu::ReadRowsArgs& a, float* y, int64_t y_stride, bool str
 // Columns: one maximum, shift and sum per element.
 
 void ColumnMax(const float* x, size_t n, float* most) {
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Store(most + i, Max(Load(most + i), Load(x + i)));
-  const size_t rest = n - i;
-  if (rest != 0) StorePartial(most + i, Max(LoadPartial(most + i, rest), LoadPartial(x + i, rest)), rest);
+  ForEachVector(n,
+                [=](size_t i, auto vector) { vector.Store(most + i, Max(vector.Load(most + i), vector.Load(x + i))); });
 }
 
 void ColumnExp(float* x, size_t n, const float* shift, const float* down, float* sum, float* lost) {
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const V e = ExpBelow(Load(shift + i), Load(down + i))(Load(x + i));
-    LongSum total{Load(sum + i), Load(lost + i)};
+  ForEachVector(n, [=](size_t i, auto vector) {
+    const V e = ExpBelow(vector.Load(shift + i), vector.Load(down + i))(vector.Load(x + i));
+    LongSum total{vector.Load(sum + i), vector.Load(lost + i)};
     total.Add(e);
-    Store(x + i, e);
-    Store(sum + i, total.sum);
-    Store(lost + i, total.lost);
-  }
-  const size_t rest = n - i;
-  if (rest == 0) return;
-  const V e = ExpBelow(LoadPartial(shift + i, rest), LoadPartial(down + i, rest))(LoadPartial(x + i, rest));
-  LongSum total{LoadPartial(sum + i, rest), LoadPartial(lost + i, rest)};
-  total.Add(e);
-  StorePartial(x + i, e, rest);
-  StorePartial(sum + i, total.sum, rest);
-  StorePartial(lost + i, total.lost, rest);
+    vector.Store(x + i, e);
+    vector.Store(sum + i, total.sum);
+    vector.Store(lost + i, total.lost);
+  });
 }
 
 }  // namespace

@@ -532,12 +532,6 @@ void SoftmaxColumns::MakeNormalizers() {
   }
 }
 
-void SoftmaxColumns::ClearColumns(float* d) {
-  for (int64_t i = 0; i < width_; ++i) {
-    if (std::isnan(s_->inv[i])) d[i] = 0.0f;
-  }
-}
-
 void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
   width_ = width;
   const int64_t rows = call_.geometry->group_size;
@@ -562,7 +556,9 @@ void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
     float* d = Again(at, row);
     if (!kept_ && !is_log) kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
     kernels.column_normalize(d, n, s_->mean, s_->rest, s_->inv);
-    if (call_.spec->normalization.zero_for_nan) ClearColumns(d);
+    for (int64_t i = 0; call_.spec->normalization.zero_for_nan && i < width; ++i) {
+      if (std::isnan(s_->inv[i])) d[i] = 0.0f;
+    }
     StoreBlock({call_, at, columns_, width_, &s_->blocks}, Normalizer{}, d, d);
   });
 }

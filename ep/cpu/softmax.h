@@ -45,8 +45,6 @@ class SoftmaxColumns {
   float* Read(const Offsets& at, int64_t row, Emission emission);
   float* Again(const Offsets& at, int64_t row);
   void MakeNormalizers();
-  // Columns without a result, where they are to be 0.
-  void ClearColumns(float* d);
 
   FlushDenormals flush_;
   const Call& call_;

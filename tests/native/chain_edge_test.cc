@@ -500,7 +500,11 @@ TEST(ImpossibleShapesAreAnError) {
     std::vector<int64_t> scale;
     std::vector<int64_t> residual;
   };
-  const Wrong wrongs[] = {{{2, 6}, {5}, {}}, {{2, 6}, {2, 2, 6}, {}}, {{2, 6}, {}, {3, 6}}, {{6}, {7}, {}}};
+  const Wrong wrongs[] = {{{2, 6}, {5}, {}},
+                          {{2, 6}, {2, 2, 6}, {}},
+                          {{2, 6}, {}, {3, 6}},
+                          {{2, 6}, {1, 1, 1, 1, 1, 1, 1, 1, 6}, {}},
+                          {{6}, {7}, {}}};
   for (const Wrong& wrong : wrongs) {
     Case c = Normalize(wrong.x, Normals(static_cast<size_t>(MakeTensor(DataType::kFloat32, wrong.x).Count()), 0), {-1});
     if (!wrong.scale.empty()) {

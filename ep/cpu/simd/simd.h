@@ -77,4 +77,24 @@ NORMFUSE_INLINE V LoadAsFloatPartial(const T* p, size_t n) {
   return ToFloat(LoadAsPartial(p, n));
 }
 
+struct WholeVector {
+  NORMFUSE_INLINE V Load(const auto* p) const { return LoadAsFloat(p); }
+  NORMFUSE_INLINE V At(const auto& source, size_t i) const { return source.At(i); }
+  NORMFUSE_INLINE void Store(auto* p, V v) const { StoreAs(p, v); }
+};
+struct FirstElements {
+  NORMFUSE_INLINE V Load(const auto* p) const { return LoadAsFloatPartial(p, n); }
+  NORMFUSE_INLINE V At(const auto& source, size_t i) const { return source.PartialAt(i, n); }
+  NORMFUSE_INLINE void Store(auto* p, V v) const { StoreAsPartial(p, v, n); }
+  size_t n;
+};
+
+// Calls body(index, vector) for each vector of n elements: `vector` reads and writes as many of them as there are.
+template <class Body>
+NORMFUSE_INLINE void ForEachVector(size_t n, const Body& body) {
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(i, WholeVector());
+  if (i < n) body(i, FirstElements{n - i});
+}
+
 }  // namespace normfuse::NORMFUSE_ISA
