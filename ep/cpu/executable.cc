@@ -340,7 +340,7 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
   NORMFUSE_RETURN_IF_ERROR(Bind(shapes, &geometry));
   call.geometry = &geometry;
   BufferPool::Lease affine(&pool_);
-  if (joins_) JoinParameters(&affine, &call);
+  if (spec_.joins()) JoinParameters(&affine, &call);
   *text = Text(Choose(call, query.threads, forced_));
   return {};
 }
