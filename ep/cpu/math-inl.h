@@ -238,9 +238,10 @@ class ExpBelow {
     NORMFUSE_UNROLL
     for (size_t k = 0; k < kVectors; ++k) slope[k] = EighthSlope(rest[k]);
     NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) rest[k] = Fma(x[k], Set(kLog2ELow), rest[k]) * power[k];
+    for (size_t k = 0; k < kVectors; ++k) rest[k] = Fma(x[k], Set(kLog2ELow), rest[k]);
+    // The factor by itself: its product with a small power may be denormal, that is 0 (FlushDenormals), where the result is not.
     NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) x[k] = Fma(rest[k], slope[k], power[k]);
+    for (size_t k = 0; k < kVectors; ++k) x[k] = Fma(rest[k], slope[k], Set(1.0f)) * power[k];
   }
 
   NORMFUSE_INLINE V ByPolynomial(V y) const {
