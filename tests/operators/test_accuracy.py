@@ -52,6 +52,20 @@ def test_residual_form_at_any_offset(offset: float, width: int) -> None:
     check(case, "custom")
 
 
+@pytest.mark.parametrize("large", [1e3, 1e6, 1e10, -1e10])
+@pytest.mark.parametrize("width", [256, 768, 1024, 4096])
+def test_one_large_value(width: int, large: float) -> None:
+    """Float32 rounds the equal squares of all others alike where it adds them: twelve units, not four."""
+    for place in (0, 1, 5, width - 1):
+        x = numbers((40, width))
+        x[:, place] = large * np.linspace(0.5, 2, 40)
+        case = normalization(x, {"axes": [-1], "epsilon": 1e-12})
+        got = harness.run(session_of(case, "custom"), case.inputs)["Y"]
+        deviations = x - x.mean(axis=-1, dtype=np.float64, keepdims=True)
+        exact = deviations / np.sqrt((deviations**2).mean(axis=-1, keepdims=True) + 1e-12)
+        assert (np.abs(got - exact) <= 12 * oracle.ulp32(np.maximum(np.abs(exact), 1.0))).all()
+
+
 @pytest.mark.parametrize(
     ("length", "offset"), [(50_000, 0.0), (50_000, 1e6), (1_000_000, 0.0), (1_000_000, 1e4), (10_000_000, 1e5)]
 )
