@@ -37,7 +37,7 @@ class WholeRows {
   }
 
  private:
-  // Normalizers are made of four rows at once, also where fewer are summed side by side: the second pass waits for them.
+  // Normalizers are made of four rows at once, also where two are summed side by side: the second pass waits for them.
   static constexpr int kRows = kSumRows == 2 ? 4 : kSumRows;
 
   template <class Args>

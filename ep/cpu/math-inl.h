@@ -431,7 +431,7 @@ NORMFUSE_INLINE V TimesNormalDistribution(V x) {
   const V power = Gaussian<Form::kAccurate>(a, square);
   const V ratio = PairedPolynomial(Form::kAbove, a, square) / PairedPolynomial(Form::kBelow, a, square);
   const V negative = Neg(a);
-  const V positive = x - Min(x, Set(0.0f));  // NaN where x is -infinity; Max would need a product more for that
+  const V positive = x - Min(x, Set(0.0f));  // NaN where x is -infinity, as Max(0, x) is not
   // Both are as fast by themselves: one rounds less, the other waits less.
   if constexpr (Form::kAccurate) return Fma(negative, power * ratio, positive);
   return Fma(negative * power, ratio, positive);

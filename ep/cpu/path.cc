@@ -104,7 +104,7 @@ bool CanPutLinesTogether(const Facts& f, bool any_length) {
 
 Store ChooseStore(const Facts& f, bool by_blocks, const ForcedPath& forced) {
   if (f.g.columns || f.spec.requantizes || !CanStoreNonTemporal(f)) return Store::kCached;
-  if (!(forced.non_temporal.value_or(IsLarge(f)))) return Store::kCached;
+  if (!forced.non_temporal.value_or(IsLarge(f))) return Store::kCached;
   // What passes through blocks is float32 before it is stored.
   if (BeginsLines(f)) return by_blocks && f.spec.y_type != DataType::kFloat32 ? Store::kCached : Store::kNonTemporal;
   return !by_blocks && CanPutLinesTogether(f, forced.non_temporal.has_value()) ? Store::kNonTemporalLines
