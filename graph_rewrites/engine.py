@@ -22,6 +22,7 @@ from normfuse.errors import InvalidModelError
 from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 
 from .describe import description_of, kind_of
+from .dimensions import drop_other_names, names_of_dimensions
 from .element_types import integers_of
 from .facts import CASTS, Facts, label, merged_shape, name_of, subgraphs
 from .functions import FunctionLibrary, NoStandardForm, Types, configuration, function_of
@@ -108,6 +109,7 @@ def rewrite(
     for _, _, opsets in _containers(model):
         if _LONG_NAME in opsets:
             opsets.setdefault("", opsets.pop(_LONG_NAME))
+    given = names_of_dimensions(model)
     facts = Facts(model)
     facts.infer()
     if target == "custom-op":
@@ -121,6 +123,7 @@ def rewrite(
         run.bypass(graph, opsets)
         run.fuse(graph, path, opsets)
     run.finish()
+    drop_other_names(model, given)
     return RewriteResult(run.sites, dict(run.counts))
 
 

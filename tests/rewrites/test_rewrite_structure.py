@@ -273,6 +273,22 @@ def test_everything_else_stays_as_it_is() -> None:
     assert [(o.domain, o.version) for o in optimized.opset_import] == [("", 17), ("ai.normfuse", 1)]
 
 
+@pytest.mark.parametrize("target", ["portable", "custom-op", "standard"])
+def test_no_names_of_dimensions_are_made_up(target: Any) -> None:
+    """Those of shape inference would let ONNX Runtime fuse in the rewritten model what it leaves in the original."""
+    model = _parse(
+        "u = Add (x, x)" + _layer_norm("u", "n") + "h = Relu (n) p = Transpose (h) t = Add (z, z)" + _layer_norm("t", "y", 1),
+        "float[?,?,8] x, float[batch,length,8] z) => (float[?,?,?] p, float[batch,length,8] y",
+    )
+    inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
+    assert any(dim.dim_param.startswith("unk__") for value in inferred for dim in value.type.tensor_type.shape.dim)
+    optimized, _ = optimize(model, target=target)
+    graph = optimized.graph
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            assert not dim.dim_param or dim.dim_param in ("batch", "length"), value.name
+
+
 def test_constants_keep_their_tensors_without_names() -> None:
     """The pass reads them, in the graph and in functions; a name would be a change of nodes that are not fused."""
     model = _parse(
