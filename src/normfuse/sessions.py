@@ -31,8 +31,8 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     model: ModelLike,
     sess_options: onnxruntime.SessionOptions | None = None,
     *,
-    backend: str = "auto",
-    claim: str = "profitable",
+    backend: str | None = None,
+    claim: str | None = None,
     claim_report: str | os.PathLike[str] | None = None,
     allow_requantization_removal: bool = False,
     **ep_options: object,
@@ -44,7 +44,8 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     Args:
         model: A path, bytes, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram; it is not changed.
         sess_options: Session options to use; they are given the execution provider, as by
-            :func:`normfuse.session_options`.
+            :func:`normfuse.session_options`. Where that function made them, what it was given stays, except for what
+            is given here.
         backend: See :func:`normfuse.session_options`, as ``claim``, ``claim_report`` and ``ep_options``.
         claim: See there.
         claim_report: See there.

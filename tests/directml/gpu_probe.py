@@ -88,7 +88,7 @@ WAYS = {
     "registered": (by_devices(normfuse.register()), {}),
     "name": (by_name, {}),
     "GPU": (by_devices(GPU), {}),
-    "back to auto": (twice, {}),
+    "back to auto": (twice, {"backend": "auto"}),
     "one after the other": (one_after_the_other, {}),
     "directml, nothing there": (ours, {"backend": "directml"}),
     "directml, no dxcore": (ours, DIRECTML),

@@ -135,6 +135,24 @@ def test_the_last_options_win() -> None:
     assert len(ort.InferenceSession(chain_bytes(), sess_options=options, enable_fallback=0).run(None, X)) == 1
 
 
+@pytest.mark.parametrize("again", [{}, {"backend": "cpu"}, {"claim": None}])
+def test_options_that_are_not_given_stay(again: dict[str, str | None], tmp_path: Path) -> None:
+    report = tmp_path / "claims.jsonl"
+    options = normfuse.session_options(claim="all", claim_report=report)
+    normfuse.InferenceSession(chain_bytes(), options, **again)
+    assert report.exists()
+    normfuse.session_options(options, model=chain_bytes(), **again)
+    assert options.get_session_config_entry("ep.normfuseexecutionprovider.claim") == "all"
+    normfuse.InferenceSession(chain_bytes(), options, claim="profitable")
+    assert options.get_session_config_entry("ep.normfuseexecutionprovider.claim") == "profitable"
+
+
+def test_an_option_that_contradicts_an_earlier_one_is_refused() -> None:
+    options = normfuse.session_options(adapter_index=1)
+    with pytest.raises(normfuse.OptionError, match="both choose an adapter"):
+        normfuse.session_options(options, adapter_luid="0x7")
+
+
 def test_custom_operators_and_portable_functions_in_one_session_each(transformer: onnx.ModelProto) -> None:
     fed = {"input_ids": np.ones((1, 5), np.int64), "attention_mask": np.ones((1, 5), np.int64)}
     plain = ort.InferenceSession(transformer.SerializeToString(), providers=["CPUExecutionProvider"])

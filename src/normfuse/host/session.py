@@ -33,8 +33,8 @@ def session_options(
     options: onnxruntime.SessionOptions | None = None,
     *,
     model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | None = None,
-    backend: str = "auto",
-    claim: str = "profitable",
+    backend: str | None = None,
+    claim: str | None = None,
     claim_report: str | os.PathLike[str] | None = None,
     **ep_options: object,
 ) -> onnxruntime.SessionOptions:
@@ -46,8 +46,8 @@ def session_options(
     Args:
         options: Options to add to (changed in place and returned); None: new ones, which log errors only
             (``log_severity_level`` 3): ONNX Runtime warns of every session in which a node stays with its own CPU
-            provider, and most nodes do. Calling this again with the same object only changes the execution provider's
-            options. Leave ``add_provider_for_devices`` to this function.
+            provider, and most nodes do. Calling this again with the same object changes the options that are given
+            then; what is not given, or None, stays as it is. Leave ``add_provider_for_devices`` to this function.
             Where ``optimized_model_filepath`` is set, chains of standard operators are left alone (``compile=0``): ONNX
             Runtime cannot save what an execution provider compiled.
         model: The model that the session will be created on, for the memory that this takes. A model rewritten by
@@ -57,8 +57,10 @@ def session_options(
             already). Where a float16 model leads into a fault of ONNX Runtime that ends the process, one of its
             optimizers is added to ``optimization.disable_specified_optimizers``; without ``model`` the chains that
             would lead there are left alone. The model's weights are not read.
-        backend: "cpu" or "directml": what runs the fused chains. "auto" is the CPU, on machines with a GPU as well.
-        claim: "profitable": take the chains that are expected to run faster here; "all": every supported one.
+        backend: "cpu" or "directml": what runs the fused chains. "auto", the default, is the CPU, on machines with a
+            GPU as well.
+        claim: "profitable", the default: take the chains that are expected to run faster here; "all": every supported
+            one.
         claim_report: File to which one JSON object for each site that was looked at is written at session creation.
         ep_options: Further options of the execution provider, see :data:`normfuse.spec.OPTIONS`.
 
@@ -68,13 +70,19 @@ def session_options(
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library is missing or cannot be loaded.
     """
-    values = validate_options({"backend": backend, "claim": claim, "claim_report": claim_report, **ep_options})
+    given = {"backend": backend, "claim": claim, "claim_report": claim_report, **ep_options}
+    values = validate_options(given)
     host = load_host()
     if options is None:
         options = host.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
     elif not isinstance(options, host.SessionOptions):
         raise OptionError(f"options must be an onnxruntime.SessionOptions, not {type(options).__name__}.")
+    again = get_entry(options, _MARKER) is not None
+    if again:
+        before = {name: get_entry(options, _PREFIX + name) for name in OPTIONS}
+        values = validate_options({**before, **{name: value for name, value in given.items() if value is not None}})
+    backend = values.get("backend", OPTIONS["backend"].default)
     devices = devices_for(backend, ensure_registered())
     if backend == "directml":
         check_directml(values, on_gpu_device=devices[0].ep_metadata.get("backend") == backend)
@@ -83,7 +91,7 @@ def session_options(
     if model is not None:
         choose_inlining(options, model)
         avoid_float16_fault(options, model)
-    if get_entry(options, _MARKER) is not None:
+    if again:
         for option in OPTIONS.values():
             if option.name in values or get_entry(options, _PREFIX + option.name) is not None:
                 set_entry(options, _PREFIX + option.name, values.get(option.name, option.default))
@@ -92,5 +100,5 @@ def session_options(
         options.register_custom_ops_library(get_library_path())
         options.add_provider_for_devices(devices, values)
         set_entry(options, _MARKER, "1")
-    set_entry(options, "normfuse.backend", values.get("backend", OPTIONS["backend"].default))
+    set_entry(options, "normfuse.backend", backend)
     return options
