@@ -10,10 +10,10 @@ import onnx
 import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError
-from normfuse.spec import ACTIVATIONS, NORMALIZATIONS
 
 from .map_types import without_map_types
 from .sizes import Sizes
+from .stand_ins import make_inferable
 
 __all__ = ["infer_types"]
 
@@ -28,22 +28,6 @@ _WRONG_TYPE = re.compile(
 
 # Larger initialisers take no part in shape inference: without them the model fits into one message, whatever its size.
 _MAX_ELEMENTS = 64
-
-_EINSUM_SINCE = 12
-
-# Normalisations that ONNX's shape inference knows.
-_INFERRED = ("InstanceNormalization", "LayerNormalization", "RMSNormalization")
-# Operators that it does not know, and the output (if any) besides the first that is shaped as X.
-_SHAPED_AS_X = {
-    (spelling.domain, spelling.op_type): None
-    for activation in ACTIVATIONS.values()
-    for spelling in activation.spellings
-    if spelling.domain
-} | {
-    (row.domain, row.op_type): row.outputs.index("sum") if "sum" in row.outputs else None
-    for row in NORMALIZATIONS
-    if row.op_type not in _INFERRED and row.method == "standard"
-}
 
 
 def infer_types(model: ir.Model) -> Mapping[ir.Graph, Types]:
@@ -87,7 +71,8 @@ def _is_complete(graph: ir.Graph) -> bool:
 def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
     """Yield the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
     copy = model.clone()
-    replaced = [_make_inferable(graph, copy.opset_imports.get("", 1)) for graph in copy.graphs()]
+    opset, inputs = copy.opset_imports.get("", 1), copy.graph.inputs
+    replaced = [make_inferable(graph, opset, inputs) for graph in copy.graphs()]
     weights = _without_large_weights(copy.graph)
     if not Sizes(copy.functions, {}, weights).add(copy.graph).has_few_dimensions:
         logger.debug("shape inference would take too much memory")
@@ -163,94 +148,6 @@ def _inferred(model: onnx.ModelProto, *, judged: bool, propagated: bool) -> onnx
                     f"Node '{name}' ({op_type}) computes {found}, and the model's value_info or outputs say {given}."
                 ) from None
     return None
-
-
-def _make_inferable(graph: ir.Graph, opset: int) -> bool:
-    """Replace what ONNX's shape inference does not know by standard operators of the same types and shapes.
-
-    Returns:
-        Whether there was anything to replace.
-    """
-    unknown = [node for node in graph if node.domain == "com.microsoft" or (node.domain, node.op_type) in _SHAPED_AS_X]
-    for node in graph:
-        if node.domain == "com.microsoft" and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
-            node.domain = ""
-        elif node.domain == "com.microsoft" and node.op_type == "FusedMatMul" and opset >= _EINSUM_SINCE:
-            _unfuse_matmul(node)
-        elif (node.domain, node.op_type) in _SHAPED_AS_X:
-            further = _SHAPED_AS_X[node.domain, node.op_type]
-            _type_input(node)
-            wanted = [index for index in (0, further) if index is not None and index < len(node.outputs)]
-            outputs = [node.outputs[index] for index in wanted if node.outputs[index].name]
-            _repeat(graph, node, node.inputs[0], outputs)
-        elif (ungrouped := _ungrouped(node)) is not None:
-            _replace(graph, node.outputs[0], ungrouped)
-            graph.remove(node)
-    return bool(unknown)
-
-
-def _type_input(node: ir.Node) -> None:
-    """Give the first input of a node the type of its output or of its parameters, where the model gives only these."""
-    x, y = node.inputs[0], node.outputs[0]
-    if x is None or x.is_initializer():
-        return
-    if x.type is None:
-        weights = [
-            value.const_value for value in node.inputs[1:] if value is not None and value.const_value is not None
-        ]
-        x.type = ir.TensorType(weights[0].dtype) if y.type is None and weights else y.type
-    if x.shape is None:
-        x.shape = y.shape
-
-
-def _unfuse_matmul(node: ir.Node) -> None:
-    """Turn ONNX Runtime's product with transposed operands into one that ONNX has."""
-    if any(node.attributes.get_int(f"transBatch{operand}", 0) for operand in "AB"):
-        return
-    a = "...ki" if node.attributes.get_int("transA", 0) else "...ik"
-    b = "...jk" if node.attributes.get_int("transB", 0) else "...kj"
-    node.attributes.clear()
-    node.attributes.add(ir.AttrString("equation", f"{a},{b}->...ij"))
-    node.domain, node.op_type = "", "Einsum"
-
-
-def _repeat(graph: ir.Graph, node: ir.Node, source: ir.Value | None, outputs: Iterable[ir.Value]) -> None:
-    """Replace a node by copies of a value that has the types and shapes of these outputs."""
-    for value in tuple(outputs):
-        _replace(graph, value, ir.Node("", "Identity", [source]))
-    graph.remove(node)
-
-
-def _replace(graph: ir.Graph, value: ir.Value, node: ir.Node) -> None:
-    """Let a new node compute a value."""
-    before = value.producer()
-    assert before is not None
-    node.outputs[0].name = value.name
-    graph.insert_before(before, node)
-    value.replace_all_uses_with(node.outputs[0], replace_graph_outputs=True)
-
-
-def _ungrouped(node: ir.Node) -> ir.Node | None:
-    """Return a node of x for Reshape(InstanceNormalization(Reshape(x, ...)), Shape(x)), a group normalisation.
-
-    Its output has the type and shape of the group normalisation; None: it is none. Before opset 15, shape inference
-    does not follow Shape.
-    """
-    if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2:
-        return None
-    normalization, shape = (None if value is None else value.producer() for value in node.inputs[:2])
-    if normalization is None or normalization.op_type != "InstanceNormalization" or not normalization.inputs:
-        return None
-    grouping = None if normalization.inputs[0] is None else normalization.inputs[0].producer()
-    op_type, parameters = "Identity", []
-    if grouping is not None and grouping.op_type == "DequantizeLinear" and grouping.inputs[0] is not None:
-        op_type, parameters = "DequantizeLinear", list(grouping.inputs[1:])
-        grouping = grouping.inputs[0].producer()
-    if grouping is None or grouping.op_type != "Reshape" or shape is None or shape.op_type != "Shape":
-        return None
-    if "start" in shape.attributes or "end" in shape.attributes or shape.inputs[0] is not grouping.inputs[0]:
-        return None
-    return ir.Node("", op_type, [shape.inputs[0], *parameters])
 
 
 # The model's own functions

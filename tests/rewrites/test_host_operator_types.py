@@ -1,0 +1,131 @@
+"""What is known of ONNX Runtime's own operators in front of a chain: exactly what these give there, or nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from rewrite_harness import optimize
+
+from normfuse.graph_rewrites.inference import infer_types
+
+QUANTIZED = "float scale, uint8 zero"
+# What computes h, which the model does not describe, and the inputs that this takes.
+PROGRAMS = {
+    "QLinearSoftmax": (
+        "h = QLinearSoftmax<axis = -1, opset = 13>(x, scale, zero, scale, zero)",
+        f"uint8[N,3,8] x, {QUANTIZED}",
+    ),
+    "QLinearSigmoid": ("h = QLinearSigmoid(x, scale, zero, scale, zero)", f"uint8[N,3,8] x, {QUANTIZED}"),
+    "QLinearLeakyRelu": ("h = QLinearLeakyRelu(x, scale, zero, scale, zero)", f"uint8[N,3,8] x, {QUANTIZED}"),
+    "QLinearAdd": (
+        "h = QLinearAdd(x, scale, zero, b, scale, zero, scale, zero)",
+        f"uint8[N,1,8] x, uint8[3,1] b, {QUANTIZED}",
+    ),
+    "QLinearMul": (
+        "h = QLinearMul(x, scale, zero, b, scale, zero, scale, zero)",
+        f"uint8[N,1,8] x, uint8[3,1] b, {QUANTIZED}",
+    ),
+    "RotaryEmbedding": ("h = RotaryEmbedding(x, p, c, c)", "float[N,3,8] x, int64[1] p, float[4,4] c"),
+    "RotaryEmbedding of heads": ("h = RotaryEmbedding(x, p, c, c)", "float[N,2,3,8] x, int64[1] p, float[4,4] c"),
+    "GroupQueryAttention": (
+        "h, k, v = GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(x, b, b, , , last, total)",
+        "float[N,3,32] x, float[N,3,16] b, int32[N] last, int32 total",
+    ),
+    "GroupQueryAttention, packed": (
+        "h, k, v = GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(x, , , , , last, total)",
+        "float[N,3,64] x, int32[N] last, int32 total",
+    ),
+    "MultiHeadAttention": (
+        "h = MultiHeadAttention<num_heads = 2>(x, k, v)",
+        "float[N,3,16] x, float[N,5,16] k, float[N,5,24] v",
+    ),
+    "MultiHeadAttention, packed": ("h = MultiHeadAttention<num_heads = 2>(x)", "float[N,3,2,3,8] x"),
+    "MultiHeadAttention of heads": (
+        "h = MultiHeadAttention<num_heads = 2>(x, k, v)",
+        "float[N,3,16] x, float[N,2,5,8] k, float[N,2,5,12] v",
+    ),
+    "MatMulNBits": (
+        "h = MatMulNBits<K = 32, N = 5, bits = 4, block_size = 32>(x, q, s)",
+        "float[N,3,32] x, uint8[5,1,16] q, float[5] s",
+    ),
+    "DynamicQuantizeMatMul": (
+        "h = DynamicQuantizeMatMul(x, q, s, z)",
+        "float[N,3,8] x, uint8[8,5] q, float s, uint8 z",
+    ),
+    "EmbedLayerNormalization": (
+        "h, m = EmbedLayerNormalization(x, , w, w, , s, s)",
+        "int32[N,3] x, float[9,8] w, float[8] s",
+    ),
+    "FusedConv": (
+        'h = FusedConv<activation = "Relu", pads = [1, 0, 1, 0], strides = [2, 1]>(x, w)',
+        "float[N,3,8,8] x, float[5,3,3,3] w",
+    ),
+    "FusedGemm": ('h = FusedGemm<activation = "Relu", transB = 1>(x, w)', "float[3,8] x, float[5,8] w"),
+    "FusedMatMul": ("h = FusedMatMul(x, w)", "float[N,3,8] x, float[8,5] w"),
+    "FusedMatMul, second transposed": ("h = FusedMatMul<transB = 1>(x, w)", "float[N,3,8] x, float[5,8] w"),
+    "FusedMatMul, first transposed": ("h = FusedMatMul<transA = 1>(x, w)", "float[N,8,3] x, float[N,8,5] w"),
+    "FusedMatMul, both transposed": ("h = FusedMatMul<transA = 1, transB = 1>(x, w)", "float[N,8,3] x, float[N,5,8] w"),
+    "FusedMatMul, batch": ("h = FusedMatMul<transBatchA = 1>(x, w)", "float[3,2,8] x, float[2,8,5] w"),
+}
+
+
+def model_of(program: str, inputs: str, outputs: str = "h") -> onnx.ModelProto:
+    head, _, call = program.partition(" = ")
+    text = f"""
+        <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g ({inputs}) => ({outputs}) {{ {head} = com.microsoft.{call} }}
+    """
+    return onnx.parser.parse_model(text)
+
+
+def fed(model: onnx.ModelProto, n: int) -> dict[str, np.ndarray]:
+    feeds = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        shape = [dim.dim_value or n for dim in tensor.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        feeds[value.name] = np.full(shape, {"last": 2, "total": 3}.get(value.name, 1), dtype)
+    return feeds
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_types_are_those_of_onnxruntime(name: str) -> None:
+    model = model_of(*PROGRAMS[name])
+    source = ir.from_proto(model)
+    inferred = infer_types(source)[source.graph].get("h")
+    unknown = name in ("GroupQueryAttention, packed", "MultiHeadAttention, packed", "MultiHeadAttention of heads")
+    if unknown or name == "FusedMatMul, batch":
+        assert inferred is None or inferred.shape is None
+        return
+    assert inferred is not None
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for n in (1, 2):
+        (h,) = session.run(["h"], fed(model, n))
+        assert inferred.dtype.numpy() == h.dtype
+        assert [n if isinstance(dim, ir.SymbolicDim) else dim for dim in inferred.shape] == list(h.shape)
+
+
+NORM = """
+    m = ReduceMean<axes = [-1]>(h) d = Sub(h, m) p = Mul(d, d) v = ReduceMean<axes = [-1]>(p) e = Add(v, epsilon)
+    q = Sqrt(e) n = Div(d, q) t = Mul(n, scale) y = Add(t, bias)
+"""
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_chain_behind_an_operator_of_onnxruntime(inside: bool) -> None:
+    """Weights of four bits: LayerNormalization is found behind them, in the main graph and in a branch."""
+    body = f"h = com.microsoft.MatMulNBits<K = 32, N = 4, bits = 4, block_size = 32>(x, q4, s4) {NORM}"
+    if inside:
+        body = f"""r = If (c) <then_branch = t () => (float[2,3,4] y) {{ {body} }},
+            else_branch = e () => (float[2,3,4] z) {{ z = ConstantOfShape<value = float[1] {{0.0}}>(shape) }}>"""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[2,3,32] x, bool c, uint8[4,1,16] q4) => (float[2,3,4] {"r" if inside else "y"})
+        <float epsilon = {{1e-5}}, float[4] scale = {{1, 2, 3, 4}}, float[4] bias = {{1, 2, 3, 4}},
+         float[4] s4 = {{1, 1, 1, 1}}, int64[3] shape = {{2, 3, 4}}> {{ {body} }}
+    """)
+    _, result = optimize(model)
+    assert [site.description for site in result.sites] == ["LayerNormalization"]
