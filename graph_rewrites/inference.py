@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError
 
+from .constants import constant_tensor
 from .map_types import without_map_types
 from .sizes import Sizes
 from .stand_ins import make_inferable
@@ -73,6 +74,7 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
     copy = model.clone()
     opset, inputs = copy.opset_imports.get("", 1), copy.graph.inputs
     replaced = [make_inferable(graph, opset, inputs) for graph in copy.graphs()]
+    _repeat_constants(copy)
     weights = _without_large_weights(copy.graph)
     if not Sizes(copy.functions, {}, weights).add(copy.graph).has_few_dimensions:
         logger.debug("shape inference would take too much memory")
@@ -97,6 +99,35 @@ def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
         for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
             if value.name:
                 yield value.name, value
+
+
+def _repeat_constants(model: ir.Model) -> None:
+    """Give each subgraph the small constants of the graphs around it: ONNX passes their types in, and not their values.
+
+    The axes of a reduction are such, and the target of a Reshape.
+    """
+    for number, graph in enumerate(model.graph.subgraphs()):
+        repeated: dict[ir.Value, ir.Value] = {}
+        for node in tuple(graph):
+            for index, value in enumerate(node.inputs):
+                if value is None or value.graph is graph or (tensor := _small_constant(value, model)) is None:
+                    continue
+                if value not in repeated:
+                    constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
+                    constant.outputs[0].name = f"{value.name}:in:{number}"
+                    graph.insert_before(node, constant)
+                    repeated[value] = constant.outputs[0]
+                node.replace_input_with(index, repeated[value])
+
+
+def _small_constant(value: ir.Value, model: ir.Model) -> ir.TensorProtocol | None:
+    node = value.producer()
+    if node is not None:
+        tensor = constant_tensor(node) if node.op_type == "Constant" and node.domain == "" else None
+    else:
+        fixed = value.is_initializer() and not (value.is_graph_input() and model.ir_version >= 4)
+        tensor = value.const_value if fixed else None
+    return tensor if tensor is not None and tensor.dtype.is_integer() and tensor.size <= _MAX_ELEMENTS else None
 
 
 def _without_large_weights(graph: ir.Graph) -> list[ir.Value]:

@@ -27,9 +27,9 @@ _GIVES_AS = {
     "QLinearMul": ("Mul", (0, 3)),
 }
 
-# Normalisations that ONNX's shape inference knows.
-_INFERRED = ("InstanceNormalization", "LayerNormalization", "RMSNormalization")
-# Operators that it does not know, and the output (if any) besides the first that is shaped as X.
+# Normalisations that ONNX's shape inference knows, and the opset since which it does: ONNX Runtime has its own before.
+_INFERRED_SINCE = {"InstanceNormalization": 1, "LayerNormalization": 17, "RMSNormalization": 23}
+# Operators whose output is shaped as X, and the output (if any) besides the first that is.
 _SHAPED_AS_X = {
     (spelling.domain, spelling.op_type): None
     for activation in ACTIVATIONS.values()
@@ -38,7 +38,7 @@ _SHAPED_AS_X = {
 } | {
     (row.domain, row.op_type): row.outputs.index("sum") if "sum" in row.outputs else None
     for row in NORMALIZATIONS
-    if row.op_type not in _INFERRED and row.method == "standard"
+    if row.method == "standard"
 }
 
 
@@ -53,9 +53,9 @@ def make_inferable(graph: ir.Graph, opset: int, model_inputs: MutableSequence[ir
     Returns:
         Whether there was anything to replace.
     """
-    unknown = [node for node in graph if node.domain == _MICROSOFT or (node.domain, node.op_type) in _SHAPED_AS_X]
+    unknown = [node for node in graph if node.domain == _MICROSOFT or _is_shaped_as_x(node, opset)]
     for node in graph:
-        if (node.domain, node.op_type) in _SHAPED_AS_X:
+        if _is_shaped_as_x(node, opset):
             further = _SHAPED_AS_X[node.domain, node.op_type]
             _type_input(node)
             wanted = [index for index in (0, further) if index is not None and index < len(node.outputs)]
@@ -67,6 +67,12 @@ def make_inferable(graph: ir.Graph, opset: int, model_inputs: MutableSequence[ir
             _replace(graph, node.outputs[0], ungrouped)
             graph.remove(node)
     return bool(unknown)
+
+
+def _is_shaped_as_x(node: ir.Node, opset: int) -> bool:
+    """True for an operator of `_SHAPED_AS_X` that ONNX's shape inference does not know."""
+    inferred = node.domain == "" and opset >= _INFERRED_SINCE.get(node.op_type, opset + 1)
+    return (node.domain, node.op_type) in _SHAPED_AS_X and not inferred
 
 
 def _type_input(node: ir.Node) -> None:
