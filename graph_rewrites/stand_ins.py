@@ -92,11 +92,11 @@ def _type_input(node: ir.Node) -> None:
 def _stand_in(node: ir.Node, opset: int, model_inputs: MutableSequence[ir.Value]) -> None:
     """Turn an operator of ONNX Runtime into a standard one, as far as its types and shapes are known."""
     x, y, z = (*node.inputs, None, None, None)[:3]
-    if x is None:
+    if x is None or any(attribute.is_ref() for attribute in node.attributes.values()):
         return
     if node.op_type in _LIKE_FIRST or (node.op_type == "GroupQueryAttention" and y is not None):
         _become(node, "Identity", [x])
-    elif node.op_type in _GIVES_AS:
+    elif node.op_type in _GIVES_AS and len(node.inputs) > max(_GIVES_AS[node.op_type][1][:2]):
         op_type, indices = _GIVES_AS[node.op_type]
         attributes = () if op_type in ("Gather", "MatMul") else tuple(node.attributes.values())
         _become(node, op_type, [node.inputs[index] for index in indices if index < len(node.inputs)], attributes)
@@ -107,6 +107,12 @@ def _stand_in(node: ir.Node, opset: int, model_inputs: MutableSequence[ir.Value]
     elif node.op_type == "MultiHeadAttention" and y is not None and z is not None and opset >= _EINSUM_SINCE:
         # Only where each has three dimensions; it fails where inference finds another rank.
         _become(node, "Einsum", [x, z], [ir.AttrString("equation", "bsh,btv->bsv")])
+
+
+def _integer(node: ir.Node, name: str) -> int:
+    """Return an attribute that is 0 where it is not given, or is no integer: nothing checks these operators before."""
+    attribute = node.attributes.get(name)
+    return attribute.as_int() if attribute is not None and attribute.type == ir.AttributeType.INT else 0
 
 
 def _become(node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Sequence[ir.Attr] = ()) -> None:
@@ -124,7 +130,7 @@ def _unpacked(node: ir.Node, model_inputs: MutableSequence[ir.Value]) -> ir.Valu
     """Return weights of the shape that those of a MatMulNBits stand for."""
     weights = ir.Value(
         name=f"{node.outputs[0].name}:weights",
-        shape=ir.Shape([node.attributes.get_int(name, 0) for name in "KN"]),
+        shape=ir.Shape([_integer(node, name) for name in "KN"]),
         type=ir.TensorType(ir.DataType.FLOAT),
     )
     model_inputs.append(weights)
@@ -133,9 +139,9 @@ def _unpacked(node: ir.Node, model_inputs: MutableSequence[ir.Value]) -> ir.Valu
 
 def _unfuse_matmul(node: ir.Node, a: ir.Value, b: ir.Value, opset: int) -> None:
     """Turn ONNX Runtime's product with transposed operands into one that ONNX has."""
-    if any(node.attributes.get_int(f"transBatch{operand}", 0) for operand in "AB"):
+    if any(_integer(node, f"transBatch{operand}") for operand in "AB"):
         return
-    transposed = [node.attributes.get_int(f"trans{operand}", 0) for operand in "AB"]
+    transposed = [_integer(node, f"trans{operand}") for operand in "AB"]
     if not any(transposed):
         _become(node, "MatMul", [a, b])
     elif transposed == [0, 1] and b.shape is not None and len(b.shape) == 2 and node.graph is not None:

@@ -108,6 +108,29 @@ def test_types_are_those_of_onnxruntime(name: str) -> None:
         assert [n if isinstance(dim, ir.SymbolicDim) else dim for dim in inferred.shape] == list(h.shape)
 
 
+@pytest.mark.parametrize(
+    "call",
+    ['MatMulNBits<K = "a", N = 1.0>(x)', "FusedMatMul<transA = 0.5, transBatchB = [1]>(x, x)", "QLinearAdd(x)"],
+)
+def test_operator_that_is_no_such_one_is_passed_over(call: str) -> None:
+    """ONNX knows no schema of theirs, so that nothing else refuses them."""
+    _, result = optimize(model_of(f"h = {call}", "float[2,8] x"))
+    assert result.sites == []
+
+
+def test_attribute_that_the_call_of_a_function_gives() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1, "own": 1]>
+        g (float[4,8] x, float[4,8] w) => (float[8,8] y) { y = own.product <turned = 1> (x, w) }
+        <domain: "own", opset_import: ["": 17, "com.microsoft": 1]>
+        product <turned> (a, b) => (h) { h = com.microsoft.FusedMatMul <transA: int = @turned> (a, b) }
+    """)
+    source = ir.from_proto(model)
+    (function,) = source.functions.values()
+    inferred = infer_types(source)[function.graph].get("h")
+    assert inferred is None or inferred.shape is None
+
+
 NORM = """
     m = ReduceMean<axes = [-1]>(h) d = Sub(h, m) p = Mul(d, d) v = ReduceMean<axes = [-1]>(p) e = Add(v, epsilon)
     q = Sqrt(e) n = Div(d, q) t = Mul(n, scale) y = Add(t, bias)
