@@ -11,6 +11,7 @@ import onnx_ir as ir
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
+from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
@@ -142,12 +143,10 @@ def _create(
 
 
 def _translated(error: Exception, name: str) -> Exception:
-    text = str(error).strip()
+    text = words_of(error)
     # What the library itself objects to is an option (DirectML is one), or the environment variable that chooses the
     # instruction set.
     own = re.search(rf"{EP_NAME}: .*option.*|DirectML path: .*|The environment variable NORMFUSE_ISA.*", text)
     if own is not None:
         return OptionError(own[0])
-    return InvalidModelError(
-        f"onnxruntime cannot load {name}: {text.splitlines()[0] if text else type(error).__name__}"
-    )
+    return InvalidModelError(f"onnxruntime cannot load {name}: {text.splitlines()[0]}")

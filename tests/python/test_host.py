@@ -11,6 +11,7 @@ import pytest
 
 import normfuse
 import normfuse.models
+from normfuse.host.messages import words_of
 from normfuse.host.versions import installed_flavours
 
 
@@ -140,3 +141,28 @@ def test_the_public_surface() -> None:
     errors = [getattr(normfuse, name) for name in normfuse.__all__ if name.endswith("Error")]
     assert all(issubclass(error, normfuse.NormfuseError) for error in errors)
     assert issubclass(normfuse.InvalidModelError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : /onnxruntime_src/onnxruntime/core/graph/model.cc:256 onnxruntime::Model::"
+            "Model(onnx::ModelProto&&, const std::function<void(int)>&) const Unsupported model IR version: 99",
+            "Unsupported model IR version: 99",
+        ),
+        (
+            "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Sub(6) node with name ''",
+            "Could not find an implementation for Sub(6) node with name ''",
+        ),
+        (
+            "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: D:\\a\\_work\\graph.cc:7 "
+            "Graph::Resolve() it is broken",
+            "Exception during initialization: it is broken",
+        ),
+        ("of another kind", "of another kind"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_messages_of_onnxruntime_name_no_place_in_its_source(said: str, words: str) -> None:
+    assert words_of(RuntimeError(said)) == words

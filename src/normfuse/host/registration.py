@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError
+from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.options import validate_options
 from normfuse.host.versions import BY_NAME_VERSION, host_version, load_host
@@ -105,5 +106,4 @@ def _register(host: Any, path: str) -> None:
         own = re.search(r"The environment variable NORMFUSE_ISA.*", text)
         if own is not None:
             raise OptionError(own[0]) from error
-        why = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-        raise LibraryLoadError(f"onnxruntime could not load the native library {path}: {why}") from error
+        raise LibraryLoadError(f"onnxruntime could not load the native library {path}: {words_of(error)}") from error

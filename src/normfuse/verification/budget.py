@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from normfuse.errors import VerificationError
+from normfuse.host.messages import words_of
 from normfuse.host.versions import import_host
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def run_all(
         except OutOfTime:
             raise
         except Exception as error:  # onnxruntime raises one class of its own for each status code
-            raise VerificationError(f"onnxruntime says: {(str(error).splitlines() or ['?'])[0]}") from error
+            raise VerificationError(f"onnxruntime says: {words_of(error).splitlines()[0]}") from error
     return results
 
 
