@@ -21,7 +21,8 @@ else()
 endif()
 string(REGEX MATCH "^[^-]+" CMAKE_SYSTEM_PROCESSOR "${NORMFUSE_ZIG_TARGET}")
 
-set(CMAKE_CXX_COMPILER "${NORMFUSE_ZIG}" c++ -target ${NORMFUSE_ZIG_TARGET})
+set(CMAKE_CXX_COMPILER "${NORMFUSE_ZIG}" c++)
+set(CMAKE_CXX_COMPILER_TARGET ${NORMFUSE_ZIG_TARGET})
 # zig keeps what it compiled by itself, and ccache does not know its command line.
 set(CMAKE_CXX_COMPILER_LAUNCHER "" CACHE STRING "" FORCE)
 # CMake wants a resource compiler for Windows; nothing here is compiled by it.
@@ -34,4 +35,8 @@ foreach(tool ar ranlib)
 endforeach()
 set(CMAKE_AR "${CMAKE_BINARY_DIR}/zig-ar")
 set(CMAKE_RANLIB "${CMAKE_BINARY_DIR}/zig-ranlib")
+# zig builds its C++ runtime, which takes minutes, once for stripped files and once for others. So everything is stripped,
+# and CMake's own checks, which link in a way of their own, only compile (the first one because it knows the target).
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-s")
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)

@@ -20,7 +20,8 @@ from hosts import CACHE
 HERE = Path(__file__).parent
 SOURCES = sorted((HERE / "host").glob("*.cc"))
 WINDOWS_HOSTS = ("1.24.4", "1.31.1")
-ZIG = [sys.executable, "-m", "ziglang", "c++", "-target", "x86_64-windows-gnu", "-std=c++20", "-O3"]
+# -s as in ep/cmake/zig.cmake: zig would build its C++ runtime once more for a program that is not stripped.
+ZIG = [sys.executable, "-m", "ziglang", "c++", "-target", "x86_64-windows-gnu", "-std=c++20", "-O3", "-s"]
 
 
 @pytest.fixture(scope="module")
