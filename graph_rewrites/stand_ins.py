@@ -63,6 +63,8 @@ def make_inferable(graph: ir.Graph, opset: int, model_inputs: MutableSequence[ir
             _repeat(graph, node, node.inputs[0], outputs)
         elif node.domain == _MICROSOFT:
             _stand_in(node, opset, model_inputs)
+        elif node.op_type == "STFT" and not node.domain:
+            _give_shape(node)
         elif (ungrouped := _ungrouped(node)) is not None:
             _replace(graph, node.outputs[0], ungrouped)
             graph.remove(node)
@@ -87,6 +89,19 @@ def _type_input(node: ir.Node) -> None:
         x.type = ir.TensorType(weights[0].dtype) if y.type is None and weights else y.type
     if x.shape is None:
         x.shape = y.shape
+
+
+def _give_shape(stft: ir.Node) -> None:
+    """Give a spectrum the shape that it has in any case: ONNX infers none where a size is not known."""
+    spectrum = stft.outputs[0]
+    if spectrum.shape is not None:
+        return
+    for value in (*stft.outputs, *stft.inputs[::2]):  # the signal and the window are of one type
+        if value is not None and spectrum.type is None:
+            tensor = value.const_value
+            spectrum.type = value.type if tensor is None else ir.TensorType(tensor.dtype)
+    if spectrum.type is not None:
+        spectrum.shape = ir.Shape([None, None, None, 2])
 
 
 def _stand_in(node: ir.Node, opset: int, model_inputs: MutableSequence[ir.Value]) -> None:

@@ -327,6 +327,24 @@ def test_activation_behind_a_norm_whose_shape_onnx_does_not_infer(norm: str, beh
     check_fused(g.model("m"), _feeds(IMAGE), "FusedNormalization", wanted)
 
 
+def test_norm_behind_a_spectrum_of_unknown_length() -> None:
+    """ONNX infers no shape of an STFT but where all of its sizes are known, and so none of what is behind it."""
+    g = SpellingBuilder(17)
+    signal = g.input("x", (2, "samples"))
+    step, window = g.constant(np.asarray(8)), g.constant(np.hanning(16).astype(np.float32))
+    x = g.add("STFT", signal, step, window)
+    d = g.add("Sub", x, g.reduce_mean(x, [1]))
+    deviation = g.add("Sqrt", g.add("Add", g.reduce_mean(g.add("Mul", d, d), [1]), 1e-5))
+    scale, bias = (g.constant(np.asarray(values, np.float32)) for values in ([1.5, 0.5], [0.25, -0.5]))
+    g.output(g.add("Add", g.add("Mul", g.add("Div", d, deviation), scale), bias), (2, None, None, 2))
+    model, feeds = g.model("m"), _feeds((2, 64))
+    optimized, _ = optimize(model)
+    assert [node.op_type for node in optimized.graph.node] == ["STFT", "FusedNormalization_MeanVarianceNormalization"]
+    expected, got = run(model, feeds), run(optimized, feeds)
+    for name in expected:
+        close(got[name], expected[name], name)
+
+
 @pytest.mark.parametrize("shortcut", [True, False])
 def test_mean_variance_normalization_decomposed(shortcut: bool) -> None:
     """The function body of MeanVarianceNormalization: epsilon is added to the standard deviation."""
