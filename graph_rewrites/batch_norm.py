@@ -10,14 +10,12 @@ import onnx_ir as ir
 from .activations import any_activation, read_activation
 from .facts import label
 from .fused import Activation, Fused, new_constant
+from .host_fusions import require_no_weights
 from .pattern import any_of
 from .rule import FusionRule, canonical_axes, fused_activation, mean_of, mean_square_of
 from .sites import Declined
 
 __all__ = ["BatchNormalizationActivation", "BatchStatisticsNormalization"]
-
-# ONNX Runtime folds a batch normalisation behind one of these into its weights, which is cheaper still.
-_FOLDED_INTO = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 class BatchNormalizationActivation(FusionRule):
@@ -60,9 +58,6 @@ class BatchNormalizationActivation(FusionRule):
             raise Declined("training_mode", node=label(node))
         if node.attributes.get_int("spatial", 1) != 1:
             raise Declined("attribute_value", attribute="spatial", node=label(node), value=0, supported="1")
-        producer = x.producer()
-        if producer is not None and producer.op_type in _FOLDED_INTO:
-            raise Declined("not_profitable", node=label(node), detail=f"it becomes part of {label(producer)}")
         for name, value in (("scale", scale), ("bias", bias), ("mean", mean), ("variance", variance)):
             if self.facts.constant(value) is None:
                 raise Declined("parameter_not_constant", parameter=f"{name} {label(value)}", node=label(node))
@@ -70,6 +65,7 @@ class BatchNormalizationActivation(FusionRule):
                 raise Declined("unsupported_type", tensor=label(value), type=self.facts.dtype(value), what="this chain")
         if node.graph in self.facts.function_bodies:
             raise Declined("unsupported_operator", op_type="BatchNormalization", where="inside a function")
+        require_no_weights(self.facts, x, node)
         self._activation(activated)
 
     def _activation(self, activated: ir.Value) -> Activation:

@@ -12,7 +12,13 @@ import onnx_ir as ir
 from .facts import Facts, label
 from .sites import Declined
 
-__all__ = ["is_dequantized", "require_no_gemm", "require_no_integer_product", "require_no_quantized_product"]
+__all__ = [
+    "is_dequantized",
+    "require_no_gemm",
+    "require_no_integer_product",
+    "require_no_quantized_product",
+    "require_no_weights",
+]
 
 # What may stand between the dequantisation of weights and the product: ONNX Runtime moves it to the other side.
 _MOVED = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -87,3 +93,18 @@ def require_no_integer_product(value: ir.Value) -> None:
     product = _producer(None if cast is None else cast.inputs[0], "MatMulInteger")
     if product is not None:
         raise Declined("not_profitable", node=label(product), detail="the Mul becomes part of it")
+
+
+def require_no_weights(facts: Facts, x: ir.Value, normalization: ir.Node) -> None:
+    """Decline a batch normalisation of x that ONNX Runtime makes part of the weights that x is a product of.
+
+    It has fusions for convolutions and for the MatMul of a matrix, and none for Gemm (ConvBNFusion, MatmulBNFusion).
+    """
+    product = _producer(x, "Conv", "ConvTranspose", "MatMul")
+    if product is None or len(x.uses()) != 1 or x.is_graph_output():
+        return
+    if product.op_type == "MatMul" and facts.rank(x) != 2:
+        return
+    if all(value is None or facts.is_constant(value) for value in product.inputs[1:]):
+        detail = f"it becomes part of {label(product)}"
+        raise Declined("not_profitable", node=label(normalization), detail=detail)

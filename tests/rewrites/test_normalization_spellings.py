@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from rewrite_harness import CONSTANT_FORMS, SpellingBuilder, check_fused, close, fused_nodes, optimize, round_trip, run
 
@@ -429,15 +431,49 @@ def test_batch_normalization_and_activation(opset: int, activation: str) -> None
     check_fused(g.model("m"), _feeds(IMAGE), "FusedActivation", wanted)
 
 
-def test_batch_normalization_behind_a_convolution_is_left_to_onnx_runtime() -> None:
+PRODUCTS: dict[str, tuple[Callable[[SpellingBuilder, str], str], tuple[int, ...]]] = {
+    "Conv": (lambda g, x: g.add("Conv", x, g.weight(6, 6, 1, 1), g.weight(6)), IMAGE),
+    "grouped ConvTranspose": (lambda g, x: g.add("ConvTranspose", x, g.weight(6, 3, 1, 1), group=2), IMAGE),
+    "MatMul": (lambda g, x: g.add("MatMul", x, g.weight(6, 6)), (4, 6)),
+    "MatMul of a stack": (lambda g, x: g.add("MatMul", x, g.weight(5, 5)), (4, 6, 5)),
+    "Gemm": (lambda g, x: g.add("Gemm", x, g.weight(6, 6), g.weight(6)), (4, 6)),
+    "Conv with weights from a caller": (lambda g, x: g.add("Conv", x, g.input("w", (6, 6, 1, 1))), IMAGE),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_batch_normalization_is_left_where_onnx_runtime_makes_it_part_of_a_product(
+    product: str, tmp_path: Path
+) -> None:
+    build, shape = PRODUCTS[product]
     g = SpellingBuilder(13)
-    convolved = g.add("Conv", g.input("x", (2, 3, 4, 3)), g.weight(6, 3, 1, 1))
-    g.output(g.add("Relu", _batch_norm(g, convolved)), IMAGE)
+    g.output(g.add("Relu", _batch_norm(g, build(g, g.input("x", shape)))), shape)
     model = g.model("m")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    on_its_own = "BatchNormalization" in {n.op_type for n in onnx.load(options.optimized_model_filepath).graph.node}
     optimized, result = optimize(model)
-    assert optimized == round_trip(model)
-    (site,) = (site for site in result.sites if site.kind == "BatchNormalization")
-    assert site.reason == "not_profitable"
+    if on_its_own:
+        assert "BatchNormalization" not in {node.op_type for node in optimized.graph.node}
+    else:
+        assert optimized == round_trip(model)
+        (site,) = (site for site in result.sites if site.kind == "BatchNormalization")
+        assert site.reason == "not_profitable"
+
+
+def test_batch_normalization_behind_a_linear_layer() -> None:
+    """Linear, BatchNorm1d and ReLU of PyTorch: ONNX Runtime has no fusion of a Gemm with a batch normalisation."""
+    g = SpellingBuilder(17)
+    x = g.add("Gemm", g.input("x", (5, 4)), g.weight(6, 4), g.weight(6), transB=1)
+    g.output(g.add("Relu", _batch_norm(g, x)), (5, 6))
+    model, feeds = g.model("m"), _feeds((5, 4))
+    optimized, _ = optimize(model)
+    assert [node.op_type for node in optimized.graph.node] == ["Gemm", "FusedActivation_Mul_Add_Activation"]
+    expected, got = run(model, feeds), run(optimized, feeds)
+    for name in expected:
+        close(got[name], expected[name], name)
 
 
 def test_batch_normalization_in_training_mode_is_left() -> None:
