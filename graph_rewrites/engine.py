@@ -1,6 +1,7 @@
 """Applies the rules to a model: first the spellings, then the chains, then the target's form.
 
-Before that, Einsum is written as MatMul (`products.py`): nothing else changes beside what is fused.
+Before that, Einsum is written as MatMul (`products.py`), and behind it Sub as Add (`subtractions.py`): nothing else
+changes beside what is fused.
 
 Rules are tried only where they can match: each is indexed by the operator that its pattern ends in and by the operators
 that must come before. A fused node carries, until the end, the names of the nodes it stands for (``Node.meta``).
@@ -38,6 +39,7 @@ from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .schema import broken_node
 from .sites import Declined, Reason, Site
 from .standard import is_written, names_written, original_name, write_out
+from .subtractions import SUBTRACTION_AS_ADDITION, write_additions
 
 __all__ = ["RewriteResult", "Target", "rewrite"]
 
@@ -77,7 +79,7 @@ class RewriteResult:
     sites: list[Site]
     """Every site, fused or left, in graph order."""
     counts: dict[str, int]
-    """Name of a rule -> how often it was applied; EinsumAsMatMul, which is none, among them."""
+    """Name of a rule -> how often it was applied; EinsumAsMatMul and SubtractionAsAddition are none, and among them."""
 
 
 def rewrite(
@@ -122,6 +124,8 @@ def rewrite(
         facts.enter(graph)
         run.bypass(graph, opsets)
         run.fuse(graph, path, opsets)
+        if written := write_additions(graph, facts):
+            run.counts[SUBTRACTION_AS_ADDITION] += written
     run.finish()
     drop_other_names(model, given)
     return RewriteResult(run.sites, dict(run.counts))

@@ -1,4 +1,4 @@
-"""Einsum written as MatMul, behind Transposes where needed: the one thing that the pass changes and does not fuse.
+"""Einsum written as MatMul, behind Transposes where needed: with `subtractions.py` all that is changed and not fused.
 
 ONNX Runtime's Einsum on the CPU makes transposed copies of its operands; Transposes in front of a MatMul become part of
 it (FusedMatMul). The factors stay on their sides, as in ONNX Runtime's Einsum: so the product is the same one, and so
@@ -33,12 +33,12 @@ _EQUATION = re.compile(r"([A-Za-z]+),([A-Za-z]+)(?:->([A-Za-z]+))?")
 def write_products(home: ir.Graph, facts: Facts) -> int:
     """Write every Einsum of a graph and its subgraphs that MatMul computes faster as MatMul; return how many."""
     count = 0
-    names: _Names | None = None
+    names: Names | None = None
     for graph in (home, *home.subgraphs()):
         for node in tuple(graph):
             product = _product(node, facts)
             if product is not None:
-                names = names or _Names(home)
+                names = names or Names(home)
                 _write(node, product, facts, names)
                 count += 1
     return count
@@ -165,7 +165,7 @@ def _moved(labels: str, order: str) -> str:
     return labels[same:]
 
 
-class _Names:
+class Names:
     """Names that nothing in a graph and its subgraphs has."""
 
     def __init__(self, home: ir.Graph) -> None:
@@ -187,7 +187,7 @@ def _names(graph: ir.Graph) -> Iterator[str | None]:
         yield from (value.name for value in node.outputs)
 
 
-def _write(node: ir.Node, product: _Product, facts: Facts, names: _Names) -> None:
+def _write(node: ir.Node, product: _Product, facts: Facts, names: Names) -> None:
     """Make an Einsum the MatMul that it is: the node keeps its name, what it says of itself, and its result."""
     graph, dtype = node.graph, facts.dtype(node.inputs[0])
     assert graph is not None

@@ -65,7 +65,8 @@ class OptimizationReport:
     target: Target
     sites: tuple[Site, ...]
     rules: Mapping[str, int]
-    """Rewrite rule -> how often it was applied; EinsumAsMatMul -> how many Einsum were written as MatMul."""
+    """Rewrite rule -> how often it was applied; EinsumAsMatMul, SubtractionAsAddition -> how many Einsum and Sub
+    were written as MatMul and Add."""
     operators_before: Mapping[str, int]
     operators_after: Mapping[str, int]
     """Operator ("domain::" in front of other domains than ONNX's) -> nodes, subgraphs included, function bodies not."""

@@ -276,6 +276,16 @@ def test_optimize_says_that_einsum_became_matmul(run: Run, tmp_path: Path) -> No
     assert "written as MatMul" not in run("optimize", "out.onnx", "-o", "again.onnx").out
 
 
+def test_optimize_says_that_sub_became_add(run: Run, tmp_path: Path) -> None:
+    g = models.GraphBuilder(opset=17)
+    y = g.add("Conv", g.input("x", [1, 3, 4, 4]), g.weight(5, 3, 1, 1))
+    g.output(g.add("Sub", y, g.weight(5, 1, 1)), [1, 5, 4, 4])
+    onnx.save(g.model("normalized"), tmp_path / "model.onnx")
+    done = run("optimize", "model.onnx", "-o", "out.onnx")
+    assert done.code == 0, done.err
+    assert "1 Sub is written as Add" in done.out
+
+
 def test_unsupported_sites_are_left_with_their_reason(run: Run, tmp_path: Path) -> None:
     g = models.GraphBuilder(opset=17)
     x = g.input("x", ["n", 8], np.float64)

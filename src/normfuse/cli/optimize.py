@@ -249,14 +249,18 @@ def print_operator_counts(report: OptimizationReport) -> None:
     print_table(rows)
 
 
-def _print_products(rules: Mapping[str, int]) -> None:
-    """Print how many products changed their spelling: no site, and the one change beside those of the sites."""
+def _print_other_changes(rules: Mapping[str, int]) -> None:
+    """Print how many operators changed their spelling: no sites, and the only changes beside those of the sites."""
     from normfuse.graph_rewrites.products import EINSUM_AS_MATMUL
+    from normfuse.graph_rewrites.subtractions import SUBTRACTION_AS_ADDITION
 
-    count = rules.get(EINSUM_AS_MATMUL, 0)
-    if count:
-        what = "1 Einsum is" if count == 1 else f"{count} Einsum are"
-        console.print(f"{what} written as MatMul, which ONNX Runtime computes faster.", soft_wrap=True)
+    for rule, op_type, what in (
+        (EINSUM_AS_MATMUL, "Einsum", "MatMul, which ONNX Runtime computes faster"),
+        (SUBTRACTION_AS_ADDITION, "Sub", "Add, which ONNX Runtime makes part of the convolution in front of it"),
+    ):
+        count = rules.get(rule, 0)
+        if count:
+            console.print(f"{count} {op_type} {'is' if count == 1 else 'are'} written as {what}.", soft_wrap=True)
 
 
 def print_summary(report: OptimizationReport, output: Path, written: int) -> None:
@@ -264,7 +268,7 @@ def print_summary(report: OptimizationReport, output: Path, written: int) -> Non
     for warning in report.warnings:
         warn(warning)
     print_operator_counts(report)
-    _print_products(report.rules)
+    _print_other_changes(report.rules)
     print_site_counts(report.sites)
     print_left(report.left)
     if report.tuning is not None:
