@@ -52,6 +52,22 @@ def test_a_small_change_is_found_and_placed(layer: int) -> None:
     assert "the changed one" in report.message
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [(("n", "a", "b", 3), 3), (("n", "a", "b", 7), 1), (("n", "c", "a", "b"), 1), (("n", 3, "a", "b"), 1)],
+)
+def test_sizes_of_an_image(shape: tuple[int | str, ...], channels: int) -> None:
+    """Height and width are alike, wherever the channels stand."""
+    g = models.GraphBuilder(opset=17)
+    g.output(g.add("Relu", g.input("x", shape)), shape)
+    maker = InputMaker(ir.from_proto(g.model("image")))
+    for profile in range(maker.profile_count):
+        sizes = maker.make(profile, seed=3)["x"].shape
+        spatial = [size for axis, size in enumerate(sizes[1:], 1) if axis != channels and isinstance(shape[axis], str)]
+        assert len(set(spatial)) == 1
+        assert spatial[0] >= 8 or profile == maker.profile_count - 1
+
+
 def test_token_ids_stay_within_the_table() -> None:
     maker = InputMaker(ir.from_proto(models.transformer_encoder(layers=1, hidden=32, vocabulary=5)))
     for profile in range(maker.profile_count):

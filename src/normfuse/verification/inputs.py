@@ -56,6 +56,7 @@ TYPICAL_PROFILE = 2
 """Of a usual size, for measuring speed."""
 Style: TypeAlias = Literal["random", "faint", "smooth", "smooth and faint"]
 GENTLE_STYLES: tuple[Style, ...] = ("smooth and faint", "faint", "smooth")
+_IMAGE_CHANNELS = (1, 3, 4)
 _FAINT = 0.05
 _WAVES = 3.0
 MOST_BYTES = 4 << 30
@@ -266,10 +267,15 @@ def _dimension_kind(name: str, axis: int, signature: _Signature) -> str:
     if "channel" in name:
         return "channels"
     if len(signature.dims) >= 4 and signature.dtype.is_floating_point() and not re.search("seq|len|time|frame", name):
-        return "channels" if axis == 1 else "spatial"
+        return "channels" if axis == _channel_axis(signature.dims) else "spatial"
     if axis == 0 and len(signature.dims) == 1 and "seq" not in name:
         return "batch"
     return "length"
+
+
+def _channel_axis(dims: tuple[int | str, ...]) -> int:
+    """Where the channels of an image stand: last, as TensorFlow has them, if only that is a number, and a usual one."""
+    return len(dims) - 1 if isinstance(dims[1], str) and dims[-1] in _IMAGE_CHANNELS else 1
 
 
 def _values(signature: _Signature, shape: tuple[int, ...], longest: int, rng: np.random.Generator) -> np.ndarray:
