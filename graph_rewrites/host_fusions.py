@@ -13,6 +13,7 @@ from .facts import Facts, label
 from .sites import Declined
 
 __all__ = [
+    "has_fixed_weights",
     "is_dequantized",
     "require_no_gemm",
     "require_no_integer_product",
@@ -95,6 +96,12 @@ def require_no_integer_product(value: ir.Value) -> None:
         raise Declined("not_profitable", node=label(product), detail="the Mul becomes part of it")
 
 
+def has_fixed_weights(facts: Facts, product: ir.Node) -> bool:
+    """True where ONNX Runtime can compute other weights of a convolution or product from those that it has."""
+    weights = product.inputs[1:]
+    return all(value is None or (facts.is_constant(value) and not is_dequantized(value)) for value in weights)
+
+
 def require_no_weights(facts: Facts, x: ir.Value, normalization: ir.Node) -> None:
     """Decline a batch normalisation of x that ONNX Runtime makes part of the weights that x is a product of.
 
@@ -105,6 +112,6 @@ def require_no_weights(facts: Facts, x: ir.Value, normalization: ir.Node) -> Non
         return
     if product.op_type == "MatMul" and facts.rank(x) != 2:
         return
-    if all(value is None or facts.is_constant(value) for value in product.inputs[1:]):
+    if has_fixed_weights(facts, product):
         detail = f"it becomes part of {label(product)}"
         raise Declined("not_profitable", node=label(normalization), detail=detail)

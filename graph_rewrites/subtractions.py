@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from .facts import Facts
 from .fused import new_constant
-from .host_fusions import is_dequantized
+from .host_fusions import has_fixed_weights
 from .products import Names
 
 __all__ = ["SUBTRACTION_AS_ADDITION", "write_additions"]
@@ -72,4 +72,4 @@ def _belongs_to_convolution(node: ir.Node, facts: Facts) -> bool:
         if facts.dtype(x) != ir.DataType.FLOAT:
             return False
         node = producer
-    return all(value is None or (facts.is_constant(value) and not is_dequantized(value)) for value in node.inputs[1:])
+    return has_fixed_weights(facts, node)

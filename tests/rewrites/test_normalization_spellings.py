@@ -431,12 +431,18 @@ def test_batch_normalization_and_activation(opset: int, activation: str) -> None
     check_fused(g.model("m"), _feeds(IMAGE), "FusedActivation", wanted)
 
 
+def _quantised_weights(g: SpellingBuilder) -> str:
+    weights = np.random.default_rng(5).integers(-127, 128, (6, 6, 1, 1)).astype(np.int8)
+    return g.add("DequantizeLinear", g.constant(weights), g.constant(np.asarray(0.01, np.float32)))
+
+
 PRODUCTS: dict[str, tuple[Callable[[SpellingBuilder, str], str], tuple[int, ...]]] = {
     "Conv": (lambda g, x: g.add("Conv", x, g.weight(6, 6, 1, 1), g.weight(6)), IMAGE),
     "grouped ConvTranspose": (lambda g, x: g.add("ConvTranspose", x, g.weight(6, 3, 1, 1), group=2), IMAGE),
     "MatMul": (lambda g, x: g.add("MatMul", x, g.weight(6, 6)), (4, 6)),
     "MatMul of a stack": (lambda g, x: g.add("MatMul", x, g.weight(5, 5)), (4, 6, 5)),
     "Gemm": (lambda g, x: g.add("Gemm", x, g.weight(6, 6), g.weight(6)), (4, 6)),
+    "Conv with quantised weights": (lambda g, x: g.add("Conv", x, _quantised_weights(g)), IMAGE),
     "Conv with weights from a caller": (lambda g, x: g.add("Conv", x, g.input("w", (6, 6, 1, 1))), IMAGE),
 }
 
