@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/cost_model.h"
+#include "plugin/int8_products.h"
 
 namespace normfuse::plugin {
 namespace {
@@ -46,6 +47,13 @@ std::optional<Declined> CheckGain(const FoundChain& found, cpu::Isa isa, bool ha
   return NotProfitable(found, "the tensor is too small");
 }
 
+// ORT has no integer kernels for int8 on x86, and has them on Arm.
+#if defined(__x86_64__) || defined(_M_X64)
+constexpr bool kInt8BecomesUint8 = true;
+#else
+constexpr bool kInt8BecomesUint8 = false;
+#endif
+
 // What a chain stands beside that ORT would run together with its ends.
 struct Place {
   const char* name;    // in the name of its group
@@ -58,6 +66,9 @@ constexpr Place kBeforeQuantized = {"before a quantised operator",
 constexpr Place kAmongConvolutions = {"among convolutions",
                                       "ONNX Runtime keeps the tensors around convolutions in a layout of its own"};
 constexpr Place kInConvolution = {"behind a convolution", "ONNX Runtime runs it inside of the convolution before it"};
+
+constexpr Place kBesideInt8 = {"beside a product of int8",
+                               "ONNX Runtime would run the product of int8 beside it in float"};
 
 bool IsInsideConv(const GraphView& graph, const GraphNode& conv, const FoundChain& found) {
   const std::vector<Step>& steps = found.chain.behind;
@@ -76,7 +87,10 @@ bool LeavesBlocked(const FoundChain& found, const BlockedLayout& blocked) {
 }
 
 // Null where the chain stands beside nothing of the kind.
-const Place* PlaceOf(const GraphView& graph, const FoundChain& found, const BlockedLayout& blocked) {
+const Place* PlaceOf(GraphView& graph, const FoundChain& found, const ClaimContext& context) {
+  if (context.on_cpu && kInt8BecomesUint8 && !context.options.int8_stays && SplitsInt8Pair(graph, found)) {
+    return &kBesideInt8;
+  }
   const GraphNode* producer = ProducerOfX(graph, found);
   const Operand& x = found.chain.x;
   const bool dequantizes = x.quantization.present() && !x.by_cast;
@@ -89,7 +103,7 @@ const Place* PlaceOf(const GraphView& graph, const FoundChain& found, const Bloc
     return &kBeforeQuantized;
   }
   if (dequantizes || quantizes) return nullptr;
-  if (LeavesBlocked(found, blocked)) return &kAmongConvolutions;
+  if (LeavesBlocked(found, context.blocked)) return &kAmongConvolutions;
   if (producer != nullptr && producer->Is("", "Conv") && IsInsideConv(graph, *producer, found)) return &kInConvolution;
   return nullptr;
 }
@@ -188,6 +202,7 @@ std::optional<Declined> CheckProfit(const FoundChain& found, const Place* place,
       if (std::optional<Declined> declined = CheckGain(found, isa, has_registered_kernel)) return declined;
     }
   }
+  if (place == &kBesideInt8) return NotProfitable(found, place->detail);
   if (found.chain.normalizes()) return std::nullopt;
   if (found.chain.behind.empty()) {
     if (std::optional<Declined> declined = CheckQuantizationAlone(found)) return declined;
@@ -200,7 +215,7 @@ std::optional<Declined> CheckProfit(const FoundChain& found, const Place* place,
 
 void DecideClaim(GraphView& graph, const ClaimContext& context, bool has_registered_kernel, Site* site) {
   const FoundChain& found = *site->found;
-  const Place* place = PlaceOf(graph, found, context.blocked);
+  const Place* place = PlaceOf(graph, found, context);
   site->group = GroupOf(graph, found, place == nullptr ? "" : place->name);
   site->declined = CheckPossible(graph, found, context.options, has_registered_kernel);
   if (site->declined) return;

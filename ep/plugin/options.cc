@@ -198,6 +198,7 @@ Result ReadOptions(const ort::SessionOptions* session, EpOptions* options) {
       options->survives_float16 = names.find("MatmulTransposeFusion") != std::string_view::npos ||
                                   names.find("FuseFp16InitializerToFp32NodeTransformer") != std::string_view::npos;
     }
+    if (key == "session.qdqisint8allowed") options->int8_stays = values[i] == std::string_view("1");
     if (key == "ep.context_enable") options->generates_context = values[i] == std::string_view("1");
     if (key.substr(0, kPrefix.size()) == kPrefix) result = SetOption(key.substr(kPrefix.size()), values[i], options);
   }

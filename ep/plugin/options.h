@@ -19,11 +19,12 @@ struct EpOptions {
   bool compile = true;             // compile=0: only nodes with a registered kernel, so that the model can be saved
   bool generates_context = false;  // the session's ep.context_enable
   bool device_memory = false;      // device_memory=1: inputs and outputs of nodes may stay on the GPU
+  bool int8_stays = false;         // the session's session.qdqisint8allowed: see int8_products.h
   bool survives_float16 = false;   // the session is without an optimizer of ORT that ends the process: see DecideClaim
 };
 
-// Reads "ep.normfuseexecutionprovider.<option>", "ep.context_enable" and the optimizers that are switched off. An unknown option or value is an error that
-// lists what there is.
+// Reads "ep.normfuseexecutionprovider.<option>", "ep.context_enable", "session.qdqisint8allowed" and the optimizers that
+// are switched off. An unknown option or value is an error that lists what there is.
 Result ReadOptions(const ort::SessionOptions* session, EpOptions* options);
 
 // Sets one option of the backend (backend, directml_library, adapter_index ...); *known is false for any other name.

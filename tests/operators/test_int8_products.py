@@ -1,0 +1,109 @@
+"""Products of int8 that ONNX Runtime runs in integers stay so beside the chains that are claimed by default."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import harness
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import parser
+from onnx.numpy_helper import from_array
+
+import normfuse
+
+IN_INTEGERS = ("QLinearMatMul", "MatMulIntegerToFloat", "QLinearConv", "QGemm")
+WIDTH = 32
+NORM = "n = LayerNormalization (x, g, g)\n"
+QUANTIZED = "q = QuantizeLinear ({source}, s, z)\n d = DequantizeLinear (q, s, z)\n"
+MATMUL = "v = DequantizeLinear (w, s, zero)\n m = MatMul (d, v)\n"
+BEHIND = "mq = QuantizeLinear (m, s, z)\n md = DequantizeLinear (mq, s, z)\n"
+CHAINS = {
+    "a norm in front": NORM + QUANTIZED.format(source="n") + MATMUL + BEHIND + "y = Add (md, g)",
+    "a norm in front, float behind": NORM + QUANTIZED.format(source="n") + MATMUL + "y = Add (m, g)",
+    "a dequantisation behind": QUANTIZED.format(source="x") + MATMUL + BEHIND + "y = Identity (md)",
+    "a norm behind": QUANTIZED.format(source="x")
+    + MATMUL
+    + BEHIND
+    + "a = Add (md, x)\n y = LayerNormalization (a, g, g)",
+    "a softmax behind": QUANTIZED.format(source="x") + MATMUL + BEHIND + "y = Softmax (md)",
+    "a norm in front, read twice": NORM
+    + QUANTIZED.format(source="n")
+    + "e = DequantizeLinear (q, s, z)\n"
+    + MATMUL
+    + BEHIND
+    + "y = Add (md, e)",
+    "two products": NORM
+    + QUANTIZED.format(source="n")
+    + MATMUL
+    + BEHIND
+    + "a = Gelu (md)\n aq = QuantizeLinear (a, s, z)\n ad = DequantizeLinear (aq, s, z)\n t = MatMul (ad, v)\n"
+    + "tq = QuantizeLinear (t, s, z)\n td = DequantizeLinear (tq, s, z)\n u = Add (td, x)\n"
+    + "y = LayerNormalization (u, g, g)",
+    "a convolution": QUANTIZED.format(source="x")
+    + "v = DequantizeLinear (f, s, zero)\n m = Conv (d, v)\n"
+    + BEHIND
+    + "y = LayerNormalization (md, g, g)",
+}
+
+
+def model_of(nodes: str, dtype: type) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    constants = {
+        "g": rng.standard_normal(WIDTH).astype(np.float32),
+        "s": np.array(0.05, np.float32),
+        "z": np.array(3, dtype),
+        "zero": np.array(0, np.int8),
+        "w": rng.integers(-127, 128, (WIDTH, WIDTH)).astype(np.int8),
+        "f": rng.integers(-127, 128, (8, 8, 1)).astype(np.int8),
+    }
+    tensor = f"float[2,8,{WIDTH}]"
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> g ({tensor} x) => ({tensor} y) {{ {nodes} }}')
+    model.graph.initializer.extend(from_array(array, name) for name, array in constants.items() if name in nodes)
+    return model
+
+
+def operators(model: onnx.ModelProto, options: onnxruntime.SessionOptions, folder: Path) -> Counter[str]:
+    """How often each operator runs that ONNX Runtime's CPU provider has."""
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, enable_fallback=0)
+    harness.run(session, {"x": np.random.default_rng(1).standard_normal((2, 8, WIDTH)).astype(np.float32)})
+    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return Counter(event["args"]["op_name"] for event in events if event["name"].endswith("kernel_time"))
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+@pytest.mark.parametrize("int8_allowed", ["0", "1", None])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_products_stay_in_integers(
+    chain: str, dtype: type, int8_allowed: str | None, rewritten: bool, tmp_path: Path
+) -> None:
+    model = model_of(CHAINS[chain], dtype)
+
+    def options() -> onnxruntime.SessionOptions:
+        made = onnxruntime.SessionOptions()
+        made.log_severity_level = 3
+        if int8_allowed is not None:
+            made.add_session_config_entry("session.qdqisint8allowed", int8_allowed)
+        return made
+
+    expected = operators(model, options(), tmp_path)
+    if rewritten:
+        model = normfuse.optimize(model, verify=False).model
+    got = operators(model, normfuse.session_options(options(), model=model), tmp_path)
+    for product in IN_INTEGERS:
+        assert got[product] >= expected[product], f"{got} {expected}"
+
+
+def test_a_chain_is_claimed_where_no_product_is_lost(tmp_path: Path) -> None:
+    """With uint8, and where the quantised tensor is read twice: that stays int8, and the product is one of floats."""
+    for chain, dtype in (("a norm in front", np.uint8), ("a norm in front, read twice", np.int8)):
+        model = model_of(CHAINS[chain], dtype)
+        got = operators(model, normfuse.session_options(onnxruntime.SessionOptions()), tmp_path)
+        assert "LayerNormalization" not in got
