@@ -54,39 +54,33 @@ class Tiles {
         scratch_(scratch),
         worker_(call, scratch),
         writer_(call),
-        request_(RequestFor(call)),
         kept_(Innermost(call.geometry->kept)),
         run_(Innermost(call.geometry->reduced)),
         most_(call.path.rows),
         keeps_(call.path.result == Source::kKept),
         stores_statistics_(call.mean != nullptr || call.inv_std_dev != nullptr),
-        usual_request_(UsualOf(request_)),
-        own_zeros_(!request_.use_mean && !request_.exact && call.params[kFormXZero].present()) {}
+        usual_request_(UsualOf(worker_.request())) {}
 
   void Rows(const Offsets& base, int64_t rows);
 
  private:
   void Prepare(const Offsets& base);
   void Sum(int64_t row, int rows);
-  void SumAroundZeroPoints(int64_t row);
   void Finish(int64_t row);
   void Apply(int rows);
   void ApplyInDouble(int64_t row);
   Offsets RowBase(int64_t row) const { return Moved(*base_, kept_, row); }
-  float ZeroOf(int64_t row) const;
 
   const Call& call_;
   Scratch* scratch_;
   GroupWorker worker_;
   NonTemporalWriter writer_;
-  StatisticsRequest request_;
   const Dim& kept_;
   const Dim& run_;
   int64_t most_;
   bool keeps_;
   bool stores_statistics_;
   UsualRequest usual_request_;
-  bool own_zeros_;
   const Offsets* base_ = nullptr;  // of row 0
   ApplyArgs apply_;
   RowSumsArgs next_;
@@ -97,54 +91,26 @@ class Tiles {
   std::optional<Statistics> beyond_[kTileRows];
 };
 
-float Tiles::ZeroOf(int64_t row) const {
-  const Param& zero = call_.params[kFormXZero];
-  return zero.present() ? zero.data[base_->at[kFormXZero] + row * kept_.stride[kFormXZero]] : 0.0f;
-}
-
 // Makes normalizers of the sums of the batch's rows, the first of which is `row`.
 void Tiles::Finish(int64_t row) {
   for (int i = 0; i < next_.rows; ++i) {
-    if (call_.path.stored_integers) {
-      request_.scale = call_.params[kFormXScale].data[base_->at[kFormXScale] + (row + i) * kept_.stride[kFormXScale]];
-      request_.zero = ZeroOf(row + i);
-    }
     Statistics s;
-    if (Evaluate(request_, sums_[i], &s) != Quality::kGood) {
-      const Offsets at = RowBase(row + i);
-      worker_.SetGroup(at);
-      worker_.Finish(at, false, sums_[i], &s);
-    }
+    const Offsets at = RowBase(row + i);
+    worker_.SetGroup(at);
+    worker_.Finish(at, false, sums_[i], &s);
     normalizers_[i] = s.normalizer;
     if (s.beyond_float) {
       beyond_[i] = s;
       has_beyond_ = true;
     }
-    if (stores_statistics_) {
-      StoreStatistics(call_, base_->at[kFormStat] + (row + i) * kept_.stride[kFormStat], s);
-    }
-  }
-}
-
-// Where X is quantised and its mean not taken off: squares of distances from each row's own zero point.
-void Tiles::SumAroundZeroPoints(int64_t row) {
-  RowSumsArgs one = next_;
-  one.rows = 1;
-  for (int i = 0; i < next_.rows; ++i, ++one.sums) {
-    one.x = ElementAt(next_.x, call_.x.type, i * next_.x_stride);
-    one.shift = ZeroOf(row + i);
-    call_.row_sums(one);
+    StoreStatistics(call_, at.at[kFormStat], s);
   }
 }
 
 // Sums of `rows` rows, the first of which is `row`, and what follows from them.
 void Tiles::Sum(int64_t row, int rows) {
   next_.rows = rows;
-  if (own_zeros_) {
-    SumAroundZeroPoints(row);
-  } else if (call_.row_sums(next_) && next_.usual != nullptr) {
-    return;
-  }
+  if (call_.row_sums(next_) && next_.usual != nullptr) return;
   Finish(row);
 }
 
@@ -170,11 +136,12 @@ void Tiles::ApplyInDouble(int64_t row) {
 void Tiles::Prepare(const Offsets& base) {
   base_ = &base;
   next_ = RowSumsArgsAt(call_, base, kept_, run_.size, 0, sums_);
-  next_.find_shift = request_.use_mean;
+  const StatisticsRequest& request = worker_.request();
+  next_.find_shift = request.use_mean;
   next_.normalizers = normalizers_;
   // The stored integer that means 0 is the zero point.
-  const bool known_center = request_.use_mean || !call_.path.stored_integers;
-  if (IsUsual(request_) && known_center && !stores_statistics_) next_.usual = &usual_request_;
+  const bool known_center = request.use_mean || !call_.path.stored_integers;
+  if (IsUsual(request) && known_center && !stores_statistics_) next_.usual = &usual_request_;
   if (call_.path.stored_integers) {
     next_.x_scale = call_.params[kFormXScale].data + base.at[kFormXScale];
     next_.x_scale_stride = kept_.stride[kFormXScale];
