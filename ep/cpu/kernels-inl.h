@@ -24,24 +24,21 @@ void LoadValues(const void* x, size_t n, float* out) {
   ForEachVector(n, [=](size_t i, auto vector) { vector.Store(out + i, vector.Load(in + i)); });
 }
 
-template <class T, bool kStream>
-NORMFUSE_INLINE void DequantizeTo(const void* x, size_t n, Vec scale, Vec zero, float* out) {
+template <class T>
+void Dequantize(const void* x, size_t n, Vec scale, Vec zero, float* out, bool stream) {
   Spread spread[2];
   const Source scales(scale, &spread[0]);
   const Source zeros(zero, &spread[1]);
   const T* in = static_cast<const T*>(x);
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Put<kStream>(out + i, (LoadAsFloat(in + i) - zeros.At(i)) * scales.At(i));
-  if (i == n) return;
-  const size_t rest = n - i;
-  StorePartial(out + i, (LoadAsFloatPartial(in + i, rest) - zeros.PartialAt(i, rest)) * scales.PartialAt(i, rest),
-               rest);
-}
-
-template <class T>
-void Dequantize(const void* x, size_t n, Vec scale, Vec zero, float* out, bool stream) {
-  if (stream) return DequantizeTo<T, true>(x, n, scale, zero, out);
-  DequantizeTo<T, false>(x, n, scale, zero, out);
+  const auto value = [=](size_t i, auto vector) {
+    return (vector.Load(in + i) - vector.At(zeros, i)) * vector.At(scales, i);
+  };
+  if constexpr (kStreams) {
+    if (stream) {
+      return ForEachVector(n, [=](size_t i, auto vector) { vector.StoreNonTemporal(out + i, value(i, vector)); });
+    }
+  }
+  ForEachVector(n, [=](size_t i, auto vector) { vector.Store(out + i, value(i, vector)); });
 }
 
 template <class T>
