@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "cpu/call.h"
-#include "cpu/softmax.h"
+#include "cpu/softmax_columns.h"
 #include "cpu/statistics.h"
 
 namespace normfuse::cpu {

@@ -286,7 +286,6 @@ constexpr KernelTable MakeTable() {
   table.read_rows[static_cast<int>(DataType::kFloat16)] = ReadRows<Half>;
   table.read_rows[static_cast<int>(DataType::kInt8)] = ReadRows<int8_t>;
   table.read_rows[static_cast<int>(DataType::kUint8)] = ReadRows<uint8_t>;
-  table.exp_rows = ExpRows;
   table.usual_rows[static_cast<int>(DataType::kFloat32)] = UsualRows<float>;
   table.usual_rows[static_cast<int>(DataType::kFloat16)] = UsualRows<Half>;
   table.usual_rows[static_cast<int>(DataType::kInt8)] = UsualRows<int8_t>;

@@ -148,18 +148,6 @@ inline constexpr float kUsualMost = 40.0f;
 
 using UsualRowsFn = void (*)(const ReadRowsArgs& args, double* sums);
 
-// The exponentials of rows that were read in this way.
-struct ExpRowsArgs {
-  float* d;
-  int64_t d_stride;
-  size_t n;
-  int rows;
-  const float* shift;
-  const float* down;
-  bool keep;
-  double* sums;
-};
-
 struct KernelTable {
   // By element type; null for types without a vector kernel (elements.h has those).
   LoadFn load[kTypeSlots];
@@ -186,8 +174,7 @@ struct KernelTable {
 
   // Softmax. By element type; null for types that are read by other kernels.
   ReadRowsFn read_rows[kTypeSlots];
-  void (*exp_rows)(const ExpRowsArgs& args);
-  // Both at once, right for rows whose largest value is a usual one.
+  // With the exponentials at once, right for rows whose largest value is a usual one.
   UsualRowsFn usual_rows[kTypeSlots];
   // From float32 to float32, with room for two rows at d: how many rows were done. The one after them is unusual.
   int (*softmax_rows)(const ReadRowsArgs& args, float* y, int64_t y_stride, bool stream);

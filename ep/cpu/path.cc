@@ -6,7 +6,7 @@
 
 #include "cpu/call.h"
 #include "cpu/cost_model.h"
-#include "cpu/softmax.h"
+#include "cpu/softmax_rows.h"
 
 namespace normfuse::cpu {
 namespace {

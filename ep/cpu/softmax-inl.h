@@ -141,14 +141,6 @@ double RowExp(float* x, size_t n, float shift, float down, bool keep) {
   return keep ? ExpAndSum<true>(x, n, exp) : ExpAndSum<false>(x, n, exp);
 }
 
-// Of rows that ReadRows read, up to the end of the last vector.
-void ExpRows(const cpu::ExpRowsArgs& a) {
-  const size_t n = (a.n + kLanes - 1) / kLanes * kLanes;
-  for (int row = 0; row < a.rows; ++row) {
-    a.sums[row] = RowExp(a.d + a.d_stride * row, n, a.shift[row], a.down[row], a.keep);
-  }
-}
-
 // The quotients of a row whose sum is known, into Y.
 template <bool kStream>
 struct Quotients {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "cpu/group_worker.h"
-#include "cpu/softmax.h"
+#include "cpu/softmax_rows.h"
 
 namespace normfuse::cpu {
 namespace {

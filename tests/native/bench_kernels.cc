@@ -140,10 +140,10 @@ Case Rms(std::vector<int64_t> dims) {
   return c;
 }
 
-Case Softmax(std::vector<int64_t> dims) {
-  Case c = Plain(std::move(dims), DataType::kFloat32, DataType::kFloat32);
+Case Softmax(std::vector<int64_t> dims, DataType type = DataType::kFloat32, int64_t axis = -1) {
+  Case c = Plain(std::move(dims), type, type);
   c.parts.normalization.method = Method::kSoftmax;
-  c.parts.normalization.axes = {-1};
+  c.parts.normalization.axes = {axis};
   return c;
 }
 
@@ -266,6 +266,10 @@ const Entry kEntries[] = {
     {"LayerNorm f32 [8,512,770]", [] { return Layer({8, 512, 770}); }},
     {"Softmax f32 [1536,128]", [] { return Softmax({1536, 128}); }},
     {"Softmax f32 [64,4096]", [] { return Softmax({64, 4096}); }},
+    {"Softmax f32 axis 1 [1,12,384,384]", [] { return Softmax({1, 12, 384, 384}, kF32, 1); }},
+    {"Softmax f32 axis 2 [12,384,384]", [] { return Softmax({1, 12, 384, 384}, kF32, 2); }},
+    {"Softmax f16 [1536,128]", [] { return Softmax({1536, 128}, kF16); }},
+    {"DQ->Softmax->Q i8 [12,384,384]", [] { return Softmax({12, 384, 384}, kI8); }},
     {"Mul->Add->Softmax f32 [12,128,128]", [] { return MaskedSoftmax({12, 128, 128}); }},
     {"Mul->Add->Softmax f32 [12,384,384]", [] { return MaskedSoftmax({12, 384, 384}); }},
     {"Mul->Add->Softmax f32 [24,34,34], hidden by -1e4", [] { return MaskedSoftmax({24, 34, 34}, 10, -1e4f); }},

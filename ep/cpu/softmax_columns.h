@@ -1,5 +1,4 @@
-// Softmax and its logarithm over groups of d: the largest value, then exponentials and their sum, then the quotients. The
-// second pass of a normalisation does the rest: what a group is made of is as there.
+// Softmax and its logarithm of groups that lie side by side: see columns.cc.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +8,7 @@
 
 namespace normfuse::cpu {
 
-// Whether one kernel reads d where X and at most a factor and an addend lie.
-bool ReadsRows(const Call& call);
-
-// Whether the exponentials of a row wait in Y for their sum. Y is stored twice then, the second time from the caches.
-bool KeepsInY(const Call& call);
-
-// Groups `begin` to `end`, each of which is read in runs.
-void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end);
-
-// A tile of groups that lie side by side: the innermost dimension is a kept one.
+// A tile of groups: the innermost dimension is a kept one.
 class SoftmaxColumns {
  public:
   static constexpr int64_t kWidest = 512;
@@ -44,6 +34,7 @@ class SoftmaxColumns {
   // Row `row` of d, kept or read again.
   float* Read(const Offsets& at, int64_t row, Emission emission);
   float* Again(const Offsets& at, int64_t row);
+  void FindBases();
   void MakeNormalizers();
 
   FlushDenormals flush_;
