@@ -1,7 +1,7 @@
 """Applies the rules to a model: first the spellings, then the chains, then the target's form.
 
-Before that, Einsum is written as MatMul (`products.py`), and behind it Sub as Add (`subtractions.py`): nothing else
-changes beside what is fused.
+Before that, Einsum is written as MatMul (`products.py`), and after it Sub as Add behind a convolution
+(`subtractions.py`): nothing else changes beside what is fused.
 
 Rules are tried only where they can match: each is indexed by the operator that its pattern ends in and by the operators
 that must come before. A fused node carries, until the end, the names of the nodes it stands for (``Node.meta``).
@@ -92,7 +92,8 @@ def rewrite(
     """Fuse the normalisation chains of a model, in place.
 
     Args:
-        model: Any ONNX model; its opset does not change, and no node changes that is not fused, Einsum excepted.
+        model: Any ONNX model; its opset does not change, and no node changes that is not fused, but for Einsum and for
+            Sub behind a convolution.
         target: "portable": calls of model-local functions whose bodies are standard operators; "custom-op": plain
             nodes of the domain ai.normfuse; "standard": standard operators only.
         allow_requantization_removal: Also fuse where that removes a QuantizeLinear -> DequantizeLinear pair inside a
