@@ -277,7 +277,10 @@ def test_everything_else_stays_as_it_is() -> None:
 def test_no_names_of_dimensions_are_made_up(target: Any) -> None:
     """Those of shape inference would let ONNX Runtime fuse in the rewritten model what it leaves in the original."""
     model = _parse(
-        "u = Add (x, x)" + _layer_norm("u", "n") + "h = Relu (n) p = Transpose (h) t = Add (z, z)" + _layer_norm("t", "y", 1),
+        "u = Add (x, x)"
+        + _layer_norm("u", "n")
+        + "h = Relu (n) p = Transpose (h) t = Add (z, z)"
+        + _layer_norm("t", "y", 1),
         "float[?,?,8] x, float[batch,length,8] z) => (float[?,?,?] p, float[batch,length,8] y",
     )
     inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
