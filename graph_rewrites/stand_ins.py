@@ -117,6 +117,8 @@ def _stand_in(node: ir.Node, opset: int, model_inputs: MutableSequence[ir.Value]
         _become(node, op_type, [node.inputs[index] for index in indices if index < len(node.inputs)], attributes)
     elif node.op_type == "FusedMatMul" and y is not None:
         _unfuse_matmul(node, x, y, opset)
+    elif node.op_type == "MatMulIntegerToFloat" and y is not None and z is not None:
+        _scale_product(node, x, y, z)
     elif node.op_type == "MatMulNBits":
         _become(node, "MatMul", [x, _unpacked(node, model_inputs)])
     elif node.op_type == "MultiHeadAttention" and y is not None and z is not None and opset >= _EINSUM_SINCE:
@@ -150,6 +152,17 @@ def _unpacked(node: ir.Node, model_inputs: MutableSequence[ir.Value]) -> ir.Valu
     )
     model_inputs.append(weights)
     return weights
+
+
+def _scale_product(node: ir.Node, a: ir.Value, b: ir.Value, scale: ir.Value) -> None:
+    """Turn ONNX Runtime's product of integers with a scale into the product that ONNX has, cast to the scale's type."""
+    dtype = scale.dtype if scale.const_value is None else scale.const_value.dtype
+    if dtype is None or node.graph is None:
+        return
+    product = ir.Node("", "MatMulInteger", [a, b])
+    node.graph.insert_before(node, product)
+    product.outputs[0].name = f"{node.outputs[0].name}:integers"
+    _become(node, "Cast", product.outputs, [ir.AttrInt64("to", dtype)])
 
 
 def _unfuse_matmul(node: ir.Node, a: ir.Value, b: ir.Value, opset: int) -> None:

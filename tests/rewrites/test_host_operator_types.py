@@ -47,6 +47,10 @@ PROGRAMS = {
         "h = MultiHeadAttention<num_heads = 2>(x, k, v)",
         "float[N,3,16] x, float[N,2,5,8] k, float[N,2,5,12] v",
     ),
+    "MatMulIntegerToFloat": (
+        "h = MatMulIntegerToFloat(x, q, s, s)",
+        "uint8[N,3,8] x, uint8[8,5] q, float s",
+    ),
     "MatMulNBits": (
         "h = MatMulNBits<K = 32, N = 5, bits = 4, block_size = 32>(x, q, s)",
         "float[N,3,32] x, uint8[5,1,16] q, float[5] s",
