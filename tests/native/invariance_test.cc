@@ -173,6 +173,12 @@ class Groups {
       if (i / size_ % 3 == 2) x_.Set(i, x_.At(i) + 90);
     }
     residual_ = Random(recipe.x, Shape(count), 4);
+    scale_ = Random(DataType::kFloat32, AffineShape(), 5);
+    bias_ = Random(DataType::kFloat32, AffineShape(), 6);
+    group_scale_ = Random(DataType::kFloat32, {count}, 7);
+    group_bias_ = Random(DataType::kFloat32, {count}, 8);
+    factor_ = Random(DataType::kFloat32, AffineShape(), 9);
+    residual_bias_ = Random(DataType::kFloat32, {inner_.back()}, 10);
   }
   int64_t count() const { return count_; }
 
@@ -194,20 +200,20 @@ class Groups {
       parts.residual.tensor = c.Add(Slice(residual_, Shape(count), begin * size_, x_offset), false);
     }
     if (recipe_.residual_bias) {
-      parts.residual_bias = Floats(c.Add(Random(DataType::kFloat32, {inner_.back()}, 10), true));
+      parts.residual_bias = Floats(c.Add(residual_bias_, true));
     }
     for (size_t i = 1; i <= inner_.size(); ++i) parts.normalization.axes.push_back(static_cast<int64_t>(i));
     parts.normalization.use_mean = recipe_.use_mean;
     parts.normalization.method = recipe_.method;
     if (recipe_.affine) {
-      parts.scale = Floats(c.Add(Random(DataType::kFloat32, AffineShape(), 5), true));
-      parts.bias = Floats(c.Add(Random(DataType::kFloat32, AffineShape(), 6), true));
+      parts.scale = Floats(c.Add(scale_, true));
+      parts.bias = Floats(c.Add(bias_, true));
     }
     ActivationCall activation{recipe_.activation, {1.0f}};
     if (recipe_.modulated) {
-      parts.behind = {Mul(Floats(c.Add(Modulation(begin, count, 7), false))),
-                      Add(Floats(c.Add(Modulation(begin, count, 8), false))),
-                      Mul(Floats(c.Add(Random(DataType::kFloat32, AffineShape(), 9), false)))};
+      parts.behind = {Mul(Floats(c.Add(Modulation(begin, count, group_scale_), false))),
+                      Add(Floats(c.Add(Modulation(begin, count, group_bias_), false))),
+                      Mul(Floats(c.Add(factor_, false)))};
       if (activation.kind != Activation::kIdentity) parts.behind.push_back(Activate(activation));
     } else {
       parts.activation = activation;
@@ -261,8 +267,7 @@ class Groups {
   }
 
   // One number for each group from `begin` on.
-  Tensor Modulation(int64_t begin, int64_t count, uint32_t seed) const {
-    const Tensor all = Random(DataType::kFloat32, {count_}, seed);
+  Tensor Modulation(int64_t begin, int64_t count, const Tensor& all) const {
     std::vector<int64_t> shape(inner_.size() + 1, 1);
     shape.front() = count;
     Tensor some = MakeTensor(DataType::kFloat32, std::move(shape));
@@ -277,8 +282,8 @@ class Groups {
   int64_t count_;
   std::vector<int64_t> inner_;
   int64_t size_ = 1;
-  Tensor x_;
-  Tensor residual_;
+  // Made once: that takes longer than many a run.
+  Tensor x_, residual_, residual_bias_, scale_, bias_, group_scale_, group_bias_, factor_;
 };
 
 void Compare(const Groups& groups, const std::string& what) {
