@@ -33,10 +33,11 @@ constexpr size_t kChunk = 4096;
 
 using Params = const float*;
 
-// Where these go to zero as a product of two small things, the unit is that of max(|value|, 2^-24).
-bool IsTail(const std::string& name, double x, Params params) {
-  if (name == "Swish") return static_cast<double>(params[0]) * x < -4;
-  return x < -4 && (name == "Gelu" || name == "GeluTanh" || name == "Mish");
+// Where x times this is below -4, the unit is that of max(|value|, 2^-24): these go to zero as a product of two small
+// things.
+double TailFactor(const std::string& name, Params params) {
+  if (name == "Swish") return static_cast<double>(params[0]);
+  return name == "Gelu" || name == "GeluTanh" || name == "Mish" ? 1 : 0;
 }
 
 // One unit in the last place of the float32 nearest to |value|.
@@ -93,21 +94,23 @@ class Comparison {
       exact[i] = FormulaOf(static_cast<normfuse::Activation>(activation_), static_cast<double>(x[i]),
                            static_cast<double>(slope[i]), params);
     }
+    const double tail = TailFactor(name_, params);
     for (size_t k = 0; k < isa_count_; ++k) {
       isas_[k].activations[activation_].run(params, in, slopes, out, kChunk);
-      for (size_t i = 0; i < n; ++i) Compare(k, x[i], exact[i], out[i], params);
+      for (size_t i = 0; i < n; ++i) {
+        const double error = Error(exact[i], out[i], tail * static_cast<double>(x[i]) < -4);
+        if (!(error <= worst_[k].error)) worst_[k] = {error, x[i], out[i], exact[i], Text(params)};
+      }
     }
   }
 
   const Worst& Of(size_t isa) const { return worst_[isa]; }
 
  private:
-  void Compare(size_t isa, float x, double exact, float got, Params params) {
-    const double error = Error(exact, got, IsTail(name_, static_cast<double>(x), params));
-    if (error <= worst_[isa].error) return;
+  static std::string Text(Params params) {
     char text[64];
     std::snprintf(text, sizeof(text), "%.9g, %.9g", static_cast<double>(params[0]), static_cast<double>(params[1]));
-    worst_[isa] = {error, x, got, exact, text};
+    return text;
   }
 
   const IsaFunctions* isas_;
