@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import normfuse
@@ -51,3 +52,30 @@ def test_more_than_ties_is_a_difference(changed: dict[str, float]) -> None:
     report = verify(**changed)
     assert not report.passed
     assert not any(run.at_ties for run in report.runs)
+
+
+def symmetric(*, low: float = -1.0, step: float = 0.0) -> onnx.ModelProto:
+    """A range from -1 to 1, whose zero point is at a tie: 127.5."""
+    nodes = f"""
+        one = Constant <value = float {{1.0}}> ()
+        low = Constant <value = float {{{low!r}}}> ()
+        step = Constant <value = float {{{step!r}}}> ()
+        factor = Constant <value = float {{1000.0}}> ()
+        moved = Clip (x, low, one)
+        q, scale, zero_point = DynamicQuantizeLinear (moved)
+        back = DequantizeLinear (q, scale, zero_point)
+        stepped = Add (back, step)
+        y = Mul (stepped, factor)
+    """
+    header = '<ir_version: 9, opset_import: ["" : 17]> g (float[n,32] x) => (float[n,32] y)'
+    return onnx.parser.parse_model(f"{header} {{{nodes}}}")
+
+
+def test_a_zero_point_at_a_tie_shifts_all_values() -> None:
+    x = {"x": np.random.default_rng(1).normal(size=(64, 32)).astype(np.float32)}
+    report = normfuse.verify(symmetric(), symmetric(low=-1.0000001), inputs=x)
+    assert report.passed, report.message
+    assert report.runs[0].error_with_ties is not None
+    assert report.runs[0].error_with_ties > 1
+    assert not normfuse.verify(symmetric(), symmetric(low=-1.0000001, step=0.001), inputs=x).passed
+    assert not normfuse.verify(symmetric(), symmetric(low=-1.02), inputs=x).passed

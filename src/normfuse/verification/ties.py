@@ -10,7 +10,7 @@ have to agree as if there were no ties.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,23 +71,28 @@ def run_without_ties(
         return [None] * len(ways)
 
 
-def _quantized_values(original: ir.Model, optimized: ir.Model) -> list[str]:
-    """Names of the quantised values that the main graphs of both compute."""
+def _quantized_values(original: ir.Model, optimized: ir.Model) -> dict[str, str]:
+    """Names of the quantised values that the main graphs of both compute, with the zero point found for each, or ""."""
     common = {value.name for node in optimized.graph for value in node.outputs}
-    quantizing = [node for node in original.graph if node.op_type in _QUANTIZING]
-    return [value.name for node in quantizing for value in node.outputs if value.name and value.name in common]
+    names = {}
+    for node in original.graph:
+        if node.op_type in _QUANTIZING:
+            found = [value.name if value.name in common else None for value in node.outputs]
+            zero_point = found[2] if len(found) > 2 else None
+            names |= {name: zero_point or "" if index == 0 else "" for index, name in enumerate(found) if name}
+    return names
 
 
 def _run(
     original: ir.Model,
     optimized: ir.Model,
-    names: list[str],
+    names: Mapping[str, str],
     fed: Sequence[Sample],
     ways: Sequence[dict[str, Any] | None],
     budget: Budget,
 ) -> list[TieFreeRun | None]:
     shown = original.clone()
-    _show(shown, names)
+    _show(shown, [*names])
     reference = open_session(shown, "the original", level="disable")
     outputs = [value.name or "" for value in original.graph.outputs]
     share = SHARE_AT_TIES * type_tolerance(lowest_precision(original))
@@ -108,11 +113,17 @@ def _run(
 
 
 def _take_in(
-    run: TieFreeRun, expected: dict[str, Any], got: dict[str, Any], names: list[str], outputs: list[str], share: float
+    run: TieFreeRun,
+    expected: dict[str, Any],
+    got: dict[str, Any],
+    names: Mapping[str, str],
+    outputs: list[str],
+    share: float,
 ) -> bool:
     """Add one sample; False if more than rounding ties differs."""
-    for name in names:
-        turned = _turned(expected[name], got[name], share)
+    for name, zero_point in names.items():
+        shift = int(got[zero_point]) - int(expected[zero_point]) if zero_point else 0
+        turned = _turned(expected[name], got[name], share, shift)
         if turned is None:
             return False
         run.turned += turned
@@ -124,15 +135,20 @@ def _take_in(
     return True
 
 
-def _turned(expected: np.ndarray, got: np.ndarray, share: float) -> int | None:
-    """How many elements are one step off; None if any is further off, or so many are that no ties explain them."""
+def _turned(expected: np.ndarray, got: np.ndarray, share: float, shift: int = 0) -> int | None:
+    """How many elements are one step off; None if any is further off, or so many are that no ties explain them.
+
+    Of a range that is symmetric, as of a tanh, the zero point lies at a tie itself: it shifts all but the outermost.
+    """
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return None
     if expected.dtype.kind == "f":
         return 0 if np.allclose(got, expected, rtol=_SCALE_TOLERANCE, atol=0.0, equal_nan=True) else None
-    different = got != expected
-    turned = int(np.count_nonzero(different))
-    apart = np.abs(got[different].astype(np.int64) - expected[different].astype(np.int64))
+    apart = got.astype(np.int64) - expected.astype(np.int64)
+    if shift:  # found by DynamicQuantizeLinear, whose result is uint8
+        outermost = (apart == 0) & np.isin(got, (0, 255))
+        apart = np.where(outermost, 0, apart - shift)
+    turned, apart = int(np.count_nonzero(apart)), np.abs(apart)
     return turned if apart.max(initial=0) <= 1 and turned <= max(1.0, share * got.size) else None
 
 
