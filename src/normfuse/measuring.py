@@ -67,7 +67,12 @@ def bound_run(session: onnxruntime.InferenceSession, sample: Sample) -> Callable
     """Return a function that runs the session once, on bound tensors where all of them can be bound."""
     results = session.run(None, sample)
     arrays = [*sample.values(), *results]
-    if not all(isinstance(array, np.ndarray) and array.dtype != object for array in arrays):
+    tensors = all(isinstance(array, np.ndarray) and array.dtype != object for array in arrays)
+    # ONNX Runtime refuses to bind an output of another rank than the model gives it, which it does not mind otherwise.
+    if not tensors or any(
+        output.shape and len(output.shape) != array.ndim
+        for output, array in zip(session.get_outputs(), results, strict=True)
+    ):
         return lambda: session.run(None, sample)
     host = import_host()
     binding = session.io_binding()

@@ -577,6 +577,16 @@ def test_bench_measures_four_ways(run: Run, model: Path, tmp_path: Path) -> None
     assert files(tmp_path) == ["model.onnx"]
 
 
+def test_bench_of_a_model_that_gives_an_output_another_rank(run: Run, tmp_path: Path) -> None:
+    """ONNX Runtime runs it, and binds no tensor to such an output."""
+    graph = "(float[n,1,8] x, int64[k] axes) => (float[a,b,c] y) { s = Squeeze (x, axes) y = Relu (s) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {graph}')
+    onnx.save(model, tmp_path / "model.onnx")
+    np.savez(tmp_path / "inputs.npz", x=np.ones((3, 1, 8), np.float32), axes=np.array([1]))
+    done = run("bench", "model.onnx", "--seconds", "0.1", "--inputs", "inputs.npz", "--json")
+    assert done.code == 0, done.err
+
+
 def test_doctor_finds_a_healthy_installation(run: Run) -> None:
     done = run("doctor", "--json")
     assert done.code == 0, done.out
