@@ -109,6 +109,17 @@ def test_sums_of_dimensions_agree() -> None:
     assert report.passed
 
 
+def test_numbers_that_a_model_refuses() -> None:
+    """Of random numbers 0 and 1 it takes 0 alone, as an index into a single row: others are made for the rest."""
+    graph = "(float[1,8] x, int64[1] row) => (float[1,8] y) { z = Gather (x, row) y = Relu (z) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {graph}')
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"  # no size that the numbers are made for
+    report = normfuse.verify(model, model, samples=16)
+    assert report.passed
+    assert report.samples == 16
+    assert not report.warnings
+
+
 def test_users_inputs(tmp_path: Path) -> None:
     model = models.chain(["n", 16], opset=17)
     good = tmp_path / "good.npz"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["reference"]
 
 _SIZES_TRIED = 3
+_ATTEMPTS = 4
+"""For each sample: a model may accept some numbers only."""
 _SHARE = 0.25
 """Of the whole time, for what the original makes of the inputs."""
 
@@ -93,12 +95,23 @@ class _Made:
     def samples(self, name: str, count: int, seed: int, first: int) -> tuple[list[Sample], Outputs]:
         try:
             profiles = self._profiles(name, count, seed, first)
-            for index in range(len(self._fed), count):
-                self._add(self._maker.make(profiles[index % len(profiles)], seed + index))
+            for index in range(len(self._fed), _ATTEMPTS * count):
+                if len(self._fed) == count:
+                    break
+                self._add_if_accepted(self._maker.make(profiles[index % len(profiles)], seed + index))
         except OutOfTime:
             if not self._fed:
                 raise
         return self._fed, self._expected
+
+    def _add_if_accepted(self, sample: Sample) -> None:
+        """Of sizes that the model accepts it may refuse numbers: an index that is out of bounds."""
+        try:
+            self._add(sample)
+        except OutOfTime:
+            raise
+        except VerificationError:
+            return
 
     def _profiles(self, name: str, count: int, seed: int, first: int) -> list[int]:
         """Make a sample at each of the first few choices of sizes that the model accepts, beginning with one."""
