@@ -222,7 +222,7 @@ class _Calibration:
 def quantize_statically(path: Path, activations: str) -> Path:
     """QDQ of a float sentence encoder by onnxruntime.quantization, activations "QUInt8" or "QInt8", weights int8.
 
-    On x86-64 ONNX Runtime runs uint8 activations in integer kernels and int8 ones in float between the pairs.
+    On x86-64 ONNX Runtime runs uint8 activations in integer kernels, and int8 ones where each is read once.
     """
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
