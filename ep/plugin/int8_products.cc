@@ -2,14 +2,21 @@
 
 #include <algorithm>
 
+#include "spec/tables.h"
+
 namespace normfuse::plugin {
 namespace {
 
-constexpr std::string_view kOurDomain = "ai.normfuse";  // a chain that a declined claim gives back ends likewise
-
 bool IsProduct(const GraphNode& node) { return node.Is("", "MatMul") || node.Is("", "Gemm") || node.Is("", "Conv"); }
 
-bool Quantizes(const GraphNode& node) { return node.Is("", "QuantizeLinear") || node.domain == kOurDomain; }
+bool IsOf(const GraphNode& node, const char* op_type) {
+  return node.Is("", op_type) || node.Is("com.microsoft", op_type);
+}
+
+// Also at the end of a chain of ours: one that is given back becomes standard nodes.
+bool Quantizes(const GraphNode& node) { return IsOf(node, "QuantizeLinear") || node.domain == kOperatorDomain; }
+
+bool Dequantizes(const GraphNode& node) { return IsOf(node, "DequantizeLinear") || node.domain == kOperatorDomain; }
 
 bool IsInt8(GraphView& graph, int value) { return value != kNone && graph.Facts(value).type == DataType::kInt8; }
 
@@ -28,8 +35,7 @@ const GraphNode* OnlyReaderOf(const GraphView& graph, int value) {
 bool IsInPair(const GraphView& graph, int value) {
   const GraphNode* producer = ProducerOf(graph, value);
   const GraphNode* reader = OnlyReaderOf(graph, value);
-  return producer != nullptr && Quantizes(*producer) && reader != nullptr &&
-         (reader->Is("", "DequantizeLinear") || reader->domain == kOurDomain);
+  return producer != nullptr && Quantizes(*producer) && reader != nullptr && Dequantizes(*reader);
 }
 
 bool IsConstant(GraphView& graph, int value) {
@@ -41,14 +47,14 @@ bool RunsInIntegers(GraphView& graph, const GraphNode& product) {
   bool multiplies_int8 = false;
   for (const size_t position : {0, 1}) {
     const GraphNode* dequantize = ProducerOf(graph, graph.Input(product, position));
-    if (dequantize == nullptr || !dequantize->Is("", "DequantizeLinear")) return false;
+    if (dequantize == nullptr || !IsOf(*dequantize, "DequantizeLinear")) return false;
     const int source = graph.Input(*dequantize, 0);
     if (!IsInt8(graph, source) || IsConstant(graph, source)) continue;
     if (!IsInPair(graph, source)) return false;
     multiplies_int8 = true;
   }
   const GraphNode* reader = OnlyReaderOf(graph, graph.Output(product, 0));
-  const bool quantized = reader != nullptr && reader->Is("", "QuantizeLinear");
+  const bool quantized = reader != nullptr && IsOf(*reader, "QuantizeLinear");
   if (!quantized) return multiplies_int8 && !product.Is("", "Conv");
   const int y = graph.Output(*reader, 0);
   return multiplies_int8 && (!IsInt8(graph, y) || IsInPair(graph, y));
