@@ -64,6 +64,14 @@ void Dequantize(const Call& call, int64_t n, Vec scale, Vec zero, float* d) {
   call.kernels->dequantize[static_cast<int>(DataType::kFloat32)](d, static_cast<size_t>(n), scale, zero, d, false);
 }
 
+// Rounded and cut to what the integer type holds.
+void Quantize(const Call& call, DataType type, int64_t n, Vec scale, Vec zero, float* values) {
+  float low = 0.0f;
+  float high = 0.0f;
+  IntegerRange(type, &low, &high);
+  call.kernels->quantize(values, static_cast<size_t>(n), scale, zero, low, high);
+}
+
 // One operand, dequantised, along a run.
 void LoadOperand(const Block& b, const BoundTensor& source, float* d) {
   const Call& call = b.call;
@@ -111,24 +119,16 @@ void QuantizeBlock(const Block& b, float* values) {
   const Vec zeros = QuantizationAt(b, kFormYZero, kFormYScale, spec.y_block_size, &none, b.scratch->zero);
   if (IsFloat8(spec.y_type)) {
     b.call.kernels->divide(values, static_cast<size_t>(b.n), scales, zeros);
-    return;
+  } else {
+    Quantize(b.call, spec.y_type, b.n, scales, zeros, values);
   }
-  float low = 0.0f;
-  float high = 0.0f;
-  IntegerRange(spec.y_type, &low, &high);
-  b.call.kernels->quantize(values, static_cast<size_t>(b.n), scales, zeros, low, high);
 }
 
 // Stores d in an output; where that quantises, d becomes what is stored.
 void StoreOnTheWay(const Call& call, const Stage& stage, int64_t index, int64_t n, void* emitted, float* d) {
   const Vec scale{&stage.quantization_scale, 0};
   const Vec zero{&stage.quantization_zero, 0};
-  if (stage.quantizes) {
-    float low = 0.0f;
-    float high = 0.0f;
-    IntegerRange(stage.type, &low, &high);
-    call.kernels->quantize(d, static_cast<size_t>(n), scale, zero, low, high);
-  }
+  if (stage.quantizes) Quantize(call, stage.type, n, scale, zero, d);
   if (emitted != nullptr) StoreFloats(call, stage.type, emitted, index, n, d);
   if (stage.quantizes) Dequantize(call, n, scale, zero, d);
 }
@@ -163,7 +163,6 @@ bool AffineOf(const Block& b, const Stage& stage, Affine* affine) {
 void ApplyOneByOne(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* y) {
   ApplyArgs args;
   args.x = x;
-  args.x2 = nullptr;
   args.y = y;
   args.n = static_cast<size_t>(b.n);
   args.normalizers = &normalizer;
@@ -184,7 +183,6 @@ ApplyArgs StageArgs(const Block& b, const Stage& stage, const Normalizer& normal
   if (!at_once) ApplyOneByOne(b, stage, normalizer, x, room);
   ApplyArgs args;
   args.x = at_once ? x : room;
-  args.x2 = nullptr;
   args.n = static_cast<size_t>(b.n);
   args.normalizers = at_once ? &normalizer : &kNothing;
   args.scale = affine.scale;
@@ -277,7 +275,7 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
   const ChainSpec& spec = *call.spec;
   ApplyArgs args;
   args.x = ElementAt(call.apply_x, call.apply_type, at.at[call.apply_form]);
-  args.x2 = call.apply_x2 == nullptr ? nullptr : ElementAt(call.apply_x2, call.apply_type, at.at[kFormResidual]);
+  if (call.apply_x2 != nullptr) args.x2 = ElementAt(call.apply_x2, call.apply_type, at.at[kFormResidual]);
   if (call.apply_x2 != nullptr && call.path.operands == SumKind::kBiasedPair) {
     args.x_bias = call.params[kFormResidualBias].data + at.at[kFormResidualBias];
     args.x_bias_stride = row_step.stride[kFormResidualBias];

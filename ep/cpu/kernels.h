@@ -83,7 +83,7 @@ struct RowSumsArgs {
 // saturate(round_half_even(that / y_scale) + y_zero).
 struct ApplyArgs {
   const void* x;
-  const void* x2;
+  const void* x2 = nullptr;
   const float* x_bias = nullptr;
   void* y;
   int64_t x_stride = 0;

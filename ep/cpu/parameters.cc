@@ -162,6 +162,10 @@ Param ParamSource::Constant() const {
   return {aligned_, wide_ ? wide_values_.data() : nullptr, {dims_.data(), static_cast<int>(dims_.size())}};
 }
 
+bool ParamSource::IsReady(const TensorView& view) const {
+  return !wide_ && view.type == DataType::kFloat32 && !operand_.quantization.present();
+}
+
 Result ParamSource::Prepare(ExecutionContext& context, const std::string& node, TensorView* view,
                             size_t* doubles) const {
   *doubles = 0;
@@ -169,9 +173,7 @@ Result ParamSource::Prepare(ExecutionContext& context, const std::string& node, 
   if (view->rank > static_cast<size_t>(kMaxRank)) {
     return Invalid(node, std::string(operand_.name) + " has more than 8 dimensions");
   }
-  const auto count = static_cast<size_t>(CountOf(*view));
-  const bool ready = !wide_ && view->type == DataType::kFloat32 && !operand_.quantization.present();
-  *doubles = ready ? 0 : count;
+  if (!IsReady(*view)) *doubles = static_cast<size_t>(CountOf(*view));
   return {};
 }
 
@@ -179,7 +181,7 @@ Result ParamSource::Read(ExecutionContext& context, const std::string& node, con
                          Param* param) const {
   param->shape = {view.dims, static_cast<int>(view.rank)};
   const Quantization& q = operand_.quantization;
-  if (!wide_ && view.type == DataType::kFloat32 && !q.present()) {
+  if (IsReady(view)) {
     param->data = static_cast<const float*>(view.data);
     return {};
   }

@@ -69,6 +69,9 @@ class ParamSource {
               Param* param) const;
 
  private:
+  // Whether an input is read where it lies.
+  bool IsReady(const TensorView& view) const;
+
   bool present_ = false;
   bool is_constant_ = false;
   bool uniform_ = false;
