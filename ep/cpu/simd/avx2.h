@@ -95,15 +95,6 @@ NORMFUSE_INLINE V ToFloatUnsigned(I a) {
   return Fma(high, Set(65536.0f), low);
 }
 
-// a * 2^n for integral |n| <= 252. In two steps, or 2^n itself would leave the range; only the second can round.
-NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
-  const I exponent = ToInt(n);
-  const I half = ShiftRight<1>(exponent);
-  const V first = BitCastToFloat(ShiftLeft<23>(half + SetI(127)));
-  const V second = BitCastToFloat(ShiftLeft<23>(exponent - half + SetI(127)));
-  return (a * first) * second;
-}
-
 // table[i mod 8]
 NORMFUSE_INLINE I Lookup8(const int32_t* table, I index) {
   const __m256i entries = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(table));
@@ -120,22 +111,10 @@ NORMFUSE_INLINE Floats SumsOfEach(V a, V b, V c, V d) {
   const __m256 both = _mm256_hadd_ps(_mm256_hadd_ps(a.v, b.v), _mm256_hadd_ps(c.v, d.v));
   return reinterpret_cast<Floats>(_mm_add_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1)));
 }
-// Compilers take both halves apart for __builtin_convertvector.
-NORMFUSE_INLINE void Widen(Floats a, Doubles* out) {
-  *out = reinterpret_cast<Doubles>(_mm256_cvtps_pd(reinterpret_cast<__m128>(a)));
-}
-NORMFUSE_INLINE void TakeRoots(Doubles* a) {
-  *a = reinterpret_cast<Doubles>(_mm256_sqrt_pd(reinterpret_cast<__m256d>(*a)));
-}
 NORMFUSE_INLINE float ReduceMax(V a) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-}
-NORMFUSE_INLINE float ReduceMin(V a) {
-  const __m128 four = _mm_min_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
-  const __m128 two = _mm_min_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_min_ss(two, _mm_movehdup_ps(two)));
 }
 
 // Loads.

@@ -101,15 +101,7 @@ NORMFUSE_INLINE Floats SumsOfEach(V a, V b, V c, V d) {
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
   return reinterpret_cast<Floats>(_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
-// Compilers take both halves apart for __builtin_convertvector.
-NORMFUSE_INLINE void Widen(Floats a, Doubles* out) {
-  *out = reinterpret_cast<Doubles>(_mm256_cvtps_pd(reinterpret_cast<__m128>(a)));
-}
-NORMFUSE_INLINE void TakeRoots(Doubles* a) {
-  *a = reinterpret_cast<Doubles>(_mm256_sqrt_pd(reinterpret_cast<__m256d>(*a)));
-}
 NORMFUSE_INLINE float ReduceMax(V a) { return _mm512_reduce_max_ps(a.v); }
-NORMFUSE_INLINE float ReduceMin(V a) { return _mm512_reduce_min_ps(a.v); }
 
 // Of this instruction set only.
 

@@ -113,33 +113,15 @@ NORMFUSE_INLINE V ToFloatUnsigned(I a) {
   return ToFloat(ShiftRightLogical<16>(a)) * Set(65536.0f) + ToFloat(a & SetI(0xFFFF));
 }
 
-// a * 2^n for integral |n| <= 252. In two steps, or 2^n itself would leave the range; only the second can round.
-NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
-  const I exponent = ToInt(n);
-  const I half = ShiftRight<1>(exponent);
-  const V first = BitCastToFloat(ShiftLeft<23>(half + SetI(127)));
-  const V second = BitCastToFloat(ShiftLeft<23>(exponent - half + SetI(127)));
-  return (a * first) * second;
-}
-
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
 NORMFUSE_INLINE Floats SumsOfEach(V a, V b, V c, V d) {
   return Floats{ReduceSum(a), ReduceSum(b), ReduceSum(c), ReduceSum(d)};
 }
-NORMFUSE_INLINE void Widen(Floats a, Doubles* out) { *out = __builtin_convertvector(a, Doubles); }
-NORMFUSE_INLINE void TakeRoots(Doubles* a) {
-  for (int i = 0; i < 4; ++i) (*a)[i] = __builtin_sqrt((*a)[i]);
-}
 NORMFUSE_INLINE float ReduceMax(V a) {
   const float low = a.v[0] > a.v[2] ? a.v[0] : a.v[2];
   const float high = a.v[1] > a.v[3] ? a.v[1] : a.v[3];
   return low > high ? low : high;
-}
-NORMFUSE_INLINE float ReduceMin(V a) {
-  const float low = a.v[0] < a.v[2] ? a.v[0] : a.v[2];
-  const float high = a.v[1] < a.v[3] ? a.v[1] : a.v[3];
-  return low < high ? low : high;
 }
 
 // float16 by integer arithmetic. Widening: the 15 magnitude bits moved to float32's place are off by the difference of

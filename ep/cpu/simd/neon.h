@@ -89,26 +89,12 @@ NORMFUSE_INLINE I ToInt(V a) { return {vcvtnq_s32_f32(a.v)}; }
 NORMFUSE_INLINE V ToFloat(I a) { return {vcvtq_f32_s32(a.v)}; }
 NORMFUSE_INLINE V ToFloatUnsigned(I a) { return {vcvtq_f32_u32(vreinterpretq_u32_s32(a.v))}; }
 
-// a * 2^n for integral |n| <= 252. In two steps, or 2^n itself would leave the range; only the second can round.
-NORMFUSE_INLINE V ScaleByPowerOfTwo(V a, V n) {
-  const I exponent = ToInt(n);
-  const I half = ShiftRight<1>(exponent);
-  const V first = BitCastToFloat(ShiftLeft<23>(half + SetI(127)));
-  const V second = BitCastToFloat(ShiftLeft<23>(exponent - half + SetI(127)));
-  return (a * first) * second;
-}
-
 // Reductions.
 NORMFUSE_INLINE float ReduceSum(V a) { return vaddvq_f32(a.v); }
 NORMFUSE_INLINE Floats SumsOfEach(V a, V b, V c, V d) {
   return reinterpret_cast<Floats>(vpaddq_f32(vpaddq_f32(a.v, b.v), vpaddq_f32(c.v, d.v)));
 }
-NORMFUSE_INLINE void Widen(Floats a, Doubles* out) { *out = __builtin_convertvector(a, Doubles); }
-NORMFUSE_INLINE void TakeRoots(Doubles* a) {
-  for (int i = 0; i < 4; ++i) (*a)[i] = __builtin_sqrt((*a)[i]);
-}
 NORMFUSE_INLINE float ReduceMax(V a) { return vmaxvq_f32(a.v); }
-NORMFUSE_INLINE float ReduceMin(V a) { return vminvq_f32(a.v); }
 
 // Loads.
 NORMFUSE_INLINE V Load(const float* p) { return {vld1q_f32(p)}; }

@@ -59,6 +59,34 @@
 
 namespace normfuse::NORMFUSE_ISA {
 
+// In two steps, or 2^n itself would leave the range; only the second can round.
+template <class Vector>
+  requires(!kHasScale)
+NORMFUSE_INLINE Vector ScaleByPowerOfTwo(Vector a, Vector n) {
+  const auto exponent = ToInt(n);
+  const auto half = ShiftRight<1>(exponent);
+  const Vector first = BitCastToFloat(ShiftLeft<23>(half + SetI(127)));
+  const Vector second = BitCastToFloat(ShiftLeft<23>(exponent - half + SetI(127)));
+  return (a * first) * second;
+}
+
+NORMFUSE_INLINE float ReduceMin(V a) { return -ReduceMax(Neg(a)); }
+
+#if NORMFUSE_ISA_NUMBER <= 2
+// Compilers take both halves apart for __builtin_convertvector.
+NORMFUSE_INLINE void Widen(Floats a, Doubles* out) {
+  *out = reinterpret_cast<Doubles>(_mm256_cvtps_pd(reinterpret_cast<__m128>(a)));
+}
+NORMFUSE_INLINE void TakeRoots(Doubles* a) {
+  *a = reinterpret_cast<Doubles>(_mm256_sqrt_pd(reinterpret_cast<__m256d>(*a)));
+}
+#else
+NORMFUSE_INLINE void Widen(Floats a, Doubles* out) { *out = __builtin_convertvector(a, Doubles); }
+NORMFUSE_INLINE void TakeRoots(Doubles* a) {
+  for (int i = 0; i < 4; ++i) (*a)[i] = __builtin_sqrt((*a)[i]);
+}
+#endif
+
 NORMFUSE_INLINE V LoadAsFloat(const float* p) { return Load(p); }
 NORMFUSE_INLINE V LoadAsFloat(const Half* p) { return LoadAs(p); }
 NORMFUSE_INLINE V LoadAsFloat(const Bfloat16* p) { return LoadAs(p); }
