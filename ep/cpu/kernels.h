@@ -118,8 +118,9 @@ using ApplyFn = void (*)(const ApplyArgs& args);
 // Both of them for rows that lie one after the other, of which `sums` and `apply` give the first: how many of `rows` were
 // done. Those after it are not even begun.
 using BothPassesFn = int64_t (*)(const RowSumsArgs& sums, const ApplyArgs& apply, int64_t rows);
-// Normalises a run while it sums another one of the same length, both of float32. The sums always go on.
-using StepFn = void (*)(const ApplyArgs& args, const RowSumsArgs& next);
+// Normalises a run, with one scale and one bias, while it sums another one of the same length, both of float32. The sums always
+// go on. False, and nothing is done, where the normalizer's factor times the scale leaves the range of float32.
+using StepFn = bool (*)(const ApplyArgs& args, const RowSumsArgs& next);
 
 // d of rows, where they lie: x as float32, dequantised with one scale and zero point if it is an integer, times a factor,
 // plus an addend. `most` of each row becomes the larger one of itself and the row's largest value.

@@ -127,9 +127,11 @@ Source ChooseResult(const Facts& f, SumKind operands, bool not_sum) {
   return contiguous && kernel(f.call.x.type, operands) ? Source::kInput : Source::kBlocks;
 }
 
-// Whether the kernel of both passes at once, of different groups, could be used.
+// Whether the kernel of both passes at once, of different groups, could be used. With a scale or a bias for each element rows
+// share the loads of these in tiles, which is faster.
 bool HasPipeline(const Facts& f, const Path& path) {
-  return f.normalizes && f.call.x.type == DataType::kFloat32 && f.spec.y_type == DataType::kFloat32 &&
+  const bool has_vectors = f.run.stride[kFormScale] != 0 || f.run.stride[kFormBias] != 0;
+  return f.normalizes && !has_vectors && f.call.x.type == DataType::kFloat32 && f.spec.y_type == DataType::kFloat32 &&
          path.operands == SumKind::kSingle && path.sums == Source::kInput && path.result == Source::kInput &&
          f.kernels.step(f.spec.activation) != nullptr;
 }
@@ -139,9 +141,6 @@ bool SuitsPipeline(const Facts& f, const Path& path) {
   if (f.g.columns) return false;
   constexpr int64_t kLongGroup = 4096;
   constexpr int64_t kShortestRun = 96;
-  // In tiles, rows share the loads of a scale and a bias for each element.
-  const bool has_vectors = f.run.stride[kFormScale] != 0 || f.run.stride[kFormBias] != 0;
-  if (has_vectors && f.OneRun() && f.g.group_size <= PieceSize(f.g)) return false;
   return HasPipeline(f, path) && f.g.group_size >= kLongGroup && f.run.size >= kShortestRun;
 }
 

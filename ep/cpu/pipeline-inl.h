@@ -19,43 +19,6 @@ constexpr size_t kFetchAhead = 512;
 // Two pages of 4 KiB, as elements.
 constexpr size_t kPageAhead = 2048;
 
-struct Unchanged {
-  NORMFUSE_INLINE V operator()(V v) const { return v; }
-};
-
-// An activation by itself.
-template <class Act>
-struct Alone {
-  NORMFUSE_INLINE explicit Alone(const ApplyArgs& a) : act(a.params) {}
-  NORMFUSE_INLINE V operator()(V v, Unchanged) const { return act(v); }
-  Act act;
-};
-
-// One scale and one bias.
-struct StepScalar {
-  template <class Act>
-  using Activation = Alone<Act>;
-  NORMFUSE_INLINE StepScalar(const ApplyArgs& a, Spread*) : affine(a.normalizers[0], *a.scale.data, *a.bias.data) {}
-  NORMFUSE_INLINE V At(V x, size_t) const { return affine(x); }
-  NORMFUSE_INLINE V PartialAt(V x, size_t, size_t) const { return affine(x); }
-  ScalarAffine affine;
-};
-
-// A scale and a bias for each element.
-struct StepVector {
-  template <class Act>
-  using Activation = Activator<float, Act>;
-  NORMFUSE_INLINE StepVector(const ApplyArgs& a, Spread* spread)
-      : affine(a.normalizers[0]), scale(a.scale, &spread[0]), bias(a.bias, &spread[1]) {}
-  NORMFUSE_INLINE V At(V x, size_t i) const { return affine(x, scale.At(i), bias.At(i)); }
-  NORMFUSE_INLINE V PartialAt(V x, size_t i, size_t n) const {
-    return affine(x, scale.PartialAt(i, n), bias.PartialAt(i, n));
-  }
-  VectorAffine affine;
-  Source scale;
-  Source bias;
-};
-
 // The sums of a run, by additions alone (arithmetic of the other group has Fma enough), in the order of row_sums-inl.h. They
 // stay in memory between blocks.
 struct StepSums {
@@ -88,12 +51,11 @@ struct StepOperands {
   V next[2];
 };
 
-template <class Act, class Affine, bool kStream>
-NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
-  Spread spread[2];
+template <class Act, bool kStream>
+NORMFUSE_INLINE void StepTo(const ApplyArgs& a, const RowSumsArgs& b) {
   constexpr bool kInTurns = kAtOnce<Single<float>, float, Act> == 1;
-  const typename Affine::template Activation<Act> act(a);
-  const Affine affine(a, spread);
+  const Act act(a.params);
+  const ScalarAffine affine(a.normalizers[0], *a.scale.data, *a.bias.data);
   const float* x = static_cast<const float*>(a.x);
   const float* next = static_cast<const float*>(b.x);
   float* y = static_cast<float*>(a.y);
@@ -114,7 +76,7 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
         // What memory reads ahead by itself is enough where it is memory that everything waits for.
         if constexpr (kStream && !kIsCheap<Act>) __builtin_prefetch(next + k + kFetchAhead);
         sums.template Add<false>(0, set, of.next[set] - shift);
-        v[set] = act(affine.At(of.x[set], k), Unchanged());
+        v[set] = act(affine(of.x[set]));
         if constexpr (kInTurns) Put<kStream>(y + k, v[set]);
       }
       if constexpr (!kInTurns) {
@@ -136,34 +98,29 @@ NORMFUSE_INLINE void StepAs(const ApplyArgs& a, const RowSumsArgs& b) {
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) step(StepOperands(x + i, next + i), i);
     if (i + kLanes <= end) {
       sums.template Add<false>(0, 0, Load(next + i) - shift);
-      Put<kStream>(y + i, act(affine.At(Load(x + i), i), Unchanged()));
+      Put<kStream>(y + i, act(affine(Load(x + i))));
       i += kLanes;
     }
     if (i < end) {
       const size_t rest = end - i;
       const M inside = Lt(ToFloat(Iota()), Set(static_cast<float>(rest)));
       sums.template Add<false>(0, 1, Select(inside, LoadPartial(next + i, rest) - shift, Set(0.0f)));
-      StoreAsPartial(y + i, act(affine.PartialAt(LoadPartial(x + i, rest), i, rest), Unchanged()), rest);
+      StoreAsPartial(y + i, act(affine(LoadPartial(x + i, rest))), rest);
     }
     total.Add(sums, end == n || end % kFloatBlock == 0);
   }
 }
 
-template <class Act, bool kStream>
-NORMFUSE_INLINE void StepTo(const ApplyArgs& a, const RowSumsArgs& b) {
-  if (a.scale.step == 0 && a.bias.step == 0 && ScalarAffine::Fits(a.normalizers[0], *a.scale.data)) {
-    StepAs<Act, StepScalar, kStream>(a, b);
-  } else {
-    StepAs<Act, StepVector, kStream>(a, b);
-  }
-}
-
+// False, and nothing is done, where the factor leaves the range of float32.
 template <class Act>
-void Step(const ApplyArgs& a, const RowSumsArgs& b) {
-  if constexpr (kStreams) {
-    if (a.stream) return StepTo<Act, true>(a, b);
+bool Step(const ApplyArgs& a, const RowSumsArgs& b) {
+  if (!ScalarAffine::Fits(a.normalizers[0], *a.scale.data)) return false;
+  if (kStreams && a.stream) {
+    StepTo<Act, kStreams>(a, b);
+  } else {
+    StepTo<Act, false>(a, b);
   }
-  StepTo<Act, false>(a, b);
+  return true;
 }
 
 }  // namespace

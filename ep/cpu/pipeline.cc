@@ -46,7 +46,10 @@ void GroupPipeline::Step(const Group& group, Group* next) {
     const ApplyArgs apply = ApplyArgsAt(call_, at, run, run, n, 1, &group.statistics.normalizer);
     RowSumsArgs args = RowSumsArgsAt(call_, next_at, run, n, 1, &part);
     args.shift = static_cast<float>(part.shift);
-    call_.step(apply, args);
+    if (call_.step(apply, args)) return;
+    call_.apply(apply);
+    args.resume = true;
+    call_.row_sums(args);
   };
   for (int64_t begin = 0; begin < g.group_size; begin += piece) {
     part = {next->sums.shift, 0, 0};

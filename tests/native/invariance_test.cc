@@ -634,7 +634,7 @@ TEST(ChooseIsATable) {
       {0, {4096, 768}, 2, 4, "rows of input, result of input, non-temporal lines, tiles of 1, 2 threads"},
       {0, {4096, 768}, 1, 2, "rows of input, result of input, both passes in one kernel, cached, tiles of 4, 1 thread"},
       {0, {64, 5000}, 1, 0, "rows of input, result of input, cached, tiles of 2, 1 thread"},
-      {0, {4, 50000}, 1, 0, "pipeline of input, result of input, cached, 1 thread"},
+      {0, {4, 50000}, 1, 0, "groups of input, result of input, cached, 1 thread"},
       {1, {64, 5000}, 1, 0, "pipeline of input, result of input, cached, 1 thread"},
       {0, {1, 500000}, 4, 0, "shared groups of input, result of input, cached, 4 threads"},
       {6, {128, 768}, 1, 0, "rows of input, result of input, cached, tiles of 2, 1 thread"},
