@@ -159,6 +159,13 @@ bool IsPlainSoftmax(const Chain& chain) {
          IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank);
 }
 
+bool IsPlainActivation(const Chain& chain) {
+  if (chain.x.type != DataType::kFloat32 || chain.store.type != DataType::kFloat32 || chain.normalizes()) return false;
+  if (!chain.before.empty() || chain.behind.size() != 1 || chain.behind[0].kind != StepKind::kActivate) return false;
+  const Activation activation = chain.behind[0].activation.kind;
+  return activation == Activation::kSigmoid || activation == Activation::kTanh;
+}
+
 double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
   if (IsOfBytes(chain)) return kOwnNodeNanoseconds + static_cast<double>(elements) * PriceOn(kByteTablePrice, isa);
   double total = 0;

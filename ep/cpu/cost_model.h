@@ -35,6 +35,10 @@ bool IsOfBytes(const Chain& chain);
 // product before it: it has fast kernels for the rest (docs/decisions/0020-softmax.md).
 bool IsPlainSoftmax(const Chain& chain);
 
+// Whether it is a Sigmoid or Tanh of float32 and nothing else. ONNX Runtime's kernels take as long and work in place: past the caches
+// they are faster (docs/decisions/0004-claims-by-cost-model.md).
+bool IsPlainActivation(const Chain& chain);
+
 // How many of `available` threads work of that length is worth.
 int WorthwhileThreads(double nanoseconds, int available);
 

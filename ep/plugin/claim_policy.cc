@@ -195,7 +195,9 @@ std::optional<Declined> CheckProfit(const FoundChain& found, const Place* place,
   if (on_cpu) {
     // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.
     if (AddsIntegers(found.chain)) return NotProfitable(found, "ONNX Runtime adds the uint8 tensors in integers");
-    if (cpu::IsPlainSoftmax(found.chain)) return NotProfitable(found, "ONNX Runtime's own kernel is as fast");
+    if (cpu::IsPlainSoftmax(found.chain) || cpu::IsPlainActivation(found.chain)) {
+      return NotProfitable(found, "ONNX Runtime's own kernel is as fast");
+    }
     cpu::Isa isa = cpu::Isa::kBaseline;
     // An instruction set that does not exist is an error when the chain is compiled.
     if (cpu::SelectIsa(&isa).ok()) {

@@ -72,6 +72,23 @@ TEST(PlainSoftmaxesHaveAtMostAFactor) {
   EXPECT(!cpu::IsPlainSoftmax(chain), "with an addend");
 }
 
+TEST(PlainActivationsAreThoseThatOrtRunsInPlace) {
+  Chain chain;
+  chain.x.tensor.input = 0;
+  chain.x.type = chain.store.type = DataType::kFloat32;
+  chain.x.shape = {2, {1024, 1024}};
+  for (const Activation activation : {Activation::kSigmoid, Activation::kTanh, Activation::kGelu}) {
+    chain.behind = {Activate({activation, {}})};
+    EXPECT(cpu::IsPlainActivation(chain) == (activation != Activation::kGelu), "alone");
+  }
+  chain.behind = {Activate({Activation::kTanh, {}})};
+  chain.before = {Add(chain.x)};
+  EXPECT(!cpu::IsPlainActivation(chain), "behind an Add");
+  chain.before.clear();
+  chain.x.type = DataType::kInt8;
+  EXPECT(!cpu::IsPlainActivation(chain), "of int8");
+}
+
 // A MeanVarianceNormalization of `groups` x `size`, over the latter.
 Chain MeanVariance(int64_t groups, int64_t size) {
   Chain chain;
