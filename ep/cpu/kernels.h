@@ -107,7 +107,6 @@ struct ApplyArgs {
   bool stream = false;
   size_t ahead = 0;
   bool behind_normalization = false;
-  bool backward = false;  // rows side by side are gone through from their ends: the same values, at another speed
 };
 
 using LoadFn = void (*)(const void* x, size_t n, float* out);

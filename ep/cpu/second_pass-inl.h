@@ -471,12 +471,8 @@ NORMFUSE_INLINE void ApplyTwoRows(const ApplyArgs& a, int row) {
   if constexpr (kStream && kIsCheap<Act>) {
     i = StreamTwoRows(rows, a.n);
   } else {
-    constexpr size_t kStep = kAtOnce<Input, Out, Act> * kLanes;
-    const size_t steps = a.n / kStep;
-    i = a.backward ? (steps - 1) * kStep : 0;
-    const size_t move = a.backward ? 0 - kStep : kStep;
-    for (size_t k = 0; k < steps; ++k, i += move) rows.template Vectors<kAtOnce<Input, Out, Act>>(i);
-    i = steps * kStep;
+    constexpr size_t kVectors = kAtOnce<Input, Out, Act>;
+    for (; i + kVectors * kLanes <= a.n; i += kVectors * kLanes) rows.template Vectors<kVectors>(i);
   }
   for (; i + kLanes <= a.n; i += kLanes) rows.template Vectors<1>(i);
   if (i < a.n) rows.Partial(i, a.n - i);

@@ -1,7 +1,6 @@
 // Tiles of rows, each a group of one contiguous run: summed side by side, then normalised side by side while they are still
 // in the level-1 cache.
 #include <algorithm>
-#include <initializer_list>
 #include <optional>
 
 #include "cpu/group_worker.h"
@@ -9,42 +8,6 @@
 
 namespace normfuse::cpu {
 namespace {
-
-constexpr int64_t kPage = 4096;  // bytes
-
-// The distance of Y from what is read, in bytes modulo a page, for two rows side by side.
-class Distances {
- public:
-  void Add(const ApplyArgs& args, const void* x, int64_t x_stride, int64_t bytes) {
-    const auto apart = static_cast<int64_t>(reinterpret_cast<uintptr_t>(args.y) - reinterpret_cast<uintptr_t>(x));
-    for (const int64_t further : {int64_t{0}, args.y_stride, -x_stride}) {
-      const int64_t distance = (apart + further * bytes) % kPage;
-      behind_ |= (distance + kPage) % kPage < kNear && distance != 0;
-      ahead_ |= (distance + kPage) % kPage > kPage - kNear;
-    }
-  }
-  bool OnlyBehind() const { return behind_ && !ahead_; }
-
- private:
-  static constexpr int64_t kNear = 512;  // what is stored while a few vectors are computed
-  bool behind_ = false;
-  bool ahead_ = false;
-};
-
-// Whether rows are better processed from their ends, because of 4K aliasing. Processors compare the last 12 bits of
-// addresses to tell whether a load depends on an earlier store, and a load that seems to has to wait. Where Y lies a little
-// behind X, modulo the size of a page, as it does where both were allocated one after the other, loads follow such
-// stores, unless the rows are processed backward.
-bool PrefersBackward(const Call& call, const ApplyArgs& args) {
-  // Hardware prefetching works best forward.
-  if (call.non_temporal()) return false;
-  const int64_t bytes = BitsOf(call.spec->y_type) / 8;
-  if (bytes == 0 || BitsOf(call.apply_type) / 8 != bytes) return false;
-  Distances distances;
-  distances.Add(args, args.x, args.x_stride, bytes);
-  if (args.x2 != nullptr) distances.Add(args, args.x2, args.x2_stride, bytes);
-  return distances.OnlyBehind();
-}
 
 // A stretch of rows along the innermost kept dimension. From batch to batch only pointers move on.
 class Tiles {
@@ -148,7 +111,6 @@ void Tiles::Prepare(const Offsets& base) {
   }
   apply_ = ApplyArgsAt(call_, base, run_, kept_, run_.size, 0, normalizers_);
   apply_.ahead = static_cast<size_t>(most_ * apply_.x_stride);
-  apply_.backward = !keeps_ && PrefersBackward(call_, apply_);
   if (keeps_) {
     next_.kept = scratch_->kept;
     next_.kept_stride = KeptStride(run_.size);
