@@ -472,7 +472,8 @@ NORMFUSE_INLINE void ApplyTwoRows(const ApplyArgs& a, int row) {
     i = StreamTwoRows(rows, a.n);
   } else {
     constexpr size_t kVectors = kAtOnce<Input, Out, Act>;
-    for (; i + kVectors * kLanes <= a.n; i += kVectors * kLanes) rows.template Vectors<kVectors>(i);
+    const size_t steps = a.n / (kVectors * kLanes);
+    for (size_t k = 0; k < steps; ++k, i += kVectors * kLanes) rows.template Vectors<kVectors>(i);
   }
   for (; i + kLanes <= a.n; i += kLanes) rows.template Vectors<1>(i);
   if (i < a.n) rows.Partial(i, a.n - i);
