@@ -33,8 +33,9 @@ constexpr size_t kSumBlock = 16 * kSets * kLanes;
 // Elements that are added in float32, at most 64 per lane.
 constexpr size_t kFloatBlock = kLanes == 16 ? 2 * kSumBlock : kSumBlock;
 
-// Rows that are summed side by side, which share the last additions, or blocks of one row: as many as there are registers
-// for.
+// Rows that are summed side by side, which share the last additions, or blocks of one row of float32: as many as there are
+// registers for. Without the latter GroupNorm [1,64,32,32] takes 1.10 times as long (AVX2); 16-bit elements take 0.9 of the
+// time block by block (float16 [64,5120]).
 constexpr int kSumRows = kLanes == 16 ? 4 : kHasFma ? 2 : 1;
 constexpr int kSumBlocks = kHasFma ? 2 : 1;
 static_assert(kFloatBlock == kSumBlock || kFloatBlock == kSumBlocks * kSumBlock);
@@ -202,7 +203,7 @@ NORMFUSE_INLINE void SumsOfRows(const Input (&x)[kRows], size_t n, const Floats&
   NORMFUSE_UNROLL
   for (int k = 0; k < kRows; ++k) shift[k] = Set(shifts[k]);
   size_t from = 0;
-  if constexpr (kRows == 1 && kSumBlocks == 2) {
+  if constexpr (kRows == 1 && kSumBlocks == 2 && sizeof(typename Input::Element) == sizeof(float)) {
     for (; from + 2 * kSumBlock <= n; from += 2 * kSumBlock) AddTwoBlocks<kAhead>(x, from, shift, ahead, lanes);
   }
   for (; from < n; from += kFloatBlock) {
