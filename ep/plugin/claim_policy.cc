@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/cost_model.h"
+#include "cpu/elements.h"
 #include "plugin/int8_products.h"
 
 namespace normfuse::plugin {
@@ -173,6 +174,22 @@ bool BelongsToAttention(const GraphView& graph, const FoundChain& found, const s
   });
 }
 
+bool IsOne(const Operand& operand) {
+  const ConstantTensor* constant = operand.tensor.constant.get();
+  return constant != nullptr && !operand.quantization.present() && constant->ElementCount() == 1 &&
+         cpu::ReadElement(constant->type, constant->data, 0) == 1;
+}
+
+// Whether it holds the 1 + tanh(...) of which, and of what is around it, ORT makes one FastGelu (FastGeluFusion).
+bool BelongsToFastGelu(const FoundChain& found) {
+  const std::vector<Step>& steps = found.chain.behind;
+  if (found.chain.normalizes()) return false;
+  return std::adjacent_find(steps.begin(), steps.end(), [](const Step& tanh, const Step& add) {
+           return tanh.kind == StepKind::kActivate && tanh.activation.kind == Activation::kTanh &&
+                  add.kind == StepKind::kAdd && IsOne(add.operand);
+         }) != steps.end();
+}
+
 // What stands against any claim of the chain.
 std::optional<Declined> CheckPossible(GraphView& graph, const FoundChain& found, const EpOptions& options,
                                       bool has_registered_kernel) {
@@ -232,6 +249,10 @@ void DecideClaim(GraphView& graph, const ClaimContext& context, bool has_registe
   }
   if (BelongsToAttention(graph, found, context.sites)) {
     site->declined = NotProfitable(found, "ONNX Runtime makes an Attention of it and what is around it");
+    return;
+  }
+  if (BelongsToFastGelu(found)) {
+    site->declined = NotProfitable(found, "ONNX Runtime makes a FastGelu of it and what is around it");
     return;
   }
   site->declined = CheckProfit(found, place, has_registered_kernel, context.on_cpu);

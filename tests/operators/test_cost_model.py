@@ -17,7 +17,14 @@ from onnx import parser
 def model(graph: str, width: int) -> onnx.ModelProto:
     proto = parser.parse_model('<ir_version: 10, opset_import: ["": 23]>' + graph)
     weights = np.linspace(0.5, 1.5, width, dtype=np.float32)
-    constants = {"gamma": weights, "beta": weights, "xs": np.float32(0.05), "xz": np.int8(3)}
+    constants = {
+        "gamma": weights,
+        "beta": weights,
+        "xs": np.float32(0.05),
+        "xz": np.int8(3),
+        "one": np.float32(1),
+        "two": np.float32(2),
+    }
     rows = int(proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value)
     constants |= {"scales": np.linspace(0.5, 1.5, rows, dtype=np.float32)}
     named = {name for node in proto.graph.node for name in node.input}
@@ -53,6 +60,11 @@ CASES = {
     ),
     "Relu": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = Relu(X) }", 1, []),
     "HardSwish": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = HardSwish(X) }", 1, ["avx512", "avx2"]),
+    "Tanh": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = Tanh(X) }", 1, []),
+    "Sigmoid": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = Sigmoid(X) }", 1, []),
+    # Of the first ONNX Runtime makes a FastGelu, with what is around it.
+    "1 + Tanh": ("g (float[64,4096] X) => (float[64,4096] Y) { t = Tanh(X)  Y = Add(t, one) }", 1, []),
+    "2 + Tanh": ("g (float[64,4096] X) => (float[64,4096] Y) { t = Tanh(X)  Y = Add(t, two) }", 1, ["avx512"]),
     "Mish": ("g (float[64,4096] X) => (float[64,4096] Y) { Y = Mish(X) }", 1, EVERY),
     "small Mish": ("g (float[4] X) => (float[4] Y) { Y = Mish(X) }", 1, []),
     "Sigmoid, Mul": (
