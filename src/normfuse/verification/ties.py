@@ -74,7 +74,7 @@ def run_without_ties(
 def _quantized_values(original: ir.Model, optimized: ir.Model) -> dict[str, str]:
     """Names of the quantised values that the main graphs of both compute, with the zero point found for each, or ""."""
     common = {value.name for node in optimized.graph for value in node.outputs}
-    names = {}
+    names: dict[str, str] = {}
     for node in original.graph:
         if node.op_type in _QUANTIZING:
             found = [value.name if value.name in common else None for value in node.outputs]
