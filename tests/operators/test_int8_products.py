@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import harness
+import instruction_sets
 import numpy as np
 import onnx
 import onnxruntime
@@ -106,4 +107,5 @@ def test_a_chain_is_claimed_where_no_product_is_lost(tmp_path: Path) -> None:
     for chain, dtype in (("a norm in front", np.uint8), ("a norm in front, read twice", np.int8)):
         model = model_of(CHAINS[chain], dtype)
         got = operators(model, normfuse.session_options(onnxruntime.SessionOptions()), tmp_path)
-        assert "LayerNormalization" not in got
+        # The plain kernels quantise more slowly than ONNX Runtime.
+        assert ("LayerNormalization" in got) == (instruction_sets.IN_USE == "baseline")
