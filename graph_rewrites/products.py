@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
 from .constants import Dimension
 from .facts import Facts, name_of
 from .host_fusions import is_dequantized
+from .names import Names
 
 __all__ = ["EINSUM_AS_MATMUL", "write_products"]
 
@@ -163,28 +164,6 @@ def _moved(labels: str, order: str) -> str:
     """Return the labels behind those that stay in place."""
     same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(labels, order, strict=True)))
     return labels[same:]
-
-
-class Names:
-    """Names that nothing in a graph and its subgraphs has."""
-
-    def __init__(self, home: ir.Graph) -> None:
-        self._taken = {name for graph in (home, *home.subgraphs()) for name in _names(graph)}
-
-    def new(self, name: str) -> str:
-        """Return the name, or where that is taken with a number behind it."""
-        choices = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(1)))
-        found = next(choice for choice in choices if choice not in self._taken)
-        self._taken.add(found)
-        return found
-
-
-def _names(graph: ir.Graph) -> Iterator[str | None]:
-    yield from graph.initializers
-    yield from (value.name for value in graph.inputs)
-    for node in graph:
-        yield node.name
-        yield from (value.name for value in node.outputs)
 
 
 def _write(node: ir.Node, product: _Product, facts: Facts, names: Names) -> None:

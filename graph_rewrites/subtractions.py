@@ -12,7 +12,7 @@ import onnx_ir as ir
 from .facts import Facts
 from .fused import new_constant
 from .host_fusions import has_fixed_weights
-from .products import Names
+from .names import Names
 
 __all__ = ["SUBTRACTION_AS_ADDITION", "write_additions"]
 
