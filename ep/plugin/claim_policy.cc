@@ -21,8 +21,7 @@ Declined NotProfitable(const FoundChain& found, const char* detail) {
 const GraphNode* ProducerOfX(const GraphView& graph, const FoundChain& found) {
   const int input = found.chain.x.tensor.input;
   if (input == TensorRef::kAbsent) return nullptr;
-  const int producer = graph.value(found.inputs[static_cast<size_t>(input)]).producer;
-  return producer == kNone ? nullptr : &graph.node(producer);
+  return graph.ProducerOf(found.inputs[static_cast<size_t>(input)]);
 }
 
 template <typename Predicate>

@@ -58,6 +58,11 @@ class GraphView {
   int Output(const GraphNode& node, size_t position) const {
     return position < node.outputs.size() ? node.outputs[position] : kNone;
   }
+  // The node that makes the value; null for inputs, constants and kNone.
+  const GraphNode* ProducerOf(int value) const {
+    const int producer = value == kNone ? kNone : values_[static_cast<size_t>(value)].producer;
+    return producer == kNone ? nullptr : &node(producer);
+  }
   // Whether anything reads the value.
   bool IsUsed(int value) const {
     return value != kNone &&

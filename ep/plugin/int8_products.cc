@@ -20,11 +20,6 @@ bool Dequantizes(const GraphNode& node) { return IsOf(node, "DequantizeLinear") 
 
 bool IsInt8(GraphView& graph, int value) { return value != kNone && graph.Facts(value).type == DataType::kInt8; }
 
-const GraphNode* ProducerOf(const GraphView& graph, int value) {
-  const int producer = value == kNone ? kNone : graph.value(value).producer;
-  return producer == kNone ? nullptr : &graph.node(producer);
-}
-
 const GraphNode* OnlyReaderOf(const GraphView& graph, int value) {
   if (value == kNone || graph.value(value).is_output) return nullptr;
   const std::vector<int>& consumers = graph.value(value).consumers;
@@ -33,7 +28,7 @@ const GraphNode* OnlyReaderOf(const GraphView& graph, int value) {
 
 // Whether a tensor lies between a QuantizeLinear and its one DequantizeLinear.
 bool IsInPair(const GraphView& graph, int value) {
-  const GraphNode* producer = ProducerOf(graph, value);
+  const GraphNode* producer = graph.ProducerOf(value);
   const GraphNode* reader = OnlyReaderOf(graph, value);
   return producer != nullptr && Quantizes(*producer) && reader != nullptr && Dequantizes(*reader);
 }
@@ -46,7 +41,7 @@ bool IsConstant(GraphView& graph, int value) {
 bool RunsInIntegers(GraphView& graph, const GraphNode& product) {
   bool multiplies_int8 = false;
   for (const size_t position : {0, 1}) {
-    const GraphNode* dequantize = ProducerOf(graph, graph.Input(product, position));
+    const GraphNode* dequantize = graph.ProducerOf(graph.Input(product, position));
     if (dequantize == nullptr || !IsOf(*dequantize, "DequantizeLinear")) return false;
     const int source = graph.Input(*dequantize, 0);
     if (!IsInt8(graph, source) || IsConstant(graph, source)) continue;
@@ -62,8 +57,8 @@ bool RunsInIntegers(GraphView& graph, const GraphNode& product) {
 
 bool IsResultOfProduct(GraphView& graph, int value) {
   if (!IsInt8(graph, value) || !IsInPair(graph, value)) return false;
-  const GraphNode* quantize = ProducerOf(graph, value);
-  const GraphNode* product = quantize->inputs.empty() ? nullptr : ProducerOf(graph, quantize->inputs.front());
+  const GraphNode* quantize = graph.ProducerOf(value);
+  const GraphNode* product = quantize->inputs.empty() ? nullptr : graph.ProducerOf(quantize->inputs.front());
   return product != nullptr && IsProduct(*product) && RunsInIntegers(graph, *product);
 }
 
