@@ -292,8 +292,9 @@ class RowWorker {
     std::fill_n(tile->sums, tile->rows, 0.0);
     ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
       float* d = Again(at, position, n);
-      for (int i = 0; i < tile->rows; ++i)
+      for (int i = 0; i < tile->rows; ++i) {
         tile->sums[i] += Exponentials(tile->bases[i], n, keep, d + i * KeptStride(n));
+      }
     });
   }
   double Exponentials(const ExponentBase& base, int64_t n, bool keep, float* d) const {

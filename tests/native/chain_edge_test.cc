@@ -220,8 +220,6 @@ TEST(HugeValuesOfASharedGroup) {
   });
 }
 
-// What is hidden has no part in a softmax, wherever rows share the mask, and beside values of any size. Groups of which
-// everything is hidden have no result.
 // Six rows of n values, one of which has a large one, of which a mask of shape `mask` hides every third.
 struct MaskedScores {
   int64_t n;
@@ -255,6 +253,8 @@ void CheckMaskedSoftmaxes(const MaskedScores& scores, const std::string& isa) {
   }
 }
 
+// What is hidden has no part in a softmax, wherever rows share the mask, and beside values of any size. Groups of which
+// everything is hidden have no result.
 TEST(MasksHideFromASoftmax) {
   OnEveryIsa([](const std::string& isa) {
     for (const int64_t n : {5, 300, 1500}) {

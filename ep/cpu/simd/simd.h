@@ -72,7 +72,7 @@ NORMFUSE_INLINE Vector ScaleByPowerOfTwo(Vector a, Vector n) {
 
 NORMFUSE_INLINE float ReduceMin(V a) { return -ReduceMax(Neg(a)); }
 
-#if NORMFUSE_ISA_NUMBER <= 2
+#if NORMFUSE_ISA_NUMBER == 1 || NORMFUSE_ISA_NUMBER == 2  // those with vectors of four doubles
 // Compilers take both halves apart for __builtin_convertvector.
 NORMFUSE_INLINE void Widen(Floats a, Doubles* out) {
   *out = reinterpret_cast<Doubles>(_mm256_cvtps_pd(reinterpret_cast<__m128>(a)));
