@@ -144,12 +144,12 @@ struct Keeping {
 };
 
 template <class T>
-NORMFUSE_INLINE const T* RowOf(const void* base, int64_t stride, int row) {
+NORMFUSE_INLINE const T* RowOf(const void* base, int64_t stride, int64_t row) {
   return static_cast<const T*>(base) + stride * row;
 }
 
 template <class Input>
-NORMFUSE_INLINE Input InputOf(const cpu::RowSumsArgs& a, int row) {
+NORMFUSE_INLINE Input InputOf(const cpu::RowSumsArgs& a, int64_t row) {
   using T = typename Input::Element;
   if constexpr (requires { typename Input::Inner; }) {
     return Input(InputOf<typename Input::Inner>(a, row), a.kept + a.kept_stride * row);
@@ -160,7 +160,7 @@ NORMFUSE_INLINE Input InputOf(const cpu::RowSumsArgs& a, int row) {
 }
 
 template <class Input>
-NORMFUSE_INLINE Input InputOf(const cpu::ApplyArgs& a, int row) {
+NORMFUSE_INLINE Input InputOf(const cpu::ApplyArgs& a, int64_t row) {
   using T = typename Input::Element;
   return Input(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), a.x_bias + a.x_bias_stride * row,
                nullptr);

@@ -9,6 +9,7 @@
 #include "cpu/combinations-inl.h"
 #include "cpu/kernel_list.h"
 #include "cpu/pipeline-inl.h"
+#include "cpu/row_pipeline-inl.h"
 #include "cpu/row_sums-inl.h"
 #include "cpu/second_pass-inl.h"
 #include "cpu/softmax-inl.h"
@@ -233,12 +234,12 @@ cpu::StepFn StepFor(Activation activation) {
 }
 
 template <bool kAny>
-cpu::BothPassesFn BothPassesFor(DataType x, DataType y, Activation activation, cpu::SumKind kind) {
+cpu::BothPassesFn BothPassesFor(cpu::Passes passes, DataType x, DataType y, Activation activation, cpu::SumKind kind) {
   if constexpr (kAny) {
-    if (activation != Activation::kIdentity) return nullptr;
-#define NORMFUSE_ROW(operands, of_x, of_y)                                                       \
-  if (kind == cpu::SumKind::k##operands && x == DataType::k##of_x && y == DataType::k##of_y) {   \
-    return BothPasses<operands<Stored<DataType::k##of_x>>, Stored<DataType::k##of_y>, Identity>; \
+#define NORMFUSE_ROW(of_passes, function, operands, of_x, of_y, kernel)                                     \
+  if (passes == cpu::Passes::k##of_passes && kind == cpu::SumKind::k##operands && x == DataType::k##of_x && \
+      y == DataType::k##of_y && activation == Activation::k##kernel) {                                      \
+    return function<operands<Stored<DataType::k##of_x>>, Stored<DataType::k##of_y>, kernel>;                \
   }
     NORMFUSE_BOTH_PASSES_KERNELS(NORMFUSE_ROW)
 #undef NORMFUSE_ROW

@@ -50,6 +50,13 @@ struct UsualRequest {
 // What d is: X, X + residual, or X + residual + a bias along the row.
 enum class SumKind { kSingle, kPair, kBiasedPair };
 
+// How the kernels go through rows. A kernel that does both passes is for rows that have nothing unusual.
+enum class Passes {
+  kSeparate,     // the first pass over a tile, then the second
+  kTogether,     // likewise, in one kernel
+  kOverlapping,  // in one kernel, the first pass over one row while the second over another
+};
+
 // Rows of `n` values each, the next one a stride further on (in elements). d = x, x + x2 or x + x2 + x_bias by the
 // kernel's SumKind, and a sum is also written to `sum` where that is given.
 struct RowSumsArgs {
@@ -192,7 +199,7 @@ struct KernelTable {
   bool keeps;  // first passes of 16-bit types honour RowSumsArgs::kept
   ApplyFn (*second_pass)(DataType x, DataType y, Activation activation, SumKind kind);
   StepFn (*step)(Activation activation);
-  BothPassesFn (*both_passes)(DataType x, DataType y, Activation activation, SumKind kind);
+  BothPassesFn (*both_passes)(Passes passes, DataType x, DataType y, Activation activation, SumKind kind);
 
   // y[i] = table[x[i]] for n bytes.
   void (*look_up)(const uint8_t* table, const uint8_t* x, size_t n, uint8_t* y);

@@ -195,6 +195,17 @@ bool Keeps(const Facts& f, const Path& path, const ForcedPath& forced) {
          f.kernels.second_pass(DataType::kFloat32, f.spec.y_type, f.spec.activation, SumKind::kSingle) != nullptr;
 }
 
+Passes ChoosePasses(const Facts& f, const Path& path, const ForcedPath& forced) {
+  if (forced.separate || path.result == Source::kSum || path.store == Store::kNonTemporalLines)
+    return Passes::kSeparate;
+  // Rows that pass through memory, and those of 16 bits that are too long to be kept in twos.
+  const bool overlap = path.store == Store::kNonTemporal || (path.result == Source::kKept && path.rows == 1);
+  if (!overlap && (path.rows < 4 || f.call.sum != nullptr)) return Passes::kSeparate;
+  const Passes passes = overlap ? Passes::kOverlapping : Passes::kTogether;
+  const auto kernel = f.kernels.both_passes(passes, f.call.x.type, f.spec.y_type, f.spec.activation, path.operands);
+  return kernel != nullptr ? passes : Passes::kSeparate;
+}
+
 int ThreadsFor(const Facts& f, int available) {
   // Groups of packed elements may begin in the middle of a byte, which two threads must not share.
   if (f.normalizes && BitsOf(f.spec.y_type) < 8 && f.call.y != nullptr) return 1;
@@ -277,8 +288,7 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   if (path.walk == Walk::kPipeline && path.store == Store::kNonTemporalLines) path.store = Store::kCached;
   if (path.walk != Walk::kRows) return path;
   path.rows = RowsOfTile(f, path);
-  path.both_passes = !forced.separate && call.sum == nullptr && path.rows >= 4 &&
-                     f.kernels.both_passes(call.x.type, f.spec.y_type, f.spec.activation, path.operands) != nullptr;
+  path.passes = ChoosePasses(f, path, forced);
   return path;
 }
 
@@ -294,7 +304,9 @@ void Resolve(Call* call) {
   }
   if (path.sums == Source::kInput) call->row_sums = kernels.first_pass(call->x.type, path.operands);
   if (path.walk == Walk::kPipeline) call->step = kernels.step(activation);
-  if (path.both_passes) call->both_passes = kernels.both_passes(call->x.type, spec.y_type, activation, path.operands);
+  if (path.passes != Passes::kSeparate) {
+    call->both_passes = kernels.both_passes(path.passes, call->x.type, spec.y_type, activation, path.operands);
+  }
   const bool of_sum = path.result == Source::kSum;
   call->apply_type = of_sum ? spec.sum_type : call->x.type;
   call->apply_form = of_sum ? kFormY : kFormX;
@@ -350,7 +362,8 @@ std::string Text(const Path& path) {
   if (path.walk != Walk::kElements) text += std::string(" of ") + kSources[static_cast<int>(path.sums)];
   text += std::string(", result of ") + kSources[static_cast<int>(path.result)];
   if (path.stored_integers) text += ", stored integers";
-  if (path.both_passes) text += ", both passes in one kernel";
+  if (path.passes == Passes::kTogether) text += ", both passes in one kernel";
+  if (path.passes == Passes::kOverlapping) text += ", overlapping passes";
   text += std::string(", ") + kStores[static_cast<int>(path.store)];
   if (path.walk == Walk::kRows) text += ", tiles of " + std::to_string(path.rows);
   return text + ThreadsText(path.threads);

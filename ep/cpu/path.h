@@ -54,7 +54,7 @@ struct Path {
   bool stored_integers = false;
   bool only_dequantizes = false;  // Y is X dequantised and nothing else: LoadBlock writes it
   bool by_table = false;          // all values of 8 bits were computed before
-  bool both_passes = false;       // in one kernel, for rows that have nothing unusual
+  Passes passes = Passes::kSeparate;
   // Sums go along the runs of what is normalised, as in the pipeline, not of what d is made of: whether that is so does not
   // depend on the path that is taken.
   bool sums_along_reduced = false;

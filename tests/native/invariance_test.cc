@@ -19,13 +19,15 @@ struct Recipe {
   DataType x = DataType::kFloat32;
   DataType y = DataType::kFloat32;
   Activation activation = Activation::kIdentity;
-  bool affine = true;  // a scale and a bias for each element
+  bool affine = true;  // a scale for each element
+  bool bias = true;    // and a bias
   bool residual = false;
   bool residual_bias = false;
   bool sum = false;
   bool use_mean = true;
   Method method = Method::kStandard;
   bool far = false;         // every third group lies far from the others
+  bool flat = false;        // every third group is one value
   bool by_channel = false;  // the affine is one for each index of the group's first dimension
   // Behind it a Mul and an Add with one number for each group, and a Mul like the affine.
   bool modulated = false;
@@ -107,6 +109,10 @@ const Recipe kRecipes[] = {
     {.name = "float16, Add, sum", .x = DataType::kFloat16, .y = DataType::kFloat16, .residual = true, .sum = true},
     {.name = "DQ int16, RMSNorm", .x = DataType::kInt16, .use_mean = false},
     {.name = "LayerNorm without affine, Gelu", .activation = Activation::kGelu, .affine = false},
+    {.name = "RMSNorm without bias", .bias = false, .use_mean = false},
+    {.name = "LayerNorm, some flat", .flat = true},
+    {.name = "Add, LayerNorm, sum, some flat", .residual = true, .sum = true, .flat = true},
+    {.name = "float16, some flat", .x = DataType::kFloat16, .y = DataType::kFloat16, .flat = true},
 };
 
 // Where the tensors of a call lie, and who runs it.
@@ -173,6 +179,11 @@ class Groups {
       if (i / size_ % 3 == 2) x_.Set(i, x_.At(i) + 90);
     }
     residual_ = Random(recipe.x, Shape(count), 4);
+    for (int64_t i = 0; recipe.flat && i < x_.Count(); ++i) {
+      if (i / size_ % 3 != 2) continue;
+      x_.Set(i, 1.5);
+      residual_.Set(i, 0.25);
+    }
     scale_ = Random(DataType::kFloat32, AffineShape(), 5);
     bias_ = Random(DataType::kFloat32, AffineShape(), 6);
     group_scale_ = Random(DataType::kFloat32, {count}, 7);
@@ -207,8 +218,8 @@ class Groups {
     parts.normalization.method = recipe_.method;
     if (recipe_.affine) {
       parts.scale = Floats(c.Add(scale_, true));
-      parts.bias = Floats(c.Add(bias_, true));
     }
+    if (recipe_.affine && recipe_.bias) parts.bias = Floats(c.Add(bias_, true));
     ActivationCall activation{recipe_.activation, {1.0f}};
     if (recipe_.modulated) {
       parts.behind = {Mul(Floats(c.Add(Modulation(begin, count, group_scale_), false))),
@@ -422,7 +433,7 @@ TEST(ForcedPathsGiveTheSameBits) {
     ForceIsa(isa);
     for (const Recipe& recipe : kRecipes) {
       for (const std::vector<int64_t>& inner :
-           {std::vector<int64_t>{31}, {128}, {300}, {1024}, {1030}, {5000}, {3, 100}, {4, 49}}) {
+           {std::vector<int64_t>{31}, {128}, {300}, {336}, {1024}, {1030}, {5000}, {3, 100}, {4, 49}}) {
         const Groups groups(recipe, 9, inner);
         const std::vector<Bytes> chosen = groups.Run(0, groups.count(), {});
         for (const char* words : kForcedPaths) {
@@ -445,8 +456,8 @@ TEST(ForcedPathsGiveTheSameBits) {
   }
   ForceIsa("");
   for (const char* part : {"rows of input", "groups of input", "groups of blocks", "pipeline of input", "result of sum",
-                           "result of kept", "result of blocks", "stored integers", "both passes", "non-temporal,",
-                           "tiles of 1,", "tiles of 2,", "tiles of 4,"}) {
+                           "result of kept", "result of blocks", "stored integers", "both passes", "overlapping passes",
+                           "non-temporal,", "tiles of 1,", "tiles of 2,", "tiles of 4,"}) {
     const auto has_part = [part](const std::string& text) { return text.find(part) != std::string::npos; };
     const bool fast = AvailableIsas().front() == "avx512" || AvailableIsas().front() == "avx2";
     if (!fast) break;  // of baseline and NEON some paths are not there
@@ -630,7 +641,9 @@ TEST(ChooseIsATable) {
   const Row rows[] = {
       {0, {1, 768}, 2, 0, "rows of input, result of input, both passes in one kernel, cached, tiles of 4, 1 thread"},
       {0, {128, 768}, 1, 4, "rows of input, result of input, both passes in one kernel, cached, tiles of 4, 1 thread"},
-      {0, {4096, 768}, 1, 0, "rows of input, result of input, non-temporal, tiles of 1, 1 thread"},
+      {0, {4096, 768}, 1, 0, "rows of input, result of input, overlapping passes, non-temporal, tiles of 1, 1 thread"},
+      {3, {4096, 768}, 1, 0, "rows of input, result of input, non-temporal, tiles of 2, 1 thread"},
+      {7, {4096, 768}, 1, 0, "rows of input, result of input, overlapping passes, non-temporal, tiles of 1, 1 thread"},
       {0, {4096, 768}, 2, 4, "rows of input, result of input, non-temporal lines, tiles of 1, 2 threads"},
       {0, {4096, 768}, 1, 2, "rows of input, result of input, both passes in one kernel, cached, tiles of 4, 1 thread"},
       {0, {64, 5000}, 1, 0, "rows of input, result of input, cached, tiles of 2, 1 thread"},
@@ -640,7 +653,7 @@ TEST(ChooseIsATable) {
       {6, {128, 768}, 1, 0, "rows of input, result of input, cached, tiles of 2, 1 thread"},
       {7, {128, 768}, 1, 0, "rows of input, result of sum, cached, tiles of 2, 1 thread"},
       {11, {128, 768}, 1, 0, "rows of input, result of kept, cached, tiles of 4, 1 thread"},
-      {11, {16, 5000}, 1, 0, "rows of input, result of kept, cached, tiles of 1, 1 thread"},
+      {11, {16, 5000}, 1, 0, "rows of input, result of kept, overlapping passes, cached, tiles of 1, 1 thread"},
       {11, {16, 9000}, 1, 0, "rows of input, result of input, cached, tiles of 2, 1 thread"},
       {15, {128, 768}, 1, 0, "rows of input, result of input, stored integers, cached, tiles of 16, 1 thread"},
       {18, {128, 768}, 1, 0, "softmax of input, result of blocks, cached, 1 thread"},
