@@ -1,5 +1,4 @@
-// Tails by way of a buffer, for instruction sets without masked 8- and 16-bit memory operations. Included by the
-// headers that need it, inside their namespace, after LoadAs and StoreAs of whole vectors.
+// Tails by way of a buffer, for instruction sets without masked 8- and 16-bit memory operations. Included by simd.h for these.
 
 // The part of CopyElements that is kStep bytes long, where there can be one.
 template <size_t kStep, typename T>
