@@ -174,74 +174,34 @@ class ExpBelow {
   NORMFUSE_INLINE ExpBelow(V shift, V down)
       : shift_(shift), down_(down), least_((Set(kExp2Low) + down) * Set(0.6931471805599453f)) {}
   NORMFUSE_INLINE V operator()(V x) const {
-    V one[1] = {x};
-    InTurns(one);
-    return one[0];
-  }
-  // The same of several vectors, whose instructions take turns: in each of them most wait for the one before, and processors
-  // look only so far ahead for others.
-  template <class Vector, size_t kVectors>
-  NORMFUSE_INLINE void InTurns(Vector (&x)[kVectors]) const {
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) x[k] = Max(least_, x[k] - shift_);
+    const V y = Max(least_, x - shift_);
     if constexpr (kHasExp2Table) {
-      ByThirtySeconds(x);
+      return ByThirtySeconds(y);
     } else if constexpr (kHasLookup8) {
-      ByEighths(x);
+      return ByEighths(y);
     } else {
-      NORMFUSE_UNROLL
-      for (size_t k = 0; k < kVectors; ++k) x[k] = ByPolynomial(x[k]);
+      return ByPolynomial(y);
     }
   }
 
  private:
   // What the low part of log2(e) adds to the rest is too little to change the slope.
-  template <class Vector, size_t kVectors>
-  NORMFUSE_INLINE void ByThirtySeconds(Vector (&x)[kVectors]) const {
-    const Vector shift = Set(kThirtySecondShift);
-    Vector shifted[kVectors], rounded[kVectors], power[kVectors], rest[kVectors], slope[kVectors];
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) shifted[k] = Fma(x[k], Set(kLog2E), shift);
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) rounded[k] = shifted[k] - shift;
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) {
-      power[k] = Lookup32(kLoweredExp2Table<0>.entries, BitCastToInt(shifted[k]));
-      rest[k] = Fma(x[k], Set(kLog2E), Neg(rounded[k]));
-    }
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) {
-      slope[k] = Fma(Set(kExp2ThirtySecond[2]), rest[k], Set(kExp2ThirtySecond[1]));
-      rest[k] = power[k] * Fma(x[k], Set(kLog2ELow), rest[k]);
-    }
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) {
-      x[k] = ScaleByPowerOfTwo(Fma(rest[k], slope[k], power[k]), rounded[k] - down_);
-    }
+  template <class Vector>
+  NORMFUSE_INLINE Vector ByThirtySeconds(Vector y) const {
+    const Vector shifted = Fma(y, Set(kLog2E), Set(kThirtySecondShift));
+    const Vector rounded = shifted - Set(kThirtySecondShift);
+    const Vector rest = Fma(y, Set(kLog2E), Neg(rounded));
+    const Vector slope = Fma(Set(kExp2ThirtySecond[2]), rest, Set(kExp2ThirtySecond[1]));
+    return ExpOfThirtySeconds<0>(shifted, rounded - down_, Fma(y, Set(kLog2ELow), rest), slope);
   }
 
-  template <class Vector, size_t kVectors>
-  NORMFUSE_INLINE void ByEighths(Vector (&x)[kVectors]) const {
+  template <class Vector>
+  NORMFUSE_INLINE Vector ByEighths(Vector y) const {
     const Vector bias = Set(kEighthShift) - down_;
-    Vector shifted[kVectors], power[kVectors], rest[kVectors], slope[kVectors];
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) shifted[k] = Fma(x[k], Set(kLog2E), bias);
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) rest[k] = bias - shifted[k];
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) {
-      const auto index = BitCastToInt(shifted[k]);
-      power[k] = BitCastToFloat(Lookup8(kEighthBits<0>.entries, index) + ShiftLeft<20>(index));
-    }
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) rest[k] = ExactFma(x[k], Set(kLog2E), rest[k]);
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) slope[k] = EighthSlope(rest[k]);
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) rest[k] = Fma(x[k], Set(kLog2ELow), rest[k]);
+    const Vector shifted = Fma(y, Set(kLog2E), bias);
+    const Vector rest = ExactFma(y, Set(kLog2E), bias - shifted);
     // The factor by itself: its product with a small power may be denormal, that is 0 (FlushDenormals), where the result is not.
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kVectors; ++k) x[k] = Fma(rest[k], slope[k], Set(1.0f)) * power[k];
+    return Fma(Fma(y, Set(kLog2ELow), rest), EighthSlope(rest), Set(1.0f)) * PowerOfEighths<0>(shifted);
   }
 
   NORMFUSE_INLINE V ByPolynomial(V y) const {

@@ -209,9 +209,11 @@ class UsualRow {
   }
   template <size_t kVectors>
   NORMFUSE_INLINE V Put(size_t i, V (&v)[kVectors]) {
+    const ExpBelow exp(Set(0.0f), Set(cpu::kUsualDown));
     NORMFUSE_UNROLL
     for (size_t k = 0; k < kVectors; ++k) largest_ = Max(largest_, v[k]);
-    ExpBelow(Set(0.0f), Set(cpu::kUsualDown)).InTurns(v);
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) v[k] = exp(v[k]);
     NORMFUSE_UNROLL
     for (size_t k = 0; k < kVectors; ++k) Store(e_ + i + k * kLanes, v[k]);
     if constexpr (kVectors == 4) return (v[0] + v[1]) + (v[2] + v[3]);
