@@ -7,7 +7,6 @@
 
 namespace normfuse::cpu {
 
-inline constexpr int64_t kBlock = 1024;      // elements that pass through the level-1 cache together
 inline constexpr int64_t kKeepLimit = 8192;  // elements of a group, or of a tile, that are kept between its two passes
 inline constexpr int64_t kTileRows = 16;     // at most
 
@@ -15,10 +14,6 @@ inline const Dim& Innermost(const DimList& dims) { return dims.dims[dims.count -
 
 // Elements from one kept row to the next.
 inline int64_t KeptStride(int64_t row) { return (row + 15) / 16 * 16; }
-
-// Groups longer than that are summed in pieces, whoever does it: threads may share them, and their sums are added in order.
-inline constexpr int64_t kMaxPieces = 64;
-int64_t PieceSize(const Geometry& geometry);
 
 // A tensor that is read where it lies: X, and operands of steps.
 struct BoundTensor {
@@ -88,6 +83,15 @@ struct Call : Plan {
   // The runs that sums go along, and shifts are found in.
   const DimList& sum_dims() const { return path.sums_along_reduced ? geometry->reduced : geometry->reduced_d; }
 };
+
+// Calls run(part) for each part of a call's work, on its threads.
+template <class Run>
+Result ForEachPart(const Call& call, int64_t parts, const Run& run) {
+  return call.work_sharing->ForEachPart(*call.context, parts, [&](int64_t part) {
+    run(part);
+    if (call.non_temporal()) call.kernels->fence();
+  });
+}
 
 // Working memory of one thread, on its stack.
 struct Scratch {

@@ -178,29 +178,27 @@ void ColumnWorker::Tile(const Offsets& base, int64_t width) {
   });
 }
 
-struct ColumnTask {
-  const Call* call;
-  DimList outer;  // the kept dimensions but the innermost
+// Tiles of columns, `width` of them wide, for each position along the kept dimensions but the innermost.
+struct ColumnTiles {
+  DimList outer;
+  int64_t size;  // columns of one position
   int64_t width;
-  int64_t tiles;  // per outer position
-  int64_t total;
-  int64_t chunks;
+
+  int64_t PerPosition() const { return (size + width - 1) / width; }
+  int64_t Count() const { return PerPosition() * outer.ElementCount(); }
 };
 
 template <class Worker>
-void RunTiles(void* user, size_t index) {
-  const auto& task = *static_cast<ColumnTask*>(user);
-  const Call& call = *task.call;
-  const Dim& columns = Innermost(call.geometry->kept);
+void RunTiles(const Call& call, const ColumnTiles& tiles, int64_t begin, int64_t end) {
   typename Worker::Scratch scratch;
   Worker worker(call, &scratch);
-  Odometer odometer(task.outer, call.geometry->active);
-  const auto chunk = static_cast<int64_t>(index);
-  for (int64_t i = task.total * chunk / task.chunks; i < task.total * (chunk + 1) / task.chunks; ++i) {
+  Odometer odometer(tiles.outer, call.geometry->active);
+  for (int64_t i = begin; i < end; ++i) {
     Offsets base;
-    odometer.Seek(i / task.tiles, Offsets{}, &base);
-    const int64_t begin = i % task.tiles * task.width;
-    worker.Tile(Moved(base, columns, begin), std::min(task.width, columns.size - begin));
+    odometer.Seek(i / tiles.PerPosition(), Offsets{}, &base);
+    const int64_t first = i % tiles.PerPosition() * tiles.width;
+    const Dim& columns = Innermost(call.geometry->kept);
+    worker.Tile(Moved(base, columns, first), std::min(tiles.width, tiles.size - first));
   }
 }
 
@@ -208,24 +206,19 @@ void RunTiles(void* user, size_t index) {
 
 Result RunColumns(const Call& call) {
   const Geometry& g = *call.geometry;
-  const Dim& columns = Innermost(g.kept);
   const bool is_softmax = call.spec->normalization.is_softmax();
   const auto run = is_softmax ? RunTiles<SoftmaxColumns> : RunTiles<ColumnWorker>;
-  ColumnTask task{&call, g.kept, is_softmax ? SoftmaxColumns::WidthFor(g.group_size) : kTile, 0, 0, 1};
-  if (--task.outer.count == 0) task.outer.dims[task.outer.count++] = Dim{1, {}};
+  ColumnTiles tiles{g.kept, Innermost(g.kept).size, is_softmax ? SoftmaxColumns::WidthFor(g.group_size) : kTile};
+  if (--tiles.outer.count == 0) tiles.outer.dims[tiles.outer.count++] = Dim{1, {}};
   const int threads = call.path.threads;
   // Narrower tiles where that keeps every thread busy.
-  while (task.width > 64 && (columns.size + task.width - 1) / task.width * task.outer.ElementCount() < threads) {
-    task.width /= 2;
-  }
-  task.tiles = (columns.size + task.width - 1) / task.width;
-  task.total = task.tiles * task.outer.ElementCount();
-  if (threads == 1 || task.total == 1 || call.work_sharing->HasNoThreads()) {
-    run(&task, 0);
-    return {};
-  }
-  task.chunks = std::min<int64_t>(task.total, int64_t{4} * threads);
-  return call.work_sharing->ParallelFor(*call.context, run, static_cast<size_t>(task.chunks), &task);
+  while (tiles.width > 64 && tiles.Count() < threads) tiles.width /= 2;
+  const int64_t count = tiles.Count();
+  const int64_t parts =
+      count == 1 ? 1 : call.work_sharing->PartsFor(threads, std::min<int64_t>(count, int64_t{4} * threads));
+  return ForEachPart(call, parts, [&](int64_t part) {
+    run(call, tiles, BeginOfPart(part, parts, count), BeginOfPart(part + 1, parts, count));
+  });
 }
 
 }  // namespace normfuse::cpu

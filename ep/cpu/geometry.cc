@@ -222,6 +222,10 @@ void Builder::SortDims(uint32_t forms_of_d) {
   g.group_count = g.kept.ElementCount();
   g.group_size = g.reduced.ElementCount();
   g.element_count = g.group_count * g.group_size;
+  // A piece takes about as long as it takes to wake up another thread, or more.
+  const int64_t blocks = (g.group_size + kMaxPieces * kBlock - 1) / (kMaxPieces * kBlock);
+  g.piece_size = std::max<int64_t>(32, blocks) * kBlock;
+  g.piece_count = (g.group_size + g.piece_size - 1) / g.piece_size;
 }
 
 // The shapes of a call, by the tensors that they are of.

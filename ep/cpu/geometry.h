@@ -18,6 +18,8 @@
 namespace normfuse::cpu {
 
 inline constexpr int kMaxDims = kMaxRank + 1;
+inline constexpr int64_t kBlock = 1024;  // elements that pass through the level-1 cache together
+inline constexpr int64_t kMaxPieces = 64;
 
 enum FormId : int {
   kFormX,
@@ -101,6 +103,13 @@ struct CallShapes {
   uint32_t uniform = 0;
 };
 
+// Elements `begin` to `end` of an index space, at most `most` at a time.
+struct Range {
+  int64_t begin;
+  int64_t end;
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+
 struct Geometry {
   int rank = 0;             // of d
   int64_t shape[kMaxRank];  // of d and Y
@@ -108,6 +117,9 @@ struct Geometry {
   int64_t element_count = 0;
   int64_t group_count = 0;
   int64_t group_size = 0;  // values per mean
+  // Long groups are summed in pieces, whoever does it: threads may share them, and their sums are added in order.
+  int64_t piece_size = 0;
+  int64_t piece_count = 0;
 
   uint32_t active = 0;       // bit f: form f is in use
   DimList kept;              // one entry per independent direction between groups
@@ -117,19 +129,14 @@ struct Geometry {
   int64_t joined_count = 0;  // elements of a joined scale; 0: nothing joins
   // By the form of a blocked quantisation's scale: its stride along its axis, in elements of the scale.
   int64_t block_stride[kFormCount] = {};
+
+  Range Piece(int64_t index) const { return {index * piece_size, std::min((index + 1) * piece_size, group_size)}; }
 };
 
 // `operands` are all that the chain has, X first. Fails with a sentence that names the operand and the shapes when they do
 // not fit each other.
 Result BindGeometry(const Chain& chain, const std::vector<OperandForms>& operands, const CallShapes& shapes,
                     Geometry* geometry);
-
-// Elements `begin` to `end` of an index space, at most `most` at a time.
-struct Range {
-  int64_t begin;
-  int64_t end;
-  int64_t most = std::numeric_limits<int64_t>::max();
-};
 
 // Walks the index space of a DimList in order, from any start.
 class Odometer {

@@ -32,13 +32,11 @@ Sums GroupWorker::FirstSums(const Offsets& base) {
   return sums;
 }
 
-void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bool keep, Emission emission,
-                             Sums* sums) {
+void GroupWorker::Accumulate(const Offsets& base, Range range, bool keep, Emission emission, Sums* sums) {
   const DimList& dims = call_.sum_dims();
   const bool in_place = call_.row_sums != nullptr;
   const RowSumsFn sum = in_place ? call_.row_sums : call_.kernels->first_pass(DataType::kFloat32, SumKind::kSingle);
   // Blocks begin where runs do: see row_sums-inl.h.
-  Range range{begin, end};
   if (!in_place) range.most = kBlock;
   Odometer(dims, active_).ForEachStretch(range, base, [&](const Offsets& at, int64_t position, int64_t n) {
     RowSumsArgs args{};
@@ -60,13 +58,11 @@ void GroupWorker::Accumulate(const Offsets& base, int64_t begin, int64_t end, bo
 }
 
 void GroupWorker::AccumulateGroup(const Offsets& base, bool keep, Emission emission, Sums* sums) {
-  const int64_t size = call_.geometry->group_size;
-  const int64_t piece = PieceSize(*call_.geometry);
-  for (int64_t begin = 0; begin < size; begin += piece) {
-    Sums part{sums->shift, 0, 0};
-    Accumulate(base, begin, std::min(begin + piece, size), keep, emission, &part);
-    sums->first += part.first;
-    sums->second += part.second;
+  const Geometry& g = *call_.geometry;
+  for (int64_t i = 0; i < g.piece_count; ++i) {
+    Sums piece{sums->shift, 0, 0};
+    Accumulate(base, g.Piece(i), keep, emission, &piece);
+    sums->Add(piece);
   }
 }
 
@@ -104,7 +100,8 @@ Statistics GroupWorker::Dequantizer(const Offsets& at) const {
   return s;
 }
 
-void GroupWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end, const Statistics& s) {
+void GroupWorker::ApplyInDouble(const Offsets& base, Range range, const Statistics& s) {
+  range.most = kBlock;
   const Dim& inner = Innermost(call_.geometry->reduced);
   if (call_.non_temporal()) call_.kernels->fence();
   const auto apply = [&](const Offsets& at, int64_t, int64_t n) {
@@ -113,7 +110,7 @@ void GroupWorker::ApplyInDouble(const Offsets& base, int64_t begin, int64_t end,
     for (int64_t i = 0; i < n; ++i) d[i] = static_cast<float>((static_cast<double>(d[i]) - s.center) * s.factor);
     if (call_.has_result()) StoreBlock({call_, at, inner, n, scratch_}, Normalizer{}, d, d);
   };
-  Odometer(call_.geometry->reduced, active_).ForEachStretch({begin, end, kBlock}, base, apply);
+  Odometer(call_.geometry->reduced, active_).ForEachStretch(range, base, apply);
 }
 
 // A whole group of several runs, which the kernel takes as rows: a call for each would cost as much as a short run.
@@ -131,21 +128,20 @@ void GroupWorker::ApplyRuns(const Offsets& base, const Normalizer& normalizer) {
   });
 }
 
-void GroupWorker::Apply(const Offsets& base, int64_t begin, int64_t end, bool kept, const Statistics& s) {
+void GroupWorker::Apply(const Offsets& base, Range range, bool kept, const Statistics& s) {
   const bool emits = call_.emits_before && !call_.spec->normalizes;
   if (!call_.has_result() && !emits) return;
-  if (s.beyond_float) return ApplyInDouble(base, begin, end, s);
+  if (s.beyond_float) return ApplyInDouble(base, range, s);
   const bool dequantizes = call_.path.stored_integers && !call_.spec->normalizes;
-  const bool is_whole = begin == 0 && end == call_.geometry->group_size;
+  const bool is_whole = range.begin == 0 && range.end == call_.geometry->group_size;
   if (call_.apply != nullptr && call_.spec->normalizes && is_whole && call_.geometry->reduced.count > 1) {
     return ApplyRuns(base, s.normalizer);
   }
-  Range range{begin, end};
   if (call_.apply == nullptr) range.most = kBlock;
   const auto apply = [&](const Offsets& at, int64_t position, int64_t n) {
     const Statistics own = dequantizes ? Dequantizer(at) : s;
     if (own.beyond_float) {
-      ApplyInDouble(at, 0, n, own);
+      ApplyInDouble(at, {0, n}, own);
     } else if (call_.apply != nullptr) {
       const Dim& inner = Innermost(call_.geometry->reduced);
       writer_.Apply(call_.apply, call_.apply_type, ApplyArgsAt(call_, at, inner, inner, n, 1, &own.normalizer));
@@ -170,16 +166,17 @@ void GroupWorker::ApplyBlock(const Offsets& at, int64_t n, float* kept, const No
 
 bool GroupWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Statistics* s) {
   const Quality quality = Evaluate(request_, sums, s);
-  if (quality == Quality::kGood) return true;
-  Sums better;
-  if (quality == Quality::kShift) {
-    better = Recentered(request_, sums);
-    AccumulateGroup(base, keep, Emission::kNo, &better);
-  } else {
-    AccumulateWide(base, &better);
+  if (quality != Quality::kGood) {
+    Sums better = Recentered(request_, sums);
+    if (quality == Quality::kShift) {
+      AccumulateGroup(base, keep, Emission::kNo, &better);
+    } else {
+      AccumulateWide(base, &better);
+    }
+    Evaluate(request_, better, s);
   }
-  Evaluate(request_, better, s);
-  return quality == Quality::kShift;
+  StoreStatistics(call_, base.at[kFormStat], *s);
+  return quality != Quality::kWide;
 }
 
 void GroupWorker::Group(const Offsets& base) {
@@ -190,8 +187,7 @@ void GroupWorker::Group(const Offsets& base) {
   AccumulateGroup(base, keep, call_.emission(), &sums);
   Statistics s;
   const bool kept = Finish(base, keep, sums, &s) && keep;
-  StoreStatistics(call_, base.at[kFormStat], s);
-  Apply(base, 0, size, kept, s);
+  Apply(base, {0, size}, kept, s);
 }
 
 }  // namespace normfuse::cpu

@@ -28,6 +28,11 @@ struct Sums {
   double shift = 0;
   double first = 0;
   double second = 0;
+
+  void Add(const Sums& of_next) {
+    first += of_next.first;
+    second += of_next.second;
+  }
 };
 
 // n = ((d - mean) - rest) * inv; mean + rest is the mean to twice the precision.

@@ -146,7 +146,7 @@ bool SuitsPipeline(const Facts& f, const Path& path) {
 
 bool SuitsRows(const Facts& f, const Path& path) {
   return f.normalizes && path.sums == Source::kInput && path.result != Source::kBlocks && f.OneRun() &&
-         f.g.group_size <= PieceSize(f.g);
+         f.g.group_size <= f.g.piece_size;
 }
 
 Walk ChooseWalk(const Facts& f, const Path& path, const ForcedPath& forced) {
@@ -321,12 +321,6 @@ void SetSources(Call* call) {
   const bool of_sum = call->path.result == Source::kSum;
   call->apply_x = of_sum ? call->sum : call->x.data;
   if (!of_sum && call->path.operands != SumKind::kSingle) call->apply_x2 = call->residual.data;
-}
-
-int64_t PieceSize(const Geometry& geometry) {
-  constexpr int64_t kLeast = 32 * kBlock;  // what takes about as long as it takes to wake up another thread
-  const int64_t share = (geometry.group_size + kMaxPieces - 1) / kMaxPieces;
-  return std::max(kLeast, (share + kBlock - 1) / kBlock * kBlock);
 }
 
 Result ParseForcedPath(std::string_view text, ForcedPath* forced) {

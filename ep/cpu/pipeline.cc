@@ -20,44 +20,36 @@ class GroupPipeline {
   void Run(int64_t begin, int64_t end);
 
  private:
-  void Finish(Group* group);
   void Step(const Group& group, Group* next);
 
   const Call& call_;
   GroupWorker worker_;
 };
 
-void GroupPipeline::Finish(Group* group) {
-  worker_.Finish(group->base, false, group->sums, &group->statistics);
-  StoreStatistics(call_, group->base.at[kFormStat], group->statistics);
-}
-
 void GroupPipeline::Step(const Group& group, Group* next) {
   const Geometry& g = *call_.geometry;
   const Dim& run = Innermost(g.reduced);
-  const int64_t piece = PieceSize(g);
   next->sums = worker_.FirstSums(next->base);
-  Sums part;
+  Sums piece;
   const auto step = [&](const Offsets& at, int64_t, int64_t n) {
     Offsets next_at = at;
     for (int form : {kFormX, kFormY, kFormResidual, kFormResidualBias}) {
       next_at.at[form] += next->base.at[form] - group.base.at[form];
     }
     const ApplyArgs apply = ApplyArgsAt(call_, at, run, run, n, 1, &group.statistics.normalizer);
-    RowSumsArgs args = RowSumsArgsAt(call_, next_at, run, n, 1, &part);
-    args.shift = static_cast<float>(part.shift);
+    RowSumsArgs args = RowSumsArgsAt(call_, next_at, run, n, 1, &piece);
+    args.shift = static_cast<float>(piece.shift);
     if (call_.step(apply, args)) return;
     call_.apply(apply);
     args.resume = true;
     call_.row_sums(args);
   };
-  for (int64_t begin = 0; begin < g.group_size; begin += piece) {
-    part = {next->sums.shift, 0, 0};
-    Odometer(g.reduced, g.active).ForEachStretch({begin, std::min(begin + piece, g.group_size)}, group.base, step);
-    next->sums.first += part.first;
-    next->sums.second += part.second;
+  for (int64_t i = 0; i < g.piece_count; ++i) {
+    piece = {next->sums.shift, 0, 0};
+    Odometer(g.reduced, g.active).ForEachStretch(g.Piece(i), group.base, step);
+    next->sums.Add(piece);
   }
-  if (group.statistics.beyond_float) worker_.ApplyInDouble(group.base, 0, g.group_size, group.statistics);
+  if (group.statistics.beyond_float) worker_.ApplyInDouble(group.base, {0, g.group_size}, group.statistics);
 }
 
 void GroupPipeline::Run(int64_t begin, int64_t end) {
@@ -69,15 +61,15 @@ void GroupPipeline::Run(int64_t begin, int64_t end) {
   odometer.Seek(begin, Offsets{}, &now->base);
   now->sums = worker_.FirstSums(now->base);
   worker_.AccumulateGroup(now->base, false, call_.emission(), &now->sums);
-  Finish(now);
+  worker_.Finish(now->base, false, now->sums, &now->statistics);
   for (int64_t group = begin + 1; group < end; ++group) {
     next->base = now->base;
     odometer.Advance(1, &next->base);
     Step(*now, next);
-    Finish(next);
+    worker_.Finish(next->base, false, next->sums, &next->statistics);
     std::swap(now, next);
   }
-  worker_.Apply(now->base, 0, size, false, now->statistics);
+  worker_.Apply(now->base, {0, size}, false, now->statistics);
 }
 
 }  // namespace

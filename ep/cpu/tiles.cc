@@ -66,7 +66,6 @@ void Tiles::Finish(int64_t row) {
       beyond_[i] = s;
       has_beyond_ = true;
     }
-    StoreStatistics(call_, at.at[kFormStat], s);
   }
 }
 
@@ -90,7 +89,7 @@ void Tiles::ApplyInDouble(int64_t row) {
     if (!beyond_[i]) continue;
     const Offsets base = RowBase(row + i);
     worker_.SetGroup(base);
-    worker_.ApplyInDouble(base, 0, run_.size, *beyond_[i]);
+    worker_.ApplyInDouble(base, {0, run_.size}, *beyond_[i]);
     beyond_[i].reset();
   }
   has_beyond_ = false;

@@ -7,136 +7,86 @@
 namespace normfuse::cpu {
 namespace {
 
-struct GroupTask {
-  // The first group of a chunk.
-  int64_t Begin(int64_t chunk) const { return call->geometry->group_count * chunk / chunks; }
-  const Call* call;
-  int64_t chunks;
-};
-
-template <void (*kRun)(const Call& call, int64_t begin, int64_t end)>
-void RunChunk(void* user, size_t index) {
-  const auto& task = *static_cast<GroupTask*>(user);
-  const auto chunk = static_cast<int64_t>(index);
-  kRun(*task.call, task.Begin(chunk), task.Begin(chunk + 1));
-  if (task.call->non_temporal()) task.call->kernels->fence();
-}
-
-// One group shared by several threads.
-struct PieceTask {
-  const Call* call;
-  Offsets base;
-  int64_t chunks;
-  int64_t pieces;  // that sums are made of
-  Sums sums[kMaxPieces];
-  double shift;
-  Emission emission;
-  Statistics statistics;
-
-  int64_t FirstPiece(size_t chunk) const { return pieces * static_cast<int64_t>(chunk) / chunks; }
-  // The second pass may be cut anywhere but within a block, so that packed and vector elements are not torn apart.
-  int64_t Begin(size_t chunk) const {
-    const int64_t size = call->geometry->group_size;
-    return static_cast<int64_t>(chunk) == chunks ? size : size * static_cast<int64_t>(chunk) / chunks / kBlock * kBlock;
-  }
-};
-
-void SumPieces(void* user, size_t chunk) {
-  auto& task = *static_cast<PieceTask*>(user);
-  const Geometry& g = *task.call->geometry;
-  Scratch scratch;
-  GroupWorker worker(*task.call, &scratch);
-  worker.SetGroup(task.base);
-  for (int64_t i = task.FirstPiece(chunk); i < task.FirstPiece(chunk + 1); ++i) {
-    const int64_t begin = i * PieceSize(g);
-    task.sums[i] = {task.shift, 0, 0};
-    worker.Accumulate(task.base, begin, std::min(begin + PieceSize(g), g.group_size), false, task.emission,
-                      &task.sums[i]);
-  }
-  if (task.call->non_temporal()) task.call->kernels->fence();
-}
-
-void LookUp(const Call& call, int64_t begin, int64_t end) {
-  const auto* x = static_cast<const uint8_t*>(call.x.data);
-  auto* y = static_cast<uint8_t*>(call.y);
-  if (y != nullptr) call.kernels->look_up(call.spec->table, x + begin, static_cast<size_t>(end - begin), y + begin);
-}
-
-void ApplyPiece(void* user, size_t chunk) {
-  auto& task = *static_cast<PieceTask*>(user);
-  if (task.call->path.by_table) return LookUp(*task.call, task.Begin(chunk), task.Begin(chunk + 1));
-  Scratch scratch;
-  GroupWorker worker(*task.call, &scratch);
-  worker.SetGroup(task.base);
-  worker.Apply(task.base, task.Begin(chunk), task.Begin(chunk + 1), false, task.statistics);
-  if (task.call->non_temporal()) task.call->kernels->fence();
-}
-
-Result SharedSums(const Call& call, PieceTask* task, Sums* sums) {
-  task->shift = sums->shift;
-  NORMFUSE_RETURN_IF_ERROR(call.context->ParallelFor(SumPieces, static_cast<size_t>(task->chunks), task));
-  for (int64_t i = 0; i < task->pieces; ++i) {
-    sums->first += task->sums[i].first;
-    sums->second += task->sums[i].second;
-  }
+// The sums of a group by all threads, around the shift that they have.
+Result SharedSums(const Call& call, const Offsets& base, int64_t parts, Sums* sums) {
+  const Geometry& g = *call.geometry;
+  Sums of_pieces[kMaxPieces];
+  const auto sum = [&](int64_t part) {
+    Scratch scratch;
+    GroupWorker worker(call, &scratch);
+    worker.SetGroup(base);
+    const int64_t end = BeginOfPart(part + 1, parts, g.piece_count);
+    for (int64_t i = BeginOfPart(part, parts, g.piece_count); i < end; ++i) {
+      of_pieces[i] = {sums->shift, 0, 0};
+      worker.Accumulate(base, g.Piece(i), false, call.emission(), &of_pieces[i]);
+    }
+  };
+  NORMFUSE_RETURN_IF_ERROR(ForEachPart(call, parts, sum));
+  for (int64_t i = 0; i < g.piece_count; ++i) sums->Add(of_pieces[i]);
   return {};
 }
 
-Result SharedStatistics(const Call& call, PieceTask* task) {
+Result SharedStatistics(const Call& call, const Offsets& base, int64_t parts, Statistics* statistics) {
   Scratch scratch;
   GroupWorker worker(call, &scratch);
-  worker.SetGroup(task->base);
-  Sums sums = worker.FirstSums(task->base);
-  task->emission = call.emission();
-  NORMFUSE_RETURN_IF_ERROR(SharedSums(call, task, &sums));
-  task->emission = Emission::kNo;
-  const Quality quality = Evaluate(worker.request(), sums, &task->statistics);
-  if (quality == Quality::kShift) {
-    sums = Recentered(worker.request(), sums);
-    NORMFUSE_RETURN_IF_ERROR(SharedSums(call, task, &sums));
-    Evaluate(worker.request(), sums, &task->statistics);
-  } else if (quality == Quality::kWide) {
-    worker.AccumulateWide(task->base, &sums);
-    Evaluate(worker.request(), sums, &task->statistics);
-  }
-  StoreStatistics(call, task->base.at[kFormStat], task->statistics);
+  worker.SetGroup(base);
+  Sums sums = worker.FirstSums(base);
+  NORMFUSE_RETURN_IF_ERROR(SharedSums(call, base, parts, &sums));
+  worker.Finish(base, false, sums, statistics);
   return {};
+}
+
+void LookUp(const Call& call, const Range& range) {
+  const auto* x = static_cast<const uint8_t*>(call.x.data) + range.begin;
+  auto* y = static_cast<uint8_t*>(call.y);
+  const auto n = static_cast<size_t>(range.end - range.begin);
+  if (y != nullptr) call.kernels->look_up(call.spec->table, x, n, y + range.begin);
+}
+
+Result SharedApply(const Call& call, const Offsets& base, int64_t parts, const Statistics& statistics) {
+  // It may be cut anywhere but within a block, so that packed and vector elements are not torn apart.
+  const int64_t size = call.geometry->group_size;
+  const auto begin = [&](int64_t part) {
+    return part == parts ? size : BeginOfPart(part, parts, size) / kBlock * kBlock;
+  };
+  return ForEachPart(call, parts, [&](int64_t part) {
+    const Range range{begin(part), begin(part + 1)};
+    if (call.path.by_table) return LookUp(call, range);
+    Scratch scratch;
+    GroupWorker worker(call, &scratch);
+    worker.SetGroup(base);
+    worker.Apply(base, range, false, statistics);
+  });
 }
 
 // Groups one after the other, each by all threads.
-Result RunPieces(const Call& call, int64_t chunks) {
+Result RunShared(const Call& call) {
   const Geometry& g = *call.geometry;
-  PieceTask task{};
-  task.call = &call;
-  task.chunks = chunks;
-  task.pieces = (g.group_size + PieceSize(g) - 1) / PieceSize(g);
+  const int threads = call.path.threads;
+  const int64_t parts = call.work_sharing->PartsFor(threads, std::min<int64_t>(threads, kMaxPieces));
   Odometer odometer(g.kept, g.active);
-  odometer.Seek(0, Offsets{}, &task.base);
+  Offsets base;
+  odometer.Seek(0, Offsets{}, &base);
   for (int64_t group = 0; group < g.group_count; ++group) {
-    if (call.spec->normalizes) {
-      NORMFUSE_RETURN_IF_ERROR(SharedStatistics(call, &task));
-    }
-    if (chunks == 1) {
-      ApplyPiece(&task, 0);
-    } else {
-      NORMFUSE_RETURN_IF_ERROR(call.context->ParallelFor(ApplyPiece, static_cast<size_t>(chunks), &task));
-    }
-    odometer.Advance(1, &task.base);
+    Statistics statistics;
+    if (call.spec->normalizes) NORMFUSE_RETURN_IF_ERROR(SharedStatistics(call, base, parts, &statistics));
+    NORMFUSE_RETURN_IF_ERROR(SharedApply(call, base, parts, statistics));
+    odometer.Advance(1, &base);
   }
   return {};
 }
 
-using RunFn = void (*)(void* user, size_t chunk);
+using RunFn = void (*)(const Call& call, int64_t begin, int64_t end);
 
 RunFn RunOf(Walk walk) {
-  if (walk == Walk::kPipeline) return RunChunk<RunPipeline>;
-  if (walk == Walk::kSoftmax) return RunChunk<RunSoftmaxRows>;
-  return walk == Walk::kRows ? RunChunk<RunTiles> : RunChunk<RunGroups>;
+  if (walk == Walk::kPipeline) return RunPipeline;
+  if (walk == Walk::kSoftmax) return RunSoftmaxRows;
+  return walk == Walk::kRows ? RunTiles : RunGroups;
 }
 
 // How many parts the groups are shared out in. In a pipeline the first group of a part is read before anything is written,
 // and its last is written after everything is read: with fewer than four groups there is little left to overlap.
-int64_t Chunks(Walk walk, int64_t groups, int threads) {
+int64_t MostParts(Walk walk, int64_t groups, int threads) {
   const int64_t most = std::min<int64_t>(groups, int64_t{4} * threads);
   if (walk != Walk::kPipeline) return most;
   return std::clamp<int64_t>(groups / 4, std::min<int64_t>(groups, threads), most);
@@ -156,15 +106,14 @@ void RunGroups(const Call& call, int64_t begin, int64_t end) {
 Result RunWalk(const Call& call) {
   const Walk walk = call.path.walk;
   const int threads = call.path.threads;
+  const int64_t groups = call.geometry->group_count;
   if (walk == Walk::kColumns) return RunColumns(call);
-  if (walk == Walk::kElements || walk == Walk::kShared) return RunPieces(call, std::min<int64_t>(threads, kMaxPieces));
-  GroupTask task{&call, 1};
-  if (threads == 1 || call.work_sharing->HasNoThreads()) {
-    RunOf(walk)(&task, 0);
-    return {};
-  }
-  task.chunks = Chunks(walk, call.geometry->group_count, threads);
-  return call.work_sharing->ParallelFor(*call.context, RunOf(walk), static_cast<size_t>(task.chunks), &task);
+  if (walk == Walk::kElements || walk == Walk::kShared) return RunShared(call);
+  const RunFn run = RunOf(walk);
+  const int64_t parts = call.work_sharing->PartsFor(threads, MostParts(walk, groups, threads));
+  return ForEachPart(call, parts, [&](int64_t part) {
+    run(call, BeginOfPart(part, parts, groups), BeginOfPart(part + 1, parts, groups));
+  });
 }
 
 }  // namespace normfuse::cpu
