@@ -158,6 +158,12 @@ def without_gaussian(tail: Function) -> Function:
     return lambda a: tail(a) * mpf(2) ** (mpf(HALF_LOG2E) * a * a)
 
 
+def written(value: float) -> str:
+    """A float in C++, without the digits that no float32 has."""
+    significand, exponent = value.hex().split("p")
+    return f"{significand.rstrip('0').rstrip('.')}p{exponent}f"
+
+
 class Header:
     """The text of coefficients.h, with the error of each fit beside it."""
 
@@ -168,7 +174,7 @@ class Header:
         self.lines += ["", f"// {text}"]
 
     def scalar(self, name: str, value: float) -> None:
-        self.lines.append(f"constexpr float {name} = {float(np.float32(value)).hex()}f;")
+        self.lines.append(f"constexpr float {name} = {written(float32(value))};")
 
     def pair(self, name: str, value: mpmath.mpf, high: float) -> None:
         """A number as the sum of two floats, of which the first is given."""
@@ -176,7 +182,7 @@ class Header:
         self.scalar(f"{name}Low", float(value - mpf(high)))
 
     def row(self, name: str, values: list[float]) -> None:
-        numbers = ", ".join(f"{v.hex()}f" for v in values)
+        numbers = ", ".join(map(written, values))
         self.lines.append(f"constexpr float {name}[{len(values)}] = {{{numbers}}};")
 
     def table(self, name: str, columns: list[list[float]]) -> None:
@@ -184,7 +190,7 @@ class Header:
         degree = len(columns[0])
         self.lines.append(f"alignas(64) constexpr float {name}[{degree}][{len(columns)}] = {{")
         for k in range(degree):
-            self.lines.append("{" + ", ".join(f"{c[k].hex()}f" for c in columns) + "},")
+            self.lines.append("{" + ", ".join(written(c[k]) for c in columns) + "},")
         self.lines.append("};")
 
 
@@ -338,9 +344,8 @@ def derive() -> str:
     h.row("kExp2Table", [float32(float(exp2(mpf(i) / 32))) for i in range(32)])
 
     c, error = fit(exp2, -1 / 16, 1 / 16, 3, weight=relative(exp2), fixed=(1.0,))
-    h.comment(f"2^f on [-1/16, 1/16], relative error {error:.2g}, and 2^(i/8).")
+    h.comment(f"2^f on [-1/16, 1/16], relative error {error:.2g}; 2^(i/8) is in kExp2Table.")
     h.row("kExp2Eighth", c)
-    h.row("kExp2EighthTable", [float32(float(exp2(mpf(i) / 8))) for i in range(8)])
 
     def expm1_curve(f: mpmath.mpf) -> mpmath.mpf:
         return (mpmath.expm1(f) - f) / f**2 if f else mpf(1) / 2

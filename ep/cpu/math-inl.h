@@ -114,7 +114,7 @@ struct EighthBits {
   int32_t entries[8];
   constexpr EighthBits() : entries{} {
     for (int i = 0; i < 8; ++i) {
-      entries[i] = __builtin_bit_cast(int32_t, kExp2EighthTable[i]) - (i << 20) - (kDown << 23);
+      entries[i] = __builtin_bit_cast(int32_t, kExp2Table[4 * i]) - (i << 20) - (kDown << 23);
     }
   }
 };
