@@ -7,12 +7,6 @@
 namespace normfuse::cpu {
 namespace {
 
-// The column of a price (ep/spec/prices.toml) that holds for an instruction set; nothing has been measured for NEON.
-double PriceOn(const Price& price, Isa isa) {
-  if (isa == Isa::kAvx512) return price.avx512;
-  return isa == Isa::kBaseline ? price.baseline : price.avx2;
-}
-
 const Price& PriceOf(Activation activation) { return kActivations[static_cast<int>(activation)].price; }
 
 bool IsByte(DataType type) { return type == DataType::kInt8 || type == DataType::kUint8; }
@@ -21,12 +15,6 @@ bool IsByte(DataType type) { return type == DataType::kInt8 || type == DataType:
 bool IsSoftmaxOfBytes(const Chain& chain) {
   return chain.has_softmax() && chain.normalization->method == Method::kSoftmax && chain.before.empty() &&
          chain.behind.empty() && IsByte(chain.x.type) && IsByte(chain.store.type);
-}
-
-// Whether the axes include the last dimension.
-bool IsOverLast(const Normalization& n, int rank) {
-  if (n.from_first_axis) return true;
-  return std::any_of(n.axes.begin(), n.axes.end(), [rank](int64_t axis) { return axis == -1 || axis + 1 == rank; });
 }
 
 Price SoftmaxPrice(const Chain& chain) {
@@ -41,13 +29,6 @@ Price NormalizationPrice(const Chain& chain) {
   if (n.epsilon_on == EpsilonOn::kStddev) return kMeanVariancePrice;
   const bool channels = !chain.behind.empty() && chain.behind.front().operand.align == Align::kChannel;
   return channels ? kInstanceNormPrice : kLayerNormPrice;
-}
-
-// What each row of a normalisation takes besides its elements.
-Price RowPrice(const Normalization& n, int rank) {
-  if (n.is_softmax()) return IsOverLast(n, rank) ? kSoftmaxRowPrice : Price{};
-  if (!n.use_mean || n.num_groups > 0) return {};
-  return n.epsilon_on == EpsilonOn::kStddev ? kMeanVarianceRowPrice : kNormalizationRowPrice;
 }
 
 // Whether the scale or the zero point changes from element to element of a row.
@@ -101,9 +82,28 @@ void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
   }
 }
 
-// The same for everything that the chain does.
-template <class Add>
-void ForEachPrice(const Chain& chain, Add&& add) {
+bool IsOneNumber(const TensorRef& tensor) {
+  return !tensor.present() || (tensor.constant != nullptr && tensor.constant->ElementCount() == 1);
+}
+
+bool IsOneNumber(const Quantization& q) {
+  return q.block_size == 0 && IsOneNumber(q.scale) && IsOneNumber(q.zero_point);
+}
+
+}  // namespace
+
+bool IsOverLast(const Normalization& n, int rank) {
+  if (n.from_first_axis) return true;
+  return std::any_of(n.axes.begin(), n.axes.end(), [rank](int64_t axis) { return axis == -1 || axis + 1 == rank; });
+}
+
+// Nothing has been measured for NEON.
+double PriceOn(const Price& price, Isa isa) {
+  if (isa == Isa::kAvx512) return price.avx512;
+  return isa == Isa::kBaseline ? price.baseline : price.avx2;
+}
+
+void ForEachPrice(const Chain& chain, const std::function<void(const Price& price, int nodes)>& add) {
   const Activation activation = ActivationOf(chain);
   const auto dequantization = [&](const Operand& input) {
     if (!input.quantization.present()) return;
@@ -123,24 +123,6 @@ void ForEachPrice(const Chain& chain, Add&& add) {
   if (chain.x.type == DataType::kFloat16) add(kHalfPrice, 0);
 }
 
-bool IsOneNumber(const TensorRef& tensor) {
-  return !tensor.present() || (tensor.constant != nullptr && tensor.constant->ElementCount() == 1);
-}
-
-bool IsOneNumber(const Quantization& q) {
-  return q.block_size == 0 && IsOneNumber(q.scale) && IsOneNumber(q.zero_point);
-}
-
-// ONNX Runtime has kernels with a table for two activations, between tensors of one type.
-bool HasTableInOrt(const Chain& chain) {
-  const UsualForm form = UsualFormOf(chain);
-  const Activation activation = form.activation();
-  return chain.store.type == chain.x.type && form.behind && !form.scale && !form.bias &&
-         (activation == Activation::kLeakyRelu || activation == Activation::kSigmoid);
-}
-
-}  // namespace
-
 bool IsOfBytes(const Chain& chain) {
   bool alone = !chain.normalizes() && IsByte(chain.x.type) && IsByte(chain.store.type) &&
                chain.x.tensor.constant == nullptr && chain.store.quantization.present() &&
@@ -150,20 +132,6 @@ bool IsOfBytes(const Chain& chain) {
             IsOneNumber(step.operand.quantization) && IsOneNumber(step.quantization);
   });
   return alone;
-}
-
-bool IsPlainSoftmax(const Chain& chain) {
-  return chain.has_softmax() && chain.x.type == DataType::kFloat32 && chain.store.type == DataType::kFloat32 &&
-         (chain.before.empty() || (chain.before.size() == 1 && chain.before[0].kind == StepKind::kMul)) &&
-         chain.behind.empty() && !chain.normalization->zero_for_nan &&
-         IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank);
-}
-
-bool IsPlainActivation(const Chain& chain) {
-  if (chain.x.type != DataType::kFloat32 || chain.store.type != DataType::kFloat32 || chain.normalizes()) return false;
-  if (!chain.before.empty() || chain.behind.size() != 1 || chain.behind[0].kind != StepKind::kActivate) return false;
-  const Activation activation = chain.behind[0].activation.kind;
-  return activation == Activation::kSigmoid || activation == Activation::kTanh;
 }
 
 double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
@@ -177,71 +145,9 @@ double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
   return kOwnNodeNanoseconds + static_cast<double>(elements) * total;
 }
 
-double EstimateOrtNanoseconds(const Chain& chain, int64_t elements) {
-  if (IsOfBytes(chain) && HasTableInOrt(chain)) {
-    return kOrtOtherNodeNanoseconds + static_cast<double>(elements) * kByteTablePrice.ort;
-  }
-  double total = 0;
-  int nodes = 0;
-  ForEachPrice(chain, [&](const Price& price, int count) {
-    total += price.ort;
-    nodes += count;
-  });
-  const double first = chain.normalizes() ? kOrtNormalizationNanoseconds : kOrtOtherNodeNanoseconds;
-  return first + std::max(nodes - 1, 0) * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * total;
-}
-
 int WorthwhileThreads(double nanoseconds, int available) {
   const double most = nanoseconds / kHandOffNanoseconds;
   return std::max(1, std::min(available, most > 64 ? 64 : static_cast<int>(most)));
 }
 
 }  // namespace normfuse::cpu
-
-namespace normfuse {
-
-namespace {
-
-int64_t TypicalSize(int64_t dim) { return dim < 0 ? kTypicalDimension : dim; }
-
-int64_t TypicalElements(const PartialShape& d) {
-  int64_t elements = d.rank < 0 ? kTypicalDimension * kTypicalDimension : 1;
-  for (int i = 0; i < d.rank; ++i) elements *= TypicalSize(d.dims[i]);
-  return elements;
-}
-
-// The number of rows, or groups, that are normalised.
-int64_t TypicalRows(const Normalization& n, const PartialShape& d) {
-  if (d.rank < 0) return kTypicalDimension;
-  if (n.num_groups > 0) return n.num_groups * (d.rank > 0 ? TypicalSize(d.dims[0]) : 1);
-  int64_t rows = 1;
-  for (int i = 0; i < d.rank; ++i) {
-    if (!n.Reduces(i, d.rank)) rows *= TypicalSize(d.dims[i]);
-  }
-  return rows;
-}
-
-// What ONNX Runtime takes for the rows besides their elements, less what they take here.
-double GainOfRows(const Chain& chain, cpu::Isa isa, const PartialShape& d) {
-  if (!chain.normalizes()) return 0;
-  const Price price = cpu::RowPrice(*chain.normalization, d.rank);
-  return (price.ort - cpu::PriceOn(price, isa)) * static_cast<double>(TypicalRows(*chain.normalization, d));
-}
-
-// The cost of rows for which there is no kernel, and which pass through blocks of float32.
-double RowsThroughBlocks(const Chain& chain, const PartialShape& d) {
-  const UsualForm usual = UsualFormOf(chain);
-  if (!chain.normalizes() || chain.has_softmax() || (usual.before && usual.behind)) return 0;
-  return kOwnRowOfBlocksNanoseconds * static_cast<double>(TypicalRows(*chain.normalization, d));
-}
-
-}  // namespace
-
-double ExpectedGain(const Chain& chain, cpu::Isa isa) {
-  const PartialShape d = KnownShapeOfD(chain);
-  const int64_t elements = TypicalElements(d);
-  const double ours = cpu::EstimateNanoseconds(chain, isa, elements) + RowsThroughBlocks(chain, d);
-  return cpu::EstimateOrtNanoseconds(chain, elements) + GainOfRows(chain, isa, d) - ours;
-}
-
-}  // namespace normfuse

@@ -1,8 +1,9 @@
-// What a chain costs here and in ONNX Runtime's own kernels: decides how many threads a call is worth and, for
-// claim=profitable, what is claimed. All figures are measured; cost_model.cc says by what.
+// What a chain costs here: decides how many threads a call is worth. What is claimed is decided by plugin/expected_gain.h.
+// All figures are measured: ep/spec/prices.toml.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "chain/chain.h"
 #include "cpu/isa.h"
@@ -25,32 +26,22 @@ inline constexpr int64_t kOneByOneBytes = int64_t{8} * 1024 * 1024;
 // Time of one call on one thread for a tensor of `elements`.
 double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements);
 
-// Time of the same with ONNX Runtime's own kernels, node by node.
-double EstimateOrtNanoseconds(const Chain& chain, int64_t elements);
+// Calls add(price, nodes), with how many nodes of ONNX Runtime's that is, for everything that the chain does.
+void ForEachPrice(const Chain& chain, const std::function<void(const Price& price, int nodes)>& add);
+
+// The column of a price that holds for an instruction set.
+double PriceOn(const Price& price, Isa isa);
+
+// Whether a softmax is over the last dimension of d.
+bool IsOverLast(const Normalization& softmax, int rank);
 
 // Whether each byte of X becomes a byte of Y whatever is around it, so that a table of 256 says it all.
 bool IsOfBytes(const Chain& chain);
 
-// Whether it is a softmax of float32 over the last dimension with at most a factor, which ONNX Runtime makes part of the
-// product before it: it has fast kernels for the rest (docs/decisions/0020-softmax.md).
-bool IsPlainSoftmax(const Chain& chain);
-
-// Whether it is a Sigmoid or Tanh of float32 and nothing else. ONNX Runtime's kernels take as long and work in place: past the caches
-// they are faster (docs/decisions/0004-claims-by-cost-model.md).
-bool IsPlainActivation(const Chain& chain);
-
 // How many of `available` threads work of that length is worth.
 int WorthwhileThreads(double nanoseconds, int available);
 
-}  // namespace normfuse::cpu
-
-namespace normfuse {
-
-// Unknown dimensions of X are priced as this: the length of a sentence.
+// Unknown dimensions of X are taken for this: the length of a sentence.
 inline constexpr int64_t kTypicalDimension = 128;
 
-// Nanoseconds that a call of the CPU path is expected to save against ONNX Runtime's own kernels for the same nodes;
-// negative where those are faster.
-double ExpectedGain(const Chain& chain, cpu::Isa isa);
-
-}  // namespace normfuse
+}  // namespace normfuse::cpu

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "cpu/cost_model.h"
 #include "cpu/elements.h"
+#include "plugin/expected_gain.h"
 #include "plugin/int8_products.h"
 
 namespace normfuse::plugin {
@@ -211,7 +211,7 @@ std::optional<Declined> CheckProfit(const FoundChain& found, const Place* place,
   if (on_cpu) {
     // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.
     if (AddsIntegers(found.chain)) return NotProfitable(found, "ONNX Runtime adds the uint8 tensors in integers");
-    if (cpu::IsPlainSoftmax(found.chain) || cpu::IsPlainActivation(found.chain)) {
+    if (IsPlainSoftmax(found.chain) || IsPlainActivation(found.chain)) {
       return NotProfitable(found, "ONNX Runtime's own kernel is as fast");
     }
     cpu::Isa isa = cpu::Isa::kBaseline;

@@ -2,6 +2,7 @@
 #include "cpu/cost_model.h"
 
 #include "chain_harness.h"
+#include "plugin/expected_gain.h"
 #include "test_cases.h"
 
 namespace normfuse::test {
@@ -21,7 +22,7 @@ Chain ScaledIntegers(bool by_cast) {
 
 TEST(CastAndMulAreNotADequantizeLinear) {
   constexpr int64_t kElements = 1000;
-  const auto cost = [](bool by_cast) { return cpu::EstimateOrtNanoseconds(ScaledIntegers(by_cast), kElements); };
+  const auto cost = [](bool by_cast) { return plugin::EstimateOrtNanoseconds(ScaledIntegers(by_cast), kElements); };
   const double more = kElements * (kScaleIntegersPrice.ort - kDequantizeWidePrice.ort);
   const double difference = cost(true) - cost(false) - kOrtFurtherNodeNanoseconds - more;
   EXPECT(-1e-6 < difference && difference < 1e-6, std::to_string(difference));
@@ -29,9 +30,9 @@ TEST(CastAndMulAreNotADequantizeLinear) {
 
 TEST(ScalesOfTheirOwnAreOneNodeMore) {
   Chain chain = ScaledIntegers(true);
-  const double before = cpu::EstimateOrtNanoseconds(chain, 0);
+  const double before = plugin::EstimateOrtNanoseconds(chain, 0);
   chain.store.dynamic.emplace();
-  EXPECT(cpu::EstimateOrtNanoseconds(chain, 0) == before + kOrtFurtherNodeNanoseconds, "ORT");
+  EXPECT(plugin::EstimateOrtNanoseconds(chain, 0) == before + kOrtFurtherNodeNanoseconds, "ORT");
   for (const cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2}) {
     Chain plain = ScaledIntegers(true);
     EXPECT(cpu::EstimateNanoseconds(chain, isa, 1000) > cpu::EstimateNanoseconds(plain, isa, 1000), "ours");
@@ -49,7 +50,7 @@ TEST(OrtHasTablesOfBytes) {
     chain.x.quantization.scale.constant = chain.store.quantization.scale.constant = one;
     chain.behind.push_back(Activate({activation, {}}));
     const bool by_table =
-        cpu::EstimateOrtNanoseconds(chain, 1000) == kOrtOtherNodeNanoseconds + 1000 * kByteTablePrice.ort;
+        plugin::EstimateOrtNanoseconds(chain, 1000) == kOrtOtherNodeNanoseconds + 1000 * kByteTablePrice.ort;
     EXPECT(cpu::IsOfBytes(chain) && by_table == (activation == Activation::kSigmoid), "ORT");
   }
 }
@@ -62,14 +63,14 @@ TEST(PlainSoftmaxesHaveAtMostAFactor) {
   chain.normalization.emplace();
   chain.normalization->method = Method::kSoftmax;
   chain.normalization->axes = {-1};
-  EXPECT(cpu::IsPlainSoftmax(chain), "alone");
+  EXPECT(plugin::IsPlainSoftmax(chain), "alone");
   chain.before.push_back(Mul(chain.x));
-  EXPECT(cpu::IsPlainSoftmax(chain), "with a factor");
+  EXPECT(plugin::IsPlainSoftmax(chain), "with a factor");
   chain.normalization->axes = {0};
-  EXPECT(!cpu::IsPlainSoftmax(chain), "along columns");
+  EXPECT(!plugin::IsPlainSoftmax(chain), "along columns");
   chain.normalization->axes = {1};
   chain.before.push_back(Add(chain.x));
-  EXPECT(!cpu::IsPlainSoftmax(chain), "with an addend");
+  EXPECT(!plugin::IsPlainSoftmax(chain), "with an addend");
 }
 
 TEST(PlainActivationsAreThoseThatOrtRunsInPlace) {
@@ -79,14 +80,14 @@ TEST(PlainActivationsAreThoseThatOrtRunsInPlace) {
   chain.x.shape = {2, {1024, 1024}};
   for (const Activation activation : {Activation::kSigmoid, Activation::kTanh, Activation::kGelu}) {
     chain.behind = {Activate({activation, {}})};
-    EXPECT(cpu::IsPlainActivation(chain) == (activation != Activation::kGelu), "alone");
+    EXPECT(plugin::IsPlainActivation(chain) == (activation != Activation::kGelu), "alone");
   }
   chain.behind = {Activate({Activation::kTanh, {}})};
   chain.before = {Add(chain.x)};
-  EXPECT(!cpu::IsPlainActivation(chain), "behind an Add");
+  EXPECT(!plugin::IsPlainActivation(chain), "behind an Add");
   chain.before.clear();
   chain.x.type = DataType::kInt8;
-  EXPECT(!cpu::IsPlainActivation(chain), "of int8");
+  EXPECT(!plugin::IsPlainActivation(chain), "of int8");
 }
 
 // A MeanVarianceNormalization of `groups` x `size`, over the latter.
@@ -103,17 +104,17 @@ Chain MeanVariance(int64_t groups, int64_t size) {
 
 TEST(ManyShortGroupsAreLeftToOrt) {
   for (const cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
-    EXPECT(ExpectedGain(MeanVariance(16384, 4), isa) < 0, "short");
-    EXPECT(ExpectedGain(MeanVariance(16, 4096), isa) > 0, "long");
+    EXPECT(plugin::ExpectedGain(MeanVariance(16384, 4), isa) < 0, "short");
+    EXPECT(plugin::ExpectedGain(MeanVariance(16, 4096), isa) > 0, "long");
     Chain groups_of_channels = MeanVariance(16384, 4);
     groups_of_channels.normalization->epsilon_on = EpsilonOn::kVariance;
     groups_of_channels.normalization->axes.clear();
     groups_of_channels.normalization->num_groups = 1;
-    EXPECT(ExpectedGain(groups_of_channels, isa) > 0, "GroupNormalization");
+    EXPECT(plugin::ExpectedGain(groups_of_channels, isa) > 0, "GroupNormalization");
     Chain with_clip = MeanVariance(1024, 16);
-    const double without = ExpectedGain(with_clip, isa);
+    const double without = plugin::ExpectedGain(with_clip, isa);
     with_clip.behind = {Activate({Activation::kRelu, {}}), Activate({Activation::kRelu, {}})};
-    EXPECT(ExpectedGain(with_clip, isa) < without, "rows through blocks");
+    EXPECT(plugin::ExpectedGain(with_clip, isa) < without, "rows through blocks");
   }
 }
 
