@@ -122,13 +122,6 @@ void LoadBlock(const Block& block, Emission emission, float* d);
 // The same; returns X's own memory where no step changes X, otherwise `room`.
 const float* ReadBlock(const Block& block, Emission emission, float* room);
 
-// Calls visit(offsets, row) for the first `rows` rows of groups that lie side by side, the first of which begins at `base`.
-template <class Visit>
-void ForEachRow(const Call& call, const Offsets& base, int64_t rows, Visit visit) {
-  Odometer odometer(call.geometry->reduced, call.geometry->active);
-  odometer.ForEachStretch({0, rows, 1}, base, [&](const Offsets& at, int64_t row, int64_t) { visit(at, row); });
-}
-
 // Normalisation, steps and quantisation of d, into Y. Works in `room`, which may be d.
 void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d, float* room);
 
