@@ -117,4 +117,16 @@ NORMFUSE_INLINE Bytes Shuffle(Bytes entries, Bytes i) {
   return (Bytes)_mm256_shuffle_epi8((__m256i)entries, (__m256i)i);
 }
 
+// Of unsigned bytes, for byte_sums-inl.h: the sums of eight, the sums of four squares, and the sum of all 64-bit integers.
+NORMFUSE_INLINE I SumsOfBytes(Bytes a) { return (I)_mm256_sad_epu8((__m256i)a, __m256i{}); }
+NORMFUSE_INLINE I SumsOfSquares(Bytes a) {
+  const __m256i low = _mm256_unpacklo_epi8((__m256i)a, __m256i{});
+  const __m256i high = _mm256_unpackhi_epi8((__m256i)a, __m256i{});
+  return (I)_mm256_madd_epi16(low, low) + (I)_mm256_madd_epi16(high, high);
+}
+NORMFUSE_INLINE uint64_t SumOfLongs(Longs a) {
+  const __m128i half = _mm256_castsi256_si128((__m256i)a) + _mm256_extracti128_si256((__m256i)a, 1);
+  return static_cast<uint64_t>(half[0]) + static_cast<uint64_t>(half[1]);
+}
+
 }  // namespace normfuse::NORMFUSE_ISA

@@ -139,4 +139,13 @@ NORMFUSE_INLINE Bytes Shuffle(Bytes entries, Bytes i) {
   return (Bytes)_mm512_shuffle_epi8((__m512i)entries, (__m512i)i);
 }
 
+// Of unsigned bytes, for byte_sums-inl.h: the sums of eight, the sums of four squares, and the sum of all 64-bit integers.
+NORMFUSE_INLINE I SumsOfBytes(Bytes a) { return (I)_mm512_sad_epu8((__m512i)a, __m512i{}); }
+NORMFUSE_INLINE I SumsOfSquares(Bytes a) {
+  const __m512i low = _mm512_unpacklo_epi8((__m512i)a, __m512i{});
+  const __m512i high = _mm512_unpackhi_epi8((__m512i)a, __m512i{});
+  return (I)_mm512_madd_epi16(low, low) + (I)_mm512_madd_epi16(high, high);
+}
+NORMFUSE_INLINE uint64_t SumOfLongs(Longs a) { return static_cast<uint64_t>(_mm512_reduce_add_epi64((__m512i)a)); }
+
 }  // namespace normfuse::NORMFUSE_ISA

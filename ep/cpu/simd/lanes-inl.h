@@ -5,6 +5,7 @@ typedef float V __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t I __attribute__((vector_size(4 * kLanes)));  // of int32: unsigned, so that sums wrap
 typedef int32_t M __attribute__((vector_size(4 * kLanes)));   // each lane all ones or all zeros
 typedef int8_t Bytes __attribute__((vector_size(4 * kLanes)));
+typedef uint64_t Longs __attribute__((vector_size(4 * kLanes)));
 
 NORMFUSE_INLINE V Set(float x) { return x - V{}; }  // not +, which makes 0 of -0
 NORMFUSE_INLINE I SetI(int32_t x) { return static_cast<uint32_t>(x) + I{}; }
