@@ -55,7 +55,7 @@ template <class T>
 struct Single {
   using Element = T;
   NORMFUSE_INLINE Single() = default;
-  NORMFUSE_INLINE Single(const void* x, const void*, const float*, void*) : x_(static_cast<const T*>(x)) {}
+  NORMFUSE_INLINE Single(const void* x, const void*, const float*) : x_(static_cast<const T*>(x)) {}
   NORMFUSE_INLINE V At(size_t i) const { return LoadAsFloat(x_ + i); }
   NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return LoadAsFloatPartial(x_ + i, n); }
   // Of what lies `ahead` elements further on.
@@ -69,7 +69,7 @@ template <class T>
 struct Pair {
   using Element = T;
   NORMFUSE_INLINE Pair() = default;
-  NORMFUSE_INLINE Pair(const void* x, const void* x2, const float*, void*)
+  NORMFUSE_INLINE Pair(const void* x, const void* x2, const float*)
       : x_(static_cast<const T*>(x)), x2_(static_cast<const T*>(x2)) {}
   NORMFUSE_INLINE V At(size_t i) const { return LoadAsFloat(x_ + i) + LoadAsFloat(x2_ + i); }
   NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
@@ -89,8 +89,7 @@ template <class T>
 struct BiasedPair {
   using Element = T;
   NORMFUSE_INLINE BiasedPair() = default;
-  NORMFUSE_INLINE BiasedPair(const void* x, const void* x2, const float* bias, void*)
-      : pair_(x, x2, nullptr, nullptr), bias_(bias) {}
+  NORMFUSE_INLINE BiasedPair(const void* x, const void* x2, const float* bias) : pair_(x, x2, nullptr), bias_(bias) {}
   NORMFUSE_INLINE V At(size_t i) const { return pair_.At(i) + Load(bias_ + i); }
   NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const { return pair_.PartialAt(i, n) + LoadPartial(bias_ + i, n); }
   NORMFUSE_INLINE void Prefetch(size_t i, size_t ahead) const { pair_.Prefetch(i, ahead); }
@@ -99,71 +98,47 @@ struct BiasedPair {
   const float* bias_;
 };
 
-// A sum that is written as it passes.
-template <class Sum, bool kStream>
+// What is written as it passes: a sum, into the output of its type, or with kKeep values as float32.
+template <class Input, bool kStream, bool kKeep = false>
 struct Storing {
-  using Element = typename Sum::Element;
-  NORMFUSE_INLINE Storing() = default;
-  NORMFUSE_INLINE Storing(const void* x, const void* x2, const float* bias, void* sum)
-      : input_(x, x2, bias, nullptr), sum_(static_cast<Element*>(sum)) {}
-  NORMFUSE_INLINE V At(size_t i) const {
-    const V v = input_.At(i);
-    Put<kStream>(sum_ + i, v);
-    return v;
-  }
-  NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
-    const V v = input_.PartialAt(i, n);
-    StoreAsPartial(sum_ + i, v, n);
-    return v;
-  }
-  NORMFUSE_INLINE const Sum& Plain() const { return input_; }
-  Sum input_;
-  Element* sum_;
-};
-
-// Values that are kept as float32 as they pass: widening them or adding them once more would cost more than a store.
-template <class Input>
-struct Keeping {
   using Element = typename Input::Element;
   using Inner = Input;
-  NORMFUSE_INLINE Keeping() = default;
-  NORMFUSE_INLINE Keeping(const Input& input, float* kept) : input_(input), kept_(kept) {}
+  using To = std::conditional_t<kKeep, float, Element>;
+  NORMFUSE_INLINE Storing() = default;
+  NORMFUSE_INLINE Storing(const Input& input, void* kept, void* sum)
+      : input_(input), to_(static_cast<To*>(kKeep ? kept : sum)) {}
   NORMFUSE_INLINE V At(size_t i) const {
     const V v = input_.At(i);
-    Store(kept_ + i, v);
+    Put<kStream>(to_ + i, v);
     return v;
   }
   NORMFUSE_INLINE V PartialAt(size_t i, size_t n) const {
     const V v = input_.PartialAt(i, n);
-    StorePartial(kept_ + i, v, n);
+    StoreAsPartial(to_ + i, v, n);
     return v;
   }
   NORMFUSE_INLINE auto& Plain() const { return input_.Plain(); }
   Input input_;
-  float* kept_;
+  To* to_;
 };
+// Widening values or adding them once more would cost more than a store.
+template <class Input>
+using Keeping = Storing<Input, false, true>;
 
 template <class T>
 NORMFUSE_INLINE const T* RowOf(const void* base, int64_t stride, int64_t row) {
   return static_cast<const T*>(base) + stride * row;
 }
 
-template <class Input>
-NORMFUSE_INLINE Input InputOf(const cpu::RowSumsArgs& a, int64_t row) {
+template <class Input, class Args>
+NORMFUSE_INLINE Input InputOf(const Args& a, int64_t row) {
   using T = typename Input::Element;
   if constexpr (requires { typename Input::Inner; }) {
-    return Input(InputOf<typename Input::Inner>(a, row), a.kept + a.kept_stride * row);
-  } else {
-    return Input(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), a.x_bias + a.x_bias_stride * row,
+    return Input(InputOf<typename Input::Inner>(a, row), a.kept + a.kept_stride * row,
                  static_cast<T*>(a.sum) + a.sum_stride * row);
+  } else {
+    return Input(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), a.x_bias + a.x_bias_stride * row);
   }
-}
-
-template <class Input>
-NORMFUSE_INLINE Input InputOf(const cpu::ApplyArgs& a, int64_t row) {
-  using T = typename Input::Element;
-  return Input(RowOf<T>(a.x, a.x_stride, row), RowOf<T>(a.x2, a.x2_stride, row), a.x_bias + a.x_bias_stride * row,
-               nullptr);
 }
 
 }  // namespace

@@ -264,7 +264,7 @@ NORMFUSE_INLINE void FindShifts(const Input (&x)[kRows], size_t n, Floats* shift
 }
 
 float FindShift(const float* d, size_t n) {
-  const Single<float> row[1] = {{d, nullptr, nullptr, nullptr}};
+  const Single<float> row[1] = {{d, nullptr, nullptr}};
   Floats shift{};
   FindShifts(row, n, &shift);
   return shift[0];
