@@ -213,6 +213,17 @@ void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, 
                                                       OperandAt(b, stage.operand, nullptr, b.scratch->block));
 }
 
+// What is added to X, where it lies.
+template <class Args>
+void SetAddends(const Call& call, const Offsets& at, const Dim& row_step, Args* args) {
+  if (call.path.operands == SumKind::kSingle) return;
+  args->x2 = ElementAt(call.residual.data, call.x.type, at.at[kFormResidual]);
+  args->x2_stride = row_step.stride[kFormResidual];
+  if (call.path.operands == SumKind::kPair) return;
+  args->x_bias = call.params[kFormResidualBias].data + at.at[kFormResidualBias];
+  args->x_bias_stride = row_step.stride[kFormResidualBias];
+}
+
 }  // namespace
 
 void LoadBlock(const Block& block, Emission emission, float* d) {
@@ -274,15 +285,11 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
                       const Normalizer* normalizers) {
   const ChainSpec& spec = *call.spec;
   ApplyArgs args;
-  args.x = ElementAt(call.apply_x, call.apply_type, at.at[call.apply_form]);
-  if (call.apply_x2 != nullptr) args.x2 = ElementAt(call.apply_x2, call.apply_type, at.at[kFormResidual]);
-  if (call.apply_x2 != nullptr && call.path.operands == SumKind::kBiasedPair) {
-    args.x_bias = call.params[kFormResidualBias].data + at.at[kFormResidualBias];
-    args.x_bias_stride = row_step.stride[kFormResidualBias];
-  }
+  const FormId form = call.applies_to_sum() ? kFormY : kFormX;
+  args.x = ElementAt(call.applies_to_sum() ? call.sum : call.x.data, call.apply_type(), at.at[form]);
+  args.x_stride = row_step.stride[form];
+  if (!call.applies_to_sum()) SetAddends(call, at, row_step, &args);
   args.y = ElementAt(call.y, spec.y_type, at.at[kFormY]);
-  args.x_stride = row_step.stride[call.apply_form];
-  args.x2_stride = row_step.stride[kFormResidual];
   args.y_stride = row_step.stride[kFormY];
   args.n = static_cast<size_t>(n);
   args.rows = rows;
@@ -304,14 +311,7 @@ RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_st
   RowSumsArgs args{};
   args.x = ElementAt(call.x.data, call.x.type, at.at[kFormX]);
   args.x_stride = row_step.stride[kFormX];
-  if (call.path.operands != SumKind::kSingle) {
-    args.x2 = ElementAt(call.residual.data, call.x.type, at.at[kFormResidual]);
-    args.x2_stride = row_step.stride[kFormResidual];
-  }
-  if (call.path.operands == SumKind::kBiasedPair) {
-    args.x_bias = call.params[kFormResidualBias].data + at.at[kFormResidualBias];
-    args.x_bias_stride = row_step.stride[kFormResidualBias];
-  }
+  SetAddends(call, at, row_step, &args);
   if (call.sum != nullptr) {
     args.sum = ElementAt(call.sum, call.x.type, at.at[kFormY]);
     args.sum_stride = row_step.stride[kFormY];

@@ -40,9 +40,6 @@ struct Plan {
   ApplyFn block_apply = nullptr;
   StepFn step = nullptr;
   BothPassesFn both_passes = nullptr;
-  // What the second pass reads: X, or the output sum.
-  DataType apply_type = DataType::kUndefined;
-  FormId apply_form = kFormX;
 };
 
 struct Call : Plan {
@@ -65,10 +62,6 @@ struct Call : Plan {
   void* mean = nullptr;
   void* inv_std_dev = nullptr;
 
-  // Where the second pass reads X, or the output sum.
-  const void* apply_x = nullptr;
-  const void* apply_x2 = nullptr;
-
   // Of the first pass over each element.
   Emission emission() const { return emits_before ? Emission::kYes : Emission::kNo; }
   bool has_result() const { return y != nullptr || spec->emits_behind; }
@@ -79,6 +72,9 @@ struct Call : Plan {
     return form == kFormResidual ? residual : x;
   }
   const BoundTensor& tensor(FormId form) const { return const_cast<Call*>(this)->tensor(form); }
+  // What the second pass reads where it lies: X, or the output sum.
+  bool applies_to_sum() const { return path.result == Source::kSum; }
+  DataType apply_type() const { return applies_to_sum() ? spec->sum_type : x.type; }
   bool non_temporal() const { return path.store != Store::kCached; }
   // The runs that sums go along, and shifts are found in.
   const DimList& sum_dims() const { return path.sums_along_reduced ? geometry->reduced : geometry->reduced_d; }
@@ -191,9 +187,6 @@ bool QuantizesByKernel(const Call& call);
 
 // Looks up the kernels that call.path needs.
 void Resolve(Call* call);
-
-// Where the second pass reads, by the plan.
-void SetSources(Call* call);
 
 // Runs the call along call.path.
 Result RunWalk(const Call& call);

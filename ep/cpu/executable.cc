@@ -303,7 +303,6 @@ Result CpuExecutable::RunBound(const BoundShapes* bound, Call* call, BufferPool:
   BufferPool::Lease affine(&pool_);
   if (spec_.joins()) JoinParameters(&affine, call);
   MakePlan(bound, call);
-  SetSources(call);
   NORMFUSE_RETURN_IF_ERROR(RunWalk(*call));
   return spec_.y_dynamic ? FinishDynamic(*call, bytes) : Result();
 }

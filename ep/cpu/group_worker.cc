@@ -124,7 +124,7 @@ void GroupWorker::ApplyRuns(const Offsets& base, const Normalizer& normalizer) {
   Odometer(runs, active_).ForEachStretch(all, base, [&](const Offsets& at, int64_t, int64_t rows) {
     const ApplyArgs args =
         ApplyArgsAt(call_, at, inner, Innermost(runs), inner.size, static_cast<int>(rows), normalizers);
-    writer_.Apply(call_.apply, call_.apply_type, args);
+    writer_.Apply(call_.apply, call_.apply_type(), args);
   });
 }
 
@@ -144,7 +144,7 @@ void GroupWorker::Apply(const Offsets& base, Range range, bool kept, const Stati
       ApplyInDouble(at, {0, n}, own);
     } else if (call_.apply != nullptr) {
       const Dim& inner = Innermost(call_.geometry->reduced);
-      writer_.Apply(call_.apply, call_.apply_type, ApplyArgsAt(call_, at, inner, inner, n, 1, &own.normalizer));
+      writer_.Apply(call_.apply, call_.apply_type(), ApplyArgsAt(call_, at, inner, inner, n, 1, &own.normalizer));
     } else {
       ApplyBlock(at, n, kept ? scratch_->kept + position : nullptr, own.normalizer);
     }

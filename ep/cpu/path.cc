@@ -307,20 +307,11 @@ void Resolve(Call* call) {
   if (path.passes != Passes::kSeparate) {
     call->both_passes = kernels.both_passes(path.passes, call->x.type, spec.y_type, activation, path.operands);
   }
-  const bool of_sum = path.result == Source::kSum;
-  call->apply_type = of_sum ? spec.sum_type : call->x.type;
-  call->apply_form = of_sum ? kFormY : kFormX;
   if (path.result == Source::kSum || path.result == Source::kKept) {
     call->apply = kernels.second_pass(DataType::kFloat32, spec.y_type, activation, SumKind::kSingle);
   } else if (path.result == Source::kInput) {
     call->apply = kernels.second_pass(call->x.type, spec.y_type, activation, path.operands);
   }
-}
-
-void SetSources(Call* call) {
-  const bool of_sum = call->path.result == Source::kSum;
-  call->apply_x = of_sum ? call->sum : call->x.data;
-  if (!of_sum && call->path.operands != SumKind::kSingle) call->apply_x2 = call->residual.data;
 }
 
 Result ParseForcedPath(std::string_view text, ForcedPath* forced) {

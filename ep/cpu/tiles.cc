@@ -79,7 +79,7 @@ void Tiles::Sum(int64_t row, int rows) {
 void Tiles::Apply(int rows) {
   apply_.rows = rows;
   if (call_.y == nullptr) return;
-  writer_.Apply(call_.apply, keeps_ ? DataType::kFloat32 : call_.apply_type, apply_);
+  writer_.Apply(call_.apply, keeps_ ? DataType::kFloat32 : call_.apply_type(), apply_);
 }
 
 // Normalises rows that need double precision again.
@@ -126,7 +126,7 @@ void Tiles::Rows(const Offsets& base, int64_t rows) {
   const auto move = [this](int64_t count) {
     const auto move_on = [count](auto** pointer, int64_t stride, auto...) { MoveOn(pointer, count * stride); };
     ForEachPointer(&next_, call_.x.type, move_on);
-    ForEachPointer(&apply_, call_.apply_type, call_.spec->y_type, move_on);
+    ForEachPointer(&apply_, call_.apply_type(), call_.spec->y_type, move_on);
     if (keeps_) apply_.x = scratch_->kept;
     return count;
   };
