@@ -32,13 +32,13 @@ Sums GroupWorker::FirstSums(const Offsets& base) {
   return sums;
 }
 
-void GroupWorker::Accumulate(const Offsets& base, Range range, bool keep, Emission emission, Sums* sums) {
+void GroupWorker::Accumulate(const Offsets& base, const Range& range, bool keep, Emission emission, Sums* sums) {
   const DimList& dims = call_.sum_dims();
   const bool in_place = call_.row_sums != nullptr;
   const RowSumsFn sum = in_place ? call_.row_sums : call_.kernels->first_pass(DataType::kFloat32, SumKind::kSingle);
   // Blocks begin where runs do: see row_sums-inl.h.
-  if (!in_place) range.most = kBlock;
-  Odometer(dims, active_).ForEachStretch(range, base, [&](const Offsets& at, int64_t position, int64_t n) {
+  const Range steps{range.begin, range.end, in_place ? range.most : kBlock};
+  Odometer(dims, active_).ForEachStretch(steps, base, [&](const Offsets& at, int64_t position, int64_t n) {
     RowSumsArgs args{};
     if (in_place) {
       args = RowSumsArgsAt(call_, at, Innermost(dims), n, 1, sums);
@@ -100,8 +100,7 @@ Statistics GroupWorker::Dequantizer(const Offsets& at) const {
   return s;
 }
 
-void GroupWorker::ApplyInDouble(const Offsets& base, Range range, const Statistics& s) {
-  range.most = kBlock;
+void GroupWorker::ApplyInDouble(const Offsets& base, const Range& range, const Statistics& s) {
   const Dim& inner = Innermost(call_.geometry->reduced);
   if (call_.non_temporal()) call_.kernels->fence();
   const auto apply = [&](const Offsets& at, int64_t, int64_t n) {
@@ -110,7 +109,7 @@ void GroupWorker::ApplyInDouble(const Offsets& base, Range range, const Statisti
     for (int64_t i = 0; i < n; ++i) d[i] = static_cast<float>((static_cast<double>(d[i]) - s.center) * s.factor);
     if (call_.has_result()) StoreBlock({call_, at, inner, n, scratch_}, Normalizer{}, d, d);
   };
-  Odometer(call_.geometry->reduced, active_).ForEachStretch(range, base, apply);
+  Odometer(call_.geometry->reduced, active_).ForEachStretch({range.begin, range.end, kBlock}, base, apply);
 }
 
 // A whole group of several runs, which the kernel takes as rows: a call for each would cost as much as a short run.
@@ -128,7 +127,7 @@ void GroupWorker::ApplyRuns(const Offsets& base, const Normalizer& normalizer) {
   });
 }
 
-void GroupWorker::Apply(const Offsets& base, Range range, bool kept, const Statistics& s) {
+void GroupWorker::Apply(const Offsets& base, const Range& range, bool kept, const Statistics& s) {
   const bool emits = call_.emits_before && !call_.spec->normalizes;
   if (!call_.has_result() && !emits) return;
   if (s.beyond_float) return ApplyInDouble(base, range, s);
@@ -137,7 +136,7 @@ void GroupWorker::Apply(const Offsets& base, Range range, bool kept, const Stati
   if (call_.apply != nullptr && call_.spec->normalizes && is_whole && call_.geometry->reduced.count > 1) {
     return ApplyRuns(base, s.normalizer);
   }
-  if (call_.apply == nullptr) range.most = kBlock;
+  const Range steps{range.begin, range.end, call_.apply == nullptr ? kBlock : range.most};
   const auto apply = [&](const Offsets& at, int64_t position, int64_t n) {
     const Statistics own = dequantizes ? Dequantizer(at) : s;
     if (own.beyond_float) {
@@ -149,7 +148,7 @@ void GroupWorker::Apply(const Offsets& base, Range range, bool kept, const Stati
       ApplyBlock(at, n, kept ? scratch_->kept + position : nullptr, own.normalizer);
     }
   };
-  Odometer(call_.geometry->reduced, active_).ForEachStretch(range, base, apply);
+  Odometer(call_.geometry->reduced, active_).ForEachStretch(steps, base, apply);
 }
 
 // `kept`: d, if the first pass kept it.
