@@ -8,7 +8,7 @@ namespace normfuse::cpu {
 namespace {
 
 // The sums of a group by all threads, around the shift that they have.
-Result SharedSums(const Call& call, const Offsets& base, int64_t parts, Sums* sums) {
+Result SharedSums(const Call& call, const Offsets& base, int64_t parts, Emission emission, Sums* sums) {
   const Geometry& g = *call.geometry;
   Sums of_pieces[kMaxPieces];
   const auto sum = [&](int64_t part) {
@@ -18,7 +18,7 @@ Result SharedSums(const Call& call, const Offsets& base, int64_t parts, Sums* su
     const int64_t end = BeginOfPart(part + 1, parts, g.piece_count);
     for (int64_t i = BeginOfPart(part, parts, g.piece_count); i < end; ++i) {
       of_pieces[i] = {sums->shift, 0, 0};
-      worker.Accumulate(base, g.Piece(i), false, call.emission(), &of_pieces[i]);
+      worker.Accumulate(base, g.Piece(i), false, emission, &of_pieces[i]);
     }
   };
   NORMFUSE_RETURN_IF_ERROR(ForEachPart(call, parts, sum));
@@ -31,8 +31,15 @@ Result SharedStatistics(const Call& call, const Offsets& base, int64_t parts, St
   GroupWorker worker(call, &scratch);
   worker.SetGroup(base);
   Sums sums = worker.FirstSums(base);
-  NORMFUSE_RETURN_IF_ERROR(SharedSums(call, base, parts, &sums));
-  worker.Finish(base, false, sums, statistics);
+  NORMFUSE_RETURN_IF_ERROR(SharedSums(call, base, parts, call.emission(), &sums));
+  if (Evaluate(worker.request(), sums, statistics) != Quality::kShift) {
+    worker.Finish(base, false, sums, statistics);
+    return {};
+  }
+  sums = Recentered(worker.request(), sums);
+  NORMFUSE_RETURN_IF_ERROR(SharedSums(call, base, parts, Emission::kNo, &sums));
+  Evaluate(worker.request(), sums, statistics);
+  StoreStatistics(call, base.at[kFormStat], *statistics);
   return {};
 }
 
