@@ -152,7 +152,8 @@ bool SuitsRows(const Facts& f, const Path& path) {
 Walk ChooseWalk(const Facts& f, const Path& path, const ForcedPath& forced) {
   if (!f.normalizes) return Walk::kElements;
   if (f.g.columns) return Walk::kColumns;
-  const bool pipeline = path.sums_along_reduced && f.call.y != nullptr && f.call.usual_behind();
+  // Its kernel reads X where it lies: not where blocks are forced.
+  const bool pipeline = path.sums_along_reduced && path.result == Source::kInput && f.call.y != nullptr;
   if (forced.walk == Walk::kGroups || forced.walk == Walk::kShared) return *forced.walk;
   if (forced.walk == Walk::kRows && SuitsRows(f, path)) return Walk::kRows;
   if (forced.walk == Walk::kPipeline && f.call.y != nullptr && HasPipeline(f, path) && (pipeline || f.OneRun())) {

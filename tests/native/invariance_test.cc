@@ -586,6 +586,16 @@ TEST(DequantisingIsTheSameByAnyStore) {
   ForcePath("");
 }
 
+// Blocks stay blocks where a pipeline would be chosen.
+TEST(ForcedBlocksAreNoPipeline) {
+  OnEveryIsa([](const std::string& isa) {
+    ForcePath("blocks");
+    const std::string path = PathOf(Groups(kRecipes[1], 1, {5000}).Make(0, 1, 0).chain(), {.x = {9, 5000}});
+    EXPECT(path.starts_with("groups of blocks, result of blocks"), isa + ": " + path);
+    ForcePath("");
+  });
+}
+
 TEST(UnknownPathsAreAnError) {
   ForcePath("rows,sideways");
   std::unique_ptr<Executable> executable;
