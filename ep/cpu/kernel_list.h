@@ -32,9 +32,9 @@
           row(Single, Uint8, RowSumsOfBytes) row(Pair, Float32, RowSumsOfSum) row(Pair, Float16, RowSumsOfSum) \
               row(BiasedPair, Float32, RowSumsOfSum) row(BiasedPair, Float16, RowSumsOfSum)
 
-// Both passes of rows that have nothing unusual, without leaving the kernel: how, the function, what is read, types of X and Y,
-// and the activation. Together where there is so little arithmetic that the time between rows counts, overlapping where they pass
-// through memory and arithmetic takes less. Not on the baseline.
+// Both passes of rows that have nothing unusual, without leaving the kernel: how, the function, what is read, types of X
+// and Y, and the activation. Together where there is so little arithmetic that the time between rows counts, overlapping
+// where they pass through memory and arithmetic takes less. Not on the baseline.
 #define NORMFUSE_BOTH_PASSES_KERNELS(row)                                               \
   row(Together, BothPasses, Single, Float32, Float32, Identity)                         \
       row(Together, BothPasses, Pair, Float32, Float32, Identity)                       \

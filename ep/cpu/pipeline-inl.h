@@ -1,5 +1,5 @@
-// Pipelines: a run is normalised and written while another one is read and summed, so that reading, arithmetic and writing
-// overlap. Included once per instruction set.
+// Pipelines: a run is normalised and written while another one is read and summed, so that reading, arithmetic and
+// writing overlap. Included once per instruction set.
 #pragma once
 
 #include <cstddef>

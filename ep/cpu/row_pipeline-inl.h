@@ -1,5 +1,5 @@
-// Rows in a pipeline: see pipeline-inl.h. For rows that pass through memory, where reading and writing take longer than arithmetic;
-// in the level-1 cache rows side by side are faster (both_passes-inl.h). Included once per instruction set.
+// Rows in a pipeline: see pipeline-inl.h. For rows that pass through memory, where reading and writing take longer than
+// arithmetic; in the level-1 cache rows side by side are faster (both_passes-inl.h). Included once per instruction set.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +29,9 @@ struct ElementsAffine {
   V one_bias;
 };
 
-// A row is normalised and stored while the second one behind it is read and summed: the normalizer of the row in between,
-// which takes long, is made meanwhile. The first pass reads `First`, which may be a sum that it stores, the second one its
-// operands.
+// A row is normalised and stored while the second one behind it is read and summed: the normalizer of the row in
+// between, which takes long, is made meanwhile. The first pass reads `First`, which may be a sum that it stores, the
+// second one its operands.
 template <class First, class Input, class Out, class Act, class Affine, bool kStream>
 class RowPipeline {
  public:
