@@ -396,7 +396,7 @@ def formula_code(activations: Sequence[Activation]) -> list[str]:
 
 ATTRIBUTE_TYPES = ("int", "string")
 PLACES = ("first", "before", "core", "behind", "last", "beside")
-OTHER_STEPS = ("Activate", "Mask")
+OTHER_STEPS = ("Activate", "Mask", "FakeQuantize")
 ARGUMENT_TYPES = ("tensor", "int", "ints", "float", "flag", "word", "type")
 STEP_CODE = [
     "// A kind of step of a program (attribute `steps`), and an argument of steps.",
@@ -404,7 +404,7 @@ STEP_CODE = [
     "  const char* name;",
     "  StepPlace place;",
     "  bool has_operand;",
-    "  StepKind kind;         // of a step with an operand or an output",
+    "  StepKind kind;         // of a step beside the core",
     '  const char* directml;  // DML_OPERATOR_<directml>, of a step with an operand; "" where DirectML has none',
     "  int argument_count;",
     "  Argument arguments[kMaxStepArguments];",
@@ -506,7 +506,7 @@ def steps_of(
         row.text("doc")
         since.append(since_of(row))
         output = row.text("output", "", among=("", *outputs))
-        kind, directml = OTHER_STEPS[0], ""
+        kind, directml = name if name in OTHER_STEPS else OTHER_STEPS[0], ""
         if operand:
             combinations.append((name, row.text("kernel")))
             kind, directml = name, row.text("directml").replace("not there", "")

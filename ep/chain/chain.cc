@@ -25,6 +25,10 @@ class Steps {
   size_t next_ = 0;
 };
 
+bool IsOneNumber(const TensorRef& tensor) {
+  return !tensor.present() || (tensor.constant != nullptr && tensor.constant->ElementCount() == 1);
+}
+
 bool IsTrailing(const Operand* operand) { return operand == nullptr || operand->align == Align::kTrailing; }
 
 }  // namespace
@@ -35,10 +39,16 @@ bool Normalization::Reduces(int64_t dim, int64_t rank) const {
   return (from_first_axis && is_from(first_axis)) || std::any_of(axes.begin(), axes.end(), is_at);
 }
 
+bool IsOneNumber(const Quantization& quantization) {
+  return quantization.block_size == 0 && IsOneNumber(quantization.scale) && IsOneNumber(quantization.zero_point);
+}
+
 int StepTensors(const Chain& chain) {
   int tensors = 0;
   ForEachStep(chain, [&](const Step& step) {
     if (step.operand.present()) tensors += step.operand.quantization.present() ? kTensorsOfQuantized : 1;
+    // What all of d is quantised with is kept beside the tensors.
+    if (step.kind == StepKind::kFakeQuantize && !IsOneNumber(step.quantization)) tensors += kTensorsOfQuantized - 1;
   });
   return tensors;
 }
@@ -68,6 +78,15 @@ Step Requantise(Quantization quantization, DataType type, int output) {
   step.quantization = std::move(quantization);
   step.type = type;
   step.output = output;
+  return step;
+}
+
+Step FakeQuantise(Quantization quantization, DataType type, bool saturate) {
+  Step step;
+  step.kind = StepKind::kFakeQuantize;
+  step.quantization = std::move(quantization);
+  step.type = type;
+  step.saturate = saturate;
   return step;
 }
 

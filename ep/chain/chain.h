@@ -112,8 +112,9 @@ constexpr bool IsCombination(StepKind kind) { return static_cast<int>(kind) < kC
 constexpr bool IsStoring(StepKind kind) { return static_cast<int>(kind) >= kFirstStoring; }
 
 // The other kinds:
-//   kActivate    activation(d); the operand is the slope, of activations that have one
-//   kMask        d where the operand, of bool, is as `mask` says, and another value elsewhere; before a softmax
+//   kActivate      activation(d); the operand is the slope, of activations that have one
+//   kMask          d where the operand, of bool, is as `mask` says, and another value elsewhere; before a softmax
+//   kFakeQuantize  d quantised and dequantised
 
 // The row of a step that combines or stores.
 const StepSpec& SpecOf(StepKind kind);
@@ -133,9 +134,10 @@ struct Step {
   Operand operand;
   ActivationCall activation;
   MaskCall mask;  // kMask
-  // Of those that store:
+  // Of those that store, and kFakeQuantize:
   DataType type = DataType::kUndefined;
   Quantization quantization;
+  bool saturate = true;    // kFakeQuantize, float8 only
   int output = kNoOutput;  // of the shape of Y
 };
 
@@ -144,6 +146,7 @@ Step Add(Operand operand);
 Step Mul(Operand operand);
 Step Activate(const ActivationCall& activation, Operand slope = {});
 Step Requantise(Quantization quantization, DataType type, int output);
+Step FakeQuantise(Quantization quantization, DataType type, bool saturate = true);
 Step Emit(DataType type, int output);
 Step Mask(Operand shown, bool shows, float fill);
 
@@ -275,7 +278,10 @@ void ForEachOutput(ChainType& chain, Visitor&& visit) {
   visit_used(chain.normalization->inv_std_dev_output);
 }
 
-// How many tensors the operands of its steps are, as kMostStepTensors counts them.
+// Whether scale and zero point are constants, each one number for the whole tensor.
+bool IsOneNumber(const Quantization& quantization);
+
+// How many tensors its steps read, as kMostStepTensors counts them.
 int StepTensors(const Chain& chain);
 
 // What the session knows of an operand's shape.

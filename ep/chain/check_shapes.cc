@@ -96,6 +96,8 @@ class ShapeChecker {
     if (result.ok() && chain_.normalizes()) result = chain_.num_groups() > 0 ? CheckGroups() : CheckAxes();
     ForEachStep(chain_, [&](const Step& step) {
       if (result.ok() && step.operand.present()) result = CheckMeeting(step.operand);
+      static const std::string kD = "d";
+      if (result.ok() && step.kind == StepKind::kFakeQuantize) result = Check(kD, step.quantization, d_);
     });
     if (!result.ok() || !chain_.store.quantization.present()) return result;
     static const std::string kY = "y";

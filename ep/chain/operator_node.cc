@@ -214,6 +214,8 @@ class Reader {
       case StepName::kStore:
         chain_.store.type = Type(step);
         return;
+      case StepName::kFakeQuantize:
+        return ReadFakeQuantize(step);
       case StepName::kQuantize:
         return ReadQuantize(step);
       default:
@@ -320,14 +322,25 @@ class Reader {
     if (n.axes.empty()) Invalid(step.Where() + ": axes is missing");
   }
 
+  void ReadFakeQuantize(const ProgramStep& step) {
+    Quantization quantization;
+    const DataType type = ReadStoredType(step, "d", &quantization);
+    Append(step, FakeQuantise(std::move(quantization), type, Flag(step, Argument::kSaturate, true)));
+  }
+
   void ReadQuantize(const ProgramStep& step) {
     Store& store = chain_.store;
-    const DataType zero_type = ReadQuantization(step, "y", &store.quantization).zero_point;
-    if (!store.quantization.present()) return Invalid(step.Where() + ": its scale, y_scale, is missing");
+    store.type = ReadStoredType(step, "y", &store.quantization);
     store.saturate = Flag(step, Argument::kSaturate, true);
-    store.type = Type(step);
-    if (store.type != DataType::kUndefined) return;
-    store.type = store.quantization.zero_point.present() ? zero_type : DataType::kUint8;
+  }
+
+  // Reads a quantisation, and the element type that it gives.
+  DataType ReadStoredType(const ProgramStep& step, const std::string& name, Quantization* quantization) {
+    const DataType zero_type = ReadQuantization(step, name, quantization).zero_point;
+    if (!quantization->present()) Invalid(step.Where() + ": its scale, " + name + "_scale, is missing");
+    const DataType type = Type(step);
+    if (type != DataType::kUndefined) return type;
+    return quantization->zero_point.present() ? zero_type : DataType::kUint8;
   }
 
   // What holds of the program as a whole.

@@ -47,6 +47,7 @@ class Validator {
   Result CheckActivation(const Step& step) const;
   Result CheckMask(const Step& step) const;
   Result CheckStoring(const Step& step) const;
+  Result CheckFakeQuantization(const Step& step) const;
   Result CheckSize() const;
   Result CheckStore() const;
 
@@ -170,8 +171,19 @@ Result Validator::CheckStoring(const Step& step) const {
   return {};
 }
 
+Result Validator::CheckFakeQuantization(const Step& step) const {
+  const StepSpec& spec = kSteps[static_cast<int>(StepName::kFakeQuantize)];
+  if (!step.quantization.present()) return Error(std::string(spec.name) + " has no scale");
+  if (!Stores(spec, step.type)) {
+    return Error("d has element type " + std::string(NameOf(step.type)) + " in " + spec.name + "; " + StoredBy(spec) +
+                 " are supported");
+  }
+  return CheckQuantization("d", step.quantization, step.type);
+}
+
 Result Validator::CheckStep(const Step& step) const {
   if (step.kind == StepKind::kActivate) return CheckActivation(step);
+  if (step.kind == StepKind::kFakeQuantize) return CheckFakeQuantization(step);
   if (IsStoring(step.kind)) return CheckStoring(step);
   return step.operand.present() ? Result() : Error("a step has no operand");
 }

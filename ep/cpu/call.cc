@@ -133,6 +133,34 @@ void StoreOnTheWay(const Call& call, const Stage& stage, int64_t index, int64_t 
   if (stage.quantizes) Dequantize(call, n, scale, zero, d);
 }
 
+// What all of d is quantised by, or what belongs to the block.
+void QuantizationOf(const Block& b, const Stage& stage, Vec* scale, Vec* zero) {
+  *scale = {&stage.quantization_scale, 0};
+  *zero = {&stage.quantization_zero, 0};
+  const FormId form = stage.quantization_form;
+  if (form == kFormCount) return;
+  *scale = QuantizationAt(b, form, form, stage.block_size, &kOne, b.scratch->scale);
+  *zero = QuantizationAt(b, static_cast<FormId>(form + 1), form, stage.block_size, zero->data, b.scratch->zero);
+}
+
+// Quantised and dequantised, from x to y, which may be x.
+void FakeQuantizeBlock(const Block& b, const Stage& stage, const float* x, float* y, bool stream) {
+  const Call& call = b.call;
+  const auto n = static_cast<size_t>(b.n);
+  FakeQuantizeArgs args{.x = x, .y = y, .n = n, .scale = {}, .zero = {}, .low = 0, .high = 0, .stream = stream};
+  QuantizationOf(b, stage, &args.scale, &args.zero);
+  if (!IsFloat8(stage.type)) {
+    IntegerRange(stage.type, &args.low, &args.high);
+    return call.kernels->fake_quantize(args);
+  }
+  uint8_t codes[kBlock];
+  if (y != x) std::copy_n(x, b.n, y);
+  call.kernels->divide(y, n, args.scale, args.zero);
+  StoreRare(stage.type, stage.saturate, codes, 0, n, y);
+  LoadRare(stage.type, codes, 0, n, y);
+  Dequantize(call, b.n, args.scale, args.zero, y);
+}
+
 // The arguments of kernels that quantise, for one scale for all of Y.
 void SetQuantization(const Call& call, ApplyArgs* args) {
   if (call.params[kFormYScale].present()) args->y_scale = *call.params[kFormYScale].data;
@@ -208,6 +236,7 @@ void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, 
   void* emitted = stage.emitted < 0 || emission == Emission::kNo ? nullptr : call.emitted[stage.emitted];
   if (stage.kind == StepKind::kActivate) return ApplyStage(b, stage, normalizer, d, d);
   if (stage.kind == StepKind::kMask) return HideBlock(b, stage, stage.mask.fill, d);
+  if (stage.kind == StepKind::kFakeQuantize) return FakeQuantizeBlock(b, stage, d, d, /*stream=*/false);
   if (IsStoring(stage.kind)) return StoreOnTheWay(call, stage, index, b.n, emitted, d);
   call.kernels->combine[static_cast<int>(stage.kind)](d, static_cast<size_t>(b.n),
                                                       OperandAt(b, stage.operand, nullptr, b.scratch->block));
@@ -258,17 +287,25 @@ void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d
   const ChainSpec& spec = *call.spec;
   const Normalizer nothing;
   const size_t last = spec.behind.size() - 1;
+  const float* from = d;
+  const bool streams = spec.y_type == DataType::kFloat32 && call.path.store == Store::kNonTemporal;
+  const int64_t index = block.at.at[kFormY];
   for (size_t i = 0; i < last; ++i) {
-    if (i == 0) {
-      ApplyStage(block, spec.behind[i], normalizer, d, room);
-    } else {
-      RunStage(block, spec.behind[i], nothing, Emission::kYes, room);
+    const Stage& stage = spec.behind[i];
+    if (stage.changes_nothing() && (i > 0 || !spec.normalizes)) continue;
+    if (spec.ends_fake_quantized && i + 1 == last && call.y != nullptr) {
+      return FakeQuantizeBlock(block, stage, from, static_cast<float*>(call.y) + index, streams);
     }
+    if (stage.kind == StepKind::kActivate) {
+      ApplyStage(block, stage, i == 0 ? normalizer : nothing, from, room);
+    } else {
+      if (from != room) std::copy_n(from, block.n, room);
+      RunStage(block, stage, nothing, Emission::kYes, room);
+    }
+    from = room;
   }
   if (call.y == nullptr) return;
   const Normalizer& remaining = last == 0 ? normalizer : nothing;
-  const float* from = last == 0 ? d : room;
-  const int64_t index = block.at.at[kFormY];
   if (call.block_apply == nullptr) {
     ApplyStage(block, spec.behind[last], remaining, from, room);
     if (spec.y_quantized) QuantizeBlock(block, room);
@@ -276,7 +313,7 @@ void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d
   }
   ApplyArgs args = StageArgs(block, spec.behind[last], remaining, from, room);
   args.y = ElementAt(call.y, spec.y_type, index);
-  args.stream = spec.y_type == DataType::kFloat32 && call.path.store == Store::kNonTemporal;
+  args.stream = streams;
   SetQuantization(call, &args);
   call.block_apply(args);
 }

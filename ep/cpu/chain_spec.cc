@@ -47,6 +47,9 @@ class ChainReader {
     NORMFUSE_RETURN_IF_ERROR(ReadBefore());
     NORMFUSE_RETURN_IF_ERROR(ReadBehind());
     NORMFUSE_RETURN_IF_ERROR(ReadQuantization(chain_.store.quantization, chain_.store.type, kFormYScale, "y"));
+    if (chain_.store.quantization.present()) {
+      compiled_.forms.quantizations.push_back({&chain_.store.quantization, kFormYScale, /*of_d=*/false});
+    }
     ReadSpec();
     return {};
   }
@@ -62,6 +65,7 @@ class ChainReader {
   bool IsGate(const Step& step, const Step* next) const;
   bool JoinsAffine(const Step& step) const;
   Stage StageOf(const Step& step);
+  Result ReadFakeQuantization(const Step& step, bool of_d, Stage* stage);
   FormId FormOf(const Operand& operand);
   FormId NextForm(int count);
   void ReadSpec();
@@ -104,8 +108,8 @@ FormId ChainReader::FormOf(const Operand& operand) {
 
 // A tensor that is read where it lies.
 Result ChainReader::ReadTensor(const OperandForms& forms, const std::string& name) {
-  compiled_.tensors.push_back(compiled_.operands.size());
-  compiled_.operands.push_back(forms);
+  compiled_.tensors.push_back(compiled_.forms.operands.size());
+  compiled_.forms.operands.push_back(forms);
   if (!forms.has_quantization()) return {};
   return ReadQuantization(forms.operand->quantization, forms.operand->type, forms.scale_form, name);
 }
@@ -116,7 +120,7 @@ Result ChainReader::ReadOperand(const Operand& operand, bool of_d, StageOperand*
   const bool is_residual = form == kFormResidual;
   *stage = {form, form < kFormFurther ? !is_residual : IsParameter(operand)};
   if (stage->is_parameter) {
-    compiled_.operands.push_back({&operand, form, kFormCount, of_d});
+    compiled_.forms.operands.push_back({&operand, form, kFormCount, of_d});
     return compiled_.sources[form].Init(operand, false);
   }
   FormId scale_form = kFormCount;
@@ -131,8 +135,9 @@ Stage ChainReader::StageOf(const Step& step) {
   stage.params = step.activation.params;
   stage.type = step.type;
   stage.mask = step.mask;
+  stage.saturate = step.saturate;
   stage.quantizes = step.quantization.present();
-  if (stage.quantizes) {
+  if (stage.quantizes && IsOneNumber(step.quantization)) {
     stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
     if (step.quantization.zero_point.present())
       stage.quantization_zero = ScalarOf(*step.quantization.zero_point.constant);
@@ -144,10 +149,20 @@ Stage ChainReader::StageOf(const Step& step) {
   return stage;
 }
 
+// Scale and zero point of a stage that has more than two numbers of them.
+Result ChainReader::ReadFakeQuantization(const Step& step, bool of_d, Stage* stage) {
+  if (step.kind != StepKind::kFakeQuantize || IsOneNumber(step.quantization)) return {};
+  stage->quantization_form = NextForm(3);
+  stage->block_size = step.quantization.block_size;
+  compiled_.forms.quantizations.push_back({&step.quantization, stage->quantization_form, of_d});
+  return ReadQuantization(step.quantization, step.type, stage->quantization_form, "d");
+}
+
 // Before the normalisation each step is a stage.
 Result ChainReader::ReadBefore() {
   for (const Step& step : chain_.before) {
     Stage& stage = spec_.before.emplace_back(StageOf(step));
+    NORMFUSE_RETURN_IF_ERROR(ReadFakeQuantization(step, /*of_d=*/true, &stage));
     StageOperand* operand = step.kind == StepKind::kActivate ? &stage.slope : &stage.operand;
     NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, /*of_d=*/true, operand));
   }
@@ -179,6 +194,7 @@ Result ChainReader::ReadBehind(const Step& step, const Step* next) {
   }
   if (IsAffine(step.kind) || step.kind == StepKind::kActivate) return Join(step, &spec_.behind.emplace_back());
   Stage& stage = spec_.behind.emplace_back(StageOf(step));
+  NORMFUSE_RETURN_IF_ERROR(ReadFakeQuantization(step, /*of_d=*/false, &stage));
   return ReadOperand(step.operand, /*of_d=*/false, &stage.operand);
 }
 
@@ -221,6 +237,9 @@ void ChainReader::ReadSpec() {
   spec_.y_quantized = chain_.store.quantization.present();
   spec_.y_saturate = chain_.store.saturate;
   spec_.y_block_size = chain_.store.quantization.block_size;
+  const size_t stages = spec_.behind.size();
+  spec_.ends_fake_quantized = stages > 1 && spec_.behind[stages - 2].kind == StepKind::kFakeQuantize &&
+                              last.changes_nothing() && spec_.y_type == DataType::kFloat32;
   if (usual_.sum != nullptr) spec_.sum_type = usual_.sum->type;
   for (const Stage& stage : spec_.before) spec_.requantizes |= stage.quantizes;
   for (const Stage& stage : spec_.behind) spec_.emits_behind |= stage.emitted >= 0;

@@ -41,6 +41,16 @@ struct Stage {
   float quantization_scale = 1.0f;
   float quantization_zero = 0.0f;
   int emitted = -1;
+  // kFakeQuantize, where scale and zero point are not the two numbers above.
+  FormId quantization_form = kFormCount;
+  int64_t block_size = 0;
+  bool saturate = true;
+
+  // Of kActivate: nothing is left of it.
+  bool changes_nothing() const {
+    return kind == StepKind::kActivate && activation == Activation::kIdentity && !scale.present() && !bias.present() &&
+           further.empty() && !gated;
+  }
 };
 
 struct ChainSpec {
@@ -63,7 +73,8 @@ struct ChainSpec {
   DataType sum_type = DataType::kUndefined;
   bool requantizes = false;  // in a step before
   bool emits_behind = false;
-  const uint8_t* table = nullptr;  // Y's byte for each byte of X, where nothing else counts: see IsOfBytes
+  bool ends_fake_quantized = false;  // nothing follows a fake quantisation, and Y is float32
+  const uint8_t* table = nullptr;    // Y's byte for each byte of X, where nothing else counts: see IsOfBytes
   // For a call on one thread.
   double nanoseconds = 0;
   double nanoseconds_per_element = 0;
@@ -76,10 +87,10 @@ struct ChainSpec {
 struct CompiledChain {
   UsualForm usual;
   ChainSpec spec;
-  std::vector<OperandForms> operands;  // X first
-  std::vector<size_t> tensors;         // those of `operands` that are read where they lie
-  ParamSource sources[kFormCount];     // of the parameters
-  std::vector<const Step*> emitting;   // by index into Call::emitted
+  ChainForms forms;
+  std::vector<size_t> tensors;        // those of `forms.operands` that are read where they lie
+  ParamSource sources[kFormCount];    // of the parameters
+  std::vector<const Step*> emitting;  // by index into Call::emitted
 };
 
 Result ReadChain(const Chain& chain, Isa isa, CompiledChain* compiled);

@@ -73,6 +73,7 @@ void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
     if (IsCombination(step.kind)) add(kAddPrice, 1);
     if (step.kind == StepKind::kActivate) add(PriceOf(step.activation.kind), 1);
     if (step.kind == StepKind::kMask) add(kMaskPrice, 1);
+    if (step.kind == StepKind::kFakeQuantize) add(kFakeQuantizePrice, 2);
   };
   const UsualForm usual = UsualFormOf(chain);
   for (const Step& step : chain.before) add_step(step);
@@ -84,10 +85,6 @@ void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
 
 bool IsOneNumber(const TensorRef& tensor) {
   return !tensor.present() || (tensor.constant != nullptr && tensor.constant->ElementCount() == 1);
-}
-
-bool IsOneNumber(const Quantization& q) {
-  return q.block_size == 0 && IsOneNumber(q.scale) && IsOneNumber(q.zero_point);
 }
 
 }  // namespace

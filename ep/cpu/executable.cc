@@ -100,7 +100,7 @@ Result CpuExecutable::FillTable() {
 // Those that are read where they lie.
 Result CpuExecutable::ReadTensors(Call* call, CallShapes* shapes) const {
   for (const size_t i : compiled_.tensors) {
-    const OperandForms& forms = compiled_.operands[i];
+    const OperandForms& forms = compiled_.forms.operands[i];
     const Operand& operand = *forms.operand;
     TensorView view;
     NORMFUSE_RETURN_IF_ERROR(GetTensor(*call->context, chain_.name, operand.name, operand.tensor, operand.type, &view));
@@ -116,7 +116,7 @@ Result CpuExecutable::ReadTensors(Call* call, CallShapes* shapes) const {
 void CpuExecutable::SortParams() {
   std::vector<FormId> changing;
   changing.reserve(kFormCount);
-  for (const size_t i : compiled_.tensors) changing.push_back(compiled_.operands[i].form);
+  for (const size_t i : compiled_.tensors) changing.push_back(compiled_.forms.operands[i].form);
   for (int form = 0; form < kFormCount; ++form) {
     const ParamSource& source = compiled_.sources[form];
     if (!source.present()) continue;
@@ -164,7 +164,7 @@ Result CpuExecutable::Bind(const CallShapes& changing, Geometry* geometry) const
   for (const FormId form : calls_.forms()) shapes.of[form] = changing.of[form];
   for (const ConstantParam& constant : constants_) shapes.of[constant.form] = constant.param.shape;
   shapes.uniform = uniform_;
-  NORMFUSE_RETURN_IF_ERROR(BindGeometry(chain_, compiled_.operands, shapes, geometry));
+  NORMFUSE_RETURN_IF_ERROR(BindGeometry(chain_, compiled_.forms, shapes, geometry));
   if (spec_.joins()) LayOutJoined(spec_.behind.front(), geometry);
   return {};
 }
@@ -325,9 +325,9 @@ Result CpuExecutable::Describe(const PathQuery& query, std::string* text) const 
   SetConstants(&call);
   CallShapes shapes;
   const std::vector<int64_t> x = query.x.empty() ? dims_of(chain_.x.shape) : query.x;
-  std::vector<std::vector<int64_t>> dims(compiled_.operands.size(), x);
+  std::vector<std::vector<int64_t>> dims(compiled_.forms.operands.size(), x);
   for (const size_t i : compiled_.tensors) {
-    const OperandForms& forms = compiled_.operands[i];
+    const OperandForms& forms = compiled_.forms.operands[i];
     if (i != 0 && forms.operand->shape.rank >= 0) dims[i] = dims_of(forms.operand->shape);
     shapes.of[forms.form] = {dims[i].data(), static_cast<int>(dims[i].size())};
     call.tensor(forms.form) = {somewhere, forms.operand->type, forms.form, forms.scale_form,

@@ -180,12 +180,18 @@ void Append(DimList* list, const Dim& dim, uint32_t active) {
 }
 
 // The operands that d, and the outputs stored on the way to it, are computed from.
-uint32_t FormsOfD(const Chain& chain, const std::vector<OperandForms>& operands) {
+uint32_t FormsOfD(const Chain& chain, const ChainForms& tensors) {
   uint32_t forms = 0;
-  for (const OperandForms& operand : operands) {
+  const auto add_quantization = [&forms](FormId scale_form) {
+    for (int i = 0; i < 3; ++i) forms |= Bit(static_cast<FormId>(scale_form + i));
+  };
+  for (const OperandForms& operand : tensors.operands) {
     if (!operand.of_d) continue;
     forms |= Bit(operand.form);
-    for (int i = 0; i < 3 && operand.has_quantization(); ++i) forms |= Bit(static_cast<FormId>(operand.scale_form + i));
+    if (operand.has_quantization()) add_quantization(operand.scale_form);
+  }
+  for (const QuantizationForms& quantization : tensors.quantizations) {
+    if (quantization.of_d) add_quantization(quantization.scale_form);
   }
   const bool emits =
       std::any_of(chain.before.begin(), chain.before.end(), [](const Step& step) { return step.output != kNoOutput; });
@@ -230,23 +236,26 @@ void Builder::SortDims(uint32_t forms_of_d) {
 
 // The shapes of a call, by the tensors that they are of.
 struct TensorShapes {
-  const Chain& chain;
-  const std::vector<OperandForms>& operands;
+  const ChainForms& tensors;
   const CallShapes& shapes;
 
   PartialShape Of(const Operand& operand) const {
     const auto is_operand = [&](const OperandForms& forms) { return forms.operand == &operand; };
-    return Whole(shapes.of[std::find_if(operands.begin(), operands.end(), is_operand)->form]);
+    return Whole(shapes.of[std::find_if(tensors.operands.begin(), tensors.operands.end(), is_operand)->form]);
   }
 
   // Unknown: that of an operand which is converted before (parameters.cc).
   PartialShape Of(const TensorRef& parameter) const {
-    if (&parameter == &chain.store.quantization.scale) return Whole(shapes.of[kFormYScale]);
-    if (&parameter == &chain.store.quantization.zero_point) return Whole(shapes.of[kFormYZero]);
-    for (const OperandForms& forms : operands) {
+    const auto part = [&](const Quantization& quantization, FormId scale_form) -> const Shape* {
+      if (&parameter == &quantization.scale) return &shapes.of[scale_form];
+      return &parameter == &quantization.zero_point ? &shapes.of[scale_form + 1] : nullptr;
+    };
+    for (const QuantizationForms& forms : tensors.quantizations) {
+      if (const Shape* shape = part(*forms.quantization, forms.scale_form)) return Whole(*shape);
+    }
+    for (const OperandForms& forms : tensors.operands) {
       if (!forms.has_quantization()) continue;
-      if (&parameter == &forms.operand->quantization.scale) return Whole(shapes.of[forms.scale_form]);
-      if (&parameter == &forms.operand->quantization.zero_point) return Whole(shapes.of[forms.scale_form + 1]);
+      if (const Shape* shape = part(forms.operand->quantization, forms.scale_form)) return Whole(*shape);
     }
     return {};
   }
@@ -254,28 +263,30 @@ struct TensorShapes {
 
 }  // namespace
 
-Result BindGeometry(const Chain& chain, const std::vector<OperandForms>& operands, const CallShapes& shapes,
-                    Geometry* geometry) {
-  const TensorShapes tensors{chain, operands, shapes};
+Result BindGeometry(const Chain& chain, const ChainForms& forms, const CallShapes& shapes, Geometry* geometry) {
+  const TensorShapes tensors{forms, shapes};
   const KnownShapes known{[&tensors](const Operand& operand) { return tensors.Of(operand); },
                           [&tensors](const TensorRef& parameter) { return tensors.Of(parameter); }};
   PartialShape d;
   NORMFUSE_RETURN_IF_ERROR(CheckShapes(chain, known, &d));
   Builder b(chain, d, geometry);
-  for (const OperandForms& operand : operands) b.AddOperand(operand, shapes.of[operand.form]);
-  for (const OperandForms& operand : operands) {
+  const auto add_quantization = [&](const Quantization& quantization, const Shape& tensor, FormId scale_form) {
+    b.AddQuantization({quantization, tensor, scale_form}, shapes.of[scale_form], shapes.of[scale_form + 1]);
+  };
+  for (const OperandForms& operand : forms.operands) b.AddOperand(operand, shapes.of[operand.form]);
+  for (const OperandForms& operand : forms.operands) {
     if (!operand.has_quantization()) continue;
-    b.AddQuantization({operand.operand->quantization, shapes.of[operand.form], operand.scale_form},
-                      shapes.of[operand.scale_form], shapes.of[operand.scale_form + 1]);
+    add_quantization(operand.operand->quantization, shapes.of[operand.form], operand.scale_form);
   }
-  const Shape y{geometry->shape, geometry->rank};
-  b.AddQuantization({chain.store.quantization, y, kFormYScale}, shapes.of[kFormYScale], shapes.of[kFormYZero]);
+  for (const QuantizationForms& each : forms.quantizations) {
+    add_quantization(*each.quantization, {geometry->shape, geometry->rank}, each.scale_form);
+  }
   b.MarkReduced();
   b.SplitGroups();
-  for (const OperandForms& operand : operands) b.SpreadOverGroups(operand, shapes.of[operand.form]);
+  for (const OperandForms& operand : forms.operands) b.SpreadOverGroups(operand, shapes.of[operand.form]);
   b.FillOutputForms();
   b.FlattenUniform(shapes.uniform);
-  b.SortDims(FormsOfD(chain, operands) & (geometry->active | (1u << kFormY)));
+  b.SortDims(FormsOfD(chain, forms) & (geometry->active | (1u << kFormY)));
   return {};
 }
 

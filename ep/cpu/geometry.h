@@ -57,6 +57,19 @@ struct OperandForms {
   bool has_quantization() const { return scale_form != kFormCount; }
 };
 
+// Where a quantisation of d itself, by a step or as Y, stands among the forms: scale, zero point and block.
+struct QuantizationForms {
+  const Quantization* quantization = nullptr;
+  FormId scale_form = kFormYScale;
+  bool of_d = false;  // of a step before the normalisation
+};
+
+// All tensors of a chain, X first.
+struct ChainForms {
+  std::vector<OperandForms> operands;
+  std::vector<QuantizationForms> quantizations;
+};
+
 struct Shape {
   const int64_t* dims;
   int rank;  // -1: absent
@@ -133,10 +146,8 @@ struct Geometry {
   Range Piece(int64_t index) const { return {index * piece_size, std::min((index + 1) * piece_size, group_size)}; }
 };
 
-// `operands` are all that the chain has, X first. Fails with a sentence that names the operand and the shapes when they do
-// not fit each other.
-Result BindGeometry(const Chain& chain, const std::vector<OperandForms>& operands, const CallShapes& shapes,
-                    Geometry* geometry);
+// Fails with a sentence that names the operand and the shapes when they do not fit each other.
+Result BindGeometry(const Chain& chain, const ChainForms& forms, const CallShapes& shapes, Geometry* geometry);
 
 // Walks the index space of a DimList in order, from any start.
 class Odometer {

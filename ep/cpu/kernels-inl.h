@@ -84,6 +84,34 @@ void Quantize(float* x, size_t n, Vec scale, Vec zero, float low, float high) {
   Map(x, n, scale, zero, [=](V v, V s, V z) { return QuantizeVector(v, s, z, lowest, highest); });
 }
 
+template <bool kStream>
+NORMFUSE_INLINE void FakeQuantizeTo(const cpu::FakeQuantizeArgs& args) {
+  Spread spread[2];
+  const Source scales(args.scale, &spread[0]);
+  const Source zeros(args.zero, &spread[1]);
+  const V low = Set(args.low);
+  const V high = Set(args.high);
+  const float* x = args.x;
+  float* y = args.y;
+  ForEachVector(args.n, [=](size_t i, auto vector) {
+    const V scale = vector.At(scales, i);
+    const V zero = vector.At(zeros, i);
+    const V value = (QuantizeVector(vector.Load(x + i), scale, zero, low, high) - zero) * scale;
+    if constexpr (kStream) {
+      vector.StoreNonTemporal(y + i, value);
+    } else {
+      vector.Store(y + i, value);
+    }
+  });
+}
+
+void FakeQuantize(const cpu::FakeQuantizeArgs& args) {
+  if constexpr (kStreams) {
+    if (args.stream) return FakeQuantizeTo<true>(args);
+  }
+  FakeQuantizeTo<false>(args);
+}
+
 void Divide(float* x, size_t n, Vec scale, Vec zero) {
   Map(x, n, scale, zero, [](V v, V s, V z) { return v / s + z; });
 }
@@ -272,6 +300,7 @@ constexpr KernelTable MakeTable() {
 #undef NORMFUSE_COMBINATION
   table.mask = Mask;
   table.quantize = Quantize;
+  table.fake_quantize = FakeQuantize;
   table.divide = Divide;
   table.widen_range = WidenRange;
   table.quantize_to_bytes = QuantizeToBytes;

@@ -121,6 +121,18 @@ struct ApplyArgs {
   bool behind_normalization = false;
 };
 
+// (saturate(round(x / scale) + zero) - zero) * scale, to an integer type with the values `low` to `high`. y may be x.
+struct FakeQuantizeArgs {
+  const float* x;
+  float* y;
+  size_t n;
+  Vec scale;
+  Vec zero;
+  float low;
+  float high;
+  bool stream;  // y, aligned to 64, is stored non-temporally
+};
+
 using LoadFn = void (*)(const void* x, size_t n, float* out);
 using StoreFn = void (*)(const float* x, size_t n, void* out);
 // False where the normalizer of one of the rows needs more than its sums: see cpu/statistics.h.
@@ -172,7 +184,8 @@ struct KernelTable {
   // x where the byte is `shown`, and `fill` elsewhere. Bytes are 0 or 1.
   void (*mask)(float* x, size_t n, const uint8_t* bytes, bool shown, float fill);
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
-  void (*divide)(float* x, size_t n, Vec scale, Vec zero);                           // x / scale + zero
+  void (*fake_quantize)(const FakeQuantizeArgs& args);
+  void (*divide)(float* x, size_t n, Vec scale, Vec zero);  // x / scale + zero
   // Lowers *low and raises *high to the least and the largest value; NaN has no say.
   void (*widen_range)(const float* x, size_t n, float* low, float* high);
   void (*quantize_to_bytes)(const float* x, size_t n, float scale, float zero, uint8_t* y);
