@@ -187,9 +187,16 @@ class Lowering {
       case StepKind::kMask:
         builder_.Unsupported("a mask by Where inside a chain (in an island it is an operator of its own)");
         return d;
+      case StepKind::kFakeQuantize:
+        return FakeQuantize(d);
       default:
         return IsStoring(step.kind) ? StoreOutput(step, d, whole_) : Combine(step, d);
     }
+  }
+
+  Value FakeQuantize(const Value& d) {
+    builder_.Unsupported("a quantisation and dequantisation inside a chain");
+    return d;
   }
 
   // The operand's dimensions as NumPy broadcasting has them.
@@ -549,6 +556,8 @@ class Lowering {
         value = Activate(*next, Widen(value, d_dims_));
       } else if (IsStoring(next->kind)) {
         value = StoreOutput(*next, Widen(value, d_dims_), d_dims_);
+      } else if (next->kind == StepKind::kFakeQuantize) {
+        value = FakeQuantize(value);
       } else {
         value = CombineBehind(*next, value, sizes);
       }

@@ -17,8 +17,8 @@ from programs import OPERATOR_TABLE
 F32 = np.float32
 pytestmark = [pytest.mark.every_isa, pytest.mark.parametrize("provider", PROVIDERS)]
 # Edges that other files are about: all of test_properties.py and test_oracle.py, test_accuracy.py, test_matrix.py,
-# test_claims.py.
-TESTED_ELSEWHERE = {"formula", "long rows", "granularity", "many tensors"}
+# test_claims.py, test_fake_quantization.py.
+TESTED_ELSEWHERE = {"formula", "long rows", "granularity", "many tensors", "fake quantisation"}
 
 
 TESTED: set[str] = set()

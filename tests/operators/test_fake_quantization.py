@@ -1,0 +1,221 @@
+"""FakeQuantize: the numbers of QuantizeLinear and DequantizeLinear, bit by bit, wherever the step stands in a chain.
+
+The oracle is the formula in float32, operation by operation, which the two nodes are defined by; ONNX Runtime's own
+nodes are compared with where it has kernels for the type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import harness
+import ml_dtypes
+import numpy as np
+import oracle
+import programs
+import pytest
+from checking import PROVIDERS
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from oracle import Array
+from strategies import Numbers, Parameters, broadcast_shapes, quantizations, shapes
+
+F32 = np.float32
+INTEGERS = (np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.uint4, ml_dtypes.int4)
+FLOAT8 = (
+    ml_dtypes.float8_e4m3fn,
+    ml_dtypes.float8_e4m3fnuz,
+    ml_dtypes.float8_e5m2,
+    ml_dtypes.float8_e5m2fnuz,
+)
+pytestmark = pytest.mark.every_isa
+
+
+def fake_quantized(x: Array, p: Parameters, code: int, *, saturate: bool = True) -> Array:
+    """(saturate(round(x / scale) + zero_point) - zero_point) * scale, each operation rounded to float32."""
+    scale = oracle.expand_parameter(p.scale.astype(F32), x.shape, p.axis, p.block_size)
+    zero = F32(0)
+    if p.zero_point is not None:
+        zero = oracle.expand_parameter(p.zero_point.astype(F32), x.shape, p.axis, p.block_size)
+    with np.errstate(all="ignore"):
+        if code in oracle.INTEGER_RANGE:
+            low, high = oracle.INTEGER_RANGE[code]
+            rounded = np.rint(x / scale) + zero
+            stored = np.where(np.isnan(rounded), F32(low), np.clip(rounded, F32(low), F32(high)))
+        else:
+            stored = oracle.round_float8((x / scale + zero).astype(np.float64), code, saturate)
+        return (stored.astype(F32) - zero) * scale
+
+
+@dataclass
+class Program:
+    """A program of exact steps as it grows: its text, its tensors, and what it gives of X."""
+
+    value: Array
+    steps: list[str] = field(default_factory=list)
+    tensors: dict[str, Array] = field(default_factory=dict)
+
+    def fake_quantize(self, p: Parameters, code: int, *, saturate: bool = True) -> None:
+        index = len(self.steps)
+        text = f"FakeQuantize scale=s{index}"
+        self.tensors[f"s{index}"] = p.scale
+        if p.zero_point is not None:
+            text += f" zero_point=z{index}"
+            self.tensors[f"z{index}"] = p.zero_point
+        text += f" axis={p.axis} block_size={p.block_size} type={programs.type_name(code)} saturate={int(saturate)}"
+        self.steps.append(text)
+        self.value = fake_quantized(self.value, p, code, saturate=saturate)
+
+    def combine(self, name: str, other: Array) -> None:
+        label = f"t{len(self.steps)}"
+        self.steps.append(f"{name} {label}")
+        self.tensors[label] = other
+        with np.errstate(all="ignore"):
+            self.value = self.value + other if name == "Add" else self.value * other
+
+    def relu(self) -> None:
+        self.steps.append("Relu")
+        self.value = np.where(self.value < 0, F32(0), self.value)
+
+    def run(self, x: Array, provider: str, constants: bool) -> Array:
+        inputs = {"X": x, **self.tensors}
+        fixed = list(self.tensors) if constants else []
+        steps = {"steps": "; ".join(self.steps), "spec_version": 2}
+        code = oracle.dtype_code(x)
+        model = harness.operator_model("FusedActivation", inputs, steps, {"Y": code}, constants=fixed, opset=25)
+        return harness.run(harness.create_session(model, provider), inputs)["Y"]
+
+
+def check(program: Program, x: Array, provider: str, *, constants: bool) -> None:
+    got = program.run(x, provider, constants)
+    np.testing.assert_array_equal(got.astype(F32), program.value.astype(x.dtype).astype(F32), "; ".join(program.steps))
+
+
+def nasty(numbers: Numbers, shape: tuple[int, ...]) -> Array:
+    """Values among which are NaN, infinities, ties, denormals and what no integer type holds."""
+    x = numbers.normal(shape, F32, 0.0, 1.0)
+    odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 0.025, 0.125], F32)
+    where = numbers.generator.integers(0, 2, shape).astype(bool) & (numbers.generator.integers(0, 4, shape) == 0)
+    return np.where(where, numbers.generator.choice(odd, shape), x).astype(F32)
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_pair_has_the_bits_of_the_formula(provider: str, data: st.DataObject) -> None:
+    numbers = Numbers(data.draw(st.integers(0, 2**32 - 1)))
+    shape = data.draw(shapes())
+    dtype = data.draw(st.sampled_from(INTEGERS + FLOAT8))
+    x = nasty(numbers, shape)
+    typical = data.draw(st.sampled_from([0.05, 0.05, 1e-38, 1e-42, 1e30]))
+    p = data.draw(quantizations(numbers, shape, dtype, F32, typical=typical))
+    program = Program(x)
+    program.fake_quantize(p, oracle.dtype_code(np.zeros(1, dtype)), saturate=data.draw(st.booleans()))
+    check(program, x, provider, constants=data.draw(st.booleans()))
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_pairs_stand_anywhere_between_steps(provider: str, data: st.DataObject) -> None:
+    """Sums and Relu are exact in every order of their arithmetic, so that all of the chain is."""
+    numbers = Numbers(data.draw(st.integers(0, 2**32 - 1)))
+    shape = data.draw(shapes())
+    x = numbers.normal(shape, F32, 0.0, 1.0)
+    program = Program(x)
+    pairs = 0
+    for _ in range(data.draw(st.integers(1, 6))):
+        kind = data.draw(st.sampled_from(["pair", "pair", "Add", "Relu"]))
+        if kind == "pair" and pairs < 3:
+            pairs += 1
+            dtype = data.draw(st.sampled_from(INTEGERS))
+            p = data.draw(quantizations(numbers, shape, dtype, F32))
+            program.fake_quantize(p, oracle.dtype_code(np.zeros(1, dtype)))
+        elif kind == "Add":
+            program.combine("Add", numbers.normal(data.draw(broadcast_shapes(shape)), F32, 0.0, 1.0))
+        else:
+            program.relu()
+    check(program, x, provider, constants=data.draw(st.booleans()))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bit_floats_are_rounded_once(provider: str, dtype: type) -> None:
+    x = np.random.default_rng(3).normal(0, 1, (5, 67)).astype(dtype)
+    program = Program(x.astype(F32))
+    program.fake_quantize(Parameters(np.array(0.03, F32), np.array(7, np.uint8), 1, 0), TensorProto.UINT8)
+    check(program, x, provider, constants=True)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1024, 1025, 3 * 2**20])
+def test_any_size_and_address(size: int) -> None:
+    """Large results bypass the caches, which asks for whole lines."""
+    x = np.random.default_rng(size).normal(0, 1, size + 3).astype(F32)
+    for begin in (0, 1, 3):
+        part = x[begin : begin + size]
+        program = Program(part)
+        program.fake_quantize(Parameters(np.array(0.01, F32), np.array(-5, np.int8), 1, 0), TensorProto.INT8)
+        check(program, part, "ep", constants=True)
+
+
+@pytest.mark.parametrize("form", ["tensor", "axis", "blocked"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
+def test_the_bits_of_onnx_runtimes_two_nodes(dtype: type, form: str) -> None:
+    numbers = np.random.default_rng(11)
+    x = numbers.normal(0, 2, (3, 64, 37)).astype(F32)
+    # ONNX Runtime's blocked kernel makes the lowest value of what is beyond 32-bit integers.
+    x[0, 0, :4] = [1e-40, -np.inf, *((50, 0) if form == "blocked" else (np.inf, 3e38))]
+    shape = {"tensor": (), "axis": (64,), "blocked": (3, 4, 37)}[form]
+    block = 16 if form == "blocked" else 0
+    scale = numbers.uniform(0.001, 0.02, shape).astype(F32)
+    zero = numbers.integers(0, 100, shape).astype(dtype)
+    program = Program(x)
+    program.fake_quantize(Parameters(scale, zero, 1, block), oracle.dtype_code(zero))
+    nodes = [
+        helper.make_node("QuantizeLinear", ["X", "s", "z"], ["q"], axis=1, block_size=block),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["Y"], axis=1, block_size=block),
+    ]
+    model = harness.build_model(nodes, {"X": x}, {"Y": TensorProto.FLOAT}, {"s": scale, "z": zero}, opset=21)
+    theirs = harness.run(harness.create_session(model, "cpu"), {"X": x})["Y"]
+    np.testing.assert_array_equal(program.run(x, "ep", constants=True), theirs)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_before_and_behind_a_normalization(provider: str) -> None:
+    """The pair behind is of what the normalisation gives without it; the one before is exact."""
+    x = np.random.default_rng(5).normal(0, 1, (4, 96)).astype(F32)
+    before = Parameters(np.array(0.04, F32), np.array(120, np.uint8), 1, 0)
+    behind = Parameters(np.array(2**-5, F32), np.array(-3, np.int16), 1, 0)
+    d = fake_quantized(x, before, TensorProto.UINT8).astype(np.float64)
+    n = (d - d.mean(-1, keepdims=True)) / np.sqrt(d.var(-1, keepdims=True) + 1e-5)
+    steps = (
+        "FakeQuantize scale=s zero_point=z; Normalize axes=-1 epsilon=1e-05; FakeQuantize scale=u zero_point=v; Relu"
+    )
+    tensors = {"s": before.scale, "z": before.zero_point, "u": behind.scale, "v": behind.zero_point}
+    attributes = {"steps": steps, "spec_version": 2}
+    inputs = {"X": x, **tensors}
+    model = harness.operator_model(
+        "FusedNormalization", inputs, attributes, {"Y": TensorProto.FLOAT}, constants=list(tensors), opset=25
+    )
+    got = harness.run(harness.create_session(model, provider), inputs)["Y"]
+    steps_of = n * 2**5
+    assert np.all(np.abs(got * 2**5 - np.maximum(np.rint(steps_of), 0)) <= (np.abs(steps_of % 1 - 0.5) < 1e-4))
+
+
+@pytest.mark.parametrize(
+    ("steps", "tensors", "message"),
+    [
+        ("FakeQuantize", {}, "scale"),
+        ("FakeQuantize scale=s type=int32", {"s": np.array(1, F32)}, "int32"),
+        ("FakeQuantize scale=s axis=5", {"s": np.ones(3, F32)}, "axis 5 is out of range"),
+        ("FakeQuantize scale=s zero_point=z type=uint8", {"s": np.array(1, F32), "z": np.array(0, np.int8)}, "int8"),
+    ],
+)
+def test_what_is_refused(steps: str, tensors: dict[str, Array], message: str) -> None:
+    x = np.zeros((2, 3), F32)
+    inputs = {"X": x, **tensors}
+    attributes = {"steps": steps, "spec_version": 2}
+    model = harness.operator_model(
+        "FusedActivation", inputs, attributes, {"Y": TensorProto.FLOAT}, constants=list(tensors), opset=25
+    )
+    with pytest.raises(Exception, match=message):
+        harness.create_session(model, "custom")
