@@ -14,4 +14,8 @@ struct Product {
   NORMFUSE_INLINE V operator()(V d, V operand) const { return d * operand; }
 };
 
+struct Quotient {
+  NORMFUSE_INLINE V operator()(V d, V operand) const { return d / operand; }
+};
+
 }  // namespace normfuse::NORMFUSE_ISA
