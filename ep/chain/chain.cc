@@ -29,6 +29,11 @@ bool IsOneNumber(const TensorRef& tensor) {
   return !tensor.present() || (tensor.constant != nullptr && tensor.constant->ElementCount() == 1);
 }
 
+// Whether it is dequantised in each call.
+bool IsDequantised(const Operand* operand) {
+  return operand != nullptr && operand->quantization.present() && !operand->constant();
+}
+
 bool IsTrailing(const Operand* operand) { return operand == nullptr || operand->align == Align::kTrailing; }
 
 }  // namespace
@@ -131,7 +136,7 @@ UsualForm UsualFormOf(const Chain& chain) {
   form.scale = behind.TakeOperand(StepKind::kMul);
   form.bias = behind.TakeOperand(StepKind::kAdd);
   form.activate = behind.Take(StepKind::kActivate);
-  form.behind = behind.AtEnd();
+  form.behind = behind.AtEnd() && (chain.normalizes() || !(IsDequantised(form.scale) || IsDequantised(form.bias)));
   return form;
 }
 

@@ -211,7 +211,8 @@ struct Chain {
 
 // The form that most chains have, and for which there are kernels of their own:
 //   d = X [+ residual [+ residual_bias]], requantised or not, and an output or not;  a = activation(n * scale + bias)
-// Everything in it may be absent (null); `before` and `behind` say which half of a chain is of that form.
+// Everything in it may be absent (null); `before` and `behind` say which half of a chain is of that form. Scale and bias that are
+// dequantised in each call are so behind a normalisation, where they are small.
 struct UsualForm {
   bool before = false;
   const Operand* residual = nullptr;
