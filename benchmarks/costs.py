@@ -221,6 +221,45 @@ def dequantization(stored: str, output: str, *, along_row: bool) -> list[tuple[C
     return calls
 
 
+AMONG_QUANTISED = {
+    "Q": [node("QuantizeLinear", "X s z")],
+    "Q, DQ": [node("QuantizeLinear", "X s z", "q"), node("DequantizeLinear", "q s z")],
+    **{
+        f"DQ, DQ, {op}, Q": [
+            node("DequantizeLinear", "X s z", "d"),
+            node("DequantizeLinear", "R s z", "e"),
+            node(op, "d e", "o"),
+            node("QuantizeLinear", "o s z"),
+        ]
+        for op in ("Add", "Mul")
+    },
+}
+
+
+def among_quantised(name: str, stored: str) -> list[tuple[Callable[[], None], bool]]:
+    """Nodes of AMONG_QUANTISED on ONNX Runtime and on normfuse: X and Y are of integers, or else of floats."""
+    kind, nodes = np.dtype(stored), AMONG_QUANTISED[name]
+    types = [kind if name.startswith("DQ") else np.dtype(np.float32), np.dtype(np.float32) if name == "Q, DQ" else kind]
+    values = np.random.default_rng(2).normal(100, 20, [ROWS, WIDTH]).astype(types[0])
+    inputs, output = [n for n in "XR" if any(n in each.input for each in nodes)], np.zeros_like(values, types[1])
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(types[n == "Y"]), values.shape)
+        for n in (*inputs, "Y")
+    ]
+    constants = [numpy_helper.from_array(np.array(0.9, np.float32), "s"), numpy_helper.from_array(np.array(3, kind), "z")]
+    graph = helper.make_graph(nodes, "costs", infos[:-1], infos[-1:], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    calls = []
+    for ours in (False, True):
+        one, claimed = session(proto, ours=ours)
+        binding = one.io_binding()
+        for each in inputs:
+            binding.bind_ortvalue_input(each, peers.aligned(values))
+        binding.bind_ortvalue_output("Y", peers.aligned(output))
+        calls.append((functools.partial(one.run_with_iobinding, binding), claimed))
+    return calls
+
+
 def fastest(calls: list[Callable[[], None]], rounds: int = 5, count: int = 40) -> list[float]:
     """Nanoseconds of a call, the calls taking turns."""
     best = [float("inf")] * len(calls)
@@ -309,6 +348,9 @@ def main() -> None:
         proto = model(normalization_nodes(name), x)
         feeds = {"X": x, "R": x, "S": np.array(0.004, np.float32)}
         print_row(name, [call(proto, feeds, ours=ours) for ours in (False, True)])
+    for name in [n for n in AMONG_QUANTISED if not names or n in names]:
+        for stored in ("uint8", "int8", "uint16", "int16"):
+            print_row(f"{name} of {stored}", among_quantised(name, stored))
     if names:
         return
     for stored in ("int8", "int16", "int32", "int4", "float8_e4m3fn"):

@@ -65,6 +65,13 @@ Activation ActivationOf(const Chain& chain) {
   return activation;
 }
 
+// Whether an operand of a chain without a normalisation is read element by element with X, and no parameter.
+bool IsWhole(const Chain& chain, const Operand& operand) {
+  const PartialShape shape = KnownShape(operand);
+  return !chain.normalizes() && !operand.constant() && shape.rank > 1 && shape.rank == chain.x.shape.rank &&
+         shape.dims[shape.rank - 1] != 1;
+}
+
 // Calls add(price, nodes), with how many nodes of ONNX Runtime's that is, for everything that the steps do. Scale and bias
 // belong to what is before them.
 template <class Add>
@@ -79,7 +86,7 @@ void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
   for (const Step& step : chain.before) add_step(step);
   for (const Step& step : chain.behind) {
     const bool is_affine = usual.behind && step.kind != StepKind::kActivate;
-    if (!is_affine) add_step(step);
+    if (!is_affine || IsWhole(chain, step.operand)) add_step(step);
   }
 }
 
@@ -110,12 +117,16 @@ void ForEachPrice(const Chain& chain, const std::function<void(const Price& pric
   if (IsSoftmaxOfBytes(chain)) return add(kSoftmaxOfBytesPrice, 1);
   dequantization(chain.x);
   for (const Step& step : chain.before) dequantization(step.operand);
+  for (const Step& step : chain.behind) {
+    if (IsWhole(chain, step.operand)) dequantization(step.operand);
+  }
   if (GoesThroughBlocks(chain, activation)) add(kThroughBlocksPrice, 0);
   if (OnlyDequantizes(chain, activation) && chain.store.type == DataType::kFloat16) add(kDequantizeToHalfPrice, 0);
   if (chain.normalizes()) add(NormalizationPrice(chain), 1);
   if (chain.normalizes() && chain.normalization->zero_for_nan) add(kZeroForNanPrice, 2);
   ForEachPriceOfSteps(chain, add);
   if (chain.store.quantization.present()) add(kQuantizePrice, 1);
+  if (chain.store.quantization.present() && BitsOf(chain.store.type) == 16) add(kQuantize16Price, 0);
   if (chain.store.dynamic) add(kDynamicQuantizePrice, 1);
   if (chain.x.type == DataType::kFloat16) add(kHalfPrice, 0);
 }

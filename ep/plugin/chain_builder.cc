@@ -1,38 +1,19 @@
 #include "plugin/chain_builder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "cpu/elements.h"
+#include "plugin/quantization_nodes.h"
+#include "plugin/tensor_shapes.h"
 
 namespace normfuse::plugin {
 namespace {
 
-constexpr const char* kMicrosoft = "com.microsoft";
 // A constant of more bytes than this stays an input of the node: ORT keeps it once, instead of once there and once here.
 constexpr size_t kLargestCopiedConstant = 256 * 1024;
 // Scales, biases and gates behind a normalisation or an activation, each of which an activation may follow.
 constexpr int kMostFurtherSteps = 6;
-
-bool IsDequantize(const GraphNode& node) {
-  return node.op_type == "DequantizeLinear" && (node.domain.empty() || node.domain == kMicrosoft);
-}
-
-bool IsQuantize(const GraphNode& node) {
-  return node.op_type == "QuantizeLinear" && (node.domain.empty() || node.domain == kMicrosoft) &&
-         DividesInFloat32(node);
-}
-
-void ReadQuantization(ChainBuilder& builder, const GraphNode& node, Quantization* quantization) {
-  GraphView& graph = builder.graph();
-  quantization->scale = builder.Ref(graph.Input(node, 1));
-  quantization->zero_point = builder.Ref(graph.Input(node, 2));
-  quantization->axis = 1;
-  quantization->block_size = 0;
-  node.attributes->GetInt("axis", &quantization->axis);
-  node.attributes->GetInt("block_size", &quantization->block_size);
-}
 
 // float8 outputs only: what becomes of values beyond the type's range.
 void ReadSaturate(const GraphNode& node, Chain* chain) {
@@ -41,42 +22,17 @@ void ReadSaturate(const GraphNode& node, Chain* chain) {
   chain->store.saturate = saturate != 0;
 }
 
-// Whether a tensor certainly broadcasts to another one, which keeps its shape.
-bool CertainlyFits(const TensorFacts& operand, const TensorFacts& whole) {
-  if (operand.rank < 0 || whole.rank < operand.rank || whole.rank > kMaxRank) return false;
-  for (int i = 0; i < operand.rank; ++i) {
-    const int64_t dim = operand.dims[i];
-    if (dim != 1 && (dim < 0 || dim != whole.dims[whole.rank - operand.rank + i])) return false;
-  }
-  return true;
-}
-
-bool HasOneElement(const TensorFacts& facts) {
-  return facts.rank >= 0 && facts.rank <= kMaxRank &&
-         std::all_of(facts.dims, facts.dims + facts.rank, [](int64_t dim) { return dim == 1; });
-}
-
-bool HaveOneShape(const TensorFacts& a, const TensorFacts& b) {
-  return a.rank == b.rank && std::equal(a.dims, a.dims + std::max(a.rank, 0), b.dims);
-}
-
 }  // namespace
 
-bool DividesInFloat32(const GraphNode& node) {
-  int64_t precision = 0;
-  node.attributes->GetInt("precision", &precision);
-  return precision == 0 || precision == 1;
-}
-
-ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor)
-    : graph_(graph), taken_(taken), length_(length), anchor_(anchor) {
+ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, const Search& search, int anchor)
+    : graph_(graph), taken_(taken), length_(search.length), units_(search.units), anchor_(anchor) {
   AddNode(anchor);
   found_.chain.name = graph.node(anchor).name.empty() ? graph.node(anchor).op_type : graph.node(anchor).name;
 }
 
-ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor,
+ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, const Search& search, int anchor,
                            FoundChain own)
-    : graph_(graph), taken_(taken), length_(length), anchor_(anchor), found_(std::move(own)) {
+    : graph_(graph), taken_(taken), length_(search.length), anchor_(anchor), found_(std::move(own)) {
   found_.description.clear();
 }
 
@@ -116,6 +72,15 @@ int ChainBuilder::FreeProducer(int value, std::string_view op_type) const {
   return graph_.node(producer).op_type == op_type ? producer : kNone;
 }
 
+void ChainBuilder::ReadQuantization(const GraphNode& node, Quantization* quantization) {
+  quantization->scale = Ref(graph_.Input(node, 1));
+  quantization->zero_point = Ref(graph_.Input(node, 2));
+  quantization->axis = 1;
+  quantization->block_size = 0;
+  node.attributes->GetInt("axis", &quantization->axis);
+  node.attributes->GetInt("block_size", &quantization->block_size);
+}
+
 bool ChainBuilder::TakeDequantize(int value, Operand* operand) {
   const int producer = FreeProducer(value, "DequantizeLinear");
   if (producer == kNone || !IsDequantize(graph_.node(producer)) || SoleConsumer(value) == kNone) return false;
@@ -124,7 +89,7 @@ bool ChainBuilder::TakeDequantize(int value, Operand* operand) {
   operand->type = graph_.Facts(quantized).type;
   operand->shape = ShapeOf(graph_.Facts(value));
   operand->tensor = Ref(quantized);
-  ReadQuantization(*this, node, &operand->quantization);
+  ReadQuantization(node, &operand->quantization);
   AddNode(producer);
   return true;
 }
@@ -342,15 +307,6 @@ bool ChainBuilder::TakeResidualAdd(int value, bool with_factor) {
   return true;
 }
 
-bool ChainBuilder::SameConstant(int value, int other) {
-  if (value == other) return true;
-  if (value == kNone || other == kNone) return false;
-  const std::shared_ptr<const ConstantTensor> a = graph_.Facts(value).constant;
-  const std::shared_ptr<const ConstantTensor> b = graph_.Facts(other).constant;
-  return a && b && a->type == b->type && a->ElementCount() == 1 && b->ElementCount() == 1 &&
-         std::memcmp(a->data, b->data, BytesFor(a->type, 1)) == 0;
-}
-
 // DequantizeLinear(QuantizeLinear(Add(x, residual))), as quantisers leave it behind an Add: the quantised sum becomes an
 // output when the next residual Add reads it too.
 bool ChainBuilder::TakeRequantizedAdd(int value) {
@@ -365,7 +321,8 @@ bool ChainBuilder::TakeRequantizedAdd(int value) {
   const TensorFacts scale = graph_.Facts(graph_.Input(node, 1));
   if (!scale.constant || scale.constant->ElementCount() != 1) return false;
   for (size_t position = 1; position < 3; ++position) {
-    if (!SameConstant(graph_.Input(node, position), graph_.Input(graph_.node(dequantize), position))) return false;
+    if (!SameConstant(graph_, graph_.Input(node, position), graph_.Input(graph_.node(dequantize), position)))
+      return false;
   }
   if (!TakeResidualAdd(sum)) return false;
   AddNode(quantize);
@@ -411,11 +368,10 @@ void ChainBuilder::ReadXWithConstantBias(int value) {
       if (!facts.constant || facts.rank > 1 || x_facts.constant || x_facts.rank < 0) continue;
       AddNode(producer);
       behind.insert(behind.begin(), Add(ReadTensor(bias, "bias")));
-      found_.chain.x = ReadOperand(x, "X");
-      return;
+      return ReadXBehindPairs(x);
     }
   }
-  found_.chain.x = ReadOperand(value, "X");
+  ReadXBehindPairs(value);
 }
 
 bool ChainBuilder::ReadScalar(int value, float* scalar) {
@@ -516,7 +472,7 @@ bool ChainBuilder::TakeSiluOfTwins(int* value) {
   if (mul == kNone || !graph_.node(mul).Is("", "Mul")) return false;
   const int other = graph_.Input(graph_.node(mul), graph_.Input(graph_.node(mul), 0) == gate ? 1 : 0);
   const int twin = FreeProducer(other, "DequantizeLinear");
-  if (twin == kNone || SoleConsumer(other) != mul || !AreTwins(graph_.node(dequantize), graph_.node(twin)))
+  if (twin == kNone || SoleConsumer(other) != mul || !AreTwins(graph_, graph_.node(dequantize), graph_.node(twin)))
     return false;
   if (graph_.Facts(*value).type != graph_.Facts(other).type) return false;
   AddNode(sigmoid);
@@ -524,22 +480,6 @@ bool ChainBuilder::TakeSiluOfTwins(int* value) {
   AddNode(twin);
   found_.chain.behind.push_back(Activate({Activation::kSwish, {1.0f}}));
   *value = graph_.Output(graph_.node(mul), 0);
-  return true;
-}
-
-// Whether two nodes dequantise the same tensor in the same way.
-bool ChainBuilder::AreTwins(const GraphNode& a, const GraphNode& b) const {
-  if (!IsDequantize(a) || !IsDequantize(b) || a.domain != b.domain) return false;
-  for (size_t position = 0; position < 3; ++position) {
-    if (graph_.Input(a, position) != graph_.Input(b, position)) return false;
-  }
-  for (const char* name : {"axis", "block_size"}) {
-    int64_t first = name[0] == 'a' ? 1 : 0;
-    int64_t second = first;
-    a.attributes->GetInt(name, &first);
-    b.attributes->GetInt(name, &second);
-    if (first != second) return false;
-  }
   return true;
 }
 
@@ -603,7 +543,7 @@ void ChainBuilder::ReadAnchorQuantization(bool dequantize) {
   const int x = graph_.Input(node, 0);
   Chain& chain = found_.chain;
   chain.x = ReadTensor(x, "X");
-  ReadQuantization(*this, node, dequantize ? &chain.x.quantization : &chain.store.quantization);
+  ReadQuantization(node, dequantize ? &chain.x.quantization : &chain.store.quantization);
   if (!dequantize) ReadSaturate(node, &chain);
 }
 
@@ -612,7 +552,7 @@ bool ChainBuilder::TakeQuantize(int* value) {
   if (consumer == kNone || !IsQuantize(graph_.node(consumer))) return false;
   const GraphNode& node = graph_.node(consumer);
   if (graph_.Input(node, 0) != *value) return false;
-  ReadQuantization(*this, node, &found_.chain.store.quantization);
+  ReadQuantization(node, &found_.chain.store.quantization);
   ReadSaturate(node, &found_.chain);
   AddNode(consumer);
   *value = graph_.Output(node, 0);
@@ -681,7 +621,8 @@ bool ChainBuilder::IsGateOfX(int operand) const {
   const int x = graph_.Input(anchor(), 0);
   const int producer = graph_.value(x).producer;
   const int other = graph_.value(operand).producer;
-  return operand == x || (producer != kNone && other != kNone && AreTwins(graph_.node(producer), graph_.node(other)));
+  return operand == x ||
+         (producer != kNone && other != kNone && AreTwins(graph_, graph_.node(producer), graph_.node(other)));
 }
 
 bool ChainBuilder::TakeStep(int* value) {
@@ -690,10 +631,11 @@ bool ChainBuilder::TakeStep(int* value) {
   const bool computes = found_.chain.normalizes() || reads_integers_ || !found_.chain.behind.empty();
   if (consumer == kNone || !computes) return false;
   const GraphNode& node = graph_.node(consumer);
-  const bool scales = node.Is("", "Mul");
-  if (!scales && !node.Is("", "Add")) return false;
+  const std::optional<StepKind> kind = CombinationOf(node);
+  if (!kind) return false;
   const int operand = graph_.Input(node, graph_.Input(node, 0) == *value ? 1 : 0);
   if (operand == kNone || operand == *value) return false;
+  if (*kind == StepKind::kDiv && graph_.Input(node, 0) != *value) return false;
   TensorFacts whole = graph_.Facts(*value);
   if (whole.rank < 0) {  // of MeanVarianceNormalization, whose shape ORT does not infer
     const PartialShape d = KnownShapeOfD(found_.chain);
@@ -701,15 +643,16 @@ bool ChainBuilder::TakeStep(int* value) {
     if (d.rank <= kMaxRank) std::copy_n(d.dims, std::max(d.rank, 0), whole.dims);
   }
   const TensorFacts& facts = graph_.Facts(operand);
-  if (!IsFloat(facts.type) || facts.type != whole.type || !CertainlyFits(facts, whole)) return false;
-  if (BelongsElsewhere(node, operand, whole)) return false;
-  if (IsGateOfX(operand)) return false;
+  if (!IsFloat(facts.type) || facts.type != whole.type) return false;
+  const bool quantised = IsAmongQuantised(node, operand);
+  if (!(quantised ? MayFit(facts, whole) : CertainlyFits(facts, whole))) return false;
+  if (!quantised && (BelongsElsewhere(node, operand, whole) || IsGateOfX(operand))) return false;
   // It must not be made from what leaves the chain earlier: see OutputsAreSafe.
   const bool exports =
       exports_inner_value_ || (found_.chain.normalization && found_.chain.normalization->has_statistics());
   if (exports && graph_.value(operand).producer != kNone) return false;
-  Operand read = ReadTensor(operand, "operand");
-  found_.chain.behind.push_back(scales ? Mul(std::move(read)) : Add(std::move(read)));
+  Operand read = quantised ? ReadQuantisedOperand(operand) : ReadTensor(operand, "operand");
+  found_.chain.behind.push_back(Combine(*kind, std::move(read)));
   AddNode(consumer);
   *value = graph_.Output(node, 0);
   return true;
@@ -718,7 +661,8 @@ bool ChainBuilder::TakeStep(int* value) {
 void ChainBuilder::Finish(int value) {
   const std::vector<Step>& behind = found_.chain.behind;
   for (int steps = 0;; ++steps) {
-    if (behind.empty() || behind.back().kind != StepKind::kActivate) TakeActivation(&value);
+    TakePairs(&value);
+    if ((behind.empty() || behind.back().kind != StepKind::kActivate) && TakeActivation(&value)) TakePairs(&value);
     if (steps == kMostFurtherSteps || found_.chain.store.quantization.present() || !TakeStep(&value)) break;
   }
   Store& store = found_.chain.store;

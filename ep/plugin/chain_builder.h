@@ -9,15 +9,15 @@
 
 namespace normfuse::plugin {
 
-// Whether a QuantizeLinear asks for no other type than float32 to divide in (attribute precision).
-bool DividesInFloat32(const GraphNode& node);
+// The step that an Add, Mul or Div is.
+std::optional<StepKind> CombinationOf(const GraphNode& node);
 
 class ChainBuilder {
  public:
   // `taken[n]` is true for nodes that are in another chain or belong to another provider.
-  ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor);
+  ChainBuilder(GraphView& graph, const std::vector<bool>& taken, const Search& search, int anchor);
   // Goes on from a chain that is a node of our own operators, the anchor.
-  ChainBuilder(GraphView& graph, const std::vector<bool>& taken, ChainLength length, int anchor, FoundChain own);
+  ChainBuilder(GraphView& graph, const std::vector<bool>& taken, const Search& search, int anchor, FoundChain own);
 
   GraphView& graph() { return graph_; }
   const GraphNode& anchor() const { return graph_.node(anchor_); }
@@ -70,6 +70,15 @@ class ChainBuilder {
   // Cast and Mul behind a product of integers, of which the Mul is the anchor.
   bool ReadAnchorIntegers();
 
+  // An Add, Mul or Div among quantised tensors that is the anchor.
+  bool ReadAnchorStep(int* y);
+
+  // A pair of a QuantizeLinear, the anchor, and a DequantizeLinear of the same parameters.
+  bool ReadAnchorPair(int* y);
+
+  // X of a chain without a normalisation, behind pairs in front of the value, which become its first steps.
+  void ReadXBehindPairs(int value);
+
   // DequantizeLinear or QuantizeLinear that is the anchor.
   void ReadAnchorQuantization(bool dequantize);
 
@@ -81,6 +90,7 @@ class ChainBuilder {
   // The only node that reads the value, if the value is used nowhere else and that node is free.
   int SoleConsumer(int value) const;
   int FreeProducer(int value, std::string_view op_type) const;
+  void ReadQuantization(const GraphNode& node, Quantization* quantization);
   bool TakeDequantize(int value, Operand* operand);
   bool TakeIntegers(int mul, Operand* operand);
   int CastOfIntegers(int value) const;
@@ -88,16 +98,23 @@ class ChainBuilder {
   bool TakeIntegersInFront();
   bool TakeCastOfFirstProduct(int value, Operand* x);
   bool IsLeftToProduct(const GraphNode& quantize) const;
+  bool IsPair(int quantize, int dequantize);
+  Step StepOfPair(int quantize, int dequantize);
+  int PairBehind(int value);
+  int PairInFront(int value);
+  void TakePairs(int* value);
+  bool HasRoomFor(int tensors) const;
+  bool IsFreeDequantized(int value) const;
+  bool IsAmongQuantised(const GraphNode& step, int operand);
+  Operand ReadQuantisedOperand(int value);
   bool TakeResidualAdd(int value, bool with_factor = false);
   void TakeFactor(int* value);
   std::optional<Step> TakeMask(int* value);
   bool TakeRequantizedAdd(int value);
-  bool SameConstant(int value, int other);
   Operand TakeResidualBias(int* value);
   Operand ReadTensor(int value, const char* name);
   bool TakeSilu(int* value);
   bool TakeSiluOfTwins(int* value);
-  bool AreTwins(const GraphNode& a, const GraphNode& b) const;
   bool ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, Step* step);
   bool ReadScalar(int value, float* scalar);
   bool IsGateOfX(int operand) const;
@@ -111,6 +128,7 @@ class ChainBuilder {
   GraphView& graph_;
   const std::vector<bool>& taken_;
   ChainLength length_;
+  const IntegerUnits* units_ = nullptr;  // null: no pairs are taken
   int anchor_;
   FoundChain found_;
   int y_value_ = kNone;

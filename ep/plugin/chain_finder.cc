@@ -8,6 +8,7 @@
 #include "plugin/found_chain.h"
 #include "plugin/normalization_nodes.h"
 #include "plugin/options.h"
+#include "plugin/quantization_nodes.h"
 
 namespace normfuse::plugin {
 namespace {
@@ -104,21 +105,25 @@ std::optional<Declined> ReadOwnOperator(GraphView& graph, int index, OperatorKin
   return std::nullopt;
 }
 
+// Whether ONNX Runtime has the activation as a part of its convolutions.
+bool IsInsideConv(const GraphNode& node) {
+  return node.domain.empty() && std::any_of(std::begin(kInsideConv), std::end(kInsideConv), [&](Activation activation) {
+           return node.op_type == kActivations[static_cast<int>(activation)].name;
+         });
+}
+
 class Finder {
  public:
-  Finder(GraphView& graph, ChainLength length, bool leave_integer_adds)
-      : graph_(graph),
-        length_(length),
-        leave_integer_adds_(leave_integer_adds),
-        taken_(graph.nodes().size(), false),
-        sites_(graph.nodes().size()) {}
+  Finder(GraphView& graph, const Search& search)
+      : graph_(graph), search_(search), taken_(graph.nodes().size(), false), sites_(graph.nodes().size()) {}
 
   std::vector<Site> Run() {
     MarkForeignNodes();
     ForEachFreeNode([this](int index) { TryOwnOperator(index); });
     ForEachFreeNode([this](int index) { TryNormalization(index); });
     ForEachFreeNode([this](int index) { TryIntegers(index); });
-    ForEachFreeNode([this](int index) { TryActivation(index); });
+    ForEachFreeNode([this](int index) { TryElementwise(index); });
+    ForEachFreeNode([this](int index) { TryPair(index); });
     ForEachFreeNode([this](int index) { TryQuantization(index); });
     std::vector<Site> found;
     for (const std::unique_ptr<Site>& site : sites_) {
@@ -178,7 +183,7 @@ class Finder {
     if (std::optional<Declined> declined = ReadOwnOperator(graph_, index, *kind, &found)) {
       return Refuse(index, std::move(*declined));
     }
-    ChainBuilder builder(graph_, taken_, length_, index, found);
+    ChainBuilder builder(graph_, taken_, search_, index, found);
     FoundChain longer;
     if (!builder.TakeAroundOwnNode() || builder.Take(&longer)) return Accept(index, std::move(found));
     Accept(index, std::move(longer));
@@ -190,7 +195,7 @@ class Finder {
     const NormalizationSpec* row = FindNormalization(graph_.node(index));
     if (row == nullptr) return;
     for (const bool with_residual : {true, false}) {
-      ChainBuilder builder(graph_, taken_, length_, index);
+      ChainBuilder builder(graph_, taken_, search_, index);
       int y = kNone;
       std::optional<Declined> declined = ReadNormalization(*row, builder, with_residual, &y);
       FoundChain found;
@@ -198,19 +203,52 @@ class Finder {
         builder.Finish(y);
         declined = builder.Take(&found);
       }
-      if (!declined && with_residual && leave_integer_adds_ && AddsIntegers(found.chain)) continue;
+      if (!declined && with_residual && search_.leaves_to_ort && AddsIntegers(found.chain)) continue;
       if (!declined) return Accept(index, std::move(found));
       Refuse(index, std::move(*declined));
     }
   }
 
   void TryIntegers(int index) {
-    ChainBuilder builder(graph_, taken_, length_, index);
+    ChainBuilder builder(graph_, taken_, search_, index);
     if (builder.ReadAnchorIntegers()) FinishElementwise(index, builder, graph_.Output(graph_.node(index), 0));
   }
 
+  // Chains take up what is behind them, so the first of several such nodes begins one.
+  void TryElementwise(int index) {
+    if (search_.leaves_to_ort && RunsInsideConv(index)) return;
+    if (!TryStep(index)) TryActivation(index);
+  }
+
+  // Whether ONNX Runtime runs an activation before a pair inside of the convolution in front of it.
+  bool RunsInsideConv(int index) const {
+    const GraphNode& node = graph_.node(index);
+    const int x = graph_.Input(node, 0);
+    const int y = graph_.Output(node, 0);
+    const GraphNode* conv = graph_.ProducerOf(x);
+    if (search_.units == nullptr || y == kNone || conv == nullptr || !conv->Is("", "Conv")) return false;
+    if (!IsInsideConv(node) || graph_.value(x).consumers.size() != 1) return false;
+    const std::vector<int>& readers = graph_.value(y).consumers;
+    return readers.size() == 1 && readers.front() != kNone && IsQuantize(graph_.node(readers.front()));
+  }
+
+  bool TryStep(int index) {
+    ChainBuilder builder(graph_, taken_, search_, index);
+    int y = kNone;
+    if (!builder.ReadAnchorStep(&y)) return false;
+    FinishElementwise(index, builder, y);
+    return SiteOf(index).found.has_value();
+  }
+
+  void TryPair(int index) {
+    if (!IsQuantize(graph_.node(index))) return;
+    ChainBuilder builder(graph_, taken_, search_, index);
+    int y = kNone;
+    if (builder.ReadAnchorPair(&y)) FinishElementwise(index, builder, y);
+  }
+
   void TryActivation(int index) {
-    ChainBuilder builder(graph_, taken_, length_, index);
+    ChainBuilder builder(graph_, taken_, search_, index);
     int x = kNone;
     int y = kNone;
     if (!builder.ReadAnchorActivation(&x, &y)) return;
@@ -235,7 +273,7 @@ class Finder {
                                                              {"value", std::to_string(precision)},
                                                              {"supported", "0 and 1 (float32)"}}));
     }
-    ChainBuilder builder(graph_, taken_, length_, index);
+    ChainBuilder builder(graph_, taken_, search_, index);
     builder.ReadAnchorQuantization(dequantize);
     FinishElementwise(index, builder, graph_.Output(node, 0));
   }
@@ -251,8 +289,7 @@ class Finder {
   }
 
   GraphView& graph_;
-  ChainLength length_;
-  bool leave_integer_adds_;
+  Search search_;
   std::vector<bool> taken_;
   // By node. A site is large, and few nodes are one.
   std::vector<std::unique_ptr<Site>> sites_;
@@ -266,8 +303,6 @@ bool AddsIntegers(const Chain& chain) {
          form.residual->type == DataType::kUint8;
 }
 
-std::vector<Site> FindSites(GraphView& graph, ChainLength length, bool leave_integer_adds) {
-  return Finder(graph, length, leave_integer_adds).Run();
-}
+std::vector<Site> FindSites(GraphView& graph, const Search& search) { return Finder(graph, search).Run(); }
 
 }  // namespace normfuse::plugin

@@ -5,6 +5,7 @@
 #include "cpu/elements.h"
 #include "plugin/expected_gain.h"
 #include "plugin/int8_products.h"
+#include "plugin/quantization_nodes.h"
 
 namespace normfuse::plugin {
 namespace {
@@ -86,22 +87,35 @@ bool LeavesBlocked(const FoundChain& found, const BlockedLayout& blocked) {
   return value != kNoOutput && blocked.Holds(found.outputs[static_cast<size_t>(value)]);
 }
 
+// Whether the chain does nothing but dequantise or quantise.
+bool OnlyConverts(const Chain& chain) { return !chain.normalizes() && chain.behind.empty(); }
+
+// Where a node of the chain is part of an operator that ORT runs on integers. A chain with steps may be faster than those that
+// go element by element.
+const Place* PlaceInUnit(const GraphView& graph, const FoundChain& found, const IntegerUnits& units) {
+  const IntegerUnit least = OnlyConverts(found.chain) ? IntegerUnit::kElementwise : IntegerUnit::kProduct;
+  for (const int node : found.nodes) {
+    if (units.UnitOf(node) < least) continue;
+    return IsDequantize(graph.node(node)) ? &kBeforeQuantized : &kBehindQuantized;
+  }
+  if (graph.node(found.nodes.front()).domain != kOperatorDomain) return nullptr;
+  // A node of our own that is given back becomes standard nodes, the last of them a QuantizeLinear.
+  const GraphNode* producer = ProducerOfX(graph, found);
+  const bool quantizes = found.chain.store.quantization.present() && BitsOf(found.chain.store.type) == 8;
+  const bool follows = quantizes && !found.chain.x.quantization.present() && producer != nullptr;
+  return follows && IsOneOf(kQuantizedKernels, *producer) ? &kBehindQuantized : nullptr;
+}
+
 // Null where the chain stands beside nothing of the kind.
 const Place* PlaceOf(GraphView& graph, const FoundChain& found, const ClaimContext& context) {
   if (context.on_cpu && kInt8BecomesUint8 && !context.options.int8_stays && SplitsInt8Pair(graph, found)) {
     return &kBesideInt8;
   }
+  if (const Place* place = PlaceInUnit(graph, found, context.units)) return place;
   const GraphNode* producer = ProducerOfX(graph, found);
   const Operand& x = found.chain.x;
   const bool dequantizes = x.quantization.present() && !x.by_cast;
   const bool quantizes = found.chain.store.quantization.present();
-  if (quantizes && !dequantizes && producer != nullptr && IsOneOf(kQuantizedKernels, *producer)) {
-    return &kBehindQuantized;
-  }
-  if (dequantizes && !found.chain.store.quantizes() &&
-      AnyConsumerOfY(graph, found, [](const GraphNode& node) { return IsOneOf(kQuantizedKernels, node); })) {
-    return &kBeforeQuantized;
-  }
   if (dequantizes || quantizes) return nullptr;
   if (LeavesBlocked(found, context.blocked)) return &kAmongConvolutions;
   if (producer != nullptr && producer->Is("", "Conv") && IsInsideConv(graph, *producer, found)) return &kInConvolution;
@@ -189,6 +203,11 @@ bool BelongsToFastGelu(const FoundChain& found) {
          }) != steps.end();
 }
 
+bool HasPair(const Chain& chain) {
+  return std::any_of(chain.behind.begin(), chain.behind.end(),
+                     [](const Step& step) { return step.kind == StepKind::kFakeQuantize; });
+}
+
 // What stands against any claim of the chain.
 std::optional<Declined> CheckPossible(GraphView& graph, const FoundChain& found, const EpOptions& options,
                                       bool has_registered_kernel) {
@@ -259,19 +278,19 @@ void DecideClaim(GraphView& graph, const ClaimContext& context, bool has_registe
 
 bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, const std::vector<bool>& has_kernel,
                      const EpOptions& options) {
-  // Chains with a normalisation gain more from being compiled, and may take longer.
+  // Chains with a normalisation, or with pairs, gain more from being compiled, and may take longer.
   constexpr double kLimit = 3e6;
-  constexpr double kLimitWithNormalization = 5e7;
+  constexpr double kLimitOfMuch = 5e7;
   constexpr double kLimitOfAll = 2e8;  // claim=all asks for everything, in seconds
   double groups = 0;
-  bool normalizes = false;
+  bool gains_much = false;
   for (size_t i = 0; i < sites.size(); ++i) {
     if (sites[i].declined || has_kernel[i]) continue;
     groups += 1;
-    normalizes |= sites[i].found->chain.normalizes();
+    gains_much |= sites[i].found->chain.normalizes() || HasPair(sites[i].found->chain);
   }
   const auto nodes = static_cast<double>(graph.nodes().size());
-  const double limit = options.claim_all ? kLimitOfAll : normalizes ? kLimitWithNormalization : kLimit;
+  const double limit = options.claim_all ? kLimitOfAll : gains_much ? kLimitOfMuch : kLimit;
   return groups * nodes * nodes > limit;
 }
 

@@ -14,6 +14,7 @@ namespace normfuse::plugin {
 struct ClaimContext {
   const EpOptions& options;
   const BlockedLayout& blocked;
+  const IntegerUnits& units;
   const Tuning& tuning;
   const std::vector<Site>& sites;  // decided up to the present one
   bool on_cpu;                     // the CPU path would run the chains

@@ -117,10 +117,12 @@ Result Claim(ExecutionProvider& ep, GraphView& graph, FoundChain found, bool has
 Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength length, const KernelLookup& kernels,
                    std::vector<Site>* sites, std::vector<bool>* has_kernel) {
   const bool on_cpu = ep.backend->directml() == nullptr;
-  *sites = FindSites(graph, length, /*leave_integer_adds=*/on_cpu && !ep.options.claim_all);
+  const IntegerUnits units(graph, ep.options.int8_stays);
+  const bool takes_pairs = on_cpu && length == ChainLength::kAny;
+  *sites = FindSites(graph, {length, takes_pairs ? &units : nullptr, on_cpu && !ep.options.claim_all});
   has_kernel->assign(sites->size(), false);
   const BlockedLayout blocked(graph, *sites);
-  const ClaimContext context{ep.options, blocked, *ep.tuning, *sites, on_cpu};
+  const ClaimContext context{ep.options, blocked, units, *ep.tuning, *sites, on_cpu};
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];
     if (site.declined) continue;
@@ -208,11 +210,12 @@ Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, const std::vector<S
 // their tensors on the GPU.
 Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupportInfo* support,
                        std::vector<Site>* sites) {
-  *sites = FindSites(graph, ChainLength::kOwnNodesAlone);
+  *sites = FindSites(graph, {ChainLength::kOwnNodesAlone});
   std::vector<bool> in_island;
   NORMFUSE_RETURN_IF_ERROR(ClaimIslands(ep, graph, *sites, support, &in_island));
   const BlockedLayout blocked(graph, *sites);
-  const ClaimContext context{ep.options, blocked, *ep.tuning, *sites, /*on_cpu=*/true};
+  const IntegerUnits units(graph, ep.options.int8_stays);
+  const ClaimContext context{ep.options, blocked, units, *ep.tuning, *sites, /*on_cpu=*/true};
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];
     if (site.declined) continue;

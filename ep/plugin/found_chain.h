@@ -3,6 +3,7 @@
 //   Cast of int32 -> Mul -> [activation] -> [Mul, Add, activation ...] -> [QuantizeLinear]
 //   [DequantizeLinear] -> [Mul] -> [Add] -> [Where] -> Softmax -> [IsNaN and Where] -> [QuantizeLinear]
 //   [DequantizeLinear] -> [Add of a constant] -> activation -> [Mul, Add, activation ...] -> [QuantizeLinear]
+//   [DequantizeLinear] -> Add, Mul or Div of tensors that are quantised, pairs, activations ... -> [QuantizeLinear]
 // with Cast of int32 and Mul instead of a DequantizeLinear, with DynamicQuantizeLinear instead of QuantizeLinear, and nodes of our
 // own operators. Decomposed spellings are the rewriting pass's job alone.
 #pragma once
@@ -14,6 +15,7 @@
 #include "chain/chain.h"
 #include "chain/reason.h"
 #include "plugin/graph_view.h"
+#include "plugin/integer_units.h"
 
 namespace normfuse::plugin {
 
@@ -49,8 +51,17 @@ enum class ChainLength { kAny, kOwnNodesAlone, kSingleNode };
 // that never leaves the integers (QLinearAdd).
 bool AddsIntegers(const Chain& chain);
 
-// Every site of the graph, in the order of its nodes. A node is in one chain at most. With `leave_integer_adds` chains
-// begin behind an Add that ONNX Runtime runs in integers.
-std::vector<Site> FindSites(GraphView& graph, ChainLength length, bool leave_integer_adds = false);
+// What chains are looked for.
+struct Search {
+  ChainLength length = ChainLength::kAny;
+  // With these, pairs of QuantizeLinear and DequantizeLinear become steps, but for those that belong to a product.
+  const IntegerUnits* units = nullptr;
+  // Chains begin behind what ONNX Runtime does as well: an Add that it runs in integers, an activation that it runs inside of the
+  // convolution before it.
+  bool leaves_to_ort = false;
+};
+
+// Every site of the graph, in the order of its nodes. A node is in one chain at most.
+std::vector<Site> FindSites(GraphView& graph, const Search& search);
 
 }  // namespace normfuse::plugin

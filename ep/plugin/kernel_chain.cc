@@ -7,7 +7,7 @@ namespace normfuse::plugin {
 Result ReadChain(const ort::KernelInfo* info, Chain* chain) {
   GraphView graph;
   NORMFUSE_RETURN_IF_ERROR(graph.ReadKernel(info));
-  std::vector<Site> sites = FindSites(graph, ChainLength::kSingleNode);
+  std::vector<Site> sites = FindSites(graph, {ChainLength::kSingleNode});
   const GraphNode& node = graph.node(0);
   if (sites.empty()) {
     return Result::Error(ErrorCode::kNotImplemented, node.name + ": normfuse has no operator " + node.op_type);

@@ -1,0 +1,160 @@
+// The part of ChainBuilder that is about pairs: a QuantizeLinear and the DequantizeLinear of the same parameters behind it
+// become one step, FakeQuantize. What stands between pairs (Add, Mul, Div of tensors that are dequantised on their way, and
+// activations) becomes the steps of one chain.
+#include <algorithm>
+#include <utility>
+
+#include "plugin/chain_builder.h"
+#include "plugin/quantization_nodes.h"
+#include "plugin/tensor_shapes.h"
+
+namespace normfuse::plugin {
+namespace {
+
+// Of ORT, which makes a matrix product with a factor (FusedMatMul) of a product by one number and the MatMul behind it.
+bool IsFactorOfProduct(GraphView& graph, const GraphNode& node, int operand) {
+  const TensorFacts& facts = graph.Facts(operand);
+  if (!node.Is("", "Mul") || facts.constant == nullptr || facts.constant->ElementCount() != 1) return false;
+  const std::vector<int>& consumers = graph.value(graph.Output(node, 0)).consumers;
+  return std::any_of(consumers.begin(), consumers.end(),
+                     [&graph](int consumer) { return consumer != kNone && graph.node(consumer).Is("", "MatMul"); });
+}
+
+}  // namespace
+
+std::optional<StepKind> CombinationOf(const GraphNode& node) {
+  if (node.Is("", "Add")) return StepKind::kAdd;
+  if (node.Is("", "Mul")) return StepKind::kMul;
+  if (node.Is("", "Div")) return StepKind::kDiv;
+  return std::nullopt;
+}
+
+// Whether both nodes are free and make one step. Between 16-bit floats the two nodes round more often than the step.
+bool ChainBuilder::IsPair(int quantize, int dequantize) {
+  if (units_ == nullptr || units_->IsOfProduct(quantize) || units_->IsOfProduct(dequantize)) return false;
+  const GraphNode& q = graph_.node(quantize);
+  const GraphNode& dq = graph_.node(dequantize);
+  if (!IsQuantize(q) || !IsDequantize(dq) || graph_.Input(q, 0) == kNone) return false;
+  if (!HaveSameParameters(graph_, q, dq)) return false;
+  const int scale = graph_.Input(q, 1);
+  const TensorFacts& x = graph_.Facts(graph_.Input(q, 0));
+  if (x.type != DataType::kFloat32 || graph_.Facts(graph_.Output(dq, 0)).type != x.type) return false;
+  if (scale == kNone || graph_.Facts(scale).type != x.type) return false;
+  // What is quantised along an axis has the shape that leaves the chain: see FakeQuantize in ep/spec/operators.toml.
+  return graph_.Facts(scale).rank == 0 || HasOneElement(graph_.Facts(scale)) || x.rank >= 0;
+}
+
+Step ChainBuilder::StepOfPair(int quantize, int dequantize) {
+  const GraphNode& node = graph_.node(quantize);
+  Quantization quantization;
+  ReadQuantization(node, &quantization);
+  int64_t saturate = 1;
+  node.attributes->GetInt("saturate", &saturate);
+  AddNode(quantize);
+  AddNode(dequantize);
+  return FakeQuantise(std::move(quantization), graph_.Facts(graph_.Output(node, 0)).type, saturate != 0);
+}
+
+// The QuantizeLinear of a pair that is all that reads the value; kNone if there is none.
+int ChainBuilder::PairBehind(int value) {
+  if (units_ == nullptr || value == kNone) return kNone;
+  const int quantize = SoleConsumer(value);
+  if (quantize == kNone || graph_.Input(graph_.node(quantize), 0) != value) return kNone;
+  const int quantized = graph_.Output(graph_.node(quantize), 0);
+  const int dequantize = quantized == kNone ? kNone : SoleConsumer(quantized);
+  if (dequantize == kNone || graph_.Input(graph_.node(dequantize), 0) != quantized) return kNone;
+  return IsPair(quantize, dequantize) ? quantize : kNone;
+}
+
+// The QuantizeLinear of a pair that makes the value, which nothing but the chain reads.
+int ChainBuilder::PairInFront(int value) {
+  if (units_ == nullptr) return kNone;
+  const int dequantize = FreeProducer(value, "DequantizeLinear");
+  if (dequantize == kNone || SoleConsumer(value) == kNone) return kNone;
+  const int quantized = graph_.Input(graph_.node(dequantize), 0);
+  const int quantize = FreeProducer(quantized, "QuantizeLinear");
+  if (quantize == kNone || SoleConsumer(quantized) != dequantize) return kNone;
+  return IsPair(quantize, dequantize) ? quantize : kNone;
+}
+
+bool ChainBuilder::HasRoomFor(int tensors) const { return StepTensors(found_.chain) + tensors <= kMostStepTensors; }
+
+void ChainBuilder::TakePairs(int* value) {
+  if (found_.chain.normalizes() || found_.chain.store.quantization.present()) return;
+  for (int quantize = PairBehind(*value); quantize != kNone; quantize = PairBehind(*value)) {
+    if (!HasRoomFor(kTensorsOfQuantized - 1)) return;
+    const int dequantize = graph_.value(graph_.Output(graph_.node(quantize), 0)).consumers.front();
+    found_.chain.behind.push_back(StepOfPair(quantize, dequantize));
+    *value = graph_.Output(graph_.node(dequantize), 0);
+  }
+}
+
+void ChainBuilder::ReadXBehindPairs(int value) {
+  std::vector<Step> steps;
+  for (int quantize = PairInFront(value); quantize != kNone; quantize = PairInFront(value)) {
+    if (!HasRoomFor((kTensorsOfQuantized - 1) * static_cast<int>(steps.size() + 1))) break;
+    steps.push_back(StepOfPair(quantize, graph_.value(value).producer));
+    value = graph_.Input(graph_.node(quantize), 0);
+  }
+  std::vector<Step>& behind = found_.chain.behind;
+  behind.insert(behind.begin(), std::make_move_iterator(steps.rbegin()), std::make_move_iterator(steps.rend()));
+  found_.chain.x = ReadOperand(value, "X");
+}
+
+bool ChainBuilder::IsFreeDequantized(int value) const {
+  const int producer = FreeProducer(value, "DequantizeLinear");
+  return producer != kNone && IsDequantize(graph_.node(producer)) && SoleConsumer(value) != kNone;
+}
+
+// Whether a step of a chain without a normalisation stands among quantised tensors: behind or before a pair, or with an
+// operand that is one.
+bool ChainBuilder::IsAmongQuantised(const GraphNode& step, int operand) {
+  if (units_ == nullptr || found_.chain.normalizes()) return false;
+  const std::vector<Step>& behind = found_.chain.behind;
+  if (!behind.empty() && behind.back().kind == StepKind::kFakeQuantize)
+    return !IsFactorOfProduct(graph_, step, operand);
+  return IsFreeDequantized(operand) || PairBehind(graph_.Output(step, 0)) != kNone;
+}
+
+Operand ChainBuilder::ReadQuantisedOperand(int value) {
+  return HasRoomFor(kTensorsOfQuantized) ? ReadOperand(value, "operand") : ReadTensor(value, "operand");
+}
+
+bool ChainBuilder::ReadAnchorStep(int* y) {
+  const GraphNode& node = anchor();
+  const std::optional<StepKind> kind = CombinationOf(node);
+  *y = graph_.Output(node, 0);
+  if (units_ == nullptr || !kind || *y == kNone || node.inputs.size() != 2) return false;
+  const int quantize = SoleConsumer(*y);
+  const bool quantises = PairBehind(*y) != kNone ||
+                         (quantize != kNone && IsQuantize(graph_.node(quantize)) && !units_->IsOfProduct(quantize));
+  for (const size_t position : {size_t{0}, size_t{1}}) {
+    const int x = graph_.Input(node, position);
+    const int operand = graph_.Input(node, 1 - position);
+    if (x == kNone || operand == kNone || x == operand || (position == 1 && *kind == StepKind::kDiv)) continue;
+    const TensorFacts& facts = graph_.Facts(x);
+    if (facts.type != DataType::kFloat32 || graph_.Facts(operand).type != facts.type || facts.constant) continue;
+    if (!MayFit(graph_.Facts(operand), facts) || IsFactorOfProduct(graph_, node, operand)) continue;
+    if (!quantises && !IsFreeDequantized(x) && !IsFreeDequantized(operand)) continue;
+    ReadXBehindPairs(x);
+    found_.chain.behind.push_back(Combine(*kind, ReadQuantisedOperand(operand)));
+    return found_.chain.x.tensor.constant == nullptr;
+  }
+  return false;
+}
+
+bool ChainBuilder::ReadAnchorPair(int* y) {
+  const int x = graph_.Input(anchor(), 0);
+  if (x == kNone || units_ == nullptr) return false;
+  const int quantized = graph_.Output(anchor(), 0);
+  const int dequantize = quantized == kNone ? kNone : SoleConsumer(quantized);
+  if (dequantize == kNone || graph_.Input(graph_.node(dequantize), 0) != quantized) return false;
+  if (!IsPair(anchor_, dequantize)) return false;
+  found_.nodes.clear();
+  found_.chain.x = ReadOperand(x, "X");
+  found_.chain.behind.push_back(StepOfPair(anchor_, dequantize));
+  *y = graph_.Output(graph_.node(dequantize), 0);
+  return true;
+}
+
+}  // namespace normfuse::plugin
