@@ -25,7 +25,12 @@ void ReadSaturate(const GraphNode& node, Chain* chain) {
 }  // namespace
 
 ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, const Search& search, int anchor)
-    : graph_(graph), taken_(taken), length_(search.length), units_(search.units), anchor_(anchor) {
+    : graph_(graph),
+      taken_(taken),
+      length_(search.length),
+      units_(search.units),
+      leaves_to_ort_(search.leaves_to_ort),
+      anchor_(anchor) {
   AddNode(anchor);
   found_.chain.name = graph.node(anchor).name.empty() ? graph.node(anchor).op_type : graph.node(anchor).name;
 }
@@ -86,6 +91,7 @@ bool ChainBuilder::TakeDequantize(int value, Operand* operand) {
   if (producer == kNone || !IsDequantize(graph_.node(producer)) || SoleConsumer(value) == kNone) return false;
   const GraphNode& node = graph_.node(producer);
   const int quantized = graph_.Input(node, 0);
+  if (IsHalfOfPair(quantized)) return false;
   operand->type = graph_.Facts(quantized).type;
   operand->shape = ShapeOf(graph_.Facts(value));
   operand->tensor = Ref(quantized);
@@ -551,7 +557,7 @@ bool ChainBuilder::TakeQuantize(int* value) {
   const int consumer = SoleConsumer(*value);
   if (consumer == kNone || !IsQuantize(graph_.node(consumer))) return false;
   const GraphNode& node = graph_.node(consumer);
-  if (graph_.Input(node, 0) != *value) return false;
+  if (graph_.Input(node, 0) != *value || IsHalfOfPair(graph_.Output(node, 0))) return false;
   ReadQuantization(node, &found_.chain.store.quantization);
   ReadSaturate(node, &found_.chain);
   AddNode(consumer);

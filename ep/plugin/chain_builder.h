@@ -98,6 +98,7 @@ class ChainBuilder {
   bool TakeIntegersInFront();
   bool TakeCastOfFirstProduct(int value, Operand* x);
   bool IsLeftToProduct(const GraphNode& quantize) const;
+  bool IsHalfOfPair(int value);
   bool IsPair(int quantize, int dequantize);
   Step StepOfPair(int quantize, int dequantize);
   int PairBehind(int value);
@@ -128,7 +129,8 @@ class ChainBuilder {
   GraphView& graph_;
   const std::vector<bool>& taken_;
   ChainLength length_;
-  const IntegerUnits* units_ = nullptr;  // null: no pairs are taken
+  IntegerUnits* units_ = nullptr;  // null: no pairs are taken
+  bool leaves_to_ort_ = false;
   int anchor_;
   FoundChain found_;
   int y_value_ = kNone;

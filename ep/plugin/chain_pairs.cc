@@ -29,6 +29,11 @@ std::optional<StepKind> CombinationOf(const GraphNode& node) {
   return std::nullopt;
 }
 
+// Whether a product stays in integers only where both ends of the pair around the value are left to ORT.
+bool ChainBuilder::IsHalfOfPair(int value) {
+  return leaves_to_ort_ && units_ != nullptr && units_->NeedsBothEnds(value);
+}
+
 // Whether both nodes are free and make one step. Between 16-bit floats the two nodes round more often than the step.
 bool ChainBuilder::IsPair(int quantize, int dequantize) {
   if (units_ == nullptr || units_->IsOfProduct(quantize) || units_->IsOfProduct(dequantize)) return false;

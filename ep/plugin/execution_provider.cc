@@ -117,7 +117,7 @@ Result Claim(ExecutionProvider& ep, GraphView& graph, FoundChain found, bool has
 Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength length, const KernelLookup& kernels,
                    std::vector<Site>* sites, std::vector<bool>* has_kernel) {
   const bool on_cpu = ep.backend->directml() == nullptr;
-  const IntegerUnits units(graph, ep.options.int8_stays);
+  IntegerUnits units(graph, ep.options.int8_stays);
   const bool takes_pairs = on_cpu && length == ChainLength::kAny;
   *sites = FindSites(graph, {length, takes_pairs ? &units : nullptr, on_cpu && !ep.options.claim_all});
   has_kernel->assign(sites->size(), false);
@@ -214,7 +214,7 @@ Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupp
   std::vector<bool> in_island;
   NORMFUSE_RETURN_IF_ERROR(ClaimIslands(ep, graph, *sites, support, &in_island));
   const BlockedLayout blocked(graph, *sites);
-  const IntegerUnits units(graph, ep.options.int8_stays);
+  IntegerUnits units(graph, ep.options.int8_stays);
   const ClaimContext context{ep.options, blocked, units, *ep.tuning, *sites, /*on_cpu=*/true};
   for (size_t i = 0; i < sites->size(); ++i) {
     Site& site = (*sites)[i];

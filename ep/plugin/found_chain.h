@@ -55,9 +55,9 @@ bool AddsIntegers(const Chain& chain);
 struct Search {
   ChainLength length = ChainLength::kAny;
   // With these, pairs of QuantizeLinear and DequantizeLinear become steps, but for those that belong to a product.
-  const IntegerUnits* units = nullptr;
-  // Chains begin behind what ONNX Runtime does as well: an Add that it runs in integers, an activation that it runs inside of the
-  // convolution before it.
+  IntegerUnits* units = nullptr;
+  // What ONNX Runtime does as well or better is no part of chains: an Add that it runs in integers, an activation that it runs inside
+  // of the convolution before it, halves of pairs whose other half keeps a product in integers. `units` is needed for these.
   bool leaves_to_ort = false;
 };
 

@@ -107,6 +107,12 @@ DataType IntegerUnits::TypeOf(int value) {
   return DataType::kUint8;
 }
 
+bool IntegerUnits::NeedsBothEnds(int value) {
+  if (value == kNone || TypeOf(value) == graph_.Facts(value).type) return false;
+  const GraphValue& entry = graph_.value(value);
+  return IsOfProduct(entry.producer) || IsOfProduct(entry.consumers.front());
+}
+
 DataType IntegerUnits::InputType(const Surroundings& around, size_t position) {
   return TypeOf(graph_.Input(graph_.node(around.dequantizers[position]), 0));
 }

@@ -27,6 +27,10 @@ class IntegerUnits {
   IntegerUnit UnitOf(int node) const { return units_[static_cast<size_t>(node)]; }
   bool IsOfProduct(int node) const { return UnitOf(node) == IntegerUnit::kProduct; }
 
+  // Whether the value lies between a QuantizeLinear and a DequantizeLinear of which one is part of a product that stays in
+  // integers only as long as both are ORT's (int8_products.h).
+  bool NeedsBothEnds(int value);
+
  private:
   struct Surroundings;
 
