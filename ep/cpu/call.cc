@@ -292,7 +292,8 @@ void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d
   const int64_t index = block.at.at[kFormY];
   for (size_t i = 0; i < last; ++i) {
     const Stage& stage = spec.behind[i];
-    if (stage.changes_nothing() && (i > 0 || !spec.normalizes)) continue;
+    // The first may normalise, or dequantise what was read as integers.
+    if (stage.changes_nothing() && (i > 0 || !(spec.normalizes || call.path.stored_integers))) continue;
     if (spec.ends_fake_quantized && i + 1 == last && call.y != nullptr) {
       return FakeQuantizeBlock(block, stage, from, static_cast<float*>(call.y) + index, streams);
     }
