@@ -1,0 +1,132 @@
+"""Chains among quantised tensors: pairs of QuantizeLinear and DequantizeLinear, and what stands between them.
+
+ONNX Runtime with all optimisations off runs the nodes as they are written: it says what the bits are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import harness
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import parser
+from test_claims import session_and_report
+
+F32 = np.float32
+SHAPE = (2, 8, 5, 6)
+TENSOR = "float[2,8,5,6]"
+TYPES = ("uint8", "int8", "uint16", "int16")
+
+
+def numbers(*shape: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 1, shape).astype(F32)
+
+
+def constants(stored: str) -> dict[str, np.ndarray]:
+    kind = np.dtype(stored)
+    middle = (np.iinfo(kind).max + np.iinfo(kind).min + 1) // 2
+    step = 8 / 2 ** np.iinfo(kind).bits
+    scales = {f"s{i}": np.array(step * (1 + 0.3 * i), F32) for i in range(5)}
+    zeros = {f"z{i}": np.array(middle + 3 * i, kind) for i in range(5)}
+    along = {"sc": np.linspace(step, 2 * step, SHAPE[1], dtype=F32), "zc": np.arange(middle, middle + 8).astype(kind)}
+    integers = np.random.default_rng(9).integers(np.iinfo(kind).min, np.iinfo(kind).max, SHAPE[-1])
+    channels = np.arange(middle, middle + 8).astype(kind).reshape(8, 1, 1)
+    others = {"b": integers.astype(kind), "w": channels, "six": np.array(6, F32), "w3": np.array(middle + 40, kind)}
+    floats = {"f": numbers(SHAPE[-1], seed=3), "k": numbers(1, 1, seed=4)}
+    return {**scales, **zeros, **along, **others, **floats}
+
+
+def model(graph: str, stored: str, **more: np.ndarray) -> onnx.ModelProto:
+    text = f'<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g {graph.replace("STORED", stored)}'
+    proto = parser.parse_model(text)
+    named = {name for node in proto.graph.node for name in node.input} - {i.name for i in proto.graph.input}
+    for name, array in {**constants(stored), **more}.items():
+        if name in named:
+            proto.graph.initializer.append(harness.initializer(name, array))
+    return proto
+
+
+def feeds_for(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
+    generator, feeds = np.random.default_rng(1), {}
+    for each in proto.graph.input:
+        kind = onnx.helper.tensor_dtype_to_np_dtype(each.type.tensor_type.elem_type)
+        dims = each.type.tensor_type.shape.dim
+        shape = [dim.dim_value for dim in dims]
+        if kind == F32:
+            feeds[each.name] = (2 * generator.standard_normal(shape)).astype(F32)
+        else:
+            feeds[each.name] = generator.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, endpoint=True).astype(kind)
+    return feeds
+
+
+def node_by_node(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    options = harness.session_options("cpu")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    return harness.run(harness.create_session(proto, options=options), feeds)
+
+
+def pair(x: str, y: str, index: int = 1, attributes: str = "") -> str:
+    return (
+        f"{y}q = QuantizeLinear{attributes}({x}, s{index}, z{index})  "
+        f"{y} = DequantizeLinear{attributes}({y}q, s{index}, z{index})\n"
+    )
+
+
+def read(quantised: str, y: str, index: int = 0) -> str:
+    return f"{y} = DequantizeLinear({quantised}, s{index}, z{index})\n"
+
+
+FLOAT, STORED = f"({TENSOR} X) => ({TENSOR} Y)", "(STORED[2,8,5,6] X) => (STORED[2,8,5,6] Y)"
+TWO = "(STORED[2,8,5,6] X, STORED[2,8,5,6] R) => (STORED[2,8,5,6] Y)"
+# graph with the nodes that become one
+CHAINS: dict[str, str] = {
+    "a pair alone": f"{FLOAT} {{ {pair('X', 'Y')} }}",
+    "two pairs": f"{FLOAT} {{ {pair('X', 'a')} {pair('a', 'Y', 2)} }}",
+    "a pair before an activation": f"{FLOAT} {{ {pair('X', 'a')} Y = Relu(a) }}",
+    "a pair behind an activation": f"{FLOAT} {{ a = Relu(X) {pair('a', 'Y')} }}",
+    "pairs around an activation": f"{FLOAT} {{ {pair('X', 'a')} h = LeakyRelu(a) {pair('h', 'Y', 2)} }}",
+    "a sum of two": f"{TWO} {{ {read('X', 'd')} {read('R', 'e', 1)} s = Add(d, e) Y = QuantizeLinear(s, s2, z2) }}",
+    "a product of two": f"{TWO} {{ {read('X', 'd')} {read('R', 'e', 1)} s = Mul(d, e) Y = QuantizeLinear(s, s2, z2) }}",
+    "a quotient of two": f"{TWO} {{ {read('X', 'd')} {read('R', 'e', 1)} s = Div(d, e) Y = QuantizeLinear(s, s2, z2) }}",
+    "a sum of two, to floats": f"{TWO.replace('(STORED[2,8,5,6] Y)', f'({TENSOR} Y)')} "
+    f"{{ {read('X', 'd')} {read('R', 'e', 1)} s = Add(d, e) {pair('s', 'Y', 2)} }}",
+    "a residual, then a gate": f"{TWO} {{ {read('X', 'd')} {read('R', 'e', 1)} s = Add(d, e) {pair('s', 'p', 2)}"
+    f" h = Relu(p) {pair('h', 'r', 3)} m = Mul(r, k) Y = QuantizeLinear(m, s4, z4) }}",
+    "a bias of integers": f"{FLOAT} {{ {pair('X', 'a')} {read('b', 'c', 3)} s = Add(c, a) {pair('s', 'Y', 2)} }}",
+    "a bias of integers, to integers": f"({TENSOR} X) => (STORED[2,8,5,6] Y) "
+    f"{{ {pair('X', 'a')} {read('b', 'c', 3)} s = Add(c, a) Y = QuantizeLinear(s, s2, z2) }}",
+    "a bias behind a sum": f"{FLOAT} {{ {pair('X', 'a')} s = Add(f, a) {pair('s', 't', 2)} u = Mul(t, f) {pair('u', 'Y', 3)} }}",
+    "a factor for each channel": f"{FLOAT} {{ {pair('X', 'a')} {read('w', 'c', 3)} s = Mul(a, c) {pair('s', 'Y', 2)} }}",
+    "HardSwish, written out": f"{STORED} {{ {read('X', 'd')} {read('X', 'e')} {read('w3', 'c', 3)} s = Add(d, c)"
+    f" {pair('s', 'p', 1)} m = Mul(e, p) {pair('m', 'r', 2)} v = Div(r, six) Y = QuantizeLinear(v, s4, z4) }}",
+    "steps between floats": f"({TENSOR} X, {TENSOR} R) => ({TENSOR} Y) {{ s = Add(X, R) {pair('s', 'p')} m = Mul(p, X) "
+    f"{pair('m', 'Y', 2)} }}",
+    "a gate of one number for each channel": f"(STORED[2,8,5,6] X, {TENSOR.replace('5,6', '1,1')} G) => ({TENSOR} Y) "
+    f"{{ {read('X', 'd')} s = Mul(d, G) {pair('s', 'Y', 2)} }}",
+    "along an axis": f"{FLOAT} {{ q = QuantizeLinear<axis = 1>(X, sc, zc)  d = DequantizeLinear<axis = 1>(q, sc, zc) "
+    f" Y = Relu(d) }}",
+    "parameters known at run time": f"({TENSOR} X, float s) => ({TENSOR} Y) {{ q = QuantizeLinear(X, s, z1) "
+    " d = DequantizeLinear(q, s, z1)  Y = Relu(d) }",
+    "of ONNX Runtime's own domain": f"{FLOAT} {{ q = com.microsoft.QuantizeLinear(X, s1, z1) "
+    " Y = com.microsoft.DequantizeLinear(q, s1, z1) }",
+}
+pytestmark = pytest.mark.every_isa
+
+
+@pytest.mark.parametrize("stored", TYPES)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_one_chain_of_the_same_bits(chain: str, stored: str) -> None:
+    proto = model(CHAINS[chain], stored)
+    session = harness.create_session(proto, "ep")
+    assert len(harness.ep_groups(session)) == 1, harness.fused_types(session)
+    assert harness.cpu_types(session) == []
+    feeds = feeds_for(proto)
+    if "s" in feeds:
+        feeds["s"] = np.array(0.03, F32)
+    expected, got = node_by_node(proto, feeds), harness.run(session, feeds)
+    np.testing.assert_array_equal(got["Y"], expected["Y"])
