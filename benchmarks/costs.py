@@ -246,7 +246,10 @@ def among_quantised(name: str, stored: str) -> list[tuple[Callable[[], None], bo
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(types[n == "Y"]), values.shape)
         for n in (*inputs, "Y")
     ]
-    constants = [numpy_helper.from_array(np.array(0.9, np.float32), "s"), numpy_helper.from_array(np.array(3, kind), "z")]
+    constants = [
+        numpy_helper.from_array(np.array(0.9, np.float32), "s"),
+        numpy_helper.from_array(np.array(3, kind), "z"),
+    ]
     graph = helper.make_graph(nodes, "costs", infos[:-1], infos[-1:], constants)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
     calls = []
