@@ -78,38 +78,76 @@ NORMFUSE_INLINE V QuantizeVector(V v, V scale, V zero, V low, V high) {
   return Min(Max(RoundEven(v / scale) + zero, low), high);
 }
 
+// The same with one scale and zero point. The quotient is that of a division to the last bit: the product with the
+// reciprocal, and what it left over once more. v is cut first, beyond what any type of 16 bits holds, so that nothing
+// overflows; NaN becomes the lowest value.
+struct OneQuantization {
+  NORMFUSE_INLINE OneQuantization(float one_scale, float one_zero, float low, float high)
+      : scale(Set(one_scale)),
+        inverse(Set(1.0f / one_scale)),
+        zero(Set(one_zero)),
+        least(Set(-0x1p18f * one_scale)),
+        most(Set(0x1p18f * one_scale)),
+        lowest(Set(low)),
+        highest(Set(high)) {}
+  // Where neither the reciprocal nor what is left over leaves the range of normal numbers.
+  static NORMFUSE_INLINE bool Fits(Vec scale, Vec zero) {
+    return kHasFma && scale.step == 0 && zero.step == 0 && *scale.data > 1e-9f && *scale.data < 1e9f;
+  }
+  NORMFUSE_INLINE V operator()(V v) const {
+    const V inside = Min(Max(v, least), most);
+    const V product = inside * inverse;
+    const V quotient = Fma(NegFma(product, scale, inside), inverse, product);
+    return Min(Max(RoundEven(quotient) + zero, lowest), highest);
+  }
+  V scale;
+  V inverse;
+  V zero;
+  V least;
+  V most;
+  V lowest;
+  V highest;
+};
+
 void Quantize(float* x, size_t n, Vec scale, Vec zero, float low, float high) {
+  if (OneQuantization::Fits(scale, zero)) {
+    const OneQuantization quantize(*scale.data, *zero.data, low, high);
+    return ForEachVector(n, [=](size_t i, auto vector) { vector.Store(x + i, quantize(vector.Load(x + i))); });
+  }
   const V lowest = Set(low);
   const V highest = Set(high);
   Map(x, n, scale, zero, [=](V v, V s, V z) { return QuantizeVector(v, s, z, lowest, highest); });
 }
 
-template <bool kStream>
-NORMFUSE_INLINE void FakeQuantizeTo(const cpu::FakeQuantizeArgs& args) {
+// Stores value(i, vector) for each vector of y.
+template <class Value>
+NORMFUSE_INLINE void StoreEach(const cpu::FakeQuantizeArgs& args, Value value) {
+  float* y = args.y;
+  if constexpr (kStreams) {
+    if (args.stream) {
+      return ForEachVector(args.n, [=](size_t i, auto vector) { vector.StoreNonTemporal(y + i, value(i, vector)); });
+    }
+  }
+  ForEachVector(args.n, [=](size_t i, auto vector) { vector.Store(y + i, value(i, vector)); });
+}
+
+void FakeQuantize(const cpu::FakeQuantizeArgs& args) {
+  const float* x = args.x;
+  if (OneQuantization::Fits(args.scale, args.zero)) {
+    const OneQuantization quantize(*args.scale.data, *args.zero.data, args.low, args.high);
+    return StoreEach(
+        args, [=](size_t i, auto vector) { return (quantize(vector.Load(x + i)) - quantize.zero) * quantize.scale; });
+  }
   Spread spread[2];
   const Source scales(args.scale, &spread[0]);
   const Source zeros(args.zero, &spread[1]);
   const V low = Set(args.low);
   const V high = Set(args.high);
-  const float* x = args.x;
-  float* y = args.y;
-  ForEachVector(args.n, [=](size_t i, auto vector) {
+  StoreEach(args, [=](size_t i, auto vector) {
     const V scale = vector.At(scales, i);
     const V zero = vector.At(zeros, i);
-    const V value = (QuantizeVector(vector.Load(x + i), scale, zero, low, high) - zero) * scale;
-    if constexpr (kStream) {
-      vector.StoreNonTemporal(y + i, value);
-    } else {
-      vector.Store(y + i, value);
-    }
+    return (QuantizeVector(vector.Load(x + i), scale, zero, low, high) - zero) * scale;
   });
-}
-
-void FakeQuantize(const cpu::FakeQuantizeArgs& args) {
-  if constexpr (kStreams) {
-    if (args.stream) return FakeQuantizeTo<true>(args);
-  }
-  FakeQuantizeTo<false>(args);
 }
 
 void Divide(float* x, size_t n, Vec scale, Vec zero) {
