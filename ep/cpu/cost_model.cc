@@ -21,6 +21,16 @@ Price SoftmaxPrice(const Chain& chain) {
   return IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank) ? kSoftmaxPrice : kSoftmaxAcrossPrice;
 }
 
+// Whether no kernel reads the rows of a softmax where they lie.
+bool IsSoftmaxOfBlocks(const Chain& chain) {
+  if (!chain.has_softmax() || !IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank)) return false;
+  const auto is_quantised = [](const Step& step) {
+    return step.operand.quantization.present() || step.quantization.present();
+  };
+  return (chain.x.quantization.present() && BitsOf(chain.x.type) > 8) ||
+         std::any_of(chain.before.begin(), chain.before.end(), is_quantised);
+}
+
 Price NormalizationPrice(const Chain& chain) {
   const Normalization& n = *chain.normalization;
   if (n.is_softmax()) return SoftmaxPrice(chain);
@@ -123,6 +133,7 @@ void ForEachPrice(const Chain& chain, const std::function<void(const Price& pric
   if (GoesThroughBlocks(chain, activation)) add(kThroughBlocksPrice, 0);
   if (OnlyDequantizes(chain, activation) && chain.store.type == DataType::kFloat16) add(kDequantizeToHalfPrice, 0);
   if (chain.normalizes()) add(NormalizationPrice(chain), 1);
+  if (IsSoftmaxOfBlocks(chain)) add(kSoftmaxOfBlocksPrice, 0);
   if (chain.normalizes() && chain.normalization->zero_for_nan) add(kZeroForNanPrice, 2);
   ForEachPriceOfSteps(chain, add);
   if (chain.store.quantization.present()) add(kQuantizePrice, 1);

@@ -35,7 +35,6 @@ bool AnyConsumerOfY(const GraphView& graph, const FoundChain& found, Predicate&&
 
 // A single DequantizeLinear or QuantizeLinear, without an activation.
 std::optional<Declined> CheckQuantizationAlone(const FoundChain& found) {
-  if (found.chain.x.tensor.constant != nullptr) return NotProfitable(found, "ONNX Runtime folds a constant");
   if (found.chain.store.quantization.present()) return NotProfitable(found, "its kernel runs at the speed of memory");
   return std::nullopt;
 }

@@ -53,11 +53,21 @@ void IntegerUnits::Mark(const GraphNode& node) {
   if (!node.domain.empty() || !IsOneOf(kQuantizedKernels, node)) return;
   const Surroundings around = Around(node);
   const IntegerUnit unit = UnitAround(around, node);
-  if (unit == IntegerUnit::kNone) return;
+  if (unit == IntegerUnit::kNone) return MarkWeights(node);
   const auto mark = [&](int index) { units_[static_cast<size_t>(index)] = unit; };
   std::for_each(around.dequantizers.begin(), around.dequantizers.end(), mark);
   std::for_each(around.quantizers.begin(), around.quantizers.end(), mark);
   if (around.clip != kNone && !around.quantizers.empty()) mark(around.clip);
+}
+
+// ORT makes a MatMulNBits of a product and the DequantizeLinear of its weights, where that of the other factor is gone.
+void IntegerUnits::MarkWeights(const GraphNode& node) {
+  if (!node.Is("", "MatMul") && !node.Is("", "Gemm")) return;
+  const GraphNode* dequantize = graph_.ProducerOf(graph_.Input(node, 1));
+  if (dequantize == nullptr || !IsDequantize(*dequantize) || graph_.Input(*dequantize, 0) == kNone) return;
+  const TensorFacts& weights = graph_.Facts(graph_.Input(*dequantize, 0));
+  if (weights.constant == nullptr || weights.rank != 2 || BitsOf(weights.type) > 8) return;
+  units_[static_cast<size_t>(graph_.value(graph_.Input(node, 1)).producer)] = IntegerUnit::kProduct;
 }
 
 IntegerUnits::Surroundings IntegerUnits::Around(const GraphNode& node) const {

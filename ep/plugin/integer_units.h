@@ -35,6 +35,7 @@ class IntegerUnits {
   struct Surroundings;
 
   void Mark(const GraphNode& node);
+  void MarkWeights(const GraphNode& node);
   Surroundings Around(const GraphNode& node) const;
   DataType TypeOf(int value);
   DataType InputType(const Surroundings& around, size_t position);
