@@ -23,6 +23,7 @@ VERSIONS = {
     Identity Relu LeakyRelu PRelu Elu Celu Selu Gelu GeluTanh Swish HardSwish HardSigmoid Sigmoid Tanh Erf Exp
     Sin SinSquared ScaledTanh Softplus ParametricSoftplus Softsign ThresholdedRelu Shrink Mish Clip Linear
     """,
+    2: "FakeQuantize Div",
 }
 
 
