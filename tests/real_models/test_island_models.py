@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
+
 import directml_libraries as libraries
 import harness
 import numpy as np
+import onnx
 import pytest
-from model_zoo import MODELS
+from island_reference import check_quantised, showing_quantised_values
+from model_zoo import MODELS, Feeds, RealModel
 from oracle import Array
 
 from normfuse.gpu_work import count_gpu_work
@@ -20,53 +25,63 @@ def copied(arrays: list[Array]) -> int:
     return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
 
 
-# What a tensor that is quantised with another last bit becomes: one step in some activations.
-OF_A_STEP = 5e-3
+# Of an output, relative to its largest value: some hundred operations one behind the other, of float32.
+TOLERANCE = 1e-3
 
 
-@pytest.mark.parametrize(
-    ("name", "tolerance"),
-    [
-        ("minilm-l3", 1e-3),
-        ("minilm-l6", 1e-3),
-        ("ocr-direction", 1e-3),
-        ("smart-turn", OF_A_STEP),
-    ],
-)
-def test_a_model_is_one_island(name: str, tolerance: float) -> None:
+@functools.cache
+def options() -> dict[str, str]:
     fake = str(libraries.build_fake())
-    options = {"backend": "directml", "claim": "profitable", "directml_library": fake, "d3d12_library": fake}
+    return {"backend": "directml", "claim": "profitable", "directml_library": fake, "d3d12_library": fake}
+
+
+def check_close(results: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+    for name, result in results.items():
+        value = expected[name].astype(np.float64)
+        error = np.abs(result - value).max() / max(1e-30, np.abs(value).max())
+        assert error <= TOLERANCE, (name, error)
+
+
+def check_quantised_model(model: RealModel, feeds: Feeds, results: Mapping[str, Array], islands: int) -> None:
+    """The outputs against a reference with exact products: by the quantised values, which a second session shows."""
+    proto = onnx.load(model.path())
+    session = harness.create_session(showing_quantised_values(proto), "ep", **options())
+    assert len(harness.ep_groups(session)) == islands
+    shown = harness.run(session, feeds)
+    expected = check_quantised(proto, feeds, shown)
+    for name, result in results.items():
+        np.testing.assert_array_equal(shown[name], result)
+    check_close(results, expected)
+
+
+@pytest.mark.parametrize("name", ["minilm-l3", "minilm-l6", "ocr-direction", "smart-turn"])
+def test_a_model_is_one_island(name: str) -> None:
     model = MODELS[name]
     feeds = next(model.inputs())
-    on_cpu = harness.create_session(model.path(), "cpu")
-    expected = on_cpu.run(None, feeds)
-    session = harness.create_session(model.path(), "ep", **options)
+    session = harness.create_session(model.path(), "ep", **options())
     # Inputs that are outputs as they are need no GPU.
     assert len(harness.ep_groups(session)) == 1
     assert set(harness.cpu_types(session)) <= {"Identity"}
-    results = session.run(None, feeds)
-    for result, value in zip(results, expected, strict=True):
-        error = np.abs(result.astype(np.float64) - value).max() / max(1e-30, np.abs(value).max())
-        assert error <= tolerance, error
-    work = count_gpu_work(lambda given: harness.create_session(model.path(), "ep", **options, **given), feeds)
+    results = harness.run(session, feeds)
+    if model.quantized:
+        check_quantised_model(model, feeds, results, islands=1)
+    else:
+        check_close(results, harness.run(harness.create_session(model.path(), "cpu"), feeds))
+    work = count_gpu_work(lambda given: harness.create_session(model.path(), "ep", **options(), **given), feeds)
     assert (work.submissions, work.waits, work.created) == (1, 1, 0)
-    computed = [result for result in results if result.dtype == np.float32]
+    computed = [result for result in results.values() if result.dtype == np.float32]
     assert (work.bytes_up, work.bytes_down) == (copied(list(feeds.values())), copied(computed))
 
 
 def test_a_dynamically_quantised_model_is_hardly_torn() -> None:
     """T5's encoder: the CPU computes the table of relative positions, of integers and of their logarithms."""
-    fake = str(libraries.build_fake())
-    options = {"backend": "directml", "claim": "profitable", "directml_library": fake, "d3d12_library": fake}
     model = MODELS["title-encoder"]
     feeds = next(model.inputs())
-    session = harness.create_session(model.path(), "ep", **options)
-    assert len(harness.ep_groups(session)) <= 2
+    session = harness.create_session(model.path(), "ep", **options())
+    islands = len(harness.ep_groups(session))
+    assert islands <= 2
     assert not set(harness.cpu_types(session)) & {"MatMul", "MatMulInteger", "DynamicQuantizeLinear", "Softmax"}
-    (expected,) = harness.create_session(model.path(), "cpu").run(None, feeds)
-    (result,) = session.run(None, feeds)
-    error = np.abs(result.astype(np.float64) - expected).max() / np.abs(expected).max()
-    assert error <= OF_A_STEP, error
-    work = count_gpu_work(lambda given: harness.create_session(model.path(), "ep", **options, **given), feeds)
+    check_quantised_model(model, feeds, harness.run(session, feeds), islands)
+    work = count_gpu_work(lambda given: harness.create_session(model.path(), "ep", **options(), **given), feeds)
     assert work.submissions <= 2
     assert (work.waits, work.created) == (work.submissions, 0)
