@@ -105,6 +105,11 @@ def build_fake() -> Path:
     return _build(FAKES / "libfake_directml.so", sources, headers, ["-I", str(generated), "-I", str(NATIVE.parent)])
 
 
+def build_link_stub() -> Path:
+    """A library of DXCore, Direct3D 12 and DirectML that creates nothing and says that it did."""
+    return _build(FAKES / "liblink_stub.so", [NATIVE / "link_stub.cc"], [])
+
+
 def build_fake_gpu() -> Path:
     """The library that stands before the one under test and adds a GPU to the devices that onnxruntime lists."""
     return _build(FAKES / "libfake_gpu.so", [FAKE_GPU], [ROOT / "ep" / "abi" / "ort_abi.h"])

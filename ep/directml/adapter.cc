@@ -56,13 +56,10 @@ Result FromList(IDXCoreAdapterFactory* factory, const DirectMlOptions& options, 
 
 }  // namespace
 
-Result ChooseAdapter(DXCoreCreateAdapterFactoryFunction create, const DirectMlOptions& options,
-                     ComPtr<IDXCoreAdapter>* adapter, std::string* name) {
-  ComPtr<IDXCoreAdapterFactory> factory;
-  NORMFUSE_RETURN_IF_FAILED("DXCoreCreateAdapterFactory", create(IDXCoreAdapterFactory::kIid, factory.Receive()));
-  NORMFUSE_RETURN_IF_ERROR(options.adapter == DirectMlOptions::Adapter::kLuid
-                               ? ByLuid(factory.get(), options.luid, adapter)
-                               : FromList(factory.get(), options, adapter));
+Result ChooseAdapter(IDXCoreAdapterFactory* factory, const DirectMlOptions& options, ComPtr<IDXCoreAdapter>* adapter,
+                     std::string* name) {
+  NORMFUSE_RETURN_IF_ERROR(options.adapter == DirectMlOptions::Adapter::kLuid ? ByLuid(factory, options.luid, adapter)
+                                                                              : FromList(factory, options, adapter));
   *name = NameOfAdapter(adapter->get());
   return {};
 }

@@ -11,7 +11,7 @@ namespace normfuse::directml {
 
 // The adapter that the options ask for, and its name. An adapter that does not exist gives an error that lists those
 // that do. Not for Adapter::kDefault.
-Result ChooseAdapter(abi::DXCoreCreateAdapterFactoryFunction create, const DirectMlOptions& options,
+Result ChooseAdapter(abi::IDXCoreAdapterFactory* factory, const DirectMlOptions& options,
                      ComPtr<abi::IDXCoreAdapter>* adapter, std::string* name);
 
 }  // namespace normfuse::directml

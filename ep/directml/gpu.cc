@@ -80,7 +80,12 @@ Result Gpu::OpenD3d12(const DirectMlOptions& options) {
     NORMFUSE_RETURN_IF_ERROR(LoadFunction(options.dxcore_library, kDxcoreLibrary, "DXCoreCreateAdapterFactory",
                                           "dxcore_library", &create_factory));
     if (options.adapter != DirectMlOptions::Adapter::kDefault) {
-      NORMFUSE_RETURN_IF_ERROR(ChooseAdapter(create_factory, options, &adapter, &name_));
+      ComPtr<IDXCoreAdapterFactory> factory;
+      const std::string library = options.dxcore_library.empty() ? kDxcoreLibrary : options.dxcore_library;
+      const HRESULT result = create_factory(IDXCoreAdapterFactory::kIid, factory.Receive());
+      NORMFUSE_RETURN_IF_ERROR(
+          CheckCreated({"DXCoreCreateAdapterFactory", library, "dxcore_library"}, result, static_cast<bool>(factory)));
+      NORMFUSE_RETURN_IF_ERROR(ChooseAdapter(factory.get(), options, &adapter, &name_));
     }
   }
   HRESULT result = create(adapter.get(), D3D_FEATURE_LEVEL_11_0, ID3D12Device::kIid, d3d12_.Receive());
@@ -88,7 +93,8 @@ Result Gpu::OpenD3d12(const DirectMlOptions& options) {
   if (!Succeeded(result) && adapter) {
     result = create(adapter.get(), D3D_FEATURE_LEVEL_1_0_CORE, ID3D12Device::kIid, d3d12_.Receive());
   }
-  return CheckHresult("D3D12CreateDevice", result);
+  const std::string library = options.d3d12_library.empty() ? kD3d12Library : options.d3d12_library;
+  return CheckCreated({"D3D12CreateDevice", library, "d3d12_library"}, result, static_cast<bool>(d3d12_));
 }
 
 Result Gpu::OpenDirectMl(const DirectMlOptions& options) {
@@ -102,7 +108,8 @@ Result Gpu::OpenDirectMl(const DirectMlOptions& options) {
                                                  LevelName(kMinimumLevel) +
                                                  "; install a newer DirectML redistributable, or use backend=cpu.");
   }
-  return CheckHresult("DMLCreateDevice1", result);
+  const std::string library = options.directml_library.empty() ? kDirectMlLibrary : options.directml_library;
+  return CheckCreated({"DMLCreateDevice1", library, "directml_library"}, result, static_cast<bool>(directml_));
 }
 
 Result Gpu::ReadCapabilities() {

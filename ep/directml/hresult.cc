@@ -56,4 +56,14 @@ Result CheckHresult(const char* call, HRESULT result) {
                        std::string("DirectML path: ") + call + " failed with " + code + " (" + Meaning(result) + ")");
 }
 
+Result CheckCreated(const Creation& creation, HRESULT result, bool created) {
+  if (!Succeeded(result)) return CheckHresult(creation.call, result);
+  if (created) return {};
+  return Result::Error(ErrorCode::kEpFail, std::string("DirectML path: ") + creation.call + " of " + creation.library +
+                                               " says that it succeeded, but gives no object: that is no library to "
+                                               "run with, but one to link with. Name another one by the option " +
+                                               creation.option +
+                                               ", take its folder out of LD_LIBRARY_PATH, or use backend=cpu.");
+}
+
 }  // namespace normfuse::directml
