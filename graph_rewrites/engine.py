@@ -33,6 +33,7 @@ from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_DEVIATION, USED_STATISTICS, is_dead, operator_name, vanishing
 from .pattern import AnyOf, Output, ValuePattern
 from .products import EINSUM_AS_MATMUL, write_products
+from .quantized_weights import fold_weights as fold_weights_of
 from .repeaters import Repeaters
 from .rule import FusionRule, Replacement
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
@@ -87,6 +88,7 @@ def rewrite(
     *,
     target: Target = "portable",
     allow_requantization_removal: bool = False,
+    fold_weights: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> RewriteResult:
     """Fuse the normalisation chains of a model, in place.
@@ -98,6 +100,7 @@ def rewrite(
             nodes of the domain ai.normfuse; "standard": standard operators only.
         allow_requantization_removal: Also fuse where that removes a QuantizeLinear -> DequantizeLinear pair inside a
             chain, which changes results by up to one quantisation step.
+        fold_weights: Also dequantise the weights of operators that run in float, once (`quantized_weights`).
         progress: Called with (nodes done, nodes in all) from time to time.
 
     Returns:
@@ -122,6 +125,8 @@ def rewrite(
     for graph, path, opsets in _containers(model):
         if written := write_products(graph, facts):
             run.counts[EINSUM_AS_MATMUL] += written
+        if fold_weights:
+            run.counts.update({name: count for name, count in fold_weights_of(graph, facts).items() if count})
         facts.enter(graph)
         run.bypass(graph, opsets)
         run.fuse(graph, path, opsets)

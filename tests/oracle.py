@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import programs
 from onnx import TensorProto
-from programs import ACTIVATIONS
+from programs import ACTIVATIONS, COMBINATIONS
 
 #: Of a case, in the notation of `programs`.
 ATTRIBUTE_DEFAULTS = {**programs.DEFAULTS, "spec_version": 1}
@@ -460,15 +460,16 @@ def _affine(
 
 
 Interval = tuple[Array, Array, Array]
+_COMBINED: Mapping[str, Callable[[Array, Array], Array]] = {"Mul": np.multiply, "Add": np.add, "Div": np.divide}
 
 
 def _stepped(d: Interval, which: str, inputs: Inputs, attributes: Mapping[str, Any]) -> Interval:
-    """steps_before or steps_behind on a value with its interval: Mul and Add of operands, and activations."""
+    """steps_before or steps_behind on a value with its interval: operands combined with it, and activations."""
     value, low, high = d
-    taken = sum(word in ("Mul", "Add") for word in attributes["steps_before"].split()) if which != "steps_before" else 0
+    taken = sum(word in COMBINATIONS for word in attributes["steps_before"].split()) if which != "steps_before" else 0
     numbers = iter(attributes["step_params"])
     for word in attributes[which].split():
-        if word not in ("Mul", "Add"):
+        if word not in COMBINATIONS:
             given = [next(numbers) for _ in ACTIVATIONS[word].get("params", [])]
             error = np.maximum(high - value, value - low)
             value, low, high = activation_interval(word, value, np.where(np.isfinite(error), error, 0.0), given)
@@ -477,7 +478,8 @@ def _stepped(d: Interval, which: str, inputs: Inputs, attributes: Mapping[str, A
         assert stored is not None
         operand = stored.astype(np.float64)
         taken += 1
-        ends = [end * operand if word == "Mul" else end + operand for end in (value, low, high)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ends = [_COMBINED[word](end, operand) for end in (value, low, high)]
         value, (low, high) = ends[0], (np.minimum(ends[1], ends[2]), np.maximum(ends[1], ends[2]))
         own = 0.5 * ulp32(value)
         settled = ~np.isfinite(value)

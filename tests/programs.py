@@ -59,6 +59,7 @@ DEFAULTS: dict[str, Any] = {
     "y_saturate": 1,
     "sum_dtype": 0,
 }
+COMBINATIONS = ("Mul", "Add", "Div")
 _METHODS = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
 _CORES = ("Normalize", *_METHODS.values())
 _CORE = ("axes", "num_groups", "epsilon", "epsilon_on", "use_mean", "normalize_variance")
@@ -149,7 +150,7 @@ class _Writer:
 
     def _further(self, which: str) -> Iterator[str]:
         for name in self._given.get(which, "").split():
-            if name in ("Mul", "Add"):
+            if name in COMBINATIONS:
                 yield f"{name} {next(self._operands)}"
                 continue
             row = ACTIVATIONS.get(name, {}).get("params", [])
@@ -184,7 +185,7 @@ class _Reader:
         if name in _CORES:
             self._in_front = False
             self._core(name, arguments)
-        elif name in ("Mul", "Add") and operand.startswith("operand_"):
+        elif name in COMBINATIONS and operand.startswith("operand_"):
             self._append("steps_before" if self._in_front else "steps_behind", name)
         elif name in ("Mul", "Add"):
             self._quantization(operand, arguments)

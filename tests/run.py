@@ -19,6 +19,8 @@ only the steps named:
              (which has to be installed, with npm), the recipe of CONTRIBUTING.md; and those marked "fuzz" with more
              examples
   isas       the Python tests marked "every_isa" on each instruction set but the best one
+  vnni       the Python tests marked "without_vnni" on an onnxruntime that sees neither AVX-512 nor VNNI, as on older
+             processors: its products of uint8 and int8 saturate (Linux on x86-64)
   export     the tests with PyTorch, transformers, Olive and Ray, in build/export-env (--full: every module at every
              opset; --lean: without Olive and Ray)
 """
@@ -34,6 +36,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from platform import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
@@ -255,6 +258,15 @@ def lower_isas(arguments: list[str]) -> None:
         pytest("every_isa", *arguments, NORMFUSE_ISA=isa)
 
 
+def without_vnni(arguments: list[str]) -> None:
+    if sys.platform != "linux" or machine() != "x86_64":
+        say("vnni: onnxruntime for this machine does not ask for AVX-512 or VNNI; nothing to run")
+        return
+    copy = BUILD / "onnxruntime-without-vnni"
+    run(BIN / "python", "benchmarks/onnxruntime_without_avx512.py", copy)
+    pytest("without_vnni and not slow and not cross", *arguments, PYTHONPATH=str(copy), NORMFUSE_ISA="avx2")
+
+
 #: What a step does, given the arguments for pytest; in the order in which they run.
 STEPS: dict[str, Callable[[list[str]], None]] = {
     "install": lambda for_pytest: install_wheel(BIN / "python", "test"),
@@ -266,6 +278,7 @@ STEPS: dict[str, Callable[[list[str]], None]] = {
     "windows": lambda for_pytest: windows_tests(),
     "slow": slow_tests,
     "isas": lower_isas,
+    "vnni": without_vnni,
     "export": export_tests,
 }
 USUAL = ("install", "native", "pytest")

@@ -67,7 +67,13 @@ void IntegerUnits::MarkWeights(const GraphNode& node) {
   if (dequantize == nullptr || !IsDequantize(*dequantize) || graph_.Input(*dequantize, 0) == kNone) return;
   const TensorFacts& weights = graph_.Facts(graph_.Input(*dequantize, 0));
   if (weights.constant == nullptr || weights.rank != 2 || BitsOf(weights.type) > 8) return;
-  units_[static_cast<size_t>(graph_.value(graph_.Input(node, 1)).producer)] = IntegerUnit::kProduct;
+  // Its products round the other factor to 8 bits: that one keeps its DequantizeLinear, and ORT its kernel.
+  for (const size_t position : {size_t{0}, size_t{1}}) {
+    const int producer = graph_.value(graph_.Input(node, position)).producer;
+    if (producer != kNone && IsDequantize(graph_.node(producer))) {
+      units_[static_cast<size_t>(producer)] = IntegerUnit::kProduct;
+    }
+  }
 }
 
 IntegerUnits::Surroundings IntegerUnits::Around(const GraphNode& node) const {

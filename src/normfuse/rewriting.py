@@ -35,6 +35,7 @@ def rewritten(
     target: Target = "portable",
     *,
     allow_requantization_removal: bool = False,
+    fold_weights: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rewritten:
     """Return the rewritten copy of a model; see :func:`normfuse.graph_rewrites.rewrite`.
@@ -44,13 +45,17 @@ def rewritten(
     """
     from normfuse.graph_rewrites import rewrite
 
-    key = (target, allow_requantization_removal)
+    key = (target, allow_requantization_removal, fold_weights)
     known = source.rewrites.get(key)
     if not isinstance(known, Rewritten):
         start = time.perf_counter()
         model = source.model.clone()
         result = rewrite(
-            model, target=target, allow_requantization_removal=allow_requantization_removal, progress=progress
+            model,
+            target=target,
+            allow_requantization_removal=allow_requantization_removal,
+            fold_weights=fold_weights,
+            progress=progress,
         )
         known = Rewritten(model, tuple(result.sites), dict(result.counts), time.perf_counter() - start)
         source.rewrites[key] = known

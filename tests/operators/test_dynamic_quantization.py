@@ -17,6 +17,8 @@ from test_claims import session_and_report
 
 import normfuse
 
+pytestmark = pytest.mark.without_vnni
+
 F32 = np.float32
 OUTPUTS = "uint8[a, b] Q, float S, uint8 Z"
 

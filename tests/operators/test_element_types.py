@@ -14,6 +14,7 @@ from normfuse.spec import ELEMENT_TYPES, STEPS, ProgramError, check_program, rea
 PROGRAMS = {
     "Emit": ("FusedNormalization", "Emit type={}; Normalize axes=-1", (), 1),
     "Requantize": ("FusedNormalization", "Requantize scale=s type={}; Normalize axes=-1", ("s",), 1),
+    "FakeQuantize": ("FusedActivation", "FakeQuantize scale=s type={}", ("s",), 0),
     "Store": ("FusedActivation", "Relu; Store type={}", (), 0),
     "Quantize": ("FusedActivation", "Relu; Quantize scale=s type={}", ("s",), 0),
 }

@@ -17,6 +17,8 @@ from onnx.numpy_helper import from_array
 
 import normfuse
 
+pytestmark = pytest.mark.without_vnni
+
 IN_INTEGERS = ("QLinearMatMul", "MatMulIntegerToFloat", "QLinearConv", "QGemm")
 WIDTH = 32
 NORM = "n = LayerNormalization (x, g, g)\n"

@@ -16,6 +16,8 @@ from oracle import Array
 
 from normfuse.gpu_work import count_gpu_work
 
+pytestmark = pytest.mark.without_vnni
+
 ALIGNMENT = 256  # tensors start at multiples of this
 
 

@@ -21,6 +21,8 @@ from test_quantized_chains import QuantizedBuilder
 
 import normfuse
 
+pytestmark = pytest.mark.without_vnni
+
 N = 16
 SHAPES = {"rows": (2, 8, 32), "matrix": (16, 32), "unknown": ("batch", "rows", 32), "unknown rows": ("rows", 32)}
 SIZES = {"batch": 2, "rows": 8}

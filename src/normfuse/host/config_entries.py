@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["get_entry", "set_entry"]
+__all__ = ["disable_optimizer", "disabled_optimizers", "get_entry", "set_entry"]
+
+_DISABLED = "optimization.disable_specified_optimizers"
 
 
 def get_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
@@ -22,3 +24,15 @@ def set_entry(options: onnxruntime.SessionOptions, key: str, value: str) -> None
     """Give an entry a value. ONNX Runtime warns of an entry that is set again, so an equal one is left alone."""
     if get_entry(options, key) != value:
         options.add_session_config_entry(key, value)
+
+
+def disabled_optimizers(options: onnxruntime.SessionOptions) -> list[str]:
+    """Return the names of ONNX Runtime's own graph transformers that are switched off."""
+    return [name for name in (get_entry(options, _DISABLED) or "").split(";") if name]
+
+
+def disable_optimizer(options: onnxruntime.SessionOptions, name: str) -> None:
+    """Switch one of ONNX Runtime's own graph transformers off; what is off already stays so."""
+    disabled = disabled_optimizers(options)
+    if name not in disabled:
+        set_entry(options, _DISABLED, ";".join([*disabled, name]))

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
-from normfuse.host.config_entries import get_entry, set_entry
+from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
 from normfuse.host.model_forms import ModelForm, ask_model
 from normfuse.host.wire_format import GRAPH_INITIALIZER, GRAPH_NODE, MODEL_GRAPH, fields, first_number, read
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["avoid_float16_fault"]
 
-_DISABLED = "optimization.disable_specified_optimizers"
 _FUSION = "MatmulTransposeFusion"
 _AT_FAULT = "FuseFp16InitializerToFp32NodeTransformer"
 _FLOAT16 = 10  # onnx.TensorProto.FLOAT16
@@ -39,11 +38,11 @@ def avoid_float16_fault(options: onnxruntime.SessionOptions, model: ModelForm) -
     Raises:
         InvalidModelError: The file cannot be read.
     """
-    disabled = [name for name in (get_entry(options, _DISABLED) or "").split(";") if name]
+    disabled = disabled_optimizers(options)
     if _FUSION in disabled or _AT_FAULT in disabled:
         return
     if ask_model(model, _file_transposes_float16, _proto_transposes_float16, _graph_transposes_float16):
-        set_entry(options, _DISABLED, ";".join([*disabled, _FUSION]))
+        disable_optimizer(options, _FUSION)
 
 
 def _proto_transposes_float16(model: onnx.ModelProto) -> bool:

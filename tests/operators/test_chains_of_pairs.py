@@ -122,7 +122,7 @@ CHAINS: dict[str, str] = {
     "of ONNX Runtime's own domain": f"{FLOAT} {{ q = com.microsoft.QuantizeLinear(X, s1, z1) "
     " Y = com.microsoft.DequantizeLinear(q, s1, z1) }",
 }
-pytestmark = pytest.mark.every_isa
+pytestmark = [pytest.mark.every_isa, pytest.mark.without_vnni]
 
 
 @pytest.mark.parametrize("stored", TYPES)

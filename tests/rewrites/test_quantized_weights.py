@@ -1,0 +1,152 @@
+"""Weights that are dequantised once: the very numbers of each run, and only where no product of integers is lost."""
+
+from __future__ import annotations
+
+import harness
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from oracle import Array, dtype_code
+from strategies import Numbers, quantizations
+
+import normfuse
+from normfuse.graph_rewrites import rewrite
+from normfuse.graph_rewrites.quantized_weights import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED
+
+pytestmark = pytest.mark.without_vnni
+
+F32 = np.float32
+RNG = np.random.default_rng(5)
+
+
+def folded(model: onnx.ModelProto, target: str = "standard") -> tuple[onnx.ModelProto, dict[str, int]]:
+    copy = ir.from_proto(model)
+    counts = rewrite(copy, target=target, fold_weights=True).counts  # type: ignore[arg-type]
+    return ir.to_proto(copy), counts
+
+
+def results(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
+    options = harness.session_options("cpu")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return harness.run(harness.create_session(model, "cpu", options), feeds)
+
+
+def parse(text: str, opset: int = 21, **tensors: Array) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
+    model.graph.initializer.extend(harness.initializer(name, array) for name, array in tensors.items())
+    return model
+
+
+def weights(*shape: int, dtype: type = np.int8) -> Array:
+    return RNG.integers(-100, 100, shape).astype(dtype)
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, ml_dtypes.int4, ml_dtypes.uint4])
+def test_the_very_numbers_of_each_run(dtype: type, data: st.DataObject) -> None:
+    numbers = Numbers(data.draw(st.integers(0, 2**32 - 1)))
+    shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    p = data.draw(quantizations(numbers, shape, dtype, F32, broadcast=False))
+    stored = numbers.codes(shape, dtype)
+    inputs = {"w": stored, "s": p.scale} | ({} if p.zero_point is None else {"z": p.zero_point})
+    if dtype == np.int32 and p.zero_point is not None:
+        inputs["z"] = np.zeros_like(p.zero_point)  # ONNX Runtime takes no other
+    axis = p.axis if len(shape) > 1 else 0
+    nodes = [
+        helper.make_node("DequantizeLinear", list(inputs), ["d"], axis=axis, block_size=p.block_size),
+        helper.make_node("Sub", ["x", "d"], ["y"]),
+    ]
+    x = np.zeros(shape, F32)
+    model = harness.build_model(nodes, {"x": x}, {"y": TensorProto.FLOAT}, inputs, opset=21)
+    after, counts = folded(model)
+    assert counts[WEIGHTS_FOLDED] == 1
+    assert [node.op_type for node in after.graph.node] == ["Sub"]
+    assert len(after.graph.initializer) == 1
+    np.testing.assert_array_equal(results(after, {"x": x})["y"], results(model, {"x": x})["y"])
+    assert dtype_code(stored) != TensorProto.FLOAT
+
+
+PRODUCT = """g (float[1,4,6,6] x) => (float[1,8,4,4] y) {
+  q = QuantizeLinear(x, xs, xz) d = DequantizeLinear(q, xs, xz)
+  w = DequantizeLinear<axis = 0>(W, ws, wz) b = DequantizeLinear<axis = 0>(B, bs)
+  c = Conv(d, w, b) e = QuantizeLinear(c, ys, yz) y = DequantizeLinear(e, ys, yz) }"""
+
+
+def product(dtype: type, text: str = PRODUCT) -> onnx.ModelProto:
+    ones = np.ones(8, F32) / 64
+    scales = {"xs": np.array(0.02, F32), "ys": np.array(0.0503717, F32), "ws": ones, "bs": ones}
+    zeros = {"xz": np.array(3, dtype), "yz": np.array(5, dtype), "wz": np.zeros(8, np.int8)}
+    return parse(text, **scales, **zeros, W=weights(8, 4, 3, 3), B=weights(8, dtype=np.int32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text", "expected"),
+    [
+        (np.uint16, PRODUCT, 2),
+        (np.int16, PRODUCT, 2),
+        (np.uint8, PRODUCT, 0),
+        (np.int8, PRODUCT, 0),
+        # Without a quantised result ONNX Runtime has no convolution of integers.
+        (np.uint8, PRODUCT.replace("e = Quant", "y = Identity(c) e = Quant").replace("y = Deq", "u = Deq"), 2),
+    ],
+)
+def test_products_that_may_run_in_integers_keep_their_weights(dtype: type, text: str, expected: int) -> None:
+    model = product(dtype, text)
+    after, counts = folded(model)
+    assert counts.get(WEIGHTS_FOLDED, 0) == expected
+    x = {"x": RNG.normal(size=(1, 4, 6, 6)).astype(F32)}
+    np.testing.assert_array_equal(results(after, x)["y"], results(model, x)["y"])
+
+
+@pytest.mark.parametrize(("rows", "expected"), [("3", 0), ("64", 1), ("N", 1)])
+def test_few_rows_are_left_to_quantised_kernels(rows: str, expected: int) -> None:
+    """Where the number of rows is not known, it is a sequence's or a batch's."""
+    text = f"g (float[{rows},16] x) => (float[{rows},8] y) {{ w = DequantizeLinear(W, s) y = MatMul(x, w) }}"
+    _, counts = folded(parse(text, W=weights(16, 8), s=np.array(0.1, F32)))
+    assert counts.get(WEIGHTS_FOLDED, 0) == expected
+
+
+def test_a_table_is_looked_up_as_integers() -> None:
+    text = "g (int64[N] i) => (float[N,64] y) { w = DequantizeLinear(W, s, z) g = Gather(w, i) y = Identity(g) }"
+    model = parse(text, W=weights(512, 64), s=np.array(0.1, F32), z=np.array(7, np.int8))
+    after, counts = folded(model)
+    assert counts == {LOOKED_UP_AS_INTEGERS: 1}
+    assert {tensor.data_type for tensor in after.graph.initializer} == {TensorProto.INT8, TensorProto.FLOAT}
+    i = {"i": np.array([0, 511, 3], np.int64)}
+    np.testing.assert_array_equal(results(after, i)["y"], results(model, i)["y"])
+    shown = harness.run(harness.create_session(after, "cpu"), i)["y"]
+    np.testing.assert_array_equal(shown, results(model, i)["y"])
+
+
+def test_what_a_caller_can_override_is_left() -> None:
+    text = "g (float[4] x, int8[4] W) => (float[4] y) { w = DequantizeLinear(W, s) y = Sub(x, w) }"
+    _, counts = folded(parse(text, W=weights(4), s=np.array(0.1, F32)))
+    assert WEIGHTS_FOLDED not in counts
+
+
+def test_weights_with_readers_of_both_kinds_and_graph_outputs_are_left() -> None:
+    text = """g (float[64,8] x) => (float[64,8] y, float[8,8] w) { w = DequantizeLinear(W, s) y = MatMul(x, w) }"""
+    _, counts = folded(parse(text, W=weights(8, 8), s=np.array(0.1, F32)))
+    assert WEIGHTS_FOLDED not in counts
+
+
+def test_a_session_folds_and_onnx_runtime_does_not_quantise_again() -> None:
+    """Its own transformer would make int8 of float weights between quantised tensors, with other numbers."""
+    model = product(np.uint16)
+    x = {"x": RNG.normal(size=(1, 4, 6, 6)).astype(F32)}
+    expected = results(model, x)["y"]
+    options = onnxruntime.SessionOptions()
+    got = normfuse.InferenceSession(model, options).run(None, x)[0]
+    assert "WeightBiasQuantization" in options.get_session_config_entry("optimization.disable_specified_optimizers")
+    assert np.abs(got - expected).max() <= 0.051  # a step, at a tie
+    assert np.count_nonzero(got != expected) <= 2
+    kept = onnxruntime.SessionOptions()
+    normfuse.InferenceSession(model, kept, fold_weights=False)
+    with pytest.raises(Exception, match="disable_specified_optimizers"):
+        kept.get_session_config_entry("optimization.disable_specified_optimizers")
