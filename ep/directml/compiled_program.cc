@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "directml/hresult.h"
 #include "directml/operator_desc.h"
@@ -10,6 +11,8 @@ namespace normfuse::directml {
 namespace {
 
 using namespace abi;
+
+constexpr int64_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
 
 // A constant that DirectML takes in when the program is initialised.
 bool BelongsToProgram(const GraphInput& input) { return input.node_input < 0 && input.weight == nullptr; }
@@ -28,8 +31,9 @@ Result CheckIndices(const GraphInput& input, const void* from) {
   return {};
 }
 
-// A tensor of the node as it lies on the GPU, and back: int64 has 32 bits there.
-Result CopyIn(const GraphInput& input, const void* from, void* to) {
+// A tensor of the node as it lies on the GPU, and back: int64 has 32 bits there. What is larger and only moved is the nearest
+// integer there, and its value an error where such an integer comes back.
+Result CopyIn(const GraphInput& input, const void* from, void* to, Result* if_selected) {
   if (input.indices) {
     NORMFUSE_RETURN_IF_ERROR(input.type == DataType::kInt64 ? CheckIndices<int64_t>(input, from)
                                                             : CheckIndices<int32_t>(input, from));
@@ -41,23 +45,28 @@ Result CopyIn(const GraphInput& input, const void* from, void* to) {
   const auto* values = static_cast<const int64_t*>(from);
   auto* narrow = static_cast<int32_t*>(to);
   for (uint64_t i = 0; i < input.elements; ++i) {
-    narrow[i] = static_cast<int32_t>(values[i]);
-    if (narrow[i] != values[i]) {
-      return Result::Error(ErrorCode::kInvalidArgument, "DirectML path: input '" + input.name + "' has the value " +
-                                                            std::to_string(values[i]) +
-                                                            ", but integers have 32 bits there; use backend=cpu.");
-    }
+    narrow[i] = static_cast<int32_t>(std::clamp<int64_t>(values[i], kLeast, kMost));
+    if (narrow[i] == values[i] || (input.only_moved && !if_selected->ok())) continue;
+    *if_selected =
+        Result::Error(ErrorCode::kInvalidArgument, "DirectML path: input '" + input.name + "' has the value " +
+                                                       std::to_string(values[i]) +
+                                                       ", but integers have 32 bits there; use " + "backend=cpu.");
+    if (!input.only_moved) return *if_selected;
   }
   return {};
 }
 
-void CopyOut(const GraphOutput& output, const void* from, void* to) {
+Result CopyOut(const GraphOutput& output, const void* from, void* to, const Result& if_selected) {
   if (output.type != DataType::kInt64) {
     std::memcpy(to, from, BytesFor(output.stored, output.elements));
-    return;
+    return {};
   }
   const auto* values = static_cast<const int32_t*>(from);
-  for (uint64_t i = 0; i < output.elements; ++i) static_cast<int64_t*>(to)[i] = values[i];
+  for (uint64_t i = 0; i < output.elements; ++i) {
+    if (!if_selected.ok() && (values[i] == kLeast || values[i] == kMost)) return if_selected;
+    static_cast<int64_t*>(to)[i] = values[i];
+  }
+  return {};
 }
 
 // What lies in the lane, neighbours as one range.
@@ -248,9 +257,10 @@ Result CompiledProgram::Run(const Tensors& tensors, GpuWork* work) const {
   NORMFUSE_RETURN_IF_ERROR(gpu_->lanes().Acquire(sizes, &lane, work));
   const Commands* commands = nullptr;
   NORMFUSE_RETURN_IF_ERROR(Record(*lane, tensors, &commands, work));
-  NORMFUSE_RETURN_IF_ERROR(WriteInputs(*lane, tensors));
+  Result if_selected;
+  NORMFUSE_RETURN_IF_ERROR(WriteInputs(*lane, tensors, &if_selected));
   NORMFUSE_RETURN_IF_ERROR(gpu_->Run(*commands, work));
-  return ReadOutputs(*lane, tensors);
+  return ReadOutputs(*lane, tensors, if_selected);
 }
 
 CompiledProgram::Recordings& CompiledProgram::RecordingsFor(const Lane& lane) const {
@@ -325,19 +335,19 @@ std::vector<Gpu::Range> CompiledProgram::Readbacks(const Tensors& tensors) const
   return InLane(outputs_.offsets, outputs_.bytes, tensors.output_buffers);
 }
 
-Result CompiledProgram::WriteInputs(const Lane& lane, const Tensors& tensors) const {
+Result CompiledProgram::WriteInputs(const Lane& lane, const Tensors& tensors, Result* if_selected) const {
   if (Uploads(tensors).empty()) return {};
   Mapping mapping;
   NORMFUSE_RETURN_IF_ERROR(mapping.Write(gpu_->memory() == MemoryArchitecture::kDiscrete ? lane.upload : lane.input));
   for (size_t i = 0; i < program_.inputs.size(); ++i) {
     const GraphInput& input = program_.inputs[i];
     if (input.node_input < 0 || tensors.input_buffers[i] != nullptr) continue;
-    NORMFUSE_RETURN_IF_ERROR(CopyIn(input, tensors.inputs[i], mapping.data() + inputs_.offsets[i]));
+    NORMFUSE_RETURN_IF_ERROR(CopyIn(input, tensors.inputs[i], mapping.data() + inputs_.offsets[i], if_selected));
   }
   return {};
 }
 
-Result CompiledProgram::ReadOutputs(const Lane& lane, const Tensors& tensors) const {
+Result CompiledProgram::ReadOutputs(const Lane& lane, const Tensors& tensors, const Result& if_selected) const {
   if (Readbacks(tensors).empty()) return {};
   Mapping mapping;
   NORMFUSE_RETURN_IF_ERROR(
@@ -345,7 +355,7 @@ Result CompiledProgram::ReadOutputs(const Lane& lane, const Tensors& tensors) co
   for (size_t i = 0; i < program_.outputs.size(); ++i) {
     const GraphOutput& output = program_.outputs[i];
     if (tensors.outputs[i] == nullptr) continue;
-    CopyOut(output, mapping.data() + outputs_.offsets[i], tensors.outputs[i]);
+    NORMFUSE_RETURN_IF_ERROR(CopyOut(output, mapping.data() + outputs_.offsets[i], tensors.outputs[i], if_selected));
   }
   return {};
 }

@@ -68,8 +68,9 @@ class CompiledProgram {
   Result RecordCommands(const Lane& lane, const Tensors& tensors) const;
   std::vector<Gpu::Range> Uploads(const Tensors& tensors) const;
   std::vector<Gpu::Range> Readbacks(const Tensors& tensors) const;
-  Result WriteInputs(const Lane& lane, const Tensors& tensors) const;
-  Result ReadOutputs(const Lane& lane, const Tensors& tensors) const;
+  // An error goes to `if_selected` that is one of the call where an integer of more than 32 bits comes back.
+  Result WriteInputs(const Lane& lane, const Tensors& tensors, Result* if_selected) const;
+  Result ReadOutputs(const Lane& lane, const Tensors& tensors, const Result& if_selected) const;
 
   DmlProgram program_;
   std::shared_ptr<Gpu> gpu_;

@@ -198,6 +198,7 @@ std::optional<Declined> Lower(const Island& island, const std::vector<InputShape
   for (size_t i = 0; i < island.values.size() && !builder.refused(); ++i) lowering.GiveOut(static_cast<int>(i));
   if (builder.refused()) return builder.refused();
   DropUnused(program);
+  MarkMoved(program);
   return std::nullopt;
 }
 

@@ -113,6 +113,23 @@ std::string Json(const Operator& op) {
   return out + "}";
 }
 
+// Whether what the operator gives are elements of this input as they are, if any.
+bool OnlyMoves(const Operator& op, size_t input) {
+  switch (op.type) {
+    case abi::DML_OPERATOR_ELEMENT_WISE_IDENTITY:
+      return !op.scale_bias;
+    case abi::DML_OPERATOR_ELEMENT_WISE_IF:
+      return input > 0;
+    case abi::DML_OPERATOR_GATHER:
+      return input == 0;
+    case abi::DML_OPERATOR_JOIN:
+    case abi::DML_OPERATOR_SLICE1:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 std::string ToJson(const DmlProgram& program) {
@@ -163,6 +180,26 @@ void DropUnused(DmlProgram* program) {
   for (Operator& op : program->operators) {
     for (auto& input : op.inputs) {
       if (input) input->index = (input->from_graph_input ? inputs : operators)[input->index];
+    }
+  }
+}
+
+void MarkMoved(DmlProgram* program) {
+  std::vector<bool> moved(program->operators.size(), true);  // what it gives, from there on
+  for (const GraphOutput& output : program->outputs) {
+    if (output.type != DataType::kInt64) moved[output.from_node] = false;
+  }
+  for (GraphInput& input : program->inputs) input.only_moved = input.type == DataType::kInt64;
+  for (size_t i = program->operators.size(); i-- > 0;) {
+    const Operator& op = program->operators[i];
+    for (size_t slot = 0; slot < op.inputs.size(); ++slot) {
+      const auto& input = op.inputs[slot];
+      if (!input || (moved[i] && OnlyMoves(op, slot))) continue;
+      if (input->from_graph_input) {
+        program->inputs[input->index].only_moved = false;
+      } else {
+        moved[input->index] = false;
+      }
     }
   }
 }

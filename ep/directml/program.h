@@ -90,6 +90,7 @@ struct GraphInput {
   uint64_t elements = 0;
   uint64_t bytes = 0;  // a multiple of 4
   std::optional<IndexRange> indices = {};
+  bool only_moved = false;  // see MarkMoved
 };
 
 // A tensor that the graph writes.
@@ -119,6 +120,10 @@ struct DmlProgram {
 
 // Drops operators and inputs that no output comes of: DirectML's graphs have none.
 void DropUnused(DmlProgram* program);
+
+// Marks the inputs of int64 whose elements are only moved and selected, as they are, on their way to outputs of int64: what
+// becomes of an element is found there again, so that one of more than 32 bits matters where it arrives, and nowhere else.
+void MarkMoved(DmlProgram* program);
 
 // One line of JSON: {"level", "inputs", "operators", "outputs"}.
 std::string ToJson(const DmlProgram& program);

@@ -1,6 +1,8 @@
 #include "plugin/island_operators.h"
 
 #include <algorithm>
+#include <unordered_set>
+#include <vector>
 
 #include "directml/einsum.h"
 #include "directml/island.h"
@@ -98,12 +100,44 @@ bool ParameterFits(const Port& port, const TensorFacts& facts, const DirectMlOpe
          Refused(why, port.text() + " is not known to be a vector");
 }
 
+constexpr const char* kOfFloats = " is of int64, of floats that may be larger than 32 bits";
+
 // Integers of 64 bits have 32 on the GPU. Those that arrive there are checked; those that it makes of floats are not.
 bool CastFits(GraphView& graph, const GraphNode& node, std::string* why) {
   if (node.op_type != "Cast" || !IsFloat(graph.Facts(node.inputs.front()).type)) return true;
   const Port port{graph, node.outputs.front()};
   if (graph.Facts(port.value).type != DataType::kInt64) return true;
-  return Refused(why, port.text() + " is of int64, of floats that may be larger than 32 bits");
+  return Refused(why, port.text() + kOfFloats);
+}
+
+// Whether integers of 64 bits were floats once, whatever became of them since.
+bool AreOfFloats(GraphView& graph, int value) {
+  std::vector<int> ahead = {value};
+  std::unordered_set<int> seen = {value};
+  while (!ahead.empty()) {
+    const int producer = graph.value(ahead.back()).producer;
+    ahead.pop_back();
+    if (producer == kNone) continue;
+    const GraphNode& node = graph.node(producer);
+    for (const int input : node.inputs) {
+      if (input == kNone) continue;
+      const DataType type = graph.Facts(input).type;
+      if (node.op_type == "Cast" && IsFloat(type)) return true;
+      if (type == DataType::kInt64 && seen.insert(input).second) ahead.push_back(input);
+    }
+  }
+  return false;
+}
+
+// Large ones that are only moved and selected are an error where they are selected; an operator that computes reads all.
+bool IntegersFit(GraphView& graph, const GraphNode& node, const DirectMlOperatorSpec& row, std::string* why) {
+  if (row.moves || node.op_type == "Where") return true;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const int value = node.inputs[i];
+    if (value == kNone || DecidesShapes(row, i) || graph.Facts(value).type != DataType::kInt64) continue;
+    if (AreOfFloats(graph, value)) return Refused(why, Port{graph, value}.text() + kOfFloats);
+  }
+  return true;
 }
 
 bool RankFits(const Port& port, const TensorFacts& facts, const DirectMlOperatorSpec& row, std::string* why) {
@@ -169,7 +203,7 @@ bool TensorsFit(GraphView& graph, const GraphNode& node, const DirectMlOperatorS
     if (!TypeFits(port, facts, row, why)) return false;
     if (node.op_type != "Concat" && !HasElements(port, facts, why)) return false;
   }
-  if (!CastFits(graph, node, why)) return false;
+  if (!CastFits(graph, node, why) || !IntegersFit(graph, node, row, why)) return false;
   return std::all_of(node.outputs.begin(), node.outputs.end(), [&](int value) {
     if (value == kNone) return true;
     const Port port{graph, value};

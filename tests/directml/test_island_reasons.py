@@ -66,6 +66,12 @@ REFUSED = {
         "Cast",
         "'y' is of int64, of floats that may be larger than 32 bits",
     ),
+    "computing with int64 of floats": (
+        """g (float[4, 8] x, int64[4, 8] z, bool[4, 8] c) => (bool[4, 8] y) {
+            n = Neg(x) i = Cast <to = 7> (n) m = Mul(i, z) k = Where(c, m, z) y = Equal(k, z) }""",
+        "Equal",
+        "'k' is of int64, of floats that may be larger than 32 bits",
+    ),
     "shape": (
         """g (float[4, 8] x, float[8, 2] w, int64[2, 2] sizes, int64 at) => (float[M, N] y) {
             p = MatMul(x, w) s = Gather(sizes, at) y = Reshape(p, s) }""",
