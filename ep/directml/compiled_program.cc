@@ -47,10 +47,9 @@ Result CopyIn(const GraphInput& input, const void* from, void* to, Result* if_se
   for (uint64_t i = 0; i < input.elements; ++i) {
     narrow[i] = static_cast<int32_t>(std::clamp<int64_t>(values[i], kLeast, kMost));
     if (narrow[i] == values[i] || (input.only_moved && !if_selected->ok())) continue;
-    *if_selected =
-        Result::Error(ErrorCode::kInvalidArgument, "DirectML path: input '" + input.name + "' has the value " +
-                                                       std::to_string(values[i]) +
-                                                       ", but integers have 32 bits there; use " + "backend=cpu.");
+    *if_selected = Result::Error(ErrorCode::kInvalidArgument,
+                                 "DirectML path: input '" + input.name + "' has the value " +
+                                     std::to_string(values[i]) + ", but integers have 32 bits there; use backend=cpu.");
     if (!input.only_moved) return *if_selected;
   }
   return {};
