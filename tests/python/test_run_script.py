@@ -32,7 +32,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ("arguments", "steps"),
     [
         ([], ["install", "native", "pytest"]),
-        (["--all"], ["install", "native", "pytest", "sanitized", "wheels", "cross", "slow", "isas", "export"]),
+        (["--all"], ["install", "native", "pytest", "sanitized", "wheels", "cross", "slow", "isas", "vnni", "export"]),
         (["--step", "windows"], ["windows"]),
         (["--step", "pytest", "--step", "install"], ["pytest", "install"]),
     ],
