@@ -2,7 +2,8 @@
 
 Runs ``normfuse bench`` on each model, several times, each in a process of its own: where ONNX Runtime's memory happens
 to lie moves a model by a few per cent, and stays the same within a process. The original on ONNX Runtime's CPU provider
-is compared with the original with normfuse, and with the rewritten model without and with it. A ratio is the median
+is compared with the original with normfuse, with the rewritten model without and with it, and with what
+`normfuse.InferenceSession` makes of it where that is yet another model. A ratio is the median
 over the processes; in brackets stand the lowest and the highest quartile of them.
 
 Beside it stand the share of kernel time that the chains take in the original, the share that the fused nodes take in
@@ -31,7 +32,7 @@ import report
 from real_models import NAMES, Case, cases, model_name
 
 FLOOR = 0.98
-WAYS = ("original + normfuse", "rewritten", "rewritten + normfuse")
+WAYS = ("original + normfuse", "rewritten", "rewritten + normfuse", "normfuse.InferenceSession")
 Row = dict[str, Any]
 
 
@@ -59,10 +60,12 @@ def measured(case: Case, threads: int, processes: int, seconds: float, folder: P
         "onnxruntime": runs[0]["onnxruntime_version"],
         "original_ms": statistics.median(timing["original"]["median_ms"] for timing in timings),
         "chain_share": share,
-        "fused_share": statistics.median(timing[WAYS[-1]]["fused_share"] for timing in timings),
+        "fused_share": statistics.median(run["timings"][-1]["fused_share"] for run in runs),
         "bound": 1 / (1 - share) if share < 1 else None,
     }
     for way in WAYS:
+        if way not in timings[0]:
+            continue
         row[way] = {
             "ratio": statistics.median(timing[way]["speedup"] for timing in timings),
             "low": min(timing[way]["speedup_quartiles"][0] for timing in timings),
@@ -78,8 +81,8 @@ def merged(old: list[Row], new: list[Row]) -> list[Row]:
     return [by_key[key] for key in sorted(by_key)]
 
 
-def ratio(cell: dict[str, float]) -> str:
-    return f"{cell['ratio']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})"
+def ratio(cell: dict[str, float] | None) -> str:
+    return "" if cell is None else f"{cell['ratio']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})"
 
 
 def table(rows: list[Row]) -> str:
@@ -90,7 +93,7 @@ def table(rows: list[Row]) -> str:
     ]
     for row in rows:
         cells = [row["model"], str(row["threads"]), f"{row['original_ms']:.3g}"]
-        cells += [ratio(row[way]) for way in WAYS]
+        cells += [ratio(row.get(way)) for way in WAYS]
         cells += ["" if row["bound"] is None else f"{row['bound']:.2f}"]
         cells += [f"{row['chain_share']:.1%}", f"{row['fused_share']:.1%}"]
         lines.append(f"| {' | '.join(cells)} |")
@@ -110,7 +113,7 @@ def too_slow(rows: list[Row]) -> list[str]:
         f"{row['model']}, {row['threads']} thread(s), {way}: {row[way]['ratio']:.3f} is below {FLOOR}"
         for row in rows
         for way in WAYS
-        if "normfuse" in way and row[way]["ratio"] < FLOOR
+        if "normfuse" in way and way in row and row[way]["ratio"] < FLOOR
     ]
 
 
@@ -136,7 +139,8 @@ def main() -> int:
         for case in cases(folder, arguments.names):
             for threads in arguments.threads:
                 row = measured(case, threads, arguments.processes, arguments.seconds, folder)
-                print(f"{case.name}, {threads} thread(s): {ratio(row[WAYS[-1]])}", file=sys.stderr, flush=True)
+                last = ratio(next(row[way] for way in reversed(WAYS) if way in row))
+                print(f"{case.name}, {threads} thread(s): {last}", file=sys.stderr, flush=True)
                 rows = merged(rows, [row])
                 measured_here += 1
                 if arguments.json is not None:  # each time, so that nothing is lost when the rest is interrupted

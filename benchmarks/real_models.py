@@ -1,5 +1,6 @@
-"""The real models that the benchmarks run: third-party ones, those that onnxscript tests its own rewriter with, and
-blocks of today's models, which PyTorch exports (`tests/export/blocks.py`).
+"""The real models that the benchmarks run: third-party ones, those that onnxscript tests its own rewriter with, blocks
+of today's models, which PyTorch exports (`tests/export/blocks.py`), and quantised files of third-party ones
+(`tests/real_models/quantized_zoo.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / name) for name in (".", "real_models", "export")]
 
 import model_zoo  # noqa: E402
+import quantized_zoo  # noqa: E402
 
 # Without phi2 and phi4, which hold gigabytes of random weights.
 ONNXSCRIPT_MODELS = {
@@ -41,7 +43,7 @@ BLOCKS = (
     "mamba2_output",
     "kokoro_block",
 )
-NAMES = (*model_zoo.MODELS, *ONNXSCRIPT_MODELS, *BLOCKS)
+NAMES = (*model_zoo.MODELS, *ONNXSCRIPT_MODELS, *BLOCKS, *quantized_zoo.NAMES)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ def cases(folder: Path, wanted: Sequence[str] = ()) -> Iterator[Case]:
         blocks = []
     for name in blocks:
         yield _block_case(name, folder)
+    for name in quantized_zoo.NAMES:
+        if not wanted or name in wanted:
+            feeds = quantized_zoo.network_of(name).feeds(np.random.default_rng(0))
+            yield Case(name, quantized_zoo.quantized_file(name), feeds)
 
 
 def _onnxscript_case(name: str, source: str, folder: Path) -> Case:

@@ -17,7 +17,7 @@ from normfuse.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fuse
 from normfuse.measuring import Rounds, bound_run, ratio_of, take_turns
 from normfuse.model_files import ModelLike, load_model
 from normfuse.rewriting import rewritten
-from normfuse.sessions import open_session
+from normfuse.sessions import has_folded_weights, open_session
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.budget import run_all
 from normfuse.verification.comparison import differences, is_quantized
@@ -71,7 +71,7 @@ class OperatorTime:
     before_ms: float
     """Of a run of the original on ONNX Runtime's CPU provider."""
     after_ms: float
-    """Of a run of the rewritten model with normfuse."""
+    """Of a run of the rewritten model with normfuse, with dequantised weights where there are any."""
     before_nodes: int
     """How many of its nodes a run of the original executes."""
     after_nodes: int
@@ -132,6 +132,8 @@ def benchmark(
 ) -> BenchmarkReport:
     """Measure the original with and without the execution provider, and the rewritten model with and without it.
 
+    A model whose weights :func:`normfuse.InferenceSession` dequantises is measured in that way, too.
+
     Args:
         model: Any form of model that :func:`normfuse.optimize` takes.
         threads: Threads inside an operator; 0: ONNX Runtime's default.
@@ -170,6 +172,10 @@ def benchmark(
         setting.case("rewritten", fused, None),
         setting.case("rewritten + normfuse", fused, options),
     ]
+    in_memory = rewritten(source, fold_weights=True)
+    if in_memory.rules != rewritten(source).rules:  # otherwise it is the one before
+        folded = has_folded_weights(in_memory)
+        cases.append(setting.case("normfuse.InferenceSession", in_memory.model, options, folded=folded))
     tell("profiling", 0, 0)
     original = time_in_chains(source.model, source.name, fed[0], threads=threads)
     for case, rounds in zip(cases, take_turns([case.run for case in cases], seconds, tell), strict=True):
@@ -195,13 +201,13 @@ class _Setting:
     expected: dict[str, Any]
     quantized: bool
 
-    def case(self, name: str, model: ir.Model, ep_options: dict[str, Any] | None) -> _Case:
-        session = open_session(model, self.model_name, ep_options=ep_options, threads=self.threads)
+    def case(self, name: str, model: ir.Model, ep_options: dict[str, Any] | None, *, folded: bool = False) -> _Case:
+        session = open_session(model, self.model_name, ep_options=ep_options, threads=self.threads, folded=folded)
         found = differences([self.expected], run_all(session, [self.sample]), self.quantized)
         kernel_time = gpu_work = None
         if ep_options is not None:
             kernel_time = time_in_fused_nodes(
-                model, self.model_name, self.sample, threads=self.threads, ep_options=ep_options
+                model, self.model_name, self.sample, threads=self.threads, ep_options=ep_options, folded=folded
             )
             if ep_options.get("backend") == "directml":
                 gpu_work = self._gpu_work(model, ep_options)

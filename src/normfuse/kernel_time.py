@@ -85,15 +85,17 @@ def time_in_chains(model: ir.Model, name: str, sample: Sample, *, threads: int) 
 
 
 def time_in_fused_nodes(
-    model: ir.Model, name: str, sample: Sample, *, threads: int, ep_options: Mapping[str, Any]
+    model: ir.Model, name: str, sample: Sample, *, threads: int, ep_options: Mapping[str, Any], folded: bool = False
 ) -> KernelTime:
     """Return the kernel time with normfuse, and the share of the execution provider's nodes in it.
 
-    See :func:`time_in_chains`; ``ep_options`` are those of the execution provider.
+    See :func:`time_in_chains`; ``ep_options`` and ``folded`` are as :func:`open_session` takes them.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = _profiled_options(folder)
-        session = open_session(model, name, ep_options=dict(ep_options), threads=threads, sess_options=options)
+        session = open_session(
+            model, name, ep_options=dict(ep_options), threads=threads, sess_options=options, folded=folded
+        )
         events = _events(session, sample)
     share = _median_share(events, lambda event: float(_is_fused(event)))
     return KernelTime(share, _by_operator(events), _node_counts(events))

@@ -17,13 +17,13 @@ from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, load_model, runnable
-from normfuse.rewriting import rewritten
+from normfuse.rewriting import Rewritten, rewritten
 from normfuse.spec import OPERATOR_DOMAIN
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["InferenceSession", "Level", "needs_library", "open_session"]
+__all__ = ["InferenceSession", "Level", "has_folded_weights", "needs_library", "open_session"]
 
 Level = Literal["disable", "basic", "extended", "all"]
 # ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
@@ -65,16 +65,21 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library cannot be loaded.
     """
-    from normfuse.graph_rewrites.quantized_weights import WEIGHTS_FOLDED
-
     source = load_model(model)
     options = session_options(
         sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
     )
     result = rewritten(source, allow_requantization_removal=allow_requantization_removal, fold_weights=fold_weights)
-    if WEIGHTS_FOLDED in result.rules:
+    if has_folded_weights(result):
         disable_optimizer(options, _QUANTIZES_WEIGHTS)
     return _create(result.model, options, source.name, providers=None)
+
+
+def has_folded_weights(result: Rewritten) -> bool:
+    """Whether the rewriting pass dequantised weights, so that a session must leave them as they are."""
+    from normfuse.graph_rewrites.quantized_weights import WEIGHTS_FOLDED
+
+    return WEIGHTS_FOLDED in result.rules
 
 
 def open_session(
@@ -85,6 +90,7 @@ def open_session(
     level: Level = "all",
     threads: int = 0,
     sess_options: onnxruntime.SessionOptions | None = None,
+    folded: bool = False,
 ) -> onnxruntime.InferenceSession:
     """Return a session for measuring and comparing: quiet, and with the execution provider only if options are given.
 
@@ -96,6 +102,7 @@ def open_session(
         level: ONNX Runtime's own graph optimisations.
         threads: Threads inside an operator; 0: ONNX Runtime's default.
         sess_options: Session options to use; None: new ones.
+        folded: The model has folded weights: see :func:`has_folded_weights`.
 
     Raises:
         InvalidModelError: ONNX Runtime cannot load the model.
@@ -115,6 +122,8 @@ def open_session(
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads:
         options.intra_op_num_threads = threads
+    if folded:
+        disable_optimizer(options, _QUANTIZES_WEIGHTS)
     if ep_options is not None:
         session_options(options, **ep_options)
         return _create(model, options, name, providers=None)

@@ -577,6 +577,24 @@ def test_bench_measures_four_ways(run: Run, model: Path, tmp_path: Path) -> None
     assert files(tmp_path) == ["model.onnx"]
 
 
+def test_bench_measures_the_session_in_memory_where_it_dequantises_weights(run: Run, tmp_path: Path) -> None:
+    graph = """(float[32, 64] x) => (float[32, 64] y)
+        <float scale = {0.01}, int8 zero = {0}>
+        { w = DequantizeLinear (weights, scale, zero) p = MatMul (x, w) y = Relu (p) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {graph}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.full((64, 64), 3, np.int8), "weights"))
+    onnx.save(model, tmp_path / "model.onnx")
+    done = run("bench", "model.onnx", "--seconds", "0.1", "--json")
+    assert done.code == 0, done.err
+    data = json.loads(done.out)
+    *_, before, last = data["timings"]
+    assert (before["name"], last["name"]) == ("rewritten + normfuse", "normfuse.InferenceSession")
+    assert last["error"] < 1e-6
+    left = {each["name"] for each in data["operators"] if each["after_nodes"]}
+    assert "MatMul" in left
+    assert not left & {"DequantizeLinear", "MatMulNBits"}
+
+
 def test_bench_of_a_model_that_gives_an_output_another_rank(run: Run, tmp_path: Path) -> None:
     """ONNX Runtime runs it, and binds no tensor to such an output."""
     graph = "(float[n,1,8] x, int64[k] axes) => (float[a,b,c] y) { s = Squeeze (x, axes) y = Relu (s) }"

@@ -47,10 +47,12 @@ def bench_command(
     """Measure a model on ONNX Runtime's CPU provider and with normfuse, in alternating runs of one process.
 
     Four configurations are measured: the original and the rewritten model, each without and with the execution
-    provider. The error is that against the original without any graph optimisation. ONNX Runtime's profiler gives the
-    share of time in fused nodes, and the share of the same chains in the original, which bounds the gain (Amdahl's
-    law). The table of operators shows where the time goes without and with normfuse. With --backend directml the GPU
-    work of a run is counted, too: submissions, waits, and bytes copied each way.
+    provider. A fifth one is what normfuse.InferenceSession makes of a quantised model some of whose operators run
+    in float: their weights are dequantised once. The error is that against the original without any graph
+    optimisation. ONNX Runtime's profiler gives the share of time in fused nodes, and the share of the same chains
+    in the original, which bounds the gain (Amdahl's law). The table of operators shows where the time goes without
+    and with normfuse. With --backend directml the GPU work of a run is counted, too: submissions, waits, and bytes
+    copied each way.
     """
     from normfuse.benchmark import benchmark
 
