@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import subprocess
@@ -103,6 +104,13 @@ def build_fake() -> Path:
         subprocess.run([*generator, str(ROOT / "ep" / "spec"), str(generated / "spec")], check=True, timeout=60)
     headers = [*_headers(), generated / "spec" / "element_types.h"]
     return _build(FAKES / "libfake_directml.so", sources, headers, ["-I", str(generated), "-I", str(NATIVE.parent)])
+
+
+def counted(fake: str, name: str) -> int:
+    """What the fake, loaded in this process, has counted so far."""
+    counter = ctypes.CDLL(fake).FakeCounter
+    counter.restype = ctypes.c_int64
+    return int(counter(name.encode()))
 
 
 def build_link_stub() -> Path:

@@ -65,7 +65,7 @@ class Lowering {
     }
     if (builder_.refused()) return builder_.refused();
     d_dims_ = chain_.normalizes() ? d.dims : ShapeOfChain(d.dims);
-    d_shape_ = OperandsAreKnown() ? x_shape_ : Shapes::kAssumed;
+    d_shape_ = ShapesOfD();
     groups_ = chain_.num_groups();
     // Assumed channels need not fit the groups; any number that fits lowers alike.
     if (d_shape_ == Shapes::kAssumed && groups_ > 0 && d_dims_.size() > 1 && d_dims_[1] % groups_ != 0) groups_ = 1;
@@ -94,16 +94,19 @@ class Lowering {
     return builder_.Cast(value, kFloat, (std::string(name) + " to float32").c_str());
   }
 
-  // A float tensor by reference: converted here when it is constant, cast on the device otherwise.
-  Value FloatParameter(const TensorRef& ref, const char* name) {
-    if (!ref.constant) return AsFloat(Raw(ref, DataType::kFloat32, name), name);
+  // A tensor by reference as float32: converted here when it is constant, cast on the device otherwise.
+  Value FloatParameter(const TensorRef& ref, const char* name, DataType type = DataType::kFloat32) {
+    if (!ref.constant) return AsFloat(Raw(ref, type, name), name);
     return builder_.Weight(name, ref.constant, DataType::kFloat32);
   }
 
-  QuantizationValues Parameters(const Quantization& quantization, DataType type, const char* name) {
+  // The zero point is of the quantised `type`, or float32.
+  QuantizationValues Parameters(const Quantization& quantization, DataType type, const char* name,
+                                bool zero_as_float = false) {
     QuantizationValues values{FloatParameter(quantization.scale, name), std::nullopt};
     const TensorRef& zero_point = quantization.zero_point;
-    if (zero_point.present() && !IsZero(zero_point)) values.zero_point = Raw(zero_point, type, name);
+    if (!zero_point.present() || IsZero(zero_point)) return values;
+    values.zero_point = zero_as_float ? FloatParameter(zero_point, name, type) : Raw(zero_point, type, name);
     return values;
   }
 
@@ -143,13 +146,13 @@ class Lowering {
                           ShapeOf(operand.quantization, tensor), name);
   }
 
-  // Whether the shape of everything that d is made of is known, but for X itself.
-  bool OperandsAreKnown() const {
+  // Whether the shapes of all that d is made of are known.
+  Shapes ShapesOfD() const {
     const auto are_known = [this](const std::vector<Step>& steps) {
       return std::all_of(steps.begin(), steps.end(),
                          [this](const Step& step) { return ShapeOf(step.operand.tensor) == Shapes::kKnown; });
     };
-    return are_known(chain_.before) && (chain_.normalizes() || are_known(chain_.behind));
+    return are_known(chain_.before) && (chain_.normalizes() || are_known(chain_.behind)) ? x_shape_ : Shapes::kAssumed;
   }
 
   // The dimensions of Y. Assumed shapes need not fit each other; known ones are looked at again where they are used.
@@ -188,15 +191,17 @@ class Lowering {
         builder_.Unsupported("a mask by Where inside a chain (in an island it is an operator of its own)");
         return d;
       case StepKind::kFakeQuantize:
-        return FakeQuantize(d);
+        return FakeQuantize(step, IsOneNumber(step.quantization) ? d : Widen(d, whole_));
       default:
         return IsStoring(step.kind) ? StoreOutput(step, d, whole_) : Combine(step, d);
     }
   }
 
-  Value FakeQuantize(const Value& d) {
-    builder_.Unsupported("a quantisation and dequantisation inside a chain");
-    return d;
+  // Of the whole of d, or with one scale for all of it of any part.
+  Value FakeQuantize(const Step& step, const Value& d) {
+    if (builder_.refused()) return d;
+    const auto values = Parameters(step.quantization, step.type, "d_scale", !HasQuantizer(builder_, step.type));
+    return EmitFakeQuantize(builder_, d, values, step.quantization, ShapeOf(step.quantization, ShapesOfD()), step.type);
   }
 
   // The operand's dimensions as NumPy broadcasting has them.
@@ -557,7 +562,7 @@ class Lowering {
       } else if (IsStoring(next->kind)) {
         value = StoreOutput(*next, Widen(value, d_dims_), d_dims_);
       } else if (next->kind == StepKind::kFakeQuantize) {
-        value = FakeQuantize(value);
+        value = FakeQuantize(*next, Widen(value, d_dims_));
       } else {
         value = CombineBehind(*next, value, sizes);
       }
@@ -680,6 +685,7 @@ Dims AssumedShape(const Chain& chain) {
   };
   along(chain.x.quantization);
   along(chain.store.quantization);
+  ForEachStep(chain, [&](const Step& step) { along(step.quantization); });
   for (const Step& step : chain.behind) meet(step.operand);
   for (const Step& step : chain.before) meet(step.operand);
   if (chain.num_groups() > 0) learn(1, chain.num_groups());

@@ -13,6 +13,8 @@ using namespace abi;
 
 constexpr size_t kUsualRank = 4;
 
+bool IsNibble(DataType type) { return type == DataType::kUint4 || type == DataType::kInt4; }
+
 uint64_t BufferBytes(DataType type, int64_t elements) {
   return (BytesFor(type, static_cast<size_t>(elements)) + 3) / 4 * 4;
 }
@@ -168,15 +170,20 @@ ProgramBuilder::ProgramBuilder(const Capabilities& capabilities, DmlProgram* pro
   program->level = capabilities.level;
 }
 
+bool ProgramBuilder::Supports(DataType type) const {
+  const auto found = ToDirectMl(type);
+  return found && (!IsNibble(type) || level() >= DML_FEATURE_LEVEL_6_3) && (capabilities_.types & Bit(*found)) != 0;
+}
+
 DML_TENSOR_DATA_TYPE ProgramBuilder::Supported(DataType type, const std::string& name) {
   const auto found = ToDirectMl(type);
-  const bool nibble = type == DataType::kUint4 || type == DataType::kInt4;
+  if (Supports(type)) return *found;
   const std::string what = std::string("a tensor of type ") + NameOf(type) + " (" + name + ")";
   if (!found) {
     Unsupported(what);
-  } else if (nibble && level() < DML_FEATURE_LEVEL_6_3) {
+  } else if (IsNibble(type) && level() < DML_FEATURE_LEVEL_6_3) {
     NeedsLevel(what, DML_FEATURE_LEVEL_6_3);
-  } else if ((capabilities_.types & Bit(*found)) == 0) {
+  } else {
     Unsupported(what + " on this GPU, whose driver does not support the type");
   }
   return found.value_or(DML_TENSOR_DATA_TYPE_UNKNOWN);

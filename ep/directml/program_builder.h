@@ -67,6 +67,8 @@ class ProgramBuilder {
   ProgramBuilder(const Capabilities& capabilities, DmlProgram* program, bool shares_weights = false);
 
   FeatureLevel level() const { return capabilities_.level; }
+  // Whether tensors may be of the type.
+  bool Supports(DataType type) const;
 
   // Input `node_input` of the node; asked for twice, it is one input of the graph.
   Value Input(const std::string& name, int node_input, DataType type, const Dims& dims);

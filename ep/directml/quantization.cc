@@ -80,39 +80,63 @@ std::optional<QuantizationGeometry> Geometry(ProgramBuilder& builder, const Dims
   return std::nullopt;
 }
 
-// round(a / scale) + zero_point, clipped and cast: for the 16-bit types that QUANTIZE_LINEAR does not write.
-Value EmitQuantize16(ProgramBuilder& builder, const Value& a, const QuantizationValues& values,
-                     const QuantizationGeometry& geometry, DataType type) {
-  Value viewed = a;
-  viewed.dims = geometry.sizes;
-  Operator divide;
-  divide.type = DML_OPERATOR_ELEMENT_WISE_DIVIDE;
-  divide.purpose = "quantise: divide by the scale";
-  Value result = builder.Emit(std::move(divide), geometry.sizes,
-                              {ProgramBuilder::Whole(viewed), View{values.scale, geometry.scale_strides}},
-                              DML_TENSOR_DATA_TYPE_FLOAT32);
+// An operator of a value and a parameter that runs over the value's dimensions.
+Value WithParameter(ProgramBuilder& builder, DML_OPERATOR_TYPE type, const char* purpose, const Value& a,
+                    const View& parameter) {
+  Operator op;
+  op.type = type;
+  op.purpose = purpose;
+  return builder.Emit(std::move(op), a.dims, {ProgramBuilder::Whole(a), parameter}, DML_TENSOR_DATA_TYPE_FLOAT32);
+}
+
+// The type's least number for NaN, as QUANTIZE_LINEAR makes of it; CLIP may leave it as it is. On a GPU without the type of
+// conditions it may.
+Value LeastForNan(ProgramBuilder& builder, const Value& a, float least) {
+  if (!builder.Supports(DataType::kUint8)) return a;
+  Operator is_nan;
+  is_nan.type = DML_OPERATOR_ELEMENT_WISE_IS_NAN;
+  is_nan.purpose = "quantise: find NaN";
+  const Value nan = builder.Emit(std::move(is_nan), a.dims, {ProgramBuilder::Whole(a)}, DML_TENSOR_DATA_TYPE_UINT8);
+  Operator select;
+  select.type = DML_OPERATOR_ELEMENT_WISE_IF;
+  select.purpose = "quantise: the least number for NaN";
+  const View number{builder.FloatConstant("least number", {least}, {1}), Dims(a.dims.size(), 0)};
+  return builder.Emit(std::move(select), a.dims, {ProgramBuilder::Whole(nan), number, ProgramBuilder::Whole(a)},
+                      DML_TENSOR_DATA_TYPE_FLOAT32);
+}
+
+// saturate(round(a / scale) + zero_point) in float32, which has room for all integers of up to 16 bits; of the geometry's
+// dimensions.
+Value EmitRounded(ProgramBuilder& builder, const Value& a, const QuantizationValues& values,
+                  const QuantizationGeometry& geometry, DataType type) {
+  Value result = a;
+  result.dims = geometry.sizes;
+  result = WithParameter(builder, DML_OPERATOR_ELEMENT_WISE_DIVIDE, "quantise: divide by the scale", result,
+                         {values.scale, geometry.scale_strides});
   Operator round;
   round.type = DML_OPERATOR_ELEMENT_WISE_ROUND;
   round.purpose = "quantise: round half to even";
   result = builder.Unary(std::move(round), result);
   if (values.zero_point) {
-    const Value zero_point = builder.Cast(*values.zero_point, DML_TENSOR_DATA_TYPE_FLOAT32, "quantise: zero point");
-    Operator add;
-    add.type = DML_OPERATOR_ELEMENT_WISE_ADD;
-    add.purpose = "quantise: add the zero point";
-    result = builder.Emit(std::move(add), geometry.sizes,
-                          {ProgramBuilder::Whole(result), View{zero_point, geometry.zero_point_strides}},
-                          DML_TENSOR_DATA_TYPE_FLOAT32);
+    result = WithParameter(builder, DML_OPERATOR_ELEMENT_WISE_ADD, "quantise: add the zero point", result,
+                           {*values.zero_point, geometry.zero_point_strides});
   }
   Operator clip;
   clip.type = DML_OPERATOR_ELEMENT_WISE_CLIP;
   clip.purpose = "quantise: saturate";
   cpu::IntegerRange(type, &clip.parameters[0], &clip.parameters[1]);
   clip.parameter_count = 2;
-  return builder.Cast(builder.Unary(std::move(clip), result), *ToDirectMl(type), "quantise: to the integer type");
+  const float least = clip.parameters[0];
+  return LeastForNan(builder, builder.Unary(std::move(clip), result), least);
 }
 
+bool IsByte(DataType type) { return type == DataType::kUint8 || type == DataType::kInt8; }
+
 }  // namespace
+
+bool HasQuantizer(const ProgramBuilder& builder, DataType type) {
+  return (IsByte(type) || IsFourBit(type)) && builder.Supports(type);
+}
 
 std::optional<QuantizationGeometry> GeometryOf(const Dims& tensor, const Dims& scale,
                                                const std::optional<Dims>& zero_point, const Quantization& quantization,
@@ -174,12 +198,16 @@ Value EmitQuantize(ProgramBuilder& builder, const Value& a, const QuantizationVa
   if (builder.refused()) return result;
   const auto geometry = Geometry(builder, a.dims, values, quantization, shapes, name);
   if (!geometry) return result;
-  const bool byte = type == DataType::kUint8 || type == DataType::kInt8;
   if (type == DataType::kUint16 || type == DataType::kInt16) {
-    result = EmitQuantize16(builder, a, values, *geometry, type);
-  } else if (byte || IsFourBit(type)) {
+    QuantizationValues floats = values;
+    if (floats.zero_point) {
+      floats.zero_point = builder.Cast(*floats.zero_point, DML_TENSOR_DATA_TYPE_FLOAT32, "quantise: zero point");
+    }
+    result = builder.Cast(EmitRounded(builder, a, floats, *geometry, type), *ToDirectMl(type),
+                          "quantise: to the integer type");
+  } else if (IsByte(type) || IsFourBit(type)) {
     Operator op;
-    op.type = byte ? DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR : DML_OPERATOR_QUANTIZE;
+    op.type = IsByte(type) ? DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR : DML_OPERATOR_QUANTIZE;
     op.purpose = "quantise " + name;
     Value viewed = a;
     viewed.dims = geometry->sizes;
@@ -190,6 +218,28 @@ Value EmitQuantize(ProgramBuilder& builder, const Value& a, const QuantizationVa
   } else {
     builder.Unsupported(std::string("quantisation to ") + NameOf(type));
   }
+  result.dims = a.dims;
+  return result;
+}
+
+Value EmitFakeQuantize(ProgramBuilder& builder, const Value& a, const QuantizationValues& values,
+                       const Quantization& quantization, Shapes shapes, DataType type) {
+  const std::string name = "d";
+  if (IsFloat8(type)) builder.Unsupported(std::string("quantisation to ") + NameOf(type));
+  if (HasQuantizer(builder, type)) {
+    const Value stored = EmitQuantize(builder, a, values, quantization, shapes, type, name);
+    return EmitDequantize(builder, stored, values, quantization, shapes, name);
+  }
+  if (builder.refused()) return a;
+  const auto geometry = Geometry(builder, a.dims, values, quantization, shapes, name);
+  if (!geometry) return a;
+  Value result = EmitRounded(builder, a, values, *geometry, type);
+  if (values.zero_point) {
+    result = WithParameter(builder, DML_OPERATOR_ELEMENT_WISE_SUBTRACT, "dequantise: subtract the zero point", result,
+                           {*values.zero_point, geometry->zero_point_strides});
+  }
+  result = WithParameter(builder, DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "dequantise: multiply by the scale", result,
+                         {values.scale, geometry->scale_strides});
   result.dims = a.dims;
   return result;
 }

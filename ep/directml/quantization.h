@@ -1,5 +1,5 @@
 // Quantisation as DirectML operators: ELEMENT_WISE_(DE)QUANTIZE_LINEAR with scale and zero point by strides of 0,
-// (DE)QUANTIZE for 4-bit tensors, and element-wise operators for 16-bit results.
+// (DE)QUANTIZE for 4-bit tensors, and element-wise operators for 16-bit results and for what nothing stores.
 #pragma once
 
 #include <optional>
@@ -41,6 +41,14 @@ Value EmitDequantize(ProgramBuilder& builder, const Value& x, const Quantization
 // saturate(round_half_even(a / scale) + zero_point) in `type`.
 Value EmitQuantize(ProgramBuilder& builder, const Value& a, const QuantizationValues& values,
                    const Quantization& quantization, Shapes shapes, DataType type, const std::string& name);
+
+// Whether one operator quantises to the type, on this GPU.
+bool HasQuantizer(const ProgramBuilder& builder, DataType type);
+
+// Both, one after the other, as float32: where the type has a quantizer through integers, and else element by element, for
+// which the zero point has to be float32.
+Value EmitFakeQuantize(ProgramBuilder& builder, const Value& a, const QuantizationValues& values,
+                       const Quantization& quantization, Shapes shapes, DataType type);
 
 // What EmitDynamicQuantize makes: y of a's shape, scale and zero point without dimensions.
 struct DynamicValues {

@@ -25,7 +25,15 @@ from normfuse.errors import NormfuseError
 from normfuse.host.session import session_options
 from normfuse.selftest_cases import DIRECTML_MEAN_ROUNDING, Array, Case, Expected, cases, expected
 from normfuse.selftest_islands import IslandCase, island_cases
-from normfuse.spec import ELEMENT_TYPES, OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION, labels_of, read_program
+from normfuse.spec import (
+    ELEMENT_TYPES,
+    OPERATOR_DOMAIN,
+    OPERATORS,
+    OPSET_VERSION,
+    labels_of,
+    read_program,
+    spec_version_of,
+)
 
 __all__ = ["Row", "main", "run"]
 
@@ -78,13 +86,15 @@ def _model(case: Case, results: Mapping[str, Expected]) -> onnx.ModelProto:
     """One node; run-time inputs have open dimensions, so that the shapes are seen at run time only."""
     outputs = list(OPERATORS[case.op_type].outputs)
     wanted = outputs[: max(outputs.index(name) for name in case.outputs) + 1]
+    program = read_program(case.steps)
     node = helper.make_node(
         case.op_type,
-        ["X", *labels_of(read_program(case.steps))],
+        ["X", *labels_of(program)],
         [name if name in case.outputs else "" for name in wanted],
         name=case.name,
         domain=OPERATOR_DOMAIN,
         steps=case.steps,
+        spec_version=spec_version_of(program),
     )
     open_shape = {name: [f"{name}_{i}" for i in range(case.inputs[name].ndim)] for name in case.runtime}
     graph = helper.make_graph(

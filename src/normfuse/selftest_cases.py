@@ -117,7 +117,8 @@ def _combine(case: Case, step: ProgramStep, x: Array, groups: int) -> Array:
         operand = np.repeat(operand, x.shape[1] // groups)
     if step["align"] != "trailing":
         operand = operand.reshape(-1, *[1] * (x.ndim - 2))
-    return x * operand if step.name == "Mul" else x + operand
+    combine = {"Add": np.add, "Mul": np.multiply, "Div": np.divide}[step.name]
+    return np.asarray(combine(x, operand))
 
 
 def _normalize(case: Case, step: ProgramStep, d: Array) -> tuple[Array, dict[str, Expected]]:
@@ -137,10 +138,19 @@ def _normalize(case: Case, step: ProgramStep, d: Array) -> tuple[Array, dict[str
     }
 
 
+def _code_of_integers(case: Case, step: ProgramStep) -> int:
+    return _code(case.inputs[step["zero_point"]]) if "zero_point" in step.arguments else int(TensorProto.UINT8)
+
+
 def _quantized(case: Case, step: ProgramStep, y: Array) -> Expected:
     scale, zero_point = _quantization(case, step, y.shape)
-    code = _code(case.inputs[step["zero_point"]]) if "zero_point" in step.arguments else int(TensorProto.UINT8)
-    return Expected(y / scale + zero_point, code)
+    return Expected(y / scale + zero_point, _code_of_integers(case, step))
+
+
+def _fake_quantized(case: Case, step: ProgramStep, x: Array) -> Array:
+    scale, zero_point = _quantization(case, step, x.shape)
+    integers = np.clip(np.rint(x / scale) + zero_point, *INTEGER_RANGE[_code_of_integers(case, step)])
+    return np.asarray((integers - zero_point) * scale)
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -155,6 +165,8 @@ def expected(case: Case) -> dict[str, Expected]:
             value, further = _normalize(case, step, value)
         elif step.name == "Quantize":
             return {**further, "Y": _quantized(case, step, value)}
+        elif step.name == "FakeQuantize":
+            value = _fake_quantized(case, step, value)
         elif step.is_activation:
             value = _activate(case, step, value)
         else:
@@ -233,6 +245,20 @@ def _quantisation_cases() -> Iterator[Case]:
     yield _layer_norm("int8 -> LayerNorm -> Gelu -> uint8", _integers(np.int8, 8, 64), read, f"Gelu; {to_zero}", **both)
     by_axis = {"y_scale": _reals(24, low=0.02, high=0.08), "y_zero_point": _integers(np.int8, 24, seed=5)}
     yield _layer_norm("LayerNorm -> int8 per axis", _reals(6, 24), "", f"{to_zero} axis=-1", **by_axis)
+
+
+def _pair_cases() -> Iterator[Case]:
+    """Steps and operands are powers of two, so that no rounding error decides which integer a value becomes."""
+    pair = "FakeQuantize scale=scale zero_point=zero_point"
+    for name, dtype in QUANTISED_TYPES.items():
+        parameters = {"scale": np.array(0.5 if "4" in name else 2.0**-5, np.float32), "zero_point": np.array(3, dtype)}
+        yield Case(f"pair of {name}", "FusedActivation", {"X": _reals(6, 24), **parameters}, pair)
+    by_block = np.tile(np.float32(2.0) ** -np.arange(3, 7, dtype=np.float32), (6, 1))
+    by = np.array([[0.5], [1], [2], [4], [0.25], [8]], np.float32)
+    steps = "; ".join(f"FakeQuantize scale={label} axis=1 block_size=6" for label in ("first", "second"))
+    steps = steps.replace("; ", "; Div by; Relu; ")
+    more = {"first": by_block, "by": by, "second": by_block / 2}
+    yield Case("pairs of blocks around Div", "FusedActivation", {"X": _reals(6, 24), **more}, steps)
 
 
 def _normalization_cases() -> Iterator[Case]:
@@ -322,5 +348,6 @@ def cases() -> list[Case]:
         _float_type_cases,
         _activation_cases,
         _quantisation_cases,
+        _pair_cases,
     )
     return [case for group in groups for case in group()]

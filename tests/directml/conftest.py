@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterator
 
@@ -10,12 +9,6 @@ import directml_libraries as libraries
 import pytest
 
 OF_LINUX = ("6_2", "5_0")
-
-
-def counted(fake: str, name: str) -> int:
-    counter = ctypes.CDLL(fake).FakeCounter
-    counter.restype = ctypes.c_int64
-    return int(counter(name.encode()))
 
 
 @pytest.fixture(scope="module", params=["6_4", *(pytest.param(level, marks=pytest.mark.slow) for level in OF_LINUX)])
@@ -27,9 +20,9 @@ def fake(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
         if asks:
             patch.setenv("NORMFUSE_FAKE_DIRECTML_LEVEL", f"0x{request.param.replace('_', '')}00")
             patch.setenv("NORMFUSE_ASK_DIRECTML", libraries.microsofts(request.param))
-        before = counted(path, "accepted_by_microsoft")
+        before = libraries.counted(path, "accepted_by_microsoft")
         options = {"directml_library": path, "d3d12_library": path}
         # test_device_memory.py runs the tests so.
         yield {**options, "device_memory": "1"} if os.environ.get("NORMFUSE_DEVICE_MEMORY") == "1" else options
-        assert (counted(path, "accepted_by_microsoft") > before) == asks
-        assert counted(path, "violations") == 0
+        assert (libraries.counted(path, "accepted_by_microsoft") > before) == asks
+        assert libraries.counted(path, "violations") == 0

@@ -6,23 +6,19 @@ nodes are compared with where it has kernels for the type.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import harness
 import ml_dtypes
 import numpy as np
 import oracle
-import programs
 import pytest
 from checking import PROVIDERS
+from exact_programs import F32, INTEGERS, Program, fake_quantized, nasty
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from oracle import Array
 from strategies import Numbers, Parameters, broadcast_shapes, quantizations, shapes
 
-F32 = np.float32
-INTEGERS = (np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.uint4, ml_dtypes.int4)
 FLOAT8 = (
     ml_dtypes.float8_e4m3fn,
     ml_dtypes.float8_e4m3fnuz,
@@ -32,72 +28,8 @@ FLOAT8 = (
 pytestmark = pytest.mark.every_isa
 
 
-def fake_quantized(x: Array, p: Parameters, code: int, *, saturate: bool = True) -> Array:
-    """(saturate(round(x / scale) + zero_point) - zero_point) * scale, each operation rounded to float32."""
-    scale = oracle.expand_parameter(p.scale.astype(F32), x.shape, p.axis, p.block_size)
-    zero = F32(0)
-    if p.zero_point is not None:
-        zero = oracle.expand_parameter(p.zero_point.astype(F32), x.shape, p.axis, p.block_size)
-    with np.errstate(all="ignore"):
-        if code in oracle.INTEGER_RANGE:
-            low, high = oracle.INTEGER_RANGE[code]
-            rounded = np.rint(x / scale) + zero
-            stored = np.where(np.isnan(rounded), F32(low), np.clip(rounded, F32(low), F32(high)))
-        else:
-            stored = oracle.round_float8((x / scale + zero).astype(np.float64), code, saturate)
-        return (stored.astype(F32) - zero) * scale
-
-
-@dataclass
-class Program:
-    """A program of exact steps as it grows: its text, its tensors, and what it gives of X."""
-
-    value: Array
-    steps: list[str] = field(default_factory=list)
-    tensors: dict[str, Array] = field(default_factory=dict)
-
-    def fake_quantize(self, p: Parameters, code: int, *, saturate: bool = True) -> None:
-        index = len(self.steps)
-        text = f"FakeQuantize scale=s{index}"
-        self.tensors[f"s{index}"] = p.scale
-        if p.zero_point is not None:
-            text += f" zero_point=z{index}"
-            self.tensors[f"z{index}"] = p.zero_point
-        text += f" axis={p.axis} block_size={p.block_size} type={programs.type_name(code)} saturate={int(saturate)}"
-        self.steps.append(text)
-        self.value = fake_quantized(self.value, p, code, saturate=saturate)
-
-    def combine(self, name: str, other: Array) -> None:
-        label = f"t{len(self.steps)}"
-        self.steps.append(f"{name} {label}")
-        self.tensors[label] = other
-        with np.errstate(all="ignore"):
-            self.value = self.value + other if name == "Add" else self.value * other
-
-    def relu(self) -> None:
-        self.steps.append("Relu")
-        self.value = np.where(self.value < 0, F32(0), self.value)
-
-    def run(self, x: Array, provider: str, constants: bool) -> Array:
-        inputs = {"X": x, **self.tensors}
-        fixed = list(self.tensors) if constants else []
-        steps = {"steps": "; ".join(self.steps), "spec_version": 2}
-        code = oracle.dtype_code(x)
-        model = harness.operator_model("FusedActivation", inputs, steps, {"Y": code}, constants=fixed, opset=25)
-        return harness.run(harness.create_session(model, provider), inputs)["Y"]
-
-
 def check(program: Program, x: Array, provider: str, *, constants: bool) -> None:
-    got = program.run(x, provider, constants)
-    np.testing.assert_array_equal(got.astype(F32), program.value.astype(x.dtype).astype(F32), "; ".join(program.steps))
-
-
-def nasty(numbers: Numbers, shape: tuple[int, ...]) -> Array:
-    """Values among which are NaN, infinities, ties, denormals and what no integer type holds."""
-    x = numbers.normal(shape, F32, 0.0, 1.0)
-    odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 0.025, 0.125], F32)
-    where = numbers.generator.integers(0, 2, shape).astype(bool) & (numbers.generator.integers(0, 4, shape) == 0)
-    return np.where(where, numbers.generator.choice(odd, shape), x).astype(F32)
+    program.check(x, harness.create_session(program.model(x, constants=constants), provider))
 
 
 @given(data=st.data())
@@ -176,7 +108,8 @@ def test_the_bits_of_onnx_runtimes_two_nodes(dtype: type, form: str) -> None:
     ]
     model = harness.build_model(nodes, {"X": x}, {"Y": TensorProto.FLOAT}, {"s": scale, "z": zero}, opset=21)
     theirs = harness.run(harness.create_session(model, "cpu"), {"X": x})["Y"]
-    np.testing.assert_array_equal(program.run(x, "ep", constants=True), theirs)
+    np.testing.assert_array_equal(program.value, theirs)
+    check(program, x, "ep", constants=True)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

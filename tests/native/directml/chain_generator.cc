@@ -355,9 +355,31 @@ class Generator {
     Note(spec.name);
   }
 
-  // Further steps, with operands that broadcast to `dims`.
+  std::vector<DataType> StoredIntegers() const {
+    std::vector<DataType> types = {DataType::kUint8, DataType::kInt8, DataType::kUint16, DataType::kInt16};
+    if (limits_.four_bit) types.insert(types.end(), {DataType::kUint4, DataType::kInt4});
+    return types;
+  }
+
+  static double StepOf(DataType type) { return BitsOf(type) == 4 ? 0.5 : 0.04; }
+
+  // Quantises and dequantises a tensor of `dims`.
+  Step ChoosePair(const Dims& dims) {
+    const std::vector<DataType> types = StoredIntegers();
+    const DataType type = types[Pick(0, static_cast<int64_t>(types.size()) - 1)];
+    Note(std::string("pair of ") + NameOf(type));
+    return FakeQuantise(Quantize(type, dims, StepOf(type)), type);
+  }
+
+  // Further steps, with operands that broadcast to `dims`. Behind, pairs stand among them; before, a pair is the first one, and
+  // its X exact, because what rounds the other way there is normalised with all else.
   void ChooseSteps(Dims dims, bool behind, std::vector<Step>* steps) {
+    if (!behind && !case_.parts.x.quantization.present() && Chance(40)) steps->push_back(ChoosePair({}));
     for (int64_t count = Pick(1, 3); count > 0; --count) {
+      if (behind && Chance(25)) {
+        steps->push_back(ChoosePair(dims));
+        continue;
+      }
       if (behind && Chance(30)) {
         const Activation kind = OneOf({Activation::kRelu, Activation::kSigmoid, Activation::kGelu, Activation::kTanh});
         steps->push_back(Activate({kind, {}}));
@@ -367,13 +389,13 @@ class Generator {
       Dims shape = dims;
       for (int64_t& dim : shape) dim = Chance(60) ? dim : 1;
       shape.erase(shape.begin(), shape.begin() + Pick(0, static_cast<int64_t>(shape.size())));
-      Operand operand = FloatOperand(shape, -1.5, 2, Chance(60));
+      const StepKind kind = OneOf({StepKind::kAdd, StepKind::kMul, StepKind::kDiv});
+      Operand operand = FloatOperand(shape, kind == StepKind::kDiv ? 0.5 : -1.5, 2, Chance(60));
       operand.name = "operand";
       operand.shape.rank = static_cast<int>(shape.size());
       std::copy(shape.begin(), shape.end(), operand.shape.dims);
-      const bool scales = Chance(50);
-      steps->push_back(scales ? Mul(std::move(operand)) : Add(std::move(operand)));
-      Note(scales ? "times" : "plus");
+      steps->push_back(Combine(kind, std::move(operand)));
+      Note(kind == StepKind::kAdd ? "plus" : kind == StepKind::kMul ? "times" : "over");
     }
   }
 
@@ -382,10 +404,9 @@ class Generator {
     if (Chance(60)) {
       parts.y_type = Chance(80) ? DataType::kFloat32 : DataType::kFloat16;
     } else {
-      std::vector<DataType> types = {DataType::kUint8, DataType::kInt8, DataType::kUint16, DataType::kInt16};
-      if (limits_.four_bit) types.insert(types.end(), {DataType::kUint4, DataType::kInt4});
+      const std::vector<DataType> types = StoredIntegers();
       parts.y_type = types[Pick(0, static_cast<int64_t>(types.size()) - 1)];
-      parts.y_quantization = Quantize(parts.y_type, dims_, BitsOf(parts.y_type) == 4 ? 0.5 : 0.04);
+      parts.y_quantization = Quantize(parts.y_type, dims_, StepOf(parts.y_type));
     }
     Note(std::string("Y ") + NameOf(parts.y_type));
   }

@@ -107,6 +107,45 @@ class Evaluator {
     return real;
   }
 
+  // What a step reads.
+  struct ReadStep {
+    Real operand, scale, zero_point;
+  };
+
+  ReadStep Read(const Step& step) const {
+    const Real nothing{{}, {0.0}};
+    const auto of = [&](const TensorRef& ref) { return ref.present() ? Raw(ref) : nothing; };
+    return {step.operand.present() ? Load(step.operand) : nothing, of(step.quantization.scale),
+            of(step.quantization.zero_point)};
+  }
+
+  // Quantised and dequantised, by the operations of float32 that the step is.
+  static double FakeQuantised(double x, double scale, double zero_point, DataType type) {
+    float low, high;
+    cpu::IntegerRange(type, &low, &high);
+    const float steps = std::nearbyint(static_cast<float>(x) / static_cast<float>(scale));
+    const auto zero = static_cast<float>(zero_point);
+    return (std::clamp(steps + zero, low, high) - zero) * static_cast<float>(scale);
+  }
+
+  // What a step makes of an element of a tensor of `dims`.
+  static double Applied(const Step& step, const ReadStep& read, const Dims& dims, const Dims& index, double x) {
+    const double operand = read.operand.values[BroadcastAt(read.operand.dims, index)];
+    switch (step.kind) {
+      case StepKind::kMul:
+        return x * operand;
+      case StepKind::kAdd:
+        return x + operand;
+      case StepKind::kDiv:
+        return x / operand;
+      case StepKind::kFakeQuantize:
+        return FakeQuantised(x, ParameterAt(read.scale, dims, index, step.quantization),
+                             ParameterAt(read.zero_point, dims, index, step.quantization), step.type);
+      default:
+        return FormulaOf(step.activation.kind, x, 0, step.activation.params);
+    }
+  }
+
   // The tensor, repeated over what it is widened by.
   static Real Widened(const Real& real, const Dims& by) {
     Real wide;
@@ -139,13 +178,16 @@ class Evaluator {
     d_ = Load(parts_.x);
     double largest = Largest(d_.values);
     for (const Step& step : parts_.before) {
-      const Real other = Load(step.operand);
+      const ReadStep read = Read(step);
+      double growth = 1;
       ForEach(d_.dims, [&](int64_t i, const Dims& index) {
-        const double operand = other.values[BroadcastAt(other.dims, index)];
-        d_.values[i] = step.kind == StepKind::kMul ? d_.values[i] * operand : d_.values[i] + operand;
+        d_.values[i] = Applied(step, read, d_.dims, index, d_.values[i]);
+        const double operand = std::fabs(read.operand.values[BroadcastAt(read.operand.dims, index)]);
+        if (step.kind == StepKind::kMul) growth = std::max(growth, operand);
+        if (step.kind == StepKind::kDiv) growth = std::max(growth, 1 / operand);
       });
       // What was rounded before may have been larger, or be made larger.
-      largest = std::max({largest * std::max(1.0, Largest(other.values)), Largest(other.values), Largest(d_.values)});
+      largest = std::max({largest * growth, Largest(read.operand.values), Largest(d_.values)});
     }
     for (const Operand* operand : {&parts_.residual, &parts_.residual_bias}) {
       if (!operand->present()) continue;
@@ -259,14 +301,9 @@ class Evaluator {
   }
 
   // An interval through one of the steps behind the activation, all of which are monotonous within it but GELU.
-  static void Further(const Step& step, const Real& operands, const Dims& index, double* low, double* high) {
-    const double operand = operands.values[BroadcastAt(operands.dims, index)];
+  void Further(const Step& step, const ReadStep& read, const Dims& index, double* low, double* high) const {
     double ends[3] = {*low, (*low + *high) / 2, *high};
-    for (double& end : ends) {
-      if (step.kind == StepKind::kMul) end *= operand;
-      if (step.kind == StepKind::kAdd) end += operand;
-      if (step.kind == StepKind::kActivate) end = FormulaOf(step.activation.kind, end, 0, step.activation.params);
-    }
+    for (double& end : ends) end = Applied(step, read, d_.dims, index, end);
     *low = std::min({ends[0], ends[1], ends[2]});
     *high = std::max({ends[0], ends[1], ends[2]});
     const double rounding = 2e-6 * (1 + std::max(std::fabs(*low), std::fabs(*high)));
@@ -282,8 +319,8 @@ class Evaluator {
     const Quantization& q = parts_.y_quantization;
     const Real step = q.present() ? Raw(q.scale) : one;
     const Real zero = q.zero_point.present() ? Raw(q.zero_point) : nothing;
-    std::vector<Real> operands;
-    for (const Step& each : parts_.behind) operands.push_back(each.operand.present() ? Load(each.operand) : nothing);
+    std::vector<ReadStep> further;
+    for (const Step& each : parts_.behind) further.push_back(Read(each));
     Reference y{parts_.y_output, parts_.y_type, d_.dims, {}, {}, {}};
     ForEach(d_.dims, [&](int64_t i, const Dims& index) {
       const double s = AffineAt(scale, index), b = AffineAt(bias, index);
@@ -296,7 +333,7 @@ class Evaluator {
         low = std::min(low, a - 2e-6 * (1 + std::fabs(a)));
         high = std::max(high, a + 2e-6 * (1 + std::fabs(a)));
       }
-      for (size_t k = 0; k < parts_.behind.size(); ++k) Further(parts_.behind[k], operands[k], index, &low, &high);
+      for (size_t k = 0; k < parts_.behind.size(); ++k) Further(parts_.behind[k], further[k], index, &low, &high);
       const double unit = ParameterAt(step, d_.dims, index, q);
       y.low.push_back(low / unit);
       y.high.push_back(high / unit);

@@ -1,0 +1,86 @@
+"""Programs whose steps are exact in float32: what they give is known bit by bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import harness
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import programs
+from oracle import Array
+from strategies import Numbers, Parameters
+
+F32 = np.float32
+INTEGERS = (np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.uint4, ml_dtypes.int4)
+
+
+def fake_quantized(x: Array, p: Parameters, code: int, *, saturate: bool = True) -> Array:
+    """(saturate(round(x / scale) + zero_point) - zero_point) * scale, each operation rounded to float32."""
+    scale = oracle.expand_parameter(p.scale.astype(F32), x.shape, p.axis, p.block_size)
+    zero = F32(0)
+    if p.zero_point is not None:
+        zero = oracle.expand_parameter(p.zero_point.astype(F32), x.shape, p.axis, p.block_size)
+    with np.errstate(all="ignore"):
+        if code in oracle.INTEGER_RANGE:
+            low, high = oracle.INTEGER_RANGE[code]
+            rounded = np.rint(x / scale) + zero
+            stored = np.where(np.isnan(rounded), F32(low), np.clip(rounded, F32(low), F32(high)))
+        else:
+            stored = oracle.round_float8((x / scale + zero).astype(np.float64), code, saturate)
+        return (stored.astype(F32) - zero) * scale
+
+
+@dataclass
+class Program:
+    """A program of exact steps as it grows: its text, its tensors, and what it gives of X."""
+
+    value: Array
+    steps: list[str] = field(default_factory=list)
+    tensors: dict[str, Array] = field(default_factory=dict)
+
+    def fake_quantize(self, p: Parameters, code: int, *, saturate: bool = True) -> None:
+        index = len(self.steps)
+        text = f"FakeQuantize scale=s{index}"
+        self.tensors[f"s{index}"] = p.scale
+        if p.zero_point is not None:
+            text += f" zero_point=z{index}"
+            self.tensors[f"z{index}"] = p.zero_point
+        text += f" axis={p.axis} block_size={p.block_size} type={programs.type_name(code)} saturate={int(saturate)}"
+        self.steps.append(text)
+        self.value = fake_quantized(self.value, p, code, saturate=saturate)
+
+    def combine(self, name: str, other: Array) -> None:
+        label = f"t{len(self.steps)}"
+        self.steps.append(f"{name} {label}")
+        self.tensors[label] = other
+        with np.errstate(all="ignore"):
+            self.value = {"Add": np.add, "Mul": np.multiply, "Div": np.divide}[name](self.value, other)
+
+    def relu(self) -> None:
+        self.steps.append("Relu")
+        self.value = np.where(self.value < 0, F32(0), self.value)
+
+    def model(self, x: Array, *, constants: bool) -> onnx.ModelProto:
+        """One node; its tensors are initialisers, or arrive at run time."""
+        inputs = {"X": x, **self.tensors}
+        steps = {"steps": "; ".join(self.steps), "spec_version": 2}
+        fixed = list(self.tensors) if constants else []
+        code = oracle.dtype_code(x)
+        return harness.operator_model("FusedActivation", inputs, steps, {"Y": code}, constants=fixed, opset=25)
+
+    def check(self, x: Array, session: onnxruntime.InferenceSession) -> None:
+        """That the session of such a model gives the very numbers."""
+        got = harness.run(session, {"X": x, **self.tensors})["Y"]
+        np.testing.assert_array_equal(got.astype(F32), self.value.astype(x.dtype).astype(F32), "; ".join(self.steps))
+
+
+def nasty(numbers: Numbers, shape: tuple[int, ...]) -> Array:
+    """Values among which are NaN, infinities, ties, denormals and what no integer type holds."""
+    x = numbers.normal(shape, F32, 0.0, 1.0)
+    odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 0.025, 0.125], F32)
+    where = numbers.generator.integers(0, 2, shape).astype(bool) & (numbers.generator.integers(0, 4, shape) == 0)
+    return np.where(where, numbers.generator.choice(odd, shape), x).astype(F32)
