@@ -115,7 +115,10 @@ bool IsInsideConv(const GraphNode& node) {
 class Finder {
  public:
   Finder(GraphView& graph, const Search& search)
-      : graph_(graph), search_(search), taken_(graph.nodes().size(), false), sites_(graph.nodes().size()) {}
+      : graph_(graph),
+        search_(search),
+        taken_(search.claimed != nullptr ? *search.claimed : std::vector<bool>(graph.nodes().size(), false)),
+        sites_(graph.nodes().size()) {}
 
   std::vector<Site> Run() {
     MarkForeignNodes();

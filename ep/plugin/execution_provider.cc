@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -194,14 +195,19 @@ Result ClaimIsland(ExecutionProvider& ep, GraphView& graph, const FoundIsland& i
   return {};
 }
 
-// Claims the islands that pay, or with claim=all all that compute anything. Returns the sites that are in none of them.
-Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, const std::vector<Site>& sites,
-                    ort::EpGraphSupportInfo* support, std::vector<bool>* claimed) {
-  claimed->assign(sites.size(), false);
+// Claims the islands that pay, or with claim=all all that compute anything. Gives the sites in them, and by node which are.
+Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupportInfo* support,
+                    std::vector<bool>* claimed, std::vector<Site>* in_islands) {
+  claimed->assign(graph.nodes().size(), false);
+  std::vector<Site> sites = FindSitesForGpu(graph);
   for (const FoundIsland& island : FindIslands(graph, sites, ep.backend->directml()->capabilities())) {
     if (!island.computes || !(island.pays || ep.options.claim_all)) continue;
-    for (size_t site : island.sites) (*claimed)[site] = true;
     NORMFUSE_RETURN_IF_ERROR(ClaimIsland(ep, graph, island, sites, support));
+    for (const int node : island.nodes) (*claimed)[static_cast<size_t>(node)] = true;
+    for (const size_t site : island.sites) {
+      if (ep.options.claim_all) sites[site].decided_by = DecidedBy::kOption;
+      in_islands->push_back(std::move(sites[site]));
+    }
   }
   return {};
 }
@@ -210,19 +216,16 @@ Result ClaimIslands(ExecutionProvider& ep, GraphView& graph, const std::vector<S
 // their tensors on the GPU.
 Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupportInfo* support,
                        std::vector<Site>* sites) {
-  *sites = FindSites(graph, {ChainLength::kOwnNodesAlone});
   std::vector<bool> in_island;
-  NORMFUSE_RETURN_IF_ERROR(ClaimIslands(ep, graph, *sites, support, &in_island));
-  const BlockedLayout blocked(graph, *sites);
+  NORMFUSE_RETURN_IF_ERROR(ClaimIslands(ep, graph, support, &in_island, sites));
   IntegerUnits units(graph, ep.options.int8_stays);
+  std::vector<Site> rest = FindSites(graph, {ChainLength::kOwnNodesAlone, &units, !ep.options.claim_all, &in_island});
+  std::move(rest.begin(), rest.end(), std::back_inserter(*sites));
+  std::sort(sites->begin(), sites->end(), [](const Site& a, const Site& b) { return a.anchor < b.anchor; });
+  const BlockedLayout blocked(graph, *sites);
   const ClaimContext context{ep.options, blocked, units, *ep.tuning, *sites, /*on_cpu=*/true};
-  for (size_t i = 0; i < sites->size(); ++i) {
-    Site& site = (*sites)[i];
-    if (site.declined) continue;
-    if (in_island[i]) {
-      if (ep.options.claim_all) site.decided_by = DecidedBy::kOption;
-      continue;
-    }
+  for (Site& site : *sites) {
+    if (site.declined || in_island[static_cast<size_t>(site.anchor)]) continue;
     if (ep.options.device_memory) {
       site.declined = ep.backend->CheckForDirectMl(site.found->chain)
                           .value_or(Decline(Reason::kNotWorthTheGpu, {{"node", site.found->chain.name}}));

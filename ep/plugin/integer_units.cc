@@ -39,11 +39,12 @@ struct IntegerUnits::Surroundings {
   bool writes_only_quantized = true;
 };
 
-IntegerUnits::IntegerUnits(GraphView& graph, bool int8_stays)
-    : graph_(graph),
-      takes_int8_(kTakesInt8 || int8_stays),
-      shifts_int8_(!takes_int8_),
-      units_(graph.nodes().size(), IntegerUnit::kNone) {
+IntegerUnits::IntegerUnits(GraphView& graph)
+    : graph_(graph), takes_int8_(true), shifts_int8_(false), units_(graph.nodes().size(), IntegerUnit::kNone) {}
+
+IntegerUnits::IntegerUnits(GraphView& graph, bool int8_stays) : IntegerUnits(graph) {
+  takes_int8_ = kTakesInt8 || int8_stays;
+  shifts_int8_ = !takes_int8_;
   const bool quantises = std::any_of(graph.nodes().begin(), graph.nodes().end(), IsDequantize);
   if (!quantises) return;
   for (const GraphNode& node : graph.nodes()) Mark(node);

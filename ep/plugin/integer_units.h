@@ -23,6 +23,8 @@ class IntegerUnits {
  public:
   // `int8_stays`: ORT does not turn pairs of int8 into pairs of uint8, which its kernels on x86 take.
   IntegerUnits(GraphView& graph, bool int8_stays);
+  // None, as on a GPU, where ORT runs nothing.
+  explicit IntegerUnits(GraphView& graph);
 
   IntegerUnit UnitOf(int node) const { return units_[static_cast<size_t>(node)]; }
   bool IsOfProduct(int node) const { return UnitOf(node) == IntegerUnit::kProduct; }

@@ -370,6 +370,11 @@ class Finder {
 
 }  // namespace
 
+std::vector<Site> FindSitesForGpu(GraphView& graph) {
+  IntegerUnits none(graph);
+  return FindSites(graph, {ChainLength::kOwnNodesAlone, &none});
+}
+
 std::vector<FoundIsland> FindIslands(GraphView& graph, const std::vector<Site>& sites,
                                      const directml::Capabilities& capabilities, std::vector<LeftOperator>* left) {
   return Finder(graph, sites, capabilities).Run(left);

@@ -24,6 +24,9 @@ struct LeftOperator {
   std::string why;
 };
 
+// The sites of a graph whose chains a GPU may run: with every pair of a QuantizeLinear and a DequantizeLinear as one step.
+std::vector<Site> FindSitesForGpu(GraphView& graph);
+
 // Every island of the graph, in time that grows with its nodes and values. Sites that are declined are in none. `left`, where
 // it is given, gets the operators that join none.
 std::vector<FoundIsland> FindIslands(GraphView& graph, const std::vector<Site>& sites,

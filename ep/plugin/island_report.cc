@@ -46,7 +46,7 @@ Result AppendIslandReport(const EpOptions& options, const std::string& graph_nam
     const auto [line, is_new] = written->insert(std::move(text));
     if (is_new) lines += *line;
   };
-  const std::vector<Site> sites = FindSites(graph, {ChainLength::kOwnNodesAlone});
+  const std::vector<Site> sites = FindSitesForGpu(graph);
   for (const FoundIsland& island : FindIslands(graph, sites, capabilities, &left)) {
     add(LineOf(graph_name, graph, island));
   }
