@@ -167,13 +167,16 @@ void SetQuantization(const Call& call, ApplyArgs* args) {
   if (call.params[kFormYZero].present()) args->y_zero = *call.params[kFormYZero].data;
 }
 
-// An operand along a run: its own memory if it can be read there, otherwise a copy in `room`.
+}  // namespace
+
 Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, float* room) {
   if (!operand.present()) return {absent, 0};
   if (operand.is_parameter) return VecAt(b.call, operand.form, b.at, b.step, absent);
   LoadOperand(Distinct(b, operand.form), b.call.tensor(operand.form), room);
   return {room, b.step.stride[operand.form] == 0 ? 0 : 1};
 }
+
+namespace {
 
 // Scale and bias of a stage kActivate, with what joins them. False: that has to be done step by step.
 bool AffineOf(const Block& b, const Stage& stage, Affine* affine) {
@@ -221,13 +224,16 @@ ApplyArgs StageArgs(const Block& b, const Stage& stage, const Normalizer& normal
   return args;
 }
 
-// Runs a stage kActivate.
+}  // namespace
+
 void ApplyStage(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* y) {
   ApplyArgs args = StageArgs(b, stage, normalizer, x, y);
   args.y = y;
   const auto& kernels = stage.gated ? b.call.kernels->gated : b.call.kernels->apply;
   kernels[static_cast<int>(stage.activation)](args);
 }
+
+namespace {
 
 // The other stages, in place.
 void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, Emission emission, float* d) {

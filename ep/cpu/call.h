@@ -121,6 +121,13 @@ const float* ReadBlock(const Block& block, Emission emission, float* room);
 // Normalisation, steps and quantisation of d, into Y. Works in `room`, which may be d.
 void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d, float* room);
 
+// An operand along a run: its own memory if it can be read there, otherwise a copy in `room`, of one element where it is
+// broadcast.
+Vec OperandAt(const Block& block, const StageOperand& operand, const float* absent, float* room);
+
+// Runs a stage kActivate on float32, from x into y, which may be x.
+void ApplyStage(const Block& block, const Stage& stage, const Normalizer& normalizer, const float* x, float* y);
+
 // What the stage, a mask, hides of n values along dimension `step` becomes `fill`.
 void HideBlock(const Block& block, const Stage& stage, float fill, float* values);
 

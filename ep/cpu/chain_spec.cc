@@ -1,6 +1,7 @@
 #include "cpu/chain_spec.h"
 
 #include "cpu/cost_model.h"
+#include "cpu/element_steps.h"
 #include "cpu/elements.h"
 
 namespace normfuse::cpu {
@@ -141,6 +142,12 @@ Stage ChainReader::StageOf(const Step& step) {
     stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
     if (step.quantization.zero_point.present())
       stage.quantization_zero = ScalarOf(*step.quantization.zero_point.constant);
+    if (!IsFloat8(stage.type) && BitsOf(stage.type) <= 16) {
+      float low = 0.0f;
+      float high = 0.0f;
+      IntegerRange(stage.type, &low, &high);
+      stage.quantizer = QuantizerOf(stage.quantization_scale, stage.quantization_zero, low, high);
+    }
   }
   if (step.output != kNoOutput) {
     stage.emitted = static_cast<int>(compiled_.emitting.size());
@@ -243,6 +250,7 @@ void ChainReader::ReadSpec() {
   if (usual_.sum != nullptr) spec_.sum_type = usual_.sum->type;
   for (const Stage& stage : spec_.before) spec_.requantizes |= stage.quantizes;
   for (const Stage& stage : spec_.behind) spec_.emits_behind |= stage.emitted >= 0;
+  spec_.steps_at_once = HasElementSteps(spec_, chain_, KernelsFor(isa_));
   spec_.nanoseconds = EstimateNanoseconds(chain_, isa_, 0);
   spec_.nanoseconds_per_element = EstimateNanoseconds(chain_, isa_, 1) - spec_.nanoseconds;
 }

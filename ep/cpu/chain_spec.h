@@ -41,6 +41,7 @@ struct Stage {
   float quantization_scale = 1.0f;
   float quantization_zero = 0.0f;
   int emitted = -1;
+  Quantizer quantizer;  // of the two numbers, where the type has 16 bits at most
   // kFakeQuantize, where scale and zero point are not the two numbers above.
   FormId quantization_form = kFormCount;
   int64_t block_size = 0;
@@ -74,6 +75,7 @@ struct ChainSpec {
   bool requantizes = false;  // in a step before
   bool emits_behind = false;
   bool ends_fake_quantized = false;  // nothing follows a fake quantisation, and Y is float32
+  bool steps_at_once = false;        // see element_steps.h
   const uint8_t* table = nullptr;    // Y's byte for each byte of X, where nothing else counts: see IsOfBytes
   // For a call on one thread.
   double nanoseconds = 0;

@@ -56,6 +56,8 @@ Price DequantizationPrice(DataType stored, bool along_row) {
 
 bool GoesThroughBlocks(const Chain& chain, Activation activation) {
   if (chain.normalizes() || !chain.x.quantization.present()) return false;
+  // Steps without an activation are done at once: see element_steps.h.
+  if (activation == Activation::kIdentity && !IsByte(chain.x.type)) return false;
 #define NORMFUSE_HAS_NO_KERNEL(kernel) &&activation != Activation::k##kernel
   return chain.store.quantization.present() NORMFUSE_FOLLOWING_ACTIVATIONS(NORMFUSE_HAS_NO_KERNEL);
 #undef NORMFUSE_HAS_NO_KERNEL

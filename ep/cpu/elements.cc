@@ -200,8 +200,8 @@ void StoreRare(DataType type, bool saturate, void* data, int64_t index, size_t n
 void IntegerRange(DataType type, float* low, float* high) {
   const int bits = BitsOf(type);
   const bool is_signed = IsSigned(type);
-  *low = is_signed ? -std::ldexp(1.0f, bits - 1) : 0.0f;
-  *high = std::ldexp(1.0f, is_signed ? bits - 1 : bits) - 1.0f;
+  *low = is_signed ? -static_cast<float>(int64_t{1} << (bits - 1)) : 0.0f;
+  *high = static_cast<float>(int64_t{1} << (is_signed ? bits - 1 : bits)) - 1.0f;
 }
 
 }  // namespace normfuse::cpu

@@ -7,6 +7,7 @@
 #include "cpu/both_passes-inl.h"
 #include "cpu/byte_table-inl.h"
 #include "cpu/combinations-inl.h"
+#include "cpu/element_steps-inl.h"
 #include "cpu/kernel_list.h"
 #include "cpu/pipeline-inl.h"
 #include "cpu/row_pipeline-inl.h"
@@ -78,41 +79,15 @@ NORMFUSE_INLINE V QuantizeVector(V v, V scale, V zero, V low, V high) {
   return Min(Max(RoundEven(v / scale) + zero, low), high);
 }
 
-// The same with one scale and zero point. The quotient is that of a division to the last bit: the product with the
-// reciprocal, and what it left over once more. v is cut first, beyond what any type of 16 bits holds, so that nothing
-// overflows; NaN becomes the lowest value.
-struct OneQuantization {
-  NORMFUSE_INLINE OneQuantization(float one_scale, float one_zero, float low, float high)
-      : scale(Set(one_scale)),
-        inverse(Set(1.0f / one_scale)),
-        zero(Set(one_zero)),
-        least(Set(-0x1p18f * one_scale)),
-        most(Set(0x1p18f * one_scale)),
-        lowest(Set(low)),
-        highest(Set(high)) {}
-  // Where neither the reciprocal nor what is left over leaves the range of normal numbers.
-  static NORMFUSE_INLINE bool Fits(Vec scale, Vec zero) {
-    return kHasFma && scale.step == 0 && zero.step == 0 && *scale.data > 1e-9f && *scale.data < 1e9f;
-  }
-  NORMFUSE_INLINE V operator()(V v) const {
-    const V inside = Min(Max(v, least), most);
-    const V product = inside * inverse;
-    const V quotient = Fma(NegFma(product, scale, inside), inverse, product);
-    return Min(Max(RoundEven(quotient) + zero, lowest), highest);
-  }
-  V scale;
-  V inverse;
-  V zero;
-  V least;
-  V most;
-  V lowest;
-  V highest;
-};
+bool IsOneQuantizer(Vec scale, Vec zero) {
+  return kHasFma && scale.step == 0 && zero.step == 0 && cpu::Quantizer::Fits(*scale.data);
+}
 
 void Quantize(float* x, size_t n, Vec scale, Vec zero, float low, float high) {
-  if (OneQuantization::Fits(scale, zero)) {
-    const OneQuantization quantize(*scale.data, *zero.data, low, high);
-    return ForEachVector(n, [=](size_t i, auto vector) { vector.Store(x + i, quantize(vector.Load(x + i))); });
+  if (IsOneQuantizer(scale, zero)) {
+    const OneQuantization quantize(cpu::QuantizerOf(*scale.data, *zero.data, low, high));
+    return ForEachVector(n,
+                         [=](size_t i, auto vector) { vector.Store(x + i, quantize.Quantized(vector.Load(x + i))); });
   }
   const V lowest = Set(low);
   const V highest = Set(high);
@@ -133,10 +108,9 @@ NORMFUSE_INLINE void StoreEach(const cpu::FakeQuantizeArgs& args, Value value) {
 
 void FakeQuantize(const cpu::FakeQuantizeArgs& args) {
   const float* x = args.x;
-  if (OneQuantization::Fits(args.scale, args.zero)) {
-    const OneQuantization quantize(*args.scale.data, *args.zero.data, args.low, args.high);
-    return StoreEach(
-        args, [=](size_t i, auto vector) { return (quantize(vector.Load(x + i)) - quantize.zero) * quantize.scale; });
+  if (IsOneQuantizer(args.scale, args.zero)) {
+    const OneQuantization quantize(cpu::QuantizerOf(*args.scale.data, *args.zero.data, args.low, args.high));
+    return StoreEach(args, [=](size_t i, auto vector) { return quantize.FakeQuantized(vector.Load(x + i)); });
   }
   Spread spread[2];
   const Source scales(args.scale, &spread[0]);
@@ -339,6 +313,7 @@ constexpr KernelTable MakeTable() {
   table.mask = Mask;
   table.quantize = Quantize;
   table.fake_quantize = FakeQuantize;
+  if (kHasFma) table.element_steps = ElementSteps;
   table.divide = Divide;
   table.widen_range = WidenRange;
   table.quantize_to_bytes = QuantizeToBytes;

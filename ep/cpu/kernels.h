@@ -121,6 +121,50 @@ struct ApplyArgs {
   bool behind_normalization = false;
 };
 
+// Quantisation with one scale and zero point, to an integer type of 16 bits at most, as kernels with a fused multiply-add do
+// it.
+struct Quantizer {
+  float scale = 1.0f;
+  float inverse = 1.0f;
+  float zero = 0.0f;
+  float least = 0.0f;  // what the type's lowest and highest value stand for
+  float most = 0.0f;
+
+  // Where neither the reciprocal nor what a product with it leaves over leaves the range of normal numbers.
+  static bool Fits(float scale) { return scale > 1e-9f && scale < 1e9f; }
+};
+inline Quantizer QuantizerOf(float scale, float zero, float low, float high) {
+  return {scale, 1.0f / scale, zero, (low - zero) * scale, (high - zero) * scale};
+}
+
+// A step of a chain, of several that a kernel does at once, in registers: d = d + operand, d * operand, d / operand, or d
+// quantised and dequantised.
+struct ElementStep {
+  StepKind kind;
+  DataType type;  // of the operand, which is dequantised if it is an integer
+  const void* operand;
+  int stride;  // of the operand: 0 or 1
+  float scale;
+  float zero;
+  bool by_reciprocal;          // kDiv: by one number, of values that a quantisation keeps in a small range
+  const Quantizer* quantizer;  // of kFakeQuantize
+};
+
+// y = the steps of x, one after the other. Element types are float32 and integers of 8 and 16 bits.
+struct ElementStepsArgs {
+  const void* x;
+  DataType x_type;
+  float x_scale = 1.0f;
+  float x_zero = 0.0f;
+  void* y;  // may be x, if both are float32
+  DataType y_type;
+  Quantizer quantizer;  // of Y, if it is an integer
+  size_t n;
+  const ElementStep* steps;
+  int count;
+  bool stream;  // y, of type float32 and aligned to 64, is stored non-temporally
+};
+
 // (saturate(round(x / scale) + zero) - zero) * scale, to an integer type with the values `low` to `high`. y may be x.
 struct FakeQuantizeArgs {
   const float* x;
@@ -185,6 +229,7 @@ struct KernelTable {
   void (*mask)(float* x, size_t n, const uint8_t* bytes, bool shown, float fill);
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*fake_quantize)(const FakeQuantizeArgs& args);
+  void (*element_steps)(const ElementStepsArgs& args);      // null without fused multiply-add
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);  // x / scale + zero
   // Lowers *low and raises *high to the least and the largest value; NaN has no say.
   void (*widen_range)(const float* x, size_t n, float* low, float* high);

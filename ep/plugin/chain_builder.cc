@@ -509,7 +509,7 @@ bool ChainBuilder::TakeActivation(int* value) {
   Step step;
   const bool found = AnySpelling(node, [&](const ActivationSpelling& spelling) {
     const bool biased = spelling.has_bias && graph_.Input(node, 1) != kNone;
-    if (biased || (spelling.is_part && !EndsFormula(node))) return false;
+    if (biased || (spelling.is_part && !EndsFormula(node) && !IsBeforePair(node))) return false;
     return ReadActivationParams(node, spelling, &step);
   });
   if (!found) return false;

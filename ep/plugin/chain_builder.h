@@ -107,6 +107,7 @@ class ChainBuilder {
   bool HasRoomFor(int tensors) const;
   bool IsFreeDequantized(int value) const;
   bool IsAmongQuantised(const GraphNode& step, int operand);
+  bool IsBeforePair(const GraphNode& node);
   Operand ReadQuantisedOperand(int value);
   bool TakeResidualAdd(int value, bool with_factor = false);
   void TakeFactor(int* value);

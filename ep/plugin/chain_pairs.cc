@@ -121,6 +121,11 @@ bool ChainBuilder::IsAmongQuantised(const GraphNode& step, int operand) {
   return IsFreeDequantized(operand) || PairBehind(graph_.Output(step, 0)) != kNone;
 }
 
+// Whether a pair stands behind a node that a chain goes on with: no formula of ORT's goes on there.
+bool ChainBuilder::IsBeforePair(const GraphNode& node) {
+  return !found_.chain.normalizes() && PairBehind(graph_.Output(node, 0)) != kNone;
+}
+
 Operand ChainBuilder::ReadQuantisedOperand(int value) {
   return HasRoomFor(kTensorsOfQuantized) ? ReadOperand(value, "operand") : ReadTensor(value, "operand");
 }

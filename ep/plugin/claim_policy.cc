@@ -39,8 +39,19 @@ std::optional<Declined> CheckQuantizationAlone(const FoundChain& found) {
   return std::nullopt;
 }
 
-std::optional<Declined> CheckGain(const FoundChain& found, cpu::Isa isa, bool has_registered_kernel) {
-  const double gain = ExpectedGain(found.chain, isa);
+// The Add and Mul of a chain that ORT runs in integers, each with a QuantizeLinear of its own.
+int IntegerSteps(const GraphView& graph, const FoundChain& found, const IntegerUnits& units) {
+  return static_cast<int>(std::count_if(found.nodes.begin(), found.nodes.end(), [&](int index) {
+    const GraphNode& node = graph.node(index);
+    if (!IsQuantize(node) || units.UnitOf(index) != IntegerUnit::kElementwise) return false;
+    const GraphNode* producer = graph.ProducerOf(node.inputs[0]);
+    return producer != nullptr && (producer->Is("", "Add") || producer->Is("", "Mul"));
+  }));
+}
+
+std::optional<Declined> CheckGain(const FoundChain& found, cpu::Isa isa, int integer_steps,
+                                  bool has_registered_kernel) {
+  const double gain = ExpectedGain(found.chain, isa, integer_steps);
   if (gain < 0) return NotProfitable(found, "ONNX Runtime's own kernels are as fast for a tensor of this size");
   // A normalisation without a registered kernel is a chain of several nodes, which gains more than the model knows.
   if (has_registered_kernel || found.chain.normalizes() || gain >= kLeastGainNanoseconds) return std::nullopt;
@@ -224,9 +235,9 @@ std::optional<Declined> CheckPossible(GraphView& graph, const FoundChain& found,
 }
 
 // What the cost model says, and what is known of ORT's ways.
-std::optional<Declined> CheckProfit(const FoundChain& found, const Place* place, bool has_registered_kernel,
-                                    bool on_cpu) {
-  if (on_cpu) {
+std::optional<Declined> CheckProfit(const GraphView& graph, const FoundChain& found, const ClaimContext& context,
+                                    const Place* place, bool has_registered_kernel) {
+  if (context.on_cpu) {
     // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.
     if (AddsIntegers(found.chain)) return NotProfitable(found, "ONNX Runtime adds the uint8 tensors in integers");
     if (IsPlainSoftmax(found.chain) || IsPlainActivation(found.chain)) {
@@ -235,7 +246,9 @@ std::optional<Declined> CheckProfit(const FoundChain& found, const Place* place,
     cpu::Isa isa = cpu::Isa::kBaseline;
     // An instruction set that does not exist is an error when the chain is compiled.
     if (cpu::SelectIsa(&isa).ok()) {
-      if (std::optional<Declined> declined = CheckGain(found, isa, has_registered_kernel)) return declined;
+      if (std::optional<Declined> declined =
+              CheckGain(found, isa, IntegerSteps(graph, found, context.units), has_registered_kernel))
+        return declined;
     }
   }
   if (place == &kBesideInt8) return NotProfitable(found, place->detail);
@@ -272,7 +285,7 @@ void DecideClaim(GraphView& graph, const ClaimContext& context, bool has_registe
     site->declined = NotProfitable(found, "ONNX Runtime makes a FastGelu of it and what is around it");
     return;
   }
-  site->declined = CheckProfit(found, place, has_registered_kernel, context.on_cpu);
+  site->declined = CheckProfit(graph, found, context, place, has_registered_kernel);
 }
 
 bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, const std::vector<bool>& has_kernel,

@@ -15,31 +15,7 @@ bool HasTableInOrt(const Chain& chain) {
          (activation == Activation::kLeakyRelu || activation == Activation::kSigmoid);
 }
 
-bool IsByte(DataType type) { return type == DataType::kInt8 || type == DataType::kUint8; }
-
-// The steps of a chain without a normalisation that ONNX Runtime runs in integers: Add and Mul where both tensors are of one
-// type of 8 bits, and what is made of them too.
-int IntegerSteps(const Chain& chain) {
-  if (chain.normalizes()) return 0;
-  int count = 0;
-  DataType type = chain.x.quantization.present() ? chain.x.type : DataType::kUndefined;
-  for (size_t i = 0; i < chain.behind.size(); ++i) {
-    const Step& step = chain.behind[i];
-    const Step* next = i + 1 < chain.behind.size() ? &chain.behind[i + 1] : nullptr;
-    const bool stores = next == nullptr && chain.store.quantization.present();
-    const DataType made = stores                                                     ? chain.store.type
-                          : next != nullptr && next->kind == StepKind::kFakeQuantize ? next->type
-                                                                                     : DataType::kUndefined;
-    const bool combines = step.kind == StepKind::kAdd || step.kind == StepKind::kMul;
-    if (combines && IsByte(type) && step.operand.quantization.present() && step.operand.type == type && made == type) {
-      ++count;
-    }
-    type = step.kind == StepKind::kFakeQuantize ? step.type : DataType::kUndefined;
-  }
-  return count;
-}
-
-// What such a step saves ONNX Runtime: three conversions and the nodes for them.
+// What a step that ONNX Runtime runs in integers saves it: three conversions and the nodes for them.
 double SavedByIntegers(int64_t elements) {
   const double price = 2 * kDequantize8Price.ort + kAddPrice.ort + kQuantizePrice.ort - kIntegerStepPrice.ort;
   return 3 * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * price;
@@ -101,7 +77,7 @@ bool IsPlainActivation(const Chain& chain) {
   return activation == Activation::kSigmoid || activation == Activation::kTanh;
 }
 
-double EstimateOrtNanoseconds(const Chain& chain, int64_t elements) {
+double EstimateOrtNanoseconds(const Chain& chain, int64_t elements, int integer_steps) {
   if (cpu::IsOfBytes(chain) && HasTableInOrt(chain)) {
     return kOrtOtherNodeNanoseconds + static_cast<double>(elements) * kByteTablePrice.ort;
   }
@@ -113,14 +89,14 @@ double EstimateOrtNanoseconds(const Chain& chain, int64_t elements) {
   });
   const double first = chain.normalizes() ? kOrtNormalizationNanoseconds : kOrtOtherNodeNanoseconds;
   return first + std::max(nodes - 1, 0) * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * total -
-         IntegerSteps(chain) * SavedByIntegers(elements);
+         integer_steps * SavedByIntegers(elements);
 }
 
-double ExpectedGain(const Chain& chain, cpu::Isa isa) {
+double ExpectedGain(const Chain& chain, cpu::Isa isa, int integer_steps) {
   const PartialShape d = KnownShapeOfD(chain);
   const int64_t elements = TypicalElements(d);
   const double ours = cpu::EstimateNanoseconds(chain, isa, elements) + RowsThroughBlocks(chain, d);
-  return EstimateOrtNanoseconds(chain, elements) + GainOfRows(chain, isa, d) - ours;
+  return EstimateOrtNanoseconds(chain, elements, integer_steps) + GainOfRows(chain, isa, d) - ours;
 }
 
 }  // namespace normfuse::plugin

@@ -170,12 +170,14 @@ struct WholeVector {
   NORMFUSE_INLINE V Load(const auto* p) const { return LoadAsFloat(p); }
   NORMFUSE_INLINE V At(const auto& source, size_t i) const { return source.At(i); }
   NORMFUSE_INLINE void Store(auto* p, V v) const { StoreAs(p, v); }
+  NORMFUSE_INLINE void StoreIntegers(auto* p, I v) const { StoreAs(p, v); }
   NORMFUSE_INLINE void StoreNonTemporal(auto* p, V v) const { StreamStore(p, v); }
 };
 struct FirstElements {
   NORMFUSE_INLINE V Load(const auto* p) const { return LoadAsFloatPartial(p, n); }
   NORMFUSE_INLINE V At(const auto& source, size_t i) const { return source.PartialAt(i, n); }
   NORMFUSE_INLINE void Store(auto* p, V v) const { StoreAsPartial(p, v, n); }
+  NORMFUSE_INLINE void StoreIntegers(auto* p, I v) const { StoreAsPartial(p, v, n); }
   NORMFUSE_INLINE void StoreNonTemporal(auto* p, V v) const { Store(p, v); }
   size_t n;
 };
