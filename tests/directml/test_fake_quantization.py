@@ -192,3 +192,23 @@ def test_two_nodes_in_an_island(kind: str, constant: bool, fake: dict[str, str])
     wanted = {each.name for each in session.get_inputs()}
     (y,) = session.run(None, {name: value for name, value in feeds.items() if name in wanted})
     np.testing.assert_array_equal(y, -program.value)
+
+
+@pytest.mark.parametrize("kind", ["uint16", "uint8"])
+def test_what_no_island_takes_is_found_as_without_a_gpu(kind: str, fake: dict[str, str]) -> None:
+    """Copies to the GPU take longer than a small network: its pairs run on the CPU path, but for those of a product
+    that ONNX Runtime runs in integers."""
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+        g (float[64, 768] x, float[64, 768] r) => (float[64, 8] y) <float s = {{0.05}}, {kind} z = {{128}}> {{
+            o = QuantizeLinear(x, s, z) a = DequantizeLinear(o, s, z) sum = Add(a, r)
+            q = QuantizeLinear(sum, s, z) d = DequantizeLinear(q, s, z) h = HardSigmoid(d)
+            p = QuantizeLinear(h, s, z) e = DequantizeLinear(p, s, z) v = DequantizeLinear(w, s, z) m = MatMul(e, v)
+            t = QuantizeLinear(m, s, z) y = DequantizeLinear(t, s, z) }}""")
+    weights = np.random.default_rng(9).integers(100, 150, (768, 8)).astype(kind)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    on_gpu, on_cpu = (
+        harness.fused_types(harness.create_session(model, "ep", claim="profitable", **options))
+        for options in ({"backend": "directml", **fake}, {"backend": "cpu"})
+    )
+    assert on_cpu
+    assert on_gpu == on_cpu

@@ -641,6 +641,30 @@ void TestDeclines() {
   CHECK(declined && declined->message.find("dimension of 0") != std::string::npos, "a dimension of 0");
 }
 
+// A pair stores nothing: it runs where the GPU's driver lacks its type, or DirectML has none.
+void TestPairsWithoutAType() {
+  control("unsupported_types", 1 << abi::DML_TENSOR_DATA_TYPE_UINT8 | 1 << abi::DML_TENSOR_DATA_TYPE_INT8);
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
+  control("unsupported_types", 0);
+  for (const DataType type : {DataType::kUint8, DataType::kInt8, DataType::kInt4, DataType::kUint2}) {
+    Parts parts = LayerNormParts();
+    Quantization quantization;
+    auto step = std::make_shared<ConstantTensor>();
+    step->type = DataType::kFloat32;
+    step->storage.resize(4);
+    const float size = 0.125f;
+    std::memcpy(step->storage.data(), &size, 4);
+    step->data = step->storage.data();
+    quantization.scale.constant = step;
+    parts.behind.push_back(FakeQuantise(quantization, type));
+    std::unique_ptr<Executable> executable;
+    CHECK(CompileForDirectMl(parts.Make(), device, &executable).ok(), "compile %s", NameOf(type));
+    const int64_t dispatches = counter("dispatches");
+    CheckRun(Rows(parts, 5), *executable, std::string("a pair of ") + NameOf(type));
+    CHECK(counter("dispatches") > dispatches, "%s does not run on the GPU", NameOf(type));
+  }
+}
+
 }  // namespace
 
 // Without the fake: what a machine with a GPU runs.
@@ -702,6 +726,7 @@ int main(int argc, char** argv) {
   TestLibraryNames();
   TestAdapters();
   TestDeclines();
+  TestPairsWithoutAType();
   CHECK(counter("violations") == 0, "%lld violations of DirectML's rules",
         static_cast<long long>(counter("violations")));
   return ExitCode();
