@@ -87,6 +87,7 @@ struct Operand {
   PartialShape shape;
   Align align = Align::kTrailing;
   std::string name;
+  bool is_kept = false;  // no tensor, but d as a step before this one kept it
   bool by_cast = false;  // the quantisation is Cast and Mul in the model, not DequantizeLinear: for the cost model
 
   bool present() const { return tensor.present(); }
@@ -138,6 +139,7 @@ struct Step {
   DataType type = DataType::kUndefined;
   Quantization quantization;
   bool saturate = true;    // kFakeQuantize, float8 only
+  bool keeps = false;      // kFakeQuantize behind no normalisation: the only step whose result a later one reads again
   int output = kNoOutput;  // of the shape of Y
 };
 

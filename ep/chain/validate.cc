@@ -185,7 +185,7 @@ Result Validator::CheckStep(const Step& step) const {
   if (step.kind == StepKind::kActivate) return CheckActivation(step);
   if (step.kind == StepKind::kFakeQuantize) return CheckFakeQuantization(step);
   if (IsStoring(step.kind)) return CheckStoring(step);
-  return step.operand.present() ? Result() : Error("a step has no operand");
+  return step.operand.present() || step.operand.is_kept ? Result() : Error("a step has no operand");
 }
 
 // Whether the steps do not read and write too much.

@@ -170,6 +170,7 @@ void SetQuantization(const Call& call, ApplyArgs* args) {
 }  // namespace
 
 Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, float* room) {
+  if (operand.is_kept) return {b.scratch->wide, 1};
   if (!operand.present()) return {absent, 0};
   if (operand.is_parameter) return VecAt(b.call, operand.form, b.at, b.step, absent);
   LoadOperand(Distinct(b, operand.form), b.call.tensor(operand.form), room);
@@ -242,7 +243,11 @@ void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, 
   void* emitted = stage.emitted < 0 || emission == Emission::kNo ? nullptr : call.emitted[stage.emitted];
   if (stage.kind == StepKind::kActivate) return ApplyStage(b, stage, normalizer, d, d);
   if (stage.kind == StepKind::kMask) return HideBlock(b, stage, stage.mask.fill, d);
-  if (stage.kind == StepKind::kFakeQuantize) return FakeQuantizeBlock(b, stage, d, d, /*stream=*/false);
+  if (stage.kind == StepKind::kFakeQuantize) {
+    FakeQuantizeBlock(b, stage, d, d, /*stream=*/false);
+    if (stage.keeps) std::copy_n(d, b.n, b.scratch->wide);
+    return;
+  }
   if (IsStoring(stage.kind)) return StoreOnTheWay(call, stage, index, b.n, emitted, d);
   call.kernels->combine[static_cast<int>(stage.kind)](d, static_cast<size_t>(b.n),
                                                       OperandAt(b, stage.operand, nullptr, b.scratch->block));

@@ -92,7 +92,7 @@ Result ForEachPart(const Call& call, int64_t parts, const Run& run) {
 // Working memory of one thread, on its stack.
 struct Scratch {
   alignas(64) float kept[kKeepLimit];
-  alignas(64) float wide[kBlock];
+  alignas(64) float wide[kBlock];  // of passes in double, or what a stage keeps
   alignas(64) float block[kBlock];
   alignas(64) float scale[kBlock];
   alignas(64) float zero[kBlock];

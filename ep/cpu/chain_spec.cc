@@ -137,6 +137,8 @@ Stage ChainReader::StageOf(const Step& step) {
   stage.type = step.type;
   stage.mask = step.mask;
   stage.saturate = step.saturate;
+  stage.keeps = step.keeps;
+  stage.operand.is_kept = step.operand.is_kept;
   stage.quantizes = step.quantization.present();
   if (stage.quantizes && IsOneNumber(step.quantization)) {
     stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
@@ -187,6 +189,10 @@ Result ChainReader::ReadBehind() {
 }
 
 Result ChainReader::ReadBehind(const Step& step, const Step* next) {
+  if (step.operand.is_kept) {
+    spec_.behind.emplace_back(StageOf(step));
+    return {};
+  }
   Stage& last = spec_.behind.back();
   if (IsGate(step, next)) {
     last.gated = true;

@@ -14,6 +14,7 @@ inline constexpr float kNoParams[kMaxActivationParams] = {};
 struct StageOperand {
   FormId form = kFormCount;  // kFormCount: absent
   bool is_parameter = true;
+  bool is_kept = false;  // no tensor, but what a stage before this one kept
 
   bool present() const { return form != kFormCount; }
 };
@@ -46,6 +47,7 @@ struct Stage {
   FormId quantization_form = kFormCount;
   int64_t block_size = 0;
   bool saturate = true;
+  bool keeps = false;
 
   // Of kActivate: nothing is left of it.
   bool changes_nothing() const {

@@ -90,6 +90,7 @@ template <class Add>
 void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
   const auto add_step = [&](const Step& step) {
     if (IsCombination(step.kind)) add(kAddPrice, 1);
+    if (step.operand.is_kept) add(kDequantizeWidePrice, 1);
     if (step.kind == StepKind::kActivate) add(PriceOf(step.activation.kind), 1);
     if (step.kind == StepKind::kMask) add(kMaskPrice, 1);
     if (step.kind == StepKind::kFakeQuantize) add(kFakeQuantizePrice, 2);

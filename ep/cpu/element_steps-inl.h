@@ -135,6 +135,9 @@ NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector
     const OneQuantization quantize(*step.quantizer);
     NORMFUSE_UNROLL
     for (size_t k = 0; k < kCount; ++k) d->v[k] = quantize.FakeQuantized(d->v[k]);
+    if (step.kept == nullptr) return;
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kCount; ++k) vector.Store(step.kept + i + k * kLanes, d->v[k]);
     return;
   }
   if (step.by_reciprocal) return DivideByReciprocal(*static_cast<const float*>(step.operand), d);

@@ -1,6 +1,7 @@
 #include "cpu/element_steps.h"
 
 #include <cmath>
+#include <utility>
 
 #include "cpu/elements.h"
 
@@ -8,7 +9,6 @@ namespace normfuse::cpu {
 namespace {
 
 constexpr int kMostElementSteps = 32;
-constexpr int kMostRooms = 2;  // those that no activation in between takes
 
 bool IsSmallInteger(DataType type) {
   return type == DataType::kInt8 || type == DataType::kUint8 || type == DataType::kInt16 || type == DataType::kUint16;
@@ -51,7 +51,7 @@ class StepsOfBlock {
   ElementStep steps_[kMostElementSteps];
   float singles_[kMostElementSteps];
   int count_ = 0;
-  int rooms_ = 0;
+  bool has_room_ = true;
   bool behind_activation_ = false;  // is what comes next
   ElementStepsArgs args_{};
   Quantizer y_quantizer_;
@@ -100,15 +100,15 @@ bool StepsOfBlock::ReadTensor(const BoundTensor& tensor, ElementStep* step) {
 }
 
 bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
-  float* const rooms[kMostRooms] = {b_.scratch->block, b_.scratch->wide};
   ElementStep& step = steps_[count_];
   step.kind = kind;
   step.type = DataType::kFloat32;
   const bool lies_there = !operand.is_parameter && ReadTensor(call_.tensor(operand.form), &step);
   if (!lies_there) {
-    const bool single = b_.n == 1 || b_.step.stride[operand.form] == 0;
-    if (!single && !operand.is_parameter && rooms_ == kMostRooms) return false;
-    float* room = single ? &singles_[count_] : operand.is_parameter ? nullptr : rooms[rooms_++];
+    const bool single = !operand.is_kept && (b_.n == 1 || b_.step.stride[operand.form] == 0);
+    const bool takes_room = !single && !operand.is_parameter;
+    if (takes_room && !std::exchange(has_room_, false)) return false;
+    float* room = single ? &singles_[count_] : b_.scratch->block;  // which no activation in between takes
     const Vec vec = OperandAt(b_, operand, nullptr, room);
     step.operand = vec.data;
     step.stride = vec.step;
@@ -139,6 +139,7 @@ bool StepsOfBlock::Read() {
       step.kind = stage.kind;
       step.by_reciprocal = false;
       step.quantizer = &stage.quantizer;
+      step.kept = stage.keeps ? b_.scratch->wide : nullptr;
       behind_activation_ = false;
     } else if (stage.kind != StepKind::kActivate) {
       if (!AddStep(stage.kind, stage.operand)) return false;

@@ -148,6 +148,7 @@ struct ElementStep {
   float zero;
   bool by_reciprocal;          // kDiv: by one number, of values that a quantisation keeps in a small range
   const Quantizer* quantizer;  // of kFakeQuantize
+  float* kept;                 // of kFakeQuantize: null, or where its result is stored, too
 };
 
 // y = the steps of x, one after the other. Element types are float32 and integers of 8 and 16 bits.

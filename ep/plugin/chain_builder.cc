@@ -30,6 +30,7 @@ ChainBuilder::ChainBuilder(GraphView& graph, const std::vector<bool>& taken, con
       length_(search.length),
       units_(search.units),
       leaves_to_ort_(search.leaves_to_ort),
+      keeps_values_(search.keeps_values),
       anchor_(anchor) {
   AddNode(anchor);
   found_.chain.name = graph.node(anchor).name.empty() ? graph.node(anchor).op_type : graph.node(anchor).name;
@@ -671,6 +672,7 @@ void ChainBuilder::Finish(int value) {
     if ((behind.empty() || behind.back().kind != StepKind::kActivate) && TakeActivation(&value)) TakePairs(&value);
     if (steps == kMostFurtherSteps || found_.chain.store.quantization.present() || !TakeStep(&value)) break;
   }
+  TakeSharedQuantize();
   Store& store = found_.chain.store;
   if (!store.quantization.present() && !TakeQuantize(&value)) TakeDynamicQuantize(&value);
   store.type = graph_.Facts(value).type;

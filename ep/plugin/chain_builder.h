@@ -107,6 +107,8 @@ class ChainBuilder {
   bool HasRoomFor(int tensors) const;
   bool IsFreeDequantized(int value) const;
   bool IsAmongQuantised(const GraphNode& step, int operand);
+  void TakeSharedQuantize();
+  bool ReadsAllOf(int quantize);
   bool IsBeforePair(const GraphNode& node);
   Operand ReadQuantisedOperand(int value);
   bool TakeResidualAdd(int value, bool with_factor = false);
@@ -132,6 +134,7 @@ class ChainBuilder {
   ChainLength length_;
   IntegerUnits* units_ = nullptr;  // null: no pairs are taken
   bool leaves_to_ort_ = false;
+  bool keeps_values_ = false;
   int anchor_;
   FoundChain found_;
   int y_value_ = kNone;

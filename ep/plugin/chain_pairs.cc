@@ -82,6 +82,49 @@ int ChainBuilder::PairInFront(int value) {
   return IsPair(quantize, dequantize) ? quantize : kNone;
 }
 
+// The QuantizeLinear in front of X, all of whose readers are in the chain: the DequantizeLinear of X, and one that a later
+// step, or SiLU, reads. The chain begins with a pair, whose result that step reads again.
+void ChainBuilder::TakeSharedQuantize() {
+  Chain& chain = found_.chain;
+  const int input = chain.x.tensor.input;
+  if (units_ == nullptr || !keeps_values_ || chain.normalizes() || input == TensorRef::kAbsent) return;
+  if (!chain.x.quantization.present() || !IsOneNumber(chain.x.quantization)) return;
+  const int quantized = found_.inputs[static_cast<size_t>(input)];
+  const int quantize = FreeProducer(quantized, "QuantizeLinear");
+  if (quantize == kNone || !ReadsAllOf(quantize) || IsHalfOfPair(quantized)) return;
+  const int x = graph_.Input(graph_.node(quantize), 0);
+  const bool is_read = std::find(found_.inputs.begin(), found_.inputs.end(), x) != found_.inputs.end();
+  if (is_read || x == kNone || graph_.Facts(x).constant != nullptr) return;
+  std::vector<Step*> again;
+  for (Step& step : chain.behind) {
+    if (step.operand.tensor.input == input) again.push_back(&step);
+  }
+  if (again.size() > 1 || (again.size() == 1 && !IsCombination(again.front()->kind))) return;
+  if (!again.empty()) {
+    again.front()->operand = {};
+    again.front()->operand.is_kept = true;
+  }
+  const int dequantize = graph_.value(quantized).consumers.front();
+  Step pair = StepOfPair(quantize, dequantize);
+  found_.nodes.pop_back();  // the DequantizeLinear, which is there already
+  pair.keeps = !again.empty();
+  chain.behind.insert(chain.behind.begin(), std::move(pair));
+  found_.inputs[static_cast<size_t>(input)] = x;
+  chain.x.type = graph_.Facts(x).type;
+  chain.x.quantization = {};
+}
+
+// Whether nothing but the chain's DequantizeLinear nodes, of the same parameters, reads what the node makes.
+bool ChainBuilder::ReadsAllOf(int quantize) {
+  const GraphValue& quantized = graph_.value(graph_.Output(graph_.node(quantize), 0));
+  const std::vector<int>& nodes = found_.nodes;
+  return !quantized.is_output && !quantized.consumers.empty() &&
+         std::all_of(quantized.consumers.begin(), quantized.consumers.end(), [&](int reader) {
+           return reader != kNone && std::find(nodes.begin(), nodes.end(), reader) != nodes.end() &&
+                  IsPair(quantize, reader);
+         });
+}
+
 bool ChainBuilder::HasRoomFor(int tensors) const { return StepTensors(found_.chain) + tensors <= kMostStepTensors; }
 
 void ChainBuilder::TakePairs(int* value) {

@@ -120,7 +120,7 @@ Result DecideSites(const ExecutionProvider& ep, GraphView& graph, ChainLength le
   const bool on_cpu = ep.backend->directml() == nullptr;
   IntegerUnits units(graph, ep.options.int8_stays);
   const bool takes_pairs = on_cpu && length == ChainLength::kAny;
-  *sites = FindSites(graph, {length, takes_pairs ? &units : nullptr, on_cpu && !ep.options.claim_all});
+  *sites = FindSites(graph, {length, takes_pairs ? &units : nullptr, on_cpu && !ep.options.claim_all, on_cpu});
   has_kernel->assign(sites->size(), false);
   const BlockedLayout blocked(graph, *sites);
   const ClaimContext context{ep.options, blocked, units, *ep.tuning, *sites, on_cpu};
@@ -219,7 +219,8 @@ Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupp
   std::vector<bool> in_island;
   NORMFUSE_RETURN_IF_ERROR(ClaimIslands(ep, graph, support, &in_island, sites));
   IntegerUnits units(graph, ep.options.int8_stays);
-  std::vector<Site> rest = FindSites(graph, {ChainLength::kOwnNodesAlone, &units, !ep.options.claim_all, &in_island});
+  std::vector<Site> rest = FindSites(
+      graph, {ChainLength::kOwnNodesAlone, &units, !ep.options.claim_all, /*keeps_values=*/false, &in_island});
   std::move(rest.begin(), rest.end(), std::back_inserter(*sites));
   std::sort(sites->begin(), sites->end(), [](const Site& a, const Site& b) { return a.anchor < b.anchor; });
   const BlockedLayout blocked(graph, *sites);

@@ -59,6 +59,8 @@ struct Search {
   // What ONNX Runtime does as well or better is no part of chains: an Add that it runs in integers, an activation that it runs inside
   // of the convolution before it, halves of pairs whose other half keeps a product in integers. `units` is needed for these.
   bool leaves_to_ort = false;
+  // A value that two nodes read may be kept until the second one: on the CPU.
+  bool keeps_values = false;
   // By node, those that are claimed already; null: none.
   const std::vector<bool>* claimed = nullptr;
 };
