@@ -37,41 +37,41 @@ struct OneQuantization {
   V most;
 };
 
-// As many vectors as pass through the steps together: enough that what chooses a step is small beside it, few enough that
-// they and the numbers of a step stay in registers.
-constexpr size_t kTogether = 4;
+// As many vectors as pass through the steps together: a quantisation of one takes 20 cycles, of eight one after the other as
+// long; they and its numbers are what 16 registers hold.
+constexpr size_t kTogether = 8;
 
 template <size_t kCount>
 struct Vectors {
   V v[kCount];
 };
 
+// Calls use(k, elements) for each of kCount vectors from i on, dequantised if they are integers.
 template <class T, size_t kCount>
-NORMFUSE_INLINE void LoadDequantized(const void* data, size_t i, V scale, V zero, auto vector, Vectors<kCount>* to) {
+NORMFUSE_INLINE void ForEachDequantized(const void* data, size_t i, float scale, float zero, auto vector, auto&& use) {
   const T* x = static_cast<const T*>(data) + i;
-  NORMFUSE_UNROLL
-  for (size_t k = 0; k < kCount; ++k) to->v[k] = (vector.Load(x + k * kLanes) - zero) * scale;
-}
-
-// Elements from i on, dequantised if they are integers.
-template <size_t kCount>
-NORMFUSE_INLINE void LoadElements(const void* data, DataType type, float scale, float zero, size_t i, auto vector,
-                                  Vectors<kCount>* to) {
   const V s = Set(scale);
   const V z = Set(zero);
+  NORMFUSE_UNROLL
+  for (size_t k = 0; k < kCount; ++k) use(k, (vector.Load(x + k * kLanes) - z) * s);
+}
+
+template <size_t kCount>
+NORMFUSE_INLINE void ForEachLoaded(const void* data, DataType type, float scale, float zero, size_t i, auto vector,
+                                   auto&& use) {
   switch (type) {
     case DataType::kInt8:
-      return LoadDequantized<int8_t>(data, i, s, z, vector, to);
+      return ForEachDequantized<int8_t, kCount>(data, i, scale, zero, vector, use);
     case DataType::kUint8:
-      return LoadDequantized<uint8_t>(data, i, s, z, vector, to);
+      return ForEachDequantized<uint8_t, kCount>(data, i, scale, zero, vector, use);
     case DataType::kInt16:
-      return LoadDequantized<int16_t>(data, i, s, z, vector, to);
+      return ForEachDequantized<int16_t, kCount>(data, i, scale, zero, vector, use);
     case DataType::kUint16:
-      return LoadDequantized<uint16_t>(data, i, s, z, vector, to);
+      return ForEachDequantized<uint16_t, kCount>(data, i, scale, zero, vector, use);
     default: {
       const float* x = static_cast<const float*>(data) + i;
       NORMFUSE_UNROLL
-      for (size_t k = 0; k < kCount; ++k) to->v[k] = vector.Load(x + k * kLanes);
+      for (size_t k = 0; k < kCount; ++k) use(k, vector.Load(x + k * kLanes));
     }
   }
 }
@@ -112,9 +112,14 @@ NORMFUSE_INLINE void StoreElements(const cpu::ElementStepsArgs& args, size_t i, 
 }
 
 template <class Combination, size_t kCount>
-NORMFUSE_INLINE void CombineAll(Vectors<kCount>* d, const Vectors<kCount>& operand) {
+NORMFUSE_INLINE void CombineAll(const cpu::ElementStep& step, size_t i, auto vector, Vectors<kCount>* d) {
+  if (step.stride != 0) {
+    return ForEachLoaded<kCount>(step.operand, step.type, step.scale, step.zero, i, vector,
+                                 [d](size_t k, V operand) { d->v[k] = Combination()(d->v[k], operand); });
+  }
+  const V operand = Set(*static_cast<const float*>(step.operand));
   NORMFUSE_UNROLL
-  for (size_t k = 0; k < kCount; ++k) d->v[k] = Combination()(d->v[k], operand.v[k]);
+  for (size_t k = 0; k < kCount; ++k) d->v[k] = Combination()(d->v[k], operand);
 }
 
 // The quotient to the last bit, as that of OneQuantization.
@@ -141,16 +146,8 @@ NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector
     return;
   }
   if (step.by_reciprocal) return DivideByReciprocal(*static_cast<const float*>(step.operand), d);
-  Vectors<kCount> operand;
-  if (step.stride == 0) {
-    const V one = Set(*static_cast<const float*>(step.operand));
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kCount; ++k) operand.v[k] = one;
-  } else {
-    LoadElements(step.operand, step.type, step.scale, step.zero, i, vector, &operand);
-  }
 #define NORMFUSE_COMBINATION(name, kernel) \
-  if (step.kind == StepKind::k##name) CombineAll<kernel>(d, operand);
+  if (step.kind == StepKind::k##name) return CombineAll<kernel>(step, i, vector, d);
   NORMFUSE_FOR_EACH_COMBINATION(NORMFUSE_COMBINATION)
 #undef NORMFUSE_COMBINATION
 }
@@ -158,7 +155,7 @@ NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector
 template <size_t kCount>
 NORMFUSE_INLINE void RunStepsAt(const cpu::ElementStepsArgs& args, size_t i, auto vector) {
   Vectors<kCount> d;
-  LoadElements(args.x, args.x_type, args.x_scale, args.x_zero, i, vector, &d);
+  ForEachLoaded<kCount>(args.x, args.x_type, args.x_scale, args.x_zero, i, vector, [&d](size_t k, V x) { d.v[k] = x; });
   for (int s = 0; s < args.count; ++s) RunStep(args.steps[s], i, vector, &d);
   StoreElements(args, i, vector, d);
 }
@@ -166,6 +163,9 @@ NORMFUSE_INLINE void RunStepsAt(const cpu::ElementStepsArgs& args, size_t i, aut
 void ElementSteps(const cpu::ElementStepsArgs& args) {
   size_t i = 0;
   for (; i + kTogether * kLanes <= args.n; i += kTogether * kLanes) RunStepsAt<kTogether>(args, i, WholeVector());
+  for (; i + kTogether / 2 * kLanes <= args.n; i += kTogether / 2 * kLanes) {
+    RunStepsAt<kTogether / 2>(args, i, WholeVector());
+  }
   for (; i + kLanes <= args.n; i += kLanes) RunStepsAt<1>(args, i, WholeVector());
   if (i < args.n) RunStepsAt<1>(args, i, FirstElements{args.n - i});
 }
