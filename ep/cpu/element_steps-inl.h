@@ -122,7 +122,8 @@ NORMFUSE_INLINE void CombineAll(const cpu::ElementStep& step, size_t i, auto vec
   for (size_t k = 0; k < kCount; ++k) d->v[k] = Combination()(d->v[k], operand);
 }
 
-// The quotient to the last bit, as that of OneQuantization.
+// The quotient to the last bit, as that of OneQuantization (Markstein, Computation of elementary functions on the IBM RISC
+// System/6000 processor, 1990): the reciprocal is rounded correctly, and what the product leaves over is exact.
 template <size_t kCount>
 NORMFUSE_INLINE void DivideByReciprocal(float divisor, Vectors<kCount>* d) {
   const V by = Set(divisor);
