@@ -16,8 +16,8 @@ only the steps named:
   cross      the tests on other platforms, which need Debian's wine, wine64, qemu-user and libc6-arm64-cross
   windows    what of wheels and cross is about Windows, as CI runs it
   slow       the Python tests marked "slow": more real models, every supported onnxruntime, large tensors, Node.js
-             (which has to be installed, with npm), the recipe of CONTRIBUTING.md; and those marked "fuzz" with more
-             examples
+             (which has to be installed, with npm), the recipe of CONTRIBUTING.md, the rest of the products of
+             parameters (tests/covering.py); and those marked "fuzz" with more examples
   isas       the Python tests marked "every_isa" on each instruction set but the best one
   vnni       the Python tests marked "without_vnni" on an onnxruntime that sees neither AVX-512 nor VNNI, as on older
              processors: its products of uint8 and int8 saturate (Linux on x86-64)

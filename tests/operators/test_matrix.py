@@ -14,6 +14,7 @@ import onnx
 import oracle
 import pytest
 from checking import activation, check, dequantization, normalization
+from covering import parametrize_spread
 from oracle import Array
 from strategies import FLOAT_TYPES, OUTPUT_TYPES, QUANTIZED_TYPES, TWO_BIT_TYPES, Numbers
 
@@ -125,6 +126,13 @@ ONNX = [
 GRANULARITIES = pytest.mark.parametrize("granularity", ONNX, ids=lambda granularity: granularity.name)
 
 
+def types_and_granularities(types: list[Any], each: int) -> pytest.MarkDecorator:
+    """A kernel reads (or writes) elements of a type in one place and finds their parameters in another."""
+    return parametrize_spread(
+        "dtype,granularity", types, ONNX, each=each, ids=lambda value: getattr(value, "name", None)
+    )
+
+
 def broadcasts() -> Iterator[tuple[int, ...]]:
     """SHAPE with each set of its dimensions made 1."""
     return product(*((1, size) for size in SHAPE))
@@ -134,8 +142,7 @@ def every_type(types: list[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("dtype", types, ids=lambda t: np.dtype(t).name)
 
 
-@every_type(QUANTIZED_TYPES)
-@GRANULARITIES
+@types_and_granularities(QUANTIZED_TYPES, each=4)
 def test_dequantise(dtype: Any, granularity: Granularity) -> None:
     x = Numbers(2).codes(SHAPE, dtype)
     for scale_type, name in ((F32, "Identity"), (np.float16, "Swish")):
@@ -192,8 +199,7 @@ def test_dequantise_into_another_type(scale_type: Any, dtype: Any, activation_ty
     expected.check(harness.run(session, {"X": x})[name])
 
 
-@every_type(OUTPUT_TYPES)
-@GRANULARITIES
+@types_and_granularities(OUTPUT_TYPES, each=4)
 def test_quantise(dtype: Any, granularity: Granularity) -> None:
     x = Numbers(4).normal(SHAPE, F32, 0.0, 3.0)
     code = oracle.dtype_code(np.zeros(0, dtype))
@@ -203,8 +209,7 @@ def test_quantise(dtype: Any, granularity: Granularity) -> None:
         check(normalization(x, {"axes": [1], **attributes}, **granularity.inputs("y", dtype)), "custom")
 
 
-@every_type(QUANTIZED_TYPES)
-@GRANULARITIES
+@types_and_granularities(QUANTIZED_TYPES, each=4)
 def test_norm_of_a_quantised_input(dtype: Any, granularity: Granularity) -> None:
     """The parameters run along a normalised dimension, along a kept one, or both."""
     x = Numbers(5).codes(SHAPE, dtype)
@@ -214,8 +219,7 @@ def test_norm_of_a_quantised_input(dtype: Any, granularity: Granularity) -> None
         check(case, "custom")
 
 
-@every_type([np.int8, np.uint8, np.int32, ml_dtypes.uint4])
-@GRANULARITIES
+@types_and_granularities([np.int8, np.uint8, np.int32, ml_dtypes.uint4], each=5)
 def test_norm_of_a_quantised_residual(dtype: Any, granularity: Granularity) -> None:
     numbers = Numbers(6)
     case = normalization(

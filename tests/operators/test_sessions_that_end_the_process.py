@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from covering import parametrize_covering, parametrize_spread
 from onnx import TensorProto, helper
 
 ROWS = (2, 3, 16)
@@ -138,9 +139,7 @@ def expected(model: onnx.ModelProto) -> np.ndarray:
     return np.maximum(x + 0.5, 0).transpose(1, 0, 2) @ weights
 
 
-@pytest.mark.parametrize("claim", ["all", "profitable"])
-@pytest.mark.parametrize("how", ["name", "options"])
-@pytest.mark.parametrize("between", BY_CLAIM)
+@parametrize_covering("between,how,claim", BY_CLAIM, ["name", "options"], ["all", "profitable"])
 def test_float16_through_a_transpose_into_a_matmul(between: str, how: str, claim: str, tmp_path: Path) -> None:
     source, out = float16_chain(between), tmp_path / "out.npz"
     onnx.save(source, tmp_path / "model.onnx")
@@ -159,9 +158,8 @@ def test_float16_is_claimed_where_the_fault_cannot_happen(disabled: str, tmp_pat
         assert np.abs(got["y"] - expected(source)).max() < 0.05
 
 
-@pytest.mark.parametrize("between", MOVES)
-@pytest.mark.parametrize("how", ["model", "InferenceSession"])
-def test_options_for_a_model_keep_the_chain_and_the_process(how: str, between: str, tmp_path: Path) -> None:
+@parametrize_spread("between,how", list(MOVES), ["model", "InferenceSession"], each=1)
+def test_options_for_a_model_keep_the_chain_and_the_process(between: str, how: str, tmp_path: Path) -> None:
     source, out = float16_chain(between), tmp_path / "out.npz"
     onnx.save(source, tmp_path / "model.onnx")
     child(SESSION, tmp_path / "model.onnx", how, "all", out, "GeluFusionL1")

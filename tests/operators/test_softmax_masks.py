@@ -12,6 +12,7 @@ import instruction_sets
 import numpy as np
 import onnx
 import pytest
+from covering import parametrize_covering
 from test_claims import session_and_report
 
 F32 = np.float32
@@ -83,9 +84,12 @@ def scores(width: int, shape: tuple[int, ...] = (2, 3, 20)) -> np.ndarray:
 
 
 @pytest.mark.every_isa
-@pytest.mark.parametrize("fill", [-np.inf, -3.4e38, -1e4, -301.0, -300.0, -20.0, 0.0, 5.0])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("width", [5, 384, 1024, 1100])
+@parametrize_covering(
+    "width,mask,fill",
+    [5, 384, 1024, 1100],
+    list(MASKS),
+    [-np.inf, -3.4e38, -1e4, -301.0, -300.0, -20.0, 0.0, 5.0],
+)
 def test_any_mask_and_any_number(fill: float, mask: str, width: int, tmp_path: Path) -> None:
     x = scores(width)
     shown = np.random.default_rng(8).random(MASKS[mask](width)) < 0.7

@@ -10,6 +10,7 @@ import harness
 import numpy as np
 import onnx
 import pytest
+from covering import parametrize_spread
 from rewrite_harness import CONSTANT_FORMS, SpellingBuilder, check_fused, fused_nodes, optimize, round_trip, run
 
 SHAPE = (3, 4, 16)
@@ -183,24 +184,24 @@ def _model(spelling: Spelling, g: SpellingBuilder, bias: bool = False) -> onnx.M
     return g.model("activation")
 
 
-@pytest.mark.parametrize(
-    ("spelling", "opset", "expected"),
-    [(spelling, opset, expected) for spelling, since, expected in TABLE for opset in OPSETS if opset >= since],
+SINCE = {spelling: since for spelling, since, _ in TABLE}
+SPELLINGS = [(spelling, expected) for spelling, _, expected in TABLE]
+
+
+@parametrize_spread(
+    "spelling,expected,opset", SPELLINGS, OPSETS, each=2, where=lambda row, opset: opset >= SINCE[row[0]]
 )
-def test_spelling_at_every_opset(spelling: Spelling, opset: int, expected: dict[str, Any]) -> None:
+def test_spelling_at_every_opset(spelling: Spelling, expected: dict[str, Any], opset: int) -> None:
     check_fused(_model(spelling, SpellingBuilder(opset)), _feeds(), "FusedActivation", expected)
 
 
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize("constants", CONSTANT_FORMS)
-@pytest.mark.parametrize(("spelling", "expected"), [(row[0], row[2]) for row in TABLE])
+@parametrize_spread("spelling,expected,constants,swap", SPELLINGS, CONSTANT_FORMS, [False, True], each=2)
 def test_constants_and_operand_order(spelling: Spelling, expected: dict[str, Any], constants: str, swap: bool) -> None:
     model = _model(spelling, SpellingBuilder(13, constants=constants, swap=swap))
     check_fused(model, _feeds(), "FusedActivation", expected)
 
 
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize(("spelling", "expected"), [(row[0], row[2]) for row in TABLE])
+@parametrize_spread("spelling,expected,swap", SPELLINGS, [False, True], each=1)
 def test_bias_in_front(spelling: Spelling, expected: dict[str, Any], swap: bool) -> None:
     model = _model(spelling, SpellingBuilder(13, swap=swap), bias=True)
     node = check_fused(model, _feeds(), "FusedActivation", expected)

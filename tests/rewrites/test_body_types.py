@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from covering import parametrize_covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -173,10 +174,13 @@ CONVERTED = [
 ]
 
 
-@pytest.mark.parametrize("target", ["portable", "standard"])
-@pytest.mark.parametrize("low", LOW_TYPES)
-@pytest.mark.parametrize(
-    ("spelling", "opset"), [(spelling, opset) for spelling, since in CONVERTED for opset in OPSETS if opset >= since]
+@parametrize_covering(
+    "spelling,opset,low,target",
+    [spelling for spelling, _ in CONVERTED],
+    OPSETS,
+    list(LOW_TYPES),
+    ["portable", "standard"],
+    where=lambda spelling, opset, *_: opset >= dict(CONVERTED)[spelling],
 )
 def test_chain_between_casts_as_converters_leave_it(spelling: Any, opset: int, low: str, target: str) -> None:
     g = SpellingBuilder(opset)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from covering import parametrize_covering, parametrize_spread
 from rewrite_harness import (
     CONSTANT_FORMS,
     SpellingBuilder,
@@ -170,30 +171,30 @@ def _check(model: onnx.ModelProto, axes: Sequence[int] = (-1,), **expected: Any)
     check_fused(model, _feeds(), "FusedNormalization", {"axes": list(axes), **expected})
 
 
-@pytest.mark.parametrize(
-    ("name", "opset"),
-    # Pow takes operands of two types from opset 12 on.
-    [
-        (name, opset)
-        for name in BY_NAME
-        for opset in (7, 11, 13, 17, 18, 21, 23, 25)
-        if name != "integer_exponent" or opset >= 12
-    ],
+@parametrize_spread(
+    "name,opset",
+    list(BY_NAME),
+    (7, 11, 13, 17, 18, 21, 23, 25),
+    each=3,
+    where=lambda name, opset: name != "integer_exponent" or opset >= 12,  # from there on Pow takes two types
 )
 def test_spelling_at_every_opset(name: str, opset: int) -> None:
     _check(_model(BY_NAME[name], opset))
 
 
-@pytest.mark.parametrize("affine", ["both", "scale", "bias", "none"])
-@pytest.mark.parametrize("axes", [(-1,), (2,), (-2, -1), (1, 2), (2, 1), (-1, 1)])
-@pytest.mark.parametrize("name", ["pow_div", "reciprocal", "sums", "folded"])
+@parametrize_covering(
+    "name,axes,affine",
+    ["pow_div", "reciprocal", "sums", "folded"],
+    [(-1,), (2,), (-2, -1), (1, 2), (2, 1), (-1, 1)],
+    ["both", "scale", "bias", "none"],
+)
 def test_axes_and_affine(name: str, axes: tuple[int, ...], affine: str) -> None:
     _check(_model(BY_NAME[name], axes=axes, affine=affine), range(-len(axes), 0))
 
 
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize("constants", CONSTANT_FORMS)
-@pytest.mark.parametrize("name", ["pow_div", "one_over", "clamped_variance", "sums"])
+@parametrize_covering(
+    "name,constants,swap", ["pow_div", "one_over", "clamped_variance", "sums"], CONSTANT_FORMS, [False, True]
+)
 def test_constants_and_operand_order(name: str, constants: str, swap: bool) -> None:
     _check(_model(BY_NAME[name], constants=constants, swap=swap))
 

@@ -12,7 +12,7 @@ import onnx
 import onnx.inliner
 import onnx_ir as ir
 import onnxruntime
-import pytest
+from covering import parametrize_spread
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxscript import optimizer
 
@@ -82,8 +82,7 @@ def sites(model: onnx.ModelProto) -> Counter[str]:
     return Counter(site.kind for site in normfuse.inspect(model) if site.fused_into is not None)
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
-@pytest.mark.parametrize("name", MODELS)
+@parametrize_spread("name,tool", list(MODELS), TOOLS, each=3)
 def test_sites_are_found_again(name: str, tool: Tool) -> None:
     optimized = normfuse.optimize(MODELS[name](), verify=False).model
     before = sites(optimized)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
-import pytest
+from covering import parametrize_spread
 from onnx import TensorProto, helper
 from rewrite_harness import optimize
 from test_other_tools import MODELS, TOOLS
@@ -88,8 +88,7 @@ def check_second_run(model: onnx.ModelProto, target: Any) -> Any:
     return first
 
 
-@pytest.mark.parametrize("target", ["portable", "custom-op", "standard"])
-@pytest.mark.parametrize("name", [*MODELS, *CHAINS])
+@parametrize_spread("name,target", [*MODELS, *CHAINS], ["portable", "custom-op", "standard"], each=1)
 def test_second_run_changes_nothing(name: str, target: str) -> None:
     model = {**MODELS, **CHAINS}[name]()
     direct = check_second_run(model, target)
@@ -98,7 +97,6 @@ def test_second_run_changes_nothing(name: str, target: str) -> None:
     assert fused[1] == fused[0]
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
-@pytest.mark.parametrize("name", MODELS)
+@parametrize_spread("name,tool", list(MODELS), TOOLS, each=2)
 def test_second_run_behind_another_tool(name: str, tool: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
     check_second_run(untyped(tool(optimize(MODELS[name]())[0])), "portable")
