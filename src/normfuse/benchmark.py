@@ -13,9 +13,10 @@ from normfuse.arguments import NUMBER, check_threads, check_type
 from normfuse.errors import OptionError
 from normfuse.gpu_work import GpuWork, count_gpu_work
 from normfuse.host.versions import import_host
-from normfuse.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fused_nodes
+from normfuse.kernel_time import FUSED, PRODUCTS, KernelTime, time_in_chains, time_in_fused_nodes
 from normfuse.measuring import Rounds, bound_run, ratio_of, take_turns
 from normfuse.model_files import ModelLike, load_model
+from normfuse.quantization import Quantization, quantization_of
 from normfuse.rewriting import rewritten
 from normfuse.sessions import has_folded_weights, open_session
 from normfuse.verification import Inputs, Sample
@@ -27,15 +28,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["PRODUCTS", "BenchmarkReport", "OperatorTime", "Timing", "benchmark"]
-
-PRODUCTS = frozenset([
-    "Attention", "Conv", "ConvInteger", "ConvTranspose", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "Einsum",
-    "FusedConv", "FusedGemm", "FusedMatMul", "GRU", "Gemm", "GroupQueryAttention", "LSTM", "MatMul", "MatMulInteger",
-    "MatMulIntegerToFloat", "MatMulNBits", "MultiHeadAttention", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
-    "RNN",
-])  # fmt: skip
-"""Operators that are products of matrices, convolutions, or made of these: what normfuse leaves to ONNX Runtime."""
+__all__ = ["BenchmarkReport", "OperatorTime", "Timing", "benchmark"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +85,8 @@ class BenchmarkReport:
     timings: tuple[Timing, ...]
     operators: tuple[OperatorTime, ...]
     """Where the kernel time goes, by the profiler; what takes longest with normfuse comes first."""
+    quantization: Quantization | None
+    """Of the original; None: it is not quantised."""
 
     @property
     def bound(self) -> float:
@@ -172,7 +167,8 @@ def benchmark(
         setting.case("rewritten", fused, None),
         setting.case("rewritten + normfuse", fused, options),
     ]
-    in_memory = rewritten(source, fold_weights=True)
+    quantization = quantization_of(source)
+    in_memory = rewritten(source, fold_weights=quantization is not None)
     if in_memory.rules != rewritten(source).rules:  # otherwise it is the one before
         folded = has_folded_weights(in_memory)
         cases.append(setting.case("normfuse.InferenceSession", in_memory.model, options, folded=folded))
@@ -188,6 +184,7 @@ def benchmark(
         chain_share=original.share,
         timings=tuple(_timing(case, cases[0]) for case in cases),
         operators=_operator_times(original, cases[-1].kernel_time),
+        quantization=quantization,
     )
 
 

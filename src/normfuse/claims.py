@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normfuse.errors import NormfuseError
-from normfuse.sessions import open_session
+from normfuse.rewriting import rewritten
+from normfuse.sessions import has_folded_weights, open_session
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from normfuse.graph_rewrites.sites import Site
+    from normfuse.model_files import Source
 
-__all__ = ["Claims", "GivenBack", "ask_provider", "claims_of", "read_claim_report"]
+__all__ = ["Claims", "GivenBack", "PairNodes", "ask_provider", "claims_of", "pair_nodes", "read_claim_report"]
+
+_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +69,20 @@ def ask_provider(model: ir.Model, name: str, sites: Iterable[Site]) -> Claims:
 
 def claims_of(sites: Iterable[Site], report: Path) -> Claims:
     """Return what a claim report says of the fused sites; sites that it does not name count as declined."""
+    lines = _lines_by_node(report)
+    fused = [site for site in sites if site.fused_into is not None]
+    back = [_given_back(site, lines.get(site.name)) for site in fused if not lines.get(site.name, {}).get("claimed")]
+    return Claims(len(fused) - len(back), tuple(back))
+
+
+def _lines_by_node(report: Path) -> dict[str, dict[str, Any]]:
+    """Return node -> what a claim report says of it: the line that claims it, if there is one."""
     lines: dict[str, dict[str, Any]] = {}
     for line in read_claim_report(report):
         for name in (line["node"], *line["nodes"]):
             if name not in lines or (line["claimed"] and not lines[name]["claimed"]):
                 lines[name] = line
-    fused = [site for site in sites if site.fused_into is not None]
-    back = [_given_back(site, lines.get(site.name)) for site in fused if not lines.get(site.name, {}).get("claimed")]
-    return Claims(len(fused) - len(back), tuple(back))
+    return lines
 
 
 def read_claim_report(report: Path) -> list[dict[str, Any]]:
@@ -80,6 +90,56 @@ def read_claim_report(report: Path) -> list[dict[str, Any]]:
     if not report.exists():
         return []
     return [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+
+
+@dataclasses.dataclass(frozen=True)
+class PairNodes:
+    """QuantizeLinear and DequantizeLinear nodes of which normfuse.InferenceSession makes the same, for one reason."""
+
+    becomes: str
+    """"fused" by the rewriting pass, "folded" (dequantised once), "claimed" by the execution provider, "left" to ONNX
+    Runtime, or "not_seen", because that took them away first."""
+    message: str
+    nodes: tuple[str, ...]
+
+
+def pair_nodes(source: Source, *, allow_requantization_removal: bool = False) -> tuple[PairNodes, ...]:
+    """Return what becomes of each QuantizeLinear and DequantizeLinear of a model in normfuse.InferenceSession here.
+
+    Raises:
+        NormfuseError: The execution provider could not be asked.
+    """
+    nodes = [node for node in source.model.graph.all_nodes() if node.op_type in _PAIR]
+    if not nodes:
+        return ()
+    result = rewritten(source, allow_requantization_removal=allow_requantization_removal, fold_weights=True)
+    kept = {node.name for node in result.model.graph.all_nodes()}
+    fused = {name: site for site in result.sites if site.fused_into is not None for name in site.nodes}
+    with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
+        report = Path(folder) / "claims.jsonl"
+        open_session(result.model, source.name, ep_options={"claim_report": report}, folded=has_folded_weights(result))
+        lines = _lines_by_node(report)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        name = node.name or ""
+        groups.setdefault(_fate(name, fused.get(name), name in kept, lines.get(name)), []).append(name)
+    order = sorted(groups.items(), key=lambda group: -len(group[1]))
+    return tuple(PairNodes(becomes, message, tuple(names)) for (becomes, message), names in order)
+
+
+def _fate(name: str, site: Site | None, kept: bool, line: dict[str, Any] | None) -> tuple[str, str]:
+    """Return what becomes of a QuantizeLinear or DequantizeLinear, and a sentence."""
+    if site is not None:
+        return "fused", f"part of a {site.fused_into}"
+    if not kept:
+        return "folded", "weights, dequantised once"
+    if line is None:
+        return "not_seen", "ONNX Runtime takes them away, or moves them, before it asks the execution provider"
+    if line["claimed"]:
+        return "claimed", "run by the execution provider, in a chain or alone"
+    # The detail says why; what is around it names the node.
+    detail = str(line["message"]).partition("(")[2].rstrip(")") or str(line["message"]).replace(name, "it")
+    return "left", detail
 
 
 def _given_back(site: Site, line: dict[str, Any] | None) -> GivenBack:

@@ -10,6 +10,7 @@ import typer
 
 from normfuse.arguments import MOST_THREADS
 from normfuse.cli.console import InputsOption, JsonOption, console, number, print_json, print_table, progress, table
+from normfuse.cli.quantization import print_quantization
 from normfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def bench_command(
     in float: their weights are dequantised once. The error is that against the original without any graph
     optimisation. ONNX Runtime's profiler gives the share of time in fused nodes, and the share of the same chains
     in the original, which bounds the gain (Amdahl's law). The table of operators shows where the time goes without
-    and with normfuse. With --backend directml the GPU work of a run is counted, too: submissions, waits, and bytes
-    copied each way.
+    and with normfuse. Of a quantised model it says the kind, and what that costs on this machine. With --backend
+    directml the GPU work of a run is counted, too: submissions, waits, and bytes copied each way.
     """
     from normfuse.benchmark import benchmark
 
@@ -94,6 +95,7 @@ def print_benchmark(report: BenchmarkReport) -> None:
     _print_operators(report)
     for text in (_left_text(report), _bound_text(report)):
         console.print(text, markup=False, soft_wrap=True)
+    print_quantization(report.quantization)
     for timing in report.timings:
         if timing.gpu_work is not None:
             console.print(

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from normfuse.cli.console import InputsOption, JsonOption, console, print_json, print_table, progress, table
+from normfuse.cli.quantization import print_quantization
 from normfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -60,10 +61,16 @@ def inspect_command(
 ) -> None:
     """List every normalisation, activation and quantisation site, what it would become, or why it is left.
 
+    Of a quantised model: to what, which of its products ONNX Runtime runs in integers on this machine and at which
+    cost, what would be faster, and what becomes of each QuantizeLinear and DequantizeLinear in
+    normfuse.InferenceSession.
+
     With --extract one site is written as a model of its own, with the inputs that it has when the whole model runs on
     --inputs, or on random inputs made from the model's signature.
     """
+    from normfuse.model_files import load_model
     from normfuse.optimization import inspect_with_claims, nothing_to_gain
+    from normfuse.quantization import quantization_of
 
     if extract is not None:
         _extract(model, extract, output or Path("site.onnx"), inputs)
@@ -77,10 +84,15 @@ def inspect_command(
         raise OptionError("--directml-level is for --backend directml; give that as well.")
     with progress() as tell:
         tell("looking for sites", 0, 0)
-        sites, claims = inspect_with_claims(model, allow_requantization_removal=allow_requantization_removal)
+        source = load_model(model)
+        sites, claims = inspect_with_claims(source, allow_requantization_removal=allow_requantization_removal)
+        quantization = quantization_of(
+            source, with_pairs=True, allow_requantization_removal=allow_requantization_removal
+        )
     if as_json:
         data = {"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]}
-        print_json(data | {"claims": claims.to_dict()})
+        quantized = None if quantization is None else quantization.to_dict()
+        print_json(data | {"claims": claims.to_dict(), "quantization": quantized})
         return
     _print_fused(model.name, sites)
     for site in sites:
@@ -91,6 +103,7 @@ def inspect_command(
             console.print(_reason(site), markup=False, soft_wrap=True)
     print_site_counts(sites)
     print_claims(claims)
+    print_quantization(quantization)
     if not everything and any(nothing_to_gain(site) for site in sites):
         console.print("--all also lists sites with no neighbour to fuse with.")
 

@@ -1,0 +1,37 @@
+"""What the commands print of a model's quantisation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from normfuse.cli.console import console, number, print_table, table
+
+if TYPE_CHECKING:
+    from normfuse.quantization import Quantization
+
+__all__ = ["print_quantization"]
+
+
+def print_quantization(found: Quantization | None) -> None:
+    """Print the kind of quantisation, what it costs here and what would be faster; nothing of a float model."""
+    if found is None:
+        return
+    console.print(f"Quantised: {found.summary}.", markup=False, soft_wrap=True)
+    if found.not_asked:
+        console.print(f"ONNX Runtime could not be asked about it: {found.not_asked}", markup=False, soft_wrap=True)
+        return
+    if found.products:
+        title = "Its products in ONNX Runtime here (time: of a float32 product)"
+        rows = table(title, "operator", "multiplies", "products", "time", numeric=2, wraps="")
+        for product in found.products:
+            cost = "" if product.cost is None else number(product.cost)
+            rows.add_row(product.operator, product.types, str(product.count), cost)
+        print_table(rows)
+    for sentence in found.advice:
+        console.print(sentence, markup=False, soft_wrap=True)
+    if found.pairs:
+        total = sum(len(group.nodes) for group in found.pairs)
+        console.print(f"\nWhat normfuse.InferenceSession makes of {total} QuantizeLinear and DequantizeLinear:")
+    for group in found.pairs:
+        names = group.nodes[0] + (f" and {len(group.nodes) - 1} more" if len(group.nodes) > 1 else "")
+        console.print(f"    {group.becomes}: {group.message}: {names}", markup=False, soft_wrap=True)

@@ -1,0 +1,96 @@
+"""How ONNX Runtime multiplies integers on this machine: whether sums saturate, and what a product costs.
+
+Both are found by asking it for a product, not by what the processor says of itself: an onnxruntime may be made not to
+see an instruction set, and Arm has others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.host.versions import import_host
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["IntegerProducts", "integer_products"]
+
+_ROWS, _DEPTH, _COLUMNS = 128, 768, 768
+_RUNS = 7
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT)
+_BYTES = (
+    (ir.DataType.UINT8, ir.DataType.INT8),
+    (ir.DataType.UINT8, ir.DataType.UINT8),
+    (ir.DataType.INT8, ir.DataType.INT8),
+    (ir.DataType.INT8, ir.DataType.UINT8),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerProducts:
+    """What a MatMulInteger of the installed onnxruntime does here."""
+
+    saturates: bool
+    """Two products of uint8 and int8 are added in 16 bits, and are wrong where they do not fit: x86 without VNNI."""
+    cost: Mapping[str, float]
+    """Types, such as "uint8 x int8" -> time of a product on one thread / that of a product of float32."""
+
+
+@functools.cache
+def integer_products() -> IntegerProducts:
+    """Measure products of 8 bits, once a process: about a tenth of a second.
+
+    Raises:
+        HostVersionError: onnxruntime is missing.
+    """
+    in_float = _product(_FLOATS)
+    cost, saturates = {}, False
+    for types in _BYTES:
+        seconds, wrong = _product(types)
+        cost[" x ".join(each.name.lower() for each in types)] = seconds / in_float[0]
+        saturates = saturates or wrong
+    return IntegerProducts(saturates, MappingProxyType(cost))
+
+
+def _product(types: tuple[ir.DataType, ir.DataType]) -> tuple[float, bool]:
+    """Return the seconds that a product of these types takes, and whether it is wrong."""
+    session = _session(types)
+    left = np.full((_ROWS, _DEPTH), _large(types[0]), types[0].numpy())
+    result = session.run(None, {"a": left})[0]
+    seconds = []
+    for _ in range(_RUNS):
+        start = time.thread_time()
+        session.run(None, {"a": left})
+        seconds.append(time.thread_time() - start)
+    expected = _large(types[0]) * _large(types[1]) * _DEPTH
+    return max(min(seconds), 1e-9), types != _FLOATS and bool((result != expected).any())
+
+
+def _large(dtype: ir.DataType) -> int:
+    """Return a number of the type two of whose products do not fit 16 bits."""
+    return 200 if dtype == ir.DataType.UINT8 else 127
+
+
+def _session(types: tuple[ir.DataType, ir.DataType]) -> onnxruntime.InferenceSession:
+    host = import_host()
+    operator, result = ("MatMul", ir.DataType.FLOAT) if types == _FLOATS else ("MatMulInteger", ir.DataType.INT32)
+    a = ir.Value(name="a", type=ir.TensorType(types[0]), shape=ir.Shape((_ROWS, _DEPTH)))
+    weights = ir.tensor(np.full((_DEPTH, _COLUMNS), _large(types[1]), types[1].numpy()), name="b")
+    b = ir.Value(name="b", const_value=weights, type=ir.TensorType(types[1]), shape=ir.Shape((_DEPTH, _COLUMNS)))
+    node = ir.Node("", operator, [a, b])
+    y = node.outputs[0]
+    y.name, y.type = "y", ir.TensorType(result)
+    graph = ir.Graph([a], [y], nodes=[node], initializers=[b], opset_imports={"": 17}, name="product")
+    options = host.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    data = ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString()
+    return host.InferenceSession(data, sess_options=options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,159 @@
+"""What `inspect` and `bench` say of a quantised model: the kind, its products here, and what becomes of its pairs."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+from normfuse.cli import app
+from normfuse.host.integer_products import integer_products
+from normfuse.model_files import load_model
+from normfuse.quantization import Product, Quantization, quantization_of
+
+ROWS, DEPTH = 32, 64
+
+
+def quantised(activations: type, weights: np.ndarray, channels: int = 1) -> onnx.ModelProto:
+    """A Relu, and a MatMul between pairs of QuantizeLinear and DequantizeLinear."""
+    domain = "" if np.dtype(activations).itemsize == 1 else "com.microsoft"
+
+    def node(op_type: str, inputs: list[str], output: str, **attributes: int) -> onnx.NodeProto:
+        own = domain if op_type in ("QuantizeLinear", "DequantizeLinear") else ""
+        return helper.make_node(op_type, inputs, [output], name=output, domain=own, **attributes)
+
+    nodes = [
+        node("Relu", ["x"], "r"),
+        node("QuantizeLinear", ["r", "s", "z"], "q"),
+        node("DequantizeLinear", ["q", "s", "z"], "d"),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], name="wd", axis=1),
+        node("MatMul", ["d", "wd"], "p"),
+        node("QuantizeLinear", ["p", "ps", "z"], "pq"),
+        node("DequantizeLinear", ["pq", "ps", "z"], "y"),
+    ]
+    arrays = {
+        "s": np.float32(0.05),
+        "ps": np.float32(0.5),
+        "z": np.zeros((), activations),
+        "w": weights,
+        "ws": np.full(channels, 0.01, np.float32) if channels > 1 else np.float32(0.01),
+        "wz": np.zeros(channels if channels > 1 else (), weights.dtype),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "quantised",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [ROWS, DEPTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [ROWS, DEPTH])],
+        [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+def weights(low: int, high: int, dtype: type = np.int8) -> np.ndarray:
+    return np.random.default_rng(0).integers(low, high, (DEPTH, DEPTH), dtype)
+
+
+def said_of(model: onnx.ModelProto) -> Quantization:
+    found = quantization_of(load_model(model), with_pairs=True)
+    assert found is not None
+    assert not found.not_asked
+    return found
+
+
+@pytest.mark.without_vnni
+def test_whether_sums_saturate_is_asked_of_onnxruntime() -> None:
+    a = np.full((4, 64), 255, np.uint8)
+    b = np.full((64, 4), 127, np.int8)
+    text = "(uint8[4, 64] a, int8[64, 4] b) => (int32[4, 4] y) { y = MatMulInteger (a, b) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text}').SerializeToString()
+    (y,) = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"a": a, "b": b})
+    here = integer_products()
+    assert here.saturates == bool((y != 255 * 127 * 64).any())
+    assert set(here.cost) == {"uint8 x int8", "uint8 x uint8", "int8 x int8", "int8 x uint8"}
+    assert all(0.01 < cost < 100 for cost in here.cost.values())
+
+
+@pytest.mark.without_vnni
+@pytest.mark.parametrize(("low", "high"), [(-128, 128), (-64, 65)])
+def test_a_product_of_uint8_and_int8(low: int, high: int) -> None:
+    said = said_of(quantised(np.uint8, weights(low, high)))
+    assert said.forms == ("QDQ",)
+    assert said.activations == {"uint8": 2}
+    assert said.weights == {"int8 per tensor": 1}
+    may = integer_products().saturates and low < -64
+    (product,) = said.products
+    cost = integer_products().cost["uint8 x int8"]
+    assert product == Product("QLinearMatMul", "uint8 x int8", 1, cost, int(may))
+    assert any("saturate" in sentence for sentence in said.advice) == may
+
+
+def test_weights_of_uint8_never_saturate() -> None:
+    said = said_of(quantised(np.uint8, weights(0, 256, np.uint8)))
+    assert [(product.types, product.saturating) for product in said.products] == [("uint8 x uint8", 0)]
+    assert said.advice == ()
+
+
+def test_sixteen_bits_run_in_float() -> None:
+    said = said_of(quantised(np.uint16, weights(-128, 128)))
+    assert said.activations == {"uint16": 2}
+    assert [(product.operator, product.types, product.cost) for product in said.products] == [
+        ("MatMul", "float32", 1.0)
+    ]
+    (sentence,) = said.advice
+    assert "1 of 1 products in float" in sentence
+    assert "none of 16 bits" in sentence
+    assert ("folded", ("wd",)) in [(group.becomes, group.nodes) for group in said.pairs]
+
+
+def test_weights_with_a_scale_for_each_channel() -> None:
+    assert said_of(quantised(np.uint8, weights(-128, 128), channels=DEPTH)).weights == {"int8 per channel": 1}
+
+
+def test_dynamic_quantisation() -> None:
+    text = """(float[32, 64] x) => (float[32, 64] y) <float ws = {0.01}> {
+        q, s, z = DynamicQuantizeLinear (x) i = MatMulInteger (q, w, z) f = Cast <to = 1> (i)
+        both = Mul (s, ws) y = Mul (f, both) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights(-128, 128), "w"))
+    said = said_of(model)
+    assert said.forms == ("dynamic",)
+    assert said.activations == {"uint8, found in each run": 1}
+    assert said.weights == {"int8 per tensor": 1}
+    assert [(product.operator, product.types) for product in said.products] == [
+        ("DynamicQuantizeMatMul", "uint8 x int8")
+    ]
+    assert said.pairs == ()
+
+
+def test_nothing_is_said_of_a_float_model() -> None:
+    text = "(float[4, 4] x) => (float[4, 4] y) { y = Relu (x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text}')
+    assert quantization_of(load_model(model)) is None
+
+
+def test_inspect_and_bench_say_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    model = quantised(np.uint8, weights(-128, 128))
+    onnx.save(model, path)
+    data = json.loads(CliRunner().invoke(app, ["inspect", str(path), "--json"]).stdout)
+    schema = json.loads((resources.files("normfuse") / "schemas" / "inspection.schema.json").read_text())
+    jsonschema.validate(data, schema)
+    said = data["quantization"]
+    named = [name for group in said["pairs"] for name in group["nodes"]]
+    assert sorted(named) == ["d", "pq", "q", "wd", "y"]
+    assert all(group["message"] for group in said["pairs"])
+    text = CliRunner().invoke(app, ["inspect", str(path)]).stdout
+    assert "Quantised: QDQ; activations uint8 (2); weights int8 per tensor (1)." in text
+    assert "What normfuse.InferenceSession makes of 5 QuantizeLinear and DequantizeLinear:" in text
+    done = CliRunner().invoke(app, ["bench", str(path), "--seconds", "0.1", "--json"])
+    assert json.loads(done.stdout)["quantization"]["weights"] == {"int8 per tensor": 1}
+    assert "Quantised: QDQ" in CliRunner().invoke(app, ["bench", str(path), "--seconds", "0.1"]).stdout
