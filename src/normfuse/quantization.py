@@ -19,7 +19,7 @@ from normfuse.kernel_time import PRODUCTS
 from normfuse.model_files import Source
 from normfuse.sessions import open_session
 
-__all__ = ["Product", "Quantization", "quantization_of"]
+__all__ = ["Product", "Quantization", "quantization_of", "saturating_products"]
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _DYNAMIC = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
@@ -59,7 +59,7 @@ class Quantization:
     """What a model is quantised to, and what that means on this machine."""
 
     forms: tuple[str, ...]
-    """Of "QDQ", "QOperator", "dynamic", "MatMulNBits" and "weights alone"."""
+    """Of "QDQ", "QOperator", "dynamic", "integers" (products alone), "MatMulNBits" and "weights alone"."""
     activations: Mapping[str, int]
     """Element type -> number of nodes that quantise to it."""
     weights: Mapping[str, int]
@@ -103,12 +103,22 @@ def quantization_of(
     found = Quantization(forms, dict(Counter(_activations(nodes))), dict(Counter(_weights(nodes))), (), ())
     try:
         here = integer_products()
-        products = tuple(_products_here(source, here))
+        products = tuple(_products_here(source.model, source.name, here))
         pairs = pair_nodes(source, allow_requantization_removal=allow_requantization_removal) if with_pairs else ()
     except NormfuseError as error:
         return dataclasses.replace(found, not_asked=str(error))
     advice = tuple(_advice(products, found.activations, here))
     return dataclasses.replace(found, products=products, advice=advice, pairs=pairs)
+
+
+def saturating_products(model: ir.Model, name: str) -> int:
+    """Return how many products of a model may be wrong on this machine, because their sums saturate.
+
+    Raises:
+        NormfuseError: ONNX Runtime could not be asked.
+    """
+    here = integer_products()
+    return sum(product.saturating for product in _products_here(model, name, here)) if here.saturates else 0
 
 
 # --- as it is written ------------------------------------------------------------------------------------------------
@@ -123,6 +133,8 @@ def _forms(nodes: list[ir.Node]) -> Iterator[str]:
         yield "QOperator"
     if operators & _DYNAMIC:
         yield "dynamic"
+    if operators & {"MatMulInteger", "ConvInteger"} and not operators & _DYNAMIC:
+        yield "integers"
     if "MatMulNBits" in operators:
         yield "MatMulNBits"
     if not operators & _QUANTIZING and any(_is_constant(node.inputs[0]) for node in dequantizers):
@@ -199,13 +211,13 @@ def _reads_dequantized(node: ir.Node) -> bool:
 # --- as ONNX Runtime runs it -----------------------------------------------------------------------------------------
 
 
-def _products_here(source: Source, here: IntegerProducts) -> Iterator[Product]:
+def _products_here(model: ir.Model, name: str, here: IntegerProducts) -> Iterator[Product]:
     """Yield the products of the graph that ONNX Runtime makes, before it changes layouts."""
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         options = import_host().SessionOptions()
         options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
-        open_session(source.model, source.name, level="extended", sess_options=options)
+        open_session(model, name, level="extended", sess_options=options)
         counts: Counter[tuple[str, str]] = Counter()
         saturating: Counter[tuple[str, str]] = Counter()
         for node in ir.load(options.optimized_model_filepath).graph.all_nodes():
@@ -231,8 +243,10 @@ def _types_of(node: ir.Node) -> str | None:
         return "float32" if _reads_dequantized(node) else None
     a, a_zero, b, b_zero, _ = positions
     left = _type(_at(node, a_zero)) or _type(_at(node, a))
-    right_type = _type(_at(node, b_zero)) or _type(_at(node, b))
-    return f"{_name(left, 'uint8')} x {_name(right_type)}"
+    factors = [_name(left, "uint8"), _name(_type(_at(node, b_zero)) or _type(_at(node, b)))]
+    if node.op_type == "ConvInteger":
+        factors.reverse()  # its kernel has the weights on the left, where sums do not saturate
+    return " x ".join(factors)
 
 
 def _may_saturate(node: ir.Node) -> bool:

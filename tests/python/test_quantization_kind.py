@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
+import normfuse
 from normfuse.cli import app
 from normfuse.host.integer_products import integer_products
 from normfuse.model_files import load_model
@@ -96,6 +97,14 @@ def test_a_product_of_uint8_and_int8(low: int, high: int) -> None:
     assert any("saturate" in sentence for sentence in said.advice) == may
 
 
+@pytest.mark.without_vnni
+@pytest.mark.parametrize(("low", "high"), [(-128, 128), (-64, 65)])
+def test_verification_says_where_sums_saturate(low: int, high: int) -> None:
+    model = quantised(np.uint8, weights(low, high))
+    warnings = normfuse.verify(model, model, samples=1).warnings
+    assert any("saturate" in warning for warning in warnings) == (integer_products().saturates and low < -64)
+
+
 def test_weights_of_uint8_never_saturate() -> None:
     said = said_of(quantised(np.uint8, weights(0, 256, np.uint8)))
     assert [(product.types, product.saturating) for product in said.products] == [("uint8 x uint8", 0)]
@@ -132,6 +141,21 @@ def test_dynamic_quantisation() -> None:
         ("DynamicQuantizeMatMul", "uint8 x int8")
     ]
     assert said.pairs == ()
+
+
+@pytest.mark.without_vnni
+def test_a_convolution_of_integers_does_not_saturate() -> None:
+    """ONNX Runtime multiplies the weights, which are int8, by the image."""
+    text = "(uint8[1, 64, 1, 4] x) => (int32[1, 4, 1, 4] y) { y = ConvInteger (x, w) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.full((4, 64, 1, 1), 127, np.int8), "w"))
+    x = np.full((1, 64, 1, 4), 255, np.uint8)
+    (y,) = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, {"x": x}
+    )
+    assert (y == 255 * 127 * 64).all()
+    (product,) = said_of(model).products
+    assert (product.operator, product.types, product.saturating) == ("ConvInteger", "int8 x uint8", 0)
 
 
 def test_nothing_is_said_of_a_float_model() -> None:

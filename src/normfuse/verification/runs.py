@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from normfuse.arguments import INTEGER, NUMBER, PROGRESS, check_type
 from normfuse.claims import read_claim_report
-from normfuse.errors import HostVersionError, LibraryLoadError, OptionError, VerificationError
+from normfuse.errors import HostVersionError, LibraryLoadError, NormfuseError, OptionError, VerificationError
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import needs_library, open_session
 from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_accepted, run_as_fits
@@ -217,6 +217,8 @@ class _Verification:
                 "compared; --verify-seconds gives it more."
             )
         self._warnings += _remarks(expected)
+        if self._quantized:
+            self._warnings += _saturation(self._original, self._names[0])
         judge = Judge(self._original, fed, expected, self._quantized, self._inputs.max_error, self._budget)
         tried = self._try_all(judge)
         if not tried:
@@ -448,6 +450,20 @@ def _check_signatures(original: ir.Model, optimized: ir.Model, names: tuple[str,
 def _claimed(report: Path) -> tuple[tuple[str, ...], ...]:
     """The nodes of each chain that the execution provider took, by a claim report."""
     return tuple(tuple(line["nodes"]) for line in read_claim_report(report) if line["claimed"])
+
+
+def _saturation(model: ir.Model, name: str) -> list[str]:
+    """Say that the numbers are this machine's, where sums of integers saturate on it."""
+    from normfuse.quantization import saturating_products
+
+    with contextlib.suppress(NormfuseError):
+        if count := saturating_products(model, name):
+            return [
+                "This processor has no VNNI: ONNX Runtime's sums of uint8 x int8 saturate on it, and weights of "
+                f"{count} products of the original are large enough for that. Its own results then differ by "
+                "optimisation level, and are not those of other processors."
+            ]
+    return []
 
 
 def _remarks(expected: Outputs) -> list[str]:
