@@ -33,6 +33,9 @@ from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_DEVIATION, USED_STATISTICS, is_dead, operator_name, vanishing
 from .pattern import AnyOf, Output, ValuePattern
 from .products import EINSUM_AS_MATMUL, write_products
+from .quantization_removal import RemovedQuantization
+from .quantization_removal import remove_quantization as remove_quantization_of
+from .quantized_weights import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED, FoldedWeights, Folding
 from .quantized_weights import fold_weights as fold_weights_of
 from .repeaters import Repeaters
 from .rule import FusionRule, Replacement
@@ -81,6 +84,10 @@ class RewriteResult:
     """Every site, fused or left, in graph order."""
     counts: dict[str, int]
     """Name of a rule -> how often it was applied; EinsumAsMatMul and SubtractionAsAddition are none, and among them."""
+    weights: FoldedWeights
+    """What became of quantised weights."""
+    quantization: RemovedQuantization
+    """What became of quantised activations, where that was asked for."""
 
 
 def rewrite(
@@ -88,7 +95,8 @@ def rewrite(
     *,
     target: Target = "portable",
     allow_requantization_removal: bool = False,
-    fold_weights: bool = False,
+    remove_quantization: bool = False,
+    fold_weights: Folding = "never",
     progress: Callable[[int, int], None] | None = None,
 ) -> RewriteResult:
     """Fuse the normalisation chains of a model, in place.
@@ -100,7 +108,10 @@ def rewrite(
             nodes of the domain ai.normfuse; "standard": standard operators only.
         allow_requantization_removal: Also fuse where that removes a QuantizeLinear -> DequantizeLinear pair inside a
             chain, which changes results by up to one quantisation step.
-        fold_weights: Also dequantise the weights of operators that run in float, once (`quantized_weights`).
+        remove_quantization: First take the pairs of QuantizeLinear and DequantizeLinear of activations out
+            (`quantization_removal`).
+        fold_weights: "file", "session": also dequantise the weights of operators that run in float, once
+            (`quantized_weights`).
         progress: Called with (nodes done, nodes in all) from time to time.
 
     Returns:
@@ -122,11 +133,13 @@ def rewrite(
         facts.excluded_types = _NOT_IN_CUSTOM_OPERATORS
     run = _Run(model, facts, target, allow_requantization_removal, progress)
     run.lift()
+    weights, quantization = FoldedWeights(), RemovedQuantization()
     for graph, path, opsets in _containers(model):
         if written := write_products(graph, facts):
             run.counts[EINSUM_AS_MATMUL] += written
-        if fold_weights:
-            run.counts.update({name: count for name, count in fold_weights_of(graph, facts).items() if count})
+        if remove_quantization:
+            quantization.add(remove_quantization_of(graph, facts, opsets.get("", 1)))
+        weights.add(fold_weights_of(graph, facts, fold_weights))
         facts.enter(graph)
         run.bypass(graph, opsets)
         run.fuse(graph, path, opsets)
@@ -134,7 +147,8 @@ def rewrite(
             run.counts[SUBTRACTION_AS_ADDITION] += written
     run.finish()
     drop_other_names(model, given)
-    return RewriteResult(run.sites, dict(run.counts))
+    run.counts.update({WEIGHTS_FOLDED: weights.folded, LOOKED_UP_AS_INTEGERS: weights.tables})
+    return RewriteResult(run.sites, {rule: count for rule, count in run.counts.items() if count}, weights, quantization)
 
 
 def _containers(model: ir.Model) -> Iterator[tuple[ir.Graph, str, dict[str, int]]]:

@@ -11,22 +11,30 @@ types, and by who reads what is between. Where that is not certain the weights s
 
 from __future__ import annotations
 
+import dataclasses
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
+
+from normfuse.spec import OPERATOR_DOMAIN
 
 from .constants import Array, constant_tensor
 from .facts import Facts
 from .fused import new_constant
 from .names import Names
 
-__all__ = ["LOOKED_UP_AS_INTEGERS", "WEIGHTS_FOLDED", "fold_weights"]
+__all__ = ["LOOKED_UP_AS_INTEGERS", "WEIGHTS_FOLDED", "FoldedWeights", "Folding", "array_of", "fold_weights", "tidy"]
 
 #: What the report calls them, among the rules.
 WEIGHTS_FOLDED = "FoldedWeights"
 LOOKED_UP_AS_INTEGERS = "TableOfIntegers"
+
+Folding = Literal["never", "file", "session"]
+"""Whether weights are folded: in a file, which any session may be created on, only those that ONNX Runtime leaves as
+they are; in a session, whose options say that it leaves them, all."""
 
 _WIDE = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
 _INTEGERS = frozenset(
@@ -35,6 +43,11 @@ _INTEGERS = frozenset(
         *(ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32),
     }
 )
+# ONNX Runtime makes int8 of their float weights, between a DequantizeLinear and a QuantizeLinear; of a MatMul and an
+# Add it makes a Gemm first.
+_QUANTIZED_AGAIN = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+# What it makes part of such an operator first, or drops in front of the QuantizeLinear.
+_JOINED = frozenset({"Add", "BatchNormalization", "Clip", "Dropout", "Mul", "Pad", "Relu"})
 # What ONNX Runtime moves a QuantizeLinear or DequantizeLinear across, and what it drops in front of a QuantizeLinear.
 _MOVED = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "MaxPool", "Slice", "Split"})
 _CLIPS = frozenset({"Relu", "Clip"})
@@ -51,27 +64,52 @@ _LEAST_ROWS = 16
 _LEAST_TABLE = 1 << 14
 
 
-def fold_weights(home: ir.Graph, facts: Facts) -> dict[str, int]:
-    """Dequantise the weights of a graph and its subgraphs once, where that changes no product; return how many."""
-    counts = {WEIGHTS_FOLDED: 0, LOOKED_UP_AS_INTEGERS: 0}
-    if home in facts.function_bodies:
-        return counts  # they hold no initialisers
+@dataclasses.dataclass
+class FoldedWeights:
+    """What was done about quantised weights."""
+
+    folded: int = 0
+    """DequantizeLinear of constants that were done once."""
+    tables: int = 0
+    """Tables that Gather reads as integers."""
+    left: int = 0
+    """DequantizeLinear that were left because ONNX Runtime would make integers of the weights again."""
+    bytes_added: int = 0
+    """By which the model's weights grew."""
+
+    def add(self, other: FoldedWeights) -> None:
+        """Take in what was done in another graph."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+def fold_weights(home: ir.Graph, facts: Facts, folding: Folding) -> FoldedWeights:
+    """Dequantise the weights of a graph and its subgraphs once, where that changes no product."""
+    done = FoldedWeights()
+    if home in facts.function_bodies or folding == "never":
+        return done  # function bodies hold no initialisers
     names: Names | None = None
+    known: dict[object, ir.Value] = {}
     for node in list(_dequantizers_of_constants(home, facts)):
         names = names or Names(home)
-        uses = node.outputs[0].uses()
+        uses = tuple(node.outputs[0].uses())
         if all(_is_lookup(use.node, use.idx, node) for use in uses):
-            for use in tuple(uses):
+            for use in uses:
                 _look_up_integers(node, use.node, names, facts)
-            counts[LOOKED_UP_AS_INTEGERS] += 1
+            done.tables += 1
         elif all(_runs_in_float(use.node, use.idx, facts) for use in uses):
-            if not _fold(node, names):
+            if folding == "file" and any(_is_quantized_again(use.node, facts) for use in uses):
+                done.left += 1
                 continue
-            counts[WEIGHTS_FOLDED] += 1
+            added = _fold(node, names, known)
+            if added is None:
+                continue
+            done.folded += 1
+            done.bytes_added += added
         else:
             continue
-        _remove(node)
-    return counts
+        done.bytes_added -= tidy([node])
+    return done
 
 
 def _dequantizers_of_constants(home: ir.Graph, facts: Facts) -> Iterator[ir.Node]:
@@ -83,7 +121,7 @@ def _dequantizers_of_constants(home: ir.Graph, facts: Facts) -> Iterator[ir.Node
             if not output.uses() or output.is_graph_output() or len(node.inputs) < 2:
                 continue
             given = [value for value in node.inputs if value is not None]
-            if all(facts.is_constant(value) and _array_of(value) is not None for value in given):
+            if all(facts.is_constant(value) and array_of(value) is not None for value in given):
                 yield node
 
 
@@ -96,7 +134,8 @@ def _tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     return constant_tensor(node) if node.op_type == "Constant" and node.domain == "" else None
 
 
-def _array_of(value: ir.Value | None) -> Array | None:
+def array_of(value: ir.Value | None) -> Array | None:
+    """Return what an initialiser or a Constant node holds, of whatever size; None: the value is neither."""
     tensor = _tensor_of(value)
     return None if tensor is None else tensor.numpy()
 
@@ -190,6 +229,33 @@ def _runs_in_float(node: ir.Node, position: int, facts: Facts) -> bool:
     return False
 
 
+def _is_quantized_again(node: ir.Node, facts: Facts) -> bool:
+    """Whether ONNX Runtime would make int8 of float weights of this operator, or int32 of its bias, with other numbers.
+
+    WeightBiasQuantization does, by one scale for the whole tensor. What a node of normfuse's begins or ends with is not
+    looked at: without normfuse its body stands there.
+    """
+    if node.op_type not in _QUANTIZED_AGAIN:
+        return False
+    value = node.inputs[0]
+    front = None if value is None else value.producer()
+    while front is not None and front.domain == "" and front.op_type in _MOVED | _JOINED:
+        value = front.inputs[0]
+        front = None if value is None else value.producer()
+    if front is None or not (front.op_type == "DequantizeLinear" or front.domain == OPERATOR_DOMAIN):
+        return False
+    result, is_quantized = node.outputs[0], node.op_type != "MatMul"
+    while len(result.uses()) == 1 and not result.is_graph_output():
+        reader = next(iter(result.uses())).node
+        is_quantized = is_quantized or reader.op_type == "Add"
+        if reader.op_type == "QuantizeLinear" or reader.domain == OPERATOR_DOMAIN:
+            return is_quantized
+        if reader.domain != "" or reader.op_type not in _MOVED | _JOINED:
+            return False
+        result = reader.outputs[0]
+    return False
+
+
 # What becomes of it
 
 
@@ -202,34 +268,44 @@ def _spread(parameter: Array, like: Array, axis: int, block_size: int) -> Array:
     return parameter.reshape([-1 if dim == axis % like.ndim else 1 for dim in range(like.ndim)])
 
 
-def _fold(node: ir.Node, names: Names) -> bool:
-    """Put the dequantised weights in the place of a DequantizeLinear; False where its kernel is not known here."""
+def _fold(node: ir.Node, names: Names, known: dict[object, ir.Value]) -> int | None:
+    """Put the dequantised weights in the place of a DequantizeLinear; None where its kernel is not known here.
+
+    ``known`` are those that were made before, of which quantisers write a DequantizeLinear for each reader. Returns how
+    many bytes were added.
+    """
     source, scale = node.inputs[0], node.inputs[1]
     zero_point = node.inputs[2] if len(node.inputs) > 2 else None
-    weights, scales, zeros = _array_of(source), _array_of(scale), _array_of(zero_point)
+    output = node.outputs[0]
+    key = (node.graph, source, scale, zero_point, *sorted((each.name, each.value) for each in node.attributes.values()))
+    if key in known:
+        output.replace_all_uses_with(known[key])
+        return 0
+    weights, scales, zeros = array_of(source), array_of(scale), array_of(zero_point)
     tensor = _tensor_of(source)
     if weights is None or scales is None or tensor is None or tensor.dtype not in _INTEGERS:
-        return False
+        return None
     output_type = node.attributes.get_int("output_dtype", 0)
     if scales.dtype != np.float32 or output_type not in (0, int(ir.DataType.FLOAT)):
-        return False
+        return None
     axis, block_size = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     difference = weights.astype(np.int64)
     if zeros is not None:
         difference = difference - _spread(zeros.astype(np.int64), weights, axis, block_size)
     with np.errstate(over="ignore"):
         value = difference.astype(np.float32) * _spread(scales, weights, axis, block_size)
-    graph, output = node.graph, node.outputs[0]
+    graph = node.graph
     assert isinstance(graph, ir.Graph)
     folded = new_constant(value.astype(np.float32, copy=False), names.new(f"{output.name}.folded"))
     folded.dtype, folded.shape = ir.DataType.FLOAT, ir.Shape(value.shape)
     graph.register_initializer(folded)
     output.replace_all_uses_with(folded)
-    return True
+    known[key] = folded
+    return int(value.nbytes)
 
 
 def _is_lookup(node: ir.Node, position: int, dequantizer: ir.Node) -> bool:
-    table, scale = _tensor_of(dequantizer.inputs[0]), _array_of(dequantizer.inputs[1])
+    table, scale = _tensor_of(dequantizer.inputs[0]), array_of(dequantizer.inputs[1])
     if node.op_type != "Gather" or node.domain != "" or position != 0 or table is None or scale is None:
         return False
     return scale.size == 1 and table.size >= _LEAST_TABLE and not node.outputs[0].is_graph_output()
@@ -260,14 +336,25 @@ def _look_up_integers(dequantizer: ir.Node, gather: ir.Node, names: Names, facts
     graph.insert_after(gather, behind)
 
 
-def _remove(node: ir.Node) -> None:
-    """Take a node away that nothing reads any more, and the initialisers that it alone read."""
-    graph = node.graph
-    assert graph is not None
-    inputs = [value for value in node.inputs if value is not None]
-    graph.remove(node, safe=True)
-    for value in inputs:
-        if value.uses() or value.is_graph_input() or value.is_graph_output() or not value.is_initializer():
-            continue
-        if value.graph is not None and value.name is not None and value.name in value.graph.initializers:
-            value.graph.initializers.pop(value.name)
+def tidy(nodes: Iterable[ir.Node]) -> int:
+    """Take nodes away that nothing reads any more, and constants that they alone read; return the bytes of these."""
+    freed = 0
+    for node in nodes:
+        inputs = dict.fromkeys(value for value in node.inputs if value is not None)
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+        freed += sum(_drop_unused_constant(value) for value in inputs)
+    return freed
+
+
+def _drop_unused_constant(value: ir.Value) -> int:
+    if value.uses() or value.is_graph_input() or value.is_graph_output():
+        return 0
+    tensor, node = _tensor_of(value), value.producer()
+    if tensor is None:
+        return 0
+    if node is not None and node.graph is not None:
+        node.graph.remove(node, safe=True)
+    elif value.is_initializer() and value.graph is not None and value.name is not None:
+        value.graph.initializers.pop(value.name)
+    return int(tensor.nbytes)

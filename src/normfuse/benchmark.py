@@ -168,7 +168,7 @@ def benchmark(
         setting.case("rewritten + normfuse", fused, options),
     ]
     quantization = quantization_of(source)
-    in_memory = rewritten(source, fold_weights=quantization is not None)
+    in_memory = rewritten(source, fold_weights="never" if quantization is None else "session")
     if in_memory.rules != rewritten(source).rules:  # otherwise it is the one before
         folded = has_folded_weights(in_memory)
         cases.append(setting.case("normfuse.InferenceSession", in_memory.model, options, folded=folded))

@@ -112,7 +112,7 @@ def pair_nodes(source: Source, *, allow_requantization_removal: bool = False) ->
     nodes = [node for node in source.model.graph.all_nodes() if node.op_type in _PAIR]
     if not nodes:
         return ()
-    result = rewritten(source, allow_requantization_removal=allow_requantization_removal, fold_weights=True)
+    result = rewritten(source, allow_requantization_removal=allow_requantization_removal, fold_weights="session")
     kept = {node.name for node in result.model.graph.all_nodes()}
     fused = {name: site for site in result.sites if site.fused_into is not None for name in site.nodes}
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:

@@ -18,6 +18,8 @@ from normfuse._version import __version__
 from normfuse.arguments import PROGRESS, YES_OR_NO, check_type
 from normfuse.claims import Claims, ask_provider, claims_of
 from normfuse.errors import OptionError, VerificationError
+from normfuse.float_network import RemovalReport, measure_removal, unrounded
+from normfuse.folding import FoldingReport, folding_report
 from normfuse.model_files import (
     ModelLike,
     Source,
@@ -27,7 +29,7 @@ from normfuse.model_files import (
     save_model,
     tensors,
 )
-from normfuse.rewriting import rewritten
+from normfuse.rewriting import Rewritten, rewritten
 from normfuse.site_examples import SiteExample, site_examples
 from normfuse.spec import REASONS
 from normfuse.tuning import Tuned, TuningReport, check_tuning, tune_model
@@ -82,6 +84,10 @@ class OptimizationReport:
     """Which of the fused sites the execution provider runs on this machine; None: it was not asked."""
     tuning: TuningReport | None = None
     """What was measured to decide that; None: it was not."""
+    folding: FoldingReport | None = None
+    """What became of quantised weights; None: they were not to be folded."""
+    removal: RemovalReport | None = None
+    """What became of quantised activations; None: they were not to be removed."""
 
     @property
     def fused(self) -> tuple[Site, ...]:
@@ -118,6 +124,8 @@ class OptimizationReport:
             "examples": [dataclasses.asdict(example) for example in self.examples],
             "claims": None if self.claims is None else self.claims.to_dict(),
             "tuning": None if self.tuning is None else self.tuning.to_dict(),
+            "folding": None if self.folding is None else self.folding.to_dict(),
+            "removal": None if self.removal is None else self.removal.to_dict(),
         }
 
 
@@ -192,6 +200,8 @@ def optimize(
     max_error: float | None = None,
     verify_seconds: float = VERIFY_SECONDS,
     allow_requantization_removal: bool = False,
+    remove_quantization: bool = False,
+    fold_weights: bool | None = None,
     require_fused: int | Literal["all"] | None = None,
     tune: float | None = None,
     tune_threads: int = 1,
@@ -217,6 +227,12 @@ def optimize(
         verify_seconds: How long the verification may take.
         allow_requantization_removal: Also fuse where that removes a quantisation inside a chain, which changes results
             by up to one quantisation step.
+        remove_quantization: Take the pairs of QuantizeLinear and DequantizeLinear of activations out, and fold the
+            weights: the float network of a quantised model. Results change. Verified is that the model computes what
+            the original does without its rounding; how far the results move is measured (``report.removal``).
+        fold_weights: Dequantise quantised weights once instead of in every run, where the operator that reads them runs
+            in float and ONNX Runtime leaves float weights as they are. Results stay; the model grows. None: only if
+            ``tune`` measures that it is faster, or with ``remove_quantization``. With ``tune``, True is None.
         require_fused: Fail unless at least so many sites are fused; "all": every one that was found, those excepted
             that have nothing beside them to be fused with.
         tune: Seconds to measure for, on this machine, which groups of chains the execution provider should run; the
@@ -236,6 +252,8 @@ def optimize(
     """
     check_type("verify", verify, YES_OR_NO)
     check_type("allow_requantization_removal", allow_requantization_removal, YES_OR_NO)
+    check_type("remove_quantization", remove_quantization, YES_OR_NO)
+    check_type("fold_weights", fold_weights, YES_OR_NO, optional=True)
     check_type("progress", progress, PROGRESS, optional=True)
     check_comparison(inputs, samples, max_error, verify_seconds)
     if target not in ("portable", "custom-op", "standard"):
@@ -244,52 +262,136 @@ def optimize(
         raise OptionError(f"require_fused is '{require_fused}'; it must be a number from 0 on, or 'all'.")
     check_tuning(tune, tune_threads, target)
     source = load_model(model)
-    found = rewritten(
-        source,
-        target,
-        allow_requantization_removal=allow_requantization_removal,
-        progress=None if progress is None else lambda done, total: progress("rewriting", done, total),
-    )
-    optimized, sites = found.model, found.sites
-    report = OptimizationReport(
+    how = _How(target, allow_requantization_removal, remove_quantization, progress)
+    measures_folding = tune is not None and not remove_quantization and fold_weights is not False
+    folds = fold_weights if fold_weights is not None else remove_quantization
+    found = how.rewrite(source, folds=folds and not measures_folding)
+    folded = how.rewrite(source, folds=True) if measures_folding else None
+    report = _report_on(source, found, target)
+    if folds and not measures_folding:
+        report = dataclasses.replace(report, folding=folding_report(found.weights, written=True))
+    _require_fused(report, require_fused)
+    optimized = found.model
+    if tune is not None:
+        has_choice = folded is not None and (folded.weights.folded or folded.weights.tables)
+        tuned = tune_model(
+            source,
+            optimized,
+            folded=folded.model if folded is not None and has_choice else None,
+            seconds=tune,
+            threads=tune_threads,
+            inputs=inputs,
+            progress=progress,
+        )
+        if folded is not None and tuned.folded:
+            report, found = _report_on(source, folded, target), folded
+        optimized, report = tuned.model, _tuned(report, tuned)
+        if folded is not None and has_choice:
+            told = folding_report(folded.weights, written=tuned.folded, gain=tuned.gain_of_folding)
+            report = dataclasses.replace(report, folding=told)
+        _require_fused(report, require_fused)
+    comparing = _Comparing(inputs, samples, max_error, verify_seconds, progress)
+    removes = remove_quantization and (report.tuning is None or report.tuning.written == "rewritten")
+    if verify:
+        report = comparing.verify(source, optimized, report, found, removes=removes)
+    elif removes:
+        done = found.quantization
+        report = dataclasses.replace(report, removal=RemovalReport(done.removed, done.clipped, tuple(done.kept)))
+    return OptimizationResult(report, optimized, source)
+
+
+@dataclasses.dataclass(frozen=True)
+class _How:
+    """How to rewrite."""
+
+    target: Target
+    allow_requantization_removal: bool
+    remove_quantization: bool
+    progress: Progress | None
+
+    def rewrite(self, source: Source, *, folds: bool) -> Rewritten:
+        tell = self.progress
+        return rewritten(
+            source,
+            self.target,
+            allow_requantization_removal=self.allow_requantization_removal,
+            remove_quantization=self.remove_quantization,
+            fold_weights="file" if folds else "never",
+            progress=None if tell is None else lambda done, total: tell("rewriting", done, total),
+        )
+
+
+def _report_on(source: Source, found: Rewritten, target: Target) -> OptimizationReport:
+    """Return what there is to say of a rewritten model before it has been run."""
+    return OptimizationReport(
         model=source.name,
         target=target,
-        sites=sites,
+        sites=found.sites,
         rules=found.rules,
         operators_before=operator_counts(source.model),
-        operators_after=operator_counts(optimized),
+        operators_after=operator_counts(found.model),
         bytes_before=source.size,
-        bytes_after=model_size(optimized),
+        bytes_after=model_size(found.model),
         rewrite_seconds=found.seconds,
         verification=None,
         warnings=tuple(weight_warnings(source.model)),
-        examples=site_examples(source.model, sites),
+        examples=site_examples(source.model, found.sites),
     )
-    _require_fused(report, require_fused)
-    if tune is not None:
-        tuned = tune_model(source, optimized, seconds=tune, threads=tune_threads, inputs=inputs, progress=progress)
-        optimized, report = tuned.model, _tuned(report, tuned)
-        _require_fused(report, require_fused)
-    with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
-        claim_report = Path(folder) / "claims.jsonl"
-        if verify:
+
+
+@dataclasses.dataclass(frozen=True)
+class _Comparing:
+    """How to compare a result with its original."""
+
+    inputs: Inputs | None
+    samples: int | None
+    max_error: float | None
+    seconds: float
+    progress: Progress | None
+
+    def verify(
+        self, source: Source, optimized: ir.Model, report: OptimizationReport, found: Rewritten, *, removes: bool
+    ) -> OptimizationReport:
+        """Return the report with the comparison in it; ``removes``: the result is without quantised activations.
+
+        Raises:
+            OptimizationError: They differ.
+        """
+        tell = self.progress or (lambda what, done, total: None)
+        expected, name = source.model, source.name
+        if removes:
+            kept = {pair.name for pair in found.quantization.kept}
+            expected, name = unrounded(source.model, kept), f"{source.name} without its rounding"
+        with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
+            claim_report = Path(folder) / "claims.jsonl"
             verification = verify_models(
-                source.model,
+                expected,
                 optimized,
-                inputs=inputs,
-                samples=samples,
-                max_error=max_error,
-                seconds=verify_seconds,
-                names=(source.name, "the optimised model"),
+                inputs=self.inputs,
+                samples=self.samples,
+                max_error=self.max_error,
+                seconds=self.seconds,
+                names=(name, "the optimised model"),
                 sites=report.fused,
-                progress=None if progress is None else lambda what: progress(what, 0, 0),
+                progress=None if self.progress is None else lambda what: tell(what, 0, 0),
                 claim_report=claim_report,
             )
-            claims = claims_of(sites, claim_report) if claim_report.exists() else None
-            report = dataclasses.replace(report, verification=verification, claims=claims)
-            if verification.result == "differ":
-                raise OptimizationError(f"{source.name}: {verification.message}", report)
-    return OptimizationResult(report, optimized, source)
+            claims = claims_of(found.sites, claim_report) if claim_report.exists() else None
+        report = dataclasses.replace(report, verification=verification, claims=claims)
+        if verification.result == "differ":
+            raise OptimizationError(f"{name}: {verification.message}", report)
+        if not removes:
+            return report
+        tell("comparing with the quantised original", 0, 0)
+        removal = measure_removal(
+            source.model,
+            optimized,
+            found.quantization,
+            name=source.name,
+            inputs=self.inputs,
+            seconds=self.seconds,
+        )
+        return dataclasses.replace(report, removal=removal)
 
 
 def inspect(model: ModelLike, *, allow_requantization_removal: bool = False) -> list[Site]:

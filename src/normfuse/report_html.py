@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def html_text(report: Data) -> str:
         ("alone", "Nothing to gain", _left(at_ease) or "<p>No other sites.</p>"),
         ("operators", "Operators", _operators(report)),
         ("error", "Error", _error(report["verification"])),
+        *_quantization(report["folding"], report["removal"]),
         ("tuning", "Tuning", _tuning(report["tuning"])),
         ("speed", "Speed", _speed(report.get("benchmark"))),
         ("rules", "Rules applied", _rules(report["rules"])),
@@ -205,6 +206,50 @@ def _error(verification: Data | None) -> str:
         parts.append(_table(f"The optimised model {escape(run['name'])}", ("output", "type"), numeric, rows))
     parts += [f"<p>{escape(text)}</p>" for text in verification["warnings"]]
     return "\n".join(parts)
+
+
+def _quantization(folding: Data | None, removal: Data | None) -> Iterator[tuple[str, str, str]]:
+    """Yield the section on quantised weights and activations, where anything was to be done about them."""
+    parts = []
+    if folding is not None:
+        rows = [
+            ("dequantised once", folding["folded"]),
+            ("tables looked up as integers", folding["tables"]),
+            ("left, because ONNX Runtime would quantise them again", folding["left"]),
+            ("bytes added", f"{folding['bytes_added']:+,}"),
+        ]
+        if folding["gain"] is not None:
+            rows.append(("speed with them against that without", _ratio(folding["gain"]["median"])))
+        rows.append(("in the model that was written", "yes" if folding["written"] else "no"))
+        parts.append(_table("Quantised weights", ("what became of them",), ("number",), rows))
+    if removal is not None:
+        parts += _removal(removal)
+    if parts:
+        yield "quantisation", "Quantisation", "\n".join(parts)
+
+
+def _removal(removal: Data) -> Iterator[str]:
+    rows = [
+        ("removed", removal["removed"]),
+        ("of these with a Clip in their place", removal["clipped"]),
+        ("kept", len(removal["kept"])),
+    ]
+    yield _table("Quantised activations", ("what became of them",), ("number",), rows)
+    moved = [
+        (
+            escape(one["name"]),
+            *(_number(one[key]) for key in ("max_abs", "relative")),
+            "" if one["top1"] is None else f"{float(one['top1']):.0%}",
+        )
+        for one in removal["differences"]
+    ]
+    numeric = ("absolute", "relative", "same largest element")
+    if moved:
+        caption = f"How far that moves the outputs, on {removal['samples']} samples"
+        yield _table(caption, ("output",), numeric, moved)
+    kept = [(escape(pair["name"]), escape(pair["reason"])) for pair in removal["kept"][:_NAMES_SHOWN]]
+    if kept:
+        yield _table("Quantisations that stay", ("node", "because"), (), kept)
 
 
 def _tuning(tuning: Data | None) -> str:

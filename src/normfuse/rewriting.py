@@ -13,6 +13,8 @@ from normfuse.model_files import Source
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites import Target
+    from normfuse.graph_rewrites.quantization_removal import RemovedQuantization
+    from normfuse.graph_rewrites.quantized_weights import FoldedWeights, Folding
     from normfuse.graph_rewrites.sites import Site
 
 __all__ = ["Rewritten", "rewritten"]
@@ -28,6 +30,8 @@ class Rewritten:
     """As ``OptimizationReport`` has them."""
     seconds: float
     """What it took."""
+    weights: FoldedWeights
+    quantization: RemovedQuantization
 
 
 def rewritten(
@@ -35,7 +39,8 @@ def rewritten(
     target: Target = "portable",
     *,
     allow_requantization_removal: bool = False,
-    fold_weights: bool = False,
+    remove_quantization: bool = False,
+    fold_weights: Folding = "never",
     progress: Callable[[int, int], None] | None = None,
 ) -> Rewritten:
     """Return the rewritten copy of a model; see :func:`normfuse.graph_rewrites.rewrite`.
@@ -45,7 +50,7 @@ def rewritten(
     """
     from normfuse.graph_rewrites import rewrite
 
-    key = (target, allow_requantization_removal, fold_weights)
+    key = (target, allow_requantization_removal, remove_quantization, fold_weights)
     known = source.rewrites.get(key)
     if not isinstance(known, Rewritten):
         start = time.perf_counter()
@@ -54,9 +59,17 @@ def rewritten(
             model,
             target=target,
             allow_requantization_removal=allow_requantization_removal,
+            remove_quantization=remove_quantization,
             fold_weights=fold_weights,
             progress=progress,
         )
-        known = Rewritten(model, tuple(result.sites), dict(result.counts), time.perf_counter() - start)
+        known = Rewritten(
+            model,
+            tuple(result.sites),
+            dict(result.counts),
+            time.perf_counter() - start,
+            result.weights,
+            result.quantization,
+        )
         source.rewrites[key] = known
     return known

@@ -39,6 +39,7 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     claim: str | None = None,
     claim_report: str | os.PathLike[str] | None = None,
     allow_requantization_removal: bool = False,
+    remove_quantization: bool = False,
     fold_weights: bool = True,
     **ep_options: object,
 ) -> onnxruntime.InferenceSession:
@@ -55,6 +56,8 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         claim: See there.
         claim_report: See there.
         allow_requantization_removal: Also fuse where that removes a quantisation inside a chain.
+        remove_quantization: Take the pairs of QuantizeLinear and DequantizeLinear of activations out, so that the model
+            runs in float. Results change: see :func:`normfuse.optimize`.
         fold_weights: Dequantise quantised weights once instead of in every run, where the operator that reads them runs
             in float. The numbers stay; the weights take up to four times (of 4 bits eight times) the memory.
         ep_options: See there.
@@ -69,7 +72,12 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     options = session_options(
         sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
     )
-    result = rewritten(source, allow_requantization_removal=allow_requantization_removal, fold_weights=fold_weights)
+    result = rewritten(
+        source,
+        allow_requantization_removal=allow_requantization_removal,
+        remove_quantization=remove_quantization,
+        fold_weights="session" if fold_weights else "never",
+    )
     if has_folded_weights(result):
         disable_optimizer(options, _QUANTIZES_WEIGHTS)
     return _create(result.model, options, source.name, providers=None)

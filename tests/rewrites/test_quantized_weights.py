@@ -27,7 +27,7 @@ RNG = np.random.default_rng(5)
 
 def folded(model: onnx.ModelProto, target: str = "standard") -> tuple[onnx.ModelProto, dict[str, int]]:
     copy = ir.from_proto(model)
-    counts = rewrite(copy, target=target, fold_weights=True).counts  # type: ignore[arg-type]
+    counts = rewrite(copy, target=target, fold_weights="session").counts  # type: ignore[arg-type]
     return ir.to_proto(copy), counts
 
 

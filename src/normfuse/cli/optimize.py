@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -36,6 +37,7 @@ from normfuse.errors import OptionError
 from normfuse.report_html import by_operator
 
 if TYPE_CHECKING:
+    from normfuse.float_network import RemovalReport
     from normfuse.optimization import OptimizationReport
 
 __all__ = ["RequireFusedOption", "optimize_command", "print_operator_counts", "print_summary", "required_count"]
@@ -70,6 +72,23 @@ class _Rewriting:
     ] = _Target.PORTABLE
     require_fused: RequireFusedOption = None
     allow_requantization_removal: RequantizationOption = False
+    remove_quantization: Annotated[
+        bool,
+        typer.Option(
+            "--remove-quantization",
+            help="Take the quantisation of activations out: the float network. Results change, and it is said by how "
+            "much.",
+        ),
+    ] = False
+    fold_weights: Annotated[
+        bool | None,
+        typer.Option(
+            "--fold-weights/--no-fold-weights",
+            help="Dequantise weights once instead of in every run, where they are used as floats; the file grows. By "
+            "default only if --tune measures that it is faster, or with --remove-quantization.",
+            show_default=False,
+        ),
+    ] = None
 
     def arguments(self) -> dict[str, Any]:
         """As :func:`normfuse.optimize` takes them."""
@@ -77,6 +96,8 @@ class _Rewriting:
             "target": self.target.value,
             "require_fused": required_count(self.require_fused),
             "allow_requantization_removal": self.allow_requantization_removal,
+            "remove_quantization": self.remove_quantization,
+            "fold_weights": self.fold_weights,
         }
 
 
@@ -263,12 +284,26 @@ def _print_other_changes(rules: Mapping[str, int]) -> None:
             console.print(f"{count} {op_type} {'is' if count == 1 else 'are'} written as {what}.", soft_wrap=True)
 
 
+def _print_removal(removal: RemovalReport) -> None:
+    """Print what became of quantised activations, with one example for each reason to stay."""
+    if removal.kept:
+        rows = table("Quantisations that stay", "reason", "number", "for example", numeric=1, wraps="reason")
+        reasons = Counter(pair.reason for pair in removal.kept)
+        examples = {pair.reason: pair.name for pair in reversed(removal.kept)}
+        for reason, count in reasons.most_common():
+            rows.add_row(reason, str(count), examples[reason])
+        print_table(rows)
+    console.print(removal.message, markup=False, soft_wrap=True)
+
+
 def print_summary(report: OptimizationReport, output: Path, written: int) -> None:
     """Print what was done, what was left, and what it amounts to."""
     for warning in report.warnings:
         warn(warning)
     print_operator_counts(report)
     _print_other_changes(report.rules)
+    if report.folding is not None and report.folding.message:
+        console.print(report.folding.message, markup=False, soft_wrap=True)
     print_site_counts(report.sites)
     print_left(report.left)
     if report.tuning is not None:
@@ -279,6 +314,8 @@ def print_summary(report: OptimizationReport, output: Path, written: int) -> Non
         print_verification(report.verification)
     else:
         warn("The result was not compared with the original (--no-verify).")
+    if report.removal is not None:
+        _print_removal(report.removal)
     found = len(report.fused) + len(report.left)
     console.print(
         f"Wrote {output}: {len(report.fused)} of {found} sites fused in {report.rewrite_seconds:.2f} s, "

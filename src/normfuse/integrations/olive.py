@@ -56,6 +56,12 @@ class NormfuseOptimization(Pass):  # type: ignore[misc]
             "allow_requantization_removal": PassConfigParam(
                 type_=bool, default_value=False, description="also fuse where that removes a quantisation in a chain"
             ),
+            "remove_quantization": PassConfigParam(
+                type_=bool, default_value=False, description="take the quantisation of activations out"
+            ),
+            "fold_weights": PassConfigParam(
+                type_=bool, default_value=None, description="dequantise weights once; the file grows"
+            ),
         }
 
     def _run_for_config(
@@ -70,6 +76,8 @@ class NormfuseOptimization(Pass):  # type: ignore[misc]
             verify_seconds=config.verify_seconds,
             require_fused=_required(config.require_fused),
             allow_requantization_removal=config.allow_requantization_removal,
+            remove_quantization=config.remove_quantization,
+            fold_weights=config.fold_weights,
         )
         verification = result.report.verification
         if config.strict and verification is not None and verification.result == "undecided":

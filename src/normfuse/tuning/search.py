@@ -19,7 +19,7 @@ from normfuse.measuring import Ratio, Rounds, ratio_of
 from normfuse.tuning.decisions import Decisions, Others
 from normfuse.tuning.report import Written
 
-__all__ = ["Bench", "Found", "GroupSites", "Trial", "Way", "parts_of", "search"]
+__all__ = ["Bench", "Found", "GroupSites", "Trial", "Way", "noise_of", "parts_of", "search"]
 
 LEAST_NOISE = 0.003
 """A smaller difference is never believed."""
@@ -161,7 +161,7 @@ class _Search:
         }
         originals = [self._bench.original(), self._bench.original()]
         first, again, *others = self._bench.measure([*originals, *ways.values()], self._seconds * _FOR_STARTS)
-        self._noise = _noise(ratio_of(first, again))
+        self._noise = noise_of(ratio_of(first, again))
         starts: dict[str, Ratio] = {start: ratio_of(first, rounds) for start, rounds in zip(ways, others, strict=True)}
         best: Others = "cost"
         for start in _STARTS:
@@ -226,7 +226,7 @@ class _Search:
         written: Written = "rewritten"
         result = self._bench.rewritten(decisions)
         again, speedup = self._against_original(result, seconds)
-        if speedup.median < 1 - max(_noise(again), speedup.error):
+        if speedup.median < 1 - max(noise_of(again), speedup.error):
             result, written = self._bench.untouched(dataclasses.replace(self._empty, others="off")), "original"
             again, speedup = self._against_original(result, seconds)
         return result, written, again, speedup
@@ -237,6 +237,6 @@ class _Search:
         return ratio_of(first, again), ratio_of(first, rounds)
 
 
-def _noise(again: Ratio) -> float:
-    """What two sessions on the same model differ by."""
+def noise_of(again: Ratio) -> float:
+    """Return what two sessions on the same model differ by."""
     return max(abs(again.median - 1), again.error, LEAST_NOISE)

@@ -17,18 +17,20 @@ from normfuse.claims import read_claim_report
 from normfuse.errors import OptionError
 from normfuse.host.registration import instruction_set
 from normfuse.host.versions import import_host
-from normfuse.measuring import Clock, Progress, Rounds, bound_run, clock_for, take_turns
+from normfuse.measuring import Clock, Progress, Ratio, Rounds, bound_run, clock_for, ratio_of, take_turns
 from normfuse.model_files import Source
 from normfuse.sessions import open_session
 from normfuse.tuning.decisions import Decisions
 from normfuse.tuning.report import GroupResult, TuningReport
-from normfuse.tuning.search import Found, GroupSites, Way, search
+from normfuse.tuning.search import Found, GroupSites, Way, noise_of, search
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.samples import reference
 
 __all__ = ["TUNE_SECONDS", "Tuned", "check_tuning", "tune_model"]
 
 TUNE_SECONDS = 60.0
+# Of the whole time, for finding out whether folded weights are worth their bytes.
+_FOR_WEIGHTS = 0.15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Tuned:
 
     model: ir.Model
     report: TuningReport
+    folded: bool = False
+    """Whether the model is the one with folded weights."""
+    gain_of_folding: Ratio | None = None
+    """Its speed against the one without, with normfuse; None: there is only one."""
 
 
 def check_tuning(seconds: float | None, threads: int, target: str) -> None:
@@ -58,6 +64,7 @@ def tune_model(
     source: Source,
     rewritten: ir.Model,
     *,
+    folded: ir.Model | None = None,
     seconds: float = TUNE_SECONDS,
     threads: int = 1,
     inputs: Inputs | None = None,
@@ -68,6 +75,7 @@ def tune_model(
     Args:
         source: The original; what the result is compared with.
         rewritten: What the rewriting pass made of it; it is not changed.
+        folded: The same with weights that are dequantised once; taken where it is faster for certain.
         seconds: How long to measure; sessions that take long to create can make it longer.
         threads: Threads inside an operator; 0: ONNX Runtime's default.
         inputs: As for :func:`normfuse.optimize`; the first sample is used.
@@ -84,6 +92,7 @@ def tune_model(
     clock, counted = clock_for(threads)
     copies = {"rewritten": rewritten.clone(), "original": source.model.clone()}
     bench = _ModelBench(source, copies, samples[0], threads, clock, seconds, tell)
+    is_folded, gain = (False, None) if folded is None else bench.choose_weights(folded.clone(), empty)
     found = search(bench, empty, seconds)
     model = copies[found.written]
     found.decisions.store(model)
@@ -101,7 +110,7 @@ def tune_model(
         original_again=found.original_again,
         speedup=found.speedup,
     )
-    return Tuned(model, report)
+    return Tuned(model, report, is_folded and found.written == "rewritten", gain)
 
 
 def _group_results(found: Found) -> tuple[GroupResult, ...]:
@@ -147,6 +156,16 @@ class _ModelBench:
     def untouched(self, decisions: Decisions) -> Way:
         """Return the original with normfuse and these decisions."""
         return self._deciding(self.copies["original"], decisions)
+
+    def choose_weights(self, folded: ir.Model, empty: Decisions) -> tuple[bool, Ratio]:
+        """Take a copy with folded weights for the rewritten one if it is faster; return whether, and its speed."""
+        ways = [self.rewritten(empty), self.rewritten(empty), self._deciding(folded, empty)]
+        first, again, other = self.measure(ways, self.seconds * _FOR_WEIGHTS)
+        ratio = ratio_of(first, other)
+        is_faster = ratio.median > 1 + max(noise_of(ratio_of(first, again)), ratio.error)
+        if is_faster:
+            self.copies["rewritten"] = folded
+        return is_faster, ratio
 
     def measure(self, ways: Sequence[Way], seconds: float) -> list[Rounds]:
         """Run them in turn for so long."""
