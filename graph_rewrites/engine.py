@@ -520,7 +520,7 @@ class _Run:
         new.metadata_props.update(anchor.metadata_props)
         nodes: dict[str, None] = {}
         rules: list[str] = []
-        if any(node.op_type == "QuantizeLinear" and node is not root for node in matched):
+        if self._through and any(node is not root and self._is_removed(node, new) for node in matched):
             rules.append(_REQUANTIZATION)
         for node in sorted({*matched, *self._repeaters.between(set(matched))}, key=self.facts.order):
             nodes.update(dict.fromkeys(node.meta.get(_NODES, (name_of(node),))))
@@ -533,6 +533,11 @@ class _Run:
                 new.metadata_props[key] = root.metadata_props[key]
         ours = ours and (root.domain == "" or root.meta.get(_RULES) == ())
         new.meta[_RULES] = tuple(rules) if ours else (*rules, rule)
+
+    def _is_removed(self, node: ir.Node, new: ir.Node) -> bool:
+        """Whether a node quantises, and no step of the new one does that."""
+        scale = node.inputs[1] if node.op_type == "QuantizeLinear" else None
+        return scale is not None and self.facts.unwrap(scale) not in new.inputs
 
     def _remove(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Remove nodes, and what only they used: constants, constant subgraphs, dequantisation. Return all of them."""

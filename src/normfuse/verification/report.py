@@ -104,6 +104,9 @@ class VerificationReport:
     """If it failed: name of the first value that differs."""
     first_site: Site | None = None
     """If it failed: the first fused site whose result differs."""
+    lost_quantizers: tuple[str, ...] = ()
+    """Names of the original's QuantizeLinear nodes that the optimised model does not do any more: then it differs,
+    whatever the numbers are."""
 
     @property
     def passed(self) -> bool:
@@ -130,6 +133,12 @@ class VerificationReport:
     def _difference(self) -> str:
         failed = ((run, output) for run in self.runs for output in run.outputs if not output.passed)
         run, output = next(failed, (None, None))
+        if (run is None or output is None) and self.lost_quantizers:
+            more = f" and {len(self.lost_quantizers) - 1} others" if len(self.lost_quantizers) > 1 else ""
+            return (
+                f"The optimised model does not quantise as QuantizeLinear '{self.lost_quantizers[0]}'{more} of the "
+                "original does: too few nodes in it have that scale."
+            )
         if run is None or output is None:
             return f"Value '{self.first_difference}' differs, compared by itself on the original's own values."
         text = f"Output '{output.name}' differs {run.name}: "
@@ -174,4 +183,5 @@ class VerificationReport:
             "warnings": list(self.warnings),
             "first_difference": self.first_difference,
             "first_site": None if self.first_site is None else self.first_site.name,
+            "lost_quantizers": list(self.lost_quantizers),
         }

@@ -19,6 +19,7 @@ from normfuse.verification.comparison import flatten, is_quantized
 from normfuse.verification.inputs import GENTLE_STYLES, InputMaker, Inputs, Sample, TooLarge, check_inputs
 from normfuse.verification.judge import Judge
 from normfuse.verification.locate import locate, site_of_value
+from normfuse.verification.lost_quantizers import lost_quantizers
 from normfuse.verification.places import PlaceComparer, Way
 from normfuse.verification.report import ComparedPlaces, ComparedRun, Result, VerificationReport
 from normfuse.verification.samples import reference
@@ -223,7 +224,11 @@ class _Verification:
         tried = self._try_all(judge)
         if not tried:
             return self._undecided()
-        return self._judged(judge, tried, sites)
+        report = self._judged(judge, tried, sites)
+        lost = lost_quantizers(self._original, self._optimized) if self._inputs.max_error is None else ()
+        if not lost:
+            return report
+        return dataclasses.replace(report, result="differ", lost_quantizers=tuple(lost))
 
     def _try_all(self, judge: Judge) -> list[_Tried]:
         tried = []
