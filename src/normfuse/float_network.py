@@ -75,7 +75,9 @@ class RemovalReport:
         if not moved:
             return "no output"
         shown = [f"'{one.name}' by up to {one.max_abs:.3g} ({one.relative:.2%})" for one in moved[:_OUTPUTS_NAMED]]
-        return "; ".join(shown) + (f"; and {len(moved) - len(shown)} more outputs by less" if moved[len(shown) :] else "")
+        if moved[len(shown) :]:
+            shown.append(f"and {len(moved) - len(shown)} more outputs by less")
+        return "; ".join(shown)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""

@@ -1,0 +1,325 @@
+"""What optimize and sessions do about quantised weights and activations where they are asked to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import normfuse
+from normfuse import float_network
+from normfuse.cli import main
+from normfuse.host.config_entries import disabled_optimizers
+from normfuse.report_html import html_text
+from normfuse.tuning import tune
+
+F32 = np.float32
+RNG = np.random.default_rng(11)
+
+# A convolution that ONNX Runtime would quantise again, and a product of many rows.
+TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[1,4,10,8] x) => (float[32,16] y) {
+  q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+  w = DequantizeLinear<axis = 0>(W, ws) b = DequantizeLinear(B, bs)
+  c = Conv(d, w, b) e = QuantizeLinear(c, es, ez) f = DequantizeLinear(e, es, ez)
+  r = Reshape(f, shape) v = DequantizeLinear(V, vs) m = MatMul(r, v)
+  g = QuantizeLinear(m, gs, gz) h = DequantizeLinear(g, gs, gz) y = Softmax(h) }"""
+
+
+def quantized(dtype: Any = np.uint16) -> onnx.ModelProto:
+    steps = float(np.iinfo(dtype).max)
+    middle = np.array(np.iinfo(dtype).max // 2, dtype)
+    tensors = {
+        "s": np.array(8 / steps, F32),
+        "z": middle,
+        "es": np.array(16 / steps, F32),
+        "ez": np.array(0, dtype),  # a Relu that the quantiser left out
+        "gs": np.array(60 / steps, F32),
+        "gz": middle,
+        "W": RNG.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
+        "ws": np.array([0.001, 0.002, 0.004, 0.006], F32),
+        "B": RNG.integers(-999, 999, 4).astype(np.int32),
+        "bs": np.array(1e-4, F32),
+        "V": RNG.integers(-127, 128, (6, 16)).astype(np.int8),
+        "vs": np.array(0.01, F32),
+        "shape": np.array([32, 6]),
+    }
+    model = onnx.parser.parse_model(TEXT)
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in tensors.items())
+    return model
+
+
+def feeds() -> dict[str, np.ndarray]:
+    return {"x": RNG.normal(size=(1, 4, 10, 8)).astype(F32)}
+
+
+def floats(model: onnx.ModelProto) -> int:
+    """How many floating-point weights a model has."""
+    arrays = (numpy_helper.to_array(tensor) for tensor in model.graph.initializer if tensor.data_type == 1)
+    return sum(array.size for array in arrays if array.ndim > 1)
+
+
+def as_json(report: normfuse.OptimizationReport) -> Any:
+    """Return what is written of a report, which is as its schema says."""
+    schema = (resources.files("normfuse") / "schemas" / "report.schema.json").read_text(encoding="utf-8")
+    data = json.loads(json.dumps(report.to_dict()))
+    jsonschema.validate(data, json.loads(schema))
+    return data
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["normfuse", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+# Weights
+
+
+def test_weights_are_folded_where_they_stay_floats_in_any_session() -> None:
+    """A file has no session options: between quantised tensors ONNX Runtime would make int8 of floats, by one scale."""
+    model = quantized()
+    assert floats(normfuse.optimize(model, verify=False).model) == 0
+    result = normfuse.optimize(model, fold_weights=True, samples=2)
+    folding = result.report.folding
+    assert folding is not None
+    assert (folding.written, folding.folded, folding.left, folding.gain) == (True, 1, 2, None)
+    assert folding.bytes_added == 3 * 6 * 16 - 4  # the scale is gone, too
+    assert "1 quantised weights are dequantised once instead of in every run: 284 bytes more." in folding.message
+    assert "2 are left, because ONNX Runtime would quantise them again" in folding.message
+    assert floats(result.model) == 6 * 16
+    x = feeds()
+    plain = onnxruntime.InferenceSession(result.model.SerializeToString(), providers=["CPUExecutionProvider"])
+    original = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(plain.run(None, x)[0], original.run(None, x)[0])
+
+
+def test_onnx_runtime_quantises_again_what_a_file_leaves() -> None:
+    """Otherwise leaving it would be for nothing: of channels of other sizes one scale makes other numbers."""
+    model = quantized()
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    scale = weights["ws"].reshape(4, 1, 1, 1)
+    for name, array in (("wf", weights["W"] * scale), ("bf", weights["B"] * weights["bs"])):
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(F32), name))
+    (conv,) = (node for node in model.graph.node if node.op_type == "Conv")
+    conv.input[1:] = ["wf", "bf"]
+    x = feeds()
+    found = {}
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        found[level] = session.run(None, x)[0]
+    assert np.abs(found["ORT_DISABLE_ALL"] - found["ORT_ENABLE_ALL"]).max() > 1e-3
+
+
+def test_a_session_on_a_rewritten_file_folds_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "folded.onnx"
+    model = quantized()
+    normfuse.optimize(model, fold_weights=True, verify=False).save(path)
+    options = onnxruntime.SessionOptions()
+    session = normfuse.InferenceSession(path, options)
+    assert "WeightBiasQuantization" in disabled_optimizers(options)
+    x = feeds()
+    plain = onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    expected = onnxruntime.InferenceSession(model.SerializeToString(), plain).run(None, x)[0]
+    np.testing.assert_allclose(session.run(None, x)[0], expected, atol=1e-4)
+
+
+def test_a_product_that_becomes_a_gemm_is_left_as_well() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[32,6] x) => (float[32,16] y) {
+      q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(V, s) m = MatMul(d, v)
+      a = Add(m, b) e = QuantizeLinear(a, s, z) y = DequantizeLinear(e, s, z) }"""
+    tensors = {"s": np.array(1e-3, F32), "z": np.array(7, np.uint16), "b": np.ones(16, F32)}
+    for rewritten, left in ((text, 1), (text.replace("a = Add(m, b) e = QuantizeLinear(a", "e = QuantizeLinear(m"), 0)):
+        model = onnx.parser.parse_model(rewritten)
+        arrays = {**tensors, "V": RNG.integers(-127, 128, (6, 16)).astype(np.int8)}
+        model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+        folding = normfuse.optimize(model, fold_weights=True, verify=False).report.folding
+        assert folding is not None
+        assert (folding.left, folding.folded) == (left, 1 - left)
+
+
+def test_weights_that_two_nodes_dequantise_are_folded_once() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[4,4] x) => (float[4,4] y) {
+      a = DequantizeLinear(W, s) b = DequantizeLinear(W, s) p = Sub(x, a) y = Div(p, b) }"""
+    model = onnx.parser.parse_model(text)
+    arrays = {"W": np.full((4, 4), 3, np.int8), "s": np.array(0.5, F32)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    result = normfuse.optimize(model, fold_weights=True, target="standard")
+    assert len(result.model.graph.initializer) == 1
+    assert result.report.folding is not None
+    assert result.report.folding.bytes_added == 4 * 16 - 16 - 4
+
+
+@pytest.fixture
+def weigh(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let models with folded weights take so many times the time of others, on a machine whose clock is that."""
+
+    def on(factor: float) -> None:
+        made = tune._ModelBench._deciding
+
+        def deciding(self: Any, model: ir.Model, decisions: Any) -> Any:
+            way = made(self, model, decisions)
+            seconds = factor if any(".folded" in name for name in model.graph.initializers) else 1.0
+            object.__setattr__(way, "run", lambda: seconds)
+            return way
+
+        def original(self: Any) -> Any:
+            return tune.Way(lambda: 1.0, {})
+
+        monkeypatch.setattr(tune._ModelBench, "_deciding", deciding)
+        monkeypatch.setattr(tune._ModelBench, "original", original)
+        monkeypatch.setattr(tune, "take_turns", lambda runs, *_: [[[run()]] * 5 for run in runs])
+
+    return on
+
+
+@pytest.mark.parametrize(("factor", "written"), [(0.8, True), (1.0, False), (1.2, False)])
+@pytest.mark.parametrize("asked", [None, True])
+def test_tuning_folds_where_that_is_faster(
+    weigh: Callable[[float], None], asked: bool | None, factor: float, written: bool
+) -> None:
+    weigh(factor)
+    result = normfuse.optimize(quantized(), tune=0.1, fold_weights=asked, samples=1)
+    folding = result.report.folding
+    assert folding is not None
+    assert folding.written is written
+    assert folding.gain is not None
+    assert folding.gain.median == pytest.approx(1 / factor)
+    assert floats(result.model) == (96 if written else 0)
+    assert (result.report.rules.get("FoldedWeights") == 1) is written
+    assert ("they stay as they are" in folding.message) is not written
+    assert "284 bytes more" in folding.message
+    assert as_json(result.report)["folding"]["written"] is written
+
+
+def test_tuning_leaves_weights_alone_where_that_is_asked_for(weigh: Callable[[float], None]) -> None:
+    weigh(0.5)
+    result = normfuse.optimize(quantized(), tune=0.1, fold_weights=False, samples=1)
+    assert result.report.folding is None
+    assert floats(result.model) == 0
+
+
+# Activations
+
+
+def test_the_float_network_and_how_far_it_is_from_the_original() -> None:
+    result = normfuse.optimize(quantized(np.uint8), remove_quantization=True, target="standard", samples=2)
+    report = result.report
+    assert report.removal is not None
+    assert report.folding is not None
+    assert (report.removal.removed, report.removal.clipped, report.removal.kept) == (3, 3, ())
+    assert report.folding.folded == 3
+    assert {node.op_type for node in result.model.graph.node} == {"Clip", "Conv", "Reshape", "MatMul", "Softmax"}
+    assert report.verification is not None
+    assert report.verification.passed
+    assert not report.verification.quantized  # compared as strictly as any float model
+    assert report.verification.error < 1e-5
+    (moved,) = report.removal.differences
+    assert moved.name == "y"
+    x = feeds()
+    before = onnxruntime.InferenceSession(quantized(np.uint8).SerializeToString()).run(None, x)[0]
+    assert 0 < moved.relative < 1
+    assert 0 < moved.max_abs < np.abs(before).max()
+    assert "3 quantisations of activations were removed, 3 of them with a Clip" in report.removal.message
+    assert "that moves 'y' by up to" in report.removal.message
+    page = html_text(as_json(report))
+    assert "How far that moves the outputs, on 16 samples" in page
+    assert "Quantised weights" in page
+
+
+def test_a_wrong_float_network_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the Clip that stands for a Relu."""
+    from normfuse.graph_rewrites import quantization_removal
+
+    monkeypatch.setattr(quantization_removal, "_is_within", lambda *_: True)
+    with pytest.raises(normfuse.OptimizationError, match="Output 'y' differs"):
+        normfuse.optimize(quantized(), remove_quantization=True)
+
+
+def test_not_measured_where_nothing_is_compared() -> None:
+    removal = normfuse.optimize(quantized(), remove_quantization=True, verify=False).report.removal
+    assert removal is not None
+    assert (removal.removed, removal.samples) == (3, 0)
+    assert "was not measured" in removal.message
+
+
+def test_a_session_without_quantised_activations() -> None:
+    model = quantized()
+    x = feeds()
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, x)[0]
+    got = normfuse.InferenceSession(model, remove_quantization=True).run(None, x)[0]
+    assert 0 < np.abs(got - expected).max() < 0.01 * np.abs(expected).max()
+
+
+def test_the_command_says_what_it_removed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = quantized()
+    model.graph.output.extend(value for value in [onnx.helper.make_tensor_value_info("e", 4, [1, 4, 8, 6])])
+    path, out = tmp_path / "in" / "model.onnx", tmp_path / "out.onnx"
+    path.parent.mkdir()
+    onnx.save(model, path)
+    assert run_command(monkeypatch, "optimize", path, "-o", out, "--remove-quantization", "--samples", "2") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "'e' is an output of the graph 1 e" in text
+    assert "2 quantisations of activations were removed, 2 of them with a Clip in their place; 1 stay." in text
+    assert "quantised weights are dequantised once" in text
+    assert run_command(monkeypatch, "optimize", path.parent, "-o", tmp_path / "all", "--fold-weights") == 0
+    report = json.loads((tmp_path / "all" / "model.onnx.json").read_text())
+    assert report["folding"]["folded"] == 1
+    capsys.readouterr()
+    assert run_command(monkeypatch, "check", tmp_path / "all" / "model.onnx", "--original", path) == 0
+    assert "The results agree" in capsys.readouterr().out
+
+
+# A pair that is missing by accident
+
+
+def without_one_pair(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    changed = ir.from_proto(model)
+    (quantizer,) = (node for node in changed.graph if node.outputs[0].name == name)
+    for reader in [use.node for use in quantizer.outputs[0].uses()]:
+        reader.outputs[0].replace_all_uses_with(quantizer.inputs[0])
+        changed.graph.remove(reader, safe=True)
+    changed.graph.remove(quantizer, safe=True)
+    return ir.to_proto(changed)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("name", ["q", "e", "g"])
+def test_a_pair_that_is_missing_is_noticed(dtype: Any, name: str) -> None:
+    """Of 16 bits a step is far below what any comparison of floats allows."""
+    model = quantized(dtype)
+    rewritten = normfuse.optimize(model, target="standard", verify=False).model
+    assert normfuse.verify(model, rewritten, samples=2).result == "agree"
+    changed = without_one_pair(rewritten, name)
+    report = normfuse.verify(model, changed, samples=2)
+    assert report.result == "differ"
+    assert report.lost_quantizers == (name,)
+    if not any(not output.passed for run in report.runs for output in run.outputs):
+        assert report.message.startswith(f"The optimised model does not quantise as QuantizeLinear '{name}' of the")
+    loose = normfuse.verify(model, changed, samples=2, max_error=10.0)
+    assert loose.result == "agree"  # who allows an error says what may differ
+
+
+def test_unrounded_keeps_what_it_is_told() -> None:
+    model = ir.from_proto(quantized())
+    quantizers = [node.op_type for node in float_network.unrounded(model, {"e"}).graph]
+    assert quantizers.count("QuantizeLinear") == 1
