@@ -58,8 +58,11 @@ _ALWAYS_FLOAT = frozenset(
         *("LayerNormalization", "PRelu", "Pow", "RMSNormalization", "Sub"),
     }
 )
-# Of the rows of the other factor, for how many a product of floats is faster than MatMulNBits.
-_LEAST_ROWS = 16
+# Of the rows of the other factor, for how many a product of floats is faster than MatMulNBits: by bits of the weights.
+_LEAST_ROWS = {4: 64, 8: 16}
+# Where a size is not known, it is that of a sequence for weights of 8 bits. Those of 4 bits are a language model's, that
+# multiplies one row in a step, and then MatMulNBits takes a quarter of the time.
+_UNKNOWN_SIZE = {4: 1, 8: 16}
 # A smaller table is as quickly dequantised as its rows are.
 _LEAST_TABLE = 1 << 14
 
@@ -203,14 +206,16 @@ def _multiplies_in_float(product: ir.Node, facts: Facts) -> bool:
 
 def _has_many_rows(product: ir.Node, facts: Facts) -> bool:
     """Whether a MatMulNBits, which ONNX Runtime makes of a MatMul and weights of two dimensions, would be slower."""
-    x = product.inputs[0]
+    x, weights = product.inputs[0], _dequantizer(product.inputs[1])
     shape = None if x is None else facts.shape(x)
-    if shape is None:
+    dtype = None if weights is None else _type_of(weights.inputs[0], facts)
+    if shape is None or dtype is None:
         return False
+    bits = 4 if dtype.bitwidth <= 4 else 8
     rows = 1
     for dim in shape[:-1]:
-        rows *= dim if isinstance(dim, int) else _LEAST_ROWS
-    return rows >= _LEAST_ROWS
+        rows *= dim if isinstance(dim, int) else _UNKNOWN_SIZE[bits]
+    return rows >= _LEAST_ROWS[bits]
 
 
 def _runs_in_float(node: ir.Node, position: int, facts: Facts) -> bool:

@@ -104,11 +104,24 @@ def test_products_that_may_run_in_integers_keep_their_weights(dtype: type, text:
     np.testing.assert_array_equal(results(after, x)["y"], results(model, x)["y"])
 
 
-@pytest.mark.parametrize(("rows", "expected"), [("3", 0), ("64", 1), ("N", 1)])
-def test_few_rows_are_left_to_quantised_kernels(rows: str, expected: int) -> None:
-    """Where the number of rows is not known, it is a sequence's or a batch's."""
-    text = f"g (float[{rows},16] x) => (float[{rows},8] y) {{ w = DequantizeLinear(W, s) y = MatMul(x, w) }}"
-    _, counts = folded(parse(text, W=weights(16, 8), s=np.array(0.1, F32)))
+@pytest.mark.parametrize(
+    ("rows", "dtype", "expected"),
+    [
+        ("3", np.int8, 0),
+        ("64", np.int8, 1),
+        ("N", np.int8, 1),
+        ("32", ml_dtypes.int4, 0),
+        ("64", ml_dtypes.int4, 1),
+        ("N", ml_dtypes.int4, 0),
+        ("2, N", ml_dtypes.uint4, 0),
+        ("4, 32", ml_dtypes.uint4, 1),
+    ],
+)
+def test_few_rows_are_left_to_quantised_kernels(rows: str, dtype: type, expected: int) -> None:
+    """Where the number of rows is not known, it is a sequence's or a batch's; of weights of 4 bits it is one."""
+    text = f"g (float[{rows},16] x) => (float[{rows},8] y) {{ w = DequantizeLinear<axis = 0, block_size = 8>(W, s)"
+    stored = RNG.integers(0, 8, (16, 8)).astype(dtype)
+    _, counts = folded(parse(f"{text} y = MatMul(x, w) }}", W=stored, s=np.full((2, 8), 0.1, F32)))
     assert counts.get(WEIGHTS_FOLDED, 0) == expected
 
 
