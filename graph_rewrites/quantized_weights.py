@@ -60,8 +60,8 @@ _ALWAYS_FLOAT = frozenset(
 )
 # Of the rows of the other factor, for how many a product of floats is faster than MatMulNBits: by bits of the weights.
 _LEAST_ROWS = {4: 64, 8: 16}
-# Where a size is not known, it is that of a sequence for weights of 8 bits. Those of 4 bits are a language model's, that
-# multiplies one row in a step, and then MatMulNBits takes a quarter of the time.
+# Where a size is not known, it is that of a sequence for weights of 8 bits. Those of 4 bits are a language model's: its
+# steps multiply one row, and then MatMulNBits takes a quarter of the time.
 _UNKNOWN_SIZE = {4: 1, 8: 16}
 # A smaller table is as quickly dequantised as its rows are.
 _LEAST_TABLE = 1 << 14
