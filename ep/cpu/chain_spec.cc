@@ -1,5 +1,7 @@
 #include "cpu/chain_spec.h"
 
+#include <algorithm>
+
 #include "cpu/cost_model.h"
 #include "cpu/element_steps.h"
 #include "cpu/elements.h"
@@ -64,6 +66,7 @@ class ChainReader {
   Result ReadBehind(const Step& step, const Step* next);
   Result Join(const Step& step, Stage* stage);
   bool IsGate(const Step& step, const Step* next) const;
+  bool RoundsBetween(const Stage& stage, const Step& step) const;
   bool JoinsAffine(const Step& step) const;
   Stage StageOf(const Step& step);
   Result ReadFakeQuantization(const Step& step, bool of_d, Stage* stage);
@@ -198,7 +201,7 @@ Result ChainReader::ReadBehind(const Step& step, const Step* next) {
     last.gated = true;
     return ReadOperand(step.operand, /*of_d=*/false, &last.slope);
   }
-  if (Joins(last, step.kind)) return Join(step, &last);
+  if (Joins(last, step.kind) && !RoundsBetween(last, step)) return Join(step, &last);
   if (JoinsAffine(step)) {
     StageOperand operand;
     NORMFUSE_RETURN_IF_ERROR(ReadOperand(step.operand, /*of_d=*/false, &operand));
@@ -226,6 +229,14 @@ bool ChainReader::IsGate(const Step& step, const Step* next) const {
   return !chain_.normalizes() && step.kind == StepKind::kMul && last.kind == StepKind::kActivate && !last.gated &&
          KernelsFor(isa_).gated[static_cast<int>(last.activation)] != nullptr &&
          (next == nullptr || next->kind != StepKind::kAdd);
+}
+
+// Whether a product and the sum behind it are two roundings, as in ORT's nodes: among pairs, which take a last bit to the next
+// integer.
+bool ChainReader::RoundsBetween(const Stage& stage, const Step& step) const {
+  const auto is_pair = [](const Step& each) { return each.kind == StepKind::kFakeQuantize; };
+  return step.kind == StepKind::kAdd && stage.scale.present() && !chain_.normalizes() &&
+         std::any_of(chain_.behind.begin(), chain_.behind.end(), is_pair);
 }
 
 // Whether the step joins scale and bias of the first stage behind a normalisation, whose values need not be more accurate

@@ -22,6 +22,7 @@ bool Activates(const Stage& stage) {
 // Steps that the stage becomes; -1: it has to be run by itself.
 int CountSteps(const Stage& stage) {
   if (stage.kind == StepKind::kActivate) {
+    if (stage.scale.present() && stage.bias.present() && !Activates(stage)) return -1;  // with one rounding
     return stage.further.empty() ? (Activates(stage) ? 0 : stage.scale.present() + stage.bias.present()) : -1;
   }
   if (stage.kind != StepKind::kFakeQuantize) return IsCombination(stage.kind) ? 1 : -1;

@@ -76,6 +76,9 @@ constexpr Place kBeforeQuantized = {"before a quantised operator",
                                     "its DequantizeLinear belongs to the quantised operator behind it"};
 constexpr Place kAmongConvolutions = {"among convolutions",
                                       "ONNX Runtime keeps the tensors around convolutions in a layout of its own"};
+constexpr Place kAmongQuantizedConvolutions = {
+    "among quantised convolutions",
+    "ONNX Runtime keeps the tensors around convolutions of integers in a layout of its own"};
 constexpr Place kInConvolution = {"behind a convolution", "ONNX Runtime runs it inside of the convolution before it"};
 
 constexpr Place kBesideInt8 = {"beside a product of int8",
@@ -116,12 +119,27 @@ const Place* PlaceInUnit(const GraphView& graph, const FoundChain& found, const 
   return follows && IsOneOf(kQuantizedKernels, *producer) ? &kBehindQuantized : nullptr;
 }
 
+// Whether a chain from 8 bits to 8 bits reads what a convolution writes that ORT runs in integers (NhwcTransformer).
+bool IsBehindQuantizedConv(const GraphView& graph, const FoundChain& found, const IntegerUnits& units) {
+  const Chain& chain = found.chain;
+  if (chain.normalizes() || chain.x.tensor.input == TensorRef::kAbsent || !chain.x.quantization.present()) return false;
+  if (!chain.store.quantization.present() || BitsOf(chain.x.type) != 8 || BitsOf(chain.store.type) != 8) return false;
+  const int quantize = graph.value(found.inputs[static_cast<size_t>(chain.x.tensor.input)]).producer;
+  if (quantize == kNone || !IsQuantize(graph.node(quantize)) || !units.IsOfProduct(quantize)) return false;
+  const GraphNode* producer = graph.ProducerOf(graph.node(quantize).inputs[0]);
+  if (producer != nullptr && (producer->Is("", "Relu") || producer->Is("", "Clip"))) {
+    producer = graph.ProducerOf(producer->inputs[0]);
+  }
+  return producer != nullptr && producer->Is("", "Conv");
+}
+
 // Null where the chain stands beside nothing of the kind.
 const Place* PlaceOf(GraphView& graph, const FoundChain& found, const ClaimContext& context) {
   if (context.on_cpu && kInt8BecomesUint8 && !context.options.int8_stays && SplitsInt8Pair(graph, found)) {
     return &kBesideInt8;
   }
   if (const Place* place = PlaceInUnit(graph, found, context.units)) return place;
+  if (context.on_cpu && IsBehindQuantizedConv(graph, found, context.units)) return &kAmongQuantizedConvolutions;
   const GraphNode* producer = ProducerOfX(graph, found);
   const Operand& x = found.chain.x;
   const bool dequantizes = x.quantization.present() && !x.by_cast;
