@@ -152,9 +152,9 @@ def _parameters(node: ir.Node, facts: Facts) -> tuple[Array, Array | None]:
     scale, zero_point = (*arrays, None)[:2]
     if scale is None or any(array is None for array in arrays):
         raise _Stays(f"the parameters of {label(node)} are not constant")
-    if zero_point is None and node.attributes.get_int("output_dtype", 0) and node.op_type == "QuantizeLinear":
-        dtype = ir.DataType(node.attributes.get_int("output_dtype", 0))
-        zero_point = np.zeros(scale.shape, dtype.numpy())
+    stored = node.attributes.get_int("output_dtype", 0)
+    if zero_point is None and stored and node.op_type == "QuantizeLinear":
+        zero_point = np.zeros(scale.shape, ir.DataType(stored).numpy())
     return scale, zero_point
 
 

@@ -12,8 +12,9 @@ from normfuse._version import __version__
 from normfuse.arguments import NUMBER, check_threads, check_type
 from normfuse.errors import OptionError
 from normfuse.gpu_work import GpuWork, count_gpu_work
+from normfuse.host.product_operators import PRODUCTS
 from normfuse.host.versions import import_host
-from normfuse.kernel_time import FUSED, PRODUCTS, KernelTime, time_in_chains, time_in_fused_nodes
+from normfuse.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fused_nodes
 from normfuse.measuring import Rounds, bound_run, ratio_of, take_turns
 from normfuse.model_files import ModelLike, load_model
 from normfuse.quantization import Quantization, quantization_of

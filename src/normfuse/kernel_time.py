@@ -28,7 +28,7 @@ from normfuse.verification import Sample
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["FUSED", "PRODUCTS", "KernelTime", "time_in_chains", "time_in_fused_nodes"]
+__all__ = ["FUSED", "KernelTime", "time_in_chains", "time_in_fused_nodes"]
 
 _WARM_UP_RUNS = 2
 _RUNS = 5, 100
@@ -40,14 +40,6 @@ _SHAPES = frozenset({"Constant", "Shape", "Size"})
 
 FUSED = "normfuse"
 """Stands for all nodes of the execution provider among the operators."""
-
-PRODUCTS = frozenset([
-    "Attention", "Conv", "ConvInteger", "ConvTranspose", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "Einsum",
-    "FusedConv", "FusedGemm", "FusedMatMul", "GRU", "Gemm", "GroupQueryAttention", "LSTM", "MatMul", "MatMulInteger",
-    "MatMulIntegerToFloat", "MatMulNBits", "MultiHeadAttention", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
-    "RNN",
-])  # fmt: skip
-"""Operators that are products of matrices, convolutions, or made of these: what normfuse leaves to ONNX Runtime."""
 
 _Event = dict[str, Any]
 _Key = tuple[str, str]

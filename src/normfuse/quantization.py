@@ -14,8 +14,8 @@ import onnx_ir as ir
 from normfuse.claims import PairNodes, pair_nodes
 from normfuse.errors import NormfuseError
 from normfuse.host.integer_products import IntegerProducts, integer_products
+from normfuse.host.product_operators import PRODUCTS
 from normfuse.host.versions import import_host
-from normfuse.kernel_time import PRODUCTS
 from normfuse.model_files import Source
 from normfuse.sessions import open_session
 

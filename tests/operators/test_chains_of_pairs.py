@@ -198,6 +198,33 @@ def test_what_is_read_twice_is_kept(length: int) -> None:
     np.testing.assert_array_equal(harness.run(session, feeds)["Y"], node_by_node(proto, feeds)["Y"])
 
 
+@pytest.mark.parametrize("case", ["one number", "a scale for each column", "a scale known at run time"])
+def test_a_product_and_a_sum_are_two_roundings(case: str) -> None:
+    """Joined they are one, which moves values across ties: here each row is one, over more than a block."""
+    generator, width = np.random.default_rng(0), 1025
+    q = generator.integers(0, 256, 1_000_000).astype(np.uint8)
+    x, c = generator.standard_normal((2, q.size)).astype(F32)
+    scale, step = F32(0.01), F32(2e-4)
+    product = q.astype(F32) * scale
+    apart, joined = product * x + c, (product.astype(float) * x + c).astype(F32)
+    chosen = np.flatnonzero((np.rint(apart / step) != np.rint(joined / step)) & (np.abs(apart) < 6))[:8]
+    assert chosen.size == 8
+    feeds = {name: np.repeat(each[chosen, None], width, 1) for name, each in (("X", q), ("x", x), ("c", c))}
+    scales = np.where(np.arange(width) == 5, F32(0.02), scale).astype(F32)
+    by_column = case == "a scale for each column"
+    parameters = {"s": scales if by_column else scale, "z": np.zeros(width if by_column else (), np.uint8)}
+    known = {} if case == "a scale known at run time" else {"t": np.array(step)}
+    shape = f"[8,{width}]"
+    inputs = f"uint8{shape} X, float{shape} x, float{shape} c{'' if known else ', float t'}"
+    nodes = "d = DequantizeLinear<axis = 1>(X, s, z) m = Mul(d, x) p = Add(m, c) u = QuantizeLinear(p, t, n)"
+    graph = f"({inputs}) => (float{shape} Y) {{ {nodes} Y = DequantizeLinear(u, t, n) }}"
+    proto = model(graph, "uint8", **parameters, **known, n=np.array(0, np.int16))
+    session = harness.create_session(proto, "ep")
+    assert len(harness.ep_groups(session)) == 1
+    feeds |= {} if known else {"t": np.array(step)}
+    np.testing.assert_array_equal(harness.run(session, feeds)["Y"], node_by_node(proto, feeds)["Y"])
+
+
 # By a factor that makes ties of all, at both ends of the type and beyond.
 @pytest.mark.parametrize("stored", TYPES)
 def test_ties_and_ends(stored: str) -> None:
@@ -320,6 +347,14 @@ def test_chains_beside_convolutions(activations: str, tmp_path: Path) -> None:
     expected, got = node_by_node(proto, feeds)["Y"], harness.run(session, feeds)["Y"]
     step = 12 / 2 ** (8 * np.dtype(activations).itemsize)
     assert np.abs(got - expected).max() <= 4 * step
+
+
+def test_chains_between_convolutions_of_bytes_are_left(tmp_path: Path) -> None:
+    """ONNX Runtime keeps what is around its QLinearConv in a layout of its own."""
+    _, report = session_and_report(network("uint8"), tmp_path, claim="profitable")
+    places = [line["group"] for line in report if not line["claimed"] and "Sigmoid" in line["description"]]
+    assert places, report
+    assert all(place.endswith("among quantised convolutions") for place in places), places
 
 
 def kernels_of(proto: onnx.ModelProto, folder: Path, feeds: dict[str, Any], *, ours: bool) -> Counter[str]:
