@@ -214,8 +214,8 @@ class Finder {
 
   // The Add is faster as a chain of its own: rows of 16-bit integers pass to a softmax through blocks of float32.
   static bool IsFasterWithoutAdd(const Chain& chain) {
-    return AddsIntegers(chain) || (chain.has_softmax() && chain.x.quantization.present() && BitsOf(chain.x.type) == 16 &&
-                                   !chain.before.empty());
+    return AddsIntegers(chain) || (chain.has_softmax() && chain.x.quantization.present() &&
+                                   BitsOf(chain.x.type) == 16 && !chain.before.empty());
   }
 
   void TryIntegers(int index) {
