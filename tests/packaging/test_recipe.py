@@ -216,7 +216,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     append(tree / "ep" / "spec" / "operators.toml", STORING, before='[[step]]\nname = "Normalize"')
     types = tree / "ep" / "spec" / "element_types.toml"
     stored = types.read_text("utf-8").replace('["Emit", "Store"]', '["Emit", "Store", "Snapshot"]')
-    stored = stored.replace('["Requantize", "Quantize"]', '["Requantize", "Quantize", "Regrid"]')
+    stored = stored.replace(
+        '["Requantize", "FakeQuantize", "Quantize"]', '["Requantize", "Quantize", "FakeQuantize", "Regrid"]'
+    )
     types.write_text(stored, encoding="utf-8")
 
     python = environment(folder / "environment")
