@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .fused import Fused
-from .labels import is_further
+from .labels import is_further, is_pair
 
 __all__ = ["chain_of", "description_of", "kind_of"]
 
@@ -40,7 +40,7 @@ def chain_of(fused: Fused, *, activation: str | None = None) -> list[str]:
     if fused.first is not None:
         steps.append("DequantizeLinear")
     if activation is None:
-        steps += [step.name for step in fused.joined if is_further(step.operand)]
+        steps += [step.name for step in fused.summed if is_further(step.operand) or is_pair(step)]
     if fused.has("residual", "residual_bias"):
         steps.append("Add")
     if fused.core is not None:

@@ -20,9 +20,9 @@ from .describe import chain_of
 from .element_types import FLOAT8_TYPES, integers_of
 from .facts import Facts
 from .fused import Activation, Fused
-from .labels import dtype_of, is_further, step_of
+from .labels import dtype_of, is_further, is_pair, step_of
 
-# Quantised types that ONNX has from opset 21 on, and ONNX Runtime before.
+# Quantised types that ONNX has from opset 21 on, and ONNX Runtime before, as those of 4 bits.
 _16_BIT = integers_of(16)
 
 __all__ = ["Body", "FunctionLibrary", "NoStandardForm", "Types", "configuration", "function_of"]
@@ -257,7 +257,9 @@ class Body:
         """
         in_front = ("X", *(step.operand for step in fused.joined), "sum")
         before = {self._float_type(types, name) for name in in_front if _is_given(types, name)}
+        before |= {_FLOAT for step in fused.before if is_pair(step)}
         behind = before | {self._float_type(types, step.operand) for step in fused.behind if step.operand}
+        behind |= {_FLOAT for step in fused.behind if is_pair(step)}
         self._sum_type, self._work = _common(before), _common(behind)
 
     def _float_type(self, types: Types, name: str) -> ir.DataType:
@@ -306,12 +308,14 @@ class Body:
     def _summed(self, fused: Fused, types: Types) -> tuple[ir.Value, str]:
         """Write what is normalised, and return it as it is stored, with the name of its quantisation if it has one."""
         d = fused.inputs["X"]
-        if not fused.has("sum_scale") and not fused.joined:
+        steps = fused.summed
+        if not fused.has("sum_scale") and not steps:
             return d, "x"
         d = self._float(fused, types, "X", self._sum_type)
-        # Of a residual and a bias the bias first, as the linear layer adds it that it is from.
-        joined = sorted(fused.joined, key=lambda step: step.operand == "residual")
-        d = self._stepped(fused, types, d, joined, self._sum_type)
+        if not any(map(is_pair, steps)):
+            # Of a residual and a bias the bias first, as the linear layer adds it that it is from.
+            steps.sort(key=lambda step: step.operand == "residual")
+        d = self._stepped(fused, types, d, steps, self._sum_type)
         if not fused.has("sum_scale"):
             return d, ""
         return self._quantize(fused, types, d, "sum", types.inputs.get("sum_zero_point")), "sum"
@@ -325,11 +329,37 @@ class Body:
                 slope = self._float(fused, types, step.operand, dtype) if step.operand else None
                 d = self._activated(fused.activation_of(step), d, slope)
                 continue
+            if is_pair(step):
+                d = self._cast(self._rounded(fused, types, step, self._cast(d, dtype, _FLOAT)), _FLOAT, dtype)
+                continue
             if step["align"] == "group":
                 raise NoStandardForm(f"{step.operand}, for each group, stands behind other steps than scale and bias")
             operand = self._float(fused, types, step.operand, dtype)
             d = self._op(step.name, d, self._aligned(operand, step["align"], types.rank))
         return d
+
+    def _rounded(self, fused: Fused, types: Types, step: ProgramStep, d: ir.Value) -> ir.Value:
+        """Write a pair of QuantizeLinear and DequantizeLinear on a value of float32."""
+        arguments = step.arguments
+        scale, zero_point = arguments["scale"], arguments.get("zero_point")
+        code = dtype_of(step) if zero_point is None else types.inputs.get(zero_point)
+        parameters = [
+            self._cast(fused.inputs[scale], types.inputs.get(scale, _FLOAT), _FLOAT),
+            None if zero_point is None else fused.inputs[zero_point],
+        ]
+        layout = {
+            "axis": arguments.get("axis") if self._opset >= 13 else None,
+            "block_size": arguments.get("block_size"),
+        }
+        quantized = self._quantization_op(
+            "QuantizeLinear",
+            [d, *parameters],
+            code,
+            **layout,
+            output_dtype=int(code) if code is not None and zero_point is None else None,
+            saturate=arguments.get("saturate"),
+        )
+        return self._quantization_op("DequantizeLinear", [quantized, *parameters], code, **layout)
 
     def _stored_type(self, types: Types, prefix: str) -> ir.DataType:
         """Return the float type of what `_summed` returns, once it is dequantised."""
@@ -386,7 +416,7 @@ class Body:
         self, op_type: str, inputs: Sequence[ir.Value | None], dtype: ir.DataType | None, **attributes: Any
     ) -> ir.Value:
         """Write a (de)quantisation, with ONNX Runtime's own operator where the opset does not have the type yet."""
-        domain = "com.microsoft" if dtype in _16_BIT and self._opset < 21 else ""
+        domain = "com.microsoft" if dtype in (*_16_BIT, *_4_BIT) and self._opset < 21 else ""
         self.domains |= {domain}
         while inputs[-1] is None:
             inputs = inputs[:-1]

@@ -22,6 +22,7 @@ from normfuse.spec import (
     OPERATOR_DOMAIN,
     OPERATORS,
     SPEC_VERSION,
+    STEPS,
     ProgramError,
     ProgramStep,
     TooManyTensorsError,
@@ -35,7 +36,7 @@ from normfuse.spec import (
 
 from .element_types import type_name
 from .facts import is_float, label
-from .labels import CanonicalProgram, dtype_of, is_core, read_canonical, relabelled, step_of
+from .labels import CanonicalProgram, dtype_of, is_core, is_pair, read_canonical, relabelled, step_of
 from .sites import Declined
 
 __all__ = ["Activation", "Fused", "is_fused", "new_constant", "operator_of", "tensors_of"]
@@ -190,9 +191,20 @@ class Fused:
         return [step for step in self.before if step.operand]
 
     @property
+    def summed(self) -> list[ProgramStep]:
+        """What is done in front of the normalisation but for storing the output sum."""
+        return [step for step in self.before if step is not self.total]
+
+    @property
+    def pairs_before(self) -> bool:
+        """True if there is a pair of QuantizeLinear and DequantizeLinear in front of the normalisation."""
+        return any(map(is_pair, self.before))
+
+    @property
     def total(self) -> ProgramStep | None:
         """The step that stores the output sum; None: it is what is normalised, of the float type of X."""
-        return self.before[-1] if self.before and not self.before[-1].operand else None
+        last = self.before[-1] if self.before else None
+        return last if last is not None and STEPS[last.name].output else None
 
     @property
     def affine(self) -> list[ProgramStep]:
@@ -262,8 +274,20 @@ class Fused:
     def _free_label(self) -> str:
         return next(label for label in map("operand_{}".format, range(len(self.inputs))) if not self.has(label))
 
+    def pair(self, parameters: Sequence[ir.Value | None], *, before: bool, **arguments: Any) -> None:
+        """Let d be quantised and dequantised behind the other steps, or in front of those before the normalisation."""
+        taken = sum(map(is_pair, self.steps))
+        step = step_of("FakeQuantize", **self._quantization(f"pair_{taken}", parameters), **arguments)
+        steps = self.before if before and self.core is not None else self.behind
+        steps.insert(0 if before else len(steps), step)
+
     def append(self, step: ProgramStep, inputs: Mapping[str, ir.Value]) -> None:
         """Append a step of another node, which has these inputs."""
+        if is_pair(step):
+            parameters = [inputs.get(str(step.arguments.get(key))) for key in ("scale", "zero_point")]
+            others = {key: value for key, value in step.arguments.items() if key not in ("scale", "zero_point")}
+            self.pair(parameters, before=False, **others)
+            return
         operand = self._free_label() if step.operand else ""
         (moved,), names = relabelled([step], [operand])
         self.inputs |= {names[label]: inputs[label] for label in step.labels}
@@ -367,7 +391,8 @@ class Fused:
                 if isinstance(value, float) and math.isnan(value):
                     raise Declined("attribute_value", attribute=name, node=step.name, value="NaN", supported="a number")
         try:
-            check_program(self.op_type, steps)
+            scales = [inputs[step.arguments["scale"]] for step in steps if is_pair(step)]
+            check_program(self.op_type, steps, sum(not _is_number(scale) for scale in scales))
         except ProgramError as error:
             raise _refusal(f"the {self.op_type} of all of them", error) from error
         count = len(OPERATORS[self.op_type].outputs)
@@ -381,6 +406,12 @@ def _attributes(steps: Sequence[ProgramStep]) -> dict[str, ir.Attr]:
         "spec_version": ir.AttrInt64("spec_version", spec_version_of(steps)),
         "steps": ir.AttrString("steps", write_program(steps)),
     }
+
+
+def _is_number(value: ir.Value) -> bool:
+    if value.const_value is not None:
+        return value.const_value.size == 1
+    return value.shape is not None and value.shape.is_static() and math.prod(value.shape.numpy()) == 1
 
 
 def _placed(tape: ir.tape.Tape, value: ir.Value) -> ir.Value:

@@ -1,8 +1,10 @@
 """Programs as the rules see them: one text for one meaning, and labels that say what a tensor is.
 
 The tensors beside a normalisation have names by their places: ``residual`` and ``residual_bias`` are added last in
-front of it, ``scale``, ``bias`` and the ``slope`` of an activation follow it in this order; all others are
-``operand_0``, ``operand_1`` ... Whatever labels a program of somebody else has, here it has these.
+front of it, ``scale``, ``bias`` and the ``slope`` of an activation follow it in this order, with no pair between
+them; all others are ``operand_0``, ``operand_1`` ... Parameters of a quantised tensor begin with its name, those of the
+pairs of QuantizeLinear and DequantizeLinear that d passes with ``pair_0``, ``pair_1`` ... Whatever labels a program of
+somebody else has, here it has these.
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ __all__ = [
     "dtype_of",
     "is_core",
     "is_further",
+    "is_pair",
     "read_canonical",
     "relabelled",
     "step_of",
 ]
 
 _FURTHER = "operand_"
+_PAIR = "pair_"
 # What is written even where it is the default: people look for it.
 _ALWAYS = ("epsilon",)
 
@@ -108,11 +112,14 @@ def relabelled(
         names = ("" if is_further(step.operand) else step.operand for step in steps)
     found: list[ProgramStep] = []
     new_of: dict[str, str] = {}
-    count = 0
+    count = pairs = 0
     for step, name in zip(steps, names, strict=True):
         operand = step.operand and (name or f"{_FURTHER}{count}")
         count += bool(operand) and not name
         prefix = operand if step.is_activation else STEPS[step.name].quantized or operand
+        if is_pair(step):
+            prefix = f"{_PAIR}{pairs}"
+            pairs += 1
         tensors = {key: f"{prefix}_{key}" for key in ("scale", "zero_point") if key in step.arguments}
         new_of |= {step.arguments[key]: label for key, label in tensors.items()}
         if operand:
@@ -139,9 +146,17 @@ def is_core(step: ProgramStep) -> bool:
     return not step.is_activation and STEPS[step.name].place == "core"
 
 
+def is_pair(step: ProgramStep) -> bool:
+    """True for a QuantizeLinear and DequantizeLinear in one."""
+    return step.name == "FakeQuantize"
+
+
 def _names_before(steps: Sequence[ProgramStep]) -> list[str]:
     names = [""] * len(steps)
-    operations = [index for index, step in enumerate(steps) if step.operand]
+    # Those with no pair between them, the last ones.
+    count = next((index for index in range(len(steps), 0, -1) if steps[index - 1].operand), 0)
+    begin = next((index for index in range(count, 0, -1) if is_pair(steps[index - 1])), 0)
+    operations = [index for index in range(begin, count) if steps[index].operand]
     for name in ("residual_bias", "residual"):
         last = steps[operations[-1]] if operations else None
         if last is None or last.name != "Add" or is_further(last.operand):
@@ -158,8 +173,9 @@ def _names_behind(steps: Sequence[ProgramStep]) -> list[str]:
     align = None
     for step in steps:
         name = "slope" if step.is_activation else {"Mul": "scale", "Add": "bias"}.get(step.name, "")
-        if not step.is_activation and not step.operand:  # the core, or what reads or stores
+        if not step.is_activation and not step.operand:  # the core, a pair, or what reads or stores
             names.append("")
+            order = () if is_pair(step) else order
             continue
         fits = name in order and not is_further(step.operand)
         if fits and not step.is_activation:

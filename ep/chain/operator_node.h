@@ -42,6 +42,7 @@ struct OperatorNode {
   const NodeAttributes* attributes = nullptr;
   std::vector<TensorFacts> inputs;  // positional
   std::vector<bool> outputs_used;   // positional
+  bool shows_constants = true;      // false: `inputs` does not say which of them are constant
 };
 
 // TensorRef::input is the node's input index and Chain's outputs are the node's output indices. Returns the reason when

@@ -130,6 +130,7 @@ Result InferOutputs(OperatorKind kind, const char* op_type, ort::ShapeInferConte
   node.kind = kind;
   node.name = op_type;
   node.attributes = &attributes;
+  node.shows_constants = false;
   std::vector<DimensionNames> input_names;
   NORMFUSE_RETURN_IF_ERROR(ReadInferenceInputs(context, &node, &input_names));
   Chain chain;

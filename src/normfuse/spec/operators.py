@@ -64,10 +64,10 @@ class Step:
 
     @property
     def quantized(self) -> str:
-        """What its scale is of, where that is not its operand: "x", "y" or its output; "": it takes none such."""
+        """What its scale is of, where that is not its operand: "x", "y", its output or "d"; "": it takes none such."""
         if self.has_operand or "scale" not in self.arguments:
             return ""
-        return {"first": "x", "last": "y"}.get(self.place, self.output)
+        return {"first": "x", "last": "y"}.get(self.place, self.output or "d")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

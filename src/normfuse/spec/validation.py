@@ -24,8 +24,10 @@ class TooManyTensorsError(ProgramError):
         super().__init__(f"{what} {count} tensors; at most {most} are supported")
 
 
-def check_program(operator: str, steps: Sequence[ProgramStep]) -> None:
+def check_program(operator: str, steps: Sequence[ProgramStep], parameters_of_d: int = 0) -> None:
     """Refuse what no node of that operator can be.
+
+    `parameters_of_d`: how many of its FakeQuantize have more than one number as their scale, which takes more to read.
 
     Raises:
         TooManyTensorsError: The steps read too many tensors.
@@ -52,7 +54,7 @@ def check_program(operator: str, steps: Sequence[ProgramStep]) -> None:
             raise ProgramError(f"{step.operand} has align=group, but num_groups is 0")
     if core is not None:
         _check_core(core)
-    _check_size(steps)
+    _check_size(steps, parameters_of_d)
 
 
 def _is_core(step: ProgramStep) -> bool:
@@ -61,7 +63,7 @@ def _is_core(step: ProgramStep) -> bool:
 
 def _check_sum(before: Sequence[ProgramStep]) -> None:
     """What makes the output sum stands once, and last."""
-    makers = [index for index, step in enumerate(before) if not step.operand and step.name != "Dequantize"]
+    makers = [index for index, step in enumerate(before) if STEPS[step.name].output]
     if len(makers) > 1:
         raise ProgramError(f"the output sum has several steps, {' and '.join(before[index].name for index in makers)}")
     if makers and makers[0] < len(before) - 1:
@@ -103,10 +105,11 @@ def _check_core(core: ProgramStep) -> None:
         raise ProgramError(f"axes {list(axes)} has one out of range")
 
 
-def _check_size(steps: Sequence[ProgramStep]) -> None:
+def _check_size(steps: Sequence[ProgramStep], parameters_of_d: int) -> None:
     labels = len(labels_of(steps))
     if labels > MOST_TENSORS:
         raise TooManyTensorsError("its steps name", labels, MOST_TENSORS)
     read = sum(TENSORS_OF_QUANTIZED if "scale" in step.arguments else 1 for step in steps if step.operand)
+    read += parameters_of_d * (TENSORS_OF_QUANTIZED - 1)
     if read > MOST_STEP_TENSORS:
         raise TooManyTensorsError("its steps read (a quantised one counts as four)", read, MOST_STEP_TENSORS)
