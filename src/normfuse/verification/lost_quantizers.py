@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from normfuse.spec import OPERATOR_DOMAIN
+from normfuse.spec import OPERATOR_DOMAIN, labels_of, read_program
 
 __all__ = ["lost_quantizers"]
 
@@ -21,7 +21,8 @@ _RULES = "normfuse.rules"
 # A scale has at most so many elements; a larger tensor is none that is compared here.
 _MOST_ELEMENTS = 1 << 16
 
-_ANY_NUMBER = 1 << 30
+# Steps that quantise.
+_QUANTISING = ("FakeQuantize", "Quantize", "Requantize")
 
 _Key = tuple[float, ...]
 
@@ -29,13 +30,13 @@ _Key = tuple[float, ...]
 def lost_quantizers(original: ir.Model, optimized: ir.Model) -> list[str]:
     """Return the names of the original's QuantizeLinear nodes that the optimised model does not do any more.
 
-    Those are nodes with a scale that fewer nodes read there; a node of normfuse's may read it for any number of them.
-    None where the model says of itself that some were removed.
+    Those are nodes with a scale that fewer nodes read there, steps of normfuse's nodes counted each. Of what quantises
+    the same tensor twice, one is enough. None where the model says of itself that some were removed.
     """
     wanted: dict[_Key, list[ir.Node]] = {}
     for node in _nodes(original):
         key = _key(node.inputs[1]) if node.op_type == "QuantizeLinear" and _is_read(node) else None
-        if key is not None:
+        if key is not None and not any(_is_twin(node, other) for other in wanted.get(key, ())):
             wanted.setdefault(key, []).append(node)
     if not wanted or any(_ALLOWED in node.metadata_props.get(_RULES, "") for node in _nodes(optimized)):
         return []
@@ -56,13 +57,29 @@ def _readers(model: ir.Model) -> Counter[_Key]:
     for node in _nodes(model):
         if node.op_type == "DequantizeLinear" and node.domain != OPERATOR_DOMAIN:
             continue
-        for value in (value for value in node.inputs if value is not None):
+        for value in _quantising(node):
             if value not in known:
                 known[value] = _key(value)
             key = known[value]
             if key is not None:
-                found[key] += _ANY_NUMBER if node.domain == OPERATOR_DOMAIN else 1
+                found[key] += 1
     return found
+
+
+def _quantising(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the inputs of a node that it may quantise with: of one of normfuse's the scales of steps that do."""
+    inputs = list(node.inputs)
+    if node.domain == OPERATOR_DOMAIN:
+        program = node.attributes.get("steps")
+        steps = () if program is None else read_program(program.as_string())
+        labels = labels_of(steps)
+        scales = [labels.index(step.arguments["scale"]) + 1 for step in steps if step.name in _QUANTISING]
+        inputs = [node.inputs[index] for index in scales if index < len(node.inputs)]
+    yield from (value for value in inputs if value is not None)
+
+
+def _is_twin(node: ir.Node, other: ir.Node) -> bool:
+    return node.inputs[0] is other.inputs[0] and node.outputs[0].dtype == other.outputs[0].dtype
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
