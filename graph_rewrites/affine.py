@@ -199,7 +199,8 @@ class GateBefore(FusionRule):
     def check(self, root: ir.Node, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value) -> None:
         fused = Fused.of(normalized)
         quantized = fused.has("x_scale") or (self.spelling == "residual" and fused.has("residual_scale"))
-        if quantized or any(is_further(step.operand) for step in fused.joined):
+        swaps = self.spelling == "residual" and fused.pairs_before
+        if quantized or swaps or any(is_further(step.operand) for step in fused.joined):
             raise Declined("unsupported_operator", op_type="Mul", where=f"in front of {label(root)}")
         x, gate = self._roles(x, gate, gated)
         require_no_integer_product(x)

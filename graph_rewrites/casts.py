@@ -10,17 +10,12 @@ from .element_types import FLOAT_TYPES
 from .facts import CASTS, label
 from .fused import Fused
 from .pattern import node_of
-from .rule import FusionRule, fused_activation, fused_normalization
+from .rule import FusionRule, fused_of
 from .sites import Declined
 
 __all__ = ["NarrowedResult", "WidenedInput"]
 
 _OPERATORS = ("FusedNormalization", "FusedActivation")
-
-
-def _pattern(op: Any, operator: str, *inputs: Any) -> Any:
-    build = fused_normalization if operator == "FusedNormalization" else fused_activation
-    return build(op, *inputs, output="inner")
 
 
 class NarrowedResult(FusionRule):
@@ -39,7 +34,7 @@ class NarrowedResult(FusionRule):
 
     def pattern(self, op: Any) -> Any:
         cast = node_of(("",), CASTS)
-        return cast(_pattern(op, self.spelling), _allow_other_inputs=True, _outputs=["narrowed"])
+        return cast(fused_of(op, self.spelling), _allow_other_inputs=True, _outputs=["narrowed"])
 
     def check(self, root: ir.Node, inner: ir.Value, narrowed: ir.Value) -> None:
         fused = Fused.of(inner)
@@ -69,7 +64,7 @@ class WidenedInput(FusionRule):
 
     def pattern(self, op: Any, x: Any) -> Any:
         cast = node_of(("",), CASTS)
-        return _pattern(op, self.spelling, cast(x, _allow_other_inputs=True, _outputs=["widened"]))
+        return fused_of(op, self.spelling, cast(x, _allow_other_inputs=True, _outputs=["widened"]))
 
     def check(self, root: ir.Node, x: ir.Value, inner: ir.Value, widened: ir.Value) -> None:
         fused = Fused.of(inner)

@@ -6,16 +6,19 @@ from typing import Any
 
 import onnx_ir as ir
 
+from .element_types import integers_of
 from .facts import Facts, label
 from .fused import Fused
 from .host_fusions import require_no_gemm
 from .labels import is_further
+from .matching import is_used_outside
 from .pattern import Mismatch
-from .rule import FusionRule, fused_activation, fused_normalization
+from .rule import FusionRule, fused_activation, fused_normalization, fused_of
 from .sites import Declined
 
 __all__ = [
     "DequantizeInput",
+    "DequantizeOperand",
     "DequantizeParameter",
     "DequantizeResidual",
     "RequantizedSum",
@@ -112,6 +115,10 @@ class ResidualAdd(FusionRule):
         fused = Fused.of(normalized)
         if fused.first is not None or fused.joined:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
+        if fused.pairs_before and is_used_outside(total, [root]):
+            # The output sum is what is normalised.
+            first = label(total.producer() or root)
+            raise Declined("has_other_consumers", value=total.name, first=first, second=label(root))
         x, other, _operand = self._roles(a, b, total)
         self.require_one_type(x, other, "Add")
 
@@ -165,7 +172,7 @@ class RequantizedSum(ResidualAdd):
     ) -> None:
         fused = Fused.of(normalized)
         scale, zero_point = named["sum_scale"], named.get("sum_zero_point")
-        if fused.first is None or fused.joined or fused.has("sum_scale"):
+        if fused.first is None or fused.joined or fused.pairs_before or fused.has("sum_scale"):
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(root)}")
         for name, written, read in (
             ("scale", scale, fused.inputs["x_scale"]),
@@ -220,6 +227,7 @@ class ResidualBias(FusionRule):
         fused = Fused.of(normalized)
         prefix = "x" if self.spelling == "X" else "residual"
         stepped = self.spelling == "X" and any(is_further(step.operand) for step in fused.joined)
+        stepped = stepped or fused.pairs_before
         if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale") or stepped:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(bias) or (self.facts.rank(bias) or 0) > 1 or self.facts.is_constant(x):
@@ -283,6 +291,37 @@ class DequantizeResidual(FusionRule):
         fused = Fused.of(normalized)
         node = dequantization_of(dequantized)
         dequantize(self.facts, fused, node, "residual")
+        return fused
+
+
+class DequantizeOperand(FusionRule):
+    """Dequantisation of what a step behind the chain reads, such as a gate.
+
+    Before::
+
+        Y = FusedActivation(x, DequantizeLinear(operand, scale, zero_point), steps="...; Mul operand")
+
+    After::
+
+        Y = FusedActivation(x, operand, scale, zero_point, steps="...; Mul operand scale=... zero_point=...")
+    """
+
+    spellings = tuple(
+        f"{operator} operand_{index}" for operator in ("FusedNormalization", "FusedActivation") for index in range(4)
+    )
+
+    def pattern(self, op: Any, dequantized: Any) -> Any:
+        operator, operand = self.spelling.split()
+        return fused_of(op, operator, **{operand: dequantized})
+
+    def check(self, root: ir.Node, dequantized: ir.Value, inner: ir.Value) -> Fused:
+        fused, operand = Fused.of(inner), self.spelling.split()[1]
+        node = dequantization_of(dequantized)
+        step = fused.step(operand)
+        if step is None or step.is_activation or self.facts.dtype(node.inputs[0]) in integers_of(8):
+            # Sums and products of bytes have kernels of their own in ONNX Runtime.
+            raise Declined("unsupported_operator", op_type=node.op_type, where=f"in front of {label(root)}")
+        dequantize(self.facts, fused, node, operand)
         return fused
 
 

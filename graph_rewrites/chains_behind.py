@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from .activations import any_activation, may_go_on, read_activation
 from .chains_before import dequantization_of, require_dequantization
+from .element_types import integers_of
 from .facts import Facts, label
 from .fused import Activation, Fused
-from .host_fusions import require_no_quantized_product
-from .rule import FusionRule, fused_activation, fused_normalization, quantize_linear
+from .host_fusions import require_no_chain_before, require_no_chain_behind, require_no_quantized_product
+from .rule import FusionRule, fused_activation, fused_normalization, fused_of, quantize_linear
 from .sites import Declined
 
 __all__ = [
@@ -192,7 +193,29 @@ class QuantizedActivation(FusionRule):
         if self.spelling == "dequantized":
             # It joins the node by a rule of its own.
             require_dequantization(self.facts, fused, dequantization_of(x), "X")
+        self._require_no_chain(x, activated)
         return fused
+
+    def _require_no_chain(self, x: ir.Value, activated: ir.Value) -> None:
+        """Decline where the execution provider makes a longer chain, between pairs of integers that are no bytes.
+
+        It also keeps what is quantised in a chain and read twice there, as in SiLU and HardSwish.
+        """
+        node, root = x.producer(), activated.producer()
+        assert root is not None
+        codes = node.inputs[0] if node is not None and node.op_type == "DequantizeLinear" else None
+        quantize = None if codes is None else codes.producer()
+        if quantize is not None and quantize.op_type == "QuantizeLinear" and quantize.inputs[0] is not None:
+            if self.facts.dtype(codes) in integers_of(8):
+                return
+            if len(x.consumers()) > 1:
+                detail = "what it reads is read again in a chain among quantised tensors"
+                raise Declined("not_profitable", node=label(root), detail=detail)
+            require_no_chain_before(quantize.inputs[0], root)
+        for reader in activated.consumers():
+            if reader.op_type == "QuantizeLinear" and self.facts.dtype(reader.outputs[0]) not in integers_of(8):
+                for dequantize in reader.outputs[0].consumers():
+                    require_no_chain_behind(dequantize.outputs[0], root)
 
     def _configuration(self, x: ir.Value, activated: ir.Value, quantized: ir.Value | None) -> Fused:
         node = activated.producer()
@@ -212,6 +235,18 @@ class QuantizedActivation(FusionRule):
         return fused
 
 
+def require_float32(quantize: ir.Node) -> None:
+    """Decline a QuantizeLinear that divides in another type."""
+    if quantize.attributes.get_int("precision", 0) not in (0, int(ir.DataType.FLOAT)):
+        raise Declined(
+            "attribute_value",
+            attribute="precision",
+            node=label(quantize),
+            value=quantize.attributes["precision"].value,
+            supported="0 or float32",
+        )
+
+
 def quantize(facts: Facts, fused: Fused, node: ir.Node | None) -> None:
     """Move a QuantizeLinear into the fused node.
 
@@ -221,14 +256,7 @@ def quantize(facts: Facts, fused: Fused, node: ir.Node | None) -> None:
     assert node is not None
     scale = node.inputs[1]
     assert scale is not None
-    if node.attributes.get_int("precision", 0) not in (0, int(ir.DataType.FLOAT)):
-        raise Declined(
-            "attribute_value",
-            attribute="precision",
-            node=label(node),
-            value=node.attributes["precision"].value,
-            supported="0 or float32",
-        )
+    require_float32(node)
     facts.require_allowed(node.outputs[0], node)
     fused.quantize(
         (scale, node.inputs[2] if len(node.inputs) > 2 else None),
@@ -253,12 +281,7 @@ class QuantizeOutput(FusionRule):
     spellings = ("FusedNormalization", "FusedActivation")
 
     def pattern(self, op: Any) -> Any:
-        inner = (
-            fused_activation(op, output="inner")
-            if self.spelling == "FusedActivation"
-            else fused_normalization(op, output="inner")
-        )
-        return quantize_linear(op, inner)
+        return quantize_linear(op, fused_of(op, self.spelling))
 
     def check(self, root: ir.Node, inner: ir.Value, quantized: ir.Value) -> Fused:
         fused = Fused.of(inner)

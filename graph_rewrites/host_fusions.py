@@ -15,14 +15,29 @@ from .sites import Declined
 __all__ = [
     "has_fixed_weights",
     "is_dequantized",
+    "require_no_chain_before",
+    "require_no_chain_behind",
     "require_no_gemm",
     "require_no_integer_product",
+    "require_no_integers_before",
+    "require_no_integers_behind",
     "require_no_quantized_product",
     "require_no_weights",
 ]
 
 # What may stand between the dequantisation of weights and the product: ONNX Runtime moves it to the other side.
 _MOVED = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+# What moves elements, or picks them: in integers, where they mean the same in front of it and behind.
+_MOVES = frozenset(
+    {
+        *("Expand", "Flatten", "Gather", "GatherElements", "MaxPool", "Pad", "Reshape", "Resize", "Slice", "Split"),
+        *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    }
+)
+_MOVED_INTEGERS = "ONNX Runtime runs it on the integers in front of it"
+_OTHER_KERNEL = "ONNX Runtime would multiply by its quantised weights with another kernel"
+# Of these the execution provider makes chains among quantised tensors (ep/plugin/chain_pairs.cc).
+_STEPS = ("Add", "Div", "Mul")
 _WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
@@ -115,3 +130,53 @@ def require_no_weights(facts: Facts, x: ir.Value, normalization: ir.Node) -> Non
     if has_fixed_weights(facts, product):
         detail = f"it becomes part of {label(product)}"
         raise Declined("not_profitable", node=label(normalization), detail=detail)
+
+
+def require_no_integers_behind(facts: Facts, dequantized: ir.Value) -> None:
+    """Decline to take the DequantizeLinear of a value away from what ONNX Runtime runs on its integers.
+
+    Of a MatMul whose weights alone are dequantised it makes MatMulNBits, which rounds the other factor to 8 bits.
+    """
+    for reader in dict.fromkeys(dequantized.consumers()):
+        if reader.domain != "":
+            continue
+        if reader.op_type in _MOVES and any(
+            user.op_type == "QuantizeLinear" for value in reader.outputs for user in value.consumers()
+        ):
+            raise Declined(
+                "not_profitable", node=label(reader), detail="ONNX Runtime runs it on the integers before it"
+            )
+        others = [value for value in reader.inputs if value is not dequantized]
+        if reader.op_type in ("Gemm", "MatMul") and any(_is_quantized_weight(facts, value) for value in others):
+            raise Declined("not_profitable", node=label(reader), detail=_OTHER_KERNEL)
+
+
+def require_no_integers_before(facts: Facts, x: ir.Value) -> None:
+    """Decline to take the QuantizeLinear of a value away from what ONNX Runtime runs on integers, likewise."""
+    node = _producer(x, *_MOVES, "Gemm", "MatMul")
+    if node is None:
+        return
+    if node.op_type in _MOVES:
+        if is_dequantized(node.inputs[0]):
+            raise Declined("not_profitable", node=label(node), detail=_MOVED_INTEGERS)
+    elif not is_dequantized(node.inputs[0]) and any(_is_quantized_weight(facts, value) for value in node.inputs[1:]):
+        raise Declined("not_profitable", node=label(node), detail=_OTHER_KERNEL)
+
+
+def require_no_chain_before(x: ir.Value, quantize: ir.Node) -> None:
+    """Decline to take the QuantizeLinear away from the chain that the execution provider makes of what is before it."""
+    node = _producer(x, *_STEPS)
+    if node is not None and any(map(is_dequantized, node.inputs)):
+        raise Declined("not_profitable", node=label(quantize), detail=f"it is the end of a chain with {label(node)}")
+
+
+def require_no_chain_behind(dequantized: ir.Value, activation: ir.Node) -> None:
+    """Decline an activation that the execution provider makes one chain of with what reads its dequantised result."""
+    for reader in dequantized.consumers():
+        if reader.domain == "" and reader.op_type in ("Add", "Div"):
+            detail = f"it is part of a chain with {label(reader)}"
+            raise Declined("not_profitable", node=label(activation), detail=detail)
+
+
+def _is_quantized_weight(facts: Facts, value: ir.Value | None) -> bool:
+    return is_dequantized(value) and facts.is_constant(value)

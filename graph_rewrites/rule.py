@@ -252,6 +252,18 @@ def quantize_linear(op: Any, x: Any) -> Any:
     return node(x, _allow_other_inputs=True, _outputs=["quantized"])
 
 
+def dequantize_linear(op: Any, x: Any) -> Any:
+    """Return the pattern of a DequantizeLinear, likewise."""
+    node = node_of(("", "com.microsoft"), ("DequantizeLinear",))
+    return node(x, _allow_other_inputs=True, _outputs=["dequantized"])
+
+
+def fused_of(op: Any, operator: str, *inputs: Any, **tensors: Any) -> Any:
+    """Return the pattern of a node of that operator of ours that was fused already: X, and other tensors by label."""
+    build = fused_normalization if operator == "FusedNormalization" else fused_activation
+    return build(op, *inputs, output="inner", **tensors)
+
+
 def fused_normalization(op: Any, *inputs: Any, output: str = "normalized", **tensors: Any) -> Any:
     """Return the pattern of a normalisation that was fused already: X, and other tensors by label."""
     return op.FusedNormalization(
@@ -259,9 +271,11 @@ def fused_normalization(op: Any, *inputs: Any, output: str = "normalized", **ten
     )
 
 
-def fused_activation(op: Any, *inputs: Any, output: str = "activated") -> Any:
-    """Return the pattern of an activation that was fused already, of X."""
-    return op.FusedActivation(*inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output])
+def fused_activation(op: Any, *inputs: Any, output: str = "activated", **tensors: Any) -> Any:
+    """Return the pattern of an activation that was fused already, likewise."""
+    return op.FusedActivation(
+        *inputs, _domain=OPERATOR_DOMAIN, _allow_other_inputs=True, _outputs=[output], _tensors=tensors
+    )
 
 
 def require_groups(facts: Facts, x: ir.Value, groups: int, node: ir.Node) -> int:

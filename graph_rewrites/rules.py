@@ -9,6 +9,7 @@ from .canonical import CanonicalNormalization
 from .casts import NarrowedResult, WidenedInput
 from .chains_before import (
     DequantizeInput,
+    DequantizeOperand,
     DequantizeParameter,
     DequantizeResidual,
     RequantizedSum,
@@ -25,6 +26,7 @@ from .chains_behind import (
 from .decomposed_norms import DecomposedLayerNormalization, DecomposedRMSNormalization, MultipleOfNormalization
 from .formulas import DecomposedActivation, DecomposedSoftplus
 from .group_norm import NodeGroupNormalization, ReshapedGroupNormalization
+from .pairs import PairBehind, PairInFront
 from .reshaped import ReshapedNormalization
 from .rule import FusionRule
 
@@ -55,12 +57,15 @@ CHAINS: tuple[type[FusionRule], ...] = (
     ReshapedNormalization,
     NormalizationActivation,
     QuantizeOutput,
+    PairBehind,
     ResidualAdd,
     ResidualBias,
     DequantizeInput,
     RequantizedSum,
     DequantizeResidual,
     DequantizeParameter,
+    DequantizeOperand,
+    PairInFront,
     ActivationBias,
     ActivationScale,
     GateBefore,
