@@ -83,6 +83,11 @@ constexpr Place kInConvolution = {"behind a convolution", "ONNX Runtime runs it 
 
 constexpr Place kBesideInt8 = {"beside a product of int8",
                                "ONNX Runtime would run the product of int8 beside it in float"};
+constexpr Place kBehindClipped = {"behind a clipped product",
+                                  "ONNX Runtime would run the product before the Relu or Clip that it reads in float"};
+
+// Whether ORT, were the chain claimed, would run a product in float that it runs in integers.
+bool LosesProduct(const Place* place) { return place == &kBesideInt8 || place == &kBehindClipped; }
 
 bool IsInsideConv(const GraphView& graph, const GraphNode& conv, const FoundChain& found) {
   const std::vector<Step>& steps = found.chain.behind;
@@ -133,11 +138,26 @@ bool IsBehindQuantizedConv(const GraphView& graph, const FoundChain& found, cons
   return producer != nullptr && producer->Is("", "Conv");
 }
 
+// Whether all that reads the Relu or Clip behind a product of integers is in the chain, several nodes of it: they become
+// one. Of a Relu or Clip with one reader ORT wants that this is a QuantizeLinear, or leaves the product before it in float
+// (NodeGroupSelector::GetQDQSelection).
+bool JoinsReadersOfClip(const GraphView& graph, const FoundChain& found, const IntegerUnits& units) {
+  return std::any_of(found.inputs.begin(), found.inputs.end(), [&](int value) {
+    if (!units.ClipsProduct(graph.value(value).producer)) return false;
+    const GraphValue& clipped = graph.value(value);
+    return !clipped.is_output && clipped.consumers.size() > 1 &&
+           std::all_of(clipped.consumers.begin(), clipped.consumers.end(), [&](int consumer) {
+             return std::find(found.nodes.begin(), found.nodes.end(), consumer) != found.nodes.end();
+           });
+  });
+}
+
 // Null where the chain stands beside nothing of the kind.
 const Place* PlaceOf(GraphView& graph, const FoundChain& found, const ClaimContext& context) {
   if (context.on_cpu && kInt8BecomesUint8 && !context.options.int8_stays && SplitsInt8Pair(graph, found)) {
     return &kBesideInt8;
   }
+  if (context.on_cpu && JoinsReadersOfClip(graph, found, context.units)) return &kBehindClipped;
   if (const Place* place = PlaceInUnit(graph, found, context.units)) return place;
   if (context.on_cpu && IsBehindQuantizedConv(graph, found, context.units)) return &kAmongQuantizedConvolutions;
   const GraphNode* producer = ProducerOfX(graph, found);
@@ -255,6 +275,9 @@ std::optional<Declined> CheckPossible(GraphView& graph, const FoundChain& found,
 // What the cost model says, and what is known of ORT's ways.
 std::optional<Declined> CheckProfit(const GraphView& graph, const FoundChain& found, const ClaimContext& context,
                                     const Place* place, bool has_registered_kernel) {
+  if (LosesProduct(place) || (place != nullptr && !found.chain.normalizes())) {
+    return NotProfitable(found, place->detail);
+  }
   if (context.on_cpu) {
     // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.
     if (AddsIntegers(found.chain)) return NotProfitable(found, "ONNX Runtime adds the uint8 tensors in integers");
@@ -269,13 +292,7 @@ std::optional<Declined> CheckProfit(const GraphView& graph, const FoundChain& fo
         return declined;
     }
   }
-  if (place == &kBesideInt8) return NotProfitable(found, place->detail);
-  if (found.chain.normalizes()) return std::nullopt;
-  if (found.chain.behind.empty()) {
-    if (std::optional<Declined> declined = CheckQuantizationAlone(found)) return declined;
-  }
-  if (place != nullptr) return NotProfitable(found, place->detail);
-  return std::nullopt;
+  return OnlyConverts(found.chain) ? CheckQuantizationAlone(found) : std::nullopt;
 }
 
 }  // namespace

@@ -25,6 +25,12 @@ bool IsByte(DataType type) { return type == DataType::kInt8 || type == DataType:
 
 bool Is16Bit(DataType type) { return type == DataType::kInt16 || type == DataType::kUint16; }
 
+// A node of our own that is given back becomes standard nodes: where it reads or gives integers, a DequantizeLinear is the
+// first of them, a QuantizeLinear the last.
+bool MayQuantize(const GraphNode& node) { return IsQuantize(node) || node.domain == kOperatorDomain; }
+
+bool MayDequantize(const GraphNode& node) { return IsDequantize(node) || node.domain == kOperatorDomain; }
+
 // Integers of 8 bits, or also of 16.
 bool IsTaken(DataType type, bool allows_16_bits) { return IsByte(type) || (allows_16_bits && Is16Bit(type)); }
 
@@ -40,7 +46,11 @@ struct IntegerUnits::Surroundings {
 };
 
 IntegerUnits::IntegerUnits(GraphView& graph)
-    : graph_(graph), takes_int8_(true), shifts_int8_(false), units_(graph.nodes().size(), IntegerUnit::kNone) {}
+    : graph_(graph),
+      takes_int8_(true),
+      shifts_int8_(false),
+      units_(graph.nodes().size(), IntegerUnit::kNone),
+      clips_product_(graph.nodes().size(), false) {}
 
 IntegerUnits::IntegerUnits(GraphView& graph, bool int8_stays) : IntegerUnits(graph) {
   takes_int8_ = kTakesInt8 || int8_stays;
@@ -54,20 +64,23 @@ void IntegerUnits::Mark(const GraphNode& node) {
   if (!node.domain.empty() || !IsOneOf(kQuantizedKernels, node)) return;
   const Surroundings around = Around(node);
   const IntegerUnit unit = UnitAround(around, node);
-  if (unit == IntegerUnit::kNone) return MarkWeights(node);
+  if (unit == IntegerUnit::kNone) return MarkWeights(node, around);
   const auto mark = [&](int index) { units_[static_cast<size_t>(index)] = unit; };
   std::for_each(around.dequantizers.begin(), around.dequantizers.end(), mark);
   std::for_each(around.quantizers.begin(), around.quantizers.end(), mark);
-  if (around.clip != kNone && !around.quantizers.empty()) mark(around.clip);
+  if (around.clip == kNone) return;
+  if (!around.quantizers.empty()) mark(around.clip);
+  clips_product_[static_cast<size_t>(around.clip)] = unit == IntegerUnit::kProduct;
 }
 
 // ORT makes a MatMulNBits of a product and the DequantizeLinear of its weights, where that of the other factor is gone.
-void IntegerUnits::MarkWeights(const GraphNode& node) {
+void IntegerUnits::MarkWeights(const GraphNode& node, const Surroundings& around) {
   if (!node.Is("", "MatMul") && !node.Is("", "Gemm")) return;
   const GraphNode* dequantize = graph_.ProducerOf(graph_.Input(node, 1));
   if (dequantize == nullptr || !IsDequantize(*dequantize) || graph_.Input(*dequantize, 0) == kNone) return;
   const TensorFacts& weights = graph_.Facts(graph_.Input(*dequantize, 0));
   if (weights.constant == nullptr || weights.rank != 2 || BitsOf(weights.type) > 8) return;
+  if (around.clip != kNone) clips_product_[static_cast<size_t>(around.clip)] = true;
   // Its products round the other factor to 8 bits: that one keeps its DequantizeLinear, and ORT its kernel.
   for (const size_t position : {size_t{0}, size_t{1}}) {
     const int producer = graph_.value(graph_.Input(node, position)).producer;
@@ -111,11 +124,12 @@ DataType IntegerUnits::TypeOf(int value) {
   const DataType type = graph_.Facts(value).type;
   if (type != DataType::kInt8 || !shifts_int8_) return type;
   const GraphValue& entry = graph_.value(value);
-  const bool paired = entry.producer != kNone && IsQuantize(graph_.node(entry.producer)) && !entry.is_output &&
+  const bool paired = entry.producer != kNone && MayQuantize(graph_.node(entry.producer)) && !entry.is_output &&
                       entry.consumers.size() == 1 && entry.consumers.front() != kNone &&
-                      IsDequantize(graph_.node(entry.consumers.front()));
+                      MayDequantize(graph_.node(entry.consumers.front()));
   if (!paired) return type;
   for (const int node : {entry.producer, entry.consumers.front()}) {
+    if (graph_.node(node).domain == kOperatorDomain) continue;
     const int zero_point = graph_.Input(graph_.node(node), 2);
     const std::shared_ptr<const ConstantTensor> zero =
         zero_point == kNone ? nullptr : graph_.Facts(zero_point).constant;

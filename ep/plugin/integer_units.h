@@ -29,6 +29,9 @@ class IntegerUnits {
   IntegerUnit UnitOf(int node) const { return units_[static_cast<size_t>(node)]; }
   bool IsOfProduct(int node) const { return UnitOf(node) == IntegerUnit::kProduct; }
 
+  // Whether the node is the Relu or Clip behind such a product, with or without a QuantizeLinear behind it.
+  bool ClipsProduct(int node) const { return node >= 0 && clips_product_[static_cast<size_t>(node)]; }
+
   // Whether the value lies between a QuantizeLinear and a DequantizeLinear of which one is part of a product that stays in
   // integers only as long as both are ORT's (int8_products.h).
   bool NeedsBothEnds(int value);
@@ -37,7 +40,7 @@ class IntegerUnits {
   struct Surroundings;
 
   void Mark(const GraphNode& node);
-  void MarkWeights(const GraphNode& node);
+  void MarkWeights(const GraphNode& node, const Surroundings& around);
   Surroundings Around(const GraphNode& node) const;
   DataType TypeOf(int value);
   DataType InputType(const Surroundings& around, size_t position);
@@ -53,7 +56,8 @@ class IntegerUnits {
   GraphView& graph_;
   bool takes_int8_;  // kernels of products
   bool shifts_int8_;
-  std::vector<IntegerUnit> units_;  // by node
+  std::vector<IntegerUnit> units_;   // by node
+  std::vector<bool> clips_product_;  // likewise
 };
 
 }  // namespace normfuse::plugin

@@ -20,10 +20,11 @@ import normfuse
 pytestmark = pytest.mark.without_vnni
 
 IN_INTEGERS = ("QLinearMatMul", "MatMulIntegerToFloat", "QLinearConv", "QGemm")
-WIDTH = 32
+ROWS, WIDTH = 64, 32
 NORM = "n = LayerNormalization (x, g, g)\n"
 QUANTIZED = "q = QuantizeLinear ({source}, s, z)\n d = DequantizeLinear (q, s, z)\n"
 MATMUL = "v = DequantizeLinear (w, s, zero)\n m = MatMul (d, v)\n"
+CONV = "v = DequantizeLinear (f, s, zero)\n m = Conv ({x}, v)\n"
 BEHIND = "mq = QuantizeLinear (m, s, z)\n md = DequantizeLinear (mq, s, z)\n"
 CHAINS = {
     "a norm in front": NORM + QUANTIZED.format(source="n") + MATMUL + BEHIND + "y = Add (md, g)",
@@ -47,10 +48,17 @@ CHAINS = {
     + "a = Gelu (md)\n aq = QuantizeLinear (a, s, z)\n ad = DequantizeLinear (aq, s, z)\n t = MatMul (ad, v)\n"
     + "tq = QuantizeLinear (t, s, z)\n td = DequantizeLinear (tq, s, z)\n u = Add (td, x)\n"
     + "y = LayerNormalization (u, g, g)",
-    "a convolution": QUANTIZED.format(source="x")
-    + "v = DequantizeLinear (f, s, zero)\n m = Conv (d, v)\n"
+    "a gate in front, an activation that is quantised behind": QUANTIZED.format(source="x")
+    + "h = Sigmoid (d)\n hq = QuantizeLinear (h, s, z)\n hd = DequantizeLinear (hq, s, z)\n"
+    + "e = Mul (d, hd)\n eq = QuantizeLinear (e, s, z)\n ed = DequantizeLinear (eq, s, z)\n"
+    + CONV.format(x="ed")
     + BEHIND
-    + "y = LayerNormalization (md, g, g)",
+    + "a = Sigmoid (md)\n aq = QuantizeLinear (a, s, z)\n y = DequantizeLinear (aq, s, z)",
+    "a Relu behind that one chain reads twice": QUANTIZED.format(source="x")
+    + MATMUL
+    + "r = Relu (m)\n a = Add (r, g)\n aq = QuantizeLinear (a, s, z)\n ad = DequantizeLinear (aq, s, z)\n"
+    + "y = Add (ad, r)",
+    "a convolution": QUANTIZED.format(source="x") + CONV.format(x="d") + BEHIND + "y = LayerNormalization (md, g, g)",
 }
 
 
@@ -62,9 +70,9 @@ def model_of(nodes: str, dtype: type) -> onnx.ModelProto:
         "z": np.array(3, dtype),
         "zero": np.array(0, np.int8),
         "w": rng.integers(-127, 128, (WIDTH, WIDTH)).astype(np.int8),
-        "f": rng.integers(-127, 128, (8, 8, 1)).astype(np.int8),
+        "f": rng.integers(-127, 128, (ROWS, ROWS, 1)).astype(np.int8),
     }
-    tensor = f"float[2,8,{WIDTH}]"
+    tensor = f"float[2,{ROWS},{WIDTH}]"
     model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> g ({tensor} x) => ({tensor} y) {{ {nodes} }}')
     model.graph.initializer.extend(from_array(array, name) for name, array in constants.items() if name in nodes)
     return model
@@ -75,7 +83,7 @@ def operators(model: onnx.ModelProto, options: onnxruntime.SessionOptions, folde
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, enable_fallback=0)
-    harness.run(session, {"x": np.random.default_rng(1).standard_normal((2, 8, WIDTH)).astype(np.float32)})
+    harness.run(session, {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)})
     events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     return Counter(event["args"]["op_name"] for event in events if event["name"].endswith("kernel_time"))
 
