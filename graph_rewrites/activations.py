@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,12 @@ ACTIVATION_OPERATORS = tuple(sorted({key[1] for key in _SPELLINGS if key not in 
 ACTIVATION_DOMAINS = tuple(sorted({domain for domain, _ in _SPELLINGS}))
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _ROUNDS = ("DequantizeLinear", "QuantizeLinear")
+# Finite numbers of the float types.
+_LARGEST = {
+    ir.DataType.FLOAT16: 65504.0,
+    ir.DataType.BFLOAT16: float.fromhex("0x1.fep127"),
+    ir.DataType.FLOAT: float.fromhex("0x1.fffffep127"),
+}
 _WRITTEN_OUT = ("Gelu", "GeluTanh", "HardSwish", "Mish", "Swish")
 _ALSO_WRITTEN_OUT = tuple(
     sorted({spelling.op_type for name in _WRITTEN_OUT for spelling in ACTIVATIONS[name].spellings})
@@ -73,7 +80,12 @@ def read_activation(node: ir.Node, facts: Facts, opsets: Mapping[str, int]) -> t
             continue
         if any(_string(node, attribute) != wanted for attribute, wanted in spelling.when.items()):
             continue
-        parameters = dict(spelling.defaults)
+        # An infinite default, Clip's, is the type's lowest or largest number in ONNX.
+        largest = _largest(facts.dtype(node.inputs[0]))
+        parameters = {
+            key: math.copysign(largest, value) if math.isinf(value) else value
+            for key, value in spelling.defaults.items()
+        }
         for attribute, parameter in spelling.attributes.items():
             given = node.attributes.get(attribute)
             if given is not None:
@@ -90,6 +102,10 @@ def read_activation(node: ir.Node, facts: Facts, opsets: Mapping[str, int]) -> t
         bias = node.inputs[1] if spelling.has_bias and len(node.inputs) > 1 else None
         return Activation.of(name, slope, **parameters), bias
     raise Declined("unsupported_operator", op_type=f"{node.op_type} of opset {version}", where="as an activation")
+
+
+def _largest(dtype: ir.DataType | None) -> float:
+    return _LARGEST.get(dtype or ir.DataType.FLOAT, _LARGEST[ir.DataType.FLOAT])
 
 
 def _string(node: ir.Node, attribute: str) -> str:

@@ -197,6 +197,12 @@ void StoreRare(DataType type, bool saturate, void* data, int64_t index, size_t n
   for (size_t i = 0; i < n; ++i) packed.Write(data, index + static_cast<int64_t>(i), static_cast<int>(in[i]));
 }
 
+float LargestNumber(DataType type) {
+  if (type == DataType::kFloat16) return 65504.0f;
+  if (type == DataType::kBfloat16) return 0x1.fep127f;
+  return std::numeric_limits<float>::max();
+}
+
 void IntegerRange(DataType type, float* low, float* high) {
   const int bits = BitsOf(type);
   const bool is_signed = IsSigned(type);

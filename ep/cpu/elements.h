@@ -24,6 +24,9 @@ void LoadRare(DataType type, const void* data, int64_t index, size_t n, float* o
 // The way back: integers are expected rounded and in range; float8 is rounded here.
 void StoreRare(DataType type, bool saturate, void* data, int64_t index, size_t n, const float* in);
 
+// The largest finite number of a type that IsFloat holds for.
+float LargestNumber(DataType type);
+
 // Smallest and largest value of an integer type of at most 16 bits.
 void IntegerRange(DataType type, float* low, float* high);
 

@@ -1,6 +1,7 @@
 #include "plugin/chain_builder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "cpu/elements.h"
@@ -20,6 +21,11 @@ void ReadSaturate(const GraphNode& node, Chain* chain) {
   int64_t saturate = 1;
   node.attributes->GetInt("saturate", &saturate);
   chain->store.saturate = saturate != 0;
+}
+
+// A default that is infinite, Clip's, is the type's lowest or largest number in ONNX.
+float FiniteIn(DataType type, float number) {
+  return std::isinf(number) ? std::copysign(cpu::LargestNumber(type), number) : number;
 }
 
 }  // namespace
@@ -422,7 +428,7 @@ bool ChainBuilder::ReadActivationParams(const GraphNode& node, const ActivationS
   }
   call.kind = spelling.activation;
   for (int i = 0; i < spec.param_count; ++i) {
-    call.params[i] = spelling.defaults[i];
+    call.params[i] = FiniteIn(graph_.Facts(graph_.Input(node, 0)).type, spelling.defaults[i]);
     if (*spelling.attributes[i] != '\0') node.attributes->GetFloat(spelling.attributes[i], &call.params[i]);
   }
   for (int i = 0; i < spelling.input_param_count; ++i) {
