@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -36,6 +36,9 @@ Folding = Literal["never", "file", "session"]
 """Whether weights are folded: in a file, which any session may be created on, only those that ONNX Runtime leaves as
 they are; in a session, whose options say that it leaves them, all."""
 
+# What makes integers of float weights in a model, and the types that are known here.
+_QUANTIZERS = frozenset({"Clip", "QuantizeLinear"})
+_CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 _WIDE = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
 _INTEGERS = frozenset(
     {
@@ -104,15 +107,27 @@ def fold_weights(home: ir.Graph, facts: Facts, folding: Folding) -> FoldedWeight
             if folding == "file" and any(_is_quantized_again(use.node, facts) for use in uses):
                 done.left += 1
                 continue
-            added = _fold(node, names, known)
+            added = _fold(node, names, known, facts)
             if added is None:
                 continue
             done.folded += 1
             done.bytes_added += added
         else:
             continue
+        quantizers = list(_quantizers_of_weights(node))
         done.bytes_added -= tidy([node])
+        for each in quantizers:
+            if not each.outputs[0].uses() and not each.outputs[0].is_graph_output():
+                done.bytes_added -= tidy([each])
     return done
+
+
+def _quantizers_of_weights(dequantizer: ir.Node) -> Iterator[ir.Node]:
+    """Yield the Clip and the QuantizeLinear that make the integers, where they are no constant yet."""
+    value = dequantizer.inputs[0]
+    while value is not None and (node := value.producer()) is not None and node.op_type in _QUANTIZERS:
+        yield node
+        value = node.inputs[0]
 
 
 def _dequantizers_of_constants(home: ir.Graph, facts: Facts) -> Iterator[ir.Node]:
@@ -123,9 +138,30 @@ def _dequantizers_of_constants(home: ir.Graph, facts: Facts) -> Iterator[ir.Node
             output = node.outputs[0]
             if not output.uses() or output.is_graph_output() or len(node.inputs) < 2:
                 continue
-            given = [value for value in node.inputs if value is not None]
-            if all(facts.is_constant(value) and array_of(value) is not None for value in given):
+            parameters = [value for value in node.inputs[1:] if value is not None]
+            if _is_quantized_once(node.inputs[0], facts) and all(_is_held(value, facts) for value in parameters):
                 yield node
+
+
+def _is_held(value: ir.Value | None, facts: Facts) -> bool:
+    return value is not None and facts.is_constant(value) and array_of(value) is not None
+
+
+def _is_quantized_once(value: ir.Value | None, facts: Facts) -> bool:
+    """Whether a tensor is a constant, or what QuantizeLinear, and a Clip behind it, make of float constants.
+
+    Brevitas writes weights like that. ONNX Runtime folds these nodes, but not the DequantizeLinear behind them.
+    """
+    node = None if value is None else value.producer()
+    if node is None or node.domain != "" or node.op_type not in _QUANTIZERS:
+        return _is_held(value, facts)
+    if not all(_is_held(each, facts) for each in node.inputs[1:] if each is not None):
+        return False
+    if node.op_type == "Clip":
+        return _is_quantized_once(node.inputs[0], facts)
+    given = array_of(node.inputs[0]) if _is_held(node.inputs[0], facts) else None
+    is_usual = set(node.attributes) <= {"axis", "block_size", "saturate"} and len(node.inputs) > 2
+    return is_usual and given is not None and given.dtype == np.float32 and facts.dtype(value) in _CODES
 
 
 def _tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -135,6 +171,26 @@ def _tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     if node is None:
         return value.const_value
     return constant_tensor(node) if node.op_type == "Constant" and node.domain == "" else None
+
+
+def _integers_of(value: ir.Value | None) -> Array | None:
+    """Return the integers of a tensor that `_is_quantized_once`."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type not in _QUANTIZERS:
+        return array_of(value)
+    low, high = (array_of(each) for each in [*node.inputs[1:], None, None][:2])
+    if node.op_type == "Clip":
+        integers = _integers_of(node.inputs[0])
+        return None if integers is None else np.asarray(np.clip(integers, low, high))
+    x, scale, zero_point = (array_of(each) for each in node.inputs[:3])
+    if x is None or scale is None or zero_point is None:
+        return None
+    limits = np.iinfo(zero_point.dtype)
+    spread = _of_blocks_or_axis(node, x)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        rounded = np.rint(x / spread(scale)) + spread(zero_point.astype(np.float32))
+    known = np.where(np.isnan(rounded), limits.min, rounded)
+    return np.asarray(np.clip(known, limits.min, limits.max).astype(zero_point.dtype))
 
 
 def array_of(value: ir.Value | None) -> Array | None:
@@ -273,7 +329,13 @@ def _spread(parameter: Array, like: Array, axis: int, block_size: int) -> Array:
     return parameter.reshape([-1 if dim == axis % like.ndim else 1 for dim in range(like.ndim)])
 
 
-def _fold(node: ir.Node, names: Names, known: dict[object, ir.Value]) -> int | None:
+def _of_blocks_or_axis(node: ir.Node, like: Array) -> Callable[[Array], Array]:
+    """Return what spreads the parameters of a QuantizeLinear or DequantizeLinear over its tensor."""
+    axis, block_size = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+    return lambda parameter: _spread(parameter, like, axis, block_size)
+
+
+def _fold(node: ir.Node, names: Names, known: dict[object, ir.Value], facts: Facts) -> int | None:
     """Put the dequantised weights in the place of a DequantizeLinear; None where its kernel is not known here.
 
     ``known`` are those that were made before, of which quantisers write a DequantizeLinear for each reader. Returns how
@@ -286,19 +348,18 @@ def _fold(node: ir.Node, names: Names, known: dict[object, ir.Value]) -> int | N
     if key in known:
         output.replace_all_uses_with(known[key])
         return 0
-    weights, scales, zeros = array_of(source), array_of(scale), array_of(zero_point)
-    tensor = _tensor_of(source)
-    if weights is None or scales is None or tensor is None or tensor.dtype not in _INTEGERS:
+    weights, scales, zeros = _integers_of(source), array_of(scale), array_of(zero_point)
+    if weights is None or scales is None or facts.dtype(source) not in _INTEGERS:
         return None
     output_type = node.attributes.get_int("output_dtype", 0)
     if scales.dtype != np.float32 or output_type not in (0, int(ir.DataType.FLOAT)):
         return None
-    axis, block_size = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+    spread = _of_blocks_or_axis(node, weights)
     difference = weights.astype(np.int64)
     if zeros is not None:
-        difference = difference - _spread(zeros.astype(np.int64), weights, axis, block_size)
+        difference = difference - spread(zeros.astype(np.int64))
     with np.errstate(over="ignore"):
-        value = difference.astype(np.float32) * _spread(scales, weights, axis, block_size)
+        value = difference.astype(np.float32) * spread(scales)
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     folded = new_constant(value.astype(np.float32, copy=False), names.new(f"{output.name}.folded"))

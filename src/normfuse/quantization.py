@@ -127,7 +127,7 @@ def saturating_products(model: ir.Model, name: str) -> int:
 def _forms(nodes: list[ir.Node]) -> Iterator[str]:
     operators = {node.op_type for node in nodes}
     dequantizers = [node for node in nodes if node.op_type == _DEQUANTIZE and node.inputs]
-    if any(value is not None and _made_by(value) == _QUANTIZE for node in dequantizers for value in node.inputs[:1]):
+    if any(_quantizer_of(node.inputs[0]) is not None for node in dequantizers):
         yield "QDQ"
     if any(name.startswith("QLinear") or name in ("QGemm", "QAttention") for name in operators):
         yield "QOperator"
@@ -165,8 +165,10 @@ def _weights(nodes: list[ir.Node]) -> Iterator[str]:
             scale = _at(node, positions[4]) if positions[4] >= 0 else _at(node, positions[3])
         else:
             continue
-        dtype = _type(weights)
-        if not _is_constant(weights) or dtype in (None, ir.DataType.INT32):  # int32: a bias
+        quantizer = _quantizer_of(weights)  # of weights that are stored in float, as Brevitas does
+        dtype = _type(weights if quantizer is None else _at(quantizer, 2))
+        is_constant = _is_constant(weights if quantizer is None else _at(quantizer, 0))
+        if not is_constant or dtype in (None, ir.DataType.INT32):  # int32: a bias
             continue
         yield f"{_name(dtype)} {_granularity(node, scale)}"
 
@@ -202,6 +204,15 @@ def _made_by(value: ir.Value) -> str | None:
     """Return the operator that gives a value."""
     producer = value.producer()
     return None if producer is None else producer.op_type
+
+
+def _quantizer_of(quantized: ir.Value | None) -> ir.Node | None:
+    """Return the QuantizeLinear that makes a tensor of integers, before a Clip where Brevitas writes one."""
+    node = None if quantized is None else quantized.producer()
+    if node is not None and node.op_type == "Clip":
+        value = _at(node, 0)
+        node = None if value is None else value.producer()
+    return node if node is not None and node.op_type == _QUANTIZE else None
 
 
 def _reads_dequantized(node: ir.Node) -> bool:

@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from oracle import Array
+from parsed_models import parse, results
 from strategies import Numbers, quantizations
 
 from normfuse.float_network import unrounded
@@ -34,18 +34,6 @@ def removed(model: onnx.ModelProto) -> tuple[onnx.ModelProto, RemovedQuantizatio
     copy = ir.from_proto(model)
     done = rewrite(copy, target="standard", remove_quantization=True, fold_weights="file").quantization
     return ir.to_proto(copy), done
-
-
-def results(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
-    options = harness.session_options("cpu")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return harness.run(harness.create_session(model, "cpu", options), feeds)
-
-
-def parse(text: str, opset: int = 21, **tensors: Array) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
-    model.graph.initializer.extend(harness.initializer(name, array) for name, array in tensors.items())
-    return model
 
 
 def operators(model: onnx.ModelProto) -> list[str]:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from oracle import Array, dtype_code
+from parsed_models import parse, results
 from strategies import Numbers, quantizations
 
 import normfuse
@@ -29,18 +30,6 @@ def folded(model: onnx.ModelProto, target: str = "standard") -> tuple[onnx.Model
     copy = ir.from_proto(model)
     counts = rewrite(copy, target=target, fold_weights="session").counts  # type: ignore[arg-type]
     return ir.to_proto(copy), counts
-
-
-def results(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
-    options = harness.session_options("cpu")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return harness.run(harness.create_session(model, "cpu", options), feeds)
-
-
-def parse(text: str, opset: int = 21, **tensors: Array) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
-    model.graph.initializer.extend(harness.initializer(name, array) for name, array in tensors.items())
-    return model
 
 
 def weights(*shape: int, dtype: type = np.int8) -> Array:
@@ -70,6 +59,46 @@ def test_the_very_numbers_of_each_run(dtype: type, data: st.DataObject) -> None:
     assert len(after.graph.initializer) == 1
     np.testing.assert_array_equal(results(after, {"x": x})["y"], results(model, {"x": x})["y"])
     assert dtype_code(stored) != TensorProto.FLOAT
+
+
+BREVITAS = """g (float[6,5] x) => (float[6,5] y) {
+  q = QuantizeLinear<axis = 1>(W, s, z) c = Clip(q, low, high)
+  d = DequantizeLinear<axis = 1>(c, s, z) y = Sub(x, d) }"""
+WITHOUT_CLIP = BREVITAS.replace("q = Q", "c = Q").replace("c = Clip(q, low, high)", "")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text"),
+    [
+        (np.int8, BREVITAS),
+        (np.uint8, BREVITAS),  # ONNX Runtime has no Clip of 16 bits
+        *((dtype, WITHOUT_CLIP) for dtype in (np.int8, np.uint8, np.int16, np.uint16)),
+    ],
+)
+def test_float_weights_that_are_quantised_in_the_model(dtype: type, text: str) -> None:
+    """Brevitas writes them so. Ties, values beyond the range and NaN are as ONNX Runtime's kernel quantises them."""
+    limits = np.iinfo(dtype)
+    scale = np.array([0.25, 0.1, 0.37, 3e-5, 0.5], F32)
+    stored = (RNG.integers(-300, 300, (6, 5)) * scale / 2).astype(F32)
+    stored[0, :3] = [np.nan, np.inf, -np.inf]
+    zero = np.full(5, 3 if limits.min else 120, dtype)
+    bounds = {"low": np.array(limits.min + 2, dtype), "high": np.array(limits.max - 3, dtype)}
+    tensors = {"W": stored, "s": scale, "z": zero, **(bounds if "Clip" in text else {})}
+    model = parse(text, **tensors)
+    after, counts = folded(model)
+    assert counts[WEIGHTS_FOLDED] == 1
+    assert [node.op_type for node in after.graph.node] == ["Sub"]
+    assert len(after.graph.initializer) == 1
+    x = {"x": np.zeros((6, 5), F32)}
+    np.testing.assert_array_equal(results(after, x)["y"], results(model, x)["y"])
+
+
+def test_weights_that_are_quantised_in_the_model_may_be_given_by_the_caller() -> None:
+    tensors = {"W": np.ones((6, 5), F32), "s": np.ones(5, F32), "z": np.zeros(5, np.int8)}
+    bounds = {"low": np.array(-127, np.int8), "high": np.array(127, np.int8)}
+    model = parse(BREVITAS, **tensors, **bounds)
+    model.graph.input.append(harness.value_info("W", TensorProto.FLOAT, (6, 5)))
+    assert WEIGHTS_FOLDED not in folded(model)[1]
 
 
 PRODUCT = """g (float[1,4,6,6] x) => (float[1,8,4,4] y) {
