@@ -119,3 +119,18 @@ def test_a_chain_is_claimed_where_no_product_is_lost(tmp_path: Path) -> None:
         got = operators(model, normfuse.session_options(onnxruntime.SessionOptions()), tmp_path)
         # The plain kernels quantise more slowly than ONNX Runtime.
         assert ("LayerNormalization" in got) == (instruction_sets.IN_USE == "baseline")
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_what_is_beside_a_product_is_left_because_of_the_product(dtype: type, tmp_path: Path) -> None:
+    """Not because of its size, which is too small here for any claim."""
+    report = tmp_path / "claims.jsonl"
+    model = model_of(CHAINS["a dequantisation behind"], dtype)
+    harness.create_session(model, "ep", claim="profitable", claim_report=str(report))
+    sites = [json.loads(line) for line in report.read_text("utf-8").splitlines()]
+    said = {node: site["message"] for site in sites for node in site["nodes"]}
+    # The outer halves of the pairs are no part of the product, but of int8 half a pair would keep it in float.
+    beside = {"v", "d", "mq"} | ({"q", "y"} if dtype == np.int8 else set())
+    assert set(said) == {"v", "d", "mq", "q", "y"}
+    for node in beside:
+        assert "product of int8" in said[node] or "the quantised operator" in said[node], (node, said[node])
