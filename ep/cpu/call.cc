@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/element_steps.h"
 #include "cpu/elements.h"
 #include "cpu/joined_affine.h"
 
@@ -267,6 +268,8 @@ void SetAddends(const Call& call, const Offsets& at, const Dim& row_step, Args* 
 }  // namespace
 
 void LoadBlock(const Block& block, Emission emission, float* d) {
+  const bool stores = emission == Emission::kYes && block.call.emits_before;
+  if (block.call.reads_by_steps() && !stores && RunStepsBefore(block, d)) return;
   const Block distinct = Distinct(block, kFormX);
   LoadOperand(distinct, block.call.x, d);
   if (distinct.n < block.n) std::fill(d + 1, d + block.n, d[0]);
@@ -301,6 +304,7 @@ void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d
   const float* from = d;
   const bool streams = spec.y_type == DataType::kFloat32 && call.path.store == Store::kNonTemporal;
   const int64_t index = block.at.at[kFormY];
+  if (call.stores_by_steps() && RunStepsBehind(block, normalizer, d, room)) return;
   for (size_t i = 0; i < last; ++i) {
     const Stage& stage = spec.behind[i];
     // The first may normalise, or dequantise what was read as integers.

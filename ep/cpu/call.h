@@ -58,7 +58,8 @@ struct Call : Plan {
   void* emitted[kMostEmitted] = {};
   void* sum = nullptr;  // the one that is d, where the chain is of UsualForm
   bool emits_before = false;
-  bool is_joined = false;  // scale and bias are those of all products and sums behind the normalisation
+  const void* table = nullptr;  // of ChainSpec::codes, where the path takes it
+  bool is_joined = false;       // scale and bias are those of all products and sums behind the normalisation
   void* mean = nullptr;
   void* inv_std_dev = nullptr;
 
@@ -75,6 +76,11 @@ struct Call : Plan {
   // What the second pass reads where it lies: X, or the output sum.
   bool applies_to_sum() const { return path.result == Source::kSum; }
   DataType apply_type() const { return applies_to_sum() ? spec->sum_type : x.type; }
+  // Several steps by one kernel, on either side of a normalisation.
+  bool reads_by_steps() const { return path.steps_at_once && spec->steps_before_at_once && !path.stored_integers; }
+  bool stores_by_steps() const {
+    return path.steps_at_once && spec->steps_behind_at_once && (spec->behind.size() > 1 || block_apply == nullptr);
+  }
   bool non_temporal() const { return path.store != Store::kCached; }
   // The runs that sums go along, and shifts are found in.
   const DimList& sum_dims() const { return path.sums_along_reduced ? geometry->reduced : geometry->reduced_d; }

@@ -183,6 +183,7 @@ Result ChainReader::ReadBefore() {
 
 // Behind it scale, bias and activation become one wherever they follow each other. There is one at each end.
 Result ChainReader::ReadBehind() {
+  spec_.codes = WorthwhileCodes(chain_, isa_);
   spec_.behind.emplace_back();
   for (const Step& step : chain_.behind) {
     NORMFUSE_RETURN_IF_ERROR(ReadBehind(step, &step == &chain_.behind.back() ? nullptr : &step + 1));
@@ -210,6 +211,7 @@ Result ChainReader::ReadBehind(const Step& step, const Step* next) {
   }
   if (IsAffine(step.kind) || step.kind == StepKind::kActivate) return Join(step, &spec_.behind.emplace_back());
   Stage& stage = spec_.behind.emplace_back(StageOf(step));
+  stage.makes_codes = spec_.codes && spec_.codes->step == &step - chain_.behind.data();
   NORMFUSE_RETURN_IF_ERROR(ReadFakeQuantization(step, /*of_d=*/false, &stage));
   return ReadOperand(step.operand, /*of_d=*/false, &stage.operand);
 }
@@ -268,8 +270,11 @@ void ChainReader::ReadSpec() {
   for (const Stage& stage : spec_.before) spec_.requantizes |= stage.quantizes;
   for (const Stage& stage : spec_.behind) spec_.emits_behind |= stage.emitted >= 0;
   spec_.steps_at_once = HasElementSteps(spec_, chain_, KernelsFor(isa_));
+  spec_.steps_before_at_once = HasStepsBefore(spec_, chain_, KernelsFor(isa_));
+  spec_.steps_behind_at_once = HasStepsBehind(spec_, KernelsFor(isa_));
   spec_.nanoseconds = EstimateNanoseconds(chain_, isa_, 0);
-  spec_.nanoseconds_per_element = EstimateNanoseconds(chain_, isa_, 1) - spec_.nanoseconds;
+  constexpr int64_t kMany = kLeastForWideCodes;
+  spec_.nanoseconds_per_element = (EstimateNanoseconds(chain_, isa_, kMany) - spec_.nanoseconds) / kMany;
 }
 
 }  // namespace

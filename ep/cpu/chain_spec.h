@@ -1,8 +1,10 @@
 // What a chain asks of the passes, as stages, and where its tensors stand among the forms: read once, when it is compiled.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "cpu/code_table.h"
 #include "cpu/kernels.h"
 #include "cpu/parameters.h"
 
@@ -48,6 +50,7 @@ struct Stage {
   int64_t block_size = 0;
   bool saturate = true;
   bool keeps = false;
+  bool makes_codes = false;  // of ChainSpec::codes
 
   // Of kActivate: nothing is left of it.
   bool changes_nothing() const {
@@ -77,8 +80,11 @@ struct ChainSpec {
   bool requantizes = false;  // in a step before
   bool emits_behind = false;
   bool ends_fake_quantized = false;  // nothing follows a fake quantisation, and Y is float32
-  bool steps_at_once = false;        // see element_steps.h
-  const uint8_t* table = nullptr;    // Y's byte for each byte of X, where nothing else counts: see IsOfBytes
+  // See element_steps.h.
+  bool steps_at_once = false;
+  bool steps_before_at_once = false;
+  bool steps_behind_at_once = false;
+  std::optional<Codes> codes;  // whose table is faster than the steps behind them
   // For a call on one thread.
   double nanoseconds = 0;
   double nanoseconds_per_element = 0;

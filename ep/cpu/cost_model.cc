@@ -21,16 +21,6 @@ Price SoftmaxPrice(const Chain& chain) {
   return IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank) ? kSoftmaxPrice : kSoftmaxAcrossPrice;
 }
 
-// Whether no kernel reads the rows of a softmax where they lie.
-bool IsSoftmaxOfBlocks(const Chain& chain) {
-  if (!chain.has_softmax() || !IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank)) return false;
-  const auto is_quantised = [](const Step& step) {
-    return step.operand.quantization.present() || step.quantization.present();
-  };
-  return (chain.x.quantization.present() && BitsOf(chain.x.type) > 8) ||
-         std::any_of(chain.before.begin(), chain.before.end(), is_quantised);
-}
-
 Price NormalizationPrice(const Chain& chain) {
   const Normalization& n = *chain.normalization;
   if (n.is_softmax()) return SoftmaxPrice(chain);
@@ -93,7 +83,8 @@ void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
     if (step.operand.is_kept) add(kDequantizeWidePrice, 1);
     if (step.kind == StepKind::kActivate) add(PriceOf(step.activation.kind), 1);
     if (step.kind == StepKind::kMask) add(kMaskPrice, 1);
-    if (step.kind == StepKind::kFakeQuantize) add(kFakeQuantizePrice, 2);
+    const bool is_pair = step.kind == StepKind::kFakeQuantize || step.kind == StepKind::kRequantize;
+    if (is_pair) add(kFakeQuantizePrice, 2);
   };
   const UsualForm usual = UsualFormOf(chain);
   for (const Step& step : chain.before) add_step(step);
@@ -108,6 +99,15 @@ bool IsOneNumber(const TensorRef& tensor) {
 }
 
 }  // namespace
+
+bool IsSoftmaxOfBlocks(const Chain& chain) {
+  if (!chain.has_softmax() || !IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank)) return false;
+  const auto is_quantised = [](const Step& step) {
+    return step.operand.quantization.present() || step.quantization.present();
+  };
+  return (chain.x.quantization.present() && BitsOf(chain.x.type) > 8) ||
+         std::any_of(chain.before.begin(), chain.before.end(), is_quantised);
+}
 
 bool IsOverLast(const Normalization& n, int rank) {
   if (n.from_first_axis) return true;
@@ -156,15 +156,40 @@ bool IsOfBytes(const Chain& chain) {
   return alone;
 }
 
-double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
-  if (IsOfBytes(chain)) return kOwnNodeNanoseconds + static_cast<double>(elements) * PriceOn(kByteTablePrice, isa);
+namespace {
+
+const Price& TablePrice(const Codes& codes) { return codes.is_wide() ? kWideCodeTablePrice : kCodeTablePrice; }
+
+// Without a table.
+double PerElement(const Chain& chain, Isa isa) {
   double total = 0;
   ForEachPrice(chain, [&](const Price& price, int) { total += PriceOn(price, isa); });
   // An activation of a chain saves reading and writing; the conversions and the addition have no such part in them.
   const bool activates = ActivationOf(chain) != Activation::kIdentity;
   if (chain.normalizes() && activates) total -= PriceOn(PriceOf(Activation::kIdentity), isa);
   if (!chain.normalizes() && !activates) total += PriceOn(PriceOf(Activation::kIdentity), isa);
-  return kOwnNodeNanoseconds + static_cast<double>(elements) * total;
+  return total;
+}
+
+}  // namespace
+
+std::optional<Codes> WorthwhileCodes(const Chain& chain, Isa isa) {
+  std::optional<Codes> codes = CodesOf(chain);
+  if (!codes || IsOfBytes(chain)) return codes;
+  constexpr double kClearly = 1.4;
+  const double steps = PerElement(TailOf(chain, *codes), isa);
+  return steps > kClearly * PriceOn(TablePrice(*codes), isa) ? codes : std::nullopt;
+}
+
+double EstimateNanoseconds(const Chain& chain, Isa isa, int64_t elements) {
+  const auto many = static_cast<double>(elements);
+  if (IsOfBytes(chain)) return kOwnNodeNanoseconds + many * PriceOn(kByteTablePrice, isa);
+  const std::optional<Codes> codes = WorthwhileCodes(chain, isa);
+  if (!codes || (codes->is_wide() && elements < kLeastForWideCodes)) {
+    return kOwnNodeNanoseconds + many * PerElement(chain, isa);
+  }
+  const double head = codes->step == Codes::kX ? 0.0 : PerElement(HeadOf(chain, *codes), isa);
+  return kOwnNodeNanoseconds + many * (head + PriceOn(TablePrice(*codes), isa));
 }
 
 int WorthwhileThreads(double nanoseconds, int available) {

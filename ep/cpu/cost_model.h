@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "chain/chain.h"
+#include "cpu/code_table.h"
 #include "cpu/isa.h"
 
 namespace normfuse::cpu {
@@ -34,6 +35,12 @@ double PriceOn(const Price& price, Isa isa);
 
 // Whether a softmax is over the last dimension of d.
 bool IsOverLast(const Normalization& softmax, int rank);
+
+// Those of a chain whose table takes clearly less time than the steps behind them.
+std::optional<Codes> WorthwhileCodes(const Chain& chain, Isa isa);
+
+// Whether no kernel reads the rows of a softmax where they lie.
+bool IsSoftmaxOfBlocks(const Chain& chain);
 
 // Whether each byte of X becomes a byte of Y whatever is around it, so that a table of 256 says it all.
 bool IsOfBytes(const Chain& chain);

@@ -1,6 +1,8 @@
 #include "cpu/element_steps.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "cpu/elements.h"
@@ -25,7 +27,10 @@ int CountSteps(const Stage& stage) {
     if (stage.scale.present() && stage.bias.present() && !Activates(stage)) return -1;  // with one rounding
     return stage.further.empty() ? (Activates(stage) ? 0 : stage.scale.present() + stage.bias.present()) : -1;
   }
-  if (stage.kind != StepKind::kFakeQuantize) return IsCombination(stage.kind) ? 1 : -1;
+  // A sum that is stored nowhere is only quantised and dequantised.
+  const bool is_pair =
+      stage.kind == StepKind::kFakeQuantize || (stage.kind == StepKind::kRequantize && stage.emitted < 0);
+  if (!is_pair) return IsCombination(stage.kind) ? 1 : -1;
   const bool is_one = stage.quantization_form == kFormCount && !IsFloat8(stage.type);
   return is_one && Quantizer::Fits(stage.quantization_scale) ? 1 : -1;
 }
@@ -33,29 +38,38 @@ int CountSteps(const Stage& stage) {
 // The steps of one block, with what they read there.
 class StepsOfBlock {
  public:
-  explicit StepsOfBlock(const Block& block) : b_(block), call_(block.call) {}
+  StepsOfBlock(const Block& block, std::span<const Stage> stages) : b_(block), call_(block.call), stages_(stages) {}
 
-  bool Read();
+  // Where the steps begin, the steps, where they end. False: an operand has another form.
+  bool ReadX();
+  void ReadFrom(const float* d) { args_.x = d; }
+  void AddFactor(const float* factor);
+  bool ReadSteps();
+  bool ReadY();
+  // To Y.
   void Run();
+  // To float32.
+  void RunInto(float* d) { RunTo(count_, d, DataType::kFloat32, /*stream=*/false); }
 
  private:
-  bool ReadX();
-  bool ReadY();
   bool ReadOneNumbers(FormId scale_form, float* scale, float* zero) const;
   bool HasSmallRange() const;
   bool AddStep(StepKind kind, const StageOperand& operand);
   bool ReadTensor(const BoundTensor& tensor, ElementStep* step);
+  void LookUp(int end);
   void RunTo(int end, void* y, DataType type, bool stream);
 
   const Block& b_;
   const Call& call_;
+  std::span<const Stage> stages_;
   ElementStep steps_[kMostElementSteps];
   float singles_[kMostElementSteps];
   int count_ = 0;
   bool has_room_ = true;
   bool behind_activation_ = false;  // is what comes next
-  ElementStepsArgs args_{};
+  ElementStepsArgs args_{.x_type = DataType::kFloat32};
   Quantizer y_quantizer_;
+  const Stage* maker_ = nullptr;  // of the integers that are looked up
 };
 
 // Scale and zero point along the run, where they are two numbers.
@@ -121,6 +135,11 @@ bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
   return true;
 }
 
+// As the first step.
+void StepsOfBlock::AddFactor(const float* factor) {
+  steps_[count_++] = {.kind = StepKind::kMul, .type = DataType::kFloat32, .operand = factor};
+}
+
 // Whether d, before the step that is being added, is one of few multiples of a scale.
 bool StepsOfBlock::HasSmallRange() const {
   if (behind_activation_) return false;
@@ -128,16 +147,19 @@ bool StepsOfBlock::HasSmallRange() const {
   return call_.x.quantized() && Quantizer::Fits(args_.x_scale);
 }
 
-bool StepsOfBlock::Read() {
-  if (!ReadX() || !ReadY()) return false;
-  for (const Stage& stage : call_.spec->behind) {
+bool StepsOfBlock::ReadSteps() {
+  for (const Stage& stage : stages_) {
     if (Activates(stage)) {
       behind_activation_ = true;
       continue;
     }
-    if (stage.kind == StepKind::kFakeQuantize) {
+    if (stage.quantizes) {
+      if (stage.makes_codes && call_.path.by_table) {
+        maker_ = &stage;
+        return true;
+      }
       ElementStep& step = steps_[count_++];
-      step.kind = stage.kind;
+      step.kind = StepKind::kFakeQuantize;
       step.by_reciprocal = false;
       step.quantizer = &stage.quantizer;
       step.kept = stage.keeps ? b_.scratch->wide : nullptr;
@@ -166,10 +188,20 @@ void StepsOfBlock::RunTo(int end, void* y, DataType type, bool stream) {
   args_.x_type = DataType::kFloat32;
 }
 
+// What is left: the steps up to `end`, to integers, and Y's elements for these.
+void StepsOfBlock::LookUp(int end) {
+  float* const codes = b_.scratch->kept + kBlock;  // what an activation left lies before it
+  y_quantizer_ = maker_->quantizer;
+  RunTo(end, codes, maker_->type, /*stream=*/false);
+  const DataType y_type = call_.spec->y_type;
+  LookUpCodes({call_.table, codes, maker_->type, ElementAt(call_.y, y_type, b_.at.at[kFormY]), y_type, args_.n});
+}
+
 void StepsOfBlock::Run() {
   float* const room = b_.scratch->kept;
   int end = 0;
-  for (const Stage& stage : call_.spec->behind) {
+  for (const Stage& stage : stages_) {
+    if (&stage == maker_) return LookUp(end);
     end += CountSteps(stage);
     if (!Activates(stage)) continue;
     RunTo(end, room, DataType::kFloat32, /*stream=*/false);
@@ -177,7 +209,14 @@ void StepsOfBlock::Run() {
   }
   const DataType type = call_.spec->y_type;
   const bool streams = type == DataType::kFloat32 && call_.path.store == Store::kNonTemporal;
-  RunTo(end, ElementAt(call_.y, type, b_.at.at[kFormY]), type, streams);
+  RunTo(count_, ElementAt(call_.y, type, b_.at.at[kFormY]), type, streams);
+}
+
+// What comes behind the stage that normalises.
+std::span<const Stage> RestOf(const ChainSpec& spec) { return std::span(spec.behind).subspan(1); }
+
+bool StoresElements(const ChainSpec& spec) {
+  return spec.y_quantized ? IsSmallInteger(spec.y_type) && spec.y_block_size == 0 : spec.y_type == DataType::kFloat32;
 }
 
 bool IsElementType(const Operand& operand) {
@@ -191,9 +230,7 @@ bool IsElementType(const Operand& operand) {
 bool HasElementSteps(const ChainSpec& spec, const Chain& chain, const KernelTable& kernels) {
   if (kernels.element_steps == nullptr || spec.normalizes || !spec.before.empty() || !IsElementType(chain.x))
     return false;
-  const bool stores =
-      spec.y_quantized ? IsSmallInteger(spec.y_type) && spec.y_block_size == 0 : spec.y_type == DataType::kFloat32;
-  if (!stores || spec.emits_behind) return false;
+  if (!StoresElements(spec) || spec.emits_behind) return false;
   // One step that reads and writes float32 has a kernel of its own.
   const bool converts = spec.y_quantized || chain.x.quantization.present();
   int count = 0;
@@ -202,15 +239,55 @@ bool HasElementSteps(const ChainSpec& spec, const Chain& chain, const KernelTabl
     const int steps = CountSteps(stage);
     if (steps < 0) return false;
     count += steps;
-    gains |= stage.kind != StepKind::kActivate || (!Activates(stage) && !stage.bias.is_parameter);
+    const bool combines = (converts && stage.scale.present()) || !stage.bias.is_parameter;
+    gains |= stage.kind != StepKind::kActivate || (!Activates(stage) && combines);
   }
   return gains && count + converts > 1 && count <= kMostElementSteps;
 }
 
+bool HasStepsBefore(const ChainSpec& spec, const Chain& chain, const KernelTable& kernels) {
+  const auto is_step = [](const Stage& stage) { return CountSteps(stage) == 1 && !Activates(stage); };
+  const bool converts = chain.x.quantization.present();
+  return kernels.element_steps != nullptr && spec.normalizes && IsElementType(chain.x) &&
+         (converts || !spec.before.empty()) && spec.before.size() <= kMostElementSteps &&
+         std::all_of(spec.before.begin(), spec.before.end(), is_step);
+}
+
+bool HasStepsBehind(const ChainSpec& spec, const KernelTable& kernels) {
+  if (kernels.element_steps == nullptr || !spec.normalizes || spec.emits_behind || !StoresElements(spec)) return false;
+  int count = 0;
+  for (const Stage& stage : RestOf(spec)) {
+    const int steps = CountSteps(stage);
+    if (steps < 0 || Activates(stage)) return false;
+    count += steps;
+  }
+  return count + spec.y_quantized > 0 && count <= kMostElementSteps;
+}
+
 bool RunElementSteps(const Block& block) {
-  StepsOfBlock steps(block);
-  if (!steps.Read()) return false;
+  StepsOfBlock steps(block, block.call.spec->behind);
+  if (!steps.ReadX() || !steps.ReadSteps() || !steps.ReadY()) return false;
   if (block.call.y != nullptr) steps.Run();
+  return true;
+}
+
+bool RunStepsBefore(const Block& block, float* d) {
+  StepsOfBlock steps(block, block.call.spec->before);
+  if (!steps.ReadX() || !steps.ReadSteps()) return false;
+  steps.RunInto(d);
+  return true;
+}
+
+bool RunStepsBehind(const Block& block, const Normalizer& normalizer, const float* d, float* room) {
+  const Stage& first = block.call.spec->behind.front();
+  StepsOfBlock steps(block, RestOf(*block.call.spec));
+  const bool is_factor = normalizer.mean == 0.0f && normalizer.rest == 0.0f && first.changes_nothing();
+  if (is_factor) steps.AddFactor(&normalizer.inv);
+  steps.ReadFrom(is_factor ? d : room);
+  if (!steps.ReadSteps() || !steps.ReadY()) return false;
+  if (block.call.y == nullptr) return true;
+  if (!is_factor) ApplyStage(block, first, normalizer, d, room);
+  steps.Run();
   return true;
 }
 

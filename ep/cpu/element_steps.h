@@ -8,7 +8,15 @@ namespace normfuse::cpu {
 // Whether a chain has steps that a kernel does faster together than one by one, and no others.
 bool HasElementSteps(const ChainSpec& spec, const Chain& chain, const KernelTable& kernels);
 
+// The same of the steps before a normalisation, and of those behind its first stage.
+bool HasStepsBefore(const ChainSpec& spec, const Chain& chain, const KernelTable& kernels);
+bool HasStepsBehind(const ChainSpec& spec, const KernelTable& kernels);
+
 // The whole block, from X to Y. False: nothing was done, as an operand has another form; it goes stage by stage.
 bool RunElementSteps(const Block& block);
+
+// Of a chain with a normalisation: from X into d, and from d into Y by way of `room`, which may be d.
+bool RunStepsBefore(const Block& block, float* d);
+bool RunStepsBehind(const Block& block, const Normalizer& normalizer, const float* d, float* room);
 
 }  // namespace normfuse::cpu

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,6 @@ class CpuExecutable final : public Executable {
  public:
   CpuExecutable(Chain chain, Isa isa) : chain_(std::move(chain)), isa_(isa), kernels_(&KernelsFor(isa)) {}
   Result Init();
-  Result FillTable();
   Result Run(ExecutionContext& context) const override;
   Result Describe(const PathQuery& query, std::string* text) const;
 
@@ -38,6 +38,7 @@ class CpuExecutable final : public Executable {
   void MakePlan(const BoundShapes* bound, Call* call) const;
   void JoinParameters(BufferPool::Lease* lease, Call* call) const;
   void SetConstants(Call* call) const;
+  Result FillTable(Call* call) const;
   Result AllocateOutputs(Call* call) const;
   Result AllocateDynamic(BufferPool::Lease* lease, Call* call, void** bytes) const;
   Result FinishDynamic(const Call& call, void* bytes) const;
@@ -55,46 +56,29 @@ class CpuExecutable final : public Executable {
   mutable WorkSharing work_sharing_;
   ForcedPath forced_;
   mutable CallCache calls_;
-  uint8_t table_[256];
-};
-
-// Runs the chain on the 256 values of a byte.
-class AllBytes final : public ExecutionContext {
- public:
-  AllBytes(DataType type, uint8_t* y) : type_(type), y_(y) {
-    for (int i = 0; i < 256; ++i) x_[i] = static_cast<uint8_t>(i);
-  }
-  Result Input(int /*index*/, TensorView* view) override {
-    *view = {x_, type_, &kCount, 1};
-    return {};
-  }
-  Result Output(int /*index*/, DataType /*type*/, const int64_t* /*dims*/, size_t /*rank*/, void** data) override {
-    *data = y_;
-    return {};
-  }
-  // One thread shares nothing.
-  Result ParallelFor(void (*)(void* user, size_t index), size_t, void*) override { return {}; }
-  int ThreadCount() const override { return 1; }
-
- private:
-  static constexpr int64_t kCount = 256;
-  DataType type_;
-  uint8_t x_[kCount];
-  uint8_t* y_;
+  mutable std::once_flag tabulated_;
+  mutable Result tabulation_;
+  mutable std::vector<unsigned char> table_;
 };
 
 Result CpuExecutable::Init() {
   NORMFUSE_RETURN_IF_ERROR(ForcedPathOfEnvironment(&forced_));
   NORMFUSE_RETURN_IF_ERROR(ReadChain(chain_, isa_, &compiled_));
   SortParams();
-  return IsOfBytes(chain_) ? FillTable() : Result();
+  return {};
 }
 
-Result CpuExecutable::FillTable() {
-  AllBytes context(chain_.x.type, table_);
-  NORMFUSE_RETURN_IF_ERROR(Run(context));
-  compiled_.spec.table = table_;
-  return {};
+// When it is needed for the first time, whichever thread comes first.
+Result CpuExecutable::FillTable(Call* call) const {
+  std::call_once(tabulated_, [this] {
+    const Codes& codes = *spec_.codes;
+    CpuExecutable tail(TailOf(chain_, codes), isa_);
+    tabulation_ = tail.Init();
+    tail.compiled_.spec.codes.reset();
+    if (tabulation_.ok()) tabulation_ = TabulateCodes(tail, codes.type, spec_.y_type, &table_);
+  });
+  call->table = table_.data();
+  return tabulation_;
 }
 
 // Those that are read where they lie.
@@ -303,6 +287,7 @@ Result CpuExecutable::RunBound(const BoundShapes* bound, Call* call, BufferPool:
   BufferPool::Lease affine(&pool_);
   if (spec_.joins()) JoinParameters(&affine, call);
   MakePlan(bound, call);
+  if (call->path.by_table) NORMFUSE_RETURN_IF_ERROR(FillTable(call));
   NORMFUSE_RETURN_IF_ERROR(RunWalk(*call));
   return spec_.y_dynamic ? FinishDynamic(*call, bytes) : Result();
 }

@@ -306,10 +306,7 @@ void Odometer::Seek(int64_t index, const Offsets& base, Offsets* offsets) {
 void Odometer::Advance(int64_t steps, Offsets* offsets) {
   const int last = dims_.count - 1;
   index_[last] += steps;
-  for (uint32_t left = active_; left != 0; left &= left - 1) {
-    const int form = std::countr_zero(left);
-    offsets->at[form] += steps * dims_.dims[last].stride[form];
-  }
+  MoveOn(dims_.dims[last], active_, steps, offsets);
   if (index_[last] >= dims_.dims[last].size) Carry(last, offsets);
 }
 

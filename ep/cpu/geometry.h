@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -91,7 +92,15 @@ struct Dim {
   int64_t stride[kFormCount];
 };
 
-// `steps` further along a dimension.
+// `steps` further along a dimension, of those forms that the mask has.
+inline void MoveOn(const Dim& dim, uint32_t active, int64_t steps, Offsets* at) {
+  for (uint32_t left = active; left != 0; left &= left - 1) {
+    const int form = std::countr_zero(left);
+    at->at[form] += steps * dim.stride[form];
+  }
+}
+
+// The same of all.
 inline Offsets Moved(Offsets at, const Dim& dim, int64_t steps) {
   for (int form = 0; form < kFormCount; ++form) at.at[form] += steps * dim.stride[form];
   return at;

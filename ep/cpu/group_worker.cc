@@ -159,7 +159,7 @@ void GroupWorker::ApplyBlock(const Offsets& at, int64_t n, float* kept, const No
   if (call_.path.only_dequantizes) {
     return LoadBlock(block, Emission::kNo, static_cast<float*>(call_.y) + at.at[kFormY]);
   }
-  if (call_.spec->steps_at_once && RunElementSteps(block)) return;
+  if (call_.path.steps_at_once && call_.spec->steps_at_once && RunElementSteps(block)) return;
   float* room = kept != nullptr ? kept : scratch_->kept;
   const float* d = kept;
   if (d == nullptr) d = ReadBlock(block, call_.spec->normalizes ? Emission::kNo : call_.emission(), room);

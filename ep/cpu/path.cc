@@ -149,6 +149,19 @@ bool SuitsRows(const Facts& f, const Path& path) {
          f.g.group_size <= f.g.piece_size;
 }
 
+// Whether one kernel does all that follows on rows of float32.
+bool HasKernelBehind(const Facts& f) {
+  return f.call.usual_behind() && QuantizesByKernel(f.call) &&
+         f.kernels.second_pass(DataType::kFloat32, f.spec.y_type, f.spec.activation, SumKind::kSingle) != nullptr;
+}
+
+// Whether steps make rows that stay in the level-1 cache.
+bool SuitsRowsOfSteps(const Facts& f, const Path& path, const ForcedPath& forced) {
+  if (forced.blocks || (forced.walk && *forced.walk != Walk::kRows)) return false;
+  if (!f.spec.steps_before_at_once || path.stored_integers || f.call.emits_before || f.spec.emits_behind) return false;
+  return f.OneRun() && f.g.group_size <= f.g.piece_size && KeptStride(f.run.size) <= kKeepLimit;
+}
+
 Walk ChooseWalk(const Facts& f, const Path& path, const ForcedPath& forced) {
   if (!f.normalizes) return Walk::kElements;
   if (f.g.columns) return Walk::kColumns;
@@ -174,7 +187,7 @@ bool TakesLongerThanMemory(const Facts& f) {
 
 // So that a tile and its results stay in the level-1 cache between the passes. A power of two.
 int RowsOfTile(const Facts& f, const Path& path) {
-  const bool keeps = path.result == Source::kKept;
+  const bool keeps = path.result == Source::kKept || path.sums == Source::kSteps;
   if (keeps && 2 * KeptStride(f.run.size) > kKeepLimit) return 1;
   constexpr int64_t kTileBytes = 16 * 1024;
   const bool pair = path.operands != SumKind::kSingle;
@@ -197,14 +210,23 @@ bool Keeps(const Facts& f, const Path& path, const ForcedPath& forced) {
 }
 
 Passes ChoosePasses(const Facts& f, const Path& path, const ForcedPath& forced) {
-  if (forced.separate || path.result == Source::kSum || path.store == Store::kNonTemporalLines)
+  if (forced.separate || path.sums != Source::kInput || path.result == Source::kSum ||
+      path.store == Store::kNonTemporalLines) {
     return Passes::kSeparate;
+  }
   // Rows that pass through memory, and those of 16 bits that are too long to be kept in twos.
   const bool overlap = path.store == Store::kNonTemporal || (path.result == Source::kKept && path.rows == 1);
   if (!overlap && (path.rows < 4 || f.call.sum != nullptr)) return Passes::kSeparate;
   const Passes passes = overlap ? Passes::kOverlapping : Passes::kTogether;
   const auto kernel = f.kernels.both_passes(passes, f.call.x.type, f.spec.y_type, f.spec.activation, path.operands);
   return kernel != nullptr ? passes : Passes::kSeparate;
+}
+
+// Whether Y, or what follows a quantisation, was computed before for all integers.
+bool TakesTable(const Facts& f) {
+  if (!f.spec.codes || f.call.y == nullptr) return false;
+  if (f.spec.codes->is_wide() && f.g.element_count < kLeastForWideCodes) return false;
+  return f.spec.codes->step == Codes::kX || f.spec.steps_at_once;
 }
 
 int ThreadsFor(const Facts& f, int available) {
@@ -255,8 +277,7 @@ uint64_t PlanKey(const Call& call) {
   const int64_t y_bytes = std::max(BitsOf(call.spec->y_type) / 8, 1);
   uint64_t key = static_cast<uint64_t>(call.x.type) << 8 | static_cast<uint64_t>(call.residual.type);
   for (const bool fact :
-       {call.spec->table != nullptr, call.y != nullptr, call.sum != nullptr, call.residual.data != nullptr,
-        BeginsLine(call.y), BeginsLine(call.sum),
+       {call.y != nullptr, call.sum != nullptr, call.residual.data != nullptr, BeginsLine(call.y), BeginsLine(call.sum),
         reinterpret_cast<uintptr_t>(call.y) % static_cast<uintptr_t>(y_bytes) == 0, QuantizesByKernel(call),
         call.is_joined, call.spec->normalization.is_softmax() && KeepsInY(call)}) {
     key = key << 1 | static_cast<uint64_t>(fact);
@@ -268,13 +289,14 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   const Facts f(call);
   Path path;
   path.threads = ThreadsFor(f, threads);
+  path.steps_at_once = !forced.blocks;
   if (f.spec.normalization.is_softmax()) {
     path.walk = f.g.columns ? Walk::kColumns : Walk::kSoftmax;
     if (!f.g.columns && !forced.blocks && ReadsRows(call)) path.sums = Source::kInput;
     if (path.walk == Walk::kColumns || !KeepsInY(call)) path.store = ChooseStore(f, /*by_blocks=*/true, forced);
     return path;
   }
-  path.by_table = f.spec.table != nullptr && !forced.blocks && !forced.input;
+  path.by_table = TakesTable(f) && !forced.blocks && !forced.input;
   path.stored_integers = ReadsStoredIntegers(f);
   path.only_dequantizes = OnlyDequantizes(f, path.stored_integers);
   const bool in_place = ReadsInput(f, path.stored_integers, &path.operands) &&
@@ -291,6 +313,11 @@ Path Choose(const Call& call, int threads, const ForcedPath& forced) {
   if (forced.blocks && !path.stored_integers) path.sums = Source::kBlocks;
   path.store = ChooseStore(f, path.result == Source::kBlocks, forced);
   path.walk = ChooseWalk(f, path, forced);
+  if (path.walk == Walk::kGroups && SuitsRowsOfSteps(f, path, forced)) {
+    path.walk = Walk::kRows;
+    path.sums = Source::kSteps;
+    path.result = HasKernelBehind(f) ? Source::kKept : Source::kBlocks;
+  }
   // The pipeline stores whole lines or none.
   if (path.walk == Walk::kPipeline && path.store == Store::kNonTemporalLines) path.store = Store::kCached;
   if (path.walk != Walk::kRows) return path;
@@ -347,7 +374,7 @@ Result ForcedPathOfEnvironment(ForcedPath* forced) {
 
 std::string Text(const Path& path) {
   constexpr const char* kWalks[] = {"elements", "columns", "groups", "shared groups", "rows", "pipeline", "softmax"};
-  constexpr const char* kSources[] = {"blocks", "input", "sum", "kept"};
+  constexpr const char* kSources[] = {"blocks", "input", "sum", "kept", "steps"};
   constexpr const char* kStores[] = {"cached", "non-temporal", "non-temporal lines"};
   std::string text = kWalks[static_cast<int>(path.walk)];
   if (path.by_table) return text + " by a table" + ThreadsText(path.threads);

@@ -36,6 +36,7 @@ enum class Source {
   kInput,   // X, or the sum of X, residual and residual_bias, where they lie
   kSum,     // the output sum, which the first pass wrote
   kKept,    // d as the first pass kept it in the level-1 cache, for X of 16 bits
+  kSteps,   // rows of float32 in the level-1 cache that several steps at once make of any operands: see element_steps.h
 };
 
 enum class Store {
@@ -53,7 +54,8 @@ struct Path {
   // integers, whose zero point cancels, and the scale goes into the factor.
   bool stored_integers = false;
   bool only_dequantizes = false;  // Y is X dequantised and nothing else: LoadBlock writes it
-  bool by_table = false;          // all values of 8 bits were computed before
+  bool by_table = false;          // see code_table.h
+  bool steps_at_once = true;      // where ChainSpec has them
   Passes passes = Passes::kSeparate;
   // Sums go along the runs of what is normalised, as in the pipeline, not of what d is made of: whether that is so does not
   // depend on the path that is taken.

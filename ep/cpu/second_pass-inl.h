@@ -104,7 +104,8 @@ constexpr bool kFollowsNormalization = false;
 NORMFUSE_FOLLOWING_ACTIVATIONS(NORMFUSE_FOLLOWS)
 #undef NORMFUSE_FOLLOWS
 
-// One scale and one bias for a row: they join the normalisation's own factor and offset.
+// One scale and one bias for a row: they join the normalisation's own factor and offset. What is only dequantised is rounded
+// before a product with another number, as by ONNX's operators: a last bit may decide about an integer.
 struct ScalarAffine {
   NORMFUSE_INLINE ScalarAffine(const Normalizer& n, float scale, float bias)
       : mean(Set(n.mean)),
@@ -484,7 +485,9 @@ NORMFUSE_INLINE void ApplyOneRow(const ApplyArgs& a, int row) {
   // Of each further kernel there are three instruction sets, and the library is to stay small.
   constexpr bool kStreamRows = kStream && kFollowsNormalization<Act>;
   const bool scalar = a.scale.step == 0 && a.bias.step == 0;
-  if (scalar && ScalarAffine::Fits(a.normalizers[row], a.scale.data[a.scale_stride * row])) {
+  const float scale = a.scale.data[a.scale_stride * row];
+  const bool joins = a.behind_normalization || scale == 1.0f || a.normalizers[row].inv == 1.0f;
+  if (scalar && joins && ScalarAffine::Fits(a.normalizers[row], scale)) {
     return ApplyScalar<Input, Out, Act, kStream>(a, row);
   }
   if constexpr (kOnlyBehindNormalization<Out, Act>) {

@@ -90,11 +90,14 @@ class RowReader {
   const StageOperand* addend_ = nullptr;
 };
 
-// Whether rows of the last dimension become Y without anything behind them.
+// Whether it goes along the last dimension alone.
+bool HasRows(const Call& call) { return call.geometry->reduced.count == 1 && call.y != nullptr; }
+
+// Whether such rows become Y without anything behind them.
 bool StoresQuotients(const Call& call) {
   const Stage& stage = call.spec->behind.front();
-  return call.geometry->reduced.count == 1 && call.spec->behind.size() == 1 && call.y != nullptr &&
-         !stage.scale.present() && !stage.bias.present() && !stage.slope.present();
+  return HasRows(call) && call.spec->behind.size() == 1 && !stage.scale.present() && !stage.bias.present() &&
+         !stage.slope.present();
 }
 
 // Whether several rows pass through the kernels at once.
@@ -242,15 +245,36 @@ class RowWorker {
 
  private:
   int64_t RowsOfTile() const {
-    const bool by_kernels = in_place_ && call_.block_apply != nullptr && StoresQuotients(call_);
     const bool one_scale = step_.stride[kFormXScale] == 0 && step_.stride[kFormXZero] == 0;
-    return by_kernels && one_scale && HasShortRows(call_) ? ShortRowsOfTile(call_) : 1;
+    const bool reads = in_place_ ? one_scale : call_.reads_by_steps();
+    const bool stores = call_.stores_by_steps() || (StoresQuotients(call_) && call_.block_apply != nullptr);
+    return reads && stores && HasRows(call_) && HasShortRows(call_) ? ShortRowsOfTile(call_) : 1;
+  }
+
+  // From `base` on, where the first one is.
+  template <class Visit>
+  void ForEachRow(const Offsets& base, const Tile& tile, Visit visit) {
+    Offsets at = base;
+    for (int i = 0; i < tile.rows; ++i) {
+      visit(at, i);
+      MoveOn(step_, call_.geometry->active, 1, &at);
+    }
+  }
+
+  // d of a tile's rows, from `position` on.
+  float* LoadRows(const Offsets& at, int64_t position, int64_t n, const Tile& tile) {
+    float* d = At(position);
+    ForEachRow(at, tile, [&](const Offsets& row, int i) {
+      LoadBlock({call_, row, inner_, n, scratch_}, call_.emission(), d + i * KeptStride(n));
+    });
+    return d;
   }
 
   void Run(const Offsets& base, Tile* tile) {
     if (in_y_) y_ = static_cast<float*>(call_.y) + base.at[kFormY];
     const bool is_log = method_ == Method::kLogSoftmax;
-    const bool at_once = usual_ && in_place_ && kept_ && !is_log && call_.has_result();
+    const bool by_kernels = in_place_ || call_.reads_by_steps();
+    const bool at_once = usual_ && by_kernels && kept_ && !is_log && call_.has_result();
     if (at_once) {
       ReadExponentials(base, tile);
     } else {
@@ -270,10 +294,25 @@ class RowWorker {
       if (in_place_) {
         reader_.Read(reader_.ArgsAt(at, step_, n, tile->rows, tile->most, At(position)));
       } else {
-        float* d = Load(at, position, n, call_.emission());
-        tile->most[0] = call_.kernels->row_max(d, static_cast<size_t>(n), tile->most[0]);
+        const float* d = LoadRows(at, position, n, *tile);
+        for (int i = 0; i < tile->rows; ++i) {
+          tile->most[i] = call_.kernels->row_max(d + i * KeptStride(n), static_cast<size_t>(n), tile->most[i]);
+        }
       }
     });
+  }
+
+  // Of rows of float32 in place.
+  static ReadRowsArgs ArgsOf(float* d, int64_t n, Tile* tile) {
+    ReadRowsArgs args;
+    args.x = args.d = d;
+    args.x_stride = args.d_stride = KeptStride(n);
+    args.n = static_cast<size_t>(n);
+    args.rows = tile->rows;
+    args.factor = {&kOne, 0};
+    args.addend = {&kNoBias, 0};
+    args.most = tile->most;
+    return args;
   }
 
   // The exponentials of usual rows.
@@ -282,7 +321,12 @@ class RowWorker {
     std::fill_n(tile->sums, tile->rows, 0.0);
     ForEachBlock(base, [&](const Offsets& at, int64_t position, int64_t n) {
       double parts[kTileRows];
-      reader_.ReadUsual(reader_.ArgsAt(at, step_, n, tile->rows, tile->most, At(position)), parts);
+      if (in_place_) {
+        reader_.ReadUsual(reader_.ArgsAt(at, step_, n, tile->rows, tile->most, At(position)), parts);
+      } else {
+        float* d = LoadRows(at, position, n, *tile);
+        call_.kernels->usual_rows[static_cast<int>(DataType::kFloat32)](ArgsOf(d, n, tile), parts);
+      }
       for (int i = 0; i < tile->rows; ++i) tile->sums[i] += parts[i];
     });
   }
@@ -316,7 +360,12 @@ class RowWorker {
       for (int i = 0; i < tile.rows; ++i) {
         if (is_cleared[i]) std::fill_n(d + i * KeptStride(n), n, 0.0f);
       }
-      if (tile.rows == 1) return StoreBlock({call_, at, inner_, n, scratch_}, normalizers[0], d, d);
+      if (tile.rows == 1 || call_.stores_by_steps()) {
+        return ForEachRow(at, tile, [&](const Offsets& row, int i) {
+          float* const of_row = d + i * KeptStride(n);
+          StoreBlock({call_, row, inner_, n, scratch_}, normalizers[i], of_row, of_row);
+        });
+      }
       ApplyArgs args = ApplyArgsAt(call_, at, inner_, step_, n, tile.rows, normalizers);
       args.x = d;
       args.x_stride = KeptStride(n);
@@ -337,13 +386,10 @@ class RowWorker {
     if (in_y_ && position + kBlock <= inner_.size) return y_ + position;
     return scratch_->kept + (kept_ && !in_y_ ? position : 0);
   }
-  float* Load(const Offsets& at, int64_t position, int64_t n, Emission emission) {
-    float* d = At(position);
-    LoadBlock({call_, at, inner_, n, scratch_}, emission, d);
-    return d;
-  }
   float* Again(const Offsets& at, int64_t position, int64_t n) {
-    return kept_ ? At(position) : Load(at, position, n, Emission::kNo);
+    float* d = At(position);
+    if (!kept_) LoadBlock({call_, at, inner_, n, scratch_}, Emission::kNo, d);
+    return d;
   }
 
   const Call& call_;
@@ -367,8 +413,12 @@ class RowWorker {
 bool ReadsRows(const Call& call) { return RowReader(call).possible(); }
 
 bool KeepsInY(const Call& call) {
-  return call.geometry->group_size > kKeepLimit && HasOneKernel(call) && StoresQuotients(call) &&
-         Innermost(call.geometry->reduced).stride[kFormY] == 1 && !ReadsWhatYHolds(call);
+  const bool makes_float =
+      call.spec->normalization.method == Method::kSoftmax && call.spec->y_type == DataType::kFloat32;
+  const bool stores =
+      (StoresQuotients(call) && HasOneKernel(call)) || (HasRows(call) && makes_float && call.stores_by_steps());
+  return call.geometry->group_size > kKeepLimit && stores && Innermost(call.geometry->reduced).stride[kFormY] == 1 &&
+         !ReadsWhatYHolds(call);
 }
 
 void RunSoftmaxRows(const Call& call, int64_t begin, int64_t end) {

@@ -21,6 +21,8 @@ class Tiles {
         run_(Innermost(call.geometry->reduced)),
         most_(call.path.rows),
         keeps_(call.path.result == Source::kKept),
+        by_steps_(call.path.sums == Source::kSteps),
+        row_sums_(by_steps_ ? call.kernels->first_pass(DataType::kFloat32, SumKind::kSingle) : call.row_sums),
         stores_statistics_(call.mean != nullptr || call.inv_std_dev != nullptr),
         usual_request_(UsualOf(worker_.request())) {}
 
@@ -28,9 +30,11 @@ class Tiles {
 
  private:
   void Prepare(const Offsets& base);
+  template <class Visit>
+  void ForEachBlock(int64_t row, int rows, Visit visit);
   void Sum(int64_t row, int rows);
   void Finish(int64_t row);
-  void Apply(int rows);
+  void Apply(int64_t row, int rows);
   void ApplyInDouble(int64_t row);
   Offsets RowBase(int64_t row) const { return Moved(*base_, kept_, row); }
 
@@ -42,6 +46,8 @@ class Tiles {
   const Dim& run_;
   int64_t most_;
   bool keeps_;
+  bool by_steps_;  // d is made
+  RowSumsFn row_sums_;
   bool stores_statistics_;
   UsualRequest usual_request_;
   const Offsets* base_ = nullptr;  // of row 0
@@ -69,16 +75,38 @@ void Tiles::Finish(int64_t row) {
   }
 }
 
+// Calls visit(block, its part of d) for all blocks of `rows` rows, the first of which is `row`.
+template <class Visit>
+void Tiles::ForEachBlock(int64_t row, int rows, Visit visit) {
+  Offsets base = RowBase(row);
+  for (int i = 0; i < rows; ++i) {
+    Offsets at = base;
+    float* d = scratch_->kept + i * KeptStride(run_.size);
+    for (int64_t done = 0; done < run_.size; done += kBlock) {
+      visit(i, Block{call_, at, run_, std::min(run_.size - done, kBlock), scratch_}, d + done);
+      MoveOn(run_, call_.geometry->active, kBlock, &at);
+    }
+    MoveOn(kept_, call_.geometry->active, 1, &base);
+  }
+}
+
 // Sums of `rows` rows, the first of which is `row`, and what follows from them.
 void Tiles::Sum(int64_t row, int rows) {
   next_.rows = rows;
-  if (call_.row_sums(next_) && next_.usual != nullptr) return;
+  if (by_steps_) {
+    ForEachBlock(row, rows, [](int, const Block& block, float* d) { LoadBlock(block, Emission::kNo, d); });
+  }
+  if (row_sums_(next_) && next_.usual != nullptr) return;
   Finish(row);
 }
 
-void Tiles::Apply(int rows) {
+void Tiles::Apply(int64_t row, int rows) {
   apply_.rows = rows;
   if (call_.y == nullptr) return;
+  if (call_.apply == nullptr) {
+    return ForEachBlock(row, rows,
+                        [this](int i, const Block& block, float* d) { StoreBlock(block, normalizers_[i], d, d); });
+  }
   writer_.Apply(call_.apply, keeps_ ? DataType::kFloat32 : call_.apply_type(), apply_);
 }
 
@@ -110,7 +138,11 @@ void Tiles::Prepare(const Offsets& base) {
   }
   apply_ = ApplyArgsAt(call_, base, run_, kept_, run_.size, 0, normalizers_);
   apply_.ahead = static_cast<size_t>(most_ * apply_.x_stride);
-  if (keeps_) {
+  if (by_steps_) {
+    next_.x = apply_.x = scratch_->kept;
+    next_.x_stride = apply_.x_stride = KeptStride(run_.size);
+    apply_.ahead = 0;
+  } else if (keeps_) {
     next_.kept = scratch_->kept;
     next_.kept_stride = KeptStride(run_.size);
     apply_.x = scratch_->kept;
@@ -128,6 +160,7 @@ void Tiles::Rows(const Offsets& base, int64_t rows) {
     ForEachPointer(&next_, call_.x.type, move_on);
     ForEachPointer(&apply_, call_.apply_type(), call_.spec->y_type, move_on);
     if (keeps_) apply_.x = scratch_->kept;
+    if (by_steps_) next_.x = scratch_->kept;
     return count;
   };
   const bool both = call_.both_passes != nullptr && next_.usual != nullptr;
@@ -136,7 +169,7 @@ void Tiles::Rows(const Offsets& base, int64_t rows) {
     const int64_t count = std::min(most_, rows - row);
     if (count == 0) break;
     Sum(row, static_cast<int>(count));
-    Apply(static_cast<int>(count));
+    Apply(row, static_cast<int>(count));
     if (has_beyond_) ApplyInDouble(row);
     row += move(count);
   }

@@ -44,10 +44,16 @@ Result SharedStatistics(const Call& call, const Offsets& base, int64_t parts, St
 }
 
 void LookUp(const Call& call, const Range& range) {
-  const auto* x = static_cast<const uint8_t*>(call.x.data) + range.begin;
-  auto* y = static_cast<uint8_t*>(call.y);
+  const DataType code = call.spec->codes->type;
+  const DataType y_type = call.spec->y_type;
+  const void* x = ElementAt(call.x.data, code, range.begin);
+  void* y = ElementAt(call.y, y_type, range.begin);
   const auto n = static_cast<size_t>(range.end - range.begin);
-  if (y != nullptr) call.kernels->look_up(call.spec->table, x, n, y + range.begin);
+  if (BitsOf(code) == 8 && BitsOf(y_type) == 8) {
+    const auto* table = static_cast<const uint8_t*>(call.table);
+    return call.kernels->look_up(table, static_cast<const uint8_t*>(x), n, static_cast<uint8_t*>(y));
+  }
+  LookUpCodes({call.table, x, code, y, y_type, n});
 }
 
 Result SharedApply(const Call& call, const Offsets& base, int64_t parts, const Statistics& statistics) {
@@ -58,7 +64,7 @@ Result SharedApply(const Call& call, const Offsets& base, int64_t parts, const S
   };
   return ForEachPart(call, parts, [&](int64_t part) {
     const Range range{begin(part), begin(part + 1)};
-    if (call.path.by_table) return LookUp(call, range);
+    if (call.path.by_table && call.spec->codes->step == Codes::kX) return LookUp(call, range);
     Scratch scratch;
     GroupWorker worker(call, &scratch);
     worker.SetGroup(base);

@@ -243,7 +243,7 @@ void ChainBuilder::ReadX(int value, bool with_residual, bool with_factor) {
   if (with_factor) mask = TakeMask(&value);
   if (!with_residual || !(TakeResidualAdd(value, with_factor) || TakeRequantizedAdd(value))) {
     if (with_factor) TakeFactor(&value);
-    found_.chain.x = ReadOperand(value, "X");
+    ReadXBehindPairs(value);
   }
   if (mask) before().push_back(*std::move(mask));
 }
@@ -313,7 +313,7 @@ bool ChainBuilder::TakeResidualAdd(int value, bool with_factor) {
   Operand bias = TakeResidualBias(&x);
   if (!bias.present()) bias = TakeResidualBias(&residual);
   if (with_factor && !bias.present()) TakeFactor(&x);
-  found_.chain.x = ReadOperand(x, "X");
+  ReadXBehindPairs(x);
   before().push_back(Add(ReadOperand(residual, "residual")));
   if (bias.present()) before().push_back(Add(std::move(bias)));
   if (emits) before().push_back(Emit(sum.type, output));

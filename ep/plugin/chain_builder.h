@@ -76,7 +76,7 @@ class ChainBuilder {
   // A pair of a QuantizeLinear, the anchor, and a DequantizeLinear of the same parameters.
   bool ReadAnchorPair(int* y);
 
-  // X of a chain without a normalisation, behind pairs in front of the value, which become its first steps.
+  // X, behind pairs in front of the value, which become the first steps.
   void ReadXBehindPairs(int value);
 
   // DequantizeLinear or QuantizeLinear that is the anchor.
@@ -104,6 +104,7 @@ class ChainBuilder {
   int PairBehind(int value);
   int PairInFront(int value);
   void TakePairs(int* value);
+  bool IsShortSoftmax(int value) const;
   bool HasRoomFor(int tensors) const;
   bool IsFreeDequantized(int value) const;
   bool IsAmongQuantised(const GraphNode& step, int operand);

@@ -125,10 +125,18 @@ bool ChainBuilder::ReadsAllOf(int quantize) {
          });
 }
 
+// Whether the chain is a softmax of rows that are not certainly long: of short ones, between pairs, ORT's is as fast.
+bool ChainBuilder::IsShortSoftmax(int value) const {
+  constexpr int64_t kLongRow = 1024;
+  if (!found_.chain.has_softmax()) return false;
+  const TensorFacts& facts = graph_.Facts(value);
+  return facts.rank < 1 || facts.rank > kMaxRank || facts.dims[facts.rank - 1] < kLongRow;
+}
+
 bool ChainBuilder::HasRoomFor(int tensors) const { return StepTensors(found_.chain) + tensors <= kMostStepTensors; }
 
 void ChainBuilder::TakePairs(int* value) {
-  if (found_.chain.normalizes() || found_.chain.store.quantization.present()) return;
+  if (found_.chain.store.quantization.present() || IsShortSoftmax(*value)) return;
   for (int quantize = PairBehind(*value); quantize != kNone; quantize = PairBehind(*value)) {
     if (!HasRoomFor(kTensorsOfQuantized - 1)) return;
     const int dequantize = graph_.value(graph_.Output(graph_.node(quantize), 0)).consumers.front();
@@ -139,13 +147,14 @@ void ChainBuilder::TakePairs(int* value) {
 
 void ChainBuilder::ReadXBehindPairs(int value) {
   std::vector<Step> steps;
-  for (int quantize = PairInFront(value); quantize != kNone; quantize = PairInFront(value)) {
+  const bool takes = !IsShortSoftmax(value);
+  for (int quantize = PairInFront(value); takes && quantize != kNone; quantize = PairInFront(value)) {
     if (!HasRoomFor((kTensorsOfQuantized - 1) * static_cast<int>(steps.size() + 1))) break;
     steps.push_back(StepOfPair(quantize, graph_.value(value).producer));
     value = graph_.Input(graph_.node(quantize), 0);
   }
-  std::vector<Step>& behind = found_.chain.behind;
-  behind.insert(behind.begin(), std::make_move_iterator(steps.rbegin()), std::make_move_iterator(steps.rend()));
+  std::vector<Step>& first = found_.chain.normalizes() ? found_.chain.before : found_.chain.behind;
+  first.insert(first.begin(), std::make_move_iterator(steps.rbegin()), std::make_move_iterator(steps.rend()));
   found_.chain.x = ReadOperand(value, "X");
 }
 

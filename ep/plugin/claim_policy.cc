@@ -49,9 +49,18 @@ int IntegerSteps(const GraphView& graph, const FoundChain& found, const IntegerU
   }));
 }
 
-std::optional<Declined> CheckGain(const FoundChain& found, cpu::Isa isa, int integer_steps,
+// Whether ORT would make a QLinearSoftmax of the end of a chain and of the QuantizeLinear behind it.
+bool EndsInIntegerSoftmax(const GraphView& graph, const FoundChain& found, const IntegerUnits& units) {
+  const Chain& chain = found.chain;
+  if (!chain.has_softmax() || !chain.behind.empty() || chain.store.quantization.present()) return false;
+  const std::vector<int>& consumers = graph.value(found.outputs[static_cast<size_t>(chain.store.output)]).consumers;
+  return consumers.size() == 1 && consumers[0] != kNone && IsQuantize(graph.node(consumers[0])) &&
+         units.UnitOf(consumers[0]) == IntegerUnit::kElementwise;
+}
+
+std::optional<Declined> CheckGain(const FoundChain& found, cpu::Isa isa, RunInIntegers in_integers,
                                   bool has_registered_kernel) {
-  const double gain = ExpectedGain(found.chain, isa, integer_steps);
+  const double gain = ExpectedGain(found.chain, isa, in_integers);
   if (gain < 0) return NotProfitable(found, "ONNX Runtime's own kernels are as fast for a tensor of this size");
   // A normalisation without a registered kernel is a chain of several nodes, which gains more than the model knows.
   if (has_registered_kernel || found.chain.normalizes() || gain >= kLeastGainNanoseconds) return std::nullopt;
@@ -287,9 +296,9 @@ std::optional<Declined> CheckProfit(const GraphView& graph, const FoundChain& fo
     cpu::Isa isa = cpu::Isa::kBaseline;
     // An instruction set that does not exist is an error when the chain is compiled.
     if (cpu::SelectIsa(&isa).ok()) {
-      if (std::optional<Declined> declined =
-              CheckGain(found, isa, IntegerSteps(graph, found, context.units), has_registered_kernel))
-        return declined;
+      const RunInIntegers in_integers{IntegerSteps(graph, found, context.units),
+                                      EndsInIntegerSoftmax(graph, found, context.units)};
+      if (std::optional<Declined> declined = CheckGain(found, isa, in_integers, has_registered_kernel)) return declined;
     }
   }
   return OnlyConverts(found.chain) ? CheckQuantizationAlone(found) : std::nullopt;

@@ -21,6 +21,12 @@ double SavedByIntegers(int64_t elements) {
   return 3 * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * price;
 }
 
+// What a softmax that it runs in integers costs it more than one of floats and the conversions around that.
+double LostByIntegers(int64_t elements) {
+  const double price = kSoftmaxOfBytesPrice.ort - kSoftmaxPrice.ort - kDequantize8Price.ort - kQuantizePrice.ort;
+  return static_cast<double>(elements) * price;
+}
+
 // What each row of a normalisation takes besides its elements.
 Price RowPrice(const Normalization& n, int rank) {
   if (n.is_softmax()) return cpu::IsOverLast(n, rank) ? kSoftmaxRowPrice : Price{};
@@ -57,6 +63,9 @@ double GainOfRows(const Chain& chain, cpu::Isa isa, const PartialShape& d) {
 // The cost of rows for which there is no kernel, and which pass through blocks of float32.
 double RowsThroughBlocks(const Chain& chain, const PartialShape& d) {
   const UsualForm usual = UsualFormOf(chain);
+  if (cpu::IsSoftmaxOfBlocks(chain)) {
+    return kOwnSoftmaxOfBlocksNanoseconds * static_cast<double>(TypicalRows(*chain.normalization, d));
+  }
   if (!chain.normalizes() || chain.has_softmax() || (usual.before && usual.behind)) return 0;
   return kOwnRowOfBlocksNanoseconds * static_cast<double>(TypicalRows(*chain.normalization, d));
 }
@@ -77,7 +86,7 @@ bool IsPlainActivation(const Chain& chain) {
   return activation == Activation::kSigmoid || activation == Activation::kTanh;
 }
 
-double EstimateOrtNanoseconds(const Chain& chain, int64_t elements, int integer_steps) {
+double EstimateOrtNanoseconds(const Chain& chain, int64_t elements, RunInIntegers in_integers) {
   if (cpu::IsOfBytes(chain) && HasTableInOrt(chain)) {
     return kOrtOtherNodeNanoseconds + static_cast<double>(elements) * kByteTablePrice.ort;
   }
@@ -89,14 +98,14 @@ double EstimateOrtNanoseconds(const Chain& chain, int64_t elements, int integer_
   });
   const double first = chain.normalizes() ? kOrtNormalizationNanoseconds : kOrtOtherNodeNanoseconds;
   return first + std::max(nodes - 1, 0) * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * total -
-         integer_steps * SavedByIntegers(elements);
+         in_integers.steps * SavedByIntegers(elements) + (in_integers.softmax ? LostByIntegers(elements) : 0);
 }
 
-double ExpectedGain(const Chain& chain, cpu::Isa isa, int integer_steps) {
+double ExpectedGain(const Chain& chain, cpu::Isa isa, RunInIntegers in_integers) {
   const PartialShape d = KnownShapeOfD(chain);
   const int64_t elements = TypicalElements(d);
   const double ours = cpu::EstimateNanoseconds(chain, isa, elements) + RowsThroughBlocks(chain, d);
-  return EstimateOrtNanoseconds(chain, elements, integer_steps) + GainOfRows(chain, isa, d) - ours;
+  return EstimateOrtNanoseconds(chain, elements, in_integers) + GainOfRows(chain, isa, d) - ours;
 }
 
 }  // namespace normfuse::plugin

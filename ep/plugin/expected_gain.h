@@ -9,9 +9,14 @@
 
 namespace normfuse::plugin {
 
-// Time of a chain with ONNX Runtime's own kernels, node by node, for a tensor of `elements`. `integer_steps`: how many of its Add and
-// Mul ONNX Runtime runs on 8-bit integers, without the conversions around them.
-double EstimateOrtNanoseconds(const Chain& chain, int64_t elements, int integer_steps = 0);
+// What of a chain ONNX Runtime runs on 8-bit integers, without the conversions around it.
+struct RunInIntegers {
+  int steps = 0;         // Add and Mul
+  bool softmax = false;  // which becomes slower by that: the QuantizeLinear behind it is no part of the chain
+};
+
+// Time of a chain with ONNX Runtime's own kernels, node by node, for a tensor of `elements`.
+double EstimateOrtNanoseconds(const Chain& chain, int64_t elements, RunInIntegers in_integers = {});
 
 // Whether it is a softmax of float32 over the last dimension with at most a factor, which ONNX Runtime makes part of the
 // product before it: it has fast kernels for the rest (docs/decisions/0020-softmax.md).
@@ -23,6 +28,6 @@ bool IsPlainActivation(const Chain& chain);
 
 // Nanoseconds that a call of the CPU path is expected to save against ONNX Runtime's own kernels for the same nodes;
 // negative where those are faster.
-double ExpectedGain(const Chain& chain, cpu::Isa isa, int integer_steps = 0);
+double ExpectedGain(const Chain& chain, cpu::Isa isa, RunInIntegers in_integers = {});
 
 }  // namespace normfuse::plugin

@@ -365,3 +365,86 @@ def kernels_of(proto: onnx.ModelProto, folder: Path, feeds: dict[str, Any], *, o
     harness.run(session, feeds)
     events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
     return Counter(event["args"]["op_name"] for event in events if event["name"].endswith("kernel_time"))
+
+
+# 65,536 values of 16 bits are made only for tensors that large.
+@pytest.mark.parametrize("length", [65_535, 65_536, 70_001])
+@pytest.mark.parametrize("begins_with", ["STORED", "float", "a bias"])
+@pytest.mark.parametrize("stored", TYPES)
+def test_a_table_holds_the_bits_of_the_steps(
+    stored: str, begins_with: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x_type = "STORED" if begins_with == "STORED" else "float"
+    quantised = "X" if begins_with == "STORED" else "q"
+    before = {"STORED": "", "float": "q = QuantizeLinear(X, s0, z0)"}.get(
+        begins_with, f"{pair('X', 'i')} a = Add(i, B) q = QuantizeLinear(a, s0, z0)"
+    )
+    inputs = f"{x_type}[{length}] X" + (f", float[{length}] B" if begins_with == "a bias" else "")
+    again = read(quantised, "e") if begins_with != "a bias" else "e = Identity(six)"
+    steps = f"{before} {read(quantised, 'd')} {again} v = Div(d, six) h = Erf(v) {pair('h', 'p', 1)}"
+    rest = f"t = Add(p, one) {pair('t', 'r', 2)} m = Mul(e, r) {pair('m', 'u', 3)} g = Mul(u, half) {pair('g', 'Y', 4)}"
+    proto = model(f"({inputs}) => (float[{length}] Y) {{ {steps} {rest} }}", stored)
+    session, report = session_and_report(proto, tmp_path, claim="all")
+    assert len(harness.ep_groups(session)) == 1, harness.fused_types(session)
+    has_table = stored.endswith("8") or length >= 65_536
+    if instruction_sets.IN_USE == "baseline":  # whose kernels do one step at a time
+        has_table = has_table and begins_with == "STORED"
+    if begins_with != "a bias":  # whose path depends on the shape of B
+        assert any("by a table" in line.get("path", "") for line in report) == has_table
+    feeds = feeds_for(proto)
+    if x_type == "float":
+        unusual = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e30, -1e30, 1e-40, 1e-45], F32)
+        feeds["X"][: 9 * 11] = np.tile(unusual, 11)
+    else:
+        limits = np.iinfo(stored)
+        feeds["X"] = np.resize(np.arange(limits.min, limits.max + 1), length).astype(stored)
+    got = [harness.run(session, feeds)["Y"] for _ in range(2)]
+    monkeypatch.setenv("NORMFUSE_PATH", "blocks")
+    expected = harness.run(harness.create_session(proto, "ep", claim="all"), feeds)["Y"]
+    for y in got:
+        np.testing.assert_array_equal(y.view(np.uint32), expected.view(np.uint32))
+
+
+NORMALISATIONS = {
+    "layer normalisation": "n = LayerNormalization<epsilon = 0.001>(h, f, f)",
+    "softmax": "n = Softmax(h)",
+    "log softmax": "n = LogSoftmax(h)",
+}
+
+
+# Rows in tiles, rows of several blocks, and rows that no tile holds; an infinite and a large value in one row each.
+@pytest.mark.parametrize("length", [1, 7, 64, 129, 1024, 2050, 9000])
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+@pytest.mark.parametrize("stored", ["uint8", "int16", "uint16"])
+def test_steps_around_a_normalisation_have_the_bits_of_single_ones(
+    stored: str, normalisation: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = f"STORED[19,{length}] X, STORED[19,{length}] R, float[19,1] F"
+    steps = f"{read('X', 'd')} {read('R', 'e', 3)} a = Add(d, e) m = Mul(a, F) {pair('m', 'h', 2)}"
+    graph = f"({tensors}) => (STORED[19,{length}] Y) {{ {steps} {NORMALISATIONS[normalisation]}"
+    proto = model(f"{graph} Y = QuantizeLinear(n, s4, z4) }}", stored, f=numbers(length, seed=5))
+    feeds = feeds_for(proto)
+    feeds["F"][5], feeds["F"][11] = 1e30, 0
+    session = harness.create_session(proto, "ep", claim="all")
+    got = harness.run(session, feeds)["Y"]
+    monkeypatch.setenv("NORMFUSE_PATH", "blocks")
+    expected = harness.run(harness.create_session(proto, "ep", claim="all"), feeds)["Y"]
+    np.testing.assert_array_equal(got, expected)
+    exact = node_by_node(proto, feeds)["Y"].astype(int)
+    assert np.abs(got.astype(int) - exact).max() <= 1
+    assert np.mean(got != exact) <= 0.01
+
+
+# A factor of one number and the scale of X are two roundings, as in ONNX's operators.
+@pytest.mark.parametrize("path", ["", "blocks", "input"])
+@pytest.mark.parametrize("to", ["STORED", "float"])
+@pytest.mark.parametrize("stored", TYPES)
+def test_a_gate_of_quantised_numbers(stored: str, to: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = "(STORED[2,8,16,24] X, STORED[2,8,1,1] G)"
+    end = "Y = QuantizeLinear(m, s2, z2)" if to == "STORED" else "Y = Identity(m)"
+    steps = f"{read('X', 'd')} {read('G', 'e', 1)} m = Mul(d, e)"
+    proto = model(f"{inputs} => ({to}[2,8,16,24] Y) {{ {steps} {end} }}", stored, s2=np.array(0.00173, F32))
+    monkeypatch.setenv("NORMFUSE_PATH", path)
+    feeds = feeds_for(proto)
+    got = harness.run(harness.create_session(proto, "ep", claim="all"), feeds)["Y"]
+    np.testing.assert_array_equal(got, node_by_node(proto, feeds)["Y"])

@@ -1,0 +1,129 @@
+#include "cpu/code_table.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace normfuse::cpu {
+namespace {
+
+bool IsCode(DataType type) {
+  return type == DataType::kInt8 || type == DataType::kUint8 || type == DataType::kInt16 || type == DataType::kUint16;
+}
+
+bool IsX(const Chain& chain, const Operand& operand) {
+  return operand.tensor.constant == nullptr && operand.tensor.input == chain.x.tensor.input;
+}
+
+// Whether d behind the step depends on d before it, or on X, and on nothing that changes.
+bool IsOfOneNumber(const Chain& chain, const Step& step) {
+  const Operand& operand = step.operand;
+  const bool is_number = operand.constant() && operand.tensor.constant->ElementCount() == 1;
+  const bool reads_number = !operand.present() || is_number || IsX(chain, operand);
+  return reads_number && step.output == kNoOutput && IsOneNumber(step.quantization) &&
+         (!operand.quantization.present() || IsOneNumber(operand.quantization));
+}
+
+template <class Code, class Value>
+void LookUp(const LookUpArgs& args) {
+  const auto* values = static_cast<const Value*>(args.values);
+  const auto* codes = static_cast<const Code*>(args.codes);
+  auto* y = static_cast<Value*>(args.y);
+  for (size_t i = 0; i < args.n; ++i) y[i] = values[codes[i]];
+}
+
+template <class Code>
+void LookUp(const LookUpArgs& args) {
+  if (BitsOf(args.y_type) == 8) return LookUp<Code, uint8_t>(args);
+  return BitsOf(args.y_type) == 16 ? LookUp<Code, uint16_t>(args) : LookUp<Code, uint32_t>(args);
+}
+
+// All integers of a type, and what becomes of them.
+class AllCodes final : public ExecutionContext {
+ public:
+  AllCodes(DataType type, void* y) : type_(type), count_(int64_t{1} << BitsOf(type)), y_(y) {
+    if (BitsOf(type) == 8) {
+      bytes_.resize(static_cast<size_t>(count_));
+      std::iota(bytes_.begin(), bytes_.end(), static_cast<uint8_t>(0));
+    } else {
+      words_.resize(static_cast<size_t>(count_));
+      std::iota(words_.begin(), words_.end(), static_cast<uint16_t>(0));
+    }
+  }
+  Result Input(int /*index*/, TensorView* view) override {
+    const void* x = words_.empty() ? static_cast<const void*>(bytes_.data()) : words_.data();
+    *view = {x, type_, &count_, 1};
+    return {};
+  }
+  Result Output(int /*index*/, DataType /*type*/, const int64_t* /*dims*/, size_t /*rank*/, void** data) override {
+    *data = y_;
+    return {};
+  }
+  // One thread shares nothing.
+  Result ParallelFor(void (*)(void* user, size_t index), size_t, void*) override { return {}; }
+  int ThreadCount() const override { return 1; }
+
+ private:
+  DataType type_;
+  int64_t count_;
+  std::vector<uint8_t> bytes_;
+  std::vector<uint16_t> words_;
+  void* y_;
+};
+
+}  // namespace
+
+std::optional<Codes> CodesOf(const Chain& chain) {
+  const bool stores = chain.store.quantization.present()
+                          ? IsCode(chain.store.type) && IsOneNumber(chain.store.quantization)
+                          : chain.store.type == DataType::kFloat32;
+  if (chain.normalizes() || !chain.before.empty() || chain.store.dynamic || !stores) return std::nullopt;
+  std::optional<Codes> codes;
+  bool reads_kept = false;
+  bool reads_x = false;
+  for (int i = static_cast<int>(chain.behind.size()) - 1; i >= 0; --i) {
+    const Step& step = chain.behind[static_cast<size_t>(i)];
+    if (!IsOfOneNumber(chain, step)) return codes;
+    if (step.operand.present() && IsX(chain, step.operand)) reads_x = true;
+    reads_kept = (reads_kept || step.operand.is_kept) && !step.keeps;
+    const bool alone = !reads_kept && !reads_x;
+    if (alone && step.kind == StepKind::kFakeQuantize && IsCode(step.type)) codes = {i, step.type};
+  }
+  const Operand& x = chain.x;
+  const bool is_code = IsCode(x.type) && x.quantization.present() && IsOneNumber(x.quantization);
+  if (is_code && x.tensor.constant == nullptr) codes = {Codes::kX, x.type};
+  return codes;
+}
+
+Chain HeadOf(const Chain& chain, const Codes& codes) {
+  Chain head = chain;
+  const Step& step = chain.behind[static_cast<size_t>(codes.step)];
+  head.behind.resize(static_cast<size_t>(codes.step));
+  head.store.type = step.type;
+  head.store.quantization = step.quantization;
+  return head;
+}
+
+// The fake quantisation of its own values changes nothing, and keeps them where they are read again.
+Chain TailOf(const Chain& chain, const Codes& codes) {
+  Chain tail = chain;
+  tail.x.shape = {};
+  if (codes.step == Codes::kX) return tail;
+  const Step& step = chain.behind[static_cast<size_t>(codes.step)];
+  tail.behind.erase(tail.behind.begin(), tail.behind.begin() + codes.step);
+  tail.x.tensor = {0, nullptr};
+  tail.x.type = step.type;
+  tail.x.quantization = step.quantization;
+  return tail;
+}
+
+Result TabulateCodes(const Executable& tail, DataType code, DataType y_type, std::vector<unsigned char>* values) {
+  values->resize(BytesFor(y_type, size_t{1} << BitsOf(code)));
+  AllCodes context(code, values->data());
+  return tail.Run(context);
+}
+
+void LookUpCodes(const LookUpArgs& args) {
+  return BitsOf(args.code) == 8 ? LookUp<uint8_t>(args) : LookUp<uint16_t>(args);
+}
+
+}  // namespace normfuse::cpu
