@@ -1,7 +1,8 @@
 """Applies the rules to a model: first the spellings, then the chains, then the target's form.
 
 Before that, Einsum is written as MatMul (`products.py`), and after it Sub as Add behind a convolution
-(`subtractions.py`): nothing else changes beside what is fused.
+(`subtractions.py`); for a session QLinearSoftmax is written as operators of ONNX (`integer_softmax.py`): nothing else
+changes beside what is fused.
 
 Rules are tried only where they can match: each is indexed by the operator that its pattern ends in and by the operators
 that must come before. A fused node carries, until the end, the names of the nodes it stands for (``Node.meta``).
@@ -28,6 +29,7 @@ from .element_types import integers_of
 from .facts import CASTS, Facts, label, merged_shape, name_of, subgraphs
 from .functions import FunctionLibrary, NoStandardForm, Types, configuration, function_of
 from .fused import Fused, is_fused, operator_of
+from .integer_softmax import SOFTMAX_OF_INTEGERS, write_softmaxes
 from .labels import dtype_of
 from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_DEVIATION, USED_STATISTICS, is_dead, operator_name, vanishing
@@ -111,7 +113,7 @@ def rewrite(
         remove_quantization: First take the pairs of QuantizeLinear and DequantizeLinear of activations out
             (`quantization_removal`).
         fold_weights: "file", "session": also dequantise the weights of operators that run in float, once
-            (`quantized_weights`).
+            (`quantized_weights`). "session": QLinearSoftmax is written as operators of ONNX, too (`integer_softmax`).
         progress: Called with (nodes done, nodes in all) from time to time.
 
     Returns:
@@ -137,6 +139,8 @@ def rewrite(
     for graph, path, opsets in _containers(model):
         if written := write_products(graph, facts):
             run.counts[EINSUM_AS_MATMUL] += written
+        if fold_weights == "session" and (written := write_softmaxes(graph, facts, opsets.get("", 1))):
+            run.counts[SOFTMAX_OF_INTEGERS] += written
         if remove_quantization:
             quantization.add(remove_quantization_of(graph, facts, opsets.get("", 1)))
         weights.add(fold_weights_of(graph, facts, fold_weights))
