@@ -425,8 +425,8 @@ constexpr const char* kForcedPaths[] = {"groups",
                                         "cached",
                                         "pipeline,nontemporal"};
 
-// Each path that suits a call gives what the others give, and what float64 gives. Those of shared groups are seen with two
-// threads.
+// Each path that suits a call gives the bits of the one that is chosen, which gives what float64 gives. Those of shared
+// groups are seen with two threads.
 TEST(ForcedPathsGiveTheSameBits) {
   std::vector<std::string> seen;
   for (const std::string& isa : AvailableIsas()) {
@@ -436,15 +436,15 @@ TEST(ForcedPathsGiveTheSameBits) {
            {std::vector<int64_t>{31}, {128}, {300}, {336}, {1024}, {1030}, {5000}, {3, 100}, {4, 49}}) {
         const Groups groups(recipe, 9, inner);
         const std::vector<Bytes> chosen = groups.Run(0, groups.count(), {});
+        // Single steps overflow in float32, too.
+        if (inner.size() == 1 && inner[0] < 2000 && !recipe.beyond_float)
+          RunAndCompare(groups.Make(0, groups.count(), 0), 1, isa + " " + recipe.name);
         for (const char* words : kForcedPaths) {
           ForcePath(words);
-          for (const size_t y_offset : {0, 4}) {
+          for (const Setting& setting : {Setting{.threads = 1}, {.threads = 2}, {.threads = 2, .y_offset = 4}}) {
             const std::string what = isa + " " + recipe.name + " of " + std::to_string(inner.back()) + ": " + words;
-            EXPECT(groups.AreIn(groups.Run(0, groups.count(), {.threads = 2, .y_offset = y_offset}), 0, chosen), what);
+            EXPECT(groups.AreIn(groups.Run(0, groups.count(), setting), 0, chosen), what);
           }
-          // Single steps overflow in float32, too.
-          if (inner.size() == 1 && inner[0] < 2000 && !recipe.beyond_float)
-            RunAndCompare(groups.Make(0, groups.count(), 0), 1, isa + " " + words);
           std::vector<int64_t> shape = inner;
           shape.insert(shape.begin(), groups.count());
           // With parameters that are inputs it depends on their shapes.
@@ -500,7 +500,7 @@ TEST(ScalesOfTheirOwnDoNotDependOnThePath) {
   OnEveryIsa([](const std::string& isa) {
     for (const Recipe& recipe : kRecipes) {
       if (recipe.y != DataType::kFloat32 || recipe.sum) continue;
-      for (const int64_t width : {1, 31, 128, 1030, 70000}) {
+      for (const int64_t width : {1, 31, 128, 1030, 40000}) {
         const Groups groups(recipe, 9, {width});
         const std::string what = isa + " " + recipe.name + " of " + std::to_string(width) + ": ";
         const std::vector<Bytes> expected = OutputsOf(WithOwnScale(groups, 0, true), {});

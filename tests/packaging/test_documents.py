@@ -18,7 +18,7 @@ from normfuse.graph_rewrites.rules import RULES
 from normfuse.host.versions import MINIMUM_VERSION, NEWEST_TESTED
 
 # Measurements, demonstrations and a quantiser's calibration, each for 9 seconds and more. README has the first steps.
-SLOW = ("benchmarks.md", "debugging.md", "index.md", "quantisation.md")
+SLOW = ("benchmarks.md", "debugging.md", "index.md", "quantisation.md", "tuning.md")
 
 
 @pytest.mark.parametrize(
