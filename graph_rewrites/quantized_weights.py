@@ -63,9 +63,8 @@ _ALWAYS_FLOAT = frozenset(
 )
 # Of the rows of the other factor, for how many a product of floats is faster than MatMulNBits: by bits of the weights.
 _LEAST_ROWS = {4: 64, 8: 16}
-# Where a size is not known, it is that of a sequence for weights of 8 bits. Those of 4 bits are a language model's: its
-# steps multiply one row, and then MatMulNBits takes a quarter of the time.
-_UNKNOWN_SIZE = {4: 1, 8: 16}
+# Where a size is not known, it may be that of a sequence, or 1: see _unknown_size.
+_SEQUENCE = 16
 # A smaller table is as quickly dequantised as its rows are.
 _LEAST_TABLE = 1 << 14
 
@@ -270,8 +269,37 @@ def _has_many_rows(product: ir.Node, facts: Facts) -> bool:
     bits = 4 if dtype.bitwidth <= 4 else 8
     rows = 1
     for dim in shape[:-1]:
-        rows *= dim if isinstance(dim, int) else _UNKNOWN_SIZE[bits]
+        rows *= dim if isinstance(dim, int) else _unknown_size(product, bits, len(shape))
     return rows >= _LEAST_ROWS[bits]
+
+
+def _unknown_size(product: ir.Node, bits: int, rank: int) -> int:
+    """Return how large a size that is not known is at least.
+
+    A language model multiplies one row in a step, and then MatMulNBits takes a quarter of the time. Its weights alone
+    are quantised, or have 4 bits, or it reads what is known of the tokens before. What is not known of a matrix is the
+    size of the batch. What is left are encoders, whose activations are quantised as well.
+    """
+    if bits == 4 or rank < 3 or _dequantizer(product.inputs[0]) is None or _reads_state(product.graph):
+        return 1
+    return _SEQUENCE
+
+
+def _reads_state(graph: ir.Graph | ir.Function | None) -> bool:
+    """Whether a graph lengthens what the caller gives, as a decoder does with its keys and values."""
+    if graph is None:
+        return False
+    lengthened = (value for node in graph if node.op_type == "Concat" for value in node.inputs)
+    return any(_given(value) is not None for value in lengthened)
+
+
+def _given(value: ir.Value | None) -> ir.Value | None:
+    """Return the graph input that a value is, dequantised or not."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type not in ("DequantizeLinear", "QuantizeLinear"):
+            return None
+        value = node.inputs[0]
+    return value if value is not None and value.is_graph_input() else None
 
 
 def _runs_in_float(node: ir.Node, position: int, facts: Facts) -> bool:

@@ -138,7 +138,8 @@ def test_products_that_may_run_in_integers_keep_their_weights(dtype: type, text:
     [
         ("3", np.int8, 0),
         ("64", np.int8, 1),
-        ("N", np.int8, 1),
+        ("N", np.int8, 0),
+        ("2, N", np.int8, 0),
         ("32", ml_dtypes.int4, 0),
         ("64", ml_dtypes.int4, 1),
         ("N", ml_dtypes.int4, 0),
@@ -147,10 +148,32 @@ def test_products_that_may_run_in_integers_keep_their_weights(dtype: type, text:
     ],
 )
 def test_few_rows_are_left_to_quantised_kernels(rows: str, dtype: type, expected: int) -> None:
-    """Where the number of rows is not known, it is a sequence's or a batch's; of weights of 4 bits it is one."""
+    """Where the number of rows is not known, it is that of a language model's step."""
     text = f"g (float[{rows},16] x) => (float[{rows},8] y) {{ w = DequantizeLinear<axis = 0, block_size = 8>(W, s)"
     stored = RNG.integers(0, 8, (16, 8)).astype(dtype)
     _, counts = folded(parse(f"{text} y = MatMul(x, w) }}", W=stored, s=np.full((2, 8), 0.1, F32)))
+    assert counts.get(WEIGHTS_FOLDED, 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "state", "expected"),
+    [
+        ("B, N", np.int8, "", 1),
+        ("B, N", np.int8, "c", 0),
+        ("B, N", np.int8, "cd", 0),
+        ("B", np.int8, "", 0),
+        ("B, N", ml_dtypes.int4, "", 0),
+    ],
+)
+def test_unknown_rows_are_a_sequence_of_quantised_activations(
+    rows: str, dtype: type, state: str, expected: int
+) -> None:
+    """But not those of a batch of vectors, nor where the graph lengthens what it is given, dequantised or not."""
+    text = f"""g (float[{rows},16] x, float[1,P,16] c, uint16[1,P,16] k) => (float[{rows},8] y, float[1,Q,16] p) {{
+      w = DequantizeLinear(W, s) q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = MatMul(d, w)
+      cd = DequantizeLinear(k, s, z) n = Neg(c) p = Concat<axis = 1>(n, {state or "n"}) }}"""
+    stored = RNG.integers(0, 8, (16, 8)).astype(dtype)
+    _, counts = folded(parse(text, W=stored, s=np.array(0.1, F32), z=np.array(9, np.uint16)))
     assert counts.get(WEIGHTS_FOLDED, 0) == expected
 
 

@@ -31,11 +31,13 @@ def lost_quantizers(original: ir.Model, optimized: ir.Model) -> list[str]:
     """Return the names of the original's QuantizeLinear nodes that the optimised model does not do any more.
 
     Those are nodes with a scale that fewer nodes read there, steps of normfuse's nodes counted each. Of what quantises
-    the same tensor twice, one is enough. None where the model says of itself that some were removed.
+    the same tensor twice, one is enough; weights that the original quantises may have been quantised once. None where
+    the model says of itself that some were removed.
     """
     wanted: dict[_Key, list[ir.Node]] = {}
     for node in _nodes(original):
-        key = _key(node.inputs[1]) if node.op_type == "QuantizeLinear" and _is_read(node) else None
+        is_one = node.op_type == "QuantizeLinear" and _is_read(node) and not _is_constant(node.inputs[0])
+        key = _key(node.inputs[1]) if is_one else None
         if key is not None and not any(_is_twin(node, other) for other in wanted.get(key, ())):
             wanted.setdefault(key, []).append(node)
     if not wanted or any(_ALLOWED in node.metadata_props.get(_RULES, "") for node in _nodes(optimized)):
@@ -89,6 +91,10 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 def _is_read(node: ir.Node) -> bool:
     return any(value.uses() or value.is_graph_output() for value in node.outputs)
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    return value is not None and ir.convenience.get_const_tensor(value) is not None
 
 
 def _key(value: ir.Value | None) -> _Key | None:
