@@ -98,10 +98,12 @@ def steps_of(proto: onnx.ModelProto) -> list[str]:
     return [" ".join(step.split()[0] for step in program.split("; ")) for program in programs]
 
 
-def check(proto: onnx.ModelProto, wanted: list[str], *, one_off: bool = True) -> None:
+def check(proto: onnx.ModelProto, wanted: list[str], *, one_off: bool = True, has_product: bool = False) -> None:
     """That a model becomes these chains, and that all targets give what the original's nodes give one by one.
 
     ``one_off``: a value next to a tie may be a step away, as sums of a normalisation have another order.
+    ``has_product``: onnxruntime's optimised product of quantised weights (MatMulNBits, of 8 bits from 1.32 on) rounds
+    the other factor as well, in the original, too; where the provider dequantises the weights there is no such product.
     """
     feeds = feeds_of(proto)
     expected = run(proto, feeds, optimized=False)
@@ -111,11 +113,13 @@ def check(proto: onnx.ModelProto, wanted: list[str], *, one_off: bool = True) ->
     standard, _ = optimize(proto, target="standard")
     again, _ = optimize(portable)
     assert steps_of(again) == wanted, "a second run changes nothing"
+    known = [expected, run(proto, feeds)] if has_product else [expected]
     results = [harness.run(harness.create_session(custom, "custom"), feeds)]
     results += [run(portable, feeds), harness.run(harness.create_session(portable, "ep"), feeds)]
     results += [run(standard, feeds, optimized=False)]
     for got in results:
-        for name, array in expected.items():
+        nearest = min(known, key=lambda each: max(np.abs(each[name] - got[name]).max() for name in each))
+        for name, array in nearest.items():
             apart = np.abs(got[name].astype(np.float64) - array.astype(np.float64))
             if array.dtype.kind == "f":
                 # A 16-bit step, or what a step in front of the normalisation moves.
@@ -367,7 +371,7 @@ LEFT: dict[str, tuple[str, list[str], str]] = {
 def test_left_with_its_reason(case: str) -> None:
     graph, wanted, reason = LEFT[case]
     proto = model(graph)
-    check(proto, wanted)
+    check(proto, wanted, has_product="MatMul" in graph)
     _, result = optimize(proto)
     assert any(reason in site.message for site in result.sites), [site.message for site in result.sites]
 
