@@ -36,8 +36,8 @@ class ComparedRun:
         """What was done about rounding ties, in one sentence."""
         return (
             f"{self.at_ties} of {self.quantized_values:,} quantised values are next to a rounding tie and come out one "
-            f"step off {self.name}, which moves an output by {self.error_with_ties:.2g}; with these values as the "
-            "original has them, everything agrees."
+            f"step off {self.name}. With all as it is, an output is {self.error_with_ties:.2g} from the original's; "
+            f"with the original's quantised values it is {self.error:.2g}, which is within its tolerance."
         )
 
     @property
