@@ -79,6 +79,8 @@ class FoldedWeights:
     """Tables that Gather reads as integers."""
     left: int = 0
     """DequantizeLinear that were left because ONNX Runtime would make integers of the weights again."""
+    guarded: int = 0
+    """Those that were done once although it would: a session must switch that off."""
     bytes_added: int = 0
     """By which the model's weights grew."""
 
@@ -93,6 +95,8 @@ def fold_weights(home: ir.Graph, facts: Facts, folding: Folding) -> FoldedWeight
     done = FoldedWeights()
     if home in facts.function_bodies or folding == "never":
         return done  # function bodies hold no initialisers
+    if folding == "session" and _relies_on_host(home, facts):
+        folding = "file"
     names: Names | None = None
     known: dict[object, ir.Value] = {}
     for node in list(_dequantizers_of_constants(home, facts)):
@@ -103,13 +107,15 @@ def fold_weights(home: ir.Graph, facts: Facts, folding: Folding) -> FoldedWeight
                 _look_up_integers(node, use.node, names, facts)
             done.tables += 1
         elif all(_runs_in_float(use.node, use.idx, facts) for use in uses):
-            if folding == "file" and any(_is_quantized_again(use.node, facts) for use in uses):
+            is_quantized_again = any(_is_quantized_again(use.node, facts) for use in uses)
+            if folding == "file" and is_quantized_again:
                 done.left += 1
                 continue
             added = _fold(node, names, known, facts)
             if added is None:
                 continue
             done.folded += 1
+            done.guarded += is_quantized_again
             done.bytes_added += added
         else:
             continue
@@ -343,6 +349,35 @@ def _is_quantized_again(node: ir.Node, facts: Facts) -> bool:
             return False
         result = reader.outputs[0]
     return False
+
+
+def _relies_on_host(home: ir.Graph, facts: Facts) -> bool:
+    """Whether a product runs in integers because ONNX Runtime quantises its float weights or bias itself."""
+    return any(
+        node.op_type in ("Conv", "Gemm", "MatMul")
+        and node.domain == ""
+        and not _multiplies_in_float(node, facts)
+        and _is_quantized_again(node, facts)
+        and any(_is_float_constant(value, facts) for value in _weights_of(node))
+        for graph in (home, *home.subgraphs())
+        for node in graph
+    )
+
+
+def _weights_of(product: ir.Node) -> Iterator[ir.Value | None]:
+    """Yield the weights and the bias, of a MatMul that of the Add behind it."""
+    yield from product.inputs[1:]
+    if product.op_type == "MatMul":
+        for use in product.outputs[0].uses():
+            if use.node.op_type == "Add":
+                yield use.node.inputs[1 - use.idx]
+
+
+def _is_float_constant(value: ir.Value | None, facts: Facts) -> bool:
+    if value is None or _type_of(value, facts) != ir.DataType.FLOAT or not facts.is_constant(value):
+        return False
+    producer = value.producer()
+    return producer is None or producer.op_type != "DequantizeLinear"
 
 
 # What becomes of it

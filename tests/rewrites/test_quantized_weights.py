@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from pathlib import Path
+
 import harness
 import ml_dtypes
 import numpy as np
@@ -215,3 +219,44 @@ def test_a_session_folds_and_onnx_runtime_does_not_quantise_again() -> None:
     normfuse.InferenceSession(model, kept, fold_weights=False)
     with pytest.raises(Exception, match="disable_specified_optimizers"):
         kept.get_session_config_entry("optimization.disable_specified_optimizers")
+
+
+@pytest.mark.parametrize("float_bias", [True, False])
+def test_a_bias_that_onnx_runtime_quantises_itself_keeps_its_product_of_integers(float_bias: bool) -> None:
+    """Without that the product would run in float: the weights of 16-bit neighbours stay as they are in a file."""
+    bias = "b" if float_bias else "db"
+    text = f"""g (float[1,4,6,6] x) => (float[1,8,4,4] y, float[1,8,4,4] z) {{
+        q = QuantizeLinear(x, s, z8) d = DequantizeLinear(q, s, z8) w = DequantizeLinear(W, ws)
+        db = DequantizeLinear(B, bs) c = Conv(d, w, {bias}) cq = QuantizeLinear(c, s, z8)
+        y = DequantizeLinear(cq, s, z8)
+        q16 = QuantizeLinear(x, s16, z16) d16 = DequantizeLinear(q16, s16, z16) v = DequantizeLinear(W2, ws)
+        e = Conv(d16, v, f) eq = QuantizeLinear(e, s16, z16) z = DequantizeLinear(eq, s16, z16) }}"""
+    step = F32(0.05)
+    constants = {"s": step, "z8": np.uint8(128), "ws": F32(0.01), "bs": step * F32(0.01), "s16": F32(1e-3)}
+    tensors = {"W": weights(8, 4, 3, 3), "W2": weights(8, 4, 3, 3), "B": np.arange(8, dtype=np.int32)}
+    model = parse(
+        text,
+        z16=np.array(32768, np.uint16),
+        b=np.arange(8, dtype=F32) / 8,
+        f=np.arange(8, dtype=F32),
+        **{name: np.array(value) for name, value in constants.items()},
+        **tensors,
+    )
+    options = harness.session_options("cpu")
+    session = normfuse.InferenceSession(model, options)
+    x = {"x": RNG.normal(size=(1, 4, 6, 6)).astype(F32)}
+    got, expected = dict(zip(("y", "z"), session.run(None, x), strict=True)), results(model, x)
+    assert np.abs(got["y"] - expected["y"]).max() <= 1.01 * step
+    assert np.abs(got["z"] - expected["z"]).max() <= 1.01e-3
+    assert _convolutions(model, options) == {"QLinearConv": 1, "Conv": 1}
+
+
+def _convolutions(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> dict[str, int]:
+    """How many of a session's convolutions run in integers and in float, by its own profile."""
+    options.enable_profiling = True
+    session = normfuse.InferenceSession(model, options)
+    session.run(None, {"x": np.zeros((1, 4, 6, 6), F32)})
+    path = Path(session.end_profiling())
+    events = json.loads(path.read_text("utf-8"))
+    path.unlink()
+    return Counter(event["args"]["op_name"] for event in events if "Conv" in event.get("args", {}).get("op_name", ""))
