@@ -176,7 +176,7 @@ double PerElement(const Chain& chain, Isa isa) {
 std::optional<Codes> WorthwhileCodes(const Chain& chain, Isa isa) {
   std::optional<Codes> codes = CodesOf(chain);
   if (!codes || IsOfBytes(chain)) return codes;
-  constexpr double kClearly = 1.4;
+  constexpr double kClearly = 1.25;
   const double steps = PerElement(TailOf(chain, *codes), isa);
   return steps > kClearly * PriceOn(TablePrice(*codes), isa) ? codes : std::nullopt;
 }
