@@ -321,6 +321,8 @@ class DequantizeOperand(FusionRule):
         if step is None or step.is_activation or self.facts.dtype(node.inputs[0]) in integers_of(8):
             # Sums and products of bytes have kernels of their own in ONNX Runtime.
             raise Declined("unsupported_operator", op_type=node.op_type, where=f"in front of {label(root)}")
+        if self.facts.rank(inner) is None:
+            raise Declined("unknown_type_or_rank", tensor=label(inner))
         dequantize(self.facts, fused, node, operand)
         return fused
 

@@ -117,7 +117,10 @@ class PairBehind(_Pair):
         fused = Fused.of(inner)
         if fused.last is None or not fused.quantizes:
             raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
-        self.facts.require_allowed(dequantized, root)
+        if self.facts.rank(dequantized) is None:
+            # ONNX Runtime takes a custom operator's result of another type than its last input for a tensor without
+            # dimensions where its shape is not known.
+            raise Declined("unknown_type_or_rank", tensor=label(dequantized))
         require_no_integers_behind(self.facts, dequantized)
         self.take(fused, fused.last, root, (dequantized, dequantized), inner)
         return fused

@@ -31,6 +31,9 @@ __all__ = ["SHARE_AT_TIES", "TieFreeRun", "run_without_ties"]
 _QUANTIZING = ("QuantizeLinear", "DynamicQuantizeLinear")
 # Of the elements of one value, for each unit of the error that the float type explains: one in 1,000 for float32.
 SHARE_AT_TIES = 10.0
+# How many times as many among integers of 16 bits: their steps are 256 times as narrow, and rounding errors are not.
+# One step is 1.5e-5 of the range, less than what results of the float type may be off by.
+_MORE_OF_16_BITS = 10.0
 # A scale that DynamicQuantizeLinear finds.
 _SCALE_TOLERANCE = 1e-5
 
@@ -101,7 +104,7 @@ def _run(
     for sample in fed:
         expected = run_all(reference, [sample], budget)[0]
         if not sessions:
-            replaced = _with_replacements(optimized, {name: expected[name].dtype for name in names})
+            replaced = _with_replacements(optimized, {name: expected[name] for name in names})
             sessions = [open_session(replaced, "the optimised model", ep_options=o, level="disable") for o in ways]
         feeds = {**sample, **{given_name(name): expected[name] for name in names}}
         for index, session in enumerate(sessions):
@@ -148,6 +151,8 @@ def _turned(expected: np.ndarray, got: np.ndarray, share: float, shift: int = 0)
     if shift:  # found by DynamicQuantizeLinear, whose result is uint8
         outermost = (apart == 0) & np.isin(got, (0, 255))
         apart = np.where(outermost, 0, apart - shift)
+    if expected.dtype.itemsize > 1:
+        share *= _MORE_OF_16_BITS
     turned, apart = int(np.count_nonzero(apart)), np.abs(apart)
     return turned if apart.max(initial=0) <= 1 and turned <= max(1.0, share * got.size) else None
 
@@ -160,11 +165,13 @@ def _show(model: ir.Model, names: Sequence[str]) -> dict[str, ir.Value]:
     return {name: values[name] for name in names}
 
 
-def _with_replacements(model: ir.Model, types: dict[str, np.dtype[Any]]) -> ir.Model:
-    """A copy that shows values, and reads others in their place."""
+def _with_replacements(model: ir.Model, values: dict[str, np.ndarray]) -> ir.Model:
+    """A copy that shows values, and reads others like these in their place."""
     copy = model.clone()
-    for name, value in _show(copy, list(types)).items():
-        given = ir.Value(name=given_name(name), type=ir.TensorType(ir.DataType.from_numpy(types[name])))
+    for name, value in _show(copy, list(values)).items():
+        # Of a tensor of unknown rank ONNX Runtime would take what a custom operator makes for one without dimensions.
+        shape, dtype = ir.Shape([None] * values[name].ndim), ir.DataType.from_numpy(values[name].dtype)
+        given = ir.Value(name=given_name(name), type=ir.TensorType(dtype), shape=shape)
         for use in tuple(value.uses()):
             use.node.replace_input_with(use.idx, given)
         copy.graph.inputs.append(given)
