@@ -38,6 +38,20 @@ _MORE_OF_16_BITS = 10.0
 _SCALE_TOLERANCE = 1e-5
 
 
+# How far from a whole number of steps a float may be that was dequantised.
+_OFF_GRID = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class _Quantized:
+    """A value that both models quantise."""
+
+    zero_point: str = ""
+    """Name of the zero point that is found for it; "": it is not found."""
+    scale: float = 0.0
+    """Of what is dequantised at once, and compared as that; 0: the integers are there."""
+
+
 @dataclasses.dataclass
 class TieFreeRun:
     """What one way of running the optimised model gave on the original's quantised values, over all samples."""
@@ -74,22 +88,40 @@ def run_without_ties(
         return [None] * len(ways)
 
 
-def _quantized_values(original: ir.Model, optimized: ir.Model) -> dict[str, str]:
-    """Names of the quantised values that the main graphs of both compute, with the zero point found for each, or ""."""
+def _quantized_values(original: ir.Model, optimized: ir.Model) -> dict[str, _Quantized]:
+    """Return the quantised values that the main graphs of both compute, by name.
+
+    Where only the original has the integers, what alone reads them and dequantises stands for them.
+    """
     common = {value.name for node in optimized.graph for value in node.outputs}
-    names: dict[str, str] = {}
+    names: dict[str, _Quantized] = {}
     for node in original.graph:
-        if node.op_type in _QUANTIZING:
-            found = [value.name if value.name in common else None for value in node.outputs]
-            zero_point = found[2] if len(found) > 2 else None
-            names |= {name: zero_point or "" if index == 0 else "" for index, name in enumerate(found) if name}
+        if node.op_type not in _QUANTIZING:
+            continue
+        found = [value.name if value.name in common else None for value in node.outputs]
+        zero_point = found[2] if len(found) > 2 else None
+        for index, name in enumerate(found):
+            if name:
+                names[name] = _Quantized(zero_point or "" if index == 0 else "")
+        scale = _number(node.inputs[1]) if node.op_type == "QuantizeLinear" and not found[0] else None
+        readers = node.outputs[0].consumers()
+        if scale and len(readers) == 1 and readers[0].op_type == "DequantizeLinear":
+            name = readers[0].outputs[0].name
+            if name in common and name is not None:
+                names[name] = _Quantized(scale=scale)
     return names
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """Return a constant of one element."""
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return float(tensor.numpy().ravel()[0]) if tensor is not None and tensor.size == 1 else None
 
 
 def _run(
     original: ir.Model,
     optimized: ir.Model,
-    names: Mapping[str, str],
+    names: Mapping[str, _Quantized],
     fed: Sequence[Sample],
     ways: Sequence[dict[str, Any] | None],
     budget: Budget,
@@ -119,14 +151,15 @@ def _take_in(
     run: TieFreeRun,
     expected: dict[str, Any],
     got: dict[str, Any],
-    names: Mapping[str, str],
+    names: Mapping[str, _Quantized],
     outputs: list[str],
     share: float,
 ) -> bool:
     """Add one sample; False if more than rounding ties differs."""
-    for name, zero_point in names.items():
-        shift = int(got[zero_point]) - int(expected[zero_point]) if zero_point else 0
-        turned = _turned(expected[name], got[name], share, shift)
+    for name, how in names.items():
+        shift = int(got[how.zero_point]) - int(expected[how.zero_point]) if how.zero_point else 0
+        a, b = (_codes(each[name], how.scale) if how.scale else each[name] for each in (expected, got))
+        turned = _turned(a, b, share, shift)
         if turned is None:
             return False
         run.turned += turned
@@ -136,6 +169,15 @@ def _take_in(
         for (label, a), (_, b) in pairs:
             run.found.setdefault(label, Difference(label, quantized=True)).add(a, b)
     return True
+
+
+def _codes(values: np.ndarray, scale: float) -> np.ndarray:
+    """Return the integers, less their zero point, that a tensor was dequantised from; itself where it was not."""
+    with np.errstate(invalid="ignore"):
+        steps = values.astype(np.float64) / scale
+        codes = np.rint(steps)
+        is_grid = bool(np.all(np.abs(steps - codes) <= _OFF_GRID))
+    return codes.astype(np.int64) if is_grid else values
 
 
 def _turned(expected: np.ndarray, got: np.ndarray, share: float, shift: int = 0) -> int | None:
