@@ -82,3 +82,33 @@ def test_a_zero_point_at_a_tie_shifts_all_values() -> None:
     assert report.runs[0].error_with_ties > 1
     assert not normfuse.verify(symmetric(), symmetric(low=-1.0000001, step=0.001), inputs=x).passed
     assert not normfuse.verify(symmetric(), symmetric(low=-1.02), inputs=x).passed
+
+
+def of_pair(*, before: float = 0.0, steps: str = "FakeQuantize scale=s zero_point=z") -> onnx.ModelProto:
+    """The same in 16 bits, its pair a node of ours: the integers are nowhere."""
+    g = models.GraphBuilder(opset=21)
+    moved = g.add("Add", g.input("x", ["n", 32], np.float32), np.float32(before))
+    parameters = (STEP, np.int16(0))
+    if steps:
+        node = g.add(
+            "FusedActivation", moved, *parameters, domain="ai.normfuse", steps=steps, spec_version=2, output="d"
+        )
+    else:
+        node = g.add("DequantizeLinear", g.add("QuantizeLinear", moved, *parameters), *parameters, output="d")
+    g.output(g.add("Mul", node, np.float32(1000), output="y"), ["n", 32])
+    return g.model("of_pair")
+
+
+@pytest.mark.parametrize(
+    ("changed", "passes"),
+    [
+        ({"before": -1e-8}, True),
+        ({"before": float(STEP) / 4}, False),  # a quarter of all elements
+        ({"before": float(STEP) * 2}, False),
+        ({"before": -1e-8, "steps": "FakeQuantize scale=s zero_point=z; Swish alpha=100"}, False),
+    ],
+)
+def test_a_tie_in_a_node_that_ends_with_a_pair(changed: dict[str, object], passes: bool) -> None:
+    report = normfuse.verify(of_pair(steps=""), of_pair(**changed), inputs={"x": X})  # type: ignore[arg-type]
+    assert report.passed == passes, report.message
+    assert any(run.at_ties for run in report.runs) == passes
