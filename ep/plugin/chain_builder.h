@@ -104,7 +104,7 @@ class ChainBuilder {
   int PairBehind(int value);
   int PairInFront(int value);
   void TakePairs(int* value);
-  bool IsShortSoftmax(int value) const;
+  bool SuitsPair(int quantize) const;
   bool HasRoomFor(int tensors) const;
   bool IsFreeDequantized(int value) const;
   bool IsAmongQuantised(const GraphNode& step, int operand);

@@ -125,20 +125,24 @@ bool ChainBuilder::ReadsAllOf(int quantize) {
          });
 }
 
-// Whether the chain is a softmax of rows that are not certainly long: of short ones, between pairs, ORT's is as fast.
-bool ChainBuilder::IsShortSoftmax(int value) const {
+// Whether a pair is better a step than an end, or two, of chains with bytes at it: a normalisation has kernels for these. Of short
+// rows between pairs, ORT's softmax is as fast.
+bool ChainBuilder::SuitsPair(int quantize) const {
   constexpr int64_t kLongRow = 1024;
-  if (!found_.chain.has_softmax()) return false;
-  const TensorFacts& facts = graph_.Facts(value);
-  return facts.rank < 1 || facts.rank > kMaxRank || facts.dims[facts.rank - 1] < kLongRow;
+  if (!found_.chain.normalizes()) return true;
+  const GraphNode& node = graph_.node(quantize);
+  const TensorFacts& facts = graph_.Facts(graph_.Output(node, 0));
+  if (BitsOf(facts.type) <= 8) return false;
+  if (!found_.chain.has_softmax()) return true;
+  return facts.rank > 0 && facts.rank <= kMaxRank && facts.dims[facts.rank - 1] >= kLongRow;
 }
 
 bool ChainBuilder::HasRoomFor(int tensors) const { return StepTensors(found_.chain) + tensors <= kMostStepTensors; }
 
 void ChainBuilder::TakePairs(int* value) {
-  if (found_.chain.store.quantization.present() || IsShortSoftmax(*value)) return;
+  if (found_.chain.store.quantization.present()) return;
   for (int quantize = PairBehind(*value); quantize != kNone; quantize = PairBehind(*value)) {
-    if (!HasRoomFor(kTensorsOfQuantized - 1)) return;
+    if (!HasRoomFor(kTensorsOfQuantized - 1) || !SuitsPair(quantize)) return;
     const int dequantize = graph_.value(graph_.Output(graph_.node(quantize), 0)).consumers.front();
     found_.chain.behind.push_back(StepOfPair(quantize, dequantize));
     *value = graph_.Output(graph_.node(dequantize), 0);
@@ -147,9 +151,9 @@ void ChainBuilder::TakePairs(int* value) {
 
 void ChainBuilder::ReadXBehindPairs(int value) {
   std::vector<Step> steps;
-  const bool takes = !IsShortSoftmax(value);
-  for (int quantize = PairInFront(value); takes && quantize != kNone; quantize = PairInFront(value)) {
+  for (int quantize = PairInFront(value); quantize != kNone; quantize = PairInFront(value)) {
     if (!HasRoomFor((kTensorsOfQuantized - 1) * static_cast<int>(steps.size() + 1))) break;
+    if (!SuitsPair(quantize)) break;
     steps.push_back(StepOfPair(quantize, graph_.value(value).producer));
     value = graph_.Input(graph_.node(quantize), 0);
   }
