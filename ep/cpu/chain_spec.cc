@@ -233,12 +233,13 @@ bool ChainReader::IsGate(const Step& step, const Step* next) const {
          (next == nullptr || next->kind != StepKind::kAdd);
 }
 
-// Whether a product and the sum behind it are two roundings, as in ORT's nodes: among pairs, which take a last bit to the next
-// integer.
+// Whether a product and the sum behind it are two roundings, as in ORT's nodes: among quantised tensors, which take a last bit to
+// the next integer.
 bool ChainReader::RoundsBetween(const Stage& stage, const Step& step) const {
   const auto is_pair = [](const Step& each) { return each.kind == StepKind::kFakeQuantize; };
-  return step.kind == StepKind::kAdd && stage.scale.present() && !chain_.normalizes() &&
-         std::any_of(chain_.behind.begin(), chain_.behind.end(), is_pair);
+  const bool among_quantised = chain_.x.quantization.present() || chain_.store.quantization.present() ||
+                               std::any_of(chain_.behind.begin(), chain_.behind.end(), is_pair);
+  return step.kind == StepKind::kAdd && stage.scale.present() && !chain_.normalizes() && among_quantised;
 }
 
 // Whether the step joins scale and bias of the first stage behind a normalisation, whose values need not be more accurate

@@ -480,14 +480,20 @@ NORMFUSE_INLINE void ApplyTwoRows(const ApplyArgs& a, int row) {
   if (i < a.n) rows.Partial(i, a.n - i);
 }
 
+// Whether one factor and one offset round as often as what they stand for: a scale or a bias behind a dequantisation is another
+// operator's.
+NORMFUSE_INLINE bool JoinsAffine(const ApplyArgs& a, int row) {
+  if (a.behind_normalization || a.normalizers[row].inv == 1.0f) return true;
+  return a.scale.data[a.scale_stride * row] == 1.0f && a.bias.data[a.bias_stride * row] == 0.0f;
+}
+
 template <class Input, class Out, class Act, bool kStream>
 NORMFUSE_INLINE void ApplyOneRow(const ApplyArgs& a, int row) {
   // Of each further kernel there are three instruction sets, and the library is to stay small.
   constexpr bool kStreamRows = kStream && kFollowsNormalization<Act>;
   const bool scalar = a.scale.step == 0 && a.bias.step == 0;
   const float scale = a.scale.data[a.scale_stride * row];
-  const bool joins = a.behind_normalization || scale == 1.0f || a.normalizers[row].inv == 1.0f;
-  if (scalar && joins && ScalarAffine::Fits(a.normalizers[row], scale)) {
+  if (scalar && JoinsAffine(a, row) && ScalarAffine::Fits(a.normalizers[row], scale)) {
     return ApplyScalar<Input, Out, Act, kStream>(a, row);
   }
   if constexpr (kOnlyBehindNormalization<Out, Act>) {

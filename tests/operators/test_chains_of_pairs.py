@@ -437,15 +437,27 @@ def test_steps_around_a_normalisation_have_the_bits_of_single_ones(
     assert np.mean(got != exact) <= 0.01
 
 
-# A factor of one number and the scale of X are two roundings, as in ONNX's operators.
+ONE_NUMBER = {
+    "a gate": "m = Mul(d, e)",
+    "a sum": "m = Add(d, e)",
+    "a gate, then a sum": "t = Mul(d, e) m = Add(t, half)",
+    "a sum, then a gate": "t = Add(d, half) m = Mul(t, e)",
+    "an activation": "t = Add(d, e) m = Relu(t)",
+}
+
+
+# What is done with one number is rounded as often as by ONNX's operators, the scale of X included.
 @pytest.mark.parametrize("path", ["", "blocks", "input"])
 @pytest.mark.parametrize("to", ["STORED", "float"])
+@pytest.mark.parametrize("chain", ONE_NUMBER)
 @pytest.mark.parametrize("stored", TYPES)
-def test_a_gate_of_quantised_numbers(stored: str, to: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = "(STORED[2,8,16,24] X, STORED[2,8,1,1] G)"
+def test_quantised_tensors_and_one_number(
+    stored: str, chain: str, to: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = "(STORED[2,8,30,40] X, STORED[2,8,1,1] G)"
     end = "Y = QuantizeLinear(m, s2, z2)" if to == "STORED" else "Y = Identity(m)"
-    steps = f"{read('X', 'd')} {read('G', 'e', 1)} m = Mul(d, e)"
-    proto = model(f"{inputs} => ({to}[2,8,16,24] Y) {{ {steps} {end} }}", stored, s2=np.array(0.00173, F32))
+    steps = f"{read('X', 'd')} {read('G', 'e', 1)} {ONE_NUMBER[chain]}"
+    proto = model(f"{inputs} => ({to}[2,8,30,40] Y) {{ {steps} {end} }}", stored, s2=np.array(0.00173, F32))
     monkeypatch.setenv("NORMFUSE_PATH", path)
     feeds = feeds_for(proto)
     got = harness.run(harness.create_session(proto, "ep", claim="all"), feeds)["Y"]
