@@ -42,7 +42,10 @@ class StepsOfBlock {
 
   // Where the steps begin, the steps, where they end. False: an operand has another form.
   bool ReadX();
-  void ReadFrom(const float* d) { args_.x = d; }
+  void ReadFrom(const float* d) {
+    args_.x = d;
+    args_.x_type = DataType::kFloat32;
+  }
   void AddFactor(const float* factor);
   bool ReadSteps();
   bool ReadY();
@@ -67,7 +70,7 @@ class StepsOfBlock {
   int count_ = 0;
   bool has_room_ = true;
   bool behind_activation_ = false;  // is what comes next
-  ElementStepsArgs args_{.x_type = DataType::kFloat32};
+  ElementStepsArgs args_{};
   Quantizer y_quantizer_;
   const Stage* maker_ = nullptr;  // of the integers that are looked up
 };
@@ -137,7 +140,12 @@ bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
 
 // As the first step.
 void StepsOfBlock::AddFactor(const float* factor) {
-  steps_[count_++] = {.kind = StepKind::kMul, .type = DataType::kFloat32, .operand = factor};
+  ElementStep& step = steps_[count_++];
+  step.kind = StepKind::kMul;
+  step.type = DataType::kFloat32;
+  step.operand = factor;
+  step.stride = 0;
+  step.by_reciprocal = false;
 }
 
 // Whether d, before the step that is being added, is one of few multiples of a scale.
