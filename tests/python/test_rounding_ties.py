@@ -46,6 +46,7 @@ def test_a_tie_that_goes_the_other_way_is_no_difference() -> None:
     "changed",
     [
         {"before": float(STEP) / 4},  # a quarter of all elements is one step off
+        {"before": float(STEP) / 200},  # one of 200, but too far from a tie for a rounding error
         {"before": float(STEP) * 2},  # all of them by two
         {"before": -1e-8, "factor": 1002.0},  # a tie, and an error that has nothing to do with it
         {"before": -1e-8, "step": 0.001},
@@ -112,3 +113,68 @@ def test_a_tie_in_a_node_that_ends_with_a_pair(changed: dict[str, object], passe
     report = normfuse.verify(of_pair(steps=""), of_pair(**changed), inputs={"x": X})  # type: ignore[arg-type]
     assert report.passed == passes, report.message
     assert any(run.at_ties for run in report.runs) == passes
+
+
+SIXTEEN_BITS = np.float32(2.0**-13)  # a range from -4 to 4
+
+
+def many_terms(*, turned: bool = False, factor: float = 1.0, pair: bool = True) -> onnx.ModelProto:
+    """A product, whose sums are taken from their other end if it is to be turned, a pair, a factor, another pair.
+
+    A hundred thousand times what that gives is the output.
+    """
+    g = models.GraphBuilder(opset=21)
+    x = g.input("x", ["n", 32], np.float32)
+    weights = np.random.default_rng(2).normal(size=(32, 32)).astype(np.float32) / np.float32(8)
+    if turned:
+        order = np.arange(31, -1, -1)
+        summed = g.add("MatMul", g.add("Gather", x, order, axis=1), weights[::-1].copy())
+    else:
+        summed = g.add("MatMul", x, weights)
+    parameters = (SIXTEEN_BITS, np.int16(0))
+    first = summed
+    if pair:
+        first = g.add("DequantizeLinear", g.add("QuantizeLinear", summed, *parameters, output="q"), *parameters)
+    scaled = g.add("Mul", first, np.float32(factor * 0.7))
+    second = g.add("DequantizeLinear", g.add("QuantizeLinear", scaled, *parameters, output="q2"), *parameters)
+    g.output(g.add("Mul", second, np.float32(1e5), output="y"), ["n", 32])
+    return g.model("many_terms")
+
+
+ROWS = {"x": np.random.default_rng(3).normal(size=(512, 32)).astype(np.float32)}
+
+
+def test_the_order_of_a_sum_turns_more_values_of_16_bits_than_of_8() -> None:
+    report = normfuse.verify(many_terms(), many_terms(turned=True), inputs=ROWS)
+    assert report.passed, report.message
+    assert all(run.at_ties > 1e-4 * run.quantized_values for run in report.runs)
+
+
+@pytest.mark.parametrize("changed", [{"factor": 1.00002}, {"pair": False}])
+def test_what_moves_values_of_16_bits_by_part_of_a_step_is_a_difference(changed: dict[str, float]) -> None:
+    report = normfuse.verify(many_terms(), many_terms(**changed), inputs=ROWS)  # type: ignore[arg-type]
+    assert not report.passed
+    assert not any(run.at_ties for run in report.runs)
+
+
+def of_scales(scales: np.ndarray, *, before: float = 0.0, **attributes: int) -> onnx.ModelProto:
+    """X + before -> QuantizeLinear -> DequantizeLinear with these scales -> * 1000."""
+    g = models.GraphBuilder(opset=21)
+    moved = g.add("Add", g.input("x", [64, 32], np.float32), np.float32(before))
+    parameters = (scales, np.zeros(scales.shape, np.int8))
+    q = g.add("QuantizeLinear", moved, *parameters, output="q", **attributes)
+    g.output(g.add("Mul", g.add("DequantizeLinear", q, *parameters, **attributes), np.float32(1000)), [64, 32])
+    return g.model("of_scales")
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"), [((64,), {"axis": 0}), ((32,), {"axis": -1}), ((64, 4), {"axis": 1, "block_size": 8})]
+)
+def test_ties_of_many_scales(shape: tuple[int, ...], attributes: dict[str, int]) -> None:
+    # That of x[5, 7] is STEP, all others are one of ten beside it.
+    scales = np.random.default_rng(4).choice(np.arange(30, 40) * STEP / 32, shape).astype(np.float32)
+    scales[{(64,): 5, (32,): 7, (64, 4): (5, 0)}[shape]] = STEP
+    moved = [of_scales(scales, before=before, **attributes) for before in (-1e-8, float(STEP) / 200)]
+    found = [normfuse.verify(of_scales(scales, **attributes), other, inputs={"x": X}) for other in moved]
+    assert [report.passed for report in found] == [True, False]
+    assert [run.at_ties for run in found[0].runs] == [1, 1]

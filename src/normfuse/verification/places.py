@@ -30,8 +30,8 @@ from normfuse.verification.comparison import (
 )
 from normfuse.verification.graph_differences import Place, differing_places, given_name, places_model
 from normfuse.verification.inputs import Sample
+from normfuse.verification.near_ties import share_that_turns
 from normfuse.verification.report import ComparedPlaces
-from normfuse.verification.ties import SHARE_AT_TIES
 
 __all__ = ["PlaceComparer", "Way"]
 
@@ -61,7 +61,7 @@ class PlaceComparer:
         self._original = original
         self._optimized = optimized
         self._budget = budget
-        self._tolerance = type_tolerance(lowest_precision(original))
+        self._precision = lowest_precision(original)
         self.dtypes: dict[str, np.dtype[Any]] = {}
 
     def compare(self, ways: Sequence[Way], sample: Sample, tell: Callable[[str], None]) -> ComparedPlaces | None:
@@ -91,7 +91,7 @@ class PlaceComparer:
         tell("comparing place by place")
         moved = {name: moved_by_one_unit(array) for name, array in given.items()}
         steady = self._part_results(self._original, values, moved, None, given)
-        verdicts = [_Verdict(place, self._tolerance, known[place.value], steady[place.value]) for place in places]
+        verdicts = [_Verdict(place, self._precision, known[place.value], steady[place.value]) for place in places]
         for way in ways:
             options = way.ep_options if way.ep_options is None else {**way.ep_options, "claim": "all"}
             got = self._part_results(self._optimized, values, given, options, given)
@@ -112,19 +112,20 @@ class PlaceComparer:
 class _Verdict:
     """How one place compares, over all ways of running."""
 
-    def __init__(self, place: Place, tolerance: float, reference: Any, moved: Any) -> None:
+    def __init__(self, place: Place, precision: ir.DataType, reference: Any, moved: Any) -> None:
         self.place = place
         self.error = 0.0
         self.differs = False
         self._reference = np.asarray(reference)
-        self._tolerance = tolerance
+        tolerance = type_tolerance(precision)
         # What a place computes from quantised values of its own jumps by steps, of a size that is not known here.
         within = place.nodes if self._reference.dtype.kind == "f" else place.nodes[1:]
         self._jumps = not QUANTIZING.isdisjoint(within)
         noise, share = self._distance(moved)
         self._noisy = noise > LARGE_NOISE if self._reference.dtype.kind == "f" else noise > 1 or share > LARGE_NOISE
         self._allowed = max(tolerance, NOISE_FACTOR * noise)
-        self._allowed_share = max(SHARE_AT_TIES * tolerance, NOISE_FACTOR * share, 1.5 / max(1, self._reference.size))
+        explained = share_that_turns(self._reference, precision)
+        self._allowed_share = max(explained, NOISE_FACTOR * share, 1.5 / max(1, self._reference.size))
 
     @property
     def agrees(self) -> bool:
