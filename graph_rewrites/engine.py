@@ -133,6 +133,7 @@ def rewrite(
     facts.infer()
     if target == "custom-op":
         facts.excluded_types = _NOT_IN_CUSTOM_OPERATORS
+    facts.removes_quantization = remove_quantization
     run = _Run(model, facts, target, allow_requantization_removal, progress)
     run.lift()
     weights, quantization = FoldedWeights(), RemovedQuantization()

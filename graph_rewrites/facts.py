@@ -81,6 +81,8 @@ class Facts:
         self.function_bodies = {function.graph for function in model.functions.values()}
         #: Element types that nodes of the target's form cannot have.
         self.excluded_types: frozenset[ir.DataType] = frozenset()
+        #: Whether quantised activations are taken out, so that what is left of a model runs in float.
+        self.removes_quantization = False
         #: Opset imports of the graph that is being rewritten.
         self.opsets: dict[str, int] = model.graph.opset_imports
 

@@ -66,12 +66,15 @@ class RemovedQuantization:
     clipped: int = 0
     """Of the removed ones, those in whose place a Clip stands."""
     kept: list[KeptPair] = dataclasses.field(default_factory=list)
+    unclipped: list[str] = dataclasses.field(default_factory=list)
+    """QuantizeLinear in whose place nothing stands: values are at most half a step beyond what they can represent."""
 
     def add(self, other: RemovedQuantization) -> None:
         """Take in what became of another graph's."""
         self.removed += other.removed
         self.clipped += other.clipped
         self.kept += other.kept
+        self.unclipped += other.unclipped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +106,10 @@ def remove_quantization(home: ir.Graph, facts: Facts, opset: int) -> RemovedQuan
             continue
         names = names or Names(home)
         done.removed += 1
-        done.clipped += _take_out(pair, facts, names, opset)
+        if _take_out(pair, facts, names, opset):
+            done.clipped += 1
+        else:
+            done.unclipped.append(name_of(node))
     if done.removed:
         _make_finite(home, names or Names(home), opset)
     return done

@@ -273,6 +273,8 @@ def _has_many_rows(product: ir.Node, facts: Facts) -> bool:
     if shape is None or dtype is None:
         return False
     bits = 4 if dtype.bitwidth <= 4 else 8
+    if bits == 8 and facts.removes_quantization:
+        return True  # MatMulNBits rounds what it multiplies to 8 bits, where the rounding was to go
     rows = 1
     for dim in shape[:-1]:
         rows *= dim if isinstance(dim, int) else _unknown_size(product, bits, len(shape))

@@ -119,10 +119,15 @@ def measure_removal(
     )
 
 
-def unrounded(model: ir.Model, kept: Collection[str]) -> ir.Model:
-    """Return a copy in which every QuantizeLinear but those of these names saturates, but does not round.
+def unrounded(model: ir.Model, kept: Collection[str] = (), unclipped: Collection[str] = ()) -> ir.Model:
+    """Return a copy in which every QuantizeLinear saturates, but does not round.
 
     Written independently of the rewriting pass: each node is replaced by its own formula, in double precision.
+
+    Args:
+        model: The model; it is not changed.
+        kept: Names of QuantizeLinear that stay.
+        unclipped: Names of those that are said to saturate nothing: what rounds to an end of their range stays.
     """
     from normfuse.graph_rewrites.facts import Facts, name_of
 
@@ -134,7 +139,8 @@ def unrounded(model: ir.Model, kept: Collection[str]) -> ir.Model:
             if node.op_type == "QuantizeLinear" and name_of(node) not in kept:
                 readers = [use.node for use in node.outputs[0].uses()]
                 rank = facts.rank(node.inputs[0])
-                codes = _Formula(node, rank).of(node.inputs[0], _quantize)
+                formula = _quantize_widely if name_of(node) in unclipped else _quantize
+                codes = _Formula(node, rank).of(node.inputs[0], formula)
                 for reader in readers:
                     value = _Formula(reader, rank).of(codes, _dequantize)
                     reader.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
@@ -168,14 +174,20 @@ def _saturate(node: ir.Node) -> None:
 _Steps = Iterator[tuple[str, Any]]
 
 
-def _quantize(scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType) -> _Steps:
+def _quantize(
+    scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType, beyond: float = 0.0
+) -> _Steps:
     bits = dtype.bitwidth
     least = 0 if dtype.name.startswith("U") else -(2 ** (bits - 1))
     yield "Cast", ir.DataType.DOUBLE
     yield "Div", scale
     yield "Add", zero
-    yield "Max", np.float64(least)
-    yield "Min", np.float64(least + 2**bits - 1)
+    yield "Max", np.float64(least - beyond)
+    yield "Min", np.float64(least + 2**bits - 1 + beyond)
+
+
+def _quantize_widely(scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType) -> _Steps:
+    return _quantize(scale, zero, dtype, beyond=0.5)
 
 
 def _dequantize(scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType) -> _Steps:
@@ -200,7 +212,7 @@ class _Formula:
     def of(self, x: ir.Value | None, formula: Any) -> ir.Value:
         assert x is not None
         assert self._node.graph is not None
-        dtype = self._zero.dtype if formula is _quantize else self._scale.dtype
+        dtype = self._scale.dtype if formula is _dequantize else self._zero.dtype
         code = ir.DataType.from_numpy(dtype)
         result = self._node.outputs[0]
         steps = formula(self._spread(self._scale), self._spread(self._zero), code)

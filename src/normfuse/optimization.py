@@ -361,7 +361,8 @@ class _Comparing:
         expected, name = source.model, source.name
         if removes:
             kept = {pair.name for pair in found.quantization.kept}
-            expected, name = unrounded(source.model, kept), f"{source.name} without its rounding"
+            expected = unrounded(source.model, kept, frozenset(found.quantization.unclipped))
+            name = f"{source.name} without its rounding"
         with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
             claim_report = Path(folder) / "claims.jsonl"
             verification = verify_models(

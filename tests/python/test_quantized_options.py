@@ -20,6 +20,7 @@ from onnx import numpy_helper
 import normfuse
 from normfuse import float_network
 from normfuse.cli import main
+from normfuse.graph_rewrites import quantization_removal
 from normfuse.host.config_entries import disabled_optimizers
 from normfuse.report_html import html_text
 from normfuse.tuning import tune
@@ -328,3 +329,22 @@ def test_unrounded_keeps_what_it_is_told() -> None:
     model = ir.from_proto(quantized())
     quantizers = [node.op_type for node in float_network.unrounded(model, {"e"}).graph]
     assert quantizers.count("QuantizeLinear") == 1
+
+
+@pytest.mark.parametrize(("most", "passes"), [(0.998, True), (0.97, False)])
+def test_what_rounds_to_the_end_of_a_range_needs_no_clip(
+    most: float, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Erf gives up to 1; a calibrated range ends a little below. Beyond half a step a Clip that is missing is found."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 64] x) => (float[n, 64] y) {
+      e = Erf(x) q = QuantizeLinear(e, s, z) d = DequantizeLinear(q, s, z) y = Mul(d, d) }"""
+    model = onnx.parser.parse_model(text)
+    parameters = {"s": np.array(most / 127, F32), "z": np.array(0, np.int8)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in parameters.items())
+    monkeypatch.setattr(quantization_removal, "_is_within", lambda *_: True)
+    x = {"x": np.linspace(-6, 6, 128, dtype=np.float32).reshape(2, 64)}
+    if passes:
+        assert normfuse.optimize(model, remove_quantization=True, inputs=x).report.verification is not None
+    else:
+        with pytest.raises(normfuse.OptimizationError, match="without its rounding"):
+            normfuse.optimize(model, remove_quantization=True, inputs=x)

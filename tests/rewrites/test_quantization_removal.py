@@ -263,3 +263,18 @@ def test_in_half_precision() -> None:
     assert (done.removed, done.clipped) == (1, 1)
     x = {"x": np.array([-70, -1.2, 30.1, 90], np.float16), "t": np.array(0, np.float16)}
     np.testing.assert_array_equal(results(after, x)["y"], -np.array([-64, -1.2, 30.1, 63.5], np.float16))
+
+
+@pytest.mark.parametrize("rows", ["n, k", "1, k", "k"])
+def test_weights_of_products_are_folded_for_any_number_of_rows(rows: str) -> None:
+    """ONNX Runtime makes a MatMulNBits of quantised weights, which rounds the activations to 8 bits."""
+    text = f"""g (float[{rows}, 64] x) => (float[{rows}, 32] y) {{
+      q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) w = DequantizeLinear(W, ws) y = MatMul(d, w) }}"""
+    arrays = {
+        "s": F32(1e-4),
+        "z": np.uint16(32768),
+        "ws": F32(0.01),
+        "W": RNG.integers(-127, 128, (64, 32)).astype(np.int8),
+    }
+    after, _ = removed(parse(text, 21, **arrays))
+    assert operators(after) == ["Clip", "MatMul"]
