@@ -14,6 +14,7 @@ from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
+from normfuse.host.recreation import recreate_from
 from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, load_model, runnable
@@ -80,7 +81,13 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     )
     if has_folded_weights(result):
         disable_optimizer(options, _QUANTIZES_WEIGHTS)
-    return _create(result.model, options, source.name, providers=None)
+    session = _create(result.model, options, source.name, providers=None)
+    if not (remove_quantization or allow_requantization_removal):  # results stay
+        if source.path is not None:
+            recreate_from(session, str(source.path.resolve()))
+        elif source.kind == "bytes":
+            recreate_from(session, source.given)
+    return session
 
 
 def has_folded_weights(result: Rewritten) -> bool:
