@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
-from normfuse.host.config_entries import disable_optimizer
+from normfuse.host.config_entries import disable_optimizer, get_entry
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.recreation import recreate_from
-from normfuse.host.session import session_options
+from normfuse.host.session import BACKEND_KEY, session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, load_model, runnable
+from normfuse.nchwc import blocked, leave_pairs, may_gain
 from normfuse.rewriting import Rewritten, rewritten
 from normfuse.spec import OPERATOR_DOMAIN
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    from normfuse.graph_rewrites import Target
 
 __all__ = ["InferenceSession", "Level", "has_folded_weights", "needs_library", "open_session"]
 
@@ -42,6 +47,7 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     allow_requantization_removal: bool = False,
     remove_quantization: bool = False,
     fold_weights: bool = True,
+    blocked_layout: bool = True,
     **ep_options: object,
 ) -> onnxruntime.InferenceSession:
     """Rewrite a model in memory and return an ordinary onnxruntime.InferenceSession that runs it with normfuse.
@@ -61,6 +67,9 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
             runs in float. Results change: see :func:`normfuse.optimize`.
         fold_weights: Dequantise quantised weights once instead of in every run, where the operator that reads them runs
             in float. The numbers stay; the weights take up to four times (of 4 bits eight times) the memory.
+        blocked_layout: Run chains between convolutions in the layout (NCHWc) that ONNX Runtime has for these, instead
+            of reordering tensors around each chain. ONNX Runtime optimises such a model twice, once into a temporary
+            file.
         ep_options: See there.
 
     Raises:
@@ -73,21 +82,42 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     options = session_options(
         sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
     )
-    result = rewritten(
+    rewrite = functools.partial(
+        rewritten,
         source,
         allow_requantization_removal=allow_requantization_removal,
         remove_quantization=remove_quantization,
         fold_weights="session" if fold_weights else "never",
     )
-    if has_folded_weights(result):
-        disable_optimizer(options, _QUANTIZES_WEIGHTS)
-    session = _create(result.model, options, source.name, providers=None)
+    model = _prepared(source.model, rewrite, options, blocked_layout=blocked_layout)
+    session = _create(model, options, source.name, providers=None)
     if not (remove_quantization or allow_requantization_removal):  # results stay
         if source.path is not None:
             recreate_from(session, str(source.path.resolve()))
         elif source.kind == "bytes":
             recreate_from(session, source.given)
     return session
+
+
+def _prepared(
+    model: ir.Model,
+    rewrite: Callable[[Target], Rewritten],
+    options: onnxruntime.SessionOptions,
+    *,
+    blocked_layout: bool,
+) -> ir.Model:
+    """Return what the session is created on, and set the options that belong to it."""
+    if blocked_layout and get_entry(options, BACKEND_KEY) != "directml" and may_gain(model, options):
+        found = blocked(rewrite("custom-op").model, options)
+        if found is not None:
+            disable_optimizer(options, _QUANTIZES_WEIGHTS)  # it takes blocked convolutions for those of ONNX
+            leave_pairs(options, leave=found.leaves_pairs)
+            return found.model
+    leave_pairs(options, leave=False)
+    result = rewrite("portable")
+    if has_folded_weights(result):
+        disable_optimizer(options, _QUANTIZES_WEIGHTS)
+    return result.model
 
 
 def has_folded_weights(result: Rewritten) -> bool:

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["session_options"]
+__all__ = ["BACKEND_KEY", "OPTION_PREFIX", "session_options"]
+
+#: Session configuration entry that says which backend the options ask for.
+BACKEND_KEY = "normfuse.backend"
 
 _MARKER = "normfuse.session_options"
 _ERRORS_ONLY = 3
-# ONNX Runtime keeps the options given with a provider as session configuration entries with this prefix.
-_PREFIX = f"ep.{EP_NAME.lower()}."
+#: ONNX Runtime keeps the options given with a provider as session configuration entries with this prefix.
+OPTION_PREFIX = f"ep.{EP_NAME.lower()}."
 
 
 def session_options(
@@ -80,7 +83,7 @@ def session_options(
         raise OptionError(f"options must be an onnxruntime.SessionOptions, not {type(options).__name__}.")
     again = get_entry(options, _MARKER) is not None
     if again:
-        before = {name: get_entry(options, _PREFIX + name) for name in OPTIONS}
+        before = {name: get_entry(options, OPTION_PREFIX + name) for name in OPTIONS}
         values = validate_options({**before, **{name: value for name, value in given.items() if value is not None}})
     backend = values.get("backend", OPTIONS["backend"].default)
     devices = devices_for(backend, ensure_registered())
@@ -93,12 +96,12 @@ def session_options(
         avoid_float16_fault(options, model)
     if again:
         for option in OPTIONS.values():
-            if option.name in values or get_entry(options, _PREFIX + option.name) is not None:
-                set_entry(options, _PREFIX + option.name, values.get(option.name, option.default))
+            if option.name in values or get_entry(options, OPTION_PREFIX + option.name) is not None:
+                set_entry(options, OPTION_PREFIX + option.name, values.get(option.name, option.default))
     else:
         # In this order: the other way round ONNX Runtime finds the operators' domain registered twice.
         options.register_custom_ops_library(get_library_path())
         options.add_provider_for_devices(devices, values)
         set_entry(options, _MARKER, "1")
-    set_entry(options, "normfuse.backend", backend)
+    set_entry(options, BACKEND_KEY, backend)
     return options

@@ -1,0 +1,192 @@
+"""Convolution networks as ONNX Runtime runs them here, with chains on the blocked layout (NCHWc) of its convolutions.
+
+ONNX Runtime lays tensors out for its convolutions after providers have claimed their nodes, so that every chain of ours
+between two convolutions costs two reorders, which take about as long as the chain. Here ONNX Runtime optimises the
+model first, alone and into a file; then `graph_rewrites.nchwc` moves the chains into the layout, and what comes out is
+the model of the session. It belongs to this processor and this ONNX Runtime, so this is for sessions and not for files.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.host.config_entries import disabled_optimizers, get_entry, set_entry
+from normfuse.host.native_library import get_library_path
+from normfuse.host.session import OPTION_PREFIX
+from normfuse.host.versions import import_host
+from normfuse.model_files import runnable
+from normfuse.spec import OPERATOR_DOMAIN
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["Blocked", "block_size", "blocked", "leave_pairs", "may_gain"]
+
+# What ONNX Runtime does to nodes other than convolutions behind the claims: to be done behind ours, as ever. It ignores
+# names that it does not know.
+_LATER = (
+    *("AttentionFusion", "BiasDropoutFusion", "BiasGeluFusion", "BiasSkipLayerNormFusion", "BiasSoftmaxFusion"),
+    *(
+        "DynamicQuantizeMatMulFusion",
+        "EmbedLayerNormFusion",
+        "FastGeluFusion",
+        "GatherSliceToSplitFusion",
+        "GeluFusionL2",
+    ),
+    *("GemmActivationFusion", "LayerNormFusionL2", "MatMulActivationFusion", "MatMulIntegerToFloatFusion"),
+    *(
+        "MatMulNBitsFusion",
+        "MatMulScaleFusion",
+        "MatmulTransposeFusion",
+        "QuickGeluFusion",
+        "SimplifiedLayerNormFusion",
+    ),
+    *("SkipLayerNormFusion", "Avx2WeightS8ToU8Transformer", "DoubleQDQPairsRemover", "NhwcTransformer"),
+    *(
+        "QDQFinalCleanupTransformer",
+        "QDQPropagationTransformer",
+        "QDQS8ToU8Transformer",
+        "QDQSelectorActionTransformer",
+    ),
+    "WeightBiasQuantization",
+)
+_OF_INTEGERS = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of names
+_DISABLED = "optimization.disable_specified_optimizers"
+_LEAVES_PAIRS = "session.disable_quant_qdq"
+_CHOSEN = "normfuse.chose_quant_qdq"  # the entry above is ours, not the user's
+_NCHWC = "com.microsoft.nchwc"
+_MOST_BYTES = 1 << 30  # of weights: ONNX Runtime writes one protobuf message, and memory holds it for a moment
+# Operators of chains that ONNX Runtime does not do inside of a convolution.
+_OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
+_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+class Blocked(NamedTuple):
+    """A model whose chains run on the blocked layout."""
+
+    model: ir.Model
+    leaves_pairs: bool
+    """Whether it has pairs and nothing in it runs in integers, so that ONNX Runtime is to leave them as they are."""
+
+
+def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> Blocked | None:
+    """Return the model as ONNX Runtime optimises it on this machine, with its chains on the blocked layout.
+
+    Args:
+        model: Rewritten by :func:`normfuse.rewriting.rewritten` for the target "custom-op", so that ONNX Runtime leaves
+            what was found as it is; it is not changed.
+        options: Those of the session that is to be created; they are not changed.
+
+    Returns:
+        None where no chain stands between convolutions that have this layout; where ONNX Runtime shall not, or cannot,
+        optimise the model by itself: then its session says why.
+    """
+    optimized = _optimized(model, disabled_optimizers(options))
+    if optimized is None or not any(node.domain == _NCHWC for node in optimized.graph):
+        return None
+    from normfuse.graph_rewrites.nchwc import move_reorders
+
+    block = block_size()
+    leaves_pairs = _has_only_pairs(optimized)
+    if block is None or move_reorders(optimized, block, views=leaves_pairs) == 0:
+        return None
+    return Blocked(optimized, leaves_pairs)
+
+
+def leave_pairs(options: onnxruntime.SessionOptions, *, leave: bool) -> None:
+    """Have ONNX Runtime leave QuantizeLinear and DequantizeLinear as they are, or not; a user's own entry stays."""
+    if get_entry(options, _LEAVES_PAIRS) is not None and get_entry(options, _CHOSEN) is None:
+        return
+    if leave or get_entry(options, _CHOSEN) is not None:
+        set_entry(options, _LEAVES_PAIRS, "1" if leave else "0")
+        set_entry(options, _CHOSEN, "1")
+
+
+def may_gain(model: ir.Model, options: onnxruntime.SessionOptions) -> bool:
+    """Whether chains stand behind convolutions, and the session lets ONNX Runtime lay tensors out and us compile."""
+    host = import_host()
+    if (
+        options.graph_optimization_level != host.GraphOptimizationLevel.ORT_ENABLE_ALL
+        or options.optimized_model_filepath
+    ):
+        return False
+    if get_entry(options, f"{OPTION_PREFIX}compile") == "0" or not _has_chains_behind_convolutions(model.graph):
+        return False
+    weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
+    if any(value.dtype in _NARROW for value in (*model.graph.inputs, *weights)):
+        return False
+    return sum(tensor.nbytes for tensor in weights) < _MOST_BYTES
+
+
+def _has_chains_behind_convolutions(graph: ir.Graph) -> bool:
+    from normfuse.graph_rewrites.nchwc import ELEMENTWISE
+
+    behind: set[ir.Value] = set()
+    for node in graph:
+        follows = not behind.isdisjoint(value for value in node.inputs if value is not None)
+        if follows and node.op_type in _OF_CHAINS:
+            return True
+        passes = (node.domain, node.op_type) in ELEMENTWISE or node.op_type == "BatchNormalization"
+        if node.op_type == "Conv" or (follows and passes):
+            behind.update(node.outputs)
+    return False
+
+
+def _optimized(model: ir.Model, disabled: list[str]) -> ir.Model | None:
+    """Return the model as ONNX Runtime's CPU provider would run it, but for what is done behind the claims."""
+    host = import_host()
+    options = host.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry(_DISABLED, ";".join(sorted({*_LATER, *disabled})))
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    if any(node.domain == OPERATOR_DOMAIN for node in model.graph):
+        options.register_custom_ops_library(get_library_path())
+    with tempfile.TemporaryDirectory(prefix="normfuse.") as folder, runnable(model) as (data, data_folder):
+        path = Path(folder) / "optimized.onnx"
+        options.optimized_model_filepath = str(path)
+        if data_folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", data_folder)
+        try:
+            host.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        except Exception:  # the user's own operators, perhaps; the session that is created instead says what is wrong
+            return None
+        return ir.load(path)
+
+
+def _has_only_pairs(model: ir.Model) -> bool:
+    """Whether activations are quantised, and nothing is left of which ONNX Runtime could make products of integers."""
+    nodes = [node for graph in model.graphs() for node in graph]
+    for node in nodes:
+        x = node.inputs[0] if node.inputs else None
+        if node.op_type == "DequantizeLinear" and x is not None and x.const_value is not None:
+            return False
+        if "Integer" in node.op_type or node.op_type.startswith(_OF_INTEGERS):
+            return False
+    return any(node.op_type == "QuantizeLinear" for node in nodes)
+
+
+@functools.cache
+def block_size() -> int | None:
+    """Return the channels of a block of ONNX Runtime's blocked layout on this processor; None: it has none."""
+    channels = 64
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, channels, 1, 2]))
+    node = ir.Node(_NCHWC, "ReorderInput", [x], outputs=[ir.Value(name="y", type=ir.TensorType(ir.DataType.FLOAT))])
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 17, _NCHWC: 1}, name="layout")
+    host = import_host()
+    options = host.SessionOptions()
+    options.log_severity_level = 4
+    proto = ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString()
+    try:
+        session = host.InferenceSession(proto, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except Exception:  # this build of ONNX Runtime has no such operator
+        return None
+    (y,) = session.run(None, {"x": np.arange(2 * channels, dtype=np.float32).reshape(1, channels, 1, 2)})
+    # Behind the channels of one block at the first place come those at the second one, whose first element is 1.
+    return int(np.flatnonzero(np.asarray(y).ravel() == 1)[0])

@@ -1,0 +1,351 @@
+"""Chains on the blocked layout of ONNX Runtime's convolutions: the same numbers, and no reorders in between.
+
+Networks are built with their results in float64 beside them. A quantiser may round another way than the exact value
+would; one step of the coarsest, seen through what follows, bounds the difference.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import harness
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import sliding_window_view
+from onnx import TensorProto, helper, numpy_helper
+
+import normfuse
+from normfuse import nchwc
+from normfuse.graph_rewrites.nchwc import move_reorders
+from normfuse.host.config_entries import disable_optimizer
+from normfuse.model_files import load_model
+from normfuse.rewriting import rewritten
+
+pytestmark = pytest.mark.skipif(
+    nchwc.block_size() is None, reason="ONNX Runtime has no blocked layout on this processor"
+)
+
+BATCH, IMAGE, WIDE = 2, 12, 32  # WIDE channels fill blocks on every processor
+TYPES = {"uint16": (0, 65535), "uint8": (0, 255), "int8": (-128, 127)}
+Array = np.ndarray
+
+
+class Net:
+    """A network that is being built: `name` of its last value, `y` what it is in float64."""
+
+    def __init__(self, seed: int, *, stored: str | None = None, static: bool = True, channels: int = 3) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.stored = stored
+        self.static = static
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self.x = self.rng.normal(size=(BATCH, channels, IMAGE, IMAGE)).astype(np.float32)
+        self.name, self.y = "x", self.x.astype(np.float64)
+
+    def constant(self, value: Array) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def add(self, op: str, inputs: list[str], y: Array, *, exact: bool = True, **attributes: object) -> Net:
+        """Append a node; its result is quantised where the network is and the node is not `exact`."""
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], f"{op}.{len(self.nodes)}", **attributes))
+        self.name, self.y = name, y
+        return self if exact else self.quantize()
+
+    def quantize(self) -> Net:
+        if self.stored is None:
+            return self
+        low, high = TYPES[self.stored]
+        top = max(float(np.abs(self.y).max()), 0.01)
+        scale, zero = np.float32(2 * top / (high - low)), round((low + high) / 2)
+        parameters = [self.constant(scale), self.constant(np.array(zero, self.stored))]
+        steps = np.clip(np.round(self.y / np.float64(scale)) + zero, low, high)
+        x, y = self.name, (steps - zero) * np.float64(scale)
+        self.add("QuantizeLinear", [x, *parameters], y)
+        return self.add("DequantizeLinear", [self.name, *parameters], y)
+
+    def conv(self, channels: int, kernel: int = 1, stride: int = 1) -> Net:
+        inside = self.y.shape[1]
+        weights = (self.rng.normal(size=(channels, inside, kernel, kernel)) / np.sqrt(inside * kernel**2)).astype("f")
+        bias = self.rng.normal(size=channels).astype(np.float32) / 4
+        pad = kernel // 2
+        padded = np.pad(self.y, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+        windows = sliding_window_view(padded, (kernel, kernel), axis=(2, 3))[:, :, ::stride, ::stride]
+        y = np.einsum("nchwij,ocij->nohw", windows, weights.astype(np.float64)) + bias[:, None, None]
+        inputs = [self.name, self.constant(weights), self.constant(bias)]
+        return self.add("Conv", inputs, y, exact=False, kernel_shape=[kernel] * 2, pads=[pad] * 4, strides=[stride] * 2)
+
+    def relu(self) -> Net:
+        return self.add("Relu", [self.name], np.maximum(self.y, 0), exact=False)
+
+    def gelu(self) -> Net:
+        erf = np.vectorize(__import__("math").erf)
+        x, value = self.name, self.y
+        self.add("Div", [x, self.constant(np.float32(np.sqrt(2)))], value / np.sqrt(2))
+        self.add("Erf", [self.name], erf(self.y))
+        self.add("Add", [self.name, self.constant(np.float32(1))], self.y + 1)
+        self.add("Mul", [x, self.name], self.y * value)
+        return self.add("Mul", [self.name, self.constant(np.float32(0.5))], self.y / 2, exact=False)
+
+    def silu(self) -> Net:
+        x, value = self.name, self.y
+        self.add("Sigmoid", [x], 1 / (1 + np.exp(-value)), exact=False)
+        return self.add("Mul", [x, self.name], value * self.y, exact=False)
+
+    def hard_swish(self) -> Net:
+        x, value = self.name, self.y
+        self.add("Add", [x, self.constant(np.float32(3))], value + 3)
+        bounds = [self.constant(np.float32(0)), self.constant(np.float32(6))]
+        self.add("Clip", [self.name, *bounds], np.clip(self.y, 0, 6), exact=False)
+        self.add("Mul", [x, self.name], value * self.y, exact=False)
+        return self.add("Div", [self.name, self.constant(np.float32(6))], self.y / 6, exact=False)
+
+    def residual(self) -> Net:
+        x, value = self.name, self.y
+        self.conv(value.shape[1], 3)
+        return self.add("Add", [x, self.name], value + self.y, exact=False)
+
+    def gate(self) -> Net:
+        x, value = self.name, self.y
+        channels = value.shape[1]
+        mean = value.mean((2, 3), keepdims=True)
+        if channels % 3:
+            self.add("GlobalAveragePool", [x], mean, exact=False)
+        else:
+            self.add("ReduceMean", [x, self.constant(np.array([2, 3]))], mean, exact=False, keepdims=1)
+        self.conv(max(channels // 4, 2)).relu().conv(channels)
+        self.add("HardSigmoid", [self.name], np.clip(0.2 * self.y + 0.5, 0, 1), exact=False)
+        return self.add("Mul", [x, self.name], value * self.y, exact=False)
+
+    def scale(self) -> Net:
+        factor = self.rng.uniform(0.5, 1.5, (self.y.shape[1], 1, 1)).astype(np.float32)
+        return self.add("Mul", [self.name, self.constant(factor)], self.y * factor, exact=False)
+
+    def concat(self) -> Net:
+        x, value = self.name, self.y
+        self.conv(WIDE)
+        return self.add("Concat", [x, self.name], np.concatenate([value, self.y], 1), exact=False, axis=1)
+
+    def max_pool(self) -> Net:
+        y = sliding_window_view(self.y, (2, 2), axis=(2, 3))[:, :, ::2, ::2].max((-1, -2))
+        return self.add("MaxPool", [self.name], y, exact=False, kernel_shape=[2, 2], strides=[2, 2])
+
+    def exit(self) -> Net:
+        """Give the value to a reader without blocks as well: a Transpose, of which the mean is added in the end."""
+        x, value = self.name, self.y
+        self.add("Transpose", [x], value.transpose(0, 2, 3, 1), perm=[0, 2, 3, 1])
+        self.add("ReduceMean", [self.name], self.y.mean(keepdims=True), keepdims=1)
+        return self.add("Add", [x, self.name], value + self.y)
+
+    def proto(self) -> onnx.ModelProto:
+        side = [IMAGE, IMAGE] if self.static else ["h", "w"]
+        dims = [BATCH if self.static else "n", self.x.shape[1], *side]
+        graph = helper.make_graph(
+            self.nodes,
+            "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
+            [helper.make_tensor_value_info(self.name, TensorProto.FLOAT, None)],
+            self.constants,
+        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=harness.IR_VERSION)
+
+
+STEPS: dict[str, Callable[[Net], Net]] = {
+    "relu": Net.relu,
+    "gelu": Net.gelu,
+    "silu": Net.silu,
+    "hard_swish": Net.hard_swish,
+    "residual": Net.residual,
+    "gate": Net.gate,
+    "scale": Net.scale,
+    "concat": Net.concat,
+    "max_pool": Net.max_pool,
+    "exit": Net.exit,
+    "conv": lambda net: net.conv(WIDE, 3),
+    "strided": lambda net: net.conv(WIDE, 3, 2),
+    "odd": lambda net: net.conv(WIDE - 5, 3),
+}
+
+
+def net_of(steps: list[str], seed: int = 0, *, stored: str | None = None, static: bool = True) -> Net:
+    net = Net(seed, stored=stored, static=static).conv(WIDE, 3)
+    for step in steps:
+        if step in ("max_pool", "strided") and net.y.shape[2] < 4:
+            continue
+        net = STEPS[step](net)
+    return net.conv(WIDE)
+
+
+def options_of() -> onnxruntime.SessionOptions:
+    """Without what ONNX Runtime does to float weights between quantised tensors: it rounds them to 8 bits."""
+    options = harness.session_options("cpu")
+    disable_optimizer(options, "WeightBiasQuantization")
+    return options
+
+
+@functools.cache
+def block() -> int:
+    size = nchwc.block_size()
+    assert size is not None
+    return size
+
+
+def moved(net: Net) -> ir.Model | None:
+    result = rewritten(load_model(net.proto()), "custom-op", fold_weights="session")
+    found = nchwc.blocked(result.model, options_of())
+    return None if found is None else found.model
+
+
+def reorders(model: ir.Model) -> int:
+    return sum(node.op_type in ("ReorderInput", "ReorderOutput") for node in model.graph)
+
+
+def tolerance(net: Net) -> float:
+    """Of quantised networks some steps: what one of them moved, moves others."""
+    steps = 0 if net.stored is None else 8 / (TYPES[net.stored][1] - TYPES[net.stored][0])
+    return max(1.0, float(np.abs(net.y).max())) * (2e-5 + steps)
+
+
+def assert_right(net: Net, got: Array) -> None:
+    assert got.shape == net.y.shape
+    np.testing.assert_allclose(got, net.y, rtol=0, atol=tolerance(net))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6),
+    stored=st.sampled_from([None, *TYPES]),
+    static=st.booleans(),
+    seed=st.integers(0, 999),
+)
+@pytest.mark.every_isa
+def test_sessions_compute_the_same(steps: list[str], stored: str | None, static: bool, seed: int) -> None:
+    if "exit" in steps and stored == "int8":
+        stored = "uint8"  # ONNX Runtime 1.32 does not load the Transpose of int8: it makes uint8 of one pair around it
+    net = net_of(steps, seed, stored=stored, static=static)
+    session = normfuse.InferenceSession(net.proto(), options_of())
+    (got,) = session.run(None, {"x": net.x})
+    assert_right(net, got)
+    plain = normfuse.InferenceSession(net.proto(), options_of(), blocked_layout=False)
+    (other,) = plain.run(None, {"x": net.x})
+    np.testing.assert_allclose(got, other, rtol=0, atol=tolerance(net))
+
+
+@pytest.mark.parametrize("static", [True, False])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["hard_swish"],
+        ["silu", "conv"],
+        ["residual"],
+        ["gate"],
+        ["scale"],
+        ["concat"],
+        ["max_pool"],
+        ["strided", "silu"],
+    ],
+    ids="-".join,
+)
+def test_no_reorder_is_left_among_quantised(steps: list[str], static: bool) -> None:
+    net = net_of(steps, stored="uint16", static=static)
+    model = moved(net)
+    assert model is not None
+    # One for the network's result; the first convolution, of three channels, reads its input without blocks. The
+    # product inside of a gate has too few channels for a block.
+    assert reorders(model) <= (3 if "gate" in steps else 1)
+
+
+def test_onnx_runtime_alone_computes_the_same_on_the_moved_model() -> None:
+    steps = ["hard_swish", "residual", "exit", "gate", "odd", "silu", "conv", "concat", "max_pool", "scale"]
+    net = net_of(steps, stored="uint16")
+    model = moved(net)
+    assert model is not None
+    options = options_of()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.register_custom_ops_library(normfuse.get_library_path())
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+    (got,) = session.run(None, {"x": net.x})
+    assert_right(net, got)
+
+
+def test_the_numbers_of_pairs_are_those_of_the_model_that_reorders() -> None:
+    """What rounds and does not sum gives the same bits in any layout."""
+    net = net_of(["relu", "hard_swish", "residual", "strided", "hard_swish"], stored="uint16")
+    (got,) = normfuse.InferenceSession(net.proto(), options_of()).run(None, {"x": net.x})
+    (other,) = normfuse.InferenceSession(net.proto(), options_of(), blocked_layout=False).run(None, {"x": net.x})
+    np.testing.assert_array_equal(got, other)
+
+
+def test_padding_that_may_not_stay_finite_is_left_alone() -> None:
+    """With channels that fill no block, 0 / 0 = NaN in the padding would reach every sum."""
+    net = Net(1, stored="uint16").conv(WIDE, 3).conv(WIDE - 5)
+    x, value = net.name, net.y
+    assert np.all(value)
+    net.add("Abs", [x], np.abs(value))
+    net.add("Add", [net.name, net.constant(np.float32(0))], net.y)
+    net.add("Div", [x, net.name], np.sign(value))
+    net.conv(WIDE)
+    (got,) = normfuse.InferenceSession(net.proto(), options_of()).run(None, {"x": net.x})
+    assert_right(net, got)
+
+
+def test_an_empty_batch() -> None:
+    net = net_of(["gate", "hard_swish"], stored="uint16", static=False)
+    session = normfuse.InferenceSession(net.proto(), options_of())
+    (got,) = session.run(None, {"x": net.x[:0]})
+    assert got.shape == (0, *net.y.shape[1:])
+
+
+def test_another_image_size_than_the_first() -> None:
+    net = net_of(["gate", "silu"], stored="uint16", static=False)
+    session = normfuse.InferenceSession(net.proto(), options_of())
+    x = np.random.default_rng(1).normal(size=(3, 3, 9, 17)).astype(np.float32)
+    (got,) = session.run(None, {"x": x})
+    (other,) = harness.create_session(net.proto(), "cpu", options_of()).run(None, {"x": x})
+    np.testing.assert_allclose(got, other, rtol=0, atol=tolerance(net))
+
+
+def test_float_networks_whose_activations_stay_inside_of_convolutions_are_left_alone() -> None:
+    assert moved(net_of(["relu", "residual"])) is None
+
+
+def test_a_chain_of_floats_is_moved() -> None:
+    model = moved(net_of(["gelu", "conv"]))
+    assert model is not None
+    assert reorders(model) <= 1
+    assert "FusedActivation" in {node.op_type for node in model.graph}
+
+
+def test_options_are_given_back() -> None:
+    """The same options serve a network that may leave its pairs and one whose products run in integers."""
+    options = options_of()
+    pairs, products = net_of(["silu"], stored="uint16"), net_of(["silu"])
+    normfuse.InferenceSession(pairs.proto(), options)
+    assert options.get_session_config_entry("session.disable_quant_qdq") == "1"
+    session = normfuse.InferenceSession(products.proto(), options)
+    assert options.get_session_config_entry("session.disable_quant_qdq") == "0"
+    assert_right(products, session.run(None, {"x": products.x})[0])
+
+
+def test_what_the_user_asks_of_optimisations_holds() -> None:
+    net = net_of(["silu"], stored="uint16")
+    model = load_model(net.proto()).model
+    options = options_of()
+    assert nchwc.may_gain(model, options)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    assert not nchwc.may_gain(model, options)
+
+
+def test_a_graph_without_reorders_stays() -> None:
+    model = load_model(net_of(["relu"]).proto()).model.clone()
+    before = ir.to_proto(model).SerializeToString()
+    assert move_reorders(model, block(), views=True) == 0
+    assert ir.to_proto(model).SerializeToString() == before
