@@ -310,7 +310,8 @@ def channels_of_gate(value: ir.Value | None) -> int | None:
             return None
         if node.domain == "" and node.op_type == "Conv":
             weights = node.inputs[1]
-            return None if weights is None or weights.const_value is None else int(weights.const_value.shape[0])
+            tensor = None if weights is None else weights.const_value
+            return None if tensor is None else int(tensor.numpy().shape[0])
         if not _is_elementwise(node):
             return None
         value = next((x for x in node.inputs if x is not None and not is_one_number(x)), None)
@@ -364,7 +365,7 @@ class _Padding:
     def _of_result(self, node: ir.Node) -> float:
         if not _is_elementwise(node):
             # A convolution's weights and bias are 0 there; what is added to it, and an activation of 0, need not be.
-            return max(1.0, *(self.of(value) for value in (node.inputs[:1] + node.inputs[3:]))) + 1.0
+            return max(1.0, *(self.of(value) for value in (*node.inputs[:1], *node.inputs[3:]))) + 1.0
         if node.op_type in _OWN:
             return math.inf
         bounds = [self.of(value) for value in node.inputs]
@@ -481,7 +482,7 @@ class _Writer:
     def _constant(self, name: str, array: np.ndarray) -> ir.Value:
         tensor = ir.tensor(array)
         value = ir.Value(
-            name=self._names.new(name), type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
+            name=self._names.new(name), type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
         )
         self._graph.register_initializer(value)
         return value
@@ -499,8 +500,9 @@ def _replace_uses(value: ir.Value, new: ir.Value, but: Container[ir.Node] = ()) 
     for user, index in list(value.uses()):
         if user not in but and not _is_reorder(user, "ReorderInput"):
             user.replace_input_with(index, new)
-    graph = new.producer().graph
-    for index, output in enumerate(graph.outputs):
+    producer = new.producer()
+    outputs = producer.graph.outputs if producer is not None and isinstance(producer.graph, ir.Graph) else []
+    for index, output in enumerate(outputs):
         if output is value:
             new.shape, new.name, value.name = value.shape, value.name, new.name
-            graph.outputs[index] = new
+            outputs[index] = new

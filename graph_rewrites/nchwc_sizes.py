@@ -112,7 +112,7 @@ class SizeFinder:
         if not kernel and node.op_type == "Conv" and node.inputs[1] is not None and node.inputs[1].shape is not None:
             kernel = [int(d) if isinstance(d, int) else -1 for d in node.inputs[1].shape[2:]]
         automatic = attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
-        if len(kernel) != len(SPATIAL_AXES) or -1 in kernel or automatic or attributes.get_int("ceil_mode", 0):
+        if len(kernel) != len(SPATIAL_AXES) or -1 in kernel or automatic or attributes.get_int("ceil_mode", 0) != 0:
             return (node.name, id(node), position)
         pads = list(attributes.get_ints("pads", (0, 0, 0, 0)))
         stride = list(attributes.get_ints("strides", (1, 1)))[position]

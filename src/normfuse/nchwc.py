@@ -119,7 +119,8 @@ def may_gain(model: ir.Model, options: onnxruntime.SessionOptions) -> bool:
     if get_entry(options, f"{OPTION_PREFIX}compile") == "0" or not _has_chains_behind_convolutions(model.graph):
         return False
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
-    if any(value.dtype in _NARROW for value in (*model.graph.inputs, *weights)):
+    types = {value.dtype for value in model.graph.inputs} | {tensor.dtype for tensor in weights}
+    if not types.isdisjoint(_NARROW):
         return False
     return sum(tensor.nbytes for tensor in weights) < _MOST_BYTES
 
