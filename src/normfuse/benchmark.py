@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from normfuse.measuring import Rounds, bound_run, ratio_of, take_turns
 from normfuse.model_files import ModelLike, load_model
 from normfuse.quantization import Quantization, quantization_of
 from normfuse.rewriting import rewritten
-from normfuse.sessions import has_folded_weights, open_session
+from normfuse.sessions import SessionModel, open_session, session_model
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.budget import run_all
 from normfuse.verification.comparison import differences, is_quantized
@@ -28,6 +29,8 @@ from normfuse.verification.samples import reference
 if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
+
+    from normfuse.graph_rewrites.quantized_weights import Folding
 
 __all__ = ["BenchmarkReport", "OperatorTime", "Timing", "benchmark"]
 
@@ -128,7 +131,8 @@ def benchmark(
 ) -> BenchmarkReport:
     """Measure the original with and without the execution provider, and the rewritten model with and without it.
 
-    A model whose weights :func:`normfuse.InferenceSession` dequantises is measured in that way, too.
+    A model of which :func:`normfuse.InferenceSession` makes another one is measured in that way, too: with its weights
+    dequantised, or chains on the blocked layout of convolutions.
 
     Args:
         model: Any form of model that :func:`normfuse.optimize` takes.
@@ -169,10 +173,16 @@ def benchmark(
         setting.case("rewritten + normfuse", fused, options),
     ]
     quantization = quantization_of(source)
-    in_memory = rewritten(source, fold_weights="never" if quantization is None else "session")
-    if in_memory.rules != rewritten(source).rules:  # otherwise it is the one before
-        folded = has_folded_weights(in_memory)
-        cases.append(setting.case("normfuse.InferenceSession", in_memory.model, options, folded=folded))
+    folding: Folding = "never" if quantization is None else "session"
+    in_memory = session_model(
+        source.model,
+        functools.partial(rewritten, source, fold_weights=folding),
+        import_host().SessionOptions(),
+        blocked_layout=options.get("backend") != "directml",
+    )
+    portable = rewritten(source, fold_weights=folding)
+    if in_memory.model is not portable.model or portable.rules != rewritten(source).rules:
+        cases.append(setting.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before
     tell("profiling", 0, 0)
     original = time_in_chains(source.model, source.name, fed[0], threads=threads)
     for case, rounds in zip(cases, take_turns([case.run for case in cases], seconds, tell), strict=True):
@@ -199,13 +209,13 @@ class _Setting:
     expected: dict[str, Any]
     quantized: bool
 
-    def case(self, name: str, model: ir.Model, ep_options: dict[str, Any] | None, *, folded: bool = False) -> _Case:
-        session = open_session(model, self.model_name, ep_options=ep_options, threads=self.threads, folded=folded)
+    def case(self, name: str, model: ir.Model | SessionModel, ep_options: dict[str, Any] | None) -> _Case:
+        session = open_session(model, self.model_name, ep_options=ep_options, threads=self.threads)
         found = differences([self.expected], run_all(session, [self.sample]), self.quantized)
         kernel_time = gpu_work = None
         if ep_options is not None:
             kernel_time = time_in_fused_nodes(
-                model, self.model_name, self.sample, threads=self.threads, ep_options=ep_options, folded=folded
+                model, self.model_name, self.sample, threads=self.threads, ep_options=ep_options
             )
             if ep_options.get("backend") == "directml":
                 gpu_work = self._gpu_work(model, ep_options)
@@ -218,7 +228,7 @@ class _Setting:
             gpu_work=gpu_work,
         )
 
-    def _gpu_work(self, model: ir.Model, ep_options: dict[str, Any]) -> GpuWork:
+    def _gpu_work(self, model: ir.Model | SessionModel, ep_options: dict[str, Any]) -> GpuWork:
         def create(further: dict[str, Any]) -> onnxruntime.InferenceSession:
             return open_session(model, self.model_name, ep_options={**ep_options, **further}, threads=self.threads)
 

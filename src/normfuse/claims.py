@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from normfuse.errors import NormfuseError
 from normfuse.rewriting import rewritten
-from normfuse.sessions import has_folded_weights, open_session
+from normfuse.sessions import SessionModel, open_session
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -117,7 +117,11 @@ def pair_nodes(source: Source, *, allow_requantization_removal: bool = False) ->
     fused = {name: site for site in result.sites if site.fused_into is not None for name in site.nodes}
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         report = Path(folder) / "claims.jsonl"
-        open_session(result.model, source.name, ep_options={"claim_report": report}, folded=has_folded_weights(result))
+        open_session(
+            SessionModel(result.model, keeps_weights=result.weights.guarded > 0),
+            source.name,
+            ep_options={"claim_report": report},
+        )
         lines = _lines_by_node(report)
     groups: dict[tuple[str, str], list[str]] = {}
     for node in nodes:

@@ -22,7 +22,7 @@ from onnx_ir.passes.common import InlinePass
 
 from normfuse.host.native_library import EP_NAME
 from normfuse.host.versions import import_host
-from normfuse.sessions import open_session
+from normfuse.sessions import SessionModel, open_session
 from normfuse.verification import Sample
 
 if TYPE_CHECKING:
@@ -85,17 +85,15 @@ def time_in_chains(model: ir.Model, name: str, sample: Sample, *, threads: int) 
 
 
 def time_in_fused_nodes(
-    model: ir.Model, name: str, sample: Sample, *, threads: int, ep_options: Mapping[str, Any], folded: bool = False
+    model: ir.Model | SessionModel, name: str, sample: Sample, *, threads: int, ep_options: Mapping[str, Any]
 ) -> KernelTime:
     """Return the kernel time with normfuse, and the share of the execution provider's nodes in it.
 
-    See :func:`time_in_chains`; ``ep_options`` and ``folded`` are as :func:`open_session` takes them.
+    See :func:`time_in_chains`; ``model`` and ``ep_options`` are as :func:`open_session` takes them.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = _profiled_options(folder)
-        session = open_session(
-            model, name, ep_options=dict(ep_options), threads=threads, sess_options=options, folded=folded
-        )
+        session = open_session(model, name, ep_options=dict(ep_options), threads=threads, sess_options=options)
         events = _events(session, sample)
     share = _median_share(events, lambda event: float(_is_fused(event)))
     return KernelTime(share, _by_operator(events), _node_counts(events))

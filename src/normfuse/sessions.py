@@ -6,7 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import onnx_ir as ir
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from normfuse.graph_rewrites import Target
 
-__all__ = ["InferenceSession", "Level", "has_folded_weights", "needs_library", "open_session"]
+__all__ = ["InferenceSession", "Level", "SessionModel", "needs_library", "open_session", "session_model"]
 
 Level = Literal["disable", "basic", "extended", "all"]
 # ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
@@ -89,8 +89,10 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         remove_quantization=remove_quantization,
         fold_weights="session" if fold_weights else "never",
     )
-    model = _prepared(source.model, rewrite, options, blocked_layout=blocked_layout)
-    session = _create(model, options, source.name, providers=None)
+    layout = blocked_layout and get_entry(options, BACKEND_KEY) != "directml"
+    made = session_model(source.model, rewrite, options, blocked_layout=layout)
+    made.settle(options)
+    session = _create(made.model, options, source.name, providers=None)
     if not (remove_quantization or allow_requantization_removal):  # results stay
         if source.path is not None:
             recreate_from(session, str(source.path.resolve()))
@@ -99,53 +101,64 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     return session
 
 
-def _prepared(
+class SessionModel(NamedTuple):
+    """What a session is created on, and what its options have to say for that."""
+
+    model: ir.Model
+    keeps_weights: bool = False
+    """ONNX Runtime is not to make integers of float weights: dequantised ones, or those of blocked convolutions."""
+    leaves_pairs: bool = False
+    """ONNX Runtime is to leave QuantizeLinear and DequantizeLinear as they are."""
+
+    def settle(self, options: onnxruntime.SessionOptions) -> None:
+        """Say it."""
+        if self.keeps_weights:
+            disable_optimizer(options, _QUANTIZES_WEIGHTS)
+        leave_pairs(options, leave=self.leaves_pairs)
+
+
+def session_model(
     model: ir.Model,
     rewrite: Callable[[Target], Rewritten],
     options: onnxruntime.SessionOptions,
     *,
     blocked_layout: bool,
-) -> ir.Model:
-    """Return what the session is created on, and set the options that belong to it."""
-    if blocked_layout and get_entry(options, BACKEND_KEY) != "directml" and may_gain(model, options):
+) -> SessionModel:
+    """Return what :func:`InferenceSession` makes of a model.
+
+    Args:
+        model: As it was loaded.
+        rewrite: Returns what the rewriting pass makes of it for a target.
+        options: Those of the session.
+        blocked_layout: As :func:`InferenceSession` has it.
+    """
+    if blocked_layout and may_gain(model, options):
         found = blocked(rewrite("custom-op").model, options)
         if found is not None:
-            disable_optimizer(options, _QUANTIZES_WEIGHTS)  # it takes blocked convolutions for those of ONNX
-            leave_pairs(options, leave=found.leaves_pairs)
-            return found.model
-    leave_pairs(options, leave=False)
+            return SessionModel(found.model, keeps_weights=True, leaves_pairs=found.leaves_pairs)
     result = rewrite("portable")
-    if has_folded_weights(result):
-        disable_optimizer(options, _QUANTIZES_WEIGHTS)
-    return result.model
-
-
-def has_folded_weights(result: Rewritten) -> bool:
-    """Whether the rewriting pass dequantised weights of which ONNX Runtime would make integers again."""
-    return result.weights.guarded > 0
+    return SessionModel(result.model, keeps_weights=result.weights.guarded > 0)
 
 
 def open_session(
-    model: ir.Model,
+    model: ir.Model | SessionModel,
     name: str,
     *,
     ep_options: dict[str, Any] | None = None,
     level: Level = "all",
     threads: int = 0,
     sess_options: onnxruntime.SessionOptions | None = None,
-    folded: bool = False,
 ) -> onnxruntime.InferenceSession:
     """Return a session for measuring and comparing: quiet, and with the execution provider only if options are given.
 
     Args:
-        model: The model.
+        model: The model; a :class:`SessionModel` also says what its session's options need.
         name: What it is called in messages.
         ep_options: Options of the execution provider, {} for its defaults; None: ONNX Runtime's CPU provider alone,
             with the custom operators if the model cannot run without them.
         level: ONNX Runtime's own graph optimisations.
         threads: Threads inside an operator; 0: ONNX Runtime's default.
         sess_options: Session options to use; None: new ones.
-        folded: The model has folded weights: see :func:`has_folded_weights`.
 
     Raises:
         InvalidModelError: ONNX Runtime cannot load the model.
@@ -165,14 +178,14 @@ def open_session(
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads:
         options.intra_op_num_threads = threads
-    if folded:
-        disable_optimizer(options, _QUANTIZES_WEIGHTS)
+    made = model if isinstance(model, SessionModel) else SessionModel(model)
+    made.settle(options)
     if ep_options is not None:
         session_options(options, **ep_options)
-        return _create(model, options, name, providers=None)
-    if needs_library(model):
+        return _create(made.model, options, name, providers=None)
+    if needs_library(made.model):
         options.register_custom_ops_library(get_library_path())
-    return _create(model, options, name, providers=["CPUExecutionProvider"])
+    return _create(made.model, options, name, providers=["CPUExecutionProvider"])
 
 
 def needs_library(model: ir.Model) -> bool:
