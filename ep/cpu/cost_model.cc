@@ -94,10 +94,6 @@ void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
   }
 }
 
-bool IsOneNumber(const TensorRef& tensor) {
-  return !tensor.present() || (tensor.constant != nullptr && tensor.constant->ElementCount() == 1);
-}
-
 }  // namespace
 
 bool IsSoftmaxOfBlocks(const Chain& chain) {
@@ -146,14 +142,8 @@ void ForEachPrice(const Chain& chain, const std::function<void(const Price& pric
 }
 
 bool IsOfBytes(const Chain& chain) {
-  bool alone = !chain.normalizes() && IsByte(chain.x.type) && IsByte(chain.store.type) &&
-               chain.x.tensor.constant == nullptr && chain.store.quantization.present() &&
-               IsOneNumber(chain.x.quantization) && IsOneNumber(chain.store.quantization);
-  ForEachStep(chain, [&](const Step& step) {
-    alone = alone && step.output == kNoOutput && IsOneNumber(step.operand.tensor) &&
-            IsOneNumber(step.operand.quantization) && IsOneNumber(step.quantization);
-  });
-  return alone;
+  const std::optional<Codes> codes = CodesOf(chain);
+  return codes && codes->step == Codes::kX && IsByte(chain.x.type) && IsByte(chain.store.type);
 }
 
 namespace {

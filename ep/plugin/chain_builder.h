@@ -12,6 +12,12 @@ namespace normfuse::plugin {
 // The step that an Add, Mul or Div is.
 std::optional<StepKind> CombinationOf(const GraphNode& node);
 
+// Of shorter rows between pairs ONNX Runtime's softmax is as fast.
+inline bool HasLongRows(const auto& shape) {
+  constexpr int64_t kLongRow = 1024;
+  return shape.rank > 0 && shape.rank <= kMaxRank && shape.dims[shape.rank - 1] >= kLongRow;
+}
+
 class ChainBuilder {
  public:
   // `taken[n]` is true for nodes that are in another chain or belong to another provider.

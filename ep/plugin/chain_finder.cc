@@ -214,10 +214,9 @@ class Finder {
 
   // The Add is faster as a chain of its own: of short rows of 16-bit integers ORT's softmax is as fast.
   static bool IsFasterWithoutAdd(const Chain& chain) {
-    const PartialShape& x = chain.x.shape;
-    const bool is_long = x.rank > 0 && x.dims[x.rank - 1] >= 1024;
-    return AddsIntegers(chain) || (chain.has_softmax() && !is_long && chain.x.quantization.present() &&
-                                   BitsOf(chain.x.type) == 16 && !chain.before.empty());
+    return AddsIntegers(chain) ||
+           (chain.has_softmax() && !HasLongRows(chain.x.shape) && chain.x.quantization.present() &&
+            BitsOf(chain.x.type) == 16 && !chain.before.empty());
   }
 
   void TryIntegers(int index) {

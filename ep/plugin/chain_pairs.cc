@@ -128,13 +128,11 @@ bool ChainBuilder::ReadsAllOf(int quantize) {
 // Whether a pair is better a step than an end, or two, of chains with bytes at it: a normalisation has kernels for these. Of short
 // rows between pairs, ORT's softmax is as fast.
 bool ChainBuilder::SuitsPair(int quantize) const {
-  constexpr int64_t kLongRow = 1024;
   if (!found_.chain.normalizes()) return true;
   const GraphNode& node = graph_.node(quantize);
   const TensorFacts& facts = graph_.Facts(graph_.Output(node, 0));
   if (BitsOf(facts.type) <= 8) return false;
-  if (!found_.chain.has_softmax()) return true;
-  return facts.rank > 0 && facts.rank <= kMaxRank && facts.dims[facts.rank - 1] >= kLongRow;
+  return !found_.chain.has_softmax() || HasLongRows(facts);
 }
 
 bool ChainBuilder::HasRoomFor(int tensors) const { return StepTensors(found_.chain) + tensors <= kMostStepTensors; }
