@@ -8,7 +8,8 @@ pooling, which have blocked forms. The last block of a tensor whose channels do 
 no product reads (their weights are 0) as long as they are finite.
 
 A factor for each channel, such as the gate [N, C, 1, 1] of a squeeze-and-excitation block, broadcasts where channels
-stand last: around it tensors are viewed as [N, C / b, H, W, b], which copies nothing.
+stand last: around it tensors are viewed as [N, C / b, H, W, b], by a Reshape, which copies nothing. ONNX Runtime writes
+pairs of QuantizeLinear and DequantizeLinear around a Reshape among others, unless it leaves all of them as they are.
 """
 
 from __future__ import annotations
@@ -53,21 +54,19 @@ _LONGEST_WAY = 32
 _SCALE = 1  # input of QuantizeLinear and DequantizeLinear
 
 
-def move_reorders(model: ir.Model, block: int, *, views: bool) -> int:
+def move_reorders(model: ir.Model, block: int) -> int:
     """Run what stands between reorders of the main graph on blocked tensors, in place.
 
     Args:
         model: As ONNX Runtime wrote it, with the layout pass of this processor.
         block: Channels of a block: the last dimension of a blocked tensor.
-        views: Also where tensors have to be viewed in another shape: by a Reshape, around which ONNX Runtime writes
-            further pairs of QuantizeLinear and DequantizeLinear unless it leaves all of these as they are.
 
     Returns:
         How many ReorderInput and ReorderOutput went.
     """
     graph = model.graph
     before = _count_reorders(graph)
-    plan = _Plan(graph, block, views=views)
+    plan = _Plan(graph, block)
     if plan.parts:
         _Writer(graph, plan, block).write()
     return before - _count_reorders(graph)
@@ -130,9 +129,8 @@ class _Exits:
 class _Plan:
     """Which nodes are moved: all that could be, in parts that have fewer reorders then."""
 
-    def __init__(self, graph: ir.Graph, block: int, *, views: bool) -> None:
+    def __init__(self, graph: ir.Graph, block: int) -> None:
         self._block = block
-        self._views = views
         self._padding = _Padding(graph)
         self._sizes = SizeFinder(graph, ELEMENTWISE)
         self._outputs = set(graph.outputs)
@@ -244,8 +242,6 @@ class _Plan:
             if value in self._channels and self._sizes.of(value) == sizes:
                 continue
             viewed = True
-            if not self._views:
-                return None
             is_gate = self._sizes.of(value) == (sizes[0], 1, 1) and (
                 value in self._channels or (channels % self._block == 0 and channels_of_gate(value) == channels)
             )
@@ -482,7 +478,10 @@ class _Writer:
     def _constant(self, name: str, array: np.ndarray) -> ir.Value:
         tensor = ir.tensor(array)
         value = ir.Value(
-            name=self._names.new(name), type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
+            name=self._names.new(name),
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(array.shape),
+            const_value=tensor,
         )
         self._graph.register_initializer(value)
         return value

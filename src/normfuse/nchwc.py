@@ -72,7 +72,7 @@ class Blocked(NamedTuple):
 
     model: ir.Model
     leaves_pairs: bool
-    """Whether it has pairs and nothing in it runs in integers, so that ONNX Runtime is to leave them as they are."""
+    """Whether it has pairs, which ONNX Runtime is to leave as they are: nothing in it runs in integers."""
 
 
 def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> Blocked | None:
@@ -84,19 +84,20 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> Blocked | N
         options: Those of the session that is to be created; they are not changed.
 
     Returns:
-        None where no chain stands between convolutions that have this layout; where ONNX Runtime shall not, or cannot,
-        optimise the model by itself: then its session says why.
+        None where no chain stands between convolutions that have this layout, where products run in integers, and where
+        ONNX Runtime cannot optimise the model by itself: then its session says why.
     """
     optimized = _optimized(model, disabled_optimizers(options))
     if optimized is None or not any(node.domain == _NCHWC for node in optimized.graph):
         return None
     from normfuse.graph_rewrites.nchwc import move_reorders
 
-    block = block_size()
-    leaves_pairs = _has_only_pairs(optimized)
-    if block is None or move_reorders(optimized, block, views=leaves_pairs) == 0:
+    if _has_products_of_integers(optimized):  # which these are, depends on what stands around them
         return None
-    return Blocked(optimized, leaves_pairs)
+    block = block_size()
+    if block is None or move_reorders(optimized, block) == 0:
+        return None
+    return Blocked(optimized, any(node.op_type == "QuantizeLinear" for node in optimized.graph))
 
 
 def leave_pairs(options: onnxruntime.SessionOptions, *, leave: bool) -> None:
@@ -161,16 +162,15 @@ def _optimized(model: ir.Model, disabled: list[str]) -> ir.Model | None:
         return ir.load(path)
 
 
-def _has_only_pairs(model: ir.Model) -> bool:
-    """Whether activations are quantised, and nothing is left of which ONNX Runtime could make products of integers."""
-    nodes = [node for graph in model.graphs() for node in graph]
-    for node in nodes:
+def _has_products_of_integers(model: ir.Model) -> bool:
+    """Whether anything is left of which ONNX Runtime could make a product of integers."""
+    for node in (node for graph in model.graphs() for node in graph):
         x = node.inputs[0] if node.inputs else None
         if node.op_type == "DequantizeLinear" and x is not None and x.const_value is not None:
-            return False
+            return True
         if "Integer" in node.op_type or node.op_type.startswith(_OF_INTEGERS):
-            return False
-    return any(node.op_type == "QuantizeLinear" for node in nodes)
+            return True
+    return False
 
 
 @functools.cache
