@@ -188,7 +188,8 @@ class _Plan:
         if channels % self._block and not self._padding.of(y) < _LARGEST_PADDING:
             return
         self._channels[y] = channels
-        if node.op_type != "QuantizeLinear":
+        gives_integers = y.dtype != ir.DataType.FLOAT if node.op_type in _OWN else node.op_type == "QuantizeLinear"
+        if not gives_integers:
             self._floats.add(y)
 
     def _channels_moved(self, node: ir.Node) -> int | None:
@@ -227,7 +228,7 @@ class _Plan:
         else:
             operands = [value for value in node.inputs if value is not None and not is_one_number(value)]
         sizes = self._sizes.of(node.outputs[0])
-        if not operands or sizes is None or (node.op_type in _OWN and node.outputs[0].dtype != ir.DataType.FLOAT):
+        if not operands or sizes is None or (node.op_type in _OWN and node.outputs[0].dtype is None):
             return None
         known = [None if value is None else self._channels.get(value) for value in operands]
         every = {channels for channels in known if channels is not None}
