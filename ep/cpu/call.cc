@@ -99,9 +99,18 @@ void LoadOperand(const Block& b, const BoundTensor& source, float* d) {
   Dequantize(call, b.n, scales, zeros, d);
 }
 
-// The number of elements to read of an operand: 1 where it is broadcast along the run.
+// The number of elements to read of an operand: 1 where it is broadcast along the run, a period where it repeats.
 Block Distinct(const Block& b, FormId form) {
-  return {b.call, b.at, b.step, b.step.stride[form] == 0 ? 1 : b.n, b.scratch};
+  const Geometry& g = *b.call.geometry;
+  const int64_t alike = g.Repeats(form) ? std::min(g.period, b.n) : 1;
+  return {b.call, b.at, b.step, b.step.stride[form] == 0 ? alike : b.n, b.scratch};
+}
+
+// The first of n values again and again behind them.
+void Repeat(int64_t first, int64_t n, float* values) {
+  for (int64_t filled = first; filled < n; filled *= 2) {
+    std::copy_n(values, std::min(filled, n - filled), values + filled);
+  }
 }
 
 void StoreFloats(const Call& call, DataType type, void* data, int64_t index, int64_t n, const float* values) {
@@ -173,9 +182,19 @@ void SetQuantization(const Call& call, ApplyArgs* args) {
 Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, float* room) {
   if (operand.is_kept) return {b.scratch->wide, 1};
   if (!operand.present()) return {absent, 0};
-  if (operand.is_parameter) return VecAt(b.call, operand.form, b.at, b.step, absent);
-  LoadOperand(Distinct(b, operand.form), b.call.tensor(operand.form), room);
-  return {room, b.step.stride[operand.form] == 0 ? 0 : 1};
+  const Block distinct = Distinct(b, operand.form);
+  const bool repeats = b.call.geometry->Repeats(operand.form);
+  if (!operand.is_parameter) {
+    LoadOperand(distinct, b.call.tensor(operand.form), room);
+  } else {
+    const Vec parameter = VecAt(b.call, operand.form, b.at, b.step, absent);
+    if (!repeats) return parameter;
+    std::copy_n(parameter.data, distinct.n, room);
+  }
+  if (!repeats) return {room, b.step.stride[operand.form] == 0 ? 0 : 1};
+  static_assert(kPattern % kLongestPeriod == 0);
+  Repeat(distinct.n, kPattern, room);
+  return {room, 1, /*repeats=*/true};
 }
 
 namespace {
@@ -272,7 +291,7 @@ void LoadBlock(const Block& block, Emission emission, float* d) {
   if (block.call.reads_by_steps() && !stores && RunStepsBefore(block, d)) return;
   const Block distinct = Distinct(block, kFormX);
   LoadOperand(distinct, block.call.x, d);
-  if (distinct.n < block.n) std::fill(d + 1, d + block.n, d[0]);
+  Repeat(distinct.n, block.n, d);
   for (const Stage& stage : block.call.spec->before) RunStage(block, stage, Normalizer{}, emission, d);
 }
 
@@ -358,6 +377,15 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
   args.behind_normalization = spec.normalizes;
   SetQuantization(call, &args);
   return args;
+}
+
+void SetPatterns(const Block& b, ApplyArgs* args) {
+  const auto set = [&b](FormId form, float* room, Vec* vec) {
+    if (b.call.geometry->Repeats(form)) *vec = OperandAt(b, {.form = form}, nullptr, room);
+  };
+  set(kFormScale, b.scratch->apply_scale, &args->scale);
+  set(kFormBias, b.scratch->apply_bias, &args->bias);
+  set(kFormSlope, b.scratch->apply_slope, &args->slope);
 }
 
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums) {

@@ -128,7 +128,7 @@ const float* ReadBlock(const Block& block, Emission emission, float* room);
 void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d, float* room);
 
 // An operand along a run: its own memory if it can be read there, otherwise a copy in `room`, of one element where it is
-// broadcast.
+// broadcast, of kPattern where it repeats.
 Vec OperandAt(const Block& block, const StageOperand& operand, const float* absent, float* room);
 
 // Runs a stage kActivate on float32, from x into y, which may be x.
@@ -140,6 +140,9 @@ void HideBlock(const Block& block, const Stage& stage, float fill, float* values
 // The arguments of call.apply for `rows` rows of n values from `at` on; strides between rows come from `row_step`.
 ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, const Dim& row_step, int64_t n, int rows,
                       const Normalizer* normalizers);
+
+// Lays out the operands that repeat for them.
+void SetPatterns(const Block& block, ApplyArgs* args);
 
 // The arguments of call.row_sums, or of the second half of call.step, likewise.
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/geometry.h"
 #include "cpu/kernel_list.h"
 
 namespace normfuse::cpu {
@@ -67,11 +68,26 @@ Activation ActivationOf(const Chain& chain) {
   return activation;
 }
 
+// Whether an operand has a value of its own for each index of a dimension of d.
+bool VariesAlong(const Operand& operand, const PartialShape& d, int dim) {
+  const PartialShape shape = KnownShape(operand);
+  if (operand.align == Align::kChannel) return dim == std::min(1, d.rank - 1) && shape.rank > 0 && shape.dims[0] != 1;
+  const int own = dim - (d.rank - shape.rank);
+  return own >= 0 && shape.dims[own] != 1;
+}
+
+// Whether one of a chain without a normalisation has few elements along the last dimension, again and again: see geometry.h.
+bool Repeats(const Chain& chain, const Operand& operand) {
+  const PartialShape d = KnownShapeOfD(chain);
+  return !chain.normalizes() && d.rank > 1 && VariesAlong(operand, d, d.rank - 1) && d.dims[d.rank - 2] != 1 &&
+         !VariesAlong(operand, d, d.rank - 2);
+}
+
 // Whether an operand of a chain without a normalisation is read element by element with X, and no parameter.
 bool IsWhole(const Chain& chain, const Operand& operand) {
   const PartialShape shape = KnownShape(operand);
   return !chain.normalizes() && !operand.constant() && shape.rank > 1 && shape.rank == chain.x.shape.rank &&
-         shape.dims[shape.rank - 1] != 1;
+         shape.dims[shape.rank - 1] != 1 && !Repeats(chain, operand);
 }
 
 // Calls add(price, nodes), with how many nodes of ONNX Runtime's that is, for everything that the steps do. Scale and bias
@@ -105,6 +121,63 @@ bool IsSoftmaxOfBlocks(const Chain& chain) {
          std::any_of(chain.before.begin(), chain.before.end(), is_quantised);
 }
 
+namespace {
+
+// X and the operands that are tensors, where the shapes of all of them are known in rank.
+std::vector<const Operand*> OperandsOf(const Chain& chain) {
+  std::vector<const Operand*> operands = {&chain.x};
+  ForEachStep(chain, [&](const Step& step) {
+    if (step.operand.present() && !step.operand.is_kept) operands.push_back(&step.operand);
+  });
+  const auto is_unknown = [](const Operand* operand) { return KnownShape(*operand).rank < 0; };
+  if (std::any_of(operands.begin(), operands.end(), is_unknown)) operands.clear();
+  return operands;
+}
+
+}  // namespace
+
+RunLengths KnownRunLengths(const Chain& chain) {
+  RunLengths lengths;
+  const PartialShape d = KnownShapeOfD(chain);
+  const std::vector<const Operand*> operands = OperandsOf(chain);
+  if (chain.normalizes() || d.rank < 0 || operands.empty()) return lengths;
+  double run = 1;
+  bool joined = false;
+  int inner = -1;
+  for (int dim = d.rank - 1; dim >= 0; --dim) {
+    if (d.dims[dim] == 1) continue;
+    const auto differs = [&](const Operand* operand) {
+      return VariesAlong(*operand, d, inner) != VariesAlong(*operand, d, dim);
+    };
+    const auto begins_again = [&](const Operand* operand) {
+      return !differs(operand) || VariesAlong(*operand, d, inner);
+    };
+    if (inner >= 0 && std::any_of(operands.begin(), operands.end(), differs)) {
+      lengths.ort = std::min(lengths.ort, run);
+      const auto lanes = static_cast<int64_t>(run);
+      const bool joins = !joined && lanes <= kLongestPeriod && kBlock % lanes == 0 &&
+                         std::all_of(operands.begin(), operands.end(), begins_again);
+      if (!joins) {
+        lengths.own = run;
+        return lengths;
+      }
+      joined = true;
+    }
+    run *= static_cast<double>(d.dims[dim] < 0 ? kTypicalDimension : std::max<int64_t>(d.dims[dim], 1));
+    inner = dim;
+  }
+  return lengths;
+}
+
+bool HasCheapRuns(const Chain& chain) {
+  const PartialShape d = KnownShapeOfD(chain);
+  const bool varies = std::any_of(chain.behind.begin(), chain.behind.end(), [&](const Step& step) {
+    return step.operand.present() && VariesAlong(step.operand, d, d.rank - 1);
+  });
+  return UsualFormOf(chain).behind && chain.before.empty() && !varies && !chain.x.quantization.present() &&
+         !chain.store.quantization.present();
+}
+
 bool IsOverLast(const Normalization& n, int rank) {
   if (n.from_first_axis) return true;
   return std::any_of(n.axes.begin(), n.axes.end(), [rank](int64_t axis) { return axis == -1 || axis + 1 == rank; });
@@ -124,7 +197,7 @@ void ForEachPrice(const Chain& chain, const std::function<void(const Price& pric
     add(DequantizationPrice(input.type, IsAlongRow(input.quantization, input.shape.rank)), 1);
   };
   if (IsSoftmaxOfBytes(chain)) return add(kSoftmaxOfBytesPrice, 1);
-  dequantization(chain.x);
+  if (!Repeats(chain, chain.x)) dequantization(chain.x);
   for (const Step& step : chain.before) dequantization(step.operand);
   for (const Step& step : chain.behind) {
     if (IsWhole(chain, step.operand)) dequantization(step.operand);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "chain/chain.h"
 #include "cpu/code_table.h"
@@ -32,6 +33,17 @@ void ForEachPrice(const Chain& chain, const std::function<void(const Price& pric
 
 // The column of a price that holds for an instruction set.
 double PriceOn(const Price& price, Isa isa);
+
+// How many elements of d follow each other in every operand, as far as shapes are known: what ONNX Runtime goes through at once,
+// and what is gone through at once here, where operands may repeat (geometry.h). As many as there are with a normalisation.
+struct RunLengths {
+  double ort = std::numeric_limits<double>::infinity();
+  double own = std::numeric_limits<double>::infinity();
+};
+RunLengths KnownRunLengths(const Chain& chain);
+
+// Whether a chain without a normalisation goes through its runs by one kernel that keeps to one scale and one bias.
+bool HasCheapRuns(const Chain& chain);
 
 // Whether a softmax is over the last dimension of d.
 bool IsOverLast(const Normalization& softmax, int rank);

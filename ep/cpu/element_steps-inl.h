@@ -40,6 +40,7 @@ struct OneQuantization {
 // As many vectors as pass through the steps together: a quantisation of one takes 20 cycles, of eight one after the other as
 // long; they and its numbers are what 16 registers hold.
 constexpr size_t kTogether = 8;
+static_assert(cpu::kPattern % (kTogether * kLanes) == 0);
 
 template <size_t kCount>
 struct Vectors {
@@ -113,8 +114,8 @@ NORMFUSE_INLINE void StoreElements(const cpu::ElementStepsArgs& args, size_t i, 
 
 template <class Combination, size_t kCount>
 NORMFUSE_INLINE void CombineAll(const cpu::ElementStep& step, size_t i, auto vector, Vectors<kCount>* d) {
-  if (step.stride != 0) {
-    return ForEachLoaded<kCount>(step.operand, step.type, step.scale, step.zero, i, vector,
+  if (step.mask != 0) {
+    return ForEachLoaded<kCount>(step.operand, step.type, step.scale, step.zero, i & step.mask, vector,
                                  [d](size_t k, V operand) { d->v[k] = Combination()(d->v[k], operand); });
   }
   const V operand = Set(*static_cast<const float*>(step.operand));
@@ -156,7 +157,8 @@ NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector
 template <size_t kCount>
 NORMFUSE_INLINE void RunStepsAt(const cpu::ElementStepsArgs& args, size_t i, auto vector) {
   Vectors<kCount> d;
-  ForEachLoaded<kCount>(args.x, args.x_type, args.x_scale, args.x_zero, i, vector, [&d](size_t k, V x) { d.v[k] = x; });
+  ForEachLoaded<kCount>(args.x, args.x_type, args.x_scale, args.x_zero, i & args.x_mask, vector,
+                        [&d](size_t k, V x) { d.v[k] = x; });
   for (int s = 0; s < args.count; ++s) RunStep(args.steps[s], i, vector, &d);
   StoreElements(args, i, vector, d);
 }

@@ -67,6 +67,8 @@ class StepsOfBlock {
   std::span<const Stage> stages_;
   ElementStep steps_[kMostElementSteps];
   float singles_[kMostElementSteps];
+  // Of what repeats: X, then the operands.
+  alignas(64) float patterns_[1 + kMostElementSteps][kPattern];
   int count_ = 0;
   bool has_room_ = true;
   bool behind_activation_ = false;  // is what comes next
@@ -87,9 +89,14 @@ bool StepsOfBlock::ReadOneNumbers(FormId scale_form, float* scale, float* zero) 
 }
 
 bool StepsOfBlock::ReadX() {
-  if (b_.n > 1 && b_.step.stride[kFormX] != 1) return false;
-  args_.x = ElementAt(call_.x.data, call_.x.type, b_.at.at[kFormX]);
-  args_.x_type = call_.x.type;
+  if (call_.geometry->Repeats(kFormX)) {
+    ReadFrom(OperandAt(b_, {.form = kFormX, .is_parameter = false}, nullptr, patterns_[0]).data);
+    args_.x_mask = kPattern - 1;
+  } else {
+    if (b_.n > 1 && b_.step.stride[kFormX] != 1) return false;
+    args_.x = ElementAt(call_.x.data, call_.x.type, b_.at.at[kFormX]);
+    args_.x_type = call_.x.type;
+  }
   return !call_.x.quantized() || ReadOneNumbers(kFormXScale, &args_.x_scale, &args_.x_zero);
 }
 
@@ -113,7 +120,7 @@ bool StepsOfBlock::ReadTensor(const BoundTensor& tensor, ElementStep* step) {
   if (tensor.quantized() && !ReadOneNumbers(tensor.scale_form, &step->scale, &step->zero)) return false;
   step->type = tensor.type;
   step->operand = ElementAt(tensor.data, tensor.type, b_.at.at[tensor.form]);
-  step->stride = 1;
+  step->mask = kNoPattern;
   return true;
 }
 
@@ -122,16 +129,19 @@ bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
   step.kind = kind;
   step.type = DataType::kFloat32;
   const bool lies_there = !operand.is_parameter && ReadTensor(call_.tensor(operand.form), &step);
-  if (!lies_there) {
+  if (!operand.is_kept && call_.geometry->Repeats(operand.form)) {
+    step.operand = OperandAt(b_, operand, nullptr, patterns_[1 + count_]).data;
+    step.mask = kPattern - 1;
+  } else if (!lies_there) {
     const bool single = !operand.is_kept && (b_.n == 1 || b_.step.stride[operand.form] == 0);
     const bool takes_room = !single && !operand.is_parameter;
     if (takes_room && !std::exchange(has_room_, false)) return false;
     float* room = single ? &singles_[count_] : b_.scratch->block;  // which no activation in between takes
     const Vec vec = OperandAt(b_, operand, nullptr, room);
     step.operand = vec.data;
-    step.stride = vec.step;
+    step.mask = vec.step == 0 ? 0 : kNoPattern;
   }
-  step.by_reciprocal = kind == StepKind::kDiv && step.stride == 0 && HasSmallRange() &&
+  step.by_reciprocal = kind == StepKind::kDiv && step.mask == 0 && HasSmallRange() &&
                        Quantizer::Fits(std::abs(*static_cast<const float*>(step.operand)));
   behind_activation_ = false;
   ++count_;
@@ -144,7 +154,7 @@ void StepsOfBlock::AddFactor(const float* factor) {
   step.kind = StepKind::kMul;
   step.type = DataType::kFloat32;
   step.operand = factor;
-  step.stride = 0;
+  step.mask = 0;
   step.by_reciprocal = false;
 }
 
@@ -194,6 +204,7 @@ void StepsOfBlock::RunTo(int end, void* y, DataType type, bool stream) {
   call_.kernels->element_steps(args_);
   args_.x = y;
   args_.x_type = DataType::kFloat32;
+  args_.x_mask = kNoPattern;
 }
 
 // What is left: the steps up to `end`, to integers, and Y's elements for these.

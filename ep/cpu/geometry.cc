@@ -49,6 +49,7 @@ struct Builder {
   void FillOutputForms();
   void FlattenUniform(uint32_t uniform);
   void SortDims(uint32_t forms_of_d);
+  void JoinRepeating(uint32_t operands);
 };
 
 // A tensor that broadcasts to d from the last dimension.
@@ -234,6 +235,36 @@ void Builder::SortDims(uint32_t forms_of_d) {
   g.piece_count = (g.group_size + g.piece_size - 1) / g.piece_size;
 }
 
+// Makes one run of the two innermost dimensions where each form walks through both in one stride, or repeats. `operands`: the
+// forms that may; whoever reads a quantisation's scale and zero point knows no period.
+void Builder::JoinRepeating(uint32_t operands) {
+  DimList& list = g.reduced;
+  if (chain.normalizes() || list.count < 2) return;
+  const Dim& inner = list.dims[list.count - 1];
+  Dim& outer = list.dims[list.count - 2];
+  if (inner.size > kLongestPeriod || inner.size <= 0 || kBlock % inner.size != 0) return;
+  uint32_t repeating = 0;
+  for (uint32_t left = g.active & operands; left != 0; left &= left - 1) {
+    const int form = std::countr_zero(left);
+    if (outer.stride[form] == 0 && inner.stride[form] == 1) repeating |= left & -left;
+  }
+  if (!Joins(outer, inner, g.active & ~repeating)) return;
+  Dim joined = inner;
+  joined.size *= outer.size;
+  for (uint32_t left = repeating; left != 0; left &= left - 1) joined.stride[std::countr_zero(left)] = 0;
+  outer = joined;
+  --list.count;
+  g.repeating = repeating;
+  g.period = inner.size;
+}
+
+// The forms of a chain's operands, without those of their quantisations.
+uint32_t FormsOfOperands(const ChainForms& tensors) {
+  uint32_t forms = 0;
+  for (const OperandForms& operand : tensors.operands) forms |= Bit(operand.form);
+  return forms;
+}
+
 // The shapes of a call, by the tensors that they are of.
 struct TensorShapes {
   const ChainForms& tensors;
@@ -287,6 +318,7 @@ Result BindGeometry(const Chain& chain, const ChainForms& forms, const CallShape
   b.FillOutputForms();
   b.FlattenUniform(shapes.uniform);
   b.SortDims(FormsOfD(chain, forms) & (geometry->active | (1u << kFormY)));
+  b.JoinRepeating(FormsOfOperands(forms));
   return {};
 }
 

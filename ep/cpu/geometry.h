@@ -5,6 +5,8 @@
 // it is broadcast.
 // Dimensions of size 1 go, the others are sorted into kept ones and reduced ones, and neighbours of the same kind are
 // joined wherever every form in use walks through them in one stride. A *group* is a set of values with one mean.
+// Without a normalisation a form may also *repeat*: its few elements along the innermost dimension begin again and again, as
+// a gate of each channel does along the pixels of a tensor in ONNX Runtime's blocked layout.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +23,7 @@ namespace normfuse::cpu {
 inline constexpr int kMaxDims = kMaxRank + 1;
 inline constexpr int64_t kBlock = 1024;  // elements that pass through the level-1 cache together
 inline constexpr int64_t kMaxPieces = 64;
+inline constexpr int64_t kLongestPeriod = 128;  // longer runs are worth a visit each
 
 enum FormId : int {
   kFormX,
@@ -143,15 +146,20 @@ struct Geometry {
   int64_t piece_size = 0;
   int64_t piece_count = 0;
 
-  uint32_t active = 0;       // bit f: form f is in use
-  DimList kept;              // one entry per independent direction between groups
-  DimList reduced;           // within a group, joined for all forms
-  DimList reduced_d;         // within a group, joined for the forms that d is made of
-  bool columns = false;      // the innermost dimension is a kept one: it is the last of `kept`
+  uint32_t active = 0;   // bit f: form f is in use
+  DimList kept;          // one entry per independent direction between groups
+  DimList reduced;       // within a group, joined for all forms
+  DimList reduced_d;     // within a group, joined for the forms that d is made of
+  bool columns = false;  // the innermost dimension is a kept one: it is the last of `kept`
+  // Bit f: form f, whose stride is 0 there, repeats along the innermost dimension of `reduced`, after `period` elements. Stretches
+  // of blocks begin and end at multiples of it.
+  uint32_t repeating = 0;
+  int64_t period = 1;
   int64_t joined_count = 0;  // elements of a joined scale; 0: nothing joins
   // By the form of a blocked quantisation's scale: its stride along its axis, in elements of the scale.
   int64_t block_stride[kFormCount] = {};
 
+  bool Repeats(FormId form) const { return (repeating & Bit(form)) != 0; }
   Range Piece(int64_t index) const { return {index * piece_size, std::min((index + 1) * piece_size, group_size)}; }
 };
 

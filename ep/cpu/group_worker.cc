@@ -145,7 +145,9 @@ void GroupWorker::Apply(const Offsets& base, const Range& range, bool kept, cons
       ApplyInDouble(at, {0, n}, own);
     } else if (call_.apply != nullptr) {
       const Dim& inner = Innermost(call_.geometry->reduced);
-      writer_.Apply(call_.apply, call_.apply_type(), ApplyArgsAt(call_, at, inner, inner, n, 1, &own.normalizer));
+      ApplyArgs args = ApplyArgsAt(call_, at, inner, inner, n, 1, &own.normalizer);
+      if (call_.geometry->repeating != 0) SetPatterns({call_, at, inner, n, scratch_}, &args);
+      writer_.Apply(call_.apply, call_.apply_type(), args);
     } else {
       ApplyBlock(at, n, kept ? scratch_->kept + position : nullptr, own.normalizer);
     }

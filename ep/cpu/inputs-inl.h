@@ -17,10 +17,11 @@ struct Spread {
   alignas(64) float values[kLanes];
 };
 
-// A Vec that every vector load may read from: one value is spread over `spread` first.
+// A Vec that every vector load may read from: one value is spread over `spread` first. Indices are multiples of kLanes.
 class Source {
  public:
-  NORMFUSE_INLINE Source(Vec vec, Spread* spread) : data_(vec.data), mask_(0 - static_cast<size_t>(vec.step)) {
+  NORMFUSE_INLINE Source(Vec vec, Spread* spread)
+      : data_(vec.data), mask_(vec.repeats ? cpu::kPattern - 1 : 0 - static_cast<size_t>(vec.step)) {
     if (vec.step != 0) return;
     Store(spread->values, Set(*vec.data));
     data_ = spread->values;

@@ -11,10 +11,16 @@
 
 namespace normfuse::cpu {
 
+// As many elements of an operand that repeats are laid out for kernels to read: whole multiples of what they take at a time.
+inline constexpr size_t kPattern = 128;
+// Every element has a value of its own.
+inline constexpr size_t kNoPattern = ~size_t{0};
+
 // One float per element (step 1) or one for all (step 0).
 struct Vec {
   const float* data;
   int step;
+  bool repeats = false;  // there are kPattern of them, which begin again: for operands, not for scales and zero points
 };
 
 inline constexpr int64_t kShiftElements = 64;  // as many as any instruction set reads
@@ -143,7 +149,7 @@ struct ElementStep {
   StepKind kind;
   DataType type;  // of the operand, which is dequantised if it is an integer
   const void* operand;
-  int stride;  // of the operand: 0 or 1
+  size_t mask;  // element i of the operand is at i & mask: 0 for one number, kPattern - 1 where it repeats
   float scale;
   float zero;
   bool by_reciprocal;          // kDiv: by one number, of values that a quantisation keeps in a small range
@@ -155,6 +161,7 @@ struct ElementStep {
 struct ElementStepsArgs {
   const void* x;
   DataType x_type;
+  size_t x_mask = kNoPattern;  // as in ElementStep
   float x_scale = 1.0f;
   float x_zero = 0.0f;
   void* y;  // may be x, if both are float32

@@ -56,7 +56,7 @@ bool HasOneScale(const Facts& f) {
 }
 
 bool ReadsStoredIntegers(const Facts& f) {
-  return !f.spec.requantizes && !f.g.columns && f.plain && f.call.x.quantized() &&
+  return !f.spec.requantizes && !f.g.columns && f.plain && f.call.x.quantized() && !f.g.Repeats(kFormX) &&
          f.call.params[kFormXZero].wide == nullptr && HasOneScale(f) && OnlyZeroStrides(f.g.reduced, kFormXBlock) &&
          OnlyZeroStrides(f.g.kept, kFormXBlock);
 }
@@ -95,10 +95,10 @@ bool BeginsLines(const Facts& f) {
   return f.run.size * f.YBytes() % kCacheLine == 0 && BeginsLine(f.call.y) && BeginsLine(f.call.sum);
 }
 
-// Whether rows that do not are long enough for three calls of the kernel each.
+// Whether rows that do not are long enough for three calls of the kernel each, and their operands may be cut anywhere.
 bool CanPutLinesTogether(const Facts& f, bool any_length) {
   constexpr int64_t kShortest = 1024;  // bytes
-  return f.call.sum == nullptr && (any_length || f.run.size * f.YBytes() >= kShortest) &&
+  return f.call.sum == nullptr && f.g.repeating == 0 && (any_length || f.run.size * f.YBytes() >= kShortest) &&
          reinterpret_cast<uintptr_t>(f.call.y) % static_cast<uintptr_t>(f.YBytes()) == 0;
 }
 

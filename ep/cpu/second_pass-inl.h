@@ -78,7 +78,7 @@ struct Activated {
 template <TakesSlope Act>
 struct Activated<Act> {
   NORMFUSE_INLINE Activated(const ApplyArgs& a, int row, Spread* spread)
-      : act(a.params), slope({a.slope.data + row * a.slope_stride, a.slope.step}, spread) {}
+      : act(a.params), slope({a.slope.data + row * a.slope_stride, a.slope.step, a.slope.repeats}, spread) {}
   NORMFUSE_INLINE V operator()(V v, size_t i) const { return act(v, slope.At(i)); }
   NORMFUSE_INLINE V Partial(V v, size_t i, size_t n) const { return act(v, slope.PartialAt(i, n)); }
   Act act;
@@ -333,8 +333,8 @@ NORMFUSE_INLINE void ApplyVector(const ApplyArgs& a, int row) {
   Spread spread[3];
   const Results<Out, Act, kStream> results(a);
   const ActivationOf<Out, Act, kBehind> act(a, row, &spread[2]);
-  const Source scale({a.scale.data + a.scale_stride * row, a.scale.step}, &spread[0]);
-  const Source bias({a.bias.data + a.bias_stride * row, a.bias.step}, &spread[1]);
+  const Source scale({a.scale.data + a.scale_stride * row, a.scale.step, a.scale.repeats}, &spread[0]);
+  const Source bias({a.bias.data + a.bias_stride * row, a.bias.step, a.bias.repeats}, &spread[1]);
   const Input x = InputOf<Input>(a, row);
   Out* y = static_cast<Out*>(a.y) + a.y_stride * row;
   const VectorAffine affine(results.Scaled(a.normalizers[row]));

@@ -70,6 +70,13 @@ double RowsThroughBlocks(const Chain& chain, const PartialShape& d) {
   return kOwnRowOfBlocksNanoseconds * static_cast<double>(TypicalRows(*chain.normalization, d));
 }
 
+// The same of the runs of a chain without a normalisation, where operands that are broadcast cut them short.
+double GainOfRuns(const Chain& chain, double elements) {
+  const cpu::RunLengths lengths = cpu::KnownRunLengths(chain);
+  const double own = cpu::HasCheapRuns(chain) ? kOrtRunNanoseconds : kOwnRunNanoseconds;
+  return elements * (kOrtRunNanoseconds / lengths.ort - own / lengths.own);
+}
+
 }  // namespace
 
 bool IsPlainSoftmax(const Chain& chain) {
@@ -105,7 +112,8 @@ double ExpectedGain(const Chain& chain, cpu::Isa isa, RunInIntegers in_integers)
   const PartialShape d = KnownShapeOfD(chain);
   const int64_t elements = TypicalElements(d);
   const double ours = cpu::EstimateNanoseconds(chain, isa, elements) + RowsThroughBlocks(chain, d);
-  return EstimateOrtNanoseconds(chain, elements, in_integers) + GainOfRows(chain, isa, d) - ours;
+  return EstimateOrtNanoseconds(chain, elements, in_integers) + GainOfRows(chain, isa, d) +
+         GainOfRuns(chain, static_cast<double>(elements)) - ours;
 }
 
 }  // namespace normfuse::plugin
