@@ -400,6 +400,7 @@ class _Writer:
         # Blocked tensors by the value in the graph that was, and by whether it is the view.
         self._forms: dict[tuple[ir.Value, bool], ir.Value] = {}
         self._made: dict[tuple[object, ...], ir.Value] = {}
+        self._reordered: dict[ir.Value, ir.Value] = {}
 
     def write(self) -> None:
         for node in list(self._graph):
@@ -409,6 +410,9 @@ class _Writer:
                 blocked = self._form(node.inputs[0], viewed=False, at=node)
                 if blocked is not None:
                     _replace_uses(node.outputs[0], blocked)
+        # At the end: a node that stays as well is moved by what it reads in the graph that was.
+        for value, reordered in self._reordered.items():
+            _replace_uses(value, reordered, but=self._moved - self._staying)
         self._remove_unread()
 
     def _move(self, node: ir.Node) -> None:
@@ -429,7 +433,7 @@ class _Writer:
         if y in self._leaving:
             channels = ir.AttrInt64("channels", self._plan.channels(y) or 0)
             reorder = ir.Node(NCHWC_DOMAIN, "ReorderOutput", [self._form(y, viewed=False, at=node)], [channels])
-            _replace_uses(y, self._insert(node, reorder, y), but=self._moved - self._staying)
+            self._reordered[y] = self._insert(node, reorder, y)
 
     def _insert(self, at: ir.Node, node: ir.Node, like: ir.Value) -> ir.Value:
         node.name = self._names.new(f"{at.name or at.op_type}/nchwc")

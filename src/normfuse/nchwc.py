@@ -150,16 +150,18 @@ def _optimized(model: ir.Model, disabled: list[str]) -> ir.Model | None:
     options.add_session_config_entry("session.disable_prepacking", "1")
     if any(node.domain == OPERATOR_DOMAIN for node in model.graph):
         options.register_custom_ops_library(get_library_path())
-    with tempfile.TemporaryDirectory(prefix="normfuse.") as folder, runnable(model) as (data, data_folder):
-        path = Path(folder) / "optimized.onnx"
-        options.optimized_model_filepath = str(path)
-        if data_folder is not None:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", data_folder)
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="normfuse.") as folder, runnable(model) as (data, data_folder):
+            path = Path(folder) / "optimized.onnx"
+            options.optimized_model_filepath = str(path)
+            if data_folder is not None:
+                options.add_session_config_entry("session.model_external_initializers_file_folder_path", data_folder)
             host.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-        except Exception:  # the user's own operators, perhaps; the session that is created instead says what is wrong
-            return None
-        return ir.load(path)
+            return ir.load(path)
+    except Exception:
+        # The user's own operators, perhaps; the session that is created instead says what is wrong. Or no folder for
+        # temporary files, or no room in it: that session needs none.
+        return None
 
 
 def _has_products_of_integers(model: ir.Model) -> bool:

@@ -7,7 +7,9 @@ would; one step of the coarsest, seen through what follows, bounds the differenc
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import harness
 import numpy as np
@@ -293,6 +295,32 @@ def test_padding_that_may_not_stay_finite_is_left_alone() -> None:
     net.add("Add", [net.name, net.constant(np.float32(0))], net.y)
     net.add("Div", [x, net.name], np.sign(value))
     net.conv(WIDE)
+    (got,) = normfuse.InferenceSession(net.proto(), options_of()).run(None, {"x": net.x})
+    assert_right(net, got)
+
+
+def test_a_gate_whose_integers_are_read_without_blocks_as_well() -> None:
+    """The QuantizeLinear runs twice: on the view with the gate's product, and for the Cast."""
+    net = Net(5, stored="uint16").conv(WIDE, 3)
+    x, value = net.name, net.y
+    net.add("GlobalAveragePool", [x], value.mean((2, 3), keepdims=True), exact=False)
+    gate, factor = net.name, net.y
+    scale, zero = (numpy_helper.to_array(constant).astype(np.float64) for constant in net.constants[-2:])
+    net.add("Cast", [net.nodes[-1].input[0]], factor / scale + zero, to=TensorProto.FLOAT)
+    net.add("Mul", [net.name, net.constant(np.float32(2**-16))], net.y * 2**-16)
+    integers, summand = net.name, net.y
+    net.add("Mul", [x, gate], value * factor, exact=False).conv(WIDE)
+    net.add("Add", [net.name, integers], net.y + summand)
+    model = moved(net)
+    assert model is not None
+    assert sum(node.op_type == "Reshape" for node in model.graph) > 0
+    (got,) = normfuse.InferenceSession(net.proto(), options_of()).run(None, {"x": net.x})
+    assert_right(net, got)
+
+
+def test_a_session_without_a_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    net = net_of(["silu"], stored="uint16")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     (got,) = normfuse.InferenceSession(net.proto(), options_of()).run(None, {"x": net.x})
     assert_right(net, got)
 
