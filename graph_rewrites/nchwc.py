@@ -222,6 +222,9 @@ class _Plan:
             scale = node.inputs[_SCALE]
             if scale is None or scale.dtype != ir.DataType.FLOAT:
                 return None
+            # Its one number has the rank of the tensor, which the view has not.
+            if node.attributes.get_int("block_size", 0):
+                return None
             if (x in self._floats) != (node.op_type == "QuantizeLinear"):
                 return None
             operands = [x]

@@ -325,6 +325,27 @@ def test_a_session_without_a_folder_for_temporary_files(monkeypatch: pytest.Monk
     assert_right(net, got)
 
 
+def test_blocks_of_a_quantisation_that_are_the_whole_tensor() -> None:
+    """Their scale [1, 1, 1, 1] is one number, and does not fit the view that the factors want."""
+    net = Net(4, stored="uint16")
+    net.x = net.x[:1, :, :1, :1]
+    net.y = net.x.astype(np.float64)
+    net.conv(WIDE).scale().conv(WIDE)
+    model = net.proto()
+    for constant in model.graph.initializer:
+        if not constant.dims:
+            constant.dims.extend([1, 1, 1, 1])
+    for node in model.graph.node:
+        if "quantize" in node.op_type.lower():
+            blocks = {"axis": 1, "block_size": WIDE}
+            node.attribute.extend(helper.make_attribute(name, number) for name, number in blocks.items())
+    del model.graph.input[0].type.tensor_type.shape.dim[:]
+    for size in net.x.shape:
+        model.graph.input[0].type.tensor_type.shape.dim.add().dim_value = size
+    (got,) = normfuse.InferenceSession(model, options_of()).run(None, {"x": net.x})
+    assert_right(net, got)
+
+
 def test_an_empty_batch() -> None:
     net = net_of(["gate", "hard_swish"], stored="uint16", static=False)
     session = normfuse.InferenceSession(net.proto(), options_of())
