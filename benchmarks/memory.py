@@ -155,10 +155,15 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def known_name(text: str) -> str:
+    """The name of a real model or of a quantised file, as an argument of the command."""
+    return text if text in quantized_zoo.NAMES else model_name(text)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "names", nargs="*", type=model_name, metavar="NAME", help=f"of {', '.join(NAMES)}; none: all of 40 MB and more"
+        "names", nargs="*", type=known_name, metavar="NAME", help=f"of {', '.join(NAMES)}; none: all of 40 MB and more"
     )
     parser.add_argument("--runs", type=int, default=5, help="of which the median is taken")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
@@ -175,7 +180,7 @@ def main() -> int:
     if arguments.folding:
         print(f"| file | {KEPT} | {FOLDED} | difference | weights |\n|---|---|---|---|---|")
         with tempfile.TemporaryDirectory() as name:
-            for file in quantized_zoo.NAMES:
+            for file in arguments.names or quantized_zoo.NAMES:
                 print(folding_cost(file, arguments.runs, Path(name)), flush=True)
         return 0
     with tempfile.TemporaryDirectory() as name:
