@@ -61,12 +61,16 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
     return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **variables}
 
 
+def exit_code(*command: str | Path, **variables: str) -> int:
+    """Of a command in the repository."""
+    return subprocess.run(
+        list(map(str, command)), cwd=ROOT, env=environment(variables), stdin=subprocess.DEVNULL, check=False
+    ).returncode
+
+
 def run(*command: str | Path, **variables: str) -> None:
     """Run a command in the repository; its failure ends the run with the same exit code."""
-    done = subprocess.run(
-        list(map(str, command)), cwd=ROOT, env=environment(variables), stdin=subprocess.DEVNULL, check=False
-    )
-    end_if_failed(done.returncode, *command)
+    end_if_failed(exit_code(*command, **variables), *command)
 
 
 def end_if_failed(code: int, *command: str | Path) -> None:
@@ -108,17 +112,23 @@ def check_tools() -> None:
         sys.exit(f"tests/run.py: no C++ compiler: '{compiler}' is not on the PATH (on Debian: apt-get install g++)")
 
 
+def make_environment() -> None:
+    if (BIN / "python").exists():
+        return
+    say("makes build/test-env")
+    run(sys.executable, "-m", "venv", ENVIRONMENT)
+    if exit_code(BIN / "python", "-m", "pip", "install", "--quiet", "--only-binary=:all:", "uv"):
+        say("there is no uv for this platform, or it cannot be fetched: pip installs the rest, in a minute more")
+
+
 def built_wheel() -> Path:
     """This platform's wheel; what has not changed since it was last built is not compiled again."""
-    if not (BIN / "python").exists():
-        say("makes build/test-env")
-        run(sys.executable, "-m", "venv", ENVIRONMENT)
-        run(BIN / "python", "-m", "pip", "install", "--quiet", "--upgrade", "pip")
-    pip = [BIN / "python", "-m", "pip"]
+    make_environment()
     shutil.rmtree(WHEEL, ignore_errors=True)
     say("builds the wheel")
-    # By the tools that README's first command finds, not by those that the tests have installed.
-    wheel = [*pip, "wheel", "--verbose", "--no-deps", "--wheel-dir", WHEEL, ROOT]
+    # By pip and the tools that README's first command finds, not by those that the tests have installed, nor by uv:
+    # with either everything would be compiled again.
+    wheel = [BIN / "python", "-m", "pip", "wheel", "--verbose", "--no-deps", "--wheel-dir", WHEEL, ROOT]
     run_with_progress(*wheel, PATH=os.environ["PATH"])
     (built,) = WHEEL.glob("*.whl")
     return built
@@ -139,9 +149,18 @@ def cmake_of(build: Path) -> Path:
 def install_wheel(python: Path, extra: str) -> None:
     wheel = built_wheel()
     say(f"installs the wheel and the packages of its extra '{extra}'")
-    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[{extra}]")
-    # pip leaves an installed package of the same version as it is.
-    run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
+    # An installed package of the same version is otherwise left as it is.
+    again = ["--reinstall-package", "normfuse"]
+    if not uv_installed("--python", python, *again, f"{wheel}[{extra}]"):
+        pip = [python, "-m", "pip", "install", "--quiet"]
+        run(*pip, f"{wheel}[{extra}]")
+        run(*pip, "--force-reinstall", "--no-deps", wheel)
+
+
+def uv_installed(*what: str | Path) -> bool:
+    """Whether uv did it, in a tenth of pip's time. It does not know pip's settings: where it fails, pip has to try."""
+    uv = BIN / ("uv.exe" if os.name == "nt" else "uv")
+    return uv.exists() and not exit_code(uv, "pip", "install", "--quiet", *what, UV_PYTHON_DOWNLOADS="never")
 
 
 def export_tests(arguments: list[str]) -> None:
@@ -170,7 +189,7 @@ def native_tests() -> None:
     build = native_build()
     cmake = cmake_of(build)
     run(cmake, "-S", "ep", "-B", build, f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}", "-DNORMFUSE_BUILD_TESTS=ON")
-    run_with_progress(cmake, "--build", build)
+    run_with_progress(cmake, "--build", build, "--target", "native_tests")
     ctest(build)
 
 
@@ -247,6 +266,9 @@ def pytest(marked: str, *arguments: str, parallel: bool = True, **variables: str
 
 
 def slow_tests(arguments: list[str]) -> None:
+    build = native_build()
+    say("compiles what is built beside the native tests")
+    run_with_progress(cmake_of(build), "--build", build)
     pytest("(slow or fuzz) and not cross", "--hypothesis-profile=long", *arguments, NORMFUSE_FUZZ_EXAMPLES="500")
 
 

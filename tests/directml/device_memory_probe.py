@@ -1,7 +1,8 @@
 """Tensors that stay on the GPU, on the tests' own Direct3D.
 
-Started by test_device_memory.py in a process of its own, since whether they are offered is decided when the library is
-registered: ``python device_memory_probe.py FAKE_DIRECTML SCENARIO``. A scenario that fails raises.
+Each scenario in a process of its own, since whether they are offered is decided when the library is registered:
+``python device_memory_probe.py FAKE_DIRECTML SCENARIO``, or several by device_memory_scenarios.py.
+One that fails raises.
 """
 
 from __future__ import annotations
@@ -453,7 +454,11 @@ def not_offered() -> None:
     close(session_of(STEP, "0").run(None, {"x": numbers(1, 64) * 0})[0], np.zeros((1, 64)))
 
 
-if __name__ == "__main__":
+def play(scenario: str) -> None:
     normfuse.register()
-    globals()[sys.argv[2]]()
+    globals()[scenario]()
     assert counted("violations") == 0
+
+
+if __name__ == "__main__":
+    play(sys.argv[2])

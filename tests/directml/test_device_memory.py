@@ -35,14 +35,13 @@ SCENARIOS = [
     "chains_alone",
     "other_sessions",
     "refused",
-    "not_offered",
 ]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_device_memory(scenario: str) -> None:
-    environment = {**os.environ, "NORMFUSE_DEVICE_MEMORY": "0" if scenario == "not_offered" else "1"}
-    command = [sys.executable, PROBE, libraries.build_fake(), scenario]
+@pytest.mark.parametrize(("variable", "scenarios"), [("1", SCENARIOS), ("0", ["not_offered"])])
+def test_device_memory(variable: str, scenarios: list[str]) -> None:
+    environment = {**os.environ, "NORMFUSE_DEVICE_MEMORY": variable}
+    command = [sys.executable, PROBE.with_name("device_memory_scenarios.py"), libraries.build_fake(), *scenarios]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -17,8 +17,8 @@ from normfuse.cli import app
 from normfuse.graph_rewrites.rules import RULES
 from normfuse.host.versions import MINIMUM_VERSION, NEWEST_TESTED
 
-# Measurements, demonstrations and a quantiser's calibration, each for 9 seconds and more. README has the first steps.
-SLOW = ("benchmarks.md", "debugging.md", "index.md", "quantisation.md", "tuning.md")
+# Measurements, demonstrations and a quantiser's calibration, each for 9 seconds and more.
+SLOW = ("README.md", "benchmarks.md", "debugging.md", "index.md", "quantisation.md", "tuning.md")
 
 
 @pytest.mark.parametrize(

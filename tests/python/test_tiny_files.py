@@ -52,7 +52,15 @@ def test_nothing_large_is_computed(nodes: Nodes, initializers: dict[str, np.ndar
     assert "FusedNormalization" in [site.fused_into for site in sites]
 
 
-@pytest.mark.parametrize("groups", [("Concat", "functions", "bodies"), ("2^24", "2^48", "Upsample"), ("ranks", "many")])
+@pytest.mark.parametrize(
+    "groups",
+    [
+        ("Concat", "functions", "bodies"),
+        ("2^24", "2^48", "Upsample"),
+        ("rank", "casts"),
+        pytest.param(("ranks", "many"), marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_large_is_inferred(groups: tuple[str, ...]) -> None:
     """In a process of its own that may not take much memory: what fails here would take all that a machine has."""
     done = subprocess.run([sys.executable, tiny_bombs.__file__, *groups], capture_output=True, text=True, check=False)
