@@ -286,7 +286,7 @@ def without_vnni(arguments: list[str]) -> None:
         return
     copy = BUILD / "onnxruntime-without-vnni"
     run(BIN / "python", "benchmarks/onnxruntime_without_avx512.py", copy)
-    pytest("without_vnni and not slow and not cross", *arguments, PYTHONPATH=str(copy), NORMFUSE_ISA="avx2")
+    pytest("without_vnni and not cross", *arguments, PYTHONPATH=str(copy), NORMFUSE_ISA="avx2")
 
 
 #: What a step does, given the arguments for pytest; in the order in which they run.
