@@ -403,7 +403,8 @@ class _Run:
         # A parameter of the chain that is computed by the chain itself is no parameter.
         circular = any(self.facts.unwrap(value).producer() in going for value in operands)
         writable = circular or self._attempt(rule.name, node, lambda: self._is_writable(delta.nodes[0], y))
-        new = None if circular or not writable else self._replace(graph, node, delta, rule.name)
+        hidden = self._hides_shape(delta.nodes[0], y)
+        new = None if circular or hidden or not writable else self._replace(graph, node, delta, rule.name)
         if new is not None:
             self.counts[rule.name] += 1
             return new
@@ -411,8 +412,19 @@ class _Run:
             for index in range(len(unused.inputs)):
                 unused.replace_input_with(index, None)
         if writable:
-            self._leftovers.note(rule.name, delta.match.fail(Reason("not_connected", node=label(node))))
+            unknown = Reason("unknown_type_or_rank", tensor=label(y))
+            reason = unknown if hidden else Reason("not_connected", node=label(node))
+            self._leftovers.note(rule.name, delta.match.fail(reason))
         return None
+
+    def _hides_shape(self, new: ir.Node, y: ir.Value) -> bool:
+        """Whether ONNX Runtime would take the result of a custom operator, whose rank is not known, for one number.
+
+        An operator that says nothing of its result has the type of its last input; where it is to have another one,
+        ONNX Runtime knows no way of giving that without a shape.
+        """
+        last = next((value for value in reversed(new.inputs) if value is not None), None)
+        return self.facts.rank(y) is None and last is not None and self.facts.dtype(last) != self.facts.dtype(y)
 
     def _replacement(self, rule: FusionRule, node: ir.Node) -> Replacement | None:
         """Return what a rule puts in the place of the nodes that end in this one; None, noted, if it declines."""

@@ -481,3 +481,27 @@ def test_verification_notices_a_pair_that_is_missing() -> None:
     node.input.extend(kept)
     program.s = "; ".join(steps[:at] + steps[at + 1 :]).encode()
     assert normfuse.verify(proto, damaged).result == "differ"
+
+
+@pytest.mark.parametrize("target", ["portable", "custom-op"])
+def test_of_a_rank_that_is_not_known(target: str) -> None:
+    """ONNX Runtime would take the result of a custom operator for one number, and refuse the convolution behind it."""
+    values = {"s": np.array(0.01, F32), "z": np.array(30000, np.uint16), "w": np.full((1, 2, 1, 1), 0.5, F32)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "quantize"),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "dequantize"),
+            helper.make_node("Relu", ["d"], ["r"], "relu"),
+            helper.make_node("Conv", ["r", "w"], ["y"], "conv"),
+        ],
+        "unknown",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=harness.IR_VERSION)
+    x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(F32)
+    (expected,) = harness.create_session(model, "cpu").run(None, {"x": x})
+    written, _ = optimize(model, target=target)
+    (got,) = harness.create_session(written, "ep").run(None, {"x": x})
+    np.testing.assert_array_equal(got, expected)
