@@ -231,7 +231,11 @@ class _Plan:
         else:
             operands = [value for value in node.inputs if value is not None and not is_one_number(value)]
         sizes = self._sizes.of(node.outputs[0])
-        if not operands or sizes is None or (node.op_type in _OWN and node.outputs[0].dtype is None):
+        if not operands or sizes is None:
+            return None
+        if node.op_type in _OWN and (
+            node.outputs[0].dtype is None or "block" in node.attributes.get_string("steps", "")
+        ):
             return None
         known = [None if value is None else self._channels.get(value) for value in operands]
         every = {channels for channels in known if channels is not None}
@@ -245,6 +249,8 @@ class _Plan:
                 return None
             if value in self._channels and self._sizes.of(value) == sizes:
                 continue
+            if node.op_type in _OWN:  # whose operands may follow the channels in another way than broadcasting does
+                return None
             viewed = True
             is_gate = self._sizes.of(value) == (sizes[0], 1, 1) and (
                 value in self._channels or (channels % self._block == 0 and channels_of_gate(value) == channels)
