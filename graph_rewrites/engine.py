@@ -423,8 +423,11 @@ class _Run:
         An operator that says nothing of its result has the type of its last input; where it is to have another one,
         ONNX Runtime knows no way of giving that without a shape.
         """
-        last = next((value for value in reversed(new.inputs) if value is not None), None)
-        return self.facts.rank(y) is None and last is not None and self.facts.dtype(last) != self.facts.dtype(y)
+        if self.facts.rank(y) is not None:
+            return False
+        last = self.facts.dtype(next((value for value in reversed(new.inputs) if value is not None), None))
+        result = self.facts.dtype(y)
+        return last is not None and result is not None and last != result
 
     def _replacement(self, rule: FusionRule, node: ir.Node) -> Replacement | None:
         """Return what a rule puts in the place of the nodes that end in this one; None, noted, if it declines."""
