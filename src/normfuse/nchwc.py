@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.host.config_entries import disabled_optimizers, get_entry, set_entry
+from normfuse.host.config_entries import disable_optimizer, disabled_optimizers, get_entry, set_entry
 from normfuse.host.native_library import get_library_path
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
@@ -30,34 +30,15 @@ __all__ = ["Blocked", "block_size", "blocked", "leave_pairs", "may_gain"]
 
 # What ONNX Runtime does to nodes other than convolutions behind the claims: to be done behind ours, as ever. It ignores
 # names that it does not know.
-_LATER = (
-    *("AttentionFusion", "BiasDropoutFusion", "BiasGeluFusion", "BiasSkipLayerNormFusion", "BiasSoftmaxFusion"),
-    *(
-        "DynamicQuantizeMatMulFusion",
-        "EmbedLayerNormFusion",
-        "FastGeluFusion",
-        "GatherSliceToSplitFusion",
-        "GeluFusionL2",
-    ),
-    *("GemmActivationFusion", "LayerNormFusionL2", "MatMulActivationFusion", "MatMulIntegerToFloatFusion"),
-    *(
-        "MatMulNBitsFusion",
-        "MatMulScaleFusion",
-        "MatmulTransposeFusion",
-        "QuickGeluFusion",
-        "SimplifiedLayerNormFusion",
-    ),
-    *("SkipLayerNormFusion", "Avx2WeightS8ToU8Transformer", "DoubleQDQPairsRemover", "NhwcTransformer"),
-    *(
-        "QDQFinalCleanupTransformer",
-        "QDQPropagationTransformer",
-        "QDQS8ToU8Transformer",
-        "QDQSelectorActionTransformer",
-    ),
-    "WeightBiasQuantization",
-)
+_LATER = """
+    AttentionFusion BiasDropoutFusion BiasGeluFusion BiasSkipLayerNormFusion BiasSoftmaxFusion
+    DynamicQuantizeMatMulFusion EmbedLayerNormFusion FastGeluFusion GatherSliceToSplitFusion GeluFusionL2
+    GemmActivationFusion LayerNormFusionL2 MatMulActivationFusion MatMulIntegerToFloatFusion MatMulNBitsFusion
+    MatMulScaleFusion MatmulTransposeFusion QuickGeluFusion SimplifiedLayerNormFusion SkipLayerNormFusion
+    Avx2WeightS8ToU8Transformer DoubleQDQPairsRemover NhwcTransformer QDQFinalCleanupTransformer
+    QDQPropagationTransformer QDQS8ToU8Transformer QDQSelectorActionTransformer WeightBiasQuantization
+""".split()  # noqa: SIM905 -- a list is one name a line, when formatted
 _OF_INTEGERS = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of names
-_DISABLED = "optimization.disable_specified_optimizers"
 _LEAVES_PAIRS = "session.disable_quant_qdq"
 _CHOSEN = "normfuse.chose_quant_qdq"  # the entry above is ours, not the user's
 _NCHWC = "com.microsoft.nchwc"
@@ -146,7 +127,7 @@ def _optimized(model: ir.Model, disabled: list[str]) -> ir.Model | None:
     options = host.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    options.add_session_config_entry(_DISABLED, ";".join(sorted({*_LATER, *disabled})))
+    disable_optimizer(options, *_LATER, *disabled)
     options.add_session_config_entry("session.disable_prepacking", "1")
     if any(node.domain == OPERATOR_DOMAIN for node in model.graph):
         options.register_custom_ops_library(get_library_path())

@@ -31,8 +31,8 @@ def disabled_optimizers(options: onnxruntime.SessionOptions) -> list[str]:
     return [name for name in (get_entry(options, _DISABLED) or "").split(";") if name]
 
 
-def disable_optimizer(options: onnxruntime.SessionOptions, name: str) -> None:
-    """Switch one of ONNX Runtime's own graph transformers off; what is off already stays so."""
+def disable_optimizer(options: onnxruntime.SessionOptions, *names: str) -> None:
+    """Switch some of ONNX Runtime's own graph transformers off; what is off already stays so."""
     disabled = disabled_optimizers(options)
-    if name not in disabled:
-        set_entry(options, _DISABLED, ";".join([*disabled, name]))
+    if not set(names) <= set(disabled):
+        set_entry(options, _DISABLED, ";".join(dict.fromkeys([*disabled, *names])))
