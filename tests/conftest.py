@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import harness
 import hypothesis
 import instruction_sets
@@ -18,6 +20,21 @@ def pytest_report_header() -> str:
     missing = [isa for isa in instruction_sets.OF_ARCHITECTURE if isa not in instruction_sets.AVAILABLE]
     lacking = f"; this processor lacks {', '.join(missing)}" if missing else ""
     return f"normfuse: on {instruction_sets.IN_USE}{lacking}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By group, and by function where there is none: all parameters of a test go to one worker.
+
+    Behind each test the scheduler looks at all units: seven seconds where each test is one.
+    """
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Scheduling(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).partition("[")[0]
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")
