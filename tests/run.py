@@ -59,7 +59,7 @@ def say(text: str) -> None:
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    # Tests start hundreds of processes, which would compile all modules again: five seconds instead of one for a command.
+    # Tests start hundreds of processes, which would compile all modules again: five seconds a command, not one.
     # Not beside the sources, so also where the environment asks that nothing be written there.
     compiled = {"PYTHONPYCACHEPREFIX": str(BUILD / "pycache"), "PYTHONDONTWRITEBYTECODE": ""}
     return {**os.environ, "PATH": path, **compiled, **variables}
