@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import cache_folder
+from cache_folder import locked
+
 ROOT = Path(__file__).resolve().parents[1]
-CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", ROOT / "build" / "cache")) / "directml"
+CACHE = cache_folder.CACHE / "directml"
 SANITIZED = ROOT / "build" / "native-sanitized"
 WINDOWS = ROOT / "build" / "cross" / "win_amd64"
 NATIVE = ROOT / "tests" / "native" / "directml"
@@ -55,14 +55,6 @@ LIBRARIES = {
         Library("6_4", "onnxruntime-directml==1.24.4", "win_amd64", "3.11", "directml.dll", "DirectML.dll"),
     )
 }
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def fetch(feature_level: str) -> Path:

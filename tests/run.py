@@ -31,10 +31,12 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from platform import machine
 
@@ -262,6 +264,30 @@ def windows_tests() -> None:
     pytest("cross", "-k", "windows or win_amd64", "tests/packaging", "tests/directml", parallel=False)
 
 
+@contextmanager
+def models_are_fetched() -> Iterator[None]:
+    """Meanwhile, those of the main part: their tests would wait for them. What cannot be fetched, the tests say."""
+    fetch = [BIN / "python", "-c", "import model_zoo; model_zoo.fetch_first()"]
+    modules = os.pathsep.join(str(ROOT / "tests" / name) for name in (".", "real_models"))
+    silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(fetch, env=environment({"PYTHONPATH": modules}), start_new_session=True, **silent)
+    try:
+        yield
+    finally:
+        end_group(process)
+
+
+def end_group(process: subprocess.Popen[bytes], patience: float = 5) -> None:
+    """A process with all that it has started, pip for one; interrupted, they remove what they have begun to write."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def pytest(marked: str, *arguments: str, parallel: bool = True, **variables: str) -> None:
     # By group: what tests of one model, or of one version of onnxruntime, share is computed once.
     workers = ["-n", "2", "--dist", "loadgroup"] if parallel else []
@@ -319,9 +345,12 @@ def main() -> None:
     check_tools()
     # "windows" is a part of "wheels" and "cross".
     names = arguments.step or [name for name in STEPS if (arguments.all and name != "windows") or name in USUAL]
-    for i, name in enumerate(names):
-        say(f"{name}, step {i + 1} of {len(names)}")
-        STEPS[name](for_pytest)
+    with ExitStack() as meanwhile:
+        for i, name in enumerate(names):
+            say(f"{name}, step {i + 1} of {len(names)}")
+            STEPS[name](for_pytest)
+            if name == "install" and "pytest" in names[i:]:
+                meanwhile.enter_context(models_are_fetched())
 
 
 if __name__ == "__main__":

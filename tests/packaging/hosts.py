@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", Path(__file__).resolve().parents[2] / "build" / "cache"))
+from cache_folder import CACHE, locked
 
 
 def host_python(version: str) -> Path:
@@ -16,9 +14,7 @@ def host_python(version: str) -> Path:
     environment = CACHE / f"onnxruntime-{version}"
     python = environment / "bin" / "python"
     ready = environment / "ready"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"onnxruntime-{version}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(CACHE / f"onnxruntime-{version}.lock"):
         if not ready.exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", environment], check=True)
             install = ["install", "--quiet", "--no-deps", "--only-binary=:all:", f"onnxruntime=={version}", "numpy"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import directml_libraries as libraries
 import pytest
+from cache_folder import CACHE
 from cases import RUNS, write_manifest
-from hosts import CACHE
 
 HERE = Path(__file__).parent
 SOURCES = sorted((HERE / "host").glob("*.cc"))

@@ -5,7 +5,6 @@ When one of the refusals here is gone, a newer onnxruntime-node can do more, and
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hosts import CACHE
+from cache_folder import CACHE, locked
 
 import normfuse
 from normfuse import models
@@ -46,9 +45,7 @@ def node_modules() -> Path:
     """A folder with the packages, from the npm registry once. No install script runs: these fetch GPU libraries."""
     assert shutil.which("node"), "Node.js is not installed (on Debian: apt-get install nodejs npm)"
     folder = CACHE / PACKAGES[0].replace("@", "-")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder.with_suffix(".lock")):
         if not (folder / "ready").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()

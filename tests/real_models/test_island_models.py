@@ -71,7 +71,12 @@ def check_one_island(path: Path) -> onnxruntime.InferenceSession:
     return session
 
 
-@pytest.mark.parametrize("name", ["minilm-l3", "minilm-l6", "ocr-direction"])
+FLOAT = pytest.mark.parametrize(
+    "name", ["minilm-l3", pytest.param("minilm-l6", marks=pytest.mark.slow), "ocr-direction"]
+)
+
+
+@FLOAT
 def test_a_model_is_one_island(name: str) -> None:
     model = MODELS[name]
     feeds = next(model.inputs())
@@ -95,7 +100,7 @@ def check_work(model: RealModel, feeds: Feeds, results: Mapping[str, Array]) -> 
     assert (work.bytes_up, work.bytes_down) == (copied(list(feeds.values())), copied(computed))
 
 
-@pytest.mark.parametrize("name", ["minilm-l3", "minilm-l6", "ocr-direction"])
+@FLOAT
 def test_a_run_is_one_submission(name: str) -> None:
     model = MODELS[name]
     feeds = next(model.inputs())

@@ -1,0 +1,19 @@
+"""Where the tests keep what they fetch or build once, by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", Path(__file__).resolve().parents[1] / "build" / "cache"))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
