@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -19,21 +19,44 @@ from normfuse.host.versions import import_host
 from normfuse.model_files import Source
 from normfuse.sessions import open_session
 
-__all__ = ["Product", "Quantization", "quantization_of", "saturating_products"]
+__all__ = [
+    "INTEGER_FACTORS",
+    "Factors",
+    "Product",
+    "Quantization",
+    "quantization_of",
+    "quantizer_of",
+    "saturating_products",
+]
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _DYNAMIC = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
 _QUANTIZING = _DYNAMIC | {_QUANTIZE}
-# Operator -> positions of: the left factor and its zero point, the right one and its zero point, the latter's scale.
-_PRODUCTS_OF_INTEGERS: Mapping[str, tuple[int, int, int, int, int]] = {
-    "ConvInteger": (0, 2, 1, 3, -1),
-    "DynamicQuantizeMatMul": (-1, -1, 1, 3, 2),
-    "MatMulInteger": (0, 2, 1, 3, -1),
-    "MatMulIntegerToFloat": (0, 4, 1, 5, 3),
-    "QGemm": (0, 2, 3, 5, 4),
-    "QLinearConv": (0, 2, 3, 5, 4),
-    "QLinearMatMul": (0, 2, 3, 5, 4),
+
+
+class Factors(NamedTuple):
+    """Which inputs of an operator are multiplied as integers; -1: there is none."""
+
+    left: int
+    left_zero: int
+    right: int
+    right_zero: int
+    scale: int
+    """Of the right factor."""
+
+
+INTEGER_FACTORS: Mapping[str, tuple[Factors, ...]] = {
+    "ConvInteger": (Factors(0, 2, 1, 3, -1),),
+    "DynamicQuantizeLSTM": (Factors(-1, -1, 1, 9, 8), Factors(-1, -1, 2, 11, 10)),
+    "DynamicQuantizeMatMul": (Factors(-1, -1, 1, 3, 2),),
+    "MatMulInteger": (Factors(0, 2, 1, 3, -1),),
+    "MatMulIntegerToFloat": (Factors(0, 4, 1, 5, 3),),
+    "QAttention": (Factors(0, 6, 1, 7, 4),),
+    "QGemm": (Factors(0, 2, 3, 5, 4),),
+    "QLinearConv": (Factors(0, 2, 3, 5, 4),),
+    "QLinearMatMul": (Factors(0, 2, 3, 5, 4),),
 }
+"""Operator -> the products of integers in it."""
 # A weight in this range is never part of a pair of products that does not fit 16 bits beside uint8.
 _SAFE = (-64, 64)
 # Of a product of uint8 and int8, where ONNX Runtime has none that is exact.
@@ -81,6 +104,11 @@ class Quantization:
                 parts.append(f"{what} {', '.join(f'{kind} ({count})' for kind, count in counts.items())}")
         return "; ".join(parts)
 
+    @property
+    def saturating(self) -> int:
+        """How many products may be wrong on this machine, because their sums saturate."""
+        return sum(product.saturating for product in self.products)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as data for JSON."""
         return dataclasses.asdict(self)
@@ -127,7 +155,7 @@ def saturating_products(model: ir.Model, name: str) -> int:
 def _forms(nodes: list[ir.Node]) -> Iterator[str]:
     operators = {node.op_type for node in nodes}
     dequantizers = [node for node in nodes if node.op_type == _DEQUANTIZE and node.inputs]
-    if any(_quantizer_of(node.inputs[0]) is not None for node in dequantizers):
+    if any(quantizer_of(node.inputs[0]) is not None for node in dequantizers):
         yield "QDQ"
     if any(name.startswith("QLinear") or name in ("QGemm", "QAttention") for name in operators):
         yield "QOperator"
@@ -156,16 +184,16 @@ def _weights(nodes: list[ir.Node]) -> Iterator[str]:
             bits, size = node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 0)
             yield f"uint{bits} in blocks of {size}"
             continue
-        positions = _PRODUCTS_OF_INTEGERS.get(node.op_type)
         if node.op_type == _DEQUANTIZE:
             weights, scale = _at(node, 0), _at(node, 1)
-        elif positions is not None:
+        elif node.op_type in INTEGER_FACTORS:
+            factors = INTEGER_FACTORS[node.op_type][0]
             # Without a scale of its own, the zero point has as many elements.
-            weights = _at(node, positions[2])
-            scale = _at(node, positions[4]) if positions[4] >= 0 else _at(node, positions[3])
+            weights = _at(node, factors.right)
+            scale = _at(node, factors.scale if factors.scale >= 0 else factors.right_zero)
         else:
             continue
-        quantizer = _quantizer_of(weights)  # of weights that are stored in float, as Brevitas does
+        quantizer = quantizer_of(weights)  # of weights that are stored in float, as Brevitas does
         dtype = _type(weights if quantizer is None else _at(quantizer, 2))
         is_constant = _is_constant(weights if quantizer is None else _at(quantizer, 0))
         if not is_constant or dtype in (None, ir.DataType.INT32):  # int32: a bias
@@ -206,7 +234,7 @@ def _made_by(value: ir.Value) -> str | None:
     return None if producer is None else producer.op_type
 
 
-def _quantizer_of(quantized: ir.Value | None) -> ir.Node | None:
+def quantizer_of(quantized: ir.Value | None) -> ir.Node | None:
     """Return the QuantizeLinear that makes a tensor of integers, before a Clip where Brevitas writes one."""
     node = None if quantized is None else quantized.producer()
     if node is not None and node.op_type == "Clip":
@@ -249,24 +277,26 @@ def _types_of(node: ir.Node) -> str | None:
     if node.op_type == "MatMulNBits":
         right = f"uint{node.attributes.get_int('bits', 4)}"
         return f"{'int8' if node.attributes.get_int('accuracy_level', 0) == 4 else 'float32'} x {right}"
-    positions = _PRODUCTS_OF_INTEGERS.get(node.op_type)
-    if positions is None:
+    if node.op_type not in INTEGER_FACTORS:
         return "float32" if _reads_dequantized(node) else None
-    a, a_zero, b, b_zero, _ = positions
-    left = _type(_at(node, a_zero)) or _type(_at(node, a))
-    factors = [_name(left, "uint8"), _name(_type(_at(node, b_zero)) or _type(_at(node, b)))]
+    at = INTEGER_FACTORS[node.op_type][0]
+    left = _type(_at(node, at.left_zero)) or _type(_at(node, at.left))
+    factors = [_name(left, "uint8"), _name(_type(_at(node, at.right_zero)) or _type(_at(node, at.right)))]
     if node.op_type == "ConvInteger":
         factors.reverse()  # its kernel has the weights on the left, where sums do not saturate
     return " x ".join(factors)
 
 
 def _may_saturate(node: ir.Node) -> bool:
-    value = _at(node, _PRODUCTS_OF_INTEGERS[node.op_type][2])
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    if tensor is None or not tensor.size:
-        return True
-    weights = tensor.numpy()
-    return bool(weights.min() < _SAFE[0] or weights.max() > _SAFE[1])
+    for factors in INTEGER_FACTORS[node.op_type]:
+        value = _at(node, factors.right)
+        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+        if tensor is None or not tensor.size:
+            return True
+        weights = tensor.numpy()
+        if weights.min() < _SAFE[0] or weights.max() > _SAFE[1]:
+            return True
+    return False
 
 
 # --- what would be faster --------------------------------------------------------------------------------------------

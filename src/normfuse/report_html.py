@@ -308,7 +308,9 @@ def _speed(benchmark: Data | None) -> str:
         f"{escape(benchmark['onnxruntime_version'])}; milliseconds of a run; {benchmark['chain_share']:.1%} of the "
         "original's kernel time are spent in what is fused"
     )
-    return _table(caption, ("run",), ("median", "middle half", "speed", "error"), rows)
+    saturation = benchmark["saturation"]
+    remark = "" if saturation is None else f"<p>{escape(saturation['message'])}</p>"
+    return _table(caption, ("run",), ("median", "middle half", "speed", "error"), rows) + remark
 
 
 def _rules(rules: Data) -> str:

@@ -29,6 +29,7 @@ from normfuse.verification import runs, samples
 from normfuse.verification.budget import Budget, OutOfTime
 from normfuse.verification.graph_differences import differing_places
 from normfuse.verification.inputs import InputMaker
+from normfuse.verification.places import moved_by_one_unit
 
 STEEP = np.float32(3e6)
 
@@ -229,6 +230,18 @@ def test_progress_into_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 
 # --- the graphs' differences ---
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.filterwarnings("error")
+def test_the_largest_number_is_moved_and_stays_finite(dtype: type) -> None:
+    """Masks are made of it."""
+    largest = np.finfo(dtype).max
+    moved = moved_by_one_unit(np.array([largest, -largest] * 50, dtype))
+    assert np.isfinite(moved).all()
+    assert len(np.unique(moved)) > 2
+    beyond = np.array([np.inf, -np.inf, np.nan], dtype)
+    np.testing.assert_array_equal(moved_by_one_unit(beyond), beyond)
 
 
 def test_places_are_where_the_graphs_differ() -> None:

@@ -92,6 +92,8 @@ def print_benchmark(report: BenchmarkReport) -> None:
             number(timing.error),
         )
     print_table(rows)
+    if report.saturation is not None:
+        console.print(report.saturation.message, markup=False, soft_wrap=True)
     _print_operators(report)
     for text in (_left_text(report), _bound_text(report)):
         console.print(text, markup=False, soft_wrap=True)

@@ -162,4 +162,8 @@ def moved_by_one_unit(array: Any) -> Any:
     rng = np.random.default_rng(0)
     unit = float(np.finfo(values.dtype).eps)
     factors = 1.0 + unit * rng.integers(-1, 2, values.shape)
-    return (values.astype(np.float64) * factors).astype(values.dtype)
+    largest = np.finfo(values.dtype).max
+    with np.errstate(over="ignore"):
+        moved = values.astype(np.float64) * factors
+    # The largest number of the type, as masks have it, stays one: it is not to become infinite.
+    return np.where(np.isfinite(values), np.clip(moved, -largest, largest), values).astype(values.dtype)

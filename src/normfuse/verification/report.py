@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
     from normfuse.verification.comparison import OutputComparison
 
-__all__ = ["ComparedPlaces", "ComparedRun", "Result", "VerificationReport"]
+__all__ = ["ComparedPlaces", "ComparedRun", "Result", "Saturation", "VerificationReport"]
 
 Result: TypeAlias = Literal["agree", "differ", "undecided"]
 
@@ -79,6 +79,41 @@ class ComparedPlaces:
 
 
 @dataclasses.dataclass(frozen=True)
+class Saturation:
+    """ONNX Runtime's sums of uint8 x int8 saturate on this machine, in products of one of the models at least.
+
+    Then both are compared with weights of uint8, with which they do not (:mod:`normfuse.verification.exact_sums`).
+    """
+
+    products: int
+    """How many products of a model have weights large enough for that."""
+    inexact: int
+    """How many of them saturate in what was compared, too, because their weights are not constant."""
+    error: float | None = None
+    """How far results of the optimised model as it is are from those with exact sums here, on the first sample and as
+    the first of the runs; None: not measured."""
+
+    @property
+    def message(self) -> str:
+        """What was done about it, in a few sentences."""
+        text = (
+            "This processor has no VNNI: ONNX Runtime's sums of uint8 x int8 saturate on it, and weights of "
+            f"{self.products} products are large enough for that. Both models were compared with exact sums."
+        )
+        if self.inexact:
+            text += (
+                f" But {self.inexact} of the products have no constant weights, and saturate in both: a difference "
+                "between the models may be hidden by that, or come of it."
+            )
+        if self.error is not None:
+            text += (
+                f" As it is, the optimised model gives results on this processor that are {self.error:.2g} from those "
+                "with exact sums, on the first sample."
+            )
+        return text
+
+
+@dataclasses.dataclass(frozen=True)
 class VerificationReport:
     """The original, unoptimised by ONNX Runtime, against the optimised model on the same inputs."""
 
@@ -104,6 +139,8 @@ class VerificationReport:
     """If it failed: name of the first value that differs."""
     first_site: Site | None = None
     """If it failed: the first fused site whose result differs."""
+    saturation: Saturation | None = None
+    """Where sums of integers saturate on this machine: what was done about it; None: they do not."""
     lost_quantizers: tuple[str, ...] = ()
     """Names of the original's QuantizeLinear nodes that the optimised model does not do any more: then it differs,
     whatever the numbers are."""
@@ -183,5 +220,6 @@ class VerificationReport:
             "warnings": list(self.warnings),
             "first_difference": self.first_difference,
             "first_site": None if self.first_site is None else self.first_site.name,
+            "saturation": None if self.saturation is None else dataclasses.asdict(self.saturation),
             "lost_quantizers": list(self.lost_quantizers),
         }

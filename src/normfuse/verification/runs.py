@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from normfuse.arguments import INTEGER, NUMBER, PROGRESS, check_type
 from normfuse.claims import read_claim_report
-from normfuse.errors import HostVersionError, LibraryLoadError, NormfuseError, OptionError, VerificationError
+from normfuse.errors import HostVersionError, LibraryLoadError, OptionError, VerificationError
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import needs_library, open_session
-from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_accepted, run_as_fits
-from normfuse.verification.comparison import flatten, is_quantized
+from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_accepted, run_all, run_as_fits
+from normfuse.verification.comparison import differences, flatten, is_quantized
+from normfuse.verification.exact_sums import ExactForms, exact_forms
 from normfuse.verification.inputs import GENTLE_STYLES, InputMaker, Inputs, Sample, TooLarge, check_inputs
 from normfuse.verification.judge import Judge
 from normfuse.verification.locate import locate, site_of_value
 from normfuse.verification.lost_quantizers import lost_quantizers
 from normfuse.verification.places import PlaceComparer, Way
-from normfuse.verification.report import ComparedPlaces, ComparedRun, Result, VerificationReport
+from normfuse.verification.report import ComparedPlaces, ComparedRun, Result, Saturation, VerificationReport
 from normfuse.verification.samples import reference
 from normfuse.verification.ties import run_without_ties
 
@@ -62,7 +63,8 @@ def verify(
     """Compare an optimised model with its original on the same inputs.
 
     The original runs on ONNX Runtime's CPU provider with every graph optimisation off. The optimised model runs with
-    normfuse, and also without it where it is portable.
+    normfuse, and also without it where it is portable. Where ONNX Runtime's sums of uint8 x int8 saturate (x86
+    without VNNI), both run with weights of uint8 in the place of int8, whose products are exact.
 
     Args:
         original: Any form of model that :func:`normfuse.optimize` takes.
@@ -123,15 +125,15 @@ def verify_models(
     takes of the optimised model.
     """
     _check_signatures(original, optimized, names)
+    budget = Budget(seconds)
+    is_any_quantized = is_quantized(original) or is_quantized(optimized)
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         verification = _Verification(
-            original,
-            optimized,
-            names,
+            _Models(original, optimized, names, claim_report or Path(folder) / "claims.jsonl"),
+            exact_forms(original, optimized) if is_any_quantized else None,
             _Inputs(inputs, samples, seed, max_error),
-            Budget(seconds),
+            budget,
             progress or (lambda _: None),
-            claim_report or Path(folder) / "claims.jsonl",
         )
         return verification.report(sites)
 
@@ -148,6 +150,17 @@ def check_comparison(inputs: Inputs | None, samples: int | None, max_error: floa
         raise OptionError(f"max_error is {max_error}; it must be a number from 0 on.")
     if not seconds > 0:
         raise OptionError(f"The time for the verification is {seconds} s; it must be more than 0.")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Models:
+    """Two models that are compared."""
+
+    original: ir.Model
+    optimized: ir.Model
+    names: tuple[str, str]
+    claim_report: Path
+    """Where the execution provider says what it takes of the second one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,28 +184,25 @@ class _Tried:
 
 class _Verification:
     def __init__(
-        self,
-        original: ir.Model,
-        optimized: ir.Model,
-        names: tuple[str, str],
-        inputs: _Inputs,
-        budget: Budget,
-        tell: Progress,
-        claim_report: Path,
+        self, models: _Models, exact: ExactForms | None, inputs: _Inputs, budget: Budget, tell: Progress
     ) -> None:
-        self._original = original
-        self._optimized = optimized
-        self._names = names
+        self._given = models
+        self._original = models.original if exact is None else exact.original
+        self._optimized = models.optimized if exact is None else exact.optimized
+        self._saturation = None if exact is None else Saturation(exact.products, exact.inexact)
+        self._names = models.names
         self._inputs = inputs
         self._budget = budget
         self._tell = tell
-        self._claim_report = claim_report
-        self._quantized = is_quantized(original)
+        # What the provider says of a form with exact sums is nobody's business.
+        report = models.claim_report
+        self._claim_report = report if exact is None else report.with_name(f"exact {report.name}")
+        self._quantized = is_quantized(models.original)
         self._warnings: list[str] = []
         self._places: ComparedPlaces | None = None
         # Whether the time was over before a difference was understood.
         self._open = False
-        self._comparer = PlaceComparer(original, optimized, budget)
+        self._comparer = PlaceComparer(self._original, self._optimized, budget)
 
     def report(self, sites: Sequence[Site]) -> VerificationReport:
         """Compare; ``sites`` are for saying where a difference begins."""
@@ -218,12 +228,13 @@ class _Verification:
                 "compared; --verify-seconds gives it more."
             )
         self._warnings += _remarks(expected)
-        if self._quantized:
-            self._warnings += _saturation(self._original, self._names[0])
         judge = Judge(self._original, fed, expected, self._quantized, self._inputs.max_error, self._budget)
         tried = self._try_all(judge)
         if not tried:
             return self._undecided()
+        if self._saturation is not None:
+            self._tell("verifying: the optimised model as it is")
+            self._saturation = dataclasses.replace(self._saturation, error=self._error_as_it_is(fed[0], tried[0]))
         report = self._judged(judge, tried, sites)
         lost = lost_quantizers(self._original, self._optimized) if self._inputs.max_error is None else ()
         if not lost:
@@ -244,6 +255,20 @@ class _Verification:
             way.ep_options = None if way.ep_options is None else {}
             tried.append(_Tried(way, results, ComparedRun(way.label, judge.compare(results), len(results))))
         return tried
+
+    def _error_as_it_is(self, sample: Sample, exact: _Tried) -> float | None:
+        """How far the optimised model as it is gets from its form with exact sums; None: there was no time.
+
+        That it runs at all is part of what is verified, and what the provider takes of it is reported.
+        """
+        options = None if exact.way.ep_options is None else {"claim_report": self._given.claim_report}
+        session = open_session(self._given.optimized, self._names[1], ep_options=options)
+        try:
+            results = run_all(session, [sample], self._budget)
+        except OutOfTime:
+            return None
+        found = differences(exact.results[:1], results, self._quantized)
+        return max((difference.error for difference in found), default=0.0)
 
     def _judged(self, judge: Judge, tried: list[_Tried], sites: Sequence[Site]) -> VerificationReport:
         doubtful = sorted({index for one in tried for index in judge.doubtful(one.results)})
@@ -411,6 +436,7 @@ class _Verification:
         self, result: Result, tried: Sequence[_Tried], judge: Judge | None, *, samples: int
     ) -> VerificationReport:
         runs = tuple(one.run for one in tried)
+        saturation = () if self._saturation is None else (self._saturation.message,)
         return VerificationReport(
             result=result,
             samples=samples,
@@ -419,7 +445,8 @@ class _Verification:
             noise=None if judge is None else judge.noise_of_all if result == "undecided" else judge.noise_of_steady,
             seconds=self._budget.spent,
             places=self._places,
-            warnings=(*self._warnings, *(run.ties_message for run in runs if run.at_ties)),
+            saturation=self._saturation,
+            warnings=(*self._warnings, *saturation, *(run.ties_message for run in runs if run.at_ties)),
         )
 
     def _ways(self) -> list[Way]:
@@ -455,20 +482,6 @@ def _check_signatures(original: ir.Model, optimized: ir.Model, names: tuple[str,
 def _claimed(report: Path) -> tuple[tuple[str, ...], ...]:
     """The nodes of each chain that the execution provider took, by a claim report."""
     return tuple(tuple(line["nodes"]) for line in read_claim_report(report) if line["claimed"])
-
-
-def _saturation(model: ir.Model, name: str) -> list[str]:
-    """Say that the numbers are this machine's, where sums of integers saturate on it."""
-    from normfuse.quantization import saturating_products
-
-    with contextlib.suppress(NormfuseError):
-        if count := saturating_products(model, name):
-            return [
-                "This processor has no VNNI: ONNX Runtime's sums of uint8 x int8 saturate on it, and weights of "
-                f"{count} products of the original are large enough for that. Its own results then differ by "
-                "optimisation level, and are not those of other processors."
-            ]
-    return []
 
 
 def _remarks(expected: Outputs) -> list[str]:
