@@ -17,7 +17,7 @@ only the steps named:
   windows    what of wheels and cross is about Windows, as CI runs it
   slow       the Python tests marked "slow": more real models, every supported onnxruntime, large tensors, Node.js
              (which has to be installed, with npm), the recipe of CONTRIBUTING.md, the rest of the products of
-             parameters (tests/covering.py); and those marked "fuzz" with more examples
+             parameters (tests/covering.py); those marked "fuzz" with more examples; activations at more values
   isas       the Python tests marked "every_isa" on each instruction set but the best one
   vnni       the Python tests marked "without_vnni" on an onnxruntime that sees neither AVX-512 nor VNNI, as on older
              processors: its products of uint8 and int8 saturate (Linux on x86-64)
@@ -299,6 +299,7 @@ def slow_tests(arguments: list[str]) -> None:
     build = native_build()
     say("compiles what is built beside the native tests")
     run_with_progress(cmake_of(build), "--build", build)
+    run(build / "native_tests" / "activations_test", "--dense")
     pytest("(slow or fuzz) and not cross", "--hypothesis-profile=long", *arguments, NORMFUSE_FUZZ_EXAMPLES="500")
 
 

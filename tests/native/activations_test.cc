@@ -2,6 +2,7 @@
 //
 //   activations_test                all activations: every float16 value, a sweep through float32, random parameters,
 //                                   the values at the edges
+//   activations_test --dense        the same with four and two times as many float32 values
 //   activations_test --full NAME    all 2^32 float32 values of one activation with its default parameters
 //   activations_test --bench        nanoseconds and core clock cycles per element
 //
@@ -176,7 +177,10 @@ void DrawParams(std::mt19937& random, const ActivationSpec& spec, float* params)
   }
 }
 
-void TestAccuracy(const IsaFunctions* isas, size_t isa_count) {
+void TestAccuracy(const IsaFunctions* isas, size_t isa_count, bool dense) {
+  // Primes: 2,000 or 8,000 values between two powers of two with the default parameters, 60 or 120 with those drawn.
+  const uint32_t stride = dense ? 1021 : 4093;
+  const uint32_t stride_of_draws = dense ? 65521 : 131071;
   std::printf("%-20s", "largest error, ulp");
   for (size_t k = 0; k < isa_count; ++k) std::printf("%12s", isas[k].isa);
   std::printf("\n");
@@ -187,10 +191,10 @@ void TestAccuracy(const IsaFunctions* isas, size_t isa_count) {
     Comparison comparison(isas, isa_count, a);
     float params[2] = {row.defaults[0], row.defaults[1]};
     AllHalves(comparison, params);
-    Sweep(comparison, params, 1, 1021);
+    Sweep(comparison, params, 1, stride);
     for (int draw = 0; row.param_count > 0 && draw < 120; ++draw) {
       DrawParams(random, row, params);
-      Sweep(comparison, params, static_cast<uint32_t>(random() % 65521), 65521);
+      Sweep(comparison, params, static_cast<uint32_t>(random() % stride_of_draws), stride_of_draws);
     }
     std::printf("%-20s", name.c_str());
     for (size_t k = 0; k < isa_count; ++k) std::printf("%12.3f", comparison.Of(k).error);
@@ -354,8 +358,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (argc == 3 && std::strcmp(argv[1], "--full") == 0) return Full(isas, isa_count, argv[2]);
-  if (argc != 1) {
-    std::fprintf(stderr, "usage: %s [--bench | --full NAME]\n", argv[0]);
+  const bool dense = argc == 2 && std::strcmp(argv[1], "--dense") == 0;
+  if (argc != 1 && !dense) {
+    std::fprintf(stderr, "usage: %s [--dense | --bench | --full NAME]\n", argv[0]);
     return 2;
   }
   for (size_t k = 0; k < isa_count; ++k) {
@@ -363,6 +368,6 @@ int main(int argc, char** argv) {
     TestScaledGelu(isas[k]);
     TestGeluOfRows(isas[k]);
   }
-  TestAccuracy(isas, isa_count);
+  TestAccuracy(isas, isa_count, dense);
   return ExitCode();
 }
