@@ -37,6 +37,7 @@ from .pattern import AnyOf, Output, ValuePattern
 from .products import EINSUM_AS_MATMUL, write_products
 from .quantization_removal import RemovedQuantization
 from .quantization_removal import remove_quantization as remove_quantization_of
+from .quantized_products import INT8_AS_UINT8, Products, make_unsigned
 from .quantized_weights import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED, FoldedWeights, Folding
 from .quantized_weights import fold_weights as fold_weights_of
 from .repeaters import Repeaters
@@ -99,6 +100,7 @@ def rewrite(
     allow_requantization_removal: bool = False,
     remove_quantization: bool = False,
     fold_weights: Folding = "never",
+    products: Products = "as they are",
     progress: Callable[[int, int], None] | None = None,
 ) -> RewriteResult:
     """Fuse the normalisation chains of a model, in place.
@@ -114,6 +116,7 @@ def rewrite(
             (`quantization_removal`).
         fold_weights: "file", "session": also dequantise the weights of operators that run in float, once
             (`quantized_weights`). "session": QLinearSoftmax is written as operators of ONNX, too (`integer_softmax`).
+        products: What becomes of products of 8 bits (`quantized_products`).
         progress: Called with (nodes done, nodes in all) from time to time.
 
     Returns:
@@ -134,6 +137,7 @@ def rewrite(
     if target == "custom-op":
         facts.excluded_types = _NOT_IN_CUSTOM_OPERATORS
     facts.removes_quantization = remove_quantization
+    facts.products_run_in_float = products == "float"
     run = _Run(model, facts, target, allow_requantization_removal, progress)
     run.lift()
     weights, quantization = FoldedWeights(), RemovedQuantization()
@@ -144,6 +148,8 @@ def rewrite(
             run.counts[SOFTMAX_OF_INTEGERS] += written
         if remove_quantization:
             quantization.add(remove_quantization_of(graph, facts, opsets.get("", 1)))
+        if products in ("integer", "exact integer"):
+            run.counts[INT8_AS_UINT8] += make_unsigned(graph, facts, exact=products == "exact integer")
         weights.add(fold_weights_of(graph, facts, fold_weights))
         facts.enter(graph)
         run.bypass(graph, opsets)

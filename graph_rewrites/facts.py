@@ -83,6 +83,8 @@ class Facts:
         self.excluded_types: frozenset[ir.DataType] = frozenset()
         #: Whether quantised activations are taken out, so that what is left of a model runs in float.
         self.removes_quantization = False
+        #: Whether ONNX Runtime will be told to run nothing in integers.
+        self.products_run_in_float = False
         #: Opset imports of the graph that is being rewritten.
         self.opsets: dict[str, int] = model.graph.opset_imports
 

@@ -26,7 +26,20 @@ from .facts import Facts
 from .fused import new_constant
 from .names import Names
 
-__all__ = ["LOOKED_UP_AS_INTEGERS", "WEIGHTS_FOLDED", "FoldedWeights", "Folding", "array_of", "fold_weights", "tidy"]
+__all__ = [
+    "LOOKED_UP_AS_INTEGERS",
+    "WEIGHTS_FOLDED",
+    "FoldedWeights",
+    "Folding",
+    "array_of",
+    "dequantizer_of",
+    "drop_unused_constant",
+    "fold_weights",
+    "is_held",
+    "quantizer_behind",
+    "stays_int8",
+    "tidy",
+]
 
 #: What the report calls them, among the rules.
 WEIGHTS_FOLDED = "FoldedWeights"
@@ -144,11 +157,12 @@ def _dequantizers_of_constants(home: ir.Graph, facts: Facts) -> Iterator[ir.Node
             if not output.uses() or output.is_graph_output() or len(node.inputs) < 2:
                 continue
             parameters = [value for value in node.inputs[1:] if value is not None]
-            if _is_quantized_once(node.inputs[0], facts) and all(_is_held(value, facts) for value in parameters):
+            if _is_quantized_once(node.inputs[0], facts) and all(is_held(value, facts) for value in parameters):
                 yield node
 
 
-def _is_held(value: ir.Value | None, facts: Facts) -> bool:
+def is_held(value: ir.Value | None, facts: Facts) -> bool:
+    """Whether a value is a constant that can be read here."""
     return value is not None and facts.is_constant(value) and array_of(value) is not None
 
 
@@ -159,12 +173,12 @@ def _is_quantized_once(value: ir.Value | None, facts: Facts) -> bool:
     """
     node = None if value is None else value.producer()
     if node is None or node.domain != "" or node.op_type not in _QUANTIZERS:
-        return _is_held(value, facts)
-    if not all(_is_held(each, facts) for each in node.inputs[1:] if each is not None):
+        return is_held(value, facts)
+    if not all(is_held(each, facts) for each in node.inputs[1:] if each is not None):
         return False
     if node.op_type == "Clip":
         return _is_quantized_once(node.inputs[0], facts)
-    given = array_of(node.inputs[0]) if _is_held(node.inputs[0], facts) else None
+    given = array_of(node.inputs[0]) if is_held(node.inputs[0], facts) else None
     is_usual = set(node.attributes) <= {"axis", "block_size", "saturate"} and len(node.inputs) > 2
     return is_usual and given is not None and given.dtype == np.float32 and facts.dtype(value) in _CODES
 
@@ -207,7 +221,7 @@ def array_of(value: ir.Value | None) -> Array | None:
 # Who reads it
 
 
-def _dequantizer(value: ir.Value | None) -> ir.Node | None:
+def dequantizer_of(value: ir.Value | None) -> ir.Node | None:
     """Return the DequantizeLinear that makes a value, or would once ONNX Runtime has moved it."""
     node = None if value is None else value.producer()
     while node is not None and node.op_type in _MOVED and node.domain == "":
@@ -233,14 +247,14 @@ def _is_in_pair(quantized: ir.Value) -> bool:
     return reader.op_type == "DequantizeLinear" and len(result.uses()) + result.is_graph_output() == 1
 
 
-def _stays_int8(quantized: ir.Value | None, facts: Facts) -> bool:
+def stays_int8(quantized: ir.Value | None, facts: Facts) -> bool:
     """Whether the tensor is int8 for ONNX Runtime's kernels, which on x86 take none."""
     if platform.machine().lower() not in ("x86_64", "amd64") or quantized is None:
         return False
     return _type_of(quantized, facts) == ir.DataType.INT8 and not _is_in_pair(quantized)
 
 
-def _quantizer_behind(value: ir.Value) -> ir.Node | None:
+def quantizer_behind(value: ir.Value) -> ir.Node | None:
     """Return the QuantizeLinear that alone reads a result, or would once ONNX Runtime has moved it."""
     while len(value.uses()) == 1 and not value.is_graph_output():
         reader = next(iter(value.uses())).node
@@ -253,21 +267,21 @@ def _quantizer_behind(value: ir.Value) -> ir.Node | None:
 
 
 def _multiplies_in_float(product: ir.Node, facts: Facts) -> bool:
-    dequantizer = _dequantizer(product.inputs[0])
-    if dequantizer is None or _type_of(dequantizer.inputs[0], facts) in _WIDE:
+    dequantizer = dequantizer_of(product.inputs[0])
+    if facts.products_run_in_float or dequantizer is None or _type_of(dequantizer.inputs[0], facts) in _WIDE:
         return True
-    quantizer = _quantizer_behind(product.outputs[0])
+    quantizer = quantizer_behind(product.outputs[0])
     if quantizer is None:
-        return product.op_type == "Conv" or _stays_int8(dequantizer.inputs[0], facts)
+        return product.op_type == "Conv" or stays_int8(dequantizer.inputs[0], facts)
     result = quantizer.outputs[0]
     if product.op_type == "Gemm":
         return _type_of(result, facts) in _WIDE
-    return _type_of(result, facts) in _WIDE or _stays_int8(dequantizer.inputs[0], facts) or _stays_int8(result, facts)
+    return _type_of(result, facts) in _WIDE or stays_int8(dequantizer.inputs[0], facts) or stays_int8(result, facts)
 
 
 def _has_many_rows(product: ir.Node, facts: Facts) -> bool:
     """Whether a MatMulNBits, which ONNX Runtime makes of a MatMul and weights of two dimensions, would be slower."""
-    x, weights = product.inputs[0], _dequantizer(product.inputs[1])
+    x, weights = product.inputs[0], dequantizer_of(product.inputs[1])
     shape = None if x is None else facts.shape(x)
     dtype = None if weights is None else _type_of(weights.inputs[0], facts)
     if shape is None or dtype is None:
@@ -288,7 +302,7 @@ def _unknown_size(product: ir.Node, bits: int, rank: int) -> int:
     are quantised, or have 4 bits, or it reads what is known of the tokens before. What is not known of a matrix is the
     size of the batch. What is left are encoders, whose activations are quantised as well.
     """
-    if bits == 4 or rank < 3 or _dequantizer(product.inputs[0]) is None or _reads_state(product.graph):
+    if bits == 4 or rank < 3 or dequantizer_of(product.inputs[0]) is None or _reads_state(product.graph):
         return 1
     return _SEQUENCE
 
@@ -321,8 +335,8 @@ def _runs_in_float(node: ir.Node, position: int, facts: Facts) -> bool:
     if node.op_type == "MatMul":
         return position == 1 and _multiplies_in_float(node, facts) and _has_many_rows(node, facts)
     if node.op_type in ("Add", "Mul"):
-        other = _dequantizer(node.inputs[1 - position])
-        return other is None or _type_of(other.inputs[0], facts) in _WIDE
+        other = dequantizer_of(node.inputs[1 - position])
+        return facts.products_run_in_float or other is None or _type_of(other.inputs[0], facts) in _WIDE
     return False
 
 
@@ -474,11 +488,12 @@ def tidy(nodes: Iterable[ir.Node]) -> int:
         inputs = dict.fromkeys(value for value in node.inputs if value is not None)
         assert node.graph is not None
         node.graph.remove(node, safe=True)
-        freed += sum(_drop_unused_constant(value) for value in inputs)
+        freed += sum(drop_unused_constant(value) for value in inputs)
     return freed
 
 
-def _drop_unused_constant(value: ir.Value) -> int:
+def drop_unused_constant(value: ir.Value) -> int:
+    """Take a constant away that nothing reads any more; return its bytes."""
     if value.uses() or value.is_graph_input() or value.is_graph_output():
         return 0
     tensor, node = _tensor_of(value), value.producer()

@@ -211,6 +211,7 @@ def benchmark(
         source.model,
         functools.partial(rewritten, source, fold_weights=folding),
         import_host().SessionOptions(),
+        choose_products=True,
         blocked_layout=options.get("backend") != "directml",
     )
     portable = rewritten(source, fold_weights=folding)

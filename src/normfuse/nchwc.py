@@ -9,24 +9,20 @@ the model of the session. It belongs to this processor and this ONNX Runtime, so
 from __future__ import annotations
 
 import functools
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.host.config_entries import disable_optimizer, disabled_optimizers, get_entry, set_entry
-from normfuse.host.native_library import get_library_path
+from normfuse.host.config_entries import disabled_optimizers, get_entry, set_entry
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
-from normfuse.model_files import runnable
-from normfuse.spec import OPERATOR_DOMAIN
+from normfuse.host_optimization import optimized_by_host
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Blocked", "block_size", "blocked", "leave_pairs", "may_gain"]
+__all__ = ["Blocked", "block_size", "blocked", "has_products_of_integers", "leave_pairs", "may_gain"]
 
 # What ONNX Runtime does to nodes other than convolutions behind the claims: to be done behind ours, as ever. It ignores
 # names that it does not know.
@@ -68,12 +64,12 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> Blocked | N
         None where no chain stands between convolutions that have this layout, where products run in integers, and where
         ONNX Runtime cannot optimise the model by itself: then its session says why.
     """
-    optimized = _optimized(model, disabled_optimizers(options))
+    optimized = optimized_by_host(model, [*_LATER, *disabled_optimizers(options)])
     if optimized is None or not any(node.domain == _NCHWC for node in optimized.graph):
         return None
     from normfuse.graph_rewrites.nchwc import move_reorders
 
-    if _has_products_of_integers(optimized):  # which these are, depends on what stands around them
+    if has_products_of_integers(optimized):  # which these are, depends on what stands around them
         return None
     block = block_size()
     if block is None or move_reorders(optimized, block) == 0:
@@ -121,31 +117,7 @@ def _has_chains_behind_convolutions(graph: ir.Graph) -> bool:
     return False
 
 
-def _optimized(model: ir.Model, disabled: list[str]) -> ir.Model | None:
-    """Return the model as ONNX Runtime's CPU provider would run it, but for what is done behind the claims."""
-    host = import_host()
-    options = host.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    disable_optimizer(options, *_LATER, *disabled)
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    if any(node.domain == OPERATOR_DOMAIN for node in model.graph):
-        options.register_custom_ops_library(get_library_path())
-    try:
-        with tempfile.TemporaryDirectory(prefix="normfuse.") as folder, runnable(model) as (data, data_folder):
-            path = Path(folder) / "optimized.onnx"
-            options.optimized_model_filepath = str(path)
-            if data_folder is not None:
-                options.add_session_config_entry("session.model_external_initializers_file_folder_path", data_folder)
-            host.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-            return ir.load(path)
-    except Exception:
-        # The user's own operators, perhaps; the session that is created instead says what is wrong. Or no folder for
-        # temporary files, or no room in it: that session needs none.
-        return None
-
-
-def _has_products_of_integers(model: ir.Model) -> bool:
+def has_products_of_integers(model: ir.Model) -> bool:
     """Whether anything is left of which ONNX Runtime could make a product of integers."""
     for node in (node for graph in model.graphs() for node in graph):
         x = node.inputs[0] if node.inputs else None

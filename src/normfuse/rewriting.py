@@ -14,6 +14,7 @@ from normfuse.model_files import Source
 if TYPE_CHECKING:
     from normfuse.graph_rewrites import Target
     from normfuse.graph_rewrites.quantization_removal import RemovedQuantization
+    from normfuse.graph_rewrites.quantized_products import Products
     from normfuse.graph_rewrites.quantized_weights import FoldedWeights, Folding
     from normfuse.graph_rewrites.sites import Site
 
@@ -41,6 +42,7 @@ def rewritten(
     allow_requantization_removal: bool = False,
     remove_quantization: bool = False,
     fold_weights: Folding = "never",
+    products: Products = "as they are",
     progress: Callable[[int, int], None] | None = None,
 ) -> Rewritten:
     """Return the rewritten copy of a model; see :func:`normfuse.graph_rewrites.rewrite`.
@@ -50,7 +52,7 @@ def rewritten(
     """
     from normfuse.graph_rewrites import rewrite
 
-    key = (target, allow_requantization_removal, remove_quantization, fold_weights)
+    key = (target, allow_requantization_removal, remove_quantization, fold_weights, products)
     known = source.rewrites.get(key)
     if not isinstance(known, Rewritten):
         start = time.perf_counter()
@@ -61,6 +63,7 @@ def rewritten(
             allow_requantization_removal=allow_requantization_removal,
             remove_quantization=remove_quantization,
             fold_weights=fold_weights,
+            products=products,
             progress=progress,
         )
         known = Rewritten(

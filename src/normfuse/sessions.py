@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import onnx_ir as ir
 
+from normfuse.channels_last import channels_last
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.host.config_entries import disable_optimizer, get_entry
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
+from normfuse.host.integer_products import sums_saturate
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.recreation import recreate_from
 from normfuse.host.session import BACKEND_KEY, session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, load_model, runnable
-from normfuse.nchwc import blocked, leave_pairs, may_gain
+from normfuse.nchwc import blocked, has_products_of_integers, leave_pairs, may_gain
 from normfuse.rewriting import Rewritten, rewritten
 from normfuse.spec import OPERATOR_DOMAIN
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from normfuse.graph_rewrites import Target
+    from normfuse.graph_rewrites.quantized_products import Products
 
 __all__ = ["InferenceSession", "Level", "SessionModel", "needs_library", "open_session", "session_model"]
 
@@ -47,6 +50,7 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     allow_requantization_removal: bool = False,
     remove_quantization: bool = False,
     fold_weights: bool = True,
+    choose_products: bool = True,
     blocked_layout: bool = True,
     **ep_options: object,
 ) -> onnxruntime.InferenceSession:
@@ -67,9 +71,11 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
             runs in float. Results change: see :func:`normfuse.optimize`.
         fold_weights: Dequantise quantised weights once instead of in every run, where the operator that reads them runs
             in float. The numbers stay; the weights take up to four times (of 4 bits eight times) the memory.
-        blocked_layout: Run chains between convolutions in the layout (NCHWc) that ONNX Runtime has for these, instead
-            of reordering tensors around each chain. ONNX Runtime optimises such a model twice, once into a temporary
-            file.
+        choose_products: Run products of 8-bit tensors in integers also where ONNX Runtime would not, because they are
+            of int8 and the processor an x86; and networks of depthwise convolutions in float, which is faster there.
+        blocked_layout: Run chains between convolutions in the layout (NCHWc, or channels last in integers) that ONNX
+            Runtime has for these, instead of reordering tensors around each chain. ONNX Runtime optimises such a model
+            twice, once into a temporary file.
         ep_options: See there.
 
     Raises:
@@ -90,7 +96,7 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         fold_weights="session" if fold_weights else "never",
     )
     layout = blocked_layout and get_entry(options, BACKEND_KEY) != "directml"
-    made = session_model(source.model, rewrite, options, blocked_layout=layout)
+    made = session_model(source.model, rewrite, options, choose_products=choose_products, blocked_layout=layout)
     made.settle(options)
     session = _create(made.model, options, source.name, providers=None)
     if not (remove_quantization or allow_requantization_removal):  # results stay
@@ -119,25 +125,53 @@ class SessionModel(NamedTuple):
 
 def session_model(
     model: ir.Model,
-    rewrite: Callable[[Target], Rewritten],
+    rewrite: Callable[..., Rewritten],
     options: onnxruntime.SessionOptions,
     *,
+    choose_products: bool,
     blocked_layout: bool,
 ) -> SessionModel:
     """Return what :func:`InferenceSession` makes of a model.
 
     Args:
         model: As it was loaded.
-        rewrite: Returns what the rewriting pass makes of it for a target.
+        rewrite: Returns what the rewriting pass makes of it for a target and, by keyword, ``products``.
         options: Those of the session.
+        choose_products: As :func:`InferenceSession` has it.
         blocked_layout: As :func:`InferenceSession` has it.
     """
+    choices = _choices(model) if choose_products else ["as they are"]
     if blocked_layout and may_gain(model, options):
-        found = blocked(rewrite("custom-op").model, options)
-        if found is not None:
-            return SessionModel(found.model, keeps_weights=True, leaves_pairs=found.leaves_pairs)
-    result = rewrite("portable")
+        for products in choices:
+            found = _laid_out(functools.partial(rewrite, products=products), options)
+            if found is not None:
+                return found
+    result = rewrite("portable", products=choices[-1])
     return SessionModel(result.model, keeps_weights=result.weights.guarded > 0)
+
+
+def _choices(model: ir.Model) -> list[Products]:
+    """Return what may become of products of 8 bits, the best first: in float only with the layout of convolutions."""
+    from normfuse.graph_rewrites.quantized_products import are_faster_in_float, has_int8_activations
+
+    first: list[Products] = ["float"] if are_faster_in_float(model) else []
+    if not has_int8_activations(model):
+        return [*first, "as they are"]
+    return [*first, "exact integer" if sums_saturate() else "integer"]
+
+
+def _laid_out(rewrite: Callable[[Target], Rewritten], options: onnxruntime.SessionOptions) -> SessionModel | None:
+    """Return a convolution network in the layout of its convolutions; None: that is no gain."""
+    standard = rewrite("standard")
+    if has_products_of_integers(standard.model):
+        in_integers = channels_last(standard.model, options)
+        if in_integers is None:
+            return None
+        return SessionModel(in_integers, keeps_weights=standard.weights.guarded > 0)
+    found = blocked(rewrite("custom-op").model, options)
+    if found is None:
+        return None
+    return SessionModel(found.model, keeps_weights=True, leaves_pairs=found.leaves_pairs)
 
 
 def open_session(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import platform
+from collections import Counter
+
 import numpy as np
 import pytest
 from quantizer_styles import FILES, File, exact, plain, products_of_integers
@@ -28,12 +32,17 @@ def test_a_session_has_the_numbers_and_the_products(file: File) -> None:
     (got,) = normfuse.InferenceSession(model).run(None, feeds)
     assert np.abs(got - expected).max() <= OF_TIES * np.abs(expected).max()
     of_onnxruntime = products_of_integers(plain, model, feeds)
-    ours = products_of_integers(normfuse.InferenceSession, model, feeds)
+    as_they_are = functools.partial(normfuse.InferenceSession, choose_products=False)
+    kept = products_of_integers(as_they_are, model, feeds)
+    chosen = products_of_integers(normfuse.InferenceSession, model, feeds)
     if file.name.startswith("transformer-qcdq"):
         # Of int8 activations, which stay so behind a Clip: ONNX Runtime's slowest products on x86.
-        of_onnxruntime.pop("QGemm", None)
-        ours.pop("QGemm", None)
-    assert ours == of_onnxruntime
+        for counts in (of_onnxruntime, kept, chosen):
+            counts.pop("QGemm", None)
+    assert kept == of_onnxruntime
+    assert Counter(chosen) >= Counter(of_onnxruntime)  # none is lost
+    if file.style == "tflite" and platform.machine().lower() in ("x86_64", "amd64"):
+        assert Counter(chosen) > Counter(of_onnxruntime)  # of int8 tensors that several nodes read
 
 
 @pytest.mark.parametrize("file", CASES)

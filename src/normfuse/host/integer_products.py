@@ -11,7 +11,7 @@ import functools
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +21,7 @@ from normfuse.host.versions import import_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["IntegerProducts", "integer_products"]
+__all__ = ["IntegerProducts", "integer_products", "sums_saturate"]
 
 _ROWS, _DEPTH, _COLUMNS = 128, 768, 768
 _RUNS = 7
@@ -51,27 +51,38 @@ def integer_products() -> IntegerProducts:
     Raises:
         HostVersionError: onnxruntime is missing.
     """
-    in_float = _product(_FLOATS)
-    cost, saturates = {}, False
-    for types in _BYTES:
-        seconds, wrong = _product(types)
-        cost[" x ".join(each.name.lower() for each in types)] = seconds / in_float[0]
-        saturates = saturates or wrong
-    return IntegerProducts(saturates, MappingProxyType(cost))
+    in_float = _seconds(_FLOATS)
+    cost = {" x ".join(each.name.lower() for each in types): _seconds(types) / in_float for types in _BYTES}
+    return IntegerProducts(sums_saturate(), MappingProxyType(cost))
 
 
-def _product(types: tuple[ir.DataType, ir.DataType]) -> tuple[float, bool]:
-    """Return the seconds that a product of these types takes, and whether it is wrong."""
-    session = _session(types)
-    left = np.full((_ROWS, _DEPTH), _large(types[0]), types[0].numpy())
-    result = session.run(None, {"a": left})[0]
+@functools.cache
+def sums_saturate() -> bool:
+    """Whether sums of integers are wrong here: see `IntegerProducts`. Takes a hundredth of a second, once a process.
+
+    Raises:
+        HostVersionError: onnxruntime is missing.
+    """
+    return any(
+        bool((_session(types).run(None, {"a": _left(types)})[0] != _large(types[0]) * _large(types[1]) * _DEPTH).any())
+        for types in _BYTES
+    )
+
+
+def _seconds(types: tuple[ir.DataType, ir.DataType]) -> float:
+    """Return the seconds that a product of these types takes."""
+    session, left = _session(types), _left(types)
+    session.run(None, {"a": left})
     seconds = []
     for _ in range(_RUNS):
         start = time.thread_time()
         session.run(None, {"a": left})
         seconds.append(time.thread_time() - start)
-    expected = _large(types[0]) * _large(types[1]) * _DEPTH
-    return max(min(seconds), 1e-9), types != _FLOATS and bool((result != expected).any())
+    return max(min(seconds), 1e-9)
+
+
+def _left(types: tuple[ir.DataType, ir.DataType]) -> np.ndarray[Any, Any]:
+    return np.full((_ROWS, _DEPTH), _large(types[0]), types[0].numpy())
 
 
 def _large(dtype: ir.DataType) -> int:

@@ -1,0 +1,51 @@
+"""Convolution networks in integers as ONNX Runtime runs them here, with its operators of integers between convolutions
+written out, so that they become chains.
+
+ONNX Runtime makes one operator of integers (QLinearMul, QLinearSigmoid ...) of each elementwise operator between pairs,
+and puts the channels last (NhwcTransformer) where they stand between integer convolutions. Chains of ours that are
+claimed before would stand in the way of both. Here ONNX Runtime optimises the model first, alone and into a file; then
+its elementwise operators are written as DequantizeLinear, operator and QuantizeLinear again, of which the provider
+makes one node each chain; no convolution is lost by that any more. It belongs to this processor, so this is for
+sessions and not for files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from normfuse.host.config_entries import disabled_optimizers
+from normfuse.host_optimization import optimized_by_host
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["channels_last"]
+
+# What ONNX Runtime makes of other nodes behind the claims: to be done behind ours, as ever.
+_LATER = """
+    AttentionFusion BiasDropoutFusion BiasGeluFusion BiasSkipLayerNormFusion BiasSoftmaxFusion EmbedLayerNormFusion
+    FastGeluFusion GeluFusionL2 LayerNormFusionL2 MatMulNBitsFusion QuickGeluFusion SimplifiedLayerNormFusion
+    SkipLayerNormFusion
+""".split()  # noqa: SIM905 -- a list is one name a line, when formatted
+
+
+def channels_last(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | None:
+    """Return the model as ONNX Runtime optimises it on this machine, with elementwise operators of integers as chains.
+
+    Args:
+        model: Rewritten by :func:`normfuse.rewriting.rewritten` for the target "standard", so that ONNX Runtime knows
+            each operator; it is not changed.
+        options: Those of the session that is to be created; they are not changed.
+
+    Returns:
+        None where no convolution runs in integers, where nothing elementwise stands between them, and where ONNX
+        Runtime cannot optimise the model by itself: then its session says why.
+    """
+    from normfuse.graph_rewrites.integer_elementwise import write_elementwise
+
+    optimized = optimized_by_host(model, [*_LATER, *disabled_optimizers(options)])
+    if optimized is None or not any(node.op_type == "QLinearConv" for node in optimized.graph):
+        return None
+    return optimized if write_elementwise(optimized.graph) else None

@@ -1,0 +1,375 @@
+"""Products of 8-bit tensors in the form that a session runs fastest: the same numbers, and no product lost.
+
+What they are is compared with ONNX Runtime's result without any optimisation, which multiplies what the integers stand
+for in float.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import harness
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from oracle import Array
+from quantizer_styles import products_of_integers
+
+import normfuse
+from normfuse.graph_rewrites import rewrite
+from normfuse.graph_rewrites.integer_elementwise import write_elementwise
+from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, are_faster_in_float, has_int8_activations
+from normfuse.model_files import load_model
+from normfuse.rewriting import rewritten as rewritten_for
+from normfuse.sessions import session_model
+
+pytestmark = pytest.mark.without_vnni
+
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+on_x86 = pytest.mark.skipif(not X86, reason="int8 is what integer kernels take on this processor")
+F32 = np.float32
+
+
+def parse(text: str, **held: Array) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    model.graph.initializer.extend(harness.initializer(name, array) for name, array in held.items())
+    return model
+
+
+def results(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
+    """Without any optimisation."""
+    options = harness.session_options("cpu")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return harness.run(harness.create_session(model, "cpu", options), feeds)
+
+
+def rewritten(model: onnx.ModelProto, products: str) -> tuple[onnx.ModelProto, dict[str, int]]:
+    copy = ir.from_proto(model)
+    counts = rewrite(copy, target="standard", fold_weights="session", products=products).counts  # type: ignore[arg-type]
+    return ir.to_proto(copy), counts
+
+
+def element_types(model: onnx.ModelProto) -> dict[str, np.dtype]:
+    """Of the integers of each QuantizeLinear and DequantizeLinear, by the zero point."""
+    held = {each.name: onnx.numpy_helper.to_array(each).dtype for each in model.graph.initializer}
+    return {
+        node.name: held[node.input[2]]
+        for node in model.graph.node
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.input[2] in held
+    }
+
+
+# --- int8 as uint8 ---------------------------------------------------------------------------------------------------
+
+READ_TWICE = """g (float[4,8] x) => (float[4,8] y) {
+  [q] xq = QuantizeLinear(x, xs, xz) [d1] xd = DequantizeLinear(xq, xs, xz) [d2] xe = DequantizeLinear(xq, xs, xz)
+  [w] wd = DequantizeLinear(W, ws, wz) p = MatMul(xd, wd)
+  [pq] pq = QuantizeLinear(p, ps, pz) [pd] pd = DequantizeLinear(pq, ps, pz)
+  [b] bd = DequantizeLinear(B, bs, bz) s = Add(pd, bd) a = Add(s, xe)
+  [yq] yq = QuantizeLinear(a, ys, yz) [yd] y = DequantizeLinear(yq, ys, yz) }"""
+
+
+def tensors(generator: np.random.Generator, largest: int = 127) -> dict[str, Array]:
+    def zero() -> Array:
+        return np.array(generator.integers(-128, 128), np.int8)
+
+    def scale() -> Array:
+        return np.array(generator.uniform(0.01, 0.2), F32)
+
+    weights = generator.integers(-largest, largest + 1, (8, 8)).astype(np.int8)
+    bias = generator.integers(-128, 128, 8).astype(np.int8)
+    parameters = {f"{name}s": scale() for name in ("x", "w", "p", "b", "y")} | {f"{name}z": zero() for name in "xpby"}
+    return parameters | {"W": weights, "B": bias, "wz": np.array(0, np.int8)}
+
+
+@on_x86
+@given(seed=st.integers(0, 2**32 - 1), products=st.sampled_from(["integer", "exact integer"]))
+def test_the_same_numbers_in_uint8(seed: int, products: str) -> None:
+    generator = np.random.default_rng(seed)
+    held = tensors(generator)
+    held["W"][0, 0] = 127  # so that it is beyond what never saturates
+    model = parse(READ_TWICE, **held)
+    after, counts = rewritten(model, products)
+    assert counts[INT8_AS_UINT8] == 3
+    kinds = element_types(after)
+    assert kinds.pop("w") == (np.uint8 if products == "exact integer" else np.int8)
+    assert set(kinds.values()) == {np.dtype(np.uint8)}
+    x = generator.normal(0, 4, (4, 8)).astype(F32)
+    x[0, :3] = np.inf, -np.inf, np.nan
+    np.testing.assert_array_equal(results(after, {"x": x})["y"], results(model, {"x": x})["y"])
+    names = [each.name for each in after.graph.initializer]
+    assert not set(names) & {"xz", "pz", "yz", "bz", "B"}  # what nothing reads is not kept
+
+
+@on_x86
+@pytest.mark.parametrize("largest", [64, 65])
+def test_weights_that_cannot_saturate_stay(largest: int) -> None:
+    held = tensors(np.random.default_rng(1), 64)
+    held["W"][3, 3] = -largest
+    kinds = element_types(rewritten(parse(READ_TWICE, **held), "exact integer")[0])
+    assert kinds["w"] == (np.int8 if largest == 64 else np.uint8)
+
+
+@on_x86
+def test_a_session_multiplies_in_integers() -> None:
+    generator = np.random.default_rng(7)
+    model, x = parse(READ_TWICE, **tensors(generator)), {"x": generator.normal(0, 2, (4, 8)).astype(F32)}
+    expected, step = results(model, x)["y"], float(onnx.numpy_helper.to_array(model.graph.initializer[4]))
+    data = model.SerializeToString()
+    for choose in (True, False):
+        session = normfuse.InferenceSession(data, choose_products=choose)
+        counts = products_of_integers(
+            lambda given, options, choose=choose: normfuse.InferenceSession(given, options, choose_products=choose),
+            data,
+            x,
+        )
+        assert counts == ({"QLinearMatMul": 1} if choose else {})
+        assert np.abs(session.run(None, x)[0] - expected).max() <= 1.01 * step
+
+
+LEFT = {
+    "is an output": ("=> (float[4,8] y)", "=> (float[4,8] y, int8[4,8] xq)"),
+    "is read by others": (
+        "g (float[4,8] x) => (float[4,8] y) {",
+        "g (float[4,8] x) => (float[4,8] y, int8[8,4] t) { t = Transpose<perm = [1, 0]>(xq)",
+    ),
+    "has a zero point of the caller's": ("g (float[4,8] x)", "g (float[4,8] x, int8 xz)"),
+}
+
+
+@on_x86
+@pytest.mark.parametrize("change", LEFT.values(), ids=LEFT)
+def test_what_is_seen_stays_int8(change: tuple[str, str]) -> None:
+    held = tensors(np.random.default_rng(2))
+    text = READ_TWICE.replace(*change)
+    given = {"x": np.random.default_rng(3).normal(0, 2, (4, 8)).astype(F32)}
+    if "int8 xz" in text:
+        given["xz"] = held.pop("xz")
+    if "Transpose" in text:  # behind the QuantizeLinear
+        head, _, rest = text.partition(" t = Transpose<perm = [1, 0]>(xq)")
+        text = head + rest.replace("[d1]", "t = Transpose<perm = [1, 0]>(xq) [d1]")
+    model = parse(text, **held)
+    after, _ = rewritten(model, "integer")
+    kinds = element_types(after)
+    assert kinds.get("q", np.int8) == kinds.get("d1", np.int8) == np.int8
+    assert kinds["pq"] == kinds["pd"] == np.uint8  # the others do
+    for name, value in results(model, given).items():
+        np.testing.assert_array_equal(results(after, given)[name], value, err_msg=name)
+
+
+def test_what_runs_in_integers_anyhow_stays() -> None:
+    text = READ_TWICE.replace("a = Add(s, xe)", "a = Identity(s)").replace("[d2] xe = DequantizeLinear(xq, xs, xz)", "")
+    model = parse(text, **tensors(np.random.default_rng(4)))
+    after, counts = rewritten(model, "exact integer")
+    assert INT8_AS_UINT8 not in counts
+    assert set(element_types(after).values()) == {np.dtype(np.int8)}
+
+
+def test_reads_of_a_subgraph() -> None:
+    text = """g (float[4,8] x, bool c) => (float[4,8] y) {
+      [q] xq = QuantizeLinear(x, xs, xz) [d1] xd = DequantizeLinear(xq, xs, xz)
+      [w] wd = DequantizeLinear(W, ws, wz) p = MatMul(xd, wd)
+      y = If(c) <then_branch = t () => (float[4,8] a) { xe = DequantizeLinear(xq, xs, xz) a = Add(p, xe) },
+                 else_branch = e () => (float[4,8] b) { b = Identity(p) }> }"""
+    model = parse(
+        text, **{k: v for k, v in tensors(np.random.default_rng(5)).items() if k in ("xs", "xz", "W", "ws", "wz")}
+    )
+    after, counts = rewritten(model, "exact integer")
+    assert counts.get(INT8_AS_UINT8, 0) == X86
+    x = np.random.default_rng(6).normal(0, 2, (4, 8)).astype(F32)
+    for branch in (True, False):
+        given = {"x": x, "c": np.array(branch)}
+        np.testing.assert_array_equal(results(after, given)["y"], results(model, given)["y"])
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+
+STEP = 0.0297431  # as odd as the other scales, so that few sums are ties
+
+
+@dataclass
+class Network:
+    """A convolution network in QDQ form with quantised weights; `name` is its last float."""
+
+    stored: type = np.uint8
+    seed: int = 0
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    held: dict[str, Array] = field(default_factory=dict)
+    name: str = "x"
+
+    def __post_init__(self) -> None:
+        self.generator = np.random.default_rng(self.seed)
+        low = np.iinfo(self.stored).min
+        self.held |= {"s": np.array(STEP, F32), "z": np.array(low + 128, self.stored), "ws": np.array(0.0051377, F32)}
+        self.held |= {"wz": np.array(0, np.int8), "g": np.array(1 / 251.3, F32), "low": np.array(low, self.stored)}
+
+    def add(self, op_type: str, *inputs: str, **attributes: object) -> str:
+        output = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, list(inputs), [output], f"{op_type}.{output}", **attributes))
+        return output
+
+    def pair(self, value: str, scale: str = "s", zero_point: str = "z") -> Network:
+        quantized = self.add("QuantizeLinear", value, scale, zero_point)
+        self.name = self.add("DequantizeLinear", quantized, scale, zero_point)
+        return self
+
+    def conv(self, *weights: int, group: int = 1) -> Network:
+        name = f"W{len(self.held)}"
+        self.held[name] = self.generator.integers(-60, 61, weights).astype(np.int8)
+        dequantized = self.add("DequantizeLinear", name, "ws", "wz")
+        return self.pair(self.add("Conv", self.name, dequantized, group=group, pads=[weights[2] // 2] * 4))
+
+    def silu(self) -> Network:
+        x = self.name
+        gate = self.pair(self.add("Sigmoid", x), "g", "low").name
+        return self.pair(self.add("Mul", x, gate))
+
+    def residual(self, before: str) -> Network:
+        return self.pair(self.add("Add", self.name, before))
+
+    def model(self, shape: tuple[int, ...]) -> onnx.ModelProto:
+        nodes = [*self.nodes, helper.make_node("Identity", [self.name], ["y"])]
+        return harness.build_model(nodes, {"x": np.zeros(shape, F32)}, {"y": TensorProto.FLOAT}, self.held, opset=17)
+
+
+def dense(stored: type = np.uint8) -> onnx.ModelProto:
+    """Convolutions that sum 32 channels, with SiLU and a residual between them."""
+    net = Network(stored).pair("x").conv(32, 16, 3, 3).silu()
+    before = net.name
+    return net.conv(32, 32, 3, 3).silu().residual(before).conv(32, 32, 1, 1).silu().model((1, 16, 24, 24))
+
+
+def depthwise(stored: type = np.uint8) -> onnx.ModelProto:
+    """Mainly convolutions of each channel by itself, of low images."""
+    net = Network(stored).pair("x")
+    for _ in range(3):
+        net.conv(32, 1, 5, 5, group=32).silu()
+    return net.conv(16, 32, 1, 1).model((2, 32, 2, 96))
+
+
+def image(model: onnx.ModelProto) -> dict[str, Array]:
+    shape = [each.dim_value for each in model.graph.input[0].type.tensor_type.shape.dim]
+    return {"x": np.random.default_rng(8).normal(0, 1, shape).astype(F32)}
+
+
+@pytest.mark.parametrize("stored", [np.uint8, np.int8])
+def test_the_estimate(stored: type) -> None:
+    assert are_faster_in_float(ir.from_proto(depthwise(stored)))
+    assert not are_faster_in_float(ir.from_proto(dense(stored)))
+    assert not are_faster_in_float(ir.from_proto(depthwise(np.uint16)))  # runs in float anyhow
+    assert has_int8_activations(ir.from_proto(dense(stored))) == (stored == np.int8)
+
+
+def ways(model: onnx.ModelProto, **chosen: bool) -> dict[str, int]:
+    def create(data: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+        return normfuse.InferenceSession(data, options, **chosen)
+
+    return products_of_integers(create, model.SerializeToString(), image(model))
+
+
+def steps_off(model: onnx.ModelProto, **chosen: bool) -> tuple[int, float]:
+    """By how many steps a session's result is off at most, and the share of elements that are."""
+    x = image(model)
+    session = normfuse.InferenceSession(model.SerializeToString(), **chosen)
+    off = np.abs(session.run(None, x)[0] - results(model, x)["y"]) / STEP
+    return round(float(off.max())), float(np.mean(off > 0.5))
+
+
+@on_x86
+@pytest.mark.parametrize("stored", [np.uint8, np.int8])
+@pytest.mark.parametrize("network", [dense, depthwise])
+def test_networks_run_in_the_faster_form(network: Callable[[type], onnx.ModelProto], stored: type) -> None:
+    model = network(stored)
+    convolutions = sum(node.op_type == "Conv" for node in model.graph.node)
+    assert ways(model) == ({"QLinearConv": convolutions} if network is dense else {})
+    for chosen in ({}, {"choose_products": False}, {"blocked_layout": False}, {"fold_weights": False}):
+        most, share = steps_off(model, **chosen)
+        # A tie that goes the other way moves what follows it by a step or two.
+        assert most <= 2, chosen
+        assert share <= 0.01, chosen
+
+
+@on_x86
+def test_elementwise_operators_of_integers_become_chains() -> None:
+    source = load_model(dense())
+    rewrite_for = functools.partial(rewritten_for, source, fold_weights="session")
+    options = onnxruntime.SessionOptions()
+    made = session_model(source.model, rewrite_for, options, choose_products=True, blocked_layout=True).model
+    operators = Counter(node.op_type for node in made.graph)
+    assert operators["QLinearConv"] == operators["Sigmoid"] == 3
+    assert not set(operators) & {"QLinearSigmoid", "QLinearMul", "QLinearAdd"}
+    assert operators["Transpose"] <= 2  # the channels are last from the first convolution to the last one
+
+
+OPERATORS = {
+    "QLinearAdd": ("Add", 2, {}),
+    "QLinearLeakyRelu": ("LeakyRelu", 1, {"alpha": 0.3}),
+    "QLinearMul": ("Mul", 2, {}),
+    "QLinearSigmoid": ("Sigmoid", 1, {}),
+}
+FORMULAS: dict[str, Callable[..., Array]] = {
+    "Add": np.add,
+    "LeakyRelu": lambda x: np.where(x < 0, np.float64(F32(0.3)) * x, x),
+    "Mul": np.multiply,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+def of_integers(operator: str, held: dict[str, Array], dtype: type = np.uint8) -> onnx.ModelProto:
+    _, operands, attributes = OPERATORS[operator]
+    inputs = [each for i in range(operands) for each in (f"x{i}", f"s{i}", f"z{i}")] + ["ys", "yz"]
+    node = helper.make_node(operator, inputs, ["y"], "node", domain="com.microsoft", **attributes)
+    shapes = [(3, 5), (1, 5)][:operands]
+    given = {f"x{i}": np.zeros(shape, dtype) for i, shape in enumerate(shapes)}
+    made = harness.build_model([node], given, {"y": helper.np_dtype_to_tensor_dtype(np.dtype(dtype))}, held, opset=17)
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return made
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operators_of_integers_written_out(operator: str, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    name, operands, _ = OPERATORS[operator]
+    labels = [*map(str, range(operands)), "y"]
+    scales = {label: F32(generator.uniform(0.005, 0.1)) for label in labels}
+    zeros = {label: np.uint8(generator.integers(0, 256)) for label in labels}
+    held = {"ys": np.array(scales["y"]), "yz": np.array(zeros["y"])}
+    for i in range(operands):
+        held |= {f"s{i}": np.array(scales[str(i)]), f"z{i}": np.array(zeros[str(i)])}
+    model = of_integers(operator, held)
+    after = ir.from_proto(model)
+    assert write_elementwise(after.graph) == 1
+    assert [node.op_type for node in after.graph] == ["DequantizeLinear"] * operands + [name, "QuantizeLinear"]
+    feeds = {f"x{i}": generator.integers(0, 256, shape).astype(np.uint8) for i, shape in enumerate([(3, 5), (1, 5)])}
+    feeds = {key: feeds[key] for key in sorted(feeds)[:operands]}
+    got = results(ir.to_proto(after), feeds)["y"].astype(np.float64)
+    real = [(feeds[f"x{i}"].astype(float) - zeros[str(i)]) * np.float64(scales[str(i)]) for i in range(operands)]
+    unrounded = FORMULAS[name](*real) / np.float64(scales["y"]) + zeros["y"]
+    assert np.abs(got - np.clip(unrounded, 0, 255)).max() <= 0.5 + 1e-3
+    original = results(model, feeds)["y"].astype(np.float64)
+    assert np.abs(got - original).max() <= 1  # ONNX Runtime's kernels of integers may be beside the nearest
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operators_of_int8_and_of_unknown_parameters_stay(operator: str) -> None:
+    labels = [*map(str, range(OPERATORS[operator][1])), "y"]
+    scales = {f"{'y' if each == 'y' else ''}s{'' if each == 'y' else each}": np.array(0.1, F32) for each in labels}
+    zeros = {f"{'y' if each == 'y' else ''}z{'' if each == 'y' else each}": np.array(0, np.int8) for each in labels}
+    assert write_elementwise(ir.from_proto(of_integers(operator, scales | zeros, np.int8)).graph) == 0
+    unsigned = {key: value.astype(np.uint8) for key, value in zeros.items()}
+    model = of_integers(operator, scales | unsigned)
+    assert write_elementwise(ir.from_proto(model).graph) == 1
+    del model.graph.initializer[-1]
+    model.graph.input.append(helper.make_tensor_value_info("yz", TensorProto.UINT8, []))
+    assert write_elementwise(ir.from_proto(model).graph) == 0
