@@ -64,6 +64,10 @@ class Program:
         self.steps.append("Relu")
         self.value = np.where(self.value < 0, F32(0), self.value)
 
+    def clip(self, low: F32, high: F32) -> None:
+        self.steps.append(f"Clip min={low} max={high}")
+        self.value = np.minimum(np.maximum(self.value, low), high)
+
     def model(self, x: Array, *, constants: bool) -> onnx.ModelProto:
         """One node; its tensors are initialisers, or arrive at run time."""
         inputs = {"X": x, **self.tensors}

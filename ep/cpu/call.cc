@@ -157,12 +157,16 @@ void QuantizationOf(const Block& b, const Stage& stage, Vec* scale, Vec* zero) {
 void FakeQuantizeBlock(const Block& b, const Stage& stage, const float* x, float* y, bool stream) {
   const Call& call = b.call;
   const auto n = static_cast<size_t>(b.n);
-  FakeQuantizeArgs args{.x = x, .y = y, .n = n, .scale = {}, .zero = {}, .low = 0, .high = 0, .stream = stream};
+  FakeQuantizeArgs args{.x = x,
+                        .y = y,
+                        .n = n,
+                        .scale = {},
+                        .zero = {},
+                        .low = stage.least_code,
+                        .high = stage.most_code,
+                        .stream = stream};
   QuantizationOf(b, stage, &args.scale, &args.zero);
-  if (!IsFloat8(stage.type)) {
-    IntegerRange(stage.type, &args.low, &args.high);
-    return call.kernels->fake_quantize(args);
-  }
+  if (!IsFloat8(stage.type)) return call.kernels->fake_quantize(args);
   uint8_t codes[kBlock];
   if (y != x) std::copy_n(x, b.n, y);
   call.kernels->divide(y, n, args.scale, args.zero);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/clipped_pairs.h"
 #include "cpu/cost_model.h"
 #include "cpu/element_steps.h"
 #include "cpu/elements.h"
@@ -69,6 +70,7 @@ class ChainReader {
   bool RoundsBetween(const Stage& stage, const Step& step) const;
   bool JoinsAffine(const Step& step) const;
   Stage StageOf(const Step& step);
+  static void SaturateAt(IntegerBounds codes, Stage* stage);
   Result ReadFakeQuantization(const Step& step, bool of_d, Stage* stage);
   FormId FormOf(const Operand& operand);
   FormId NextForm(int count);
@@ -147,18 +149,23 @@ Stage ChainReader::StageOf(const Step& step) {
     stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
     if (step.quantization.zero_point.present())
       stage.quantization_zero = ScalarOf(*step.quantization.zero_point.constant);
-    if (!IsFloat8(stage.type) && BitsOf(stage.type) <= 16) {
-      float low = 0.0f;
-      float high = 0.0f;
-      IntegerRange(stage.type, &low, &high);
-      stage.quantizer = QuantizerOf(stage.quantization_scale, stage.quantization_zero, low, high);
-    }
+  }
+  if (stage.quantizes && !IsFloat8(stage.type) && BitsOf(stage.type) <= 16) {
+    IntegerRange(stage.type, &stage.least_code, &stage.most_code);
+    SaturateAt({stage.least_code, stage.most_code}, &stage);
   }
   if (step.output != kNoOutput) {
     stage.emitted = static_cast<int>(compiled_.emitting.size());
     compiled_.emitting.push_back(&step);
   }
   return stage;
+}
+
+// Of a stage that quantises: the least and the most integer.
+void ChainReader::SaturateAt(IntegerBounds codes, Stage* stage) {
+  stage->least_code = codes.low;
+  stage->most_code = codes.high;
+  stage->quantizer = QuantizerOf(stage->quantization_scale, stage->quantization_zero, codes.low, codes.high);
 }
 
 // Scale and zero point of a stage that has more than two numbers of them.
@@ -186,7 +193,10 @@ Result ChainReader::ReadBehind() {
   spec_.codes = WorthwhileCodes(chain_, isa_);
   spec_.behind.emplace_back();
   for (const Step& step : chain_.behind) {
-    NORMFUSE_RETURN_IF_ERROR(ReadBehind(step, &step == &chain_.behind.back() ? nullptr : &step + 1));
+    const Step* const next = &step == &chain_.behind.back() ? nullptr : &step + 1;
+    const bool is_first = &step == &chain_.behind.front();
+    if (!is_first && BoundsOfClippedPair(*(&step - 1), step)) continue;  // done by the pair
+    NORMFUSE_RETURN_IF_ERROR(ReadBehind(step, next));
   }
   if (spec_.behind.back().kind != StepKind::kActivate) spec_.behind.emplace_back();
   return {};
@@ -212,6 +222,9 @@ Result ChainReader::ReadBehind(const Step& step, const Step* next) {
   if (IsAffine(step.kind) || step.kind == StepKind::kActivate) return Join(step, &spec_.behind.emplace_back());
   Stage& stage = spec_.behind.emplace_back(StageOf(step));
   stage.makes_codes = spec_.codes && spec_.codes->step == &step - chain_.behind.data();
+  if (next != nullptr) {
+    if (const std::optional<IntegerBounds> bounds = BoundsOfClippedPair(step, *next)) SaturateAt(*bounds, &stage);
+  }
   NORMFUSE_RETURN_IF_ERROR(ReadFakeQuantization(step, /*of_d=*/false, &stage));
   return ReadOperand(step.operand, /*of_d=*/false, &stage.operand);
 }

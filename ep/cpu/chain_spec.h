@@ -44,7 +44,9 @@ struct Stage {
   float quantization_scale = 1.0f;
   float quantization_zero = 0.0f;
   int emitted = -1;
-  Quantizer quantizer;  // of the two numbers, where the type has 16 bits at most
+  float least_code = 0.0f;  // of integers of 16 bits at most: between which they are
+  float most_code = 0.0f;
+  Quantizer quantizer;  // of the two numbers, likewise
   // kFakeQuantize, where scale and zero point are not the two numbers above.
   FormId quantization_form = kFormCount;
   int64_t block_size = 0;

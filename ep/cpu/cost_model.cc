@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/clipped_pairs.h"
 #include "cpu/geometry.h"
 #include "cpu/kernel_list.h"
 
@@ -59,11 +60,18 @@ bool OnlyDequantizes(const Chain& chain, Activation activation) {
          activation == Activation::kIdentity;
 }
 
+// Whether the pair before a step does what the step says.
+bool IsDoneByPair(const Step* before, const Step& step) {
+  return before != nullptr && BoundsOfClippedPair(*before, step).has_value();
+}
+
 // The last activation among the steps, if there is one.
 Activation ActivationOf(const Chain& chain) {
   Activation activation = Activation::kIdentity;
+  const Step* before = nullptr;
   ForEachStep(chain, [&](const Step& step) {
-    if (step.kind == StepKind::kActivate) activation = step.activation.kind;
+    if (step.kind == StepKind::kActivate && !IsDoneByPair(before, step)) activation = step.activation.kind;
+    before = &step;
   });
   return activation;
 }
@@ -104,9 +112,15 @@ void ForEachPriceOfSteps(const Chain& chain, Add&& add) {
   };
   const UsualForm usual = UsualFormOf(chain);
   for (const Step& step : chain.before) add_step(step);
+  const Step* before = nullptr;
   for (const Step& step : chain.behind) {
     const bool is_affine = usual.behind && step.kind != StepKind::kActivate;
-    if (!is_affine || IsWhole(chain, step.operand)) add_step(step);
+    if (IsDoneByPair(before, step)) {
+      add({PriceOf(Activation::kClip).ort, 0.0, 0.0, 0.0}, 1);
+    } else if (!is_affine || IsWhole(chain, step.operand)) {
+      add_step(step);
+    }
+    before = &step;
   }
 }
 

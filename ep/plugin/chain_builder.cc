@@ -675,7 +675,8 @@ void ChainBuilder::Finish(int value) {
   const std::vector<Step>& behind = found_.chain.behind;
   for (int steps = 0;; ++steps) {
     TakePairs(&value);
-    if ((behind.empty() || behind.back().kind != StepKind::kActivate) && TakeActivation(&value)) TakePairs(&value);
+    const bool activates = !behind.empty() && behind.back().kind == StepKind::kActivate && !EndsInPair(behind);
+    if (!activates && TakeActivation(&value)) TakePairs(&value);
     if (steps == kMostFurtherSteps || found_.chain.store.quantization.present() || !TakeStep(&value)) break;
   }
   TakeSharedQuantize();

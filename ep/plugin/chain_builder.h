@@ -6,17 +6,30 @@
 #include <vector>
 
 #include "plugin/found_chain.h"
+#include "plugin/quantization_nodes.h"
 
 namespace normfuse::plugin {
 
 // The step that an Add, Mul or Div is.
 std::optional<StepKind> CombinationOf(const GraphNode& node);
 
+// Whether a pair, with or without a Clip inside, is the last of the steps.
+bool EndsInPair(const std::vector<Step>& steps);
+
 // Of shorter rows between pairs ONNX Runtime's softmax is as fast.
 inline bool HasLongRows(const auto& shape) {
   constexpr int64_t kLongRow = 1024;
   return shape.rank > 0 && shape.rank <= kMaxRank && shape.dims[shape.rank - 1] >= kLongRow;
 }
+
+// A QuantizeLinear and the DequantizeLinear of the same parameters behind it. Between the two Brevitas writes a Clip of the
+// integers, for types of fewer than 8 bits.
+struct QuantizedPair {
+  int quantize = kNone;
+  int clip = kNone;
+  int dequantize = kNone;
+  FloatRange range;  // what the Clip keeps the dequantised numbers within
+};
 
 class ChainBuilder {
  public:
@@ -106,16 +119,18 @@ class ChainBuilder {
   bool IsLeftToProduct(const GraphNode& quantize) const;
   bool IsHalfOfPair(int value);
   bool IsPair(int quantize, int dequantize);
-  Step StepOfPair(int quantize, int dequantize);
-  int PairBehind(int value);
-  int PairInFront(int value);
+  std::optional<QuantizedPair> PairFrom(int quantize);
+  bool ReadBounds(QuantizedPair* pair);
+  std::vector<Step> StepsOfPair(const QuantizedPair& pair);
+  std::optional<QuantizedPair> PairBehind(int value);
+  std::optional<QuantizedPair> PairInFront(int value);
   void TakePairs(int* value);
-  bool SuitsPair(int quantize) const;
+  bool SuitsPair(const QuantizedPair& pair) const;
   bool HasRoomFor(int tensors) const;
   bool IsFreeDequantized(int value) const;
   bool IsAmongQuantised(const GraphNode& step, int operand);
   void TakeSharedQuantize();
-  bool ReadsAllOf(int quantize);
+  std::optional<QuantizedPair> SharedPair(int quantized);
   bool IsBeforePair(const GraphNode& node);
   Operand ReadQuantisedOperand(int value);
   bool TakeResidualAdd(int value, bool with_factor = false);

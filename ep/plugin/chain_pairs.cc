@@ -1,7 +1,8 @@
 // The part of ChainBuilder that is about pairs: a QuantizeLinear and the DequantizeLinear of the same parameters behind it
-// become one step, FakeQuantize. What stands between pairs (Add, Mul, Div of tensors that are dequantised on their way, and
-// activations) becomes the steps of one chain.
+// become one step, FakeQuantize, and a Clip of the integers between the two a Clip of what they stand for. What stands between
+// pairs (Add, Mul, Div of tensors that are dequantised on their way, and activations) becomes the steps of one chain.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "plugin/chain_builder.h"
@@ -29,6 +30,15 @@ std::optional<StepKind> CombinationOf(const GraphNode& node) {
   return std::nullopt;
 }
 
+bool EndsInPair(const std::vector<Step>& steps) {
+  const auto is_pair = [](const Step& step) { return step.kind == StepKind::kFakeQuantize; };
+  const auto is_clip = [](const Step& step) {
+    return step.kind == StepKind::kActivate && step.activation.kind == Activation::kClip;
+  };
+  if (steps.empty()) return false;
+  return is_pair(steps.back()) || (steps.size() > 1 && is_clip(steps.back()) && is_pair(*(steps.end() - 2)));
+}
+
 // Whether a product stays in integers only where both ends of the pair around the value are left to ORT.
 bool ChainBuilder::IsHalfOfPair(int value) {
   return leaves_to_ort_ && units_ != nullptr && units_->NeedsBothEnds(value);
@@ -49,37 +59,69 @@ bool ChainBuilder::IsPair(int quantize, int dequantize) {
   return graph_.Facts(scale).rank == 0 || HasOneElement(graph_.Facts(scale)) || x.rank >= 0;
 }
 
-Step ChainBuilder::StepOfPair(int quantize, int dequantize) {
-  const GraphNode& node = graph_.node(quantize);
+// The pair that a QuantizeLinear begins, as far as nothing else reads what is inside of it.
+std::optional<QuantizedPair> ChainBuilder::PairFrom(int quantize) {
+  QuantizedPair pair;
+  pair.quantize = quantize;
+  int quantized = graph_.Output(graph_.node(quantize), 0);
+  int reader = quantized == kNone ? kNone : SoleConsumer(quantized);
+  if (reader != kNone && graph_.node(reader).Is("", "Clip") && graph_.Input(graph_.node(reader), 0) == quantized) {
+    pair.clip = reader;
+    quantized = graph_.Output(graph_.node(reader), 0);
+    reader = quantized == kNone ? kNone : SoleConsumer(quantized);
+  }
+  if (reader == kNone || graph_.Input(graph_.node(reader), 0) != quantized || !IsPair(quantize, reader)) {
+    return std::nullopt;
+  }
+  pair.dequantize = reader;
+  return ReadBounds(&pair) ? std::optional(pair) : std::nullopt;
+}
+
+// What the Clip of a pair keeps d within; false: it is no Clip of d.
+bool ChainBuilder::ReadBounds(QuantizedPair* pair) {
+  if (pair->clip == kNone) return true;
+  const std::optional<FloatRange> range =
+      DequantizedBounds(graph_, graph_.node(pair->quantize), graph_.node(pair->clip));
+  if (range) pair->range = *range;
+  return range.has_value();
+}
+
+// FakeQuantize, and what the Clip is behind it: dequantised numbers are in the order of the integers.
+std::vector<Step> ChainBuilder::StepsOfPair(const QuantizedPair& pair) {
+  const GraphNode& node = graph_.node(pair.quantize);
   Quantization quantization;
   ReadQuantization(node, &quantization);
   int64_t saturate = 1;
   node.attributes->GetInt("saturate", &saturate);
-  AddNode(quantize);
-  AddNode(dequantize);
-  return FakeQuantise(std::move(quantization), graph_.Facts(graph_.Output(node, 0)).type, saturate != 0);
+  for (const int each : {pair.quantize, pair.clip, pair.dequantize}) {
+    if (each != kNone) AddNode(each);
+  }
+  std::vector<Step> steps;
+  steps.push_back(FakeQuantise(std::move(quantization), graph_.Facts(graph_.Output(node, 0)).type, saturate != 0));
+  if (pair.clip != kNone) steps.push_back(Activate({Activation::kClip, {pair.range.low, pair.range.high}}));
+  return steps;
 }
 
-// The QuantizeLinear of a pair that is all that reads the value; kNone if there is none.
-int ChainBuilder::PairBehind(int value) {
-  if (units_ == nullptr || value == kNone) return kNone;
+// The pair that is all that reads the value.
+std::optional<QuantizedPair> ChainBuilder::PairBehind(int value) {
+  if (units_ == nullptr || value == kNone) return std::nullopt;
   const int quantize = SoleConsumer(value);
-  if (quantize == kNone || graph_.Input(graph_.node(quantize), 0) != value) return kNone;
-  const int quantized = graph_.Output(graph_.node(quantize), 0);
-  const int dequantize = quantized == kNone ? kNone : SoleConsumer(quantized);
-  if (dequantize == kNone || graph_.Input(graph_.node(dequantize), 0) != quantized) return kNone;
-  return IsPair(quantize, dequantize) ? quantize : kNone;
+  if (quantize == kNone || graph_.Input(graph_.node(quantize), 0) != value) return std::nullopt;
+  return PairFrom(quantize);
 }
 
-// The QuantizeLinear of a pair that makes the value, which nothing but the chain reads.
-int ChainBuilder::PairInFront(int value) {
-  if (units_ == nullptr) return kNone;
+// The pair that makes the value, which nothing but the chain reads.
+std::optional<QuantizedPair> ChainBuilder::PairInFront(int value) {
+  if (units_ == nullptr) return std::nullopt;
   const int dequantize = FreeProducer(value, "DequantizeLinear");
-  if (dequantize == kNone || SoleConsumer(value) == kNone) return kNone;
-  const int quantized = graph_.Input(graph_.node(dequantize), 0);
+  if (dequantize == kNone || SoleConsumer(value) == kNone) return std::nullopt;
+  int quantized = graph_.Input(graph_.node(dequantize), 0);
+  const int clip = FreeProducer(quantized, "Clip");
+  if (clip != kNone) quantized = graph_.Input(graph_.node(clip), 0);
   const int quantize = FreeProducer(quantized, "QuantizeLinear");
-  if (quantize == kNone || SoleConsumer(quantized) != dequantize) return kNone;
-  return IsPair(quantize, dequantize) ? quantize : kNone;
+  if (quantize == kNone) return std::nullopt;
+  std::optional<QuantizedPair> pair = PairFrom(quantize);
+  return pair && pair->dequantize == dequantize ? pair : std::nullopt;
 }
 
 // The QuantizeLinear in front of X, all of whose readers are in the chain: the DequantizeLinear of X, and one that a later
@@ -90,9 +132,9 @@ void ChainBuilder::TakeSharedQuantize() {
   if (units_ == nullptr || !keeps_values_ || chain.normalizes() || input == TensorRef::kAbsent) return;
   if (!chain.x.quantization.present() || !IsOneNumber(chain.x.quantization)) return;
   const int quantized = found_.inputs[static_cast<size_t>(input)];
-  const int quantize = FreeProducer(quantized, "QuantizeLinear");
-  if (quantize == kNone || !ReadsAllOf(quantize) || IsHalfOfPair(quantized)) return;
-  const int x = graph_.Input(graph_.node(quantize), 0);
+  const std::optional<QuantizedPair> pair = SharedPair(quantized);
+  if (!pair || IsHalfOfPair(quantized)) return;
+  const int x = graph_.Input(graph_.node(pair->quantize), 0);
   const bool is_read = std::find(found_.inputs.begin(), found_.inputs.end(), x) != found_.inputs.end();
   if (is_read || x == kNone || graph_.Facts(x).constant != nullptr) return;
   std::vector<Step*> again;
@@ -101,37 +143,48 @@ void ChainBuilder::TakeSharedQuantize() {
   }
   if (again.size() > 1 || (again.size() == 1 && !IsCombination(again.front()->kind))) return;
   if (!again.empty()) {
+    if (pair->clip != kNone) return;  // a FakeQuantize alone keeps its result
     again.front()->operand = {};
     again.front()->operand.is_kept = true;
   }
-  const int dequantize = graph_.value(quantized).consumers.front();
-  Step pair = StepOfPair(quantize, dequantize);
+  std::vector<Step> steps = StepsOfPair(*pair);
   found_.nodes.pop_back();  // the DequantizeLinear, which is there already
-  pair.keeps = !again.empty();
-  chain.behind.insert(chain.behind.begin(), std::move(pair));
+  steps.front().keeps = !again.empty();
+  chain.behind.insert(chain.behind.begin(), std::make_move_iterator(steps.begin()),
+                      std::make_move_iterator(steps.end()));
   found_.inputs[static_cast<size_t>(input)] = x;
   chain.x.type = graph_.Facts(x).type;
   chain.x.quantization = {};
 }
 
-// Whether nothing but the chain's DequantizeLinear nodes, of the same parameters, reads what the node makes.
-bool ChainBuilder::ReadsAllOf(int quantize) {
-  const GraphValue& quantized = graph_.value(graph_.Output(graph_.node(quantize), 0));
+// The pair that makes the integers, which nothing but the chain's DequantizeLinear nodes of the same parameters reads.
+std::optional<QuantizedPair> ChainBuilder::SharedPair(int quantized) {
+  QuantizedPair pair;
+  pair.clip = FreeProducer(quantized, "Clip");
+  const int whole = pair.clip == kNone ? quantized : graph_.Input(graph_.node(pair.clip), 0);
+  pair.quantize = FreeProducer(whole, "QuantizeLinear");
+  if (pair.quantize == kNone) return std::nullopt;
+  if (pair.clip != kNone && (SoleConsumer(whole) != pair.clip || !graph_.node(pair.clip).domain.empty())) {
+    return std::nullopt;
+  }
+  const GraphValue& value = graph_.value(quantized);
   const std::vector<int>& nodes = found_.nodes;
-  return !quantized.is_output && !quantized.consumers.empty() &&
-         std::all_of(quantized.consumers.begin(), quantized.consumers.end(), [&](int reader) {
-           return reader != kNone && std::find(nodes.begin(), nodes.end(), reader) != nodes.end() &&
-                  IsPair(quantize, reader);
-         });
+  const bool reads_all = !value.is_output && !value.consumers.empty() &&
+                         std::all_of(value.consumers.begin(), value.consumers.end(), [&](int reader) {
+                           return reader != kNone && std::find(nodes.begin(), nodes.end(), reader) != nodes.end() &&
+                                  IsPair(pair.quantize, reader);
+                         });
+  if (!reads_all) return std::nullopt;
+  pair.dequantize = value.consumers.front();
+  return ReadBounds(&pair) ? std::optional(pair) : std::nullopt;
 }
 
 // Whether a pair is better a step than an end, or two, of chains with bytes at it: a normalisation has kernels for these. Of short
 // rows between pairs, ORT's softmax is as fast.
-bool ChainBuilder::SuitsPair(int quantize) const {
+bool ChainBuilder::SuitsPair(const QuantizedPair& pair) const {
   if (!found_.chain.normalizes()) return true;
-  const GraphNode& node = graph_.node(quantize);
-  const TensorFacts& facts = graph_.Facts(graph_.Output(node, 0));
-  if (BitsOf(facts.type) <= 8) return false;
+  const TensorFacts& facts = graph_.Facts(graph_.Output(graph_.node(pair.quantize), 0));
+  if (BitsOf(facts.type) <= 8 && pair.clip == kNone) return false;
   return !found_.chain.has_softmax() || HasLongRows(facts);
 }
 
@@ -139,24 +192,23 @@ bool ChainBuilder::HasRoomFor(int tensors) const { return StepTensors(found_.cha
 
 void ChainBuilder::TakePairs(int* value) {
   if (found_.chain.store.quantization.present()) return;
-  for (int quantize = PairBehind(*value); quantize != kNone; quantize = PairBehind(*value)) {
-    if (!HasRoomFor(kTensorsOfQuantized - 1) || !SuitsPair(quantize)) return;
-    const int dequantize = graph_.value(graph_.Output(graph_.node(quantize), 0)).consumers.front();
-    found_.chain.behind.push_back(StepOfPair(quantize, dequantize));
-    *value = graph_.Output(graph_.node(dequantize), 0);
+  for (std::optional<QuantizedPair> pair = PairBehind(*value); pair; pair = PairBehind(*value)) {
+    if (!HasRoomFor(kTensorsOfQuantized - 1) || !SuitsPair(*pair)) return;
+    for (Step& step : StepsOfPair(*pair)) found_.chain.behind.push_back(std::move(step));
+    *value = graph_.Output(graph_.node(pair->dequantize), 0);
   }
 }
 
 void ChainBuilder::ReadXBehindPairs(int value) {
-  std::vector<Step> steps;
-  for (int quantize = PairInFront(value); quantize != kNone; quantize = PairInFront(value)) {
-    if (!HasRoomFor((kTensorsOfQuantized - 1) * static_cast<int>(steps.size() + 1))) break;
-    if (!SuitsPair(quantize)) break;
-    steps.push_back(StepOfPair(quantize, graph_.value(value).producer));
-    value = graph_.Input(graph_.node(quantize), 0);
+  const bool normalizes = found_.chain.normalizes();
+  std::vector<Step>& first = normalizes ? found_.chain.before : found_.chain.behind;
+  for (std::optional<QuantizedPair> pair = PairInFront(value); pair; pair = PairInFront(value)) {
+    if (!HasRoomFor(kTensorsOfQuantized - 1) || !SuitsPair(*pair)) break;
+    if (normalizes && pair->clip != kNone) break;  // activations stand behind
+    std::vector<Step> steps = StepsOfPair(*pair);
+    first.insert(first.begin(), std::make_move_iterator(steps.begin()), std::make_move_iterator(steps.end()));
+    value = graph_.Input(graph_.node(pair->quantize), 0);
   }
-  std::vector<Step>& first = found_.chain.normalizes() ? found_.chain.before : found_.chain.behind;
-  first.insert(first.begin(), std::make_move_iterator(steps.rbegin()), std::make_move_iterator(steps.rend()));
   found_.chain.x = ReadOperand(value, "X");
 }
 
@@ -169,15 +221,13 @@ bool ChainBuilder::IsFreeDequantized(int value) const {
 // operand that is one.
 bool ChainBuilder::IsAmongQuantised(const GraphNode& step, int operand) {
   if (units_ == nullptr || found_.chain.normalizes()) return false;
-  const std::vector<Step>& behind = found_.chain.behind;
-  if (!behind.empty() && behind.back().kind == StepKind::kFakeQuantize)
-    return !IsFactorOfProduct(graph_, step, operand);
-  return IsFreeDequantized(operand) || PairBehind(graph_.Output(step, 0)) != kNone;
+  if (EndsInPair(found_.chain.behind)) return !IsFactorOfProduct(graph_, step, operand);
+  return IsFreeDequantized(operand) || PairBehind(graph_.Output(step, 0));
 }
 
 // Whether a pair stands behind a node that a chain goes on with: no formula of ORT's goes on there.
 bool ChainBuilder::IsBeforePair(const GraphNode& node) {
-  return !found_.chain.normalizes() && PairBehind(graph_.Output(node, 0)) != kNone;
+  return !found_.chain.normalizes() && PairBehind(graph_.Output(node, 0));
 }
 
 Operand ChainBuilder::ReadQuantisedOperand(int value) {
@@ -190,8 +240,8 @@ bool ChainBuilder::ReadAnchorStep(int* y) {
   *y = graph_.Output(node, 0);
   if (units_ == nullptr || !kind || *y == kNone || node.inputs.size() != 2) return false;
   const int quantize = SoleConsumer(*y);
-  const bool quantises = PairBehind(*y) != kNone ||
-                         (quantize != kNone && IsQuantize(graph_.node(quantize)) && !units_->IsOfProduct(quantize));
+  const bool quantises =
+      PairBehind(*y) || (quantize != kNone && IsQuantize(graph_.node(quantize)) && !units_->IsOfProduct(quantize));
   for (const size_t position : {size_t{0}, size_t{1}}) {
     const int x = graph_.Input(node, position);
     const int operand = graph_.Input(node, 1 - position);
@@ -210,14 +260,12 @@ bool ChainBuilder::ReadAnchorStep(int* y) {
 bool ChainBuilder::ReadAnchorPair(int* y) {
   const int x = graph_.Input(anchor(), 0);
   if (x == kNone || units_ == nullptr) return false;
-  const int quantized = graph_.Output(anchor(), 0);
-  const int dequantize = quantized == kNone ? kNone : SoleConsumer(quantized);
-  if (dequantize == kNone || graph_.Input(graph_.node(dequantize), 0) != quantized) return false;
-  if (!IsPair(anchor_, dequantize)) return false;
+  const std::optional<QuantizedPair> pair = PairFrom(anchor_);
+  if (!pair) return false;
   found_.nodes.clear();
   found_.chain.x = ReadOperand(x, "X");
-  found_.chain.behind.push_back(StepOfPair(anchor_, dequantize));
-  *y = graph_.Output(graph_.node(dequantize), 0);
+  for (Step& step : StepsOfPair(*pair)) found_.chain.behind.push_back(std::move(step));
+  *y = graph_.Output(graph_.node(pair->dequantize), 0);
   return true;
 }
 

@@ -39,6 +39,12 @@ std::optional<Declined> CheckQuantizationAlone(const FoundChain& found) {
   return std::nullopt;
 }
 
+// A single QuantizeLinear before a Clip. Where it could be, both are in a chain with the DequantizeLinear behind them.
+bool IsBeforeClip(const GraphView& graph, const FoundChain& found) {
+  return found.chain.store.quantization.present() &&
+         AnyConsumerOfY(graph, found, [](const GraphNode& node) { return node.Is("", "Clip"); });
+}
+
 // The Add and Mul of a chain that ORT runs in integers, each with a QuantizeLinear of its own.
 int IntegerSteps(const GraphView& graph, const FoundChain& found, const IntegerUnits& units) {
   return static_cast<int>(std::count_if(found.nodes.begin(), found.nodes.end(), [&](int index) {
@@ -286,6 +292,11 @@ std::optional<Declined> CheckProfit(const GraphView& graph, const FoundChain& fo
                                     const Place* place, bool has_registered_kernel) {
   if (LosesProduct(place) || (place != nullptr && !found.chain.normalizes())) {
     return NotProfitable(found, place->detail);
+  }
+  if (OnlyConverts(found.chain) && IsBeforeClip(graph, found)) {
+    return NotProfitable(found,
+                         "a chain takes the Clip behind it where that has constant bounds, the scale is one constant "
+                         "above 0, and nothing but a DequantizeLinear of the same parameters reads the result");
   }
   if (context.on_cpu) {
     // A node of our own: what its body leaves of it, the normalisation behind the Add, is a chain again.

@@ -1,6 +1,9 @@
 #include "plugin/quantization_nodes.h"
 
+#include <cmath>
 #include <cstring>
+
+#include "cpu/elements.h"
 
 namespace normfuse::plugin {
 namespace {
@@ -18,6 +21,13 @@ bool HaveSameLayout(const GraphNode& a, const GraphNode& b) {
     if (first != second) return false;
   }
   return true;
+}
+
+// The one number that a constant is.
+std::optional<float> NumberOf(GraphView& graph, int value, DataType type) {
+  const std::shared_ptr<const ConstantTensor>& constant = graph.Facts(value).constant;
+  if (!constant || constant->type != type || constant->ElementCount() != 1) return std::nullopt;
+  return static_cast<float>(cpu::ReadElement(type, constant->data, 0));
 }
 
 }  // namespace
@@ -56,6 +66,28 @@ bool HaveSameParameters(GraphView& graph, const GraphNode& quantize, const Graph
     if (!SameConstant(graph, graph.Input(quantize, position), graph.Input(dequantize, position))) return false;
   }
   return HaveSameLayout(quantize, dequantize);
+}
+
+std::optional<FloatRange> DequantizedBounds(GraphView& graph, const GraphNode& quantize, const GraphNode& clip) {
+  const DataType type = graph.Facts(graph.Output(quantize, 0)).type;
+  int64_t block_size = 0;
+  quantize.attributes->GetInt("block_size", &block_size);
+  if (!IsQuantized(type) || IsFloat8(type) || BitsOf(type) > 16 || block_size != 0) return std::nullopt;
+  const std::optional<float> scale = NumberOf(graph, graph.Input(quantize, 1), DataType::kFloat32);
+  const int zero_point = graph.Input(quantize, 2);
+  const std::optional<float> zero = zero_point == kNone ? 0.0f : NumberOf(graph, zero_point, type);
+  if (!scale || !zero || !(*scale > 0)) return std::nullopt;
+  float ends[2];
+  cpu::IntegerRange(type, &ends[0], &ends[1]);
+  for (size_t position = 1; position <= 2; ++position) {
+    const int bound = graph.Input(clip, position);
+    if (bound == kNone) continue;
+    const std::optional<float> number = NumberOf(graph, bound, type);
+    if (!number) return std::nullopt;
+    ends[position - 1] = *number;
+  }
+  const FloatRange range = {(ends[0] - *zero) * *scale, (ends[1] - *zero) * *scale};
+  return std::isfinite(range.low) && std::isfinite(range.high) ? std::optional(range) : std::nullopt;
 }
 
 }  // namespace normfuse::plugin

@@ -69,6 +69,26 @@ def test_pairs_stand_anywhere_between_steps(provider: str, data: st.DataObject) 
     check(program, x, provider, constants=data.draw(st.booleans()))
 
 
+@given(data=st.data())
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_clip_behind_a_pair(provider: str, data: st.DataObject) -> None:
+    """Of numbers that integers stand for, or a little beside these, within the range of the type or not."""
+    numbers = Numbers(data.draw(st.integers(0, 2**32 - 1)))
+    shape = data.draw(shapes())
+    dtype = data.draw(st.sampled_from([*INTEGERS, FLOAT8[0]]))
+    x = nasty(numbers, shape)
+    typical = data.draw(st.sampled_from([0.05, 0.05, 1e-38, 1e-42, 1e30]))
+    p = data.draw(quantizations(numbers, shape, dtype, F32, typical=typical))
+    program = Program(x)
+    program.fake_quantize(p, oracle.dtype_code(np.zeros(1, dtype)))
+    ends = [F32(data.draw(st.integers(-300, 300)) * p.scale.max(initial=0.0)) for _ in range(2)]
+    beside = data.draw(st.sampled_from([0, 0, 0, 1, 2]))
+    ends = [np.nextafter(end, F32(np.inf if beside == 1 else -np.inf)) if beside else end for end in ends]
+    program.clip(*(sorted(ends) if data.draw(st.booleans()) else ends))
+    program.relu()
+    check(program, x, provider, constants=data.draw(st.booleans()))
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_16_bit_floats_are_rounded_once(provider: str, dtype: type) -> None:
