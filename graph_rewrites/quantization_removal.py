@@ -3,7 +3,8 @@
 Results change, so this is only done where it is asked for. What goes is the rounding to steps. The range stays: a
 quantiser leaves a Relu or Clip out whose effect its QuantizeLinear has (uint8 with zero point 0 saturates what is
 negative), so a Clip to what the integers can represent takes the place of a pair, unless the values are within that
-anyhow. Weights are folded afterwards, see `quantized_weights`.
+anyhow. A Clip of the integers, as Brevitas writes one, narrows that range. Weights are folded afterwards, see
+`quantized_weights`.
 """
 
 from __future__ import annotations
@@ -80,10 +81,16 @@ class RemovedQuantization:
 @dataclasses.dataclass(frozen=True)
 class _Pair:
     quantizer: ir.Node
+    clip: ir.Node | None
     readers: tuple[ir.Node, ...]
     low: Array
     high: Array
     """What the integers can represent, as the DequantizeLinear gives it: one number, or one for each channel."""
+
+    @property
+    def nodes(self) -> list[ir.Node]:
+        """All of them, the last ones first."""
+        return [*self.readers, *([] if self.clip is None else [self.clip]), self.quantizer]
 
 
 class _Stays(Exception):  # noqa: N818 -- an answer
@@ -128,17 +135,19 @@ def _pair_of(node: ir.Node, facts: Facts) -> _Pair:
         raise _Stays(f"it quantises {facts.dtype(x)}")
     if dtype not in _INTEGERS:
         raise _Stays(f"it quantises to {dtype}")
-    if quantized.is_graph_output():
-        raise _Stays(f"{label(quantized)} is an output of the graph")
-    readers = tuple(dict.fromkeys(use.node for use in quantized.uses()))
-    if not readers:
-        raise _Stays("nothing reads it")
+    readers = _readers_of(quantized)
+    clip = readers[0] if len(readers) == 1 and readers[0].op_type == "Clip" else None
+    ends = _INTEGERS[dtype]
+    if clip is not None and clip.inputs[0] is quantized:
+        ends = _clipped_ends(clip, ends, facts)
+        quantized = clip.outputs[0]
+        readers = _readers_of(quantized)
     for reader in readers:
         if reader.op_type != "DequantizeLinear" or reader.inputs[0] is not quantized:
             raise _Stays(f"{label(reader)} reads its integers")
         if not _is_inverse(reader, node, (scale, zero_point), facts):
             raise _Stays(f"{label(reader)} has other parameters")
-    low, high = _representable(dtype, scale, zero_point)
+    low, high = _representable(ends, scale, zero_point)
     if scale.size > 1:
         axis = node.attributes.get_int("axis", 1)
         rank = facts.rank(x)
@@ -148,7 +157,28 @@ def _pair_of(node: ir.Node, facts: Facts) -> _Pair:
             )
         shape = [-1 if dim == axis % rank else 1 for dim in range(rank)]
         low, high = low.reshape(shape), high.reshape(shape)
-    return _Pair(node, readers, low, high)
+    return _Pair(node, clip, readers, low, high)
+
+
+def _readers_of(quantized: ir.Value) -> tuple[ir.Node, ...]:
+    if quantized.is_graph_output():
+        raise _Stays(f"{label(quantized)} is an output of the graph")
+    readers = tuple(dict.fromkeys(use.node for use in quantized.uses()))
+    if not readers:
+        raise _Stays("nothing reads it")
+    return readers
+
+
+def _clipped_ends(clip: ir.Node, ends: tuple[int, int], facts: Facts) -> tuple[int, int]:
+    """Return between which integers a Clip keeps those of a type: at its upper bound, where that is the lower one."""
+    bounds = [*clip.inputs[1:], None, None][:2]
+    given = [array_of(value) if value is not None and facts.is_constant(value) else None for value in bounds]
+    if any(
+        value is not None and (array is None or array.size != 1) for value, array in zip(bounds, given, strict=True)
+    ):
+        raise _Stays(f"the bounds of {label(clip)} are not constant")
+    low, high = (end if array is None else int(array.item()) for end, array in zip(ends, given, strict=True))
+    return min(low, high), high
 
 
 def _parameters(node: ir.Node, facts: Facts) -> tuple[Array, Array | None]:
@@ -188,11 +218,11 @@ def _equal(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and (a.shape == b.shape or a.size == b.size == 1) and bool((a == b).all())
 
 
-def _representable(dtype: ir.DataType, scale: Array, zero_point: Array | None) -> tuple[Array, Array]:
+def _representable(ends: tuple[int, int], scale: Array, zero_point: Array | None) -> tuple[Array, Array]:
     zero = np.zeros((), np.int64) if zero_point is None else zero_point.astype(np.int64)
     steps = scale.astype(np.float32)
     with np.errstate(over="ignore"):
-        low, high = (((end - zero).astype(np.float32) * steps).astype(scale.dtype) for end in _INTEGERS[dtype])
+        low, high = (((end - zero).astype(np.float32) * steps).astype(scale.dtype) for end in ends)
     return (low, high) if scale.size > 1 else (low.reshape(()), high.reshape(()))
 
 
@@ -245,7 +275,7 @@ def _take_out(pair: _Pair, facts: Facts, names: Names, opset: int) -> bool:
         x = _clip(x, pair, facts, names, opset)
     for reader in pair.readers:
         _replace(reader, x, names)
-    tidy([*pair.readers, pair.quantizer])
+    tidy(pair.nodes)
     return clipped
 
 

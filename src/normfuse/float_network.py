@@ -137,38 +137,63 @@ def unrounded(model: ir.Model, kept: Collection[str] = (), unclipped: Collection
     for graph in copy.graphs():
         for node in tuple(graph):
             if node.op_type == "QuantizeLinear" and name_of(node) not in kept:
-                readers = [use.node for use in node.outputs[0].uses()]
-                rank = facts.rank(node.inputs[0])
-                formula = _quantize_widely if name_of(node) in unclipped else _quantize
-                codes = _Formula(node, rank).of(node.inputs[0], formula)
-                for reader in readers:
-                    value = _Formula(reader, rank).of(codes, _dequantize)
-                    reader.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
-                    assert reader.graph is not None
-                    reader.graph.remove(reader, safe=True)
-                graph.remove(node, safe=True)
+                _unround(node, facts.rank(node.inputs[0]), is_wide=name_of(node) in unclipped)
             elif node.op_type == "DequantizeLinear" and facts.is_constant(node.inputs[0]):
                 _saturate(node)
     return copy
 
 
+def _unround(quantizer: ir.Node, rank: int | None, *, is_wide: bool) -> None:
+    """Replace a QuantizeLinear, a Clip of its integers and the DequantizeLinear nodes behind them by their formulas.
+
+    `is_wide`: what rounds to an end of the range stays.
+    """
+    replaced, readers = [quantizer], _readers(quantizer)
+    codes = _Formula(quantizer, rank).of(quantizer.inputs[0], _quantize_widely if is_wide else _quantize)
+    if readers and readers[0].op_type == "Clip":
+        (clip,) = readers
+        given = [None if value is None else float(_array(value).item()) for value in clip.inputs[1:]]
+        low, high = (
+            limit if end is None else end for end, limit in zip((*given, None, None), (-np.inf, np.inf), strict=False)
+        )
+        beyond = 0.5 if is_wide else 0.0
+        codes = _limited(codes, (min(low, high) - beyond, high + beyond), clip)
+        replaced, readers = [clip, quantizer], _readers(clip)
+    for reader in readers:
+        value = _Formula(reader, rank).of(codes, _dequantize)
+        reader.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+    for node in (*readers, *replaced):
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+
+
+def _readers(node: ir.Node) -> list[ir.Node]:
+    return list(dict.fromkeys(use.node for use in node.outputs[0].uses()))
+
+
 def _saturate(node: ir.Node) -> None:
     """Let a constant that overflows be the largest number instead of infinity."""
-    assert isinstance(node.graph, ir.Graph)
     largest = np.finfo(_array(node.inputs[1]).dtype).max
-    uses, x = tuple(node.outputs[0].uses()), node.outputs[0]
-    before = node
-    for op_type, bound in (("Max", -largest), ("Min", largest)):
+    uses = tuple(node.outputs[0].uses())
+    x = _limited(node.outputs[0], (-largest, largest), node)
+    for use in uses:
+        use.node.replace_input_with(use.idx, x)
+
+
+def _limited(x: ir.Value, ends: tuple[Any, Any], before: ir.Node) -> ir.Value:
+    """Insert Max and Min behind a node, and return what is between the two ends then."""
+    graph = before.graph
+    assert isinstance(graph, ir.Graph)
+    for op_type, bound in zip(("Max", "Min"), ends, strict=True):
         name = f"{x.name} {op_type}"
         constant = ir.Value(name=f"{name} operand")
         constant.const_value = ir.tensor(np.asarray(bound), name=constant.name)
-        node.graph.register_initializer(constant)
+        graph.register_initializer(constant)
         after = ir.Node("", op_type, (x, constant), name=name)
         after.outputs[0].name = name
-        node.graph.insert_after(before, after)
+        graph.insert_after(before, after)
         before, x = after, after.outputs[0]
-    for use in uses:
-        use.node.replace_input_with(use.idx, x)
+    return x
 
 
 _Steps = Iterator[tuple[str, Any]]

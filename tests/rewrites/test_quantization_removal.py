@@ -155,11 +155,57 @@ def test_an_infinity_that_dequantising_makes_is_finite() -> None:
         np.testing.assert_allclose(results(changed, x)["y"], np.array([0, 0, least, 0]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("bounds", "ends"),
+    [
+        ("low, high", (-7, 9)),
+        ("low", (-7, 127)),
+        ("'', high", (-128, 9)),
+        ("high, low", (-7, -7)),  # ONNX: the upper bound, where that is below the lower one
+        ("low, low", (-7, -7)),
+    ],
+)
+def test_a_clip_of_the_integers_narrows_the_range(bounds: str, ends: tuple[int, int], channels: int) -> None:
+    text = f"""g (float[5, 3] x) => (float[5, 3] y) {{
+      q = QuantizeLinear(x, s, z) c = Clip(q, {bounds}) d = DequantizeLinear(c, s, z) y = Neg(d) }}"""
+    scale, zero = np.linspace(0.1, 0.3, channels, dtype=F32), np.arange(channels).astype(np.int8)
+    constants = {"s": scale, "z": zero} if channels > 1 else {"s": scale.reshape(()), "z": zero.reshape(())}
+    model = parse(text.replace("''", ""), **constants, low=np.array(-7, np.int8), high=np.array(9, np.int8))
+    after, done = removed(model)
+    assert (done.removed, done.clipped, done.kept) == (1, 1, [])
+    assert operators(after) == (["Clip", "Neg"] if channels == 1 else ["Max", "Min", "Neg"])
+    x = {"x": RNG.normal(0, 3, (5, 3)).astype(F32)}
+    low, high = ((end - zero.astype(np.float64)) * scale for end in ends)
+    expected = -np.minimum(np.maximum(x["x"].astype(np.float64), low), high)
+    np.testing.assert_allclose(results(after, x)["y"], expected, rtol=1e-6, atol=1e-7)
+    reference = results(ir.to_proto(unrounded(ir.from_proto(model), ())), x)["y"]
+    np.testing.assert_allclose(reference, expected, rtol=1e-6, atol=1e-7)
+    assert np.abs(results(model, x)["y"] - expected).max() <= 0.5 * scale.max() + 1e-6
+
+
+def test_a_clip_of_the_integers_where_values_are_within_it() -> None:
+    """Half a step beyond its bounds is no more than rounding."""
+    text = """g (float[5, 3] x) => (float[5, 3] y) {
+      t = Tanh(x) q = QuantizeLinear(t, s, z) c = Clip(q, low, high) d = DequantizeLinear(c, s, z) y = Neg(d) }"""
+    constants = {"s": np.array(1 / 127, F32), "z": np.array(0, np.int8)}
+    for end, clipped in ((127, 0), (126, 1)):
+        bounds = {"low": np.array(-end, np.int8), "high": np.array(end, np.int8)}
+        model = parse(text, **constants, **bounds)
+        after, done = removed(model)
+        assert (done.removed, done.clipped) == (1, clipped)
+        x = {"x": np.array([[-30, 0.1, 30]] * 5, F32)}
+        same = results(ir.to_proto(unrounded(ir.from_proto(model), (), done.unclipped)), x)["y"]
+        np.testing.assert_allclose(results(after, x)["y"], same, rtol=1e-6)
+
+
 # What stays
 
 PAIR = (
     "g (float[4] x, float t) => (float[4] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Neg(d) }"
 )
+
+CLIPPED = PAIR.replace("d = DequantizeLinear(q", "c = Clip(q, z2) d = DequantizeLinear(c")
 
 
 @pytest.mark.parametrize(
@@ -179,6 +225,15 @@ PAIR = (
         ),
         (PAIR.replace("(x, s", "(s4, s"), "what it quantises is constant"),
         (PAIR.replace("z)", "f8)"), "it quantises to FLOAT8E4M3FN"),
+        (CLIPPED.replace("=> (", "=> (uint8[4] c, "), "'c' is an output of the graph"),
+        (CLIPPED.replace("=> (", "=> (uint8[4] q, "), "'q' is an output of the graph"),
+        (
+            CLIPPED.replace("d =", "u = Cast<to = 1>(c) d =").replace("> (", "> (float[4] u, "),
+            "Cast 'u' reads its integers",
+        ),
+        (CLIPPED.replace("(q, z2", "(z2, q").replace("uint8", "int8"), "Clip 'c' reads its integers"),
+        (CLIPPED.replace("(c, s", "(c, s2"), "DequantizeLinear 'd' has other parameters"),
+        (CLIPPED.replace("float t", "uint8 t").replace("(q, z2", "(q, t"), "the bounds of Clip 'c' are not constant"),
     ],
 )
 def test_kept_with_its_reason(text: str, reason: str) -> None:
