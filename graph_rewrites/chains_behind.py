@@ -11,7 +11,12 @@ from .chains_before import dequantization_of, require_dequantization
 from .element_types import integers_of
 from .facts import Facts, label
 from .fused import Activation, Fused
-from .host_fusions import require_no_chain_before, require_no_chain_behind, require_no_quantized_product
+from .host_fusions import (
+    quantizer_of,
+    require_no_chain_before,
+    require_no_chain_behind,
+    require_no_quantized_product,
+)
 from .rule import FusionRule, fused_activation, fused_normalization, fused_of, quantize_linear
 from .sites import Declined
 
@@ -204,17 +209,22 @@ class QuantizedActivation(FusionRule):
         node, root = x.producer(), activated.producer()
         assert root is not None
         codes = node.inputs[0] if node is not None and node.op_type == "DequantizeLinear" else None
-        quantize = None if codes is None else codes.producer()
-        if quantize is not None and quantize.op_type == "QuantizeLinear" and quantize.inputs[0] is not None:
-            if self.facts.dtype(codes) in integers_of(8):
+        quantize, is_clipped = quantizer_of(codes)
+        if quantize is not None and quantize.inputs[0] is not None:
+            if self.facts.dtype(codes) in integers_of(8) and not is_clipped:
                 return
             if len(x.consumers()) > 1:
                 detail = "what it reads is read again in a chain among quantised tensors"
                 raise Declined("not_profitable", node=label(root), detail=detail)
             require_no_chain_before(quantize.inputs[0], root)
         for reader in activated.consumers():
-            if reader.op_type == "QuantizeLinear" and self.facts.dtype(reader.outputs[0]) not in integers_of(8):
-                for dequantize in reader.outputs[0].consumers():
+            if reader.op_type != "QuantizeLinear":
+                continue
+            for dequantize in reader.outputs[0].consumers():
+                if dequantize.op_type == "Clip":
+                    for behind in dequantize.outputs[0].consumers():
+                        require_no_chain_behind(behind.outputs[0], root)
+                elif self.facts.dtype(reader.outputs[0]) not in integers_of(8):
                     require_no_chain_behind(dequantize.outputs[0], root)
 
     def _configuration(self, x: ir.Value, activated: ir.Value, quantized: ir.Value | None) -> Fused:

@@ -26,7 +26,7 @@ from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 from .describe import description_of, kind_of
 from .dimensions import drop_other_names, names_of_dimensions
 from .element_types import integers_of
-from .facts import CASTS, Facts, label, merged_shape, name_of, subgraphs
+from .facts import CASTS, Facts, is_float, label, merged_shape, name_of, subgraphs
 from .functions import FunctionLibrary, NoStandardForm, Types, configuration, function_of
 from .fused import Fused, is_fused, operator_of
 from .integer_softmax import SOFTMAX_OF_INTEGERS, write_softmaxes
@@ -375,13 +375,14 @@ class _Run:
                 grown = self._try_behind(graph, node.outputs[0])
 
     def _try_behind(self, graph: ir.Graph, value: ir.Value) -> ir.Node | None:
-        """Try the chains that end in a consumer of the value, or behind one that only repeats it."""
+        """Try the chains that end in a consumer of the value, or behind one that only repeats it or clips integers."""
         # Whether what is behind it was tried, how many quantisations are before it, and the consumer.
         waiting = [(False, 0, consumer) for consumer in _first_consumers(graph, value)]
         while waiting:
             tried, quantized, consumer = waiting.pop()
             requantizes = self._through and consumer.op_type in QUANTIZATION and quantized < _MOST_QUANTIZATIONS
-            if not tried and (requantizes or self.facts.transparent(consumer)):
+            passes = self.facts.transparent(consumer) or self._clips_integers(consumer)
+            if not tried and (requantizes or passes):
                 waiting.append((True, quantized, consumer))
                 further = _first_consumers(graph, consumer.outputs[0])
                 waiting += ((False, quantized + requantizes, behind) for behind in further)
@@ -390,6 +391,10 @@ class _Run:
             if grown is not None:
                 return grown
         return None
+
+    def _clips_integers(self, node: ir.Node) -> bool:
+        """Whether a node is the Clip that may stand in a pair of QuantizeLinear and DequantizeLinear."""
+        return node.domain == "" and node.op_type == "Clip" and not is_float(self.facts.dtype(node.inputs[0]))
 
     def _try(self, index: _Index, graph: ir.Graph, node: ir.Node) -> ir.Node | None:
         for rule in index.candidates(node):

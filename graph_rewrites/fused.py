@@ -274,12 +274,25 @@ class Fused:
     def _free_label(self) -> str:
         return next(label for label in map("operand_{}".format, range(len(self.inputs))) if not self.has(label))
 
-    def pair(self, parameters: Sequence[ir.Value | None], *, before: bool, **arguments: Any) -> None:
-        """Let d be quantised and dequantised behind the other steps, or in front of those before the normalisation."""
+    def pair(
+        self,
+        parameters: Sequence[ir.Value | None],
+        *,
+        before: bool,
+        bounds: tuple[float, float] | None = None,
+        **arguments: Any,
+    ) -> None:
+        """Let d be quantised and dequantised behind the other steps, or in front of those before the normalisation.
+
+        `bounds`: what d is kept within then.
+        """
         taken = sum(map(is_pair, self.steps))
-        step = step_of("FakeQuantize", **self._quantization(f"pair_{taken}", parameters), **arguments)
+        made = [step_of("FakeQuantize", **self._quantization(f"pair_{taken}", parameters), **arguments)]
+        if bounds is not None:
+            made.append(step_of("Clip", min=bounds[0], max=bounds[1]))
         steps = self.before if before and self.core is not None else self.behind
-        steps.insert(0 if before else len(steps), step)
+        at = 0 if before else len(steps)
+        steps[at:at] = made
 
     def append(self, step: ProgramStep, inputs: Mapping[str, ir.Value]) -> None:
         """Append a step of another node, which has these inputs."""

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normfuse.spec import HOST_OPERATORS
+
 from .facts import Facts, label
 from .sites import Declined
 
 __all__ = [
     "has_fixed_weights",
     "is_dequantized",
+    "quantizer_of",
+    "require_no_bytes_before",
+    "require_no_bytes_behind",
     "require_no_chain_before",
     "require_no_chain_behind",
     "require_no_gemm",
@@ -35,10 +40,13 @@ _MOVES = frozenset(
     }
 )
 _MOVED_INTEGERS = "ONNX Runtime runs it on the integers in front of it"
+_ON_BYTES = "ONNX Runtime may run it on the integers"
 _OTHER_KERNEL = "ONNX Runtime would multiply by its quantised weights with another kernel"
 # Of these the execution provider makes chains among quantised tensors (ep/plugin/chain_pairs.cc).
 _STEPS = ("Add", "Div", "Mul")
 _WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+# Relu and Clip are dropped before a QuantizeLinear that saturates where they do.
+_OF_BYTES = frozenset(HOST_OPERATORS["quantized_kernels"].names) - {"Clip", "Relu"}
 
 
 def _producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
@@ -161,6 +169,38 @@ def require_no_integers_before(facts: Facts, x: ir.Value) -> None:
             raise Declined("not_profitable", node=label(node), detail=_MOVED_INTEGERS)
     elif not is_dequantized(node.inputs[0]) and any(_is_quantized_weight(facts, value) for value in node.inputs[1:]):
         raise Declined("not_profitable", node=label(node), detail=_OTHER_KERNEL)
+
+
+def quantizer_of(codes: ir.Value | None) -> tuple[ir.Node | None, bool]:
+    """Return the QuantizeLinear that makes integers, and whether a Clip keeps these within a range."""
+    clip = _producer(codes, "Clip")
+    whole = codes if clip is None else clip.inputs[0]
+    node = None if whole is None else whole.producer()
+    return (node if node is not None and node.op_type == "QuantizeLinear" else None), clip is not None
+
+
+def _may_run_on_bytes(node: ir.Node) -> bool:
+    """Whether ONNX Runtime has a kernel for integers of 8 bits, and all that the operator reads may be such."""
+    if node.domain != "" or node.op_type not in _OF_BYTES or not node.inputs:
+        return False
+    if node.op_type in _WITH_WEIGHTS:
+        return _has_quantized_weights(node)
+    return all(map(is_dequantized, node.inputs[:2] if node.op_type in _STEPS else node.inputs[:1]))
+
+
+def require_no_bytes_behind(dequantized: ir.Value) -> None:
+    """Decline to take the DequantizeLinear of a value away from what ONNX Runtime may run on its bytes."""
+    for reader in dict.fromkeys(dequantized.consumers()):
+        quantizes = any(user.op_type == "QuantizeLinear" for value in reader.outputs for user in value.consumers())
+        if _may_run_on_bytes(reader) and (quantizes or reader.op_type in _WITH_WEIGHTS):
+            raise Declined("not_profitable", node=label(reader), detail=_ON_BYTES)
+
+
+def require_no_bytes_before(x: ir.Value) -> None:
+    """Decline to take the QuantizeLinear of a value away from what ONNX Runtime may run on bytes, likewise."""
+    node = x.producer()
+    if node is not None and _may_run_on_bytes(node) and is_dequantized(node.inputs[0]):
+        raise Declined("not_profitable", node=label(node), detail=_ON_BYTES)
 
 
 def require_no_chain_before(x: ir.Value, quantize: ir.Node) -> None:

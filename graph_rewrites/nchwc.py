@@ -37,6 +37,7 @@ _BOUNDED_OF_MICROSOFT = frozenset({"Gelu", "QuickGelu", "FastGelu"})
 _OWN = frozenset({"FusedActivation"})
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Sum"})
 _QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_TAKING_INTEGERS = _QUANTIZING | _OWN | {"Clip"}
 
 #: Operators, by domain and name, whose result has the shape to which their operands broadcast.
 ELEMENTWISE = frozenset(
@@ -188,9 +189,13 @@ class _Plan:
         if channels % self._block and not self._padding.of(y) < _LARGEST_PADDING:
             return
         self._channels[y] = channels
-        gives_integers = y.dtype != ir.DataType.FLOAT if node.op_type in _OWN else node.op_type == "QuantizeLinear"
-        if not gives_integers:
+        if not self._gives_integers(node):
             self._floats.add(y)
+
+    def _gives_integers(self, node: ir.Node) -> bool:
+        if node.op_type in _OWN:
+            return node.outputs[0].dtype != ir.DataType.FLOAT
+        return node.op_type == "QuantizeLinear" or (node.op_type == "Clip" and node.inputs[0] not in self._floats)
 
     def _channels_moved(self, node: ir.Node) -> int | None:
         """Return the channels of the node's result; None: it has no blocked form."""
@@ -245,7 +250,7 @@ class _Plan:
         viewed = False
         for value in operands:
             assert value is not None
-            if node.op_type not in _QUANTIZING | _OWN and value in self._channels and value not in self._floats:
+            if node.op_type not in _TAKING_INTEGERS and value in self._channels and value not in self._floats:
                 return None
             if value in self._channels and self._sizes.of(value) == sizes:
                 continue

@@ -3,9 +3,12 @@
 A chain that reads the integers of a QuantizeLinear of the same parameters begins with the pair, and one whose integers
 a DequantizeLinear reads ends with it, so that it can go on.
 
-Pairs of 8 bits stay two nodes. Chains from and to bytes, which sum integers and look results up in tables, are faster
-than chains with a pair, and what is around them may be run in integers by ONNX Runtime. Of other integers it runs in
-integers only what moves elements.
+Between the two there may be a Clip of the integers, as Brevitas writes one for fewer bits than it stores. As
+dequantised numbers are in the order of the integers, it becomes a Clip of these.
+
+Pairs of 8 bits without a Clip stay two nodes. Chains from and to bytes, which sum integers and look results up in
+tables, are faster than chains with a pair, and what is around them may be run in integers by ONNX Runtime. Of other
+integers it runs in integers only what moves elements.
 
 What stands between pairs of such integers without a normalisation is better left to the execution provider, which makes
 one chain of any number of sums, products and activations: see `require_no_chain_before`.
@@ -16,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from normfuse.spec import ProgramStep
@@ -24,14 +28,21 @@ from .chains_behind import require_float32
 from .element_types import integers_of, type_name
 from .facts import label
 from .fused import Fused
-from .host_fusions import require_no_chain_before, require_no_integers_before, require_no_integers_behind
-from .rule import FusionRule, dequantize_linear, fused_of, quantize_linear
+from .host_fusions import (
+    require_no_bytes_before,
+    require_no_bytes_behind,
+    require_no_chain_before,
+    require_no_integers_before,
+    require_no_integers_behind,
+)
+from .rule import FusionRule, clipped_or_not, dequantize_linear, fused_of, quantize_linear
 from .sites import Declined
 
 __all__ = ["PairBehind", "PairInFront"]
 
 # float8 is left: whoever has kernels for it wants the two nodes.
 _TAKEN = frozenset({*integers_of(2), *integers_of(4), *integers_of(16)})
+_CLIPPED = frozenset({*integers_of(8), *integers_of(16)})
 _Parameters = Sequence[ir.Value | None]
 _OTHER = "the node at the other end has other parameters"
 
@@ -42,17 +53,25 @@ class _Pair(FusionRule):
     spellings = ("FusedNormalization", "FusedActivation")
 
     def take(
-        self, fused: Fused, step: ProgramStep, node: ir.Node, ends: tuple[ir.Value, ir.Value], integers: ir.Value
+        self,
+        fused: Fused,
+        step: ProgramStep,
+        node: ir.Node,
+        ends: tuple[ir.Value, ir.Value],
+        integers: tuple[ir.Value, ir.Value | None],
     ) -> None:
         """Make a pair of the first or last step and of the node at the other end, or decline.
 
         `ends`: what is quantised and what is dequantised, or in the place of one that is a step what has its shape.
+        `integers`: what lies between, and the Clip of it, where there is one.
         """
-        dtype = self.facts.dtype(integers)
+        quantized, clipped = integers
+        dtype = self.facts.dtype(quantized)
         parameters = (*node.inputs[1:3], None)[:2]
         self._require_same(fused, step, node, parameters)
         self._require_one_step(parameters[0], ends)
-        if dtype not in _TAKEN:
+        bounds = None if clipped is None else self._bounds(clipped, dtype, parameters)
+        if dtype is None or (bounds is None and dtype not in _TAKEN):
             detail = f"a pair of {type_name(dtype) if dtype else 'an unknown type'} is faster as two nodes"
             raise Declined("not_profitable", node=label(node), detail=detail)
         layout = {name: step[name] for name in ("axis", "block_size")}
@@ -68,7 +87,31 @@ class _Pair(FusionRule):
             fused.last = None
         if node.op_type == "QuantizeLinear":
             layout["saturate"] = node.attributes.get_int("saturate", 1)
-        fused.pair(parameters, before=before, **layout)
+        fused.pair(parameters, before=before, bounds=bounds, **layout)
+
+    def _bounds(self, clipped: ir.Value, dtype: ir.DataType | None, parameters: _Parameters) -> tuple[float, float]:
+        """Return what the bounds of a Clip of integers stand for."""
+        clip = clipped.producer()
+        assert clip is not None
+        if dtype is None or dtype not in _CLIPPED:
+            raise Declined("unsupported_type", tensor=label(clipped), type=dtype, what="a Clip in a pair")
+        scale = self.facts.scalar(parameters[0])
+        zero = 0.0 if parameters[1] is None else self.facts.scalar(parameters[1])
+        if scale is None or zero is None or not scale > 0:
+            detail = "between the two is a Clip, and the scale is not one positive number"
+            raise Declined("different_formula", node=label(clip), kind="part of a pair", detail=detail)
+        ends = [float(dtype.min), float(dtype.max)]
+        for index, value in enumerate(clip.inputs[1:3]):
+            bound = None if value is None else self.facts.scalar(value)
+            if value is not None and bound is None:
+                raise Declined("parameter_not_constant", parameter=label(value), node=label(clip))
+            ends[index] = ends[index] if bound is None else bound
+        with np.errstate(over="ignore"):
+            low, high = (float(np.float32(end - zero) * np.float32(scale)) for end in ends)
+        if not np.isfinite(low) or not np.isfinite(high):
+            detail = "what its bounds stand for overflows"
+            raise Declined("different_formula", node=label(clip), kind="part of a pair", detail=detail)
+        return low, high
 
     def _require_same(self, fused: Fused, step: ProgramStep, node: ir.Node, parameters: _Parameters) -> None:
         own = [fused.inputs.get(str(step.arguments.get(name, ""))) for name in ("scale", "zero_point")]
@@ -111,9 +154,9 @@ class PairBehind(_Pair):
     """
 
     def pattern(self, op: Any) -> Any:
-        return dequantize_linear(op, fused_of(op, self.spelling))
+        return dequantize_linear(op, clipped_or_not(op, fused_of(op, self.spelling)))
 
-    def check(self, root: ir.Node, inner: ir.Value, dequantized: ir.Value) -> Fused:
+    def check(self, root: ir.Node, inner: ir.Value, dequantized: ir.Value, clipped: ir.Value | None = None) -> Fused:
         fused = Fused.of(inner)
         if fused.last is None or not fused.quantizes:
             raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
@@ -122,7 +165,9 @@ class PairBehind(_Pair):
             # dimensions where its shape is not known.
             raise Declined("unknown_type_or_rank", tensor=label(dequantized))
         require_no_integers_behind(self.facts, dequantized)
-        self.take(fused, fused.last, root, (dequantized, dequantized), inner)
+        if clipped is not None:
+            require_no_bytes_behind(dequantized)
+        self.take(fused, fused.last, root, (dequantized, dequantized), (inner, clipped))
         return fused
 
 
@@ -139,17 +184,24 @@ class PairInFront(_Pair):
     """
 
     def pattern(self, op: Any, x: Any) -> Any:
-        return fused_of(op, self.spelling, quantize_linear(op, x))
+        return fused_of(op, self.spelling, clipped_or_not(op, quantize_linear(op, x)))
 
-    def check(self, root: ir.Node, x: ir.Value, inner: ir.Value, quantized: ir.Value) -> Fused:
+    def check(
+        self, root: ir.Node, x: ir.Value, inner: ir.Value, quantized: ir.Value, clipped: ir.Value | None = None
+    ) -> Fused:
         fused, node = Fused.of(inner), quantized.producer()
         assert node is not None
-        if fused.first is None or sum(value is quantized for value in root.inputs) > 1:
+        read = quantized if clipped is None else clipped
+        if fused.first is None or sum(value is read for value in root.inputs) > 1:
             # Read twice, they are better kept by the execution provider than written and read.
             raise Declined("unsupported_operator", op_type=node.op_type, where=f"in front of {label(root)}")
         require_float32(node)
         require_no_integers_before(self.facts, x)
         require_no_chain_before(x, node)
-        self.take(fused, fused.first, node, (x, inner), quantized)
+        if clipped is not None:
+            if fused.core is not None:  # activations stand behind it
+                raise Declined("unsupported_operator", op_type="Clip", where=f"in front of {label(root)}")
+            require_no_bytes_before(x)
+        self.take(fused, fused.first, node, (x, inner), (quantized, clipped))
         fused.inputs["X"] = x
         return fused

@@ -258,6 +258,11 @@ def dequantize_linear(op: Any, x: Any) -> Any:
     return node(x, _allow_other_inputs=True, _outputs=["dequantized"])
 
 
+def clipped_or_not(op: Any, x: Any) -> Any:
+    """Return the pattern of integers, and of a Clip of them."""
+    return any_of(x, op.Clip(x, _allow_other_inputs=True, _outputs=["clipped"]))
+
+
 def fused_of(op: Any, operator: str, *inputs: Any, **tensors: Any) -> Any:
     """Return the pattern of a node of that operator of ours that was fused already: X, and other tensors by label."""
     build = fused_normalization if operator == "FusedNormalization" else fused_activation

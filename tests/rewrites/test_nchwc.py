@@ -37,7 +37,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 BATCH, IMAGE, WIDE = 2, 12, 32  # WIDE channels fill blocks on every processor
-TYPES = {"uint16": (0, 65535), "uint8": (0, 255), "int8": (-128, 127)}
+CLIPPED = "int8 by a Clip"
+TYPES = {"uint16": (0, 65535), "uint8": (0, 255), "int8": (-128, 127), CLIPPED: (-50, 50)}
 Array = np.ndarray
 
 
@@ -69,12 +70,15 @@ class Net:
         if self.stored is None:
             return self
         low, high = TYPES[self.stored]
-        top = max(float(np.abs(self.y).max()), 0.01)
+        clips, dtype = self.stored == CLIPPED, self.stored.split()[0]
+        top = max(float(np.abs(self.y).max()), 0.01) * (0.75 if clips else 1.0)
         scale, zero = np.float32(2 * top / (high - low)), round((low + high) / 2)
-        parameters = [self.constant(scale), self.constant(np.array(zero, self.stored))]
+        parameters = [self.constant(scale), self.constant(np.array(zero, dtype))]
         steps = np.clip(np.round(self.y / np.float64(scale)) + zero, low, high)
         x, y = self.name, (steps - zero) * np.float64(scale)
         self.add("QuantizeLinear", [x, *parameters], y)
+        if clips:
+            self.add("Clip", [self.name, *(self.constant(np.array(end, dtype)) for end in (low, high))], y)
         return self.add("DequantizeLinear", [self.name, *parameters], y)
 
     def conv(self, channels: int, kernel: int = 1, stride: int = 1) -> Net:
@@ -244,6 +248,7 @@ def test_sessions_compute_the_same(steps: list[str], stored: str | None, static:
     np.testing.assert_allclose(got, other, rtol=0, atol=tolerance(net))
 
 
+@pytest.mark.parametrize("stored", ["uint16", CLIPPED])
 @pytest.mark.parametrize("static", [True, False])
 @pytest.mark.parametrize(
     "steps",
@@ -259,8 +264,8 @@ def test_sessions_compute_the_same(steps: list[str], stored: str | None, static:
     ],
     ids="-".join,
 )
-def test_no_reorder_is_left_among_quantised(steps: list[str], static: bool) -> None:
-    net = net_of(steps, stored="uint16", static=static)
+def test_no_reorder_is_left_among_quantised(steps: list[str], static: bool, stored: str) -> None:
+    net = net_of(steps, stored=stored, static=static)
     model = moved(net)
     assert model is not None
     # One for the network's result; the first convolution, of three channels, reads its input without blocks. The

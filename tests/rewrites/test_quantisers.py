@@ -171,7 +171,7 @@ PLACEMENTS: list[tuple[Callable[[SpellingBuilder, str], str], int, list[str]]] =
     (modelopt, 17, ["DequantizeLinear -> LayerNormalization"]),
     (modelopt_fp8, 19, BEHIND),
     (amd, 17, ["DequantizeLinear -> LayerNormalization -> QuantizeLinear"]),
-    (pt2e, 18, BEHIND),
+    (pt2e, 18, ["LayerNormalization -> FakeQuantize -> Clip"]),
     (half_precision, 17, BEHIND),
 ]
 
