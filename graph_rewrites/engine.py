@@ -41,7 +41,7 @@ from .quantized_products import INT8_AS_UINT8, Products, make_unsigned
 from .quantized_weights import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED, FoldedWeights, Folding
 from .quantized_weights import fold_weights as fold_weights_of
 from .repeaters import Repeaters
-from .rule import FusionRule, Replacement
+from .rule import FusionRule, Replacement, pattern_of
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .schema import broken_node
 from .sites import Declined, Reason, Site
@@ -212,12 +212,10 @@ class _Index:
         for rule_type in rules:
             for spelling in rule_type.spellings:
                 rule = rule_type(facts, spelling, through_quantization)
-                root = rule.graph_pattern.root
-                operands = (*root.inputs, *root.tensors.values())
-                required = tuple(names for operand in operands if (names := _operators(operand)) is not None)
-                indexed = _Indexed(rule, required, rule_type.outermost_first)
-                self._rules.append((root.op_types, indexed))
-                for name in root.op_types:
+                indexed = _Indexed(rule, _required(rule_type, spelling), rule_type.outermost_first)
+                roots = rule.graph_pattern.root.op_types
+                self._rules.append((roots, indexed))
+                for name in roots:
                     self._by_root[name].append(indexed)
 
     def __len__(self) -> int:
@@ -231,6 +229,14 @@ class _Index:
     def candidates(self, node: ir.Node) -> Iterator[FusionRule]:
         """Yield the rules that may match with this node as the last one."""
         return (indexed.rule for indexed in self._by_root.get(operator_name(node), ()) if indexed.may_match(node))
+
+
+@functools.cache
+def _required(rule_type: type[FusionRule], spelling: str) -> tuple[frozenset[str], ...]:
+    """Return, for each input of a rule's root that not anything may produce, the operators that may."""
+    root = pattern_of(rule_type, spelling).root
+    operands = (*root.inputs, *root.tensors.values())
+    return tuple(names for operand in operands if (names := _operators(operand)) is not None)
 
 
 def _operators(operand: ValuePattern | None) -> frozenset[str] | None:

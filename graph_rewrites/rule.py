@@ -76,7 +76,7 @@ class FusionRule:
         self.facts = facts
         self.spelling = spelling
         self.through_quantization = through_quantization
-        self.graph_pattern = _graph_pattern(type(self), spelling)  # type: ignore[arg-type] # a class has a hash
+        self.graph_pattern = pattern_of(type(self), spelling)  # type: ignore[arg-type] # a class has a hash
         self._matcher = self.matcher()
 
     def matcher(self) -> Matcher:
@@ -236,7 +236,7 @@ def canonical_axes(axes: Sequence[int], rank: int | None, source: ir.Value) -> t
 
 
 @functools.cache
-def _graph_pattern(rule_type: type[FusionRule], spelling: str) -> GraphPattern:
+def pattern_of(rule_type: type[FusionRule], spelling: str) -> GraphPattern:
     """Return the rule's pattern, built once: it says nothing about a model."""
     rule = rule_type.__new__(rule_type)
     rule.spelling = spelling

@@ -1,7 +1,7 @@
 """Tensors that stay on the GPU, on the tests' own Direct3D.
 
-Each scenario in a process of its own, since whether they are offered is decided when the library is registered:
-``python device_memory_probe.py FAKE_DIRECTML SCENARIO``, or several by device_memory_scenarios.py.
+``python device_memory_probe.py FAKE_DIRECTML SCENARIO``, or several by device_memory_scenarios.py: in no process of
+other tests, since whether they are offered is decided when the library is registered.
 One that fails raises.
 """
 
@@ -455,7 +455,10 @@ def not_offered() -> None:
 
 
 def play(scenario: str) -> None:
+    """Nothing is left of those played before."""
     normfuse.register()
+    gc.collect()
+    assert counted("live_objects") == 0
     globals()[scenario]()
     assert counted("violations") == 0
 

@@ -35,11 +35,18 @@ def test_repeated_runs_are_reported_by_the_median_one(tmp_path: Path) -> None:
     assert JOB in (tmp_path / "results.svg").read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
-    assert "0 is not a number of runs" in run("--repeat", "0").stderr
-    unknown = run("--jobs", "Sin")
-    assert unknown.returncode == 2
-    assert "no job's name contains 'Sin'" in unknown.stderr
+def test_what_cannot_be_measured_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    main = runpy.run_path(str(SCRIPT))["main"]
+    monkeypatch.setattr(sys, "argv", ["run.py", "--repeat", "0"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "0 is not a number of runs" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["run.py", "--jobs", "Sin"])
+    assert main() == 2
+    assert "no job's name contains 'Sin'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(

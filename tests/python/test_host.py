@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from normfuse.host.versions import installed_flavours
 
 
 def python(code: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "", **({"PYTHONPATH": str(path)} if path else {})}
+    environment = {**os.environ, "PATH": "", **({"PYTHONPATH": str(path)} if path else {})}
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
 
 
@@ -55,7 +56,11 @@ def test_host_that_is_too_old(tmp_path: Path) -> None:
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     code = f"import sys; from normfuse.cli import main; sys.argv = ['normfuse', *{arguments!r}]; main()"
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={"PATH": "", **environment}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": "", **environment},
     )
 
 

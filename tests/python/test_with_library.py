@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib import resources
@@ -303,7 +304,7 @@ def test_library_that_cannot_be_loaded(tmp_path: Path, content: bytes | None, wo
         f"        assert re.search({words!r}, str(error)), error\n"
         "        print('refused')\n"
     )
-    environment = {"NORMFUSE_LIBRARY": str(path), "PATH": ""}
+    environment = {**os.environ, "NORMFUSE_LIBRARY": str(path), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["refused", "refused"]
 
@@ -315,7 +316,7 @@ def test_unknown_instruction_set_is_an_error() -> None:
         capture_output=True,
         text=True,
         check=False,
-        env={"NORMFUSE_ISA": "avx1024", "PATH": ""},
+        env={**os.environ, "NORMFUSE_ISA": "avx1024", "PATH": ""},
     )
     assert done.returncode == 1
     assert "NORMFUSE_ISA" in done.stderr
