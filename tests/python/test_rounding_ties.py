@@ -42,6 +42,22 @@ def test_a_tie_that_goes_the_other_way_is_no_difference() -> None:
     assert "quantised values it is 0, which" in message
 
 
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_tie_that_is_one_in_the_types_own_precision_alone(side: int) -> None:
+    """Divided by the scale in float32 it is a tie; exactly it lies on one side, and it is rounded to the other."""
+    tie = np.float32(29.5 if side < 0 else 28.5)  # half to even: 30 and 28
+    scales = np.linspace(0.1, 0.2, 1000, dtype=np.float32)
+    near = tie * scales
+    exact = near.astype(np.float64) / scales
+    (scale, *_), (value, *_) = (each[(near / scales == tie) & (side * (exact - tie) > 1e-7)] for each in (scales, near))
+    x = np.where(np.abs(X / scale % 1 - 0.5) < 0.001, np.float32(0), X)  # nothing else is near to a tie
+    x[5, 7] = value
+    moved = [of_scales(np.asarray(scale), before=before) for before in (0.0, side * 2e-6)]
+    report = normfuse.verify(*moved, inputs={"x": x})
+    assert report.passed, report.message
+    assert [run.at_ties for run in report.runs] == [1, 1]
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -159,18 +159,22 @@ def without_ties(
     return [reference[i] for i in kept], [got[i] for i in kept]
 
 
-@pytest.mark.xdist_group("minilm-l3-s8s8")
-def test_verification_tells_rounding_ties_from_differences() -> None:
-    """Outputs of this one move by 0.07 where a tie goes the other way: it is optimised all the same, and says so.
+@pytest.mark.without_vnni
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=marks(name)) for name in ("minilm-l3-s8s8", "minilm-l3-u8s8", "title-encoder")]
+)
+def test_verification_tells_rounding_ties_from_differences(name: str) -> None:
+    """Where a tie goes the other way, outputs move by as much as they are large: all the same every sample decides.
 
+    ONNX Runtime's own levels are as far apart, so that the test from end to end says nothing of "minilm-l3-u8s8".
     Whether there is a tie is up to the processor: tests/python/test_rounding_ties.py makes them.
     """
-    report = normfuse.optimize(MODELS["minilm-l3-s8s8"].path()).report
-    with_normfuse, without = report.verification.runs
-    assert with_normfuse.passed
-    assert without.passed
-    said = [warning for warning in report.verification.warnings if "quantised values" in warning]
-    assert bool(said) == bool(with_normfuse.at_ties or without.at_ties), report.verification.warnings
+    verification = normfuse.optimize(MODELS[name].path(), verify_seconds=600).report.verification
+    assert verification.result == "agree", verification.message
+    assert verification.samples == 16
+    with_normfuse, without = verification.runs
+    said = [warning for warning in verification.warnings if "quantised values" in warning]
+    assert bool(said) == bool(with_normfuse.at_ties or without.at_ties), verification.warnings
 
 
 @ZOO

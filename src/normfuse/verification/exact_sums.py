@@ -37,7 +37,7 @@ class ExactForms:
     products: int
     """How many may saturate in the original; where none does, in the other model."""
     inexact: int
-    """The same of these forms."""
+    """How many may in the form of the other model."""
 
 
 def exact_forms(original: ir.Model, optimized: ir.Model) -> ExactForms | None:
@@ -50,7 +50,7 @@ def exact_forms(original: ir.Model, optimized: ir.Model) -> ExactForms | None:
         if not products:
             return None
         forms = with_exact_sums(original, optimized)
-        inexact = max(saturating_products(form, "the form with exact sums") for form in forms)
+        inexact = saturating_products(forms[1], "the form with exact sums")
     except NormfuseError:
         return None  # what is wrong with a model is said where it is to be run
     return ExactForms(forms[0], forms[1], products, inexact)

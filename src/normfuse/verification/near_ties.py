@@ -48,15 +48,18 @@ def share_that_turns(integers: np.ndarray, precision: ir.DataType) -> float:
     return min(1.0, steps_moved(terms, precision, 8 * integers.dtype.itemsize))
 
 
-def may_turn(steps: np.ndarray, apart: np.ndarray, distance: float) -> np.ndarray:
+def may_turn(steps: np.ndarray, apart: np.ndarray, distance: float, precision: ir.DataType) -> np.ndarray:
     """Say for each value whether it may come out as many steps apart, itself being moved by less than a distance.
 
     Args:
-        steps: What the original rounds.
+        steps: What the original rounds, more exactly than it has it.
         apart: By how many steps the results are apart.
         distance: How far a value may have moved, in steps.
+        precision: The float type that the original has it in: a quotient just below a tie may be the tie itself there.
     """
     way = np.sign(apart)
     with np.errstate(invalid="ignore"):
-        may: np.ndarray = (np.abs(apart) == 1) & (np.rint(steps + way * distance) != np.rint(steps))
+        inexact = 2 * _ROUNDOFF[precision] * np.abs(steps)
+        crosses = np.rint(steps + way * distance) != np.rint(steps - way * inexact)
+        may: np.ndarray = (np.abs(apart) == 1) & np.isfinite(steps) & crosses
     return may

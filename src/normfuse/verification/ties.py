@@ -141,7 +141,7 @@ class _Comparison:
         if turned.any():
             distance = steps_moved(terms, self._precision, how.bits(self._expected[name]))
             steps = how.unrounded(self._expected, turned)
-            if not may_turn(steps, apart[turned], distance).all():
+            if not may_turn(steps, apart[turned], distance, self._precision).all():
                 return None
         return int(np.count_nonzero(turned))
 
