@@ -26,7 +26,10 @@ from normfuse.spec import OPERATOR_DOMAIN
 from .names import Names
 from .nchwc_sizes import NCHWC_DOMAIN, SizeFinder, constant_of, is_one_number, is_over_all_places
 
-__all__ = ["ELEMENTWISE", "move_reorders"]
+__all__ = ["BLOCKED", "ELEMENTWISE", "move_reorders"]
+
+#: Behind the names of what was moved.
+BLOCKED = "/nchwc"
 
 # Whose result is finite for every finite operand, and at most as much larger as `_Padding` says.
 _BOUNDED = frozenset(
@@ -450,8 +453,8 @@ class _Writer:
             self._reordered[y] = self._insert(node, reorder, y)
 
     def _insert(self, at: ir.Node, node: ir.Node, like: ir.Value) -> ir.Value:
-        node.name = self._names.new(f"{at.name or at.op_type}/nchwc")
-        node.outputs[0].name = self._names.new(f"{like.name}/nchwc")
+        node.name = self._names.new(f"{at.name or at.op_type}{BLOCKED}")
+        node.outputs[0].name = self._names.new(f"{like.name}{BLOCKED}")
         if like.dtype is not None:
             node.outputs[0].dtype = like.dtype
         self._graph.insert_before(at, node)
@@ -492,7 +495,7 @@ class _Writer:
         vector = value.const_value.numpy().ravel()
         padded = np.ones(-(-vector.size // self._block) * self._block, np.float32)
         padded[: vector.size] = vector
-        return self._constant(f"{value.name}/nchwc", padded.reshape(1, -1, 1, 1, self._block))
+        return self._constant(f"{value.name}{BLOCKED}", padded.reshape(1, -1, 1, 1, self._block))
 
     def _constant(self, name: str, array: np.ndarray) -> ir.Value:
         tensor = ir.tensor(array)

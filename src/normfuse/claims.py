@@ -7,6 +7,7 @@ expects to be faster than ONNX Runtime's own kernels, with the instruction set o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import tempfile
 from collections.abc import Iterable
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normfuse.errors import NormfuseError
+from normfuse.host.versions import import_host
 from normfuse.rewriting import rewritten
-from normfuse.sessions import SessionModel, open_session
+from normfuse.sessions import open_session, session_model
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -77,9 +79,12 @@ def claims_of(sites: Iterable[Site], report: Path) -> Claims:
 
 def _lines_by_node(report: Path) -> dict[str, dict[str, Any]]:
     """Return node -> what a claim report says of it: the line that claims it, if there is one."""
+    from normfuse.graph_rewrites.nchwc import BLOCKED
+
     lines: dict[str, dict[str, Any]] = {}
     for line in read_claim_report(report):
-        for name in (line["node"], *line["nodes"]):
+        for given in (line["node"], *line["nodes"]):
+            name = given.partition(BLOCKED)[0]  # as it was called before it was moved into the layout of convolutions
             if name not in lines or (line["claimed"] and not lines[name]["claimed"]):
                 lines[name] = line
     return lines
@@ -97,10 +102,17 @@ class PairNodes:
     """QuantizeLinear and DequantizeLinear nodes of which normfuse.InferenceSession makes the same, for one reason."""
 
     becomes: str
-    """"fused" by the rewriting pass, "folded" (dequantised once), "claimed" by the execution provider, "left" to ONNX
-    Runtime, or "not_seen", because that took them away first."""
+    """"fused" by the rewriting pass, "folded" (dequantised once), "in_integers" (part of an operator of integers),
+    "claimed" by the execution provider, "left" to ONNX Runtime, or "not_seen", because that took them away first."""
     message: str
     nodes: tuple[str, ...]
+
+
+_IN_INTEGERS = (
+    "in_integers",
+    "part of an operator of integers that ONNX Runtime makes first; between convolutions the execution provider runs "
+    "the elementwise ones in chains",
+)
 
 
 def pair_nodes(source: Source, *, allow_requantization_removal: bool = False) -> tuple[PairNodes, ...]:
@@ -112,21 +124,26 @@ def pair_nodes(source: Source, *, allow_requantization_removal: bool = False) ->
     nodes = [node for node in source.model.graph.all_nodes() if node.op_type in _PAIR]
     if not nodes:
         return ()
-    result = rewritten(source, allow_requantization_removal=allow_requantization_removal, fold_weights="session")
+    rewrite = functools.partial(
+        rewritten, source, allow_requantization_removal=allow_requantization_removal, fold_weights="session"
+    )
+    options = import_host().SessionOptions()
+    made = session_model(source.model, rewrite, options, choose_products=True, blocked_layout=True)
+    result = made.written
+    assert result is not None
     kept = {node.name for node in result.model.graph.all_nodes()}
+    # Where ONNX Runtime has optimised the model first, but for its layout alone.
+    taken = set() if made.leaves_pairs else kept - {node.name for node in made.model.graph.all_nodes()}
     fused = {name: site for site in result.sites if site.fused_into is not None for name in site.nodes}
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         report = Path(folder) / "claims.jsonl"
-        open_session(
-            SessionModel(result.model, keeps_weights=result.weights.guarded > 0),
-            source.name,
-            ep_options={"claim_report": report},
-        )
+        open_session(made, source.name, ep_options={"claim_report": report})
         lines = _lines_by_node(report)
     groups: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         name = node.name or ""
-        groups.setdefault(_fate(name, fused.get(name), name in kept, lines.get(name)), []).append(name)
+        fate = _IN_INTEGERS if name in taken else _fate(name, fused.get(name), name in kept, lines.get(name))
+        groups.setdefault(fate, []).append(name)
     order = sorted(groups.items(), key=lambda group: -len(group[1]))
     return tuple(PairNodes(becomes, message, tuple(names)) for (becomes, message), names in order)
 

@@ -37,7 +37,6 @@ _LATER = """
 _OF_INTEGERS = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of names
 _LEAVES_PAIRS = "session.disable_quant_qdq"
 _CHOSEN = "normfuse.chose_quant_qdq"  # the entry above is ours, not the user's
-_NCHWC = "com.microsoft.nchwc"
 _MOST_BYTES = 1 << 30  # of weights: ONNX Runtime writes one protobuf message, and memory holds it for a moment
 # Operators of chains that ONNX Runtime does not do inside of a convolution.
 _OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
@@ -64,11 +63,12 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> Blocked | N
         None where no chain stands between convolutions that have this layout, where products run in integers, and where
         ONNX Runtime cannot optimise the model by itself: then its session says why.
     """
-    optimized = optimized_by_host(model, [*_LATER, *disabled_optimizers(options)])
-    if optimized is None or not any(node.domain == _NCHWC for node in optimized.graph):
-        return None
     from normfuse.graph_rewrites.nchwc import move_reorders
+    from normfuse.graph_rewrites.nchwc_sizes import NCHWC_DOMAIN
 
+    optimized = optimized_by_host(model, [*_LATER, *disabled_optimizers(options)])
+    if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
+        return None
     if has_products_of_integers(optimized):  # which these are, depends on what stands around them
         return None
     block = block_size()
@@ -131,10 +131,14 @@ def has_products_of_integers(model: ir.Model) -> bool:
 @functools.cache
 def block_size() -> int | None:
     """Return the channels of a block of ONNX Runtime's blocked layout on this processor; None: it has none."""
+    from normfuse.graph_rewrites.nchwc_sizes import NCHWC_DOMAIN
+
     channels = 64
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, channels, 1, 2]))
-    node = ir.Node(_NCHWC, "ReorderInput", [x], outputs=[ir.Value(name="y", type=ir.TensorType(ir.DataType.FLOAT))])
-    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 17, _NCHWC: 1}, name="layout")
+    node = ir.Node(
+        NCHWC_DOMAIN, "ReorderInput", [x], outputs=[ir.Value(name="y", type=ir.TensorType(ir.DataType.FLOAT))]
+    )
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 17, NCHWC_DOMAIN: 1}, name="layout")
     host = import_host()
     options = host.SessionOptions()
     options.log_severity_level = 4
@@ -143,6 +147,6 @@ def block_size() -> int | None:
         session = host.InferenceSession(proto, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception:  # this build of ONNX Runtime has no such operator
         return None
-    (y,) = session.run(None, {"x": np.arange(2 * channels, dtype=np.float32).reshape(1, channels, 1, 2)})
+    (blocks,) = session.run(None, {"x": np.arange(2 * channels, dtype=np.float32).reshape(1, channels, 1, 2)})
     # Behind the channels of one block at the first place come those at the second one, whose first element is 1.
-    return int(np.flatnonzero(np.asarray(y).ravel() == 1)[0])
+    return int(np.flatnonzero(np.asarray(blocks).ravel() == 1)[0])

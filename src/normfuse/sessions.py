@@ -115,6 +115,8 @@ class SessionModel(NamedTuple):
     """ONNX Runtime is not to make integers of float weights: dequantised ones, or those of blocked convolutions."""
     leaves_pairs: bool = False
     """ONNX Runtime is to leave QuantizeLinear and DequantizeLinear as they are."""
+    written: Rewritten | None = None
+    """What the rewriting pass made of the model first."""
 
     def settle(self, options: onnxruntime.SessionOptions) -> None:
         """Say it."""
@@ -147,7 +149,7 @@ def session_model(
             if found is not None:
                 return found
     result = rewrite("portable", products=choices[-1])
-    return SessionModel(result.model, keeps_weights=result.weights.guarded > 0)
+    return SessionModel(result.model, keeps_weights=result.weights.guarded > 0, written=result)
 
 
 def _choices(model: ir.Model) -> list[Products]:
@@ -167,11 +169,12 @@ def _laid_out(rewrite: Callable[[Target], Rewritten], options: onnxruntime.Sessi
         in_integers = channels_last(standard.model, options)
         if in_integers is None:
             return None
-        return SessionModel(in_integers, keeps_weights=standard.weights.guarded > 0)
-    found = blocked(rewrite("custom-op").model, options)
+        return SessionModel(in_integers, keeps_weights=standard.weights.guarded > 0, written=standard)
+    result = rewrite("custom-op")
+    found = blocked(result.model, options)
     if found is None:
         return None
-    return SessionModel(found.model, keeps_weights=True, leaves_pairs=found.leaves_pairs)
+    return SessionModel(found.model, keeps_weights=True, leaves_pairs=found.leaves_pairs, written=result)
 
 
 def open_session(
