@@ -23,6 +23,9 @@ WINDOWS_HOSTS = ("1.24.4", "1.31.1")
 # -s as in ep/cmake/zig.cmake: zig would build its C++ runtime once more for a program that is not stripped.
 ZIG = [sys.executable, "-m", "ziglang", "c++", "-target", "x86_64-windows-gnu", "-std=c++20", "-O3", "-s"]
 
+# Compiled by one worker.
+LINUX_HOST = pytest.mark.xdist_group("linux host")
+
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -58,6 +61,7 @@ def run_linux(command: list[Any], **variables: str) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
 
 
+@LINUX_HOST
 def test_linux_host(linux_host: list[Any], library: str, manifest: Path) -> None:
     done = run_linux([*linux_host, library, manifest])
     check_report(done.stdout, manifest)
@@ -70,6 +74,7 @@ def directml_options(fake: str, relative: str) -> list[str]:
     return ["backend=directml", *(f"{option}={path}" for option, path in names.items())]
 
 
+@LINUX_HOST
 @pytest.mark.parametrize("backend", ["cpu", "directml"])
 def test_linux_host_with_a_gpu(linux_host: list[Any], library: str, manifest: Path, backend: str) -> None:
     fake = libraries.build_fake()

@@ -84,7 +84,11 @@ def test_a_model_is_one_island(name: str) -> None:
     check_close(harness.run(session, feeds), harness.run(harness.create_session(model.path(), "cpu"), feeds))
 
 
-@pytest.mark.parametrize("name", ["ocr-direction-s8s8", pytest.param("smart-turn", marks=pytest.mark.slow)])
+# In the group of the other tests of the file that is made of it.
+QUANTISED = pytest.param("ocr-direction-s8s8", marks=pytest.mark.xdist_group("ocr-direction"))
+
+
+@pytest.mark.parametrize("name", [QUANTISED, pytest.param("smart-turn", marks=pytest.mark.slow)])
 def test_a_model_of_pairs_is_one_island(name: str) -> None:
     """The fake computes 10 seconds for smart-turn."""
     path = MODELS[name].path() if name in MODELS else quantized_file(name)
