@@ -212,7 +212,7 @@ class _Index:
         for rule_type in rules:
             for spelling in rule_type.spellings:
                 rule = rule_type(facts, spelling, through_quantization)
-                indexed = _Indexed(rule, _required(rule_type, spelling), rule_type.outermost_first)
+                indexed = _Indexed(rule, _required(rule_type, spelling), rule_type.outermost_first)  # type: ignore[arg-type]  # mypy asks the class for its instances' __hash__
                 roots = rule.graph_pattern.root.op_types
                 self._rules.append((roots, indexed))
                 for name in roots:
@@ -234,7 +234,7 @@ class _Index:
 @functools.cache
 def _required(rule_type: type[FusionRule], spelling: str) -> tuple[frozenset[str], ...]:
     """Return, for each input of a rule's root that not anything may produce, the operators that may."""
-    root = pattern_of(rule_type, spelling).root
+    root = pattern_of(rule_type, spelling).root  # type: ignore[arg-type]  # mypy asks the class for its instances' __hash__
     operands = (*root.inputs, *root.tensors.values())
     return tuple(names for operand in operands if (names := _operators(operand)) is not None)
 

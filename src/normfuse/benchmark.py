@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from normfuse.measuring import Rounds, bound_run, ratio_of, take_turns
 from normfuse.model_files import ModelLike, load_model
 from normfuse.quantization import Quantization, quantization_of
 from normfuse.rewriting import rewritten
-from normfuse.sessions import SessionModel, open_session, session_model
+from normfuse.sessions import Choices, SessionModel, open_session, session_model
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.budget import run_all
 from normfuse.verification.comparison import Difference, differences, is_quantized
@@ -207,13 +206,9 @@ def benchmark(
         setting.case("rewritten + normfuse", fused, options),
     ]
     folding: Folding = "never" if quantization is None else "session"
-    in_memory = session_model(
-        source.model,
-        functools.partial(rewritten, source, fold_weights=folding),
-        import_host().SessionOptions(),
-        choose_products=True,
-        blocked_layout=options.get("backend") != "directml",
-    )
+    on_cpu = options.get("backend") != "directml"
+    choices = Choices(fold_weights=quantization is not None, choose_products=on_cpu, blocked_layout=on_cpu)
+    in_memory = session_model(source, import_host().SessionOptions(), choices)
     portable = rewritten(source, fold_weights=folding)
     if in_memory.model is not portable.model or portable.rules != rewritten(source).rules:
         cases.append(setting.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before

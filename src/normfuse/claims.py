@@ -7,7 +7,6 @@ expects to be faster than ONNX Runtime's own kernels, with the instruction set o
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import tempfile
 from collections.abc import Iterable
@@ -15,9 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normfuse.errors import NormfuseError
-from normfuse.host.versions import import_host
-from normfuse.rewriting import rewritten
-from normfuse.sessions import open_session, session_model
+from normfuse.sessions import SessionModel, open_session
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -115,8 +112,12 @@ _IN_INTEGERS = (
 )
 
 
-def pair_nodes(source: Source, *, allow_requantization_removal: bool = False) -> tuple[PairNodes, ...]:
+def pair_nodes(source: Source, made: SessionModel) -> tuple[PairNodes, ...]:
     """Return what becomes of each QuantizeLinear and DequantizeLinear of a model in normfuse.InferenceSession here.
+
+    Args:
+        source: The model.
+        made: What :func:`normfuse.sessions.session_model` makes of it.
 
     Raises:
         NormfuseError: The execution provider could not be asked.
@@ -124,11 +125,6 @@ def pair_nodes(source: Source, *, allow_requantization_removal: bool = False) ->
     nodes = [node for node in source.model.graph.all_nodes() if node.op_type in _PAIR]
     if not nodes:
         return ()
-    rewrite = functools.partial(
-        rewritten, source, allow_requantization_removal=allow_requantization_removal, fold_weights="session"
-    )
-    options = import_host().SessionOptions()
-    made = session_model(source.model, rewrite, options, choose_products=True, blocked_layout=True)
     result = made.written
     assert result is not None
     kept = {node.name for node in result.model.graph.all_nodes()}

@@ -17,7 +17,7 @@ from normfuse.host.integer_products import IntegerProducts, integer_products
 from normfuse.host.product_operators import PRODUCTS
 from normfuse.host.versions import import_host
 from normfuse.model_files import Source
-from normfuse.sessions import open_session
+from normfuse.sessions import Choices, SessionModel, open_session, session_model
 
 __all__ = [
     "INTEGER_FACTORS",
@@ -90,6 +90,8 @@ class Quantization:
     products: tuple[Product, ...]
     advice: tuple[str, ...]
     """What is wrong or slow here, and what would be faster: a sentence or two each."""
+    in_session: tuple[Product, ...] = ()
+    """Products in the graph of normfuse.InferenceSession, where that was asked."""
     pairs: tuple[PairNodes, ...] = ()
     """What becomes of each QuantizeLinear and DequantizeLinear in normfuse.InferenceSession, where that was asked."""
     not_asked: str = ""
@@ -132,11 +134,16 @@ def quantization_of(
     try:
         here = integer_products()
         products = tuple(_products_here(source.model, source.name, here))
-        pairs = pair_nodes(source, allow_requantization_removal=allow_requantization_removal) if with_pairs else ()
+        if with_pairs:
+            options = import_host().SessionOptions()
+            choices = Choices(allow_requantization_removal=allow_requantization_removal)
+            made = session_model(source, options, choices)
+            in_session = tuple(_products_here(made, source.name, here))
+            found = dataclasses.replace(found, in_session=in_session, pairs=pair_nodes(source, made))
     except NormfuseError as error:
         return dataclasses.replace(found, not_asked=str(error))
     advice = tuple(_advice(products, found.activations, here))
-    return dataclasses.replace(found, products=products, advice=advice, pairs=pairs)
+    return dataclasses.replace(found, products=products, advice=advice)
 
 
 def saturating_products(model: ir.Model, name: str) -> int:
@@ -250,7 +257,7 @@ def _reads_dequantized(node: ir.Node) -> bool:
 # --- as ONNX Runtime runs it -----------------------------------------------------------------------------------------
 
 
-def _products_here(model: ir.Model, name: str, here: IntegerProducts) -> Iterator[Product]:
+def _products_here(model: ir.Model | SessionModel, name: str, here: IntegerProducts) -> Iterator[Product]:
     """Yield the products of the graph that ONNX Runtime makes, before it changes layouts."""
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         options = import_host().SessionOptions()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -21,7 +22,7 @@ from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.recreation import recreate_from
 from normfuse.host.session import BACKEND_KEY, session_options
 from normfuse.host.versions import import_host, load_host
-from normfuse.model_files import ModelLike, load_model, runnable
+from normfuse.model_files import ModelLike, Source, load_model, runnable
 from normfuse.nchwc import blocked, has_products_of_integers, leave_pairs, may_gain
 from normfuse.rewriting import Rewritten, rewritten
 from normfuse.spec import OPERATOR_DOMAIN
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites import Target
     from normfuse.graph_rewrites.quantized_products import Products
 
-__all__ = ["InferenceSession", "Level", "SessionModel", "needs_library", "open_session", "session_model"]
+__all__ = ["Choices", "InferenceSession", "Level", "SessionModel", "needs_library", "open_session", "session_model"]
 
 Level = Literal["disable", "basic", "extended", "all"]
 # ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
@@ -88,15 +89,15 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     options = session_options(
         sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
     )
-    rewrite = functools.partial(
-        rewritten,
-        source,
+    on_cpu = get_entry(options, BACKEND_KEY) != "directml"
+    choices = Choices(
+        fold_weights=fold_weights,
+        choose_products=choose_products and on_cpu,
+        blocked_layout=blocked_layout and on_cpu,
         allow_requantization_removal=allow_requantization_removal,
         remove_quantization=remove_quantization,
-        fold_weights="session" if fold_weights else "never",
     )
-    layout = blocked_layout and get_entry(options, BACKEND_KEY) != "directml"
-    made = session_model(source.model, rewrite, options, choose_products=choose_products, blocked_layout=layout)
+    made = session_model(source, options, choices)
     made.settle(options)
     session = _create(made.model, options, source.name, providers=None)
     if not (remove_quantization or allow_requantization_removal):  # results stay
@@ -125,34 +126,43 @@ class SessionModel(NamedTuple):
         leave_pairs(options, leave=self.leaves_pairs)
 
 
-def session_model(
-    model: ir.Model,
-    rewrite: Callable[..., Rewritten],
-    options: onnxruntime.SessionOptions,
-    *,
-    choose_products: bool,
-    blocked_layout: bool,
-) -> SessionModel:
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """What :func:`InferenceSession` may do to a model, by the names of its arguments."""
+
+    fold_weights: bool = True
+    choose_products: bool = True
+    blocked_layout: bool = True
+    allow_requantization_removal: bool = False
+    remove_quantization: bool = False
+
+
+def session_model(source: Source, options: onnxruntime.SessionOptions, choices: Choices) -> SessionModel:
     """Return what :func:`InferenceSession` makes of a model.
 
     Args:
-        model: As it was loaded.
-        rewrite: Returns what the rewriting pass makes of it for a target and, by keyword, ``products``.
+        source: The model as it was loaded.
         options: Those of the session.
-        choose_products: As :func:`InferenceSession` has it.
-        blocked_layout: As :func:`InferenceSession` has it.
+        choices: What may be done.
     """
-    choices = _choices(model) if choose_products else ["as they are"]
-    if blocked_layout and may_gain(model, options):
-        for products in choices:
+    rewrite: Callable[..., Rewritten] = functools.partial(
+        rewritten,
+        source,
+        allow_requantization_removal=choices.allow_requantization_removal,
+        remove_quantization=choices.remove_quantization,
+        fold_weights="session" if choices.fold_weights else "never",
+    )
+    forms = _forms_of_products(source.model) if choices.choose_products else ["as they are"]
+    if choices.blocked_layout and may_gain(source.model, options):
+        for products in forms:
             found = _laid_out(functools.partial(rewrite, products=products), options)
             if found is not None:
                 return found
-    result = rewrite("portable", products=choices[-1])
+    result = rewrite("portable", products=forms[-1])
     return SessionModel(result.model, keeps_weights=result.weights.guarded > 0, written=result)
 
 
-def _choices(model: ir.Model) -> list[Products]:
+def _forms_of_products(model: ir.Model) -> list[Products]:
     """Return what may become of products of 8 bits, the best first: in float only with the layout of convolutions."""
     from normfuse.graph_rewrites.quantized_products import are_faster_in_float, has_int8_activations
 

@@ -6,7 +6,6 @@ for in float.
 
 from __future__ import annotations
 
-import functools
 import platform
 from collections import Counter
 from collections.abc import Callable
@@ -29,8 +28,7 @@ from normfuse.graph_rewrites import rewrite
 from normfuse.graph_rewrites.integer_elementwise import write_elementwise
 from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, are_faster_in_float, has_int8_activations
 from normfuse.model_files import load_model
-from normfuse.rewriting import rewritten as rewritten_for
-from normfuse.sessions import session_model
+from normfuse.sessions import Choices, session_model
 
 pytestmark = pytest.mark.without_vnni
 
@@ -301,10 +299,7 @@ def test_networks_run_in_the_faster_form(network: Callable[[type], onnx.ModelPro
 
 @on_x86
 def test_elementwise_operators_of_integers_become_chains() -> None:
-    source = load_model(dense())
-    rewrite_for = functools.partial(rewritten_for, source, fold_weights="session")
-    options = onnxruntime.SessionOptions()
-    made = session_model(source.model, rewrite_for, options, choose_products=True, blocked_layout=True).model
+    made = session_model(load_model(dense()), onnxruntime.SessionOptions(), Choices()).model
     operators = Counter(node.op_type for node in made.graph)
     assert operators["QLinearConv"] == operators["Sigmoid"] == 3
     assert not set(operators) & {"QLinearSigmoid", "QLinearMul", "QLinearAdd"}

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from normfuse.cli.console import console, number, print_table, table
 
 if TYPE_CHECKING:
-    from normfuse.quantization import Quantization
+    from collections.abc import Iterable
+
+    from normfuse.quantization import Product, Quantization
 
 __all__ = ["print_quantization"]
 
@@ -20,18 +22,22 @@ def print_quantization(found: Quantization | None) -> None:
     if found.not_asked:
         console.print(f"ONNX Runtime could not be asked about it: {found.not_asked}", markup=False, soft_wrap=True)
         return
-    if found.products:
-        title = "Its products in ONNX Runtime here (time: of a float32 product)"
-        rows = table(title, "operator", "multiplies", "products", "time", numeric=2, wraps="")
-        for product in found.products:
-            cost = "" if product.cost is None else number(product.cost)
-            rows.add_row(product.operator, product.types, str(product.count), cost)
-        print_table(rows)
+    _print_products("Its products in ONNX Runtime here (time: of a float32 product)", found.products)
     for sentence in found.advice:
         console.print(sentence, markup=False, soft_wrap=True)
+    _print_products("Its products in normfuse.InferenceSession", found.in_session)
     if found.pairs:
         total = sum(len(group.nodes) for group in found.pairs)
         console.print(f"\nWhat normfuse.InferenceSession makes of {total} QuantizeLinear and DequantizeLinear:")
     for group in found.pairs:
         names = group.nodes[0] + (f" and {len(group.nodes) - 1} more" if len(group.nodes) > 1 else "")
         console.print(f"    {group.becomes}: {group.message}: {names}", markup=False, soft_wrap=True)
+
+
+def _print_products(title: str, products: Iterable[Product]) -> None:
+    rows = table(title, "operator", "multiplies", "products", "time", numeric=2, wraps="")
+    for product in products:
+        cost = "" if product.cost is None else number(product.cost)
+        rows.add_row(product.operator, product.types, str(product.count), cost)
+    if rows.row_count:
+        print_table(rows)
