@@ -93,8 +93,8 @@ class Saturation:
         """What it makes of the errors, in a few sentences."""
         return (
             "Errors are against exact sums of integers. On this processor (it has no VNNI) ONNX Runtime's sums of "
-            f"uint8 x int8 may saturate in {self.products} of the products, which is part of the error of every run, "
-            f"with normfuse or without: if none did, that of the original would be {self.error:.2g}."
+            f"uint8 x int8 may saturate in {self.products} of the products, which is part of the error of every run "
+            f"that has these, with normfuse or without: if none did, that of the original would be {self.error:.2g}."
         )
 
     def to_dict(self) -> dict[str, Any]:

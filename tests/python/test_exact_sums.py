@@ -168,6 +168,21 @@ def test_saturation_hides_no_wrong_weights(name: str) -> None:
     assert verified(model_of(case, weights()), model_of(case, wrong), case).result == "differ"
 
 
+def test_saturation_hides_no_wrong_factor() -> None:
+    """Nor a value in front of the product that is not right."""
+    text = """(float[4, 32] x) => (float[4, 8] y) <float factor = {1}> {
+        f = Mul(x, factor) q, s, z = DynamicQuantizeLinear(f) i = MatMulInteger(q, w, z) y = Cast<to = 1>(i) }"""
+    model = onnx.parser.parse_model(HEADER + text)
+    model.graph.initializer.append(numpy_helper.from_array(weights(), "w"))
+    wrong = onnx.ModelProto.FromString(model.SerializeToString())
+    wrong.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.linspace(0.95, 1, DEPTH, dtype=np.float32), "factor")
+    )
+    feeds = {"x": activations().astype(np.float32)}
+    assert normfuse.verify(model, model, inputs=[feeds]).result == "agree"
+    assert normfuse.verify(model, wrong, inputs=[feeds]).result == "differ"
+
+
 @pytest.mark.parametrize("name", ["MatMulInteger", "QLinearMatMul", "pairs"])
 def test_what_saturates_here_agrees_with_what_does_not(name: str) -> None:
     """The same products in float, as of weights that were dequantised once."""

@@ -125,16 +125,17 @@ def verify_models(
     takes of the optimised model.
     """
     _check_signatures(original, optimized, names)
-    budget = Budget(seconds)
-    is_any_quantized = is_quantized(original) or is_quantized(optimized)
+    tell = progress or (lambda _: None)
+    exact = None
+    if is_quantized(original) or is_quantized(optimized):
+        tell("verifying: whether sums of integers saturate")
+        exact = exact_forms(
+            original, optimized
+        )  # its sessions are no part of the time, which is for running the models
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
-        verification = _Verification(
-            _Models(original, optimized, names, claim_report or Path(folder) / "claims.jsonl"),
-            exact_forms(original, optimized) if is_any_quantized else None,
-            _Inputs(inputs, samples, seed, max_error),
-            budget,
-            progress or (lambda _: None),
-        )
+        models = _Models(original, optimized, names, claim_report or Path(folder) / "claims.jsonl")
+        given = _Inputs(inputs, samples, seed, max_error)
+        verification = _Verification(models, exact, given, Budget(seconds), tell)
         return verification.report(sites)
 
 
