@@ -223,50 +223,53 @@ class _Plan:
         return known[0]
 
     def _channels_of_elementwise(self, node: ir.Node) -> int | None:
-        if node.op_type in _QUANTIZING:
-            x, *parameters = node.inputs
-            if any(value is not None and not is_one_number(value) for value in parameters):
-                return None
-            scale = node.inputs[_SCALE]
-            if scale is None or scale.dtype != ir.DataType.FLOAT:
-                return None
-            # Its one number has the rank of the tensor, which the view has not.
-            if node.attributes.get_int("block_size", 0):
-                return None
-            if (x in self._floats) != (node.op_type == "QuantizeLinear"):
-                return None
-            operands = [x]
-        else:
-            operands = [value for value in node.inputs if value is not None and not is_one_number(value)]
+        operands = self._operands(node)
+        if not operands or not self._takes_blocks(node):
+            return None
+        known = {self._channels[value] for value in operands if value in self._channels}
+        if len(known) != 1:
+            return None
+        channels = known.pop()
         sizes = self._sizes.of(node.outputs[0])
-        if not operands or sizes is None:
+        others = [value for value in operands if value not in self._channels or self._sizes.of(value) != sizes]
+        # The operands of a node of ours may follow the channels in another way than broadcasting does.
+        if others and (node.op_type in _OWN or not all(self._broadcasts(each, node, channels) for each in others)):
             return None
-        if node.op_type in _OWN and (
-            node.outputs[0].dtype is None or "block" in node.attributes.get_string("steps", "")
-        ):
-            return None
-        known = [None if value is None else self._channels.get(value) for value in operands]
-        every = {channels for channels in known if channels is not None}
-        if len(every) != 1:
-            return None
-        channels = every.pop()
-        viewed = False
-        for value in operands:
-            assert value is not None
-            if node.op_type not in _TAKING_INTEGERS and value in self._channels and value not in self._floats:
-                return None
-            if value in self._channels and self._sizes.of(value) == sizes:
-                continue
-            if node.op_type in _OWN:  # whose operands may follow the channels in another way than broadcasting does
-                return None
-            viewed = True
-            is_gate = self._sizes.of(value) == (sizes[0], 1, 1) and (
-                value in self._channels or (channels % self._block == 0 and channels_of_gate(value) == channels)
-            )
-            if not is_gate and not _is_vector_of_channels(value, channels):
-                return None
-        self._movable[node] = viewed
+        self._movable[node] = bool(others)
         return channels
+
+    def _operands(self, node: ir.Node) -> list[ir.Value]:
+        """Return what an elementwise node reads beside single numbers; empty: it is not moved because of them."""
+        x, *parameters = node.inputs
+        if node.op_type not in _QUANTIZING:
+            operands = [value for value in node.inputs if value is not None and not is_one_number(value)]
+            takes_integers = node.op_type in _TAKING_INTEGERS
+            are_taken = takes_integers or self._floats.issuperset(set(operands) & self._channels.keys())
+            return operands if are_taken else []
+        if x is None or any(value is not None and not is_one_number(value) for value in parameters):
+            return []
+        return [x] if (x in self._floats) == (node.op_type == "QuantizeLinear") else []
+
+    def _takes_blocks(self, node: ir.Node) -> bool:
+        """Whether an elementwise node's attributes, types and sizes let it run on blocks."""
+        if self._sizes.of(node.outputs[0]) is None:
+            return False
+        if node.op_type in _QUANTIZING:
+            scale = node.inputs[_SCALE]
+            # The one number of a block has the rank of the tensor, which the view has not.
+            is_by_blocks = node.attributes.get_int("block_size", 0) != 0
+            return scale is not None and scale.dtype == ir.DataType.FLOAT and not is_by_blocks
+        if node.op_type in _OWN:
+            return node.outputs[0].dtype is not None and "block" not in node.attributes.get_string("steps", "")
+        return True
+
+    def _broadcasts(self, value: ir.Value, node: ir.Node, channels: int) -> bool:
+        """Whether an operand is a gate [N, C, 1, 1] or a number for each channel."""
+        sizes = self._sizes.of(node.outputs[0])
+        assert sizes is not None
+        is_whole = channels % self._block == 0 and channels_of_gate(value) == channels
+        is_gate = self._sizes.of(value) == (sizes[0], 1, 1) and (value in self._channels or is_whole)
+        return is_gate or _is_vector_of_channels(value, channels)
 
     def exits(self, part: Sequence[ir.Node]) -> _Exits:
         """Return what is read of a part without blocks.

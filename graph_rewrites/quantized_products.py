@@ -29,7 +29,7 @@ from .quantized_weights import (
     stays_int8,
 )
 
-__all__ = ["INT8_AS_UINT8", "Products", "are_faster_in_float", "has_int8_activations", "make_unsigned"]
+__all__ = ["INT8_AS_UINT8", "Products", "activation_types", "are_faster_in_float", "make_unsigned"]
 
 #: What the report calls it, among the rules.
 INT8_AS_UINT8 = "Int8AsUint8"
@@ -103,10 +103,14 @@ class _Shifted:
             drop_unused_constant(old)
 
 
-def has_int8_activations(model: ir.Model) -> bool:
-    """Whether anything is quantised to int8 in each run."""
+def activation_types(model: ir.Model) -> set[ir.DataType | None]:
+    """Return the element types that a model quantises to in each run; None: one is not known."""
     facts = Facts(model)
-    return any(_makes_int8(node, facts) for node in model.graph)
+    return {
+        _type_of_zero_point(node, facts)
+        for node in model.graph
+        if node.op_type == "QuantizeLinear" and not facts.is_constant(node.inputs[0])
+    }
 
 
 def _runs_in_float(product: ir.Node, facts: Facts) -> bool:

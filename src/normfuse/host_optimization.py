@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from normfuse.host.config_entries import disable_optimizer
+from normfuse.host.config_entries import EXTERNAL_DATA_FOLDER, disable_optimizer
 from normfuse.host.native_library import get_library_path
 from normfuse.host.versions import import_host
 from normfuse.model_files import runnable
@@ -40,7 +40,7 @@ def optimized_by_host(model: ir.Model, disabled: Iterable[str]) -> ir.Model | No
             path = Path(folder) / "optimized.onnx"
             options.optimized_model_filepath = str(path)
             if data_folder is not None:
-                options.add_session_config_entry("session.model_external_initializers_file_folder_path", data_folder)
+                options.add_session_config_entry(EXTERNAL_DATA_FOLDER, data_folder)
             host.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
             return ir.load(path)
     except Exception:

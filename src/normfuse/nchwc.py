@@ -9,7 +9,7 @@ the model of the session. It belongs to this processor and this ONNX Runtime, so
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -22,7 +22,7 @@ from normfuse.host_optimization import optimized_by_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Blocked", "block_size", "blocked", "has_products_of_integers", "leave_pairs", "may_gain"]
+__all__ = ["block_size", "blocked", "has_products_of_integers", "leave_pairs", "may_gain"]
 
 # What ONNX Runtime does to nodes other than convolutions behind the claims: to be done behind ours, as ever. It ignores
 # names that it does not know.
@@ -43,15 +43,7 @@ _OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-class Blocked(NamedTuple):
-    """A model whose chains run on the blocked layout."""
-
-    model: ir.Model
-    leaves_pairs: bool
-    """Whether it has pairs, which ONNX Runtime is to leave as they are: nothing in it runs in integers."""
-
-
-def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> Blocked | None:
+def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | None:
     """Return the model as ONNX Runtime optimises it on this machine, with its chains on the blocked layout.
 
     Args:
@@ -72,9 +64,7 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> Blocked | N
     if has_products_of_integers(optimized):  # which these are, depends on what stands around them
         return None
     block = block_size()
-    if block is None or move_reorders(optimized, block) == 0:
-        return None
-    return Blocked(optimized, any(node.op_type == "QuantizeLinear" for node in optimized.graph))
+    return optimized if block is not None and move_reorders(optimized, block) else None
 
 
 def leave_pairs(options: onnxruntime.SessionOptions, *, leave: bool) -> None:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from normfuse.channels_last import channels_last
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
-from normfuse.host.config_entries import disable_optimizer, get_entry
+from normfuse.host.config_entries import EXTERNAL_DATA_FOLDER, disable_optimizer, get_entry
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
 from normfuse.host.integer_products import sums_saturate
@@ -38,7 +38,6 @@ __all__ = ["Choices", "InferenceSession", "Level", "SessionModel", "needs_librar
 Level = Literal["disable", "basic", "extended", "all"]
 # ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
 _QUANTIZES_WEIGHTS = "WeightBiasQuantization"
-_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 
 def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession stood
@@ -155,7 +154,7 @@ def session_model(source: Source, options: onnxruntime.SessionOptions, choices: 
     forms = _forms_of_products(source.model) if choices.choose_products else ["as they are"]
     if choices.blocked_layout and may_gain(source.model, options):
         for products in forms:
-            found = _laid_out(functools.partial(rewrite, products=products), options)
+            found = _laid_out(functools.partial(rewrite, products=products), options, in_float=products == "float")
             if found is not None:
                 return found
     result = rewrite("portable", products=forms[-1])
@@ -164,27 +163,34 @@ def session_model(source: Source, options: onnxruntime.SessionOptions, choices: 
 
 def _forms_of_products(model: ir.Model) -> list[Products]:
     """Return what may become of products of 8 bits, the best first: in float only with the layout of convolutions."""
-    from normfuse.graph_rewrites.quantized_products import are_faster_in_float, has_int8_activations
+    from normfuse.graph_rewrites.quantized_products import activation_types, are_faster_in_float
 
     first: list[Products] = ["float"] if are_faster_in_float(model) else []
-    if not has_int8_activations(model):
+    if ir.DataType.INT8 not in activation_types(model):
         return [*first, "as they are"]
     return [*first, "exact integer" if sums_saturate() else "integer"]
 
 
-def _laid_out(rewrite: Callable[[Target], Rewritten], options: onnxruntime.SessionOptions) -> SessionModel | None:
+def _laid_out(
+    rewrite: Callable[[Target], Rewritten], options: onnxruntime.SessionOptions, *, in_float: bool
+) -> SessionModel | None:
     """Return a convolution network in the layout of its convolutions; None: that is no gain."""
-    standard = rewrite("standard")
-    if has_products_of_integers(standard.model):
-        in_integers = channels_last(standard.model, options)
-        if in_integers is None:
-            return None
-        return SessionModel(in_integers, keeps_weights=standard.weights.guarded > 0, written=standard)
     result = rewrite("custom-op")
+    if has_products_of_integers(result.model):
+        return None if in_float else _channels_last(rewrite("standard"), options)
     found = blocked(result.model, options)
     if found is None:
         return None
-    return SessionModel(found.model, keeps_weights=True, leaves_pairs=found.leaves_pairs, written=result)
+    # Nothing of it runs in integers.
+    has_pairs = any(node.op_type == "QuantizeLinear" for node in found.graph)
+    return SessionModel(found, keeps_weights=True, leaves_pairs=has_pairs, written=result)
+
+
+def _channels_last(result: Rewritten, options: onnxruntime.SessionOptions) -> SessionModel | None:
+    found = channels_last(result.model, options)
+    if found is None:
+        return None
+    return SessionModel(found, keeps_weights=result.weights.guarded > 0, written=result)
 
 
 def open_session(
@@ -254,7 +260,7 @@ def _create(
         avoid_float16_fault(options, model)
     with runnable(model) as (data, folder):
         if folder is not None:
-            options.add_session_config_entry(_FOLDER_KEY, folder)
+            options.add_session_config_entry(EXTERNAL_DATA_FOLDER, folder)
         try:
             session = host.InferenceSession(data, sess_options=options, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime raises one class of its own for each status code

@@ -26,7 +26,7 @@ from quantizer_styles import products_of_integers
 import normfuse
 from normfuse.graph_rewrites import rewrite
 from normfuse.graph_rewrites.integer_elementwise import write_elementwise
-from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, are_faster_in_float, has_int8_activations
+from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, activation_types, are_faster_in_float
 from normfuse.model_files import load_model
 from normfuse.sessions import Choices, session_model
 
@@ -265,7 +265,7 @@ def test_the_estimate(stored: type) -> None:
     assert are_faster_in_float(ir.from_proto(depthwise(stored)))
     assert not are_faster_in_float(ir.from_proto(dense(stored)))
     assert not are_faster_in_float(ir.from_proto(depthwise(np.uint16)))  # runs in float anyhow
-    assert has_int8_activations(ir.from_proto(dense(stored))) == (stored == np.int8)
+    assert activation_types(ir.from_proto(dense(stored))) == {ir.DataType.from_numpy(np.dtype(stored))}
 
 
 def ways(model: onnx.ModelProto, **chosen: bool) -> dict[str, int]:

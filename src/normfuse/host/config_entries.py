@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["disable_optimizer", "disabled_optimizers", "get_entry", "set_entry"]
+__all__ = ["EXTERNAL_DATA_FOLDER", "disable_optimizer", "disabled_optimizers", "get_entry", "set_entry"]
 
+#: Where the external data of a model lies that is given as bytes.
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _DISABLED = "optimization.disable_specified_optimizers"
 
 
