@@ -209,8 +209,7 @@ def block() -> int:
 
 def moved(net: Net) -> ir.Model | None:
     result = rewritten(load_model(net.proto()), "custom-op", fold_weights="session")
-    found = nchwc.blocked(result.model, options_of())
-    return None if found is None else found.model
+    return nchwc.blocked(result.model, options_of())
 
 
 def reorders(model: ir.Model) -> int:
