@@ -117,7 +117,7 @@ def _runs_in_float(product: ir.Node, facts: Facts) -> bool:
     """Whether a product is one of tensors of which ONNX Runtime leaves one as int8."""
     if product.op_type not in _MULTIPLY or product.domain != "":
         return False
-    dequantizer, quantizer = dequantizer_of(product.inputs[0]), quantizer_behind(product.outputs[0])
+    dequantizer, quantizer = dequantizer_of(product.inputs[0]), quantizer_behind(product.outputs[0], facts)
     if dequantizer is None:
         return False
     result = None if quantizer is None else quantizer.outputs[0]

@@ -254,23 +254,34 @@ def stays_int8(quantized: ir.Value | None, facts: Facts) -> bool:
     return _type_of(quantized, facts) == ir.DataType.INT8 and not _is_in_pair(quantized)
 
 
-def quantizer_behind(value: ir.Value) -> ir.Node | None:
+def quantizer_behind(value: ir.Value, facts: Facts) -> ir.Node | None:
     """Return the QuantizeLinear that alone reads a result, or would once ONNX Runtime has moved it."""
+    is_behind_relu = False
     while len(value.uses()) == 1 and not value.is_graph_output():
         reader = next(iter(value.uses())).node
         if reader.op_type == "QuantizeLinear":
-            return reader
+            return None if is_behind_relu and _has_negatives(reader, facts) else reader
         if reader.domain != "" or reader.op_type not in _MOVED | _CLIPS:
             return None
+        is_behind_relu = is_behind_relu or reader.op_type == "Relu"
         value = reader.outputs[0]
     return None
+
+
+def _has_negatives(quantizer: ir.Node, facts: Facts) -> bool:
+    """Whether integers stand for negative numbers, so that ONNX Runtime does not drop a Relu before the quantiser."""
+    zero_point = quantizer.inputs[2] if len(quantizer.inputs) > 2 else None
+    if not is_held(zero_point, facts):
+        return False  # none is 0 of uint8; one that is not known may be anything
+    zeros = array_of(zero_point)
+    return zeros is not None and zeros.dtype.kind in "iu" and bool((zeros > np.iinfo(zeros.dtype).min).any())
 
 
 def _multiplies_in_float(product: ir.Node, facts: Facts) -> bool:
     dequantizer = dequantizer_of(product.inputs[0])
     if facts.products_run_in_float or dequantizer is None or _type_of(dequantizer.inputs[0], facts) in _WIDE:
         return True
-    quantizer = quantizer_behind(product.outputs[0])
+    quantizer = quantizer_behind(product.outputs[0], facts)
     if quantizer is None:
         return product.op_type == "Conv" or stays_int8(dequantizer.inputs[0], facts)
     result = quantizer.outputs[0]

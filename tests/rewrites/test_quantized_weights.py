@@ -137,6 +137,26 @@ def test_products_that_may_run_in_integers_keep_their_weights(dtype: type, text:
     np.testing.assert_array_equal(results(after, x)["y"], results(model, x)["y"])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("has_negatives", [False, True])
+def test_a_relu_that_the_integers_do_not_make_superfluous_keeps_a_product_in_float(
+    dtype: type, has_negatives: bool, tmp_path: Path
+) -> None:
+    """ONNX Runtime drops a Relu where no integer stands for a negative number, and then may multiply integers."""
+    model = product(dtype, PRODUCT.replace("e = QuantizeLinear(c,", "r = Relu(c) e = QuantizeLinear(r,"))
+    zero = next(each for each in model.graph.initializer if each.name == "yz")
+    zero.CopyFrom(harness.initializer("yz", np.array(np.iinfo(dtype).min + has_negatives, dtype)))
+    options = harness.session_options("cpu")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    harness.create_session(model, "cpu", options)
+    of_onnxruntime = {node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node}
+    assert ("FusedConv" in of_onnxruntime) == has_negatives  # with the Relu in it
+    after, counts = folded(model)
+    assert counts.get(WEIGHTS_FOLDED, 0) == (2 if has_negatives else 0)
+    x = {"x": RNG.normal(size=(1, 4, 6, 6)).astype(F32)}
+    np.testing.assert_array_equal(results(after, x)["y"], results(model, x)["y"])
+
+
 @pytest.mark.parametrize(
     ("rows", "dtype", "expected"),
     [
