@@ -11,11 +11,11 @@ sessions and not for files.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from normfuse.host.config_entries import disabled_optimizers
 from normfuse.host_optimization import optimized_by_host
 
 if TYPE_CHECKING:
@@ -31,13 +31,16 @@ _LATER = """
 """.split()  # noqa: SIM905 -- a list is one name a line, when formatted
 
 
-def channels_last(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | None:
+def channels_last(
+    model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str] = ()
+) -> ir.Model | None:
     """Return the model as ONNX Runtime optimises it on this machine, with elementwise operators of integers as chains.
 
     Args:
         model: Rewritten by :func:`normfuse.rewriting.rewritten` for the target "standard", so that ONNX Runtime knows
             each operator; it is not changed.
         options: Those of the session that is to be created; they are not changed.
+        disabled: ONNX Runtime's optimizers that the session will do without besides.
 
     Returns:
         None where no convolution runs in integers, where nothing elementwise stands between them, and where ONNX
@@ -45,7 +48,7 @@ def channels_last(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Mo
     """
     from normfuse.graph_rewrites.integer_elementwise import write_elementwise
 
-    optimized = optimized_by_host(model, [*_LATER, *disabled_optimizers(options)])
+    optimized = optimized_by_host(model, options, [*_LATER, *disabled])
     if optimized is None or not any(node.op_type == "QLinearConv" for node in optimized.graph):
         return None
     return optimized if write_elementwise(optimized.graph) else None

@@ -5,43 +5,65 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from normfuse.host.config_entries import EXTERNAL_DATA_FOLDER, disable_optimizer
+from normfuse.host.config_entries import (
+    EXTERNAL_DATA_FOLDER,
+    disable_optimizer,
+    disabled_optimizers,
+    get_entry,
+    set_entry,
+)
 from normfuse.host.native_library import get_library_path
 from normfuse.host.versions import import_host
 from normfuse.model_files import runnable
 from normfuse.spec import OPERATOR_DOMAIN
 
+if TYPE_CHECKING:
+    import onnxruntime
+
 __all__ = ["optimized_by_host"]
 
+# What a user may say about the products of integers that ONNX Runtime makes.
+_OF_INTEGERS = """
+    session.disable_double_qdq_remover session.disable_qdq_constant_folding session.disable_quant_qdq
+    session.enable_dq_matmulnbits_fusion session.enable_quant_qdq_cleanup session.qdq_matmulnbits_accuracy_level
+    session.qdq_matmulnbits_block_size session.qdqisint8allowed session.x64quantprecision
+""".split()  # noqa: SIM905 -- a list is one name a line, when formatted
 
-def optimized_by_host(model: ir.Model, disabled: Iterable[str]) -> ir.Model | None:
+
+def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> ir.Model | None:
     """Return the model as ONNX Runtime's CPU provider would run it on this processor.
 
     Args:
         model: It may hold normfuse's custom operators, and is not changed.
-        disabled: Names of ONNX Runtime's optimizers that are left out; unknown ones are ignored.
+        options: Those of the session that is to be created; they are not changed. What they say about integers and
+            about optimizers is done.
+        disabled: Names of ONNX Runtime's optimizers that are left out as well; unknown ones are ignored.
 
     Returns:
         None where ONNX Runtime cannot do it alone: the user's own operators, perhaps, or no room for a temporary file.
     """
     host = import_host()
-    options = host.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    disable_optimizer(options, *disabled)
-    options.add_session_config_entry("session.disable_prepacking", "1")
+    own = host.SessionOptions()
+    own.log_severity_level = 4
+    own.intra_op_num_threads = 1
+    disable_optimizer(own, *disabled, *disabled_optimizers(options))
+    for key in _OF_INTEGERS:
+        if (value := get_entry(options, key)) is not None:
+            set_entry(own, key, value)
+    own.add_session_config_entry("session.disable_prepacking", "1")
     if any(node.domain == OPERATOR_DOMAIN for node in model.graph):
-        options.register_custom_ops_library(get_library_path())
+        own.register_custom_ops_library(get_library_path())
     try:
         with tempfile.TemporaryDirectory(prefix="normfuse.") as folder, runnable(model) as (data, data_folder):
             path = Path(folder) / "optimized.onnx"
-            options.optimized_model_filepath = str(path)
+            own.optimized_model_filepath = str(path)
             if data_folder is not None:
-                options.add_session_config_entry(EXTERNAL_DATA_FOLDER, data_folder)
-            host.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+                own.add_session_config_entry(EXTERNAL_DATA_FOLDER, data_folder)
+            host.InferenceSession(data, own, providers=["CPUExecutionProvider"], enable_fallback=0)
             return ir.load(path)
     except Exception:
         return None  # the session that is created instead says what is wrong, and needs no file

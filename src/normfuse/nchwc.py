@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.host.config_entries import disabled_optimizers, get_entry, set_entry
+from normfuse.host.config_entries import get_entry, set_entry
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
 from normfuse.host_optimization import optimized_by_host
@@ -58,7 +58,7 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | 
     from normfuse.graph_rewrites.nchwc import move_reorders
     from normfuse.graph_rewrites.nchwc_sizes import NCHWC_DOMAIN
 
-    optimized = optimized_by_host(model, [*_LATER, *disabled_optimizers(options)])
+    optimized = optimized_by_host(model, options, _LATER)
     if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
         return None
     if has_products_of_integers(optimized):  # which these are, depends on what stands around them

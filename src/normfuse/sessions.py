@@ -96,6 +96,7 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         allow_requantization_removal=allow_requantization_removal,
         remove_quantization=remove_quantization,
     )
+    leave_pairs(options, leave=False)  # what an earlier session on these options needed
     made = session_model(source, options, choices)
     made.settle(options)
     session = _create(made.model, options, source.name, providers=None)
@@ -187,10 +188,9 @@ def _laid_out(
 
 
 def _channels_last(result: Rewritten, options: onnxruntime.SessionOptions) -> SessionModel | None:
-    found = channels_last(result.model, options)
-    if found is None:
-        return None
-    return SessionModel(found, keeps_weights=result.weights.guarded > 0, written=result)
+    keeps_weights = result.weights.guarded > 0
+    found = channels_last(result.model, options, [_QUANTIZES_WEIGHTS] if keeps_weights else [])
+    return None if found is None else SessionModel(found, keeps_weights=keeps_weights, written=result)
 
 
 def open_session(
