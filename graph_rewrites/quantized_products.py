@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
+from .constants import Array
 from .facts import Facts
 from .fused import new_constant
 from .names import Names
@@ -43,6 +44,7 @@ _MULTIPLY = frozenset({"Conv", "Gemm", "MatMul"})
 _ELEMENTWISE = frozenset({"Add", "Mul"})
 _OFFSET = 128
 _SAFE = 64  # two products of uint8 and a weight within it fit 16 bits
+_OF_ONE = ((), (1,))
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
@@ -62,19 +64,76 @@ def make_unsigned(home: ir.Graph, facts: Facts, *, exact: bool) -> int:
     nodes = [node for graph in (home, *home.subgraphs()) for node in graph]
     if not any(_runs_in_float(node, facts) for node in nodes):
         return 0
+    quantizers = [node for node in nodes if _are_activations(node, facts)]
+    weights: list[ir.Node] = []
+    if exact:
+        quantizers, weights = _without_saturation(quantizers, nodes, facts)
     shifted = _Shifted(home)
-    quantizers = [node for node in nodes if _makes_int8(node, facts)]
-    for quantizer in quantizers:
-        output = quantizer.outputs[0]
-        for each in (quantizer, *(use.node for use in output.uses())):
-            shifted.replace(each, 2)
-        output.type = ir.TensorType(ir.DataType.UINT8)
-    for dequantizer in [node for node in nodes if _dequantizes_constants(node, facts)]:
-        if _is_operand(dequantizer) or (exact and _are_weights(dequantizer, facts) and _are_large(dequantizer)):
-            shifted.replace(dequantizer, 0)
-            shifted.replace(dequantizer, 2)
+    for node in [*quantizers, *weights]:
+        shifted.shift(node)
+    for dequantizer in [node for node in nodes if _dequantizes_constants(node, facts) and _is_operand(node)]:
+        shifted.shift(dequantizer)
     shifted.tidy()
     return len(quantizers)
+
+
+def _without_saturation(
+    quantizers: list[ir.Node], nodes: list[ir.Node], facts: Facts
+) -> tuple[list[ir.Node], list[ir.Node]]:
+    """Return the quantisers that may make uint8 so that no sum saturates that did not, and what is to do it beside.
+
+    The latter are nodes that dequantise weights or quantise constants. A product of uint8 and int8 that cannot become
+    uint8 would be summed in integers, wrongly, where float was right before: then the activations stay int8, or the
+    result where they are uint8 anyhow.
+    """
+    kept = dict.fromkeys(quantizers)
+    products = [node for node in nodes if node.op_type in _MULTIPLY and node.domain == ""]
+    while True:
+        weights: dict[ir.Node, None] = {}
+        refused: set[ir.Node] = set()
+        for product in products:
+            left, right = (dequantizer_of(value) for value in product.inputs[:2])
+            source = _source_of(left)
+            if source not in kept and (left is None or facts.dtype(left.inputs[0]) != ir.DataType.UINT8):
+                continue
+            if right is None:  # ONNX Runtime may make int8 of constants (WeightBiasQuantization)
+                fits = not facts.is_constant(product.inputs[1])
+            else:
+                fits = _source_of(right) in kept or _cannot_saturate(right, facts)
+            if fits:
+                continue
+            shiftable = _shiftable_weights(right, facts)
+            if shiftable is not None:
+                weights[shiftable] = None
+            else:  # in float between two types
+                changed = source if source in kept else quantizer_behind(product.outputs[0])
+                refused.update([changed] if changed is not None and changed in kept else [])
+        if not refused:
+            return list(kept), list(weights)
+        kept = {each: None for each in kept if each not in refused}
+
+
+def _source_of(dequantizer: ir.Node | None) -> ir.Node | None:
+    """Return what makes the integers that are dequantised; None: no node does."""
+    quantized = None if dequantizer is None else dequantizer.inputs[0]
+    return None if quantized is None else quantized.producer()
+
+
+def _cannot_saturate(dequantizer: ir.Node, facts: Facts) -> bool:
+    """Whether two products of uint8 and these weights always fit 16 bits, or are not summed in 16 bits."""
+    if facts.dtype(dequantizer.inputs[0]) not in (ir.DataType.INT8, None):
+        return True
+    weights = array_of(dequantizer.inputs[0])
+    return weights is not None and (weights.size == 0 or bool(weights.min() >= -_SAFE and weights.max() <= _SAFE))
+
+
+def _shiftable_weights(dequantizer: ir.Node | None, facts: Facts) -> ir.Node | None:
+    """Return what is to be changed so that weights become uint8: a DequantizeLinear, or what quantises constants."""
+    if dequantizer is None or _dequantizes_constants(dequantizer, facts):
+        return dequantizer
+    source = _source_of(dequantizer)
+    is_quantizer = source is not None and _makes_int8(source, facts) and facts.is_constant(source.inputs[0])
+    return source if is_quantizer else None
 
 
 class _Shifted:
@@ -85,17 +144,40 @@ class _Shifted:
         self._names = Names(home)
         self._known: dict[ir.Value, ir.Value] = {}
 
-    def replace(self, node: ir.Node, position: int) -> None:
-        """Let a node read the constant as uint8."""
-        old = node.inputs[position]
-        assert old is not None
+    def shift(self, node: ir.Node) -> None:
+        """Let a QuantizeLinear and all that read it, or the DequantizeLinear of a constant, be of uint8."""
+        if node.op_type == "DequantizeLinear":
+            self._replace(node, 0)
+            self._replace(node, 2)
+            return
+        output = node.outputs[0]
+        for each in (node, *(use.node for use in output.uses())):
+            self._replace(each, 2)
+        node.attributes.pop("output_dtype", None)  # the zero point says it
+        output.type = ir.TensorType(ir.DataType.UINT8)
+
+    def _replace(self, node: ir.Node, position: int) -> None:
+        """Let a node read the constant as uint8; a zero point that it has not got is 0."""
+        old = node.inputs[position] if position < len(node.inputs) else None
+        if old is None:
+            scale = array_of(node.inputs[1])
+            assert scale is not None
+            node.resize_inputs(position + 1)
+            node.replace_input_with(position, self._made(np.zeros(scale.shape, np.int8), f"{node.name}.zero_point"))
+            return
+        array = array_of(old)
+        assert array is not None
+        if array.dtype == np.uint8:
+            return  # done for another reason
         if old not in self._known:
-            array = array_of(old)
-            assert array is not None
-            shifted = (array.astype(np.int16) + _OFFSET).astype(np.uint8)
-            self._known[old] = new_constant(shifted, self._names.new(f"{old.name}.uint8"))
-            self._home.register_initializer(self._known[old])
+            self._known[old] = self._made(array, str(old.name))
         node.replace_input_with(position, self._known[old])
+
+    def _made(self, integers: Array, name: str) -> ir.Value:
+        shifted = (integers.astype(np.int16) + _OFFSET).astype(np.uint8)
+        made = new_constant(shifted, self._names.new(f"{name}.uint8"))
+        self._home.register_initializer(made)
+        return made
 
     def tidy(self) -> None:
         """Take the constants away that nothing reads any more."""
@@ -126,14 +208,20 @@ def _runs_in_float(product: ir.Node, facts: Facts) -> bool:
 
 def _makes_int8(node: ir.Node, facts: Facts) -> bool:
     """Whether a QuantizeLinear makes int8 that nothing but DequantizeLinear reads, by zero points that are known."""
-    if node.op_type != "QuantizeLinear" or node.domain != "" or _type_of_zero_point(node, facts) != ir.DataType.INT8:
-        return False
-    if node.outputs[0].is_graph_output() or facts.is_constant(node.inputs[0]):
+    if node.op_type != "QuantizeLinear" or node.domain != "" or node.outputs[0].is_graph_output():
         return False
     uses = tuple(node.outputs[0].uses())
     if any((use.node.op_type, use.node.domain, use.idx) != ("DequantizeLinear", "", 0) for use in uses):
         return False
-    return all(_type_of_zero_point(each, facts) == ir.DataType.INT8 for each in (use.node for use in uses))
+    return all(_type_of_zero_point(each, facts) == ir.DataType.INT8 for each in (node, *(use.node for use in uses)))
+
+
+def _are_activations(quantizer: ir.Node, facts: Facts) -> bool:
+    """Whether each run makes the int8, by one scale that is known: with others ONNX Runtime's kernels fail."""
+    if not _makes_int8(quantizer, facts) or facts.is_constant(quantizer.inputs[0]):
+        return False
+    scales = [each.inputs[1] for each in (quantizer, *(use.node for use in quantizer.outputs[0].uses()))]
+    return all(is_held(scale, facts) and facts.static_shape(scale) in _OF_ONE for scale in scales)
 
 
 def _type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:
@@ -143,32 +231,19 @@ def _type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:
 
 
 def _dequantizes_constants(node: ir.Node, facts: Facts) -> bool:
-    """Whether a DequantizeLinear makes floats of int8 that are known."""
+    """Whether a DequantizeLinear makes floats of int8 that are known, by a zero point that is known or 0."""
     if node.op_type != "DequantizeLinear" or node.domain != "" or node.outputs[0].is_graph_output():
         return False
-    return _type_of_zero_point(node, facts) == ir.DataType.INT8 and is_held(node.inputs[0], facts)
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        is_known = is_held(node.inputs[2], facts)
+    else:
+        is_known = is_held(node.inputs[1], facts)  # a zero point has the shape of the scale
+    return is_known and facts.dtype(node.inputs[0]) == ir.DataType.INT8 and is_held(node.inputs[0], facts)
 
 
 def _is_operand(dequantizer: ir.Node) -> bool:
     """Whether only sums and products of elements read it, of which ONNX Runtime takes only tensors of one type."""
     return all(use.node.op_type in _ELEMENTWISE and use.node.domain == "" for use in dequantizer.outputs[0].uses())
-
-
-def _are_weights(dequantizer: ir.Node, facts: Facts) -> bool:
-    """Whether only products with tensors of uint8 read it."""
-    for use in dequantizer.outputs[0].uses():
-        left = dequantizer_of(use.node.inputs[0])
-        if use.node.op_type not in _MULTIPLY or use.node.domain != "" or use.idx != 1 or left is None:
-            return False
-        if _type_of_zero_point(left, facts) != ir.DataType.UINT8:
-            return False
-    return True
-
-
-def _are_large(dequantizer: ir.Node) -> bool:
-    """Whether two products of them and uint8 may not fit 16 bits."""
-    weights = array_of(dequantizer.inputs[0])
-    return weights is not None and weights.size > 0 and bool(weights.min() < -_SAFE or weights.max() > _SAFE)
 
 
 # In float
