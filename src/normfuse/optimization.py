@@ -471,14 +471,17 @@ def _require_fused(report: OptimizationReport, require_fused: int | Literal["all
         raise OptimizationError(f"{report.model}: {fused} sites are fused, and {require_fused} were required.", report)
 
 
+_PIECE = 1 << 20  # elements that are looked at at once, so that a large table takes no further memory
+
+
 def weight_warnings(model: ir.Model) -> list[str]:
     """Return a warning if weights hold NaN or infinity (attention masks of 0 and minus infinity excepted)."""
     bad = []
     for tensor in tensors(model):
         if tensor.dtype.is_floating_point() and tensor.dtype.bitwidth >= 16 and tensor.size > 1:
-            values = tensor.numpy()
-            finite = np.isfinite(values)
-            if not finite.all() and not _is_mask(values, finite):
+            values = tensor.numpy().ravel()
+            pieces = [values[start : start + _PIECE] for start in range(0, values.size, _PIECE)]
+            if not all(np.isfinite(piece).all() for piece in pieces) and not all(map(_is_mask, pieces)):
                 bad.append(tensor.name or "(without a name)")
     if not bad:
         return []
@@ -486,6 +489,7 @@ def weight_warnings(model: ir.Model) -> list[str]:
     return [f"NaN or infinity in {names}: if that is not meant, the file may be damaged."]
 
 
-def _is_mask(values: np.ndarray, finite: np.ndarray) -> bool:
+def _is_mask(values: np.ndarray) -> bool:
     """Attention masks hold 0 and minus infinity on purpose."""
+    finite = np.isfinite(values)
     return bool((values[finite] == 0).all() and (values[~finite] == -np.inf).all())

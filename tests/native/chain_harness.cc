@@ -369,8 +369,16 @@ class Walker {
           t.value *= other;
           t.error = t.error * std::fabs(other) + 4 * kEps * std::max(std::fabs(t.value), floor);
           break;
+        case StepKind::kDiv:
+          t.value /= other;
+          t.error = t.error / std::fabs(other) + 4 * kEps * std::max(std::fabs(t.value), floor);
+          break;
         case StepKind::kActivate:
           t = Activated(step.activation, other, t);
+          break;
+        case StepKind::kFakeQuantize:
+          // Compared bit by bit with ONNX's two nodes, in tests/operators/test_fake_quantization.py.
+          Fail(__FILE__, __LINE__, "no case here has a FakeQuantize");
           break;
         case StepKind::kRequantize:
           t = Requantised(step, t);
