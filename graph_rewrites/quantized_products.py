@@ -106,7 +106,7 @@ def _without_saturation(
             if shiftable is not None:
                 weights[shiftable] = None
             else:  # in float between two types
-                changed = source if source in kept else quantizer_behind(product.outputs[0])
+                changed = source if source in kept else quantizer_behind(product.outputs[0], facts)
                 refused.update([changed] if changed is not None and changed in kept else [])
         if not refused:
             return list(kept), list(weights)
