@@ -44,7 +44,6 @@ _MULTIPLY = frozenset({"Conv", "Gemm", "MatMul"})
 _ELEMENTWISE = frozenset({"Add", "Mul"})
 _OFFSET = 128
 _SAFE = 64  # two products of uint8 and a weight within it fit 16 bits
-_OF_ONE = ((), (1,))
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
@@ -217,11 +216,11 @@ def _makes_int8(node: ir.Node, facts: Facts) -> bool:
 
 
 def _are_activations(quantizer: ir.Node, facts: Facts) -> bool:
-    """Whether each run makes the int8, by one scale that is known: with others ONNX Runtime's kernels fail."""
+    """Whether each run makes the int8, by scalars that are known: with others ONNX Runtime's operators fail."""
     if not _makes_int8(quantizer, facts) or facts.is_constant(quantizer.inputs[0]):
         return False
-    scales = [each.inputs[1] for each in (quantizer, *(use.node for use in quantizer.outputs[0].uses()))]
-    return all(is_held(scale, facts) and facts.static_shape(scale) in _OF_ONE for scale in scales)
+    nodes = (quantizer, *(use.node for use in quantizer.outputs[0].uses()))
+    return all(is_held(value, facts) and facts.rank(value) == 0 for each in nodes for value in each.inputs[1:])
 
 
 def _type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:
