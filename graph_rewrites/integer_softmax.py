@@ -38,22 +38,20 @@ def _is_over_last(node: ir.Node, facts: Facts) -> bool:
     """True where both meanings of `axis`, the one before opset 13 and the one from it on, are the same."""
     if node.op_type != "QLinearSoftmax" or node.domain != "com.microsoft" or len(node.inputs) != _INPUTS:
         return False
-    if any(value is None for value in node.inputs) or facts.dtype(node.inputs[0]) not in _BYTES:
+    if any(value is None for value in node.inputs) or facts.dtype(node.inputs[2]) not in _BYTES:
         return False
     axis = node.attributes.get_int("axis", -1)
     shape = facts.shape(node.inputs[0])
-    return shape is not None and len(shape) > 0 and axis in (-1, len(shape) - 1)
+    return axis == -1 or (shape is not None and len(shape) > 0 and axis == len(shape) - 1)
 
 
 def _write(node: ir.Node, facts: Facts, names: Names) -> None:
     graph, x, y = node.graph, node.inputs[0], node.outputs[0]
     assert graph is not None
     assert x is not None
-    shape = facts.shape(x)
-    assert shape is not None
-    rank, name = len(shape), node.name or y.name or node.op_type
+    shape, name = facts.shape(x), node.name or y.name or node.op_type
     dequantize = ir.Node("", "DequantizeLinear", list(node.inputs[:3]), name=names.new(f"{name}.dequantize"))
-    axis = ir.AttrInt64("axis", rank - 1)
+    axis = ir.AttrInt64("axis", -1 if shape is None else len(shape) - 1)
     softmax = ir.Node("", "Softmax", [dequantize.outputs[0]], [axis], name=node.name)
     quantize = ir.Node("", "QuantizeLinear", [softmax.outputs[0], *node.inputs[3:]], name=names.new(f"{name}.quantize"))
     for each, suffix in ((dequantize, "dequantized"), (softmax, "quotients")):

@@ -46,9 +46,14 @@ def channels_last(
         None where no convolution runs in integers, where nothing elementwise stands between them, and where ONNX
         Runtime cannot optimise the model by itself: then its session says why.
     """
+    from normfuse.graph_rewrites.facts import Facts
     from normfuse.graph_rewrites.integer_elementwise import write_elementwise
+    from normfuse.graph_rewrites.integer_softmax import write_softmaxes
 
     optimized = optimized_by_host(model, options, [*_LATER, *disabled])
     if optimized is None or not any(node.op_type == "QLinearConv" for node in optimized.graph):
         return None
-    return optimized if write_elementwise(optimized.graph) else None
+    if not write_elementwise(optimized.graph):
+        return None
+    write_softmaxes(optimized.graph, Facts(optimized), optimized.graph.opset_imports.get("", 1))
+    return optimized

@@ -456,6 +456,19 @@ def test_elementwise_operators_of_integers_become_chains() -> None:
     assert operators["Transpose"] <= 2  # the channels are last from the first convolution to the last one
 
 
+@on_x86
+def test_a_softmax_between_pairs_is_a_chain_of_ours() -> None:
+    """ONNX Runtime's operator of integers takes ten times as long, and is off by many steps in long rows."""
+    net = Network().pair("x").conv(32, 16, 3, 3).silu().conv(32, 32, 3, 3).silu()
+    net.pair(net.add("Softmax", net.name, axis=-1), "g", "low")
+    source = load_model(net.model((1, 16, 24, 24)))
+    made = session_model(source, onnxruntime.SessionOptions(), Choices()).model
+    operators = Counter(node.op_type for node in made.graph)
+    assert operators["QLinearConv"] == 2
+    assert operators["Softmax"] == 1
+    assert "QLinearSoftmax" not in operators
+
+
 OPERATORS = {
     "QLinearAdd": ("Add", 2, {}),
     "QLinearLeakyRelu": ("LeakyRelu", 1, {"alpha": 0.3}),
