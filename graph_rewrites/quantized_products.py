@@ -26,6 +26,7 @@ from .quantized_weights import (
     dequantizer_of,
     drop_unused_constant,
     is_held,
+    is_in_pair,
     quantizer_behind,
     stays_int8,
 )
@@ -93,7 +94,7 @@ def _without_saturation(
         for product in products:
             left, right = (dequantizer_of(value) for value in product.inputs[:2])
             source = _source_of(left)
-            if source not in kept and (left is None or facts.dtype(left.inputs[0]) != ir.DataType.UINT8):
+            if source not in kept and not _becomes_uint8(left, facts):
                 continue
             if right is None:  # ONNX Runtime may make int8 of constants (WeightBiasQuantization)
                 fits = not facts.is_constant(product.inputs[1])
@@ -110,6 +111,14 @@ def _without_saturation(
         if not refused:
             return list(kept), list(weights)
         kept = {each: None for each in kept if each not in refused}
+
+
+def _becomes_uint8(dequantizer: ir.Node | None, facts: Facts) -> bool:
+    """Whether a tensor is uint8 for ONNX Runtime's kernels, though it is not made so here."""
+    quantized = None if dequantizer is None else dequantizer.inputs[0]
+    if quantized is None:
+        return False
+    return facts.dtype(quantized) == ir.DataType.UINT8 or is_in_pair(quantized)
 
 
 def _source_of(dequantizer: ir.Node | None) -> ir.Node | None:
@@ -219,8 +228,18 @@ def _are_activations(quantizer: ir.Node, facts: Facts) -> bool:
     """Whether each run makes the int8, by scalars that are known: with others ONNX Runtime's operators fail."""
     if not _makes_int8(quantizer, facts) or facts.is_constant(quantizer.inputs[0]):
         return False
+    if _is_beside_softmax(quantizer):
+        return False
     nodes = (quantizer, *(use.node for use in quantizer.outputs[0].uses()))
     return all(is_held(value, facts) and facts.rank(value) == 0 for each in nodes for value in each.inputs[1:])
+
+
+def _is_beside_softmax(quantizer: ir.Node) -> bool:
+    """Whether a Softmax is before or behind a quantiser: ONNX Runtime's QLinearSoftmax of uint8 may be wrong."""
+    value = quantizer.inputs[0]
+    before = None if value is None else value.producer()
+    readers = (use.node for each in quantizer.outputs[0].uses() for use in each.node.outputs[0].uses())
+    return any(node is not None and node.op_type == "Softmax" for node in (before, *readers))
 
 
 def _type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:

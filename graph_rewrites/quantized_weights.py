@@ -36,6 +36,7 @@ __all__ = [
     "drop_unused_constant",
     "fold_weights",
     "is_held",
+    "is_in_pair",
     "quantizer_behind",
     "stays_int8",
     "tidy",
@@ -234,7 +235,7 @@ def _type_of(value: ir.Value | None, facts: Facts) -> ir.DataType | None:
     return None if value is None else facts.dtype(value)
 
 
-def _is_in_pair(quantized: ir.Value) -> bool:
+def is_in_pair(quantized: ir.Value) -> bool:
     """Whether one QuantizeLinear makes an int8 tensor and one DequantizeLinear reads it, for one reader in all.
 
     ONNX Runtime makes uint8 of such a pair on x86 (QDQS8ToU8Transformer), whose kernels take no int8.
@@ -251,7 +252,7 @@ def stays_int8(quantized: ir.Value | None, facts: Facts) -> bool:
     """Whether the tensor is int8 for ONNX Runtime's kernels, which on x86 take none."""
     if platform.machine().lower() not in ("x86_64", "amd64") or quantized is None:
         return False
-    return _type_of(quantized, facts) == ir.DataType.INT8 and not _is_in_pair(quantized)
+    return _type_of(quantized, facts) == ir.DataType.INT8 and not is_in_pair(quantized)
 
 
 def quantizer_behind(value: ir.Value, facts: Facts) -> ir.Node | None:

@@ -56,4 +56,5 @@ def channels_last(
     if not write_elementwise(optimized.graph):
         return None
     write_softmaxes(optimized.graph, Facts(optimized), optimized.graph.opset_imports.get("", 1))
-    return optimized
+    # One over another dimension, or over one of which nothing is known here.
+    return None if any(node.op_type == "QLinearSoftmax" for node in optimized.graph) else optimized

@@ -97,15 +97,32 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         remove_quantization=remove_quantization,
     )
     leave_pairs(options, leave=False)  # what an earlier session on these options needed
-    made = session_model(source, options, choices)
-    made.settle(options)
-    session = _create(made.model, options, source.name, providers=None)
+    session = _created(source, options, choices)
     if not (remove_quantization or allow_requantization_removal):  # results stay
         if source.path is not None:
             recreate_from(session, str(source.path.resolve()))
         elif source.kind == "bytes":
             recreate_from(session, source.given)
     return session
+
+
+def _created(source: Source, options: onnxruntime.SessionOptions, choices: Choices) -> onnxruntime.InferenceSession:
+    """Return a session on what is made of a model, or where ONNX Runtime does not take that on as little as possible.
+
+    ONNX Runtime's operators of integers fail for some models of uint8 that it runs as int8, some versions for more.
+    """
+    made = session_model(source, options, choices)
+    made.settle(options)
+    try:
+        return _create(made.model, options, source.name, providers=None)
+    except InvalidModelError:
+        least = dataclasses.replace(choices, choose_products=False, blocked_layout=False)
+        if least == choices:
+            raise
+    made = session_model(source, options, least)
+    leave_pairs(options, leave=False)
+    made.settle(options)
+    return _create(made.model, options, source.name, providers=None)
 
 
 class SessionModel(NamedTuple):

@@ -25,6 +25,7 @@ from oracle import Array
 from quantizer_styles import products_of_integers
 
 import normfuse
+from normfuse import sessions
 from normfuse.graph_rewrites import rewrite
 from normfuse.graph_rewrites.integer_elementwise import write_elementwise
 from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, activation_types, are_faster_in_float
@@ -531,3 +532,52 @@ def test_operators_of_int8_and_of_unknown_parameters_stay(operator: str) -> None
     del model.graph.initializer[-1]
     model.graph.input.append(helper.make_tensor_value_info("yz", TensorProto.UINT8, []))
     assert write_elementwise(ir.from_proto(model).graph) == 0
+
+
+@on_x86
+def test_int8_around_a_softmax_stays() -> None:
+    """ONNX Runtime's QLinearSoftmax of uint8 is wrong for some types of the result and some dimensions."""
+    text = READ_TWICE.replace("s = Add(pd, bd)", "sm = Softmax<axis = 0>(pd) s = Add(sm, bd)")
+    model = parse(text, **tensors(np.random.default_rng(31)))
+    after, _ = rewritten(model, "integer")
+    kinds = element_types(after)
+    assert kinds["pq"] == kinds["pd"] == np.int8
+    assert kinds["q"] == kinds["yq"] == np.uint8
+
+
+@on_x86
+def test_float_weights_beside_a_pair_of_int8_stay_in_float() -> None:
+    """ONNX Runtime makes uint8 of the pair, and would make int8 of the weights once the result is uint8."""
+    text = """g (float[4,8] x) => (float[4,8] y) {
+      [q] xq = QuantizeLinear(x, xs, xz) [d1] xd = DequantizeLinear(xq, xs, xz) p = MatMul(xd, WF)
+      [pq] pq = QuantizeLinear(p, ps, pz) [pd] pd = DequantizeLinear(pq, ps, pz) [pe] pe = DequantizeLinear(pq, ps, pz)
+      t = Neg(pe) a = Add(pd, t) [yq] yq = QuantizeLinear(a, ys, yz) [yd] y = DequantizeLinear(yq, ys, yz) }"""
+    held = tensors(np.random.default_rng(32))
+    used = ("xs", "xz", "ps", "pz", "ys", "yz")
+    model = parse(text, WF=held["W"].astype(F32) / 64, **{name: held[name] for name in used})
+    after, _ = rewritten(model, "exact integer")
+    assert element_types(after).get("pq", np.int8) == np.int8
+
+
+@on_x86
+def test_a_model_that_onnxruntime_takes_only_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its operators of uint8 refuse parameters that those of float tensors take."""
+    model, x = parse(READ_TWICE, **tensors(np.random.default_rng(33))), np.ones((4, 8), F32)
+    create, tried = sessions._create, []
+
+    def refusing(made: ir.Model, *arguments: object, **named: object) -> onnxruntime.InferenceSession:
+        tried.append(made)
+        if len(tried) == 1:
+            raise normfuse.InvalidModelError("it has another word for it")
+        return create(made, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sessions, "_create", refusing)
+    (got,) = normfuse.InferenceSession(model).run(None, {"x": x})
+    assert len(tried) == 2
+    step = 1.01 * float(
+        max(onnx.numpy_helper.to_array(each).max() for each in model.graph.initializer if each.name == "ys")
+    )
+    assert np.abs(got - results(model, {"x": x})["y"]).max() <= step
+    tried.clear()
+    with pytest.raises(normfuse.InvalidModelError, match="another word"):
+        normfuse.InferenceSession(model, choose_products=False, blocked_layout=False)
