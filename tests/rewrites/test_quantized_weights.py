@@ -37,7 +37,13 @@ def folded(model: onnx.ModelProto, target: str = "standard") -> tuple[onnx.Model
 
 
 def weights(*shape: int, dtype: type = np.int8) -> Array:
-    return RNG.integers(-100, 100, shape).astype(dtype)
+    """Within what two products of uint8 fit 16 bits with: on x86 without VNNI sums of others may be wrong."""
+    return RNG.integers(-64, 65, shape).astype(dtype)
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order() -> None:
+    RNG.bit_generator.state = np.random.default_rng(5).bit_generator.state
 
 
 @given(data=st.data())
