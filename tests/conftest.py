@@ -7,6 +7,7 @@ from typing import Any
 import harness
 import hypothesis
 import instruction_sets
+import numpy as np
 import pytest
 
 hypothesis.settings.register_profile("quick", max_examples=30, deadline=None, print_blob=True, derandomize=True)
@@ -35,6 +36,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return super()._split_scope(nodeid).partition("[")[0]
 
     return Scheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order(request: pytest.FixtureRequest) -> None:
+    """A module's RNG begins anew in each test: what it draws does not depend on the tests before it."""
+    rng = getattr(request.module, "RNG", None)
+    if isinstance(rng, np.random.Generator):
+        rng.bit_generator.state = _FIRST_STATES.setdefault(request.module.__name__, rng.bit_generator.state)
+
+
+_FIRST_STATES: dict[str, Any] = {}
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from directml_libraries import counted
 from oracle import Array
 
 RNG = np.random.default_rng(9)
@@ -62,6 +64,15 @@ def test_elementwise(op: str, left: tuple[int, ...], right: tuple[int, ...], fak
     text = f"g (float[{dims[0]}] a, float[{dims[1]}] b) => (float[{out}] y) {{ y = {op}(a, b) }}"
     (y,) = island(text, fake).run(None, {"a": a, "b": b})
     np.testing.assert_allclose(y, ELEMENTWISE[op](*exact(a, b)), rtol=1e-6)
+
+
+def test_microsofts_library_is_asked_at_its_levels(fake: dict[str, str]) -> None:
+    """Only then do the other tests at these levels say what that library accepts."""
+    before = counted(fake["directml_library"], "accepted_by_microsoft")
+    text = "g (float[4] a) => (float[4] y) { b = Exp(a) y = Add(a, b) }"
+    island(text, fake).run(None, {"a": normal(4)})
+    is_asked = counted(fake["directml_library"], "accepted_by_microsoft") > before
+    assert is_asked == ("NORMFUSE_ASK_DIRECTML" in os.environ)
 
 
 UNARY = {

@@ -41,11 +41,6 @@ def weights(*shape: int, dtype: type = np.int8) -> Array:
     return RNG.integers(-64, 65, shape).astype(dtype)
 
 
-@pytest.fixture(autouse=True)
-def same_numbers_in_any_order() -> None:
-    RNG.bit_generator.state = np.random.default_rng(5).bit_generator.state
-
-
 @given(data=st.data())
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, ml_dtypes.int4, ml_dtypes.uint4])
 def test_the_very_numbers_of_each_run(dtype: type, data: st.DataObject) -> None:
