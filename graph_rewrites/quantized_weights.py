@@ -37,6 +37,7 @@ __all__ = [
     "fold_weights",
     "is_held",
     "is_in_pair",
+    "is_x86",
     "quantizer_behind",
     "stays_int8",
     "tidy",
@@ -248,9 +249,14 @@ def is_in_pair(quantized: ir.Value) -> bool:
     return reader.op_type == "DequantizeLinear" and len(result.uses()) + result.is_graph_output() == 1
 
 
+def is_x86() -> bool:
+    """Whether this is the processor whose kernels of ONNX Runtime take no int8 activations."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
 def stays_int8(quantized: ir.Value | None, facts: Facts) -> bool:
     """Whether the tensor is int8 for ONNX Runtime's kernels, which on x86 take none."""
-    if platform.machine().lower() not in ("x86_64", "amd64") or quantized is None:
+    if not is_x86() or quantized is None:
         return False
     return _type_of(quantized, facts) == ir.DataType.INT8 and not is_in_pair(quantized)
 
