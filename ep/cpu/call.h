@@ -58,8 +58,8 @@ struct Call : Plan {
   void* emitted[kMostEmitted] = {};
   void* sum = nullptr;  // the one that is d, where the chain is of UsualForm
   bool emits_before = false;
-  const void* table = nullptr;  // of ChainSpec::codes, where the path takes it
-  bool is_joined = false;       // scale and bias are those of all products and sums behind the normalisation
+  const CodeTable* table = nullptr;  // of ChainSpec::codes, where the path takes it
+  bool is_joined = false;            // scale and bias are those of all products and sums behind the normalisation
   void* mean = nullptr;
   void* inv_std_dev = nullptr;
 

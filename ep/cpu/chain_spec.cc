@@ -12,10 +12,6 @@ namespace {
 
 bool Is32Bit(DataType type) { return type == DataType::kInt32 || type == DataType::kUint32; }
 
-float ScalarOf(const ConstantTensor& constant) {
-  return static_cast<float>(ReadElement(constant.type, constant.data, 0));
-}
-
 // Whether an operand is constant, small or float32 already; others may be as large as X. One along channels or groups is
 // small, and its own quantisation runs along it, not along d.
 bool IsParameter(const Operand& operand) {
@@ -146,9 +142,8 @@ Stage ChainReader::StageOf(const Step& step) {
   stage.operand.is_kept = step.operand.is_kept;
   stage.quantizes = step.quantization.present();
   if (stage.quantizes && IsOneNumber(step.quantization)) {
-    stage.quantization_scale = ScalarOf(*step.quantization.scale.constant);
-    if (step.quantization.zero_point.present())
-      stage.quantization_zero = ScalarOf(*step.quantization.zero_point.constant);
+    stage.quantization_scale = OneNumberOf(step.quantization.scale, 1.0f);
+    stage.quantization_zero = OneNumberOf(step.quantization.zero_point, 0.0f);
   }
   if (stage.quantizes && !IsFloat8(stage.type) && BitsOf(stage.type) <= 16) {
     IntegerRange(stage.type, &stage.least_code, &stage.most_code);

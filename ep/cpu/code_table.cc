@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cpu/parameters.h"
+
 namespace normfuse::cpu {
 namespace {
 
@@ -24,17 +26,18 @@ bool IsOfOneNumber(const Chain& chain, const Step& step) {
 }
 
 template <class Code, class Value>
-void LookUp(const LookUpArgs& args) {
-  const auto* values = static_cast<const Value*>(args.values);
-  const auto* codes = static_cast<const Code*>(args.codes);
-  auto* y = static_cast<Value*>(args.y);
-  for (size_t i = 0; i < args.n; ++i) y[i] = values[codes[i]];
+void LookUp(const CodeTable& table, const void* codes, size_t n, void* y) {
+  const auto* values = reinterpret_cast<const Value*>(table.values.data());
+  const auto* from = static_cast<const Code*>(codes);
+  auto* to = static_cast<Value*>(y);
+  for (size_t i = 0; i < n; ++i) to[i] = values[from[i]];
 }
 
 template <class Code>
-void LookUp(const LookUpArgs& args) {
-  if (BitsOf(args.y_type) == 8) return LookUp<Code, uint8_t>(args);
-  return BitsOf(args.y_type) == 16 ? LookUp<Code, uint16_t>(args) : LookUp<Code, uint32_t>(args);
+void LookUp(const CodeTable& table, const void* codes, size_t n, void* y) {
+  const int bits = BitsOf(table.type);
+  if (bits == 8) return LookUp<Code, uint8_t>(table, codes, n, y);
+  return bits == 16 ? LookUp<Code, uint16_t>(table, codes, n, y) : LookUp<Code, uint32_t>(table, codes, n, y);
 }
 
 // All integers of a type, and what becomes of them.
@@ -116,14 +119,32 @@ Chain TailOf(const Chain& chain, const Codes& codes) {
   return tail;
 }
 
-Result TabulateCodes(const Executable& tail, DataType code, DataType y_type, std::vector<unsigned char>* values) {
-  values->resize(BytesFor(y_type, size_t{1} << BitsOf(code)));
-  AllCodes context(code, values->data());
+std::optional<Ending> EndingOf(const Chain& tail, DataType code) {
+  if (tail.behind.empty() || tail.store.quantization.present() || tail.store.type != DataType::kFloat32) {
+    return std::nullopt;
+  }
+  const Step& last = tail.behind.back();
+  const bool is_small = last.kind == StepKind::kFakeQuantize && IsCode(last.type) && BitsOf(last.type) <= BitsOf(code);
+  if (!is_small || last.keeps || last.output != kNoOutput || !IsOneNumber(last.quantization)) return std::nullopt;
+  return Ending{last.type, OneNumberOf(last.quantization.scale, 1.0f), OneNumberOf(last.quantization.zero_point, 0.0f)};
+}
+
+Chain WithoutEnding(const Chain& tail) {
+  Chain shorter = tail;
+  shorter.store.type = tail.behind.back().type;
+  shorter.store.quantization = tail.behind.back().quantization;
+  shorter.behind.pop_back();
+  return shorter;
+}
+
+Result Tabulate(const Executable& tail, CodeTable* table) {
+  table->values.resize(BytesFor(table->type, size_t{1} << BitsOf(table->code)));
+  AllCodes context(table->code, table->values.data());
   return tail.Run(context);
 }
 
-void LookUpCodes(const LookUpArgs& args) {
-  return BitsOf(args.code) == 8 ? LookUp<uint8_t>(args) : LookUp<uint16_t>(args);
+void LookUpValues(const CodeTable& table, const void* codes, size_t n, void* y) {
+  return BitsOf(table.code) == 8 ? LookUp<uint8_t>(table, codes, n, y) : LookUp<uint16_t>(table, codes, n, y);
 }
 
 }  // namespace normfuse::cpu

@@ -29,18 +29,30 @@ std::optional<Codes> CodesOf(const Chain& chain);
 Chain HeadOf(const Chain& chain, const Codes& codes);
 Chain TailOf(const Chain& chain, const Codes& codes);
 
-// Runs the tail on all integers. `values`: Y's element for each, by the integer's bits.
-Result TabulateCodes(const Executable& tail, DataType code, DataType y_type, std::vector<unsigned char>* values);
-
-// Y's elements for n integers.
-struct LookUpArgs {
-  const void* values;
-  const void* codes;
-  DataType code;
-  void* y;
-  DataType y_type;
-  size_t n;
+// Y's float32 at the end of a tail that quantises and dequantises last: of the integers, which are as many bits as those that
+// are looked up, or fewer. These are what the table holds then: bytes are looked up with shuffles, and words take half of the
+// cache.
+struct Ending {
+  DataType type = DataType::kUndefined;
+  float scale = 1.0f;
+  float zero = 0.0f;
 };
-void LookUpCodes(const LookUpArgs& args);
+std::optional<Ending> EndingOf(const Chain& tail, DataType code);
+
+// The tail whose Y are these integers.
+Chain WithoutEnding(const Chain& tail);
+
+struct CodeTable {
+  DataType code = DataType::kUndefined;  // what is looked up
+  DataType type = DataType::kUndefined;  // of the values
+  std::optional<Ending> ending;          // what makes Y of them
+  std::vector<unsigned char> values;     // by the code's bits
+};
+
+// Runs a tail, or one without its ending, on all integers.
+Result Tabulate(const Executable& tail, CodeTable* table);
+
+// The values of n integers. Where both are bytes there is a kernel: see byte_table-inl.h.
+void LookUpValues(const CodeTable& table, const void* codes, size_t n, void* y);
 
 }  // namespace normfuse::cpu

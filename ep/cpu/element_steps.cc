@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cpu/elements.h"
+#include "cpu/look_up.h"
 
 namespace normfuse::cpu {
 namespace {
@@ -35,10 +36,11 @@ int CountSteps(const Stage& stage) {
   return is_one && Quantizer::Fits(stage.quantization_scale) ? 1 : -1;
 }
 
-// The steps of one block, with what they read there.
+// The steps of one block, with what they read there. The block may be the first one of a run, and go on to those behind it.
 class StepsOfBlock {
  public:
-  StepsOfBlock(const Block& block, std::span<const Stage> stages) : b_(block), call_(block.call), stages_(stages) {}
+  StepsOfBlock(const Block& block, std::span<const Stage> stages)
+      : at_(block.at), b_{block.call, at_, block.step, block.n, block.scratch}, call_(block.call), stages_(stages) {}
 
   // Where the steps begin, the steps, where they end. False: an operand has another form.
   bool ReadX();
@@ -51,6 +53,8 @@ class StepsOfBlock {
   bool ReadY();
   // To Y.
   void Run();
+  // To the next block, of n elements; all before it have kBlock. False: what was read is of one block only.
+  bool GoOn(int64_t n);
   // To float32.
   void RunInto(float* d) { RunTo(count_, d, DataType::kFloat32, /*stream=*/false); }
 
@@ -60,17 +64,21 @@ class StepsOfBlock {
   bool AddStep(StepKind kind, const StageOperand& operand);
   bool ReadTensor(const BoundTensor& tensor, ElementStep* step);
   void LookUp(int end);
+  bool StreamsY() const { return call_.spec->y_type == DataType::kFloat32 && call_.path.store == Store::kNonTemporal; }
   void RunTo(int end, void* y, DataType type, bool stream);
 
-  const Block& b_;
+  Offsets at_;
+  Block b_;
   const Call& call_;
   std::span<const Stage> stages_;
   ElementStep steps_[kMostElementSteps];
+  size_t bytes_[kMostElementSteps];  // of an element of the operand, where each has its own
   float singles_[kMostElementSteps];
   // Of what repeats: X, then the operands.
   alignas(64) float patterns_[1 + kMostElementSteps][kPattern];
   int count_ = 0;
   bool has_room_ = true;
+  bool goes_on_ = true;
   bool behind_activation_ = false;  // is what comes next
   ElementStepsArgs args_{};
   Quantizer y_quantizer_;
@@ -121,6 +129,7 @@ bool StepsOfBlock::ReadTensor(const BoundTensor& tensor, ElementStep* step) {
   step->type = tensor.type;
   step->operand = ElementAt(tensor.data, tensor.type, b_.at.at[tensor.form]);
   step->mask = kNoPattern;
+  bytes_[count_] = BytesFor(tensor.type, 1);
   return true;
 }
 
@@ -128,18 +137,22 @@ bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
   ElementStep& step = steps_[count_];
   step.kind = kind;
   step.type = DataType::kFloat32;
+  bytes_[count_] = 0;
   const bool lies_there = !operand.is_parameter && ReadTensor(call_.tensor(operand.form), &step);
   if (!operand.is_kept && call_.geometry->Repeats(operand.form)) {
     step.operand = OperandAt(b_, operand, nullptr, patterns_[1 + count_]).data;
     step.mask = kPattern - 1;
+    bytes_[count_] = 0;
   } else if (!lies_there) {
     const bool single = !operand.is_kept && (b_.n == 1 || b_.step.stride[operand.form] == 0);
     const bool takes_room = !single && !operand.is_parameter;
     if (takes_room && !std::exchange(has_room_, false)) return false;
+    goes_on_ = goes_on_ && !takes_room;
     float* room = single ? &singles_[count_] : b_.scratch->block;  // which no activation in between takes
     const Vec vec = OperandAt(b_, operand, nullptr, room);
     step.operand = vec.data;
     step.mask = vec.step == 0 ? 0 : kNoPattern;
+    if (operand.is_parameter && !operand.is_kept) bytes_[count_] = sizeof(float) * static_cast<size_t>(vec.step);
   }
   step.by_reciprocal = kind == StepKind::kDiv && step.mask == 0 && HasSmallRange() &&
                        Quantizer::Fits(std::abs(*static_cast<const float*>(step.operand)));
@@ -156,6 +169,7 @@ void StepsOfBlock::AddFactor(const float* factor) {
   step.operand = factor;
   step.mask = 0;
   step.by_reciprocal = false;
+  bytes_[count_ - 1] = 0;
 }
 
 // Whether d, before the step that is being added, is one of few multiples of a scale.
@@ -176,6 +190,7 @@ bool StepsOfBlock::ReadSteps() {
         maker_ = &stage;
         return true;
       }
+      bytes_[count_] = 0;
       ElementStep& step = steps_[count_++];
       step.kind = StepKind::kFakeQuantize;
       step.by_reciprocal = false;
@@ -190,6 +205,17 @@ bool StepsOfBlock::ReadSteps() {
     }
   }
   return true;
+}
+
+bool StepsOfBlock::GoOn(int64_t n) {
+  if (!goes_on_) return false;
+  MoveOn(b_.step, call_.geometry->active, kBlock, &at_);
+  for (int i = 0; i < count_; ++i) {
+    if (bytes_[i] != 0) steps_[i].operand = static_cast<const char*>(steps_[i].operand) + kBlock * bytes_[i];
+  }
+  b_.n = n;
+  args_.steps = nullptr;
+  return ReadX();
 }
 
 // The steps from the first one that was not done yet up to `end`.
@@ -212,8 +238,7 @@ void StepsOfBlock::LookUp(int end) {
   float* const codes = b_.scratch->kept + kBlock;  // what an activation left lies before it
   y_quantizer_ = maker_->quantizer;
   RunTo(end, codes, maker_->type, /*stream=*/false);
-  const DataType y_type = call_.spec->y_type;
-  LookUpCodes({call_.table, codes, maker_->type, ElementAt(call_.y, y_type, b_.at.at[kFormY]), y_type, args_.n});
+  LookUpCodes(call_, codes, args_.n, ElementAt(call_.y, call_.spec->y_type, b_.at.at[kFormY]), StreamsY());
 }
 
 void StepsOfBlock::Run() {
@@ -227,8 +252,7 @@ void StepsOfBlock::Run() {
     ApplyStage(b_, stage, Normalizer{}, room, room);
   }
   const DataType type = call_.spec->y_type;
-  const bool streams = type == DataType::kFloat32 && call_.path.store == Store::kNonTemporal;
-  RunTo(count_, ElementAt(call_.y, type, b_.at.at[kFormY]), type, streams);
+  RunTo(count_, ElementAt(call_.y, type, b_.at.at[kFormY]), type, StreamsY());
 }
 
 // What comes behind the stage that normalises.
@@ -283,10 +307,20 @@ bool HasStepsBehind(const ChainSpec& spec, const KernelTable& kernels) {
   return count + spec.y_quantized > 0 && count <= kMostElementSteps;
 }
 
-bool RunElementSteps(const Block& block) {
-  StepsOfBlock steps(block, block.call.spec->behind);
-  if (!steps.ReadX() || !steps.ReadSteps() || !steps.ReadY()) return false;
-  if (block.call.y != nullptr) steps.Run();
+bool RunElementSteps(const Block& run) {
+  Offsets at = run.at;
+  for (int64_t done = 0; done < run.n;) {
+    int64_t n = std::min(run.n - done, kBlock);
+    StepsOfBlock steps({run.call, at, run.step, n, run.scratch}, run.call.spec->behind);
+    if (!steps.ReadX() || !steps.ReadSteps() || !steps.ReadY()) return false;
+    if (run.call.y == nullptr) return true;
+    do {
+      steps.Run();
+      MoveOn(run.step, run.call.geometry->active, n, &at);
+      done += n;
+      n = std::min(run.n - done, kBlock);
+    } while (n > 0 && steps.GoOn(n));
+  }
   return true;
 }
 

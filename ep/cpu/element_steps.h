@@ -12,8 +12,8 @@ bool HasElementSteps(const ChainSpec& spec, const Chain& chain, const KernelTabl
 bool HasStepsBefore(const ChainSpec& spec, const Chain& chain, const KernelTable& kernels);
 bool HasStepsBehind(const ChainSpec& spec, const KernelTable& kernels);
 
-// The whole block, from X to Y. False: nothing was done, as an operand has another form; it goes stage by stage.
-bool RunElementSteps(const Block& block);
+// A whole run, of any length, from X to Y. False: an operand has another form; it goes stage by stage, block by block.
+bool RunElementSteps(const Block& run);
 
 // Of a chain with a normalisation: from X into d, and from d into Y by way of `room`, which may be d.
 bool RunStepsBefore(const Block& block, float* d);

@@ -58,7 +58,7 @@ class CpuExecutable final : public Executable {
   mutable CallCache calls_;
   mutable std::once_flag tabulated_;
   mutable Result tabulation_;
-  mutable std::vector<unsigned char> table_;
+  mutable CodeTable table_;
 };
 
 Result CpuExecutable::Init() {
@@ -72,12 +72,15 @@ Result CpuExecutable::Init() {
 Result CpuExecutable::FillTable(Call* call) const {
   std::call_once(tabulated_, [this] {
     const Codes& codes = *spec_.codes;
-    CpuExecutable tail(TailOf(chain_, codes), isa_);
+    const Chain chain = TailOf(chain_, codes);
+    const std::optional<Ending> ending = EndingOf(chain, codes.type);
+    CpuExecutable tail(ending ? WithoutEnding(chain) : chain, isa_);
     tabulation_ = tail.Init();
     tail.compiled_.spec.codes.reset();
-    if (tabulation_.ok()) tabulation_ = TabulateCodes(tail, codes.type, spec_.y_type, &table_);
+    table_ = {codes.type, ending ? ending->type : spec_.y_type, ending, {}};
+    if (tabulation_.ok()) tabulation_ = Tabulate(tail, &table_);
   });
-  call->table = table_.data();
+  call->table = &table_;
   return tabulation_;
 }
 

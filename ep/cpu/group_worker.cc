@@ -138,6 +138,8 @@ void GroupWorker::Apply(const Offsets& base, const Range& range, bool kept, cons
   if (call_.apply != nullptr && call_.spec->normalizes && is_whole && call_.geometry->reduced.count > 1) {
     return ApplyRuns(base, s.normalizer);
   }
+  if (call_.apply == nullptr && call_.path.steps_at_once && call_.spec->steps_at_once && ApplySteps(base, range))
+    return;
   const Range steps{range.begin, range.end, call_.apply == nullptr ? kBlock : range.most};
   const auto apply = [&](const Offsets& at, int64_t position, int64_t n) {
     const Statistics own = dequantizes ? Dequantizer(at) : s;
@@ -155,13 +157,22 @@ void GroupWorker::Apply(const Offsets& base, const Range& range, bool kept, cons
   Odometer(call_.geometry->reduced, active_).ForEachStretch(steps, base, apply);
 }
 
+// False: an operand has another form.
+bool GroupWorker::ApplySteps(const Offsets& base, const Range& range) {
+  bool done = !call_.path.only_dequantizes;
+  const auto apply = [&](const Offsets& at, int64_t, int64_t n) {
+    done = done && RunElementSteps({call_, at, Innermost(call_.geometry->reduced), n, scratch_});
+  };
+  Odometer(call_.geometry->reduced, active_).ForEachStretch({range.begin, range.end}, base, apply);
+  return done;
+}
+
 // `kept`: d, if the first pass kept it.
 void GroupWorker::ApplyBlock(const Offsets& at, int64_t n, float* kept, const Normalizer& normalizer) {
   const Block block{call_, at, Innermost(call_.geometry->reduced), n, scratch_};
   if (call_.path.only_dequantizes) {
     return LoadBlock(block, Emission::kNo, static_cast<float*>(call_.y) + at.at[kFormY]);
   }
-  if (call_.path.steps_at_once && call_.spec->steps_at_once && RunElementSteps(block)) return;
   float* room = kept != nullptr ? kept : scratch_->kept;
   const float* d = kept;
   if (d == nullptr) d = ReadBlock(block, call_.spec->normalizes ? Emission::kNo : call_.emission(), room);

@@ -33,6 +33,7 @@ class GroupWorker {
   const StatisticsRequest& request() const { return request_; }
 
  private:
+  bool ApplySteps(const Offsets& base, const Range& range);
   void ApplyBlock(const Offsets& at, int64_t n, float* kept, const Normalizer& normalizer);
   void ApplyRuns(const Offsets& base, const Normalizer& normalizer);
   // What makes d of stored integers with one scale and zero point.

@@ -68,6 +68,11 @@ class ParameterIndex {
 
 }  // namespace
 
+float OneNumberOf(const TensorRef& constant, float absent) {
+  if (!constant.present()) return absent;
+  return static_cast<float>(ReadElement(constant.constant->type, constant.constant->data, 0));
+}
+
 std::vector<double> BufferPool::Take(size_t count) {
   std::vector<double> memory;
   {

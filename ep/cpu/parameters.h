@@ -11,6 +11,9 @@
 
 namespace normfuse::cpu {
 
+// The number that a constant of one element holds.
+float OneNumberOf(const TensorRef& constant, float absent);
+
 // Memory for converted parameters: blocks that grow to what calls need and are used again by later calls.
 class BufferPool {
  public:

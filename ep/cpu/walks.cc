@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cpu/group_worker.h"
+#include "cpu/look_up.h"
 #include "cpu/softmax_rows.h"
 
 namespace normfuse::cpu {
@@ -44,16 +45,9 @@ Result SharedStatistics(const Call& call, const Offsets& base, int64_t parts, St
 }
 
 void LookUp(const Call& call, const Range& range) {
-  const DataType code = call.spec->codes->type;
-  const DataType y_type = call.spec->y_type;
-  const void* x = ElementAt(call.x.data, code, range.begin);
-  void* y = ElementAt(call.y, y_type, range.begin);
-  const auto n = static_cast<size_t>(range.end - range.begin);
-  if (BitsOf(code) == 8 && BitsOf(y_type) == 8) {
-    const auto* table = static_cast<const uint8_t*>(call.table);
-    return call.kernels->look_up(table, static_cast<const uint8_t*>(x), n, static_cast<uint8_t*>(y));
-  }
-  LookUpCodes({call.table, x, code, y, y_type, n});
+  const void* codes = ElementAt(call.x.data, call.spec->codes->type, range.begin);
+  void* y = ElementAt(call.y, call.spec->y_type, range.begin);
+  LookUpCodes(call, codes, static_cast<size_t>(range.end - range.begin), y, /*stream=*/false);
 }
 
 Result SharedApply(const Call& call, const Offsets& base, int64_t parts, const Statistics& statistics) {
