@@ -14,28 +14,55 @@ namespace {
 
 // v is cut first, to what the lowest and the highest integer stand for: these round to themselves, as the types have 16 bits
 // at most, and nothing overflows; NaN becomes the lowest value, as Max and Min give their second operand. The quotient is
-// that of a division to the last bit: the product with the reciprocal, and what it left over once more.
-struct OneQuantization {
-  NORMFUSE_INLINE explicit OneQuantization(const cpu::Quantizer& q)
-      : scale(Set(q.scale)), inverse(Set(q.inverse)), zero(Set(q.zero)), least(Set(q.least)), most(Set(q.most)) {}
-  NORMFUSE_INLINE V Quotient(V v) const {
-    const V inside = Min(Max(v, least), most);
+// that of a division to the last bit: the product with the reciprocal, and what it left over once more. Or, for most scales, it
+// is the product with the reciprocal in two parts, which may differ in the last bit, but not next to a tie, where that is seen.
+template <bool kByProduct>
+struct QuantizationWith {
+  NORMFUSE_INLINE explicit QuantizationWith(const cpu::Quantizer& q)
+      : scale(Set(q.scale)), inverse(Set(q.inverse)), rest(Set(q.rest)), least(Set(q.least)), most(Set(q.most)) {}
+  NORMFUSE_INLINE V QuotientOf(V inside) const {
+    if constexpr (kByProduct) return Fma(inside, inverse, inside * rest);
     const V product = inside * inverse;
     return Fma(NegFma(product, scale, inside), inverse, product);
   }
+  NORMFUSE_INLINE V Quotient(V v) const { return QuotientOf(Min(Max(v, least), most)); }
   // Without the zero point.
   NORMFUSE_INLINE V Rounded(V v) const { return RoundEven(Quotient(v)); }
-  NORMFUSE_INLINE V Quantized(V v) const { return Rounded(v) + zero; }
-  // As an integer that the type holds.
-  NORMFUSE_INLINE I Integer(V v) const { return ToInt(Quotient(v)) + ToInt(zero); }
   // The zero point would go out again. The sum makes 0 of -0, as a zero point does.
   NORMFUSE_INLINE V FakeQuantized(V v) const { return Fma(Rounded(v), scale, Set(0.0f)); }
   V scale;
   V inverse;
-  V zero;
+  V rest;
   V least;
   V most;
 };
+using OneQuantization = QuantizationWith</*kByProduct=*/false>;
+using QuantizationByProduct = QuantizationWith</*kByProduct=*/true>;
+
+// Both quotients grow with x, so that they are rounded alike everywhere if they are where the integer changes: among the five
+// numbers around each integer and a half times the scale.
+bool RoundsByProduct(const cpu::Quantizer& quantizer, float low, float high) {
+  const OneQuantization division(quantizer);
+  const QuantizationByProduct product(quantizer);
+  const V last = Set(high - quantizer.zero - 0.5f);
+  for (float first = low - quantizer.zero + 0.5f; first < high - quantizer.zero; first += kLanes) {
+    const V tie = Min(Set(first) + ToFloat(Iota()), last);
+    const I near = BitCastToInt(tie * division.scale);
+    V least = tie;
+    V most = tie;
+    M differs = Gt(tie, last);
+    NORMFUSE_UNROLL
+    for (int32_t away = -2; away <= 2; ++away) {
+      const V x = BitCastToFloat(near + SetI(away));
+      const V by_division = RoundEven(division.QuotientOf(x));
+      differs = differs | (M)(by_division != RoundEven(product.QuotientOf(x)));
+      least = Min(least, by_division);
+      most = Max(most, by_division);
+    }
+    if (Any(differs | (M)(most - least != Set(1.0f)))) return false;
+  }
+  return true;
+}
 
 // As many vectors as pass through the steps together: a quantisation of one takes 20 cycles, of eight one after the other as
 // long; they and its numbers are what 16 registers hold.
@@ -77,13 +104,29 @@ NORMFUSE_INLINE void ForEachLoaded(const void* data, DataType type, float scale,
   }
 }
 
+template <bool kByProduct, class T, size_t kCount>
+NORMFUSE_INLINE void StoreQuantized(T* y, const cpu::Quantizer& quantizer, auto vector, const Vectors<kCount>& d) {
+  const QuantizationWith<kByProduct> quantize(quantizer);
+  const I zero = SetI(static_cast<int32_t>(quantizer.zero));
+  if constexpr (kStoresFour && sizeof(T) == 1 && kCount % 4 == 0) {
+    const I zeros = zero << 16 | (zero & SetI(0xffff));
+    NORMFUSE_UNROLL
+    for (size_t k = 0; k < kCount; k += 4) {
+      StoreFour(y + k * kLanes, quantize.Quotient(d.v[k]), quantize.Quotient(d.v[k + 1]), quantize.Quotient(d.v[k + 2]),
+                quantize.Quotient(d.v[k + 3]), zeros);
+    }
+    return;
+  }
+  NORMFUSE_UNROLL
+  for (size_t k = 0; k < kCount; ++k) vector.StoreIntegers(y + k * kLanes, ToInt(quantize.Quotient(d.v[k])) + zero);
+}
+
 template <class T, size_t kCount>
 NORMFUSE_INLINE void StoreQuantized(void* data, size_t i, const cpu::Quantizer& quantizer, auto vector,
                                     const Vectors<kCount>& d) {
   T* y = static_cast<T*>(data) + i;
-  const OneQuantization quantize(quantizer);
-  NORMFUSE_UNROLL
-  for (size_t k = 0; k < kCount; ++k) vector.StoreIntegers(y + k * kLanes, quantize.Integer(d.v[k]));
+  if (quantizer.by_product) return StoreQuantized</*kByProduct=*/true>(y, quantizer, vector, d);
+  StoreQuantized</*kByProduct=*/false>(y, quantizer, vector, d);
 }
 
 template <size_t kCount>
@@ -136,12 +179,21 @@ NORMFUSE_INLINE void DivideByReciprocal(float divisor, Vectors<kCount>* d) {
   }
 }
 
+template <bool kByProduct, size_t kCount>
+NORMFUSE_INLINE void FakeQuantizeAll(const cpu::Quantizer& quantizer, Vectors<kCount>* d) {
+  const QuantizationWith<kByProduct> quantize(quantizer);
+  NORMFUSE_UNROLL
+  for (size_t k = 0; k < kCount; ++k) d->v[k] = quantize.FakeQuantized(d->v[k]);
+}
+
 template <size_t kCount>
 NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector, Vectors<kCount>* d) {
   if (step.kind == StepKind::kFakeQuantize) {
-    const OneQuantization quantize(*step.quantizer);
-    NORMFUSE_UNROLL
-    for (size_t k = 0; k < kCount; ++k) d->v[k] = quantize.FakeQuantized(d->v[k]);
+    if (step.quantizer->by_product) {
+      FakeQuantizeAll</*kByProduct=*/true>(*step.quantizer, d);
+    } else {
+      FakeQuantizeAll</*kByProduct=*/false>(*step.quantizer, d);
+    }
     if (step.kept == nullptr) return;
     NORMFUSE_UNROLL
     for (size_t k = 0; k < kCount; ++k) vector.Store(step.kept + i + k * kLanes, d->v[k]);

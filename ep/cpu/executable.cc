@@ -25,6 +25,8 @@ class CpuExecutable final : public Executable {
  public:
   CpuExecutable(Chain chain, Isa isa) : chain_(std::move(chain)), isa_(isa), kernels_(&KernelsFor(isa)) {}
   Result Init();
+  // What takes too long for a chain of which only the path is asked.
+  void Finish();
   Result Run(ExecutionContext& context) const override;
   Result Describe(const PathQuery& query, std::string* text) const;
 
@@ -66,6 +68,17 @@ Result CpuExecutable::Init() {
   NORMFUSE_RETURN_IF_ERROR(ReadChain(chain_, isa_, &compiled_));
   SortParams();
   return {};
+}
+
+void CpuExecutable::Finish() {
+  if (kernels_->element_steps == nullptr) return;
+  for (std::vector<Stage>* stages : {&compiled_.spec.before, &compiled_.spec.behind}) {
+    for (Stage& stage : *stages) {
+      const bool is_one = stage.kind == StepKind::kFakeQuantize && stage.quantization_form == kFormCount;
+      if (!is_one || IsFloat8(stage.type) || !Quantizer::Fits(stage.quantizer.scale)) continue;
+      stage.quantizer.by_product = kernels_->rounds_by_product(stage.quantizer, stage.least_code, stage.most_code);
+    }
+  }
 }
 
 // When it is needed for the first time, whichever thread comes first.
@@ -354,9 +367,10 @@ namespace normfuse {
 
 Result CompileForCpu(const Chain& chain, std::unique_ptr<Executable>* executable) {
   std::unique_ptr<cpu::CpuExecutable> made;
-  const Result result = cpu::Make(chain, &made);
-  if (result.ok()) *executable = std::move(made);
-  return result;
+  NORMFUSE_RETURN_IF_ERROR(cpu::Make(chain, &made));
+  made->Finish();
+  *executable = std::move(made);
+  return {};
 }
 
 }  // namespace normfuse

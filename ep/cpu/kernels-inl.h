@@ -86,8 +86,9 @@ bool IsOneQuantizer(Vec scale, Vec zero) {
 void Quantize(float* x, size_t n, Vec scale, Vec zero, float low, float high) {
   if (IsOneQuantizer(scale, zero)) {
     const OneQuantization quantize(cpu::QuantizerOf(*scale.data, *zero.data, low, high));
-    return ForEachVector(n,
-                         [=](size_t i, auto vector) { vector.Store(x + i, quantize.Quantized(vector.Load(x + i))); });
+    const V shift = Set(*zero.data);
+    return ForEachVector(
+        n, [=](size_t i, auto vector) { vector.Store(x + i, quantize.Rounded(vector.Load(x + i)) + shift); });
   }
   const V lowest = Set(low);
   const V highest = Set(high);
@@ -314,6 +315,7 @@ constexpr KernelTable MakeTable() {
   table.quantize = Quantize;
   table.fake_quantize = FakeQuantize;
   if (kHasFma) table.element_steps = ElementSteps;
+  table.rounds_by_product = RoundsByProduct;
   table.divide = Divide;
   table.widen_range = WidenRange;
   table.quantize_to_bytes = QuantizeToBytes;

@@ -135,12 +135,21 @@ struct Quantizer {
   float zero = 0.0f;
   float least = 0.0f;  // what the type's lowest and highest value stand for
   float most = 0.0f;
+  // 1 / scale - inverse, where x * inverse + x * rest is rounded to the same integers as x / scale: RoundsByProduct knows.
+  float rest = 0.0f;
+  bool by_product = false;
 
   // Where neither the reciprocal nor what a product with it leaves over leaves the range of normal numbers.
   static bool Fits(float scale) { return scale > 1e-9f && scale < 1e9f; }
 };
 inline Quantizer QuantizerOf(float scale, float zero, float low, float high) {
-  return {scale, 1.0f / scale, zero, (low - zero) * scale, (high - zero) * scale};
+  const float inverse = 1.0f / scale;
+  return {.scale = scale,
+          .inverse = inverse,
+          .zero = zero,
+          .least = (low - zero) * scale,
+          .most = (high - zero) * scale,
+          .rest = static_cast<float>(1.0 / static_cast<double>(scale) - static_cast<double>(inverse))};
 }
 
 // A step of a chain, of several that a kernel does at once, in registers: d = d + operand, d * operand, d / operand, or d
@@ -237,7 +246,9 @@ struct KernelTable {
   void (*mask)(float* x, size_t n, const uint8_t* bytes, bool shown, float fill);
   void (*quantize)(float* x, size_t n, Vec scale, Vec zero, float low, float high);  // clamped, integral values
   void (*fake_quantize)(const FakeQuantizeArgs& args);
-  void (*element_steps)(const ElementStepsArgs& args);      // null without fused multiply-add
+  void (*element_steps)(const ElementStepsArgs& args);  // null without fused multiply-add
+  // Whether Quantizer::by_product may be true, for integers from `low` to `high`.
+  bool (*rounds_by_product)(const Quantizer& quantizer, float low, float high);
   void (*divide)(float* x, size_t n, Vec scale, Vec zero);  // x / scale + zero
   // Lowers *low and raises *high to the least and the largest value; NaN has no say.
   void (*widen_range)(const float* x, size_t n, float* low, float* high);
