@@ -166,9 +166,14 @@ void FakeQuantizeBlock(const Block& b, const Stage& stage, const float* x, float
                         .high = stage.most_code,
                         .stream = stream};
   QuantizationOf(b, stage, &args.scale, &args.zero);
-  if (!IsFloat8(stage.type)) return call.kernels->fake_quantize(args);
-  uint8_t codes[kBlock];
+  const bool is_joined = stage.quantizer.factor != stage.quantizer.scale;
+  if (!IsFloat8(stage.type) && !is_joined) return call.kernels->fake_quantize(args);
   if (y != x) std::copy_n(x, b.n, y);
+  if (is_joined) {
+    call.kernels->quantize(y, n, args.scale, args.zero, args.low, args.high);
+    return Dequantize(call, b.n, {&stage.quantizer.factor, 0}, args.zero, y);
+  }
+  uint8_t codes[kBlock];
   call.kernels->divide(y, n, args.scale, args.zero);
   StoreRare(stage.type, stage.saturate, codes, 0, n, y);
   LoadRare(stage.type, codes, 0, n, y);

@@ -216,7 +216,8 @@ Result ChainReader::ReadBehind(const Step& step, const Step* next) {
   }
   if (IsAffine(step.kind) || step.kind == StepKind::kActivate) return Join(step, &spec_.behind.emplace_back());
   Stage& stage = spec_.behind.emplace_back(StageOf(step));
-  stage.makes_codes = spec_.codes && spec_.codes->step == &step - chain_.behind.data();
+  stage.step = static_cast<int>(&step - chain_.behind.data());
+  stage.makes_codes = spec_.codes && spec_.codes->step == stage.step;
   if (next != nullptr) {
     if (const std::optional<IntegerBounds> bounds = BoundsOfClippedPair(step, *next)) SaturateAt(*bounds, &stage);
   }

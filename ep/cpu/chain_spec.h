@@ -53,6 +53,7 @@ struct Stage {
   bool saturate = true;
   bool keeps = false;
   bool makes_codes = false;  // of ChainSpec::codes
+  int step = 0;              // kFakeQuantize behind: which one of Chain::behind
 
   // Of kActivate: nothing is left of it.
   bool changes_nothing() const {

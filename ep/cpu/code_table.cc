@@ -137,10 +137,36 @@ Chain WithoutEnding(const Chain& tail) {
   return shorter;
 }
 
+std::optional<Chain> BetweenPairs(const Chain& chain, int first, int second) {
+  const Step& pair = chain.behind[static_cast<size_t>(second)];
+  Chain between = TailOf(chain, {first, chain.behind[static_cast<size_t>(first)].type});
+  between.behind.erase(between.behind.begin());
+  between.behind.resize(static_cast<size_t>(second - first - 1));
+  between.store.type = pair.type;
+  between.store.quantization = pair.quantization;
+  const bool is_alone = std::all_of(between.behind.begin(), between.behind.end(), [&](const Step& step) {
+    return IsOfOneNumber(chain, step) && !step.operand.is_kept && !(step.operand.present() && IsX(chain, step.operand));
+  });
+  if (between.behind.empty() || !is_alone || between.x.type != pair.type || !IsCode(pair.type)) return std::nullopt;
+  return between;
+}
+
 Result Tabulate(const Executable& tail, CodeTable* table) {
   table->values.resize(BytesFor(table->type, size_t{1} << BitsOf(table->code)));
   AllCodes context(table->code, table->values.data());
   return tail.Run(context);
+}
+
+bool IsIdentity(const CodeTable& table) {
+  const auto same = [&]<class Code>(Code) {
+    const auto* values = reinterpret_cast<const Code*>(table.values.data());
+    Code code = 0;
+    do {
+      if (values[code] != code) return false;
+    } while (++code != 0);
+    return true;
+  };
+  return BitsOf(table.code) == 8 ? same(uint8_t{}) : same(uint16_t{});
 }
 
 void LookUpValues(const CodeTable& table, const void* codes, size_t n, void* y) {

@@ -42,6 +42,10 @@ std::optional<Ending> EndingOf(const Chain& tail, DataType code);
 // The tail whose Y are these integers.
 Chain WithoutEnding(const Chain& tail);
 
+// What stands between two fake quantisations to one type, of which behind[first] and behind[second] are the steps: X are the
+// integers of the first one, and Y those of the second. Nothing: more than these integers count.
+std::optional<Chain> BetweenPairs(const Chain& chain, int first, int second);
+
 struct CodeTable {
   DataType code = DataType::kUndefined;  // what is looked up
   DataType type = DataType::kUndefined;  // of the values
@@ -51,6 +55,8 @@ struct CodeTable {
 
 // Runs a tail, or one without its ending, on all integers.
 Result Tabulate(const Executable& tail, CodeTable* table);
+// Whether each integer became itself.
+bool IsIdentity(const CodeTable& table);
 
 // The values of n integers. Where both are bytes there is a kernel: see byte_table-inl.h.
 void LookUpValues(const CodeTable& table, const void* codes, size_t n, void* y);

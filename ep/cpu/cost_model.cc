@@ -254,7 +254,8 @@ std::optional<Codes> WorthwhileCodes(const Chain& chain, Isa isa) {
   std::optional<Codes> codes = CodesOf(chain);
   if (!codes || IsOfBytes(chain)) return codes;
   constexpr double kClearly = 1.25;
-  const double steps = PerElement(TailOf(chain, *codes), isa);
+  const bool has_head = codes->step != Codes::kX;
+  const double steps = PerElement(chain, isa) - (has_head ? PerElement(HeadOf(chain, *codes), isa) : 0.0);
   return steps > kClearly * PriceOn(TablePrice(*codes), isa) ? codes : std::nullopt;
 }
 

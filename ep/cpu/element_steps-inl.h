@@ -19,7 +19,12 @@ namespace {
 template <bool kByProduct>
 struct QuantizationWith {
   NORMFUSE_INLINE explicit QuantizationWith(const cpu::Quantizer& q)
-      : scale(Set(q.scale)), inverse(Set(q.inverse)), rest(Set(q.rest)), least(Set(q.least)), most(Set(q.most)) {}
+      : scale(Set(q.scale)),
+        inverse(Set(q.inverse)),
+        rest(Set(q.rest)),
+        least(Set(q.least)),
+        most(Set(q.most)),
+        factor(Set(q.factor)) {}
   NORMFUSE_INLINE V QuotientOf(V inside) const {
     if constexpr (kByProduct) return Fma(inside, inverse, inside * rest);
     const V product = inside * inverse;
@@ -29,12 +34,13 @@ struct QuantizationWith {
   // Without the zero point.
   NORMFUSE_INLINE V Rounded(V v) const { return RoundEven(Quotient(v)); }
   // The zero point would go out again. The sum makes 0 of -0, as a zero point does.
-  NORMFUSE_INLINE V FakeQuantized(V v) const { return Fma(Rounded(v), scale, Set(0.0f)); }
+  NORMFUSE_INLINE V FakeQuantized(V v) const { return Fma(Rounded(v), factor, Set(0.0f)); }
   V scale;
   V inverse;
   V rest;
   V least;
   V most;
+  V factor;
 };
 using OneQuantization = QuantizationWith</*kByProduct=*/false>;
 using QuantizationByProduct = QuantizationWith</*kByProduct=*/true>;

@@ -138,6 +138,7 @@ struct Quantizer {
   // 1 / scale - inverse, where x * inverse + x * rest is rounded to the same integers as x / scale: RoundsByProduct knows.
   float rest = 0.0f;
   bool by_product = false;
+  float factor = 1.0f;  // of a fake quantisation: what the integers are multiplied with
 
   // Where neither the reciprocal nor what a product with it leaves over leaves the range of normal numbers.
   static bool Fits(float scale) { return scale > 1e-9f && scale < 1e9f; }
@@ -149,7 +150,8 @@ inline Quantizer QuantizerOf(float scale, float zero, float low, float high) {
           .zero = zero,
           .least = (low - zero) * scale,
           .most = (high - zero) * scale,
-          .rest = static_cast<float>(1.0 / static_cast<double>(scale) - static_cast<double>(inverse))};
+          .rest = static_cast<float>(1.0 / static_cast<double>(scale) - static_cast<double>(inverse)),
+          .factor = scale};
 }
 
 // A step of a chain, of several that a kernel does at once, in registers: d = d + operand, d * operand, d / operand, or d

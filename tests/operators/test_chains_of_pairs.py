@@ -407,6 +407,34 @@ def test_a_table_holds_the_bits_of_the_steps(
         np.testing.assert_array_equal(y.view(np.uint32), expected.view(np.uint32))
 
 
+# What stands between two pairs, and the scale of the second: the same integers, one of them another, or most of them.
+BETWEEN = {
+    "the same integers": ("v = Div(p, six)", 1 / 6, 0),
+    "the same integers, by a product": ("v = Mul(p, half)", 1 / 2, 0),
+    "the next zero point": ("v = Div(p, six)", 1 / 6, 1),
+    "nearly the same scale": ("v = Div(p, six)", 1.0001 / 6, 0),
+    "half of the range": ("r = Relu(p) v = Div(r, six)", 1 / 6, 0),
+    "by the integers before": ("o = Add(p, a) v = Div(o, six)", 1 / 6, 0),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("stored", TYPES)
+def test_a_pair_behind_a_pair(stored: str, between: str) -> None:
+    """Pairs are joined where each integer of the first becomes itself, as in HardSwish written out, and no others."""
+    steps, factor, further = BETWEEN[between]
+    graph = f"(float[70001] X) => (float[70001] Y) {{ {pair('X', 'a')} m = Mul(a, half) {pair('m', 'p', 2)}"
+    values = constants(stored)
+    more = {"s3": F32(values["s2"] * factor), "z3": values["z2"] + values["z2"].dtype.type(further)}
+    proto = model(f"{graph} {steps} {pair('v', 'u', 3)} t = Mul(u, a) {pair('t', 'Y', 4)} }}", stored, **more)
+    feeds = feeds_for(proto)
+    feeds["X"][:9] = [np.nan, np.inf, -np.inf, 0, -0.0, 1e30, -1e30, 1e-40, 1e-45]
+    session = harness.create_session(proto, "ep", claim="all")
+    assert len(harness.ep_groups(session)) == 1, harness.fused_types(session)
+    expected, got = node_by_node(proto, feeds)["Y"], harness.run(session, feeds)["Y"]
+    np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
 NORMALISATIONS = {
     "layer normalisation": "n = LayerNormalization<epsilon = 0.001>(h, f, f)",
     "softmax": "n = Softmax(h)",
