@@ -10,8 +10,8 @@
 #include "cpu/call_cache.h"
 #include "cpu/cost_model.h"
 #include "cpu/dynamic_quantization.h"
-#include "cpu/elements.h"
 #include "cpu/joined_affine.h"
+#include "cpu/joined_pairs.h"
 #include "cpu/statistics.h"
 
 namespace normfuse::cpu {
@@ -28,8 +28,6 @@ class CpuExecutable final : public Executable {
   Result Init();
   // What takes too long for a chain of which only the path is asked.
   void Finish();
-  void JoinPairs();
-  bool JoinNextPair(size_t place);
   Result Run(ExecutionContext& context) const override;
   Result Describe(const PathQuery& query, std::string* text) const;
 
@@ -73,58 +71,9 @@ Result CpuExecutable::Init() {
   return {};
 }
 
-// Whether the stage quantises with two numbers, to all integers of its type.
-bool IsOnePair(const Stage& stage) {
-  if (stage.kind != StepKind::kFakeQuantize || stage.quantization_form != kFormCount) return false;
-  if (IsFloat8(stage.type) || !Quantizer::Fits(stage.quantizer.scale)) return false;
-  float low = 0.0f;
-  float high = 0.0f;
-  IntegerRange(stage.type, &low, &high);
-  return stage.least_code == low && stage.most_code == high;
-}
-
-// Where the next pair makes the same integers of this one's, each of which was tried, the two are one that dequantises with
-// the next one's scale: HardSwish written out divides by 6 between two such pairs.
-bool CpuExecutable::JoinNextPair(size_t place) {
-  std::vector<Stage>& stages = compiled_.spec.behind;
-  Stage& first = stages[place];
-  const auto behind = stages.begin() + static_cast<std::ptrdiff_t>(place) + 1;
-  const auto is_pair = [](const Stage& stage) { return stage.kind == StepKind::kFakeQuantize; };
-  const auto next = std::find_if(behind, stages.end(), is_pair);
-  if (next == stages.end() || !IsOnePair(first) || !IsOnePair(*next)) return false;
-  if (first.keeps || next->makes_codes) return false;
-  if (first.quantization_zero != next->quantization_zero) return false;
-  const std::optional<Chain> between = BetweenPairs(chain_, first.step, next->step);
-  if (!between) return false;
-  CpuExecutable executable(*between, isa_);
-  CodeTable table{first.type, first.type, std::nullopt, {}};
-  if (!executable.Init().ok() || !Tabulate(executable, &table).ok() || !IsIdentity(table)) return false;
-  first.quantizer.factor = next->quantizer.factor;
-  first.keeps = next->keeps;
-  first.step = next->step;
-  stages.erase(behind, next + 1);
-  return true;
-}
-
-// Steps that are joined may be faster than a table.
-void CpuExecutable::JoinPairs() {
-  Chain shorter = chain_;
-  for (size_t place = 0; place < spec_.behind.size(); ++place) {
-    const int first = spec_.behind[place].step;
-    while (JoinNextPair(place)) {
-    }
-    const std::ptrdiff_t gone = spec_.behind[place].step - first;
-    const auto behind = shorter.behind.end() - (std::ssize(chain_.behind) - first) + 1;
-    shorter.behind.erase(behind, behind + gone);
-  }
-  if (shorter.behind.size() == chain_.behind.size() || !spec_.codes || WorthwhileCodes(shorter, isa_)) return;
-  compiled_.spec.codes.reset();
-  for (Stage& stage : compiled_.spec.behind) stage.makes_codes = false;
-}
-
 void CpuExecutable::Finish() {
   if (kernels_->element_steps == nullptr || forced_.blocks) return;
-  JoinPairs();
+  JoinPairs(chain_, isa_, &compiled_.spec);
   for (std::vector<Stage>* stages : {&compiled_.spec.before, &compiled_.spec.behind}) {
     for (Stage& stage : *stages) {
       const bool is_one = stage.kind == StepKind::kFakeQuantize && stage.quantization_form == kFormCount;
