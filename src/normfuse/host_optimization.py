@@ -18,7 +18,7 @@ from normfuse.host.config_entries import (
 )
 from normfuse.host.native_library import get_library_path
 from normfuse.host.versions import import_host
-from normfuse.model_files import runnable
+from normfuse.model_files import find_external_data, runnable
 from normfuse.spec import OPERATOR_DOMAIN
 
 if TYPE_CHECKING:
@@ -59,11 +59,16 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
         own.register_custom_ops_library(get_library_path())
     try:
         with tempfile.TemporaryDirectory(prefix="normfuse.") as folder, runnable(model) as (data, data_folder):
+            if isinstance(data, str):
+                return None  # what stays in a temporary file is found nowhere later
             path = Path(folder) / "optimized.onnx"
             own.optimized_model_filepath = str(path)
             if data_folder is not None:
                 own.add_session_config_entry(EXTERNAL_DATA_FOLDER, data_folder)
             host.InferenceSession(data, own, providers=["CPUExecutionProvider"], enable_fallback=0)
-            return ir.load(path)
+            optimized = ir.load(path)
+            if data_folder is not None:  # weights that it did not change are still there
+                find_external_data(optimized, data_folder)
+            return optimized
     except Exception:
         return None  # the session that is created instead says what is wrong, and needs no file

@@ -32,6 +32,7 @@ __all__ = [
     "bytes_inside",
     "check_target",
     "external_tensors",
+    "find_external_data",
     "load_model",
     "model_size",
     "runnable",
@@ -88,13 +89,14 @@ class Source:
         return inside + sum(tensor.nbytes for tensor in external_tensors(self.model))
 
 
-def load_model(model: ModelLike) -> Source:
+def load_model(model: ModelLike, folder: str | None = None) -> Source:
     """Read a model of any kind.
 
     Args:
         model: A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model, or what
             ``torch.onnx.export(..., dynamo=True)`` returns; or what this function returned, which is returned again.
             External data is mapped, not read.
+        folder: Where the external data of bytes or of a ModelProto lies; None: in the current folder.
 
     Raises:
         InvalidModelError: It cannot be read, or breaks a rule of the ONNX format.
@@ -104,10 +106,10 @@ def load_model(model: ModelLike) -> Source:
     if isinstance(model, ir.Model):
         source = Source(model, "ir", model, "the model")
     elif isinstance(model, onnx.ModelProto):
-        source = Source(_from_proto(model, "the model"), "proto", model, "the model")
+        source = Source(_from_proto(model, "the model", folder), "proto", model, "the model")
     elif isinstance(model, (bytes, bytearray, memoryview)):
         data = bytes(model)
-        source = Source(_from_proto(_parse(data, "the model"), "the model"), "bytes", data, "the model")
+        source = Source(_from_proto(_parse(data, "the model"), "the model", folder), "bytes", data, "the model")
     elif isinstance(model, (str, os.PathLike)):
         path = Path(model)
         name = str(path)
@@ -241,6 +243,13 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
     return (tensor for tensor in tensors(model) if isinstance(tensor, ir.ExternalTensor))
 
 
+def find_external_data(model: ir.Model, folder: str) -> None:
+    """Say in which folder the external data of a model lies that ONNX Runtime wrote elsewhere."""
+    for tensor in external_tensors(model):
+        tensor.base_dir = folder
+    _settle_external_tensors(model, _links(model))
+
+
 @contextlib.contextmanager
 def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
     """Give a model in the form that onnxruntime.InferenceSession takes, for as long as the context lasts.
@@ -362,7 +371,7 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
     return model
 
 
-def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -> ir.Model:
+def _from_proto(proto: onnx.ModelProto, name: str, folder: str | Path | None = None) -> ir.Model:
     check_structure(proto, name)
     proto = with_dense_tensors(proto, name)
     try:

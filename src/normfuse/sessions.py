@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import re
+import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -13,7 +16,7 @@ import onnx_ir as ir
 
 from normfuse.channels_last import channels_last
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
-from normfuse.host.config_entries import EXTERNAL_DATA_FOLDER, disable_optimizer, get_entry
+from normfuse.host.config_entries import EXTERNAL_DATA_FOLDER, get_entry, set_entry, switch_optimizer
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
 from normfuse.host.integer_products import sums_saturate
@@ -38,6 +41,8 @@ __all__ = ["Choices", "InferenceSession", "Level", "SessionModel", "needs_librar
 Level = Literal["disable", "basic", "extended", "all"]
 # ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
 _QUANTIZES_WEIGHTS = "WeightBiasQuantization"
+_LOCKS: weakref.WeakKeyDictionary[object, threading.Lock] = weakref.WeakKeyDictionary()
+_CHOSE_FOLDER = "normfuse.chose_external_data_folder"  # the entry is ours, not the user's
 
 
 def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession stood
@@ -84,26 +89,34 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         HostVersionError: onnxruntime is missing or older than 1.24.
         LibraryLoadError: The native library cannot be loaded.
     """
-    source = load_model(model)
-    options = session_options(
-        sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
-    )
-    on_cpu = get_entry(options, BACKEND_KEY) != "directml"
-    choices = Choices(
-        fold_weights=fold_weights,
-        choose_products=choose_products and on_cpu,
-        blocked_layout=blocked_layout and on_cpu,
-        allow_requantization_removal=allow_requantization_removal,
-        remove_quantization=remove_quantization,
-    )
-    leave_pairs(options, leave=False)  # what an earlier session on these options needed
-    session = _created(source, options, choices)
-    if not (remove_quantization or allow_requantization_removal):  # results stay
-        if source.path is not None:
-            recreate_from(session, str(source.path.resolve()))
-        elif source.kind == "bytes":
-            recreate_from(session, source.given)
-    return session
+    with _lock_of(sess_options):
+        source = load_model(model, None if sess_options is None else _users_folder(sess_options))
+        options = session_options(
+            sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
+        )
+        on_cpu = get_entry(options, BACKEND_KEY) != "directml"
+        choices = Choices(
+            fold_weights=fold_weights,
+            choose_products=choose_products and on_cpu,
+            blocked_layout=blocked_layout and on_cpu,
+            allow_requantization_removal=allow_requantization_removal,
+            remove_quantization=remove_quantization,
+        )
+        _settle(options)  # an earlier session on these options may have needed something else
+        session = _created(source, options, choices)
+        if not (remove_quantization or allow_requantization_removal):  # results stay
+            if source.path is not None:
+                recreate_from(session, str(source.path.resolve()))
+            elif source.kind == "bytes":
+                recreate_from(session, source.given)
+        return session
+
+
+def _lock_of(options: onnxruntime.SessionOptions | None) -> contextlib.AbstractContextManager[object]:
+    """Return what lets one session at a time be made from the same options: each sets entries that it needs."""
+    if not isinstance(options, load_host().SessionOptions):
+        return contextlib.nullcontext()  # new ones, or what session_options() refuses
+    return _LOCKS.setdefault(options, threading.Lock())
 
 
 def _created(source: Source, options: onnxruntime.SessionOptions, choices: Choices) -> onnxruntime.InferenceSession:
@@ -120,7 +133,6 @@ def _created(source: Source, options: onnxruntime.SessionOptions, choices: Choic
         if least == choices:
             raise
     made = session_model(source, options, least)
-    leave_pairs(options, leave=False)
     made.settle(options)
     return _create(made.model, options, source.name, providers=None)
 
@@ -138,9 +150,12 @@ class SessionModel(NamedTuple):
 
     def settle(self, options: onnxruntime.SessionOptions) -> None:
         """Say it."""
-        if self.keeps_weights:
-            disable_optimizer(options, _QUANTIZES_WEIGHTS)
-        leave_pairs(options, leave=self.leaves_pairs)
+        _settle(options, keeps_weights=self.keeps_weights, leaves_pairs=self.leaves_pairs)
+
+
+def _settle(options: onnxruntime.SessionOptions, *, keeps_weights: bool = False, leaves_pairs: bool = False) -> None:
+    switch_optimizer(options, _QUANTIZES_WEIGHTS, off=keeps_weights)
+    leave_pairs(options, leave=leaves_pairs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,15 +292,26 @@ def _create(
         choose_inlining(options, model)
         avoid_float16_fault(options, model)
     with runnable(model) as (data, folder):
+        users = _users_folder(options)
         if folder is not None:
-            options.add_session_config_entry(EXTERNAL_DATA_FOLDER, folder)
+            set_entry(options, EXTERNAL_DATA_FOLDER, folder)
         try:
             session = host.InferenceSession(data, sess_options=options, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime raises one class of its own for each status code
             raise _translated(error, name) from error
+        finally:
+            if users is not None:
+                set_entry(options, EXTERNAL_DATA_FOLDER, users)
+            elif folder is not None:
+                set_entry(options, _CHOSE_FOLDER, "1")
     if providers is None and EP_NAME not in session.get_providers():
         raise LibraryLoadError(f"onnxruntime created a session for {name} without {EP_NAME}.")
     return session
+
+
+def _users_folder(options: onnxruntime.SessionOptions) -> str | None:
+    """Return where the user says that the external data of a model lies that is given as bytes."""
+    return None if get_entry(options, _CHOSE_FOLDER) is not None else get_entry(options, EXTERNAL_DATA_FOLDER)
 
 
 def _translated(error: Exception, name: str) -> Exception:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import platform
 import re
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import harness
 import numpy as np
@@ -29,7 +33,7 @@ from normfuse import sessions
 from normfuse.graph_rewrites import rewrite
 from normfuse.graph_rewrites.integer_elementwise import write_elementwise
 from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, activation_types, are_faster_in_float
-from normfuse.model_files import load_model
+from normfuse.model_files import external_tensors, load_model
 from normfuse.sessions import Choices, session_model
 
 pytestmark = pytest.mark.without_vnni
@@ -581,3 +585,88 @@ def test_a_model_that_onnxruntime_takes_only_as_it_is(monkeypatch: pytest.Monkey
     tried.clear()
     with pytest.raises(normfuse.InvalidModelError, match="another word"):
         normfuse.InferenceSession(model, choose_products=False, blocked_layout=False)
+
+
+# --- how a model is given, and options used again --------------------------------------------------------------------
+
+
+def saved_with_data_outside(model: onnx.ModelProto, folder: Path) -> Path:
+    folder.mkdir()
+    copy, path = onnx.ModelProto(), folder / "model.onnx"
+    copy.CopyFrom(model)
+    onnx.save(copy, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+@on_x86
+@pytest.mark.parametrize(("network", "products"), [(dense, {"QLinearConv": 3}), (depthwise, {})])
+def test_weights_in_a_file_of_their_own(
+    network: Callable[[type], onnx.ModelProto],
+    products: dict[str, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ONNX Runtime leaves them there when it writes the optimised model into a temporary folder."""
+    model = network(np.int8)
+    x = image(model)
+    table = np.ones_like(results(model, x)["y"])  # nothing is made of it
+    model.graph.initializer.append(harness.initializer("table", table))
+    model.graph.node[-1].CopyFrom(helper.make_node("Add", [*model.graph.node[-1].input, "table"], ["y"]))
+    path = saved_with_data_outside(model, tmp_path / "model")
+    made = session_model(load_model(path), onnxruntime.SessionOptions(), Choices()).model
+    assert not any("temporary" in tensor.path for tensor in external_tensors(made))
+    assert any(True for _ in external_tensors(made))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    created = []
+
+    def counted(*arguments: object, **named: object) -> onnxruntime.InferenceSession:
+        created.append(arguments)
+        return create(*arguments, **named)  # type: ignore[arg-type]
+
+    create = sessions._create
+    monkeypatch.setattr(sessions, "_create", counted)
+    (got,) = normfuse.InferenceSession(path).run(None, x)
+    assert len(created) == 1  # not once more, with the model as it was
+    assert not list((tmp_path / "temporary").iterdir())
+    assert np.abs(got - results(model, x)["y"]).max() <= 1.01 * STEP
+    assert products_of_integers(lambda _, options: normfuse.InferenceSession(path, options), b"", x) == products
+
+
+def test_bytes_whose_weights_are_where_the_options_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, key = dense(), "session.model_external_initializers_file_folder_path"
+    path, other = (saved_with_data_outside(model, tmp_path / name) for name in ("one", "other"))
+    monkeypatch.chdir(tmp_path)
+    x, expected = image(model), results(model, image(model))["y"]
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(key, str(path.parent))
+    for form in (path.read_bytes(), str(other.relative_to(tmp_path)), path.read_bytes()):
+        (got,) = normfuse.InferenceSession(form, options).run(None, x)
+        assert np.abs(got - expected).max() <= 1.01 * STEP
+        assert options.get_session_config_entry(key) == str(path.parent)  # the user's word
+    ours = onnxruntime.SessionOptions()
+    normfuse.InferenceSession(path, ours)
+    with pytest.raises(normfuse.InvalidModelError, match="missing"):  # what that session needed is not the user's word
+        normfuse.InferenceSession(path.read_bytes(), ours)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_options_serve_one_session_after_the_other(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sets entries that it needs, such as where its weights are. Sessions with other options do not wait."""
+    at_once, most = 0, 0
+    created = sessions._created
+
+    def slowly(*arguments: object) -> onnxruntime.InferenceSession:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        time.sleep(0.1)
+        at_once -= 1
+        return created(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sessions, "_created", slowly)
+    data, options = dense().SerializeToString(), [onnxruntime.SessionOptions() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(normfuse.InferenceSession, data, options[0 if shared else i]) for i in range(4)]
+    assert len({id(each.result()) for each in made}) == 4
+    assert (most == 1) == shared
