@@ -88,6 +88,10 @@ class Facts:
         #: Opset imports of the graph that is being rewritten.
         self.opsets: dict[str, int] = model.graph.opset_imports
 
+    def is_call(self, node: ir.Node) -> bool:
+        """Whether a node calls one of the model's own functions, which ONNX Runtime writes out before it optimises."""
+        return node.op_identifier() in self._model.functions
+
     # Types and shapes
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:

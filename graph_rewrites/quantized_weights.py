@@ -96,6 +96,8 @@ class FoldedWeights:
     """DequantizeLinear that were left because ONNX Runtime would make integers of the weights again."""
     guarded: int = 0
     """Those that were done once although it would: a session must switch that off."""
+    relying: int = 0
+    """Graphs in which products run in integers because ONNX Runtime makes integers of float weights or a float bias."""
     bytes_added: int = 0
     """By which the model's weights grew."""
 
@@ -108,9 +110,12 @@ class FoldedWeights:
 def fold_weights(home: ir.Graph, facts: Facts, folding: Folding) -> FoldedWeights:
     """Dequantise the weights of a graph and its subgraphs once, where that changes no product."""
     done = FoldedWeights()
-    if home in facts.function_bodies or folding == "never":
-        return done  # function bodies hold no initialisers
-    if folding == "session" and _relies_on_host(home, facts):
+    if home in facts.function_bodies:
+        return done  # they hold no initialisers
+    done.relying += _relies_on_host(home, facts)
+    if folding == "never":
+        return done
+    if folding == "session" and done.relying:
         folding = "file"
     names: Names | None = None
     known: dict[object, ir.Value] = {}
@@ -285,8 +290,12 @@ def _has_negatives(quantizer: ir.Node, facts: Facts) -> bool:
 
 
 def _multiplies_in_float(product: ir.Node, facts: Facts) -> bool:
+    if facts.products_run_in_float:
+        return True
+    if any(node is not None and facts.is_call(node) for node in (_node_before(product), _node_behind(product)[0])):
+        return False  # the pair may be in the function
     dequantizer = dequantizer_of(product.inputs[0])
-    if facts.products_run_in_float or dequantizer is None or _type_of(dequantizer.inputs[0], facts) in _WIDE:
+    if dequantizer is None or _type_of(dequantizer.inputs[0], facts) in _WIDE:
         return True
     quantizer = quantizer_behind(product.outputs[0], facts)
     if quantizer is None:
@@ -362,27 +371,42 @@ def _is_quantized_again(node: ir.Node, facts: Facts) -> bool:
     """Whether ONNX Runtime would make int8 of float weights of this operator, or int32 of its bias, with other numbers.
 
     WeightBiasQuantization does, by one scale for the whole tensor. What a node of normfuse's begins or ends with is not
-    looked at: without normfuse its body stands there.
+    looked at: without normfuse its body stands there; nor is what a function of the model does.
     """
     if node.op_type not in _QUANTIZED_AGAIN:
         return False
-    value = node.inputs[0]
-    front = None if value is None else value.producer()
-    while front is not None and front.domain == "" and front.op_type in _MOVED | _JOINED:
-        value = front.inputs[0]
-        front = None if value is None else value.producer()
-    if front is None or not (front.op_type == "DequantizeLinear" or front.domain == OPERATOR_DOMAIN):
+    front, (behind, joins_sum) = _node_before(node), _node_behind(node)
+    if front is None or not (front.op_type == "DequantizeLinear" or _is_written_out(front, facts)):
         return False
-    result, is_quantized = node.outputs[0], node.op_type != "MatMul"
+    if behind is None or not (behind.op_type == "QuantizeLinear" or _is_written_out(behind, facts)):
+        return False
+    return joins_sum or node.op_type != "MatMul"
+
+
+def _is_written_out(node: ir.Node, facts: Facts) -> bool:
+    return node.domain == OPERATOR_DOMAIN or facts.is_call(node)
+
+
+def _node_before(product: ir.Node) -> ir.Node | None:
+    """Return the node that makes what a product reads, but for those that ONNX Runtime moves or joins."""
+    value = product.inputs[0]
+    node = None if value is None else value.producer()
+    while node is not None and node.domain == "" and node.op_type in _MOVED | _JOINED:
+        value = node.inputs[0]
+        node = None if value is None else value.producer()
+    return node
+
+
+def _node_behind(product: ir.Node) -> tuple[ir.Node | None, bool]:
+    """Return the node that alone reads a result, but for such, and whether there is a sum before or in it."""
+    result, joins_sum = product.outputs[0], False
     while len(result.uses()) == 1 and not result.is_graph_output():
         reader = next(iter(result.uses())).node
-        is_quantized = is_quantized or reader.op_type == "Add"
-        if reader.op_type == "QuantizeLinear" or reader.domain == OPERATOR_DOMAIN:
-            return is_quantized
+        joins_sum = joins_sum or reader.op_type == "Add"
         if reader.domain != "" or reader.op_type not in _MOVED | _JOINED:
-            return False
+            return reader, joins_sum
         result = reader.outputs[0]
-    return False
+    return None, joins_sum
 
 
 def _relies_on_host(home: ir.Graph, facts: Facts) -> bool:

@@ -210,7 +210,7 @@ def _laid_out(
 ) -> SessionModel | None:
     """Return a convolution network in the layout of its convolutions; None: that is no gain."""
     result = rewrite("custom-op")
-    if has_products_of_integers(result.model):
+    if result.weights.relying or has_products_of_integers(result.model):
         return None if in_float else _channels_last(rewrite("standard"), options)
     found = blocked(result.model, options)
     if found is None:

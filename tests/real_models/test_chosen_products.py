@@ -33,6 +33,7 @@ from normfuse import sessions
 from normfuse.graph_rewrites import rewrite
 from normfuse.graph_rewrites.integer_elementwise import write_elementwise
 from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, activation_types, are_faster_in_float
+from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
 from normfuse.model_files import external_tensors, load_model
 from normfuse.sessions import Choices, session_model
 
@@ -650,6 +651,45 @@ def test_bytes_whose_weights_are_where_the_options_say(tmp_path: Path, monkeypat
         normfuse.InferenceSession(path.read_bytes(), ours)
 
 
+def with_float_weights() -> onnx.ModelProto:
+    """Of which ONNX Runtime itself makes int8, so that the convolutions run in integers."""
+    net = Network().pair("x")
+    for i in range(3):
+        net.held[f"F{i}"] = net.generator.normal(0, 0.05, (16, 16, 3, 3)).astype(F32)
+        net.pair(net.add("Conv", net.name, f"F{i}", pads=[1] * 4)).silu()
+    return net.model((1, 16, 24, 24))
+
+
+@on_x86
+@pytest.mark.parametrize("fold", [True, False])
+def test_products_that_onnxruntime_makes_integers_of_stay(fold: bool) -> None:
+    """In float they take 1.5 times as long, also on the blocked layout."""
+    assert ways(with_float_weights(), fold_weights=fold) == {"QLinearConv": 3}
+
+
+@on_x86
+def test_options_that_served_a_network_with_folded_weights() -> None:
+    """That session left ONNX Runtime's quantiser of float weights out; the user did not."""
+    model = with_float_weights()
+    first = wide(Network().pair("x"), 16).model((1, 16, 24, 24), opset=21).SerializeToString()
+
+    def create(data: bytes, given: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+        disable_optimizer(given, "GeluFusionL2")
+        normfuse.InferenceSession(first, given)
+        assert disabled_optimizers(given) == ["GeluFusionL2", "WeightBiasQuantization"]
+        session = normfuse.InferenceSession(data, given)
+        assert disabled_optimizers(given) == ["GeluFusionL2"]
+        return session
+
+    data = model.SerializeToString()
+    assert products_of_integers(create, data, image(model)) == {"QLinearConv": 3}
+    users = onnxruntime.SessionOptions()
+    disable_optimizer(users, "WeightBiasQuantization")
+    for each in (first, data, data):
+        normfuse.InferenceSession(each, users)
+        assert disabled_optimizers(users) == ["WeightBiasQuantization"]
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_options_serve_one_session_after_the_other(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sets entries that it needs, such as where its weights are. Sessions with other options do not wait."""
@@ -670,3 +710,49 @@ def test_options_serve_one_session_after_the_other(shared: bool, monkeypatch: py
         made = [pool.submit(normfuse.InferenceSession, data, options[0 if shared else i]) for i in range(4)]
     assert len({id(each.result()) for each in made}) == 4
     assert (most == 1) == shared
+
+
+# --- functions of the model's own ------------------------------------------------------------------------------------
+
+OWN = """
+  <domain: "own", opset_import: ["": 21]> pair (v, s, z) => (r) {
+    q = QuantizeLinear(v, s, z) r = DequantizeLinear(q, s, z) }
+  <domain: "own", opset_import: ["": 21]> quantize (v, s, z) => (q) { q = QuantizeLinear(v, s, z) }
+  <domain: "own", opset_import: ["": 21]> dequantize (q, s, z) => (r) { r = DequantizeLinear(q, s, z) }"""
+FIRST, LAST = "xq = QuantizeLinear(x, xs, xz)", "y = DequantizeLinear(yq, ys, yz)"
+PAIRS = {
+    "the pairs": ("d = own.pair(x, xs, xz)", "y = own.pair(p, ys, yz)"),
+    "the first pair": ("d = own.pair(x, xs, xz)", f"yq = QuantizeLinear(p, ys, yz) {LAST}"),
+    "the last pair": (f"{FIRST} d = DequantizeLinear(xq, xs, xz)", "y = own.pair(p, ys, yz)"),
+    "a part of each": (f"{FIRST} d = own.dequantize(xq, xs, xz)", f"yq = own.quantize(p, ys, yz) {LAST}"),
+}
+
+
+@on_x86
+@pytest.mark.parametrize("stored", [np.uint8, np.uint16])
+@pytest.mark.parametrize("product", ["Gemm<transB = 1>(d, w)", "MatMul(d, w)"], ids=["Gemm", "MatMul"])
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_pairs_in_functions(pairs: tuple[str, str], product: str, stored: type) -> None:
+    """ONNX Runtime writes functions out, and then runs the product in integers, or makes int8 of its float weights."""
+    generator = np.random.default_rng(40)
+    step = F32(0.03 if stored is np.uint8 else 0.0003)
+    zero = np.array(np.iinfo(stored).max // 2 + 1, stored)
+    held = {"xs": np.array(step), "xz": zero, "ys": np.array(8 * step), "yz": zero}
+    weights = generator.integers(-60, 61, (64, 32)).astype(np.int8)
+    axis = int(product.startswith("MatMul"))
+    held |= {"W": weights if axis else weights.T.copy(), "wz": np.zeros(32, np.int8)}
+    held |= {"ws": np.geomspace(0.001, 0.02, 32).astype(F32)}
+    before, behind = pairs
+    text = f"""g (float[20,64] x) => (float[20,32] y) {{
+      {before} w = DequantizeLinear<axis = {axis}>(W, ws, wz) p = {product} {behind} }} {OWN}"""
+    model = parse(text, **held)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    data, x = model.SerializeToString(), {"x": generator.normal(0, 1, (20, 64)).astype(F32)}
+    off, products = {}, {}
+    for name, create in (("plain", onnxruntime.InferenceSession), ("normfuse", normfuse.InferenceSession)):
+        products[name] = products_of_integers(lambda data, options, create=create: create(data, options), data, x)
+        off[name] = np.abs(create(data).run(None, x)[0] - results(model, x)["y"]).max() / (8 * step)
+    assert products["normfuse"] == products["plain"]
+    if axis and stored is np.uint8:
+        assert products["normfuse"] == {"QLinearMatMul": 1}
+    assert off["normfuse"] <= max(off["plain"], 1.01)  # a MatMulNBits rounds to 8 bits
