@@ -183,6 +183,9 @@ class RequantizedSum(ResidualAdd):
             if self.facts.scalar(written) is None or not self.facts.same(written, read):
                 detail = f"the {name} of its sum is not the same constant before and behind"
                 raise Declined("different_formula", node=label(root), kind="a requantised sum", detail=detail)
+        if any(value is not None and value.graph is not root.graph for value in (fused.inputs["x_scale"], zero_point)):
+            # Before 1.31 ONNX Runtime shows a node in a subgraph no constants of the graph around it.
+            raise Declined("parameter_not_constant", parameter="a scale from the graph around it", node=label(root))
         x, other, operand = self._roles(a, b, total)
         if operand != "residual" or self.require_float(x) != self.require_float(other):
             raise Declined("unsupported_operator", op_type="Add", where=f"of a bias in front of {label(root)}")

@@ -122,19 +122,26 @@ def _lock_of(options: onnxruntime.SessionOptions | None) -> contextlib.AbstractC
 def _created(source: Source, options: onnxruntime.SessionOptions, choices: Choices) -> onnxruntime.InferenceSession:
     """Return a session on what is made of a model, or where ONNX Runtime does not take that on as little as possible.
 
-    ONNX Runtime's operators of integers fail for some models of uint8 that it runs as int8, some versions for more.
+    ONNX Runtime's operators of integers fail for some models of uint8 that it runs as int8, some versions for more, as
+    for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
     """
-    made = session_model(source, options, choices)
+    least = dataclasses.replace(choices, choose_products=False, blocked_layout=False)
+    ways = [functools.partial(session_model, source, options, each) for each in dict.fromkeys([choices, least])]
+    if not (choices.remove_quantization or choices.allow_requantization_removal):
+        ways.append(functools.partial(SessionModel, source.model))
+    *others, last = ways
+    for way in others:
+        made = way()
+        with contextlib.suppress(InvalidModelError):
+            return _settled_session(made, options, source.name)
+    return _settled_session(last(), options, source.name)
+
+
+def _settled_session(
+    made: SessionModel, options: onnxruntime.SessionOptions, name: str
+) -> onnxruntime.InferenceSession:
     made.settle(options)
-    try:
-        return _create(made.model, options, source.name, providers=None)
-    except InvalidModelError:
-        least = dataclasses.replace(choices, choose_products=False, blocked_layout=False)
-        if least == choices:
-            raise
-    made = session_model(source, options, least)
-    made.settle(options)
-    return _create(made.model, options, source.name, providers=None)
+    return _create(made.model, options, name, providers=None)
 
 
 class SessionModel(NamedTuple):

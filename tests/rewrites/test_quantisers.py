@@ -95,6 +95,27 @@ def _output(model: onnx.ModelProto, feeds: dict[str, Any]) -> Any:
     return run(model, feeds, optimized=False)["last_hidden_state"]
 
 
+PARAMETERS = """qs = Constant <value_float = 0.05> () qz = Constant <value = int8 {3}> ()
+  w = Constant <value_floats = [1.0, 2.0]> () b = Constant <value_floats = [0.5, 0.0]> ()"""
+REQUANTIZED = """s = Add(x, r) q = QuantizeLinear(s, qs, qz) d = DequantizeLinear(q, qs, qz)
+  n = LayerNormalization(d, w, b) a = Add(d, n)"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_requantised_sum_has_its_parameters_beside_it(inside: bool) -> None:
+    """ONNX Runtime before 1.31 shows a kernel in a subgraph no constants of the graph around it."""
+    outer, inner = ("", PARAMETERS) if inside else (PARAMETERS, "")
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+      g (float[3,2] x, float[3,2] r, bool c) => (float[3,2] y) {{ {outer}
+      y = If(c) <then_branch = t () => (float[3,2] a) {{ {inner} {REQUANTIZED} }},
+                 else_branch = e () => (float[3,2] o) {{ o = Identity(x) }}> }}""")
+    after, result = optimize(model)
+    (normalization,) = (site for site in result.sites if site.kind == "LayerNormalization")
+    assert normalization.description == f"{'Add' if inside else 'DequantizeLinear'} -> LayerNormalization"
+    feeds = {"x": RNG.normal(size=(3, 2)).astype(np.float32), "r": np.ones((3, 2), np.float32), "c": np.array(True)}
+    np.testing.assert_allclose(run(after, feeds)["y"], run(model, feeds)["y"], atol=1e-5)
+
+
 # --- placements of other tools --------------------------------------------------------------------------------------
 
 SHAPE = (2, 5, 8)
