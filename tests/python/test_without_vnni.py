@@ -1,20 +1,18 @@
-"""The onnxruntime that sees no VNNI: the question that it is answered decides which kernels multiply integers."""
+"""The question that onnxruntime asks about VNNI decides which kernels multiply integers, whatever it is answered."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from platform import machine
 
+import instruction_sets
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-import onnxruntime_without_avx512 as without
+import vnni_in_software
+from vnni_in_software import without
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,38 +27,40 @@ session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]
 (y,) = session.run(None, {"a": np.full((4, 64), 255, np.uint8), "b": np.full((64, 4), 127, np.int8)})
 print("exact" if (y == 255 * 127 * 64).all() else "saturates")
 """
-# mov eax, 16 (AVX-VNNI and nothing else); xor ecx, ecx; xor edx, edx; xor ebx, ebx; nop
-SAYS_VNNI = b"\xb8\x10\0\0\0\x31\xc9\x31\xd2\x31\xdb\x90"
+needs_avx2 = pytest.mark.skipif(not instruction_sets.processor_has("avx2"), reason="this processor lacks avx2")
+REFUSED = "an instruction that this processor does not have"
 
 
-def hidden(library: bytes) -> bytes:
-    return without.without_avx512(library)[0]
-
-
-def said(library: bytes) -> bytes:
-    answered = bytearray(hidden(library))
-    for question in without.SUBLEAF_QUESTION.finditer(library):
-        answered[question.start() : question.end()] = SAYS_VNNI
-    return bytes(answered)
-
-
-def outcome(change: Callable[[bytes], bytes], folder: Path) -> str:
-    """What a product of uint8 and int8 is on a changed copy."""
-    copy = folder / "onnxruntime"
-    shutil.copytree(without.installed(), copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for library in copy.glob("capi/*.so*"):
-        library.write_bytes(change(library.read_bytes()))
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+def outcome(**variables: str) -> str:
+    """What a product of uint8 and int8 is in a process with these environment variables."""
+    environment = {**os.environ, **variables}
     done = subprocess.run(
         [sys.executable, "-c", PRODUCT], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     if done.returncode == -signal.SIGILL:
-        return "an instruction that this processor does not have"
+        return REFUSED
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_the_question_decides(tmp_path: Path) -> None:
-    """A processor that answers it with AVX-VNNI is given the instructions of AVX-VNNI, whether it has them or not."""
-    assert outcome(hidden, tmp_path / "hidden") == "saturates"
-    assert outcome(said, tmp_path / "said") in ("exact", "an instruction that this processor does not have")
+def test_without_vnni_products_saturate(tmp_path: Path) -> None:
+    vnni_in_software.copy_onnxruntime(tmp_path, lambda library: without.without_avx512(library)[0])
+    assert outcome(PYTHONPATH=str(tmp_path)) == "saturates"
+
+
+@needs_avx2
+def test_a_processor_with_vnni_in_software(tmp_path: Path) -> None:
+    """Told of AVX-VNNI, onnxruntime uses its instructions, and a library carries out what the processor refuses."""
+    variables = vnni_in_software.machine_with_vnni(tmp_path)
+    assert outcome(PYTHONPATH=variables["PYTHONPATH"]) in ("exact", REFUSED)
+    assert outcome(**variables) == "exact"
+
+
+@needs_avx2
+def test_the_instructions(tmp_path: Path) -> None:
+    """Where the processor has them, of the processor."""
+    folder = vnni_in_software.NATIVE
+    sources = [folder / "avx_vnni" / "avx_vnni_test.cc", folder / "check.cc", folder / "guarded_page.cc"]
+    program = vnni_in_software.build(tmp_path / "avx_vnni_test", "-I", folder, *sources)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
