@@ -35,6 +35,7 @@ from normfuse.graph_rewrites import rewrite
 from normfuse.graph_rewrites.integer_elementwise import write_elementwise
 from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, activation_types, are_faster_in_float
 from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
+from normfuse.host.integer_products import sums_saturate
 from normfuse.model_files import external_tensors, load_model
 from normfuse.sessions import Choices, session_model
 
@@ -142,7 +143,8 @@ def test_a_session_multiplies_in_integers() -> None:
         assert np.abs(session.run(None, x)[0] - expected).max() <= 1.01 * step
 
 
-# Weights, and the product of integers that the session makes of uint8 and these as uint8; None: it runs in float.
+# Weights, and the product of integers that the session makes of uint8 and these as uint8; None: it runs in float, or
+# where no sum saturates as QLinearMatMul.
 WEIGHTS = {
     "zero point": ("wd = DequantizeLinear(W, ws, wz) p = MatMul(xd, wd)", "QLinearMatMul"),
     "no zero point": ("wd = DequantizeLinear(W, ws) p = MatMul(xd, wd)", "QLinearMatMul"),
@@ -158,7 +160,6 @@ WEIGHTS = {
     "computed": ("Wi = Identity(W) wd = DequantizeLinear(Wi, ws, wz) p = MatMul(xd, wd)", None),
     "of the caller": ("wd = DequantizeLinear(V, ws, wz) p = MatMul(xd, wd)", None),
     "of the caller's scale": ("wd = DequantizeLinear(W, vs) p = MatMul(xd, wd)", None),
-    "float": ("p = MatMul(xd, WF)", None),
     "read by others": (
         "wd = DequantizeLinear(W, ws, wz) q = MatMul(xd, wd) n = ReduceMax<keepdims = 0>(wd) p = Max(q, n)",
         "MatMulIntegerToFloat",
@@ -166,10 +167,8 @@ WEIGHTS = {
 }
 
 
-@on_x86
-@pytest.mark.parametrize(("text", "product"), WEIGHTS.values(), ids=WEIGHTS)
-def test_no_sum_saturates_that_did_not(text: str, product: str | None) -> None:
-    """ONNX Runtime multiplies in float here, where two nodes read the activations, and sums u8 x s8 in 16 bits."""
+def with_weights(text: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A model of int8 with such weights, whose sums are large, and its feeds."""
     generator = np.random.default_rng(9)
     weights = generator.integers(100, 128, (64, 64)).astype(np.int8)
     held = {"W": weights, "WF": weights * F32(0.02), "ws": np.array(0.02, F32), "wc": np.full(64, 0.02, F32)}
@@ -183,13 +182,42 @@ def test_no_sum_saturates_that_did_not(text: str, product: str | None) -> None:
     named = {name: each for name, each in given.items() if re.search(rf"\b{name}\b", text)}
     inputs = "".join(f", {kind} {name}" for name, (kind, _) in named.items())
     model = parse(f"g (float[4,64] x{inputs}) => (float[4,64] y) {nodes}", **held)
-    feeds = x | {name: array for name, (_, array) in named.items()}
+    return model, x | {name: array for name, (_, array) in named.items()}
+
+
+def products_of_session(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, int]:
+    return products_of_integers(
+        lambda held, options: normfuse.InferenceSession(held, options), model.SerializeToString(), feeds
+    )
+
+
+@on_x86
+@pytest.mark.parametrize(
+    ("text", "product"), [*WEIGHTS.values(), ("p = MatMul(xd, WF)", None)], ids=[*WEIGHTS, "float"]
+)
+def test_no_sum_saturates_that_did_not(text: str, product: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime multiplies in float here, where two nodes read the activations, and sums u8 x s8 in 16 bits."""
+    monkeypatch.setattr(sessions, "sums_saturate", lambda: True)
+    model, feeds = with_weights(text)
     data, expected = model.SerializeToString(), results(model, feeds)["y"]
     assert expected.max() > 300
     assert np.abs(normfuse.InferenceSession(data).run(None, feeds)[0] - expected).max() <= 1.01 * 20.01
     assert np.mean(normfuse.InferenceSession(data).run(None, feeds)[0] != expected) <= 0.02
-    products = products_of_integers(lambda held, options: normfuse.InferenceSession(held, options), data, feeds)
-    assert products == ({} if product is None else {product: 1})
+    assert products_of_session(model, feeds) == ({} if product is None else {product: 1})
+
+
+@on_x86
+@pytest.mark.parametrize(("text", "product"), WEIGHTS.values(), ids=WEIGHTS)
+def test_where_no_sum_saturates(text: str, product: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then weights may be what they are, also where they cannot become uint8 beforehand."""
+    exact = not sums_saturate()
+    monkeypatch.setattr(sessions, "sums_saturate", lambda: False)
+    model, feeds = with_weights(text)
+    assert products_of_session(model, feeds) == {product or "QLinearMatMul": 1}
+    if exact:
+        got, expected = normfuse.InferenceSession(model).run(None, feeds)[0], results(model, feeds)["y"]
+        assert np.abs(got - expected).max() <= 1.01 * 20.01
+        assert np.mean(got != expected) <= 0.02
 
 
 @on_x86
