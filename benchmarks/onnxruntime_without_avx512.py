@@ -21,6 +21,7 @@ import importlib.metadata
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 XGETBV = rb"\x0f\x01\xd0"
@@ -55,19 +56,29 @@ def installed() -> Path:
     sys.exit("onnxruntime is not installed in this environment: pip install onnxruntime")
 
 
+def write_copy(folder: Path, changed: Callable[[Path], bytes]) -> Path:
+    """Write the installed onnxruntime, for a ``folder`` on PYTHONPATH; ``changed`` says what its libraries become."""
+    target = folder / "onnxruntime"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(installed(), target, ignore=shutil.ignore_patterns("__pycache__"))
+    for library in sorted(target.glob("capi/*.so*")):
+        library.write_bytes(changed(library))
+    return target
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the copy goes; replaced if it is there")
-    target = parser.parse_args().folder / "onnxruntime"
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(installed(), target, ignore=shutil.ignore_patterns("__pycache__"))
-    questions = [0, 0]
-    for library in sorted(target.glob("capi/*.so*")):
-        content, *counts = without_avx512(library.read_bytes())
-        library.write_bytes(content)
-        print(f"{library.name}: registers {counts[0]}, subleaf 1 {counts[1]}")
-        questions = [total + count for total, count in zip(questions, counts, strict=True)]
-    if not all(questions):
+    questions = []
+
+    def changed(library: Path) -> bytes:
+        content, registers, subleaves = without_avx512(library.read_bytes())
+        print(f"{library.name}: registers {registers}, subleaf 1 {subleaves}")
+        questions.append((registers, subleaves))
+        return content
+
+    target = write_copy(parser.parse_args().folder, changed)
+    if not all(map(sum, zip(*questions, strict=True))):
         shutil.rmtree(target)
         sys.exit("This onnxruntime never asks: it is no library for Linux on x86-64, or asks in another way.")
 

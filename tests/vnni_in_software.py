@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,20 +28,12 @@ SOURCES = [NATIVE / "avx_vnni" / f"{name}.cc" for name in ("in_software", "instr
 SAYS_VNNI = b"\xb8\x10\0\0\0\x31\xc9\x31\xd2\x31\xdb\x90"
 
 
-def saying_vnni(library: bytes) -> bytes:
-    answered = bytearray(without.without_avx512(library)[0])
-    for question in without.SUBLEAF_QUESTION.finditer(library):
+def saying_vnni(library: Path) -> bytes:
+    original = library.read_bytes()
+    answered = bytearray(without.without_avx512(original)[0])
+    for question in without.SUBLEAF_QUESTION.finditer(original):
         answered[question.start() : question.end()] = SAYS_VNNI
     return bytes(answered)
-
-
-def copy_onnxruntime(folder: Path, change: Callable[[bytes], bytes]) -> None:
-    """Write the installed onnxruntime, its libraries changed, to be found where ``folder`` is on PYTHONPATH."""
-    copy = folder / "onnxruntime"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(without.installed(), copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for library in copy.glob("capi/*.so*"):
-        library.write_bytes(change(library.read_bytes()))
 
 
 def build(target: Path, *arguments: Path | str) -> Path:
@@ -56,7 +46,7 @@ def build(target: Path, *arguments: Path | str) -> Path:
 def machine_with_vnni(folder: Path) -> dict[str, str]:
     """Write both, and return the environment variables that a process needs."""
     folder = folder.absolute()
-    copy_onnxruntime(folder, saying_vnni)
+    without.write_copy(folder, saying_vnni)
     library = build(folder / "avx_vnni.so", "-fPIC", "-shared", "-fvisibility=hidden")
     return {"PYTHONPATH": str(folder), "LD_PRELOAD": str(library)}
 

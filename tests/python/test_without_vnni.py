@@ -44,7 +44,7 @@ def outcome(**variables: str) -> str:
 
 
 def test_without_vnni_products_saturate(tmp_path: Path) -> None:
-    vnni_in_software.copy_onnxruntime(tmp_path, lambda library: without.without_avx512(library)[0])
+    without.write_copy(tmp_path, lambda library: without.without_avx512(library.read_bytes())[0])
     assert outcome(PYTHONPATH=str(tmp_path)) == "saturates"
 
 
