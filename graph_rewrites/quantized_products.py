@@ -71,6 +71,9 @@ def make_unsigned(home: ir.Graph, facts: Facts, *, exact: bool) -> int:
     shifted = _Shifted(home)
     for node in [*quantizers, *weights]:
         shifted.shift(node)
+    for node in nodes:
+        if _is_gemm_beside(node, quantizers):
+            shifted.write_zero_point(dequantizer_of(node.inputs[1]))
     for dequantizer in [node for node in nodes if _dequantizes_constants(node, facts) and _is_operand(node)]:
         shifted.shift(dequantizer)
     shifted.tidy()
@@ -111,6 +114,10 @@ def _without_saturation(
         if not refused:
             return list(kept), list(weights)
         kept = {each: None for each in kept if each not in refused}
+
+
+def _is_gemm_beside(node: ir.Node, quantizers: list[ir.Node]) -> bool:
+    return node.op_type == "Gemm" and node.domain == "" and _source_of(dequantizer_of(node.inputs[0])) in quantizers
 
 
 def _becomes_uint8(dequantizer: ir.Node | None, facts: Facts) -> bool:
@@ -164,6 +171,14 @@ class _Shifted:
         node.attributes.pop("output_dtype", None)  # the zero point says it
         output.type = ir.TensorType(ir.DataType.UINT8)
 
+    def write_zero_point(self, node: ir.Node | None) -> None:
+        """Let the DequantizeLinear of int8 weights say its zero points: for ONNX Runtime 1.24's QGemm none is one."""
+        scale = None if node is None or len(node.inputs) > 2 else array_of(node.inputs[1])
+        if node is None or scale is None or scale.ndim == 0:
+            return
+        node.resize_inputs(3)
+        node.replace_input_with(2, self._held(np.zeros(scale.shape, np.int8), f"{node.name}.zero_point"))
+
     def _replace(self, node: ir.Node, position: int) -> None:
         """Let a node read the constant as uint8; a zero point that it has not got is 0."""
         old = node.inputs[position] if position < len(node.inputs) else None
@@ -182,8 +197,10 @@ class _Shifted:
         node.replace_input_with(position, self._known[old])
 
     def _made(self, integers: Array, name: str) -> ir.Value:
-        shifted = (integers.astype(np.int16) + _OFFSET).astype(np.uint8)
-        made = new_constant(shifted, self._names.new(f"{name}.uint8"))
+        return self._held((integers.astype(np.int16) + _OFFSET).astype(np.uint8), f"{name}.uint8")
+
+    def _held(self, array: Array, name: str) -> ir.Value:
+        made = new_constant(array, self._names.new(name))
         self._home.register_initializer(made)
         return made
 
