@@ -14,6 +14,7 @@ import pytest
 from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from oracle import Array
+from parsed_models import parse
 
 from normfuse.gpu_work import count_gpu_work
 
@@ -27,12 +28,6 @@ WIDTH, HEADS = 16, 2
 
 def weights(*shape: int) -> Array:
     return np.asarray(RNG.normal(size=shape).astype(np.float32) / np.float32(math.sqrt(shape[-1])))
-
-
-def parse(text: str, constants: dict[str, Array]) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
-    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
-    return onnx.shape_inference.infer_shapes(model)
 
 
 def transformer() -> tuple[onnx.ModelProto, tuple[int, ...]]:
@@ -53,7 +48,7 @@ def transformer() -> tuple[onnx.ModelProto, tuple[int, ...]]:
         joined = Reshape(ot, join) a = MatMul(joined, wo) r = Add(x, a)
         m = LayerNormalization <axis = -1> (r, g) up = MatMul(m, w1) gate = Sigmoid(up) silu = Mul(up, gate)
         down = MatMul(silu, w2) y = Add(r, down) }}"""
-    return parse(text, constants), (2, 5, WIDTH)
+    return onnx.shape_inference.infer_shapes(parse(text, **constants)), (2, 5, WIDTH)
 
 
 def convolutions() -> tuple[onnx.ModelProto, tuple[int, ...]]:
@@ -73,7 +68,7 @@ def convolutions() -> tuple[onnx.ModelProto, tuple[int, ...]]:
         c1 = Conv <pads = [1, 1, 1, 1]> (a0, w1, b1) pooled = GlobalAveragePool(c1) s = Conv(pooled, squeeze)
         sr = Relu(s) e = Conv(sr, excite) gate = Sigmoid(e) gated = Mul(c1, gate) r = Add(gated, a0) a = Relu(r)
         last = GlobalAveragePool(a) f = Reshape(last, flat) y = MatMul(f, head) }"""
-    return parse(text, constants), (2, 3, 8, 8)
+    return onnx.shape_inference.infer_shapes(parse(text, **constants)), (2, 3, 8, 8)
 
 
 NETWORKS = {"transformer": transformer, "convolutions": convolutions}

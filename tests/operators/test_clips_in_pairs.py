@@ -12,13 +12,13 @@ from typing import Any
 import harness
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from exact_programs import nasty
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from oracle import Array
+from parsed_models import results
 from strategies import Numbers
 from test_claims import session_and_report
 
@@ -38,12 +38,6 @@ def model(x: Array, constants: dict[str, Array], nodes: list[onnx.NodeProto], op
     used = {name for node in nodes for name in node.input}
     fixed = {name: array for name, array in constants.items() if name in used}
     return harness.build_model(nodes, {"X": x}, {"Y": TensorProto.FLOAT}, fixed, opset=opset)
-
-
-def node_by_node(proto: onnx.ModelProto, x: Array) -> Array:
-    options = harness.session_options("cpu")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return harness.run(harness.create_session(proto, options=options), {"X": x})["Y"]
 
 
 def in_float64(x: Array, constants: dict[str, Array], bounds: tuple[str, str]) -> Array:
@@ -89,7 +83,7 @@ def test_the_bits_of_the_three_nodes(case: tuple[Array, dict[str, Array], tuple[
     assert len(harness.ep_groups(session)) == 1
     assert harness.cpu_types(session) == []
     got = harness.run(session, {"X": x})["Y"]
-    np.testing.assert_array_equal(got, node_by_node(proto, x))
+    np.testing.assert_array_equal(got, results(proto, {"X": x})["Y"])
     np.testing.assert_allclose(got, in_float64(x, constants, bounds), rtol=1e-6, atol=1e-44)
 
 
@@ -130,13 +124,13 @@ def test_anywhere_in_a_chain(chain: str) -> None:
     session = harness.create_session(proto, "ep")
     assert len(harness.ep_groups(session)) == 1, harness.fused_types(session)
     assert harness.cpu_types(session) == []
-    got, whole = harness.run(session, {"X": X})["Y"], node_by_node(proto, X)
+    got, whole = harness.run(session, {"X": X})["Y"], results(proto, {"X": X})["Y"]
     np.testing.assert_array_equal(got, whole)
     # And what the Clip does is seen here.
     without = [node for node in proto.graph.node if node.op_type != "Clip"]
     for node in without:
         node.input[0] = node.input[0].removesuffix("c") + "q" if node.op_type == "DequantizeLinear" else node.input[0]
-    assert np.abs(node_by_node(model(X, CONSTANTS, without), X) - whole).max() > 0.3
+    assert np.abs(results(model(X, CONSTANTS, without), {"X": X})["Y"] - whole).max() > 0.3
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 33, 1023, 1025, 5000])
@@ -146,7 +140,7 @@ def test_of_any_length(dtype: type, length: int) -> None:
     x = nasty(Numbers(length), (length,))
     proto = model(x, constants, [*clipped_pair("X", "a"), unary("Neg", "a", "Y")])
     got = harness.run(harness.create_session(proto, "ep"), {"X": x})["Y"]
-    np.testing.assert_array_equal(got, node_by_node(proto, x))
+    np.testing.assert_array_equal(got, results(proto, {"X": x})["Y"])
 
 
 def with_input(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
@@ -161,7 +155,7 @@ def test_only_of_a_scale_that_keeps_the_order(scale: float) -> None:
     proto = model(X, {**CONSTANTS, "s": np.array(scale, F32)}, clipped_pair("X", "Y"))
     session = harness.create_session(proto, "ep")
     assert "Clip" in harness.cpu_types(session)
-    np.testing.assert_array_equal(harness.run(session, {"X": X})["Y"], node_by_node(proto, X))
+    np.testing.assert_array_equal(harness.run(session, {"X": X})["Y"], results(proto, {"X": X})["Y"])
 
 
 @pytest.mark.parametrize("name", ["low", "high", "s", "z"])
@@ -170,18 +164,15 @@ def test_only_of_constants(name: str) -> None:
     session = harness.create_session(proto, "ep")
     assert "Clip" in harness.cpu_types(session)
     changed = {name: CONSTANTS[name] * 2}
-    options = harness.session_options("cpu")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    plain = harness.create_session(proto, options=options)
     for feeds in ({"X": X}, {"X": X, **changed}):
-        np.testing.assert_array_equal(harness.run(session, feeds)["Y"], harness.run(plain, feeds)["Y"])
+        np.testing.assert_array_equal(harness.run(session, feeds)["Y"], results(proto, feeds)["Y"])
 
 
 def test_a_scale_for_each_channel_says_why_it_is_left(tmp_path: Path) -> None:
     constants = {**CONSTANTS, "s": np.linspace(0.02, 0.06, 5, dtype=F32), "z": np.zeros(5, np.int8)}
     proto = model(X, constants, [unary("Neg", "X", "n"), *clipped_pair("n", "Y")])
     session, report = session_and_report(proto, tmp_path, claim="profitable")
-    np.testing.assert_array_equal(harness.run(session, {"X": X})["Y"], node_by_node(proto, X))
+    np.testing.assert_array_equal(harness.run(session, {"X": X})["Y"], results(proto, {"X": X})["Y"])
     (line,) = [line for line in report if line["node"] == "Q of n"]
     assert not line["claimed"]
     assert "the scale is one constant above 0" in line["message"]
@@ -198,7 +189,7 @@ def test_the_clipped_integers_are_read_twice() -> None:
     )
     session = harness.create_session(proto, "ep")
     got = harness.run(session, {"X": X})
-    expected = node_by_node(model(X, CONSTANTS, nodes), X)
+    expected = results(model(X, CONSTANTS, nodes), {"X": X})["Y"]
     np.testing.assert_array_equal(got["Y"], expected)
     np.testing.assert_array_equal(got["Z"], -expected)
 
@@ -209,4 +200,4 @@ def test_silu_of_clipped_integers() -> None:
     proto = model(X, CONSTANTS, nodes)
     session = harness.create_session(proto, "ep")
     assert len(harness.ep_groups(session)) == 1, harness.fused_types(session)
-    np.testing.assert_allclose(harness.run(session, {"X": X})["Y"], node_by_node(proto, X), rtol=1e-6)
+    np.testing.assert_allclose(harness.run(session, {"X": X})["Y"], results(proto, {"X": X})["Y"], rtol=1e-6)

@@ -27,6 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from oracle import Array
+from parsed_models import parse, results
 from quantizer_styles import products_of_integers
 
 import normfuse
@@ -44,19 +45,6 @@ pytestmark = pytest.mark.without_vnni
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 on_x86 = pytest.mark.skipif(not X86, reason="int8 is what integer kernels take on this processor")
 F32 = np.float32
-
-
-def parse(text: str, **held: Array) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
-    model.graph.initializer.extend(harness.initializer(name, array) for name, array in held.items())
-    return model
-
-
-def results(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
-    """Without any optimisation."""
-    options = harness.session_options("cpu")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return harness.run(harness.create_session(model, "cpu", options), feeds)
 
 
 def rewritten(model: onnx.ModelProto, products: str) -> tuple[onnx.ModelProto, dict[str, int]]:
