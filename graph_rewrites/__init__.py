@@ -6,5 +6,6 @@
 from .engine import RewriteResult, Target, rewrite
 from .rules import RULES
 from .sites import Site
+from .treatment import AS_IT_IS, Treatment
 
-__all__ = ["RULES", "RewriteResult", "Site", "Target", "rewrite"]
+__all__ = ["AS_IT_IS", "RULES", "RewriteResult", "Site", "Target", "Treatment", "rewrite"]

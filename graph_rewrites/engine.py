@@ -35,11 +35,9 @@ from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_DEVIATION, USED_STATISTICS, is_dead, operator_name, vanishing
 from .pattern import AnyOf, Output, ValuePattern
 from .products import EINSUM_AS_MATMUL, write_products
-from .quantization_removal import RemovedQuantization
-from .quantization_removal import remove_quantization as remove_quantization_of
-from .quantized_products import INT8_AS_UINT8, Products, make_unsigned
-from .quantized_weights import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED, FoldedWeights, Folding
-from .quantized_weights import fold_weights as fold_weights_of
+from .quantization_removal import RemovedQuantization, remove_quantization
+from .quantized_products import INT8_AS_UINT8, make_unsigned
+from .quantized_weights import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED, FoldedWeights, fold_weights
 from .repeaters import Repeaters
 from .rule import FusionRule, Replacement, pattern_of
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
@@ -47,6 +45,7 @@ from .schema import broken_node
 from .sites import Declined, Reason, Site
 from .standard import is_written, names_written, original_name, write_out
 from .subtractions import SUBTRACTION_AS_ADDITION, write_additions
+from .treatment import AS_IT_IS, Treatment
 
 __all__ = ["RewriteResult", "Target", "rewrite"]
 
@@ -97,10 +96,7 @@ def rewrite(
     model: ir.Model,
     *,
     target: Target = "portable",
-    allow_requantization_removal: bool = False,
-    remove_quantization: bool = False,
-    fold_weights: Folding = "never",
-    products: Products = "as they are",
+    treatment: Treatment = AS_IT_IS,
     progress: Callable[[int, int], None] | None = None,
 ) -> RewriteResult:
     """Fuse the normalisation chains of a model, in place.
@@ -110,13 +106,7 @@ def rewrite(
             Sub behind a convolution.
         target: "portable": calls of model-local functions whose bodies are standard operators; "custom-op": plain
             nodes of the domain ai.normfuse; "standard": standard operators only.
-        allow_requantization_removal: Also fuse where that removes a QuantizeLinear -> DequantizeLinear pair inside a
-            chain, which changes results by up to one quantisation step.
-        remove_quantization: First take the pairs of QuantizeLinear and DequantizeLinear of activations out
-            (`quantization_removal`).
-        fold_weights: "file", "session": also dequantise the weights of operators that run in float, once
-            (`quantized_weights`). "session": QLinearSoftmax is written as operators of ONNX, too (`integer_softmax`).
-        products: What becomes of products of 8 bits (`quantized_products`).
+        treatment: What becomes of what is quantised.
         progress: Called with (nodes done, nodes in all) from time to time.
 
     Returns:
@@ -136,21 +126,21 @@ def rewrite(
     facts.infer()
     if target == "custom-op":
         facts.excluded_types = _NOT_IN_CUSTOM_OPERATORS
-    facts.removes_quantization = remove_quantization
-    facts.products_run_in_float = products == "float"
-    run = _Run(model, facts, target, allow_requantization_removal, progress)
+    facts.removes_quantization = treatment.remove_quantization
+    facts.products_run_in_float = treatment.products == "float"
+    run = _Run(model, facts, target, treatment.allow_requantization_removal, progress)
     run.lift()
     weights, quantization = FoldedWeights(), RemovedQuantization()
     for graph, path, opsets in _containers(model):
         if written := write_products(graph, facts):
             run.counts[EINSUM_AS_MATMUL] += written
-        if fold_weights == "session" and (written := write_softmaxes(graph, facts, opsets.get("", 1))):
+        if treatment.fold_weights == "session" and (written := write_softmaxes(graph, facts, opsets.get("", 1))):
             run.counts[SOFTMAX_OF_INTEGERS] += written
-        if remove_quantization:
-            quantization.add(remove_quantization_of(graph, facts, opsets.get("", 1)))
-        if products in ("integer", "exact integer"):
-            run.counts[INT8_AS_UINT8] += make_unsigned(graph, facts, exact=products == "exact integer")
-        weights.add(fold_weights_of(graph, facts, fold_weights))
+        if treatment.remove_quantization:
+            quantization.add(remove_quantization(graph, facts, opsets.get("", 1)))
+        if treatment.products in ("integer", "exact integer"):
+            run.counts[INT8_AS_UINT8] += make_unsigned(graph, facts, exact=treatment.products == "exact integer")
+        weights.add(fold_weights(graph, facts, treatment.fold_weights))
         facts.enter(graph)
         run.bypass(graph, opsets)
         run.fuse(graph, path, opsets)

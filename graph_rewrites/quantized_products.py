@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -31,15 +30,10 @@ from .quantized_weights import (
     stays_int8,
 )
 
-__all__ = ["INT8_AS_UINT8", "Products", "activation_types", "are_faster_in_float", "make_unsigned"]
+__all__ = ["INT8_AS_UINT8", "activation_types", "are_faster_in_float", "make_unsigned"]
 
 #: What the report calls it, among the rules.
 INT8_AS_UINT8 = "Int8AsUint8"
-
-Products = Literal["as they are", "integer", "exact integer", "float"]
-"""What becomes of products of 8 bits. "integer": activations of int8 become uint8, so that ONNX Runtime takes them;
-"exact integer": weights as well, where sums of uint8 x int8 would saturate (x86 without VNNI); "float": they run in
-float, and their weights are dequantised once."""
 
 _MULTIPLY = frozenset({"Conv", "Gemm", "MatMul"})
 _ELEMENTWISE = frozenset({"Add", "Mul"})

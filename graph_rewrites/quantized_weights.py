@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -25,12 +24,12 @@ from .constants import Array, constant_tensor
 from .facts import Facts
 from .fused import new_constant
 from .names import Names
+from .treatment import Folding
 
 __all__ = [
     "LOOKED_UP_AS_INTEGERS",
     "WEIGHTS_FOLDED",
     "FoldedWeights",
-    "Folding",
     "array_of",
     "dequantizer_of",
     "drop_unused_constant",
@@ -46,10 +45,6 @@ __all__ = [
 #: What the report calls them, among the rules.
 WEIGHTS_FOLDED = "FoldedWeights"
 LOOKED_UP_AS_INTEGERS = "TableOfIntegers"
-
-Folding = Literal["never", "file", "session"]
-"""Whether weights are folded: in a file, which any session may be created on, only those that ONNX Runtime leaves as
-they are; in a session, whose options say that it leaves them, all."""
 
 # What makes integers of float weights in a model, and the types that are known here.
 _QUANTIZERS = frozenset({"Clip", "QuantizeLinear"})

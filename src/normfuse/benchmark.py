@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-    from normfuse.graph_rewrites.quantized_weights import Folding
-
 __all__ = ["BenchmarkReport", "OperatorTime", "Saturation", "Timing", "benchmark"]
 
 
@@ -181,6 +179,7 @@ def benchmark(
         LibraryLoadError: The native library cannot be loaded.
         VerificationError: No input could be made that the model accepts.
     """
+    from normfuse.graph_rewrites import Treatment
     from normfuse.host.registration import ensure_registered
 
     check_threads("threads", threads)
@@ -205,11 +204,10 @@ def benchmark(
         setting.case("rewritten", fused, None),
         setting.case("rewritten + normfuse", fused, options),
     ]
-    folding: Folding = "never" if quantization is None else "session"
     on_cpu = options.get("backend") != "directml"
     choices = Choices(fold_weights=quantization is not None, choose_products=on_cpu, blocked_layout=on_cpu)
     in_memory = session_model(source, import_host().SessionOptions(), choices)
-    portable = rewritten(source, fold_weights=folding)
+    portable = rewritten(source, treatment=Treatment(fold_weights="never" if quantization is None else "session"))
     if in_memory.model is not portable.model or portable.rules != rewritten(source).rules:
         cases.append(setting.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before
     tell("profiling", 0, 0)

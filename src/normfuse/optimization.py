@@ -310,15 +310,16 @@ class _How:
     progress: Progress | None
 
     def rewrite(self, source: Source, *, folds: bool) -> Rewritten:
+        from normfuse.graph_rewrites import Treatment
+
         tell = self.progress
-        return rewritten(
-            source,
-            self.target,
+        treatment = Treatment(
             allow_requantization_removal=self.allow_requantization_removal,
             remove_quantization=self.remove_quantization,
             fold_weights="file" if folds else "never",
-            progress=None if tell is None else lambda done, total: tell("rewriting", done, total),
         )
+        counted = None if tell is None else lambda done, total: tell("rewriting", done, total)
+        return rewritten(source, self.target, treatment, progress=counted)
 
 
 def _report_on(source: Source, found: Rewritten, target: Target) -> OptimizationReport:
@@ -406,14 +407,20 @@ def inspect(model: ModelLike, *, allow_requantization_removal: bool = False) -> 
         InvalidModelError: The model cannot be read.
     """
     check_type("allow_requantization_removal", allow_requantization_removal, YES_OR_NO)
-    return list(rewritten(load_model(model), allow_requantization_removal=allow_requantization_removal).sites)
+    return list(_found(load_model(model), allow_requantization_removal).sites)
 
 
 def inspect_with_claims(model: ModelLike, *, allow_requantization_removal: bool = False) -> tuple[list[Site], Claims]:
     """Return what :func:`inspect` does, and which of the sites the execution provider would run on this machine."""
     source = load_model(model)
-    found = rewritten(source, allow_requantization_removal=allow_requantization_removal)
+    found = _found(source, allow_requantization_removal)
     return list(found.sites), ask_provider(found.model, source.name, found.sites)
+
+
+def _found(source: Source, allow_requantization_removal: bool) -> Rewritten:
+    from normfuse.graph_rewrites import Treatment
+
+    return rewritten(source, treatment=Treatment(allow_requantization_removal=allow_requantization_removal))
 
 
 def nothing_to_gain(site: Site) -> bool:

@@ -12,10 +12,9 @@ import onnx_ir as ir
 from normfuse.model_files import Source
 
 if TYPE_CHECKING:
-    from normfuse.graph_rewrites import Target
+    from normfuse.graph_rewrites import Target, Treatment
     from normfuse.graph_rewrites.quantization_removal import RemovedQuantization
-    from normfuse.graph_rewrites.quantized_products import Products
-    from normfuse.graph_rewrites.quantized_weights import FoldedWeights, Folding
+    from normfuse.graph_rewrites.quantized_weights import FoldedWeights
     from normfuse.graph_rewrites.sites import Site
 
 __all__ = ["Rewritten", "rewritten"]
@@ -38,34 +37,29 @@ class Rewritten:
 def rewritten(
     source: Source,
     target: Target = "portable",
+    treatment: Treatment | None = None,
     *,
-    allow_requantization_removal: bool = False,
-    remove_quantization: bool = False,
-    fold_weights: Folding = "never",
-    products: Products = "as they are",
     progress: Callable[[int, int], None] | None = None,
 ) -> Rewritten:
     """Return the rewritten copy of a model; see :func:`normfuse.graph_rewrites.rewrite`.
 
+    Args:
+        source: The model.
+        target: See there.
+        treatment: See there; None: what is quantised stays as it is.
+        progress: See there.
+
     Raises:
         InvalidModelError: A node breaks the schema of its operator.
     """
-    from normfuse.graph_rewrites import rewrite
+    from normfuse.graph_rewrites import AS_IT_IS, rewrite
 
-    key = (target, allow_requantization_removal, remove_quantization, fold_weights, products)
+    key = (target, treatment or AS_IT_IS)
     known = source.rewrites.get(key)
     if not isinstance(known, Rewritten):
         start = time.perf_counter()
         model = source.model.clone()
-        result = rewrite(
-            model,
-            target=target,
-            allow_requantization_removal=allow_requantization_removal,
-            remove_quantization=remove_quantization,
-            fold_weights=fold_weights,
-            products=products,
-            progress=progress,
-        )
+        result = rewrite(model, target=target, treatment=treatment or AS_IT_IS, progress=progress)
         known = Rewritten(
             model,
             tuple(result.sites),

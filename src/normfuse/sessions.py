@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from normfuse.graph_rewrites import Target
-    from normfuse.graph_rewrites.quantized_products import Products
+    from normfuse.graph_rewrites.treatment import Products
 
 __all__ = ["Choices", "InferenceSession", "Level", "SessionModel", "needs_library", "open_session", "session_model"]
 
@@ -184,20 +184,24 @@ def session_model(source: Source, options: onnxruntime.SessionOptions, choices: 
         options: Those of the session.
         choices: What may be done.
     """
-    rewrite: Callable[..., Rewritten] = functools.partial(
-        rewritten,
-        source,
+    from normfuse.graph_rewrites import Treatment
+
+    treatment = Treatment(
         allow_requantization_removal=choices.allow_requantization_removal,
         remove_quantization=choices.remove_quantization,
         fold_weights="session" if choices.fold_weights else "never",
     )
-    forms = _forms_of_products(source.model) if choices.choose_products else ["as they are"]
+
+    def rewrite(target: Target, products: Products) -> Rewritten:
+        return rewritten(source, target, dataclasses.replace(treatment, products=products))
+
+    forms: list[Products] = _forms_of_products(source.model) if choices.choose_products else ["as they are"]
     if choices.blocked_layout and may_gain(source.model, options):
         for products in forms:
             found = _laid_out(functools.partial(rewrite, products=products), options, in_float=products == "float")
             if found is not None:
                 return found
-    result = rewrite("portable", products=forms[-1])
+    result = rewrite("portable", forms[-1])
     return SessionModel(result.model, keeps_weights=result.weights.guarded > 0, written=result)
 
 

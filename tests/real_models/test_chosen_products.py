@@ -32,7 +32,7 @@ from quantizer_styles import products_of_integers
 
 import normfuse
 from normfuse import sessions
-from normfuse.graph_rewrites import rewrite
+from normfuse.graph_rewrites import Treatment, rewrite
 from normfuse.graph_rewrites.integer_elementwise import write_elementwise
 from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, activation_types, are_faster_in_float
 from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
@@ -49,7 +49,8 @@ F32 = np.float32
 
 def rewritten(model: onnx.ModelProto, products: str) -> tuple[onnx.ModelProto, dict[str, int]]:
     copy = ir.from_proto(model)
-    counts = rewrite(copy, target="standard", fold_weights="session", products=products).counts  # type: ignore[arg-type]
+    treatment = Treatment(fold_weights="session", products=products)  # type: ignore[arg-type]
+    counts = rewrite(copy, target="standard", treatment=treatment).counts
     return ir.to_proto(copy), counts
 
 

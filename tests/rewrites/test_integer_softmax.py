@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import normfuse
-from normfuse.graph_rewrites import rewrite
+from normfuse.graph_rewrites import Treatment, rewrite
 
 COUNT = "SoftmaxOfIntegers"
 X_SCALE, Y_SCALE = np.float32(0.06), np.float32(1 / 256)
@@ -45,7 +45,7 @@ def zero_points(stored: str) -> tuple[int, int]:
 
 def written(proto: onnx.ModelProto, fold_weights: str = "session") -> tuple[onnx.ModelProto, int]:
     changed = ir.from_proto(proto)
-    result = rewrite(changed, fold_weights=fold_weights)  # type: ignore[arg-type]
+    result = rewrite(changed, treatment=Treatment(fold_weights=fold_weights))  # type: ignore[arg-type]
     return ir.to_proto(changed), result.counts.get(COUNT, 0)
 
 

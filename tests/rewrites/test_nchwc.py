@@ -26,6 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import normfuse
 from normfuse import nchwc
+from normfuse.graph_rewrites import Treatment
 from normfuse.graph_rewrites.nchwc import move_reorders
 from normfuse.host.config_entries import disable_optimizer
 from normfuse.model_files import load_model
@@ -208,7 +209,7 @@ def block() -> int:
 
 
 def moved(net: Net) -> ir.Model | None:
-    result = rewritten(load_model(net.proto()), "custom-op", fold_weights="session")
+    result = rewritten(load_model(net.proto()), "custom-op", Treatment(fold_weights="session"))
     return nchwc.blocked(result.model, options_of())
 
 

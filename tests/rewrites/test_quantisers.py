@@ -15,6 +15,7 @@ from rewrite_harness import SpellingBuilder, fused_nodes, optimize, run
 
 import normfuse
 from normfuse import models
+from normfuse.graph_rewrites import Treatment
 
 # Verification runs what ONNX Runtime makes of the pairs, products of uint8 and int8 among them.
 pytestmark = pytest.mark.without_vnni
@@ -75,7 +76,7 @@ def test_spelled_out_normalization_that_was_split(tmp_path: Path) -> None:
     reasons = {site.reason for site in normfuse.inspect(model) if site.kind in ("LayerNormalization", "Activation")}
     assert reasons == {"changes_rounding"}
     assert descriptions(model) == []
-    allowed, result = optimize(model, allow_requantization_removal=True)
+    allowed, result = optimize(model, treatment=Treatment(allow_requantization_removal=True))
     chains = [site for site in result.sites if site.fused_into is not None]
     assert [site.kind for site in chains] == [
         "LayerNormalization",

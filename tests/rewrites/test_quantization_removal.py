@@ -18,7 +18,7 @@ from parsed_models import parse, results
 from strategies import Numbers, quantizations
 
 from normfuse.float_network import unrounded
-from normfuse.graph_rewrites import rewrite
+from normfuse.graph_rewrites import Treatment, rewrite
 from normfuse.graph_rewrites.quantization_removal import RemovedQuantization
 
 F32 = np.float32
@@ -32,7 +32,8 @@ ENDS = {
 
 def removed(model: onnx.ModelProto) -> tuple[onnx.ModelProto, RemovedQuantization]:
     copy = ir.from_proto(model)
-    done = rewrite(copy, target="standard", remove_quantization=True, fold_weights="file").quantization
+    treatment = Treatment(remove_quantization=True, fold_weights="file")
+    done = rewrite(copy, target="standard", treatment=treatment).quantization
     return ir.to_proto(copy), done
 
 

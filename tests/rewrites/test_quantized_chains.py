@@ -11,6 +11,8 @@ import onnx.parser
 import pytest
 from rewrite_harness import SpellingBuilder, check_fused, close, configuration, fused_nodes, optimize, round_trip, run
 
+from normfuse.graph_rewrites import Treatment
+
 SHAPE = (2, 5, 8)
 RNG = np.random.default_rng(5)
 THREE = np.int8(3)
@@ -253,7 +255,7 @@ def test_requantised_chain_is_left_unless_allowed() -> None:
 
 def test_requantised_chain_is_fused_where_allowed() -> None:
     model = _split_layer_norm()
-    optimized, result = optimize(model, allow_requantization_removal=True)
+    optimized, result = optimize(model, treatment=Treatment(allow_requantization_removal=True))
     (node,) = fused_nodes(optimized)
     assert configuration(node) == {"axes": [-1]}
     assert [n.op_type for n in optimized.graph.node] == [node.op_type]
@@ -271,7 +273,7 @@ def test_pair_with_different_scales_is_no_rounding() -> None:
     y = g.add("LayerNormalization", x, g.weight(8, mean=1.0))
     rescaled = g.dequantize(g.quantize(y, 0.04, np.int8(0)), 0.05, np.int8(0))
     g.output(g.add("Add", rescaled, g.weight(8)), SHAPE)
-    optimized, _ = optimize(g.model("m"), allow_requantization_removal=True)
+    optimized, _ = optimize(g.model("m"), treatment=Treatment(allow_requantization_removal=True))
     assert [n.op_type for n in optimized.graph.node][1:] == ["DequantizeLinear", "Add"]
 
 

@@ -21,7 +21,7 @@ from parsed_models import parse, results
 from strategies import Numbers, quantizations
 
 import normfuse
-from normfuse.graph_rewrites import rewrite
+from normfuse.graph_rewrites import Treatment, rewrite
 from normfuse.graph_rewrites.quantized_weights import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED
 
 pytestmark = pytest.mark.without_vnni
@@ -32,7 +32,7 @@ RNG = np.random.default_rng(5)
 
 def folded(model: onnx.ModelProto, target: str = "standard") -> tuple[onnx.ModelProto, dict[str, int]]:
     copy = ir.from_proto(model)
-    counts = rewrite(copy, target=target, fold_weights="session").counts  # type: ignore[arg-type]
+    counts = rewrite(copy, target=target, treatment=Treatment(fold_weights="session")).counts  # type: ignore[arg-type]
     return ir.to_proto(copy), counts
 
 
