@@ -279,6 +279,8 @@ void ChainReader::ReadSpec() {
   if (usual_.sum != nullptr) spec_.sum_type = usual_.sum->type;
   for (const Stage& stage : spec_.before) spec_.requantizes |= stage.quantizes;
   for (const Stage& stage : spec_.behind) spec_.emits_behind |= stage.emitted >= 0;
+  for (Stage& stage : spec_.before) stage.element_steps = CountElementSteps(stage);
+  for (Stage& stage : spec_.behind) stage.element_steps = CountElementSteps(stage);
   spec_.steps_at_once = HasElementSteps(spec_, chain_, KernelsFor(isa_));
   spec_.steps_before_at_once = HasStepsBefore(spec_, chain_, KernelsFor(isa_));
   spec_.steps_behind_at_once = HasStepsBehind(spec_, KernelsFor(isa_));

@@ -54,6 +54,7 @@ struct Stage {
   bool keeps = false;
   bool makes_codes = false;  // of ChainSpec::codes
   int step = 0;              // kFakeQuantize behind: which one of Chain::behind
+  int element_steps = -1;    // that it becomes in a kernel for several; -1: it has to be run by itself
 
   // Of kActivate: nothing is left of it.
   bool changes_nothing() const {

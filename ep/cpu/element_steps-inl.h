@@ -80,30 +80,30 @@ struct Vectors {
   V v[kCount];
 };
 
-// Calls use(k, elements) for each of kCount vectors from i on, dequantised if they are integers.
 template <class T, size_t kCount>
-NORMFUSE_INLINE void ForEachDequantized(const void* data, size_t i, float scale, float zero, auto vector, auto&& use) {
-  const T* x = static_cast<const T*>(data) + i;
-  const V s = Set(scale);
-  const V z = Set(zero);
+NORMFUSE_INLINE void ForEachDequantized(const cpu::ElementsRead& from, size_t at, auto vector, auto&& use) {
+  const T* x = static_cast<const T*>(from.data) + at;
+  const V s = Set(from.scale);
+  const V z = Set(from.zero);
   NORMFUSE_UNROLL
   for (size_t k = 0; k < kCount; ++k) use(k, (vector.Load(x + k * kLanes) - z) * s);
 }
 
+// Calls use(k, elements) for each of kCount vectors, from element i on.
 template <size_t kCount>
-NORMFUSE_INLINE void ForEachLoaded(const void* data, DataType type, float scale, float zero, size_t i, auto vector,
-                                   auto&& use) {
-  switch (type) {
+NORMFUSE_INLINE void ForEachLoaded(const cpu::ElementsRead& from, size_t i, auto vector, auto&& use) {
+  const size_t at = i & from.mask;
+  switch (from.type) {
     case DataType::kInt8:
-      return ForEachDequantized<int8_t, kCount>(data, i, scale, zero, vector, use);
+      return ForEachDequantized<int8_t, kCount>(from, at, vector, use);
     case DataType::kUint8:
-      return ForEachDequantized<uint8_t, kCount>(data, i, scale, zero, vector, use);
+      return ForEachDequantized<uint8_t, kCount>(from, at, vector, use);
     case DataType::kInt16:
-      return ForEachDequantized<int16_t, kCount>(data, i, scale, zero, vector, use);
+      return ForEachDequantized<int16_t, kCount>(from, at, vector, use);
     case DataType::kUint16:
-      return ForEachDequantized<uint16_t, kCount>(data, i, scale, zero, vector, use);
+      return ForEachDequantized<uint16_t, kCount>(from, at, vector, use);
     default: {
-      const float* x = static_cast<const float*>(data) + i;
+      const float* x = static_cast<const float*>(from.data) + at;
       NORMFUSE_UNROLL
       for (size_t k = 0; k < kCount; ++k) use(k, vector.Load(x + k * kLanes));
     }
@@ -163,11 +163,11 @@ NORMFUSE_INLINE void StoreElements(const cpu::ElementStepsArgs& args, size_t i, 
 
 template <class Combination, size_t kCount>
 NORMFUSE_INLINE void CombineAll(const cpu::ElementStep& step, size_t i, auto vector, Vectors<kCount>* d) {
-  if (step.mask != 0) {
-    return ForEachLoaded<kCount>(step.operand, step.type, step.scale, step.zero, i & step.mask, vector,
+  if (step.operand.mask != 0) {
+    return ForEachLoaded<kCount>(step.operand, i, vector,
                                  [d](size_t k, V operand) { d->v[k] = Combination()(d->v[k], operand); });
   }
-  const V operand = Set(*static_cast<const float*>(step.operand));
+  const V operand = Set(*static_cast<const float*>(step.operand.data));
   NORMFUSE_UNROLL
   for (size_t k = 0; k < kCount; ++k) d->v[k] = Combination()(d->v[k], operand);
 }
@@ -205,7 +205,7 @@ NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector
     for (size_t k = 0; k < kCount; ++k) vector.Store(step.kept + i + k * kLanes, d->v[k]);
     return;
   }
-  if (step.by_reciprocal) return DivideByReciprocal(*static_cast<const float*>(step.operand), d);
+  if (step.by_reciprocal) return DivideByReciprocal(*static_cast<const float*>(step.operand.data), d);
 #define NORMFUSE_COMBINATION(name, kernel) \
   if (step.kind == StepKind::k##name) return CombineAll<kernel>(step, i, vector, d);
   NORMFUSE_FOR_EACH_COMBINATION(NORMFUSE_COMBINATION)
@@ -215,8 +215,7 @@ NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector
 template <size_t kCount>
 NORMFUSE_INLINE void RunStepsAt(const cpu::ElementStepsArgs& args, size_t i, auto vector) {
   Vectors<kCount> d;
-  ForEachLoaded<kCount>(args.x, args.x_type, args.x_scale, args.x_zero, i & args.x_mask, vector,
-                        [&d](size_t k, V x) { d.v[k] = x; });
+  ForEachLoaded<kCount>(args.x, i, vector, [&d](size_t k, V x) { d.v[k] = x; });
   for (int s = 0; s < args.count; ++s) RunStep(args.steps[s], i, vector, &d);
   StoreElements(args, i, vector, d);
 }

@@ -22,19 +22,7 @@ bool Activates(const Stage& stage) {
   return stage.kind == StepKind::kActivate && (stage.activation != Activation::kIdentity || stage.gated);
 }
 
-// Steps that the stage becomes; -1: it has to be run by itself.
-int CountSteps(const Stage& stage) {
-  if (stage.kind == StepKind::kActivate) {
-    if (stage.scale.present() && stage.bias.present() && !Activates(stage)) return -1;  // with one rounding
-    return stage.further.empty() ? (Activates(stage) ? 0 : stage.scale.present() + stage.bias.present()) : -1;
-  }
-  // A sum that is stored nowhere is only quantised and dequantised.
-  const bool is_pair =
-      stage.kind == StepKind::kFakeQuantize || (stage.kind == StepKind::kRequantize && stage.emitted < 0);
-  if (!is_pair) return IsCombination(stage.kind) ? 1 : -1;
-  const bool is_one = stage.quantization_form == kFormCount && !IsFloat8(stage.type);
-  return is_one && Quantizer::Fits(stage.quantization_scale) ? 1 : -1;
-}
+ElementsRead Floats(const void* data, size_t mask) { return {data, DataType::kFloat32, mask, 1.0f, 0.0f}; }
 
 // The steps of one block, with what they read there. The block may be the first one of a run, and go on to those behind it.
 class StepsOfBlock {
@@ -44,10 +32,7 @@ class StepsOfBlock {
 
   // Where the steps begin, the steps, where they end. False: an operand has another form.
   bool ReadX();
-  void ReadFrom(const float* d) {
-    args_.x = d;
-    args_.x_type = DataType::kFloat32;
-  }
+  void ReadFrom(const float* d) { args_.x = Floats(d, kNoPattern); }
   void AddFactor(const float* factor);
   bool ReadSteps();
   bool ReadY();
@@ -62,7 +47,7 @@ class StepsOfBlock {
   bool ReadOneNumbers(FormId scale_form, float* scale, float* zero) const;
   bool HasSmallRange() const;
   bool AddStep(StepKind kind, const StageOperand& operand);
-  bool ReadTensor(const BoundTensor& tensor, ElementStep* step);
+  bool ReadTensor(const BoundTensor& tensor, ElementsRead* elements);
   void LookUp(int end);
   bool StreamsY() const { return call_.spec->y_type == DataType::kFloat32 && call_.path.store == Store::kNonTemporal; }
   void RunTo(int end, void* y, DataType type, bool stream);
@@ -98,14 +83,12 @@ bool StepsOfBlock::ReadOneNumbers(FormId scale_form, float* scale, float* zero) 
 
 bool StepsOfBlock::ReadX() {
   if (call_.geometry->Repeats(kFormX)) {
-    ReadFrom(OperandAt(b_, {.form = kFormX, .is_parameter = false}, nullptr, patterns_[0]).data);
-    args_.x_mask = kPattern - 1;
+    args_.x = Floats(OperandAt(b_, {.form = kFormX, .is_parameter = false}, nullptr, patterns_[0]).data, kPattern - 1);
   } else {
     if (b_.n > 1 && b_.step.stride[kFormX] != 1) return false;
-    args_.x = ElementAt(call_.x.data, call_.x.type, b_.at.at[kFormX]);
-    args_.x_type = call_.x.type;
+    args_.x = {ElementAt(call_.x.data, call_.x.type, b_.at.at[kFormX]), call_.x.type, kNoPattern, 1.0f, 0.0f};
   }
-  return !call_.x.quantized() || ReadOneNumbers(kFormXScale, &args_.x_scale, &args_.x_zero);
+  return !call_.x.quantized() || ReadOneNumbers(kFormXScale, &args_.x.scale, &args_.x.zero);
 }
 
 bool StepsOfBlock::ReadY() {
@@ -121,27 +104,22 @@ bool StepsOfBlock::ReadY() {
 }
 
 // A tensor that the kernel reads where it lies.
-bool StepsOfBlock::ReadTensor(const BoundTensor& tensor, ElementStep* step) {
+bool StepsOfBlock::ReadTensor(const BoundTensor& tensor, ElementsRead* elements) {
   const bool is_float = tensor.type == DataType::kFloat32 && !tensor.quantized();
   if (b_.step.stride[tensor.form] != 1 || !(is_float || IsSmallInteger(tensor.type)) || tensor.block_size > 0)
     return false;
-  if (tensor.quantized() && !ReadOneNumbers(tensor.scale_form, &step->scale, &step->zero)) return false;
-  step->type = tensor.type;
-  step->operand = ElementAt(tensor.data, tensor.type, b_.at.at[tensor.form]);
-  step->mask = kNoPattern;
+  *elements = {ElementAt(tensor.data, tensor.type, b_.at.at[tensor.form]), tensor.type, kNoPattern, 1.0f, 0.0f};
   bytes_[count_] = BytesFor(tensor.type, 1);
-  return true;
+  return !tensor.quantized() || ReadOneNumbers(tensor.scale_form, &elements->scale, &elements->zero);
 }
 
 bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
   ElementStep& step = steps_[count_];
   step.kind = kind;
-  step.type = DataType::kFloat32;
   bytes_[count_] = 0;
-  const bool lies_there = !operand.is_parameter && ReadTensor(call_.tensor(operand.form), &step);
+  const bool lies_there = !operand.is_parameter && ReadTensor(call_.tensor(operand.form), &step.operand);
   if (!operand.is_kept && call_.geometry->Repeats(operand.form)) {
-    step.operand = OperandAt(b_, operand, nullptr, patterns_[1 + count_]).data;
-    step.mask = kPattern - 1;
+    step.operand = Floats(OperandAt(b_, operand, nullptr, patterns_[1 + count_]).data, kPattern - 1);
     bytes_[count_] = 0;
   } else if (!lies_there) {
     const bool single = !operand.is_kept && (b_.n == 1 || b_.step.stride[operand.form] == 0);
@@ -150,12 +128,11 @@ bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
     goes_on_ = goes_on_ && !takes_room;
     float* room = single ? &singles_[count_] : b_.scratch->block;  // which no activation in between takes
     const Vec vec = OperandAt(b_, operand, nullptr, room);
-    step.operand = vec.data;
-    step.mask = vec.step == 0 ? 0 : kNoPattern;
+    step.operand = Floats(vec.data, vec.step == 0 ? 0 : kNoPattern);
     if (operand.is_parameter && !operand.is_kept) bytes_[count_] = sizeof(float) * static_cast<size_t>(vec.step);
   }
-  step.by_reciprocal = kind == StepKind::kDiv && step.mask == 0 && HasSmallRange() &&
-                       Quantizer::Fits(std::abs(*static_cast<const float*>(step.operand)));
+  step.by_reciprocal = kind == StepKind::kDiv && step.operand.mask == 0 && HasSmallRange() &&
+                       Quantizer::Fits(std::abs(*static_cast<const float*>(step.operand.data)));
   behind_activation_ = false;
   ++count_;
   return true;
@@ -165,9 +142,7 @@ bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
 void StepsOfBlock::AddFactor(const float* factor) {
   ElementStep& step = steps_[count_++];
   step.kind = StepKind::kMul;
-  step.type = DataType::kFloat32;
-  step.operand = factor;
-  step.mask = 0;
+  step.operand = Floats(factor, 0);
   step.by_reciprocal = false;
   bytes_[count_ - 1] = 0;
 }
@@ -176,7 +151,7 @@ void StepsOfBlock::AddFactor(const float* factor) {
 bool StepsOfBlock::HasSmallRange() const {
   if (behind_activation_) return false;
   if (count_ > 0) return steps_[count_ - 1].kind == StepKind::kFakeQuantize;
-  return call_.x.quantized() && Quantizer::Fits(args_.x_scale);
+  return call_.x.quantized() && Quantizer::Fits(args_.x.scale);
 }
 
 bool StepsOfBlock::ReadSteps() {
@@ -211,7 +186,8 @@ bool StepsOfBlock::GoOn(int64_t n) {
   if (!goes_on_) return false;
   MoveOn(b_.step, call_.geometry->active, kBlock, &at_);
   for (int i = 0; i < count_; ++i) {
-    if (bytes_[i] != 0) steps_[i].operand = static_cast<const char*>(steps_[i].operand) + kBlock * bytes_[i];
+    const void*& data = steps_[i].operand.data;
+    if (bytes_[i] != 0) data = static_cast<const char*>(data) + kBlock * bytes_[i];
   }
   b_.n = n;
   args_.steps = nullptr;
@@ -228,9 +204,7 @@ void StepsOfBlock::RunTo(int end, void* y, DataType type, bool stream) {
   args_.count = end - static_cast<int>(args_.steps - steps_);
   args_.stream = stream;
   call_.kernels->element_steps(args_);
-  args_.x = y;
-  args_.x_type = DataType::kFloat32;
-  args_.x_mask = kNoPattern;
+  args_.x = Floats(y, kNoPattern);
 }
 
 // What is left: the steps up to `end`, to integers, and Y's elements for these.
@@ -246,7 +220,7 @@ void StepsOfBlock::Run() {
   int end = 0;
   for (const Stage& stage : stages_) {
     if (&stage == maker_) return LookUp(end);
-    end += CountSteps(stage);
+    end += stage.element_steps;
     if (!Activates(stage)) continue;
     RunTo(end, room, DataType::kFloat32, /*stream=*/false);
     ApplyStage(b_, stage, Normalizer{}, room, room);
@@ -268,7 +242,30 @@ bool IsElementType(const Operand& operand) {
                    : operand.type == DataType::kFloat32;
 }
 
+// What all of them become; -1: one has to be run by itself.
+int CountAll(std::span<const Stage> stages) {
+  int count = 0;
+  for (const Stage& stage : stages) {
+    if (stage.element_steps < 0) return -1;
+    count += stage.element_steps;
+  }
+  return count;
+}
+
 }  // namespace
+
+int CountElementSteps(const Stage& stage) {
+  if (stage.kind == StepKind::kActivate) {
+    if (stage.scale.present() && stage.bias.present() && !Activates(stage)) return -1;  // with one rounding
+    return stage.further.empty() ? (Activates(stage) ? 0 : stage.scale.present() + stage.bias.present()) : -1;
+  }
+  // A sum that is stored nowhere is only quantised and dequantised.
+  const bool is_pair =
+      stage.kind == StepKind::kFakeQuantize || (stage.kind == StepKind::kRequantize && stage.emitted < 0);
+  if (!is_pair) return IsCombination(stage.kind) ? 1 : -1;
+  const bool is_one = stage.quantization_form == kFormCount && !IsFloat8(stage.type);
+  return is_one && Quantizer::Fits(stage.quantization_scale) ? 1 : -1;
+}
 
 bool HasElementSteps(const ChainSpec& spec, const Chain& chain, const KernelTable& kernels) {
   if (kernels.element_steps == nullptr || spec.normalizes || !spec.before.empty() || !IsElementType(chain.x))
@@ -276,20 +273,17 @@ bool HasElementSteps(const ChainSpec& spec, const Chain& chain, const KernelTabl
   if (!StoresElements(spec) || spec.emits_behind) return false;
   // One step that reads and writes float32 has a kernel of its own.
   const bool converts = spec.y_quantized || chain.x.quantization.present();
-  int count = 0;
-  bool gains = false;
-  for (const Stage& stage : spec.behind) {
-    const int steps = CountSteps(stage);
-    if (steps < 0) return false;
-    count += steps;
+  const auto gains = [converts](const Stage& stage) {
     const bool combines = (converts && stage.scale.present()) || !stage.bias.is_parameter;
-    gains |= stage.kind != StepKind::kActivate || (!Activates(stage) && combines);
-  }
-  return gains && count + converts > 1 && count <= kMostElementSteps;
+    return stage.kind != StepKind::kActivate || (!Activates(stage) && combines);
+  };
+  const int count = CountAll(spec.behind);
+  return count + converts > 1 && count <= kMostElementSteps &&
+         std::any_of(spec.behind.begin(), spec.behind.end(), gains);
 }
 
 bool HasStepsBefore(const ChainSpec& spec, const Chain& chain, const KernelTable& kernels) {
-  const auto is_step = [](const Stage& stage) { return CountSteps(stage) == 1 && !Activates(stage); };
+  const auto is_step = [](const Stage& stage) { return stage.element_steps == 1 && !Activates(stage); };
   const bool converts = chain.x.quantization.present();
   return kernels.element_steps != nullptr && spec.normalizes && IsElementType(chain.x) &&
          (converts || !spec.before.empty()) && spec.before.size() <= kMostElementSteps &&
@@ -298,13 +292,10 @@ bool HasStepsBefore(const ChainSpec& spec, const Chain& chain, const KernelTable
 
 bool HasStepsBehind(const ChainSpec& spec, const KernelTable& kernels) {
   if (kernels.element_steps == nullptr || !spec.normalizes || spec.emits_behind || !StoresElements(spec)) return false;
-  int count = 0;
-  for (const Stage& stage : RestOf(spec)) {
-    const int steps = CountSteps(stage);
-    if (steps < 0 || Activates(stage)) return false;
-    count += steps;
-  }
-  return count + spec.y_quantized > 0 && count <= kMostElementSteps;
+  const std::span<const Stage> rest = RestOf(spec);
+  const int count = CountAll(rest);
+  return count >= 0 && count + spec.y_quantized > 0 && count <= kMostElementSteps &&
+         std::none_of(rest.begin(), rest.end(), Activates);
 }
 
 bool RunElementSteps(const Block& run) {

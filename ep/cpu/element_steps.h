@@ -5,6 +5,9 @@
 
 namespace normfuse::cpu {
 
+// What Stage::element_steps is. The functions below need it.
+int CountElementSteps(const Stage& stage);
+
 // Whether a chain has steps that a kernel does faster together than one by one, and no others.
 bool HasElementSteps(const ChainSpec& spec, const Chain& chain, const KernelTable& kernels);
 

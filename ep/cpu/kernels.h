@@ -154,29 +154,30 @@ inline Quantizer QuantizerOf(float scale, float zero, float low, float high) {
           .factor = scale};
 }
 
+// Elements as a kernel reads them: float32, or integers of 8 and 16 bits, which are dequantised.
+struct ElementsRead {
+  const void* data;
+  DataType type;
+  size_t mask;  // element i is at i & mask: 0 for one number, kPattern - 1 where they repeat
+  float scale;  // of integers, as the zero point
+  float zero;
+};
+
 // A step of a chain, of several that a kernel does at once, in registers: d = d + operand, d * operand, d / operand, or d
 // quantised and dequantised.
 struct ElementStep {
   StepKind kind;
-  DataType type;  // of the operand, which is dequantised if it is an integer
-  const void* operand;
-  size_t mask;  // element i of the operand is at i & mask: 0 for one number, kPattern - 1 where it repeats
-  float scale;
-  float zero;
+  ElementsRead operand;
   bool by_reciprocal;          // kDiv: by one number, of values that a quantisation keeps in a small range
   const Quantizer* quantizer;  // of kFakeQuantize
   float* kept;                 // of kFakeQuantize: null, or where its result is stored, too
 };
 
-// y = the steps of x, one after the other. Element types are float32 and integers of 8 and 16 bits.
+// y = the steps of x, one after the other.
 struct ElementStepsArgs {
-  const void* x;
-  DataType x_type;
-  size_t x_mask = kNoPattern;  // as in ElementStep
-  float x_scale = 1.0f;
-  float x_zero = 0.0f;
-  void* y;  // may be x, if both are float32
-  DataType y_type;
+  ElementsRead x;
+  void* y;              // may be x, if both are float32
+  DataType y_type;      // float32, or an integer of 8 or 16 bits
   Quantizer quantizer;  // of Y, if it is an integer
   size_t n;
   const ElementStep* steps;
