@@ -10,6 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from .facts import Facts
+from .integer_operators import write_in_float
 from .names import Names
 
 __all__ = ["SOFTMAX_OF_INTEGERS", "write_softmaxes"]
@@ -46,22 +47,11 @@ def _is_over_last(node: ir.Node, facts: Facts) -> bool:
 
 
 def _write(node: ir.Node, facts: Facts, names: Names) -> None:
-    graph, x, y = node.graph, node.inputs[0], node.outputs[0]
-    assert graph is not None
+    x = node.inputs[0]
     assert x is not None
-    shape, name = facts.shape(x), node.name or y.name or node.op_type
-    dequantize = ir.Node("", "DequantizeLinear", list(node.inputs[:3]), name=names.new(f"{name}.dequantize"))
+    shape = facts.shape(x)
     axis = ir.AttrInt64("axis", -1 if shape is None else len(shape) - 1)
-    softmax = ir.Node("", "Softmax", [dequantize.outputs[0]], [axis], name=node.name)
-    quantize = ir.Node("", "QuantizeLinear", [softmax.outputs[0], *node.inputs[3:]], name=names.new(f"{name}.quantize"))
-    for each, suffix in ((dequantize, "dequantized"), (softmax, "quotients")):
-        value = each.outputs[0]
-        value.name, value.dtype, value.shape = names.new(f"{name}.{suffix}"), ir.DataType.FLOAT, shape
-    result = quantize.outputs[0]
-    result.name, result.type, result.shape = y.name, y.type, y.shape
-    for index, value in enumerate(graph.outputs):
-        if value is y:
-            graph.outputs[index] = result
-    y.replace_all_uses_with(result)
-    graph.insert_before(node, [dequantize, softmax, quantize])
-    graph.remove(node, safe=True)
+    softmax = write_in_float(node, "Softmax", [axis], names)
+    for value in (softmax.inputs[0], softmax.outputs[0]):
+        assert value is not None
+        value.shape = shape
