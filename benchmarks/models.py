@@ -28,12 +28,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import report
+from model_rows import Row, add_options, collected, exit_code, over_processes, ratio
 from real_models import NAMES, Case, cases, model_name
 
-FLOOR = 0.98
 WAYS = ("original + normfuse", "rewritten", "rewritten + normfuse", "normfuse.InferenceSession")
-Row = dict[str, Any]
 
 
 def benched(case: Case, threads: int, seconds: float, folder: Path) -> dict[str, Any]:
@@ -46,6 +44,12 @@ def benched(case: Case, threads: int, seconds: float, folder: Path) -> dict[str,
     if done.returncode:
         sys.exit(f"benchmarks/models.py: {' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr}")
     return dict(json.loads(done.stdout))
+
+
+def ratio_in(timing: dict[str, Any]) -> dict[str, float]:
+    """How fast one process found a way."""
+    low, high = timing["speedup_quartiles"]
+    return {"ratio": timing["speedup"], "low": low, "high": high}
 
 
 def measured(case: Case, threads: int, processes: int, seconds: float, folder: Path) -> Row:
@@ -66,23 +70,9 @@ def measured(case: Case, threads: int, processes: int, seconds: float, folder: P
     for way in WAYS:
         if way not in timings[0]:
             continue
-        row[way] = {
-            "ratio": statistics.median(timing[way]["speedup"] for timing in timings),
-            "low": min(timing[way]["speedup_quartiles"][0] for timing in timings),
-            "high": max(timing[way]["speedup_quartiles"][1] for timing in timings),
-            "error": max(timing[way]["error"] for timing in timings),
-        }
+        ratios = [ratio_in(timing[way]) for timing in timings]
+        row[way] = over_processes(ratios) | {"error": max(timing[way]["error"] for timing in timings)}
     return row
-
-
-def merged(old: list[Row], new: list[Row]) -> list[Row]:
-    """All rows in the order of the models; a new one takes the place of an old one."""
-    by_key = {(row["threads"], NAMES.index(row["model"])): row for row in (*old, *new)}
-    return [by_key[key] for key in sorted(by_key)]
-
-
-def ratio(cell: dict[str, float] | None) -> str:
-    return "" if cell is None else f"{cell['ratio']:.2f} ({cell['low']:.2f} to {cell['high']:.2f})"
 
 
 def table(rows: list[Row]) -> str:
@@ -100,58 +90,29 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def save(path: Path, rows: list[Row]) -> None:
-    data = {"machine": report.machine(), "rows": rows}
-    written = path.with_name(path.name + ".new")
-    written.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    written.replace(path)
-
-
-def too_slow(rows: list[Row]) -> list[str]:
-    """A sentence for every way with normfuse that is slower than ONNX Runtime."""
-    return [
-        f"{row['model']}, {row['threads']} thread(s), {way}: {row[way]['ratio']:.3f} is below {FLOOR}"
-        for row in rows
-        for way in WAYS
-        if "normfuse" in way and way in row and row[way]["ratio"] < FLOOR
-    ]
+def told(row: Row) -> str:
+    return ratio(next(row[way] for way in reversed(WAYS) if way in row))
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", type=model_name, metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--processes", type=int, default=3, help="for each model and number of threads")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each process")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="of the results, old ones included")
-    parser.add_argument("--check", action="store_true", help=f"fail where a ratio with normfuse is below {FLOOR}")
+    add_options(parser, threads=[1, 2], seconds=3.0)
     return parser.parse_args()
 
 
 def main() -> int:
     arguments = parse_arguments()
-    rows: list[Row] = []
-    measured_here = 0
-    if arguments.json is not None and arguments.json.exists():
-        rows = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for case in cases(folder, arguments.names):
-            for threads in arguments.threads:
-                row = measured(case, threads, arguments.processes, arguments.seconds, folder)
-                last = ratio(next(row[way] for way in reversed(WAYS) if way in row))
-                print(f"{case.name}, {threads} thread(s): {last}", file=sys.stderr, flush=True)
-                rows = merged(rows, [row])
-                measured_here += 1
-                if arguments.json is not None:  # each time, so that nothing is lost when the rest is interrupted
-                    save(arguments.json, rows)
-    if not measured_here:
-        sys.exit("benchmarks/models.py: nothing was measured: each of these models was left out, for the reason above")
+        measurements = (
+            measured(case, threads, arguments.processes, arguments.seconds, folder)
+            for case in cases(folder, arguments.names)
+            for threads in arguments.threads
+        )
+        rows = collected(measurements, NAMES, told, arguments.json)
     print(table(rows))
-    found = too_slow(rows) if arguments.check else []
-    for line in found:
-        print(line, file=sys.stderr)
-    return 1 if found else 0
+    return exit_code(rows, [way for way in WAYS if "normfuse" in way]) if arguments.check else 0
 
 
 if __name__ == "__main__":

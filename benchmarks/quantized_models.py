@@ -17,6 +17,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), *(str(ROOT / "tests" / name) for name 
 
 import quantized_zoo  # noqa: E402
 import report  # noqa: E402
-
-from models import FLOOR, Row, ratio, save  # noqa: E402
+from model_rows import Row, add_options, collected, exit_code, over_processes, ratio  # noqa: E402
 
 WAYS = ("QDQ, ORT", "QDQ, normfuse", "float, ORT", "float, normfuse")
 # What is divided by what: the time of the one is so many times that of the other.
@@ -75,19 +75,7 @@ def measured(name: str, threads: int, processes: int, seconds: float) -> Row:
         rows.append(json.loads(done.stdout))
     row: Row = {"model": name, "threads": threads, "onnxruntime": onnxruntime.__version__, "inputs": rows[0]["inputs"]}
     row |= {way: statistics.median(one[way] for one in rows) for way in WAYS}
-    for label in RATIOS:
-        row[label] = {
-            "ratio": statistics.median(one[label]["ratio"] for one in rows),
-            "low": min(one[label]["low"] for one in rows),
-            "high": max(one[label]["high"] for one in rows),
-        }
-    return row
-
-
-def merged(old: list[Row], new: Row) -> list[Row]:
-    """All rows in the order of the files; a new one takes the place of an old one."""
-    by_key = {(row["threads"], quantized_zoo.NAMES.index(row["model"])): row for row in (*old, new)}
-    return [by_key[key] for key in sorted(by_key)]
+    return row | {label: over_processes([one[label] for one in rows]) for label in RATIOS}
 
 
 def table(rows: list[Row]) -> str:
@@ -106,14 +94,6 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def too_slow(rows: list[Row]) -> list[str]:
-    return [
-        f"{row['model']}, {row['threads']} thread(s): {row['normfuse']['ratio']:.3f} is below {FLOOR}"
-        for row in rows
-        if row["normfuse"]["ratio"] < FLOOR
-    ]
-
-
 def file_name(text: str) -> str:
     """The name of a quantised file, as an argument of the command."""
     if text not in quantized_zoo.NAMES:
@@ -125,13 +105,16 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = ", ".join(quantized_zoo.NAMES)
     parser.add_argument("names", nargs="*", type=file_name, metavar="NAME", help=f"{names}; none: all of them")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1])
-    parser.add_argument("--processes", type=int, default=3, help="for each model and number of threads")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of measuring in each process")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="of the results, old ones included")
-    parser.add_argument("--check", action="store_true", help=f"fail where a ratio is below {FLOOR}")
+    add_options(parser, threads=[1], seconds=4.0)
     parser.add_argument("--one", nargs=3, metavar=("NAME", "THREADS", "SECONDS"), help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def measurements(arguments: argparse.Namespace) -> Iterator[Row]:
+    for name in arguments.names or quantized_zoo.NAMES:
+        quantized_zoo.quantized_file(name)  # made here, where its warnings are seen
+        for threads in arguments.threads:
+            yield measured(name, threads, arguments.processes, arguments.seconds)
 
 
 def main() -> int:
@@ -140,22 +123,9 @@ def main() -> int:
         name, threads, seconds = arguments.one
         print(json.dumps(measure(name, int(threads), float(seconds))))
         return 0
-    rows: list[Row] = []
-    if arguments.json is not None and arguments.json.exists():
-        rows = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
-    for name in arguments.names or quantized_zoo.NAMES:
-        quantized_zoo.quantized_file(name)  # made here, where its warnings are seen
-        for threads in arguments.threads:
-            row = measured(name, threads, arguments.processes, arguments.seconds)
-            print(f"{name}, {threads} thread(s): {ratio(row['normfuse'])}", file=sys.stderr, flush=True)
-            rows = merged(rows, row)
-            if arguments.json is not None:  # each time, so that nothing is lost when the rest is interrupted
-                save(arguments.json, rows)
+    rows = collected(measurements(arguments), quantized_zoo.NAMES, lambda row: ratio(row["normfuse"]), arguments.json)
     print(f"{report.machine()}, onnxruntime {onnxruntime.__version__}\n\n{table(rows)}")
-    found = too_slow(rows) if arguments.check else []
-    for line in found:
-        print(line, file=sys.stderr)
-    return 1 if found else 0
+    return exit_code(rows, ["normfuse"]) if arguments.check else 0
 
 
 if __name__ == "__main__":

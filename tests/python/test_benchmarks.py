@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,3 +81,40 @@ def test_an_onnxruntime_that_sees_neither_avx512_nor_vnni(tmp_path: Path) -> Non
     without_avx512 = runpy.run_path(str(script))["without_avx512"]
     for library in (tmp_path / "onnxruntime" / "capi").glob("*.so*"):
         assert without_avx512(library.read_bytes())[1:] == (0, 0)
+
+
+def test_rows_are_kept_from_run_to_run_in_the_order_of_the_models(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    rows = runpy.run_path(str(BENCHMARKS / "model_rows.py"))
+
+    def row(model: str, threads: int, ratio: float) -> dict[str, Any]:
+        return {"model": model, "threads": threads, "normfuse": {"ratio": ratio, "low": ratio, "high": ratio}}
+
+    def collect(*measured: dict[str, Any]) -> list[dict[str, Any]]:
+        kept: list[dict[str, Any]] = rows["collected"](measured, ("a", "b"), lambda _: "told", tmp_path / "rows.json")
+        assert json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"] == kept
+        return kept
+
+    first, second, again = row("b", 1, 1.5), row("a", 2, 0.5), row("b", 1, 0.97)
+    assert collect(first) == [first]
+    assert collect(row("a", 1, 1.1), second) == [row("a", 1, 1.1), first, second]
+    found = collect(again)
+    assert found == [row("a", 1, 1.1), again, second]
+    assert rows["exit_code"](found[:1], ["normfuse", "of another run"]) == 0
+    capsys.readouterr()
+    assert rows["exit_code"](found, ["normfuse"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "b, 1 thread(s), normfuse: 0.970 is below 0.98",
+        "a, 2 thread(s), normfuse: 0.500 is below 0.98",
+    ]
+    with pytest.raises(SystemExit, match="Nothing was measured"):
+        collect()
+
+
+def test_a_ratio_over_processes_has_their_outermost_quartiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    over_processes = runpy.run_path(str(BENCHMARKS / "model_rows.py"))["over_processes"]
+    ratios = [{"ratio": 1.0, "low": 0.9, "high": 1.3}, {"ratio": 1.4, "low": 1.1, "high": 1.5}]
+    assert over_processes(ratios) == {"ratio": 1.2, "low": 0.9, "high": 1.5}
