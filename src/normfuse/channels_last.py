@@ -16,19 +16,12 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from normfuse.host_optimization import optimized_by_host
+from normfuse.host_optimization import FUSES_CHAINS, optimized_by_host
 
 if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = ["channels_last"]
-
-# What ONNX Runtime makes of other nodes behind the claims: to be done behind ours, as ever.
-_LATER = """
-    AttentionFusion BiasDropoutFusion BiasGeluFusion BiasSkipLayerNormFusion BiasSoftmaxFusion EmbedLayerNormFusion
-    FastGeluFusion GeluFusionL2 LayerNormFusionL2 MatMulNBitsFusion QuickGeluFusion SimplifiedLayerNormFusion
-    SkipLayerNormFusion
-""".split()  # noqa: SIM905 -- a list is one name a line, when formatted
 
 
 def channels_last(
@@ -50,7 +43,7 @@ def channels_last(
     from normfuse.graph_rewrites.integer_elementwise import write_elementwise
     from normfuse.graph_rewrites.integer_softmax import write_softmaxes
 
-    optimized = optimized_by_host(model, options, [*_LATER, *disabled])
+    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *disabled])
     if optimized is None or not any(node.op_type == "QLinearConv" for node in optimized.graph):
         return None
     if not write_elementwise(optimized.graph):

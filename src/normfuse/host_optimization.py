@@ -24,7 +24,15 @@ from normfuse.spec import OPERATOR_DOMAIN
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["optimized_by_host"]
+__all__ = ["FUSES_CHAINS", "optimized_by_host"]
+
+FUSES_CHAINS = """
+    AttentionFusion BiasDropoutFusion BiasGeluFusion BiasSkipLayerNormFusion BiasSoftmaxFusion EmbedLayerNormFusion
+    FastGeluFusion GeluFusionL2 LayerNormFusionL2 MatMulNBitsFusion QuickGeluFusion SimplifiedLayerNormFusion
+    SkipLayerNormFusion
+""".split()  # noqa: SIM905 -- a list is one name a line, when formatted
+"""ONNX Runtime's optimizers that make other nodes of those of chains, once providers have claimed theirs: to be done
+when ours are claimed, as ever."""
 
 # What a user may say about the products of integers that ONNX Runtime makes.
 _OF_INTEGERS = """

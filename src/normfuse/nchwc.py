@@ -17,22 +17,19 @@ import onnx_ir as ir
 from normfuse.host.config_entries import get_entry, set_entry
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
-from normfuse.host_optimization import optimized_by_host
+from normfuse.host_optimization import FUSES_CHAINS, optimized_by_host
 
 if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = ["block_size", "blocked", "has_products_of_integers", "leave_pairs", "may_gain"]
 
-# What ONNX Runtime does to nodes other than convolutions behind the claims: to be done behind ours, as ever. It ignores
-# names that it does not know.
+# What else ONNX Runtime does to nodes other than convolutions behind the claims.
 _LATER = """
-    AttentionFusion BiasDropoutFusion BiasGeluFusion BiasSkipLayerNormFusion BiasSoftmaxFusion
-    DynamicQuantizeMatMulFusion EmbedLayerNormFusion FastGeluFusion GatherSliceToSplitFusion GeluFusionL2
-    GemmActivationFusion LayerNormFusionL2 MatMulActivationFusion MatMulIntegerToFloatFusion MatMulNBitsFusion
-    MatMulScaleFusion MatmulTransposeFusion QuickGeluFusion SimplifiedLayerNormFusion SkipLayerNormFusion
-    Avx2WeightS8ToU8Transformer DoubleQDQPairsRemover NhwcTransformer QDQFinalCleanupTransformer
-    QDQPropagationTransformer QDQS8ToU8Transformer QDQSelectorActionTransformer WeightBiasQuantization
+    Avx2WeightS8ToU8Transformer DoubleQDQPairsRemover DynamicQuantizeMatMulFusion GatherSliceToSplitFusion
+    GemmActivationFusion MatMulActivationFusion MatMulIntegerToFloatFusion MatMulScaleFusion MatmulTransposeFusion
+    NhwcTransformer QDQFinalCleanupTransformer QDQPropagationTransformer QDQS8ToU8Transformer
+    QDQSelectorActionTransformer WeightBiasQuantization
 """.split()  # noqa: SIM905 -- a list is one name a line, when formatted
 _OF_INTEGERS = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of names
 _LEAVES_PAIRS = "session.disable_quant_qdq"
@@ -58,7 +55,7 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | 
     from normfuse.graph_rewrites.nchwc import move_reorders
     from normfuse.graph_rewrites.nchwc_sizes import NCHWC_DOMAIN
 
-    optimized = optimized_by_host(model, options, _LATER)
+    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *_LATER])
     if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
         return None
     if has_products_of_integers(optimized):  # which these are, depends on what stands around them
