@@ -443,6 +443,7 @@ def operators_of(table: Table, types: Sequence[ElementType]) -> Operators:
         f"inline constexpr int kTensorsOfQuantized = {top.integer('tensors_of_quantized')};",
         f"inline constexpr int kMostEmitted = {top.integer('most_emitted')};",
         f"inline constexpr int kMaxRank = {top.integer('most_dimensions')};",
+        f"inline constexpr const char* kUnnamedDimension = {text(top.text('unnamed_dimension'))};",
     ]
     outputs = {}
     for name, row in table.rows("operator"):

@@ -93,7 +93,7 @@ Result SetShape(ort::TensorTypeAndShapeInfo* info, const TensorFacts& shape, con
   for (size_t i = 0; i < rank; ++i) {
     if (shape.dims[i] < 0) {
       if (i < dimension_names.size()) names[i] = dimension_names[i];
-      if (names[i].empty()) names[i] = "normfuse_unknown_" + std::to_string(unnamed++);
+      if (names[i].empty()) names[i] = kUnnamedDimension + std::to_string(unnamed++);
     }
     pointers[i] = names[i].c_str();
   }

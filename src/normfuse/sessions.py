@@ -22,6 +22,7 @@ from normfuse.host.inlining import choose_inlining
 from normfuse.host.integer_products import sums_saturate
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
+from normfuse.host.output_shapes import forget_made_up_names
 from normfuse.host.recreation import recreate_from
 from normfuse.host.session import BACKEND_KEY, session_options
 from normfuse.host.versions import import_host, load_host
@@ -104,6 +105,7 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         )
         _settle(options)  # an earlier session on these options may have needed something else
         session = _created(source, options, choices)
+        forget_made_up_names(session)
         if not (remove_quantization or allow_requantization_removal):  # results stay
             if source.path is not None:
                 recreate_from(session, str(source.path.resolve()))

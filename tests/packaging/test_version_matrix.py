@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,18 @@ def test_host_below_the_floor_is_refused(probe: Any, step: str) -> None:
     assert "normfuse" in message
     assert OLDEST in message
     assert TOO_OLD in message
+
+
+def test_what_a_session_says_of_its_inputs_and_outputs() -> None:
+    """In the oldest onnxruntime what it says by itself, as in the one that all tests run in."""
+    python = host_python(HOSTS[0])
+    where = [python, "-c", "import onnxruntime; print(onnxruntime.__path__[0])"]
+    packages = Path(subprocess.run(where, capture_output=True, text=True, check=True).stdout).parent
+    tests = [ROOT / "tests" / "python" / "test_described_values.py", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-n", "0", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ __all__ = [
     "OPSET_VERSION",
     "STEPS",
     "TENSORS_OF_QUANTIZED",
+    "UNNAMED_DIMENSION",
     "Argument",
     "Attribute",
     "Edge",
@@ -133,6 +134,7 @@ MOST_TENSORS: int = _OPERATOR_TABLE["most_tensors"]
 MOST_STEP_TENSORS: int = _OPERATOR_TABLE["most_step_tensors"]
 TENSORS_OF_QUANTIZED: int = _OPERATOR_TABLE["tensors_of_quantized"]
 MOST_DIMENSIONS: int = _OPERATOR_TABLE["most_dimensions"]
+UNNAMED_DIMENSION: str = _OPERATOR_TABLE["unnamed_dimension"]
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {row["name"]: Operator(row["name"], row["summary"], tuple(row["outputs"])) for row in _OPERATOR_TABLE["operator"]}
