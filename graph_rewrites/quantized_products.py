@@ -5,13 +5,10 @@ ONNX Runtime's integer kernels on x86 take activations of uint8. It makes uint8 
 quantised again. Here all of a network's int8 activations become uint8: 128 more in each integer and in its zero point
 is the same number, so that no result changes but by the order of a sum, where a product is now summed in integers.
 
-Convolutions of each channel by itself are slow in integers. A network that mainly consists of them is faster in float.
+Which networks are faster in float, product_times.py says.
 """
 
 from __future__ import annotations
-
-import dataclasses
-import math
 
 import numpy as np
 import onnx_ir as ir
@@ -30,7 +27,7 @@ from .quantized_weights import (
     stays_int8,
 )
 
-__all__ = ["INT8_AS_UINT8", "activation_types", "are_faster_in_float", "make_unsigned"]
+__all__ = ["INT8_AS_UINT8", "activation_types", "make_unsigned", "type_of_zero_point"]
 
 #: What the report calls it, among the rules.
 INT8_AS_UINT8 = "Int8AsUint8"
@@ -39,10 +36,6 @@ _MULTIPLY = frozenset({"Conv", "Gemm", "MatMul"})
 _ELEMENTWISE = frozenset({"Add", "Mul"})
 _OFFSET = 128
 _SAFE = 64  # two products of uint8 and a weight within it fit 16 bits
-_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
-
-
-# In integers
 
 
 def make_unsigned(home: ir.Graph, facts: Facts, *, exact: bool) -> int:
@@ -208,7 +201,7 @@ def activation_types(model: ir.Model) -> set[ir.DataType | None]:
     """Return the element types that a model quantises to in each run; None: one is not known."""
     facts = Facts(model)
     return {
-        _type_of_zero_point(node, facts)
+        type_of_zero_point(node, facts)
         for node in model.graph
         if node.op_type == "QuantizeLinear" and not facts.is_constant(node.inputs[0])
     }
@@ -232,7 +225,7 @@ def _makes_int8(node: ir.Node, facts: Facts) -> bool:
     uses = tuple(node.outputs[0].uses())
     if any((use.node.op_type, use.node.domain, use.idx) != ("DequantizeLinear", "", 0) for use in uses):
         return False
-    return all(_type_of_zero_point(each, facts) == ir.DataType.INT8 for each in (node, *(use.node for use in uses)))
+    return all(type_of_zero_point(each, facts) == ir.DataType.INT8 for each in (node, *(use.node for use in uses)))
 
 
 def _are_activations(quantizer: ir.Node, facts: Facts) -> bool:
@@ -253,7 +246,7 @@ def _is_beside_softmax(quantizer: ir.Node) -> bool:
     return any(node is not None and node.op_type == "Softmax" for node in (before, *readers))
 
 
-def _type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:
+def type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:
     """Return the element type of a QuantizeLinear's or DequantizeLinear's integers, if their zero point is known."""
     zero_point = node.inputs[2] if len(node.inputs) > 2 else None
     return facts.dtype(zero_point) if is_held(zero_point, facts) else None
@@ -273,73 +266,3 @@ def _dequantizes_constants(node: ir.Node, facts: Facts) -> bool:
 def _is_operand(dequantizer: ir.Node) -> bool:
     """Whether only sums and products of elements read it, of which ONNX Runtime takes only tensors of one type."""
     return all(use.node.op_type in _ELEMENTWISE and use.node.domain == "" for use in dequantizer.outputs[0].uses())
-
-
-# In float
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kernel:
-    """What a convolution takes in nanoseconds, with one thread on AVX2."""
-
-    thousand_products: float
-    element: float = 0.0
-
-    def time(self, products: float, elements: float) -> float:
-        """Return the nanoseconds for so many products of two numbers and elements of the result."""
-        return self.thousand_products * products / 1000 + self.element * elements
-
-
-# `python benchmarks/integer_convolutions.py` prints what they follow from. With VNNI, _INTEGER takes less.
-_FLOAT, _FLOAT_DEPTHWISE = _Kernel(24), _Kernel(50)
-_INTEGER, _INTEGER_DEPTHWISE = _Kernel(10.5, 0.3), _Kernel(53, 0.3)
-_STRIDED = frozenset({"AveragePool", "Conv", "MaxPool"})
-_USUAL_SIZE = 224.0  # of an image whose height or width is not known
-_Sizes = tuple[float, ...]
-
-
-def are_faster_in_float(model: ir.Model) -> bool:
-    """Whether the convolutions of a network with 8-bit activations are faster in float than in integers, on x86."""
-    facts = Facts(model)
-    sizes: dict[ir.Value | None, _Sizes] = {value: _size_of_input(value) for value in model.graph.inputs}
-    in_float = in_integers = 0.0
-    for node in model.graph:
-        given = max((sizes.get(value, ()) for value in node.inputs), key=math.prod, default=())
-        here = _size_behind(node, given)
-        sizes.update(dict.fromkeys(node.outputs, here))
-        shape = _shape_of_weights(node, facts)
-        if shape is None or len(shape) != len(here) + 2:
-            continue
-        elements, taps = shape[0] * math.prod(here), math.prod(shape[1:])
-        # In float the padding is not multiplied, of which an image of few rows has much.
-        inside = shape[1] * math.prod(min(pair) for pair in zip(shape[2:], given, strict=True))
-        is_depthwise = shape[1] == 1 and shape[0] > 1
-        in_float += (_FLOAT_DEPTHWISE if is_depthwise else _FLOAT).time(elements * inside, elements)
-        in_integers += (_INTEGER_DEPTHWISE if is_depthwise else _INTEGER).time(elements * taps, elements)
-    return in_integers > in_float
-
-
-def _size_of_input(value: ir.Value) -> _Sizes:
-    """Return height and width of an image [N, C, ...] that is an input."""
-    dims = () if value.shape is None else value.shape[2:]
-    return tuple(float(dim) if isinstance(dim, int) else _USUAL_SIZE for dim in dims)
-
-
-def _size_behind(node: ir.Node, given: _Sizes) -> _Sizes:
-    """Return about how large the images are behind a node: as before, where its operator is not known here."""
-    if node.op_type.startswith("Global"):
-        return (1.0,) * len(given)
-    strides = node.attributes.get_ints("strides", ()) if node.op_type in _STRIDED else ()
-    if len(strides) != len(given):
-        return given
-    return tuple(max(1.0, math.ceil(size / stride)) for size, stride in zip(given, strides, strict=True))
-
-
-def _shape_of_weights(node: ir.Node, facts: Facts) -> tuple[int, ...] | None:
-    """Return [M, C / group, ...] of a convolution of 8-bit tensors; None: the node is none."""
-    if node.op_type != "Conv" or node.domain != "":
-        return None
-    x, weights = (dequantizer_of(value) for value in node.inputs[:2])
-    if x is None or weights is None or _type_of_zero_point(x, facts) not in _BYTES:
-        return None
-    return facts.static_shape(weights.inputs[0])

@@ -209,7 +209,8 @@ def session_model(source: Source, options: onnxruntime.SessionOptions, choices: 
 
 def _forms_of_products(model: ir.Model) -> list[Products]:
     """Return what may become of products of 8 bits, the best first: in float only with the layout of convolutions."""
-    from normfuse.graph_rewrites.quantized_products import activation_types, are_faster_in_float
+    from normfuse.graph_rewrites.product_times import are_faster_in_float
+    from normfuse.graph_rewrites.quantized_products import activation_types
     from normfuse.graph_rewrites.quantized_weights import is_x86
 
     first: list[Products] = ["float"] if is_x86() and are_faster_in_float(model) else []

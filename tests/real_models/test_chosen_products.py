@@ -7,6 +7,7 @@ for in float.
 from __future__ import annotations
 
 import contextlib
+import copy
 import platform
 import re
 import tempfile
@@ -34,7 +35,8 @@ import normfuse
 from normfuse import sessions
 from normfuse.graph_rewrites import Treatment, rewrite
 from normfuse.graph_rewrites.integer_elementwise import write_elementwise
-from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, activation_types, are_faster_in_float
+from normfuse.graph_rewrites.product_times import are_faster_in_float
+from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, activation_types
 from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
 from normfuse.host.integer_products import sums_saturate
 from normfuse.model_files import external_tensors, load_model
@@ -48,10 +50,10 @@ F32 = np.float32
 
 
 def rewritten(model: onnx.ModelProto, products: str) -> tuple[onnx.ModelProto, dict[str, int]]:
-    copy = ir.from_proto(model)
+    made = ir.from_proto(model)
     treatment = Treatment(fold_weights="session", products=products)  # type: ignore[arg-type]
-    counts = rewrite(copy, target="standard", treatment=treatment).counts
-    return ir.to_proto(copy), counts
+    counts = rewrite(made, target="standard", treatment=treatment).counts
+    return ir.to_proto(made), counts
 
 
 def element_types(model: onnx.ModelProto) -> dict[str, np.dtype]:
@@ -369,11 +371,17 @@ class Network:
         self.name = self.add("DequantizeLinear", quantized, scale, zero_point)
         return self
 
-    def conv(self, *weights: int, group: int = 1) -> Network:
+    def weights(self, *shape: int) -> str:
         name = f"W{len(self.held)}"
-        self.held[name] = self.generator.integers(-60, 61, weights).astype(np.int8)
-        dequantized = self.add("DequantizeLinear", name, "ws", "wz")
-        return self.pair(self.add("Conv", self.name, dequantized, group=group, pads=[weights[2] // 2] * 4))
+        self.held[name] = self.generator.integers(-60, 61, shape).astype(np.int8)
+        return self.add("DequantizeLinear", name, "ws", "wz")
+
+    def conv(self, *weights: int, group: int = 1) -> Network:
+        pads = [weights[2] // 2] * 4
+        return self.pair(self.add("Conv", self.name, self.weights(*weights), group=group, pads=pads))
+
+    def product(self, operator: str, *weights: int, **attributes: int) -> Network:
+        return self.pair(self.add(operator, self.name, self.weights(*weights), **attributes))
 
     def silu(self) -> Network:
         x = self.name
@@ -395,12 +403,30 @@ def dense(stored: type = np.uint8) -> onnx.ModelProto:
     return net.conv(32, 32, 3, 3).silu().residual(before).conv(32, 32, 1, 1).silu().model((1, 16, 24, 24))
 
 
-def depthwise(stored: type = np.uint8) -> onnx.ModelProto:
-    """Mainly convolutions of each channel by itself, of low images."""
+def mainly_depthwise(stored: type = np.uint8) -> Network:
+    """Convolutions of each channel by itself, of low images, and one that is none: behind it is [2, 16, 2, 96]."""
     net = Network(stored).pair("x")
     for _ in range(3):
         net.conv(32, 1, 5, 5, group=32).silu()
-    return net.conv(16, 32, 1, 1).model((2, 32, 2, 96))
+    return net.conv(16, 32, 1, 1)
+
+
+def depthwise(stored: type = np.uint8) -> onnx.ModelProto:
+    return mainly_depthwise(stored).model((2, 32, 2, 96))
+
+
+def matrices(columns: int) -> onnx.ModelProto:
+    """The same, with two products of matrices behind it."""
+    net = mainly_depthwise().product("MatMul", 96, columns).product("MatMul", columns, 96)
+    return net.model((2, 32, 2, 96))
+
+
+def classifier(columns: int, **attributes: int) -> onnx.ModelProto:
+    """The same, with one product with many weights behind it, as many networks for images have."""
+    net = mainly_depthwise()
+    net.pair(net.add("Flatten", net.name))
+    net.product("Gemm", *((columns, 3072) if attributes else (3072, columns)), **attributes)
+    return net.model((2, 32, 2, 96))
 
 
 def image(model: onnx.ModelProto) -> dict[str, Array]:
@@ -414,6 +440,42 @@ def test_the_estimate(stored: type) -> None:
     assert not are_faster_in_float(ir.from_proto(dense(stored)))
     assert not are_faster_in_float(ir.from_proto(depthwise(np.uint16)))  # runs in float anyhow
     assert activation_types(ir.from_proto(dense(stored))) == {ir.DataType.from_numpy(np.dtype(stored))}
+
+
+@pytest.mark.parametrize(
+    "model", [matrices(1024), classifier(1000), classifier(1000, transB=1)], ids=["MatMul", "Gemm", "Gemm, transposed"]
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_the_estimate_counts_products_of_matrices(model: onnx.ModelProto, known: bool) -> None:
+    """Which take half the time in integers, and more than the convolutions here."""
+    given = copy.deepcopy(model)
+    if not known:
+        given.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    assert not are_faster_in_float(ir.from_proto(given))
+
+
+@pytest.mark.parametrize("model", [matrices(64), classifier(4)], ids=["MatMul", "Gemm"])
+def test_small_products_of_matrices_are_no_reason_for_integers(model: onnx.ModelProto) -> None:
+    assert are_faster_in_float(ir.from_proto(model))
+
+
+def test_sequences_of_unknown_length_are_taken_for_the_pixels_of_the_image() -> None:
+    """As in a network that makes tokens of the parts of an image."""
+    net = mainly_depthwise()
+    net.held["shape"] = np.array([0, 0, -1], np.int64)
+    net.name = net.add("Transpose", net.add("Reshape", net.name, "shape"), perm=[0, 2, 1])
+    few, many = (copy.deepcopy(net).product("MatMul", 16, columns).model((2, 32, 2, 96)) for columns in (8, 4096))
+    for model, in_float in ((few, True), (many, False)):
+        model.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "width"
+        assert are_faster_in_float(ir.from_proto(model)) == in_float
+
+
+def test_only_matrices_of_bytes_count() -> None:
+    """Another product runs in float in either form."""
+    net = mainly_depthwise()
+    net.held["F"] = np.ones((96, 4096), F32)
+    net.pair(net.add("MatMul", net.name, "F"))
+    assert are_faster_in_float(ir.from_proto(net.model((2, 32, 2, 96))))
 
 
 def ways(model: onnx.ModelProto, **chosen: bool) -> dict[str, int]:
