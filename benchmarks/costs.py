@@ -221,8 +221,19 @@ def dequantization(stored: str, output: str, *, along_row: bool) -> list[tuple[C
     return calls
 
 
+def looked_up(*last: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Operators with a pair behind each, which depend on the integers X alone: a table holds their results."""
+    made = [node("DequantizeLinear", "X s z", "d")]
+    for i, (op, inputs) in enumerate((("Mul", "d d"), ("Add", "p0 d"), ("Sigmoid", "p1"))):
+        made += [node(op, inputs, f"o{i}"), node("QuantizeLinear", f"o{i} s z", f"q{i}")]
+        made.append(node("DequantizeLinear", f"q{i} s z", f"p{i}"))
+    return [*made, *last]
+
+
 AMONG_QUANTISED = {
     "Q": [node("QuantizeLinear", "X s z")],
+    "table to float": looked_up(node("Mul", "p2 d")),
+    "table, Q": looked_up(node("Mul", "p2 d", "m"), node("QuantizeLinear", "m s z")),
     "Q, DQ": [node("QuantizeLinear", "X s z", "q"), node("DequantizeLinear", "q s z")],
     **{
         f"DQ, DQ, {op}, Q": [
@@ -238,14 +249,23 @@ AMONG_QUANTISED = {
 
 def among_quantised(name: str, stored: str) -> list[tuple[Callable[[], None], bool]]:
     """Nodes of AMONG_QUANTISED on ONNX Runtime and on normfuse: X and Y are of integers, or else of floats."""
-    kind, nodes = np.dtype(stored), AMONG_QUANTISED[name]
-    types = [kind if name.startswith("DQ") else np.dtype(np.float32), np.dtype(np.float32) if name == "Q, DQ" else kind]
-    values = np.random.default_rng(2).normal(100, 20, [ROWS, WIDTH]).astype(types[0])
-    inputs, output = [n for n in "XR" if any(n in each.input for each in nodes)], np.zeros_like(values, types[1])
+    kind, nodes, floats = np.dtype(stored), AMONG_QUANTISED[name], np.dtype(np.float32)
+    reads_floats, writes_floats = nodes[0].op_type == "QuantizeLinear", nodes[-1].op_type != "QuantizeLinear"
+    values = np.random.default_rng(2).normal(100, 20, [ROWS, WIDTH]).astype(floats if reads_floats else kind)
+    inputs = {n: values for n in "XR" if any(n in each.input for each in nodes)}
+    return on_tensors(nodes, inputs, np.zeros_like(values, floats if writes_floats else kind))
+
+
+def on_tensors(
+    nodes: list[onnx.NodeProto], inputs: dict[str, np.ndarray[Any, Any]], output: np.ndarray[Any, Any]
+) -> list[tuple[Callable[[], None], bool]]:
+    """Nodes that quantise by s and z, on ONNX Runtime and on normfuse."""
+    tensors = {**inputs, "Y": output}
     infos = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(types[n == "Y"]), values.shape)
-        for n in (*inputs, "Y")
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
+        for n, each in tensors.items()
     ]
+    kind = next((each.dtype for each in tensors.values() if each.dtype != np.float32), np.dtype(np.int8))
     constants = [
         numpy_helper.from_array(np.array(0.9, np.float32), "s"),
         numpy_helper.from_array(np.array(3, kind), "z"),
@@ -256,7 +276,7 @@ def among_quantised(name: str, stored: str) -> list[tuple[Callable[[], None], bo
     for ours in (False, True):
         one, claimed = session(proto, ours=ours)
         binding = one.io_binding()
-        for each in inputs:
+        for each, values in inputs.items():
             binding.bind_ortvalue_input(each, peers.aligned(values))
         binding.bind_ortvalue_output("Y", peers.aligned(output))
         calls.append((functools.partial(one.run_with_iobinding, binding), claimed))
@@ -319,6 +339,31 @@ def short_softmax_rows(width: int = 34) -> str:
     return f"Add, Softmax, rows of {width}: ORT {theirs:.1f} ns, normfuse {ours:.1f} ns a row"
 
 
+def repeating(stored: str, width: int) -> dict[str, list[float]]:
+    """[6, 11, 288, width] times one number, and times [6, 11, 1, width]: nanoseconds on ONNX Runtime and normfuse."""
+    x = np.random.default_rng(2).normal(100, 20, [6, 11, 288, width]).astype(stored)
+    nodes = AMONG_QUANTISED["DQ, DQ, Mul, Q"] if stored != "float32" else [node("Relu", "X", "m"), node("Mul", "m R")]
+    shapes = {"one number": [], "a row": [6, 11, 1, width]}
+    calls = {
+        operand: on_tensors(nodes, {"X": x, "R": np.full(shape, 3, stored)}, np.zeros_like(x))
+        for operand, shape in shapes.items()
+    }
+    every = fastest([peers.OnnxRuntime().overhead(1), *(one for each in calls.values() for one, _ in each)], count=100)
+    overhead, *times = every
+    return {operand: [t - overhead for t in times[2 * i : 2 * i + 2]] for i, operand in enumerate(calls)}
+
+
+def print_repeating() -> None:
+    for stored in ("float32", "uint8", "uint16"):
+        found = repeating(stored, 8)
+        (_, one), (_, row) = found["one number"], found["a row"]
+        print(f"[6, 11, 288, 8] of {stored}: times [6, 11, 1, 8] takes {row / one:.1f} times what one number takes")
+    for stored in ("float32", "uint16"):  # 12 does not divide a block
+        found, runs = repeating(stored, 12), 6 * 11 * 288
+        theirs, ours = ((row - one) / runs for one, row in zip(found["one number"], found["a row"], strict=True))
+        print(f"[6, 11, 288, 12] of {stored}, times [6, 11, 1, 12]: ORT {theirs:.0f} ns, normfuse {ours:.0f} ns a run")
+
+
 def hand_off(rows: int) -> float:
     """Nanoseconds that a LayerNormalization of ``rows`` x WIDTH takes on two threads beyond half of one thread's."""
     x = np.random.default_rng(2).normal(0, 1, [rows, WIDTH]).astype(np.float32)
@@ -365,6 +410,7 @@ def main() -> None:
     for name in ("LayerNorm", "RMSNorm", "MVN"):
         print(short_rows(name))
     print(short_softmax_rows())
+    print_repeating()
     print(f"a row with further steps behind it: {row_of_blocks():.0f} ns more")
     for rows in (256, 512, 1024):
         print(f"second thread, LayerNorm of {rows} rows: {hand_off(rows):.0f} ns")
