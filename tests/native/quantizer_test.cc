@@ -49,8 +49,8 @@ std::vector<float> FakeQuantized(const cpu::KernelTable& kernels, const cpu::Qua
   step.quantizer = &q;
   std::vector<float> y(x.size());
   cpu::ElementStepsArgs args{};
-  args.x = x.data();
-  args.x_type = args.y_type = DataType::kFloat32;
+  args.x = {x.data(), DataType::kFloat32, cpu::kNoPattern, 1.0f, 0.0f};
+  args.y_type = DataType::kFloat32;
   args.y = y.data();
   args.n = x.size();
   args.steps = &step;
@@ -64,8 +64,7 @@ std::vector<float> Quantized(const cpu::KernelTable& kernels, const cpu::Quantiz
                              const std::vector<float>& x) {
   std::vector<Integer> y(x.size());
   cpu::ElementStepsArgs args{};
-  args.x = x.data();
-  args.x_type = DataType::kFloat32;
+  args.x = {x.data(), DataType::kFloat32, cpu::kNoPattern, 1.0f, 0.0f};
   args.y = y.data();
   args.y_type = range.type;
   args.quantizer = q;
