@@ -118,7 +118,7 @@ void TestIsa(cpu::Isa isa) {
   CHECK(by_product > checked * 9 / 10, "%s: %d of %d", cpu::NameOf(isa), by_product, checked);
 }
 
-// The reciprocal alone is not near enough, nor is one that is wrong by one unit in the last place of its second part's size.
+// Neither the reciprocal alone is near enough, nor one with a second part that is larger than a unit in its last place.
 void TestTheCheck(cpu::Isa isa) {
   const cpu::KernelTable& kernels = cpu::KernelsFor(isa);
   if (kernels.element_steps == nullptr) return;

@@ -11,6 +11,7 @@ import copy
 import platform
 import re
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -801,13 +802,16 @@ def test_options_that_served_a_network_with_folded_weights() -> None:
 def test_options_serve_one_session_after_the_other(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sets entries that it needs, such as where its weights are. Sessions with other options do not wait."""
     at_once, most = 0, 0
-    created = sessions._created
+    created, all_there = sessions._created, threading.Barrier(4, timeout=60)
 
     def slowly(*arguments: object) -> onnxruntime.InferenceSession:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        time.sleep(0.1)
+        if shared:
+            time.sleep(0.1)  # for a second one to come, if it may
+        else:
+            all_there.wait()
         at_once -= 1
         return created(*arguments)  # type: ignore[arg-type]
 
