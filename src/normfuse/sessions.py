@@ -8,6 +8,7 @@ import functools
 import os
 import re
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -42,6 +43,15 @@ __all__ = ["Choices", "InferenceSession", "Level", "SessionModel", "needs_librar
 Level = Literal["disable", "basic", "extended", "all"]
 # ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
 _QUANTIZES_WEIGHTS = "WeightBiasQuantization"
+# What a session does without that was created once more, since ONNX Runtime refused what was made of its model.
+_WITHOUT_CHOICES = (
+    "The session runs it rewritten, but with products in the types, and chains in the layout, that ONNX Runtime "
+    "chooses: what other ones would gain is lost. choose_products=False, blocked_layout=False asks for that at once."
+)
+_WITHOUT_REWRITING = (
+    "The session runs it as it is given, not rewritten: only chains of standard operators gain. "
+    "onnxruntime.InferenceSession(model, normfuse.session_options()) is the same at once."
+)
 _LOCKS: weakref.WeakKeyDictionary[object, threading.Lock] = weakref.WeakKeyDictionary()
 _CHOSE_FOLDER = "normfuse.chose_external_data_folder"  # the entry is ours, not the user's
 
@@ -121,6 +131,14 @@ def _lock_of(options: onnxruntime.SessionOptions | None) -> contextlib.AbstractC
     return _LOCKS.setdefault(options, threading.Lock())
 
 
+class _Way(NamedTuple):
+    """One way to create a session on a model."""
+
+    made: Callable[[], SessionModel]
+    without: str = ""
+    """What such a session does without, and how to ask for it: for a warning, where the way before it failed."""
+
+
 def _created(source: Source, options: onnxruntime.SessionOptions, choices: Choices) -> onnxruntime.InferenceSession:
     """Return a session on what is made of a model, or where ONNX Runtime does not take that on as little as possible.
 
@@ -128,15 +146,32 @@ def _created(source: Source, options: onnxruntime.SessionOptions, choices: Choic
     for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
     """
     least = dataclasses.replace(choices, choose_products=False, blocked_layout=False)
-    ways = [functools.partial(session_model, source, options, each) for each in dict.fromkeys([choices, least])]
+    ways = [_Way(functools.partial(session_model, source, options, choices))]
+    if least != choices:
+        ways.append(_Way(functools.partial(session_model, source, options, least), _WITHOUT_CHOICES))
     if not (choices.remove_quantization or choices.allow_requantization_removal):
-        ways.append(functools.partial(SessionModel, source.model))
+        ways.append(_Way(functools.partial(SessionModel, source.model), _WITHOUT_REWRITING))
     *others, last = ways
+    answers = []
     for way in others:
-        made = way()
-        with contextlib.suppress(InvalidModelError):
-            return _settled_session(made, options, source.name)
-    return _settled_session(last(), options, source.name)
+        made = way.made()
+        try:
+            session = _settled_session(made, options, source.name)
+        except InvalidModelError as error:
+            answers.append(str(error))
+        else:
+            break
+    else:
+        way, session = last, _settled_session(last.made(), options, source.name)
+    if answers:
+        warnings.warn(_warning_of(answers, way), stacklevel=3)  # at the caller of InferenceSession
+    return session
+
+
+def _warning_of(answers: list[str], way: _Way) -> str:
+    """Return the warning that a session was created in a further way, what was tried before having been refused."""
+    refused = "; ".join(dict.fromkeys(answers))
+    return f"{refused}: that was the model as normfuse prepares it. {way.without} Results are right; please report it."
 
 
 def _settled_session(
