@@ -12,9 +12,9 @@ import onnx_ir as ir
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
     disable_optimizer,
-    disabled_optimizers,
-    get_entry,
     set_entry,
+    users_disabled_optimizers,
+    users_entry,
 )
 from normfuse.host.native_library import get_library_path
 from normfuse.host.versions import import_host
@@ -47,8 +47,8 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
 
     Args:
         model: It may hold normfuse's custom operators, and is not changed.
-        options: Those of the session that is to be created; they are not changed. What they say about integers and
-            about optimizers is done.
+        options: Those of the session that is to be created; they are not changed. What the user says there about
+            integers and about optimizers is done; what an earlier session on them needed is not.
         disabled: Names of ONNX Runtime's optimizers that are left out as well; unknown ones are ignored.
 
     Returns:
@@ -58,9 +58,9 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
     own = host.SessionOptions()
     own.log_severity_level = 4
     own.intra_op_num_threads = 1
-    disable_optimizer(own, *disabled, *disabled_optimizers(options))
+    disable_optimizer(own, *disabled, *users_disabled_optimizers(options))
     for key in _OF_INTEGERS:
-        if (value := get_entry(options, key)) is not None:
+        if (value := users_entry(options, key)) is not None:
             set_entry(own, key, value)
     own.add_session_config_entry("session.disable_prepacking", "1")
     if any(node.domain == OPERATOR_DOMAIN for node in model.graph):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.host.config_entries import get_entry, set_entry
+from normfuse.host.config_entries import get_entry
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
 from normfuse.host_optimization import FUSES_CHAINS, optimized_by_host
@@ -22,7 +22,7 @@ from normfuse.host_optimization import FUSES_CHAINS, optimized_by_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["block_size", "blocked", "has_products_of_integers", "leave_pairs", "may_gain"]
+__all__ = ["block_size", "blocked", "has_products_of_integers", "may_gain"]
 
 # What else ONNX Runtime does to nodes other than convolutions behind the claims.
 _LATER = """
@@ -32,8 +32,6 @@ _LATER = """
     QDQSelectorActionTransformer WeightBiasQuantization
 """.split()  # noqa: SIM905 -- a list is one name a line, when formatted
 _OF_INTEGERS = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of names
-_LEAVES_PAIRS = "session.disable_quant_qdq"
-_CHOSEN = "normfuse.chose_quant_qdq"  # the entry above is ours, not the user's
 _MOST_BYTES = 1 << 30  # of weights: ONNX Runtime writes one protobuf message, and memory holds it for a moment
 # Operators of chains that ONNX Runtime does not do inside of a convolution.
 _OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
@@ -62,15 +60,6 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | 
         return None
     block = block_size()
     return optimized if block is not None and move_reorders(optimized, block) else None
-
-
-def leave_pairs(options: onnxruntime.SessionOptions, *, leave: bool) -> None:
-    """Have ONNX Runtime leave QuantizeLinear and DequantizeLinear as they are, or not; a user's own entry stays."""
-    if get_entry(options, _LEAVES_PAIRS) is not None and get_entry(options, _CHOSEN) is None:
-        return
-    if leave or get_entry(options, _CHOSEN) is not None:
-        set_entry(options, _LEAVES_PAIRS, "1" if leave else "0")
-        set_entry(options, _CHOSEN, "1")
 
 
 def may_gain(model: ir.Model, options: onnxruntime.SessionOptions) -> bool:

@@ -17,7 +17,14 @@ import onnx_ir as ir
 
 from normfuse.channels_last import channels_last
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
-from normfuse.host.config_entries import EXTERNAL_DATA_FOLDER, get_entry, set_entry, switch_optimizer
+from normfuse.host.config_entries import (
+    EXTERNAL_DATA_FOLDER,
+    choose_entry,
+    get_entry,
+    set_entry,
+    switch_optimizer,
+    users_entry,
+)
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.inlining import choose_inlining
 from normfuse.host.integer_products import sums_saturate
@@ -28,7 +35,7 @@ from normfuse.host.recreation import recreate_from
 from normfuse.host.session import BACKEND_KEY, session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, Source, load_model, runnable
-from normfuse.nchwc import blocked, has_products_of_integers, leave_pairs, may_gain
+from normfuse.nchwc import blocked, has_products_of_integers, may_gain
 from normfuse.rewriting import Rewritten, rewritten
 from normfuse.spec import OPERATOR_DOMAIN
 
@@ -43,6 +50,7 @@ __all__ = ["Choices", "InferenceSession", "Level", "SessionModel", "needs_librar
 Level = Literal["disable", "basic", "extended", "all"]
 # ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
 _QUANTIZES_WEIGHTS = "WeightBiasQuantization"
+_LEAVES_PAIRS = "session.disable_quant_qdq"
 # What a session does without that was created once more, since ONNX Runtime refused what was made of its model.
 _WITHOUT_CHOICES = (
     "The session runs it rewritten, but with products in the types, and chains in the layout, that ONNX Runtime "
@@ -53,7 +61,6 @@ _WITHOUT_REWRITING = (
     "onnxruntime.InferenceSession(model, normfuse.session_options()) is the same at once."
 )
 _LOCKS: weakref.WeakKeyDictionary[object, threading.Lock] = weakref.WeakKeyDictionary()
-_CHOSE_FOLDER = "normfuse.chose_external_data_folder"  # the entry is ours, not the user's
 
 
 def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession stood
@@ -101,7 +108,7 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         LibraryLoadError: The native library cannot be loaded.
     """
     with _lock_of(sess_options):
-        source = load_model(model, None if sess_options is None else _users_folder(sess_options))
+        source = load_model(model, None if sess_options is None else users_entry(sess_options, EXTERNAL_DATA_FOLDER))
         options = session_options(
             sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
         )
@@ -113,7 +120,6 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
             allow_requantization_removal=allow_requantization_removal,
             remove_quantization=remove_quantization,
         )
-        _settle(options)  # an earlier session on these options may have needed something else
         session = _created(source, options, choices)
         forget_made_up_names(session)
         if not (remove_quantization or allow_requantization_removal):  # results stay
@@ -193,13 +199,10 @@ class SessionModel(NamedTuple):
     """What the rewriting pass made of the model first."""
 
     def settle(self, options: onnxruntime.SessionOptions) -> None:
-        """Say it."""
-        _settle(options, keeps_weights=self.keeps_weights, leaves_pairs=self.leaves_pairs)
-
-
-def _settle(options: onnxruntime.SessionOptions, *, keeps_weights: bool = False, leaves_pairs: bool = False) -> None:
-    switch_optimizer(options, _QUANTIZES_WEIGHTS, off=keeps_weights)
-    leave_pairs(options, leave=leaves_pairs)
+        """Say it; what an earlier session on these options needed is taken back."""
+        switch_optimizer(options, _QUANTIZES_WEIGHTS, off=self.keeps_weights)
+        if self.leaves_pairs or get_entry(options, _LEAVES_PAIRS) is not None:
+            choose_entry(options, _LEAVES_PAIRS, "1" if self.leaves_pairs else "0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,8 +344,10 @@ def _create(
         choose_inlining(options, model)
         avoid_float16_fault(options, model)
     with runnable(model) as (data, folder):
-        users = _users_folder(options)
-        if folder is not None:
+        users = users_entry(options, EXTERNAL_DATA_FOLDER)
+        if folder is not None and users is None:
+            choose_entry(options, EXTERNAL_DATA_FOLDER, folder)
+        elif folder is not None:
             set_entry(options, EXTERNAL_DATA_FOLDER, folder)
         try:
             session = host.InferenceSession(data, sess_options=options, providers=providers, enable_fallback=0)
@@ -351,16 +356,9 @@ def _create(
         finally:
             if users is not None:
                 set_entry(options, EXTERNAL_DATA_FOLDER, users)
-            elif folder is not None:
-                set_entry(options, _CHOSE_FOLDER, "1")
     if providers is None and EP_NAME not in session.get_providers():
         raise LibraryLoadError(f"onnxruntime created a session for {name} without {EP_NAME}.")
     return session
-
-
-def _users_folder(options: onnxruntime.SessionOptions) -> str | None:
-    """Return where the user says that the external data of a model lies that is given as bytes."""
-    return None if get_entry(options, _CHOSE_FOLDER) is not None else get_entry(options, EXTERNAL_DATA_FOLDER)
 
 
 def _translated(error: Exception, name: str) -> Exception:

@@ -805,6 +805,30 @@ def test_options_that_served_a_network_with_folded_weights() -> None:
         assert disabled_optimizers(users) == ["WeightBiasQuantization"]
 
 
+@on_x86
+def test_options_used_again_bring_no_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime warns of an entry that is set again, and did so of three for each further session."""
+
+    def overwritten(model: bytes | Path) -> list[str]:
+        normfuse.InferenceSession(model, options)
+        return re.findall(r"Config with key \[(.*?)\] already exists", capfd.readouterr().err)
+
+    networks = {
+        "integers": dense().SerializeToString(),
+        "float": depthwise().SerializeToString(),
+        "outside": saved_with_data_outside(depthwise(), tmp_path / "model"),
+    }
+    for network in networks.values():
+        options = onnxruntime.SessionOptions()
+        assert [overwritten(network) for _ in range(3)] == [[], [], []]
+    # Where the next one needs other entries, each is set once.
+    options = onnxruntime.SessionOptions()
+    assert overwritten(networks["float"]) == []
+    changed = overwritten(networks["integers"])
+    assert "session.disable_quant_qdq" in changed
+    assert len(changed) == len(set(changed))
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_options_serve_one_session_after_the_other(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sets entries that it needs, such as where its weights are. Sessions with other options do not wait."""

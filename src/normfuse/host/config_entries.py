@@ -1,4 +1,9 @@
-"""Configuration entries of ONNX Runtime's session options."""
+"""Configuration entries of ONNX Runtime's session options.
+
+Entries that a session needs are set in the options that the user gave. ONNX Runtime can take none out again, and warns
+of each that is set again: so it is kept which of them are the user's, and they change only where the next session on
+the same options needs another value.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTERNAL_DATA_FOLDER",
+    "choose_entry",
     "disable_optimizer",
     "disabled_optimizers",
     "get_entry",
     "set_entry",
     "switch_optimizer",
+    "users_disabled_optimizers",
+    "users_entry",
 ]
 
 #: Where the external data of a model lies that is given as bytes.
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _DISABLED = "optimization.disable_specified_optimizers"
-_CHOSEN = "normfuse.disabled_optimizer."  # begins a key: an optimizer that was switched off by us, not by the user
+# Beginnings of keys: an entry, and an optimizer that was switched off, by us and not by the user.
+_CHOSEN = "normfuse.chose."
+_SWITCHED_OFF = "normfuse.disabled_optimizer."
 
 
 def get_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
@@ -36,9 +46,26 @@ def set_entry(options: onnxruntime.SessionOptions, key: str, value: str) -> None
         options.add_session_config_entry(key, value)
 
 
+def users_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
+    """Return the value of an entry; None: there is none, or :func:`choose_entry` made it."""
+    return get_entry(options, key) if get_entry(options, _CHOSEN + key) is None else None
+
+
+def choose_entry(options: onnxruntime.SessionOptions, key: str, value: str) -> None:
+    """Give an entry the value that the next session needs; a user's own stays."""
+    if users_entry(options, key) is None:
+        set_entry(options, key, value)
+        set_entry(options, _CHOSEN + key, "1")
+
+
 def disabled_optimizers(options: onnxruntime.SessionOptions) -> list[str]:
     """Return the names of ONNX Runtime's own graph transformers that are switched off."""
     return [name for name in (get_entry(options, _DISABLED) or "").split(";") if name]
+
+
+def users_disabled_optimizers(options: onnxruntime.SessionOptions) -> list[str]:
+    """Return the names of those that are off, but not by :func:`switch_optimizer`."""
+    return [name for name in disabled_optimizers(options) if get_entry(options, _SWITCHED_OFF + name) != "1"]
 
 
 def disable_optimizer(options: onnxruntime.SessionOptions, *names: str) -> None:
@@ -50,10 +77,10 @@ def disable_optimizer(options: onnxruntime.SessionOptions, *names: str) -> None:
 
 def switch_optimizer(options: onnxruntime.SessionOptions, name: str, *, off: bool) -> None:
     """Switch an optimizer off, or on again if this function switched it off; what the user switched off stays so."""
-    disabled, chosen = disabled_optimizers(options), get_entry(options, _CHOSEN + name) == "1"
+    disabled, chosen = disabled_optimizers(options), get_entry(options, _SWITCHED_OFF + name) == "1"
     if off and name not in disabled:
         disable_optimizer(options, name)
-        set_entry(options, _CHOSEN + name, "1")
+        set_entry(options, _SWITCHED_OFF + name, "1")
     elif chosen and not off:
         set_entry(options, _DISABLED, ";".join(each for each in disabled if each != name))
-        set_entry(options, _CHOSEN + name, "0")
+        set_entry(options, _SWITCHED_OFF + name, "0")
