@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +18,7 @@ from normfuse.host.config_entries import (
     users_disabled_optimizers,
     users_entry,
 )
+from normfuse.host.messages import words_of
 from normfuse.host.native_library import get_library_path
 from normfuse.host.versions import import_host
 from normfuse.model_files import find_external_data, runnable
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = ["FUSES_CHAINS", "optimized_by_host"]
+
+_log = logging.getLogger("normfuse")
 
 FUSES_CHAINS = """
     AttentionFusion BiasDropoutFusion BiasGeluFusion BiasSkipLayerNormFusion BiasSoftmaxFusion EmbedLayerNormFusion
@@ -52,7 +57,8 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
         disabled: Names of ONNX Runtime's optimizers that are left out as well; unknown ones are ignored.
 
     Returns:
-        None where ONNX Runtime cannot do it alone: the user's own operators, perhaps, or no room for a temporary file.
+        None where ONNX Runtime cannot do it alone: the user's own operators, perhaps, whose library only the options of
+        the session know, which do not say it; or no room for a temporary file. A line of the log says why.
     """
     host = import_host()
     own = host.SessionOptions()
@@ -78,5 +84,15 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
             if data_folder is not None:  # weights that it did not change are still there
                 find_external_data(optimized, data_folder)
             return optimized
-    except Exception:
+    except Exception as error:
+        _say_once(words_of(error).splitlines()[0])
         return None  # the session that is created instead says what is wrong, and needs no file
+
+
+@functools.cache  # it is asked for each form that a model may take
+def _say_once(answer: str) -> None:
+    _log.info(
+        "ONNX Runtime cannot optimise the model by itself, so chains between its convolutions gain less: %s "
+        "(operators of a library that is registered with the session's options are not known there.)",
+        answer,
+    )

@@ -32,7 +32,7 @@ from parsed_models import parse, results
 from quantizer_styles import products_of_integers
 
 import normfuse
-from normfuse import sessions
+from normfuse import host_optimization, sessions
 from normfuse.graph_rewrites import Treatment, rewrite
 from normfuse.graph_rewrites.integer_elementwise import write_elementwise
 from normfuse.graph_rewrites.product_times import are_faster_in_float
@@ -41,6 +41,7 @@ from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
 from normfuse.host.integer_products import sums_saturate
 from normfuse.model_files import external_tensors, load_model
 from normfuse.sessions import Choices, session_model
+from normfuse.spec import ProgramStep, write_program
 
 pytestmark = pytest.mark.without_vnni
 
@@ -852,6 +853,28 @@ def test_options_serve_one_session_after_the_other(shared: bool, monkeypatch: py
         made = [pool.submit(normfuse.InferenceSession, data, options[0 if shared else i]) for i in range(4)]
     assert len({id(each.result()) for each in made}) == 4
     assert (most == 1) == shared
+
+
+@on_x86
+def test_operators_of_a_library_of_the_users(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Options do not say which libraries they know, so ONNX Runtime cannot optimise it by itself: a line says so."""
+    library = tmp_path / "library.so"
+    library.write_bytes(Path(normfuse.get_library_path()).read_bytes().replace(b"ai.normfuse", b"my.normfuse"))
+    model = depthwise()
+    x, expected = image(model), np.maximum(results(model, image(model))["y"], 0)
+    program = write_program([ProgramStep("Relu")])
+    model.graph.node.append(helper.make_node("FusedActivation", ["y"], ["r"], domain="my.normfuse", steps=program))
+    model.opset_import.append(helper.make_opsetid("my.normfuse", 1))
+    model.graph.output[0].name = "r"
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(library))
+    host_optimization._say_once.cache_clear()
+    with caplog.at_level("INFO", logger="normfuse"):
+        for _ in range(2):
+            (got,) = normfuse.InferenceSession(model, options).run(None, x)
+            assert np.abs(got - expected).max() <= 1.01 * STEP
+    (line,) = caplog.records
+    assert "my.normfuse" in line.getMessage()
 
 
 # --- functions of the model's own ------------------------------------------------------------------------------------
