@@ -29,6 +29,7 @@ from .element_types import integers_of
 from .facts import CASTS, Facts, is_float, label, merged_shape, name_of, subgraphs
 from .functions import FunctionLibrary, NoStandardForm, Types, configuration, function_of
 from .fused import Fused, is_fused, operator_of
+from .integer_operators import has_products_of_integers
 from .integer_softmax import SOFTMAX_OF_INTEGERS, write_softmaxes
 from .labels import dtype_of
 from .leftovers import QUANTIZATION, Leftovers
@@ -38,6 +39,7 @@ from .products import EINSUM_AS_MATMUL, write_products
 from .quantization_removal import RemovedQuantization, remove_quantization
 from .quantized_products import INT8_AS_UINT8, make_unsigned
 from .quantized_weights import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED, FoldedWeights, fold_weights
+from .repeated_pairs import REPEATED_PAIRS, drop_repeated_pairs
 from .repeaters import Repeaters
 from .rule import FusionRule, Replacement, pattern_of
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
@@ -90,6 +92,8 @@ class RewriteResult:
     """What became of quantised weights."""
     quantization: RemovedQuantization
     """What became of quantised activations, where that was asked for."""
+    repeated: tuple[str, ...]
+    """Names of the nodes of pairs that went because they change nothing."""
 
 
 def rewrite(
@@ -130,7 +134,7 @@ def rewrite(
     facts.products_run_in_float = treatment.products == "float"
     run = _Run(model, facts, target, treatment.allow_requantization_removal, progress)
     run.lift()
-    weights, quantization = FoldedWeights(), RemovedQuantization()
+    weights, quantization, repeated = FoldedWeights(), RemovedQuantization(), list[str]()
     for graph, path, opsets in _containers(model):
         if written := write_products(graph, facts):
             run.counts[EINSUM_AS_MATMUL] += written
@@ -141,6 +145,8 @@ def rewrite(
         if treatment.products in ("integer", "exact integer"):
             run.counts[INT8_AS_UINT8] += make_unsigned(graph, facts, exact=treatment.products == "exact integer")
         weights.add(fold_weights(graph, facts, treatment.fold_weights))
+        if treatment.drop_repeated_pairs and not weights.relying and not has_products_of_integers(model):
+            repeated += drop_repeated_pairs(graph, facts)
         facts.enter(graph)
         run.bypass(graph, opsets)
         run.fuse(graph, path, opsets)
@@ -149,7 +155,9 @@ def rewrite(
     run.finish()
     drop_other_names(model, given)
     run.counts.update({WEIGHTS_FOLDED: weights.folded, LOOKED_UP_AS_INTEGERS: weights.tables})
-    return RewriteResult(run.sites, {rule: count for rule, count in run.counts.items() if count}, weights, quantization)
+    run.counts[REPEATED_PAIRS] = len(repeated)
+    counts = {rule: count for rule, count in run.counts.items() if count}
+    return RewriteResult(run.sites, counts, weights, quantization, tuple(repeated))
 
 
 def _containers(model: ir.Model) -> Iterator[tuple[ir.Graph, str, dict[str, int]]]:

@@ -1,4 +1,4 @@
-"""An operator of integers (QLinear...) as DequantizeLinear, the operator of ONNX and QuantizeLinear."""
+"""Operators of integers (QLinear...): whether there are any, and one as operators of ONNX between pairs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,24 @@ import onnx_ir as ir
 
 from .names import Names
 
-__all__ = ["QUANTIZED", "write_in_float"]
+__all__ = ["QUANTIZED", "has_products_of_integers", "write_in_float"]
 
 QUANTIZED = 3
 """Inputs that make an operand: a tensor, its scale and its zero point. The last two of a node are for the result."""
+
+_NAMES = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of these
+
+
+def has_products_of_integers(model: ir.Model) -> bool:
+    """Whether anything is left of which ONNX Runtime could make a product of integers."""
+    return any(_may_be_of_integers(node) for graph in model.graphs() for node in graph)
+
+
+def _may_be_of_integers(node: ir.Node) -> bool:
+    x = node.inputs[0] if node.inputs else None
+    if node.op_type == "DequantizeLinear" and x is not None and x.const_value is not None:
+        return True
+    return "Integer" in node.op_type or node.op_type.startswith(_NAMES)
 
 
 def write_in_float(node: ir.Node, operator: str, attributes: Sequence[ir.Attr], names: Names) -> ir.Node:

@@ -3,9 +3,9 @@
 ONNX Runtime's layout pass runs behind the claims of every other provider, and reorders each tensor that goes into one
 of their nodes and comes out of it. Here the pass has run already: the graph is what ONNX Runtime writes with every
 optimisation, on this processor. What stands between a ReorderOutput and a ReorderInput and works on each element by
-itself reads and writes the blocked tensor instead, and the reorders go; the same of Concat along the channels and of
-pooling, which have blocked forms. The last block of a tensor whose channels do not fill it is padded, with values that
-no product reads (their weights are 0) as long as they are finite.
+itself reads and writes the blocked tensor instead, and the reorders go; the same of Concat and Split along the
+channels, of pooling, and of a Resize that repeats pixels, which have blocked forms. The last block of a tensor whose
+channels do not fill it is padded, with values that no product reads (their weights are 0) as long as they are finite.
 
 A factor for each channel, such as the gate [N, C, 1, 1] of a squeeze-and-excitation block, broadcasts where channels
 stand last: around it tensors are viewed as [N, C / b, H, W, b], by a Reshape, which copies nothing. ONNX Runtime writes
@@ -24,7 +24,7 @@ import onnx_ir as ir
 from normfuse.spec import OPERATOR_DOMAIN
 
 from .names import Names
-from .nchwc_sizes import NCHWC_DOMAIN, SizeFinder, constant_of, is_one_number, is_over_all_places
+from .nchwc_sizes import NCHWC_DOMAIN, SizeFinder, constant_of, is_one_number, is_over_all_places, scales_of
 
 __all__ = ["BLOCKED", "ELEMENTWISE", "move_reorders"]
 
@@ -183,6 +183,9 @@ class _Plan:
             self._channels[node.outputs[0]] = node.attributes.get_int("channels", 0)
             self._floats.add(node.outputs[0])
             return
+        if node.domain == "" and node.op_type == "Split":
+            self._look_at_split(node)
+            return
         if len(node.outputs) != 1 or node in self._refused:
             return
         channels = self._channels_moved(node)
@@ -194,6 +197,19 @@ class _Plan:
         self._channels[y] = channels
         if not self._gives_integers(node):
             self._floats.add(y)
+
+    def _look_at_split(self, node: ir.Node) -> None:
+        """Its blocks are those of its results one after the other, where none is divided."""
+        x = node.inputs[0]
+        channels = None if x is None else self._channels.get(x)
+        if channels is None or x not in self._floats or node.attributes.get_int("axis", 0) != 1:
+            return
+        sizes = _sizes_of_split(node, channels)
+        if sum(sizes) != channels or any(size % self._block for size in sizes):
+            return
+        self._channels.update(zip(node.outputs, sizes, strict=True))
+        self._floats.update(node.outputs)
+        self._movable[node] = False
 
     def _gives_integers(self, node: ir.Node) -> bool:
         if node.op_type in _OWN:
@@ -215,7 +231,7 @@ class _Plan:
             self._movable[node] = False
             return sum(whole)
         pools = node.domain == "" and node.op_type in ("MaxPool", "AveragePool")
-        if known[0] % self._block or not (pools or is_over_all_places(node)):
+        if known[0] % self._block or not (pools or is_over_all_places(node) or scales_of(node) is not None):
             return None
         if node.inputs[0] not in self._floats:
             return None
@@ -279,7 +295,8 @@ class _Plan:
         inside = set(part)
         values: dict[ir.Value, None] = {}
         staying: dict[ir.Node, None] = {}
-        wanted = [node.outputs[0] for node in part if not self._is_read_blocked(node.outputs[0], inside)]
+        results = [value for node in part for value in node.outputs]
+        wanted = [value for value in results if not self._is_read_blocked(value, inside)]
         while wanted:
             value = wanted.pop()
             producer = value.producer()
@@ -298,8 +315,7 @@ class _Plan:
         moved = set(part) - set(exits.staying)
         read = {value for node in part for value in node.inputs if _blocked_source(value) is not None}
         gain = sum(self._weight(value) for value in read if value is not None and self._is_read_blocked(value, moved))
-        for node in part:
-            y = node.outputs[0]
+        for y in (value for node in part for value in node.outputs):
             gain += self._weight(y) * any(_is_reorder(user, "ReorderInput") for user in y.consumers())
         return gain - sum(self._weight(value) for value in exits.values)
 
@@ -333,6 +349,17 @@ def channels_of_gate(value: ir.Value | None) -> int | None:
             return None
         value = next((x for x in node.inputs if x is not None and not is_one_number(x)), None)
     return None
+
+
+def _sizes_of_split(node: ir.Node, channels: int) -> list[int]:
+    """Return the channels of each result; empty: they are not known."""
+    count = len(node.outputs)
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        constant = constant_of(node.inputs[1])
+        sizes = [] if constant is None else [int(size) for size in constant.numpy().ravel()]
+    else:
+        sizes = list(node.attributes.get_ints("split", [channels // count] * count))
+    return sizes if len(sizes) == count else []
 
 
 def _is_shared(node: ir.Node) -> bool:
@@ -419,7 +446,7 @@ class _Writer:
         self._staying = {node for each in exits for node in each.staying}
         # Blocked tensors by the value in the graph that was, and by whether it is the view.
         self._forms: dict[tuple[ir.Value, bool], ir.Value] = {}
-        self._made: dict[tuple[object, ...], ir.Value] = {}
+        self._made: dict[tuple[object, ...], Sequence[ir.Value]] = {}
         self._reordered: dict[ir.Value, ir.Value] = {}
 
     def write(self) -> None:
@@ -437,31 +464,38 @@ class _Writer:
 
     def _move(self, node: ir.Node) -> None:
         viewed = node in self._plan.viewed
-        y = node.outputs[0]
         inputs = [self._operand(node, value, viewed=viewed) for value in node.inputs]
         attributes = list(node.attributes.values())
         domain, op_type = node.domain, node.op_type
-        if not _is_elementwise(node) and op_type != "Concat":
+        if not _is_elementwise(node) and op_type not in ("Concat", "Split"):
             domain = NCHWC_DOMAIN
-            if is_over_all_places(node):
+            if (scales := scales_of(node)) is not None:
+                op_type, inputs, attributes = "Upsample", inputs[:1], [ir.AttrInt64s("scales", [1, 1, *scales])]
+                attributes += [ir.AttrString("mode", "nearest")]
+                attributes += [ir.AttrString("coordinate_transformation_mode", "asymmetric")]
+            elif is_over_all_places(node):
                 op_type, inputs, attributes = "GlobalAveragePool", inputs[:1], []
         own = None if _is_shared(node) else node
         key = (domain, op_type, own, *inputs, *(str(attribute) for attribute in attributes))
         if key not in self._made:
-            self._made[key] = self._insert(node, ir.Node(domain, op_type, inputs, attributes), y)
-        self._forms[y, viewed] = self._made[key]
-        if y in self._leaving:
-            channels = ir.AttrInt64("channels", self._plan.channels(y) or 0)
-            reorder = ir.Node(NCHWC_DOMAIN, "ReorderOutput", [self._form(y, viewed=False, at=node)], [channels])
-            self._reordered[y] = self._insert(node, reorder, y)
+            moved = ir.Node(domain, op_type, inputs, attributes, num_outputs=len(node.outputs))
+            self._made[key] = self._insert(node, moved, node.outputs)
+        for y, blocked in zip(node.outputs, self._made[key], strict=True):
+            self._forms[y, viewed] = blocked
+            if y in self._leaving:
+                channels = ir.AttrInt64("channels", self._plan.channels(y) or 0)
+                reorder = ir.Node(NCHWC_DOMAIN, "ReorderOutput", [self._form(y, viewed=False, at=node)], [channels])
+                (self._reordered[y],) = self._insert(node, reorder, [y])
 
-    def _insert(self, at: ir.Node, node: ir.Node, like: ir.Value) -> ir.Value:
+    def _insert(self, at: ir.Node, node: ir.Node, likes: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        """Insert a node whose results stand for others; return these."""
         node.name = self._names.new(f"{at.name or at.op_type}{BLOCKED}")
-        node.outputs[0].name = self._names.new(f"{like.name}{BLOCKED}")
-        if like.dtype is not None:
-            node.outputs[0].dtype = like.dtype
+        for value, like in zip(node.outputs, likes, strict=True):
+            value.name = self._names.new(f"{like.name}{BLOCKED}")
+            if like.dtype is not None:
+                value.dtype = like.dtype
         self._graph.insert_before(at, node)
-        return node.outputs[0]
+        return node.outputs
 
     def _operand(self, node: ir.Node, value: ir.Value | None, *, viewed: bool) -> ir.Value | None:
         if value is None or is_one_number(value):
@@ -490,7 +524,8 @@ class _Writer:
 
     def _reshape(self, x: ir.Value, target: list[int], at: ir.Node, like: ir.Value) -> ir.Value:
         shape = self._constant("nchwc_view", np.array(target, np.int64))
-        return self._insert(at, ir.Node("", "Reshape", [x, shape]), like)
+        (viewed,) = self._insert(at, ir.Node("", "Reshape", [x, shape]), [like])
+        return viewed
 
     def _vector(self, value: ir.Value) -> ir.Value:
         """Return a constant for each channel in the view's form; padding has the factor and summand 1."""

@@ -11,7 +11,16 @@ from collections.abc import Hashable, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["NCHWC_DOMAIN", "SPATIAL_AXES", "SizeFinder", "Sizes", "constant_of", "is_one_number", "is_over_all_places"]
+__all__ = [
+    "NCHWC_DOMAIN",
+    "SPATIAL_AXES",
+    "SizeFinder",
+    "Sizes",
+    "constant_of",
+    "is_one_number",
+    "is_over_all_places",
+    "scales_of",
+]
 
 #: Domain of ONNX Runtime's operators on the blocked layout.
 NCHWC_DOMAIN = "com.microsoft.nchwc"
@@ -20,6 +29,12 @@ SPATIAL_AXES = (2, 3)
 Sizes = tuple[Hashable, Hashable, Hashable]
 _RANK = 4
 _PLACED = ("Conv", "MaxPool", "AveragePool")
+# Attributes of a Resize that repeats pixels: their defaults, and what they have to be.
+_REPEATING = (
+    ("mode", "nearest", "nearest"),
+    ("coordinate_transformation_mode", "half_pixel", "asymmetric"),
+    ("nearest_mode", "round_prefer_floor", "floor"),
+)
 
 
 def is_over_all_places(node: ir.Node) -> bool:
@@ -37,6 +52,23 @@ def is_over_all_places(node: ir.Node) -> bool:
     return sorted(axis % _RANK if -_RANK <= axis < _RANK else axis for axis in axes) == list(SPATIAL_AXES)
 
 
+def scales_of(node: ir.Node) -> tuple[int, int] | None:
+    """Return how many times a Resize repeats each row and each column of an image; None: it does something else.
+
+    That is what ONNX Runtime's blocked form of the operator does in the same way.
+    """
+    if node.domain != "" or node.op_type != "Resize" or "axes" in node.attributes:
+        return None
+    if any(node.attributes.get_string(name, usual) != needed for name, usual, needed in _REPEATING):
+        return None
+    scales, sizes = (*node.inputs[2:4], None, None)[:2]
+    constant = None if scales is None or sizes is not None else constant_of(scales)
+    factors = [] if constant is None else constant.numpy().tolist()
+    if len(factors) != _RANK or factors[:2] != [1, 1] or any(f < 1 or f != int(f) for f in factors):
+        return None
+    return int(factors[2]), int(factors[3])
+
+
 class SizeFinder:
     """The sizes of every tensor of rank 4, found in one walk in the order of the graph."""
 
@@ -47,7 +79,7 @@ class SizeFinder:
         for value in graph.inputs:
             self._keep(value, None)
         for node in graph:
-            for value in node.outputs[:1]:
+            for value in node.outputs if node.op_type == "Split" else node.outputs[:1]:
                 self._keep(value, self._of_result(node))
 
     def of(self, value: ir.Value | None) -> Sizes | None:
@@ -85,8 +117,10 @@ class SizeFinder:
             return x if not node.attributes.get_int("channels_last", 0) else None
         if node.domain in ("", NCHWC_DOMAIN) and node.op_type in _PLACED:
             return x[0], self._placed(node, x[1], 0), self._placed(node, x[2], 1)
-        if node.domain == "" and node.op_type == "Concat" and node.attributes.get_int("axis", 0) == 1:
+        if node.domain == "" and node.op_type in ("Concat", "Split") and node.attributes.get_int("axis", 0) == 1:
             return x
+        if (scales := scales_of(node)) is not None:
+            return x[0], _scaled(x[1], scales[0]), _scaled(x[2], scales[1])
         return None
 
     def _broadcast(self, operands: Sequence[ir.Value | None]) -> Sizes | None:
@@ -121,6 +155,10 @@ class SizeFinder:
         if isinstance(size, int):
             return (size + grown - 1) // stride + 1
         return size if stride == 1 and grown == 0 else ("placed", size, grown, stride)
+
+
+def _scaled(size: Hashable, factor: int) -> Hashable:
+    return size * factor if isinstance(size, int) else ("scaled", size, factor)
 
 
 def constant_of(value: ir.Value) -> ir.TensorProtocol | None:

@@ -31,6 +31,8 @@ class Treatment:
     written as operators of ONNX, too (`integer_softmax`)."""
     products: Products = "as they are"
     """See `quantized_products`."""
+    drop_repeated_pairs: bool = False
+    """Where nothing runs in integers, take pairs out that change nothing (`repeated_pairs`)."""
 
 
 AS_IT_IS = Treatment()

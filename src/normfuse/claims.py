@@ -99,8 +99,9 @@ class PairNodes:
     """QuantizeLinear and DequantizeLinear nodes of which normfuse.InferenceSession makes the same, for one reason."""
 
     becomes: str
-    """"fused" by the rewriting pass, "folded" (dequantised once), "in_integers" (part of an operator of integers),
-    "claimed" by the execution provider, "left" to ONNX Runtime, or "not_seen", because that took them away first."""
+    """"fused" by the rewriting pass, "folded" (dequantised once), "repeated" (taken out), "in_integers" (part of an
+    operator of integers), "claimed" by the execution provider, "left" to ONNX Runtime, or "not_seen", because that took
+    them away first."""
     message: str
     nodes: tuple[str, ...]
 
@@ -110,6 +111,7 @@ _IN_INTEGERS = (
     "part of an operator of integers that ONNX Runtime makes first; between convolutions the execution provider runs "
     "the elementwise ones in chains",
 )
+_REPEATED = ("repeated", "taken out: what they read has been rounded to the same steps, and elements have only moved")
 
 
 def pair_nodes(source: Source, made: SessionModel) -> tuple[PairNodes, ...]:
@@ -138,7 +140,10 @@ def pair_nodes(source: Source, made: SessionModel) -> tuple[PairNodes, ...]:
     groups: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         name = node.name or ""
-        fate = _IN_INTEGERS if name in taken else _fate(name, fused.get(name), name in kept, lines.get(name))
+        if name in result.repeated:
+            fate = _REPEATED
+        else:
+            fate = _IN_INTEGERS if name in taken else _fate(name, fused.get(name), name in kept, lines.get(name))
         groups.setdefault(fate, []).append(name)
     order = sorted(groups.items(), key=lambda group: -len(group[1]))
     return tuple(PairNodes(becomes, message, tuple(names)) for (becomes, message), names in order)

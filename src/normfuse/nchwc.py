@@ -22,7 +22,7 @@ from normfuse.host_optimization import FUSES_CHAINS, optimized_by_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["block_size", "blocked", "has_products_of_integers", "may_gain"]
+__all__ = ["block_size", "blocked", "may_gain"]
 
 # What else ONNX Runtime does to nodes other than convolutions behind the claims.
 _LATER = """
@@ -31,7 +31,6 @@ _LATER = """
     NhwcTransformer QDQFinalCleanupTransformer QDQPropagationTransformer QDQS8ToU8Transformer
     QDQSelectorActionTransformer WeightBiasQuantization
 """.split()  # noqa: SIM905 -- a list is one name a line, when formatted
-_OF_INTEGERS = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of names
 _MOST_BYTES = 1 << 30  # of weights: ONNX Runtime writes one protobuf message, and memory holds it for a moment
 # Operators of chains that ONNX Runtime does not do inside of a convolution.
 _OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
@@ -50,6 +49,7 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | 
         None where no chain stands between convolutions that have this layout, where products run in integers, and where
         ONNX Runtime cannot optimise the model by itself: then its session says why.
     """
+    from normfuse.graph_rewrites.integer_operators import has_products_of_integers
     from normfuse.graph_rewrites.nchwc import move_reorders
     from normfuse.graph_rewrites.nchwc_sizes import NCHWC_DOMAIN
 
@@ -90,17 +90,6 @@ def _has_chains_behind_convolutions(graph: ir.Graph) -> bool:
         passes = (node.domain, node.op_type) in ELEMENTWISE or node.op_type == "BatchNormalization"
         if node.op_type == "Conv" or (follows and passes):
             behind.update(node.outputs)
-    return False
-
-
-def has_products_of_integers(model: ir.Model) -> bool:
-    """Whether anything is left of which ONNX Runtime could make a product of integers."""
-    for node in (node for graph in model.graphs() for node in graph):
-        x = node.inputs[0] if node.inputs else None
-        if node.op_type == "DequantizeLinear" and x is not None and x.const_value is not None:
-            return True
-        if "Integer" in node.op_type or node.op_type.startswith(_OF_INTEGERS):
-            return True
     return False
 
 

@@ -32,6 +32,7 @@ class Rewritten:
     """What it took."""
     weights: FoldedWeights
     quantization: RemovedQuantization
+    repeated: tuple[str, ...]
 
 
 def rewritten(
@@ -67,6 +68,7 @@ def rewritten(
             time.perf_counter() - start,
             result.weights,
             result.quantization,
+            result.repeated,
         )
         source.rewrites[key] = known
     return known

@@ -35,7 +35,7 @@ from normfuse.host.recreation import recreate_from
 from normfuse.host.session import BACKEND_KEY, session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, Source, load_model, runnable
-from normfuse.nchwc import blocked, has_products_of_integers, may_gain
+from normfuse.nchwc import blocked, may_gain
 from normfuse.rewriting import Rewritten, rewritten
 from normfuse.spec import OPERATOR_DOMAIN
 
@@ -233,7 +233,8 @@ def session_model(source: Source, options: onnxruntime.SessionOptions, choices: 
     )
 
     def rewrite(target: Target, products: Products) -> Rewritten:
-        return rewritten(source, target, dataclasses.replace(treatment, products=products))
+        blocks = target == "custom-op"
+        return rewritten(source, target, dataclasses.replace(treatment, products=products, drop_repeated_pairs=blocks))
 
     forms: list[Products] = _forms_of_products(source.model) if choices.choose_products else ["as they are"]
     if choices.blocked_layout and may_gain(source.model, options):
@@ -261,6 +262,8 @@ def _laid_out(
     rewrite: Callable[[Target], Rewritten], options: onnxruntime.SessionOptions, *, in_float: bool
 ) -> SessionModel | None:
     """Return a convolution network in the layout of its convolutions; None: that is no gain."""
+    from normfuse.graph_rewrites.integer_operators import has_products_of_integers
+
     result = rewrite("custom-op")
     if result.weights.relying or has_products_of_integers(result.model):
         return None if in_float else _channels_last(rewrite("standard"), options)

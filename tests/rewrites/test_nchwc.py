@@ -144,6 +144,22 @@ class Net:
         self.conv(WIDE)
         return self.add("Concat", [x, self.name], np.concatenate([value, self.y], 1), exact=False, axis=1)
 
+    def split(self) -> Net:
+        """Send one half through a convolution, and put all parts together: the C2f block of YOLOv8."""
+        value, half = self.y, self.y.shape[1] // 2
+        names = [f"v{len(self.nodes)}.{part}" for part in range(2)]
+        sizes = self.constant(np.array([half, value.shape[1] - half]))
+        self.nodes.append(helper.make_node("Split", [self.name, sizes], names, f"Split.{len(self.nodes)}", axis=1))
+        self.name, self.y = names[1], value[:, half:]
+        self.conv(half, 3).silu()
+        every = np.concatenate([value, self.y], 1)
+        return self.add("Concat", [*names, self.name], every, exact=False, axis=1)
+
+    def resize(self) -> Net:
+        y = self.y.repeat(2, 2).repeat(2, 3)
+        way = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return self.add("Resize", [self.name, "", self.constant(np.float32([1, 1, 2, 2]))], y, exact=False, **way)
+
     def max_pool(self) -> Net:
         y = sliding_window_view(self.y, (2, 2), axis=(2, 3))[:, :, ::2, ::2].max((-1, -2))
         return self.add("MaxPool", [self.name], y, exact=False, kernel_shape=[2, 2], strides=[2, 2])
@@ -178,6 +194,8 @@ STEPS: dict[str, Callable[[Net], Net]] = {
     "scale": Net.scale,
     "concat": Net.concat,
     "max_pool": Net.max_pool,
+    "split": Net.split,
+    "resize": Net.resize,
     "exit": Net.exit,
     "conv": lambda net: net.conv(WIDE, 3),
     "strided": lambda net: net.conv(WIDE, 3, 2),
@@ -188,7 +206,8 @@ STEPS: dict[str, Callable[[Net], Net]] = {
 def net_of(steps: list[str], seed: int = 0, *, stored: str | None = None, static: bool = True) -> Net:
     net = Net(seed, stored=stored, static=static).conv(WIDE, 3)
     for step in steps:
-        if step in ("max_pool", "strided") and net.y.shape[2] < 4:
+        size = net.y.shape[2]
+        if (step in ("max_pool", "strided") and size < 4) or (step == "resize" and size > 2 * IMAGE):
             continue
         net = STEPS[step](net)
     return net.conv(WIDE)
@@ -260,6 +279,9 @@ def test_sessions_compute_the_same(steps: list[str], stored: str | None, static:
         ["scale"],
         ["concat"],
         ["max_pool"],
+        ["silu", "split"],
+        ["silu", "resize", "conv"],
+        ["residual", "resize", "concat", "split", "split"],
         ["strided", "silu"],
     ],
     ids="-".join,
@@ -275,6 +297,7 @@ def test_no_reorder_is_left_among_quantised(steps: list[str], static: bool, stor
 
 def test_onnx_runtime_alone_computes_the_same_on_the_moved_model() -> None:
     steps = ["hard_swish", "residual", "exit", "gate", "odd", "silu", "conv", "concat", "max_pool", "scale"]
+    steps += ["split", "resize"]
     net = net_of(steps, stored="uint16")
     model = moved(net)
     assert model is not None
