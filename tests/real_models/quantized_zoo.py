@@ -72,7 +72,13 @@ class Network:
         return (self.feeds(np.random.default_rng(seed + i)) for i in range(_CALIBRATING_INPUTS))
 
 
+def small_page(generator: np.random.Generator) -> Feeds:
+    """A corner of such a page, from 0 to 1."""
+    return {"images": page_of_glyphs(generator)["images"][..., :320, :320] / np.float32(255)}
+
+
 DETECTOR = RealModel("detector", "ddddocr==1.6.1", "ddddocr/common_det.onnx", page_of_glyphs)  # a YOLOX, with SiLU
+YOLOV8 = RealModel("yolov8", "nudenet==3.4.2", "nudenet/320n.onnx", small_page)
 NETWORKS = {
     "minilm-l3": Network(MODELS["minilm-l3"], full_sentences),
     "ocr-direction": Network(
@@ -80,6 +86,7 @@ NETWORKS = {
     ),
     "ocr-recognition": Network(MODELS["ocr-recognition"], text_lines),
     "detector": Network(DETECTOR, page_of_glyphs),
+    "yolov8": Network(YOLOV8, small_page),
 }
 NAMES = tuple(f"{network}-{scheme}" for network in NETWORKS for scheme in SCHEMES)
 

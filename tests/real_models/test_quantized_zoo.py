@@ -36,7 +36,7 @@ def test_every_pair_is_explained(name: str) -> None:
     assert sorted(explained) == sorted(pairs)
     for group in said.pairs:
         assert group.message
-        assert group.becomes in ("fused", "folded", "in_integers", "claimed", "left", "not_seen")
+        assert group.becomes in ("fused", "folded", "repeated", "in_integers", "claimed", "left", "not_seen")
     # Taken away as a Gather of integers follows, or moved to meet another pair: few of hundreds.
     unseen = sum(len(group.nodes) for group in said.pairs if group.becomes == "not_seen")
     assert unseen <= 0.05 * len(pairs)

@@ -67,4 +67,4 @@ def test_every_pair_is_explained(file: File) -> None:
     assert sorted(node for group in said.pairs for node in group.nodes) == sorted(pairs)
     for group in said.pairs:
         assert group.message
-        assert group.becomes in ("fused", "folded", "in_integers", "claimed", "left")
+        assert group.becomes in ("fused", "folded", "repeated", "in_integers", "claimed", "left")
