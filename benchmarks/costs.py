@@ -230,10 +230,23 @@ def looked_up(*last: onnx.NodeProto) -> list[onnx.NodeProto]:
     return [*made, *last]
 
 
+def hard_swish(last_scale: str) -> list[onnx.NodeProto]:
+    """HardSwish of floats as quantisers write it: x * (x + 3) / 6 with a pair behind each, which clips the sum."""
+    made = [node("QuantizeLinear", "X s z", "q")]
+    made += [node("DequantizeLinear", "q s z", read) for read in ("d", "e")]
+    steps = (("Add", "d three", "s"), ("Mul", "e p0", "s"), ("Div", "p1 six", last_scale))
+    for i, (op, inputs, scale) in enumerate(steps):
+        made += [node(op, inputs, f"o{i}"), node("QuantizeLinear", f"o{i} {scale} z", f"q{i}")]
+        made.append(node("DequantizeLinear", f"q{i} {scale} z", "Y" if op == "Div" else f"p{i}"))
+    return made
+
+
 AMONG_QUANTISED = {
     "Q": [node("QuantizeLinear", "X s z")],
     "table to float": looked_up(node("Mul", "p2 d")),
     "table, Q": looked_up(node("Mul", "p2 d", "m"), node("QuantizeLinear", "m s z")),
+    "HardSwish among pairs": hard_swish("sixth"),  # the last two pairs are one
+    "HardSwish among pairs of other scales": hard_swish("seventh"),
     "Q, DQ": [node("QuantizeLinear", "X s z", "q"), node("DequantizeLinear", "q s z")],
     **{
         f"DQ, DQ, {op}, Q": [
@@ -259,17 +272,16 @@ def among_quantised(name: str, stored: str) -> list[tuple[Callable[[], None], bo
 def on_tensors(
     nodes: list[onnx.NodeProto], inputs: dict[str, np.ndarray[Any, Any]], output: np.ndarray[Any, Any]
 ) -> list[tuple[Callable[[], None], bool]]:
-    """Nodes that quantise by s and z, on ONNX Runtime and on normfuse."""
+    """Nodes that quantise by s and z, or by a part of s, on ONNX Runtime and on normfuse."""
     tensors = {**inputs, "Y": output}
     infos = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
         for n, each in tensors.items()
     ]
     kind = next((each.dtype for each in tensors.values() if each.dtype != np.float32), np.dtype(np.int8))
-    constants = [
-        numpy_helper.from_array(np.array(0.9, np.float32), "s"),
-        numpy_helper.from_array(np.array(3, kind), "z"),
-    ]
+    numbers = {"s": 0.9, "sixth": 0.9 / 6, "seventh": 0.9 / 7, "three": 3.0, "six": 6.0}
+    constants = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in numbers.items()]
+    constants.append(numpy_helper.from_array(np.array(3, kind), "z"))
     graph = helper.make_graph(nodes, "costs", infos[:-1], infos[-1:], constants)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
     calls = []
