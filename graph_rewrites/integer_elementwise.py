@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from .integer_operators import QUANTIZED, write_in_float
+from .integer_operators import QUANTIZED, in_float, write_in_float
 from .names import Names
 
 __all__ = ["write_elementwise"]
@@ -30,7 +30,8 @@ def write_elementwise(graph: ir.Graph) -> int:
     names = Names(graph) if found else None
     for node in found:
         assert names is not None
-        write_in_float(node, _OPERATORS[node.op_type][0], list(node.attributes.values()), names)
+        form = in_float(node, _OPERATORS[node.op_type][0], list(node.attributes.values()))
+        write_in_float(node, form, names)
     return len(found)
 
 

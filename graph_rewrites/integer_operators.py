@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from .names import Names
 
-__all__ = ["QUANTIZED", "has_products_of_integers", "write_in_float"]
+__all__ = ["QUANTIZED", "InFloat", "Quantized", "has_products_of_integers", "in_float", "write_in_float"]
 
 QUANTIZED = 3
-"""Inputs that make an operand: a tensor, its scale and its zero point. The last two of a node are for the result."""
+"""Inputs that make an operand: a tensor, its scale and its zero point."""
 
 _NAMES = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of these
 
@@ -28,26 +29,75 @@ def _may_be_of_integers(node: ir.Node) -> bool:
     return "Integer" in node.op_type or node.op_type.startswith(_NAMES)
 
 
-def write_in_float(node: ir.Node, operator: str, attributes: Sequence[ir.Attr], names: Names) -> ir.Node:
+class Quantized(NamedTuple):
+    """A tensor of integers, and what says which numbers they stand for."""
+
+    tensor: ir.Value | None
+    scale: ir.Value | None
+    zero_point: ir.Value | None
+    axis: int | None = None
+    """Of a scale that is not one number."""
+    domain: str = ""
+    """Of the DequantizeLinear."""
+
+
+class InFloat(NamedTuple):
+    """What a node of integers is among floats."""
+
+    operator: str
+    inputs: Sequence[Quantized | ir.Value | None]
+    """What is no Quantized is read as it is."""
+    attributes: Sequence[ir.Attr]
+    result: tuple[ir.Value | None, ir.Value | None] | None
+    """Scale and zero point of what it writes; None: these are floats."""
+
+
+def in_float(node: ir.Node, operator: str, attributes: Sequence[ir.Attr]) -> InFloat:
+    """Return what a node is whose inputs are its operands, each with scale and zero point, and then these of Y."""
+    *operands, scale, zero_point = node.inputs
+    parts = (operands[start::QUANTIZED] for start in range(QUANTIZED))
+    groups = [Quantized(x, x_scale, x_zero) for x, x_scale, x_zero in zip(*parts, strict=True)]
+    return InFloat(operator, groups, attributes, (scale, zero_point))
+
+
+def write_in_float(node: ir.Node, form: InFloat, names: Names) -> ir.Node:
     """Write a node so; return the operator of ONNX, which has the node's name."""
-    graph, y, name = node.graph, node.outputs[0], node.name or node.op_type
+    graph, name = node.graph, node.name or node.op_type
     assert graph is not None
-    of_result = len(node.inputs) - 2
-    dequantizers = [
-        ir.Node("", "DequantizeLinear", node.inputs[start : start + QUANTIZED], name=names.new(f"{name}.dequantize"))
-        for start in range(0, of_result, QUANTIZED)
-    ]
-    middle = ir.Node("", operator, [each.outputs[0] for each in dequantizers], attributes, name=node.name)
-    quantize = ir.Node(
-        "", "QuantizeLinear", [middle.outputs[0], *node.inputs[of_result:]], name=names.new(f"{name}.quantize")
-    )
-    for each, like in (*((each, each.inputs[0]) for each in dequantizers), (middle, y)):
-        value = each.outputs[0]
-        value.name, value.dtype = names.new(f"{each.name or name}.result"), ir.DataType.FLOAT
-        value.shape = None if like is None else like.shape
-    result = quantize.outputs[0]
-    result.name, result.type, result.shape = y.name, y.type, y.shape
-    graph.insert_before(node, [*dequantizers, middle, quantize])
-    y.replace_all_uses_with(result, replace_graph_outputs=True)
+    inputs: list[ir.Value | None] = []
+    for each in form.inputs:
+        if isinstance(each, Quantized):
+            dequantizer = _dequantizer(each, names.new(f"{name}.dequantize"))
+            inputs.append(_as_floats(dequantizer.outputs[0], each.tensor, names))
+            graph.insert_before(node, dequantizer)
+        else:
+            inputs.append(each)
+    middle = ir.Node("", form.operator, inputs, form.attributes, num_outputs=len(node.outputs), name=node.name)
+    graph.insert_before(node, middle)
+    for y, result in zip(node.outputs, middle.outputs, strict=True):
+        if form.result is None:
+            made = result
+        else:
+            _as_floats(result, y, names, name)
+            quantizer = ir.Node("", "QuantizeLinear", [result, *form.result], name=names.new(f"{name}.quantize"))
+            graph.insert_before(node, quantizer)
+            made = quantizer.outputs[0]
+        made.name, made.type, made.shape = y.name, y.type, y.shape
+        y.replace_all_uses_with(made, replace_graph_outputs=True)
     graph.remove(node, safe=True)
     return middle
+
+
+def _dequantizer(operand: Quantized, name: str) -> ir.Node:
+    axis = [] if operand.axis is None else [ir.AttrInt64("axis", operand.axis)]
+    inputs = [operand.tensor, operand.scale, operand.zero_point]
+    return ir.Node(operand.domain, "DequantizeLinear", inputs, axis, name=name)
+
+
+def _as_floats(value: ir.Value, like: ir.Value | None, names: Names, name: str = "") -> ir.Value:
+    """Name a tensor of floats in the place of one of integers; return it."""
+    producer = value.producer()
+    assert producer is not None
+    value.name = names.new(f"{producer.name or name}.result")
+    value.dtype, value.shape = ir.DataType.FLOAT, None if like is None else like.shape
+    return value

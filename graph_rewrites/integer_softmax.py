@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from .facts import Facts
-from .integer_operators import write_in_float
+from .integer_operators import in_float, write_in_float
 from .names import Names
 
 __all__ = ["SOFTMAX_OF_INTEGERS", "write_softmaxes"]
@@ -21,6 +21,7 @@ SOFTMAX_OF_INTEGERS = "SoftmaxOfIntegers"
 _INPUTS = 5  # X, its scale and zero point, those of Y
 _QUANTIZING_OPSET = 10
 _SINGLE_AXIS_OPSET = 13  # of Softmax; before it, `axis` is the first of all the dimensions of a sum
+_OPSET_FROM_THE_END = 11  # from it on, an axis may be negative
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
@@ -34,7 +35,7 @@ def write_softmaxes(home: ir.Graph, facts: Facts, opset: int) -> int:
     names = Names(home) if found else None
     for node in found:
         assert names is not None
-        _write(node, facts, names)
+        _write(node, facts, names, opset)
     return len(found)
 
 
@@ -56,14 +57,16 @@ def _is_over_last(node: ir.Node, facts: Facts) -> bool:
     return axis == -1 or (shape is not None and len(shape) > 0 and axis == len(shape) - 1)
 
 
-def _write(node: ir.Node, facts: Facts, names: Names) -> None:
+def _write(node: ir.Node, facts: Facts, names: Names, opset: int) -> None:
     x = node.inputs[0]
     assert x is not None
     shape = facts.shape(x)
     axis = node.attributes.get_int("axis", -1)
-    if axis < 0 and shape is not None:
-        axis += len(shape)  # opset 10 knows no negative ones
-    softmax = write_in_float(node, "Softmax", [ir.AttrInt64("axis", axis)], names)
+    if shape is not None and opset < _OPSET_FROM_THE_END:
+        axis %= len(shape)
+    elif shape is not None and axis == len(shape) - 1:
+        axis = -1  # the last one also where the shape is not known any more
+    softmax = write_in_float(node, in_float(node, "Softmax", [ir.AttrInt64("axis", axis)]), names)
     for value in (softmax.inputs[0], softmax.outputs[0]):
         assert value is not None
         value.shape = shape

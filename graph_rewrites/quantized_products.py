@@ -254,7 +254,9 @@ def type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:
 
 def _dequantizes_constants(node: ir.Node, facts: Facts) -> bool:
     """Whether a DequantizeLinear makes floats of int8 that are known, by a zero point that is known or 0."""
-    if node.op_type != "DequantizeLinear" or node.domain != "" or node.outputs[0].is_graph_output():
+    if node.op_type != "DequantizeLinear" or node.domain not in ("", "com.microsoft"):
+        return False
+    if node.outputs[0].is_graph_output():
         return False
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         is_known = is_held(node.inputs[2], facts)

@@ -36,6 +36,7 @@ from normfuse.host.session import BACKEND_KEY, session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.model_files import ModelLike, Source, load_model, runnable
 from normfuse.nchwc import blocked, may_gain
+from normfuse.operator_form import gain_as_pairs, in_pairs
 from normfuse.rewriting import Rewritten, rewritten
 from normfuse.spec import OPERATOR_DOMAIN
 
@@ -96,6 +97,7 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
             in float. The numbers stay; the weights take up to four times (of 4 bits eight times) the memory.
         choose_products: Run products of 8-bit tensors in integers also where ONNX Runtime would not, because they are
             of int8 and the processor an x86; and networks of depthwise convolutions in float, which is faster there.
+            On x86 operators of integers (QLinearConv and the like) are taken as the pairs that they stand for.
         blocked_layout: Run chains between convolutions in the layout (NCHWc, or channels last in integers) that ONNX
             Runtime has for these, instead of reordering tensors around each chain. ONNX Runtime optimises such a model
             twice, once into a temporary file.
@@ -226,6 +228,8 @@ def session_model(source: Source, options: onnxruntime.SessionOptions, choices: 
     """
     from normfuse.graph_rewrites import Treatment
 
+    if choices.remove_quantization or (choices.choose_products and gain_as_pairs(options)):
+        source = in_pairs(source)
     treatment = Treatment(
         allow_requantization_removal=choices.allow_requantization_removal,
         remove_quantization=choices.remove_quantization,

@@ -90,6 +90,15 @@ def test_others_stay(proto: onnx.ModelProto) -> None:
     assert (operators_of(changed), count) == (["QLinearSoftmax"], 0)
 
 
+@pytest.mark.parametrize(("opset", "axis"), [(10, 2), (11, -1), (13, -1)])
+def test_the_axis_needs_no_shape(opset: int, axis: int) -> None:
+    """Where ONNX Runtime makes its operator of it again, and writes a model without shapes, it is found again."""
+    changed, count = written(model(opset=opset, attributes="axis = 2, opset = 11"))
+    assert count == 1
+    (softmax,) = (node for node in changed.graph.node if node.op_type == "Softmax")
+    assert [each.i for each in softmax.attribute] == [axis]
+
+
 def test_a_file_keeps_it() -> None:
     proto = model()
     for folding in ("never", "file"):
