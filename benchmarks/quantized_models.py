@@ -6,6 +6,8 @@ Each file of `tests/real_models/quantized_zoo.py` is run on ONNX Runtime's CPU p
 measure, because where ONNX Runtime's memory happens to lie moves a model by a few per cent and stays the same within a
 process. A ratio is the median over the processes; in brackets stand the lowest and the highest quartile of them.
 
+Files in the operator-oriented form (quant_format=QOperator, names that end with "op") have a table of their own.
+
 ``--json FILE`` adds to what the file holds already, so that a long measurement can be split, and prints a table of all
 of it. ``--check`` fails where normfuse makes a model slower than 0.98 times ONNX Runtime's speed.
 """
@@ -33,7 +35,8 @@ import quantized_zoo  # noqa: E402
 import report  # noqa: E402
 from model_rows import Row, add_options, collected, exit_code, over_processes, ratio  # noqa: E402
 
-WAYS = ("QDQ, ORT", "QDQ, normfuse", "float, ORT", "float, normfuse")
+NAMES = (*quantized_zoo.NAMES, *quantized_zoo.OPERATOR_NAMES)
+WAYS = ("quantised, ORT", "quantised, normfuse", "float, ORT", "float, normfuse")
 # What is divided by what: the time of the one is so many times that of the other.
 RATIOS = {"normfuse": WAYS[:2], "of float": (WAYS[1], WAYS[3])}
 
@@ -78,10 +81,19 @@ def measured(name: str, threads: int, processes: int, seconds: float) -> Row:
     return row | {label: over_processes([one[label] for one in rows]) for label in RATIOS}
 
 
-def table(rows: list[Row]) -> str:
-    """The rows as Markdown."""
+def tables(rows: list[Row]) -> str:
+    """The rows as Markdown, those of each form by themselves."""
+    by_form: dict[str, list[Row]] = {}
+    for row in rows:
+        by_form.setdefault(quantized_zoo.scheme_of(row["model"]).form, []).append(row)
+    return "\n\n".join(table(form, those) for form, those in by_form.items())
+
+
+def table(form: str, rows: list[Row]) -> str:
+    """The rows of files of one form."""
     head = (
-        "| model | threads | float, ms: ORT, normfuse | QDQ | ORT, ms | normfuse, ms | ORT / normfuse | QDQ / float |"
+        f"| model | threads | float, ms: ORT, normfuse | {form} | ORT, ms | normfuse, ms | ORT / normfuse "
+        f"| {form} / float |"
     )
     lines = [head, "|---" * (head.count("|") - 1) + "|"]
     for row in rows:
@@ -89,21 +101,21 @@ def table(rows: list[Row]) -> str:
         (shape,) = {tuple(shape) for shape in row["inputs"].values()}
         cells = [f"{model} {list(shape)}", str(row["threads"])]
         cells += [f"{row['float, ORT']:.3g}, {row['float, normfuse']:.3g}", scheme]
-        cells += [f"{row['QDQ, ORT']:.3g}", f"{row['QDQ, normfuse']:.3g}"]
+        cells += [f"{row['quantised, ORT']:.3g}", f"{row['quantised, normfuse']:.3g}"]
         lines.append(f"| {' | '.join([*cells, ratio(row['normfuse']), format(row['of float']['ratio'], '.2f')])} |")
     return "\n".join(lines)
 
 
 def file_name(text: str) -> str:
     """The name of a quantised file, as an argument of the command."""
-    if text not in quantized_zoo.NAMES:
-        raise argparse.ArgumentTypeError(f"there is no model {text}; there are {', '.join(quantized_zoo.NAMES)}")
+    if text not in NAMES:
+        raise argparse.ArgumentTypeError(f"there is no model {text}; there are {', '.join(NAMES)}")
     return text
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ", ".join(quantized_zoo.NAMES)
+    names = ", ".join(NAMES)
     parser.add_argument("names", nargs="*", type=file_name, metavar="NAME", help=f"{names}; none: all of them")
     add_options(parser, threads=[1], seconds=4.0)
     parser.add_argument("--one", nargs=3, metavar=("NAME", "THREADS", "SECONDS"), help=argparse.SUPPRESS)
@@ -111,7 +123,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measurements(arguments: argparse.Namespace) -> Iterator[Row]:
-    for name in arguments.names or quantized_zoo.NAMES:
+    for name in arguments.names or NAMES:
         quantized_zoo.quantized_file(name)  # made here, where its warnings are seen
         for threads in arguments.threads:
             yield measured(name, threads, arguments.processes, arguments.seconds)
@@ -123,8 +135,8 @@ def main() -> int:
         name, threads, seconds = arguments.one
         print(json.dumps(measure(name, int(threads), float(seconds))))
         return 0
-    rows = collected(measurements(arguments), quantized_zoo.NAMES, lambda row: ratio(row["normfuse"]), arguments.json)
-    print(f"{report.machine()}, onnxruntime {onnxruntime.__version__}\n\n{table(rows)}")
+    rows = collected(measurements(arguments), NAMES, lambda row: ratio(row["normfuse"]), arguments.json)
+    print(f"{report.machine()}, onnxruntime {onnxruntime.__version__}\n\n{tables(rows)}")
     return exit_code(rows, ["normfuse"]) if arguments.check else 0
 
 

@@ -1,4 +1,4 @@
-"""Real float networks in QDQ form, as onnxruntime's own quantiser writes them, in three ways that people quantise.
+"""Real float networks as onnxruntime's own quantiser writes them: in QDQ form, and in the operator-oriented one.
 
 Each file is made once, into the cache of the models, from inputs with a fixed seed.
 """
@@ -27,12 +27,19 @@ class Scheme:
     activations: str
     weights: str
     per_channel: bool = False
+    form: str = "QDQ"
+    """By the name of onnxruntime.quantization.QuantFormat."""
 
 
 SCHEMES = {
     "a16w8": Scheme("QUInt16", "QInt8"),  # what tool chains for NPUs write
     "s8s8": Scheme("QInt8", "QInt8"),  # the default of quantize_static
     "u8s8pc": Scheme("QUInt8", "QInt8", per_channel=True),
+}
+OPERATOR_SCHEMES = {
+    "s8s8op": Scheme("QInt8", "QInt8", form="QOperator"),
+    "u8s8op": Scheme("QUInt8", "QInt8", form="QOperator"),
+    "u8s8pcop": Scheme("QUInt8", "QInt8", per_channel=True, form="QOperator"),
 }
 
 
@@ -89,6 +96,7 @@ NETWORKS = {
     "yolov8": Network(YOLOV8, small_page),
 }
 NAMES = tuple(f"{network}-{scheme}" for network in NETWORKS for scheme in SCHEMES)
+OPERATOR_NAMES = tuple(f"{network}-{scheme}" for network in NETWORKS for scheme in OPERATOR_SCHEMES)
 
 
 def network_of(name: str) -> Network:
@@ -96,14 +104,19 @@ def network_of(name: str) -> Network:
     return NETWORKS[name.rpartition("-")[0]]
 
 
+def scheme_of(name: str) -> Scheme:
+    """How a file of this name is quantised."""
+    return (SCHEMES | OPERATOR_SCHEMES)[name.rpartition("-")[2]]
+
+
 def quantized_file(name: str) -> Path:
-    """Path of a file of `NAMES`, made on the first use. Two processes may ask at the same time."""
+    """Path of a file of `NAMES` or `OPERATOR_NAMES`, made on the first use. Two processes may ask at the same time."""
     target = CACHE / "quantised" / f"{name}-{onnxruntime.__version__}.onnx"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             part = Path(folder) / "part.onnx"
-            quantize(network_of(name), SCHEMES[name.rpartition("-")[2]], part)
+            quantize(network_of(name), scheme_of(name), part)
             part.replace(target)
     return target
 
@@ -119,7 +132,7 @@ class _Calibration:
 
 
 def quantize(network: Network, scheme: Scheme, target: Path) -> None:
-    """Write the network in QDQ form, with onnxruntime's defaults but for the types."""
+    """Write the network in the form of the scheme, with onnxruntime's defaults but for the types."""
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -134,7 +147,7 @@ def quantize(network: Network, scheme: Scheme, target: Path) -> None:
         prepared,
         target,
         _Calibration(network.inputs(seed=1000)),
-        quant_format=quantization.QuantFormat.QDQ,
+        quant_format=quantization.QuantFormat[scheme.form],
         activation_type=quantization.QuantType[scheme.activations],
         weight_type=quantization.QuantType[scheme.weights],
         per_channel=scheme.per_channel,

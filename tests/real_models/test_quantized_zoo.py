@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from quantized_zoo import NAMES, SCHEMES, quantized_file
+from quantized_zoo import NAMES, quantized_file, scheme_of
 
 from normfuse.model_files import load_model
 from normfuse.quantization import quantization_of
@@ -26,7 +26,7 @@ def test_every_pair_is_explained(name: str) -> None:
     said = quantization_of(load_model(path), with_pairs=True)
     assert said is not None
     assert not said.not_asked
-    scheme = SCHEMES[name.rpartition("-")[2]]
+    scheme = scheme_of(name)
     assert said.forms == ("QDQ",)
     assert list(said.activations) == [TYPES[scheme.activations]]
     assert ("int8 per channel" in said.weights) == scheme.per_channel

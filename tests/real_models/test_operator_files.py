@@ -1,0 +1,84 @@
+"""Files of real networks in the operator-oriented form: a session runs them as it runs the same network in QDQ form."""
+
+from __future__ import annotations
+
+import platform
+
+import harness
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from quantized_zoo import OPERATOR_NAMES, network_of, quantized_file, scheme_of
+
+import normfuse
+from normfuse.graph_rewrites.operator_form import write_pairs
+from normfuse.model_files import load_model
+from normfuse.quantization import quantization_of
+
+pytestmark = [
+    pytest.mark.without_vnni,
+    pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="they stay on this processor"),
+]
+# The main part runs this one; the others are "slow".
+FIRST = ("ocr-direction-s8s8op",)
+FILES = [
+    pytest.param(
+        name, marks=[pytest.mark.xdist_group(name.rpartition("-")[0]), *([] if name in FIRST else [pytest.mark.slow])]
+    )
+    for name in OPERATOR_NAMES
+]
+PRODUCTS = ("QGemm", "QLinearConv", "QLinearMatMul")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_operator_becomes_pairs(name: str) -> None:
+    model = ir.load(quantized_file(name))
+    before = sum(node.op_type in PRODUCTS for node in model.graph)
+    assert before > 20
+    assert write_pairs(model) > before
+    left = [node.op_type for node in model.graph if node.domain == "com.microsoft" or node.op_type in PRODUCTS]
+    # The scale of BERT's mask, 1.3e36 and more, stands for infinity as well.
+    assert set(left) <= {"QLinearSoftmax", "QLinearMul"}
+    assert left.count("QLinearMul") <= 1
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_products_are_those_of_the_same_network_in_pairs(name: str) -> None:
+    said = quantization_of(load_model(quantized_file(name)), with_pairs=True)
+    assert said is not None
+    assert not said.not_asked
+    assert "QOperator" in said.forms
+    assert all(not each.types.startswith("int8 x") for each in said.in_session)
+    if scheme_of(name).activations == "QInt8":
+        assert any(each.types.startswith("int8 x") for each in said.products)
+    of_network = name.removesuffix("op")
+    if of_network.endswith("-u8s8"):
+        return  # no file of the zoo is quantised so in QDQ form
+    other = quantization_of(load_model(quantized_file(of_network)), with_pairs=True)
+    assert other is not None
+    kinds, of_other = (
+        {(each.operator, each.types) for each in products if each.types != "float32"}
+        for products in (said.in_session, other.in_session)
+    )
+    assert kinds == of_other  # in float between other pairs, which may go
+    assert sum(each.count for each in said.in_session) > 20
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_numbers_of_the_file(name: str) -> None:
+    path = quantized_file(name)
+    written = ir.load(path)
+    write_pairs(written)
+    options = harness.session_options("cpu")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    data = ir.to_proto(written).SerializeToString()
+    in_float = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session = normfuse.InferenceSession(path, harness.session_options("cpu"))
+    for seed in range(3):
+        feeds = network_of(name).feeds(np.random.default_rng(seed))
+        (got,), (expected,) = session.run(None, feeds), in_float.run(None, feeds)
+        # Probabilities, of which a step is 1 / 256.
+        assert np.abs(got - expected).max() <= 3.01 / 256
