@@ -230,15 +230,22 @@ def looked_up(*last: onnx.NodeProto) -> list[onnx.NodeProto]:
     return [*made, *last]
 
 
-def hard_swish(last_scale: str) -> list[onnx.NodeProto]:
-    """HardSwish of floats as quantisers write it: x * (x + 3) / 6 with a pair behind each, which clips the sum."""
+def among_pairs(*steps: tuple[str, str, str]) -> list[onnx.NodeProto]:
+    """Operators of floats as quantisers write them: their names, inputs, and the scale of the pair behind each.
+
+    They read the pair of X as d and e, those of each other as p0, p1 and so on.
+    """
     made = [node("QuantizeLinear", "X s z", "q")]
     made += [node("DequantizeLinear", "q s z", read) for read in ("d", "e")]
-    steps = (("Add", "d three", "s"), ("Mul", "e p0", "s"), ("Div", "p1 six", last_scale))
     for i, (op, inputs, scale) in enumerate(steps):
         made += [node(op, inputs, f"o{i}"), node("QuantizeLinear", f"o{i} {scale} z", f"q{i}")]
-        made.append(node("DequantizeLinear", f"q{i} {scale} z", "Y" if op == "Div" else f"p{i}"))
+        made.append(node("DequantizeLinear", f"q{i} {scale} z", "Y" if i == len(steps) - 1 else f"p{i}"))
     return made
+
+
+def hard_swish(last_scale: str) -> list[onnx.NodeProto]:
+    """HardSwish, x * (x + 3) / 6, whose sum a pair clips."""
+    return among_pairs(("Add", "d three", "s"), ("Mul", "e p0", "s"), ("Div", "p1 six", last_scale))
 
 
 AMONG_QUANTISED = {
@@ -247,6 +254,7 @@ AMONG_QUANTISED = {
     "table, Q": looked_up(node("Mul", "p2 d", "m"), node("QuantizeLinear", "m s z")),
     "HardSwish among pairs": hard_swish("sixth"),  # the last two pairs are one
     "HardSwish among pairs of other scales": hard_swish("seventh"),
+    "SiLU among pairs": among_pairs(("Sigmoid", "d", "s"), ("Mul", "e p0", "s")),
     "Q, DQ": [node("QuantizeLinear", "X s z", "q"), node("DequantizeLinear", "q s z")],
     **{
         f"DQ, DQ, {op}, Q": [
@@ -266,22 +274,24 @@ def among_quantised(name: str, stored: str) -> list[tuple[Callable[[], None], bo
     reads_floats, writes_floats = nodes[0].op_type == "QuantizeLinear", nodes[-1].op_type != "QuantizeLinear"
     values = np.random.default_rng(2).normal(100, 20, [ROWS, WIDTH]).astype(floats if reads_floats else kind)
     inputs = {n: values for n in "XR" if any(n in each.input for each in nodes)}
-    return on_tensors(nodes, inputs, np.zeros_like(values, floats if writes_floats else kind))
+    return on_tensors(nodes, inputs, np.zeros_like(values, floats if writes_floats else kind), kind)
 
 
 def on_tensors(
-    nodes: list[onnx.NodeProto], inputs: dict[str, np.ndarray[Any, Any]], output: np.ndarray[Any, Any]
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, np.ndarray[Any, Any]],
+    output: np.ndarray[Any, Any],
+    integers: np.dtype[Any],
 ) -> list[tuple[Callable[[], None], bool]]:
-    """Nodes that quantise by s and z, or by a part of s, on ONNX Runtime and on normfuse."""
+    """Nodes that quantise to integers by s and z, or by a part of s, on ONNX Runtime and on normfuse."""
     tensors = {**inputs, "Y": output}
     infos = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
         for n, each in tensors.items()
     ]
-    kind = next((each.dtype for each in tensors.values() if each.dtype != np.float32), np.dtype(np.int8))
     numbers = {"s": 0.9, "sixth": 0.9 / 6, "seventh": 0.9 / 7, "three": 3.0, "six": 6.0}
     constants = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in numbers.items()]
-    constants.append(numpy_helper.from_array(np.array(3, kind), "z"))
+    constants.append(numpy_helper.from_array(np.array(3, integers), "z"))
     graph = helper.make_graph(nodes, "costs", infos[:-1], infos[-1:], constants)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
     calls = []
@@ -357,12 +367,16 @@ def repeating(stored: str, width: int) -> dict[str, list[float]]:
     nodes = AMONG_QUANTISED["DQ, DQ, Mul, Q"] if stored != "float32" else [node("Relu", "X", "m"), node("Mul", "m R")]
     shapes = {"one number": [], "a row": [6, 11, 1, width]}
     calls = {
-        operand: on_tensors(nodes, {"X": x, "R": np.full(shape, 3, stored)}, np.zeros_like(x))
+        operand: on_tensors(nodes, {"X": x, "R": np.full(shape, 3, stored)}, np.zeros_like(x), _integers_of(stored))
         for operand, shape in shapes.items()
     }
     every = fastest([peers.OnnxRuntime().overhead(1), *(one for each in calls.values() for one, _ in each)], count=100)
     overhead, *times = every
     return {operand: [t - overhead for t in times[2 * i : 2 * i + 2]] for i, operand in enumerate(calls)}
+
+
+def _integers_of(stored: str) -> np.dtype[Any]:
+    return np.dtype(np.int8 if stored == "float32" else stored)
 
 
 def print_repeating() -> None:

@@ -15,6 +15,9 @@ QUANTIZED = 3
 """Inputs that make an operand: a tensor, its scale and its zero point."""
 
 _NAMES = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of these
+# What may read constants without being a product: grids of places, of which ONNX Runtime folds all but the
+# DequantizeLinear.
+_COMBINING = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
 
 
 def has_products_of_integers(model: ir.Model) -> bool:
@@ -25,7 +28,7 @@ def has_products_of_integers(model: ir.Model) -> bool:
 def _may_be_of_integers(node: ir.Node) -> bool:
     x = node.inputs[0] if node.inputs else None
     if node.op_type == "DequantizeLinear" and x is not None and x.const_value is not None:
-        return True
+        return any(reader.op_type not in _COMBINING for reader in node.outputs[0].consumers())
     return "Integer" in node.op_type or node.op_type.startswith(_NAMES)
 
 

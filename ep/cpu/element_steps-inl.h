@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/activations-inl.h"
 #include "cpu/combinations-inl.h"
+#include "cpu/kernel_list.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd.h"
 
@@ -192,6 +194,13 @@ NORMFUSE_INLINE void FakeQuantizeAll(const cpu::Quantizer& quantizer, Vectors<kC
   for (size_t k = 0; k < kCount; ++k) d->v[k] = quantize.FakeQuantized(d->v[k]);
 }
 
+template <class Act, size_t kCount>
+NORMFUSE_INLINE void ActivateAll(const float* params, Vectors<kCount>* d) {
+  const Act act(params);
+  NORMFUSE_UNROLL
+  for (size_t k = 0; k < kCount; ++k) d->v[k] = act(d->v[k]);
+}
+
 template <size_t kCount>
 NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector, Vectors<kCount>* d) {
   if (step.kind == StepKind::kFakeQuantize) {
@@ -204,6 +213,12 @@ NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector
     NORMFUSE_UNROLL
     for (size_t k = 0; k < kCount; ++k) vector.Store(step.kept + i + k * kLanes, d->v[k]);
     return;
+  }
+  if (step.kind == StepKind::kActivate) {
+#define NORMFUSE_ACTIVATION(kernel) \
+  if (step.activation == Activation::k##kernel) return ActivateAll<kernel>(step.params, d);
+    NORMFUSE_STEP_ACTIVATIONS(NORMFUSE_ACTIVATION)
+#undef NORMFUSE_ACTIVATION
   }
   if (step.by_reciprocal) return DivideByReciprocal(*static_cast<const float*>(step.operand.data), d);
 #define NORMFUSE_COMBINATION(name, kernel) \

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cpu/elements.h"
+#include "cpu/kernel_list.h"
 #include "cpu/look_up.h"
 
 namespace normfuse::cpu {
@@ -17,9 +18,24 @@ bool IsSmallInteger(DataType type) {
   return type == DataType::kInt8 || type == DataType::kUint8 || type == DataType::kInt16 || type == DataType::kUint16;
 }
 
-// An activation, which has a kernel of its own. Around it the steps are done in two parts.
 bool Activates(const Stage& stage) {
   return stage.kind == StepKind::kActivate && (stage.activation != Activation::kIdentity || stage.gated);
+}
+
+bool IsStepActivation(Activation activation) {
+#define NORMFUSE_ACTIVATION(kernel) \
+  if (activation == Activation::k##kernel) return true;
+  NORMFUSE_STEP_ACTIVATIONS(NORMFUSE_ACTIVATION)
+#undef NORMFUSE_ACTIVATION
+  return false;
+}
+
+// An activation that a kernel of its own does, with the scale and bias in front of it. Around it the steps are done in two
+// parts.
+bool ActivatesAlone(const Stage& stage) {
+  const bool is_step = IsStepActivation(stage.activation) && !stage.gated && stage.further.empty() &&
+                       !(stage.scale.present() && stage.bias.present());  // these with one rounding
+  return Activates(stage) && !is_step;
 }
 
 ElementsRead Floats(const void* data, size_t mask) { return {data, DataType::kFloat32, mask, 1.0f, 0.0f}; }
@@ -47,6 +63,7 @@ class StepsOfBlock {
   bool ReadOneNumbers(FormId scale_form, float* scale, float* zero) const;
   bool HasSmallRange() const;
   bool AddStep(StepKind kind, const StageOperand& operand);
+  void AddActivation(const Stage& stage);
   bool ReadTensor(const BoundTensor& tensor, ElementsRead* elements);
   void LookUp(int end);
   bool StreamsY() const { return call_.spec->y_type == DataType::kFloat32 && call_.path.store == Store::kNonTemporal; }
@@ -138,6 +155,16 @@ bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
   return true;
 }
 
+void StepsOfBlock::AddActivation(const Stage& stage) {
+  bytes_[count_] = 0;
+  ElementStep& step = steps_[count_++];
+  step.kind = StepKind::kActivate;
+  step.by_reciprocal = false;
+  step.activation = stage.activation;
+  step.params = stage.params;
+  behind_activation_ = false;
+}
+
 // As the first step.
 void StepsOfBlock::AddFactor(const float* factor) {
   ElementStep& step = steps_[count_++];
@@ -156,7 +183,7 @@ bool StepsOfBlock::HasSmallRange() const {
 
 bool StepsOfBlock::ReadSteps() {
   for (const Stage& stage : stages_) {
-    if (Activates(stage)) {
+    if (ActivatesAlone(stage)) {
       behind_activation_ = true;
       continue;
     }
@@ -177,6 +204,7 @@ bool StepsOfBlock::ReadSteps() {
     } else {
       if (stage.scale.present() && !AddStep(StepKind::kMul, stage.scale)) return false;
       if (stage.bias.present() && !AddStep(StepKind::kAdd, stage.bias)) return false;
+      if (Activates(stage)) AddActivation(stage);
     }
   }
   return true;
@@ -221,7 +249,7 @@ void StepsOfBlock::Run() {
   for (const Stage& stage : stages_) {
     if (&stage == maker_) return LookUp(end);
     end += stage.element_steps;
-    if (!Activates(stage)) continue;
+    if (!ActivatesAlone(stage)) continue;
     RunTo(end, room, DataType::kFloat32, /*stream=*/false);
     ApplyStage(b_, stage, Normalizer{}, room, room);
   }
@@ -257,7 +285,8 @@ int CountAll(std::span<const Stage> stages) {
 int CountElementSteps(const Stage& stage) {
   if (stage.kind == StepKind::kActivate) {
     if (stage.scale.present() && stage.bias.present() && !Activates(stage)) return -1;  // with one rounding
-    return stage.further.empty() ? (Activates(stage) ? 0 : stage.scale.present() + stage.bias.present()) : -1;
+    if (!stage.further.empty()) return -1;
+    return ActivatesAlone(stage) ? 0 : stage.scale.present() + stage.bias.present() + Activates(stage);
   }
   // A sum that is stored nowhere is only quantised and dequantised.
   const bool is_pair =

@@ -13,6 +13,10 @@
 // Those whose result is a gate, or is gated by another tensor: SwiGLU, GeGLU, the cells of an LSTM.
 #define NORMFUSE_GATED_ACTIVATIONS(row) row(Gelu) row(GeluTanh) row(Swish) row(Sigmoid) row(Tanh)
 
+// Those that are steps among quantised tensors, in registers with what is around them: what follows convolutions, and the
+// gates of HardSwish and SiLU.
+#define NORMFUSE_STEP_ACTIVATIONS(row) row(Clip) row(HardSigmoid) row(Relu) row(Sigmoid)
+
 // Second pass: what is read (one tensor, the sum of two, or that and a bias), types of X and Y, activations. Whatever is
 // not here passes through blocks of float32; sums of 16 bits are kept as such by the first pass. Of bfloat16, which ONNX
 // Runtime has hardly any operators of on the CPU, an activation passes through them, too.

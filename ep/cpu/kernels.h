@@ -163,10 +163,12 @@ struct ElementsRead {
   float zero;
 };
 
-// A step of a chain, of several that a kernel does at once, in registers: d = d + operand, d * operand, d / operand, or d
-// quantised and dequantised.
+// A step of a chain, of several that a kernel does at once, in registers: d = d + operand, d * operand, d / operand, an
+// activation of NORMFUSE_STEP_ACTIVATIONS, or d quantised and dequantised.
 struct ElementStep {
   StepKind kind;
+  Activation activation;  // of kActivate
+  const float* params;    // likewise
   ElementsRead operand;
   bool by_reciprocal;          // kDiv: by one number, of values that a quantisation keeps in a small range
   const Quantizer* quantizer;  // of kFakeQuantize

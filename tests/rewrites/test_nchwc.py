@@ -409,6 +409,17 @@ def test_networks_with_products_of_integers_are_left_alone() -> None:
     assert moved(net) is None
 
 
+def test_a_constant_between_pairs_is_no_product_of_integers() -> None:
+    """As the grid of a detector's places, whose QuantizeLinear ONNX Runtime folds."""
+    net = net_of(["silu", "conv"], stored="uint16")
+    x, value = net.name, net.y
+    ends = [net.constant(np.float32(end)) for end in (0, IMAGE, 1)]
+    net.add("Range", ends, np.arange(IMAGE, dtype=np.float64), exact=False)
+    net.add("Add", [x, net.name], value + net.y, exact=False)
+    assert moved(net) is not None
+    assert_right(net, normfuse.InferenceSession(net.proto(), options_of()).run(None, {"x": net.x})[0])
+
+
 def test_a_chain_of_floats_is_moved() -> None:
     model = moved(net_of(["gelu", "conv"]))
     assert model is not None

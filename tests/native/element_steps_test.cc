@@ -1,0 +1,104 @@
+// Activations that are steps in registers (ep/cpu/element_steps-inl.h), bit by bit against the kernels that do nothing else.
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "cpu/isa.h"
+#include "cpu/kernel_list.h"
+#include "cpu/kernels.h"
+
+namespace normfuse::test {
+namespace {
+
+struct Case {
+  Activation activation;
+  const char* name;
+};
+constexpr Case kCases[] = {
+#define NORMFUSE_CASE(kernel) {Activation::k##kernel, #kernel},
+    NORMFUSE_STEP_ACTIVATIONS(NORMFUSE_CASE)
+#undef NORMFUSE_CASE
+};
+
+// Any bits, and usual numbers.
+std::vector<float> Inputs(size_t n) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> x = {0.0f, -0.0f, kInf, -kInf, std::numeric_limits<float>::quiet_NaN(), 1e-40f, -1e-40f};
+  std::mt19937 random(7);
+  std::normal_distribution<float> usual(0.0f, 4.0f);
+  while (x.size() < n) {
+    x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+    x.push_back(usual(random));
+  }
+  x.resize(n);
+  return x;
+}
+
+std::vector<float> AsStep(const cpu::KernelTable& kernels, Activation activation, const float* params,
+                          const std::vector<float>& x) {
+  cpu::ElementStep step{};
+  step.kind = StepKind::kActivate;
+  step.activation = activation;
+  step.params = params;
+  std::vector<float> y(x.size());
+  cpu::ElementStepsArgs args{};
+  args.x = {x.data(), DataType::kFloat32, cpu::kNoPattern, 1.0f, 0.0f};
+  args.y = y.data();
+  args.y_type = DataType::kFloat32;
+  args.n = x.size();
+  args.steps = &step;
+  args.count = 1;
+  kernels.element_steps(args);
+  return y;
+}
+
+std::vector<float> Alone(const cpu::KernelTable& kernels, Activation activation, const float* params,
+                         const std::vector<float>& x) {
+  constexpr float kFactor = 1.0f;
+  const cpu::Normalizer nothing;
+  std::vector<float> y(x.size());
+  cpu::ApplyArgs args;
+  args.x = x.data();
+  args.y = y.data();
+  args.n = x.size();
+  args.normalizers = &nothing;
+  args.scale = {&kFactor, 0};
+  args.bias = {&cpu::kNoBias, 0};
+  args.params = params;
+  kernels.apply[static_cast<int>(activation)](args);
+  return y;
+}
+
+void TestIsa(cpu::Isa isa) {
+  const cpu::KernelTable& kernels = cpu::KernelsFor(isa);
+  if (kernels.element_steps == nullptr) return;
+  const float params[kMaxActivationParams] = {-1.5f, 3.25f};
+  // Whole groups of vectors, single ones, and a part of one.
+  for (const size_t n : {1, 5, 16, 63, 64, 200, 1023}) {
+    const std::vector<float> x = Inputs(n);
+    for (const Case& one : kCases) {
+      const std::vector<float> y = AsStep(kernels, one.activation, params, x);
+      const std::vector<float> expected = Alone(kernels, one.activation, params, x);
+      for (size_t i = 0; i < n; ++i) {
+        const bool same = std::bit_cast<uint32_t>(y[i]) == std::bit_cast<uint32_t>(expected[i]);
+        CHECK(same || (y[i] != y[i] && expected[i] != expected[i]), "%s %s of %a is %a, not %a", cpu::NameOf(isa),
+              one.name, x[i], y[i], expected[i]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace normfuse::test
+
+int main() {
+  using namespace normfuse;
+  for (int i = 0; i < cpu::kIsaCount; ++i) {
+    const auto isa = static_cast<cpu::Isa>(i);
+    if (cpu::IsAvailable(isa)) test::TestIsa(isa);
+  }
+  return test::ExitCode();
+}
