@@ -205,7 +205,8 @@ class _Plan:
         if channels is None or x not in self._floats or node.attributes.get_int("axis", 0) != 1:
             return
         sizes = _sizes_of_split(node, channels)
-        if sum(sizes) != channels or any(size % self._block for size in sizes):
+        # ONNX Runtime reorders no tensor without channels.
+        if sum(sizes) != channels or any(size == 0 or size % self._block for size in sizes):
             return
         self._channels.update(zip(node.outputs, sizes, strict=True))
         self._floats.update(node.outputs)
@@ -476,7 +477,7 @@ class _Writer:
             elif is_over_all_places(node):
                 op_type, inputs, attributes = "GlobalAveragePool", inputs[:1], []
         own = None if _is_shared(node) else node
-        key = (domain, op_type, own, *inputs, *(str(attribute) for attribute in attributes))
+        key = (domain, op_type, len(node.outputs), own, *inputs, *(str(attribute) for attribute in attributes))
         if key not in self._made:
             moved = ir.Node(domain, op_type, inputs, attributes, num_outputs=len(node.outputs))
             self._made[key] = self._insert(node, moved, node.outputs)

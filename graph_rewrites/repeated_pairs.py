@@ -35,10 +35,11 @@ _LEAST_SCALE, _MOST_SCALE = 1e-30, 1e30
 _MOVING = frozenset(
     {
         *("DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "Identity"),
-        *("ReduceMax", "ReduceMin", "Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile"),
-        *("Transpose", "Unsqueeze"),
+        *("Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
     }
 )
+# The same, where they reduce any: of none the result is infinite.
+_REDUCING = frozenset({"ReduceMax", "ReduceMin"})
 _COMBINING = frozenset({"Concat", "Max", "Min"})  # elements of any operand
 _SCALING = frozenset({"Resize", "Upsample"})
 
@@ -109,6 +110,9 @@ def _steps_of_results(node: ir.Node, steps: dict[ir.Value, Hashable], facts: Fac
     of = [None if value is None else steps.get(value) for value in node.inputs]
     if node.op_type in _MOVING:
         return of[0] if of else None
+    if node.op_type in _REDUCING:
+        shape = facts.static_shape(node.inputs[0])
+        return of[0] if shape is not None and 0 not in shape else None
     if node.op_type in _COMBINING:
         return _only(of)
     if node.op_type == "Where":
@@ -132,4 +136,6 @@ def _sees_an_element(pool: ir.Node) -> bool:
     """Whether each window lies on one element at least: elsewhere the largest value is that of padding."""
     is_dense = all(dilation == 1 for dilation in pool.attributes.get_ints("dilations", ()))
     kernel, pads = pool.attributes.get_ints("kernel_shape", ()), pool.attributes.get_ints("pads", ())
+    if pool.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):
+        return is_dense  # padded by less than a window
     return not any(pads) or (is_dense and max(pads) < min(kernel, default=0))

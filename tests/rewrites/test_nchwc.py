@@ -452,3 +452,35 @@ def test_a_graph_without_reorders_stays() -> None:
     before = ir.to_proto(model).SerializeToString()
     assert move_reorders(model, block()) == 0
     assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_equal_splits_into_other_numbers_of_parts_stay_apart() -> None:
+    """Before opset 18 two nodes say by their outputs alone how many equal parts they make."""
+    net = Net(5).conv(WIDE).gelu()
+    x, value = net.name, net.y
+    for count in (2, 4):
+        names = [f"parts.{count}.{part}" for part in range(count)]
+        net.nodes.append(helper.make_node("Split", [x], names, f"Split.{count}", axis=1))
+        net.y = np.concatenate([net.y, value], 1)
+    names = [x, *(name for node in net.nodes[-2:] for name in node.output)]
+    net.add("Concat", names, net.y, axis=1).conv(WIDE)
+    proto = net.proto()
+    proto.opset_import[0].version = 17
+    options = options_of()
+    disable_optimizer(options, "CommonSubexpressionElimination")  # of ONNX Runtime, which takes one for the other
+    (got,) = normfuse.InferenceSession(proto, options).run(None, {"x": net.x})
+    assert_right(net, got)
+
+
+def test_a_part_of_no_channels_stays_without_blocks(recwarn: pytest.WarningsRecorder) -> None:
+    net = Net(6, stored="uint16").conv(WIDE, 3).silu()
+    x, value = net.name, net.y
+    net.nodes.append(helper.make_node("Split", [x, net.constant(np.array([WIDE, 0]))], ["all", "none"], axis=1))
+    net.name = "all"
+    net.conv(WIDE)
+    proto = net.proto()
+    proto.graph.output.append(helper.make_tensor_value_info("none", TensorProto.FLOAT, None))
+    got, none = normfuse.InferenceSession(proto, options_of()).run(None, {"x": net.x})
+    assert_right(net, got)
+    assert none.shape == (*value.shape[:1], 0, *value.shape[2:])
+    assert not recwarn.list  # the session is on the model as it was prepared

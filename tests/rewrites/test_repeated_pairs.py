@@ -53,6 +53,7 @@ MOVING = {
     "Slice": "m = Slice(d, first, last, last)",
     "Gather": "m = Gather<axis = 1>(d, last)",
     "MaxPool": "m = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(d)",
+    "MaxPool, padded by itself": 'm = MaxPool<kernel_shape = [3, 3], auto_pad = "SAME_LOWER">(d)',
     "MaxPool, dilated": "m = MaxPool<kernel_shape = [2, 2], dilations = [2, 2]>(d)",
     "Resize": 'm = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric">(d, , twice)',
     "Resize by default": "m = Resize(d, , twice)",
@@ -107,6 +108,11 @@ def test_it_goes(moves: str) -> None:
             "float",
             id="windows of padding alone",
         ),
+        pytest.param(
+            f'{FIRST} m = MaxPool<kernel_shape = [2, 2], dilations = [7, 7], auto_pad = "SAME_UPPER">(d) {AGAIN}',
+            "float",
+            id="windows of automatic padding alone",
+        ),
         pytest.param(f'{FIRST} m = Resize<mode = "linear">(d, , twice) {AGAIN}', "float", id="interpolated"),
         pytest.param(
             f'{FIRST} m = Resize<mode = "nearest", coordinate_transformation_mode = "tf_crop_and_resize">'
@@ -157,6 +163,16 @@ def test_it_goes(moves: str) -> None:
 def test_it_stays(body: str, kind: str) -> None:
     changed, names = dropped(model(body, kind=kind))
     assert (count(changed), names) == (4, ())
+
+
+@pytest.mark.parametrize("shape", ["1,4,N,6", "1,4,0,6"])
+def test_the_largest_of_nothing_is_no_number_of_the_pair(shape: str) -> None:
+    proto = model(f"{FIRST} {MOVING['ReduceMax']} {AGAIN}", shape, first=np.array([2]))
+    changed, names = dropped(proto)
+    assert names == ()
+    x = np.zeros((1, 4, 0, 6), F32)
+    before, after = results(proto, {"x": x})["y"], results(changed, {"x": x})["y"]
+    assert before.tobytes() == after.tobytes()
 
 
 def test_what_may_be_given_another_value_is_no_parameter() -> None:
