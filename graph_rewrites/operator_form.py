@@ -22,6 +22,7 @@ from .fused import new_constant
 from .integer_operators import QUANTIZED, InFloat, Quantized, write_in_float
 from .names import Names
 from .quantized_weights import array_of, drop_unused_constant, is_held
+from .repeated_pairs import repeats_elements
 
 __all__ = ["has_operators", "write_pairs"]
 
@@ -231,10 +232,7 @@ class _Pairs:
             return False  # ONNX Runtime does it once
         if node.op_type == "MaxPool":
             return len(node.outputs) == 1 and self.opset in _POOLED_BYTES
-        if node.op_type == "Resize":
-            usual = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
-            return usual and node.attributes.get_string("mode", "nearest") == "nearest"
-        return True
+        return node.op_type != "Resize" or repeats_elements(node)
 
     def _made_with(self, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
         producer = None if value is None else value.producer()

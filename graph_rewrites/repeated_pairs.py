@@ -17,7 +17,7 @@ import onnx_ir as ir
 from .facts import Facts, name_of
 from .quantized_weights import array_of, tidy
 
-__all__ = ["REPEATED_PAIRS", "drop_repeated_pairs"]
+__all__ = ["REPEATED_PAIRS", "drop_repeated_pairs", "repeats_elements"]
 
 #: What the report calls it, among the rules.
 REPEATED_PAIRS = "RepeatedPairs"
@@ -121,11 +121,14 @@ def _steps_of_results(node: ir.Node, steps: dict[ir.Value, Hashable], facts: Fac
         return of[0] if _sees_an_element(node) and len(node.outputs) == 1 else None
     if node.op_type == "Pad":
         return of[0] if len(node.inputs) <= 2 and node.attributes.get_float("value", 0.0) == 0 else None
-    if node.op_type in _SCALING and node.attributes.get_string("mode", "nearest") == "nearest":
-        # The only way to read beside the tensor, which gives another value.
-        way = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
-        return of[0] if way != "tf_crop_and_resize" else None
-    return None
+    return of[0] if node.op_type in _SCALING and repeats_elements(node) else None
+
+
+def repeats_elements(scaling: ir.Node) -> bool:
+    """Whether all that a Resize or Upsample gives are elements of what it reads."""
+    # The only way to read beside the tensor, which gives another value.
+    crops = scaling.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    return scaling.attributes.get_string("mode", "nearest") == "nearest" and not crops
 
 
 def _only(of: Sequence[Hashable]) -> Hashable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from normfuse.host.config_entries import disabled_optimizers, get_entry
+from normfuse.host.config_entries import LEAVES_PAIRS, disabled_optimizers, get_entry
 from normfuse.host.versions import import_host
 from normfuse.model_files import Source
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["gain_as_pairs", "in_pairs"]
 
-_LEAVES_PAIRS = "session.disable_quant_qdq"
 _MAKES_OPERATORS = "QDQSelectorActionTransformer"
 _KEY = "operators of integers as pairs"
 
@@ -47,4 +46,4 @@ def gain_as_pairs(options: onnxruntime.SessionOptions) -> bool:
     levels = import_host().GraphOptimizationLevel
     if not is_x86() or options.graph_optimization_level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC):
         return False
-    return get_entry(options, _LEAVES_PAIRS) != "1" and _MAKES_OPERATORS not in disabled_optimizers(options)
+    return get_entry(options, LEAVES_PAIRS) != "1" and _MAKES_OPERATORS not in disabled_optimizers(options)

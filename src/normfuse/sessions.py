@@ -19,6 +19,7 @@ from normfuse.channels_last import channels_last
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
+    LEAVES_PAIRS,
     choose_entry,
     get_entry,
     set_entry,
@@ -51,7 +52,6 @@ __all__ = ["Choices", "InferenceSession", "Level", "SessionModel", "needs_librar
 Level = Literal["disable", "basic", "extended", "all"]
 # ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
 _QUANTIZES_WEIGHTS = "WeightBiasQuantization"
-_LEAVES_PAIRS = "session.disable_quant_qdq"
 # What a session does without that was created once more, since ONNX Runtime refused what was made of its model.
 _WITHOUT_CHOICES = (
     "The session runs it rewritten, but with products in the types, and chains in the layout, that ONNX Runtime "
@@ -203,8 +203,8 @@ class SessionModel(NamedTuple):
     def settle(self, options: onnxruntime.SessionOptions) -> None:
         """Say it; what an earlier session on these options needed is taken back."""
         switch_optimizer(options, _QUANTIZES_WEIGHTS, off=self.keeps_weights)
-        if self.leaves_pairs or get_entry(options, _LEAVES_PAIRS) is not None:
-            choose_entry(options, _LEAVES_PAIRS, "1" if self.leaves_pairs else "0")
+        if self.leaves_pairs or get_entry(options, LEAVES_PAIRS) is not None:
+            choose_entry(options, LEAVES_PAIRS, "1" if self.leaves_pairs else "0")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTERNAL_DATA_FOLDER",
+    "LEAVES_PAIRS",
     "choose_entry",
     "disable_optimizer",
     "disabled_optimizers",
@@ -26,6 +27,8 @@ __all__ = [
 
 #: Where the external data of a model lies that is given as bytes.
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+#: "1": ONNX Runtime leaves QuantizeLinear and DequantizeLinear as they are.
+LEAVES_PAIRS = "session.disable_quant_qdq"
 _DISABLED = "optimization.disable_specified_optimizers"
 # Beginnings of keys: an entry, and an optimizer that was switched off, by us and not by the user.
 _CHOSEN = "normfuse.chose."
