@@ -363,18 +363,6 @@ def _sizes_of_split(node: ir.Node, channels: int) -> list[int]:
     return sizes if len(sizes) == count else []
 
 
-def _is_shared(node: ir.Node) -> bool:
-    """Whether the node may be one with others that do the same.
-
-    ONNX Runtime gives every reader of integers a DequantizeLinear of its own. Where only elementwise nodes read them,
-    that is what chains are found by; where a convolution does, one for all makes a pair of it and the QuantizeLinear.
-    """
-    if node.op_type != "DequantizeLinear":
-        return True
-    readers = node.inputs[0].consumers() if node.inputs[0] is not None else ()
-    return not all(_is_elementwise(user) for each in readers for user in each.outputs[0].consumers())
-
-
 def _is_vector_of_channels(value: ir.Value, channels: int) -> bool:
     """Whether the value is a constant float32 [C, 1, 1] or [1, C, 1, 1] of finite numbers."""
     constant = constant_of(value)
@@ -476,7 +464,8 @@ class _Writer:
                 attributes += [ir.AttrString("coordinate_transformation_mode", "asymmetric")]
             elif is_over_all_places(node):
                 op_type, inputs, attributes = "GlobalAveragePool", inputs[:1], []
-        own = None if _is_shared(node) else node
+        # Where several are left of the same integers (`equal_dequantizers`), chains are found by that.
+        own = node if op_type == "DequantizeLinear" else None
         key = (domain, op_type, len(node.outputs), own, *inputs, *(str(attribute) for attribute in attributes))
         if key not in self._made:
             moved = ir.Node(domain, op_type, inputs, attributes, num_outputs=len(node.outputs))

@@ -49,8 +49,9 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | 
         None where no chain stands between convolutions that have this layout, where products run in integers, and where
         ONNX Runtime cannot optimise the model by itself: then its session says why.
     """
+    from normfuse.graph_rewrites.equal_dequantizers import join_dequantizers
     from normfuse.graph_rewrites.integer_operators import has_products_of_integers
-    from normfuse.graph_rewrites.nchwc import move_reorders
+    from normfuse.graph_rewrites.nchwc import ELEMENTWISE, move_reorders
     from normfuse.graph_rewrites.nchwc_sizes import NCHWC_DOMAIN
 
     optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *_LATER])
@@ -58,6 +59,7 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | 
         return None
     if has_products_of_integers(optimized):  # which these are, depends on what stands around them
         return None
+    join_dequantizers(optimized.graph, ELEMENTWISE)
     block = block_size()
     return optimized if block is not None and move_reorders(optimized, block) else None
 

@@ -1,0 +1,45 @@
+"""DequantizeLinear nodes that give the same of the same integers, as one.
+
+ONNX Runtime gives every reader of a DequantizeLinear one of its own (EnsureUniqueDQForNodeUnit), for its operators of
+integers. Where none of these is made, a QuantizeLinear with one DequantizeLinear behind it is one step of a chain, and
+with several it is none: all of them are passes through memory.
+
+Apart stay those whose readers are elementwise, all of them: such a chain reads the integers as often as it needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable
+
+import onnx_ir as ir
+
+__all__ = ["join_dequantizers"]
+
+_DEQUANTIZE = "DequantizeLinear"
+
+
+def join_dequantizers(graph: ir.Graph, elementwise: Container[tuple[str, str]]) -> int:
+    """Let the readers of equal nodes of a graph read the first of them; return how many went.
+
+    It has the name of the node that ONNX Runtime copied, which is the shortest.
+
+    Args:
+        graph: Its subgraphs stay as they are.
+        elementwise: Operators, by domain and name, that chains are made of.
+    """
+    equals: dict[Hashable, list[ir.Node]] = {}
+    for node in graph:
+        if node.op_type == _DEQUANTIZE and not node.outputs[0].is_graph_output():
+            attributes = sorted(str(attribute) for attribute in node.attributes.values())
+            equals.setdefault((node.domain, *node.inputs, *attributes), []).append(node)
+    gone = 0
+    for first, *others in equals.values():
+        readers = (user for node in (first, *others) for user in node.outputs[0].consumers())
+        if not others or all((user.domain, user.op_type) in elementwise for user in readers):
+            continue
+        first.name = min((first.name, *(node.name for node in others)), key=lambda name: len(name or ""))
+        for node in others:
+            node.outputs[0].replace_all_uses_with(first.outputs[0])
+            graph.remove(node, safe=True)
+        gone += len(others)
+    return gone
