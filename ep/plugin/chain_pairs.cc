@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "cpu/cost_model.h"
 #include "plugin/chain_builder.h"
 #include "plugin/quantization_nodes.h"
 #include "plugin/tensor_shapes.h"
@@ -180,12 +181,12 @@ std::optional<QuantizedPair> ChainBuilder::SharedPair(int quantized) {
 }
 
 // Whether a pair is better a step than an end, or two, of chains with bytes at it: a normalisation has kernels for these. Of short
-// rows between pairs, ORT's softmax is as fast.
+// rows between pairs, ORT's softmax is as fast; over another dimension than the last it transposes.
 bool ChainBuilder::SuitsPair(const QuantizedPair& pair) const {
   if (!found_.chain.normalizes()) return true;
   const TensorFacts& facts = graph_.Facts(graph_.Output(graph_.node(pair.quantize), 0));
   if (BitsOf(facts.type) <= 8 && pair.clip == kNone) return false;
-  return !found_.chain.has_softmax() || HasLongRows(facts);
+  return !found_.chain.has_softmax() || HasLongRows(facts) || !cpu::IsOverLast(*found_.chain.normalization, facts.rank);
 }
 
 bool ChainBuilder::HasRoomFor(int tensors) const { return StepTensors(found_.chain) + tensors <= kMostStepTensors; }

@@ -465,6 +465,24 @@ def test_steps_around_a_normalisation_have_the_bits_of_single_ones(
     assert np.mean(got != exact) <= 0.01
 
 
+# Over the last dimension ONNX Runtime's kernel of short rows is as fast, so that the pairs stay around it.
+@pytest.mark.parametrize(("axis", "nodes"), [(1, 5), (2, 5), (3, 3)])
+@pytest.mark.parametrize("stored", ["int16", "uint16"])
+def test_pairs_around_a_softmax(stored: str, axis: int, nodes: int, tmp_path: Path) -> None:
+    """As in the head of a YOLOv8, where 16 channels are the bins of a distance."""
+    steps = f"{pair('X', 'd')} n = Softmax<axis = {axis}>(d) {pair('n', 'Y', 4)}"
+    graph = f"(float[2,16,33,70] X) => (float[2,16,33,70] Y) {{ {steps} }}"
+    step = F32(2.0**-16)
+    proto = model(graph, stored, s4=step, z4=np.array(np.iinfo(stored).min, stored))
+    feeds = feeds_for(proto)
+    session, report = session_and_report(proto, tmp_path, claim="all")
+    (softmax,) = [line for line in report if "Softmax" in line["description"]]
+    assert len(softmax["nodes"]) == nodes
+    got, expected = harness.run(session, feeds)["Y"], node_by_node(proto, feeds)["Y"]
+    assert np.abs(got - expected).max() <= step
+    assert np.mean(got != expected) <= 0.01
+
+
 ONE_NUMBER = {
     "a gate": "m = Mul(d, e)",
     "a sum": "m = Add(d, e)",
