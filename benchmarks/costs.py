@@ -337,6 +337,27 @@ def row_of_blocks(rows: int = 512, width: int = 64) -> float:
     return (behind - without) / rows
 
 
+def concat(parts: int, width: int, *, with_pair: bool) -> list[Callable[[], None]]:
+    """A Concat of ``parts`` x ``width``, alone or with a pair behind it: on ONNX Runtime and on normfuse."""
+    values = np.random.default_rng(2).normal(100, 20, [1, width]).astype(np.float32)
+    inputs = {f"x{i}": values for i in range(parts)}
+    nodes = [node("Concat", " ".join(inputs), "c" if with_pair else "Y", axis=1)]
+    if with_pair:
+        nodes += [node("QuantizeLinear", "c s z", "q"), node("DequantizeLinear", "q s z")]
+    output = np.zeros([1, parts * width], np.float32)
+    return [one for one, _ in on_tensors(nodes, inputs, output, np.dtype(np.uint16))]
+
+
+def concats() -> str:
+    """What a Concat takes for each part, and on ONNX Runtime for each element: chains read these where they lie."""
+    sizes = ((2, 512), (16, 64), (2, 32768))
+    theirs = [concat(*size, with_pair=False)[0] for size in sizes]
+    ours = [concat(*size, with_pair=True)[1] for size in sizes[:2]]
+    few, many, long, few_ours, many_ours = fastest([*theirs, *ours], count=100, rounds=50)
+    each, each_ours, element = (many - few) / 14, (many_ours - few_ours) / 14, (long - few) / (2 * (32768 - 512))
+    return f"each part of a Concat: ORT {each:.0f} ns, normfuse {each_ours:.0f} ns; each element: ORT {element:.2f} ns"
+
+
 def short_rows(name: str, width: int = 16) -> str:
     """A normalisation of many rows, or groups, of ``width`` elements, above an empty session."""
     shape = [1, ROWS * WIDTH // width, width]
@@ -437,6 +458,7 @@ def main() -> None:
         print(short_rows(name))
     print(short_softmax_rows())
     print_repeating()
+    print(concats())
     print(f"a row with further steps behind it: {row_of_blocks():.0f} ns more")
     for rows in (256, 512, 1024):
         print(f"second thread, LayerNorm of {rows} rows: {hand_off(rows):.0f} ns")

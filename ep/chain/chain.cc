@@ -48,6 +48,18 @@ bool IsOneNumber(const Quantization& quantization) {
   return quantization.block_size == 0 && IsOneNumber(quantization.scale) && IsOneNumber(quantization.zero_point);
 }
 
+bool ReadsX(const Chain& chain, const Operand& operand) {
+  return operand.tensor.constant == nullptr && operand.tensor.input == chain.x.tensor.input;
+}
+
+bool DependsOnOneNumber(const Chain& chain, const Step& step) {
+  const Operand& operand = step.operand;
+  const bool is_number = operand.constant() && operand.tensor.constant->ElementCount() == 1;
+  const bool reads_number = !operand.present() || is_number || ReadsX(chain, operand);
+  return reads_number && step.output == kNoOutput && IsOneNumber(step.quantization) &&
+         (!operand.quantization.present() || IsOneNumber(operand.quantization));
+}
+
 int StepTensors(const Chain& chain) {
   int tensors = 0;
   ForEachStep(chain, [&](const Step& step) {

@@ -284,6 +284,12 @@ void ForEachOutput(ChainType& chain, Visitor&& visit) {
 // Whether scale and zero point are constants, each one number for the whole tensor.
 bool IsOneNumber(const Quantization& quantization);
 
+// Whether the operand is X once more.
+bool ReadsX(const Chain& chain, const Operand& operand);
+
+// Whether d behind the step depends on d before it, or on X, and on nothing that changes.
+bool DependsOnOneNumber(const Chain& chain, const Step& step);
+
 // How many tensors its steps read, as kMostStepTensors counts them.
 int StepTensors(const Chain& chain);
 

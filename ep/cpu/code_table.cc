@@ -12,19 +12,6 @@ bool IsCode(DataType type) {
   return type == DataType::kInt8 || type == DataType::kUint8 || type == DataType::kInt16 || type == DataType::kUint16;
 }
 
-bool IsX(const Chain& chain, const Operand& operand) {
-  return operand.tensor.constant == nullptr && operand.tensor.input == chain.x.tensor.input;
-}
-
-// Whether d behind the step depends on d before it, or on X, and on nothing that changes.
-bool IsOfOneNumber(const Chain& chain, const Step& step) {
-  const Operand& operand = step.operand;
-  const bool is_number = operand.constant() && operand.tensor.constant->ElementCount() == 1;
-  const bool reads_number = !operand.present() || is_number || IsX(chain, operand);
-  return reads_number && step.output == kNoOutput && IsOneNumber(step.quantization) &&
-         (!operand.quantization.present() || IsOneNumber(operand.quantization));
-}
-
 template <class Code, class Value>
 void LookUp(const CodeTable& table, const void* codes, size_t n, void* y) {
   const auto* values = reinterpret_cast<const Value*>(table.values.data());
@@ -85,8 +72,8 @@ std::optional<Codes> CodesOf(const Chain& chain) {
   bool reads_x = false;
   for (int i = static_cast<int>(chain.behind.size()) - 1; i >= 0; --i) {
     const Step& step = chain.behind[static_cast<size_t>(i)];
-    if (!IsOfOneNumber(chain, step)) return codes;
-    if (step.operand.present() && IsX(chain, step.operand)) reads_x = true;
+    if (!DependsOnOneNumber(chain, step)) return codes;
+    if (step.operand.present() && ReadsX(chain, step.operand)) reads_x = true;
     reads_kept = (reads_kept || step.operand.is_kept) && !step.keeps;
     const bool alone = !reads_kept && !reads_x;
     if (alone && step.kind == StepKind::kFakeQuantize && IsCode(step.type)) codes = {i, step.type};
@@ -145,7 +132,8 @@ std::optional<Chain> BetweenPairs(const Chain& chain, int first, int second) {
   between.store.type = pair.type;
   between.store.quantization = pair.quantization;
   const bool is_alone = std::all_of(between.behind.begin(), between.behind.end(), [&](const Step& step) {
-    return IsOfOneNumber(chain, step) && !step.operand.is_kept && !(step.operand.present() && IsX(chain, step.operand));
+    return DependsOnOneNumber(chain, step) && !step.operand.is_kept &&
+           !(step.operand.present() && ReadsX(chain, step.operand));
   });
   if (between.behind.empty() || !is_alone || between.x.type != pair.type || !IsCode(pair.type)) return std::nullopt;
   return between;

@@ -10,6 +10,10 @@ namespace {
 
 using ort::GetApi;
 
+Result NoPort(const std::string& name) {
+  return Result::Error(ErrorCode::kFail, "normfuse: fused node has no port for value '" + name + "'");
+}
+
 // Gives the values that chains pass to each other numbers behind the node's own outputs.
 class Connector {
  public:
@@ -40,9 +44,7 @@ class Connector {
   Result ConnectInput(const std::string& name, TensorRef* ref) {
     const auto made = made_.find(name);
     const auto port = ports_.inputs.find(name);
-    if (made == made_.end() && port == ports_.inputs.end()) {
-      return Result::Error(ErrorCode::kFail, "normfuse: fused node has no port for value '" + name + "'");
-    }
+    if (made == made_.end() && port == ports_.inputs.end()) return NoPort(name);
     ref->input = made != made_.end() ? kFromOutput + made->second : port->second;
     return {};
   }
@@ -82,7 +84,8 @@ NamedChain Named(const GraphView& graph, FoundChain found) {
   ForEachTensorRef(found.chain, [](TensorRef& ref) {
     if (ref.constant != nullptr && ref.constant->storage.empty()) ref.constant = Owned(*ref.constant);
   });
-  return {std::move(found.chain), NamesOf(graph, found.inputs), NamesOf(graph, found.outputs)};
+  return {std::move(found.chain), NamesOf(graph, found.inputs), NamesOf(graph, found.outputs),
+          NamesOf(graph, found.parts), found.axis};
 }
 
 Result ReadPorts(const ort::Node* fused_node, Ports* ports) {
@@ -97,6 +100,18 @@ Result Connect(std::vector<NamedChain> chains, const Ports& ports, ChainSequence
     NORMFUSE_RETURN_IF_ERROR(connector.Connect(&named));
     sequence->chains.push_back(std::move(named.chain));
   }
+  return {};
+}
+
+Result Connect(NamedChain chain, const Ports& ports, ConcatenatedChain* concatenated) {
+  NORMFUSE_RETURN_IF_ERROR(Connector(ports).Connect(&chain));
+  for (const std::string& name : chain.parts) {
+    const auto port = ports.inputs.find(name);
+    if (port == ports.inputs.end()) return NoPort(name);
+    concatenated->parts.push_back(port->second);
+  }
+  concatenated->chain = std::move(chain.chain);
+  concatenated->axis = chain.axis;
   return {};
 }
 

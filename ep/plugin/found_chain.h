@@ -3,7 +3,7 @@
 //   Cast of int32 -> Mul -> [activation] -> [Mul, Add, activation ...] -> [QuantizeLinear]
 //   [DequantizeLinear] -> [Mul] -> [Add] -> [Where] -> Softmax -> [IsNaN and Where] -> [QuantizeLinear]
 //   [DequantizeLinear] -> [Add of a constant] -> activation -> [Mul, Add, activation ...] -> [QuantizeLinear]
-//   [DequantizeLinear] -> Add, Mul or Div of tensors that are quantised, pairs, activations ... -> [QuantizeLinear]
+//   [Concat] -> [DequantizeLinear] -> Add, Mul or Div of tensors that are quantised, pairs, activations ... -> [QuantizeLinear]
 // with Cast of int32 and Mul instead of a DequantizeLinear, with DynamicQuantizeLinear instead of QuantizeLinear, and nodes of our
 // own operators. Decomposed spellings are the rewriting pass's job alone.
 #pragma once
@@ -25,6 +25,9 @@ struct FoundChain {
   std::vector<int> inputs;  // values
   std::vector<int> outputs;
   std::string description;  // "DequantizeLinear -> LayerNormalization -> Gelu"
+  // Values whose Concat is X, where that is the first of the nodes. X is the first of them then.
+  std::vector<int> parts = {};
+  int64_t axis = 0;
 };
 
 // What decided whether a chain is claimed.

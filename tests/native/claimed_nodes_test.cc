@@ -69,11 +69,25 @@ void TestConnections() {
   CHECK(!result.ok() && result.message().find("'x'") != std::string::npos, "%s", result.message().c_str());
 }
 
+// A chain whose X is the Concat of two inputs, one of them twice.
+void TestParts() {
+  NamedChain chain{{}, {"b", "a"}, {"y"}, {"b", "a", "b"}, 1};
+  chain.chain.x.tensor.input = 0;
+  ConcatenatedChain concatenated;
+  Result result = Connect(chain, {{{"a", 0}, {"b", 3}}, {{"y", 0}}}, &concatenated);
+  CHECK(result.ok(), "%s", result.message().c_str());
+  CHECK((concatenated.parts == std::vector<int>{3, 0, 3}), "the parts' ports");
+  CHECK(concatenated.chain.x.tensor.input == 3 && concatenated.axis == 1, "X is the first of them");
+  result = Connect(chain, {{{"b", 0}}, {{"y", 0}}}, &concatenated);
+  CHECK(!result.ok() && result.message().find("'a'") != std::string::npos, "%s", result.message().c_str());
+}
+
 }  // namespace
 }  // namespace normfuse::plugin
 
 int main() {
   normfuse::plugin::TestNodes();
   normfuse::plugin::TestConnections();
+  normfuse::plugin::TestParts();
   return normfuse::test::ExitCode();
 }
