@@ -84,8 +84,13 @@ NamedChain Named(const GraphView& graph, FoundChain found) {
   ForEachTensorRef(found.chain, [](TensorRef& ref) {
     if (ref.constant != nullptr && ref.constant->storage.empty()) ref.constant = Owned(*ref.constant);
   });
-  return {std::move(found.chain), NamesOf(graph, found.inputs), NamesOf(graph, found.outputs),
-          NamesOf(graph, found.parts), found.axis};
+  return {std::move(found.chain),
+          NamesOf(graph, found.inputs),
+          NamesOf(graph, found.outputs),
+          NamesOf(graph, found.x_parts),
+          NamesOf(graph, found.y_parts),
+          std::move(found.sizes),
+          found.axis};
 }
 
 Result ReadPorts(const ort::Node* fused_node, Ports* ports) {
@@ -103,15 +108,24 @@ Result Connect(std::vector<NamedChain> chains, const Ports& ports, ChainSequence
   return {};
 }
 
-Result Connect(NamedChain chain, const Ports& ports, ConcatenatedChain* concatenated) {
+Result Connect(NamedChain chain, const Ports& ports, ChainOfParts* connected) {
   NORMFUSE_RETURN_IF_ERROR(Connector(ports).Connect(&chain));
-  for (const std::string& name : chain.parts) {
-    const auto port = ports.inputs.find(name);
-    if (port == ports.inputs.end()) return NoPort(name);
-    concatenated->parts.push_back(port->second);
-  }
-  concatenated->chain = std::move(chain.chain);
-  concatenated->axis = chain.axis;
+  const auto connect = [](const std::vector<std::string>& names, const std::unordered_map<std::string, int>& named,
+                          std::vector<int>* found) -> Result {
+    for (const std::string& name : names) {
+      const auto port = named.find(name);
+      if (port == named.end()) return NoPort(name);
+      found->push_back(port->second);
+    }
+    return {};
+  };
+  NORMFUSE_RETURN_IF_ERROR(connect(chain.x_parts, ports.inputs, &connected->x_parts));
+  NORMFUSE_RETURN_IF_ERROR(connect(chain.y_parts, ports.outputs, &connected->y_parts));
+  if (connected->x_parts.empty()) connected->x_parts.push_back(chain.chain.x.tensor.input);
+  if (connected->y_parts.empty()) connected->y_parts.push_back(chain.chain.store.output);
+  connected->chain = std::move(chain.chain);
+  connected->sizes = std::move(chain.sizes);
+  connected->axis = chain.axis;
   return {};
 }
 

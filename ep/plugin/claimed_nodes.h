@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "chain/concatenation.h"
+#include "chain/parts.h"
 #include "chain/sequence.h"
 #include "directml/island.h"
 #include "plugin/found_chain.h"
@@ -19,8 +19,13 @@ struct NamedChain {
   Chain chain;
   std::vector<std::string> inputs;  // names of values
   std::vector<std::string> outputs;
-  std::vector<std::string> parts = {};  // of FoundChain
+  // As in FoundChain.
+  std::vector<std::string> x_parts = {};
+  std::vector<std::string> y_parts = {};
+  std::vector<int64_t> sizes = {};
   int64_t axis = 0;
+
+  bool has_parts() const { return !x_parts.empty() || !y_parts.empty(); }
 };
 
 NamedChain Named(const GraphView& graph, FoundChain found);
@@ -43,7 +48,7 @@ Result ReadPorts(const ort::Node* fused_node, Ports* ports);
 // TensorRef::input and the outputs become positions of the node. Fails when a chain reads what the node does not.
 Result Connect(std::vector<NamedChain> chains, const Ports& ports, ChainSequence* sequence);
 // The same of a chain that has parts.
-Result Connect(NamedChain chain, const Ports& ports, ConcatenatedChain* concatenated);
+Result Connect(NamedChain chain, const Ports& ports, ChainOfParts* connected);
 
 // The names of all that the nodes make.
 std::vector<std::string> MadeBy(const GraphView& graph, const std::vector<int>& nodes);

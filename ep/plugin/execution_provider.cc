@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "abi/ort_execution.h"
+#include "plugin/chain_parts.h"
 #include "plugin/claim_policy.h"
 #include "plugin/claim_report.h"
 #include "plugin/claimed_nodes.h"
-#include "plugin/concat_input.h"
 #include "plugin/device_tensors.h"
 #include "plugin/found_chain.h"
 #include "plugin/island_finder.h"
@@ -276,7 +276,7 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
     DeclineCompilation(&sites, has_kernel);
   }
   for (size_t i = 0; i < sites.size(); ++i) {
-    if (!sites[i].declined && !has_kernel[i]) TakeConcat(graph, ep.options.claim_all, &*sites[i].found);
+    if (!sites[i].declined && !has_kernel[i]) TakeParts(graph, ep.options.claim_all, &*sites[i].found);
   }
   NORMFUSE_RETURN_IF_ERROR(Report(ep, ort_graph, graph, sites));
   for (size_t i = 0; i < sites.size(); ++i) {
@@ -320,10 +320,10 @@ Result CompileOne(ExecutionProvider& ep, const ort::Graph* graph, const ort::Nod
     const Tensors tensors = ep.options.device_memory ? Tensors::kMayStayOnGpu : Tensors::kOnCpu;
     return ep.backend->Compile(std::move(*claimed.island), tensors, &(*out)->executable);
   }
-  if (claimed.chains.size() == 1 && !claimed.chains.front().parts.empty()) {
-    ConcatenatedChain concatenated;
-    NORMFUSE_RETURN_IF_ERROR(Connect(std::move(claimed.chains.front()), ports, &concatenated));
-    return CompileForCpu(std::move(concatenated), &(*out)->executable);
+  if (claimed.chains.size() == 1 && claimed.chains.front().has_parts()) {
+    ChainOfParts chain;
+    NORMFUSE_RETURN_IF_ERROR(Connect(std::move(claimed.chains.front()), ports, &chain));
+    return CompileForCpu(std::move(chain), &(*out)->executable);
   }
   ChainSequence sequence;
   NORMFUSE_RETURN_IF_ERROR(Connect(std::move(claimed.chains), ports, &sequence));

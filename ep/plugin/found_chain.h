@@ -4,6 +4,7 @@
 //   [DequantizeLinear] -> [Mul] -> [Add] -> [Where] -> Softmax -> [IsNaN and Where] -> [QuantizeLinear]
 //   [DequantizeLinear] -> [Add of a constant] -> activation -> [Mul, Add, activation ...] -> [QuantizeLinear]
 //   [Concat] -> [DequantizeLinear] -> Add, Mul or Div of tensors that are quantised, pairs, activations ... -> [QuantizeLinear]
+//     -> [Split]
 // with Cast of int32 and Mul instead of a DequantizeLinear, with DynamicQuantizeLinear instead of QuantizeLinear, and nodes of our
 // own operators. Decomposed spellings are the rewriting pass's job alone.
 #pragma once
@@ -25,9 +26,14 @@ struct FoundChain {
   std::vector<int> inputs;  // values
   std::vector<int> outputs;
   std::string description;  // "DequantizeLinear -> LayerNormalization -> Gelu"
-  // Values whose Concat is X, where that is the first of the nodes. X is the first of them then.
-  std::vector<int> parts = {};
+  // Values whose Concat is X, where that is the first of the nodes; those into which Y is split, where that is the last one, and their
+  // sizes. X, or Y, is the first of them then.
+  std::vector<int> x_parts = {};
+  std::vector<int> y_parts = {};
+  std::vector<int64_t> sizes = {};
   int64_t axis = 0;
+
+  bool has_parts() const { return !x_parts.empty() || !y_parts.empty(); }
 };
 
 // What decided whether a chain is claimed.

@@ -69,17 +69,24 @@ void TestConnections() {
   CHECK(!result.ok() && result.message().find("'x'") != std::string::npos, "%s", result.message().c_str());
 }
 
-// A chain whose X is the Concat of two inputs, one of them twice.
+// A chain whose X is the Concat of two inputs, one of them twice, and whose Y is split.
 void TestParts() {
-  NamedChain chain{{}, {"b", "a"}, {"y"}, {"b", "a", "b"}, 1};
+  NamedChain chain{{}, {"b", "a"}, {"y", "z"}, {"b", "a", "b"}, {"y", "z"}, {2, 4}, 1};
   chain.chain.x.tensor.input = 0;
-  ConcatenatedChain concatenated;
-  Result result = Connect(chain, {{{"a", 0}, {"b", 3}}, {{"y", 0}}}, &concatenated);
+  ChainOfParts connected;
+  Result result = Connect(chain, {{{"a", 0}, {"b", 3}}, {{"z", 0}, {"y", 1}}}, &connected);
   CHECK(result.ok(), "%s", result.message().c_str());
-  CHECK((concatenated.parts == std::vector<int>{3, 0, 3}), "the parts' ports");
-  CHECK(concatenated.chain.x.tensor.input == 3 && concatenated.axis == 1, "X is the first of them");
-  result = Connect(chain, {{{"b", 0}}, {{"y", 0}}}, &concatenated);
+  CHECK((connected.x_parts == std::vector<int>{3, 0, 3}), "the ports of X's parts");
+  CHECK((connected.y_parts == std::vector<int>{1, 0}), "the ports of Y's parts");
+  CHECK(connected.chain.x.tensor.input == 3 && connected.chain.store.output == 1, "X and Y are the first of them");
+  CHECK((connected.sizes == std::vector<int64_t>{2, 4}) && connected.axis == 1, "the sizes");
+  result = Connect(chain, {{{"b", 0}}, {{"y", 0}, {"z", 1}}}, &connected);
   CHECK(!result.ok() && result.message().find("'a'") != std::string::npos, "%s", result.message().c_str());
+  chain = {{}, {"b", "a"}, {"y"}, {"b", "a"}};
+  chain.chain.x.tensor.input = 0;
+  ChainOfParts joined;
+  result = Connect(chain, {{{"a", 0}, {"b", 3}}, {{"y", 2}}}, &joined);
+  CHECK((result.ok() && joined.y_parts == std::vector<int>{2}) && joined.sizes.empty(), "Y is one");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""A Concat in front of a chain: the chain reads its parts where they lie, and gives the bits of the nodes.
+"""Concat in front of a chain and Split behind it: parts are read and written where they lie, with the nodes' bits.
 
 ONNX Runtime with all optimisations off runs the nodes as they are written: it says what the bits are.
 """
@@ -6,6 +6,7 @@ ONNX Runtime with all optimisations off runs the nodes as they are written: it s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,26 +58,33 @@ CHAINS: dict[str, list[tuple[str, str, str]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """Parts that differ along the axis, and the chain behind them."""
+    """Parts that differ along the axis, or one tensor; the chain behind them; the sizes of the parts of its result."""
 
     shapes: tuple[Shape, ...]
     axis: int
     chain: str
     stored: str
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def taken(self) -> set[str]:
+        return ({"Concat"} if len(self.shapes) > 1 else set()) | ({"Split"} if self.sizes else set())
 
     @property
     def feeds(self) -> dict[str, np.ndarray[Any, Any]]:
         generator, kind = np.random.default_rng(len(self.shapes)), np.dtype(self.stored)
+        names = [f"x{i}" for i in range(len(self.shapes))] if len(self.shapes) > 1 else ["c"]
         if self.chain != "from integers":
-            return {f"x{i}": generator.normal(0, 2, shape).astype(F32) for i, shape in enumerate(self.shapes)}
+            return {n: generator.normal(0, 2, shape).astype(F32) for n, shape in zip(names, self.shapes, strict=True)}
         ends = np.iinfo(kind)
         return {
-            f"x{i}": generator.integers(ends.min, ends.max, shape, endpoint=True).astype(kind)
-            for i, shape in enumerate(self.shapes)
+            name: generator.integers(ends.min, ends.max, shape, endpoint=True).astype(kind)
+            for name, shape in zip(names, self.shapes, strict=True)
         }
 
-    def model(self) -> onnx.ModelProto:
-        return concat_model(self, CHAINS[self.chain])
+    def model(self, **more: np.ndarray[Any, Any]) -> onnx.ModelProto:
+        outputs = tuple(f"y{i}" for i in range(len(self.sizes))) or ("y",)
+        return model_of(self, CHAINS[self.chain], outputs, **more)
 
 
 def constants(stored: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -86,12 +94,18 @@ def constants(stored: str) -> dict[str, np.ndarray[Any, Any]]:
     return {**numbers, "one": np.array(1.1, F32), "part": np.ones((1, 1, 1, 4), F32)}
 
 
-def concat_model(
+def model_of(
     case: Case, chain: list[tuple[str, str, str]], outputs: tuple[str, ...] = ("y",), **more: np.ndarray[Any, Any]
 ) -> onnx.ModelProto:
-    """The parts' Concat, c, and the chain behind it."""
-    nodes = [helper.make_node("Concat", [f"x{i}" for i in range(len(case.shapes))], ["c"], name="c", axis=case.axis)]
+    """c, which may be a Concat, the chain behind it to y, and the Split of that; what `more` has is constant."""
+    nodes = []
+    if len(case.shapes) > 1:
+        parts = [f"x{i}" for i in range(len(case.shapes))]
+        nodes.append(helper.make_node("Concat", parts, ["c"], name="c", axis=case.axis))
     nodes += [helper.make_node(op, inputs.split(), [output], name=output) for op, inputs, output in chain]
+    if case.sizes:
+        parts = [f"y{i}" for i in range(len(case.sizes))]
+        nodes.append(helper.make_node("Split", ["y", "sizes"], parts, name="split", axis=case.axis))
     read = {name for each in nodes for name in each.input}
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
@@ -101,7 +115,7 @@ def concat_model(
     floats = chain[-1][0] != "QuantizeLinear"
     code = TensorProto.FLOAT if floats else helper.np_dtype_to_tensor_dtype(np.dtype(case.stored))
     results = [helper.make_tensor_value_info(name, code, None) for name in outputs]
-    known = {**constants(case.stored), **more}
+    known = {**constants(case.stored), "sizes": np.array(case.sizes, np.int64), **more}
     initializers = [harness.initializer(name, value) for name, value in known.items() if name in read]
     graph = helper.make_graph(nodes, "g", infos, results, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
@@ -114,13 +128,13 @@ def with_unknown_lengths(proto: onnx.ModelProto, axis: int) -> onnx.ModelProto:
     return proto
 
 
-def check(proto: onnx.ModelProto, feeds: dict[str, np.ndarray[Any, Any]], *, taken: bool) -> None:
-    """The bits of the nodes; whether the Concat is in the only group."""
+def check(proto: onnx.ModelProto, feeds: dict[str, np.ndarray[Any, Any]], taken: set[str]) -> None:
+    """The bits of the nodes; which of Concat and Split are in the only group."""
     session = harness.create_session(proto, "ep")
     groups = harness.fused_types(session)
     assert len(groups) == 1
-    assert ("Concat" in groups[0]) == taken
-    assert ("Concat" in harness.cpu_types(session)) != taken
+    assert {"Concat", "Split"} & set(groups[0]) == taken
+    assert not taken & set(harness.cpu_types(session))
     expected, got = node_by_node(proto, feeds), harness.run(session, feeds)
     for name, value in expected.items():
         np.testing.assert_array_equal(got[name], value)
@@ -131,22 +145,25 @@ def cases(draw: st.DrawFn) -> Case:
     rank = draw(st.integers(1, 5))
     axis = draw(st.integers(-rank, rank - 1))
     shape = [draw(st.sampled_from([1, 1, 2, 3, 7])) for _ in range(rank)]
-    lengths = draw(st.lists(st.sampled_from([1, 2, 5, 33]), min_size=2, max_size=4))
+    lengths = draw(st.lists(st.sampled_from([1, 2, 5, 33]), min_size=1, max_size=4))
+    cuts = draw(st.lists(st.integers(0, sum(lengths)), min_size=1 if len(lengths) == 1 else 0, max_size=3))
+    ends = [0, *sorted(cuts), sum(lengths)]
+    sizes = tuple(end - begin for begin, end in pairwise(ends)) if cuts else ()
     shapes = tuple(tuple(n if i == axis % rank else dim for i, dim in enumerate(shape)) for n in lengths)
-    return Case(shapes, axis, draw(st.sampled_from(sorted(CHAINS))), draw(st.sampled_from(INTEGERS)))
+    return Case(shapes, axis, draw(st.sampled_from(sorted(CHAINS))), draw(st.sampled_from(INTEGERS)), sizes)
 
 
 @settings(max_examples=4 * EXAMPLES)
 @given(case=cases(), knows_lengths=st.booleans())
 def test_bits_of_the_nodes(case: Case, knows_lengths: bool) -> None:
     proto = case.model()
-    check(proto if knows_lengths else with_unknown_lengths(proto, case.axis), case.feeds, taken=True)
+    check(proto if knows_lengths else with_unknown_lengths(proto, case.axis), case.feeds, case.taken)
 
 
 def test_parts_without_elements() -> None:
     case = Case(((1, 4, 3), (1, 0, 3), (1, 2, 3)), 1, "a pair", "uint16")
     proto = with_unknown_lengths(case.model(), 1)
-    check(proto, case.feeds, taken=True)
+    check(proto, case.feeds, {"Concat"})
     empty = {name: value[:, :0] for name, value in case.feeds.items()}
     assert harness.run(harness.create_session(proto, "ep"), empty)["y"].shape == (1, 0, 3)
 
@@ -154,13 +171,14 @@ def test_parts_without_elements() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_parts(threads: int) -> None:
     """Two images each, on several threads; parts begin anywhere in a line of the cache."""
-    case = Case(((2, 3, 101, 103), (2, 5, 101, 103)), 1, "a pair, an activation and a pair", "uint16")
+    case = Case(((2, 3, 101, 103), (2, 5, 101, 103)), 1, "a pair, an activation and a pair", "uint16", (2, 6))
     options = harness.session_options("ep")
     options.intra_op_num_threads = threads
     session = harness.create_session(case.model(), "ep", options=options)
-    assert "Concat" in harness.fused_types(session)[0]
-    got = harness.run(session, case.feeds)["y"]
-    np.testing.assert_array_equal(got, node_by_node(case.model(), case.feeds)["y"])
+    assert case.taken < set(harness.fused_types(session)[0])
+    got, expected = harness.run(session, case.feeds), node_by_node(case.model(), case.feeds)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(got[name], value)
 
 
 def test_one_tensor_twice() -> None:
@@ -168,7 +186,7 @@ def test_one_tensor_twice() -> None:
     proto = case.model()
     proto.graph.node[0].input[1] = "x0"
     del proto.graph.input[1]
-    check(proto, {"x0": case.feeds["x0"]}, taken=True)
+    check(proto, {"x0": case.feeds["x0"]}, {"Concat"})
 
 
 FOUR = ((1, 4, 3, 4), (1, 2, 3, 4))
@@ -179,42 +197,74 @@ MULTIPLIED = [
     ("Mul", "d part", "m"),
     ("QuantizeLinear", "m s1 z", "y"),
 ]
+POSITIVE = [("QuantizeLinear", "c s0 z", "q"), ("DequantizeLinear", "q s0 z", "d"), ("Relu", "d", "y")]
 OF_CHANNELS = [("QuantizeLinear", "c sc zc", "q"), ("DequantizeLinear", "q sc zc", "y")]
 CHANNELS = {"sc": np.linspace(1e-4, 2e-4, 6, dtype=F32), "zc": np.full(6, 32000, np.uint16)}
-LEFT: dict[str, onnx.ModelProto] = {
-    "another reader": concat_model(ALONE, [("Abs", "c", "a"), *PAIR], ("y", "a")),
-    "a graph output": concat_model(ALONE, PAIR, ("y", "c")),
-    "a constant part": concat_model(ALONE, PAIR, x1=ALONE.feeds["x1"]),
-    "a scale for each channel": concat_model(ALONE, OF_CHANNELS, **CHANNELS),
-    "an operand that varies": concat_model(ALONE, MULTIPLIED),
+SPLIT = Case(FOUR, 1, "a pair", "uint16", (1, 5))
+LEFT: dict[str, tuple[onnx.ModelProto, set[str]]] = {
+    "another reader": (model_of(ALONE, [("Abs", "c", "a"), *PAIR], ("y", "a")), set()),
+    "a graph output": (model_of(ALONE, PAIR, ("y", "c")), set()),
+    "a constant part": (model_of(ALONE, PAIR, x1=ALONE.feeds["x1"]), set()),
+    "a scale for each channel": (model_of(ALONE, OF_CHANNELS, **CHANNELS), set()),
+    "an operand that varies": (model_of(ALONE, MULTIPLIED), set()),
+    "a result that is an output, too": (model_of(SPLIT, POSITIVE, ("y", "y0", "y1")), {"Concat"}),
+    "sizes known at run time": (model_of(SPLIT, PAIR, ("y0", "y1")), {"Concat"}),
 }
+OF_RUN_TIME = LEFT["sizes known at run time"][0].graph
+del OF_RUN_TIME.initializer[[each.name for each in OF_RUN_TIME.initializer].index("sizes")]
+OF_RUN_TIME.input.append(helper.make_tensor_value_info("sizes", TensorProto.INT64, [2]))
 
 
 @pytest.mark.parametrize("why", LEFT)
 def test_left_alone(why: str) -> None:
-    inputs = {each.name for each in LEFT[why].graph.input}
-    check(LEFT[why], {name: value for name, value in ALONE.feeds.items() if name in inputs}, taken=False)
+    proto, taken = LEFT[why]
+    inputs = {each.name for each in proto.graph.input}
+    feeds = {**ALONE.feeds, "sizes": np.array(SPLIT.sizes, np.int64)}
+    check(proto, {name: value for name, value in feeds.items() if name in inputs}, taken)
+
+
+def test_another_axis() -> None:
+    """The Split goes across the parts of the Concat."""
+    proto = Case(FOUR, 1, "a pair", "uint16", (1, 3)).model()
+    proto.graph.node[-1].attribute[0].i = 3
+    check(proto, ALONE.feeds, {"Concat"})
+
+
+def test_sizes_as_an_attribute() -> None:
+    """Before opset 13; the axis of a Split is 0 where it names none."""
+    case = Case(((4, 3),), 0, "a pair", "uint8", (1, 3))
+    proto = case.model()
+    proto.opset_import[0].version = 12
+    del proto.graph.node[-1].input[1], proto.graph.node[-1].attribute[:]
+    proto.graph.node[-1].attribute.append(helper.make_attribute("split", case.sizes))
+    del proto.graph.initializer[-1]
+    check(proto, case.feeds, {"Split"})
 
 
 @pytest.mark.parametrize(
-    ("shapes", "axis", "taken"),
+    ("shapes", "axis", "sizes", "taken"),
     [
-        (((1, 32, 40, 40),) * 2, 1, True),
-        (((4, 32, 40, 40),) * 2, 1, True),
-        (((1, 64, 2, 400),) * 8, 1, True),
-        (((64, 40, 40, 20),) * 2, 3, False),
-        (((1, 1, 1024),) * 64, 1, False),
+        (((1, 32, 40, 40),) * 2, 1, (), {"Concat"}),
+        (((4, 32, 40, 40),) * 2, 1, (), {"Concat"}),
+        (((1, 64, 2, 400),) * 8, 1, (), {"Concat"}),
+        (((1, 64, 40, 40),), 1, (32, 32), {"Split"}),
+        (((64, 40, 40, 20),) * 2, 3, (), set()),
+        (((1, 1, 1024),) * 64, 1, (), set()),
+        (((64, 40, 40, 40),), 3, (20, 20), set()),
     ],
 )
-def test_taken_where_it_gains(shapes: tuple[Shape, ...], axis: int, taken: bool, tmp_path: Path) -> None:
-    """Parts that take turns often are joined by ONNX Runtime, which costs less than a call for each."""
-    case = Case(shapes, axis, "a pair, an activation and a pair", "uint16")
+def test_taken_where_it_gains(
+    shapes: tuple[Shape, ...], axis: int, sizes: tuple[int, ...], taken: set[str], tmp_path: Path
+) -> None:
+    """Parts that take turns often are ONNX Runtime's to copy, which costs less than a call for each."""
+    case = Case(shapes, axis, "a pair, an activation and a pair", "uint16", sizes)
     session, report = session_and_report(case.model(), tmp_path, claim="profitable")
-    assert ("Concat" in harness.fused_types(session)[0]) == taken
+    assert {"Concat", "Split"} & set(harness.fused_types(session)[0]) == taken
     claimed = [line for line in report if line["claimed"]]
     assert len(claimed) == 1
-    assert claimed[0]["description"].startswith("Concat -> Quantize") == taken
-    assert ("c" in claimed[0]["nodes"]) == taken
+    assert claimed[0]["description"].startswith("Concat -> Quantize") == ("Concat" in taken)
+    assert claimed[0]["description"].endswith(" -> Split") == ("Split" in taken)
+    assert {"c", "split"} & set(claimed[0]["nodes"]) == {{"Concat": "c", "Split": "split"}[each] for each in taken}
 
 
 def test_parts_that_do_not_fit() -> None:
@@ -226,4 +276,13 @@ def test_parts_that_do_not_fit() -> None:
     wrong = {"x0": np.zeros((1, 4, 3), F32), "x1": np.zeros((1, 4, 2), F32)}
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument, match=r"of Concat, \[1, 4, 2\]"):
         session.run(None, wrong)
+    harness.run(session, case.feeds)
+
+
+def test_sizes_that_do_not_fit() -> None:
+    case = Case(((1, 6, 3),), 1, "a pair", "uint16", (2, 4))
+    session = harness.create_session(with_unknown_lengths(case.model(), 1), "ep")
+    assert "Split" in harness.fused_types(session)[0]
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument, match="of 6 of a dimension of 5"):
+        session.run(None, {"c": np.zeros((1, 5, 3), F32)})
     harness.run(session, case.feeds)
