@@ -243,7 +243,10 @@ bool ChainBuilder::ReadAnchorStep(int* y) {
   const int quantize = SoleConsumer(*y);
   const bool quantises =
       PairBehind(*y) || (quantize != kNone && IsQuantize(graph_.node(quantize)) && !units_->IsOfProduct(quantize));
-  for (const size_t position : {size_t{0}, size_t{1}}) {
+  // The chain begins with the tensor that is a pair's, as a residual Add's convolution: the other one is read as it is.
+  const bool second_is_pair = PairInFront(graph_.Input(node, 1)) && !PairInFront(graph_.Input(node, 0));
+  for (const size_t place : {size_t{0}, size_t{1}}) {
+    const size_t position = second_is_pair ? 1 - place : place;
     const int x = graph_.Input(node, position);
     const int operand = graph_.Input(node, 1 - position);
     if (x == kNone || operand == kNone || x == operand || (position == 1 && *kind == StepKind::kDiv)) continue;

@@ -113,6 +113,10 @@ CHAINS: dict[str, str] = {
     f"{{ {pair('X', 'a')} {read('b', 'c', 3)} s = Add(c, a) Y = QuantizeLinear(s, s2, z2) }}",
     "a bias behind a sum": f"{FLOAT} {{ {pair('X', 'a')} s = Add(f, a) {pair('s', 't', 2)} "
     f"u = Mul(t, f) {pair('u', 'Y', 3)} }}",
+    "a tensor and a pair": f"({TENSOR} X, {TENSOR} R) => ({TENSOR} Y) "
+    f"{{ {pair('X', 'a')} s = Add(R, a) {pair('s', 'Y', 2)} }}",
+    "integers and a pair": f"({TENSOR} X, STORED[2,8,5,6] R) => ({TENSOR} Y) "
+    f"{{ {pair('X', 'a')} {read('R', 'e', 3)} s = Mul(e, a) {pair('s', 'Y', 2)} }}",
     "a factor for each channel": f"{FLOAT} {{ {pair('X', 'a')} {read('w', 'c', 3)} "
     f"s = Mul(a, c) {pair('s', 'Y', 2)} }}",
     "HardSwish, written out": f"{STORED} {{ {read('X', 'd')} {read('X', 'e')} {read('w3', 'c', 3)} s = Add(d, c)"
