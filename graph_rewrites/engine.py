@@ -1,8 +1,8 @@
 """Applies the rules to a model: first the spellings, then the chains, then the target's form.
 
 Before that, Einsum is written as MatMul (`products.py`), and after it Sub as Add behind a convolution
-(`subtractions.py`); for a session QLinearSoftmax is written as operators of ONNX (`integer_softmax.py`): nothing else
-changes beside what is fused.
+(`subtractions.py`); for a session QLinearSoftmax is written as operators of ONNX (`integer_softmax.py`), and Shape
+reads integers (`shape_readers.py`): nothing else changes beside what is fused.
 
 Rules are tried only where they can match: each is indexed by the operator that its pattern ends in and by the operators
 that must come before. A fused node carries, until the end, the names of the nodes it stands for (``Node.meta``).
@@ -44,6 +44,7 @@ from .repeaters import Repeaters
 from .rule import FusionRule, Replacement, pattern_of
 from .rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from .schema import broken_node
+from .shape_readers import SHAPE_OF_INTEGERS, read_shapes_of_integers
 from .sites import Declined, Reason, Site
 from .standard import is_written, names_written, original_name, write_out
 from .subtractions import SUBTRACTION_AS_ADDITION, write_additions
@@ -147,6 +148,8 @@ def rewrite(
         weights.add(fold_weights(graph, facts, treatment.fold_weights))
         if treatment.drop_repeated_pairs and not weights.relying and not has_products_of_integers(model):
             repeated += drop_repeated_pairs(graph, facts)
+        if treatment.shapes_of_integers:
+            run.counts[SHAPE_OF_INTEGERS] += read_shapes_of_integers(graph, facts)
         facts.enter(graph)
         run.bypass(graph, opsets)
         run.fuse(graph, path, opsets)

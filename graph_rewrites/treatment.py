@@ -33,6 +33,8 @@ class Treatment:
     """See `quantized_products`."""
     drop_repeated_pairs: bool = False
     """Where nothing runs in integers, take pairs out that change nothing (`repeated_pairs`)."""
+    shapes_of_integers: bool = False
+    """Where something does, ask for the shape of bytes before they are dequantised (`shape_readers`)."""
 
 
 AS_IT_IS = Treatment()

@@ -238,7 +238,8 @@ def session_model(source: Source, options: onnxruntime.SessionOptions, choices: 
 
     def rewrite(target: Target, products: Products) -> Rewritten:
         blocks = target == "custom-op"
-        return rewritten(source, target, dataclasses.replace(treatment, products=products, drop_repeated_pairs=blocks))
+        further = dataclasses.replace(treatment, products=products, shapes_of_integers=not blocks)
+        return rewritten(source, target, dataclasses.replace(further, drop_repeated_pairs=blocks))
 
     forms: list[Products] = _forms_of_products(source.model) if choices.choose_products else ["as they are"]
     if choices.blocked_layout and may_gain(source.model, options):
