@@ -105,8 +105,9 @@ Statistics GroupWorker::Dequantizer(const Offsets& at) const {
 void GroupWorker::ApplyInDouble(const Offsets& base, const Range& range, const Statistics& s) {
   const Dim& inner = Innermost(call_.geometry->reduced);
   if (call_.non_temporal()) call_.kernels->fence();
+  // Without a normalisation no row is kept, but a stage may keep d in the other room.
+  float* const d = call_.spec->normalizes ? scratch_->wide : scratch_->kept;
   const auto apply = [&](const Offsets& at, int64_t, int64_t n) {
-    float* d = scratch_->wide;
     LoadBlock({call_, at, inner, n, scratch_}, Emission::kNo, d);
     for (int64_t i = 0; i < n; ++i) d[i] = static_cast<float>((static_cast<double>(d[i]) - s.center) * s.factor);
     if (call_.has_result()) StoreBlock({call_, at, inner, n, scratch_}, Normalizer{}, d, d);
