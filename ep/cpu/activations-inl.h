@@ -151,11 +151,15 @@ struct Celu {
 // does not overflow.
 struct Sigmoid {
   NORMFUSE_INLINE explicit Sigmoid(const float*) {}
-  NORMFUSE_INLINE V operator()(V x) const {
-    constexpr float kOne = 0x1p-64f, kLn2Down = 0.6931471f;
-    // Beyond, the result is 1 to within rounding, and 0.
-    const V y = Max(Set(-151.0f * kLn2Down), Min(Set(63.0f * kLn2Down), x));
-    return Set(kOne) / PlusFastExp2<64>(Set(kOne), y, Set(-kLog2E), Set(-kLog2ELow));
+  NORMFUSE_INLINE V operator()(V x) const { return OfCut(Cut(x)); }
+  // Beyond, the result is 1 to within rounding, and 0.
+  static NORMFUSE_INLINE V Cut(V x) {
+    constexpr float kLn2Down = 0.6931471f;
+    return Max(Set(-151.0f * kLn2Down), Min(Set(63.0f * kLn2Down), x));
+  }
+  static NORMFUSE_INLINE V OfCut(V x) {
+    constexpr float kOne = 0x1p-64f;
+    return Set(kOne) / PlusFastExp2<64>(Set(kOne), x, Set(-kLog2E), Set(-kLog2ELow));
   }
 };
 

@@ -32,11 +32,13 @@ struct QuantizationWith {
     const V product = inside * inverse;
     return Fma(NegFma(product, scale, inside), inverse, product);
   }
-  NORMFUSE_INLINE V Quotient(V v) const { return QuotientOf(Min(Max(v, least), most)); }
+  NORMFUSE_INLINE V Cut(V v) const { return Min(Max(v, least), most); }
+  NORMFUSE_INLINE V Quotient(V v) const { return QuotientOf(Cut(v)); }
   // Without the zero point.
   NORMFUSE_INLINE V Rounded(V v) const { return RoundEven(Quotient(v)); }
+  NORMFUSE_INLINE V FakeQuantized(V v) const { return FakeQuantizedUncut(Cut(v)); }
   // The zero point would go out again. The sum makes 0 of -0, as a zero point does.
-  NORMFUSE_INLINE V FakeQuantized(V v) const { return Fma(Rounded(v), factor, Set(0.0f)); }
+  NORMFUSE_INLINE V FakeQuantizedUncut(V v) const { return Fma(RoundEven(QuotientOf(v)), factor, Set(0.0f)); }
   V scale;
   V inverse;
   V rest;
@@ -187,36 +189,48 @@ NORMFUSE_INLINE void DivideByReciprocal(float divisor, Vectors<kCount>* d) {
   }
 }
 
-template <bool kByProduct, size_t kCount>
-NORMFUSE_INLINE void FakeQuantizeAll(const cpu::Quantizer& quantizer, Vectors<kCount>* d) {
-  const QuantizationWith<kByProduct> quantize(quantizer);
+template <size_t kCount>
+NORMFUSE_INLINE void ForEach(Vectors<kCount>* d, auto&& of) {
   NORMFUSE_UNROLL
-  for (size_t k = 0; k < kCount; ++k) d->v[k] = quantize.FakeQuantized(d->v[k]);
+  for (size_t k = 0; k < kCount; ++k) d->v[k] = of(d->v[k]);
 }
 
+template <size_t kCount>
+NORMFUSE_INLINE void FakeQuantizeAll(const cpu::Quantizer& quantizer, bool uncut, Vectors<kCount>* d) {
+  if (!quantizer.by_product) {
+    const OneQuantization division(quantizer);
+    return ForEach(d, [&](V v) { return division.FakeQuantized(v); });
+  }
+  const QuantizationByProduct product(quantizer);
+  if (uncut) return ForEach(d, [&](V v) { return product.FakeQuantizedUncut(v); });
+  ForEach(d, [&](V v) { return product.FakeQuantized(v); });
+}
+
+// A cut by itself where there is one: with a second copy of all the arithmetic GCC keeps vectors in memory between steps.
 template <class Act, size_t kCount>
-NORMFUSE_INLINE void ActivateAll(const float* params, Vectors<kCount>* d) {
-  const Act act(params);
-  NORMFUSE_UNROLL
-  for (size_t k = 0; k < kCount; ++k) d->v[k] = act(d->v[k]);
+NORMFUSE_INLINE void ActivateAll(const cpu::ElementStep& step, Vectors<kCount>* d) {
+  if constexpr (requires { Act::OfCut(V{}); }) {
+    if (!step.uncut) ForEach(d, [](V v) { return Act::Cut(v); });
+    ForEach(d, [](V v) { return Act::OfCut(v); });
+  } else {
+    const Act act(step.params);
+    ForEach(d, [&](V v) { return act(v); });
+  }
 }
 
 template <size_t kCount>
 NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector, Vectors<kCount>* d) {
   if (step.kind == StepKind::kFakeQuantize) {
-    if (step.quantizer->by_product) {
-      FakeQuantizeAll</*kByProduct=*/true>(*step.quantizer, d);
-    } else {
-      FakeQuantizeAll</*kByProduct=*/false>(*step.quantizer, d);
-    }
-    if (step.kept == nullptr) return;
+    FakeQuantizeAll(*step.quantizer, step.uncut, d);
+    float* const kept = step.kept;
+    if (kept == nullptr) return;
     NORMFUSE_UNROLL
-    for (size_t k = 0; k < kCount; ++k) vector.Store(step.kept + i + k * kLanes, d->v[k]);
+    for (size_t k = 0; k < kCount; ++k) vector.Store(kept + i + k * kLanes, d->v[k]);
     return;
   }
   if (step.kind == StepKind::kActivate) {
 #define NORMFUSE_ACTIVATION(kernel) \
-  if (step.activation == Activation::k##kernel) return ActivateAll<kernel>(step.params, d);
+  if (step.activation == Activation::k##kernel) return ActivateAll<kernel>(step, d);
     NORMFUSE_STEP_ACTIVATIONS(NORMFUSE_ACTIVATION)
 #undef NORMFUSE_ACTIVATION
   }

@@ -162,6 +162,7 @@ void StepsOfBlock::AddActivation(const Stage& stage) {
   step.by_reciprocal = false;
   step.activation = stage.activation;
   step.params = stage.params;
+  step.uncut = stage.uncut;
   behind_activation_ = false;
 }
 
@@ -197,6 +198,7 @@ bool StepsOfBlock::ReadSteps() {
       step.kind = StepKind::kFakeQuantize;
       step.by_reciprocal = false;
       step.quantizer = &stage.quantizer;
+      step.uncut = stage.uncut;
       step.kept = stage.keeps ? b_.scratch->wide : nullptr;
       behind_activation_ = false;
     } else if (stage.kind != StepKind::kActivate) {

@@ -12,6 +12,7 @@
 #include "cpu/dynamic_quantization.h"
 #include "cpu/joined_affine.h"
 #include "cpu/joined_pairs.h"
+#include "cpu/needless_cuts.h"
 #include "cpu/statistics.h"
 
 namespace normfuse::cpu {
@@ -81,6 +82,7 @@ void CpuExecutable::Finish() {
       stage.quantizer.by_product = kernels_->rounds_by_product(stage.quantizer, stage.least_code, stage.most_code);
     }
   }
+  LeaveOutCuts(chain_, *kernels_, &compiled_);
 }
 
 // When it is needed for the first time, whichever thread comes first.

@@ -171,6 +171,7 @@ struct ElementStep {
   const float* params;    // likewise
   ElementsRead operand;
   bool by_reciprocal;          // kDiv: by one number, of values that a quantisation keeps in a small range
+  bool uncut;                  // kFakeQuantize, Sigmoid: without the cut to their range, which nothing here leaves
   const Quantizer* quantizer;  // of kFakeQuantize
   float* kept;                 // of kFakeQuantize: null, or where its result is stored, too
 };

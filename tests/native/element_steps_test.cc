@@ -37,12 +37,7 @@ std::vector<float> Inputs(size_t n) {
   return x;
 }
 
-std::vector<float> AsStep(const cpu::KernelTable& kernels, Activation activation, const float* params,
-                          const std::vector<float>& x) {
-  cpu::ElementStep step{};
-  step.kind = StepKind::kActivate;
-  step.activation = activation;
-  step.params = params;
+std::vector<float> AsStep(const cpu::KernelTable& kernels, const cpu::ElementStep& step, const std::vector<float>& x) {
   std::vector<float> y(x.size());
   cpu::ElementStepsArgs args{};
   args.x = {x.data(), DataType::kFloat32, cpu::kNoPattern, 1.0f, 0.0f};
@@ -53,6 +48,14 @@ std::vector<float> AsStep(const cpu::KernelTable& kernels, Activation activation
   args.count = 1;
   kernels.element_steps(args);
   return y;
+}
+
+cpu::ElementStep StepOf(Activation activation, const float* params) {
+  cpu::ElementStep step{};
+  step.kind = StepKind::kActivate;
+  step.activation = activation;
+  step.params = params;
+  return step;
 }
 
 std::vector<float> Alone(const cpu::KernelTable& kernels, Activation activation, const float* params,
@@ -80,7 +83,7 @@ void TestIsa(cpu::Isa isa) {
   for (const size_t n : {1, 5, 16, 63, 64, 200, 1023}) {
     const std::vector<float> x = Inputs(n);
     for (const Case& one : kCases) {
-      const std::vector<float> y = AsStep(kernels, one.activation, params, x);
+      const std::vector<float> y = AsStep(kernels, StepOf(one.activation, params), x);
       const std::vector<float> expected = Alone(kernels, one.activation, params, x);
       for (size_t i = 0; i < n; ++i) {
         const bool same = std::bit_cast<uint32_t>(y[i]) == std::bit_cast<uint32_t>(expected[i]);
@@ -91,6 +94,43 @@ void TestIsa(cpu::Isa isa) {
   }
 }
 
+// Without the cut the same comes of what it leaves as it is, and something else of the rest.
+void TestUncut(const cpu::KernelTable& kernels, cpu::ElementStep step, float least, float most, const char* what) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<float> within(least, most);
+  for (const size_t n : {1, 5, 16, 63, 64, 200, 1023}) {
+    std::vector<float> x(n);
+    for (float& each : x) each = within(random);
+    x.front() = least;
+    x.back() = most;
+    step.uncut = false;
+    const std::vector<float> expected = AsStep(kernels, step, x);
+    step.uncut = true;
+    const std::vector<float> y = AsStep(kernels, step, x);
+    for (size_t i = 0; i < n; ++i) {
+      CHECK(std::bit_cast<uint32_t>(y[i]) == std::bit_cast<uint32_t>(expected[i]), "%s of %a is %a, not %a", what, x[i],
+            y[i], expected[i]);
+    }
+  }
+}
+
+void TestWithoutCuts(cpu::Isa isa) {
+  const cpu::KernelTable& kernels = cpu::KernelsFor(isa);
+  if (kernels.element_steps == nullptr) return;
+  TestUncut(kernels, StepOf(Activation::kSigmoid, nullptr), -104.0f, 43.0f, cpu::NameOf(isa));
+  cpu::Quantizer quantizer = cpu::QuantizerOf(0.0123f, 100.0f, 0.0f, 255.0f);
+  quantizer.by_product = kernels.rounds_by_product(quantizer, 0.0f, 255.0f);
+  CHECK(quantizer.by_product, "%s", cpu::NameOf(isa));
+  cpu::ElementStep pair{};
+  pair.kind = StepKind::kFakeQuantize;
+  pair.quantizer = &quantizer;
+  TestUncut(kernels, pair, quantizer.least, quantizer.most, cpu::NameOf(isa));
+  const std::vector<float> beyond = {2 * quantizer.least, 2 * quantizer.most};
+  CHECK((AsStep(kernels, pair, beyond) == std::vector<float>{-100 * 0.0123f, 155 * 0.0123f}), "cut");
+  pair.uncut = true;
+  CHECK((AsStep(kernels, pair, beyond) == std::vector<float>{-200 * 0.0123f, 310 * 0.0123f}), "uncut");
+}
+
 }  // namespace
 }  // namespace normfuse::test
 
@@ -98,7 +138,9 @@ int main() {
   using namespace normfuse;
   for (int i = 0; i < cpu::kIsaCount; ++i) {
     const auto isa = static_cast<cpu::Isa>(i);
-    if (cpu::IsAvailable(isa)) test::TestIsa(isa);
+    if (!cpu::IsAvailable(isa)) continue;
+    test::TestIsa(isa);
+    test::TestWithoutCuts(isa);
   }
   return test::ExitCode();
 }
