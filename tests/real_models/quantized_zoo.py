@@ -8,12 +8,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 from model_zoo import CACHE, MODELS, Feeds, RealModel, text_line, text_lines
+
+from normfuse.model_files import load_model
+from normfuse.quantization import Quantization, quantization_of
 
 _CALIBRATING_INPUTS = 4
 # Before it, DequantizeLinear has one scale for a whole tensor.
@@ -119,6 +123,14 @@ def quantized_file(name: str) -> Path:
             quantize(network_of(name), scheme_of(name), part)
             part.replace(target)
     return target
+
+
+@cache
+def said_of(name: str) -> Quantization:
+    """What `quantization_of` says of the file and its pairs: seconds, and two tests of a network ask."""
+    said = quantization_of(load_model(quantized_file(name)), with_pairs=True)
+    assert said is not None
+    return said
 
 
 class _Calibration:

@@ -10,17 +10,14 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from quantized_zoo import OPERATOR_NAMES, network_of, quantized_file, scheme_of
+from quantized_zoo import OPERATOR_NAMES, network_of, quantized_file, said_of, scheme_of
 
 import normfuse
 from normfuse.graph_rewrites.operator_form import write_pairs
-from normfuse.model_files import load_model
-from normfuse.quantization import quantization_of
 
-pytestmark = [
-    pytest.mark.without_vnni,
-    pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="they stay on this processor"),
-]
+pytestmark = pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="they stay on this processor"
+)
 # The main part runs this one; the others are "slow".
 FIRST = ("ocr-direction-s8s8op",)
 FILES = [
@@ -34,6 +31,7 @@ PRODUCTS = ("QGemm", "QLinearConv", "QLinearMatMul")
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_operator_becomes_pairs(name: str) -> None:
+    # Whatever the processor: no session has a part in it.
     model = ir.load(quantized_file(name))
     before = sum(node.op_type in PRODUCTS for node in model.graph)
     assert before > 20
@@ -45,10 +43,10 @@ def test_every_operator_becomes_pairs(name: str) -> None:
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
 
 
+@pytest.mark.without_vnni
 @pytest.mark.parametrize("name", FILES)
 def test_products_are_those_of_the_same_network_in_pairs(name: str) -> None:
-    said = quantization_of(load_model(quantized_file(name)), with_pairs=True)
-    assert said is not None
+    said = said_of(name)
     assert not said.not_asked
     assert "QOperator" in said.forms
     assert all(not each.types.startswith("int8 x") for each in said.in_session)
@@ -57,8 +55,7 @@ def test_products_are_those_of_the_same_network_in_pairs(name: str) -> None:
     of_network = name.removesuffix("op")
     if of_network.endswith("-u8s8"):
         return  # no file of the zoo is quantised so in QDQ form
-    other = quantization_of(load_model(quantized_file(of_network)), with_pairs=True)
-    assert other is not None
+    other = said_of(of_network)
     kinds, of_other = (
         {(each.operator, each.types) for each in products if each.types != "float32"}
         for products in (said.in_session, other.in_session)
@@ -67,6 +64,7 @@ def test_products_are_those_of_the_same_network_in_pairs(name: str) -> None:
     assert sum(each.count for each in said.in_session) > 20
 
 
+@pytest.mark.without_vnni
 @pytest.mark.parametrize("name", FIRST)
 def test_the_numbers_of_the_file(name: str) -> None:
     path = quantized_file(name)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from quantized_zoo import NAMES, quantized_file, scheme_of
-
-from normfuse.model_files import load_model
-from normfuse.quantization import quantization_of
+from quantized_zoo import NAMES, quantized_file, said_of, scheme_of
 
 # The main part runs these; the others are "slow".
 FIRST = ("ocr-direction-a16w8", "ocr-direction-s8s8")
@@ -22,15 +19,13 @@ TYPES = {"QUInt16": "uint16", "QUInt8": "uint8", "QInt8": "int8"}
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_pair_is_explained(name: str) -> None:
-    path = quantized_file(name)
-    said = quantization_of(load_model(path), with_pairs=True)
-    assert said is not None
+    said = said_of(name)
     assert not said.not_asked
     scheme = scheme_of(name)
     assert said.forms == ("QDQ",)
     assert list(said.activations) == [TYPES[scheme.activations]]
     assert ("int8 per channel" in said.weights) == scheme.per_channel
-    nodes = onnx.load(path, load_external_data=False).graph.node
+    nodes = onnx.load(quantized_file(name), load_external_data=False).graph.node
     pairs = [node.name for node in nodes if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
     explained = [node for group in said.pairs for node in group.nodes]
     assert sorted(explained) == sorted(pairs)
