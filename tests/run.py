@@ -211,7 +211,7 @@ def sanitized_tests() -> None:
         "-DNORMFUSE_KERNELS=best",  # minutes for each instruction set, and some this processor does not have
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
     )
-    run_with_progress("cmake", "--build", SANITIZED)
+    run_with_progress("cmake", "--build", SANITIZED, "--target", "native_tests")
     ctest(SANITIZED)
 
 
