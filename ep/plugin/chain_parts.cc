@@ -103,7 +103,9 @@ void TakeSplit(GraphView& graph, bool takes_all, FoundChain* found) {
 }  // namespace
 
 void TakeParts(GraphView& graph, bool takes_all, FoundChain* found) {
-  if (!DependsOnElementsAlone(found->chain)) return;
+  const Chain& chain = found->chain;
+  const bool is_constant = chain.x.tensor.input == TensorRef::kAbsent;
+  if (is_constant || chain.store.output == kNoOutput || !DependsOnElementsAlone(chain)) return;
   TakeConcat(graph, takes_all, found);
   TakeSplit(graph, takes_all, found);
 }

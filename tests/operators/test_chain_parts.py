@@ -223,6 +223,18 @@ def test_left_alone(why: str) -> None:
     check(proto, {name: value for name, value in feeds.items() if name in inputs}, taken)
 
 
+def test_a_chain_of_constants() -> None:
+    """It has neither parts nor a tensor that could have some."""
+    case = Case(((1, 4, 3),), 1, "a pair", "uint16", (2, 2))
+    proto = case.model(c=case.feeds["c"])
+    options = harness.session_options("ep")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = harness.create_session(proto, "ep", options=options)
+    got, expected = harness.run(session, {}), node_by_node(proto, {})
+    for name, value in expected.items():
+        np.testing.assert_array_equal(got[name], value)
+
+
 def test_another_axis() -> None:
     """The Split goes across the parts of the Concat."""
     proto = Case(FOUR, 1, "a pair", "uint16", (1, 3)).model()
