@@ -39,7 +39,7 @@ ROWS, WIDTH = 128, 512
 OPSET = 22
 NORMALIZATIONS = (
     *("LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN"),
-    *("Softmax", "Softmax, IsNaN, Where", "Where, Softmax", "Softmax across", "DQ, Softmax, Q"),
+    *("Softmax", "Softmax, IsNaN, Where", "Where, Softmax", "Softmax across", "Softmax of columns", "DQ, Softmax, Q"),
     *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q"),
     *("LayerNorm, DynQ", "Relu", "Relu, DynQ", "Gelu", "Gelu, DynQ", "Cast, Mul, Relu", "Cast, Mul, Gelu"),
 )
@@ -119,7 +119,8 @@ def normalization_nodes(name: str) -> list[onnx.NodeProto]:
             node("Where", "n zero s"),
         ],
         "Where, Softmax": [node("Where", "mask X lowest", "s"), node("Softmax", "s", axis=-1)],
-        "Softmax across": [node("Softmax", "X", axis=0)],
+        "Softmax across": [node("Softmax", "X", axis=1)],
+        "Softmax of columns": [node("Softmax", "X", axis=0)],
         "Q": [node("QuantizeLinear", "X xs xz")],
         "LayerNorm, DynQ": [
             node("LayerNormalization", "X scale bias", "n", axis=-1),
@@ -170,7 +171,7 @@ def model(nodes: list[onnx.NodeProto], x: np.ndarray[Any, Any]) -> bytes:
 
 
 def input_for(name: str) -> np.ndarray[Any, Any]:
-    shape = IMAGE if name in ("InstanceNorm", "GroupNorm", "MVN") else [ROWS, WIDTH]
+    shape = IMAGE if name in ("InstanceNorm", "GroupNorm", "MVN", "Softmax across") else [ROWS, WIDTH]
     if name.startswith("Cast"):
         return np.random.default_rng(2).integers(-999, 999, shape, dtype=np.int32)
     if name.startswith("DQ"):

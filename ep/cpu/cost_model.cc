@@ -19,8 +19,17 @@ bool IsSoftmaxOfBytes(const Chain& chain) {
          chain.behind.empty() && IsByte(chain.x.type) && IsByte(chain.store.type);
 }
 
+// Whether an axis is that many dimensions from the end.
+bool IsOver(const Normalization& n, int from_end, int rank) {
+  return std::any_of(n.axes.begin(), n.axes.end(),
+                     [=](int64_t axis) { return axis == -from_end || axis + from_end == rank; });
+}
+
 Price SoftmaxPrice(const Chain& chain) {
-  return IsOverLast(*chain.normalization, KnownShapeOfD(chain).rank) ? kSoftmaxPrice : kSoftmaxAcrossPrice;
+  const Normalization& n = *chain.normalization;
+  const int rank = KnownShapeOfD(chain).rank;
+  if (IsOverLast(n, rank)) return kSoftmaxPrice;
+  return IsOver(n, 2, rank) ? kSoftmaxOfColumnsPrice : kSoftmaxAcrossPrice;
 }
 
 Price NormalizationPrice(const Chain& chain) {
@@ -192,10 +201,7 @@ bool HasCheapRuns(const Chain& chain) {
          !chain.store.quantization.present();
 }
 
-bool IsOverLast(const Normalization& n, int rank) {
-  if (n.from_first_axis) return true;
-  return std::any_of(n.axes.begin(), n.axes.end(), [rank](int64_t axis) { return axis == -1 || axis + 1 == rank; });
-}
+bool IsOverLast(const Normalization& n, int rank) { return n.from_first_axis || IsOver(n, 1, rank); }
 
 // Nothing has been measured for NEON.
 double PriceOn(const Price& price, Isa isa) {

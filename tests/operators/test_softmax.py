@@ -246,6 +246,17 @@ def test_rows_of_float32_alone_are_left_to_onnx_runtime(nodes: str, tmp_path: Pa
     assert [line["claimed"] for line in report] == [False], report
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "claimed"),
+    [("4, 8, 64, 64", 2, False), ("2, 1000, 49", 1, False), ("64, 1024", -2, False), ("1, 16, 4, 2100", 1, True)],
+)
+def test_columns_are_left_to_onnx_runtime(shape: str, axis: int, claimed: bool, tmp_path: Path) -> None:
+    """It has a fast kernel that swaps the last two dimensions, and none for others."""
+    proto = model(f"Y = Softmax<axis = {axis}>(X)", f"float[{shape}]", 13)
+    _, report = session_and_report(proto, tmp_path, claim="profitable")
+    assert [line["claimed"] for line in report] == [claimed], report
+
+
 @pytest.mark.parametrize("width", [12, 384, 18385])
 def test_a_mask_is_claimed_where_there_are_vector_kernels(width: int, tmp_path: Path) -> None:
     proto = model("a = Add(X, M) Y = Softmax(a)", f"float[2, 4, 40, {width}]", 13)
