@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 __all__ = ["join_dequantizers"]
 
-_DEQUANTIZE = "DequantizeLinear"
+_DEQUANTIZE = {("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")}
 
 
 def join_dequantizers(graph: ir.Graph, elementwise: Container[tuple[str, str]]) -> int:
@@ -29,7 +29,7 @@ def join_dequantizers(graph: ir.Graph, elementwise: Container[tuple[str, str]]) 
     """
     equals: dict[Hashable, list[ir.Node]] = {}
     for node in graph:
-        if node.op_type == _DEQUANTIZE and not node.outputs[0].is_graph_output():
+        if node.op_identifier()[:2] in _DEQUANTIZE and not node.outputs[0].is_graph_output():
             attributes = sorted(str(attribute) for attribute in node.attributes.values())
             equals.setdefault((node.domain, *node.inputs, *attributes), []).append(node)
     gone = 0

@@ -90,22 +90,31 @@ class ExecutableOfParts final : public Executable {
   std::unique_ptr<Executable> of_part_;
 };
 
+// As in ONNX Runtime, what is of length 0 need not fit: a list that is empty in the first turn of a loop.
 Result ExecutableOfParts::ReadX(ExecutionContext& context, PartsOfCall* call) const {
   const auto axis = static_cast<size_t>(parts_.axis);
-  for (const int input : parts_.x_parts) {
-    TensorView view;
-    NORMFUSE_RETURN_IF_ERROR(context.Input(input, &view));
-    if (axis >= view.rank) return Error("no axis " + std::to_string(axis) + " of " + Text(view));
-    if (call->x.empty()) {
-      call->dims.assign(view.dims, view.dims + view.rank);
-      for (size_t i = 0; i < axis; ++i) call->turns *= view.dims[i];
-      for (size_t i = axis + 1; i < view.rank; ++i) call->inner *= view.dims[i];
-      call->dims[axis] = 0;
+  std::vector<TensorView> views(parts_.x_parts.size());
+  for (size_t i = 0; i < views.size(); ++i) {
+    NORMFUSE_RETURN_IF_ERROR(context.Input(parts_.x_parts[i], &views[i]));
+    if (axis >= views[i].rank) return Error("no axis " + std::to_string(axis) + " of " + Text(views[i]));
+  }
+  const auto some = std::find_if(views.begin(), views.end(), [](const TensorView& view) {
+    return std::none_of(view.dims, view.dims + view.rank, [](int64_t dim) { return dim == 0; });
+  });
+  const TensorView& first = some == views.end() ? views.front() : *some;
+  call->dims.assign(first.dims, first.dims + first.rank);
+  for (size_t i = 0; i < axis; ++i) call->turns *= first.dims[i];
+  for (size_t i = axis + 1; i < first.rank; ++i) call->inner *= first.dims[i];
+  call->dims[axis] = 0;
+  for (size_t i = 0; i < views.size(); ++i) {
+    const TensorView& view = views[i];
+    bool fits = view.rank == first.rank && view.type == parts_.chain.x.type;
+    for (size_t k = 0; fits && view.dims[axis] != 0 && k < view.rank; ++k) {
+      fits = k == axis || view.dims[k] == call->dims[k];
     }
-    bool fits = view.rank == call->dims.size() && view.type == parts_.chain.x.type;
-    for (size_t i = 0; fits && i < view.rank; ++i) fits = i == axis || view.dims[i] == call->dims[i];
     if (!fits) {
-      return Error("input " + std::to_string(input) + " of Concat, " + Text(view) + ", does not fit those before it");
+      return Error("input " + std::to_string(parts_.x_parts[i]) + " of Concat, " + Text(view) + ", does not fit " +
+                   Text(first));
     }
     call->dims[axis] += view.dims[axis];
     // It is only read.

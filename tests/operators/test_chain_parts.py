@@ -168,6 +168,20 @@ def test_parts_without_elements() -> None:
     assert harness.run(harness.create_session(proto, "ep"), empty)["y"].shape == (1, 0, 3)
 
 
+@pytest.mark.parametrize("empty", [(1, 0, 5), (0, 0, 0), (0, 0, 5)])
+@pytest.mark.parametrize("first", [True, False])
+def test_parts_of_length_0_need_not_fit(empty: Shape, first: bool) -> None:
+    """As in ONNX Runtime: what a loop has gathered before its first turn."""
+    case = Case(((1, 4, 3), (1, 4, 3)), 1, "a pair", "uint16")
+    proto = case.model()
+    for each in proto.graph.input:
+        for k, dim in enumerate(each.type.tensor_type.shape.dim):
+            dim.dim_param = f"{each.name}{k}"
+    feeds = {**case.feeds, "x0" if first else "x1": np.zeros(empty, F32)}
+    check(proto, feeds, {"Concat"})
+    check(proto, {"x0": np.zeros(empty, F32), "x1": np.zeros((0, 0, 0), F32)}, {"Concat"})
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_parts(threads: int) -> None:
     """Two images each, on several threads; parts begin anywhere in a line of the cache."""

@@ -96,6 +96,11 @@ def test_a_reader_in_a_subgraph() -> None:
             id="another axis",
         ),
         pytest.param(
+            f"{Q} d = own.DequantizeLinear(q, s, z) e = own.DequantizeLinear(q, s, z) y = Concat<axis = 0>(d, e)",
+            "float y",
+            id="operators of the model's own",
+        ),
+        pytest.param(
             f"{Q} d = DequantizeLinear(q, s, z) y = DequantizeLinear(q, s, z) v = Reshape(d, flat)",
             "float y, float v",
             id="a result of the graph",

@@ -91,6 +91,11 @@ def test_in_a_subgraph() -> None:
         pytest.param(f"{PAIR} n = Shape(d)", "int64[K] n", id="nothing else needs the numbers"),
         pytest.param(f"{PAIR} {SHAPE}".replace("z)", "z16)"), "int64[K] n, float[J] y", id="a step of a chain"),
         pytest.param(f"{PAIR} m = Neg(d) n = Shape(m) y = Reshape(d, flat)", "int64[K] n, float[J] y", id="of others"),
+        pytest.param(
+            f"{PAIR} {SHAPE}".replace("DequantizeLinear", "own.DequantizeLinear"),
+            "int64[K] n, float[J] y",
+            id="an operator of the model's own",
+        ),
         pytest.param("n = Shape(x) y = Neg(x)", "int64[K] n, float[A,B] y", id="of an input"),
     ],
 )
