@@ -227,6 +227,7 @@ def session_model(source: Source, options: onnxruntime.SessionOptions, choices: 
         choices: What may be done.
     """
     from normfuse.graph_rewrites import Treatment
+    from normfuse.graph_rewrites.quantized_products import activation_types
 
     if choices.remove_quantization or (choices.choose_products and gain_as_pairs(options)):
         source = in_pairs(source)
@@ -236,9 +237,11 @@ def session_model(source: Source, options: onnxruntime.SessionOptions, choices: 
         fold_weights="session" if choices.fold_weights else "never",
     )
 
+    has_bytes = not activation_types(source.model).isdisjoint((ir.DataType.INT8, ir.DataType.UINT8))
+
     def rewrite(target: Target, products: Products) -> Rewritten:
         blocks = target == "custom-op"
-        further = dataclasses.replace(treatment, products=products, shapes_of_integers=not blocks)
+        further = dataclasses.replace(treatment, products=products, shapes_of_integers=has_bytes and not blocks)
         return rewritten(source, target, dataclasses.replace(further, drop_repeated_pairs=blocks))
 
     forms: list[Products] = _forms_of_products(source.model) if choices.choose_products else ["as they are"]
