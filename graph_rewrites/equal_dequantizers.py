@@ -13,9 +13,12 @@ from collections.abc import Container, Hashable
 
 import onnx_ir as ir
 
-__all__ = ["join_dequantizers"]
+__all__ = ["is_dequantizer", "join_dequantizers"]
 
-_DEQUANTIZE = {("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")}
+
+def is_dequantizer(node: ir.Node) -> bool:
+    """Whether the node is ONNX's DequantizeLinear or that of ONNX Runtime, not a model's own operator of the name."""
+    return node.op_type == "DequantizeLinear" and node.domain in ("", "com.microsoft")
 
 
 def join_dequantizers(graph: ir.Graph, elementwise: Container[tuple[str, str]]) -> int:
@@ -29,7 +32,7 @@ def join_dequantizers(graph: ir.Graph, elementwise: Container[tuple[str, str]]) 
     """
     equals: dict[Hashable, list[ir.Node]] = {}
     for node in graph:
-        if node.op_identifier()[:2] in _DEQUANTIZE and not node.outputs[0].is_graph_output():
+        if is_dequantizer(node) and not node.outputs[0].is_graph_output():
             attributes = sorted(str(attribute) for attribute in node.attributes.values())
             equals.setdefault((node.domain, *node.inputs, *attributes), []).append(node)
     gone = 0

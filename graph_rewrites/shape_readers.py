@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from .equal_dequantizers import is_dequantizer
 from .facts import Facts
 
 __all__ = ["SHAPE_OF_INTEGERS", "read_shapes_of_integers"]
@@ -17,7 +18,6 @@ __all__ = ["SHAPE_OF_INTEGERS", "read_shapes_of_integers"]
 SHAPE_OF_INTEGERS = "ShapeOfIntegers"
 
 _ASK = frozenset({"Shape", "Size"})
-_DEQUANTIZE = {("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")}
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
@@ -47,7 +47,7 @@ def _asks_for_dequantized(node: ir.Node, facts: Facts) -> bool:
         return False
     value = node.inputs[0]
     producer = None if value is None else value.producer()
-    if value is None or producer is None or producer.op_identifier()[:2] not in _DEQUANTIZE:
+    if value is None or producer is None or not is_dequantizer(producer):
         return False
     if facts.dtype(producer.inputs[0]) not in _BYTES:
         return False

@@ -32,8 +32,6 @@ struct FoundChain {
   std::vector<int> y_parts = {};
   std::vector<int64_t> sizes = {};
   int64_t axis = 0;
-
-  bool has_parts() const { return !x_parts.empty() || !y_parts.empty(); }
 };
 
 // What decided whether a chain is claimed.
