@@ -83,9 +83,11 @@ void LoadOperand(const Block& b, const BoundTensor& source, float* d) {
   const FormId scale_form = source.scale_form;
   const auto zero_form = static_cast<FormId>(scale_form + 1);
   const bool is_wide = call.params[zero_form].wide != nullptr;
-  const Vec scales = QuantizationAt(b, scale_form, scale_form, source.block_size, &kOne, b.scratch->scale);
+  const BlockRoom::Loan scale_room(&b.scratch->scale);
+  const BlockRoom::Loan zero_room(&b.scratch->zero);
+  const Vec scales = QuantizationAt(b, scale_form, scale_form, source.block_size, &kOne, scale_room.data());
   Vec zeros{&none, 0};
-  if (!is_wide) zeros = QuantizationAt(b, zero_form, scale_form, source.block_size, &none, b.scratch->zero);
+  if (!is_wide) zeros = QuantizationAt(b, zero_form, scale_form, source.block_size, &none, zero_room.data());
   const auto from_type = call.kernels->dequantize[static_cast<int>(source.type)];
   if (from_type != nullptr && !is_wide) {
     return from_type(ElementAt(source.data, source.type, index), static_cast<size_t>(b.n), scales, zeros, d,
@@ -125,8 +127,10 @@ void StoreFloats(const Call& call, DataType type, void* data, int64_t index, int
 void QuantizeBlock(const Block& b, float* values) {
   const ChainSpec& spec = *b.call.spec;
   const float none = 0.0f;
-  const Vec scales = QuantizationAt(b, kFormYScale, kFormYScale, spec.y_block_size, &kOne, b.scratch->scale);
-  const Vec zeros = QuantizationAt(b, kFormYZero, kFormYScale, spec.y_block_size, &none, b.scratch->zero);
+  const BlockRoom::Loan scale_room(&b.scratch->scale);
+  const BlockRoom::Loan zero_room(&b.scratch->zero);
+  const Vec scales = QuantizationAt(b, kFormYScale, kFormYScale, spec.y_block_size, &kOne, scale_room.data());
+  const Vec zeros = QuantizationAt(b, kFormYZero, kFormYScale, spec.y_block_size, &none, zero_room.data());
   if (IsFloat8(spec.y_type)) {
     b.call.kernels->divide(values, static_cast<size_t>(b.n), scales, zeros);
   } else {
@@ -143,14 +147,14 @@ void StoreOnTheWay(const Call& call, const Stage& stage, int64_t index, int64_t 
   if (stage.quantizes) Dequantize(call, n, scale, zero, d);
 }
 
-// What all of d is quantised by, or what belongs to the block.
+// What all of d is quantised by, or what belongs to the block, in the rooms of the caller.
 void QuantizationOf(const Block& b, const Stage& stage, Vec* scale, Vec* zero) {
   *scale = {&stage.quantization_scale, 0};
   *zero = {&stage.quantization_zero, 0};
   const FormId form = stage.quantization_form;
   if (form == kFormCount) return;
-  *scale = QuantizationAt(b, form, form, stage.block_size, &kOne, b.scratch->scale);
-  *zero = QuantizationAt(b, static_cast<FormId>(form + 1), form, stage.block_size, zero->data, b.scratch->zero);
+  *scale = QuantizationAt(b, form, form, stage.block_size, &kOne, b.scratch->scale.lent());
+  *zero = QuantizationAt(b, static_cast<FormId>(form + 1), form, stage.block_size, zero->data, b.scratch->zero.lent());
 }
 
 // Quantised and dequantised, from x to y, which may be x.
@@ -165,6 +169,8 @@ void FakeQuantizeBlock(const Block& b, const Stage& stage, const float* x, float
                         .low = stage.least_code,
                         .high = stage.most_code,
                         .stream = stream};
+  const BlockRoom::Loan scale_room(&b.scratch->scale);
+  const BlockRoom::Loan zero_room(&b.scratch->zero);
   QuantizationOf(b, stage, &args.scale, &args.zero);
   const bool is_joined = stage.quantizer.factor != stage.quantizer.scale;
   if (!IsFloat8(stage.type) && !is_joined) return call.kernels->fake_quantize(args);
@@ -189,7 +195,7 @@ void SetQuantization(const Call& call, ApplyArgs* args) {
 }  // namespace
 
 Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, float* room) {
-  if (operand.is_kept) return {b.scratch->wide, 1};
+  if (operand.is_kept) return {b.scratch->stage.lent(), 1};
   if (!operand.present()) return {absent, 0};
   const Block distinct = Distinct(b, operand.form);
   const bool repeats = b.call.geometry->Repeats(operand.form);
@@ -209,26 +215,27 @@ Vec OperandAt(const Block& b, const StageOperand& operand, const float* absent, 
 namespace {
 
 // Scale and bias of a stage kActivate, with what joins them. False: that has to be done step by step.
-bool AffineOf(const Block& b, const Stage& stage, Affine* affine) {
-  float* const rooms[] = {b.scratch->apply_scale, b.scratch->apply_bias};
+bool AffineOf(const Block& b, const Stage& stage, const ActivateRooms& rooms, Affine* affine) {
+  float* const joined[] = {rooms.scale.data(), rooms.bias.data()};
   if (stage.further.empty()) {
-    *affine = {OperandAt(b, stage.scale, &kOne, rooms[0]), OperandAt(b, stage.bias, &kNoBias, rooms[1])};
+    *affine = {OperandAt(b, stage.scale, &kOne, joined[0]), OperandAt(b, stage.bias, &kNoBias, joined[1])};
     return true;
   }
-  if (!b.call.is_joined) return JoinedAt(b, stage, rooms, affine);
+  if (!b.call.is_joined) return JoinedAt(b, stage, joined, affine);
   *affine = {VecAt(b.call, kFormScale, b.at, b.step, &kOne), VecAt(b.call, kFormBias, b.at, b.step, &kNoBias)};
   return true;
 }
 
 // Scale, bias and what joins them step by step, from x into y.
-void ApplyOneByOne(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* y) {
+void ApplyOneByOne(const Block& b, const Stage& stage, const ActivateRooms& rooms, const Normalizer& normalizer,
+                   const float* x, float* y) {
   ApplyArgs args;
   args.x = x;
   args.y = y;
   args.n = static_cast<size_t>(b.n);
   args.normalizers = &normalizer;
-  args.scale = OperandAt(b, stage.scale, &kOne, b.scratch->apply_scale);
-  args.bias = OperandAt(b, stage.bias, &kNoBias, b.scratch->apply_bias);
+  args.scale = OperandAt(b, stage.scale, &kOne, rooms.scale.data());
+  args.bias = OperandAt(b, stage.bias, &kNoBias, rooms.bias.data());
   b.call.kernels->apply[static_cast<int>(Activation::kIdentity)](args);
   for (const FurtherAffine& further : stage.further) {
     const Vec operand = VecAt(b.call, further.form, b.at, b.step, nullptr);
@@ -237,18 +244,19 @@ void ApplyOneByOne(const Block& b, const Stage& stage, const Normalizer& normali
 }
 
 // The arguments of a stage kActivate of x. What its kernel cannot do is done in `room`, which may be x.
-ApplyArgs StageArgs(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* room) {
+ApplyArgs StageArgs(const Block& b, const Stage& stage, const ActivateRooms& rooms, const Normalizer& normalizer,
+                    const float* x, float* room) {
   static const Normalizer kNothing;
   Affine affine{{&kOne, 0}, {&kNoBias, 0}};
-  const bool at_once = AffineOf(b, stage, &affine);
-  if (!at_once) ApplyOneByOne(b, stage, normalizer, x, room);
+  const bool at_once = AffineOf(b, stage, rooms, &affine);
+  if (!at_once) ApplyOneByOne(b, stage, rooms, normalizer, x, room);
   ApplyArgs args;
   args.x = at_once ? x : room;
   args.n = static_cast<size_t>(b.n);
   args.normalizers = at_once ? &normalizer : &kNothing;
   args.scale = affine.scale;
   args.bias = affine.bias;
-  args.slope = OperandAt(b, stage.slope, &kOne, b.scratch->apply_slope);
+  args.slope = OperandAt(b, stage.slope, &kOne, rooms.slope.data());
   args.params = stage.params;
   args.behind_normalization = b.call.spec->normalizes;
   return args;
@@ -257,7 +265,8 @@ ApplyArgs StageArgs(const Block& b, const Stage& stage, const Normalizer& normal
 }  // namespace
 
 void ApplyStage(const Block& b, const Stage& stage, const Normalizer& normalizer, const float* x, float* y) {
-  ApplyArgs args = StageArgs(b, stage, normalizer, x, y);
+  const ActivateRooms rooms(b.scratch);
+  ApplyArgs args = StageArgs(b, stage, rooms, normalizer, x, y);
   args.y = y;
   const auto& kernels = stage.gated ? b.call.kernels->gated : b.call.kernels->apply;
   kernels[static_cast<int>(stage.activation)](args);
@@ -274,12 +283,13 @@ void RunStage(const Block& b, const Stage& stage, const Normalizer& normalizer, 
   if (stage.kind == StepKind::kMask) return HideBlock(b, stage, stage.mask.fill, d);
   if (stage.kind == StepKind::kFakeQuantize) {
     FakeQuantizeBlock(b, stage, d, d, /*stream=*/false);
-    if (stage.keeps) std::copy_n(d, b.n, b.scratch->wide);
+    if (stage.keeps) std::copy_n(d, b.n, b.scratch->stage.lent());
     return;
   }
   if (IsStoring(stage.kind)) return StoreOnTheWay(call, stage, index, b.n, emitted, d);
+  const BlockRoom::Loan room(&b.scratch->operand);
   call.kernels->combine[static_cast<int>(stage.kind)](d, static_cast<size_t>(b.n),
-                                                      OperandAt(b, stage.operand, nullptr, b.scratch->block));
+                                                      OperandAt(b, stage.operand, nullptr, room.data()));
 }
 
 // What is added to X, where it lies.
@@ -301,6 +311,7 @@ void LoadBlock(const Block& block, Emission emission, float* d) {
   const Block distinct = Distinct(block, kFormX);
   LoadOperand(distinct, block.call.x, d);
   Repeat(distinct.n, block.n, d);
+  const BlockRoom::Loan kept_by_stage(&block.scratch->stage);
   for (const Stage& stage : block.call.spec->before) RunStage(block, stage, Normalizer{}, emission, d);
 }
 
@@ -333,6 +344,7 @@ void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d
   const bool streams = spec.y_type == DataType::kFloat32 && call.path.store == Store::kNonTemporal;
   const int64_t index = block.at.at[kFormY];
   if (call.stores_by_steps() && RunStepsBehind(block, normalizer, d, room)) return;
+  const BlockRoom::Loan kept_by_stage(&block.scratch->stage);
   for (size_t i = 0; i < last; ++i) {
     const Stage& stage = spec.behind[i];
     // The first may normalise, or dequantise what was read as integers.
@@ -355,7 +367,8 @@ void StoreBlock(const Block& block, const Normalizer& normalizer, const float* d
     if (spec.y_quantized) QuantizeBlock(block, room);
     return StoreFloats(call, spec.y_type, call.y, index, block.n, room);
   }
-  ApplyArgs args = StageArgs(block, spec.behind[last], remaining, from, room);
+  const ActivateRooms rooms(block.scratch);
+  ApplyArgs args = StageArgs(block, spec.behind[last], rooms, remaining, from, room);
   args.y = ElementAt(call.y, spec.y_type, index);
   args.stream = streams;
   SetQuantization(call, &args);
@@ -388,13 +401,13 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
   return args;
 }
 
-void SetPatterns(const Block& b, ApplyArgs* args) {
-  const auto set = [&b](FormId form, float* room, Vec* vec) {
-    if (b.call.geometry->Repeats(form)) *vec = OperandAt(b, {.form = form}, nullptr, room);
+void SetPatterns(const Block& b, const ActivateRooms& rooms, ApplyArgs* args) {
+  const auto set = [&b](FormId form, const BlockRoom::Loan& room, Vec* vec) {
+    if (b.call.geometry->Repeats(form)) *vec = OperandAt(b, {.form = form}, nullptr, room.data());
   };
-  set(kFormScale, b.scratch->apply_scale, &args->scale);
-  set(kFormBias, b.scratch->apply_bias, &args->bias);
-  set(kFormSlope, b.scratch->apply_slope, &args->slope);
+  set(kFormScale, rooms.scale, &args->scale);
+  set(kFormBias, rooms.bias, &args->bias);
+  set(kFormSlope, rooms.slope, &args->slope);
 }
 
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums) {

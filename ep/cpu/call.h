@@ -3,6 +3,7 @@
 
 #include "cpu/chain_spec.h"
 #include "cpu/path.h"
+#include "cpu/room.h"
 #include "cpu/work_sharing.h"
 
 namespace normfuse::cpu {
@@ -96,16 +97,28 @@ Result ForEachPart(const Call& call, int64_t parts, const Run& run) {
 }
 
 // Working memory of one thread, on its stack.
+using BlockRoom = Room<kBlock>;
+using KeptRoom = Room<kKeepLimit>;
 struct Scratch {
-  alignas(64) float kept[kKeepLimit];
-  alignas(64) float wide[kBlock];  // of passes in double, or what a stage keeps
-  alignas(64) float block[kBlock];
-  alignas(64) float scale[kBlock];
-  alignas(64) float zero[kBlock];
+  KeptRoom kept;    // d of rows or columns between the passes over them
+  BlockRoom read;   // d of a block that is not kept
+  BlockRoom stage;  // what a stage keeps for a later one
+  BlockRoom operand;
+  // Quantisation parameters that come in blocks, one for each element.
+  BlockRoom scale;
+  BlockRoom zero;
   // Operands of kActivate.
-  alignas(64) float apply_scale[kBlock];
-  alignas(64) float apply_bias[kBlock];
-  alignas(64) float apply_slope[kBlock];
+  BlockRoom apply_scale;
+  BlockRoom apply_bias;
+  BlockRoom apply_slope;
+};
+
+// The operands of a stage kActivate, for as long as its kernel reads them.
+struct ActivateRooms {
+  explicit ActivateRooms(Scratch* s) : scale(&s->apply_scale), bias(&s->apply_bias), slope(&s->apply_slope) {}
+  BlockRoom::Loan scale;
+  BlockRoom::Loan bias;
+  BlockRoom::Loan slope;
 };
 
 // Elements that pass through the level-1 cache together: n <= kBlock of them from `at` on, along a dimension with strides
@@ -142,7 +155,7 @@ ApplyArgs ApplyArgsAt(const Call& call, const Offsets& at, const Dim& step, cons
                       const Normalizer* normalizers);
 
 // Lays out the operands that repeat for them.
-void SetPatterns(const Block& block, ApplyArgs* args);
+void SetPatterns(const Block& block, const ActivateRooms& rooms, ApplyArgs* args);
 
 // The arguments of call.row_sums, or of the second half of call.step, likewise.
 RowSumsArgs RowSumsArgsAt(const Call& call, const Offsets& at, const Dim& row_step, int64_t n, int rows, Sums* sums);

@@ -44,7 +44,11 @@ class ColumnWorker {
  public:
   using Scratch = ColumnScratch;
   ColumnWorker(const Call& call, ColumnScratch* scratch)
-      : call_(call), s_(scratch), request_(RequestFor(call)), columns_(Innermost(call.geometry->kept)) {}
+      : call_(call),
+        s_(scratch),
+        request_(RequestFor(call)),
+        columns_(Innermost(call.geometry->kept)),
+        d_(&scratch->blocks.kept) {}
 
   void Tile(const Offsets& base, int64_t width);
 
@@ -60,6 +64,7 @@ class ColumnWorker {
   ColumnScratch* s_;
   StatisticsRequest request_;
   const Dim& columns_;
+  KeptRoom::Loan d_;  // of one row of the tile
 };
 
 void ColumnWorker::FindShift(const Offsets& base, int64_t width) {
@@ -67,7 +72,7 @@ void ColumnWorker::FindShift(const Offsets& base, int64_t width) {
   if (!request_.use_mean) return;
   const int64_t rows = std::min(call_.geometry->group_size, kShiftRows);
   std::fill_n(s_->first, width, 0.0f);
-  float* d = s_->blocks.kept;
+  float* const d = d_.data();
   ForEachRow(call_, base, rows, [&](const Offsets& at, int64_t r) {
     LoadBlock({call_, at, columns_, width, &s_->blocks}, Emission::kNo, d);
     if (r == 0) std::copy_n(d, width, s_->shift);
@@ -91,7 +96,7 @@ void ColumnWorker::Accumulate(const Offsets& base, int64_t width, Emission emiss
   std::fill_n(s_->second, width, 0.0f);
   std::fill_n(s_->total_first, width, 0.0);
   std::fill_n(s_->total_second, width, 0.0);
-  float* d = s_->blocks.kept;
+  float* const d = d_.data();
   ForEachRow(call_, base, call_.geometry->group_size, [&](const Offsets& at, int64_t r) {
     LoadBlock({call_, at, columns_, width, &s_->blocks}, emission, d);
     call_.kernels->column_moments(d, static_cast<size_t>(width), s_->shift, s_->first, s_->second);
@@ -101,7 +106,7 @@ void ColumnWorker::Accumulate(const Offsets& base, int64_t width, Emission emiss
 }
 
 void ColumnWorker::AccumulateWide(const Offsets& base, int64_t width) {
-  float* d = s_->blocks.kept;
+  float* const d = d_.data();
   const int64_t rows = call_.geometry->group_size;
   // The shift must fit in float32, which the mean of float32 values does.
   for (int pass = request_.use_mean ? 0 : 1; pass < 2; ++pass) {
@@ -178,7 +183,7 @@ void ColumnWorker::Tile(const Offsets& base, int64_t width) {
     Finish(base, width, Quality::kWide);
   }
   if (!call_.has_result()) return;
-  float* d = s_->blocks.kept;
+  float* const d = d_.data();
   ForEachRow(call_, base, call_.geometry->group_size, [&](const Offsets& at, int64_t) {
     LoadBlock({call_, at, columns_, width, &s_->blocks}, Emission::kNo, d);
     Normalize(width, d);
@@ -205,7 +210,7 @@ class SoftmaxColumns {
   };
 
   SoftmaxColumns(const Call& call, Scratch* scratch)
-      : call_(call), s_(scratch), columns_(Innermost(call.geometry->kept)) {}
+      : call_(call), s_(scratch), columns_(Innermost(call.geometry->kept)), d_(&scratch->blocks.kept) {}
   void Tile(const Offsets& base, int64_t width);
 
  private:
@@ -219,6 +224,7 @@ class SoftmaxColumns {
   const Call& call_;
   Scratch* s_;
   const Dim& columns_;
+  KeptRoom::Loan d_;  // of the tile, or of one row of it
   int64_t width_ = 0;
   bool kept_ = false;
 };
@@ -229,13 +235,13 @@ int64_t SoftmaxColumns::WidthFor(int64_t rows) {
 }
 
 float* SoftmaxColumns::Read(const Offsets& at, int64_t row, Emission emission) {
-  float* d = s_->blocks.kept + (kept_ ? row * width_ : 0);
+  float* d = d_.data() + (kept_ ? row * width_ : 0);
   LoadBlock({call_, at, columns_, width_, &s_->blocks}, emission, d);
   return d;
 }
 
 float* SoftmaxColumns::Again(const Offsets& at, int64_t row) {
-  return kept_ ? s_->blocks.kept + row * width_ : Read(at, row, Emission::kNo);
+  return kept_ ? d_.data() + row * width_ : Read(at, row, Emission::kNo);
 }
 
 void SoftmaxColumns::FindBases() {
@@ -283,8 +289,9 @@ void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
   std::fill_n(s_->sum, width, 0.0f);
   std::fill_n(s_->lost, width, 0.0f);
   ForEachRow(call_, base, rows, [&](const Offsets& at, int64_t row) {
+    const BlockRoom::Loan copy(&s_->blocks.read);
     float* d = Again(at, row);
-    if (is_log) d = std::copy_n(d, width, s_->blocks.wide) - width;
+    if (is_log) d = std::copy_n(d, width, copy.data()) - width;
     kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
   });
   MakeNormalizers();

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
-#include <utility>
 
 #include "cpu/elements.h"
 #include "cpu/kernel_list.h"
@@ -79,9 +79,10 @@ class StepsOfBlock {
   // Of what repeats: X, then the operands.
   alignas(64) float patterns_[1 + kMostElementSteps][kPattern];
   int count_ = 0;
-  bool has_room_ = true;
   bool goes_on_ = true;
-  bool behind_activation_ = false;  // is what comes next
+  bool behind_activation_ = false;            // is what comes next
+  std::optional<BlockRoom::Loan> operand_;    // the one that is read into it
+  std::optional<BlockRoom::Loan> kept_step_;  // what a step keeps
   ElementStepsArgs args_{};
   Quantizer y_quantizer_;
   const Stage* maker_ = nullptr;  // of the integers that are looked up
@@ -141,9 +142,12 @@ bool StepsOfBlock::AddStep(StepKind kind, const StageOperand& operand) {
   } else if (!lies_there) {
     const bool single = !operand.is_kept && (b_.n == 1 || b_.step.stride[operand.form] == 0);
     const bool takes_room = !single && !operand.is_parameter;
-    if (takes_room && !std::exchange(has_room_, false)) return false;
-    goes_on_ = goes_on_ && !takes_room;
-    float* room = single ? &singles_[count_] : b_.scratch->block;  // which no activation in between takes
+    if (takes_room) {
+      if (operand_) return false;
+      operand_.emplace(&b_.scratch->operand);
+      goes_on_ = false;
+    }
+    float* room = takes_room ? operand_->data() : &singles_[count_];
     const Vec vec = OperandAt(b_, operand, nullptr, room);
     step.operand = Floats(vec.data, vec.step == 0 ? 0 : kNoPattern);
     if (operand.is_parameter && !operand.is_kept) bytes_[count_] = sizeof(float) * static_cast<size_t>(vec.step);
@@ -199,7 +203,8 @@ bool StepsOfBlock::ReadSteps() {
       step.by_reciprocal = false;
       step.quantizer = &stage.quantizer;
       step.uncut = stage.uncut;
-      step.kept = stage.keeps ? b_.scratch->wide : nullptr;
+      if (stage.keeps) kept_step_.emplace(&b_.scratch->stage);
+      step.kept = stage.keeps ? kept_step_->data() : nullptr;
       behind_activation_ = false;
     } else if (stage.kind != StepKind::kActivate) {
       if (!AddStep(stage.kind, stage.operand)) return false;
@@ -239,21 +244,22 @@ void StepsOfBlock::RunTo(int end, void* y, DataType type, bool stream) {
 
 // What is left: the steps up to `end`, to integers, and Y's elements for these.
 void StepsOfBlock::LookUp(int end) {
-  float* const codes = b_.scratch->kept + kBlock;  // what an activation left lies before it
+  alignas(64) uint16_t codes[kBlock];
   y_quantizer_ = maker_->quantizer;
   RunTo(end, codes, maker_->type, /*stream=*/false);
   LookUpCodes(call_, codes, args_.n, ElementAt(call_.y, call_.spec->y_type, b_.at.at[kFormY]), StreamsY());
 }
 
 void StepsOfBlock::Run() {
-  float* const room = b_.scratch->kept;
+  std::optional<BlockRoom::Loan> room;
   int end = 0;
   for (const Stage& stage : stages_) {
     if (&stage == maker_) return LookUp(end);
     end += stage.element_steps;
     if (!ActivatesAlone(stage)) continue;
-    RunTo(end, room, DataType::kFloat32, /*stream=*/false);
-    ApplyStage(b_, stage, Normalizer{}, room, room);
+    if (!room) room.emplace(&b_.scratch->read);
+    RunTo(end, room->data(), DataType::kFloat32, /*stream=*/false);
+    ApplyStage(b_, stage, Normalizer{}, room->data(), room->data());
   }
   const DataType type = call_.spec->y_type;
   RunTo(count_, ElementAt(call_.y, type, b_.at.at[kFormY]), type, StreamsY());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "cpu/element_steps.h"
 
@@ -28,13 +29,14 @@ Sums GroupWorker::FirstSums(const Offsets& base) {
     return sums;
   }
   const Dim& inner = Innermost(call_.sum_dims());
-  float* d = scratch_->kept;
-  LoadBlock({call_, base, inner, std::min(inner.size, kShiftElements), scratch_}, Emission::kNo, d);
-  sums.shift = call_.kernels->find_shift(d, static_cast<size_t>(inner.size));
+  const BlockRoom::Loan d(&scratch_->read);
+  LoadBlock({call_, base, inner, std::min(inner.size, kShiftElements), scratch_}, Emission::kNo, d.data());
+  sums.shift = call_.kernels->find_shift(d.data(), static_cast<size_t>(inner.size));
   return sums;
 }
 
-void GroupWorker::Accumulate(const Offsets& base, const Range& range, bool keep, Emission emission, Sums* sums) {
+void GroupWorker::Accumulate(const Offsets& base, const Range& range, float* kept, Emission emission, Sums* sums) {
+  const BlockRoom::Loan read(&scratch_->read);
   const DimList& dims = call_.sum_dims();
   const bool in_place = call_.row_sums != nullptr;
   const RowSumsFn sum = in_place ? call_.row_sums : call_.kernels->first_pass(DataType::kFloat32, SumKind::kSingle);
@@ -46,7 +48,7 @@ void GroupWorker::Accumulate(const Offsets& base, const Range& range, bool keep,
       args = RowSumsArgsAt(call_, at, Innermost(dims), n, 1, sums);
       if (emission == Emission::kNo) args.sum = nullptr;
     } else {
-      float* d = keep ? scratch_->kept + position : scratch_->kept;
+      float* d = kept != nullptr ? kept + position : read.data();
       LoadBlock({call_, at, Innermost(dims), n, scratch_}, emission, d);
       args.x = d;
       args.n = static_cast<size_t>(n);
@@ -59,17 +61,19 @@ void GroupWorker::Accumulate(const Offsets& base, const Range& range, bool keep,
   });
 }
 
-void GroupWorker::AccumulateGroup(const Offsets& base, bool keep, Emission emission, Sums* sums) {
+void GroupWorker::AccumulateGroup(const Offsets& base, float* kept, Emission emission, Sums* sums) {
   const Geometry& g = *call_.geometry;
   for (int64_t i = 0; i < g.piece_count; ++i) {
     Sums piece{sums->shift, 0, 0};
-    Accumulate(base, g.Piece(i), keep, emission, &piece);
+    Accumulate(base, g.Piece(i), kept, emission, &piece);
     sums->Add(piece);
   }
 }
 
-// Both passes in double, for values whose squares leave the range of float32. Rows that are kept stay as they are.
+// Both passes in double, for values whose squares leave the range of float32.
 void GroupWorker::AccumulateWide(const Offsets& base, Sums* sums) {
+  const BlockRoom::Loan read(&scratch_->read);
+  float* const d = read.data();
   const DimList& dims = call_.geometry->reduced_d;
   const int64_t size = call_.geometry->group_size;
   double center = request_.zero;
@@ -77,7 +81,6 @@ void GroupWorker::AccumulateWide(const Offsets& base, Sums* sums) {
     double first = 0;
     double second = 0;
     const auto add = [&](const Offsets& at, int64_t, int64_t n) {
-      float* d = scratch_->wide;
       LoadBlock({call_, at, Innermost(dims), n, scratch_}, Emission::kNo, d);
       for (int64_t i = 0; i < n; ++i) {
         const double off = static_cast<double>(d[i]) - center;
@@ -105,8 +108,8 @@ Statistics GroupWorker::Dequantizer(const Offsets& at) const {
 void GroupWorker::ApplyInDouble(const Offsets& base, const Range& range, const Statistics& s) {
   const Dim& inner = Innermost(call_.geometry->reduced);
   if (call_.non_temporal()) call_.kernels->fence();
-  // Without a normalisation no row is kept, but a stage may keep d in the other room.
-  float* const d = call_.spec->normalizes ? scratch_->wide : scratch_->kept;
+  const BlockRoom::Loan read(&scratch_->read);
+  float* const d = read.data();
   const auto apply = [&](const Offsets& at, int64_t, int64_t n) {
     LoadBlock({call_, at, inner, n, scratch_}, Emission::kNo, d);
     for (int64_t i = 0; i < n; ++i) d[i] = static_cast<float>((static_cast<double>(d[i]) - s.center) * s.factor);
@@ -130,7 +133,7 @@ void GroupWorker::ApplyRuns(const Offsets& base, const Normalizer& normalizer) {
   });
 }
 
-void GroupWorker::Apply(const Offsets& base, const Range& range, bool kept, const Statistics& s) {
+void GroupWorker::Apply(const Offsets& base, const Range& range, float* kept, const Statistics& s) {
   const bool emits = call_.emits_before && !call_.spec->normalizes;
   if (!call_.has_result() && !emits) return;
   if (s.beyond_float) return ApplyInDouble(base, range, s);
@@ -149,10 +152,11 @@ void GroupWorker::Apply(const Offsets& base, const Range& range, bool kept, cons
     } else if (call_.apply != nullptr) {
       const Dim& inner = Innermost(call_.geometry->reduced);
       ApplyArgs args = ApplyArgsAt(call_, at, inner, inner, n, 1, &own.normalizer);
-      if (call_.geometry->repeating != 0) SetPatterns({call_, at, inner, n, scratch_}, &args);
+      const ActivateRooms rooms(scratch_);
+      if (call_.geometry->repeating != 0) SetPatterns({call_, at, inner, n, scratch_}, rooms, &args);
       writer_.Apply(call_.apply, call_.apply_type(), args);
     } else {
-      ApplyBlock(at, n, kept ? scratch_->kept + position : nullptr, own.normalizer);
+      ApplyBlock(at, n, kept != nullptr ? kept + position : nullptr, own.normalizer);
     }
   };
   Odometer(call_.geometry->reduced, active_).ForEachStretch(steps, base, apply);
@@ -174,36 +178,39 @@ void GroupWorker::ApplyBlock(const Offsets& at, int64_t n, float* kept, const No
   if (call_.path.only_dequantizes) {
     return LoadBlock(block, Emission::kNo, static_cast<float*>(call_.y) + at.at[kFormY]);
   }
-  float* room = kept != nullptr ? kept : scratch_->kept;
+  const BlockRoom::Loan read(&scratch_->read);
+  float* room = kept != nullptr ? kept : read.data();
   const float* d = kept;
   if (d == nullptr) d = ReadBlock(block, call_.spec->normalizes ? Emission::kNo : call_.emission(), room);
   if (call_.has_result()) StoreBlock(block, normalizer, d, room);
 }
 
-bool GroupWorker::Finish(const Offsets& base, bool keep, const Sums& sums, Statistics* s) {
+void GroupWorker::Finish(const Offsets& base, const Sums& sums, Statistics* s) {
   const Quality quality = Evaluate(request_, sums, s);
   if (quality != Quality::kGood) {
     Sums better = Recentered(request_, sums);
     if (quality == Quality::kShift) {
-      AccumulateGroup(base, keep, Emission::kNo, &better);
+      AccumulateGroup(base, nullptr, Emission::kNo, &better);
     } else {
       AccumulateWide(base, &better);
     }
     Evaluate(request_, better, s);
   }
   StoreStatistics(call_, base.at[kFormStat], *s);
-  return quality != Quality::kWide;
 }
 
 void GroupWorker::Group(const Offsets& base) {
   const int64_t size = call_.geometry->group_size;
   const bool keep = call_.apply == nullptr && call_.row_sums == nullptr && size <= kKeepLimit;
+  std::optional<KeptRoom::Loan> kept;
+  if (keep) kept.emplace(&scratch_->kept);
+  float* const d = kept ? kept->data() : nullptr;
   SetGroup(base);
   Sums sums = FirstSums(base);
-  AccumulateGroup(base, keep, call_.emission(), &sums);
+  AccumulateGroup(base, d, call_.emission(), &sums);
   Statistics s;
-  const bool kept = Finish(base, keep, sums, &s) && keep;
-  Apply(base, {0, size}, kept, s);
+  Finish(base, sums, &s);
+  Apply(base, {0, size}, d, s);
 }
 
 }  // namespace normfuse::cpu

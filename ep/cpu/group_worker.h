@@ -17,15 +17,15 @@ class GroupWorker {
   void Group(const Offsets& base);
   // The two halves for a part of a group, for groups that several threads share.
   Sums FirstSums(const Offsets& base);
-  // Goes on from `sums`.
-  void Accumulate(const Offsets& base, const Range& range, bool keep, Emission emission, Sums* sums);
+  // Goes on from `sums`. `kept`: room for d of the whole group, or null.
+  void Accumulate(const Offsets& base, const Range& range, float* kept, Emission emission, Sums* sums);
   // A whole group, piece by piece.
-  void AccumulateGroup(const Offsets& base, bool keep, Emission emission, Sums* sums);
+  void AccumulateGroup(const Offsets& base, float* kept, Emission emission, Sums* sums);
   void AccumulateWide(const Offsets& base, Sums* sums);
-  // The statistics of a whole group, also where they are outputs, from the sums that Accumulate made, or from better ones; true
-  // in the former case.
-  bool Finish(const Offsets& base, bool keep, const Sums& sums, Statistics* statistics);
-  void Apply(const Offsets& base, const Range& range, bool kept, const Statistics& statistics);
+  // The statistics of a whole group, also where they are outputs, from the sums that Accumulate made, or from better ones.
+  void Finish(const Offsets& base, const Sums& sums, Statistics* statistics);
+  // `kept`: d of the group as Accumulate left it, or null.
+  void Apply(const Offsets& base, const Range& range, float* kept, const Statistics& statistics);
   // The same where Statistics::beyond_float.
   void ApplyInDouble(const Offsets& base, const Range& range, const Statistics& statistics);
   // Sets how stored integers of this group become d.

@@ -60,16 +60,16 @@ void GroupPipeline::Run(int64_t begin, int64_t end) {
   Group* next = &groups[1];
   odometer.Seek(begin, Offsets{}, &now->base);
   now->sums = worker_.FirstSums(now->base);
-  worker_.AccumulateGroup(now->base, false, call_.emission(), &now->sums);
-  worker_.Finish(now->base, false, now->sums, &now->statistics);
+  worker_.AccumulateGroup(now->base, nullptr, call_.emission(), &now->sums);
+  worker_.Finish(now->base, now->sums, &now->statistics);
   for (int64_t group = begin + 1; group < end; ++group) {
     next->base = now->base;
     odometer.Advance(1, &next->base);
     Step(*now, next);
-    worker_.Finish(next->base, false, next->sums, &next->statistics);
+    worker_.Finish(next->base, next->sums, &next->statistics);
     std::swap(now, next);
   }
-  worker_.Apply(now->base, {0, size}, false, now->statistics);
+  worker_.Apply(now->base, {0, size}, nullptr, now->statistics);
 }
 
 }  // namespace

@@ -145,9 +145,11 @@ bool ReadsWhatYHolds(const Call& call) {
 // infinity where it hides: the exponentials of what is filled with less than kHidden are 0 as well.
 class UsualRows {
  public:
-  UsualRows(const Call& call, Scratch* scratch)
+  // `room` for kKeepLimit floats.
+  UsualRows(const Call& call, Scratch* scratch, float* room)
       : call_(call),
         scratch_(scratch),
+        room_(room),
         mask_(MaskOf(call)),
         reader_(call, mask_ != nullptr),
         inner_(Innermost(call.geometry->reduced)),
@@ -161,7 +163,7 @@ class UsualRows {
 
   // How many of the rows were done: up to an unusual one.
   int64_t Run(const Offsets& at, int64_t rows) const {
-    ReadRowsArgs args = reader_.ArgsAt(at, step_, size_, 1, nullptr, scratch_->kept);
+    ReadRowsArgs args = reader_.ArgsAt(at, step_, size_, 1, nullptr, room_);
     if (mask_ != nullptr) {
       const bool is_same = step_.stride[mask_->operand.form] == 0;
       if (!is_same) rows = std::min(rows, ShortRowsOfTile(call_));
@@ -182,7 +184,7 @@ class UsualRows {
     const Stage& last = call.spec->before.back();
     return last.kind == StepKind::kMask && last.mask.fill <= kHidden ? &last : nullptr;
   }
-  float* addends() const { return scratch_->kept + kKeepLimit / 2; }
+  float* addends() const { return room_ + kKeepLimit / 2; }
 
   void MakeAddends(const Offsets& base, int64_t rows) const {
     for (int64_t row = 0; row < rows; ++row) {
@@ -194,6 +196,7 @@ class UsualRows {
 
   const Call& call_;
   Scratch* scratch_;
+  float* room_;
   const Stage* mask_;  // null: there is none
   RowReader reader_;
   const Dim& inner_;
@@ -217,7 +220,8 @@ class RowWorker {
   RowWorker(const Call& call, Scratch* scratch)
       : call_(call),
         scratch_(scratch),
-        usual_rows_(call, scratch),
+        d_(&scratch->kept),
+        usual_rows_(call, scratch, d_.data()),
         reader_(call),
         inner_(Innermost(call.geometry->reduced)),
         step_(Innermost(call.geometry->kept)),
@@ -384,7 +388,7 @@ class RowWorker {
   // Kernels write whole vectors: the last block stays in working memory, as Y ends behind it.
   float* At(int64_t position) {
     if (in_y_ && position + kBlock <= inner_.size) return y_ + position;
-    return scratch_->kept + (kept_ && !in_y_ ? position : 0);
+    return d_.data() + (kept_ && !in_y_ ? position : 0);
   }
   float* Again(const Offsets& at, int64_t position, int64_t n) {
     float* d = At(position);
@@ -394,6 +398,7 @@ class RowWorker {
 
   const Call& call_;
   Scratch* scratch_;
+  KeptRoom::Loan d_;
   UsualRows usual_rows_;
   RowReader reader_;
   const Dim& inner_;

@@ -24,7 +24,9 @@ class Tiles {
         by_steps_(call.path.sums == Source::kSteps),
         row_sums_(by_steps_ ? call.kernels->first_pass(DataType::kFloat32, SumKind::kSingle) : call.row_sums),
         stores_statistics_(call.mean != nullptr || call.inv_std_dev != nullptr),
-        usual_request_(UsualOf(worker_.request())) {}
+        usual_request_(UsualOf(worker_.request())) {
+    if (keeps_ || by_steps_) kept_rows_.emplace(&scratch->kept);
+  }
 
   void Rows(const Offsets& base, int64_t rows);
 
@@ -47,6 +49,7 @@ class Tiles {
   int64_t most_;
   bool keeps_;
   bool by_steps_;  // d is made
+  std::optional<KeptRoom::Loan> kept_rows_;
   RowSumsFn row_sums_;
   bool stores_statistics_;
   UsualRequest usual_request_;
@@ -66,7 +69,7 @@ void Tiles::Finish(int64_t row) {
     Statistics s;
     const Offsets at = RowBase(row + i);
     worker_.SetGroup(at);
-    worker_.Finish(at, false, sums_[i], &s);
+    worker_.Finish(at, sums_[i], &s);
     normalizers_[i] = s.normalizer;
     if (s.beyond_float) {
       beyond_[i] = s;
@@ -81,7 +84,7 @@ void Tiles::ForEachBlock(int64_t row, int rows, Visit visit) {
   Offsets base = RowBase(row);
   for (int i = 0; i < rows; ++i) {
     Offsets at = base;
-    float* d = scratch_->kept + i * KeptStride(run_.size);
+    float* d = kept_rows_->data() + i * KeptStride(run_.size);
     for (int64_t done = 0; done < run_.size; done += kBlock) {
       visit(i, Block{call_, at, run_, std::min(run_.size - done, kBlock), scratch_}, d + done);
       MoveOn(run_, call_.geometry->active, kBlock, &at);
@@ -139,13 +142,13 @@ void Tiles::Prepare(const Offsets& base) {
   apply_ = ApplyArgsAt(call_, base, run_, kept_, run_.size, 0, normalizers_);
   apply_.ahead = static_cast<size_t>(most_ * apply_.x_stride);
   if (by_steps_) {
-    next_.x = apply_.x = scratch_->kept;
+    next_.x = apply_.x = kept_rows_->data();
     next_.x_stride = apply_.x_stride = KeptStride(run_.size);
     apply_.ahead = 0;
   } else if (keeps_) {
-    next_.kept = scratch_->kept;
+    next_.kept = kept_rows_->data();
     next_.kept_stride = KeptStride(run_.size);
-    apply_.x = scratch_->kept;
+    apply_.x = kept_rows_->data();
     apply_.x_stride = KeptStride(run_.size);
     apply_.ahead = 0;
     // Branch predictors do not learn a loop over two short rows at a time.
@@ -159,8 +162,8 @@ void Tiles::Rows(const Offsets& base, int64_t rows) {
     const auto move_on = [count](auto** pointer, int64_t stride, auto...) { MoveOn(pointer, count * stride); };
     ForEachPointer(&next_, call_.x.type, move_on);
     ForEachPointer(&apply_, call_.apply_type(), call_.spec->y_type, move_on);
-    if (keeps_) apply_.x = scratch_->kept;
-    if (by_steps_) next_.x = scratch_->kept;
+    if (keeps_) apply_.x = kept_rows_->data();
+    if (by_steps_) next_.x = kept_rows_->data();
     return count;
   };
   const bool both = call_.both_passes != nullptr && next_.usual != nullptr;

@@ -19,7 +19,7 @@ Result SharedSums(const Call& call, const Offsets& base, int64_t parts, Emission
     const int64_t end = BeginOfPart(part + 1, parts, g.piece_count);
     for (int64_t i = BeginOfPart(part, parts, g.piece_count); i < end; ++i) {
       of_pieces[i] = {sums->shift, 0, 0};
-      worker.Accumulate(base, g.Piece(i), false, emission, &of_pieces[i]);
+      worker.Accumulate(base, g.Piece(i), nullptr, emission, &of_pieces[i]);
     }
   };
   NORMFUSE_RETURN_IF_ERROR(ForEachPart(call, parts, sum));
@@ -34,7 +34,7 @@ Result SharedStatistics(const Call& call, const Offsets& base, int64_t parts, St
   Sums sums = worker.FirstSums(base);
   NORMFUSE_RETURN_IF_ERROR(SharedSums(call, base, parts, call.emission(), &sums));
   if (Evaluate(worker.request(), sums, statistics) != Quality::kShift) {
-    worker.Finish(base, false, sums, statistics);
+    worker.Finish(base, sums, statistics);
     return {};
   }
   sums = Recentered(worker.request(), sums);
@@ -62,7 +62,7 @@ Result SharedApply(const Call& call, const Offsets& base, int64_t parts, const S
     Scratch scratch;
     GroupWorker worker(call, &scratch);
     worker.SetGroup(base);
-    worker.Apply(base, range, false, statistics);
+    worker.Apply(base, range, nullptr, statistics);
   });
 }
 
