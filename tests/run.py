@@ -21,9 +21,6 @@ only the steps named:
   isas       the Python tests marked "every_isa" on each instruction set but the best one
   vnni       the Python tests marked "without_vnni" on an onnxruntime that sees neither AVX-512 nor VNNI, as on older
              processors: its products of uint8 and int8 saturate (Linux on x86-64)
-  vnni-in-software
-             the same tests on one that is told of VNNI, whose instructions are carried out in software: its products
-             are exact (Linux on x86-64 with AVX2; tests/vnni_in_software.py)
   export     the tests with PyTorch, transformers, Olive and Ray, in build/export-env (--full: every module at every
              opset; --lean: without Olive and Ray)
 """
@@ -314,29 +311,13 @@ def lower_isas(arguments: list[str]) -> None:
         pytest("every_isa", *arguments, NORMFUSE_ISA=isa)
 
 
-def onnxruntime_asks() -> bool:
-    asks = sys.platform == "linux" and machine() == "x86_64"
-    if not asks:
-        say("onnxruntime for this machine does not ask for AVX-512 or VNNI; nothing to run")
-    return asks
-
-
 def without_vnni(arguments: list[str]) -> None:
-    if not onnxruntime_asks():
+    if sys.platform != "linux" or machine() != "x86_64":
+        say("onnxruntime for this machine does not ask for AVX-512 or VNNI; nothing to run")
         return
     copy = BUILD / "onnxruntime-without-vnni"
     run(BIN / "python", "benchmarks/onnxruntime_without_avx512.py", copy)
     pytest("without_vnni and not cross", *arguments, PYTHONPATH=str(copy), NORMFUSE_ISA="avx2")
-
-
-def vnni_in_software(arguments: list[str]) -> None:
-    if not onnxruntime_asks():
-        return
-    folder = BUILD / "vnni-in-software"
-    run(BIN / "python", "tests/vnni_in_software.py", folder)
-    # pytest's faulthandler would take the signal by which the processor refuses an instruction.
-    tests = ["without_vnni and not cross", "-p", "no:faulthandler", *arguments]
-    pytest(*tests, PYTHONPATH=str(folder), LD_PRELOAD=str(folder / "avx_vnni.so"))
 
 
 #: What a step does, given the arguments for pytest; in the order in which they run.
@@ -351,7 +332,6 @@ STEPS: dict[str, Callable[[list[str]], None]] = {
     "slow": slow_tests,
     "isas": lower_isas,
     "vnni": without_vnni,
-    "vnni-in-software": vnni_in_software,
     "export": export_tests,
 }
 USUAL = ("install", "native", "pytest")

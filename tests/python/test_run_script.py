@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-LAST = ["vnni", "vnni-in-software", "export"]
+LAST = ["vnni", "export"]
 SCRIPT = Path(__file__).resolve().parents[1] / "run.py"
 
 
