@@ -6,10 +6,10 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from normfuse._version import __version__
 from normfuse.arguments import NUMBER, check_threads, check_type
+from normfuse.documents import Document, Report, Seconds, Share
 from normfuse.errors import OptionError
 from normfuse.gpu_work import GpuWork, count_gpu_work
 from normfuse.host.product_operators import PRODUCTS
@@ -38,9 +38,9 @@ class Timing:
     """One way of running the model."""
 
     name: str
-    median_ms: float
-    best_ms: float
-    quartiles_ms: tuple[float, float]
+    median_ms: Seconds
+    best_ms: Seconds
+    quartiles_ms: tuple[Seconds, Seconds]
     runs: int
     speedup: float
     """Time of the original on ONNX Runtime's CPU provider / time of this one: median over the rounds."""
@@ -51,7 +51,7 @@ class Timing:
     integers saturate, with exact ones."""
     max_abs: float
     """Largest absolute difference from the same."""
-    fused_share: float | None
+    fused_share: Share | None
     """Share of the kernel time that the fused nodes take; None without the execution provider."""
     gpu_work: GpuWork | None
     """What a run asks of the GPU; None where DirectML runs nothing."""
@@ -64,9 +64,9 @@ class OperatorTime:
     name: str
     """"normfuse": the nodes of the execution provider."""
     kind: Literal["product", "fused", "other"]
-    before_ms: float
+    before_ms: Seconds
     """Of a run of the original on ONNX Runtime's CPU provider."""
-    after_ms: float
+    after_ms: Seconds
     """Of a run of the rewritten model with normfuse, with dequantised weights where there are any."""
     before_nodes: int
     """How many of its nodes a run of the original executes."""
@@ -75,11 +75,13 @@ class OperatorTime:
 
 
 @dataclasses.dataclass(frozen=True)
-class Saturation:
+class Saturation(Document):
     """ONNX Runtime's sums of uint8 x int8 saturate on this machine, in products of the original.
 
     All errors are then against the original with exact sums (:mod:`normfuse.verification.exact_sums`).
     """
+
+    ALSO: ClassVar = ("message",)
 
     products: int
     """How many of them have weights large enough for that."""
@@ -95,21 +97,19 @@ class Saturation:
             f"that has these, with normfuse or without: if none did, that of the original would be {self.error:.2g}."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as data for JSON."""
-        return dataclasses.asdict(self) | {"message": self.message}
-
 
 @dataclasses.dataclass(frozen=True)
-class BenchmarkReport:
+class BenchmarkReport(Report):
     """What :func:`benchmark` measured."""
+
+    ALSO: ClassVar = ("bound",)
 
     model: str
     onnxruntime_version: str
     threads: int
     inputs: Mapping[str, tuple[int, ...]]
     """Input -> shape."""
-    chain_share: float
+    chain_share: Share
     """Share of the kernel time of the original that the nodes which are fused take, 0 to 1."""
     timings: tuple[Timing, ...]
     operators: tuple[OperatorTime, ...]
@@ -123,12 +123,6 @@ class BenchmarkReport:
     def bound(self) -> float:
         """The speedup that no faster chain can exceed (Amdahl's law): that of a model whose chains take no time."""
         return 1 / (1 - self.chain_share) if self.chain_share < 1 else math.inf
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON."""
-        head = {"schema_version": 1, "normfuse_version": __version__}
-        saturation = None if self.saturation is None else self.saturation.to_dict()
-        return head | dataclasses.asdict(self) | {"bound": self.bound, "saturation": saturation}
 
 
 @dataclasses.dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from normfuse._version import __version__
+from normfuse.documents import Report
 from normfuse.errors import OptionError
 from normfuse.model_files import ModelLike, load_model
 from normfuse.optimization import inspect, nothing_to_gain, weight_warnings
@@ -33,8 +33,10 @@ class Remark:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Report):
     """What a check found."""
+
+    ALSO: ClassVar = ("passed",)
 
     model: str
     fused: int
@@ -53,19 +55,6 @@ class CheckReport:
         """Return a line."""
         result = "passed" if self.passed else "failed"
         return f"<CheckReport of {self.model}: {result}, {self.fused} fused, {len(self.remarks)} remarks>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON."""
-        return {
-            "schema_version": 1,
-            "normfuse_version": __version__,
-            "model": self.model,
-            "passed": self.passed,
-            "fused": self.fused,
-            "remarks": [dataclasses.asdict(remark) for remark in self.remarks],
-            "sites": [dataclasses.asdict(site) for site in self.sites],
-            "verification": None if self.verification is None else self.verification.to_dict(),
-        }
 
 
 def check(

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normfuse.documents import Document
 from normfuse.errors import NormfuseError
 from normfuse.sessions import SessionModel, open_session
 
@@ -41,7 +42,7 @@ class GivenBack:
 
 
 @dataclasses.dataclass(frozen=True)
-class Claims:
+class Claims(Document):
     """What the execution provider does with the fused sites of a model on this machine, with ``claim=profitable``."""
 
     run: int
@@ -49,10 +50,6 @@ class Claims:
     given_back: tuple[GivenBack, ...] = ()
     not_asked: str = ""
     """Why it could not be asked; "" where it was."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the claims as data for JSON."""
-        return dataclasses.asdict(self)
 
 
 def ask_provider(model: ir.Model, name: str, sites: Iterable[Site]) -> Claims:

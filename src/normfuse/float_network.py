@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from normfuse.documents import Document, Share
 from normfuse.errors import NormfuseError
 from normfuse.sessions import open_session
 from normfuse.verification.budget import Budget, run_as_fits
@@ -42,12 +43,12 @@ class OutputDifference:
     relative: float
     """Largest difference relative to the original's element or to the root mean square of the output, whichever is
     larger."""
-    top1: float | None
+    top1: Share | None
     """Share of rows whose largest element is at the same place, for outputs [N, C]; None for other shapes."""
 
 
 @dataclasses.dataclass(frozen=True)
-class RemovalReport:
+class RemovalReport(Document):
     """What became of quantised activations where :func:`normfuse.optimize` was to remove them."""
 
     removed: int
@@ -78,10 +79,6 @@ class RemovalReport:
         if moved[len(shown) :]:
             shown.append(f"and {len(moved) - len(shown)} more outputs by less")
         return "; ".join(shown)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON."""
-        return dataclasses.asdict(self)
 
 
 def measure_removal(

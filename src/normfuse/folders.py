@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from normfuse.documents import Seconds
 from normfuse.errors import NormfuseError, OptionError, VerificationError
 from normfuse.optimization import OptimizationError, optimize
 from normfuse.report_files import write_report
@@ -39,7 +40,7 @@ class Row(TypedDict):
     """The largest of the verification; None: not verified."""
     bytes_before: int
     bytes_written: int
-    seconds: float
+    seconds: Seconds
 
 
 def optimize_folder(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from normfuse.documents import Document, SignedInt
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.quantized_weights import FoldedWeights
@@ -13,7 +15,7 @@ __all__ = ["FoldingReport", "folding_report"]
 
 
 @dataclasses.dataclass(frozen=True)
-class FoldingReport:
+class FoldingReport(Document):
     """What became of quantised weights where :func:`normfuse.optimize` was to fold them."""
 
     written: bool
@@ -24,7 +26,7 @@ class FoldingReport:
     """Tables that Gather reads as integers, so that only the rows that were read are dequantised."""
     left: int
     """Those left because ONNX Runtime would quantise the float weights again, with other numbers."""
-    bytes_added: int
+    bytes_added: SignedInt
     """By which the model grows."""
     gain: Ratio | None
     """The speed with folded weights against that without, with normfuse; None: it was not measured."""
@@ -54,10 +56,6 @@ class FoldingReport:
             return ""
         kept = "" if self.written else "; as that is no gain beyond the noise, they stay as they are"
         return f", {self.gain.median:.3f} times the speed (+/- {self.gain.error:.3f}){kept}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON."""
-        return dataclasses.asdict(self)
 
 
 def folding_report(weights: FoldedWeights, *, written: bool, gain: Ratio | None = None) -> FoldingReport:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normfuse.documents import Document
 from normfuse.errors import OptionError
 from normfuse.host.options import accepts
 from normfuse.model_files import ModelLike, load_model
@@ -71,7 +72,7 @@ class OperatorOnCpu:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lowering:
+class Lowering(Document):
     """What a rewritten model becomes on DirectML of a feature level."""
 
     level: str
@@ -79,10 +80,6 @@ class Lowering:
     islands: tuple[Island, ...]
     on_cpu: tuple[OperatorOnCpu, ...]
     """Operators that join no island; computations of shapes are not counted."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the lowering as data for JSON."""
-        return dataclasses.asdict(self)
 
 
 def lower(model: ModelLike, level: str = DEFAULT_LEVEL, *, allow_requantization_removal: bool = False) -> Lowering:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from normfuse._version import __version__
 from normfuse.arguments import PROGRESS, YES_OR_NO, check_type
 from normfuse.claims import Claims, ask_provider, claims_of
+from normfuse.documents import Report, Seconds
 from normfuse.errors import OptionError, VerificationError
 from normfuse.float_network import RemovalReport, measure_removal, unrounded
 from normfuse.folding import FoldingReport, folding_report
@@ -60,7 +60,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizationReport:
+class OptimizationReport(Report):
     """What :func:`optimize` did and what it left."""
 
     model: str
@@ -75,7 +75,7 @@ class OptimizationReport:
     bytes_before: int
     bytes_after: int
     """Size of the graph and its weights."""
-    rewrite_seconds: float
+    rewrite_seconds: Seconds
     verification: VerificationReport | None
     warnings: tuple[str, ...]
     examples: tuple[SiteExample, ...] = ()
@@ -104,29 +104,6 @@ class OptimizationReport:
         verified = "none" if self.verification is None else self.verification.result
         sites = f"{len(self.fused)} of {len(self.fused) + len(self.left)} sites fused"
         return f"<OptimizationReport of {self.model}: target {self.target}, {sites}, verification: {verified}>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON; ``schemas/report.schema.json`` in the package describes it."""
-        return {
-            "schema_version": 1,
-            "normfuse_version": __version__,
-            "model": self.model,
-            "target": self.target,
-            "sites": [dataclasses.asdict(site) for site in self.sites],
-            "rules": dict(self.rules),
-            "operators_before": dict(self.operators_before),
-            "operators_after": dict(self.operators_after),
-            "bytes_before": self.bytes_before,
-            "bytes_after": self.bytes_after,
-            "rewrite_seconds": self.rewrite_seconds,
-            "verification": None if self.verification is None else self.verification.to_dict(),
-            "warnings": list(self.warnings),
-            "examples": [dataclasses.asdict(example) for example in self.examples],
-            "claims": None if self.claims is None else self.claims.to_dict(),
-            "tuning": None if self.tuning is None else self.tuning.to_dict(),
-            "folding": None if self.folding is None else self.folding.to_dict(),
-            "removal": None if self.removal is None else self.removal.to_dict(),
-        }
 
 
 class OptimizationError(VerificationError):

@@ -7,11 +7,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from normfuse.claims import PairNodes, pair_nodes
+from normfuse.documents import Document
 from normfuse.errors import NormfuseError
 from normfuse.host.integer_products import IntegerProducts, integer_products
 from normfuse.host.product_operators import PRODUCTS
@@ -79,7 +80,7 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True)
-class Quantization:
+class Quantization(Document):
     """What a model is quantised to, and what that means on this machine."""
 
     forms: tuple[str, ...]
@@ -111,10 +112,6 @@ class Quantization:
     def saturating(self) -> int:
         """How many products may be wrong on this machine, because their sums saturate."""
         return sum(product.saturating for product in self.products)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as data for JSON."""
-        return dataclasses.asdict(self)
 
 
 def quantization_of(

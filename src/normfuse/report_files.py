@@ -54,7 +54,7 @@ def finite(data: Any) -> Any:
 
 
 def json_text(report: dict[str, Any], *, ascii_only: bool = False) -> str:
-    """Return a report as JSON; ``schemas/report.schema.json`` describes it."""
+    """Return a report as JSON; ``normfuse schema report`` describes it."""
     return json.dumps(finite(report), indent=2, ensure_ascii=ascii_only) + "\n"
 
 

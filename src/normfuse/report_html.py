@@ -1,6 +1,6 @@
 """The report as one page that needs nothing else: no script, no network, style and drawings inside.
 
-Made from the data of the JSON report alone (``schemas/report.schema.json``), by one function a section.
+Made from the data of the JSON report alone (``normfuse schema report``), by one function a section.
 """
 
 from __future__ import annotations

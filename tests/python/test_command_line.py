@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import instruction_sets
@@ -23,6 +22,7 @@ import normfuse
 from normfuse import models
 from normfuse.cli import main
 from normfuse.cli.console import console
+from normfuse.cli.schema import DocumentName, json_schema
 
 
 @dataclasses.dataclass
@@ -74,7 +74,7 @@ def test_installed_command() -> None:
     assert "normfuse verify [OPTIONS] " in done.stdout.splitlines()[0]
 
 
-@pytest.mark.parametrize("command", ["optimize", "inspect", "verify", "bench", "check", "doctor", "demo"])
+@pytest.mark.parametrize("command", ["optimize", "inspect", "verify", "bench", "check", "doctor", "schema", "demo"])
 def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
     done = run(command, "--help")
     assert done.code == 0
@@ -84,7 +84,7 @@ def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
 def test_help_names_the_commands(run: Run) -> None:
     done = run("--help")
     assert done.code == 0
-    for command in ("optimize", "inspect", "verify", "bench", "check", "doctor", "demo"):
+    for command in ("optimize", "inspect", "verify", "bench", "check", "doctor", "schema", "demo"):
         assert f" {command} " in done.out
 
 
@@ -172,8 +172,7 @@ def test_optimize_reports_as_data(run: Run, model: Path, tmp_path: Path) -> None
     assert done.code == 0, done.err
     data = json.loads(done.out)
     assert data == json.loads((tmp_path / "report.json").read_text())
-    schema = json.loads((resources.files("normfuse") / "schemas" / "report.schema.json").read_text())
-    jsonschema.validate(data, schema)
+    jsonschema.validate(data, json_schema("report"))
     assert data["bytes_written"] == (tmp_path / "out.onnx").stat().st_size
     assert data["output"] == "out.onnx"
 
@@ -183,8 +182,7 @@ def test_optimize_tunes_and_says_what_it_measured(run: Run, model: Path, tmp_pat
     done = run(*arguments, "--json", "--measure", "0.1")
     assert done.code == 0, done.err
     data = json.loads(done.out)
-    schema = json.loads((resources.files("normfuse") / "schemas" / "report.schema.json").read_text())
-    jsonschema.validate(data, schema)
+    jsonschema.validate(data, json_schema("report"))
     assert sum(group["sites"] for group in data["tuning"]["groups"]) >= 4
     stored = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
     assert stored["ai.normfuse.tuning"].startswith("version 1\nisa ")
@@ -298,8 +296,7 @@ def test_unsupported_sites_are_left_with_their_reason(run: Run, tmp_path: Path) 
     sites = json.loads(done.out)["sites"]
     assert [site["reason"] for site in sites] == ["unsupported_type"]
     data = json.loads(run("inspect", "double.onnx", "--json").out)
-    schema = json.loads((resources.files("normfuse") / "schemas" / "inspection.schema.json").read_text())
-    jsonschema.validate(data, schema)
+    jsonschema.validate(data, json_schema("inspection"))
     assert data["sites"] == sites
     text = run("inspect", "double.onnx").out
     assert "is left" in text
@@ -454,11 +451,27 @@ def test_a_reader_that_goes_away_changes_no_exit_code(model: Path, arguments: li
     assert process.wait() == code
 
 
+def test_schemas_are_strict(run: Run, model: Path) -> None:
+    """A document with a field more, a field less or a value out of range is refused; each schema is one itself."""
+    for name in DocumentName:
+        schema = json.loads(run("schema", name).out)
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert schema == json_schema(name)
+    data = json.loads(run("inspect", "model.onnx", "--json").out)
+    valid = jsonschema.Draft202012Validator(json_schema("inspection")).is_valid
+    assert valid(data)
+    assert not valid(data | {"more": 1})
+    assert not valid({name: value for name, value in data.items() if name != "quantization"})
+    assert not valid(data | {"claims": data["claims"] | {"run": -1}})
+    assert not valid(data | {"sites": [data["sites"][0] | {"nodes": "one"}]})
+
+
 def test_verify_exits_with_1_for_other_results(run: Run, model: Path, tmp_path: Path) -> None:
     onnx.save(models.transformer_encoder(layers=1, hidden=32, seed=1), tmp_path / "other.onnx")
     done = run("verify", "model.onnx", "other.onnx", "--json")
     assert done.code == 1
     data = json.loads(done.out)
+    jsonschema.validate(data, json_schema("verification"))
     assert (data["schema_version"], data["original"], data["optimized"]) == (1, "model.onnx", "other.onnx")
     assert data["passed"] is False
     assert data["first_difference"] in ("Gather_0_0", "Gather_4_0")  # the two tables, neither computed from the other
@@ -475,8 +488,9 @@ def test_check_is_a_gate(run: Run, model: Path, tmp_path: Path) -> None:
     assert "passed; 4 sites are fused" in done.out
     assert run("check", "fused.onnx", "--require-fused", "5").code == 1
     assert run("check", "fused.onnx", "--original", "model.onnx", "--max-error", "0").code == 1
-    schema = json.loads((resources.files("normfuse") / "schemas" / "check.schema.json").read_text())
-    jsonschema.validate(json.loads(run("check", "fused.onnx", "--original", "model.onnx", "--json").out), schema)
+    jsonschema.validate(
+        json.loads(run("check", "fused.onnx", "--original", "model.onnx", "--json").out), json_schema("check")
+    )
     data = json.loads(run("check", "model.onnx", "--json").out)
     jsonschema.validate(data, schema)
     assert data["passed"] is False
@@ -510,7 +524,7 @@ def test_inspect_shows_the_directml_operators(run: Run, tmp_path: Path) -> None:
     onnx.save(
         models.chain([2, 8], activation_name="gelu", input_type="int8", output_type="int8"), tmp_path / "chain.onnx"
     )
-    schema = json.loads((resources.files("normfuse") / "schemas" / "lowering.schema.json").read_text())
+    schema = json_schema("lowering")
     quantised = "ELEMENT_WISE_DEQUANTIZE_LINEAR", "ELEMENT_WISE_QUANTIZE_LINEAR"
     composed = "MEAN_VARIANCE_NORMALIZATION1, ELEMENT_WISE_ERF, ACTIVATION_LINEAR, ELEMENT_WISE_MULTIPLY"
     for level, gelu in (("5_1", "MEAN_VARIANCE_NORMALIZATION1 with ACTIVATION_GELU fused in"), ("5_0", composed)):
@@ -537,9 +551,7 @@ def test_inspect_says_what_directml_does_not_take(run: Run, tmp_path: Path) -> N
     onnx.save(g.model("int4"), tmp_path / "int4.onnx")
     arguments = "inspect", "int4.onnx", "--backend", "directml", "--directml-level"
     data = json.loads(run(*arguments, "6_2", "--json").out)
-    jsonschema.validate(
-        data, json.loads((resources.files("normfuse") / "schemas" / "lowering.schema.json").read_text())
-    )
+    jsonschema.validate(data, json_schema("lowering"))
     (site,) = data["sites"]
     assert (site["reason"], site["operators"], site["program"]) == ("directml_level", [], None)
     text = run(*arguments, "6_2").out
@@ -588,6 +600,7 @@ def test_bench_measures_the_session_in_memory_where_it_dequantises_weights(run: 
     done = run("bench", "model.onnx", "--seconds", "0.1", "--json")
     assert done.code == 0, done.err
     data = json.loads(done.out)
+    jsonschema.validate(data, json_schema("benchmark"))
     *_, before, last = data["timings"]
     assert (before["name"], last["name"]) == ("rewritten + normfuse", "normfuse.InferenceSession")
     assert last["error"] < 1e-6

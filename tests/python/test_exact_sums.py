@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 import normfuse
 from normfuse.benchmark import benchmark
 from normfuse.cli import app
+from normfuse.cli.schema import json_schema
 from normfuse.host.integer_products import integer_products
 from normfuse.report_files import json_text
 from normfuse.sessions import Level, open_session
@@ -213,7 +213,7 @@ def test_what_the_provider_takes_is_that_of_the_model_as_it_is(tmp_path: Path) -
     assert done.report.claims is not None
     unverified = normfuse.optimize(model, verify=False).with_claims()
     assert done.report.claims == unverified.report.claims
-    schema = json.loads((resources.files("normfuse") / "schemas" / "report.schema.json").read_text())
+    schema = json_schema("report")
     measured = benchmark(model, optimized=done.in_memory, seconds=0.1)
     jsonschema.validate(json.loads(json_text(done.report.to_dict() | {"benchmark": measured.to_dict()})), schema)
 

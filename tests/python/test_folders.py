@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import resources
 from pathlib import Path
 
 import jsonschema
@@ -15,6 +14,7 @@ import pytest
 import normfuse
 from normfuse import folders, models
 from normfuse.cli import main
+from normfuse.cli.schema import json_schema
 from normfuse.graph_rewrites.formulas import DecomposedActivation
 from normfuse.graph_rewrites.functions import FunctionLibrary
 
@@ -82,7 +82,7 @@ def test_the_command_exits_with_the_worst(
     (zoo / "cut.onnx").unlink()
     assert command(monkeypatch, zoo, "-o", tmp_path / "all", "--engine", "local", "--json") == 0
     data = json.loads(capsys.readouterr().out)
-    schema = json.loads((resources.files("normfuse") / "schemas" / "folder.schema.json").read_text())
+    schema = json_schema("folder")
     jsonschema.validate(data, schema)
     assert [row["status"] for row in data["models"]] == ["written", "written"]
 
@@ -110,7 +110,7 @@ def test_a_fault_of_normfuse_is_that_of_one_model(
     monkeypatch.setattr(FunctionLibrary, "call", failing)
     assert command(monkeypatch, zoo, "-o", tmp_path / "out", "--engine", "local", "--json") == 1
     data = json.loads(capsys.readouterr().out)
-    jsonschema.validate(data, json.loads((resources.files("normfuse") / "schemas" / "folder.schema.json").read_text()))
+    jsonschema.validate(data, json_schema("folder"))
     assert [(row["model"], row["status"]) for row in data["models"]] == [
         ("inner/gelu.onnx", "failed"),
         ("norm.onnx", "written"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ from onnx import helper, numpy_helper
 import normfuse
 from normfuse import models
 from normfuse.checking import check
+from normfuse.cli.schema import json_schema
 from normfuse.optimization import Target
 from normfuse.report_files import json_text, write_report
 
 
 def schema() -> Any:
-    return json.loads((resources.files("normfuse") / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
+    return json_schema("report")
 
 
 @pytest.fixture(scope="module")

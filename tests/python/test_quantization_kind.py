@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from pathlib import Path
 
 import jsonschema
@@ -16,6 +15,7 @@ from typer.testing import CliRunner
 
 import normfuse
 from normfuse.cli import app
+from normfuse.cli.schema import json_schema
 from normfuse.host.integer_products import integer_products
 from normfuse.model_files import load_model
 from normfuse.quantization import Product, Quantization, quantization_of
@@ -171,7 +171,7 @@ def test_inspect_and_bench_say_it(tmp_path: Path) -> None:
     model = quantised(np.uint8, weights(-128, 128))
     onnx.save(model, path)
     data = json.loads(CliRunner().invoke(app, ["inspect", str(path), "--json"]).stdout)
-    schema = json.loads((resources.files("normfuse") / "schemas" / "inspection.schema.json").read_text())
+    schema = json_schema("inspection")
     jsonschema.validate(data, schema)
     said = data["quantization"]
     named = [name for group in said["pairs"] for name in group["nodes"]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from onnx import numpy_helper
 import normfuse
 from normfuse import float_network
 from normfuse.cli import main
+from normfuse.cli.schema import json_schema
 from normfuse.graph_rewrites import quantization_removal
 from normfuse.host.config_entries import disabled_optimizers
 from normfuse.report_html import html_text
@@ -80,9 +80,8 @@ def floats(model: onnx.ModelProto) -> int:
 
 def as_json(report: normfuse.OptimizationReport) -> Any:
     """Return what is written of a report, which is as its schema says."""
-    schema = (resources.files("normfuse") / "schemas" / "report.schema.json").read_text(encoding="utf-8")
     data = json.loads(json.dumps(report.to_dict()))
-    jsonschema.validate(data, json.loads(schema))
+    jsonschema.validate(data, json_schema("report"))
     return data
 
 

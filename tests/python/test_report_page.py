@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from importlib import resources
 
 import jsonschema
 import onnx
 import pytest
 
 import normfuse
+from normfuse.cli.schema import json_schema
 from normfuse.models import diffusion_resblock, transformer_encoder
 from normfuse.report_files import finite
 from normfuse.report_html import html_text
@@ -154,9 +154,8 @@ def test_tuning_is_on_the_page(quantized: dict) -> None:
 
 
 def test_the_report_follows_its_schema(quantized: dict) -> None:
-    import json
 
-    schema = json.loads(resources.files("normfuse").joinpath("schemas/report.schema.json").read_text())
+    schema = json_schema("report")
     jsonschema.validate(finite(quantized), schema)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import normfuse
 from normfuse import models
 from normfuse.cli import console, main
+from normfuse.cli.schema import json_schema
 from normfuse.folders import optimize_folder
 from normfuse.models.spellings import layer_norm
 from normfuse.report_files import json_text
@@ -87,7 +87,7 @@ def test_a_chaotic_model_is_undecided_and_compared_place_by_place(length: bool) 
     assert (places.found, places.compared, places.first_difference) == (1, 1, None)
     assert places.error < 1e-4
     assert "1 of 1 rewritten place agree" in verification.message
-    schema = json.loads((resources.files("normfuse") / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
+    schema = json_schema("report")
     jsonschema.validate(json.loads(json_text(report.to_dict())), schema)
 
 

@@ -23,6 +23,7 @@ from normfuse.cli.inspect import inspect_command
 from normfuse.cli.optimize import optimize_command
 from normfuse.cli.output import forgiving_output
 from normfuse.cli.printable import printable
+from normfuse.cli.schema import schema_command
 from normfuse.cli.verify import verify_command
 from normfuse.errors import NormfuseError, VerificationError
 
@@ -93,6 +94,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
         "Check the installation.",
         ("normfuse doctor", "NORMFUSE_ISA=avx2 normfuse doctor"),
     ),
+    ("schema", schema_command, "Print the JSON schema of what a command writes.", ("normfuse schema report",)),
     ("demo", demo_command, "Optimise, verify and measure reference models.", ("normfuse demo --threads 2",)),
 )
 for _name, _function, _summary, _examples in _COMMANDS:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
+from normfuse.documents import Document, Seconds
 from normfuse.measuring import Ratio
 from normfuse.tuning.decisions import Others
 
@@ -35,8 +36,10 @@ class GroupResult:
 
 
 @dataclasses.dataclass(frozen=True)
-class TuningReport:
+class TuningReport(Document):
     """What :func:`normfuse.optimize` with ``tune`` measured and decided."""
+
+    ALSO: ClassVar = ("final_noise",)
 
     isa: str
     """The instruction set of the kernels; the decisions hold for it."""
@@ -45,7 +48,7 @@ class TuningReport:
     threads: int
     clock: str
     """What was compared: "processor time" or "time that passes"."""
-    seconds: float
+    seconds: Seconds
     """What it took."""
     noise: float
     """By so much two sessions on the same model differ; a smaller difference decides nothing."""
@@ -66,7 +69,3 @@ class TuningReport:
     def final_noise(self) -> float:
         """What the last comparison cannot tell apart."""
         return max(abs(self.original_again.median - 1), self.original_again.error, self.speedup.error)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON."""
-        return dataclasses.asdict(self) | {"final_noise": self.final_noise}

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from normfuse.documents import Share
 from normfuse.model_files import tensors
 
 __all__ = [
@@ -73,7 +74,7 @@ class OutputComparison:
     error: float
     """The number that is compared with ``tolerance``, see the module's description."""
     tolerance: float
-    top1: float | None
+    top1: Share | None
     """Share of rows whose largest element is at the same place, for outputs [N, C]; None for other shapes."""
     passed: bool
     note: str = ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+
+from normfuse.documents import BY_NAME, Document, Seconds
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
@@ -15,8 +17,10 @@ Result: TypeAlias = Literal["agree", "differ", "undecided"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ComparedRun:
+class ComparedRun(Document):
     """One way of running the optimised model, against the original."""
+
+    ALSO: ClassVar = ("passed", "error")
 
     name: str
     """"with normfuse" or "without normfuse" (the portable bodies, run by ONNX Runtime alone)."""
@@ -114,8 +118,10 @@ class Saturation:
 
 
 @dataclasses.dataclass(frozen=True)
-class VerificationReport:
+class VerificationReport(Document):
     """The original, unoptimised by ONNX Runtime, against the optimised model on the same inputs."""
+
+    ALSO: ClassVar = ("passed", "error", "message")
 
     result: Result
     """"agree"; "differ"; or "undecided": the original itself answers to rounding with differences as large, or nothing
@@ -128,7 +134,7 @@ class VerificationReport:
     noise: float | None
     """How far the original's own results are apart on the same inputs, by ONNX Runtime's optimisation levels and with
     values moved by one unit in the last place; None where it was not needed."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """How long the verification took."""
     undecided_because: str = ""
     """Where it is undecided: why, as a sentence."""
@@ -137,7 +143,7 @@ class VerificationReport:
     warnings: tuple[str, ...] = ()
     first_difference: str | None = None
     """If it failed: name of the first value that differs."""
-    first_site: Site | None = None
+    first_site: Site | None = dataclasses.field(default=None, metadata=BY_NAME)
     """If it failed: the first fused site whose result differs."""
     saturation: Saturation | None = None
     """Where sums of integers saturate on this machine: what was done about it; None: they do not."""
@@ -191,35 +197,3 @@ class VerificationReport:
     def __repr__(self) -> str:
         """Return a line."""
         return f"<VerificationReport: {self.result}, {self.samples} samples, largest error {self.error:.2g}>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON."""
-        return {
-            "result": self.result,
-            "passed": self.passed,
-            "message": self.message,
-            "samples": self.samples,
-            "seconds": self.seconds,
-            "error": self.error,
-            "quantized": self.quantized,
-            "noise": self.noise,
-            "places": None if self.places is None else dataclasses.asdict(self.places),
-            "runs": [
-                {
-                    "name": run.name,
-                    "passed": run.passed,
-                    "error": run.error,
-                    "samples": run.samples,
-                    "at_ties": run.at_ties,
-                    "quantized_values": run.quantized_values,
-                    "error_with_ties": run.error_with_ties,
-                    "outputs": [dataclasses.asdict(output) for output in run.outputs],
-                }
-                for run in self.runs
-            ],
-            "warnings": list(self.warnings),
-            "first_difference": self.first_difference,
-            "first_site": None if self.first_site is None else self.first_site.name,
-            "saturation": None if self.saturation is None else dataclasses.asdict(self.saturation),
-            "lost_quantizers": list(self.lost_quantizers),
-        }
