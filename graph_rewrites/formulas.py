@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from normfuse.spec import ACTIVATIONS
 
+from .clamps import unseen_bound
 from .facts import Facts, label
 from .fused import Activation, Fused
 from .matching import only_rounds, require_closed, require_width
@@ -59,6 +60,8 @@ _SIMILAR = 0.25
 
 _SWISH_POINTS = (1.0, 1 / 16, 1 / 256, 4.0, 16.0)
 _STEP = 1 / 64
+# Beyond this nothing is a number of float32.
+_LARGEST = 3.4e38
 _COARSE: Array = np.array(
     [-29.0, -7.5, -4.0, -2.9, -2.0, -1.0, -0.3, -_STEP, 0.0, _STEP, 0.2, *_SWISH_POINTS, 1.7, 2.5, 3.1, 4.5, 8.0, 29.0]
 )
@@ -137,6 +140,11 @@ _FUNCTIONS: dict[str, Callable[[ir.Node, Sequence[Any], Facts], Array]] = {
 }
 
 
+# What takes one of its inputs, or says which is larger. That a tensor is always on one side of a number is as good as a
+# clamp there.
+_COMPARING = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min")
+
+
 def _exact(number: float, tolerance: float) -> float:
     """Return the number that an exporter rounded, or the number itself."""
     for exact in _ROUNDED:
@@ -158,6 +166,10 @@ class _Region:
 
     def run(self, samples: Array, *, exact: bool) -> Array:
         """Return what the root gives for x; `exact`: with rounded constants made exact."""
+        root = self._values(samples, exact)[self.nodes[-1].outputs[0]]
+        return np.broadcast_to(np.asarray(root, np.float64), samples.shape)
+
+    def _values(self, samples: Array, exact: bool) -> dict[ir.Value, Any]:
         known: dict[ir.Value, Any] = dict.fromkeys(self.x, samples)
         with np.errstate(all="ignore"):
             for node in self.nodes:
@@ -166,7 +178,18 @@ class _Region:
                     known[node.outputs[0]] = inputs[0]
                 else:
                     known[node.outputs[0]] = _FUNCTIONS[node.op_type](node, inputs, self.facts)
-            return np.broadcast_to(np.asarray(known[self.nodes[-1].outputs[0]], np.float64), samples.shape)
+        return known
+
+    def has_unseen_bound(self, samples: Array) -> bool:
+        """Whether a clamp or a comparison has one outcome for all samples, and might have another for others."""
+        known = self._values(samples, exact=False)
+        for node in self.nodes:
+            inputs = [None if v is None else self._value(v, known, exact=False) for v in node.inputs]
+            dtype = self.facts.dtype(node.inputs[0])
+            for values, low, high in _clamped(node, inputs, self.facts):
+                if unseen_bound(values, low, high, dtype.name if dtype is not None else "") is not None:
+                    return True
+        return False
 
     def coarse(self, exact: bool) -> Array:
         """Return what the root gives for the numbers of `_COARSE`."""
@@ -197,15 +220,34 @@ class _Region:
             if name in node.attributes
         )
         found = {abs(number) for number in (*numbers, *attributes) if number is not None}
-        return sorted(number for number in found if 0 < number < 1e6)
+        return sorted(number for number in found if 0 < number < _LARGEST)
 
     def samples(self) -> Array:
         """Return numbers to compare on: everywhere, and around each place where the nodes may have a kink."""
-        constants = self.constants()
+        found = self.constants()
+        constants = [number for number in found if number < 1e6]
         kinks = {a / b for a in constants for b in (1.0, *constants)} | {a * b for a in constants for b in constants}
-        near = np.array(sorted(kinks)[:200])
+        # What is clamped by a large number may be a multiple of x.
+        far = np.multiply.outer(found[len(constants) :], np.geomspace(1e-4, 1e4, 33)).ravel()
+        near = np.array([*sorted(kinks)[:200], *far])
         around = [sign * near * factor for sign in (1, -1) for factor in (0.999, 1.001, 1.03)]
         return np.concatenate([_FINE, *around])
+
+
+def _clamped(node: ir.Node, inputs: Sequence[Any], facts: Facts) -> Iterator[tuple[Array, float, float]]:
+    """Yield what a node clamps or compares, and the bounds where something else begins."""
+    if node.op_type == "Relu":
+        yield inputs[0], 0.0, math.inf
+    elif node.op_type == "HardSigmoid":
+        yield node.attributes.get_float("alpha", 0.2) * inputs[0] + node.attributes.get_float("beta", 0.5), 0.0, 1.0
+    elif node.op_type == "Clip":
+        low, high = (float(_clip(node, [end, *inputs[1:]], facts)) for end in (-math.inf, math.inf))
+        yield inputs[0], low, high
+    elif node.op_type in _COMPARING:
+        first, *others = sorted(inputs, key=np.ndim, reverse=True)
+        for other in others:
+            # Of two tensors the difference; both its signs must have been seen.
+            yield (first, float(other), float(other)) if not np.ndim(other) else (np.cbrt(first - other) + 1, 1.0, 1.0)
 
 
 def _repeats(facts: Facts, node: ir.Node, through: bool) -> bool:
@@ -335,6 +377,8 @@ def _read(region: _Region, template: _Template) -> _Reading:
         found = _compare(template, parameters, _COARSE, coarse)
         if found.worst <= _TOLERANCE:
             samples = region.samples()
+            if region.has_unseen_bound(samples):
+                continue
             found = _compare(template, parameters, samples, region.run(samples, exact=exact))
         if found.worst <= _TOLERANCE:
             names = ACTIVATIONS[template.name].parameters

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from .clamps import unseen_bound
 from .facts import Facts, label
 from .matching import only_rounds
 from .rule import axes_of
@@ -27,10 +28,13 @@ __all__ = ["MEAN", "REDUCTIONS", "SQUARE", "STEPS", "VARIANCE", "Array", "Layout
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 # The rows that formulas are compared on. The smallest variance comes first, next to which every epsilon is large. There
-# is one near every bound that a deviation may be held above, however small, lest a row of zeros become 0 / 0.
-VARIANCE: Array = np.concatenate([10.0 ** np.arange(-80, -8, 4), [1e-7, 1e-5, 1e-4, 1e-2, 0.1, 1, 7, 1e2, 1e4]])
+# is one near every bound that a deviation may be held above, however small, lest a row of zeros become 0 / 0, and large
+# ones beyond what anything may be held below. No two means are as far from 0 in deviations: see `clamps`.
+VARIANCE: Array = np.concatenate(
+    [10.0 ** np.arange(-80, -8, 4), [1e-7, 1e-5, 1e-4, 1e-2, 0.1, 1, 7, 1e2, 1e4], 10.0 ** np.arange(8, 40, 4)]
+)
 _MEANS_IN_DEVIATIONS = np.array([0.7, -1.1, 1.3, -0.4, 1.7, 0.6, -0.9, 1.2, 0.5, -1.4, 0.8, 1.6])
-MEAN: Array = np.sqrt(VARIANCE) * np.resize(_MEANS_IN_DEVIATIONS, VARIANCE.shape)
+MEAN: Array = np.sqrt(VARIANCE) * np.resize(_MEANS_IN_DEVIATIONS, VARIANCE.shape) * np.linspace(1, 1.07, len(VARIANCE))
 SQUARE: Array = VARIANCE + MEAN**2
 _ROWS = len(VARIANCE)
 _NONE: Array = np.zeros(_ROWS)
@@ -217,7 +221,11 @@ class RowSteps:
         if node.op_type in _ELEMENTWISE:
             return _ELEMENTWISE[node.op_type]
         return {
+            "Abs": self._absolute,
             "Clip": self._clip,
+            "Max": self._largest,
+            "Min": self._smallest,
+            "Relu": self._relu,
             "Pow": self._power,
             "ReduceMean": self._reduce,
             "ReduceSum": self._reduce,
@@ -251,7 +259,38 @@ class RowSteps:
             if bound is None:
                 raise Declined("parameter_not_constant", parameter=f"bound {label(given)}", node=label(node))  # type: ignore[arg-type]
             bounds[name] = bound
-        return _of_row(lambda numbers: np.clip(numbers, bounds["min"], bounds["max"]))(node, terms)
+        return _clamp(self._facts, node, terms, bounds["min"], bounds["max"])
+
+    def _relu(self, node: ir.Node, terms: list[Term]) -> Term:
+        return _clamp(self._facts, node, terms, 0.0, math.inf)
+
+    def _absolute(self, node: ir.Node, terms: list[Term]) -> Term:
+        if terms[0].degree > 0:
+            return dataclasses.replace(terms[0], absolute=True)
+        _clamp(self._facts, node, terms, 0.0, math.inf)
+        return _of_row(np.abs)(node, terms)
+
+    def _largest(self, node: ir.Node, terms: list[Term]) -> Term:
+        return self._extremum(node, terms, -1.0)
+
+    def _smallest(self, node: ir.Node, terms: list[Term]) -> Term:
+        return self._extremum(node, terms, 1.0)
+
+    def _extremum(self, node: ir.Node, terms: list[Term], sign: float) -> Term:
+        """Return the smallest of the terms, or for a `sign` of -1 the largest."""
+        _require_plain(node, terms)
+        if any(term.degree > 0 for term in terms):
+            raise _other(node, "it is no linear function of x")
+        least = terms[0]
+        for term in terms[1:]:
+            a, b = (sign * one.coefficients[0] for one in (least, term))
+            if Layout.NUMBER in (least.layout, term.layout):
+                clamped, bound = (a, b) if term.layout == Layout.NUMBER else (b, a)
+                _require_seen(self._facts, node, clamped, -math.inf, bound[0])
+            elif (a <= b).all() or (b <= a).all():
+                raise _other(node, "one of its inputs may be the smaller or the larger one in other rows only")
+            least = Term((sign * np.minimum(a, b), _NONE, _NONE), **_joined(node, [least, term]))
+        return least
 
     # Reductions and what puts the dimensions back
 
@@ -427,35 +466,28 @@ def _of_row(function: Callable[[Array], Array]) -> Callable[[ir.Node, list[Term]
     return step
 
 
-def _absolute(node: ir.Node, terms: list[Term]) -> Term:
-    if terms[0].degree == 0:
-        return _of_row(np.abs)(node, terms)
-    return dataclasses.replace(terms[0], absolute=True)
+def _require_seen(facts: Facts, node: ir.Node, numbers: Array, low: float, high: float) -> None:
+    """Decline where a clamp changes none of the rows that formulas are compared on, and may change others."""
+    dtype = facts.dtype(node.outputs[0])
+    bound = unseen_bound(numbers, low, high, dtype.name if dtype is not None else "")
+    if bound is not None:
+        raise _other(node, f"it holds a statistic within {abs(bound):g}, which a row may pass")
 
 
-def _extremum(function: Any) -> Callable[[ir.Node, list[Term]], Term]:
-    def step(node: ir.Node, terms: list[Term]) -> Term:
-        _require_plain(node, terms)
-        if any(term.degree > 0 for term in terms):
-            raise _other(node, "it is no linear function of x")
-        numbers = function.reduce([term.coefficients[0] for term in terms])
-        return Term((numbers, _NONE, _NONE), **_joined(node, terms))
-
-    return step
+def _clamp(facts: Facts, node: ir.Node, terms: list[Term], low: float, high: float) -> Term:
+    clamped = _of_row(lambda numbers: np.clip(numbers, low, high))(node, terms)
+    _require_seen(facts, node, terms[0].coefficients[0], low, high)
+    return clamped
 
 
 _ELEMENTWISE: dict[str, Callable[[ir.Node, list[Term]], Term]] = {
-    "Abs": _absolute,
     "Add": _add,
     "Div": _divide,
     "Exp": _of_row(np.exp),
     "Log": _of_row(np.log),
-    "Max": _extremum(np.maximum),
-    "Min": _extremum(np.minimum),
     "Mul": _multiply,
     "Neg": _negate,
     "Reciprocal": _of_row(np.reciprocal),
-    "Relu": _of_row(lambda numbers: np.maximum(numbers, 0)),
     "Sqrt": _of_row(np.sqrt),
     "Sub": _subtract,
     "Sum": _add,
@@ -463,6 +495,7 @@ _ELEMENTWISE: dict[str, Callable[[ir.Node, list[Term]], Term]] = {
 #: Operators that take a mean, or what is one but for a factor.
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
 _SHAPED = ("Expand", "Reshape", "Squeeze", "Unsqueeze")
+_CLAMPS = ("Max", "Min", "Relu")
 _FIRST_IS_DATA = (*REDUCTIONS, *_SHAPED, "Clip", "QuantizeLinear", "DequantizeLinear")
 #: Every operator that can be a step.
-STEPS = frozenset({*_ELEMENTWISE, *_FIRST_IS_DATA, "Pow", "Cast", "CastLike", "Identity", "Dropout"})
+STEPS = frozenset({*_ELEMENTWISE, *_FIRST_IS_DATA, *_CLAMPS, "Abs", "Pow", "Cast", "CastLike", "Identity", "Dropout"})
