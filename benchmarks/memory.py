@@ -20,15 +20,12 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import json
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -40,14 +37,14 @@ from normfuse.rewriting import rewritten
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import report
+from measure import Row, child, table, write_json
 from real_models import NAMES, Case, cases, model_name, quantized_zoo
 
-Row = dict[str, Any]
 LEAST = 40_000_000  # bytes of a model's file: below, the libraries are what counts
 SHARE, MIB = 0.02, 4.0  # what normfuse may take beyond ONNX Runtime
 ORT, ORIGINAL, REWRITTEN = "onnxruntime", "original + normfuse", "rewritten + normfuse"
 UNSEEN = f"{REWRITTEN}, without model="
+WAYS = (ORT, ORIGINAL, REWRITTEN, UNSEEN)
 # The ways of quantised models, in sessions that normfuse.InferenceSession makes: the rewritten model in memory.
 KEPT, FOLDED = "weights as they are", "weights folded"
 RUNS_OF_A_SESSION = 3
@@ -104,11 +101,7 @@ def settled() -> float:
 
 def peak(path: Path, feeds: Path, way: str) -> float:
     """MiB of one session in a process of its own."""
-    command = [sys.executable, __file__, "--create", str(path), str(feeds), way]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"benchmarks/memory.py: {' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr}")
-    return float(done.stdout)
+    return float(child(__file__, "--create", path, feeds, way).stdout)
 
 
 def measured(case: Case, runs: int, folder: Path) -> Row:
@@ -145,15 +138,10 @@ def large(names: list[str], folder: Path) -> Iterator[Case]:
             yield case
 
 
-def table(rows: list[Row]) -> str:
-    ways = ORT, ORIGINAL, REWRITTEN, UNSEEN
-    lines = [f"| model | MB | {' | '.join(ways)} | allowed |", "|---" * (3 + len(ways)) + "|"]
-    for row in rows:
-        cells = [f"{row['peak_mib'][way]:.1f}" for way in ways]
-        lines.append(
-            f"| {row['model']} | {row['file_bytes'] / 1e6:.0f} | {' | '.join(cells)} | {row['allowed_mib']:.1f} |"
-        )
-    return "\n".join(lines)
+def cells(row: Row) -> list[str]:
+    """A row of the table."""
+    peaks = [f"{row['peak_mib'][way]:.1f}" for way in WAYS]
+    return [row["model"], f"{row['file_bytes'] / 1e6:.0f}", *peaks, f"{row['allowed_mib']:.1f}"]
 
 
 def known_name(text: str) -> str:
@@ -186,10 +174,8 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as name:
         rows = [measured(case, arguments.runs, Path(name)) for case in large(arguments.names, Path(name))]
-    print(table(rows))
-    if arguments.json is not None:
-        data = {"machine": report.machine(), "rows": rows}
-        arguments.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(table(("model", "MB", *WAYS, "allowed"), map(cells, rows)))
+    write_json(arguments.json, {"rows": rows})
     over = [
         f"{row['model']}, {way}: {row['peak_mib'][way]:.1f} MiB is above {row['allowed_mib']:.1f}"
         for row in rows

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,22 +27,19 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from model_rows import Row, add_options, collected, exit_code, over_processes, ratio
+from measure import Row, add_options, child, collected, exit_code, over_processes, ratio, table
 from real_models import NAMES, Case, cases, model_name
 
 WAYS = ("original + normfuse", "rewritten", "rewritten + normfuse", "normfuse.InferenceSession")
+HEAD = ("model", "threads", "ORT, ms", *WAYS, "bound", "time in chains", "in fused nodes")
 
 
 def benched(case: Case, threads: int, seconds: float, folder: Path) -> dict[str, Any]:
     """What ``normfuse bench`` says of a model, in a process of its own."""
     sample = folder / "sample.npz"
     np.savez(sample, **case.feeds)  # type: ignore[arg-type]
-    command = [sys.executable, "-m", "normfuse", "bench", str(case.path), "--inputs", str(sample), "--json"]
-    command += ["--threads", str(threads), "--seconds", str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"benchmarks/models.py: {' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr}")
-    return dict(json.loads(done.stdout))
+    bench = ("-m", "normfuse", "bench", case.path, "--inputs", sample, "--json")
+    return dict(json.loads(child(*bench, "--threads", threads, "--seconds", seconds).stdout))
 
 
 def ratio_in(timing: dict[str, Any]) -> dict[str, float]:
@@ -75,19 +71,11 @@ def measured(case: Case, threads: int, processes: int, seconds: float, folder: P
     return row
 
 
-def table(rows: list[Row]) -> str:
-    """The rows as Markdown."""
-    lines = [
-        f"| model | threads | ORT, ms | {' | '.join(WAYS)} | bound | time in chains | in fused nodes |",
-        "|---" * (6 + len(WAYS)) + "|",
-    ]
-    for row in rows:
-        cells = [row["model"], str(row["threads"]), f"{row['original_ms']:.3g}"]
-        cells += [ratio(row.get(way)) for way in WAYS]
-        cells += ["" if row["bound"] is None else f"{row['bound']:.2f}"]
-        cells += [f"{row['chain_share']:.1%}", f"{row['fused_share']:.1%}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def cells(row: Row) -> list[str]:
+    """A row of the table."""
+    bound = "" if row["bound"] is None else f"{row['bound']:.2f}"
+    found = [row["model"], str(row["threads"]), f"{row['original_ms']:.3g}", *(ratio(row.get(way)) for way in WAYS)]
+    return [*found, bound, f"{row['chain_share']:.1%}", f"{row['fused_share']:.1%}"]
 
 
 def told(row: Row) -> str:
@@ -111,7 +99,7 @@ def main() -> int:
             for threads in arguments.threads
         )
         rows = collected(measurements, NAMES, told, arguments.json)
-    print(table(rows))
+    print(table(HEAD, map(cells, rows)))
     return exit_code(rows, [way for way in WAYS if "normfuse" in way]) if arguments.check else 0
 
 

@@ -23,9 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), *(str(ROOT / "tests" / name) for name in (".", "real_models"))]
 
 import report  # noqa: E402
+from measure import FLOOR, table  # noqa: E402
 from quantizer_styles import FILES, File, exact, options, plain, products_of_integers  # noqa: E402
-
-from models import FLOOR  # noqa: E402
 
 HEAD = ("file", "ORT, ms", "normfuse, ms", "ORT / normfuse", "error: ORT, normfuse", "in integers: ORT, normfuse")
 
@@ -53,7 +52,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help=f"fail where a ratio is below {FLOOR}")
     arguments = parser.parse_args()
     print(f"{report.machine()}, onnxruntime {onnxruntime.__version__}\n")
-    print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+    print(table(HEAD, []))
     slow = False
     for file in FILES:
         ratio, cells = row(file, arguments.seconds)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +32,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), *(str(ROOT / "tests" / name) for name 
 
 import quantized_zoo  # noqa: E402
 import report  # noqa: E402
-from model_rows import Row, add_options, collected, exit_code, over_processes, ratio  # noqa: E402
+from measure import Row, add_options, child, collected, exit_code, over_processes, ratio, table  # noqa: E402
 
 NAMES = (*quantized_zoo.NAMES, *quantized_zoo.OPERATOR_NAMES)
 WAYS = ("quantised, ORT", "quantised, normfuse", "float, ORT", "float, normfuse")
@@ -69,13 +68,7 @@ def measure(name: str, threads: int, seconds: float) -> Row:
 
 def measured(name: str, threads: int, processes: int, seconds: float) -> Row:
     """One row of the table."""
-    command = [sys.executable, __file__, "--one", name, str(threads), str(seconds)]
-    rows: list[Row] = []
-    for _ in range(processes):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr}")
-        rows.append(json.loads(done.stdout))
+    rows = [json.loads(child(__file__, "--one", name, threads, seconds).stdout) for _ in range(processes)]
     row: Row = {"model": name, "threads": threads, "onnxruntime": onnxruntime.__version__, "inputs": rows[0]["inputs"]}
     row |= {way: statistics.median(one[way] for one in rows) for way in WAYS}
     return row | {label: over_processes([one[label] for one in rows]) for label in RATIOS}
@@ -86,24 +79,28 @@ def tables(rows: list[Row]) -> str:
     by_form: dict[str, list[Row]] = {}
     for row in rows:
         by_form.setdefault(quantized_zoo.scheme_of(row["model"]).form, []).append(row)
-    return "\n\n".join(table(form, those) for form, those in by_form.items())
+    return "\n\n".join(table(head(form), map(cells, those)) for form, those in by_form.items())
 
 
-def table(form: str, rows: list[Row]) -> str:
-    """The rows of files of one form."""
-    head = (
-        f"| model | threads | float, ms: ORT, normfuse | {form} | ORT, ms | normfuse, ms | ORT / normfuse "
-        f"| {form} / float |"
-    )
-    lines = [head, "|---" * (head.count("|") - 1) + "|"]
-    for row in rows:
-        model, _, scheme = row["model"].rpartition("-")
-        (shape,) = {tuple(shape) for shape in row["inputs"].values()}
-        cells = [f"{model} {list(shape)}", str(row["threads"])]
-        cells += [f"{row['float, ORT']:.3g}, {row['float, normfuse']:.3g}", scheme]
-        cells += [f"{row['quantised, ORT']:.3g}", f"{row['quantised, normfuse']:.3g}"]
-        lines.append(f"| {' | '.join([*cells, ratio(row['normfuse']), format(row['of float']['ratio'], '.2f')])} |")
-    return "\n".join(lines)
+def head(form: str) -> list[str]:
+    """The columns for files of one form."""
+    speeds = ["ORT, ms", "normfuse, ms", "ORT / normfuse", f"{form} / float"]
+    return ["model", "threads", "float, ms: ORT, normfuse", form, *speeds]
+
+
+def cells(row: Row) -> list[str]:
+    """A row of the table."""
+    model, _, scheme = row["model"].rpartition("-")
+    (shape,) = {tuple(shape) for shape in row["inputs"].values()}
+    times = [f"{row['float, ORT']:.3g}, {row['float, normfuse']:.3g}", scheme]
+    times += [f"{row['quantised, ORT']:.3g}", f"{row['quantised, normfuse']:.3g}"]
+    return [
+        f"{model} {list(shape)}",
+        str(row["threads"]),
+        *times,
+        ratio(row["normfuse"]),
+        f"{row['of float']['ratio']:.2f}",
+    ]
 
 
 def file_name(text: str) -> str:

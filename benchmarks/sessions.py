@@ -16,10 +16,8 @@ Without either, both are measured.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,10 +34,9 @@ from normfuse import models
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import report
+from measure import Row, child, table, write_json
 from real_models import cases
 
-Row = dict[str, Any]
 MODEL = "terrain-unet"
 SHARE, SECONDS = 0.05, 0.020  # what normfuse may add
 LARGEST_AT_DEFAULT, LARGEST_COMPILED = 10_000, 3_000
@@ -96,13 +93,13 @@ def _creation_row(label: str, without: list[float], with_normfuse: list[float]) 
 
 
 def creation_table(rows: list[Row]) -> str:
-    lines = ["| session on | ONNX Runtime, ms | with normfuse, ms | added, ms | allowed, ms |", "|---|---|---|---|---|"]
+    lines = []
     for row in rows:
         low, high = row["added_quartiles"]
         added = f"{1e3 * row['added_seconds']:.0f} ({1e3 * low:.0f} to {1e3 * high:.0f})"
         cells = [row["model"], f"{1e3 * row['ort_seconds']:.0f}", f"{1e3 * row['normfuse_seconds']:.0f}", added]
-        lines.append(f"| {' | '.join(cells)} | {1e3 * row['allowed_seconds']:.0f} |")
-    return "\n".join(lines)
+        lines.append([*cells, f"{1e3 * row['allowed_seconds']:.0f}"])
+    return table(("session on", "ONNX Runtime, ms", "with normfuse, ms", "added, ms", "allowed, ms"), lines)
 
 
 # --- our own time ----------------------------------------------------------------------------------------------------
@@ -142,12 +139,7 @@ def own_time(path: Path, level: str, claim: str, runs: int) -> Row:
     spent: dict[str, list[float]] = {"GetCapability": [], "Compile": []}
     fused = 0
     for _ in range(runs):
-        command = [sys.executable, __file__, "--create", str(path), level, claim]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(
-                f"benchmarks/sessions.py: {' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr}"
-            )
+        done = child(__file__, "--create", path, level, claim)
         totals.append(float(done.stdout))
         lines = [(call, int(count), int(us) / 1e6) for call, count, us in LOGGED.findall(done.stderr)]
         fused = sum(count for call, count, _ in lines if call == "Compile")
@@ -174,15 +166,15 @@ def own_table(rows: list[Row]) -> str:
         *("nodes", "level", "claim", "session, s", "GetCapability, ms", "us a node"),
         *("fused nodes", "Compile, ms", "us a fused node"),
     )
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    lines = []
     for row in rows:
         compiled = ["", ""]
         if row["fused"]:
             compiled = [f"{1e3 * row['Compile']:.1f}", f"{1e6 * row['Compile'] / row['fused']:.1f}"]
         cells = [f"{row['nodes']:,}", row["level"], row["claim"], f"{row['session_seconds']:.2f}"]
         cells += [f"{1e3 * row['GetCapability']:.1f}", f"{1e6 * row['GetCapability'] / row['nodes']:.1f}"]
-        lines.append(f"| {' | '.join([*cells, str(row['fused']), *compiled])} |")
-    return "\n".join(lines)
+        lines.append([*cells, str(row["fused"]), *compiled])
+    return table(titles, lines)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -203,7 +195,7 @@ def main() -> int:
     if arguments.create:
         create_and_log(*arguments.create)
         return 0
-    results: dict[str, Any] = {"machine": report.machine(), "creation": [], "own": []}
+    results: dict[str, Any] = {"creation": [], "own": []}
     with tempfile.TemporaryDirectory() as name:
         if arguments.model:
             results["creation"] = creation(arguments.runs, Path(name))
@@ -211,8 +203,7 @@ def main() -> int:
         if arguments.nodes:
             results["own"] = list(own_times(arguments.nodes, arguments.runs, Path(name)))
             print(own_table(results["own"]))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.json, results)
     slow = [row["model"] for row in results["creation"] if row["added_seconds"] > row["allowed_seconds"]]
     for label in slow:
         print(f"{label}: normfuse adds more than is allowed", file=sys.stderr)

@@ -87,7 +87,7 @@ def test_rows_are_kept_from_run_to_run_in_the_order_of_the_models(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    rows = runpy.run_path(str(BENCHMARKS / "model_rows.py"))
+    rows = runpy.run_path(str(BENCHMARKS / "measure.py"))
 
     def row(model: str, threads: int, ratio: float) -> dict[str, Any]:
         return {"model": model, "threads": threads, "normfuse": {"ratio": ratio, "low": ratio, "high": ratio}}
@@ -115,6 +115,6 @@ def test_rows_are_kept_from_run_to_run_in_the_order_of_the_models(
 
 def test_a_ratio_over_processes_has_their_outermost_quartiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    over_processes = runpy.run_path(str(BENCHMARKS / "model_rows.py"))["over_processes"]
+    over_processes = runpy.run_path(str(BENCHMARKS / "measure.py"))["over_processes"]
     ratios = [{"ratio": 1.0, "low": 0.9, "high": 1.3}, {"ratio": 1.4, "low": 1.1, "high": 1.5}]
     assert over_processes(ratios) == {"ratio": 1.2, "low": 0.9, "high": 1.5}

@@ -1,10 +1,11 @@
-"""Rows of the tables of whole models: measured one by one, kept in a file, and checked against a floor."""
+"""What the benchmarks share: tables, child processes, and rows of whole models, kept and checked against a floor."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,6 +18,28 @@ import report
 FLOOR = 0.98
 Row = dict[str, Any]
 """Of a "model" and a number of "threads"; a ratio among its values is {"ratio": , "low": , "high": }."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def child(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments in a process of its own."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr}")
+    return done
+
+
+def write_json(path: Path | None, data: dict[str, Any]) -> None:
+    """Write results with the machine's name, if there is a path; a file is never there in part."""
+    if path is not None:
+        written = path.with_name(path.name + ".new")
+        written.write_text(json.dumps({"machine": report.machine(), **data}, indent=1) + "\n", encoding="utf-8")
+        written.replace(path)
 
 
 def add_options(parser: argparse.ArgumentParser, threads: list[int], seconds: float) -> None:
@@ -49,8 +72,7 @@ def collected(rows: Iterable[Row], names: Sequence[str], told: Callable[[Row], s
         is_empty = False
         print(f"{row['model']}, {row['threads']} thread(s): {told(row)}", file=sys.stderr, flush=True)
         by_key[row["threads"], names.index(row["model"])] = row
-        if path is not None:
-            _save(path, _in_order(by_key))
+        write_json(path, {"rows": _in_order(by_key)})
     if is_empty:
         sys.exit("Nothing was measured: each of these models was left out, for the reason above.")
     return _in_order(by_key)
@@ -58,13 +80,6 @@ def collected(rows: Iterable[Row], names: Sequence[str], told: Callable[[Row], s
 
 def _in_order(by_key: dict[tuple[int, int], Row]) -> list[Row]:
     return [by_key[key] for key in sorted(by_key)]
-
-
-def _save(path: Path, rows: list[Row]) -> None:
-    data = {"machine": report.machine(), "rows": rows}
-    written = path.with_name(path.name + ".new")
-    written.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    written.replace(path)
 
 
 def ratio(cell: dict[str, float] | None) -> str:
