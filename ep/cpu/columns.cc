@@ -204,6 +204,7 @@ class SoftmaxColumns {
     alignas(64) float down[kTile];
     alignas(64) float sum[kTile];
     alignas(64) float lost[kTile];
+    alignas(64) float largest[kTile];  // the exponential of `most`
     alignas(64) float mean[kTile];
     alignas(64) float rest[kTile];
     alignas(64) float inv[kTile];
@@ -265,9 +266,11 @@ void SoftmaxColumns::MakeNormalizers() {
     for (int64_t i = 0; i < width_; ++i) s_->inv[i] = ReciprocalOfSum(s_->most[i], sum_of(i));
     return;
   }
+  const ColumnSums unused{s_->shift, s_->down, s_->mean, s_->rest};
+  call_.kernels->column_exp(s_->most, static_cast<size_t>(width_), unused, s_->largest);
   for (int64_t i = 0; i < width_; ++i) {
     const ExponentBase base{s_->shift[i], s_->down[i]};
-    const Normalizer n = NormalizerFor(call_.spec->normalization.method, s_->most[i], base, sum_of(i));
+    const Normalizer n = NormalizerFor(Method::kLogSoftmax, s_->most[i], base, {sum_of(i), s_->largest[i]});
     s_->mean[i] = n.mean;
     s_->rest[i] = n.rest;
     s_->inv[i] = n.inv;
@@ -288,16 +291,16 @@ void SoftmaxColumns::Tile(const Offsets& base, int64_t width) {
   FindBases();
   std::fill_n(s_->sum, width, 0.0f);
   std::fill_n(s_->lost, width, 0.0f);
+  const ColumnSums sums{s_->shift, s_->down, s_->sum, s_->lost};
   ForEachRow(call_, base, rows, [&](const Offsets& at, int64_t row) {
-    const BlockRoom::Loan copy(&s_->blocks.read);
+    const BlockRoom::Loan unkept(&s_->blocks.read);
     float* d = Again(at, row);
-    if (is_log) d = std::copy_n(d, width, copy.data()) - width;
-    kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
+    kernels.column_exp(d, n, sums, is_log ? unkept.data() : d);
   });
   MakeNormalizers();
   ForEachRow(call_, base, rows, [&](const Offsets& at, int64_t row) {
     float* d = Again(at, row);
-    if (!kept_ && !is_log) kernels.column_exp(d, n, s_->shift, s_->down, s_->sum, s_->lost);
+    if (!kept_ && !is_log) kernels.column_exp(d, n, sums, d);
     kernels.column_normalize(d, n, s_->mean, s_->rest, s_->inv);
     for (int64_t i = 0; call_.spec->normalization.zero_for_nan && i < width; ++i) {
       if (std::isnan(s_->inv[i])) d[i] = 0.0f;

@@ -239,6 +239,14 @@ inline constexpr float kUsualMost = 40.0f;
 
 using UsualRowsFn = void (*)(const ReadRowsArgs& args, double* sums);
 
+// Of the exponentials of columns, one element each; `lost` is what rounding loses of the sums.
+struct ColumnSums {
+  const float* shift;
+  const float* down;
+  float* sum;
+  float* lost;
+};
+
 struct KernelTable {
   // By element type; null for types without a vector kernel (elements.h has those).
   LoadFn load[kTypeSlots];
@@ -273,11 +281,11 @@ struct KernelTable {
   UsualRowsFn usual_rows[kTypeSlots];
   // From float32 to float32, with room for two rows at d: how many rows were done. The one after them is unusual.
   int (*softmax_rows)(const ReadRowsArgs& args, float* y, int64_t y_stride, bool stream);
-  // exp(x - shift) * 2^-down, in place (of a row only with `keep`), and its sum.
+  // exp(x - shift) * 2^-down, of a row in place, with `keep`, and its sum.
   float (*row_max)(const float* x, size_t n, float most);
   double (*row_exp)(float* x, size_t n, float shift, float down, bool keep);
   void (*column_max)(const float* x, size_t n, float* most);
-  void (*column_exp)(float* x, size_t n, const float* shift, const float* down, float* sum, float* lost);
+  void (*column_exp)(const float* x, size_t n, const ColumnSums& sums, float* exponentials);  // in place, too
 
   // Kernels that read and write where tensors lie, or null where blocks in between do the work. The operands of a sum
   // are of one type.

@@ -273,14 +273,14 @@ void ColumnMax(const float* x, size_t n, float* most) {
                 [=](size_t i, auto vector) { vector.Store(most + i, Max(vector.Load(most + i), vector.Load(x + i))); });
 }
 
-void ColumnExp(float* x, size_t n, const float* shift, const float* down, float* sum, float* lost) {
+void ColumnExp(const float* x, size_t n, const cpu::ColumnSums& c, float* exponentials) {
   ForEachVector(n, [=](size_t i, auto vector) {
-    const V e = ExpBelow(vector.Load(shift + i), vector.Load(down + i))(vector.Load(x + i));
-    LongSum total{vector.Load(sum + i), vector.Load(lost + i)};
+    const V e = ExpBelow(vector.Load(c.shift + i), vector.Load(c.down + i))(vector.Load(x + i));
+    LongSum total{vector.Load(c.sum + i), vector.Load(c.lost + i)};
     total.Add(e);
-    vector.Store(x + i, e);
-    vector.Store(sum + i, total.sum);
-    vector.Store(lost + i, total.lost);
+    vector.Store(exponentials + i, e);
+    vector.Store(c.sum + i, total.sum);
+    vector.Store(c.lost + i, total.lost);
   });
 }
 

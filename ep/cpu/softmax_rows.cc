@@ -349,11 +349,23 @@ class RowWorker {
     return call_.kernels->row_exp(d, static_cast<size_t>(n), base.shift, base.down, keep);
   }
 
+  // The exponentials of the rows' largest values, with the bits that they have in the sums.
+  void TakeLargest(const Tile& tile, float* largest) const {
+    float shift[kTileRows], down[kTileRows], unused[2][kTileRows] = {};
+    for (int i = 0; i < tile.rows; ++i) {
+      shift[i] = tile.bases[i].shift;
+      down[i] = tile.bases[i].down;
+    }
+    call_.kernels->column_exp(tile.most, static_cast<size_t>(tile.rows), {shift, down, unused[0], unused[1]}, largest);
+  }
+
   void Store(const Offsets& base, bool take_again, const Tile& tile) {
     Normalizer normalizers[kTileRows];
     bool is_cleared[kTileRows];
+    float largest[kTileRows] = {};
+    if (method_ == Method::kLogSoftmax) TakeLargest(tile, largest);
     for (int i = 0; i < tile.rows; ++i) {
-      normalizers[i] = NormalizerFor(method_, tile.most[i], tile.bases[i], tile.sums[i]);
+      normalizers[i] = NormalizerFor(method_, tile.most[i], tile.bases[i], {tile.sums[i], largest[i]});
       // 0 because it would be NaN, which no factor makes 0.
       is_cleared[i] = call_.spec->normalization.zero_for_nan && std::isnan(normalizers[i].inv);
       if (is_cleared[i]) normalizers[i] = {};

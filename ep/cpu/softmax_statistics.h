@@ -32,7 +32,13 @@ inline float ReciprocalOfSum(float most, double sum) {
   return IsFinite(most) && sum > 0 ? inverse : std::numeric_limits<float>::quiet_NaN();
 }
 
+// Of a group: the sum of its exponentials, and for the logarithm also that of its largest value, as the kernels make it.
+struct ExponentialSum {
+  double sum = 0;
+  float largest = 0.0f;
+};
+
 // Makes Y of the exponentials, or for the logarithm of d itself. NaN of a group that has no finite largest value.
-Normalizer NormalizerFor(Method method, float most, const ExponentBase& base, double sum);
+Normalizer NormalizerFor(Method method, float most, const ExponentBase& base, const ExponentialSum& of);
 
 }  // namespace normfuse::cpu

@@ -140,9 +140,10 @@ Case Rms(std::vector<int64_t> dims) {
   return c;
 }
 
-Case Softmax(std::vector<int64_t> dims, DataType type = DataType::kFloat32, int64_t axis = -1) {
+Case Softmax(std::vector<int64_t> dims, DataType type = DataType::kFloat32, int64_t axis = -1,
+             Method method = Method::kSoftmax) {
   Case c = Plain(std::move(dims), type, type);
-  c.parts.normalization.method = Method::kSoftmax;
+  c.parts.normalization.method = method;
   c.parts.normalization.axes = {axis};
   return c;
 }
@@ -269,6 +270,9 @@ const Entry kEntries[] = {
     {"Softmax f32 axis 1 [1,12,384,384]", [] { return Softmax({1, 12, 384, 384}, kF32, 1); }},
     {"Softmax f32 axis 2 [12,384,384]", [] { return Softmax({1, 12, 384, 384}, kF32, 2); }},
     {"Softmax f16 [1536,128]", [] { return Softmax({1536, 128}, kF16); }},
+    {"LogSoftmax f32 [1536,20]", [] { return Softmax({1536, 20}, kF32, -1, Method::kLogSoftmax); }},
+    {"LogSoftmax f32 [128,1000]", [] { return Softmax({128, 1000}, kF32, -1, Method::kLogSoftmax); }},
+    {"LogSoftmax f32 axis 1 [1,21,32,32]", [] { return Softmax({1, 21, 32, 32}, kF32, 1, Method::kLogSoftmax); }},
     {"DQ->Softmax->Q i8 [12,384,384]", [] { return Softmax({12, 384, 384}, kI8); }},
     {"Mul->Add->Softmax f32 [12,128,128]", [] { return MaskedSoftmax({12, 128, 128}); }},
     {"Mul->Add->Softmax f32 [12,384,384]", [] { return MaskedSoftmax({12, 384, 384}); }},

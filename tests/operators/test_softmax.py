@@ -152,6 +152,37 @@ def test_log_softmax_of_large_values(size: float, axis: int) -> None:
     check(normalization(x if axis == -1 else x.T.copy(), {"axes": [axis], "method": "log_softmax"}), "custom")
 
 
+def confident_rows(width: int) -> np.ndarray:
+    """Rows in which one value, or several equal ones, have nearly all of the sum, at each kind of place and of any size."""
+    margins = np.concatenate([np.linspace(0, 4, 200), np.geomspace(4, 90, 200), [1e3]])
+    rows = np.random.default_rng(8).uniform(-3, 0, (1200, width))
+    rows[::3] = np.linspace(0, -3, width)
+    rows[1::3] = 0
+    largest = np.resize([0, 2.3, 17, 39.7, -21.3, 41.1, -88, 200.3, 300.7, -1e4], len(rows))
+    rows += (largest - np.resize(margins, len(rows)))[:, None]
+    rows[np.arange(len(rows)), np.resize([0, width // 2, width - 1], len(rows))] = largest
+    rows[::7, -2:] = largest[::7, None]
+    return rows.astype(F32)
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("width", [1, 2, 21, 1000, 9000])
+def test_no_logarithm_of_a_probability_is_above_0(width: int, axis: int) -> None:
+    rows = confident_rows(width) if width > 1 else values((600, 1), spread=100.0)
+    x = rows[: 90 if width == 9000 else None]
+    case = normalization(x if axis == -1 else x.T.copy(), {"axes": [axis], "method": "log_softmax"})
+    got = np.moveaxis(check(case, "custom")["Y"], axis, -1)
+    assert got.max() <= 0
+    d = x.astype(np.float64)
+    exact = d - d.max(-1, keepdims=True)
+    exact -= np.log(np.exp(exact).sum(-1, keepdims=True))
+    winners = exact > -0.6
+    np.testing.assert_allclose(got[winners], exact[winners], rtol=3e-7, atol=1e-7)
+    if width == 1:
+        assert not np.signbit(got).any()
+
+
 # --- chains of standard nodes ---------------------------------------------------------------------
 
 
