@@ -153,7 +153,7 @@ def test_log_softmax_of_large_values(size: float, axis: int) -> None:
 
 
 def confident_rows(width: int) -> np.ndarray:
-    """Rows in which one value, or several equal ones, have nearly all of the sum, at each kind of place, of any size."""
+    """Rows in which one value, or several equal ones, have nearly all of the sum, at each kind of place."""
     margins = np.concatenate([np.linspace(0, 4, 200), np.geomspace(4, 90, 200), [1e3]])
     rows = np.random.default_rng(8).uniform(-3, 0, (1200, width))
     rows[::3] = np.linspace(0, -3, width)
