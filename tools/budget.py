@@ -1,6 +1,6 @@
 """Fail where a folder has more lines than pyproject.toml allows it: ``python tools/budget.py``.
 
-A feature pays for its lines: what it adds is taken away elsewhere in its folder, or the same change raises the number in
+A feature pays for its lines: what it adds is taken away elsewhere in its folder, or the change raises the number in
 `[tool.budget]` and says why. A folder that is listed counts for itself, not for the folder that it lies in. Drawings
 do not count. `--set` writes today's numbers.
 """
