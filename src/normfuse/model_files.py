@@ -379,6 +379,10 @@ def _from_proto(proto: onnx.ModelProto, name: str, folder: str | Path | None = N
     except Exception as error:  # onnx_ir raises what its constructors raise
         raise InvalidModelError(f"{name} cannot be read: {_first_line(error).rstrip('.')}.") from error
     keep_map_types(model, proto)
+    for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
+        # Of an input that is an output too, the entry among the outputs is what onnx_ir has read last.
+        if value.shape is None and info.type.tensor_type.HasField("shape"):
+            value.shape = ir.serde.deserialize_type_proto_for_shape(info.type)
     for tensor in external_tensors(model):
         tensor.base_dir = str(folder if folder is not None else ".")
     return model

@@ -329,3 +329,94 @@ def test_nothing_is_run_that_needs_more_memory_than_there_may_be(
     assert bool(opened) == fits
     if not fits:
         assert "'s29' of shape [1073741824] would take 8 GiB of memory" in (report.undecided_because or "")
+
+
+def quantised_silu(epsilon: float = 1e-5, scale: float = 0.0371, bound: float = 4.0, swap: bool = False) -> ir.Model:
+    """Float16 values, float32 scale: LayerNormalization -> Clip -> Q/DQ pair to float16 -> SiLU."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 24]> g (float16[8,256] x) => (float16[8,256] y) '
+        f"<float s = {{{scale}}}, int8 z = {{0}}> {{ {'r = Gather<axis = 0>(x, o)' if swap else 'r = Identity(x)'} "
+        f"n = LayerNormalization<epsilon = {epsilon}>(r, w, b) c = Clip(n, low, high) i = QuantizeLinear(c, s, z) "
+        "d = DequantizeLinear<output_dtype = 10>(i, s, z) g = Sigmoid(d) y = Mul(d, g) }"
+    )
+    rng = np.random.default_rng(1)
+    constants = {"w": rng.uniform(0.5, 2, 256), "b": rng.normal(0, 0.3, 256), "low": -bound, "high": bound}
+    for name, value in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float16), name))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 0, 2, 3, 4, 5, 6, 7]), "o"))
+    return ir.from_proto(model)
+
+
+def ramps(dtype: type = np.float16) -> dict[str, np.ndarray]:
+    """Rows of a batch that are not alike: ramps, padding, a constant, an outlier, and faint ones."""
+    rows = np.random.default_rng(2).normal(0, 1, (8, 256))
+    rows[1] = np.linspace(0, 1, 256)
+    rows[2] = np.linspace(3, -2, 256)
+    rows[3, 40:] = 0
+    rows[4] = 0.5
+    rows[5, 0] = 30
+    rows[6] *= 0.01
+    return {"x": rows.astype(dtype)}
+
+
+@pytest.mark.parametrize("inputs", [None, ramps()], ids=["made", "structured"])
+def test_a_result_nearer_to_the_exact_one_is_no_difference(inputs: dict[str, np.ndarray] | None) -> None:
+    """The rewritten chain rounds once, where the original rounds what it quantises to float16."""
+    optimized = normfuse.optimize(quantised_silu(), verify=False).model
+    report = normfuse.verify(quantised_silu(), optimized, inputs=inputs)
+    assert report.result != "differ", report.message
+    if report.result == "undecided":
+        assert "as near to the exact ones" in report.undecided_because
+
+
+@pytest.mark.parametrize("fault", [{"epsilon": 1e-2}, {"scale": 0.0373}, {"bound": 3.5}, {"swap": True}], ids=str)
+def test_a_fault_among_values_that_round_otherwise_is_found(fault: dict[str, Any]) -> None:
+    faulty = normfuse.optimize(quantised_silu(**fault), verify=False).model
+    assert normfuse.verify(quantised_silu(), faulty, inputs=ramps()).result == "differ"
+
+
+def moments(epsilon: float = 1e-6, factor: float = 1.0, *, exact: bool = False) -> ir.Model:
+    """A normalisation by E[x^2] - E[x]^2, which is inexact on rows that are nearly constant, or an exact one."""
+    g = models.GraphBuilder(opset=17)
+    x = g.input("x", [8, 256])
+    weight = np.full(256, factor, np.float32)
+    if exact:
+        y = g.add("LayerNormalization", x, weight, g.weight(256), epsilon=epsilon)
+    else:
+        mean = g.add("ReduceMean", x, axes=[-1])
+        squares = g.add("ReduceMean", g.add("Mul", x, x), axes=[-1])
+        variance = g.add("Sub", squares, g.add("Mul", mean, mean))
+        inverse = g.add("Reciprocal", g.add("Sqrt", g.add("Add", variance, np.float32(epsilon))))
+        y = g.add("Add", g.add("Mul", g.add("Mul", g.add("Sub", x, mean), inverse), weight), g.weight(256))
+    g.output(y, [8, 256])
+    model = ir.from_proto(g.model("moments"))
+    model.graph.outputs[0].name = "y"
+    return model
+
+
+def far_from_zero() -> dict[str, np.ndarray]:
+    """A row whose mean is three hundred times its deviation among others: E[x^2] - E[x]^2 cancels."""
+    rows = ramps(np.float32)["x"]
+    rows[6] += 3
+    return {"x": rows}
+
+
+def test_an_inexact_variance_of_the_original_is_no_difference() -> None:
+    report = normfuse.verify(moments(), moments(exact=True), inputs=far_from_zero())
+    assert report.result == "undecided", report.message
+    assert "as near to the exact ones" in report.message
+
+
+@pytest.mark.parametrize("fault", [{"epsilon": 1e-3}, {"factor": 1.01}], ids=str)
+def test_a_fault_beside_an_inexact_variance_is_found(fault: dict[str, Any]) -> None:
+    report = normfuse.verify(moments(), moments(**fault, exact=True), inputs=far_from_zero())
+    assert report.result == "differ"
+
+
+def test_an_input_that_is_an_output_keeps_its_shape() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[4,3] x, float[3] w) => (float[4,3] y, float[4,3] x) '
+        "{ y = LayerNormalization(x, w) }"
+    )
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    assert normfuse.verify(model, model).passed

@@ -28,6 +28,7 @@ from normfuse.verification.comparison import (
     lowest_precision,
     type_tolerance,
 )
+from normfuse.verification.exact_places import as_near, exact_value
 from normfuse.verification.graph_differences import Place, differing_places, given_name, places_model
 from normfuse.verification.inputs import Sample
 from normfuse.verification.near_ties import share_that_turns
@@ -62,6 +63,7 @@ class PlaceComparer:
         self._optimized = optimized
         self._budget = budget
         self._precision = lowest_precision(original)
+        self._known: Values = {}
         self.dtypes: dict[str, np.dtype[Any]] = {}
 
     def compare(self, ways: Sequence[Way], sample: Sample, tell: Callable[[str], None]) -> ComparedPlaces | None:
@@ -79,6 +81,20 @@ class PlaceComparer:
         error = max((verdict.error for verdict in good), default=0.0)
         return ComparedPlaces(len(places), len(good), error, same_nodes, bad[0] if bad else None)
 
+    def is_as_exact(self, ways: Sequence[Way], sample: Sample) -> bool:
+        """Say whether at each place the results are as near to the exact value as the original's, or nearer.
+
+        One place at least must have been off: else it is not the original's rounding that explains a difference.
+        """
+        fused = [chain for way in ways for chain in way.fused]
+        places, _ = differing_places(self._original, self._optimized, fused)
+        try:
+            verdicts = self._verdicts(places, ways, sample, lambda what: None) if places else []
+        except NormfuseError:
+            return False
+        off = [verdict for verdict in verdicts if verdict.is_off]
+        return bool(off) and all(verdict.is_as_exact(self._original, self._known) for verdict in off)
+
     def _verdicts(
         self, places: list[Place], ways: Sequence[Way], sample: Sample, tell: Callable[[str], None]
     ) -> list[_Verdict]:
@@ -87,6 +103,7 @@ class PlaceComparer:
         tell("running the original for its values in between")
         known = values_between(self._original, dict.fromkeys((*values, *read)), sample, self._budget)
         self.dtypes = {name: known[name].dtype for name in values}
+        self._known = known
         given = {name: known[name] for name in read}
         tell("comparing place by place")
         moved = {name: moved_by_one_unit(array) for name, array in given.items()}
@@ -116,8 +133,9 @@ class _Verdict:
         self.place = place
         self.error = 0.0
         self.differs = False
+        self._results: list[Any] = []
         self._reference = np.asarray(reference)
-        tolerance = type_tolerance(precision)
+        self._tolerance = tolerance = type_tolerance(precision)
         # What a place computes from quantised values of its own jumps by steps, of a size that is not known here.
         within = place.nodes if self._reference.dtype.kind == "f" else place.nodes[1:]
         self._jumps = not QUANTIZING.isdisjoint(within)
@@ -131,7 +149,23 @@ class _Verdict:
     def agrees(self) -> bool:
         return not self.differs and not self._noisy
 
+    @property
+    def is_off(self) -> bool:
+        """Whether a result is further from the original's than the types explain."""
+        return self.error > (0.0 if self._reference.dtype.kind != "f" else self._tolerance)
+
+    def is_as_exact(self, original: ir.Model, known: Values) -> bool:
+        """Say whether each result is as near to the exact value as the original's."""
+        given = {name: known[name] for name in self.place.original_inputs}
+        exact = exact_value(original, self.place.value, given)
+        if exact is None:
+            return False
+        # The steps between a value's neighbours in its type are nobody's fault.
+        own = float(np.finfo(self._reference.dtype).eps) if self._reference.dtype.kind == "f" else 0.0
+        return all(as_near(result, self._reference, exact, own) for result in self._results)
+
     def add(self, result: Any) -> None:
+        self._results.append(result)
         error, share = self._distance(result)
         if self._reference.dtype.name in QUANTIZED_TYPES:
             bad = error > 1 or share > self._allowed_share

@@ -276,7 +276,17 @@ class _Verification:
         if doubtful and self._inputs.max_error is None:
             self._explain(judge, tried, doubtful)
         failed = next((one for one in tried if not one.run.passed and judge.steady(one.results)), None)
-        if self._places is not None and self._places.first_difference is not None:
+        first = None if self._places is None else self._places.first_difference
+        if self._places is not None and (first or failed) and self._is_as_exact(judge, tried, doubtful):
+            self._places = dataclasses.replace(self._places, first_difference=None)
+            error = max(one.run.error for one in tried)
+            because = (
+                f"an output differs by {error:.3g}, but at each rewritten place, on the original's own values, the "
+                "optimised model's results are as near to the exact ones (in float64) as the original's, or nearer: "
+                "the original's own rounding explains the difference."
+            )
+            return dataclasses.replace(self._undecided(tried, judge), undecided_because=because)
+        if first is not None:
             return self._differ(judge, tried, failed, sites)
         if failed is not None and self._open:
             return self._undecided(tried, judge)
@@ -306,6 +316,14 @@ class _Verification:
             self._tell("verifying: how far rounding moves the original's results")
             self._open = not judge.measure_moved(self._comparer.dtypes, doubtful)
             self._compare_again(judge, tried)
+
+    def _is_as_exact(self, judge: Judge, tried: list[_Tried], samples: list[int]) -> bool:
+        """Say whether on each of some samples all places are as exact as the original's."""
+        self._tell("verifying: which results are nearer to the exact ones")
+        ways = [one.way for one in tried]
+        return all(
+            not self._budget.is_spent and self._comparer.is_as_exact(ways, judge.fed[index]) for index in samples
+        )
 
     def _doubtful(self, judge: Judge, tried: list[_Tried]) -> list[int]:
         """The samples on which any way of running is further off than types and rounding ties explain."""
