@@ -444,8 +444,9 @@ def _affine(
     scale, bias = parts["scale"], parts["bias"]
     product, error = z.value, z.error
     if scale is not None:
-        product = scale.value * z.value
-        error = np.abs(scale.value) * z.error + scale.error * np.abs(z.value)
+        with np.errstate(invalid="ignore"):  # 0 times infinity
+            product = scale.value * z.value
+            error = np.abs(scale.value) * z.error + scale.error * np.abs(z.value)
     value = product if bias is None else product + bias.value
     if bias is not None:
         error = error + bias.error
@@ -471,7 +472,8 @@ def _stepped(d: Interval, which: str, inputs: Inputs, attributes: Mapping[str, A
     for word in attributes[which].split():
         if word not in COMBINATIONS:
             given = [next(numbers) for _ in ACTIVATIONS[word].get("params", [])]
-            error = np.maximum(high - value, value - low)
+            with np.errstate(invalid="ignore"):
+                error = np.maximum(high - value, value - low)
             value, low, high = activation_interval(word, value, np.where(np.isfinite(error), error, 0.0), given)
             continue
         stored = inputs[f"operand_{taken}"]
@@ -523,7 +525,7 @@ def _statistics(d: _Value, axes: tuple[int, ...], attributes: Mapping[str, Any])
     epsilon = float(np.float32(attributes["epsilon"]))
     with np.errstate(all="ignore"):
         mean = _mean(d.value, axes) if attributes["use_mean"] else np.zeros_like(_mean(d.value, axes))
-        centred = d.value - mean
+        centred = d.value - np.where(np.isfinite(mean), mean, np.nan)  # a NaN or infinity makes the row NaN
         variance = _mean(centred**2, axes)
         root = np.sqrt(variance + epsilon) if attributes["epsilon_on"] == "variance" else np.sqrt(variance) + epsilon
         inverse = 1.0 / root if attributes["normalize_variance"] else np.ones_like(root)

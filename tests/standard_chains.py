@@ -258,7 +258,7 @@ def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, symbolic: 
     order = programs.INPUTS[b.op]
     inputs = {name: b.inputs[name] for name in order if name in b.inputs}
     constant = frozenset(name for name in inputs if name not in ("X", "residual", "slope")) | {"slope"} & set(inputs)
-    case = Case(b.op, inputs, b.attributes, tuple(outputs), constant)
+    case = Case(b.op, inputs, b.attributes, tuple(outputs), constant, b.numbers.family)
     free = [(name, i) for name, array in inputs.items() if name not in constant for i in range(array.ndim)]
     opened = draw(st.lists(st.sampled_from(free), unique=True)) if symbolic and free else []
     return Chain(kind, opset, case, frozenset(opened))
@@ -266,7 +266,7 @@ def chains(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(KINDS), *, symbolic: 
 
 def _input(b: Builder, whole: tuple[int, ...], kind: str, opset: int) -> None:
     """X and what is added to it, which widens it now and then: together they have the whole shape."""
-    draw = b.draw
+    draw, rows = b.draw, range(2, len(whole)) if kind in ("InstanceNormalization", "GroupNormalization") else (-1,)
     shape, residual, bias = whole, whole, ()
     if kind == "Activation" and draw(st.integers(0, 2)) == 0:
         bias = whole[-1:]
@@ -283,13 +283,13 @@ def _input(b: Builder, whole: tuple[int, ...], kind: str, opset: int) -> None:
         # DequantizeLinear has no uint32.
         types = [t for t in QUANTIZED_TYPES if t is not np.uint32] + (TWO_BIT_TYPES if opset >= 25 else [])
         dtype = draw(st.sampled_from([np.int8, np.uint8, *types]))
-        b.inputs["X"] = b.numbers.codes(shape, dtype)
+        b.inputs["X"] = b.numbers.data(shape, dtype, axes=rows)
         b.quantization("x", shape, dtype, np.float32, broadcast=False)
     else:
         b.float_type = draw(st.sampled_from([np.float32, np.float32, np.float16]))
-        b.inputs["X"] = b.numbers.normal(shape, b.float_type, draw(st.sampled_from([0.0, 1.0])))
+        b.inputs["X"] = b.numbers.data(shape, b.float_type, draw(st.sampled_from([0.0, 1.0])), axes=rows)
     if kind in CONTRIB or adds:
-        b.inputs["residual"] = b.numbers.normal(residual, b.float_type)
+        b.inputs["residual"] = b.numbers.data(residual, b.float_type, axes=rows)
     if bias:
         b.inputs["bias" if kind == "Activation" else "residual_bias"] = b.numbers.normal(bias, b.float_type)
 

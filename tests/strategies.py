@@ -1,6 +1,7 @@
 """Hypothesis strategies that draw the operator specification of ep/spec/operators.toml at random.
 
-Shapes and settings are drawn (and shrunk) by hypothesis; the numbers in the tensors come from a seed that it draws.
+Shapes, settings and the family of the data are drawn (and shrunk) by hypothesis; the numbers in the tensors come from
+a seed that it draws.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import families
 import ml_dtypes
 import numpy as np
 import oracle
 import programs
+from families import Family
 from hypothesis import strategies as st
 from oracle import ACTIVATIONS, Array
 
@@ -48,6 +51,8 @@ class Case:
     attributes: dict[str, Any]
     outputs: tuple[str, ...] = ("Y",)
     constants: frozenset[str] = frozenset()
+    family: Family | None = None
+    """Of its data, where it was drawn."""
 
     def expected(self) -> dict[str, oracle.Expected]:
         return {name: self._every[name] for name in self.outputs}
@@ -59,14 +64,23 @@ class Case:
 
     def __repr__(self) -> str:
         tensors = {k: f"{v.dtype}{list(v.shape)}" for k, v in self.inputs.items()}
-        return f"Case({self.op}, {tensors}, {self.attributes}, {self.outputs}, constant {sorted(self.constants)})"
+        return f"Case({self.op}, {tensors}, {self.attributes}, {self.outputs}, constant {sorted(self.constants)}, {self.family})"
 
 
 class Numbers:
-    """Tensors from one seed."""
+    """Tensors from one seed; those that are data of one family, its rows along some axes."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, family: Family = Family()) -> None:
         self.generator = np.random.default_rng(seed)
+        self.family = family
+
+    def data(
+        self, shape: Sequence[int], dtype: Any, mean: float = 0.0, deviation: float = 1.0, axes: Sequence[int] = (-1,)
+    ) -> Array:
+        """What a model is fed with; of a quantised type any value of it, of float8 none that is not finite."""
+        if "float8" in np.dtype(dtype).name:
+            mean, deviation = 0.0, 8.0
+        return families.fill(self.family, self.generator, shape, dtype, axes, mean, deviation)
 
     def normal(self, shape: Sequence[int], dtype: Any, mean: float = 0.0, deviation: float = 1.0) -> Array:
         values = self.generator.normal(mean, deviation, shape)
@@ -100,13 +114,18 @@ def is_float8(dtype: Any) -> bool:
     return "float8" in np.dtype(dtype).name
 
 
+def data_families(names: Sequence[str] = tuple(families.TABLE)) -> st.SearchStrategy[Family]:
+    """Every row of a family, or one that may lie in any tile and any thread's part; noise is what others shrink to."""
+    return st.builds(Family, st.sampled_from(names), st.one_of(st.none(), st.integers(0, 70)))
+
+
 @st.composite
 def shapes(draw: st.DrawFn, min_rank: int = 1, max_rank: int = 8) -> tuple[int, ...]:
     """Dimensions mostly small, now and then one that spans several vectors with a tail, or 0 or 1."""
     rank = draw(st.integers(min_rank, max_rank))
     room, dims = MAX_ELEMENTS, []
     for _ in range(rank):
-        dim = draw(st.one_of(st.integers(1, 5), st.sampled_from([0, 1, 7, 16, 17, 31, 64, 65, 130, 513])))
+        dim = draw(st.one_of(st.integers(1, 5), st.sampled_from([0, 1, 7, 16, 17, 31, 64, 65, 130, 513, 1024])))
         dim = min(dim, max(room, 1))
         room //= max(dim, 1)
         dims.append(dim)
@@ -207,7 +226,7 @@ class Builder:
 
     def __init__(self, draw: st.DrawFn, op: str) -> None:
         self.draw, self.op = draw, op
-        self.numbers = Numbers(draw(st.integers(0, 2**32 - 1)))
+        self.numbers = Numbers(draw(st.integers(0, 2**32 - 1)), draw(data_families()))
         self.inputs: dict[str, Array] = {}
         self.attributes: dict[str, Any] = {}
         self.float_type: Any = np.float32
@@ -222,21 +241,26 @@ class Builder:
         if parameters.block_size:
             self.attributes[f"{prefix}_block_size"] = parameters.block_size
 
+    def row_axes(self, rank: int) -> Sequence[int]:
+        """Where the rows of data of this rank lie: over what is normalised, as far as that is known."""
+        return self.attributes.get("axes") or range(
+            2 if rank > 2 and "num_groups" in self.attributes else rank - 1, rank
+        )
+
     def x(self, shape: Sequence[int], *, quantized: bool) -> None:
         """X and, when quantised, its parameters; sets the type that floats have."""
         self.float_type = self.draw(st.sampled_from([np.float32, np.float32, *FLOAT_TYPES]))
         if not quantized:
             mean = self.draw(st.sampled_from([0.0, 0.0, 1.0, 100.0]))
-            self.inputs["X"] = self.numbers.normal(
-                shape, self.float_type, mean, self.draw(st.sampled_from([1.0, 0.01, 20.0]))
-            )
+            deviation = self.draw(st.sampled_from([1.0, 0.01, 20.0]))
+            self.inputs["X"] = self.numbers.data(shape, self.float_type, mean, deviation, self.row_axes(len(shape)))
             return
         dtype = self.draw(st.sampled_from([np.int8, np.uint8, *QUANTIZED_TYPES]))
         scale_type = (
             self.draw(st.sampled_from([np.float32, np.float16])) if self.op != "FusedNormalization" else np.float32
         )
         self.float_type = scale_type
-        self.inputs["X"] = self.numbers.codes(shape, dtype)
+        self.inputs["X"] = self.numbers.data(shape, dtype, axes=self.row_axes(len(shape)))
         self.quantization("x", shape, dtype, scale_type)
 
     def y(self, shape: Sequence[int]) -> None:
@@ -305,7 +329,7 @@ class Builder:
     def finish(self, outputs: tuple[str, ...] = ("Y",)) -> Case:
         order = programs.INPUTS[self.op]
         inputs = {name: self.inputs[name] for name in order if name in self.inputs}
-        return Case(self.op, inputs, self.attributes, outputs, self.draw(constants(list(inputs))))
+        return Case(self.op, inputs, self.attributes, outputs, self.draw(constants(list(inputs))), self.numbers.family)
 
 
 @st.composite
@@ -361,10 +385,10 @@ def _residual(b: Builder, shape: tuple[int, ...], *, widens: bool) -> None:
     other = b.draw(broadcast_shapes(shape)) if b.draw(st.integers(0, 3)) == 0 else shape
     if b.draw(st.integers(0, 3)) == 0 and np.dtype(b.float_type) == np.float32:
         dtype = b.draw(st.sampled_from([np.int8, np.uint8, np.uint16]))
-        b.inputs["residual"] = b.numbers.codes(other, dtype)
+        b.inputs["residual"] = b.numbers.data(other, dtype, axes=b.row_axes(len(other)))
         b.quantization("residual", other, dtype, np.float32)
     else:
-        b.inputs["residual"] = b.numbers.normal(other, b.float_type)
+        b.inputs["residual"] = b.numbers.data(other, b.float_type, axes=b.row_axes(len(other)))
     if widens and other != shape:
         b.inputs["residual_bias"] = b.numbers.normal(shape, b.float_type)
     elif b.draw(st.booleans()):
