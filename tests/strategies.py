@@ -40,6 +40,7 @@ TWO_BIT_TYPES: list[Any] = [ml_dtypes.int2, ml_dtypes.uint2]
 # QuantizeLinear writes all of these but the 32-bit integers.
 OUTPUT_TYPES = [t for t in QUANTIZED_TYPES if t not in (np.int32, np.uint32)]
 MAX_ELEMENTS = 6000
+NOISE = Family()
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,14 @@ class Case:
 
     def __repr__(self) -> str:
         tensors = {k: f"{v.dtype}{list(v.shape)}" for k, v in self.inputs.items()}
-        return f"Case({self.op}, {tensors}, {self.attributes}, {self.outputs}, constant {sorted(self.constants)}, {self.family})"
+        how = f"{self.attributes}, {self.outputs}, constant {sorted(self.constants)}, {self.family}"
+        return f"Case({self.op}, {tensors}, {how})"
 
 
 class Numbers:
     """Tensors from one seed; those that are data of one family, its rows along some axes."""
 
-    def __init__(self, seed: int, family: Family = Family()) -> None:
+    def __init__(self, seed: int, family: Family = NOISE) -> None:
         self.generator = np.random.default_rng(seed)
         self.family = family
 

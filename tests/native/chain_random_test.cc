@@ -31,6 +31,8 @@ class Generator {
   }
   DataType QuantizedType();
   Tensor Values(DataType type, const std::vector<int64_t>& dims, double mean, double deviation);
+  double OfFamily(int64_t family, int64_t row, int64_t at, int64_t length);
+  void Structure(Tensor* tensor, double mean, double deviation);
   Operand Input(Case* c, const std::vector<int64_t>& dims, double mean);
   Quantization Quantize(Case* c, DataType type, const std::vector<int64_t>& dims, double step);
   std::vector<int64_t> Broadcastable(const std::vector<int64_t>& shape);
@@ -52,6 +54,7 @@ class Generator {
 };
 
 std::vector<int64_t> Generator::Shape() {
+  if (Chance(0.25)) return {Int(2, 9), Pick<int64_t>({33, 100, 384, 1024, 1500})};  // several rows a tile
   const int64_t rank = Pick<int64_t>({1, 2, 2, 3, 3, 4, 4, 5, 6, 8});
   std::vector<int64_t> shape;
   int64_t total = 1;
@@ -96,6 +99,59 @@ Tensor Generator::Values(DataType type, const std::vector<int64_t>& dims, double
     }
   }
   return tensor;
+}
+
+// What data look like, of size about 1 (tests/families.py has more of them, and says why).
+double Generator::OfFamily(int64_t family, int64_t row, int64_t at, int64_t length) {
+  const double along = static_cast<double>(at) / static_cast<double>(length);
+  const int64_t edge = (row * 5 + length) % length;  // of this row
+  switch (family) {
+    case 0:
+      return 2 * along * static_cast<double>(row % 8 + 1);  // a ramp
+    case 1:
+      return 2 * (1 - along) * static_cast<double>(row % 8 + 1);  // one down
+    case 2:
+      return at < edge ? -1 : 1;  // a step
+    case 3:
+      return at < edge ? 0 : Normal() + 2;  // padding in front
+    case 4:
+      return at >= edge ? 0 : Normal() + 2;  // and behind
+    case 5:
+      return static_cast<double>(row % 5) / 3;  // a constant
+    case 6:
+      return at == (row % 2 != 0 ? length - 1 : 0) ? 2 : 0.3;  // constant but one
+    case 7:
+      return at == std::min<int64_t>(Pick<int64_t>({0, 7, 8, 15, 16, 31, 32}), length - 1) ? 100 : 0.1 * Normal();
+    case 8:
+      return 1 + std::sin(6.28 * (along + static_cast<double>(row) / 9));  // a smooth picture
+    case 9:
+      return Chance(0.05) ? Normal() : 0;  // sparse
+    case 10:
+      return at % 2 != 0 ? -1000 : 1000;  // alternating
+    default:
+      return 300 + Normal();  // far from 0
+  }
+}
+
+// Rows along the last dimension of a family, all or one of them.
+void Generator::Structure(Tensor* tensor, double mean, double deviation) {
+  const int64_t count = tensor->Count();
+  if (tensor->dims.empty() || count == 0 || IsFloat8(tensor->type)) return;
+  const int64_t length = tensor->dims.back();
+  const int64_t family = Int(0, 11);
+  const int64_t only = Chance(0.5) ? Int(0, count / length - 1) : -1;
+  const int bits = BitsOf(tensor->type);
+  const bool is_float = IsFloat(tensor->type);
+  const bool is_signed = DecodeElement(tensor->type, bits < 32 ? (1u << bits) - 1u : ~0u) < 0;
+  const double size = bits > 8 ? 1000 : std::exp2(bits - 2);
+  for (int64_t i = 0; i < count; ++i) {
+    if (only >= 0 && i / length != only) continue;
+    const double value = OfFamily(family, i / length, i % length, length);
+    const double limit = 2 * size - 1;
+    tensor->Set(i, is_float    ? mean + deviation * value
+                   : is_signed ? std::round(std::clamp(value * size, -limit, limit))
+                               : std::round(std::clamp((value + 2) * size, 0.0, 2 * limit)));
+  }
 }
 
 Quantization Generator::Quantize(Case* c, DataType type, const std::vector<int64_t>& dims, double step) {
@@ -152,6 +208,7 @@ Operand Generator::Input(Case* c, const std::vector<int64_t>& dims, double mean)
   operand.type = quantized ? QuantizedType() : FloatType();
   const bool constant = Chance(0.05);
   Tensor values = Values(operand.type, dims, operand.type == DataType::kFloat32 ? mean : 0.0, 1.0);
+  if (Chance(0.6)) Structure(&values, operand.type == DataType::kFloat32 ? mean : 0.0, 1.0);
   operand.tensor = c->Add(std::move(values), constant);
   const double range = BitsOf(operand.type) > 8 ? 1000 : BitsOf(operand.type) == 8 ? 100 : 4;
   if (quantized) operand.quantization = Quantize(c, operand.type, dims, 1.0 / std::exp2(std::floor(std::log2(range))));
