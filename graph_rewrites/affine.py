@@ -22,6 +22,9 @@ __all__ = ["ActivationBias", "ActivationScale", "GateBefore", "StepBehind"]
 _PRODUCTS = ("MatMul", "Gemm")
 # What an operation with a constant is where it is no Add or Mul.
 _INVERSES = {"Sub": "Add", "Div": "Mul"}
+# What mixes elements, so that a last bit no longer decides on one rounding, and how far a quantisation is looked for.
+_MANY = (*_PRODUCTS, "Conv", "ConvTranspose")
+_MOST_BEHIND = 32
 # Smaller numbers have lost digits; of float32 and bfloat16 where there is no other.
 _SMALLEST_NORMAL = {"float16": 2.0**-14}
 _SMALLEST_OTHER = 2.0**-126
@@ -39,7 +42,8 @@ class StepBehind(FusionRule):
 
         Y = FusedNormalization(..., operand, steps="...; Mul operand")
 
-    A constant that is subtracted or divided by is added or multiplied with.
+    A constant that is subtracted or divided by is added or multiplied with; where a QuantizeLinear follows, one that is
+    divided by only if its inverse is exact, as ties would be rounded the other way.
     """
 
     spellings = tuple(
@@ -97,7 +101,23 @@ class StepBehind(FusionRule):
         size = np.abs(inverse.astype(np.float64))
         if not np.all(np.isfinite(size) & (size >= _SMALLEST_NORMAL.get(str(array.dtype), _SMALLEST_OTHER))):
             raise Declined("different_formula", node=label(root), kind="a scale", detail="its divisor has no inverse")
+        is_exact = np.all(np.frexp(size)[0] == 0.5)
+        if not is_exact and _is_quantized_behind(root):
+            detail = "its quotient is quantised, and a product with the inverse of the divisor may be on another step"
+            raise Declined("different_formula", node=label(root), kind="a scale", detail=detail)
         return inverse
+
+
+def _is_quantized_behind(root: ir.Node) -> bool:
+    """Whether a QuantizeLinear may read what the node gives, or what is made of it element by element."""
+    behind = [root]
+    for node in behind:
+        for consumer in dict.fromkeys(consumer for value in node.outputs for consumer in value.consumers()):
+            if consumer.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
+                return True
+            if consumer not in behind and consumer.op_type not in _MANY and len(behind) < _MOST_BEHIND:
+                behind.append(consumer)
+    return False
 
 
 class _ActivationOperand(FusionRule):

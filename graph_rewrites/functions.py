@@ -52,8 +52,12 @@ class Types:
     rank: int | None
     per_channel: bool
     """Scale and bias have one element for each index of dimension 1 of X."""
-    per_element: bool
-    """Scale and bias, of more than one element, differ along the normalised dimensions only (counted from the end)."""
+    per_element: frozenset[str]
+    """Of scale and bias, which have more than one element and differ along the normalised dimensions only."""
+    at_run_time: frozenset[str]
+    """Of scale and bias, which are no finite constants."""
+    row: tuple[int, ...] | None
+    """The sizes of the normalised dimensions, where they are the last ones and known."""
     per_tensor: frozenset[str]
     """What is quantised with one scale for the whole tensor: "x", "sum" ..."""
 
@@ -69,13 +73,18 @@ class Types:
         rank = facts.rank(y)
         _require_dimensions(fused, facts)
         _require_granularity(fused, facts)
-        shapes = [facts.shape(fused.inputs[name]) for name in ("scale", "bias") if fused.has(name)]
+        affine = {name: fused.inputs[name] for name in ("scale", "bias") if fused.has(name)}
+        shapes = {name: facts.shape(value) for name, value in affine.items()}
         return cls(
             inputs,
             facts.dtype(y),
             rank,
-            per_channel=rank is not None and all(_one_for_each_channel(shape, rank) for shape in shapes),
-            per_element=all(_runs_along(shape, fused["axes"]) and not _is_single(shape) for shape in shapes),
+            per_channel=rank is not None and all(_one_for_each_channel(shape, rank) for shape in shapes.values()),
+            per_element=frozenset(
+                name for name, shape in shapes.items() if _runs_along(shape, fused["axes"]) and not _is_single(shape)
+            ),
+            at_run_time=frozenset(name for name, value in affine.items() if not _is_finite(facts.constant(value))),
+            row=_row(fused, facts),
             per_tensor=frozenset(
                 name.removesuffix("_scale")
                 for name, value in fused.inputs.items()
@@ -136,6 +145,25 @@ def _is_single(shape: ir.Shape | None) -> bool:
     return shape is not None and all(dim == 1 for dim in shape)
 
 
+def _is_finite(array: np.ndarray[Any, Any] | None) -> bool:
+    return array is not None and bool(np.isfinite(array.astype(np.float64)).all())
+
+
+def _row(fused: Fused, facts: Facts) -> tuple[int, ...] | None:
+    if not _is_over_last_dimensions(fused):
+        return None
+    shape = facts.shape(fused.inputs["X"])
+    sizes = [] if shape is None else [dim for dim in shape[-len(fused["axes"]) :] if isinstance(dim, int)]
+    return tuple(sizes) if len(sizes) == len(fused["axes"]) else None
+
+
+def _is_over_last_dimensions(fused: Fused) -> bool:
+    """Whether what is normalised are the last dimensions, all of them counted from the end."""
+    if fused.op_type != "FusedNormalization" or fused["num_groups"]:
+        return False
+    return fused["axes"] == tuple(range(-len(fused["axes"]), 0))
+
+
 class FunctionLibrary:
     """The functions that the fused nodes of one model call."""
 
@@ -182,7 +210,8 @@ def configuration(fused: Fused, types: Types, outputs: int, opset: int) -> tuple
 
 def _hashable(types: Types) -> tuple[Any, ...]:
     given = tuple(sorted(types.inputs.items()))
-    return (given, types.y, types.rank, types.per_channel, types.per_element, types.per_tensor)
+    known = (types.per_channel, types.per_element, types.at_run_time, types.row, types.per_tensor)
+    return (given, types.y, types.rank, *known)
 
 
 def function_of(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Function:
@@ -452,9 +481,8 @@ class Body:
         if _is_plain(fused):
             if not statistics and self._is_instance_normalization(fused, types):
                 return self._instance_normalization(fused, types, d), ()
-            if self._is_layer_normalization(fused, types):
-                y, *others = self._layer_normalization(fused, types, d, statistics)
-                return y, others
+            if self._opset >= 17 and _is_over_last_dimensions(fused):
+                return self._layer_normalization(fused, types, d, statistics)
         if self._is_mean_variance_normalization(fused) and not statistics:
             # ONNX Runtime writes it out with numbers in float32.
             y = self._op("MeanVarianceNormalization", self._cast(d, self._work, _FLOAT), axes=list(fused["axes"]))
@@ -472,21 +500,38 @@ class Body:
         total = self._reduce("ReduceSum", powers, axes)
         return self._op("Sub", below, self._op("Log", total)) if is_log else self._op("Div", powers, total)
 
-    def _is_layer_normalization(self, fused: Fused, types: Types) -> bool:
-        return (
-            self._opset >= 17
-            and fused.has("scale")
-            and fused.align == "trailing"
-            and fused["axes"] == tuple(range(-len(fused["axes"]), 0))
-            and types.per_element
-        )
+    def _layer_normalization(
+        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
+    ) -> tuple[ir.Value, Sequence[ir.Value]]:
+        """Write the operator with what it takes of scale and bias, and the rest behind it.
 
-    def _layer_normalization(self, fused: Fused, types: Types, d: ir.Value, statistics: bool) -> Sequence[ir.Value]:
-        parameters = [self._float(fused, types, name, self._work) for name in ("scale", "bias") if fused.has(name)]
-        attributes = {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]}
-        return self._tape.op_multi_out(
-            "LayerNormalization", [d, *parameters], attributes, num_outputs=3 if statistics else 1
+        Written out, a row of equal numbers would not become exactly 0, as the operator makes it.
+        """
+        taken = [] if fused.align != "trailing" else [step.operand for step in fused.affine]
+        if not {"scale"} <= types.per_element & set(taken):
+            taken = []
+        elif "bias" not in types.per_element:
+            taken = ["scale"]
+        parameters = [self._float(fused, types, name, self._work) for name in taken] or [
+            self._unit_scale(types, d, fused)
+        ]
+        y, *others = self._tape.op_multi_out(
+            "LayerNormalization",
+            [d, *parameters],
+            {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]},
+            num_outputs=3 if statistics else 1,
         )
+        return self._scaled(y, self._parameters(fused, types, but=taken)), others
+
+    def _unit_scale(self, types: Types, d: ir.Value, fused: Fused) -> ir.Value:
+        """Write a scale of ones for LayerNormalization, which asks for one."""
+        if types.row is not None:
+            return self._tensor(np.ones(types.row, self._work.numpy()))
+        ends = (np.array([end], np.int64) for end in (-len(fused["axes"]), np.iinfo(np.int64).max))
+        return self._filled(self._op("Slice", self._op("Shape", d), *map(self._tensor, ends)), 1)
+
+    def _filled(self, shape: ir.Value, number: float) -> ir.Value:
+        return self._op("ConstantOfShape", shape, value=ir.tensor(np.array([number], self._work.numpy())))
 
     def _is_instance_normalization(self, fused: Fused, types: Types) -> bool:
         rank = types.rank
@@ -503,7 +548,13 @@ class Body:
             flat = self._tensor(np.array([-1], np.int64))
             scale = self._op("Reshape", scale, flat)
             bias = bias and self._op("Reshape", bias, flat)
-        bias = bias or self._op("Sub", scale, scale)
+        if fused.align == "trailing" and types.at_run_time:
+            # ONNX Runtime adds bias - mean * inverse * scale, which is no number where a factor is infinite.
+            sizes = self._op("Shape", scale)
+            ones, zeros = self._filled(sizes, 1), self._filled(sizes, 0)
+            y = self._op("InstanceNormalization", d, ones, zeros, epsilon=fused["epsilon"])
+            return self._scaled(y, self._parameters(fused, types))
+        bias = bias or self._filled(self._op("Shape", scale), 0)
         return self._op("InstanceNormalization", d, scale, bias, epsilon=fused["epsilon"])
 
     def _is_mean_variance_normalization(self, fused: Fused) -> bool:
@@ -567,7 +618,8 @@ class Body:
         # A Div would let ONNX Runtime fuse all of it: with the Cast in front of a bfloat16, into an operator without a
         # kernel; with a Mul behind it that is no scale of a last dimension, into one that breaks the graph.
         scaled = fused.has("scale") or any(step.name == "Mul" for step in fused.further[:1])
-        is_scale = fused.has("scale") and types.per_element and types.rank != 1
+        vectors = {name for name in ("scale", "bias") if fused.has(name)}
+        is_scale = fused.has("scale") and vectors <= types.per_element and types.rank != 1
         if self._float_type(types, "X") == ir.DataType.BFLOAT16 or (scaled and not is_scale):
             return self._op("Mul", deviation, self._op("Reciprocal", root))
         return self._op("Div", deviation, root)
@@ -583,11 +635,12 @@ class Body:
             return self._op("BatchNormalization", y, scale, bias, zeros, ones, epsilon=0.0)
         return self._scaled(y, self._parameters(fused, types))
 
-    def _parameters(self, fused: Fused, types: Types) -> _Parameters:
+    def _parameters(self, fused: Fused, types: Types, but: Collection[str] = ()) -> _Parameters:
         """Write scale and bias, where present, dequantised and in the shape that X asks for."""
         return [
             (step.name, self._aligned(self._float(fused, types, step.operand, self._work), step["align"], types.rank))
             for step in fused.affine
+            if step.operand not in but
         ]
 
     def _scaled(self, y: ir.Value, parameters: _Parameters) -> ir.Value:

@@ -1,0 +1,87 @@
+"""What optimize writes keeps the exactness of the operators that the model had, where normfuse is not there."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from oracle import Array
+from parsed_models import parse, results
+from rewrite_harness import fused_nodes, optimize
+
+SHAPE = (2, 6, 96)
+
+
+def padded() -> Array:
+    """Rows of equal numbers far from 0, zeros, a row that is constant but one, and usual ones."""
+    x = np.random.default_rng(3).standard_normal(SHAPE) * 0.1 + 1
+    x[0, 3:] = 0
+    x[1, 0], x[1, 1], x[1, 2] = 1e4, 0.1, np.float32(1 / 3)
+    x[1, 3] = 0.7
+    x[1, 3, -1] = 0.8
+    return x.astype(np.float32)
+
+
+def model_of(behind: str, epsilon: float, inputs: str = "") -> onnx.ModelProto:
+    text = f"""g (float[2, 6, 96] x{inputs}) => (float[2, 6, 96] y) {{
+        n = LayerNormalization<axis = -1, epsilon = {epsilon}>(x, ones, zeros) {behind} }}"""
+    return parse(text, opset=17, ones=np.ones(96, np.float32), zeros=np.zeros(96, np.float32))
+
+
+BEHIND = {
+    "gate": ("y = Mul(n, gate)", ", float[2, 6, 1] gate", {"gate": (2, 6, 1)}),
+    "modulation": (
+        "a = Mul(n, scale) y = Add(a, shift)",
+        ", float[2, 1, 96] scale, float[2, 1, 96] shift",
+        {"scale": (2, 1, 96), "shift": (2, 1, 96)},
+    ),
+    "x itself": ("y = Mul(n, x)", "", {}),
+    "one number": ("y = Mul(n, number)", ", float number", {"number": ()}),
+}
+
+
+def same_where_the_original_is_exact(model: onnx.ModelProto, feeds: dict[str, Array]) -> None:
+    optimized, _ = optimize(model)
+    assert fused_nodes(optimized)
+    (want,), (got,) = (list(results(each, feeds).values()) for each in (model, optimized))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-5])
+@pytest.mark.parametrize("name", BEHIND)
+def test_rows_of_equal_numbers(name: str, epsilon: float) -> None:
+    behind, inputs, shapes = BEHIND[name]
+    rng = np.random.default_rng(5)
+    feeds = {"x": padded(), **{key: rng.uniform(0.5, 2, shape).astype(np.float32) for key, shape in shapes.items()}}
+    same_where_the_original_is_exact(model_of(behind, epsilon, inputs), feeds)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_row_of_unknown_length(dynamic: bool) -> None:
+    model = model_of(*(BEHIND["gate"][0], 1e-12, BEHIND["gate"][1]))
+    if dynamic:
+        for value in (model.graph.input[0], model.graph.output[0]):
+            value.type.tensor_type.shape.dim[2].dim_param = "width"
+    gate = np.linspace(0.5, 2, 12, dtype=np.float32).reshape(2, 6, 1)
+    same_where_the_original_is_exact(model, {"x": padded(), "gate": gate})
+
+
+def test_an_infinite_gate_of_an_instance_normalization() -> None:
+    text = """g (float[2, 6, 4, 8] x, float[6, 1, 1] gate) => (float[2, 6, 4, 8] y) {
+        n = InstanceNormalization(x, ones, zeros) y = Mul(n, gate) }"""
+    model = parse(text, opset=17, ones=np.ones(6, np.float32), zeros=np.zeros(6, np.float32))
+    x = np.random.default_rng(1).standard_normal((2, 6, 4, 8)).astype(np.float32) + 3
+    gate = np.array([1, np.inf, -np.inf, 2, 0, 1e30], np.float32).reshape(6, 1, 1)
+    same_where_the_original_is_exact(model, {"x": x, "gate": gate})
+
+
+@pytest.mark.parametrize("divisor", [0.3, 41.0, 49.0, 55.0, 4.0])
+def test_quotients_in_front_of_a_quantization_keep_their_ties(divisor: float) -> None:
+    text = """g (float[2, 6, 96] x) => (uint8[2, 6, 96] y) <float c, float s, uint8 z = {128}> {
+        n = Relu(x) e = Sigmoid(x) a = Mul(x, e) d = Div(a, c) y = QuantizeLinear(d, s, z) }"""
+    text = text.replace("float c", f"float c = {{{divisor}}}").replace("float s", "float s = {0.25}")
+    model = parse(text, opset=17)
+    # Large ones, where the activation is x itself: exact ties of d / s.
+    x = (np.resize(np.arange(20, 132), SHAPE) * np.float32(divisor) * 0.125).astype(np.float32)
+    optimized, _ = optimize(model)
+    np.testing.assert_array_equal(results(optimized, {"x": x})["y"], results(model, {"x": x})["y"])
