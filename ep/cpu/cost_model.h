@@ -12,13 +12,9 @@
 
 namespace normfuse::cpu {
 
-// From this size of X and Y together on Y is stored non-temporally: it saves reading what is overwritten. Measured with level-3
-// caches of 32 MB (AMD, Zen 4) and 105 MB (Intel, Sapphire Rapids), both shared with neighbours: at 25 MB this makes a
-// LayerNorm 1.6 and 2 times as fast, and one together with a reader of its result as fast as before and 1.5 times as
-// fast; at 12 MB on the latter 2.0 and 1.3 times (float16 1.6 and 1.15); at 6 to 8 MB that reader loses more than it gains.
-// Within a session, between two nodes of ONNX Runtime's (Neg), on the former: 1.9 -> 1.4 ms for all three at 12 MB, 3.2 ->
-// 2.2 at 15 MB.
-inline constexpr int64_t kNonTemporalBytes = int64_t{12} * 1024 * 1024;
+// From this size of X and Y together on Y is stored non-temporally: it saves reading what is overwritten, unless that is still in the
+// last cache, of which 32 MB are usual. Measured figures: docs/decisions/0010-non-temporal-stores.md.
+inline constexpr int64_t kNonTemporalBytes = int64_t{24} * 1024 * 1024;
 
 // From this size of X, residual and Y together on rows with a residual are read one after the other: the streams of two
 // or four rows side by side are too many where a part of them comes from memory. Measured as above, neighbours busy: Add

@@ -1,4 +1,4 @@
-"""Tensors of 12 MiB and more, whose results are stored non-temporally: every way of it, on one thread and on two."""
+"""Results that are stored non-temporally, as those of large tensors are: every way of it, on one thread and on two."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ F32, F16 = np.float32, np.float16
 pytestmark = [pytest.mark.every_isa, pytest.mark.slow]
 ROWS = (2752, 1008)  # 22 MB in and out; rows of 63 vectors of 64 bytes
 IMAGE = (4, 8, 292, 320)
+
+
+@pytest.fixture(autouse=True)
+def _stores_non_temporally(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default from 24 MiB on."""
+    monkeypatch.setenv("NORMFUSE_PATH", "nontemporal")
 
 
 def numbers(shape: tuple[int, ...], seed: int = 0, dtype: type = F32, mean: float = 0.0) -> Array:
