@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from normfuse.documents import Document
 from normfuse.errors import NormfuseError
@@ -95,7 +95,7 @@ def read_claim_report(report: Path) -> list[dict[str, Any]]:
 class PairNodes:
     """QuantizeLinear and DequantizeLinear nodes of which normfuse.InferenceSession makes the same, for one reason."""
 
-    becomes: str
+    becomes: Annotated[str, (("enum", ("fused", "folded", "repeated", "in_integers", "claimed", "left", "not_seen")),)]
     """"fused" by the rewriting pass, "folded" (dequantised once), "repeated" (taken out), "in_integers" (part of an
     operator of integers), "claimed" by the execution provider, "left" to ONNX Runtime, or "not_seen", because that took
     them away first."""

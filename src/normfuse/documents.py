@@ -101,7 +101,7 @@ class Schemas:
         """Return the schema of the values of a type."""
         origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
         if origin is Annotated:
-            return dict(annotation.__metadata__[0])
+            return {key: list(each) if isinstance(each, tuple) else each for key, each in annotation.__metadata__[0]}
         if annotation in _SIMPLE:
             return dict(_SIMPLE[annotation])
         if origin is Literal:

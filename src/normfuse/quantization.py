@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import onnx_ir as ir
 
@@ -83,7 +83,9 @@ class Product:
 class Quantization(Document):
     """What a model is quantised to, and what that means on this machine."""
 
-    forms: tuple[str, ...]
+    forms: tuple[
+        Annotated[str, (("enum", ("QDQ", "QOperator", "dynamic", "integers", "MatMulNBits", "weights alone")),)], ...
+    ]
     """Of "QDQ", "QOperator", "dynamic", "integers" (products alone), "MatMulNBits" and "weights alone"."""
     activations: Mapping[str, int]
     """Element type -> number of nodes that quantise to it."""

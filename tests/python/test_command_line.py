@@ -464,6 +464,8 @@ def test_schemas_are_strict(run: Run, model: Path) -> None:
     assert not valid({name: value for name, value in data.items() if name != "quantization"})
     assert not valid(data | {"claims": data["claims"] | {"run": -1}})
     assert not valid(data | {"sites": [data["sites"][0] | {"nodes": "one"}]})
+    kinds = json_schema("inspection")["$defs"]["claims.PairNodes"]["properties"]["becomes"]["enum"]
+    assert "repeated" in kinds
 
 
 def test_verify_exits_with_1_for_other_results(run: Run, model: Path, tmp_path: Path) -> None:

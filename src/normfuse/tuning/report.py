@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from normfuse.documents import Document, Seconds
 from normfuse.measuring import Ratio
@@ -46,7 +46,7 @@ class TuningReport(Document):
     onnxruntime: str
     """The version of ONNX Runtime; the decisions hold for its first two numbers."""
     threads: int
-    clock: str
+    clock: Annotated[str, (("enum", ("processor time", "time that passes")),)]
     """What was compared: "processor time" or "time that passes"."""
     seconds: Seconds
     """What it took."""
