@@ -165,7 +165,7 @@ def fill(
 ) -> Array:
     """A tensor of the family whose rows lie along ``axes``; of integers, over their whole range."""
     shape, rank = tuple(shape), len(shape)
-    last = [axis % rank for axis in axes if -rank <= axis < rank]
+    last = sorted({axis % rank for axis in axes if -rank <= axis < rank})
     first = [axis for axis in range(rank) if axis not in last]
     length = int(np.prod([shape[axis] for axis in last], dtype=np.int64))
     rows = int(np.prod([shape[axis] for axis in first], dtype=np.int64))
@@ -189,7 +189,7 @@ def _stored(values: Array, dtype: np.dtype[Any], mean: float, deviation: float) 
         return np.asarray(np.clip(np.rint(codes), low, high)).astype(dtype)
     limit = float(ml_dtypes.finfo(dtype).max)
     limit = limit / 64 if limit > 1e30 else limit  # room for a sum and a product in float32
-    values = mean + deviation * (np.nan_to_num(values, nan=0.0) if "float8" in dtype.name else values)
+    values = mean + deviation * (np.nan_to_num(values, posinf=1.0) if "float8" in dtype.name else values)
     with np.errstate(under="ignore"):
         return np.where(np.isfinite(values), np.clip(values, -limit, limit), values).astype(np.float32).astype(dtype)
 
