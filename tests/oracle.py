@@ -599,6 +599,8 @@ def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[s
         if bias is not None:
             partial, value = d.value, d.value + bias.astype(np.float64)
             d = _Value(value, d.error + 0.5 * ulp32(partial) + 0.5 * ulp32(value))
+    if at["method"] != "standard":  # denormal results of all steps are 0 there
+        d = _Value(d.value, d.error + float(np.finfo(np.float32).tiny))
     d, total = _sum(d, inputs, at)
     shape, groups = d.value.shape, at["num_groups"]
     view = (shape[0], groups, shape[1] // groups, *shape[2:]) if groups else shape
