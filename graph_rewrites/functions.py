@@ -537,7 +537,8 @@ class Body:
         rank = types.rank
         if rank is None or rank < 3 or fused["axes"] != tuple(range(2 - rank, 0)) or not fused.has("scale"):
             return False
-        return fused.align == "channel" or (fused.align == "trailing" and types.per_channel)
+        # From opset 17 on, one in NumPy's form may have been a gate behind a LayerNormalization.
+        return fused.align == "channel" or (fused.align == "trailing" and types.per_channel and self._opset < 17)
 
     def _instance_normalization(self, fused: Fused, types: Types, d: ir.Value) -> ir.Value:
         scale, bias = (

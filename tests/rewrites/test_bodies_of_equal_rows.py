@@ -35,6 +35,7 @@ BEHIND = {
         ", float[2, 1, 96] scale, float[2, 1, 96] shift",
         {"scale": (2, 1, 96), "shift": (2, 1, 96)},
     ),
+    "one number a channel": ("y = Mul(n, gate)", ", float[6, 1] gate", {"gate": (6, 1)}),
     "x itself": ("y = Mul(n, x)", "", {}),
     "one number": ("y = Mul(n, number)", ", float number", {"number": ()}),
 }
