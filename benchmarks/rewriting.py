@@ -20,19 +20,23 @@ from normfuse import models
 from normfuse.models import spellings
 
 
-def layers(count: int) -> onnx.ModelProto:
+def layers(
+    count: int, rows: tuple[str | int, str | int] = ("batch", "length"), *, decomposed: bool = True
+) -> onnx.ModelProto:
     """A model of about `count` nodes: residual layers with a normalisation, GELU and a requantisation each."""
-    g = models.GraphBuilder(opset=13)
+    g = models.GraphBuilder(opset=13 if decomposed else 20)
     width = 8
     first, second = g.weight(width, 2 * width), g.weight(2 * width, width)
-    x = g.input("x", ("batch", "length", width))
+    x = g.input("x", (*rows, width))
     while g.node_count < count:
-        normal = spellings.layer_norm(g, x, g.weight(width, mean=1.0), g.weight(width))
+        affine = g.weight(width, mean=1.0), g.weight(width)
+        normal = spellings.layer_norm(g, x, *affine) if decomposed else g.add("LayerNormalization", x, *affine)
         hidden = g.add("Add", g.add("MatMul", normal, first), g.weight(2 * width))
         grid = (np.float32(0.05), np.int8(0))
-        quantised = g.add("QuantizeLinear", spellings.activation(g, hidden, "gelu_erf"), *grid)
+        gelu = spellings.activation(g, hidden, "gelu_erf") if decomposed else g.add("Gelu", hidden)
+        quantised = g.add("QuantizeLinear", gelu, *grid)
         x = g.add("Add", x, g.add("MatMul", g.add("DequantizeLinear", quantised, *grid), second))
-    g.output(x, ("batch", "length", width))
+    g.output(x, (*rows, width))
     return g.model("layers")
 
 

@@ -25,17 +25,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 
 import normfuse
-from normfuse import models
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from measure import Row, child, table, write_json
 from real_models import cases
+from rewriting import layers
 
 MODEL = "terrain-unet"
 SHARE, SECONDS = 0.05, 0.020  # what normfuse may add
@@ -105,22 +104,6 @@ def creation_table(rows: list[Row]) -> str:
 # --- our own time ----------------------------------------------------------------------------------------------------
 
 
-def layers(count: int) -> onnx.ModelProto:
-    """A model of about `count` nodes: residual layers with a normalisation, GELU and a requantisation each."""
-    g = models.GraphBuilder(opset=20)
-    width = 8
-    first, second = g.weight(width, 2 * width), g.weight(2 * width, width)
-    grid = (np.float32(0.05), np.int8(0))
-    x = g.input("x", (2, 4, width))
-    while g.node_count < count:
-        normal = g.add("LayerNormalization", x, g.weight(width, mean=1.0), g.weight(width))
-        hidden = g.add("Gelu", g.add("Add", g.add("MatMul", normal, first), g.weight(2 * width)))
-        quantised = g.add("QuantizeLinear", hidden, *grid)
-        x = g.add("Add", x, g.add("MatMul", g.add("DequantizeLinear", quantised, *grid), second))
-    g.output(x, (2, 4, width))
-    return g.model("layers")
-
-
 def create_and_log(path: str, level: str, claim: str) -> None:
     """Create one session whose log, on standard error, has the times. This is what the child process does."""
     options = onnxruntime.SessionOptions()
@@ -153,7 +136,7 @@ def own_time(path: Path, level: str, claim: str, runs: int) -> Row:
 def own_times(sizes: list[int], runs: int, folder: Path) -> Iterator[Row]:
     for nodes in sizes:
         path = folder / f"{nodes}.onnx"
-        onnx.save(layers(nodes), path)
+        onnx.save(layers(nodes, (2, 4), decomposed=False), path)
         yield own_time(path, "disable", "profitable", runs)
         if nodes <= LARGEST_COMPILED:
             yield own_time(path, "disable", "all", runs)
