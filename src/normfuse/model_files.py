@@ -8,7 +8,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -89,7 +89,9 @@ class Source:
         return inside + sum(tensor.nbytes for tensor in external_tensors(self.model))
 
 
-def load_model(model: ModelLike, folder: str | None = None) -> Source:
+def load_model(
+    model: ModelLike, folder: str | None = None, *, before_data: Callable[[ir.Model], None] | None = None
+) -> Source:
     """Read a model of any kind.
 
     Args:
@@ -97,6 +99,7 @@ def load_model(model: ModelLike, folder: str | None = None) -> Source:
             ``torch.onnx.export(..., dynamo=True)`` returns; or what this function returned, which is returned again.
             External data is mapped, not read.
         folder: Where the external data of bytes or of a ModelProto lies; None: in the current folder.
+        before_data: Called with the model before its external data is looked for.
 
     Raises:
         InvalidModelError: It cannot be read, or breaks a rule of the ONNX format.
@@ -121,6 +124,8 @@ def load_model(model: ModelLike, folder: str | None = None) -> Source:
             f"A model is given as a path, bytes, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram, not as "
             f"{type(model).__module__}.{type(model).__qualname__}."
         )
+    if before_data is not None:
+        before_data(source.model)
     linked = None if source.path is None else source.path.resolve().parent
     check_external_data(external_tensors(source.model), source.name, linked)
     ours = source.kind not in ("ir", "program")

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import onnx
 import onnx_ir as ir
 
 from normfuse.channels_last import channels_last
@@ -27,19 +28,20 @@ from normfuse.host.config_entries import (
     users_entry,
 )
 from normfuse.host.float16 import avoid_float16_fault
+from normfuse.host.given_initializers import InitializersGiven, require_none_given
 from normfuse.host.inlining import choose_inlining
 from normfuse.host.integer_products import sums_saturate
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.output_shapes import forget_made_up_names
 from normfuse.host.recreation import recreate_from
-from normfuse.host.session import BACKEND_KEY, session_options
+from normfuse.host.session import BACKEND_KEY, OPTION_PREFIX, session_options
 from normfuse.host.versions import import_host, load_host
-from normfuse.model_files import ModelLike, Source, load_model, runnable
+from normfuse.model_files import ModelLike, Source, load_model, runnable, to_proto
 from normfuse.nchwc import blocked, may_gain
 from normfuse.operator_form import gain_as_pairs, in_pairs
 from normfuse.rewriting import Rewritten, rewritten
-from normfuse.spec import OPERATOR_DOMAIN
+from normfuse.spec import OPERATOR_DOMAIN, OPTIONS
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -110,7 +112,14 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         LibraryLoadError: The native library cannot be loaded.
     """
     with _lock_of(sess_options):
-        source = load_model(model, None if sess_options is None else users_entry(sess_options, EXTERNAL_DATA_FOLDER))
+        folder = None if sess_options is None else users_entry(sess_options, EXTERNAL_DATA_FOLDER)
+        try:
+            source = load_model(model, folder, before_data=functools.partial(require_none_given, sess_options))
+        except InitializersGiven as given:
+            options = session_options(
+                sess_options, backend=backend, claim=claim, claim_report=claim_report, **ep_options
+            )
+            return _left_as_it_is(model, options, given)
         options = session_options(
             sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
         )
@@ -130,6 +139,22 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
             elif source.kind == "bytes":
                 recreate_from(session, source.given)
         return session
+
+
+def _left_as_it_is(
+    model: ModelLike, options: onnxruntime.SessionOptions, given: InitializersGiven
+) -> onnxruntime.InferenceSession:
+    """Return a session on the model as it is: nothing is computed ahead of time from what the model says."""
+    warnings.warn(str(given), stacklevel=3)  # at the caller of InferenceSession
+    key = OPTION_PREFIX + "compile"
+    before = get_entry(options, key)
+    set_entry(options, key, "0")
+    try:
+        data = to_proto(model).SerializeToString() if isinstance(model, ir.Model) else model
+        data = data.SerializeToString() if isinstance(data, onnx.ModelProto) else data
+        return load_host().InferenceSession(data, options)
+    finally:
+        set_entry(options, key, OPTIONS["compile"].default if before is None else before)
 
 
 def _lock_of(options: onnxruntime.SessionOptions | None) -> contextlib.AbstractContextManager[object]:

@@ -1,0 +1,75 @@
+"""Initializers that session options give in place of the model's: by ``add_initializer`` and its kin.
+
+onnxruntime has no way to ask which those are. Adding one again fails where there is one of the name, so names are tried
+on a copy of the options, which onnxruntime makes for each session; the user's own stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from normfuse.host.versions import load_host
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    import onnxruntime
+
+__all__ = ["InitializersGiven", "require_none_given"]
+
+_TINY = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Identity(x) }'
+
+
+class InitializersGiven(Exception):  # noqa: N818 - a reason to leave the model as it is
+    """Options give initializers of the model, or it cannot be seen whether they do."""
+
+
+def require_none_given(options: onnxruntime.SessionOptions | None, model: ir.Model) -> None:
+    """Raise InitializersGiven where options give one of the model's initializers, or the data of a file of them."""
+    if options is None or not isinstance(options, load_host().SessionOptions):
+        return
+    names = [value.name or "" for graph in model.graphs() for value in graph.initializers.values()]
+    files = {str(getattr(value.const_value, "location", "")) for value in model.graph.initializers.values()} - {""}
+    if not names:
+        return
+    try:
+        copy = _copy_of(options)
+    except Exception as error:  # a private part of onnxruntime, which may go
+        raise InitializersGiven(
+            "It cannot be seen whether the session options give initializers of the model "
+            f"({type(error).__name__}: {error}); the session runs it as it is, not rewritten."
+        ) from error
+    value = load_host().OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32))
+    given = [
+        *(name for name in names if _is_there(copy.add_initializer, name, value)),
+        *(name for name in names if _is_there(copy.add_external_initializers, [name], [value])),
+        *(
+            file
+            for file in files
+            if _is_there(copy.add_external_initializers_from_files_in_memory, [file], [b"0"], [1])
+        ),
+    ]
+    if given:
+        raise InitializersGiven(
+            f"The session options give {len(given)} of the model's initializers ('{given[0]}'), so that the session "
+            "runs it as it is, not rewritten, and with ONNX Runtime's own kernels. Write them into the model to have "
+            "it rewritten."
+        )
+
+
+def _copy_of(options: onnxruntime.SessionOptions) -> Any:
+    from onnxruntime.capi import _pybind_state
+
+    tiny = onnx.parser.parse_model(_TINY).SerializeToString()
+    return _pybind_state.InferenceSession(options, tiny, False, False).session_options
+
+
+def _is_there(add: Callable[..., Any], *arguments: Any) -> bool:
+    try:
+        add(*arguments)
+    except RuntimeError:
+        return True
+    return False

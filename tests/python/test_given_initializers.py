@@ -1,0 +1,109 @@
+"""Initializers that session options give: a session runs with these, whatever the model's file says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, numpy_helper
+from oracle import Array
+
+import normfuse
+
+TEXT = """<ir_version: 10, opset_import: ["": 17]> g (float[4, 64] x) => (float[4, 64] y) {
+    n = LayerNormalization(x, scale, bias) c = Clip(n, , most) y = Mul(c, factor) }"""
+FILE = {
+    "scale": np.ones(64, np.float32),
+    "bias": np.zeros(64, np.float32),
+    "most": np.array(0.5, np.float32),
+    "factor": np.full(64, 2, np.float32),
+}
+GIVEN = np.linspace(1, 3, 64, dtype=np.float32)
+X = (np.linspace(0, 1, 64) * np.arange(1, 5)[:, None]).astype(np.float32)
+LEFT = pytest.warns(UserWarning, match="runs it as it is, not rewritten")
+
+
+def model_of(external: tuple[str, ...] = ()) -> bytes:
+    model = onnx.parser.parse_model(TEXT)
+    for name, array in FILE.items():
+        tensor = numpy_helper.from_array(array, name)
+        if name in external:
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", "e.data"), ("offset", "0"), ("length", str(array.nbytes))):
+                entry = tensor.external_data.add()
+                entry.key, entry.value = key, value
+        model.graph.initializer.append(tensor)
+    return bytes(model.SerializeToString())
+
+
+def expected(**given: Array) -> Array:
+    values = {**FILE, **given}
+    x = X.astype(np.float64)
+    n = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    return np.minimum(n * values["scale"] + values["bias"], values["most"]) * values["factor"]
+
+
+def value(array: Array) -> onnxruntime.OrtValue:
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def check(session: onnxruntime.InferenceSession, want: Array) -> None:
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], want, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["factor", "scale", "most"])
+def test_an_initializer_of_another_value(name: str) -> None:
+    given = np.array(0.25, np.float32) if name == "most" else GIVEN
+    kept = value(given)
+    options = onnxruntime.SessionOptions()
+    options.add_initializer(name, kept)
+    with LEFT:
+        session = normfuse.InferenceSession(model_of(), options)
+    check(session, expected(**{name: given}))
+
+
+# ONNX Runtime reads what is given where it lies.
+VALUE, BYTES = value(GIVEN), GIVEN.tobytes()
+
+
+def by_value(options: onnxruntime.SessionOptions) -> None:
+    options.add_external_initializers(["factor"], [VALUE])
+
+
+def by_file(options: onnxruntime.SessionOptions) -> None:
+    options.add_external_initializers_from_files_in_memory(["e.data"], [BYTES], [len(BYTES)])
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["another file lies there", "no file lies there"])
+@pytest.mark.parametrize("give", [by_value, by_file])
+def test_external_initializers(tmp_path: Path, there: bool, give: Callable[[onnxruntime.SessionOptions], None]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model_of(("factor",)))
+    if there:
+        (tmp_path / "e.data").write_bytes(FILE["factor"].tobytes())
+    options = onnxruntime.SessionOptions()
+    give(options)
+    with LEFT:
+        session = normfuse.InferenceSession(path, options)
+    check(session, expected(factor=GIVEN))
+
+
+def test_what_is_given_to_another_model_does_not_matter() -> None:
+    kept = value(GIVEN)
+    options = onnxruntime.SessionOptions()
+    options.add_initializer("another", kept)
+    session = normfuse.InferenceSession(model_of(), options)
+    check(session, expected())
+    assert session.get_providers()[0] == normfuse.get_ep_name()
+
+
+def test_where_it_cannot_be_seen_the_model_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normfuse.host.given_initializers._copy_of", lambda options: options.no_such_thing)
+    with pytest.warns(UserWarning, match="It cannot be seen whether"):
+        session = normfuse.InferenceSession(model_of(), onnxruntime.SessionOptions())
+    check(session, expected())
