@@ -113,16 +113,16 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     """
     with _lock_of(sess_options):
         folder = None if sess_options is None else users_entry(sess_options, EXTERNAL_DATA_FOLDER)
+        given: InitializersGiven | None = None
         try:
             source = load_model(model, folder, before_data=functools.partial(require_none_given, sess_options))
-        except InitializersGiven as given:
-            options = session_options(
-                sess_options, backend=backend, claim=claim, claim_report=claim_report, **ep_options
-            )
-            return _left_as_it_is(model, options, given)
+        except InitializersGiven as found:
+            given = found
         options = session_options(
             sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
         )
+        if given is not None:
+            return _left_as_it_is(model, options, given)
         on_cpu = get_entry(options, BACKEND_KEY) != "directml"
         choices = Choices(
             fold_weights=fold_weights,
