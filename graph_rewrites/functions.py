@@ -161,7 +161,7 @@ def _is_over_last_dimensions(fused: Fused) -> bool:
     """Whether what is normalised are the last dimensions, all of them counted from the end."""
     if fused.op_type != "FusedNormalization" or fused["num_groups"]:
         return False
-    return fused["axes"] == tuple(range(-len(fused["axes"]), 0))
+    return bool(fused["axes"] == tuple(range(-len(fused["axes"]), 0)))
 
 
 class FunctionLibrary:
