@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from normfuse._version import __version__
 
 if TYPE_CHECKING:
+    from normfuse.applications import install, uninstall
     from normfuse.errors import (
         HostVersionError,
         InvalidModelError,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
     from normfuse.host import get_ep_name, get_ep_names, get_library_path, register, session_options
     from normfuse.optimization import OptimizationError, OptimizationReport, OptimizationResult, inspect, optimize
-    from normfuse.sessions import InferenceSession
+    from normfuse.session_class import InferenceSession
     from normfuse.verification import VerificationReport, verify
 
 __all__ = [
@@ -43,9 +44,11 @@ __all__ = [
     "get_ep_names",
     "get_library_path",
     "inspect",
+    "install",
     "optimize",
     "register",
     "session_options",
+    "uninstall",
     "verify",
 ]
 
@@ -57,7 +60,8 @@ _MODULES = {
     ),
     "normfuse.graph_rewrites.sites": ("Site",),
     "normfuse.optimization": ("OptimizationError", "OptimizationReport", "OptimizationResult", "inspect", "optimize"),
-    "normfuse.sessions": ("InferenceSession",),
+    "normfuse.applications": ("install", "uninstall"),
+    "normfuse.session_class": ("InferenceSession",),
     "normfuse.verification": ("VerificationReport", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -17,6 +17,7 @@ from normfuse.errors import NormfuseError
 from normfuse.gpu_work import count_gpu_work
 from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.options import validate_options
+from normfuse.host.plain_sessions import plain_session
 from normfuse.host.registration import ensure_registered, instruction_set
 from normfuse.host.session import session_options
 from normfuse.host.versions import (
@@ -128,7 +129,7 @@ def _session() -> str:
     options.log_severity_level = 4
     session_options(options, claim="all")
     model = _chain()
-    session = host.InferenceSession(model.SerializeToString(), sess_options=options, enable_fallback=0)
+    session = plain_session(model.SerializeToString(), sess_options=options, enable_fallback=0)
     taken = [
         node.op_type
         for subgraph in session.get_provider_graph_assignment_info()
@@ -148,7 +149,7 @@ def _directml() -> str:
 
     def create(further: dict[str, Any]) -> Any:
         options = session_options(claim="all", backend="directml", **further)
-        return load_host().InferenceSession(model.SerializeToString(), sess_options=options, enable_fallback=0)
+        return plain_session(model.SerializeToString(), sess_options=options, enable_fallback=0)
 
     model = _chain()
     work = count_gpu_work(create, {"x": _input()})
@@ -196,7 +197,7 @@ def _custom_operators() -> str:
     g.output(y, [8])
     options = host.SessionOptions()
     options.register_custom_ops_library(get_library_path())
-    session = host.InferenceSession(
+    session = plain_session(
         g.model("custom").SerializeToString(), sess_options=options, providers=["CPUExecutionProvider"]
     )
     x = np.linspace(-1.0, 1.0, 8, dtype=np.float32)

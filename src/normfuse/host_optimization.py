@@ -20,6 +20,7 @@ from normfuse.host.config_entries import (
 )
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import get_library_path
+from normfuse.host.plain_sessions import plain_session
 from normfuse.host.versions import import_host
 from normfuse.model_files import find_external_data, runnable
 from normfuse.spec import OPERATOR_DOMAIN
@@ -79,7 +80,7 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
             own.optimized_model_filepath = str(path)
             if data_folder is not None:
                 own.add_session_config_entry(EXTERNAL_DATA_FOLDER, data_folder)
-            host.InferenceSession(data, own, providers=["CPUExecutionProvider"], enable_fallback=0)
+            plain_session(data, own, providers=["CPUExecutionProvider"], enable_fallback=0)
             optimized = ir.load(path)
             if data_folder is not None:  # weights that it did not change are still there
                 find_external_data(optimized, data_folder)

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normfuse.host.config_entries import get_entry
+from normfuse.host.plain_sessions import plain_session
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
 from normfuse.host_optimization import FUSES_CHAINS, optimized_by_host
@@ -111,7 +112,7 @@ def block_size() -> int | None:
     options.log_severity_level = 4
     proto = ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString()
     try:
-        session = host.InferenceSession(proto, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        session = plain_session(proto, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception:  # this build of ONNX Runtime has no such operator
         return None
     (blocks,) = session.run(None, {"x": np.arange(2 * channels, dtype=np.float32).reshape(1, channels, 1, 2)})

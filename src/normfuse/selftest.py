@@ -22,6 +22,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from normfuse.errors import NormfuseError
+from normfuse.host.plain_sessions import plain_session
 from normfuse.host.session import session_options
 from normfuse.selftest_cases import DIRECTML_MEAN_ROUNDING, Array, Case, Expected, cases, expected
 from normfuse.selftest_islands import IslandCase, island_cases
@@ -113,11 +114,9 @@ def _model(case: Case, results: Mapping[str, Expected]) -> onnx.ModelProto:
 
 
 def _open(model: onnx.ModelProto, options: Mapping[str, Any]) -> Any:
-    import onnxruntime
-
     settings = session_options(claim="all", **options)
     settings.log_severity_level = 4  # what goes wrong is raised, and belongs into the table
-    return onnxruntime.InferenceSession(model.SerializeToString(), sess_options=settings, enable_fallback=0)
+    return plain_session(model.SerializeToString(), sess_options=settings, enable_fallback=0)
 
 
 def _run_session(session: Any, case: Case) -> dict[str, Array]:

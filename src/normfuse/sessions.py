@@ -7,10 +7,8 @@ import dataclasses
 import functools
 import os
 import re
-import threading
 import warnings
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import onnx
@@ -22,6 +20,7 @@ from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
     LEAVES_PAIRS,
     choose_entry,
+    disable_optimizer,
     get_entry,
     set_entry,
     switch_optimizer,
@@ -33,7 +32,9 @@ from normfuse.host.inlining import choose_inlining
 from normfuse.host.integer_products import sums_saturate
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
+from normfuse.host.options_copy import copied, has_providers, lock_of
 from normfuse.host.output_shapes import forget_made_up_names
+from normfuse.host.plain_sessions import plain_session
 from normfuse.host.recreation import recreate_from
 from normfuse.host.session import BACKEND_KEY, OPTION_PREFIX, session_options
 from normfuse.host.versions import import_host, load_host
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites import Target
     from normfuse.graph_rewrites.treatment import Products
 
-__all__ = ["Choices", "InferenceSession", "Level", "SessionModel", "needs_library", "open_session", "session_model"]
+__all__ = ["Choices", "Level", "SessionModel", "create_session", "needs_library", "open_session", "session_model"]
 
 Level = Literal["disable", "basic", "extended", "all"]
 # ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
@@ -63,12 +64,22 @@ _WITHOUT_REWRITING = (
     "The session runs it as it is given, not rewritten: only chains of standard operators gain. "
     "onnxruntime.InferenceSession(model, normfuse.session_options()) is the same at once."
 )
-_LOCKS: weakref.WeakKeyDictionary[object, threading.Lock] = weakref.WeakKeyDictionary()
+# Of ONNX and of ONNX Runtime.
+_DOMAINS = (
+    "",
+    "ai.onnx",
+    "ai.onnx.ml",
+    "ai.onnx.preview.training",
+    "com.microsoft",
+    "com.microsoft.nchwc",
+    "com.ms.internal.nhwc",
+)
 
 
-def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession stood
-    model: ModelLike,
+def create_session(
+    model: ModelLike | Source,
     sess_options: onnxruntime.SessionOptions | None = None,
+    disabled: Iterable[str] | None = None,
     *,
     backend: str | None = None,
     claim: str | None = None,
@@ -80,47 +91,22 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
     blocked_layout: bool = True,
     **ep_options: object,
 ) -> onnxruntime.InferenceSession:
-    """Rewrite a model in memory and return an ordinary onnxruntime.InferenceSession that runs it with normfuse.
-
-    Nothing is verified and nothing is written: :func:`normfuse.optimize` does both, once, ahead of time.
-
-    Args:
-        model: A path, bytes, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram; it is not changed.
-        sess_options: Session options to use; they are given the execution provider, as by
-            :func:`normfuse.session_options`. Where that function made them, what it was given stays, except for what
-            is given here.
-        backend: See :func:`normfuse.session_options`, as ``claim``, ``claim_report`` and ``ep_options``.
-        claim: See there.
-        claim_report: See there.
-        allow_requantization_removal: Also fuse where that removes a quantisation inside a chain.
-        remove_quantization: Take the pairs of QuantizeLinear and DequantizeLinear of activations out, so that the model
-            runs in float. Results change: see :func:`normfuse.optimize`.
-        fold_weights: Dequantise quantised weights once instead of in every run, where the operator that reads them runs
-            in float. The numbers stay; the weights take up to four times (of 4 bits eight times) the memory.
-        choose_products: Run products of 8-bit tensors in integers also where ONNX Runtime would not, because they are
-            of int8 and the processor an x86; and networks of depthwise convolutions in float, which is faster there.
-            On x86 operators of integers (QLinearConv and the like) are taken as the pairs that they stand for.
-        blocked_layout: Run chains between convolutions in the layout (NCHWc, or channels last in integers) that ONNX
-            Runtime has for these, instead of reordering tensors around each chain. ONNX Runtime optimises such a model
-            twice, once into a temporary file.
-        ep_options: See there.
-
-    Raises:
-        InvalidModelError: The model cannot be read, or ONNX Runtime cannot load it.
-        OptionError: An option is unknown or has a value that it does not take.
-        HostVersionError: onnxruntime is missing or older than 1.24.
-        LibraryLoadError: The native library cannot be loaded.
-    """
-    with _lock_of(sess_options):
-        folder = None if sess_options is None else users_entry(sess_options, EXTERNAL_DATA_FOLDER)
-        given: InitializersGiven | None = None
-        try:
-            source = load_model(model, folder, before_data=functools.partial(require_none_given, sess_options))
-        except InitializersGiven as found:
-            given = found
+    """Return what :class:`normfuse.InferenceSession` is: ONNX Runtime's own session on what is made of a model."""
+    host = load_host()
+    mine = isinstance(sess_options, host.SessionOptions)
+    given: InitializersGiven | None = None
+    try:
+        source = _loaded(model, sess_options if mine else None)
+    except InitializersGiven as found:
+        given = found
+    if mine and given is None and not _belongs_to_these(sess_options, source.model):
+        sess_options = copied(sess_options)
+    with lock_of(sess_options) if mine else contextlib.nullcontext():
         options = session_options(
             sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
         )
+        if disabled:
+            disable_optimizer(options, *disabled)
         if given is not None:
             return _left_as_it_is(model, options, given)
         on_cpu = get_entry(options, BACKEND_KEY) != "directml"
@@ -141,27 +127,38 @@ def InferenceSession(  # noqa: N802 -- stands where onnxruntime.InferenceSession
         return session
 
 
+def _loaded(model: ModelLike, options: onnxruntime.SessionOptions | None) -> Source:
+    if isinstance(model, Source):
+        return model
+    folder = None if options is None else users_entry(options, EXTERNAL_DATA_FOLDER)
+    return load_model(model, folder, before_data=functools.partial(require_none_given, options))
+
+
 def _left_as_it_is(
     model: ModelLike, options: onnxruntime.SessionOptions, given: InitializersGiven
 ) -> onnxruntime.InferenceSession:
     """Return a session on the model as it is: nothing is computed ahead of time from what the model says."""
-    warnings.warn(str(given), stacklevel=3)  # at the caller of InferenceSession
+    warnings.warn(str(given), stacklevel=4)  # at the caller of InferenceSession
     key = OPTION_PREFIX + "compile"
     before = get_entry(options, key)
     set_entry(options, key, "0")
     try:
         data = to_proto(model).SerializeToString() if isinstance(model, ir.Model) else model
         data = data.SerializeToString() if isinstance(data, onnx.ModelProto) else data
-        return load_host().InferenceSession(data, options)
+        return plain_session(data, options)
     finally:
         set_entry(options, key, OPTIONS["compile"].default if before is None else before)
 
 
-def _lock_of(options: onnxruntime.SessionOptions | None) -> contextlib.AbstractContextManager[object]:
-    """Return what lets one session at a time be made from the same options: each sets entries that it needs."""
-    if not isinstance(options, load_host().SessionOptions):
-        return contextlib.nullcontext()  # new ones, or what session_options() refuses
-    return _LOCKS.setdefault(options, threading.Lock())
+def foreign_domains(model: ir.Model) -> list[str]:
+    """Return the domains of nodes that a library of the user's may define: neither functions nor ONNX Runtime do."""
+    known = {*_DOMAINS, OPERATOR_DOMAIN, *(function.domain for function in model.functions.values())}
+    return sorted({node.domain for graph in model.graphs() for node in graph} - known)
+
+
+def _belongs_to_these(options: onnxruntime.SessionOptions, model: ir.Model) -> bool:
+    """Whether a session needs what a copy of these options would lack: providers, or a library of operators."""
+    return has_providers(options) or get_entry(options, BACKEND_KEY) is not None or bool(foreign_domains(model))
 
 
 class _Way(NamedTuple):
@@ -197,7 +194,7 @@ def _created(source: Source, options: onnxruntime.SessionOptions, choices: Choic
     else:
         way, session = last, _settled_session(last.made(), options, source.name)
     if answers:
-        warnings.warn(_warning_of(answers, way), stacklevel=3)  # at the caller of InferenceSession
+        warnings.warn(_warning_of(answers, way), stacklevel=4)  # at the caller of normfuse.InferenceSession
     return session
 
 
@@ -234,7 +231,7 @@ class SessionModel(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """What :func:`InferenceSession` may do to a model, by the names of its arguments."""
+    """What :class:`normfuse.InferenceSession` may do to a model, by the names of its arguments."""
 
     fold_weights: bool = True
     choose_products: bool = True
@@ -244,7 +241,7 @@ class Choices:
 
 
 def session_model(source: Source, options: onnxruntime.SessionOptions, choices: Choices) -> SessionModel:
-    """Return what :func:`InferenceSession` makes of a model.
+    """Return what :class:`normfuse.InferenceSession` makes of a model.
 
     Args:
         source: The model as it was loaded.
@@ -375,7 +372,6 @@ def needs_library(model: ir.Model) -> bool:
 def _create(
     model: ir.Model, options: onnxruntime.SessionOptions, name: str, providers: list[str] | None
 ) -> onnxruntime.InferenceSession:
-    host = import_host()
     if providers is None:
         choose_inlining(options, model)
         avoid_float16_fault(options, model)
@@ -386,7 +382,7 @@ def _create(
         elif folder is not None:
             set_entry(options, EXTERNAL_DATA_FOLDER, folder)
         try:
-            session = host.InferenceSession(data, sess_options=options, providers=providers, enable_fallback=0)
+            session = plain_session(data, sess_options=options, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime raises one class of its own for each status code
             raise _translated(error, name) from error
         finally:

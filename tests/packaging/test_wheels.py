@@ -69,7 +69,7 @@ def test_tag_matches_the_name(wheel: tuple[str, zipfile.ZipFile]) -> None:
 def test_holds_all_python_below_one_package_and_nothing_else(wheel: tuple[str, zipfile.ZipFile]) -> None:
     platform, archive = wheel
     contents = {name for name in archive.namelist() if not name.startswith("normfuse-") and not name.endswith("/")}
-    assert contents == python_files() | {f"normfuse/{PLATFORMS[platform][1]}"}
+    assert contents == python_files() | {f"normfuse/{PLATFORMS[platform][1]}", "normfuse.pth"}  # see applications.md
 
 
 def test_metadata_forces_no_onnxruntime(wheel: tuple[str, zipfile.ZipFile]) -> None:

@@ -103,7 +103,7 @@ def test_what_is_given_to_another_model_does_not_matter() -> None:
 
 
 def test_where_it_cannot_be_seen_the_model_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normfuse.host.given_initializers._copy_of", lambda options: options.no_such_thing)
+    monkeypatch.setattr("normfuse.host.given_initializers.copied", lambda options: options.no_such_thing)
     with pytest.warns(UserWarning, match="It cannot be seen whether"):
         session = normfuse.InferenceSession(model_of(), onnxruntime.SessionOptions())
     check(session, expected())

@@ -177,7 +177,7 @@ def test_inference_session_takes_every_form_of_model(transformer: onnx.ModelProt
     )
     for given in (transformer, transformer.SerializeToString(), tmp_path / "außen.onnx"):
         session = normfuse.InferenceSession(given, recording(), claim="all")
-        assert type(session) is ort.InferenceSession
+        assert isinstance(session, ort.InferenceSession)
         ran = ran_on_normfuse(session)
         assert sum("Fused" in op for op in ran) == 4
         assert sorted(op for op in ran if "Fused" not in op) == ["Add", "Softmax"]

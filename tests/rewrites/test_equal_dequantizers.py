@@ -9,12 +9,12 @@ import onnxruntime
 import pytest
 from parsed_models import parse, results
 
-from normfuse import nchwc
+from normfuse import InferenceSession, nchwc
 from normfuse.claims import pair_nodes
 from normfuse.graph_rewrites.equal_dequantizers import join_dequantizers
 from normfuse.graph_rewrites.nchwc import ELEMENTWISE
 from normfuse.model_files import load_model
-from normfuse.sessions import Choices, InferenceSession, session_model
+from normfuse.sessions import Choices, session_model
 
 F32 = np.float32
 CHANNELS = 32

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
+from normfuse.host.options_copy import copied
 from normfuse.host.versions import load_host
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = ["InitializersGiven", "require_none_given"]
-
-_TINY = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Identity(x) }'
 
 
 class InitializersGiven(Exception):  # noqa: N818 - a reason to leave the model as it is
@@ -36,7 +34,7 @@ def require_none_given(options: onnxruntime.SessionOptions | None, model: ir.Mod
     if not names:
         return
     try:
-        copy = _copy_of(options)
+        copy = copied(options)
     except Exception as error:  # a private part of onnxruntime, which may go
         raise InitializersGiven(
             "It cannot be seen whether the session options give initializers of the model "
@@ -58,13 +56,6 @@ def require_none_given(options: onnxruntime.SessionOptions | None, model: ir.Mod
             "runs it as it is, not rewritten, and with ONNX Runtime's own kernels. Write them into the model to have "
             "it rewritten."
         )
-
-
-def _copy_of(options: onnxruntime.SessionOptions) -> Any:
-    from onnxruntime.capi import _pybind_state
-
-    tiny = onnx.parser.parse_model(_TINY).SerializeToString()
-    return _pybind_state.InferenceSession(options, tiny, False, False).session_options
 
 
 def _is_there(add: Callable[..., Any], *arguments: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from normfuse.host.plain_sessions import plain_session
 from normfuse.host.versions import import_host
 
 if TYPE_CHECKING:
@@ -104,4 +105,4 @@ def _session(types: tuple[ir.DataType, ir.DataType]) -> onnxruntime.InferenceSes
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     data = ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString()
-    return host.InferenceSession(data, sess_options=options, providers=["CPUExecutionProvider"])
+    return plain_session(data, sess_options=options, providers=["CPUExecutionProvider"])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from normfuse.host.plain_sessions import plain_session
 from normfuse.host.versions import import_host
 from normfuse.spec import UNNAMED_DIMENSION
 
@@ -48,4 +49,4 @@ def _without_made_up_names(tensors: list[Any]) -> list[Any]:
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     data = ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString()
-    return list(host.InferenceSession(data, options, providers=["CPUExecutionProvider"]).get_outputs())
+    return list(plain_session(data, options, providers=["CPUExecutionProvider"]).get_outputs())

@@ -19,7 +19,7 @@ import ray.data
 import ray.exceptions
 
 from normfuse.errors import NormfuseError, OptionError
-from normfuse.sessions import InferenceSession
+from normfuse.session_class import InferenceSession
 
 __all__ = ["Predictor", "run_tasks"]
 

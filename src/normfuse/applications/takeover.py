@@ -1,0 +1,133 @@
+"""What becomes of one session of an application: taken over, or left alone with a line that says why."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from normfuse.applications.log import logger
+
+__all__ = ["taken_over"]
+
+#: Models that are left alone: patterns of paths or file names as in a shell, or ``@dynamic``.
+EXCLUDE = "NORMFUSE_EXCLUDE"
+_DYNAMIC = "@dynamic"
+# Operators that round by what they meet in a run. Their names stand in the file as they are.
+_DYNAMIC_OPERATORS = (b"DynamicQuantizeLinear", b"MatMulInteger", b"ConvInteger", b"DynamicQuantize")
+# What onnxruntime's __init__ has put into the session before, by what the application asked for.
+_KEPT = frozenset(
+    (
+        *("_model_path", "_model_bytes", "_sess_options_initial", "_enable_fallback"),
+        *("_read_config_from_model", "_from_model_package", "_captured_graph_bindings"),
+    )
+)
+_ERRORS_ONLY = 3
+
+
+def taken_over(session: Any, providers: Any, provider_options: Any, disabled_optimizers: Any) -> bool:
+    """Create what is inside a session with normfuse; False: onnxruntime is to do it, as if normfuse were not there."""
+    name = session._model_path or "a model of bytes"
+    try:
+        from normfuse.host.provider_names import ProviderNames
+        from normfuse.host.versions import load_host
+
+        load_host()
+        names = ProviderNames.given(providers)
+        reason = _reason(session, providers, names)
+        if reason is not None:
+            logger().info("leaves %s alone: %s", name, reason)
+            return False
+        began = time.perf_counter()
+        inner = _created(session, disabled_optimizers)
+        if isinstance(inner, str):
+            logger().info("leaves %s alone: %s", name, inner)
+            return False
+        names.check(providers, provider_options)
+        vars(session).update({key: value for key, value in vars(inner).items() if key not in _KEPT})
+        names.tell(session)
+        logger().info("runs %s; created in %.2f s", name, time.perf_counter() - began)
+        return True
+    except Exception as error:  # whatever it is, the application gets the session that it would have without us
+        logger().warning("leaves %s to onnxruntime alone: %s: %s", name, type(error).__name__, error)
+        return False
+
+
+def _created(session: Any, disabled_optimizers: Any) -> Any:
+    """Return onnxruntime's own session with normfuse, or why there is none."""
+    from normfuse.host.config_entries import EXTERNAL_DATA_FOLDER, users_entry
+    from normfuse.host.given_initializers import require_none_given
+    from normfuse.host.options_copy import copied
+    from normfuse.model_files import load_model
+    from normfuse.sessions import create_session, foreign_domains
+
+    options = session._sess_options
+    copy = None if options is None else copied(options)
+    if copy is not None and copy.log_severity_level < 0:  # the default, by which each node that stays is warned of
+        copy.log_severity_level = _ERRORS_ONLY
+    given = session._model_path or session._model_bytes
+    folder = None if copy is None else users_entry(copy, EXTERNAL_DATA_FOLDER)
+    source = load_model(given, folder, before_data=functools.partial(require_none_given, copy))
+    foreign = foreign_domains(source.model)
+    if foreign:
+        return f"it has operators of {', '.join(foreign)}, of a library that its options may name"
+    return create_session(source, copy, disabled_optimizers)
+
+
+def _reason(session: Any, providers: Any, names: Any) -> str | None:
+    """Return why a session is left alone, as far as that is known before its model is read."""
+    options = session._sess_options
+    checks: tuple[Callable[[], str | None], ...] = (
+        lambda: _of_providers(providers, names, session),
+        lambda: None if options is None else _of_options(options),
+        lambda: _of_format(session),
+        lambda: "the model says how it is run" if session._read_config_from_model else None,
+        lambda: _excluded(session._model_path, session._model_bytes),
+    )
+    return next(filter(None, (check() for check in checks)), None)
+
+
+def _of_providers(providers: Any, names: Any, session: Any) -> str | None:
+    if providers is not None and providers is getattr(session, "_fallback_providers", None):
+        return "a provider failed, and onnxruntime falls back"
+    reason: str | None = names.reason()
+    return reason
+
+
+def _of_options(options: Any) -> str | None:
+    from normfuse.host.config_entries import get_entry
+    from normfuse.host.options_copy import has_providers
+    from normfuse.host.versions import import_host
+
+    if has_providers(options):
+        return "its options have providers"
+    if options.graph_optimization_level == import_host().GraphOptimizationLevel.ORT_DISABLE_ALL:
+        return "its options switch optimisation off"
+    if options.optimized_model_filepath:
+        return "its options have optimized_model_filepath"
+    if (get_entry(options, "session.load_model_format") or "").upper() == "ORT":
+        return "the model is in ONNX Runtime's own format"
+    return None
+
+
+def _of_format(session: Any) -> str | None:
+    path, data = session._model_path, session._model_bytes
+    ort = str(path).lower().endswith(".ort") if path is not None else data[4:8] == b"ORTM"
+    return "the model is in ONNX Runtime's own format" if ort else None
+
+
+def _excluded(path: str | None, data: bytes | None) -> str | None:
+    for pattern in filter(None, os.environ.get(EXCLUDE, "").split(os.pathsep)):
+        if pattern == _DYNAMIC:
+            content = data if path is None else Path(path).read_bytes()
+            if content is not None and any(operator in content for operator in _DYNAMIC_OPERATORS):
+                return f"it quantises dynamically, and {EXCLUDE} has {_DYNAMIC}"
+        elif path is not None:
+            where = Path(path)
+            if any(fnmatch.fnmatch(text, pattern) for text in (str(path), str(where.resolve()), where.name)):
+                return f"{EXCLUDE} has {pattern}"
+    return None

@@ -1,0 +1,61 @@
+"""A copy of a user's session options, so that what a session needs is not said in theirs."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from normfuse.host.versions import import_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnxruntime
+
+__all__ = ["copied", "has_providers", "lock_of"]
+
+# The smallest model there is: a graph with a name and Identity from x to y.
+_TINY = bytes.fromhex(
+    "08083a370a100a017812017922084964656e746974791201675a0f0a0178120a0a08080112040a02"
+    "0801620f0a0179120a0a08080112040a02080142040a001011"
+)
+_LOCKS: WeakKeyDictionary[object, threading.Lock] = WeakKeyDictionary()
+
+
+def lock_of(options: onnxruntime.SessionOptions) -> AbstractContextManager[object]:
+    """Return what lets one thread at a time work with the same options."""
+    return _LOCKS.setdefault(options, threading.Lock())
+
+
+def has_providers(options: onnxruntime.SessionOptions) -> bool:
+    """Whether providers were added to the options themselves; False also where ONNX Runtime cannot say it."""
+    return bool(getattr(options, "has_providers", bool)())
+
+
+def copied(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
+    """Return a copy; providers and libraries of operators that were added to the options are not in it.
+
+    ONNX Runtime cannot copy options, but a session has a copy of its own, and hands that out. It is created, and not
+    initialised, on a tiny model.
+    """
+    state: Any = import_host().capi._pybind_state
+    with lock_of(options), _no_profile(options) as profiles:
+        copy: onnxruntime.SessionOptions = state.InferenceSession(options, _TINY, False, False).session_options
+    copy.enable_profiling = profiles
+    return copy
+
+
+@contextmanager
+def _no_profile(options: onnxruntime.SessionOptions) -> Iterator[bool]:
+    """The tiny session is not to begin a file of profiles."""
+    profiles = options.enable_profiling
+    if not profiles:
+        yield False
+        return
+    options.enable_profiling = False
+    try:
+        yield True
+    finally:
+        options.enable_profiling = True

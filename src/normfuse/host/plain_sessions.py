@@ -1,0 +1,38 @@
+"""ONNX Runtime's own sessions, whatever was done to the name or to the class by :func:`normfuse.install`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from normfuse.host.versions import import_host
+
+__all__ = ["CREATION", "INNER_MODULE", "ORIGINAL", "host_class", "plain_session"]
+
+#: The module that defines the class. ``onnxruntime.InferenceSession`` may be something else by now.
+INNER_MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
+#: The method that ``__init__``, ``set_providers`` and the fallback call to create a session.
+CREATION = "_create_inference_session"
+#: Attribute of what stands in for that method: the method as it was.
+ORIGINAL = "_normfuse_original"
+
+
+def host_class() -> Any:
+    """Return onnxruntime's class ``InferenceSession``.
+
+    Raises:
+        HostVersionError: onnxruntime is not installed or cannot be imported.
+    """
+    import_host()
+    return importlib.import_module(INNER_MODULE).InferenceSession
+
+
+def plain_session(*arguments: Any, **named: Any) -> Any:
+    """Return a session of onnxruntime's own, created as if normfuse were not installed in this process."""
+    host = host_class()
+    creation = getattr(host, CREATION, None)
+    original = getattr(creation, ORIGINAL, None)
+    if original is None:
+        return host(*arguments, **named)
+    own = type("InferenceSession", (host,), {CREATION: original, "__module__": host.__module__})
+    return own(*arguments, **named)

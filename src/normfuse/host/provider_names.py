@@ -1,0 +1,59 @@
+"""What the arguments ``providers`` and ``provider_options`` of a session ask for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from normfuse.host.native_library import EP_NAME
+from normfuse.host.plain_sessions import INNER_MODULE
+from normfuse.host.versions import import_host
+
+__all__ = ["ProviderNames"]
+
+_CPU = "CPUExecutionProvider"
+# Runs nodes of a domain of its own only, and stands first in get_available_providers() of the usual package.
+_AZURE = "AzureExecutionProvider"
+
+
+class ProviderNames(NamedTuple):
+    """The names of the providers that are asked for; what onnxruntime will object to stays unnoticed here."""
+
+    names: tuple[str, ...]
+    available: tuple[str, ...]
+    """Of those, or by default: what is there."""
+
+    @classmethod
+    def given(cls, providers: Any) -> ProviderNames:
+        """Read the argument; none: ONNX Runtime takes what it was built with."""
+        host = import_host()
+        built_in = host.get_available_providers()
+        pairs = providers if isinstance(providers, Sequence) else ()
+        names = tuple(dict.fromkeys(str(each[0] if isinstance(each, tuple) and each else each) for each in pairs))
+        others = set(names) - set(built_in)
+        plugins = {device.ep_name for device in host.get_ep_devices()} if others else set()
+        there = {*built_in, *plugins}
+        return cls(names, tuple(name for name in names or built_in if name in there))
+
+    def reason(self) -> str | None:
+        """Return why a session with these is left alone; None: it would run on the CPU's provider."""
+        if self.names and not self.available:
+            return f"it asks for {self.names[0]}, which is not there"
+        if EP_NAME in self.names:
+            return f"it asks for {EP_NAME} itself"
+        first = next((name for name in self.available if name != _AZURE), _CPU)
+        return None if first == _CPU else f"it runs on {first}"
+
+    def check(self, providers: Any, provider_options: Any) -> None:
+        """Let onnxruntime object to the arguments and warn of them, as it does for a plain session."""
+        check = getattr(importlib.import_module(INNER_MODULE), "check_and_normalize_provider_args", None)
+        if check is not None:
+            check(providers, provider_options, import_host().get_available_providers())
+
+    def tell(self, session: Any) -> None:
+        """Let a session say that it has the providers that a plain one would have."""
+        asked = self.available if self.names else ()
+        names = [*asked, *([] if _CPU in asked else [_CPU])]
+        session._providers = names
+        session._provider_options = {name: {} for name in sorted(names, key=lambda name: name != _CPU)}
