@@ -178,7 +178,8 @@ def test_no_logarithm_of_a_probability_is_above_0(width: int, axis: int) -> None
     exact = d - d.max(-1, keepdims=True)
     exact -= np.log(np.exp(exact).sum(-1, keepdims=True))
     winners = exact > -0.6
-    np.testing.assert_allclose(got[winners], exact[winners], rtol=3e-7, atol=1e-7)
+    # Sums of exponentials are near 1: two roundings of 2^-23.
+    np.testing.assert_allclose(got[winners], exact[winners], rtol=3e-7, atol=2.4e-7)
     if width == 1:
         assert not np.signbit(got).any()
 
