@@ -193,6 +193,14 @@ def test_special_values() -> None:
         assert not difference(np.float32(wrong[:1]), np.float32(wrong[1:])).compared(1.0).passed
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+def test_from_zeros_a_difference_is_absolute(quantized: bool) -> None:
+    """As a LogSoftmax over a dimension of length 1 gives them."""
+    for far in (1e-7, 1.0):
+        got = np.array([[0, far]], np.float32)
+        assert difference(np.zeros((1, 2), np.float32), got, quantized).error == np.float32(far)
+
+
 def test_ulp_distance() -> None:
     for dtype in (np.float16, np.float32, np.float64):
         one = np.array([1.0], dtype)

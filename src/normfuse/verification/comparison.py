@@ -2,7 +2,8 @@
 
 The *error* of a floating-point output is the largest ``|b - a| / max(|a|, rms(a))``; ``a`` is the reference, ``b``
 the result under test and ``rms(a)`` the root mean square of the whole reference tensor: relative for elements of usual
-size, and not blown up by those that happen to lie near zero. A NaN equals a NaN, an infinity the same infinity.
+size, and not blown up by those that happen to lie near zero; of a reference of zeros it is absolute. A NaN equals a
+NaN, an infinity the same infinity.
 
 Quantised models jump by whole steps at the slightest difference in rounding; ONNX Runtime's own optimisation levels
 differ by as much. Their error is ``max |b - a| / min(1, max |a|)``; for quantised outputs it counts steps, and one is
@@ -140,10 +141,12 @@ class Difference:
         tiny = float(np.finfo(expected.dtype).tiny) if floating else 1.0
         self.max_abs = max(self.max_abs, float(delta.max()))
         self.max_rel = max(self.max_rel, float((delta / np.maximum(size, tiny)).max()))
-        if self.quantized:
-            scale: Any = min(1.0, float(size.max())) if floating else 1.0
+        if not floating or not size.any():
+            scale: Any = 1.0  # there is nothing to be relative to
+        elif self.quantized:
+            scale = min(1.0, float(size.max()))
         else:
-            scale = np.maximum(size, float(np.sqrt(np.mean(size**2)))) if floating else 1.0
+            scale = np.maximum(size, float(np.sqrt(np.mean(size**2))))
         scale = np.maximum(scale, tiny)
         self.error = max(self.error, float((delta / scale).max()))
         if floating:
