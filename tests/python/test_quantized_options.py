@@ -140,7 +140,7 @@ def test_a_session_on_a_rewritten_file_folds_the_rest(tmp_path: Path) -> None:
     normfuse.optimize(model, fold_weights=True, verify=False).save(path)
     options = onnxruntime.SessionOptions()
     session = normfuse.InferenceSession(path, options)
-    assert "WeightBiasQuantization" in disabled_optimizers(options)
+    assert "WeightBiasQuantization" in disabled_optimizers(session.get_session_options())
     x = feeds()
     expected = unoptimized(model, x)
     np.testing.assert_allclose(session.run(None, x)[0], expected, atol=1e-4)

@@ -545,8 +545,8 @@ def test_options_that_served_a_network_in_float() -> None:
     """What that session needed, which is to leave pairs, is not taken for the user's word."""
 
     def create(data: bytes, given: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-        normfuse.InferenceSession(depthwise().SerializeToString(), given)
-        assert given.get_session_config_entry("session.disable_quant_qdq") == "1"
+        first = normfuse.InferenceSession(depthwise().SerializeToString(), given)
+        assert first.get_session_options().get_session_config_entry("session.disable_quant_qdq") == "1"
         return normfuse.InferenceSession(data, given)
 
     model = dense()
@@ -791,9 +791,10 @@ def test_options_that_served_a_network_with_folded_weights() -> None:
 
     def create(data: bytes, given: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
         disable_optimizer(given, "GeluFusionL2")
-        normfuse.InferenceSession(first, given)
-        assert disabled_optimizers(given) == ["GeluFusionL2", "WeightBiasQuantization"]
+        before = normfuse.InferenceSession(first, given)
+        assert disabled_optimizers(before.get_session_options()) == ["GeluFusionL2", "WeightBiasQuantization"]
         session = normfuse.InferenceSession(data, given)
+        assert disabled_optimizers(session.get_session_options()) == ["GeluFusionL2"]
         assert disabled_optimizers(given) == ["GeluFusionL2"]
         return session
 
@@ -822,8 +823,8 @@ def test_options_used_again_bring_no_warning(tmp_path: Path, capfd: pytest.Captu
     for network in networks.values():
         options = onnxruntime.SessionOptions()
         assert [overwritten(network) for _ in range(3)] == [[], [], []]
-    # Where the next one needs other entries, each is set once.
-    options = onnxruntime.SessionOptions()
+    # Where the next one needs other entries, each is set once. Options with providers are not copied.
+    options = normfuse.session_options()
     assert overwritten(networks["float"]) == []
     changed = overwritten(networks["integers"])
     assert "session.disable_quant_qdq" in changed
@@ -848,7 +849,7 @@ def test_options_serve_one_session_after_the_other(shared: bool, monkeypatch: py
         return created(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sessions, "_created", slowly)
-    data, options = dense().SerializeToString(), [onnxruntime.SessionOptions() for _ in range(4)]
+    data, options = dense().SerializeToString(), [normfuse.session_options() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         made = [pool.submit(normfuse.InferenceSession, data, options[0 if shared else i]) for i in range(4)]
     assert len({id(each.result()) for each in made}) == 4

@@ -429,7 +429,7 @@ def test_a_chain_of_floats_is_moved() -> None:
 
 def test_options_are_given_back() -> None:
     """The same options serve a network that may leave its pairs and one whose products run in integers."""
-    options = options_of()
+    options = normfuse.session_options(options_of())  # with providers, and so not copied
     pairs, products = net_of(["silu"], stored="uint16"), net_of(["silu"])
     normfuse.InferenceSession(pairs.proto(), options)
     assert options.get_session_config_entry("session.disable_quant_qdq") == "1"

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import typer
 
 from normfuse._version import __version__
+from normfuse.applications.running import main as run_program
 from normfuse.cli.bench import bench_command
 from normfuse.cli.check import check_command
 from normfuse.cli.demo import demo_command
@@ -101,6 +102,18 @@ for _name, _function, _summary, _examples in _COMMANDS:
     # \b keeps the lines of its paragraph as they are.
     _epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in _examples)
     app.command(_name, short_help=_summary, epilog=_epilog)(_function)
+
+
+@app.command(
+    "run",
+    short_help="Run a Python program, its sessions with normfuse.",
+    epilog="\b\nExamples:\n  normfuse run app.py --port 8000\n  normfuse run -m uvicorn service:app --workers 2",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def _run(context: typer.Context) -> None:
+    """Run a Python program, each onnxruntime.InferenceSession that it creates with normfuse."""
+    run_program(context.args)  # reached where the command is not the first argument: see __main__.py
 
 
 def _print_version(wanted: bool) -> None:
