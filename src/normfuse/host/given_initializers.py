@@ -38,7 +38,8 @@ def require_none_given(options: onnxruntime.SessionOptions | None, model: ir.Mod
     except Exception as error:  # a private part of onnxruntime, which may go
         raise InitializersGiven(
             "It cannot be seen whether the session options give initializers of the model "
-            f"({type(error).__name__}: {error}); the session runs it as it is, not rewritten."
+            f"({type(error).__name__}: {error}); the session runs it as it is, not rewritten. "
+            "Pass no sess_options to have it rewritten."
         ) from error
     value = load_host().OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32))
     given = [
