@@ -3,6 +3,9 @@
 `rewrite` is the entry point. Each family of spellings is one file of rules; `rules.RULES` lists them all.
 """
 
+import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
+
+# isort: split
 from .engine import RewriteResult, Target, rewrite
 from .rules import RULES
 from .sites import Site

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
+
+# isort: split
+
 import dataclasses
 import functools
 import os

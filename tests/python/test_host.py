@@ -137,6 +137,15 @@ def test_importing_loads_nothing_heavy() -> None:
     assert python(code).stdout.strip() == "[]"
 
 
+def test_sympy_is_imported_where_it_is_used() -> None:
+    code = (
+        "import sys, normfuse; normfuse.InferenceSession, normfuse.optimize, normfuse.verify\n"
+        "import onnx_ir; assert 'sympy' not in sys.modules\n"
+        "print(onnx_ir.SymbolicDim('n') + 1); import sympy; print(sympy.Integer(2))"
+    )
+    assert python(code).stdout.split("\n") == ["n + 1", "2", ""]
+
+
 def test_the_public_surface() -> None:
     for name in normfuse.__all__:
         assert getattr(normfuse, name) is not None

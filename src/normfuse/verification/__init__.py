@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
+
+# isort: split
+
 from normfuse.verification.comparison import OutputComparison
 from normfuse.verification.inputs import Inputs, Sample
 from normfuse.verification.report import ComparedPlaces, ComparedRun, VerificationReport
