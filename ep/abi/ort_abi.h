@@ -91,9 +91,11 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
 #define NORMFUSE_ORT_API_SLOTS(X) \
   X(0, 14, CreateStatus, Status*, (int code, const char* message)) \
   X(2, 14, GetErrorMessage, const char*, (const Status*)) \
+  X(12, 14, CloneSessionOptions, Status*, (const SessionOptions*, SessionOptions** out)) \
   X(26, 14, CreateCustomOpDomain, Status*, (const char* domain, CustomOpDomain** out)) \
   X(27, 14, CustomOpDomain_Add, Status*, (CustomOpDomain*, const CustomOp*)) \
   X(28, 14, AddCustomOpDomain, Status*, (SessionOptions*, CustomOpDomain*)) \
+  X(49, 14, CreateTensorWithDataAsOrtValue, Status*, (const MemoryInfo*, void* data, size_t bytes, const int64_t* dims, size_t rank, int type, Value** out)) \
   X(51, 14, GetTensorMutableData, Status*, (Value*, void** out)) \
   X(55, 14, CastTypeInfoToTensorInfo, Status*, (const TypeInfo*, const TensorTypeAndShapeInfo** out)) \
   X(57, 14, CreateTensorTypeAndShapeInfo, Status*, (TensorTypeAndShapeInfo** out)) \
@@ -112,12 +114,15 @@ static_assert(sizeof(NodeFusionOptions) == 8 && offsetof(NodeFusionOptions, drop
   X(90, 14, KernelContext_GetInput, Status*, (const KernelContext*, size_t index, const Value** out)) \
   X(91, 14, KernelContext_GetOutput, Status*, (KernelContext*, size_t index, const int64_t* dims, size_t rank, Value** out)) \
   X(93, 14, ReleaseStatus, void, (Status*)) \
+  X(94, 14, ReleaseMemoryInfo, void, (MemoryInfo*)) \
   X(96, 14, ReleaseValue, void, (Value*)) \
   X(98, 14, ReleaseTypeInfo, void, (TypeInfo*)) \
   X(99, 14, ReleaseTensorTypeAndShapeInfo, void, (TensorTypeAndShapeInfo*)) \
+  X(100, 14, ReleaseSessionOptions, void, (SessionOptions*)) \
   X(116, 14, ModelMetadataLookupCustomMetadataMap, Status*, (const ModelMetadata*, Allocator*, const char* key, char** out)) \
   X(118, 14, ReleaseModelMetadata, void, (ModelMetadata*)) \
   X(130, 14, AddSessionConfigEntry, Status*, (SessionOptions*, const char* key, const char* value)) \
+  X(150, 14, AddInitializer, Status*, (SessionOptions*, const char* name, const Value*)) \
   X(163, 14, KernelInfoGetAttributeArray_int64, Status*, (const KernelInfo*, const char* name, int64_t* out, size_t* size)) \
   X(230, 14, KernelInfo_GetInputCount, Status*, (const KernelInfo*, size_t* out)) \
   X(231, 14, KernelInfo_GetOutputCount, Status*, (const KernelInfo*, size_t* out)) \
@@ -228,13 +233,14 @@ struct Ep {
   // provider that works on CPU memory.
   void* unused_23[8];
   Status* (*GetKernelRegistry)(Ep*, const KernelRegistry** out);  // 24
-  // Concurrency (24), sync, profiler (25), graph capture, resources (26), session end (28): null.
-  void* unused_24[9];
+  // Concurrency (24), sync, profiler (25), graph capture, resources (26): null.
+  void* unused_24[8];
+  Status* (*OnSessionInitializationEnd)(Ep*);                              // 28
   Status* (*GetDefaultMemoryDevice)(const Ep*, const MemoryDevice** out);  // 28
   // Capture release (28), weightless (29): null.
   void* unused_28[2];
 };
-static_assert(offsetof(Ep, GetDefaultMemoryDevice) == 184);
+static_assert(offsetof(Ep, OnSessionInitializationEnd) == 176 && offsetof(Ep, GetDefaultMemoryDevice) == 184);
 static_assert(offsetof(Ep, GetKernelRegistry) == 104);
 static_assert(offsetof(Ep, GetName) == 8 && offsetof(Ep, GetCapability) == 16 && offsetof(Ep, Compile) == 24);
 static_assert(offsetof(Ep, ReleaseNodeComputeInfos) == 32 && sizeof(Ep) == 208);

@@ -29,6 +29,7 @@ struct TensorFacts {
   int rank = -1;  // -1: unknown
   int64_t dims[kMaxRank] = {};
   std::shared_ptr<const ConstantTensor> constant;
+  bool given = false;  // a constant of the model for which the session has another value: `constant` is null
 };
 
 enum class OperatorKind { kFusedNormalization, kFusedActivation, kFusedDequantizeLinear };

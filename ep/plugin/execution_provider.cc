@@ -27,6 +27,7 @@ using ort::GetApi;
 struct ExecutionProvider : ort::Ep {
   EpOptions options;
   std::unique_ptr<Backend> backend;
+  GivenInitializers given;
   const ort::Logger* logger = nullptr;
   std::optional<Tuning> tuning;              // of the session's model; read with its first graph
   std::set<std::string> claim_report_lines;  // written already
@@ -87,7 +88,7 @@ void LogSite(const ExecutionProvider& ep, const GraphView& graph, const Site& si
 // A constant that stays an input of the fused node must not be dropped by ORT.
 bool ReadsConstantInput(GraphView& graph, const FoundChain& found) {
   return std::any_of(found.inputs.begin(), found.inputs.end(),
-                     [&](int value) { return graph.Facts(value).constant != nullptr; });
+                     [&](int value) { return graph.Facts(value).constant != nullptr || graph.Facts(value).given; });
 }
 
 Result ClaimToCompile(const GraphView& graph, const std::vector<int>& nodes, bool drop_constant_initializers,
@@ -180,9 +181,16 @@ bool IsOfChains(const ExecutionProvider& ep, GraphView& graph, const FoundIsland
   return nodes == island.nodes.size() && !ep.options.device_memory;
 }
 
+bool ReadsGiven(GraphView& graph, const std::vector<int>& nodes) {
+  return std::any_of(nodes.begin(), nodes.end(), [&](int node) {
+    const std::vector<int>& inputs = graph.node(node).inputs;
+    return std::any_of(inputs.begin(), inputs.end(), [&](int value) { return graph.Facts(value).given; });
+  });
+}
+
 Result ClaimIsland(ExecutionProvider& ep, GraphView& graph, const FoundIsland& island, const std::vector<Site>& sites,
                    ort::EpGraphSupportInfo* support) {
-  NORMFUSE_RETURN_IF_ERROR(ClaimToCompile(graph, island.nodes, /*drop_constant_initializers=*/true, support));
+  NORMFUSE_RETURN_IF_ERROR(ClaimToCompile(graph, island.nodes, !ReadsGiven(graph, island.nodes), support));
   ClaimedNode claimed;
   if (IsOfChains(ep, graph, island, sites)) {
     claimed.on_gpu = true;
@@ -244,6 +252,10 @@ Result ClaimOnDirectMl(ExecutionProvider& ep, GraphView& graph, ort::EpGraphSupp
 
 Result Report(ExecutionProvider& ep, const ort::Graph* ort_graph, GraphView& graph, const std::vector<Site>& sites) {
   for (const Site& site : sites) LogSite(ep, graph, site);
+  for (const std::string& name : ep.given.Found()) {
+    Log(ep, ort::LoggingLevel::kInfo,
+        "normfuse takes '" + name + "' for no constant: the session's options give it (add_initializer)");
+  }
   if (ep.options.claim_report.empty()) return {};
   const std::string name = NameOf(ort_graph);
   NORMFUSE_RETURN_IF_ERROR(AppendClaimReport(ep.options, *ep.backend, name, graph, sites, &ep.claim_report_lines));
@@ -256,7 +268,7 @@ Result GetCapability(ExecutionProvider& ep, const ort::Graph* ort_graph, ort::Ep
   ep.claimed.Clear();
   NORMFUSE_RETURN_IF_ERROR(EnsureTuning(ep, ort_graph));
   GraphView graph;
-  NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph));
+  NORMFUSE_RETURN_IF_ERROR(graph.Read(ort_graph, &ep.given));
   std::vector<Site> sites;
   std::vector<bool> has_kernel;
   const bool may_compile = ep.options.compile && !ep.options.generates_context;
@@ -351,6 +363,11 @@ ort::Status* CompileEntry(ort::Ep* ep, const ort::Graph** graphs, const ort::Nod
   });
 }
 
+ort::Status* OnSessionInitializationEnd(ort::Ep* ep) {
+  From(ep).given = {};
+  return nullptr;
+}
+
 ort::Status* GetKernelRegistry(ort::Ep*, const ort::KernelRegistry** out) {
   return ort::Guarded([&] { return OperatorKernelRegistry(out); });
 }
@@ -366,7 +383,8 @@ void ReleaseNodeComputeInfos(ort::Ep*, ort::NodeComputeInfo** infos, size_t coun
 
 }  // namespace
 
-ort::Ep* CreateExecutionProvider(EpOptions options, std::unique_ptr<Backend> backend, const ort::Logger* logger) {
+ort::Ep* CreateExecutionProvider(EpOptions options, std::unique_ptr<Backend> backend, GivenInitializers given,
+                                 const ort::Logger* logger) {
   auto ep = std::make_unique<ExecutionProvider>();
   ep->ort_version_supported = ort::GetHost().version;
   ep->GetName = GetName;
@@ -374,9 +392,11 @@ ort::Ep* CreateExecutionProvider(EpOptions options, std::unique_ptr<Backend> bac
   ep->Compile = CompileEntry;
   ep->ReleaseNodeComputeInfos = ReleaseNodeComputeInfos;
   ep->GetKernelRegistry = GetKernelRegistry;
+  ep->OnSessionInitializationEnd = OnSessionInitializationEnd;
   if (DeviceMemoryInfo() != nullptr) ep->GetDefaultMemoryDevice = GetDefaultMemoryDevice;
   ep->options = std::move(options);
   ep->backend = std::move(backend);
+  ep->given = std::move(given);
   ep->logger = logger;
   return ep.release();
 }

@@ -4,11 +4,13 @@
 #include <memory>
 
 #include "abi/ort_abi.h"
+#include "plugin/given_initializers.h"
 #include "plugin/options.h"
 
 namespace normfuse::plugin {
 
-ort::Ep* CreateExecutionProvider(EpOptions options, std::unique_ptr<Backend> backend, const ort::Logger* logger);
+ort::Ep* CreateExecutionProvider(EpOptions options, std::unique_ptr<Backend> backend, GivenInitializers given,
+                                 const ort::Logger* logger);
 // What runs the nodes of the execution provider.
 const Backend& BackendOf(const ort::Ep* ep);
 void ReleaseExecutionProvider(ort::Ep* ep);

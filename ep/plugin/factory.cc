@@ -104,7 +104,9 @@ Result MakeEp(const ort::HardwareDevice* const* devices, size_t count, const ort
   }
   std::unique_ptr<Backend> backend;
   NORMFUSE_RETURN_IF_ERROR(Backend::Create(options.backend, &backend));
-  *ep = CreateExecutionProvider(std::move(options), std::move(backend), logger);
+  GivenInitializers given;
+  NORMFUSE_RETURN_IF_ERROR(GivenInitializers::Of(session, &given));
+  *ep = CreateExecutionProvider(std::move(options), std::move(backend), std::move(given), logger);
   return {};
 }
 

@@ -19,7 +19,8 @@ Result ReadText(ort::Status* (*getter)(const ort::Node*, const char**), const or
 
 }  // namespace
 
-Result GraphView::Read(const ort::Graph* graph) {
+Result GraphView::Read(const ort::Graph* graph, GivenInitializers* given) {
+  given_ = given;
   const ort::Api& api = GetApi();
   size_t count = 0;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.Graph_GetNumNodes(graph, &count));
@@ -157,6 +158,8 @@ Result GraphView::ReadFacts(const GraphValue& value, TensorFacts* facts) const {
   bool constant = false;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.ValueInfo_IsConstantInitializer(value.info, &constant));
   if (!constant) return {};
+  facts->given = given_->Has(value.name);
+  if (facts->given) return {};
   const ort::Value* data = nullptr;
   NORMFUSE_RETURN_IF_ORT_ERROR(api.ValueInfo_GetInitializerValue(value.info, &data));
   if (data != nullptr) NORMFUSE_RETURN_IF_ERROR(ort::ReadConstant(data, &facts->constant));

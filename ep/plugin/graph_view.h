@@ -9,6 +9,7 @@
 
 #include "abi/ort_attributes.h"
 #include "chain/operator_node.h"
+#include "plugin/given_initializers.h"
 
 namespace normfuse::plugin {
 
@@ -41,7 +42,8 @@ struct GraphValue {
 
 class GraphView {
  public:
-  Result Read(const ort::Graph* graph);
+  // Constants that the session's options replace are none in this view; `given` must live as long as it.
+  Result Read(const ort::Graph* graph, GivenInitializers* given);
   // A graph of one node: the one that a kernel is created for. Values are in the order of the node's inputs and
   // outputs, those that are left out included.
   Result ReadKernel(const ort::KernelInfo* info);
@@ -86,6 +88,7 @@ class GraphView {
   std::unordered_map<std::string_view, int> by_name_;
   std::vector<std::unique_ptr<TensorFacts>> facts_;  // by value; null where not read yet
   std::vector<const ort::ValueInfo*> buffer_;
+  GivenInitializers* given_ = nullptr;  // null when read from a kernel
 };
 
 }  // namespace normfuse::plugin

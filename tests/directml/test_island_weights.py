@@ -35,23 +35,28 @@ def counter(fake: str) -> Callable[[str], int]:
     return lambda name: int(count(name.encode()))
 
 
-def session_of(fake: str, rows: str, kind: str = "float") -> onnxruntime.InferenceSession:
+def session_of(
+    fake: str, rows: str, kind: str = "float", given: dict[str, onnxruntime.OrtValue] | None = None
+) -> onnxruntime.InferenceSession:
     model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 20]>
         g ({kind}[{rows}, 64] x) => ({kind}[{rows}, 64] y)
         {{ p = MatMul(x, w) q = Add(p, b) r = MatMul(q, w) y = LayerNormalization(r, s) }}""")
     dtype = np.float16 if kind == "float16" else np.float32
     constants = {"w": W.astype(dtype), "b": B.astype(dtype), "s": S.astype(dtype)}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
-    options = {"backend": "directml", "claim": "all", "directml_library": fake, "d3d12_library": fake}
-    session: onnxruntime.InferenceSession = harness.create_session(model, "ep", **options)
+    options = harness.session_options("ep", backend="directml", directml_library=fake, d3d12_library=fake)
+    for name, value in (given or {}).items():
+        options.add_initializer(name, value)
+    session: onnxruntime.InferenceSession = harness.create_session(model, "ep", options)
     assert not harness.cpu_types(session)
     assert len(harness.ep_groups(session)) == 1
     return session
 
 
-def expected(x: Array) -> Array:
+def expected(x: Array, **given: Array) -> Array:
     """Of constants of the type that the input has."""
-    w, b, s = (constant.astype(x.dtype).astype(np.float64) for constant in (W, B, S))
+    constants = {"w": W, "b": B, "s": S, **given}.values()
+    w, b, s = (constant.astype(x.dtype).astype(np.float64) for constant in constants)
     r = (x.astype(np.float64) @ w + b) @ w
     centred = r - r.mean(-1, keepdims=True)
     return np.asarray(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * s)
@@ -62,6 +67,15 @@ def check(session: onnxruntime.InferenceSession, rows: int) -> int:
     x = RNG.normal(size=(rows, 64)).astype(np.float32)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x), rtol=1e-3, atol=1e-4)
     return -(-x.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+@pytest.mark.parametrize("name", ["w", "b", "s"])
+def test_what_session_options_give_is_read_in_each_run(fake: str, name: str) -> None:
+    array = {"w": W.T.copy(), "b": -B, "s": 2 * S}[name]
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    session = session_of(fake, "N", given={name: value})
+    x = RNG.normal(size=(3, 64)).astype(np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x, **{name: array}), rtol=1e-3, atol=1e-4)
 
 
 def test_weights_go_up_once(fake: str) -> None:

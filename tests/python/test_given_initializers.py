@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import harness
 import numpy as np
 import onnx
 import onnxruntime
@@ -65,6 +67,72 @@ def test_an_initializer_of_another_value(name: str) -> None:
     with LEFT:
         session = normfuse.InferenceSession(model_of(), options)
     check(session, expected(**{name: given}))
+
+
+# Scales of a pair that are equal and two initializers: the session may have another value of one.
+PAIRS = """<ir_version: 10, opset_import: ["": 21]> g (float[4, 64] x) => (float[4, 64] y)
+    <float s = {0.015625}, float t = {0.015625}, float u = {0.0625}> {
+    a = QuantizeLinear <output_dtype = 3> (x, s) b = DequantizeLinear(a, t)
+    n = Softmax(b) q = QuantizeLinear <output_dtype = 2> (b, u) r = DequantizeLinear(q, u) y = Add(n, r) }"""
+BRANCH = """<ir_version: 10, opset_import: ["": 17]>
+    g (float[4, 64] x, bool c) => (float[4, 64] y) <float[64] factor = {FACTOR}> {
+    y = If(c) <then_branch = t () => (float[4, 64] a) { m = Softmax(x) a = Mul(m, factor) },
+               else_branch = e () => (float[4, 64] b) { b = Identity(x) }> }"""
+
+
+def expected_of_pairs(s: float = 1 / 64, t: float = 1 / 64, u: float = 1 / 16) -> Array:
+    b = np.clip(np.rint(X.astype(np.float64) / s), -128, 127) * t
+    e = np.exp(b - b.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True) + np.clip(np.rint(b / u), 0, 255) * u
+
+
+WAYS: list[dict[str, Any]] = [{"claim": "all"}, {"claim": "profitable"}, {"compile": 0}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("name", [*FILE, "another"])
+def test_the_provider_takes_the_given_value(name: str, way: dict[str, Any]) -> None:
+    given = np.array(0.25, np.float32) if name == "most" else GIVEN
+    kept = value(given)
+    options = harness.session_options("ep", **way)
+    options.add_initializer(name, kept)
+    session = harness.create_session(model_of(), "ep", options)
+    check(session, expected(**{name: given}))
+    assert harness.ep_groups(session) or way != {"claim": "all"}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("names", ["s", "t", "u", "st", "stu"])
+def test_the_provider_takes_given_scales(names: str, way: dict[str, Any]) -> None:
+    kept = value(np.array(1 / 32, np.float32))
+    options = harness.session_options("ep", **way)
+    for name in names:
+        options.add_initializer(name, kept)
+    session = harness.create_session(onnx.parser.parse_model(PAIRS), "ep", options)
+    check(session, expected_of_pairs(**dict.fromkeys(names, 1 / 32)))
+
+
+def test_a_branch_reads_what_is_given() -> None:
+    kept = value(GIVEN)
+    options = harness.session_options("ep")
+    options.add_initializer("factor", kept)
+    model = onnx.parser.parse_model(BRANCH.replace("FACTOR", ", ".join(["2"] * 64)))
+    session = harness.create_session(model, "ep", options)
+    e = np.exp(X.astype(np.float64))
+    got = session.run(None, {"x": X, "c": np.array(True)})[0]
+    np.testing.assert_allclose(got, e / e.sum(1, keepdims=True) * GIVEN, atol=1e-5)
+
+
+def test_external_initializers_and_the_provider(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model_of(("factor",)))
+    (tmp_path / "e.data").write_bytes(FILE["factor"].tobytes())
+    for give in (by_value, by_file):
+        options = harness.session_options("ep")
+        give(options)
+        session = harness.create_session(path, "ep", options)
+        check(session, expected(factor=GIVEN))
+        assert harness.ep_groups(session)
 
 
 # ONNX Runtime reads what is given where it lies.
