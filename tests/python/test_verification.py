@@ -15,7 +15,7 @@ from normfuse import models
 from normfuse.graph_rewrites.sites import Site
 from normfuse.verification import verify_models
 from normfuse.verification.comparison import Difference, lowest_precision
-from normfuse.verification.inputs import InputMaker
+from normfuse.verification.inputs import STYLES, InputMaker
 
 
 def weight(model: onnx.ModelProto, node: str, position: int) -> onnx.TensorProto:
@@ -78,6 +78,33 @@ def test_token_ids_stay_within_the_table() -> None:
         assert set(np.unique(sample["attention_mask"])) <= {0, 1}
         assert (sample["attention_mask"][:, 0] == 1).all()
         assert sample["input_ids"].shape == sample["attention_mask"].shape
+
+
+def test_samples_are_noise_and_data_with_a_structure() -> None:
+    """Of four, one is noise; padding ends in zeros, ramps rise beside constant rows, and pictures are smooth."""
+    g = models.GraphBuilder(opset=17)
+    for name, shape, dtype in (
+        ("steps", [2, 6, 9], np.float32),
+        ("pixels", [1, 32, 32, 3], np.uint8),
+        ("timestep", [], np.float32),
+    ):
+        g.output(g.add("Cast", g.input(name, shape, dtype), to=TensorProto.FLOAT), shape)
+    g.output(g.add("Gather", np.ones((50, 3), np.float32), g.input("token_ids", [2, 12], np.int64)), [2, 12, 3])
+    maker = InputMaker(ir.from_proto(g.model("of data")))
+    random, padded, ramps, smooth = (maker.make(0, 0, style) for style in STYLES)
+    assert all(sample["timestep"] >= 1 for sample in (random, padded, ramps, smooth))
+    assert random["steps"].all()
+    for row in padded["steps"]:
+        end = np.trim_zeros(np.ravel(row), "b").size
+        assert 0 < end < row.size
+    assert (np.ptp(ramps["steps"], axis=-1) == 0).reshape(-1)[1::2].all()
+    assert (np.diff(ramps["steps"], axis=-1) > 0).reshape(12, -1)[::2].all()
+    for sample, least in ((random, 60), (smooth, 0)):
+        assert np.abs(np.diff(sample["pixels"].astype(float), axis=1)).mean() >= least
+    assert np.abs(np.diff(smooth["pixels"].astype(float), axis=1)).mean() < 50
+    assert {0, 255} <= set(smooth["pixels"].ravel())
+    assert not padded["token_ids"][:, -1].any()
+    assert padded["token_ids"][:, :6].any()
 
 
 def test_table_behind_a_cast_a_reshape_and_a_quantised_weight() -> None:

@@ -57,12 +57,12 @@ def chaotic(*, weight: float = 1.0, scale: float = 1.0, length: bool = False) ->
 
 
 def explosive() -> onnx.ModelProto:
-    """Chaotic on inputs of usual size only: sin(exp(8 * gelu(x)))."""
+    """Chaotic on inputs of usual size only: sin(exp(20 * gelu(x)))."""
     g = models.GraphBuilder(opset=13)
     x = g.add("Add", g.input("x", ["n", 64]), g.weight(64, scale=0.01))
     erf = g.add("Erf", g.add("Div", x, np.float32(2**0.5)))
     gelu = g.add("Mul", g.add("Mul", x, g.add("Add", erf, np.float32(1))), np.float32(0.5))
-    g.output(g.add("Sin", g.add("Exp", g.add("Mul", gelu, np.float32(8)))), ["n", 64])
+    g.output(g.add("Sin", g.add("Exp", g.add("Mul", gelu, np.float32(20)))), ["n", 64])
     return g.model("explosive")
 
 

@@ -49,7 +49,7 @@ InputsOption = Annotated[
 ]
 SamplesOption = Annotated[
     int | None,
-    typer.Option("--samples", min=1, metavar="N", help="Number of random inputs. [4, or 16 for quantised models]"),
+    typer.Option("--samples", min=1, metavar="N", help="Number of inputs made. [4, or 16 for quantised models]"),
 ]
 MaxErrorOption = Annotated[
     float | None,

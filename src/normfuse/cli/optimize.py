@@ -186,7 +186,7 @@ def optimize_command(
 ) -> None:
     """Fuse the normalisation chains of a model, verify the result, and write it.
 
-    The result is compared with the original, on random inputs made from the model's signature or on --inputs, and is
+    The result is compared with the original, on inputs made from the model's signature or on --inputs, and is
     not written if it differs. If the comparison is undecided it is written, with a warning. In a folder every *.onnx
     file is optimised, subfolders included, and a report <name>.json is written beside each result.
 

@@ -24,6 +24,7 @@ from normfuse.errors import OptionError, OptionTypeError, VerificationError
 __all__ = [
     "GENTLE_STYLES",
     "MOST_BYTES",
+    "STYLES",
     "TYPICAL_PROFILE",
     "InputMaker",
     "Inputs",
@@ -54,7 +55,9 @@ _PROFILES: tuple[dict[str, int], ...] = (
 )
 TYPICAL_PROFILE = 2
 """Of a usual size, for measuring speed."""
-Style: TypeAlias = Literal["random", "faint", "smooth", "smooth and faint"]
+Style: TypeAlias = Literal["random", "padded", "ramps", "smooth", "faint", "smooth and faint"]
+STYLES: tuple[Style, ...] = ("random", "padded", "ramps", "smooth")
+"""What samples are, one after the other: kernels choose by the values, and some faults show on no noise."""
 GENTLE_STYLES: tuple[Style, ...] = ("smooth and faint", "faint", "smooth")
 _IMAGE_CHANNELS = (1, 3, 4)
 _FAINT = 0.05
@@ -106,7 +109,9 @@ class InputMaker:
         Args:
             profile: Which sizes the symbolic dimensions get, below ``profile_count``.
             seed: Of the random numbers; the same arguments give the same sample.
-            style: "faint": floats are small; "smooth": they change slowly along their last two dimensions.
+            style: "padded": data and token ids end in zeros; "ramps": rows of floats rise evenly, each second one is
+                constant; "smooth": they change slowly along their last two dimensions, or a picture's height and
+                width; "faint": they are small.
 
         Raises:
             TooLarge: They would take more memory than there may be.
@@ -119,10 +124,10 @@ class InputMaker:
 
     def _made(self, shapes: Mapping[str, tuple[int, ...]], rng: np.random.Generator, style: Style) -> Sample:
         longest = max((shape[-1] for shape in shapes.values() if len(shape) > 1), default=1)
-        sample = {
-            signature.name: _values(signature, shapes[signature.name], longest, rng) for signature in self._inputs
+        return {
+            signature.name: _values(signature, shapes[signature.name], longest, rng, style)
+            for signature in self._inputs
         }
-        return {name: array if "mask" in name.lower() else _gentle(array, style, rng) for name, array in sample.items()}
 
     def _shapes(self, profile: int) -> dict[str, tuple[int, ...]]:
         sizes = dict(self._sizes)
@@ -278,7 +283,9 @@ def _channel_axis(dims: tuple[int | str, ...]) -> int:
     return len(dims) - 1 if isinstance(dims[1], str) and dims[-1] in _IMAGE_CHANNELS else 1
 
 
-def _values(signature: _Signature, shape: tuple[int, ...], longest: int, rng: np.random.Generator) -> np.ndarray:
+def _values(
+    signature: _Signature, shape: tuple[int, ...], longest: int, rng: np.random.Generator, style: Style
+) -> np.ndarray:
     name = signature.name.lower()
     if signature.dtype == ir.DataType.STRING:
         return np.full(shape, "text", dtype=object)
@@ -288,11 +295,12 @@ def _values(signature: _Signature, shape: tuple[int, ...], longest: int, rng: np
     if signature.dtype.is_floating_point():
         if re.search(r"timestep|^t$", name):
             return rng.uniform(1, 999, shape).astype(dtype)
-        return rng.standard_normal(shape).astype(dtype)
+        return _styled(rng.standard_normal(shape), style, _neighbours(signature), rng).astype(dtype)
     if signature.bound is not None:
         if "position" in name and shape:
             return np.broadcast_to(np.arange(shape[-1]) % signature.bound, shape).astype(dtype)
-        return rng.integers(0, signature.bound, shape).astype(dtype)
+        ids = rng.integers(0, signature.bound, shape).astype(dtype)
+        return _padded(ids, [-1], rng) if style == "padded" else ids
     if re.search(r"sample_?rate|^sr$", name):
         return np.full(shape, 16000, dtype)
     if "timestep" in name:
@@ -301,21 +309,57 @@ def _values(signature: _Signature, shape: tuple[int, ...], longest: int, rng: np
         return np.full(shape, longest, dtype)
     if dtype.itemsize == 1:  # pixels and quantised tensors use their whole range
         limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+        numbers = rng.integers(limits.min, limits.max + 1, shape)
+        values = _styled(numbers, style, _neighbours(signature), rng)
+        if values is not numbers and style != "padded":
+            values = np.rint(np.interp(values, (values.min(), values.max()), (limits.min, limits.max)))
+        return values.astype(dtype)
     return rng.integers(0, 2, shape).astype(dtype)
 
 
-def _gentle(array: np.ndarray, style: Style, rng: np.random.Generator) -> np.ndarray:
-    if style == "random" or array.dtype.kind != "f" or not array.shape:
-        return array
-    values = array.astype(np.float64)
-    if "smooth" in style and values.size > 1:
-        phase = rng.uniform(0, 2 * np.pi, (*values.shape[:-2], *(1,) * min(2, values.ndim)))
-        for axis in range(-min(2, values.ndim), 0):
-            steps = np.linspace(0, rng.uniform(1, _WAVES) * 2 * np.pi, values.shape[axis])
+def _neighbours(signature: _Signature) -> list[int]:
+    """The dimensions along which values are each other's neighbours: the last two, or a picture's height and width."""
+    rank = len(signature.dims)
+    if rank == 4 and signature.dims[3] in _IMAGE_CHANNELS and signature.dims[1] not in _IMAGE_CHANNELS:
+        return [-3, -2]
+    return [-2, -1] if rank > 2 else [-1][:rank]
+
+
+def _styled(noise: np.ndarray, style: Style, axes: list[int], rng: np.random.Generator) -> np.ndarray:
+    """Numbers of a style that are of the noise's size; the noise itself where there is nothing to choose."""
+    if not axes or noise.size < 2:
+        return noise
+    values = noise
+    if style == "padded":
+        values = _padded(noise, axes, rng)
+    elif style == "ramps":
+        values = _ramps(noise.shape, axes[-1])
+    elif "smooth" in style:
+        rest = [1 if axis - noise.ndim in axes else size for axis, size in enumerate(noise.shape)]
+        phase = rng.uniform(0, 2 * np.pi, rest)
+        for axis in axes:
+            steps = np.linspace(0, rng.uniform(1, _WAVES) * 2 * np.pi, noise.shape[axis])
             phase = phase + steps.reshape(-1, *(1,) * (-1 - axis))
-        values = np.sin(phase) * (np.abs(values).mean() or 1.0)
-    return (values * (_FAINT if "faint" in style else 1.0)).astype(array.dtype)
+        values = np.sin(phase)
+    return values * _FAINT if "faint" in style else values
+
+
+def _padded(values: np.ndarray, axes: list[int], rng: np.random.Generator) -> np.ndarray:
+    """Zeros at the end of each of some dimensions, at most in half of it."""
+    for axis in axes if values.ndim else ():
+        size = values.shape[axis]
+        least = (size + 1) // 2
+        kept = np.arange(size) < rng.integers(least, max(size, least + 1))
+        values = values * kept.reshape(-1, *(1,) * (-1 - axis)).astype(values.dtype)
+    return values
+
+
+def _ramps(shape: tuple[int, ...], axis: int) -> np.ndarray:
+    """Rows along a dimension, steeper and steeper ramps and between them constant ones."""
+    rest = [size for number, size in enumerate(shape) if number - len(shape) != axis]
+    number = np.arange(np.prod(rest, dtype=np.int64)).reshape(*rest, 1)
+    rows = np.where(number % 2, 1.0, np.linspace(0.0, 1.0, shape[axis])) * (number + 1) / max(1, number.size // 4)
+    return np.moveaxis(rows, -1, axis)
 
 
 def _mask(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from normfuse.errors import OptionError, VerificationError
 from normfuse.sessions import open_session
 from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_all, run_as_fits
-from normfuse.verification.comparison import QUANTIZED_TOLERANCE, differences
-from normfuse.verification.inputs import TYPICAL_PROFILE, InputMaker, Inputs, Sample, TooLarge, read_inputs
+from normfuse.verification.comparison import QUANTIZED_TOLERANCE, differences, flatten
+from normfuse.verification.inputs import STYLES, TYPICAL_PROFILE, InputMaker, Inputs, Sample, TooLarge, read_inputs
 from normfuse.verification.memory import require_memory
 
 if TYPE_CHECKING:
@@ -98,16 +100,16 @@ class _Made:
             for index in range(len(self._fed), _ATTEMPTS * count):
                 if len(self._fed) == count:
                     break
-                self._add_if_accepted(self._maker.make(profiles[index % len(profiles)], seed + index))
+                self._add_if_accepted(profiles[index % len(profiles)], seed + index)
         except OutOfTime:
             if not self._fed:
                 raise
         return self._fed, self._expected
 
-    def _add_if_accepted(self, sample: Sample) -> None:
+    def _add_if_accepted(self, profile: int, seed: int) -> None:
         """Of sizes that the model accepts it may refuse numbers: an index that is out of bounds."""
         try:
-            self._add(sample)
+            self._add(profile, seed)
         except OutOfTime:
             raise
         except VerificationError:
@@ -121,7 +123,7 @@ class _Made:
             if len(profiles) == min(_SIZES_TRIED, count):
                 break
             try:
-                self._add(self._maker.make(profile, seed))
+                self._add(profile, seed)
             except OutOfTime:
                 raise
             except VerificationError as error:
@@ -137,8 +139,19 @@ class _Made:
             )
         return profiles
 
-    def _add(self, sample: Sample) -> None:
+    def _add(self, profile: int, seed: int) -> None:
         self._tell(f"verifying: the original, sample {len(self._fed) + 1}")
+        style = STYLES[len(self._fed) % len(STYLES)]
+        sample = self._maker.make(profile, seed, style)
         share = _SHARE if self._fed else 1.0
-        self._expected += run_all(self._session, [sample], self._budget, share=share)
+        results = run_all(self._session, [sample], self._budget, share=share)
+        if style != "random" and not all(map(_is_finite, results)):  # divided by the deviation of equal numbers
+            sample = self._maker.make(profile, seed)
+            results = run_all(self._session, [sample], self._budget, share=share)
+        self._expected += results
         self._fed.append(sample)
+
+
+def _is_finite(results: Mapping[str, Any]) -> bool:
+    arrays = (np.asarray(array) for name, value in results.items() for _, array in flatten(name, value))
+    return all(bool(np.isfinite(array).all()) for array in arrays if array.dtype.kind == "f")
