@@ -138,7 +138,8 @@ TABLE: dict[str, Maker] = {
     "infinity": _one_row(np.inf),
 }
 NOT_FINITE = ("NaN", "infinity")
-#: What arithmetic in float32, as ONNX Runtime's, follows too: no sum nor square leaves its range or cancels.
+#: What arithmetic in float32, as ONNX Runtime's, follows too: no sum nor square leaves its range or cancels (its
+#: InstanceNormalization subtracts a product from a bias where all are equal).
 GENTLE = tuple(
     name
     for name in TABLE
