@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -12,15 +12,33 @@ import onnx_ir as ir
 from normfuse.errors import InvalidModelError
 
 from .constants import constant_tensor
-from .map_types import without_map_types
+from .map_types import is_held
 from .sizes import Sizes
-from .stand_ins import make_inferable
+from .stand_ins import make_inferable, needs_stand_ins
+from .traversal import all_graphs, all_nodes, graphs_of
 
 __all__ = ["infer_types"]
 
 logger = logging.getLogger(__name__)
 
-Types = dict[str, ir.Value]
+
+class Types:
+    """Values by name, with the types that ONNX inferred; each is read when it is first asked for."""
+
+    def __init__(self, infos: dict[str, onnx.ValueInfoProto]) -> None:
+        self._infos = infos
+        self._values: dict[str, ir.Value] = {}
+
+    def get(self, name: str) -> ir.Value | None:
+        """Return the value of this name; None: nothing is known of it."""
+        if name not in self._values:
+            info = self._infos.get(name)
+            if info is None:
+                return None
+            held = info if is_held(info) else onnx.ValueInfoProto(name=name)
+            self._values[name] = ir.serde.deserialize_value_info_proto(held, None)
+        return self._values[name]
+
 
 _WRONG_TYPE = re.compile(
     r"\(op_type:(\w+), node name: ([^)]*)\): \[TypeInferenceError\] "
@@ -40,15 +58,15 @@ def infer_types(model: ir.Model) -> Mapping[ir.Graph, Types]:
         InvalidModelError: the model gives a value another element type than it has.
     """
     tables: dict[ir.Graph, Types] = {}
-    inferred = dict(_infer(model))
-    _enter(tables, model.graph, {} if _is_complete(model.graph) else inferred)
+    inferred = _infer(model)
+    _enter(tables, model.graph, Types({}) if _is_complete(model.graph) else inferred)
     calls = _calls(model)
     waiting = [function for function in model.functions.values() if function.identifier() in calls]
     while waiting:
         ready = [f for f in waiting if all(call.graph in tables for call in calls[f.identifier()])]
         for function in ready:
             arguments = _common_types(calls[function.identifier()], tables)
-            types = dict(_infer_function(model, function, arguments)) if arguments is not None else {}
+            types = _infer_function(model, function, arguments) if arguments is not None else Types({})
             _enter(tables, function.graph, types)
         if not ready:
             break
@@ -57,48 +75,40 @@ def infer_types(model: ir.Model) -> Mapping[ir.Graph, Types]:
 
 
 def _enter(tables: dict[ir.Graph, Types], graph: ir.Graph, types: Types) -> None:
-    tables[graph] = types
-    for subgraph in graph.subgraphs():
-        tables[subgraph] = types
+    for part in graphs_of(graph):
+        tables[part] = types
 
 
 def _is_complete(graph: ir.Graph) -> bool:
-    values = (value for part in (graph, *graph.subgraphs()) for node in part for value in node.outputs)
+    values = (value for node in all_nodes(graph) for value in node.outputs)
     return all(
         value.dtype is not None and value.shape is not None and not value.shape.has_unknown_dim() for value in values
     )
 
 
-def _infer(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
-    """Yield the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
-    copy = model.clone()
-    opset, inputs = copy.opset_imports.get("", 1), copy.graph.inputs
-    replaced = [make_inferable(graph, opset, inputs) for graph in copy.graphs()]
-    _repeat_constants(copy)
-    weights = _without_large_weights(copy.graph)
-    if not Sizes(copy.functions, {}, weights).add(copy.graph).has_few_dimensions:
+def _infer(model: ir.Model) -> Types:
+    """Return the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
+    opset, graphs = model.opset_imports.get("", 1), all_graphs(model)
+    replaced: list[bool] = []
+    if len(graphs) > 1 or any(needs_stand_ins(graph, opset) for graph in graphs):
+        model = model.clone()
+        replaced = [make_inferable(graph, opset, model.graph.inputs) for graph in all_graphs(model)]
+        _repeat_constants(model)
+    weights = _large_weights(model.graph)
+    if not Sizes(model.functions, {}, weights).add(model.graph).has_few_dimensions:
         logger.debug("shape inference would take too much memory")
-        return
+        return Types({})
     try:
-        skeleton = ir.to_proto(copy)
+        skeleton = _skeleton(model, weights)
     except Exception as error:  # onnx_ir raises what its parts raise, such as for text that is not UTF-8
         logger.debug("shape inference is not possible: %s", error)
-        return
-    for value in weights:
-        if value.dtype is not None and value.dtype.is_floating_point():
-            # Of an input ONNX would keep as many unknown numbers as it has elements, and of these it asks for none.
-            skeleton.graph.initializer.add(name=value.name, data_type=value.dtype, dims=value.shape)
+        return Types({})
     inferred = _inferred(skeleton, judged=not any(replaced), propagated=False)
     if inferred is not None:
         shapes = _shapes(inferred.graph)
-        if Sizes(copy.functions, shapes, weights).add(copy.graph).has_few_elements:
+        if Sizes(model.functions, shapes, weights).add(model.graph).has_few_elements:
             inferred = _inferred(skeleton, judged=not any(replaced), propagated=True) or inferred
-    if inferred is None:
-        return
-    for graph in ir.from_proto(without_map_types(inferred)).graphs():
-        for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
-            if value.name:
-                yield value.name, value
+    return Types({} if inferred is None else {info.name: info for info in _values_of(inferred.graph)})
 
 
 def _repeat_constants(model: ir.Model) -> None:
@@ -106,7 +116,7 @@ def _repeat_constants(model: ir.Model) -> None:
 
     The axes of a reduction are such, and the target of a Reshape.
     """
-    for number, graph in enumerate(model.graph.subgraphs()):
+    for number, graph in enumerate(all_graphs(model)[1:]):
         repeated: dict[ir.Value, ir.Value] = {}
         for node in tuple(graph):
             for index, value in enumerate(node.inputs):
@@ -130,32 +140,53 @@ def _small_constant(value: ir.Value, model: ir.Model) -> ir.TensorProtocol | Non
     return tensor if tensor is not None and tensor.dtype.is_integer() and tensor.size <= _MAX_ELEMENTS else None
 
 
-def _without_large_weights(graph: ir.Graph) -> list[ir.Value]:
-    """Turn large initialisers of a graph into inputs of the same type, and return them."""
-    weights = []
-    for value in tuple(graph.initializers.values()):
+def _large_weights(graph: ir.Graph) -> list[ir.Value]:
+    """Return the initialisers that take no part in shape inference but by their type."""
+    tensors = ((value, value.const_value) for value in graph.initializers.values() if value.name is not None)
+    return [value for value, tensor in tensors if tensor is not None and tensor.size > _MAX_ELEMENTS]
+
+
+def _skeleton(model: ir.Model, weights: Sequence[ir.Value]) -> onnx.ModelProto:
+    """Return the model without the numbers of these weights: inputs of the same type instead."""
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    for domain, version in model.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    for function in model.functions.values():
+        ir.serde.serialize_function_into(proto.functions.add(), function)
+    graph, large = model.graph, set(weights)
+    small = [value for value in graph.initializers.values() if value not in large]
+    inputs = [value for value in graph.inputs if value not in large]
+    view = ir.GraphView(inputs, graph.outputs, nodes=tuple(graph), initializers=small, name=graph.name)
+    ir.serde.serialize_graph_into(proto.graph, view)
+    for value in weights:
         tensor = value.const_value
-        if tensor is not None and tensor.size > _MAX_ELEMENTS and value.name is not None:
-            value.shape, value.dtype, value.const_value = ir.Shape(tensor.shape.numpy()), tensor.dtype, None
-            graph.initializers.pop(value.name)
-            if not value.is_graph_input():
-                graph.inputs.append(value)
-            weights.append(value)
-    return weights
+        assert tensor is not None
+        info = proto.graph.input.add(name=value.name)
+        info.type.tensor_type.elem_type = tensor.dtype
+        info.type.tensor_type.shape.SetInParent()
+        for size in tensor.shape.numpy():
+            info.type.tensor_type.shape.dim.add(dim_value=size)
+        if tensor.dtype.is_floating_point():
+            # Of an input ONNX would keep as many unknown numbers as it has elements, and of these it asks for none.
+            proto.graph.initializer.add(name=value.name, data_type=tensor.dtype, dims=tensor.shape.numpy())
+    return proto
+
+
+def _values_of(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    """Yield what a graph and its subgraphs say of their values."""
+    yield from (*graph.input, *graph.value_info, *graph.output)
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        for inner in (attribute.g,) if attribute.HasField("g") else attribute.graphs:
+            yield from _values_of(inner)
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, list[int | None]]:
     """Return the shapes that a graph and its subgraphs give, by the names of their values."""
     shapes: dict[str, list[int | None]] = {}
-    waiting = [graph]
-    while waiting:
-        graph = waiting.pop()
-        for info in (*graph.input, *graph.output, *graph.value_info):
-            if info.type.tensor_type.HasField("shape"):
-                dims = info.type.tensor_type.shape.dim
-                shapes[info.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-        for attribute in (attribute for node in graph.node for attribute in node.attribute):
-            waiting += [attribute.g] if attribute.HasField("g") else attribute.graphs
+    for info in _values_of(graph):
+        if info.type.tensor_type.HasField("shape"):
+            dims = info.type.tensor_type.shape.dim
+            shapes[info.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
     return shapes
 
 
@@ -188,15 +219,10 @@ def _calls(model: ir.Model) -> dict[ir.OperatorIdentifier, list[ir.Node]]:
     """Return the calls of every function, wherever they are."""
     calls: dict[ir.OperatorIdentifier, list[ir.Node]] = {}
     for home in (model.graph, *(function.graph for function in model.functions.values())):
-        for node in _all_nodes(home):
+        for node in all_nodes(home):
             if node.op_identifier() in model.functions:
                 calls.setdefault(node.op_identifier(), []).append(node)
     return calls
-
-
-def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    for part in (graph, *graph.subgraphs()):
-        yield from part
 
 
 def _called_by(model: ir.Model, graph: ir.Graph) -> list[ir.Function]:
@@ -204,7 +230,7 @@ def _called_by(model: ir.Model, graph: ir.Graph) -> list[ir.Function]:
     found: dict[ir.OperatorIdentifier, ir.Function] = {}
     waiting = [graph]
     while waiting:
-        for node in _all_nodes(waiting.pop()):
+        for node in all_nodes(waiting.pop()):
             function = model.functions.get(node.op_identifier())
             if function is not None and function.identifier() not in found:
                 found[function.identifier()] = function
@@ -235,7 +261,7 @@ def _common_types(calls: Iterable[ir.Node], tables: Mapping[ir.Graph, Types]) ->
 
 
 def _typed(value: ir.Value, table: Types) -> ir.Value:
-    inferred = table.get(value.name or "", value)
+    inferred = table.get(value.name or "") or value
     known = value.const_value
     if known is not None:
         return ir.Value(shape=ir.Shape(known.shape.numpy()), type=ir.TensorType(known.dtype))
@@ -248,13 +274,11 @@ def _common_shape(a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
     return ir.Shape([p if p == q else None for p, q in zip(a, b, strict=True)])
 
 
-def _infer_function(
-    model: ir.Model, function: ir.Function, arguments: list[ir.Value | None]
-) -> Iterator[tuple[str, ir.Value]]:
+def _infer_function(model: ir.Model, function: ir.Function, arguments: list[ir.Value | None]) -> Types:
     body = function.clone()
     for formal, given in zip(body.inputs, arguments, strict=False):
         if given is not None:
             formal.shape, formal.type = given.shape, given.type
     body.graph.name = function.name
     called = [other.clone() for other in _called_by(model, function.graph)]
-    yield from _infer(ir.Model(body.graph, ir_version=model.ir_version, functions=called))
+    return _infer(ir.Model(body.graph, ir_version=model.ir_version, functions=called))

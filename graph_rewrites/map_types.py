@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-__all__ = ["has_map_types", "keep_map_types", "restore_map_types", "without_map_types"]
+__all__ = ["has_map_types", "is_held", "keep_map_types", "restore_map_types", "without_map_types"]
 
 # Key in a value's metadata, which copies of a model keep and which is never written.
 _TYPE = "normfuse.map_type"
@@ -17,12 +17,12 @@ _TYPE = "normfuse.map_type"
 
 def without_map_types(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model, or if it has types that onnx_ir cannot hold, a copy in which those values have none."""
-    if all(map(_is_held, _values(model))):
+    if all(map(is_held, _values(model))):
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for value in _values(copy):
-        if not _is_held(value):
+        if not is_held(value):
             value.ClearField("type")
     return copy
 
@@ -31,7 +31,7 @@ def keep_map_types(model: ir.Model, proto: onnx.ModelProto) -> None:
     """Note on the model's inputs and outputs what :func:`without_map_types` took from the file that it is made of."""
     values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
     for given in (*proto.graph.input, *proto.graph.output):
-        if not _is_held(given):
+        if not is_held(given):
             values[given.name].meta[_TYPE] = given.type.SerializeToString()
 
 
@@ -64,7 +64,8 @@ def _values(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return found
 
 
-def _is_held(value: onnx.ValueInfoProto) -> bool:
+def is_held(value: onnx.ValueInfoProto) -> bool:
+    """Whether onnx_ir has a type for a value."""
     innermost = value.type
     while (kind := innermost.WhichOneof("value")) in ("sequence_type", "optional_type"):
         innermost = getattr(innermost, kind).elem_type

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .constants import constant_tensor
+from .traversal import inner_graphs
 
 __all__ = ["Shapes", "Sizes"]
 
@@ -60,7 +61,7 @@ class Sizes:
         self._functions = functions
         self._shapes = shapes
         self._known: dict[ir.Value, _Bound] = {}
-        self._known.update((value, self._typed(value, _BOUND)._replace(elements=0)) for value in weights)
+        self._known.update((value, _without_numbers(value.const_value)) for value in weights)
         self._kept: set[ir.Value] = set()
         self._calls: dict[tuple[ir.OperatorIdentifier, tuple[_Bound, ...]], tuple[_Bounds, float, float]] = {}
         #: Dimensions of all values.
@@ -88,7 +89,7 @@ class Sizes:
 
     def _add_node(self, node: ir.Node) -> None:
         given = [_BOUND if value is None else self._of(value) for value in node.inputs]
-        inner = [graph for attribute in node.attributes.values() for graph in _graphs(attribute)]
+        inner = inner_graphs(node)
         for graph in inner:
             self._known.update((value, self._typed(value, _largest(given))) for value in graph.inputs)
             self.add(graph)
@@ -155,16 +156,13 @@ class Sizes:
 _BOUND = _Bound()
 
 
-def _graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    if attribute.is_ref():
-        return ()
-    if attribute.type == ir.AttributeType.GRAPH:
-        return (attribute.as_graph(),)
-    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else ()
-
-
 def _largest(bounds: _Bounds) -> _Bound:
     return _Bound(*map(max, zip(*bounds, strict=True))) if bounds else _BOUND
+
+
+def _without_numbers(tensor: ir.TensorProtocol | None) -> _Bound:
+    dims = () if tensor is None else tensor.shape.numpy()
+    return _Bound(len(dims), max(dims, default=1), 0, 0)
 
 
 def _constant(tensor: ir.TensorProtocol) -> _Bound:

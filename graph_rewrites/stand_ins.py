@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from normfuse.spec import ACTIVATIONS, NORMALIZATIONS
 
-__all__ = ["make_inferable"]
+__all__ = ["make_inferable", "needs_stand_ins"]
 
 _EINSUM_SINCE = 12
 
@@ -42,6 +42,17 @@ _SHAPED_AS_X = {
 }
 
 
+def needs_stand_ins(graph: ir.Graph, opset: int) -> bool:
+    """Whether `make_inferable` would change anything in a graph."""
+    return any(
+        node.domain == _MICROSOFT
+        or _is_shaped_as_x(node, opset)
+        or (node.op_type == "STFT" and not node.domain)
+        or _ungrouped(node) is not None
+        for node in graph
+    )
+
+
 def make_inferable(graph: ir.Graph, opset: int, model_inputs: MutableSequence[ir.Value]) -> bool:
     """Replace what ONNX's shape inference does not know by standard operators of the same types and shapes.
 
@@ -66,7 +77,7 @@ def make_inferable(graph: ir.Graph, opset: int, model_inputs: MutableSequence[ir
         elif node.op_type == "STFT" and not node.domain:
             _give_shape(node)
         elif (ungrouped := _ungrouped(node)) is not None:
-            _replace(graph, node.outputs[0], ungrouped)
+            _replace(graph, node.outputs[0], ir.Node("", *ungrouped))
             graph.remove(node)
     return bool(unknown)
 
@@ -199,8 +210,9 @@ def _replace(graph: ir.Graph, value: ir.Value, node: ir.Node) -> None:
     value.replace_all_uses_with(node.outputs[0], replace_graph_outputs=True)
 
 
-def _ungrouped(node: ir.Node) -> ir.Node | None:
-    """Return a node of x for Reshape(InstanceNormalization(Reshape(x, ...)), Shape(x)), a group normalisation.
+def _ungrouped(node: ir.Node) -> tuple[str, list[ir.Value | None]] | None:
+    """Return an operator and its inputs for Reshape(InstanceNormalization(Reshape(x, ...)), Shape(x)), a group
+    normalisation of x.
 
     Its output has the type and shape of the group normalisation; None: it is none. Before opset 15, shape inference
     does not follow Shape.
@@ -211,7 +223,7 @@ def _ungrouped(node: ir.Node) -> ir.Node | None:
     if normalization is None or normalization.op_type != "InstanceNormalization" or not normalization.inputs:
         return None
     grouping = None if normalization.inputs[0] is None else normalization.inputs[0].producer()
-    op_type, parameters = "Identity", []
+    op_type, parameters = "Identity", list[ir.Value | None]()
     if grouping is not None and grouping.op_type == "DequantizeLinear" and grouping.inputs[0] is not None:
         op_type, parameters = "DequantizeLinear", list(grouping.inputs[1:])
         grouping = grouping.inputs[0].producer()
@@ -219,4 +231,4 @@ def _ungrouped(node: ir.Node) -> ir.Node | None:
         return None
     if "start" in shape.attributes or "end" in shape.attributes or shape.inputs[0] is not grouping.inputs[0]:
         return None
-    return ir.Node("", op_type, [shape.inputs[0], *parameters])
+    return op_type, [shape.inputs[0], *parameters]
