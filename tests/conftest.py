@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import harness
@@ -9,6 +10,9 @@ import hypothesis
 import instruction_sets
 import numpy as np
 import pytest
+
+# Tests neither use nor fill the user's cache of prepared models; those of the cache have folders of their own.
+os.environ["NORMFUSE_CACHE"] = "0"
 
 hypothesis.settings.register_profile("quick", max_examples=30, deadline=None, print_blob=True, derandomize=True)
 # For `python3 tests/run.py --step slow`; "--hypothesis-profile=thorough" takes about an hour.

@@ -28,6 +28,7 @@ from normfuse.host.versions import (
     installed_flavours,
     load_host,
 )
+from normfuse.prepared_models import VARIABLE, cache_folder, entries
 
 if TYPE_CHECKING:
     import onnx
@@ -65,6 +66,7 @@ def diagnose(backend: str = "auto") -> Iterator[Finding]:
         ("native library", _library),
         ("registration", _registration),
         ("instruction set", _instruction_set),
+        ("cache", _cache),
         ("session", _session),
         ("custom operators", _custom_operators),
         *((("DirectML", _directml),) if backend == "directml" else ()),
@@ -119,6 +121,13 @@ def _instruction_set() -> str:
     chosen = instruction_set()
     forced = os.environ.get("NORMFUSE_ISA")
     return chosen + (f" (NORMFUSE_ISA={forced})" if forced else "")
+
+
+def _cache() -> str:
+    folder, kept = cache_folder(), entries()
+    if folder is None:
+        return f"off: sessions prepare their models anew ({VARIABLE}=0, or no home folder)"
+    return f"{len(kept)} prepared models, {sum(each.size for each in kept) / 1e6:.1f} MB, in {folder}"
 
 
 def _session() -> str:

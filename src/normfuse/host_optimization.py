@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
+    OF_INTEGERS,
     disable_optimizer,
     set_entry,
     users_disabled_optimizers,
@@ -28,7 +29,7 @@ from normfuse.spec import OPERATOR_DOMAIN
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["FUSES_CHAINS", "optimized_by_host"]
+__all__ = ["FUSES_CHAINS", "failures", "optimized_by_host"]
 
 _log = logging.getLogger("normfuse")
 
@@ -40,12 +41,12 @@ FUSES_CHAINS = """
 """ONNX Runtime's optimizers that make other nodes of those of chains, once providers have claimed theirs: to be done
 when ours are claimed, as ever."""
 
-# What a user may say about the products of integers that ONNX Runtime makes.
-_OF_INTEGERS = """
-    session.disable_double_qdq_remover session.disable_qdq_constant_folding session.disable_quant_qdq
-    session.enable_dq_matmulnbits_fusion session.enable_quant_qdq_cleanup session.qdq_matmulnbits_accuracy_level
-    session.qdq_matmulnbits_block_size session.qdqisint8allowed session.x64quantprecision
-""".split()  # noqa: SIM905 -- a list is one name a line, when formatted
+_FAILURES: list[str] = []
+
+
+def failures() -> int:
+    """Return how often ONNX Runtime could not do it: the reason may be gone next time (no room for the file)."""
+    return len(_FAILURES)
 
 
 def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> ir.Model | None:
@@ -66,7 +67,7 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
     own.log_severity_level = 4
     own.intra_op_num_threads = 1
     disable_optimizer(own, *disabled, *users_disabled_optimizers(options))
-    for key in _OF_INTEGERS:
+    for key in OF_INTEGERS:
         if (value := users_entry(options, key)) is not None:
             set_entry(own, key, value)
     own.add_session_config_entry("session.disable_prepacking", "1")
@@ -86,6 +87,7 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
                 find_external_data(optimized, data_folder)
             return optimized
     except Exception as error:
+        _FAILURES.append(type(error).__name__)
         _say_once(words_of(error).splitlines()[0])
         return None  # the session that is created instead says what is wrong, and needs no file
 

@@ -8,7 +8,7 @@ from normfuse.errors import HostVersionError
 from normfuse.host.plain_sessions import CREATION, ORIGINAL, host_class
 from normfuse.host.provider_names import ProviderNames
 from normfuse.host.versions import load_host
-from normfuse.sessions import create_session
+from normfuse.session_creation import create_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,13 +6,11 @@ import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 
 # isort: split
 
-import contextlib
 import dataclasses
 import functools
-import os
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import onnx
@@ -22,26 +20,24 @@ from normfuse.channels_last import channels_last
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
-    LEAVES_PAIRS,
     choose_entry,
-    disable_optimizer,
+    disabled_optimizers,
     get_entry,
     set_entry,
-    switch_optimizer,
     users_entry,
 )
 from normfuse.host.float16 import avoid_float16_fault
-from normfuse.host.given_initializers import InitializersGiven, require_none_given
-from normfuse.host.inlining import choose_inlining
+from normfuse.host.given_initializers import InitializersGiven, names_of_initializers, require_none_given
+from normfuse.host.inlining import choose_inlining, inlines_late
 from normfuse.host.integer_products import sums_saturate
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
-from normfuse.host.options_copy import copied, has_providers, lock_of
-from normfuse.host.output_shapes import forget_made_up_names
+from normfuse.host.needs import QUANTIZES_WEIGHTS, Needs, settle
+from normfuse.host.output_shapes import forget_made_up_names, has_made_up_names
 from normfuse.host.plain_sessions import plain_session
-from normfuse.host.recreation import recreate_from
-from normfuse.host.session import BACKEND_KEY, OPTION_PREFIX, session_options
+from normfuse.host.session import OPTION_PREFIX, session_options
 from normfuse.host.versions import import_host, load_host
+from normfuse.host_optimization import failures
 from normfuse.model_files import ModelLike, Source, load_model, runnable, to_proto
 from normfuse.nchwc import blocked, may_gain
 from normfuse.operator_form import gain_as_pairs, in_pairs
@@ -53,12 +49,22 @@ if TYPE_CHECKING:
 
     from normfuse.graph_rewrites import Target
     from normfuse.graph_rewrites.treatment import Products
+    from normfuse.prepared_models import Origin
 
-__all__ = ["Choices", "Level", "SessionModel", "create_session", "needs_library", "open_session", "session_model"]
+__all__ = [
+    "Choices",
+    "Level",
+    "SessionModel",
+    "created",
+    "foreign_domains",
+    "left_as_it_is",
+    "loaded",
+    "needs_library",
+    "open_session",
+    "session_model",
+]
 
 Level = Literal["disable", "basic", "extended", "all"]
-# ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
-_QUANTIZES_WEIGHTS = "WeightBiasQuantization"
 # What a session does without that was created once more, since ONNX Runtime refused what was made of its model.
 _WITHOUT_CHOICES = (
     "The session runs it rewritten, but with products in the types, and chains in the layout, that ONNX Runtime "
@@ -80,69 +86,22 @@ _DOMAINS = (
 )
 
 
-def create_session(
-    model: ModelLike | Source,
-    sess_options: onnxruntime.SessionOptions | None = None,
-    disabled: Iterable[str] | None = None,
-    *,
-    backend: str | None = None,
-    claim: str | None = None,
-    claim_report: str | os.PathLike[str] | None = None,
-    allow_requantization_removal: bool = False,
-    remove_quantization: bool = False,
-    fold_weights: bool = True,
-    choose_products: bool = True,
-    blocked_layout: bool = True,
-    **ep_options: object,
-) -> onnxruntime.InferenceSession:
-    """Return what :class:`normfuse.InferenceSession` is: ONNX Runtime's own session on what is made of a model."""
-    host = load_host()
-    mine = isinstance(sess_options, host.SessionOptions)
-    given: InitializersGiven | None = None
-    try:
-        source = _loaded(model, sess_options if mine else None)
-    except InitializersGiven as found:
-        given = found
-    if mine and given is None and not _belongs_to_these(sess_options, source.model):
-        sess_options = copied(sess_options)
-    with lock_of(sess_options) if mine else contextlib.nullcontext():
-        options = session_options(
-            sess_options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
-        )
-        if disabled:
-            disable_optimizer(options, *disabled)
-        if given is not None:
-            return _left_as_it_is(model, options, given)
-        on_cpu = get_entry(options, BACKEND_KEY) != "directml"
-        choices = Choices(
-            fold_weights=fold_weights,
-            choose_products=choose_products and on_cpu,
-            blocked_layout=blocked_layout and on_cpu,
-            allow_requantization_removal=allow_requantization_removal,
-            remove_quantization=remove_quantization,
-        )
-        session = _created(source, options, choices)
-        forget_made_up_names(session)
-        if not (remove_quantization or allow_requantization_removal):  # results stay
-            if source.path is not None:
-                recreate_from(session, str(source.path.resolve()))
-            elif source.kind == "bytes":
-                recreate_from(session, source.given)
-        return session
+def loaded(model: ModelLike, options: onnxruntime.SessionOptions | None) -> Source:
+    """Return a model as a session with the user's options is created from it.
 
-
-def _loaded(model: ModelLike, options: onnxruntime.SessionOptions | None) -> Source:
-    if isinstance(model, Source):
-        return model
+    Raises:
+        InitializersGiven: The options give some of its initializers.
+        InvalidModelError: It cannot be read.
+    """
     folder = None if options is None else users_entry(options, EXTERNAL_DATA_FOLDER)
     return load_model(model, folder, before_data=functools.partial(require_none_given, options))
 
 
-def _left_as_it_is(
+def left_as_it_is(
     model: ModelLike, options: onnxruntime.SessionOptions, given: InitializersGiven
 ) -> onnxruntime.InferenceSession:
     """Return a session on the model as it is: nothing is computed ahead of time from what the model says."""
-    warnings.warn(str(given), stacklevel=4)  # at the caller of InferenceSession
+    warnings.warn(str(given), stacklevel=5)  # at the caller of InferenceSession
     key = OPTION_PREFIX + "compile"
     before = get_entry(options, key)
     set_entry(options, key, "0")
@@ -160,11 +119,6 @@ def foreign_domains(model: ir.Model) -> list[str]:
     return sorted({node.domain for graph in model.graphs() for node in graph} - known)
 
 
-def _belongs_to_these(options: onnxruntime.SessionOptions, model: ir.Model) -> bool:
-    """Whether a session needs what a copy of these options would lack: providers, or a library of operators."""
-    return has_providers(options) or get_entry(options, BACKEND_KEY) is not None or bool(foreign_domains(model))
-
-
 class _Way(NamedTuple):
     """One way to create a session on a model."""
 
@@ -173,8 +127,12 @@ class _Way(NamedTuple):
     """What such a session does without, and how to ask for it: for a warning, where the way before it failed."""
 
 
-def _created(source: Source, options: onnxruntime.SessionOptions, choices: Choices) -> onnxruntime.InferenceSession:
+def created(
+    source: Source, options: onnxruntime.SessionOptions, choices: Choices, origin: Origin | None
+) -> onnxruntime.InferenceSession:
     """Return a session on what is made of a model, or where ONNX Runtime does not take that on as little as possible.
+
+    Where nothing failed, it is kept as made from the origin.
 
     ONNX Runtime's operators of integers fail for some models of uint8 that it runs as int8, some versions for more, as
     for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
@@ -186,19 +144,22 @@ def _created(source: Source, options: onnxruntime.SessionOptions, choices: Choic
     if not (choices.remove_quantization or choices.allow_requantization_removal):
         ways.append(_Way(functools.partial(SessionModel, source.model), _WITHOUT_REWRITING))
     *others, last = ways
-    answers = []
+    answers: list[str] = []
     for way in others:
+        failed = failures()
         made = way.made()
+        certain = origin if not answers and failures() == failed else None
         try:
-            session = _settled_session(made, options, source.name)
+            session = _settled_session(made, options, source, certain)
         except InvalidModelError as error:
             answers.append(str(error))
         else:
             break
     else:
-        way, session = last, _settled_session(last.made(), options, source.name)
+        way, session = last, _settled_session(last.made(), options, source, None)
     if answers:
-        warnings.warn(_warning_of(answers, way), stacklevel=4)  # at the caller of normfuse.InferenceSession
+        warnings.warn(_warning_of(answers, way), stacklevel=5)  # at the caller of normfuse.InferenceSession
+    forget_made_up_names(session)
     return session
 
 
@@ -209,10 +170,26 @@ def _warning_of(answers: list[str], way: _Way) -> str:
 
 
 def _settled_session(
-    made: SessionModel, options: onnxruntime.SessionOptions, name: str
+    made: SessionModel, options: onnxruntime.SessionOptions, source: Source, origin: Origin | None
 ) -> onnxruntime.InferenceSession:
     made.settle(options)
-    return _create(made.model, options, name, providers=None)
+    before = set(disabled_optimizers(options))
+
+    def keep(session: onnxruntime.InferenceSession, data: bytes) -> None:
+        names, files = names_of_initializers(source.model)
+        needs = Needs(
+            keeps_weights=made.keeps_weights,
+            leaves_pairs=made.leaves_pairs,
+            inlines_late=inlines_late(made.model),
+            disabled=sorted(set(disabled_optimizers(options)) - before),
+            initializers=names,
+            files=files,
+            made_up_names=has_made_up_names(session),
+        )
+        if origin is not None:
+            origin.keep(data, needs)
+
+    return _create(made.model, options, source.name, providers=None, keep=None if origin is None else keep)
 
 
 class SessionModel(NamedTuple):
@@ -228,9 +205,7 @@ class SessionModel(NamedTuple):
 
     def settle(self, options: onnxruntime.SessionOptions) -> None:
         """Say it; what an earlier session on these options needed is taken back."""
-        switch_optimizer(options, _QUANTIZES_WEIGHTS, off=self.keeps_weights)
-        if self.leaves_pairs or get_entry(options, LEAVES_PAIRS) is not None:
-            choose_entry(options, LEAVES_PAIRS, "1" if self.leaves_pairs else "0")
+        settle(options, keeps_weights=self.keeps_weights, leaves_pairs=self.leaves_pairs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,7 +286,7 @@ def _laid_out(
 
 def _channels_last(result: Rewritten, options: onnxruntime.SessionOptions) -> SessionModel | None:
     keeps_weights = result.weights.guarded > 0
-    found = channels_last(result.model, options, [_QUANTIZES_WEIGHTS] if keeps_weights else [])
+    found = channels_last(result.model, options, [QUANTIZES_WEIGHTS] if keeps_weights else [])
     return None if found is None else SessionModel(found, keeps_weights=keeps_weights, written=result)
 
 
@@ -374,8 +349,13 @@ def needs_library(model: ir.Model) -> bool:
 
 
 def _create(
-    model: ir.Model, options: onnxruntime.SessionOptions, name: str, providers: list[str] | None
+    model: ir.Model,
+    options: onnxruntime.SessionOptions,
+    name: str,
+    providers: list[str] | None,
+    keep: Callable[[onnxruntime.InferenceSession, bytes], None] | None = None,
 ) -> onnxruntime.InferenceSession:
+    """Return a session; what it was created on is kept if that is the whole model."""
     if providers is None:
         choose_inlining(options, model)
         avoid_float16_fault(options, model)
@@ -394,6 +374,8 @@ def _create(
                 set_entry(options, EXTERNAL_DATA_FOLDER, users)
     if providers is None and EP_NAME not in session.get_providers():
         raise LibraryLoadError(f"onnxruntime created a session for {name} without {EP_NAME}.")
+    if keep is not None and isinstance(data, bytes) and folder is None:
+        keep(session, data)
     return session
 
 

@@ -251,7 +251,7 @@ def test_whatever_fails_gets_what_onnxruntime_gives(installed: None, monkeypatch
     normfuse.uninstall()
     assert found == [outcome(*model, **named) for model, named in bad]
     normfuse.install()
-    monkeypatch.setattr("normfuse.sessions.create_session", lambda *_: 1 / 0)
+    monkeypatch.setattr("normfuse.session_creation.create_session", lambda *_, **_named: 1 / 0)
     check(ort.InferenceSession(MODEL))
 
 

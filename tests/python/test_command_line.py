@@ -74,7 +74,10 @@ def test_installed_command() -> None:
     assert "normfuse verify [OPTIONS] " in done.stdout.splitlines()[0]
 
 
-@pytest.mark.parametrize("command", ["optimize", "inspect", "verify", "bench", "check", "doctor", "schema", "demo"])
+NAMES = ("optimize", "inspect", "verify", "bench", "check", "doctor", "cache", "schema", "demo")
+
+
+@pytest.mark.parametrize("command", NAMES)
 def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
     done = run(command, "--help")
     assert done.code == 0
@@ -84,7 +87,7 @@ def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
 def test_help_names_the_commands(run: Run) -> None:
     done = run("--help")
     assert done.code == 0
-    for command in ("optimize", "inspect", "verify", "bench", "check", "doctor", "schema", "demo"):
+    for command in NAMES:
         assert f" {command} " in done.out
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -59,23 +58,18 @@ def taken_over(session: Any, providers: Any, provider_options: Any, disabled_opt
 
 def _created(session: Any, disabled_optimizers: Any) -> Any:
     """Return onnxruntime's own session with normfuse, or why there is none."""
-    from normfuse.host.config_entries import EXTERNAL_DATA_FOLDER, users_entry
-    from normfuse.host.given_initializers import require_none_given
     from normfuse.host.options_copy import copied
-    from normfuse.model_files import load_model
-    from normfuse.sessions import create_session, foreign_domains
+    from normfuse.session_creation import LeftAlone, create_session
 
     options = session._sess_options
     copy = None if options is None else copied(options)
     if copy is not None and copy.log_severity_level < 0:  # the default, by which each node that stays is warned of
         copy.log_severity_level = _ERRORS_ONLY
     given = session._model_path or session._model_bytes
-    folder = None if copy is None else users_entry(copy, EXTERNAL_DATA_FOLDER)
-    source = load_model(given, folder, before_data=functools.partial(require_none_given, copy))
-    foreign = foreign_domains(source.model)
-    if foreign:
-        return f"it has operators of {', '.join(foreign)}, of a library that its options may name"
-    return create_session(source, copy, disabled_optimizers)
+    try:
+        return create_session(given, copy, disabled_optimizers, of_application=True)
+    except LeftAlone as reason:
+        return str(reason)
 
 
 def _reason(session: Any, providers: Any, names: Any) -> str | None:

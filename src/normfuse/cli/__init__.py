@@ -17,6 +17,7 @@ import typer
 from normfuse._version import __version__
 from normfuse.applications.running import main as run_program
 from normfuse.cli.bench import bench_command
+from normfuse.cli.cache import cache_command
 from normfuse.cli.check import check_command
 from normfuse.cli.demo import demo_command
 from normfuse.cli.doctor import doctor_command
@@ -94,6 +95,12 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str, tuple[str, ...]], ...] = (
         doctor_command,
         "Check the installation.",
         ("normfuse doctor", "NORMFUSE_ISA=avx2 normfuse doctor"),
+    ),
+    (
+        "cache",
+        cache_command,
+        "List or remove the models that sessions keep.",
+        ("normfuse cache", "normfuse cache --prune 500", "normfuse cache --clear"),
     ),
     ("schema", schema_command, "Print the JSON schema of what a command writes.", ("normfuse schema report",)),
     ("demo", demo_command, "Optimise, verify and measure reference models.", ("normfuse demo --threads 2",)),

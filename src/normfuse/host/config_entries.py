@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTERNAL_DATA_FOLDER",
+    "INLINE_LATE",
     "LEAVES_PAIRS",
+    "OF_INTEGERS",
     "choose_entry",
     "disable_optimizer",
     "disabled_optimizers",
@@ -27,8 +29,16 @@ __all__ = [
 
 #: Where the external data of a model lies that is given as bytes.
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+#: "1": functions are inlined where no execution provider wants them, see host.inlining.
+INLINE_LATE = "session.disable_aot_function_inlining"
 #: "1": ONNX Runtime leaves QuantizeLinear and DequantizeLinear as they are.
 LEAVES_PAIRS = "session.disable_quant_qdq"
+OF_INTEGERS = """
+    session.disable_double_qdq_remover session.disable_qdq_constant_folding session.disable_quant_qdq
+    session.enable_dq_matmulnbits_fusion session.enable_quant_qdq_cleanup session.qdq_matmulnbits_accuracy_level
+    session.qdq_matmulnbits_block_size session.qdqisint8allowed session.x64quantprecision
+""".split()  # noqa: SIM905 -- a list is one name a line, when formatted
+"""What a user may say about the products of integers that ONNX Runtime makes."""
 _DISABLED = "optimization.disable_specified_optimizers"
 # Beginnings of keys: an entry, and an optimizer that was switched off, by us and not by the user.
 _CHOSEN = "normfuse.chose."

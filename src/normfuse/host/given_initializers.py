@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["InitializersGiven", "require_none_given"]
+__all__ = ["InitializersGiven", "names_of_initializers", "require_none_given", "require_none_of"]
 
 
 class InitializersGiven(Exception):  # noqa: N818 - a reason to leave the model as it is
@@ -27,11 +27,19 @@ class InitializersGiven(Exception):  # noqa: N818 - a reason to leave the model 
 
 def require_none_given(options: onnxruntime.SessionOptions | None, model: ir.Model) -> None:
     """Raise InitializersGiven where options give one of the model's initializers, or the data of a file of them."""
-    if options is None or not isinstance(options, load_host().SessionOptions):
-        return
+    require_none_of(options, *names_of_initializers(model))
+
+
+def names_of_initializers(model: ir.Model) -> tuple[list[str], list[str]]:
+    """Return the names of a model's initializers, and those of the files that hold their data."""
     names = [value.name or "" for graph in model.graphs() for value in graph.initializers.values()]
     files = {str(getattr(value.const_value, "location", "")) for value in model.graph.initializers.values()} - {""}
-    if not names:
+    return names, sorted(files)
+
+
+def require_none_of(options: onnxruntime.SessionOptions | None, names: list[str], files: list[str]) -> None:
+    """Raise InitializersGiven where options give one of these initializers, or the data of one of these files."""
+    if options is None or not isinstance(options, load_host().SessionOptions) or not names:
         return
     try:
         copy = copied(options)

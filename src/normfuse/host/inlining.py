@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
-from normfuse.host.config_entries import choose_entry, users_entry
+from normfuse.host.config_entries import INLINE_LATE, choose_entry, users_entry
 from normfuse.host.model_forms import ModelForm, ask_model
 from normfuse.host.wire_format import GRAPH_NODE, MODEL_GRAPH, fields, read
 from normfuse.spec import HOST_OPERATORS, OPERATOR_DOMAIN
@@ -34,7 +34,6 @@ __all__ = ["INLINED", "choose_inlining", "inlines_late"]
 INLINED = frozenset(HOST_OPERATORS["inlined"].names)
 """Operators that ONNX defines by a body, but for those that ONNX Runtime's CPU provider always has a kernel for."""
 
-_INLINE_LATE = "session.disable_aot_function_inlining"
 _LARGEST_NODE = 1 << 20  # bytes; a larger one holds weights, which are not to be read
 # Fields of onnx.proto.
 _MODEL_FUNCTIONS, _FUNCTION_DOMAIN = 25, 10
@@ -49,8 +48,8 @@ def choose_inlining(options: onnxruntime.SessionOptions, model: ModelForm) -> No
     Raises:
         InvalidModelError: The file cannot be read.
     """
-    if users_entry(options, _INLINE_LATE) is None:
-        choose_entry(options, _INLINE_LATE, "1" if inlines_late(model) else "0")
+    if users_entry(options, INLINE_LATE) is None:
+        choose_entry(options, INLINE_LATE, "1" if inlines_late(model) else "0")
 
 
 def inlines_late(model: ModelForm) -> bool:

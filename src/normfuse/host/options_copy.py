@@ -21,12 +21,12 @@ _TINY = bytes.fromhex(
     "08083a370a100a017812017922084964656e746974791201675a0f0a0178120a0a08080112040a02"
     "0801620f0a0179120a0a08080112040a02080142040a001011"
 )
-_LOCKS: WeakKeyDictionary[object, threading.Lock] = WeakKeyDictionary()
+_LOCKS: WeakKeyDictionary[object, AbstractContextManager[object]] = WeakKeyDictionary()
 
 
 def lock_of(options: onnxruntime.SessionOptions) -> AbstractContextManager[object]:
     """Return what lets one thread at a time work with the same options."""
-    return _LOCKS.setdefault(options, threading.Lock())
+    return _LOCKS.setdefault(options, threading.RLock())
 
 
 def has_providers(options: onnxruntime.SessionOptions) -> bool:

@@ -11,9 +11,11 @@ from normfuse.host.versions import import_host
 from normfuse.spec import UNNAMED_DIMENSION
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnxruntime
 
-__all__ = ["forget_made_up_names"]
+__all__ = ["forget_made_up_names", "has_made_up_names"]
 
 
 def forget_made_up_names(session: onnxruntime.InferenceSession) -> None:
@@ -22,11 +24,23 @@ def forget_made_up_names(session: onnxruntime.InferenceSession) -> None:
     A custom operator has to give a dimension that it does not know a name (ep/custom_ops/shape_inference.cc), and ONNX
     Runtime takes that for the name of an output's dimension.
     """
-    outputs = getattr(session, "_outputs_meta", ())  # onnxruntime has no public way to say it
-    affected = [each for each in outputs if any(map(_is_made_up, each.shape))]
+    outputs, affected = _outputs(session), _affected(session)
     if affected:
         described = {each.name: each for each in _without_made_up_names(affected)}
         session._outputs_meta = [described.get(each.name, each) for each in outputs]
+
+
+def has_made_up_names(session: onnxruntime.InferenceSession) -> bool:
+    """Whether there is something to forget."""
+    return bool(_affected(session))
+
+
+def _outputs(session: onnxruntime.InferenceSession) -> Sequence[Any]:
+    return getattr(session, "_outputs_meta", ())  # onnxruntime has no public way to set it
+
+
+def _affected(session: onnxruntime.InferenceSession) -> list[Any]:
+    return [each for each in _outputs(session) if any(map(_is_made_up, each.shape))]
 
 
 def _is_made_up(size: object) -> bool:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from normfuse.errors import OptionError
 from normfuse.host.config_entries import get_entry, set_entry
-from normfuse.host.float16 import avoid_float16_fault
-from normfuse.host.inlining import choose_inlining
 from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.options import check_directml, validate_options
 from normfuse.host.registration import devices_for, ensure_registered
@@ -92,6 +90,9 @@ def session_options(
     if options.optimized_model_filepath and ep_options.get("compile") is None:
         values["compile"] = "0"
     if model is not None:
+        from normfuse.host.float16 import avoid_float16_fault
+        from normfuse.host.inlining import choose_inlining
+
         choose_inlining(options, model)
         avoid_float16_fault(options, model)
     if again:

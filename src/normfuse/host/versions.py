@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from normfuse._version import __version__
@@ -76,10 +79,17 @@ def host_version(onnxruntime: Any) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def _distributions() -> Iterator[metadata.Distribution]:
+    """Yield the installed distributions that may be a flavour, by their folders' names: to read all takes long."""
+    for folder in map(Path, sys.path):
+        for pattern in ("[oO][nNrR][nNtT]*.dist-info", "[oO][nNrR][nNtT]*.egg-info"):
+            yield from map(metadata.Distribution.at, sorted(folder.glob(pattern)))
+
+
 def installed_flavours() -> dict[str, str]:
     """Return name -> version of every installed distribution that provides the import package ``onnxruntime``."""
     flavours: dict[str, str] = {}
-    for distribution in metadata.distributions():
+    for distribution in _distributions():
         name = str(distribution.metadata["Name"])
         if name.lower().replace("_", "-").startswith(("onnxruntime", "ort-")) and any(
             file.as_posix() == "onnxruntime/__init__.py" for file in distribution.files or ()

@@ -1,0 +1,53 @@
+"""What the options of a session say for the sake of the model that it is created on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from normfuse.host.config_entries import (
+    INLINE_LATE,
+    LEAVES_PAIRS,
+    choose_entry,
+    disable_optimizer,
+    get_entry,
+    switch_optimizer,
+)
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["QUANTIZES_WEIGHTS", "Needs", "settle"]
+
+#: ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
+QUANTIZES_WEIGHTS = "WeightBiasQuantization"
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What the options of a session on a prepared model have to say, and must not: see `sessions.SessionModel`."""
+
+    keeps_weights: bool
+    leaves_pairs: bool
+    inlines_late: bool
+    disabled: list[str]
+    """Of ONNX Runtime's optimizers, for this model's sake."""
+    initializers: list[str]
+    """Of the model that was given: options that give one of them are for another model."""
+    files: list[str]
+    """That hold data of these."""
+    made_up_names: bool
+    """Whether outputs have names of dimensions that the model that was given does not have."""
+
+    def settle(self, options: onnxruntime.SessionOptions) -> None:
+        """Say it; a user's own entries stay."""
+        settle(options, keeps_weights=self.keeps_weights, leaves_pairs=self.leaves_pairs)
+        choose_entry(options, INLINE_LATE, "1" if self.inlines_late else "0")
+        disable_optimizer(options, *self.disabled)
+
+
+def settle(options: onnxruntime.SessionOptions, *, keeps_weights: bool, leaves_pairs: bool) -> None:
+    """Say what ONNX Runtime is to leave; what an earlier session on these options needed is taken back."""
+    switch_optimizer(options, QUANTIZES_WEIGHTS, off=keeps_weights)
+    if leaves_pairs or get_entry(options, LEAVES_PAIRS) is not None:
+        choose_entry(options, LEAVES_PAIRS, "1" if leaves_pairs else "0")

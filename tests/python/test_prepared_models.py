@@ -1,0 +1,354 @@
+"""The cache of prepared models: what it is keyed by, and that no attack makes a session run another model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import normfuse
+from normfuse import models, prepared_models
+
+X = np.linspace(-3, 3, 4 * 64, dtype=np.float32).reshape(4, 64)
+on_posix = pytest.mark.skipif(sys.platform == "win32", reason="owners, links and signals of POSIX")
+
+
+def chain(factor: float = 1.0) -> onnx.ModelProto:
+    """LayerNormalization -> Gelu -> Mul by a factor."""
+    g = models.GraphBuilder(opset=20)
+    normal = g.add("LayerNormalization", g.input("x", (4, 64)), g.weight(64, mean=1.0), g.weight(64))
+    g.output(g.add("Mul", g.add("Gelu", normal), np.float32(factor)), (4, 64))
+    return g.model("chain")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(prepared_models.VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    onnx.save(chain(), tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def run(model: Path | bytes, **options: object) -> np.ndarray:
+    return normfuse.InferenceSession(model, **options).run(None, {"x": X})[0]
+
+
+def plain(model: Path | bytes) -> np.ndarray:
+    data = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": X})[0]
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.prepared.onnx"))
+
+
+CHILD = """
+import sys, json, normfuse, numpy as np
+s = normfuse.InferenceSession(sys.argv[1])
+x = np.linspace(-3, 3, 4 * 64, dtype=np.float32).reshape(4, 64)
+heavy = [m for m in ("onnx", "onnx_ir", "normfuse.graph_rewrites") if m in sys.modules]
+print(json.dumps({"y": s.run(None, {"x": x})[0].tolist(), "heavy": heavy, "providers": s.get_providers()}))
+"""
+
+
+def child(path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", CHILD, path], stdout=subprocess.PIPE, text=True)
+
+
+def answer(process: subprocess.Popen[str]) -> dict[str, object]:
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return json.loads(out)
+
+
+def test_a_second_session_imports_neither_onnx_nor_the_pass(folder: Path, path: Path) -> None:
+    first, second = answer(child(path)), answer(child(path))
+    assert first["heavy"]
+    assert not second["heavy"]
+    assert first["y"] == second["y"]
+    assert first["providers"] == second["providers"]
+    assert len(kept(folder)) == 1
+    if sys.platform != "win32":
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert kept(folder)[0].stat().st_mode & 0o777 == 0o600
+
+
+def test_a_session_on_an_entry_is_one_on_the_users_model(folder: Path, path: Path) -> None:
+    run(path)
+    session = normfuse.InferenceSession(path)
+    assert session._model_path == str(path.resolve())
+    meta = session.get_modelmeta()
+    assert meta.graph_name == "chain"
+    assert not meta.custom_metadata_map
+    session.set_providers(["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], plain(path))
+
+
+def test_bytes_and_files_share_entries_and_nothing_else_is_kept(folder: Path, path: Path) -> None:
+    expected = run(path)
+    np.testing.assert_array_equal(run(path.read_bytes()), expected)
+    assert len(kept(folder)) == 1
+    run(chain())
+    assert len(kept(folder)) == 1
+
+
+def test_another_model_of_the_same_name_size_and_time(folder: Path, path: Path) -> None:
+    run(path)
+    status = path.stat()
+    data = chain(2.0).SerializeToString()
+    assert len(data) == status.st_size
+    with path.open("r+b") as file:  # the same file: inode, size and time stay
+        file.write(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    np.testing.assert_allclose(run(path), plain(path), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"",
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:-1],
+        lambda data: data + b"\0",
+        lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:],
+        lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
+        lambda data: bytes(600) + data[600:],
+        lambda data: data.replace(b'"keeps_weights": false', b'"keeps_weights": 0    '),
+        lambda data: bytes(len(data)),
+        lambda data: chain(5.0).SerializeToString(),
+    ],
+    ids=["empty", "half", "cut", "longer", "a bit ahead", "a bit", "no beginning", "needs", "zeros", "a model"],
+)
+def test_a_damaged_entry_is_made_again(folder: Path, path: Path, change: Callable[[bytes], bytes]) -> None:
+    expected = run(path)
+    (entry,) = kept(folder)
+    good = entry.read_bytes()
+    entry.write_bytes(change(good))
+    assert entry.read_bytes() != good
+    np.testing.assert_array_equal(run(path), expected)
+    np.testing.assert_array_equal(run(path), expected)
+    assert [each.stat().st_size for each in kept(folder)] == [len(good)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"fold_weights": False}, {"choose_products": False}, {"blocked_layout": False}, {"compile": 0}]
+)
+def test_options_that_change_what_is_made_have_entries_of_their_own(
+    folder: Path, path: Path, options: dict[str, object]
+) -> None:
+    run(path)
+    run(path, **options)
+    assert len(kept(folder)) == 2
+
+
+def with_level(options: onnxruntime.SessionOptions) -> None:
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+
+
+def with_entry(options: onnxruntime.SessionOptions) -> None:
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+
+
+def with_optimizer_off(options: onnxruntime.SessionOptions) -> None:
+    options.add_session_config_entry("optimization.disable_specified_optimizers", "ConstantFolding")
+
+
+def with_threads(options: onnxruntime.SessionOptions) -> None:
+    options.intra_op_num_threads = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "count"), [(with_threads, 1), (with_level, 2), (with_entry, 2), (with_optimizer_off, 2)]
+)
+def test_users_options_that_change_what_is_made(
+    folder: Path, path: Path, change: Callable[[onnxruntime.SessionOptions], None], count: int
+) -> None:
+    run(path)
+    for _ in range(2):
+        options = onnxruntime.SessionOptions()
+        change(options)
+        np.testing.assert_allclose(run(path, sess_options=options), plain(path), atol=1e-5)
+    assert len(kept(folder)) == count
+
+
+def test_initializers_given_by_options_are_used(folder: Path, path: Path) -> None:
+    """An entry has those of the model, and a session with others is not created on it."""
+    run(path)
+    (weight,) = (each.name for each in onnx.load(path).graph.initializer if onnx.numpy_helper.to_array(each).ndim == 0)
+    three = onnxruntime.OrtValue.ortvalue_from_numpy(np.array(3, np.float32))
+    options = onnxruntime.SessionOptions()
+    options.add_initializer(weight, three)
+    with pytest.warns(UserWarning, match="give 1 of the model's initializers"):
+        got = run(path, sess_options=options)
+    np.testing.assert_allclose(got, 3 * plain(path), atol=1e-5)
+    assert len(kept(folder)) == 1
+
+
+def test_sessions_of_applications_are_on_entries(folder: Path, path: Path) -> None:
+    code = (
+        "import normfuse; normfuse.install(); normfuse.InferenceSession = __import__('onnxruntime').InferenceSession\n"
+    )
+    run(path)
+    (entry,) = kept(folder)
+    before = entry.stat().st_mtime_ns
+    process = subprocess.Popen([sys.executable, "-c", code + CHILD, path], stdout=subprocess.PIPE, text=True)
+    told = answer(process)
+    assert not told["heavy"]
+    np.testing.assert_array_equal(np.array(told["y"], np.float32), run(path))
+    assert [each.stat().st_mtime_ns > before for each in kept(folder)] == [True]
+
+
+@pytest.mark.parametrize("what", ["_software", "_processor"])
+def test_another_version_or_processor(folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    run(path)
+    monkeypatch.setattr(prepared_models, what, lambda: ["another"])
+    run(path)
+    assert len(kept(folder)) == 2
+
+
+def test_external_data_is_not_kept(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "external.onnx"
+    onnx.save(chain(), path, save_as_external_data=True, location="weights", size_threshold=0)
+    np.testing.assert_allclose(run(path), plain(path), atol=1e-5)
+    assert not folder.exists()
+
+
+def test_off(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(prepared_models.VARIABLE, "0")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    run(path)
+    assert not (tmp_path / "xdg").exists()
+    assert prepared_models.entries() == []
+
+
+@on_posix
+def test_by_convention(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(prepared_models.VARIABLE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "not absolute")
+    run(path)
+    assert len(prepared_models.entries()) == 1
+    assert tmp_path in prepared_models.entries()[0].path.parents
+
+
+@on_posix
+@pytest.mark.parametrize("how", ["a link", "others may write", "a file", "somebody else's"])
+def test_a_folder_that_is_not_the_users_own_is_not_used(
+    folder: Path, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    real = tmp_path / "real"
+    real.mkdir(mode=0o700)
+    if how == "a link":
+        folder.symlink_to(real)
+    elif how == "a file":
+        folder.write_text("")
+    else:
+        folder.mkdir(mode=0o700)
+        if how == "others may write":
+            folder.chmod(0o770)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    np.testing.assert_allclose(run(path), plain(path), atol=1e-5)
+    assert not any(real.iterdir())
+    assert how == "a file" or not any(folder.iterdir())
+
+
+@on_posix
+def test_a_link_in_the_place_of_an_entry_is_not_followed(folder: Path, path: Path, tmp_path: Path) -> None:
+    expected = run(path)
+    (entry,) = kept(folder)
+    other = tmp_path / "other.onnx"
+    entry.rename(other)
+    entry.symlink_to(other)
+    before = other.read_bytes()
+    np.testing.assert_array_equal(run(path), expected)
+    assert not entry.is_symlink()
+    assert other.read_bytes() == before
+
+
+@on_posix
+def test_no_room(folder: Path, path: Path) -> None:
+    """A write fails half-way: the session is there, and no file is left behind."""
+    code = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700));" + CHILD
+    )
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert np.allclose(json.loads(done.stdout)["y"], plain(path), atol=1e-5)
+    assert list(folder.iterdir()) == []
+
+
+def test_many_processes_at_once(folder: Path, path: Path) -> None:
+    answers = [answer(process) for process in [child(path) for _ in range(3)]]
+    assert all(each["y"] == answers[0]["y"] for each in answers)
+    assert len(kept(folder)) == 1
+    assert len(list(folder.iterdir())) == 1
+
+
+@on_posix
+@pytest.mark.parametrize("step", ["fsync", "replace", "after"])
+def test_killed_while_it_writes(folder: Path, path: Path, step: str) -> None:
+    """Whatever a process left behind, the next one has its session, and what was unfinished goes later."""
+    kill = f"lambda *a, **k: os.kill(os.getpid(), {int(signal.SIGKILL)})"
+    patch = {"fsync": f"os.fsync = {kill}", "replace": f"pathlib.Path.replace = {kill}", "after": f"p.prune = {kill}"}
+    code = f"import os, pathlib; from normfuse import prepared_models as p; {patch[step]}\n" + CHILD
+    assert subprocess.run([sys.executable, "-c", code, path], timeout=120).returncode == -signal.SIGKILL
+    assert np.allclose(answer(child(path))["y"], plain(path), atol=1e-5)
+    for left in folder.glob("*.unfinished"):
+        os.utime(left, (time.time() - 7200,) * 2)
+    prepared_models.prune(prepared_models.MOST_BYTES)
+    assert list(folder.iterdir()) == kept(folder)
+    assert len(kept(folder)) == 1
+
+
+def test_least_recently_used_goes_first(folder: Path, tmp_path: Path) -> None:
+    data = [chain(factor).SerializeToString() for factor in (1.0, 2.0, 3.0)]
+    made: list[Path] = []
+    for number, each in enumerate(data):
+        run(each)
+        made += set(kept(folder)) - set(made)
+        os.utime(made[-1], (1000 + number,) * 2)
+    run(data[0])  # a hit is a use
+    size = made[0].stat().st_size
+    assert prepared_models.prune(2 * size + 64) == 1
+    assert set(kept(folder)) == {made[0], made[2]}
+    assert prepared_models.clear() == 2
+    assert kept(folder) == []
+
+
+def test_large_models_are_not_kept(folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared_models, "LARGEST", path.stat().st_size - 1)
+    run(path)
+    assert not folder.exists()
+
+
+def test_the_command(folder: Path, path: Path) -> None:
+    run(path)
+
+    def command(*arguments: str) -> str:
+        line = [sys.executable, "-m", "normfuse", "cache", *arguments]
+        return subprocess.run(line, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    told = json.loads(command("--json"))
+    assert told["folder"] == str(folder)
+    assert [each["name"] for each in told["entries"]] == [kept(folder)[0].name]
+    assert "1 prepared models" in command("--prune", "1")
+    assert json.loads(command("--prune", "0", "--json"))["removed"] == 1
+    run(path)
+    assert "1 removed" in command("--clear")
+    assert kept(folder) == []
