@@ -23,6 +23,9 @@ only the steps named:
              processors: its products of uint8 and int8 saturate (Linux on x86-64)
   export     the tests with PyTorch, transformers, Olive and Ray, in build/export-env (--full: every module at every
              opset; --lean: without Olive and Ray)
+  applications
+             real applications as they are, with normfuse and without, in build/applications-env: same results, and a
+             table of times and memory (--lean: without those that need PyTorch; or names of them; POSIX)
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from platform import machine
 
@@ -46,6 +50,7 @@ ENVIRONMENT = BUILD / "test-env"
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
 BIN = ENVIRONMENT / SCRIPTS
 EXPORT_ENVIRONMENT = BUILD / "export-env"
+APPLICATIONS_ENVIRONMENT = BUILD / "applications-env"
 SANITIZED = BUILD / "native-sanitized"
 WHEEL = BUILD / "test-wheel"  # this platform's, by the system's compiler
 WHEELS = BUILD / "test-wheels"  # all platforms', by zig
@@ -127,6 +132,7 @@ def make_environment() -> None:
         say("there is no uv for this platform, or it cannot be fetched: pip installs the rest, in a minute more")
 
 
+@cache
 def built_wheel() -> Path:
     """This platform's wheel; what has not changed since it was last built is not compiled again."""
     make_environment()
@@ -171,15 +177,33 @@ def uv_installed(*what: str | Path) -> bool:
 
 def export_tests(arguments: list[str]) -> None:
     """The tests with large packages that are no dependencies of the others."""
-    python = EXPORT_ENVIRONMENT / SCRIPTS / "python"
+    extra = "torch" if "--lean" in arguments else "export"
+    python = own_environment(EXPORT_ENVIRONMENT, extra, torch=True)
+    run(python, "-m", "pytest", "tests/export", *arguments)
+
+
+def own_environment(folder: Path, extra: str, *, torch: bool) -> Path:
+    """The interpreter of an environment with the wheel and its extra."""
+    python = folder / SCRIPTS / "python"
     if not python.exists():
-        say("makes build/export-env and installs PyTorch into it")
-        run(sys.executable, "-m", "venv", EXPORT_ENVIRONMENT)
+        say(f"makes {folder.relative_to(ROOT)}")
+        run(sys.executable, "-m", "venv", folder)
+    if torch and exit_code(python, "-c", "import torch"):
+        say("installs PyTorch into it")
         # First and by this pin: any other request for torch fetches GPU runtimes.
         run(python, "-m", "pip", "install", "--quiet", "torch==2.13.0")
-    extra = "torch" if "--lean" in arguments else "export"
     install_wheel(python, extra)
-    run(python, "-m", "pytest", "tests/export", *arguments)
+    return python
+
+
+def application_tests(arguments: list[str]) -> None:
+    lean = "--lean" in arguments
+    extra = "applications" if lean else "all-applications"
+    python = own_environment(APPLICATIONS_ENVIRONMENT, extra, torch=not lean)
+    # They ask for both; this one needs no libraries of a desktop, and is the one that is imported if it comes last.
+    headless = ["--force-reinstall", "--no-deps", "opencv-python-headless<6"]
+    run(python, "-m", "pip", "install", "--quiet", *headless)
+    run(BIN / "python", "tests/applications/compare.py", python, *arguments)
 
 
 def ctest(build: Path, **variables: str) -> None:
@@ -333,6 +357,7 @@ STEPS: dict[str, Callable[[list[str]], None]] = {
     "isas": lower_isas,
     "vnni": without_vnni,
     "export": export_tests,
+    "applications": application_tests,
 }
 USUAL = ("install", "native", "pytest")
 

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-LAST = ["vnni", "export"]
+LAST = ["vnni", "export", "applications"]
 SCRIPT = Path(__file__).resolve().parents[1] / "run.py"
 
 
