@@ -17,7 +17,9 @@ def host_python(version: str) -> Path:
     with locked(CACHE / f"onnxruntime-{version}.lock"):
         if not ready.exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", environment], check=True)
-            install = ["install", "--quiet", "--no-deps", "--only-binary=:all:", f"onnxruntime=={version}", "numpy"]
+            # Those before 1.19 were built with the first NumPy.
+            numpy = "numpy<2" if tuple(map(int, version.split("."))) < (1, 19) else "numpy"
+            install = ["install", "--quiet", "--no-deps", "--only-binary=:all:", f"onnxruntime=={version}", numpy]
             subprocess.run([sys.executable, "-m", "pip", "--python", python, *install], check=True)
             ready.touch()
     return python
