@@ -73,8 +73,8 @@ Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics*
   n.rest = static_cast<float>(center - static_cast<double>(n.mean));
   s->center = center;
   s->factor = factor;
-  // No difference from the mean is larger than the root of count * variance.
-  s->beyond_float = IsBeyondFloat(factor) || (request.use_mean && std::isfinite(factor) && variance > 1e58);
+  // Which it is of a variance above 1e58: float32 holds the differences from the mean of any other.
+  s->beyond_float = IsBeyondFloat(factor);
   // False for NaN as well.
   if (!(std::fabs(mean) + variance <= std::numeric_limits<double>::max())) {
     if (!(std::fabs(center) <= std::numeric_limits<double>::max())) n.rest = 0.0f;

@@ -23,6 +23,7 @@
 #include "check.h"
 #include "isa_functions.h"
 #include "spec/formulas.h"
+#include "worse.h"
 
 namespace normfuse::test {
 namespace {
@@ -244,7 +245,7 @@ void TestScaledGelu(const IsaFunctions& isa) {
       const double error = std::fabs(static_cast<double>(y[i]) / static_cast<double>(kFactor) -
                                      0.5 * from * std::erfc(-from / std::sqrt(2.0)));
       const bool tables = std::string(isa.isa) == "avx512";
-      worst = std::max(worst, error / (tables ? 6e-8 + 0x1p-23 * std::fabs(from) : 5e-6 + 0x1p-22 * std::fabs(from)));
+      worst = Worse(worst, error / (tables ? 6e-8 + 0x1p-23 * std::fabs(from) : 5e-6 + 0x1p-22 * std::fabs(from)));
       CHECK(from > -14 || y[i] == 0, "scaled Gelu on %s: f(%g) = %g", isa.isa, from, static_cast<double>(y[i]));
     }
   }
@@ -267,7 +268,7 @@ void TestGeluOfRows(const IsaFunctions& isa) {
     for (size_t i = 0; i < 16; ++i) {
       const double from = static_cast<double>(x[i]);
       const double error = Error(0.5 * from * std::erfc(-from / std::sqrt(2.0)), y[i], from < -4);
-      worst = std::max(worst, error / (5 + from * from / 2));
+      worst = Worse(worst, error / (5 + from * from / 2));
     }
   }
   std::printf("Gelu of rows on %s: %.2f of the error that is allowed\n", isa.isa, worst);

@@ -125,6 +125,7 @@ void TestWhichAreLeftOut(cpu::Isa isa) {
   const Step ones = Pair(kWord, 1, 0);
   const Step add_one = Add(Number(1));
   check(ChainOf({ones, add_one, ones}), "xx", "one integer beyond");
+  check(ChainOf({ones, Add(Number(-1)), ones}), "xx", "the lowest integer beyond");
   check(ChainOf({ones, add_one, Pair(kWord, 1, 5)}), "xx", "some integers beyond");
   check(ChainOf({Pair(DataType::kUint8, 1, 0), add_one, ones}), "x-", "bytes and one");
   const Step seven_bits = Activate({Activation::kClip, {0.0f, 127.0f}});
