@@ -35,10 +35,10 @@ def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.DataType | None, tuple[i
     except InvalidModelError:
         return  # ONNX Runtime says it better
     for graph in model.graphs():
-        inferred = tables.get(graph, {})
+        inferred = tables.get(graph)
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
             name = value.name or ""
-            known = inferred.get(name, value)
+            known = (inferred.get(name) if inferred is not None else None) or value
             shape, dtype = known.shape or value.shape, value.dtype or known.dtype
             if shape is not None:
                 yield name, dtype, tuple(dim for dim in shape if isinstance(dim, int))
