@@ -17,7 +17,7 @@ from .sizes import Sizes
 from .stand_ins import make_inferable, needs_stand_ins
 from .traversal import all_graphs, all_nodes, graphs_of
 
-__all__ = ["infer_types"]
+__all__ = ["Types", "infer_types"]
 
 logger = logging.getLogger(__name__)
 

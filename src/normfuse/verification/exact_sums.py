@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError, NormfuseError
-from normfuse.graph_rewrites.inference import infer_types
+from normfuse.graph_rewrites.inference import Types, infer_types
 from normfuse.quantization import INTEGER_FACTORS, quantizer_of, saturating_products
 from normfuse.verification.memory import require_memory
 
@@ -135,16 +135,16 @@ class _Types:
         """Whether a tensor is int8, by itself or by its zero point."""
         dtype = _dtype(value, zero_point)
         if dtype is None and value is not None:
-            dtype = self._inferred.get(value.name)
+            known = (table.get(value.name or "") for table in self._inferred)
+            dtype = next((found.dtype for found in known if found is not None), None)
         return dtype == ir.DataType.INT8
 
     @functools.cached_property
-    def _inferred(self) -> dict[str | None, ir.DataType | None]:
+    def _inferred(self) -> list[Types]:
         try:
-            tables = infer_types(self._model)
+            return list(dict.fromkeys(infer_types(self._model).values()))
         except InvalidModelError:
-            return {}  # ONNX Runtime says it better
-        return {name: value.dtype for table in tables.values() for name, value in table.items()}
+            return []  # ONNX Runtime says it better
 
 
 def _weights(node: ir.Node, types: _Types) -> Iterator[tuple[int, int, int]]:
