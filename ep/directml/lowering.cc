@@ -520,34 +520,24 @@ class Lowering {
 
   // The outputs mean and inv_std_dev.
   void EmitStatistics(const Value& x, const Grouped& grouped) {
-    if (!chain_.normalization->has_statistics()) return;
+    const Normalization& n = *chain_.normalization;
+    if (!n.has_statistics()) return;
     builder_.Check(RuleId::kStatisticsOutputs);
     Dims dims = grouped.sizes;
     for (size_t i = 0; i < dims.size(); ++i) {
       if (grouped.axes[i]) dims[i] = 1;
     }
-    const Normalization& n = *chain_.normalization;
+    if (groups_ > 0) dims.pop_back();  // of X's rank
     if (n.mean_output != kNoOutput) {
-      const Value mean = n.use_mean ? Reduce(DML_REDUCE_FUNCTION_AVERAGE, "mean", x, grouped) : Spread(0, dims, "mean");
-      EmitOutput(n.mean_output, n.stats_type, mean, dims, "mean");
+      EmitOutput(n.mean_output, n.stats_type, Reduce(DML_REDUCE_FUNCTION_AVERAGE, "mean", x, grouped), dims, "mean");
     }
     if (n.inv_std_dev_output != kNoOutput) {
       Operator reciprocal;
       reciprocal.type = DML_OPERATOR_ELEMENT_WISE_RECIP;
       reciprocal.purpose = "inverse standard deviation";
-      const Value inverse = n.normalize_variance
-                                ? builder_.Unary(std::move(reciprocal), Deviation(Centred(x, grouped), grouped))
-                                : Spread(1, dims, "inv_std_dev");
+      const Value inverse = builder_.Unary(std::move(reciprocal), Deviation(Centred(x, grouped), grouped));
       EmitOutput(n.inv_std_dev_output, n.stats_type, inverse, dims, "inv_std_dev");
     }
-  }
-
-  // A tensor of one value.
-  Value Spread(float value, const Dims& dims, const char* name) {
-    Operator op;
-    op.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
-    op.purpose = name;
-    return builder_.Emit(std::move(op), dims, {Filled(value, dims.size(), name)}, kFloat);
   }
 
   // --- behind the normalisation -------------------------------------------------------------------------------------

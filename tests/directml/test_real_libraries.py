@@ -41,7 +41,7 @@ def validate(command: list[str], **variables: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("feature_level", "accepted"), [("5_0", 1700), ("6_2", 2000)])
+@pytest.mark.parametrize(("feature_level", "accepted"), [("5_0", 1400), ("6_2", 2000)])
 def test_linux_library(feature_level: str, accepted: int) -> None:
     programs = libraries.build_native()
     stand_ins = programs / "stand_ins"
@@ -51,7 +51,7 @@ def test_linux_library(feature_level: str, accepted: int) -> None:
         *("--d3d12", str(stand_ins / "libd3d12.so"), "--dxcore", str(stand_ins / "libdxcore.so")),
         *("--samples", "3000", "--seed", "1", "--expect-level", feature_level),
     ]
-    # 4-bit tensors came with 6_3, and about a quarter of the random plans has one; statistics as outputs are avoided
+    # 4-bit tensors came with 6_3, and up to half of the random chains has one; statistics as outputs are avoided
     # below 6_2; nothing else is declined.
     output = validate(command)
     check(output, feature_level, accepted=accepted)

@@ -43,7 +43,7 @@ Tensor MakeFloats(std::vector<int64_t> dims, const std::vector<double>& values);
 double DecodeElement(DataType type, uint32_t bits);
 
 // Inputs and outputs as arrays; ParallelFor on real threads, or all by the caller.
-class ArrayContext final : public ExecutionContext {
+class ArrayContext : public ExecutionContext {
  public:
   explicit ArrayContext(int threads = 1) : threads_(threads) {}
 
@@ -90,6 +90,15 @@ struct Case {
   std::vector<std::pair<const ConstantTensor*, const Tensor*>> constants_by_value;
 };
 
+inline constexpr double kEps = 0x1p-24;  // half a unit in the last place of float32 at 1
+
+// What an implementation may do with the formula.
+struct Accuracy {
+  double rounding = kEps;        // of each operation, of its result
+  double floor = 0x1p-24;        // and of smaller results as of this one
+  double float16_units = 0.505;  // in the last place, where float32 becomes float16
+};
+
 // What a step writes on the way.
 struct Emitted {
   int output = kNoOutput;
@@ -100,10 +109,12 @@ struct Emitted {
 // Every value that the formula goes through, per element of d, in double; `tolerance` bounds what float32 arithmetic may
 // change before Y is rounded to its type.
 struct Expected {
+  Accuracy accuracy;
   std::vector<int64_t> shape;
   std::vector<int64_t> stat_shape;
   std::vector<double> d;
-  double error_of_d = 0;  // the largest
+  double error_of_d = 0;   // the largest
+  bool overflows = false;  // some step does in float32, or nearly
   std::vector<double> a;
   std::vector<double> y_scale;
   std::vector<double> y_zero;
@@ -116,11 +127,17 @@ struct Expected {
 // All operands of d broadcast with each other, see chain.h.
 std::vector<int64_t> ShapeOfD(const Case& c, const Chain& chain);
 
-Expected Compute(const Case& c);
+Expected Compute(const Case& c, const Accuracy& accuracy = {});
+
+// Whether the results are for the tests of the edges.
+bool Overflows(const Case& c);
 
 // The names in NORMFUSE_ISA's list that this machine has.
 std::vector<std::string> AvailableIsas();
 void ForceIsa(const std::string& name);
+
+// Every output in `context` with what the chain means.
+void CompareOutputs(const Case& c, const ArrayContext& context, const std::string& what, const Accuracy& accuracy = {});
 
 // Compiles and runs `c` and compares every output; reports failures with `what`.
 void RunAndCompare(const Case& c, int threads, const std::string& what);

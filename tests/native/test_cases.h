@@ -7,34 +7,27 @@
 #include <string>
 #include <vector>
 
+#include "check.h"
+
 namespace normfuse::test {
 
-struct TestCase {
+struct NamedTest {
   const char* name;
   void (*run)();
 };
 
-inline std::vector<TestCase>& Tests() {
-  static std::vector<TestCase> tests;
+inline std::vector<NamedTest>& Tests() {
+  static std::vector<NamedTest> tests;
   return tests;
-}
-
-inline int& Failures() {
-  static int failures = 0;
-  return failures;
 }
 
 struct Register {
   Register(const char* name, void (*run)()) { Tests().push_back({name, run}); }
 };
 
-inline void Fail(const char* file, int line, const std::string& what) {
-  if (++Failures() <= 40) std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
-}
-
 inline int RunAll(int argc, char** argv) {
   int run = 0;
-  for (const TestCase& test : Tests()) {
+  for (const NamedTest& test : Tests()) {
     if (argc > 1 && std::strstr(test.name, argv[1]) == nullptr) continue;
     const int before = Failures();
     test.run();
@@ -52,10 +45,8 @@ inline int RunAll(int argc, char** argv) {
   static const ::normfuse::test::Register name##_registered(#name, name); \
   static void name()
 
-#define EXPECT(condition, what)                                                                          \
-  do {                                                                                                   \
-    if (!(condition)) ::normfuse::test::Fail(__FILE__, __LINE__, std::string(#condition ": ") + (what)); \
-  } while (false)
+#define EXPECT(condition, what) \
+  ((condition) ? (void)0 : ::normfuse::test::Fail(__FILE__, __LINE__, "%s: %s", #condition, std::string(what).c_str()))
 
 #define NORMFUSE_TEST_MAIN \
   int main(int argc, char** argv) { return ::normfuse::test::RunAll(argc, argv); }

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "abi/directml_abi.h"
-#include "chain_generator.h"
 #include "directml/lowering.h"
 #include "directml/operator_desc.h"
 #include "directml/shared_library.h"
+#include "random_case.h"
 #include "stand_in_device.h"
 
 namespace {
@@ -398,14 +398,14 @@ class Validator {
   }
 
   void CheckLowerings(int samples, unsigned seed) {
-    std::mt19937 random(seed);
-    test::GeneratorLimits limits;
+    const test::GeneratorLimits limits{4096, true, true};
     for (int i = 0; i < samples; ++i) {
-      const test::TestCase made = test::RandomCase(random, limits);
+      std::string text;
+      const test::Case made = test::RandomCase(uint64_t{100000} * seed + static_cast<uint64_t>(i), limits, &text);
       for (FeatureLevel level : kLevels) {
         // Each chain at the library's own level, and at one lower level in turn.
         const bool lower = static_cast<size_t>(i) % std::size(kLevels) == static_cast<size_t>(&level - kLevels);
-        if (level >= kMinimumLevel && level <= level_ && (level == level_ || lower)) CheckLowering(made, level);
+        if (level >= kMinimumLevel && level <= level_ && (level == level_ || lower)) CheckLowering(made, text, level);
       }
     }
   }
@@ -454,9 +454,9 @@ class Validator {
     }
   }
 
-  void CheckLowering(const test::TestCase& made, FeatureLevel level) {
+  void CheckLowering(const test::Case& made, const std::string& text, FeatureLevel level) {
     DmlProgram program;
-    const auto declined = Lower(made.chain(), made.shapes(), {level, types_}, &program);
+    const auto declined = Lower(made.chain(), test::InputShapes(made), {level, types_}, &program);
     if (declined) {
       ++declined_total_;
       ++declined_[declined->message];
@@ -467,7 +467,7 @@ class Validator {
       ++used_[OperatorName(op.type)];
       if (Accepts(op)) continue;
       all = false;
-      Miss("lowering at " + LevelName(level) + " of {" + made.description + "}: " + OperatorName(op.type) +
+      Miss("lowering at " + LevelName(level) + " of {" + text + "}: " + OperatorName(op.type) +
            " refused: " + ToJson(program).substr(0, 2000));
       break;
     }
