@@ -30,11 +30,9 @@ GPU_ONLY = {
     "HardwareDevice_Metadata",
     "KernelContext_GetLogger",
     "OpAttr_GetTensorAttributeAsOrtValue",
-    "ReleaseValue",
 }
 # Called where the environment asks for memory of the GPU (tests/directml/test_device_memory.py).
 DEVICE_MEMORY_ONLY = {
-    "CreateCpuMemoryInfo",
     "CreateMemoryInfo_V2",
     "EpDevice_AddAllocatorInfo",
     "GetTensorSizeInBytes",
