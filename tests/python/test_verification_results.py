@@ -331,19 +331,41 @@ def test_nothing_is_run_that_needs_more_memory_than_there_may_be(
         assert "'s29' of shape [1073741824] would take 8 GiB of memory" in (report.undecided_because or "")
 
 
-def quantised_silu(epsilon: float = 1e-5, scale: float = 0.0371, bound: float = 4.0, swap: bool = False) -> ir.Model:
-    """Float16 values, float32 scale: LayerNormalization -> Clip -> Q/DQ pair to float16 -> SiLU."""
+NUMPY = {"float": np.float32, "float16": np.float16}
+# Of the values, of the scale, of the integers, and of what is dequantised.
+MIXED = [
+    ("float16", "float", "int8", "float16"),
+    ("float", "float", "int8", "float16"),
+    ("float", "float", "uint16", "float16"),
+    ("float", "float16", "int16", "float"),
+    ("float16", "float", "int16", "float"),
+]
+
+
+def quantised_silu(
+    epsilon: float = 1e-5,
+    scale: float = 0.0371,
+    bound: float = 4.0,
+    swap: bool = False,
+    types: tuple[str, str, str, str] = MIXED[0],
+) -> ir.Model:
+    """Values of one type, a scale of another: LayerNormalization -> Clip -> Q/DQ pair -> SiLU."""
+    values, of_scale, integers, back = types
+    step = scale if integers == "int8" else scale / 128
+    zero = 32768 if integers == "uint16" else 0
     model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 24]> g (float16[8,256] x) => (float16[8,256] y) '
-        f"<float s = {{{scale}}}, int8 z = {{0}}> {{ {'r = Gather<axis = 0>(x, o)' if swap else 'r = Identity(x)'} "
+        f'<ir_version: 10, opset_import: ["": 24]> g ({values}[8,256] x) => ({back}[8,256] y) '
+        f"{{ {'r = Gather<axis = 0>(x, o)' if swap else 'r = Identity(x)'} "
         f"n = LayerNormalization<epsilon = {epsilon}>(r, w, b) c = Clip(n, low, high) i = QuantizeLinear(c, s, z) "
-        "d = DequantizeLinear<output_dtype = 10>(i, s, z) g = Sigmoid(d) y = Mul(d, g) }"
+        f"d = DequantizeLinear<output_dtype = {1 if back == 'float' else 10}>(i, s, z) g = Sigmoid(d) y = Mul(d, g) }}"
     )
     rng = np.random.default_rng(1)
     constants = {"w": rng.uniform(0.5, 2, 256), "b": rng.normal(0, 0.3, 256), "low": -bound, "high": bound}
     for name, value in constants.items():
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float16), name))
-    model.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 0, 2, 3, 4, 5, 6, 7]), "o"))
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, NUMPY[values]), name))
+    others = {"s": NUMPY[of_scale](step), "z": np.dtype(integers).type(zero), "o": np.asarray([1, 0, 2, 3, 4, 5, 6, 7])}
+    for name, value in others.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
     return ir.from_proto(model)
 
 
@@ -359,20 +381,25 @@ def ramps(dtype: type = np.float16) -> dict[str, np.ndarray]:
     return {"x": rows.astype(dtype)}
 
 
-@pytest.mark.parametrize("inputs", [None, ramps()], ids=["made", "structured"])
-def test_a_result_nearer_to_the_exact_one_is_no_difference(inputs: dict[str, np.ndarray] | None) -> None:
-    """The rewritten chain rounds once, where the original rounds what it quantises to float16."""
-    optimized = normfuse.optimize(quantised_silu(), verify=False).model
-    report = normfuse.verify(quantised_silu(), optimized, inputs=inputs)
+@pytest.mark.parametrize("structured", [False, True], ids=["made", "structured"])
+@pytest.mark.parametrize("types", MIXED, ids="-".join)
+def test_a_result_nearer_to_the_exact_one_is_no_difference(types: tuple[str, str, str, str], structured: bool) -> None:
+    """The rewritten chain rounds once, where the original rounds in between to float16, or divides in it."""
+    optimized = normfuse.optimize(quantised_silu(types=types), verify=False).model
+    inputs = ramps(NUMPY[types[0]]) if structured else None
+    report = normfuse.verify(quantised_silu(types=types), optimized, inputs=inputs)
     assert report.result != "differ", report.message
     if report.result == "undecided":
         assert "as near to the exact ones" in report.undecided_because
 
 
 @pytest.mark.parametrize("fault", [{"epsilon": 1e-2}, {"scale": 0.0373}, {"bound": 3.5}, {"swap": True}], ids=str)
-def test_a_fault_among_values_that_round_otherwise_is_found(fault: dict[str, Any]) -> None:
-    faulty = normfuse.optimize(quantised_silu(**fault), verify=False).model
-    assert normfuse.verify(quantised_silu(), faulty, inputs=ramps()).result == "differ"
+@pytest.mark.parametrize("types", MIXED, ids="-".join)
+def test_a_fault_among_values_that_round_otherwise_is_found(
+    fault: dict[str, Any], types: tuple[str, str, str, str]
+) -> None:
+    faulty = normfuse.optimize(quantised_silu(**fault, types=types), verify=False).model
+    assert normfuse.verify(quantised_silu(types=types), faulty, inputs=ramps(NUMPY[types[0]])).result == "differ"
 
 
 def moments(epsilon: float = 1e-6, factor: float = 1.0, *, exact: bool = False) -> ir.Model:
