@@ -6,9 +6,9 @@
 import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 
 # isort: split
-from .engine import RewriteResult, Target, rewrite
+from .engine import RewriteResult, Target, TargetByProducts, rewrite
 from .rules import RULES
 from .sites import Site
 from .treatment import AS_IT_IS, Treatment
 
-__all__ = ["AS_IT_IS", "RULES", "RewriteResult", "Site", "Target", "Treatment", "rewrite"]
+__all__ = ["AS_IT_IS", "RULES", "RewriteResult", "Site", "Target", "TargetByProducts", "Treatment", "rewrite"]

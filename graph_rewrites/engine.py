@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import onnx_ir as ir
 
@@ -50,9 +50,20 @@ from .standard import is_written, names_written, original_name, write_out
 from .subtractions import SUBTRACTION_AS_ADDITION, write_additions
 from .treatment import AS_IT_IS, Treatment
 
-__all__ = ["RewriteResult", "Target", "rewrite"]
+__all__ = ["RewriteResult", "Target", "TargetByProducts", "rewrite"]
 
 Target = Literal["portable", "custom-op", "standard"]
+
+
+class TargetByProducts(NamedTuple):
+    """A target for each of two kinds of model, which are told apart when weights have been folded."""
+
+    in_integers: Target | None
+    """Where products run in integers; None: the model is not rewritten then."""
+    in_float: Target
+    """Where none does."""
+
+
 _Result = TypeVar("_Result")
 
 # Node.meta keys, which are never written to a file.
@@ -95,12 +106,14 @@ class RewriteResult:
     """What became of quantised activations, where that was asked for."""
     repeated: tuple[str, ...]
     """Names of the nodes of pairs that went because they change nothing."""
+    target: Target | None = "portable"
+    """That of the nodes; None: the model is not rewritten to the end, see `TargetByProducts`."""
 
 
 def rewrite(
     model: ir.Model,
     *,
-    target: Target = "portable",
+    target: Target | TargetByProducts = "portable",
     treatment: Treatment = AS_IT_IS,
     progress: Callable[[int, int], None] | None = None,
 ) -> RewriteResult:
@@ -110,7 +123,7 @@ def rewrite(
         model: Any ONNX model; its opset does not change, and no node changes that is not fused, but for Einsum and for
             Sub behind a convolution.
         target: "portable": calls of model-local functions whose bodies are standard operators; "custom-op": plain
-            nodes of the domain ai.normfuse; "standard": standard operators only.
+            nodes of the domain ai.normfuse; "standard": standard operators only; or two of these to choose from.
         treatment: What becomes of what is quantised.
         progress: Called with (nodes done, nodes in all) from time to time.
 
@@ -121,7 +134,8 @@ def rewrite(
         ValueError: unknown target.
         InvalidModelError: a node breaks the schema of its operator.
     """
-    if target not in get_args(Target):
+    targets = set(target) - {None} if isinstance(target, TargetByProducts) else {target}
+    if not targets <= {*get_args(Target)}:
         raise ValueError(f"target is {target!r}; it must be one of {', '.join(get_args(Target))}")
     for _, _, opsets in _containers(model):
         if _LONG_NAME in opsets:
@@ -129,11 +143,12 @@ def rewrite(
     given = names_of_dimensions(model)
     facts = Facts(model)
     facts.infer()
-    if target == "custom-op":
+    if "custom-op" in targets:
         facts.excluded_types = _NOT_IN_CUSTOM_OPERATORS
     facts.removes_quantization = treatment.remove_quantization
     facts.products_run_in_float = treatment.products == "float"
-    run = _Run(model, facts, target, treatment.allow_requantization_removal, progress)
+    chosen = None if isinstance(target, TargetByProducts) else target
+    run = _Run(model, facts, chosen or "portable", treatment.allow_requantization_removal, progress)
     run.lift()
     weights, quantization, repeated = FoldedWeights(), RemovedQuantization(), list[str]()
     for graph, path, opsets in _containers(model):
@@ -146,9 +161,16 @@ def rewrite(
         if treatment.products in ("integer", "exact integer"):
             run.counts[INT8_AS_UINT8] += make_unsigned(graph, facts, exact=treatment.products == "exact integer")
         weights.add(fold_weights(graph, facts, treatment.fold_weights))
-        if treatment.drop_repeated_pairs and not weights.relying and not has_products_of_integers(model):
+        in_integers = treatment.drop_repeated_pairs or chosen is None
+        in_integers = in_integers and (weights.relying > 0 or has_products_of_integers(model))
+        if isinstance(target, TargetByProducts) and chosen is None:
+            chosen = target.in_integers if in_integers else target.in_float
+            if chosen is None:
+                return RewriteResult([], {}, weights, quantization, (), None)
+            run.target = chosen
+        if treatment.drop_repeated_pairs and not in_integers:
             repeated += drop_repeated_pairs(graph, facts)
-        if treatment.shapes_of_integers:
+        if treatment.shapes_of_integers and chosen != "custom-op":
             run.counts[SHAPE_OF_INTEGERS] += read_shapes_of_integers(graph, facts)
         facts.enter(graph)
         run.bypass(graph, opsets)
@@ -160,7 +182,7 @@ def rewrite(
     run.counts.update({WEIGHTS_FOLDED: weights.folded, LOOKED_UP_AS_INTEGERS: weights.tables})
     run.counts[REPEATED_PAIRS] = len(repeated)
     counts = {rule: count for rule, count in run.counts.items() if count}
-    return RewriteResult(run.sites, counts, weights, quantization, tuple(repeated))
+    return RewriteResult(run.sites, counts, weights, quantization, tuple(repeated), chosen)
 
 
 def _containers(model: ir.Model) -> Iterator[tuple[ir.Graph, str, dict[str, int]]]:

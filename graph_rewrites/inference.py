@@ -22,22 +22,25 @@ __all__ = ["Types", "infer_types"]
 logger = logging.getLogger(__name__)
 
 
-class Types:
+class Types(Mapping[str, ir.Value]):
     """Values by name, with the types that ONNX inferred; each is read when it is first asked for."""
 
-    def __init__(self, infos: dict[str, onnx.ValueInfoProto]) -> None:
+    def __init__(self, infos: Mapping[str, onnx.ValueInfoProto]) -> None:
         self._infos = infos
         self._values: dict[str, ir.Value] = {}
 
-    def get(self, name: str) -> ir.Value | None:
-        """Return the value of this name; None: nothing is known of it."""
+    def __getitem__(self, name: str) -> ir.Value:
         if name not in self._values:
-            info = self._infos.get(name)
-            if info is None:
-                return None
+            info = self._infos[name]
             held = info if is_held(info) else onnx.ValueInfoProto(name=name)
             self._values[name] = ir.serde.deserialize_value_info_proto(held, None)
         return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
 
 
 _WRONG_TYPE = re.compile(
@@ -157,7 +160,7 @@ def _skeleton(model: ir.Model, weights: Sequence[ir.Value]) -> onnx.ModelProto:
     small = [value for value in graph.initializers.values() if value not in large]
     inputs = [value for value in graph.inputs if value not in large]
     view = ir.GraphView(inputs, graph.outputs, nodes=tuple(graph), initializers=small, name=graph.name)
-    ir.serde.serialize_graph_into(proto.graph, view)
+    ir.serde.serialize_graph_into(proto.graph, view)  # type: ignore[arg-type]  # it says so of its own view
     for value in weights:
         tensor = value.const_value
         assert tensor is not None

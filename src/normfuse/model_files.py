@@ -269,8 +269,10 @@ def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
     places = {str(tensor.location): _place(tensor) for tensor in external_tensors(model)}
     folders = {str(folder) for folder, _ in places.values()}
     if len(folders) <= 1 and bytes_inside(model) < PROTOBUF_LIMIT:
-        proto = _with_locations(to_proto(model), {location: name for location, (_, name) in places.items()})
-        yield proto.SerializeToString(), next(iter(folders), None)
+        names = {location: name for location, (_, name) in places.items()}
+        data = _with_locations(to_proto(model), names).SerializeToString()
+        del model  # what it takes is given back while a session is created, if nobody else has it
+        yield data, next(iter(folders), None)
         return
     spill = tempfile.mkdtemp(prefix="normfuse.")
     try:

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.host.config_entries import get_entry
 from normfuse.host.plain_sessions import plain_session
-from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
 from normfuse.host_optimization import FUSES_CHAINS, optimized_by_host
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["block_size", "blocked", "may_gain"]
+__all__ = ["block_size", "blocked", "has_chains_of_convolutions", "lays_out"]
 
 # What else ONNX Runtime does to nodes other than convolutions behind the claims.
 _LATER = """
@@ -32,10 +30,13 @@ _LATER = """
     NhwcTransformer QDQFinalCleanupTransformer QDQPropagationTransformer QDQS8ToU8Transformer
     QDQSelectorActionTransformer WeightBiasQuantization
 """.split()  # noqa: SIM905 -- a list is one name a line, when formatted
-_MOST_BYTES = 1 << 30  # of weights: ONNX Runtime writes one protobuf message, and memory holds it for a moment
 # Operators of chains that ONNX Runtime does not do inside of a convolution.
 _OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
-_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+# What may stand in a chain, and what has a blocked form of its own.
+_PASSED = frozenset({"BatchNormalization", "Concat", "Reshape", "Resize", "Shape", "Split", "Upsample"})
+_BLOCKED = frozenset(
+    {"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"}
+)
 
 
 def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | None:
@@ -65,34 +66,33 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | 
     return optimized if block is not None and move_reorders(optimized, block) else None
 
 
-def may_gain(model: ir.Model, options: onnxruntime.SessionOptions) -> bool:
-    """Whether chains stand behind convolutions, and the session lets ONNX Runtime lay tensors out and us compile."""
-    host = import_host()
-    if (
-        options.graph_optimization_level != host.GraphOptimizationLevel.ORT_ENABLE_ALL
-        or options.optimized_model_filepath
-    ):
-        return False
-    if get_entry(options, f"{OPTION_PREFIX}compile") == "0" or not _has_chains_behind_convolutions(model.graph):
-        return False
-    weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
-    types = {value.dtype for value in model.graph.inputs} | {tensor.dtype for tensor in weights}
-    if not types.isdisjoint(_NARROW):
-        return False
-    return sum(tensor.nbytes for tensor in weights) < _MOST_BYTES
+def lays_out(options: onnxruntime.SessionOptions) -> bool:
+    """Whether a session with these options lets ONNX Runtime lay tensors out, and saves nothing of it."""
+    levels = import_host().GraphOptimizationLevel
+    return options.graph_optimization_level == levels.ORT_ENABLE_ALL and not options.optimized_model_filepath
 
 
-def _has_chains_behind_convolutions(graph: ir.Graph) -> bool:
+def has_chains_of_convolutions(graph: ir.Graph, *, between: bool) -> bool:
+    """Whether a step of a chain follows a convolution.
+
+    Args:
+        graph: Of which subgraphs are not looked at.
+        between: A convolution or pooling has to follow that, with nothing between that has no blocked form: otherwise
+            `move_reorders` finds no reorder that could go.
+    """
     from normfuse.graph_rewrites.nchwc import ELEMENTWISE
 
-    behind: set[ir.Value] = set()
+    behind: set[ir.Value | None] = set()  # convolutions
+    in_chains: set[ir.Value | None] = set()  # behind a step of a chain that is
     for node in graph:
-        follows = not behind.isdisjoint(value for value in node.inputs if value is not None)
-        if follows and node.op_type in _OF_CHAINS:
+        follows, continues = not behind.isdisjoint(node.inputs), not in_chains.isdisjoint(node.inputs)
+        if (follows and node.op_type in _OF_CHAINS and not between) or (continues and node.op_type in _BLOCKED):
             return True
-        passes = (node.domain, node.op_type) in ELEMENTWISE or node.op_type == "BatchNormalization"
+        passes = (node.domain, node.op_type) in ELEMENTWISE or node.op_type in _PASSED
         if node.op_type == "Conv" or (follows and passes):
             behind.update(node.outputs)
+        if (continues and passes) or (follows and node.op_type in _OF_CHAINS):
+            in_chains.update(node.outputs)
     return False
 
 

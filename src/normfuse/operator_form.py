@@ -12,19 +12,23 @@ from normfuse.model_files import Source
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["gain_as_pairs", "in_pairs"]
+__all__ = ["in_pairs", "makes_operators"]
 
 _MAKES_OPERATORS = "QDQSelectorActionTransformer"
 _KEY = "operators of integers as pairs"
 
 
-def in_pairs(source: Source) -> Source:
+def in_pairs(source: Source, *, in_place: bool = False) -> Source:
     """Return a model with pairs in the place of operators of integers; where it has none, the model itself.
 
-    Who asks again gets the same one.
+    Who asks again gets the same one; `in_place` changes the source's own model, of which nothing else has need.
     """
     from normfuse.graph_rewrites.operator_form import has_operators, write_pairs
 
+    if in_place:
+        if has_operators(source.model.graph):
+            write_pairs(source.model)
+        return source
     known = source.rewrites.get(_KEY)
     if not isinstance(known, Source):
         known = source
@@ -36,14 +40,9 @@ def in_pairs(source: Source) -> Source:
     return known
 
 
-def gain_as_pairs(options: onnxruntime.SessionOptions) -> bool:
-    """Whether operators of integers are slow here, and a session lets ONNX Runtime make them of pairs again.
-
-    Its kernels for x86 are made for activations of uint8.
-    """
-    from normfuse.graph_rewrites.quantized_weights import is_x86
-
+def makes_operators(options: onnxruntime.SessionOptions) -> bool:
+    """Whether a session with these options lets ONNX Runtime make operators of integers of Q/DQ pairs."""
     levels = import_host().GraphOptimizationLevel
-    if not is_x86() or options.graph_optimization_level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC):
+    if options.graph_optimization_level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC):
         return False
     return get_entry(options, LEAVES_PAIRS) != "1" and _MAKES_OPERATORS not in disabled_optimizers(options)

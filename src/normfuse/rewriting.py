@@ -12,7 +12,7 @@ import onnx_ir as ir
 from normfuse.model_files import Source
 
 if TYPE_CHECKING:
-    from normfuse.graph_rewrites import Target, Treatment
+    from normfuse.graph_rewrites import Target, TargetByProducts, Treatment
     from normfuse.graph_rewrites.quantization_removal import RemovedQuantization
     from normfuse.graph_rewrites.quantized_weights import FoldedWeights
     from normfuse.graph_rewrites.sites import Site
@@ -33,14 +33,16 @@ class Rewritten:
     weights: FoldedWeights
     quantization: RemovedQuantization
     repeated: tuple[str, ...]
+    target: Target | None
 
 
 def rewritten(
     source: Source,
-    target: Target = "portable",
+    target: Target | TargetByProducts = "portable",
     treatment: Treatment | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
+    in_place: bool = False,
 ) -> Rewritten:
     """Return the rewritten copy of a model; see :func:`normfuse.graph_rewrites.rewrite`.
 
@@ -49,6 +51,7 @@ def rewritten(
         target: See there.
         treatment: See there; None: what is quantised stays as it is.
         progress: See there.
+        in_place: Rewrite the source's own model, of which nothing else has need any more.
 
     Raises:
         InvalidModelError: A node breaks the schema of its operator.
@@ -59,7 +62,7 @@ def rewritten(
     known = source.rewrites.get(key)
     if not isinstance(known, Rewritten):
         start = time.perf_counter()
-        model = source.model.clone()
+        model = source.model if in_place else source.model.clone()
         result = rewrite(model, target=target, treatment=treatment or AS_IT_IS, progress=progress)
         known = Rewritten(
             model,
@@ -69,6 +72,8 @@ def rewritten(
             result.weights,
             result.quantization,
             result.repeated,
+            result.target,
         )
-        source.rewrites[key] = known
+        if not in_place:
+            source.rewrites[key] = known
     return known

@@ -152,17 +152,17 @@ def _on_rewritten(
 
     given = asked.given if _are_options(asked.given) else None
     try:
-        source = sessions.loaded(asked.model, given)
+        model = sessions.Given(asked.model, given)
     except InitializersGiven as found:
         if asked.of_application:
             raise
         with lock_of(given):
             return sessions.left_as_it_is(asked.model, asked.completed(given), found)
     choices = sessions.Choices(**asked.choices)
-    foreign = sessions.foreign_domains(source.model)
+    foreign = model.foreign_domains
     if foreign and asked.of_application:
         raise LeftAlone(f"it has operators of {', '.join(foreign)}, of a library that its options may name")
     if not foreign or given is None:
-        return sessions.created(source, options, choices, None if foreign else origin)
+        return sessions.created(model, options, choices, None if foreign else origin)
     with lock_of(given):  # a copy lacks the library
-        return sessions.created(source, asked.completed(given), choices, None)
+        return sessions.created(model, asked.completed(given), choices, None)

@@ -8,6 +8,7 @@ import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 
 import dataclasses
 import functools
+import logging
 import re
 import warnings
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import onnx
 import onnx_ir as ir
 
-from normfuse.channels_last import channels_last
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
@@ -29,40 +29,38 @@ from normfuse.host.config_entries import (
 from normfuse.host.float16 import avoid_float16_fault
 from normfuse.host.given_initializers import InitializersGiven, names_of_initializers, require_none_given
 from normfuse.host.inlining import choose_inlining, inlines_late
-from normfuse.host.integer_products import sums_saturate
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
-from normfuse.host.needs import QUANTIZES_WEIGHTS, Needs, settle
+from normfuse.host.needs import Needs
 from normfuse.host.output_shapes import forget_made_up_names, has_made_up_names
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.session import OPTION_PREFIX, session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.host_optimization import failures
 from normfuse.model_files import ModelLike, Source, load_model, runnable, to_proto
-from normfuse.nchwc import blocked, may_gain
-from normfuse.operator_form import gain_as_pairs, in_pairs
-from normfuse.rewriting import Rewritten, rewritten
+from normfuse.session_models import SessionModel, session_model
+from normfuse.session_plan import Choices
 from normfuse.spec import OPERATOR_DOMAIN, OPTIONS
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from normfuse.graph_rewrites import Target
-    from normfuse.graph_rewrites.treatment import Products
     from normfuse.prepared_models import Origin
 
 __all__ = [
     "Choices",
+    "Given",
     "Level",
     "SessionModel",
     "created",
     "foreign_domains",
     "left_as_it_is",
-    "loaded",
     "needs_library",
     "open_session",
     "session_model",
 ]
+
+_log = logging.getLogger("normfuse")
 
 Level = Literal["disable", "basic", "extended", "all"]
 # What a session does without that was created once more, since ONNX Runtime refused what was made of its model.
@@ -86,15 +84,38 @@ _DOMAINS = (
 )
 
 
-def loaded(model: ModelLike, options: onnxruntime.SessionOptions | None) -> Source:
-    """Return a model as a session with the user's options is created from it.
+class Given:
+    """A model, each time it is asked for as it was given."""
 
-    Raises:
-        InitializersGiven: The options give some of its initializers.
-        InvalidModelError: It cannot be read.
-    """
-    folder = None if options is None else users_entry(options, EXTERNAL_DATA_FOLDER)
-    return load_model(model, folder, before_data=functools.partial(require_none_given, options))
+    def __init__(self, model: ModelLike, options: onnxruntime.SessionOptions | None) -> None:
+        """Load a model as a session with the user's options is created from it.
+
+        Raises:
+            InitializersGiven: The options give some of its initializers.
+            InvalidModelError: It cannot be read.
+        """
+        self._model, self._options = model, options
+        self._loaded: Source | None = self._load()
+        self.name = self._loaded.name
+        self.initializers = names_of_initializers(self._loaded.model)
+        #: Whether what it is loaded into is nobody else's.
+        self.is_own = self._loaded is not model and self._loaded.kind not in ("ir", "program")
+        self.foreign_domains = foreign_domains(self._loaded.model)
+
+    def take(self) -> Source:
+        """Return the model, which is kept here no longer: it may be changed where it is nobody else's."""
+        source, self._loaded = self._loaded or self._load(), None
+        return source
+
+    def _load(self) -> Source:
+        folder = None if self._options is None else users_entry(self._options, EXTERNAL_DATA_FOLDER)
+        return load_model(self._model, folder, before_data=functools.partial(require_none_given, self._options))
+
+    def made(self, options: onnxruntime.SessionOptions, choices: Choices) -> SessionModel:
+        """Return what a session is created on; where that is all that is wanted, the rest of it is given up."""
+        made = session_model(self.take(), options, choices, again=self.take if self.is_own else None)
+        _log.info("%s", made)
+        return made._replace(written=None)
 
 
 def left_as_it_is(
@@ -128,7 +149,7 @@ class _Way(NamedTuple):
 
 
 def created(
-    source: Source, options: onnxruntime.SessionOptions, choices: Choices, origin: Origin | None
+    given: Given, options: onnxruntime.SessionOptions, choices: Choices, origin: Origin | None
 ) -> onnxruntime.InferenceSession:
     """Return a session on what is made of a model, or where ONNX Runtime does not take that on as little as possible.
 
@@ -138,25 +159,22 @@ def created(
     for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
     """
     least = dataclasses.replace(choices, choose_products=False, blocked_layout=False)
-    ways = [_Way(functools.partial(session_model, source, options, choices))]
+    ways = [_Way(functools.partial(given.made, options, choices))]
     if least != choices:
-        ways.append(_Way(functools.partial(session_model, source, options, least), _WITHOUT_CHOICES))
+        ways.append(_Way(functools.partial(given.made, options, least), _WITHOUT_CHOICES))
     if not (choices.remove_quantization or choices.allow_requantization_removal):
-        ways.append(_Way(functools.partial(SessionModel, source.model), _WITHOUT_REWRITING))
+        ways.append(_Way(lambda: SessionModel(given.take().model), _WITHOUT_REWRITING))
     *others, last = ways
     answers: list[str] = []
     for way in others:
-        failed = failures()
-        made = way.made()
-        certain = origin if not answers and failures() == failed else None
         try:
-            session = _settled_session(made, options, source, certain)
+            session = _settled_session(way.made, options, given, None if answers else origin)
         except InvalidModelError as error:
             answers.append(str(error))
         else:
             break
     else:
-        way, session = last, _settled_session(last.made(), options, source, None)
+        way, session = last, _settled_session(last.made, options, given, None)
     if answers:
         warnings.warn(_warning_of(answers, way), stacklevel=5)  # at the caller of normfuse.InferenceSession
     forget_made_up_names(session)
@@ -170,17 +188,20 @@ def _warning_of(answers: list[str], way: _Way) -> str:
 
 
 def _settled_session(
-    made: SessionModel, options: onnxruntime.SessionOptions, source: Source, origin: Origin | None
+    make: Callable[[], SessionModel], options: onnxruntime.SessionOptions, given: Given, origin: Origin | None
 ) -> onnxruntime.InferenceSession:
+    failed = failures()
+    made = make()
     made.settle(options)
     before = set(disabled_optimizers(options))
+    keeps_weights, leaves_pairs, late = made.keeps_weights, made.leaves_pairs, inlines_late(made.model)
 
     def keep(session: onnxruntime.InferenceSession, data: bytes) -> None:
-        names, files = names_of_initializers(source.model)
+        names, files = given.initializers
         needs = Needs(
-            keeps_weights=made.keeps_weights,
-            leaves_pairs=made.leaves_pairs,
-            inlines_late=inlines_late(made.model),
+            keeps_weights=keeps_weights,
+            leaves_pairs=leaves_pairs,
+            inlines_late=late,
             disabled=sorted(set(disabled_optimizers(options)) - before),
             initializers=names,
             files=files,
@@ -189,105 +210,10 @@ def _settled_session(
         if origin is not None:
             origin.keep(data, needs)
 
-    return _create(made.model, options, source.name, providers=None, keep=None if origin is None else keep)
-
-
-class SessionModel(NamedTuple):
-    """What a session is created on, and what its options have to say for that."""
-
-    model: ir.Model
-    keeps_weights: bool = False
-    """ONNX Runtime is not to make integers of float weights: dequantised ones, or those of blocked convolutions."""
-    leaves_pairs: bool = False
-    """ONNX Runtime is to leave QuantizeLinear and DequantizeLinear as they are."""
-    written: Rewritten | None = None
-    """What the rewriting pass made of the model first."""
-
-    def settle(self, options: onnxruntime.SessionOptions) -> None:
-        """Say it; what an earlier session on these options needed is taken back."""
-        settle(options, keeps_weights=self.keeps_weights, leaves_pairs=self.leaves_pairs)
-
-
-@dataclasses.dataclass(frozen=True)
-class Choices:
-    """What :class:`normfuse.InferenceSession` may do to a model, by the names of its arguments."""
-
-    fold_weights: bool = True
-    choose_products: bool = True
-    blocked_layout: bool = True
-    allow_requantization_removal: bool = False
-    remove_quantization: bool = False
-
-
-def session_model(source: Source, options: onnxruntime.SessionOptions, choices: Choices) -> SessionModel:
-    """Return what :class:`normfuse.InferenceSession` makes of a model.
-
-    Args:
-        source: The model as it was loaded.
-        options: Those of the session.
-        choices: What may be done.
-    """
-    from normfuse.graph_rewrites import Treatment
-    from normfuse.graph_rewrites.quantized_products import activation_types
-
-    if choices.remove_quantization or (choices.choose_products and gain_as_pairs(options)):
-        source = in_pairs(source)
-    treatment = Treatment(
-        allow_requantization_removal=choices.allow_requantization_removal,
-        remove_quantization=choices.remove_quantization,
-        fold_weights="session" if choices.fold_weights else "never",
-    )
-
-    has_bytes = not activation_types(source.model).isdisjoint((ir.DataType.INT8, ir.DataType.UINT8))
-
-    def rewrite(target: Target, products: Products) -> Rewritten:
-        blocks = target == "custom-op"
-        further = dataclasses.replace(treatment, products=products, shapes_of_integers=has_bytes and not blocks)
-        return rewritten(source, target, dataclasses.replace(further, drop_repeated_pairs=blocks))
-
-    forms: list[Products] = _forms_of_products(source.model) if choices.choose_products else ["as they are"]
-    if choices.blocked_layout and may_gain(source.model, options):
-        for products in forms:
-            found = _laid_out(functools.partial(rewrite, products=products), options, in_float=products == "float")
-            if found is not None:
-                return found
-    result = rewrite("portable", forms[-1])
-    return SessionModel(result.model, keeps_weights=result.weights.guarded > 0, written=result)
-
-
-def _forms_of_products(model: ir.Model) -> list[Products]:
-    """Return what may become of products of 8 bits, the best first: in float only with the layout of convolutions."""
-    from normfuse.graph_rewrites.product_times import are_faster_in_float
-    from normfuse.graph_rewrites.quantized_products import activation_types
-    from normfuse.graph_rewrites.quantized_weights import is_x86
-
-    first: list[Products] = ["float"] if is_x86() and are_faster_in_float(model) else []
-    if ir.DataType.INT8 not in activation_types(model):
-        return [*first, "as they are"]
-    return [*first, "exact integer" if sums_saturate() else "integer"]
-
-
-def _laid_out(
-    rewrite: Callable[[Target], Rewritten], options: onnxruntime.SessionOptions, *, in_float: bool
-) -> SessionModel | None:
-    """Return a convolution network in the layout of its convolutions; None: that is no gain."""
-    from normfuse.graph_rewrites.integer_operators import has_products_of_integers
-
-    result = rewrite("custom-op")
-    if result.weights.relying or has_products_of_integers(result.model):
-        return None if in_float else _channels_last(rewrite("standard"), options)
-    found = blocked(result.model, options)
-    if found is None:
-        return None
-    # Nothing of it runs in integers.
-    has_pairs = any(node.op_type == "QuantizeLinear" for node in found.graph)
-    return SessionModel(found, keeps_weights=True, leaves_pairs=has_pairs, written=result)
-
-
-def _channels_last(result: Rewritten, options: onnxruntime.SessionOptions) -> SessionModel | None:
-    keeps_weights = result.weights.guarded > 0
-    found = channels_last(result.model, options, [QUANTIZES_WEIGHTS] if keeps_weights else [])
-    return None if found is None else SessionModel(found, keeps_weights=keeps_weights, written=result)
+    certain = origin is not None and failures() == failed
+    models = [made.model]
+    del made
+    return _create(models, options, given.name, providers=None, keep=keep if certain else None)
 
 
 def open_session(
@@ -332,10 +258,10 @@ def open_session(
     made.settle(options)
     if ep_options is not None:
         session_options(options, **ep_options)
-        return _create(made.model, options, name, providers=None)
+        return _create([made.model], options, name, providers=None)
     if needs_library(made.model):
         options.register_custom_ops_library(get_library_path())
-    return _create(made.model, options, name, providers=["CPUExecutionProvider"])
+    return _create([made.model], options, name, providers=["CPUExecutionProvider"])
 
 
 def needs_library(model: ir.Model) -> bool:
@@ -349,17 +275,17 @@ def needs_library(model: ir.Model) -> bool:
 
 
 def _create(
-    model: ir.Model,
+    models: list[ir.Model],
     options: onnxruntime.SessionOptions,
     name: str,
     providers: list[str] | None,
     keep: Callable[[onnxruntime.InferenceSession, bytes], None] | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Return a session; what it was created on is kept if that is the whole model."""
+    """Return a session on the model in a list, which is empty then; what it was created on is kept if that is all."""
     if providers is None:
-        choose_inlining(options, model)
-        avoid_float16_fault(options, model)
-    with runnable(model) as (data, folder):
+        choose_inlining(options, models[0])
+        avoid_float16_fault(options, models[0])
+    with runnable(models.pop()) as (data, folder):
         users = users_entry(options, EXTERNAL_DATA_FOLDER)
         if folder is not None and users is None:
             choose_entry(options, EXTERNAL_DATA_FOLDER, folder)

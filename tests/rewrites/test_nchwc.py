@@ -31,6 +31,7 @@ from normfuse.graph_rewrites.nchwc import move_reorders
 from normfuse.host.config_entries import disable_optimizer
 from normfuse.model_files import load_model
 from normfuse.rewriting import rewritten
+from normfuse.sessions import Choices, session_model
 
 pytestmark = pytest.mark.skipif(
     nchwc.block_size() is None and platform.machine() not in ("x86_64", "AMD64"),
@@ -439,12 +440,11 @@ def test_options_are_given_back() -> None:
 
 
 def test_what_the_user_asks_of_optimisations_holds() -> None:
-    net = net_of(["silu"], stored="uint16")
-    model = load_model(net.proto()).model
+    source = load_model(net_of(["silu"], stored="uint16").proto())
     options = options_of()
-    assert nchwc.may_gain(model, options)
+    assert session_model(source, options, Choices()).layout == "blocked"
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    assert not nchwc.may_gain(model, options)
+    assert session_model(source, options, Choices()).layout == "as given"
 
 
 def test_a_graph_without_reorders_stays() -> None:

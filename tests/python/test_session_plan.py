@@ -1,0 +1,84 @@
+"""What a session is to make of a model: decided from facts alone."""
+
+from __future__ import annotations
+
+
+import numpy as np
+import pytest
+
+import normfuse
+from normfuse import models
+from normfuse.session_plan import MOST_BYTES, Choices, HostFacts, ModelFacts, plan_session
+
+DETECTOR = ModelFacts(chains_of_convolutions=True)
+INT8 = ModelFacts(frozenset({"INT8"}), chains_of_convolutions=True)
+DEPTHWISE = ModelFacts(frozenset({"INT8"}), chains_of_convolutions=True, is_faster_in_float=True)
+AS_THEY_ARE, INTEGER, EXACT = ("as they are",), ("integer",), ("exact integer",)
+OF_CONVOLUTIONS, AS_GIVEN = "of convolutions", "as given"
+X86, ARM = HostFacts(), HostFacts(is_x86=False)
+
+CASES = {
+    "transformer": (ModelFacts(), X86, Choices(), AS_THEY_ARE, AS_GIVEN, "no chain stands between"),
+    "detector": (DETECTOR, X86, Choices(), AS_THEY_ARE, OF_CONVOLUTIONS, "chains stand between convolutions"),
+    "detector on Arm": (DETECTOR, ARM, Choices(), AS_THEY_ARE, OF_CONVOLUTIONS, "chains stand between"),
+    "not all optimisations": (DETECTOR, HostFacts(lays_out=False), Choices(), AS_THEY_ARE, AS_GIVEN, "optimisations"),
+    "nothing compiled": (DETECTOR, HostFacts(compiles=False), Choices(), AS_THEY_ARE, AS_GIVEN, "compile is 0"),
+    "layout left": (DETECTOR, X86, Choices(blocked_layout=False), AS_THEY_ARE, AS_GIVEN, "blocked_layout is off"),
+    "float16": (
+        ModelFacts(chains_of_convolutions=True, is_narrow=True),
+        X86,
+        Choices(),
+        AS_THEY_ARE,
+        AS_GIVEN,
+        "float16",
+    ),
+    "a gibibyte": (
+        *(ModelFacts(chains_of_convolutions=True, weight_bytes=MOST_BYTES), X86, Choices()),
+        *(AS_THEY_ARE, AS_GIVEN, "1 GiB"),
+    ),
+    "int8": (INT8, X86, Choices(), INTEGER, OF_CONVOLUTIONS, "activations are int8"),
+    "int8 without VNNI": (INT8, HostFacts(sums_saturate=True), Choices(), EXACT, OF_CONVOLUTIONS, "saturate here"),
+    "uint8": (ModelFacts(frozenset({"UINT8"})), X86, Choices(), AS_THEY_ARE, AS_GIVEN, "no activation is int8"),
+    "uint16": (ModelFacts(frozenset({"UINT16"})), X86, Choices(), AS_THEY_ARE, AS_GIVEN, "no activation is int8"),
+    "products left": (INT8, X86, Choices(choose_products=False), AS_THEY_ARE, OF_CONVOLUTIONS, "choose_products"),
+    "depthwise": (DEPTHWISE, X86, Choices(), ("float", "integer"), OF_CONVOLUTIONS, "faster in float"),
+    "depthwise on Arm": (DEPTHWISE, ARM, Choices(), INTEGER, OF_CONVOLUTIONS, "int8"),
+    "depthwise, layout left": (DEPTHWISE, X86, Choices(blocked_layout=False), INTEGER, AS_GIVEN, "int8"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_plans(case: str) -> None:
+    model, host, choices, products, layout, reason = CASES[case]
+    plan = plan_session(model, host, choices)
+    assert (plan.products, plan.layout) == (products, layout)
+    assert reason in str(plan)
+    assert "\n" not in str(plan)
+    assert plan.shapes_of_integers == bool(model.activations & {"INT8", "UINT8"})
+
+
+@pytest.mark.parametrize(
+    ("host", "choices", "expected"),
+    [
+        (X86, Choices(), True),
+        (ARM, Choices(), False),
+        (HostFacts(makes_operators=False), Choices(), False),
+        (X86, Choices(choose_products=False), False),
+        (ARM, Choices(remove_quantization=True), True),
+    ],
+)
+def test_when_operators_become_pairs(host: HostFacts, choices: Choices, expected: bool) -> None:
+    plan = plan_session(ModelFacts(), host, choices)
+    assert plan.as_pairs == expected
+    assert ("form=Q/DQ pairs" in str(plan)) == expected
+
+
+def test_a_line_of_the_log_says_it(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NORMFUSE_CACHE", "0")
+    model = models.ocr_block()
+    with caplog.at_level("INFO", logger="normfuse"):
+        session = normfuse.InferenceSession(model)
+    session.run(None, {"x": np.zeros((1, 3, 48, 32), np.float32)})
+    (line,) = (record.getMessage() for record in caplog.records if "session plan" in record.getMessage())
+    assert "products=as they are" in line
+    assert "off in ONNX Runtime: " in line
