@@ -34,6 +34,7 @@ from .integer_softmax import SOFTMAX_OF_INTEGERS, write_softmaxes
 from .labels import dtype_of
 from .leftovers import QUANTIZATION, Leftovers
 from .matching import USED_DEVIATION, USED_STATISTICS, is_dead, operator_name, vanishing
+from .names import Names
 from .pattern import AnyOf, Output, ValuePattern
 from .products import EINSUM_AS_MATMUL, write_products
 from .quantization_removal import RemovedQuantization, remove_quantization
@@ -522,6 +523,8 @@ class _Run:
             return None
         self._describe(new, matched, root, rule)
         for initializer in delta.initializers:
+            if initializer.name in graph.initializers:  # of an earlier run
+                initializer.name = Names(graph).new(initializer.name)
             graph.register_initializer(initializer)
         before = root if place == self.facts.order(root) else self.facts.first_consumer(graph, olds, matched)
         graph.insert_before(before, new)
@@ -716,7 +719,9 @@ class _Run:
             if value.dtype is None and dtype is not None:
                 value.dtype = dtype
             if value.shape is None:
-                value.shape = self.facts.shape(value) or (shape if index == 1 else _reduced(shape, fused["axes"]))
+                # Inference knows the mean by its name, which may have been that of a reshaped tensor.
+                reduced = _reduced(shape, fused["axes"]) if index > 1 else None
+                value.shape = reduced or self.facts.shape(value) or (shape if index == 1 else None)
 
     def _type_of_sum(self, fused: Fused) -> ir.DataType | None:
         dtype = dtype_of(fused.total)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import harness
 import numpy as np
@@ -70,6 +71,17 @@ class SpellingBuilder(GraphBuilder):
 
     def reduce_mean(self, x: str, axes: Sequence[int]) -> str:
         return self.reduce("ReduceMean", x, axes)
+
+    def more_outputs(self, names: Sequence[str]) -> None:
+        """Give the last node outputs behind its first."""
+        self._nodes[-1].output.extend(names)
+
+    def untyped(self, outputs: Sequence[str]) -> onnx.ModelProto:
+        """The model with outputs whose types and shapes are left open."""
+        with mock.patch.object(onnx.checker, "check_model"):  # it refuses outputs of no type, and deprecated operators
+            model = super().model("m")
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        return model
 
     def array(self, name: str) -> Array:
         """An initialiser's value."""

@@ -1,0 +1,256 @@
+"""The cases of tests/corpus: models written as formulas, and what is expected of them.
+
+    # a comment
+    let LN = Normalize axes=-1 epsilon=1e-05            words of later lines, also of what is expected
+    let Mean(x) = ReduceMean(x, axes=[-1])              a macro: statements, the last of which is its value
+    at x=batch:2,5,8 opset=9-25                         what holds for the cases behind it
+    name (opset=13): d = x - Mean(x); d / {Sqrt(Mean(d * d))|Pow(Mean(d * d), 0.5)} -> [LN]
+
+A case is one formula or several for each choice of alternatives in braces; braces that begin with the same ``tag:``
+choose together. It goes on in lines that are indented.
+
+In a formula, operators have ONNX's names (those of ONNX Runtime's own domain begin with ``microsoft.``), keyword
+arguments are attributes, numbers have the model's type unless they say another (``int64(2)``), lists are of int64,
+``scale[8]``, ``bias[8]`` and ``weight[6, 6]`` are weights, and a name that is given nowhere is an input like x or, as
+``shift[2, 1, 8]``, of that shape. ``output(d)`` makes a value one more output.
+
+Expected are the operators of the rewritten graph, fused ones as their steps in brackets; ``left reason Kind "words"``
+behind them, or alone where the model stays as it is, is a site that is left.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from rewrite_harness import SpellingBuilder
+
+FOLDER = Path(__file__).resolve().parent / "corpus"
+BINARY = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow"}
+TYPES = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool_")
+WEIGHTS = {"scale": 1.0, "bias": 0.0, "weight": 0.0}
+#: First version of ai.onnx that takes as inputs what were attributes.
+INPUTS_SINCE = {"Squeeze": (13, ["axes"]), "Unsqueeze": (13, ["axes"]), "Clip": (11, ["min", "max"])}
+
+
+@dataclass(frozen=True)
+class Macro:
+    parameters: list[str]
+    body: list[ast.stmt]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One formula, where it stands, what holds for it, the macros before it and what is expected."""
+
+    name: str
+    formula: str
+    expected: str
+    options: Mapping[str, str]
+    macros: Mapping[str, Macro] = field(repr=False)
+
+    @property
+    def opsets(self) -> list[int]:
+        first, _, last = self.options.get("opset", "13-25").partition("-")
+        return [v for v in (*range(7, 26), int(first)) if int(first) <= v <= int(last or first)]
+
+    def dims(self, dynamic: bool, name: str = "x") -> list[int | str]:
+        """The dimensions of an input; ``batch:2`` is 2 or, where they are dynamic, any."""
+        parts = [dim.split(":") for dim in self.options[name].split(",")]
+        return [part[0] if dynamic and len(part) > 1 else int(part[-1]) for part in parts]
+
+    def dtype(self, name: str) -> str | None:
+        return self.options.get(f"{name}.type")
+
+    def build(self, g: SpellingBuilder, dynamic: bool = False, front: bool = False) -> onnx.ModelProto:
+        """The model, with the freedoms of the builder; ``front`` adds a bias to x."""
+        reader = _Formula(self, g, dynamic)
+        if front:
+            x = reader.value(ast.parse("x", mode="eval").body, {})
+            reader.inputs["x"] = g.add("Add", x, g.weight(self.dims(False)[-1]))
+        reader.outputs.insert(0, reader.run(ast.parse(self.formula.replace("; ", "\n")).body, {}))
+        return reader.model()
+
+
+def cases() -> Iterator[Case]:
+    """All cases of all files."""
+    for file in sorted(FOLDER.glob("*.txt")):
+        words: dict[str, str] = {}
+        macros: dict[str, Macro] = {}
+        general: dict[str, str] = {}
+        for line in _lines(file.read_text(encoding="utf-8")):
+            line = _replaced(line, words)
+            if match := re.fullmatch(r"let (\w+)(?:\((.*?)\))? = (.*)", line):
+                if match[2] is None:
+                    words[match[1]] = match[3]
+                else:
+                    macros[match[1]] = Macro(match[2].split(", "), ast.parse(match[3].replace("; ", "\n")).body)
+            elif line.startswith("at "):
+                general = _options(line[3:])
+            else:
+                yield from _cases(f"{file.stem}/", line, general, dict(macros))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines with what continues them, without comments."""
+    kept = "\n".join(line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    yield from re.sub(r"\n\s+", " ", kept).splitlines()
+
+
+def _replaced(line: str, words: Mapping[str, str]) -> str:
+    return re.sub(r"\w+", lambda match: words.get(match[0], match[0]), line)
+
+
+def _options(text: str) -> dict[str, str]:
+    return dict(option.partition("=")[::2] for option in text.split())
+
+
+def _cases(prefix: str, line: str, general: dict[str, str], macros: dict[str, Macro]) -> Iterator[Case]:
+    for choice, text in _alternatives(line):
+        match = re.fullmatch(r"([^:(]+?)(?: \((.*?)\))?: (.*) -> (.*)", text)
+        assert match, f"{prefix}: no case: {text}"
+        name = prefix + match[1] + "".join(f"-{index}" for index in choice)
+        yield Case(name, match[3], match[4], general | _options(match[2] or ""), macros)
+
+
+def _alternatives(line: str) -> Iterator[tuple[tuple[int, ...], str]]:
+    """The text for each choice in its braces, which may lie in each other."""
+    groups: dict[str, list[list[str]]] = {}
+
+    def mark(match: re.Match[str]) -> str:
+        tag, values = match[1] or f"{len(groups)}", match[2].split("|")
+        groups.setdefault(tag, []).append(values)
+        return f"<{tag}@{len(groups[tag]) - 1}>"
+
+    while (marked := re.sub(r"\{(?:(\w+):)?([^{}]*)\}", mark, line)) != line:
+        line = marked
+    for choice in product(*(range(len(values[0])) for values in groups.values())):
+        index, text = dict(zip(groups, choice, strict=True)), line
+        while (chosen := re.sub(r"<(\w+)@(\d+)>", lambda m: groups[m[1]][int(m[2])][index[m[1]]], text)) != text:  # noqa: B023
+            text = chosen
+        yield choice, text
+
+
+@dataclass
+class _Later:
+    """What a name stands for, whose nodes are added when it is first used."""
+
+    expression: ast.expr
+    names: dict[str, Any]
+    value: Any = None
+
+
+class _Formula:
+    """Adds a formula's nodes to a builder."""
+
+    def __init__(self, case: Case, g: SpellingBuilder, dynamic: bool) -> None:
+        self._case, self._g, self._dynamic = case, g, dynamic
+        self.inputs: dict[str, str] = {}
+        self.outputs: list[str] = []
+
+    def run(self, statements: list[ast.stmt], names: dict[str, Any]) -> Any:
+        """Take in statements; the value of the last one, whose nodes come last."""
+        value: Any = None
+        for statement in statements:
+            if isinstance(statement, ast.Assign) and isinstance(target := statement.targets[0], ast.Tuple):
+                wanted = [name.id for name in target.elts if isinstance(name, ast.Name)]
+                value = self.value(statement.value, names)
+                more = ["" if name == "_" else name for name in wanted[1:]]
+                self._g.more_outputs(more)
+                names |= dict(zip(wanted, [value, *more], strict=True))
+            elif isinstance(statement, ast.Assign) and isinstance(target, ast.Name):
+                value = names[target.id] = _Later(statement.value, dict(names))
+            elif isinstance(statement, ast.Expr):
+                value = self.value(statement.value, names)
+        return value
+
+    def value(self, node: ast.expr, names: dict[str, Any]) -> Any:
+        """A name of the graph, a number or a list."""
+        match node:
+            case ast.Constant() | ast.List() | ast.UnaryOp(operand=ast.Constant()):
+                value = ast.literal_eval(node)
+                return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+            case ast.Name(id=name) if name in TensorProto.DataType.keys():  # noqa: SIM118 (no mapping)
+                return TensorProto.DataType.Value(name)
+            case ast.Name(id=name):
+                if isinstance(later := names.get(name), _Later):
+                    later.value = self.value(later.expression, later.names) if later.value is None else later.value
+                    return later.value
+                return names[name] if name in names else self._input(name, None)
+            case ast.Subscript(value=ast.Name(id=name), slice=index):
+                shape = ast.literal_eval(index)
+                shape = shape if isinstance(shape, tuple) else (shape,)
+                return self._g.weight(*shape, mean=WEIGHTS[name]) if name in WEIGHTS else self._input(name, shape)
+            case ast.BinOp(left=left, op=operator, right=right):
+                return self._g.add(BINARY[type(operator)], self.value(left, names), self.value(right, names))
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return self._g.add("Neg", self.value(operand, names))
+            case ast.Call(func=function, args=arguments, keywords=keywords):
+                given = [self.value(argument, names) for argument in arguments]
+                attributes = {str(word.arg): self._attribute(word.value, names) for word in keywords}
+                return self._call(function, given, attributes)
+        raise ValueError(f"{self._case.name}: {ast.unparse(node)}")
+
+    def _attribute(self, node: ast.expr, names: dict[str, Any]) -> Any:
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            return self.value(node, names)
+
+    def _input(self, name: str, shape: Any) -> str:
+        if name not in self.inputs:
+            own = name if name in self._case.options else "x"
+            dims = self._case.dims(self._dynamic, own) if shape is None else shape
+            self.inputs[name] = self._g.input(name, dims, self._case.dtype(name))
+        return self.inputs[name]
+
+    def _call(self, function: ast.expr, given: list[Any], attributes: dict[str, Any]) -> Any:
+        g, domain = self._g, ""
+        if isinstance(function, ast.Attribute):
+            name, domain = function.attr, {"microsoft": "com.microsoft"}[ast.unparse(function.value)]
+        else:
+            name = ast.unparse(function)
+        if name == "output":
+            self.outputs.append(given[0])
+            return None
+        if name in TYPES:
+            return np.asarray(given[0], name)
+        if name in self._case.macros:
+            macro = self._case.macros[name]
+            return self.run(macro.body, dict(zip(macro.parameters, given, strict=True)))
+        if name.startswith("Reduce") and "axes" in attributes:
+            return g.reduce(name, *given, **attributes)
+        since, moved = INPUTS_SINCE.get(name, (0, []))
+        if name == "Clip":  # no vectors of one element
+            given = [np.asarray(value, g.dtype) if isinstance(value, float) else value for value in given]
+        if g.opset < since:
+            values = [value.tolist() if isinstance(value, np.ndarray) else value for value in given[1:]]
+            given, attributes = given[:1], attributes | dict(zip(moved, values, strict=False))
+        return g.add(name, *given, domain=domain, **attributes)
+
+    def model(self) -> onnx.ModelProto:
+        """The model, its outputs typed as ONNX infers it and, where it does not, like x."""
+        model = self._g.untyped(self.outputs)
+        inferred = {v.name: v.type.tensor_type for v in _inferred(model)}
+        x = self._case.dims(self._dynamic)
+        for index, output in enumerate(model.graph.output):
+            kind = inferred.get(output.name, onnx.TypeProto.Tensor())
+            known = [dim.dim_value or None for dim in kind.shape.dim] if kind.HasField("shape") else None
+            if index == 0 and "untyped" not in self._case.options and (known is None or len(known) == len(x)):
+                known = [mine or own for mine, own in zip(known or x, x, strict=True)]
+            element = kind.elem_type or self._g.onnx_type(self._g.dtype)
+            output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, element, known))
+        return model
+
+
+def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    return [*graph.output, *graph.value_info]

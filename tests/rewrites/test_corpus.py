@@ -1,0 +1,157 @@
+"""Each case of tests/corpus, in several forms, by every target: what is found, what is left, and the numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import harness
+import numpy as np
+import onnx
+import pytest
+from corpus_reader import Case, cases
+from families import Family, fill
+from oracle import Array, evaluate
+from rewrite_harness import (
+    CONSTANT_FORMS,
+    DOMAIN,
+    SpellingBuilder,
+    close,
+    configuration,
+    fused_nodes,
+    inputs_of,
+    optimize,
+    round_trip,
+    run,
+)
+
+from normfuse.graph_rewrites import RewriteResult
+
+#: Of rows that a normalisation in float32, by any formula, gets right.
+FAMILIES = ("noise", "ramp", "ramp down", "outlier", "sorted", "pink", "smooth", "zeros in front", "zeros behind")
+FORMS, MORE_FORMS = 2, 6
+
+
+@dataclass(frozen=True)
+class Form:
+    """A case as one exporter might write it."""
+
+    case: Case
+    number: int
+
+    def build(self) -> tuple[onnx.ModelProto, str]:
+        """The model, and what is expected of it."""
+        draw, case = random.Random(f"{self.case.name} {self.number}"), self.case
+        options = case.options
+        half = "half" in options and "float" not in options and self.number % 2 == 1
+        dtype = options.get("dtype", "float16" if half else "float32")
+        opset, constants = draw.choice(case.opsets), draw.choice(CONSTANT_FORMS)
+        constants = "vector" if opset < 9 and constants == "filled" else constants  # no ConstantOfShape
+        g = SpellingBuilder(opset, dtype, constants=constants, swap=draw.random() < 0.5)
+        dynamic = draw.random() < 0.5 or "dynamic" in options
+        front = "front" in options and case.expected.startswith("[") and draw.random() < 0.3
+        expected = case.expected.replace("[", "[Add bias; ", 1) if front else case.expected
+        return case.build(g, dynamic, front), expected
+
+
+def _forms() -> Iterator[Any]:
+    for case in cases():
+        for number in range(MORE_FORMS):
+            marks = () if number < FORMS else pytest.mark.slow
+            yield pytest.param(Form(case, number), id=f"{case.name}-{number}", marks=marks)
+
+
+@pytest.mark.parametrize("form", list(_forms()))
+def test_case(form: Form) -> None:
+    model, expected = form.build()
+    operators, _, left = f" {expected} ".partition(" left ")
+    portable, result = optimize(model)
+    if operators.strip():
+        assert _steps(portable) == operators.strip(), result.sites
+    else:
+        assert portable == round_trip(model), result.sites
+    if left.strip():
+        _check_left(result, *left.strip().split(" ", 2))
+    onnx.checker.check_model(portable, full_check=True)
+    again, _ = optimize(portable)
+    assert again.SerializeToString(deterministic=True) == portable.SerializeToString(deterministic=True)
+    custom, _ = optimize(model, target="custom-op")
+    assert _steps(custom) == _steps(portable)
+    standard, _ = optimize(model, target="standard")
+    assert not fused_nodes(standard)
+    again, _ = optimize(optimize(standard, target="standard")[0], target="standard")
+    assert not fused_nodes(again)
+    _check_numbers(form, model, portable, custom)
+
+
+def _steps(model: onnx.ModelProto) -> str:
+    """The operators of a graph that its inputs reach; of ours, the steps."""
+    constant, kept = {"", *(tensor.name for tensor in model.graph.initializer)}, []
+    for node in model.graph.node:
+        if set(node.input) <= constant:
+            constant |= set(node.output)
+        elif node.domain == DOMAIN:
+            kept.append(f"[{_attribute(node, 'steps')}]")
+        elif node.op_type not in ("Identity", "Shape"):
+            kept.append(node.op_type)
+    return ", ".join(kept)
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> str:
+    (value,) = (onnx.helper.get_attribute_value(each) for each in node.attribute if each.name == name)
+    return str(value, "utf-8")
+
+
+def _check_left(result: RewriteResult, reason: str, kind: str = "", words: str = "") -> None:
+    if kind.startswith('"'):
+        kind, words = "", f"{kind} {words}".strip()
+    sites = [site for site in result.sites if site.reason == reason and site.kind.startswith(kind)]
+    assert sites, result.sites
+    assert any(words.strip('"') in site.message for site in sites), sites
+    assert sites[0].advice
+
+
+def _feeds(model: onnx.ModelProto, case: Case, family: str) -> dict[str, Array]:
+    rng = np.random.default_rng(7)
+    feeds = {}
+    for given in model.graph.input:
+        tensor = given.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        shape = [dim.dim_value for dim in tensor.shape.dim]
+        if 0 in shape:
+            shape = [int(size) for size in case.dims(False, given.name if given.name in case.options else "x")]
+        deviation = float(case.options.get("deviation", 2))
+        data = fill(Family(family), rng, shape, dtype, mean=0.25, deviation=deviation)
+        limit = float(case.options.get("within", "inf"))
+        feeds[given.name] = data if dtype.kind in "iu" else np.clip(data, -limit, limit)
+    return feeds
+
+
+def _check_numbers(form: Form, model: onnx.ModelProto, portable: onnx.ModelProto, custom: onnx.ModelProto) -> None:
+    """Against the float64 meaning of the steps where they are the whole model, and against the original's numbers."""
+    nodes, kernelless = fused_nodes(portable), "kernelless" in form.case.options
+    if "unrun" in form.case.options or (kernelless and not nodes):
+        return
+    session = harness.create_session(custom if nodes else model)
+    for family in ("noise", *random.Random(form.number).sample(FAMILIES[1:], 2)):
+        feeds = _feeds(model, form.case, family)
+        results = {"portable model": run(portable, feeds), "provider": harness.run(session, feeds)}
+        exact = {} if kernelless else run(model, feeds, optimized=False)
+        if len(nodes) == 1 and [value.name for value in portable.graph.output] == [nodes[0].output[0]]:
+            with contextlib.suppress(KeyError):  # an input that is computed
+                meaning = {portable.graph.output[0].name: _meaning(nodes[0], portable, feeds)}
+                results["original model"], exact = exact or meaning, meaning
+        for way, got in results.items():
+            for name, value in exact.items():
+                finite = np.isfinite(value)
+                np.testing.assert_array_equal(got[name][~finite], value[~finite], f"{way}, {family}, {name}")
+                close(np.where(finite, got[name], 0), np.where(finite, value, 0), f"{way}, {family}, {name}")
+
+
+def _meaning(node: onnx.NodeProto, model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
+    """The exact value of a node."""
+    operator = node.op_type.partition("_")[0]
+    return evaluate(operator, inputs_of(node, model, feeds), configuration(node))["Y"].array()
