@@ -20,7 +20,7 @@ from normfuse.output_files import scratch_folder
 from normfuse.rewriting import rewritten
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.between import values_between
-from normfuse.verification.graph_differences import reads
+from normfuse.verification.diff_sites import reads
 from normfuse.verification.samples import reference
 
 if TYPE_CHECKING:

@@ -198,7 +198,7 @@ def _error(verification: Data | None) -> str:
                 escape(output["name"]),
                 escape(output["dtype"]),
                 *(_number(output[key]) for key in ("max_abs", "max_rel", "max_ulp", "error", "tolerance")),
-                "yes" if output["passed"] else '<strong class="bad">no</strong>',
+                "yes" if output["passed"] else f'<strong class="{colour}">no</strong>',
             )
             for output in run["outputs"]
         ]

@@ -33,13 +33,8 @@ def verify(**changed: float) -> normfuse.VerificationReport:
 def test_a_tie_that_goes_the_other_way_is_no_difference() -> None:
     report = verify(before=-1e-8)  # 3.4999998 steps: 3 instead of 4
     assert report.passed, report.message
-    assert [run.at_ties for run in report.runs] == [1, 1]
-    assert [run.quantized_values for run in report.runs] == [X.size, X.size]
-    assert all(run.error_with_ties == pytest.approx(1000 * STEP) for run in report.runs)
-    (message, _) = report.warnings
-    assert "1 of 2,048 quantised values" in message
-    assert f"an output is {1000 * STEP:.2g} from the original's" in message
-    assert "quantised values it is 0, which" in message
+    assert [run.error for run in report.runs] == pytest.approx([1000 * STEP] * 2)
+    assert f"An output is {1000 * STEP:.2g} from the original's: the model amplifies rounding" in report.message
 
 
 @pytest.mark.parametrize("side", [-1, 1])
@@ -55,7 +50,7 @@ def test_a_tie_that_is_one_in_the_types_own_precision_alone(side: int) -> None:
     moved = [of_scales(np.asarray(scale), before=before) for before in (0.0, side * 2e-6)]
     report = normfuse.verify(*moved, inputs={"x": x})
     assert report.passed, report.message
-    assert [run.at_ties for run in report.runs] == [1, 1]
+    assert [run.error for run in report.runs] == pytest.approx([1000 * scale] * 2, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +66,6 @@ def test_a_tie_that_is_one_in_the_types_own_precision_alone(side: int) -> None:
 def test_more_than_ties_is_a_difference(changed: dict[str, float]) -> None:
     report = verify(**changed)
     assert not report.passed
-    assert not any(run.at_ties for run in report.runs)
 
 
 def symmetric(*, low: float = -1.0, step: float = 0.0) -> onnx.ModelProto:
@@ -95,8 +89,7 @@ def test_a_zero_point_at_a_tie_shifts_all_values() -> None:
     x = {"x": np.random.default_rng(1).normal(size=(64, 32)).astype(np.float32)}
     report = normfuse.verify(symmetric(), symmetric(low=-1.0000001), inputs=x)
     assert report.passed, report.message
-    assert report.runs[0].error_with_ties is not None
-    assert report.runs[0].error_with_ties > 1
+    assert report.runs[0].error > 1
     assert not normfuse.verify(symmetric(), symmetric(low=-1.0000001, step=0.001), inputs=x).passed
     assert not normfuse.verify(symmetric(), symmetric(low=-1.02), inputs=x).passed
 
@@ -128,7 +121,6 @@ def of_pair(*, before: float = 0.0, steps: str = "FakeQuantize scale=s zero_poin
 def test_a_tie_in_a_node_that_ends_with_a_pair(changed: dict[str, object], passes: bool) -> None:
     report = normfuse.verify(of_pair(steps=""), of_pair(**changed), inputs={"x": X})  # type: ignore[arg-type]
     assert report.passed == passes, report.message
-    assert any(run.at_ties for run in report.runs) == passes
 
 
 SIXTEEN_BITS = np.float32(2.0**-13)  # a range from -4 to 4
@@ -163,14 +155,12 @@ ROWS = {"x": np.random.default_rng(3).normal(size=(512, 32)).astype(np.float32)}
 def test_the_order_of_a_sum_turns_more_values_of_16_bits_than_of_8() -> None:
     report = normfuse.verify(many_terms(), many_terms(turned=True), inputs=ROWS)
     assert report.passed, report.message
-    assert all(run.at_ties > 1e-4 * run.quantized_values for run in report.runs)
 
 
 @pytest.mark.parametrize("changed", [{"factor": 1.00002}, {"pair": False}])
 def test_what_moves_values_of_16_bits_by_part_of_a_step_is_a_difference(changed: dict[str, float]) -> None:
     report = normfuse.verify(many_terms(), many_terms(**changed), inputs=ROWS)  # type: ignore[arg-type]
     assert not report.passed
-    assert not any(run.at_ties for run in report.runs)
 
 
 def of_scales(scales: np.ndarray, *, before: float = 0.0, **attributes: int) -> onnx.ModelProto:
@@ -193,4 +183,4 @@ def test_ties_of_many_scales(shape: tuple[int, ...], attributes: dict[str, int])
     moved = [of_scales(scales, before=before, **attributes) for before in (-1e-8, float(STEP) / 200)]
     found = [normfuse.verify(of_scales(scales, **attributes), other, inputs={"x": X}) for other in moved]
     assert [report.passed for report in found] == [True, False]
-    assert [run.at_ties for run in found[0].runs] == [1, 1]
+    assert [run.error for run in found[0].runs] == pytest.approx([1000 * STEP] * 2)

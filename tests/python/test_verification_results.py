@@ -1,4 +1,4 @@
-"""The three results of a verification: agree, differ, undecided; the time it takes; and what decides chaotic models."""
+"""The three results of a verification: agree, differ, undecided; the time it takes; and that sites decide."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import instruction_sets
 import jsonschema
 import numpy as np
 import onnx
@@ -26,10 +25,9 @@ from normfuse.models.spellings import layer_norm
 from normfuse.report_files import json_text
 from normfuse.sessions import open_session
 from normfuse.verification import runs, samples
-from normfuse.verification.budget import Budget, OutOfTime
-from normfuse.verification.graph_differences import differing_places
+from normfuse.verification.budget import OutOfTime
+from normfuse.verification.diff_sites import diff_sites
 from normfuse.verification.inputs import InputMaker
-from normfuse.verification.places import moved_by_one_unit
 
 STEEP = np.float32(3e6)
 
@@ -56,37 +54,20 @@ def chaotic(*, weight: float = 1.0, scale: float = 1.0, length: bool = False) ->
     return g.model("speech")
 
 
-def explosive() -> onnx.ModelProto:
-    """Chaotic on inputs of usual size only: sin(exp(20 * gelu(x)))."""
-    g = models.GraphBuilder(opset=13)
-    x = g.add("Add", g.input("x", ["n", 64]), g.weight(64, scale=0.01))
-    erf = g.add("Erf", g.add("Div", x, np.float32(2**0.5)))
-    gelu = g.add("Mul", g.add("Mul", x, g.add("Add", erf, np.float32(1))), np.float32(0.5))
-    g.output(g.add("Sin", g.add("Exp", g.add("Mul", gelu, np.float32(20)))), ["n", 64])
-    return g.model("explosive")
-
-
-#: Of a Gelu that is left to ONNX Runtime nothing can differ.
-needs_vector_kernels = pytest.mark.skipif(
-    instruction_sets.IN_USE == "baseline", reason="the plain kernels take no Gelu"
-)
-
-
 @pytest.mark.parametrize("length", [False, True])
-def test_a_chaotic_model_is_undecided_and_compared_place_by_place(length: bool) -> None:
+def test_a_chaotic_model_is_compared_site_by_site(length: bool) -> None:
     report = normfuse.optimize(chaotic(length=length)).report
     assert len(report.fused) == 1
     verification = report.verification
     assert verification is not None
-    assert verification.result == "undecided"
-    assert not verification.passed
-    assert verification.noise is not None
-    assert verification.noise > 0.1
-    places = verification.places
-    assert places is not None
-    assert (places.found, places.compared, places.first_difference) == (1, 1, None)
-    assert places.error < 1e-4
-    assert "1 of 1 rewritten place agree" in verification.message
+    assert verification.result == "agree", verification.message
+    assert verification.error > 0.1
+    assert not any(run.passed for run in verification.runs)
+    assert "the model amplifies rounding" in verification.message
+    found = verification.diff_sites
+    assert found is not None
+    assert (found.found, found.right, found.samples, found.first_difference) == (1, 1, 4, None)
+    assert found.error < 1e-5
     schema = json_schema("report")
     jsonschema.validate(json.loads(json_text(report.to_dict())), schema)
 
@@ -94,39 +75,12 @@ def test_a_chaotic_model_is_undecided_and_compared_place_by_place(length: bool) 
 @pytest.mark.parametrize("changed", [{"weight": 1.1}, {"scale": 1.1}])
 @pytest.mark.parametrize("length", [False, True])
 def test_noise_hides_no_changed_weight(changed: dict[str, float], length: bool) -> None:
-    """The normalisation takes a factor of all its input out again: only place by place is that seen at all."""
+    """The normalisation takes a factor of all its input out again: only site by site is that seen at all."""
     report = normfuse.verify(chaotic(length=length), chaotic(length=length, **changed))
     assert report.result == "differ"
-    assert report.places is not None
+    assert report.diff_sites is not None
     assert report.first_difference is not None
     assert report.first_difference in report.message
-
-
-@needs_vector_kernels
-def test_inputs_on_which_the_model_is_steady_decide() -> None:
-    model = explosive()
-    report = normfuse.optimize(model).report.verification
-    assert report is not None
-    assert report.result == "agree", report.message
-    assert report.noise is not None
-    assert report.noise <= 0.01
-    assert any("smooth and faint inputs" in warning for warning in report.warnings)
-    x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32) + 2
-    given = normfuse.optimize(model, inputs={"x": x}).report.verification
-    assert given is not None
-    assert given.result == "undecided", "a user's own inputs are the ones that count"
-
-
-@needs_vector_kernels
-def test_samples_that_are_not_steady_do_not_count() -> None:
-    model = explosive()
-    rng = np.random.default_rng(0)
-    inputs = [{"x": (rng.normal(size=(4, 64)) * size).astype(np.float32)} for size in (0.01, 0.02, 3.0)]
-    report = normfuse.optimize(model, inputs=inputs).report.verification
-    assert report is not None
-    assert report.result == "agree", report.message
-    assert report.samples == 2
-    assert any("1 of 3 samples do not count" in warning for warning in report.warnings)
 
 
 def test_no_time_is_undecided() -> None:
@@ -149,13 +103,11 @@ def test_a_difference_that_there_was_no_time_to_understand(monkeypatch: pytest.M
     def too_late(*_: object) -> None:
         raise OutOfTime("the time is over")
 
-    monkeypatch.setattr("normfuse.verification.judge.results_by_level", too_late)
-    monkeypatch.setattr("normfuse.verification.places.values_between", too_late)
-    monkeypatch.setattr(Budget, "is_spent", True)
+    monkeypatch.setattr("normfuse.verification.site_comparison.run_all", too_late)
     report = normfuse.verify(chaotic(), chaotic(scale=1.1))
     assert report.result == "undecided"
-    assert "before it was found out whether rounding explains that" in report.message
-    assert report.places is None
+    assert "were over before the rewritten sites were compared" in report.message
+    assert report.diff_sites is None
 
 
 def test_a_run_that_takes_too_long_is_stopped() -> None:
@@ -189,12 +141,18 @@ def test_small_inputs_come_first() -> None:
     assert sizes[0] == 2
 
 
+def too_large(shape: list[int]) -> onnx.ModelProto:
+    g = models.GraphBuilder(opset=17)
+    n = g.add("LayerNormalization", g.input("x", shape), g.weight(8), g.weight(8), axis=-1)
+    g.output(g.add("Relu", n), shape)
+    return g.model("large")
+
+
 def test_the_command_line_writes_undecided_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    onnx.save(chaotic(length=True), "speech.onnx")
-    onnx.save(chaotic(length=True, weight=1.1), "other.onnx")
+    onnx.save(too_large([1 << 40, 8]), "large.onnx")
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["normfuse", *arguments])
@@ -205,16 +163,18 @@ def test_the_command_line_writes_undecided_models(
         return 0, *capsys.readouterr()
 
     for strict, code in (((), 0), (("--strict",), 3)):
-        assert run("optimize", "speech.onnx", "-o", "out.onnx", *strict)[0] == code
-        done, _, err = run("verify", "speech.onnx", "out.onnx", *strict)
+        assert run("optimize", "large.onnx", "-o", "out.onnx", *strict)[0] == code
+        done, _, err = run("verify", "large.onnx", "out.onnx", *strict)
         assert done == code
-        assert "Warning: Undecided: the original's own results are" in err
-        assert run("check", "out.onnx", "--original", "speech.onnx", *strict)[0] == code
+        assert "Warning: Undecided: nothing could be compared" in err
+        assert run("check", "out.onnx", "--original", "large.onnx", *strict)[0] == code
         Path("out.onnx").unlink()
-    assert run("verify", "speech.onnx", "other.onnx")[0] == 1
     rows = optimize_folder(tmp_path, tmp_path.parent / f"{tmp_path.name}.out", engine="local")
-    assert [(row["status"], row["result"]) for row in rows] == [("written", "undecided")] * 2
+    assert [(row["status"], row["result"]) for row in rows] == [("written", "undecided")]
     assert run("optimize", ".", "-o", "../written", "--engine", "local", "--strict")[0] == 3
+    onnx.save(chaotic(), "speech.onnx")
+    onnx.save(chaotic(weight=1.1), "other.onnx")
+    assert run("verify", "speech.onnx", "other.onnx")[0] == 1
 
 
 def test_progress_into_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,29 +192,17 @@ def test_progress_into_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: p
 # --- the graphs' differences ---
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.filterwarnings("error")
-def test_the_largest_number_is_moved_and_stays_finite(dtype: type) -> None:
-    """Masks are made of it."""
-    largest = np.finfo(dtype).max
-    moved = moved_by_one_unit(np.array([largest, -largest] * 50, dtype))
-    assert np.isfinite(moved).all()
-    assert len(np.unique(moved)) > 2
-    beyond = np.array([np.inf, -np.inf, np.nan], dtype)
-    np.testing.assert_array_equal(moved_by_one_unit(beyond), beyond)
-
-
-def test_places_are_where_the_graphs_differ() -> None:
+def test_diff_sites_are_where_the_graphs_differ() -> None:
     original = ir.from_proto(models.transformer_encoder(layers=2, hidden=32))
-    assert differing_places(original, original.clone()) == ([], len(list(original.graph)))
+    assert diff_sites(original, original.clone()) == ([], len(list(original.graph)))
     result = normfuse.optimize(original, verify=False)
-    places, same = differing_places(original, result.model)
-    assert len(places) == len(result.report.fused)
+    sites, same = diff_sites(original, result.model)
+    assert len(sites) == len(result.report.fused)
     fused = sum(node.domain == "ai.normfuse" for node in result.model.graph)
     assert same == len(list(result.model.graph)) - fused
 
 
-def test_a_changed_weight_attribute_or_subgraph_is_a_place() -> None:
+def test_a_changed_weight_attribute_or_subgraph_is_a_diff_site() -> None:
     def model(weight: float, alpha: float, inner: float) -> ir.Model:
         g = models.GraphBuilder(opset=17)
         x = g.add("Mul", g.input("x", [4]), np.full(4, weight, np.float32))
@@ -271,34 +219,31 @@ def test_a_changed_weight_attribute_or_subgraph_is_a_place() -> None:
         ]
         condition = g.add("Greater", g.add("ReduceSum", y, keepdims=0), np.float32(0))
         g.output(g.add("If", condition, then_branch=graphs[0], else_branch=graphs[1]), [4])
-        return ir.from_proto(g.model("places"))
+        return ir.from_proto(g.model("sites"))
 
     first = model(1.0, 0.1, 1.0)
-    assert differing_places(first, model(1.0, 0.1, 1.0))[0] == []
+    assert diff_sites(first, model(1.0, 0.1, 1.0))[0] == []
     for changed, operator in (((2.0, 0.1, 1.0), "Mul"), ((1.0, 0.2, 1.0), "LeakyRelu"), ((1.0, 0.1, 2.0), "If")):
-        (place,) = differing_places(first, model(*changed))[0]
-        assert operator in place.nodes
+        (site,) = diff_sites(first, model(*changed))[0]
+        assert operator in [node.op_type for node in site.nodes]
 
 
-def test_a_chain_that_runs_as_one_is_one_place() -> None:
+def test_a_chain_that_runs_as_one_is_one_diff_site() -> None:
     g = models.GraphBuilder(opset=17)
     x = g.input("x", ["n", 8])
     g.output(g.add("Relu", g.add("Sigmoid", g.add("Add", x, g.weight(8)))), ["n", 8])
     model = ir.from_proto(g.model("chain"))
     chain = [node.name or "" for node in model.graph]
-    (place,) = differing_places(model, model.clone(), [chain])[0]
-    assert place.inputs == ("x",)
-    assert place.nodes == ("Relu", "Sigmoid", "Add")
+    (site,) = diff_sites(model, model.clone(), [chain])[0]
+    assert site.inputs == ("x",)
+    assert [node.op_type for node in site.nodes] == ["Relu", "Sigmoid", "Add"]
 
 
 @pytest.mark.parametrize("shape", [[1 << 40, 8], [1 << 40, 1 << 40, 8]], ids=["32 TiB", "more than an address holds"])
 def test_inputs_too_large_to_be_made(
     shape: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    g = models.GraphBuilder(opset=17)
-    n = g.add("LayerNormalization", g.input("x", shape), g.weight(8), g.weight(8), axis=-1)
-    g.output(g.add("Relu", n), shape)
-    onnx.save(g.model("large"), tmp_path / "large.onnx")
+    onnx.save(too_large(shape), tmp_path / "large.onnx")
     written = tmp_path / "fused.onnx"
     arguments = ["normfuse", "optimize", str(tmp_path / "large.onnx"), "-o", str(written), "--strict"]
     monkeypatch.setattr(sys, "argv", arguments)
@@ -388,9 +333,7 @@ def test_a_result_nearer_to_the_exact_one_is_no_difference(types: tuple[str, str
     optimized = normfuse.optimize(quantised_silu(types=types), verify=False).model
     inputs = ramps(NUMPY[types[0]]) if structured else None
     report = normfuse.verify(quantised_silu(types=types), optimized, inputs=inputs)
-    assert report.result != "differ", report.message
-    if report.result == "undecided":
-        assert "as near to the exact ones" in report.undecided_because
+    assert report.result == "agree", report.message
 
 
 @pytest.mark.parametrize("fault", [{"epsilon": 1e-2}, {"scale": 0.0373}, {"bound": 3.5}, {"swap": True}], ids=str)
@@ -398,6 +341,10 @@ def test_a_result_nearer_to_the_exact_one_is_no_difference(types: tuple[str, str
 def test_a_fault_among_values_that_round_otherwise_is_found(
     fault: dict[str, Any], types: tuple[str, str, str, str]
 ) -> None:
+    if "scale" in fault and types[1] == "float16":
+        pytest.skip(
+            "the original divides in float16: it is several steps off, another scale moves values by half of one"
+        )
     faulty = normfuse.optimize(quantised_silu(**fault, types=types), verify=False).model
     assert normfuse.verify(quantised_silu(types=types), faulty, inputs=ramps(NUMPY[types[0]])).result == "differ"
 
@@ -430,8 +377,8 @@ def far_from_zero() -> dict[str, np.ndarray]:
 
 def test_an_inexact_variance_of_the_original_is_no_difference() -> None:
     report = normfuse.verify(moments(), moments(exact=True), inputs=far_from_zero())
-    assert report.result == "undecided", report.message
-    assert "as near to the exact ones" in report.message
+    assert report.result == "agree", report.message
+    assert not any(run.passed for run in report.runs)
 
 
 @pytest.mark.parametrize("fault", [{"epsilon": 1e-3}, {"factor": 1.01}], ids=str)
@@ -447,3 +394,73 @@ def test_an_input_that_is_an_output_keeps_its_shape() -> None:
     )
     model.graph.output[1].type.tensor_type.ClearField("shape")
     assert normfuse.verify(model, model).passed
+
+
+def parsed(body: str, opset: int = 17, constants: str = "") -> onnx.ModelProto:
+    header = f'<ir_version: 9, opset_import: ["": {opset}]> g (float[n,8] x) => (float[n,8] y) {constants}'
+    return onnx.parser.parse_model(f"{header} {{ {body} }}")
+
+
+def test_names_may_stand_for_other_values_in_two_files() -> None:
+    """As of an exporter that numbers what it writes."""
+    first = parsed("v1 = Relu(x) v2 = Neg(v1) v3 = Exp(v2) y = Sqrt(v3)")
+    other = parsed("v1 = Identity(x) v2 = Relu(v1) v3 = Neg(v2) v4 = Exp(v3) y = Sqrt(v4)")
+    report = normfuse.verify(first, other)
+    assert report.result == "agree", report.message
+    wrong = parsed("v1 = Identity(x) v2 = Relu(v1) v3 = Neg(v2) v4 = Sigmoid(v3) y = Sqrt(v4)")
+    assert normfuse.verify(first, wrong).result == "differ"
+
+
+def test_a_node_of_another_version_is_another_one() -> None:
+    """Of [n, 2, 4] Softmax normalises all that follows axis 1 before opset 13, and that axis alone from then on."""
+    body = "s = Constant<value_ints = [-1, 2, 4]>() t = Constant<value_ints = [-1, 8]>() "
+    body += "r = Reshape(x, s) m = Softmax<axis = 1>(r) y = Reshape(m, t)"
+    assert normfuse.verify(parsed(body, 12), parsed(body, 12)).result == "agree"
+    assert normfuse.verify(parsed(body, 12), parsed(body, 13)).result == "differ"
+
+
+@pytest.mark.parametrize("overridable", [False, True])
+def test_another_constant_is_found_wherever_it_is(overridable: bool) -> None:
+    """Also one that a run may replace, and an output that is one."""
+
+    def model(number: float) -> onnx.ModelProto:
+        made = parsed("y = Add(x, c)", constants=f"<float c = {{{number}}}>")
+        kind = onnx.helper.make_tensor_value_info("c", TensorProto.FLOAT, [])
+        (made.graph.input if overridable else made.graph.output).append(kind)
+        return made
+
+    assert normfuse.verify(model(1), model(1)).result == "agree"
+    report = normfuse.verify(model(1), model(1.001))
+    assert report.result == "differ"
+    assert report.first_difference == "y"
+
+
+def repeated(factor: float) -> onnx.ModelProto:
+    """What float64 is not tried on: a loop."""
+    body = f"next = Identity(on) f = Constant<value_float = {factor}>() z = Mul(a, f)"
+    return parsed(
+        "steps = Constant<value = int64 {3}>() go = Constant<value = bool {1}>() y = Loop(steps, go, x) "
+        f"<body = b (int64 i, bool on, float[n,8] a) => (bool next, float[n,8] z) {{ {body} }}>"
+    )
+
+
+def test_of_what_cannot_be_computed_exactly_the_outputs_decide() -> None:
+    assert normfuse.verify(repeated(0.5), repeated(0.5 + 1e-5)).result == "agree"
+    report = normfuse.verify(repeated(0.5), repeated(0.5 + 1e-3))
+    assert report.result == "differ"
+    assert report.first_difference == "y"
+    assert normfuse.verify(repeated(0.5), repeated(0.5 + 1e-3), max_error=0.01).result == "agree"
+
+
+def test_sites_are_compared_in_batches_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normfuse.verification.memory._BATCH_BYTES", 20_000)
+    original = models.transformer_encoder(layers=2, hidden=32)
+    optimized = normfuse.optimize(original, verify=False).model
+    report = normfuse.verify(original, optimized)
+    assert report.diff_sites is not None
+    assert (report.diff_sites.found, report.diff_sites.right, report.samples) == (9, 9, 4)
+    faulty = onnx.ModelProto.FromString(optimized.SerializeToString())
+    node = [node for node in faulty.graph.node if "LayerNormalization" in node.op_type][-1]
+    scale = next(tensor for tensor in faulty.graph.initializer if tensor.name in node.input and len(tensor.dims))
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(1.01), scale.name))
+    assert normfuse.verify(original, faulty).first_difference == node.output[0]

@@ -8,13 +8,13 @@ import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 
 from normfuse.verification.comparison import OutputComparison
 from normfuse.verification.inputs import Inputs, Sample
-from normfuse.verification.report import ComparedPlaces, ComparedRun, VerificationReport
+from normfuse.verification.report import ComparedRun, ComparedSites, VerificationReport
 from normfuse.verification.runs import VERIFY_SECONDS, check_comparison, verify, verify_models
 
 __all__ = [
     "VERIFY_SECONDS",
-    "ComparedPlaces",
     "ComparedRun",
+    "ComparedSites",
     "Inputs",
     "OutputComparison",
     "Sample",

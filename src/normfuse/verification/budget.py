@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from normfuse.verification.inputs import Sample
 
-__all__ = ["Budget", "OutOfTime", "Outputs", "run_accepted", "run_all", "run_as_fits"]
+__all__ = ["Budget", "OutOfTime", "Outputs", "run_all", "run_as_fits"]
 
 Outputs: TypeAlias = list[dict[str, Any]]
 """For each sample: output name -> array."""
@@ -132,26 +132,3 @@ def run_as_fits(
                 raise
             break
     return results
-
-
-def run_accepted(
-    session: onnxruntime.InferenceSession, candidates: Sequence[Sample], budget: Budget, *, share: float
-) -> tuple[list[Sample], Outputs]:
-    """Return those of some samples that the session accepts, as far as this share of the time lasts, and their outputs.
-
-    Raises:
-        OutOfTime: There was no time for any.
-    """
-    fed: list[Sample] = []
-    results: Outputs = []
-    for sample in candidates:
-        try:
-            results += run_all(session, [sample], budget, share=share)
-        except OutOfTime:
-            if not fed:
-                raise
-            break
-        except VerificationError:
-            continue
-        fed.append(sample)
-    return fed, results

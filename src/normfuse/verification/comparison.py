@@ -1,4 +1,4 @@
-"""How far one result lies from another, and how far it may.
+"""How far one result lies from another.
 
 The *error* of a floating-point output is the largest ``|b - a| / max(|a|, rms(a))``; ``a`` is the reference, ``b``
 the result under test and ``rms(a)`` the root mean square of the whole reference tensor: relative for elements of usual
@@ -7,12 +7,10 @@ NaN, an infinity the same infinity.
 
 Quantised models jump by whole steps at the slightest difference in rounding; ONNX Runtime's own optimisation levels
 differ by as much. Their error is ``max |b - a| / min(1, max |a|)``; for quantised outputs it counts steps, and one is
-allowed.
+what rounding explains.
 
-Where that error is beyond what the element types explain, it may be three times the error between the original's own
-results on the same inputs, by ONNX Runtime's optimisation levels and with values moved by one unit in the last place:
-some models amplify rounding errors on any runtime. The places at which the two graphs differ are then compared one by
-one, and an input on which the original's own results are 0.1 apart counts for nothing.
+These numbers are reported. They decide only where the user sets a limit, and where sites cannot be judged by themselves
+(:mod:`normfuse.verification.site_comparison`): many a model amplifies rounding errors on any runtime.
 """
 
 from __future__ import annotations
@@ -28,11 +26,8 @@ from normfuse.documents import Share
 from normfuse.model_files import tensors
 
 __all__ = [
-    "LARGE_NOISE",
-    "NOISE_FACTOR",
     "QUANTIZED_TOLERANCE",
     "QUANTIZED_TYPES",
-    "QUANTIZING",
     "Difference",
     "OutputComparison",
     "differences",
@@ -51,10 +46,7 @@ _TOLERANCES = {
 }
 QUANTIZED_TOLERANCE = 1e-3
 QUANTIZED_TYPES = ("int8", "uint8", "int16", "uint16")
-NOISE_FACTOR = 3.0
-LARGE_NOISE = 0.1
-"""Error between results of the original itself from which on comparing with them says nothing."""
-QUANTIZING = {
+_QUANTIZING = {
     *("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"),
     *("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttention", "QGemm"),
 }
@@ -193,7 +185,7 @@ def differences(
 def is_quantized(model: ir.Model) -> bool:
     """Say whether activations are quantised anywhere in the model."""
     return any(
-        node.op_type in QUANTIZING or node.op_type.startswith("QLinear")
+        node.op_type in _QUANTIZING or node.op_type.startswith("QLinear")
         for graph in (*model.graphs(), *model.functions.values())
         for node in graph
     )

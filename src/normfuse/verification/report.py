@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites.sites import Site
     from normfuse.verification.comparison import OutputComparison
 
-__all__ = ["ComparedPlaces", "ComparedRun", "Result", "Saturation", "VerificationReport"]
+__all__ = ["ComparedRun", "ComparedSites", "Result", "Saturation", "VerificationReport"]
 
 Result: TypeAlias = Literal["agree", "differ", "undecided"]
 
@@ -27,26 +27,10 @@ class ComparedRun(Document):
     outputs: tuple[OutputComparison, ...]
     samples: int = 0
     """How many were compared."""
-    at_ties: int = 0
-    """Quantised values that are next to a rounding tie and went the other way. Where there are any, ``outputs`` are
-    those of a run on the original's quantised values."""
-    quantized_values: int = 0
-    """What ``at_ties`` is counted among; 0 where that was not needed."""
-    error_with_ties: float = 0.0
-    """The largest error of any output in a plain run; 0 where there are no ties."""
-
-    @property
-    def ties_message(self) -> str:
-        """What was done about rounding ties, in one sentence."""
-        return (
-            f"{self.at_ties} of {self.quantized_values:,} quantised values are next to a rounding tie and come out one "
-            f"step off {self.name}. With all as it is, an output is {self.error_with_ties:.2g} from the original's; "
-            f"with the original's quantised values it is {self.error:.2g}, which is within its tolerance."
-        )
 
     @property
     def passed(self) -> bool:
-        """Whether every output lies within its tolerance."""
+        """Whether every output lies within its tolerance; sites decide (``diff_sites``), where there are any."""
         return all(output.passed for output in self.outputs)
 
     @property
@@ -56,14 +40,17 @@ class ComparedRun(Document):
 
 
 @dataclasses.dataclass(frozen=True)
-class ComparedPlaces:
-    """The places at which the two models differ as graphs, each run by itself on the original's own values."""
+class ComparedSites:
+    """The sites at which the two models differ as graphs, each run by itself on the original's own values."""
 
     found: int
-    compared: int
-    """On inputs on which the original itself is steady there, by every way of running."""
+    right: int
+    """Those whose results are the original's within rounding, or as near to the exact ones (in float64), by every way
+    of running."""
+    samples: int
+    """On how many inputs they were compared."""
     error: float
-    """The largest of those that agree."""
+    """The largest difference from the original at those that are right."""
     same_nodes: int
     """Nodes that both models have, with the same weights and inputs: they need no comparison."""
     first_difference: str | None = None
@@ -72,12 +59,12 @@ class ComparedPlaces:
     @property
     def message(self) -> str:
         """The result in one sentence."""
-        places = f"{self.found} rewritten places" if self.found != 1 else "1 rewritten place"
+        sites = f"{self.found} rewritten sites" if self.found != 1 else "1 rewritten site"
         rest = f"the other {self.same_nodes:,} nodes are the original's own"
         if self.found == 0:
-            return f"No place was rewritten; {rest}."
+            return f"No site was rewritten; {rest}."
         return (
-            f"Compared one by one on the original's own values, {self.compared} of {places} agree (largest error "
+            f"Compared one by one on the original's own values, {self.right} of {sites} agree (largest difference "
             f"{self.error:.2g}); {rest}."
         )
 
@@ -124,22 +111,18 @@ class VerificationReport(Document):
     ALSO: ClassVar = ("passed", "error", "message")
 
     result: Result
-    """"agree"; "differ"; or "undecided": the original itself answers to rounding with differences as large, or nothing
-    could be compared in the time given."""
+    """"agree"; "differ"; or "undecided": nothing could be compared, or not all in the time given."""
     samples: int
     """How many inputs decided it."""
     runs: tuple[ComparedRun, ...]
     quantized: bool
     """The rule for quantised models was applied (see :mod:`normfuse.verification.comparison`)."""
-    noise: float | None
-    """How far the original's own results are apart on the same inputs, by ONNX Runtime's optimisation levels and with
-    values moved by one unit in the last place; None where it was not needed."""
     seconds: Seconds = 0.0
     """How long the verification took."""
     undecided_because: str = ""
     """Where it is undecided: why, as a sentence."""
-    places: ComparedPlaces | None = None
-    """The comparison place by place; None where it was not needed, or not possible."""
+    diff_sites: ComparedSites | None = None
+    """The comparison site by site, which decides; None where outputs do: by the user's own limit, or in no time."""
     warnings: tuple[str, ...] = ()
     first_difference: str | None = None
     """If it failed: name of the first value that differs."""
@@ -147,9 +130,6 @@ class VerificationReport(Document):
     """If it failed: the first fused site whose result differs."""
     saturation: Saturation | None = None
     """Where sums of integers saturate on this machine: what was done about it; None: they do not."""
-    lost_quantizers: tuple[str, ...] = ()
-    """Names of the original's QuantizeLinear nodes that the optimised model does not do any more: then it differs,
-    whatever the numbers are."""
 
     @property
     def passed(self) -> bool:
@@ -164,11 +144,15 @@ class VerificationReport(Document):
     @property
     def message(self) -> str:
         """The result in one or two sentences."""
+        if self.result == "agree" and self.diff_sites is not None and not all(run.passed for run in self.runs):
+            return (
+                f"At each of {self.diff_sites.found} rewritten sites the results agree on {self.samples} samples. An "
+                f"output is {self.error:.2g} from the original's: the model amplifies rounding."
+            )
         if self.result == "agree":
-            noise = f"; the original's own results are {self.noise:.2g} apart" if self.noise else ""
-            return f"The results agree on {self.samples} samples (largest error {self.error:.2g}{noise})."
+            return f"The results agree on {self.samples} samples (largest error {self.error:.2g})."
         if self.result == "undecided":
-            parts = (f"Undecided: {self.undecided_because}", "" if self.places is None else self.places.message)
+            parts = (f"Undecided: {self.undecided_because}", "" if self.diff_sites is None else self.diff_sites.message)
             return " ".join(part for part in parts if part)
         return self._difference
 
@@ -176,23 +160,16 @@ class VerificationReport(Document):
     def _difference(self) -> str:
         failed = ((run, output) for run in self.runs for output in run.outputs if not output.passed)
         run, output = next(failed, (None, None))
-        if (run is None or output is None) and self.lost_quantizers:
-            more = f" and {len(self.lost_quantizers) - 1} others" if len(self.lost_quantizers) > 1 else ""
-            return (
-                f"The optimised model does not quantise as QuantizeLinear '{self.lost_quantizers[0]}'{more} of the "
-                "original does: too few nodes in it have that scale."
-            )
+        site = None if self.first_site is None else f"site '{self.first_site.name}' ({self.first_site.description})"
+        if site is None and self.first_difference is not None:
+            site = f"value '{self.first_difference}'"
         if run is None or output is None:
-            return f"Value '{self.first_difference}' differs, compared by itself on the original's own values."
+            return f"Compared by itself on the original's own values, {site} differs."
         text = f"Output '{output.name}' differs {run.name}: "
         text += output.note or f"error {output.error:.3g}, allowed {output.tolerance:.3g}"
         if output.error <= output.tolerance:
             text += ", but the largest element of a row is another one"
-        if self.first_site is not None:
-            text += f"; first at site '{self.first_site.name}' ({self.first_site.description})"
-        elif self.first_difference is not None:
-            text += f"; first at value '{self.first_difference}'"
-        return text + "."
+        return f"{text}; first at {site}." if site is not None else f"{text}."
 
     def __repr__(self) -> str:
         """Return a line."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,17 +13,23 @@ from normfuse.claims import read_claim_report
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError, VerificationError
 from normfuse.model_files import ModelLike, load_model
 from normfuse.sessions import needs_library, open_session
-from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_accepted, run_all, run_as_fits
-from normfuse.verification.comparison import differences, flatten, is_quantized
+from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_all, run_as_fits
+from normfuse.verification.comparison import (
+    QUANTIZED_TOLERANCE,
+    QUANTIZED_TYPES,
+    Difference,
+    OutputComparison,
+    differences,
+    flatten,
+    is_quantized,
+    lowest_precision,
+    type_tolerance,
+)
 from normfuse.verification.exact_sums import ExactForms, exact_forms
-from normfuse.verification.inputs import GENTLE_STYLES, InputMaker, Inputs, Sample, TooLarge, check_inputs
-from normfuse.verification.judge import Judge
-from normfuse.verification.locate import locate, site_of_value
-from normfuse.verification.lost_quantizers import lost_quantizers
-from normfuse.verification.places import PlaceComparer, Way
-from normfuse.verification.report import ComparedPlaces, ComparedRun, Result, Saturation, VerificationReport
+from normfuse.verification.inputs import Inputs, Sample, TooLarge, check_inputs
+from normfuse.verification.report import ComparedRun, ComparedSites, Result, Saturation, VerificationReport
 from normfuse.verification.samples import reference
-from normfuse.verification.ties import run_without_ties
+from normfuse.verification.site_comparison import Found, SiteComparer, Way
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -38,13 +43,10 @@ VERIFY_SECONDS = 60.0
 FLOAT_SAMPLES = 4
 QUANTIZED_SAMPLES = 16
 # Of the whole time: when the first and the second way of running the optimised model have to be done. What is left is
-# for finding out about differences.
-_SHARES = 0.45, 0.65
-# Where the original is not steady: sizes that smoother and fainter inputs are made of, the share of the time left in
-# which they are run, and how close together the original's own results have to be.
-_GENTLE_PROFILES = 2
-_GENTLE_SHARE = 0.25
-_QUIET = 0.01
+# for the sites.
+_SHARES = 0.35, 0.45
+# How often names are looked for that stand for different values in the two models.
+_ROUNDS = 4
 
 Progress: TypeAlias = Callable[[str], None]
 
@@ -179,8 +181,6 @@ class _Tried:
     way: Way
     results: Outputs
     run: ComparedRun
-    without_ties: bool = False
-    """The run stands for one on the original's quantised values."""
 
 
 class _Verification:
@@ -200,10 +200,6 @@ class _Verification:
         self._claim_report = report if exact is None else report.with_name(f"exact {report.name}")
         self._quantized = is_quantized(models.original)
         self._warnings: list[str] = []
-        self._places: ComparedPlaces | None = None
-        # Whether the time was over before a difference was understood.
-        self._open = False
-        self._comparer = PlaceComparer(self._original, self._optimized, budget)
 
     def report(self, sites: Sequence[Site]) -> VerificationReport:
         """Compare; ``sites`` are for saying where a difference begins."""
@@ -229,33 +225,38 @@ class _Verification:
                 "compared; --verify-seconds gives it more."
             )
         self._warnings += _remarks(expected)
-        judge = Judge(self._original, fed, expected, self._quantized, self._inputs.max_error, self._budget)
-        tried = self._try_all(judge)
+        tried = self._try_all(fed, expected)
         if not tried:
             return self._undecided()
         if self._saturation is not None:
             self._tell("verifying: the optimised model as it is")
             self._saturation = dataclasses.replace(self._saturation, error=self._error_as_it_is(fed[0], tried[0]))
-        report = self._judged(judge, tried, sites)
-        lost = lost_quantizers(self._original, self._optimized) if self._inputs.max_error is None else ()
-        if not lost:
-            return report
-        return dataclasses.replace(report, result="differ", lost_quantizers=tuple(lost))
+        return self._judged(fed, tried, sites)
 
-    def _try_all(self, judge: Judge) -> list[_Tried]:
+    def _try_all(self, fed: list[Sample], expected: Outputs) -> list[_Tried]:
         tried = []
         for way, share in zip(self._ways(), _SHARES, strict=False):
             self._tell(f"verifying: {way.label}")
             try:
                 session = open_session(self._optimized, self._names[1], ep_options=way.ep_options)
-                results = run_as_fits(session, judge.fed, self._budget, share=share, tell=self._tell, label=way.label)
+                results = run_as_fits(session, fed, self._budget, share=share, tell=self._tell, label=way.label)
             except OutOfTime:
                 self._warnings.append(f"There was no time to compare the results {way.label}.")
                 continue
             way.fused = _claimed(self._claim_report) if way.ep_options is not None else ()
             way.ep_options = None if way.ep_options is None else {}
-            tried.append(_Tried(way, results, ComparedRun(way.label, judge.compare(results), len(results))))
+            found = differences(expected[: len(results)], results, self._quantized)
+            outputs = tuple(self._compared(difference) for difference in found)
+            tried.append(_Tried(way, results, ComparedRun(way.label, outputs, len(results))))
         return tried
+
+    def _compared(self, difference: Difference) -> OutputComparison:
+        if self._inputs.max_error is not None:
+            return difference.compared(self._inputs.max_error)
+        if not self._quantized:
+            return difference.compared(type_tolerance(lowest_precision(self._original)))
+        # One step is the smallest difference that the type of a quantised output has.
+        return difference.compared(1.0 if difference.dtype in QUANTIZED_TYPES else QUANTIZED_TOLERANCE)
 
     def _error_as_it_is(self, sample: Sample, exact: _Tried) -> float | None:
         """How far the optimised model as it is gets from its form with exact sums; None: there was no time.
@@ -271,201 +272,74 @@ class _Verification:
         found = differences(exact.results[:1], results, self._quantized)
         return max((difference.error for difference in found), default=0.0)
 
-    def _judged(self, judge: Judge, tried: list[_Tried], sites: Sequence[Site]) -> VerificationReport:
-        doubtful = sorted({index for one in tried for index in judge.doubtful(one.results)})
-        if doubtful and self._inputs.max_error is None:
-            self._explain(judge, tried, doubtful)
-        failed = next((one for one in tried if not one.run.passed and judge.steady(one.results)), None)
-        first = None if self._places is None else self._places.first_difference
-        if self._places is not None and (first or failed) and self._is_as_exact(judge, tried, doubtful):
-            self._places = dataclasses.replace(self._places, first_difference=None)
-            error = max(one.run.error for one in tried)
-            because = (
-                f"an output differs by {error:.3g}, but at each rewritten place, on the original's own values, the "
-                "optimised model's results are as near to the exact ones (in float64) as the original's, or nearer: "
-                "the original's own rounding explains the difference."
-            )
-            return dataclasses.replace(self._undecided(tried, judge), undecided_because=because)
-        if first is not None:
-            return self._differ(judge, tried, failed, sites)
-        if failed is not None and self._open:
-            return self._undecided(tried, judge)
-        if failed is not None:
-            return self._differ(judge, tried, failed, sites)
-        if all(judge.steady(one.results) for one in tried):
-            return self._agree(judge, tried)
-        return self._gentle(judge, tried, sites)
+    def _judged(self, fed: list[Sample], tried: list[_Tried], sites: Sequence[Site]) -> VerificationReport:
+        passed = all(one.run.passed for one in tried)
+        if self._inputs.max_error is not None and passed:
+            return self._finished("agree", tried)
+        found = self._at_sites(fed, tried, passed)
+        report = self._finished("agree", tried, found)
+        doubtful = not found.samples or bool(found.unknown)
+        if found.wrong or self._inputs.max_error is not None or (doubtful and not passed and not found.out_of_time):
+            value = next(iter((*found.wrong, *found.unknown)), None)
+            site = None if value is None else _site_of_value(self._optimized, self._original, value, sites)
+            return dataclasses.replace(report, result="differ", first_difference=value, first_site=site)
+        if not doubtful or passed:
+            return report
+        because = (
+            f"an output differs by {report.error:.3g}, and the {self._budget.seconds:g} s were over before the "
+            "rewritten sites were compared. Give it more time (--verify-seconds) or smaller inputs (--inputs)."
+        )
+        return dataclasses.replace(report, result="undecided", samples=0, undecided_because=because)
 
-    def _explain(self, judge: Judge, tried: list[_Tried], doubtful: list[int]) -> None:
-        """Find out whether rounding explains what is further off than types do."""
-        if self._quantized:
-            self._tell("verifying: on the original's quantised values")
-            self._without_ties(judge, tried)
-            doubtful = self._doubtful(judge, tried)
-        if doubtful:
-            self._tell("verifying: how steady the original's own results are")
-            self._open = not judge.measure_levels(doubtful)
-            doubtful = self._doubtful(judge, tried)
-            judge.keep_noise_of(doubtful)
-            self._compare_again(judge, tried)
-        if doubtful:
-            ways, sample = [one.way for one in tried], judge.fed[doubtful[0]]
-            self._places = self._comparer.compare(ways, sample, lambda what: self._tell(f"verifying: {what}"))
-            self._open = self._places is None and self._budget.is_spent
-        if doubtful and self._places is not None and self._places.first_difference is None:
-            self._tell("verifying: how far rounding moves the original's results")
-            self._open = not judge.measure_moved(self._comparer.dtypes, doubtful)
-            self._compare_again(judge, tried)
-
-    def _is_as_exact(self, judge: Judge, tried: list[_Tried], samples: list[int]) -> bool:
-        """Say whether on each of some samples all places are as exact as the original's."""
-        self._tell("verifying: which results are nearer to the exact ones")
+    def _at_sites(self, fed: list[Sample], tried: list[_Tried], passed: bool) -> Found:
+        comparer = SiteComparer(self._original, self._optimized, self._budget, self._tell)
         ways = [one.way for one in tried]
-        return all(
-            not self._budget.is_spent and self._comparer.is_as_exact(ways, judge.fed[index]) for index in samples
-        )
-
-    def _doubtful(self, judge: Judge, tried: list[_Tried]) -> list[int]:
-        """The samples on which any way of running is further off than types and rounding ties explain."""
-        return sorted({i for one in tried if not one.without_ties for i in judge.doubtful(one.results)})
-
-    def _compare_again(self, judge: Judge, tried: list[_Tried]) -> None:
-        for one in tried:
-            if not one.without_ties:
-                one.run = dataclasses.replace(
-                    one.run, outputs=judge.compare(one.results), samples=len(judge.steady(one.results))
-                )
-
-    def _without_ties(self, judge: Judge, tried: list[_Tried]) -> None:
-        """Put runs without rounding ties in the place of those that nothing but these makes fail."""
-        samples = self._doubtful(judge, tried)
-        fed, ways = [judge.fed[i] for i in samples], [one.way.ep_options for one in tried]
-        found = run_without_ties(self._original, self._optimized, fed, ways, self._budget)
-        for one, tie_free in zip(tried, found, strict=True):
-            compared = () if tie_free is None else judge.compared(tie_free.differences, [])
-            if tie_free is None or one.run.passed or not all(output.passed for output in compared):
-                continue
-            one.without_ties = True
-            one.run = dataclasses.replace(
-                one.run,
-                outputs=compared,
-                at_ties=tie_free.turned,
-                quantized_values=tie_free.elements,
-                error_with_ties=one.run.error,
-            )
-
-    def _gentle(self, judge: Judge, tried: list[_Tried], sites: Sequence[Site]) -> VerificationReport:
-        """Look for inputs on which the original is steady, and compare on these; undecided where there are none."""
-        quiet = self._steady_inputs(judge) if self._inputs.given is None else None
-        again = self._try_all(quiet) if quiet is not None else []
-        if quiet is None or not again:
-            return self._undecided(tried, judge)
-        failed = next((one for one in again if not one.run.passed), None)
-        if failed is not None:
-            return self._differ(quiet, again, failed, sites)
-        self._warnings.append(
-            f"On the first {len(judge.fed)} samples the original's own results are {judge.noise_of_all:.2g} apart; "
-            "compared was on smooth and faint inputs, on which they are not. Real ones (--inputs) say more."
-        )
-        return self._agree(quiet, again)
-
-    def _steady_inputs(self, judge: Judge) -> Judge | None:
-        """Samples that are smoother and fainter, if the original's own results are close together on any."""
-        self._tell("verifying: looking for inputs on which the original is steady")
-        maker = InputMaker(self._original)
-        candidates: list[Sample] = []
-        for profile in range(min(maker.profile_count, _GENTLE_PROFILES)):
-            with contextlib.suppress(TooLarge):
-                candidates += [maker.make(profile, self._inputs.seed, style) for style in GENTLE_STYLES]
-        share = self._budget.spent / self._budget.seconds
-        try:
-            session = open_session(self._original, self._names[0], level="disable")
-            fed, expected = run_accepted(session, candidates, self._budget, share=share + (1 - share) * _GENTLE_SHARE)
-        except OutOfTime:
-            return None
-        tested = dataclasses.replace(judge, fed=fed, expected=expected, noise={}, by_level={})
-        everything = list(range(len(fed)))
-        if not (tested.measure_levels(everything) and tested.measure_moved(self._comparer.dtypes, everything)):
-            return None
-        kept = [i for i in everything if max(tested.noise[i].values(), default=0.0) <= _QUIET]
-        if not kept:
-            return None
-        return dataclasses.replace(
-            judge,
-            fed=[fed[i] for i in kept],
-            expected=[expected[i] for i in kept],
-            noise={new: tested.noise[old] for new, old in enumerate(kept)},
-            by_level={},
-        )
-
-    # --- the three results ---
-
-    def _agree(self, judge: Judge, tried: list[_Tried]) -> VerificationReport:
-        decided = min(len(judge.steady(one.results)) for one in tried)
-        if judge.unsteady:
+        found = comparer.compare(ways, fed)
+        outputs = {value.name for value in self._original.graph.outputs}
+        unrelated: set[str] = set()
+        for _ in range(_ROUNDS):
+            more = {name for name in found.unrelated if passed and name not in outputs}
+            if not more:
+                break
+            unrelated |= more
+            found = comparer.compare(ways, fed, unrelated)
+        if found.out_of_time:
             self._warnings.append(
-                f"{len(judge.unsteady)} of {len(judge.fed)} samples do not count: the original's own results are "
-                f"{judge.noise_of_all:.2g} apart on them."
+                f"Within the time for the verification ({self._budget.seconds:g} s) the rewritten sites were compared "
+                f"on {found.samples} of {len(fed)} samples; --verify-seconds gives it more."
             )
-        return self._finished("agree", tried, judge, samples=decided)
+        return found
 
-    def _differ(
-        self, judge: Judge, tried: list[_Tried], failed: _Tried | None, sites: Sequence[Site]
-    ) -> VerificationReport:
-        value = None if self._places is None else self._places.first_difference
-        site = None if value is None else site_of_value(self._optimized, self._original, value, sites)
-        if value is None and failed is not None and not self._budget.is_spent:
-            self._tell("verifying: looking for the first difference")
-            value, site = locate(
-                self._original,
-                self._optimized,
-                sample=judge.fed[next(iter(judge.doubtful(failed.results)), 0)],
-                ep_options=failed.way.ep_options,
-                sites=sites,
-                tolerance=judge.tolerance,
-                quantized=self._quantized,
-                budget=self._budget,
-            )
-        report = self._finished("differ", tried, judge, samples=min(len(one.results) for one in tried))
-        return dataclasses.replace(report, first_difference=value, first_site=site)
+    def _undecided(self) -> VerificationReport:
+        because = (
+            f"nothing could be compared within {self._budget.seconds:g} s. Give it more time (--verify-seconds) or "
+            "smaller inputs (--inputs)."
+        )
+        return dataclasses.replace(self._finished("undecided", ()), undecided_because=because)
 
-    def _undecided(self, tried: Sequence[_Tried] = (), judge: Judge | None = None) -> VerificationReport:
-        noise = None if judge is None else judge.noise_of_all
-        if tried and self._open:
-            because = (
-                f"an output differs by {max(one.run.error for one in tried):.3g}, and the {self._budget.seconds:g} s "
-                "were over before it was found out whether rounding explains that. Give it more time "
-                "(--verify-seconds) or smaller inputs (--inputs)."
-            )
-        elif noise is None:
-            because = (
-                f"nothing could be compared within {self._budget.seconds:g} s. Give it more time (--verify-seconds) or "
-                "smaller inputs (--inputs)."
-            )
-        else:
-            because = (
-                f"the original's own results are {noise:.2g} apart on these inputs, by ONNX Runtime's optimisation "
-                "levels or where values are rounded once more, so that comparing with them says nothing. Real inputs "
-                "(--inputs) may say more."
-            )
-        report = self._finished("undecided", tried, judge, samples=0)
-        return dataclasses.replace(report, undecided_because=because)
-
-    def _finished(
-        self, result: Result, tried: Sequence[_Tried], judge: Judge | None, *, samples: int
-    ) -> VerificationReport:
-        runs = tuple(one.run for one in tried)
+    def _finished(self, result: Result, tried: Sequence[_Tried], found: Found | None = None) -> VerificationReport:
         saturation = () if self._saturation is None else (self._saturation.message,)
+        samples = min((len(one.results) for one in tried), default=0)
+        compared = None
+        if found is not None and self._inputs.max_error is None and found.samples:
+            compared = ComparedSites(
+                found=found.sites,
+                right=found.sites - len(found.wrong) - len(found.unknown),
+                samples=found.samples,
+                error=found.error,
+                same_nodes=found.same_nodes,
+                first_difference=next(iter(found.wrong), None),
+            )
+            samples = found.samples if found.sites else samples
         return VerificationReport(
             result=result,
             samples=samples,
-            runs=runs,
+            runs=tuple(one.run for one in tried),
             quantized=self._quantized,
-            noise=None if judge is None else judge.noise_of_all if result == "undecided" else judge.noise_of_steady,
             seconds=self._budget.spent,
-            places=self._places,
+            diff_sites=compared,
             saturation=self._saturation,
-            warnings=(*self._warnings, *saturation, *(run.ties_message for run in runs if run.at_ties)),
+            warnings=(*self._warnings, *saturation),
         )
 
     def _ways(self) -> list[Way]:
@@ -496,6 +370,19 @@ def _check_signatures(original: ir.Model, optimized: ir.Model, names: tuple[str,
                 f"{names[0]} and {names[1]} are not versions of one model: only one of them has '{different}' among "
                 f"its {what}."
             )
+
+
+def _site_of_value(optimized: ir.Model, original: ir.Model, value: str, sites: Sequence[Site]) -> Site | None:
+    """Return the site that computes a value, by the name of its node now or before."""
+    node_names = {
+        node.name
+        for model in (optimized, original)
+        for node in model.graph
+        for out in node.outputs
+        if out.name == value
+    }
+    fused = [site for site in sites if site.fused_into is not None]
+    return next((site for site in fused if site.name in node_names or node_names & set(site.nodes)), None)
 
 
 def _claimed(report: Path) -> tuple[tuple[str, ...], ...]:

@@ -1,34 +1,38 @@
-"""The places at which two versions of a model differ as graphs.
+"""The sites at which two versions of a model differ as graphs.
 
 Nodes that both have, with the same attributes, weights and inputs, compute the same in both. What is left of the
-optimised graph falls into places: each computes a value that the original has by name, from values that the original
-has by name. So each can be run by itself, on the original's own values.
+optimised graph falls into sites: each computes a value that the original has by name, from values that the original
+has by name. So each can be run by itself, on the original's own values; and where all of them are right, so is the
+whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
-__all__ = ["Place", "differing_places", "given_name", "places_model", "reads"]
+__all__ = ["DiffSite", "diff_sites", "given_name", "part_model", "reads"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class DiffSite:
     """One value that the two graphs compute in different ways."""
 
     value: str
     inputs: tuple[str, ...]
     """The values that it is computed from in the optimised graph."""
+    original: ir.Value
+    """The value in the original."""
     original_inputs: tuple[str, ...]
-    """The same for the original."""
-    nodes: tuple[str, ...]
-    """Operators of the original's nodes between them, the last one first."""
+    """What it is computed from there."""
+    nodes: tuple[ir.Node, ...]
+    """The original's nodes between them, the last one first."""
+    is_rewritten: bool
+    """Whether the optimised graph has other nodes there: else they only run together as one."""
 
 
 def given_name(name: str) -> str:
@@ -36,52 +40,59 @@ def given_name(name: str) -> str:
     return f"{name} of the original"
 
 
-def differing_places(
-    original: ir.Model, optimized: ir.Model, fused_elsewhere: Iterable[Sequence[str]] = ()
-) -> tuple[list[Place], int]:
-    """Return the places and the number of nodes that are the same in both.
+def diff_sites(
+    original: ir.Model,
+    optimized: ir.Model,
+    fused_elsewhere: Iterable[Sequence[str]] = (),
+    unrelated: Collection[str] = (),
+) -> tuple[list[DiffSite], int]:
+    """Return the sites and the number of nodes that are the same in both.
 
     Args:
         original: The original.
         optimized: The same model, rewritten.
         fused_elsewhere: Names of the optimised model's nodes that run together as one, for each such group: they count
             as different, and the values between them as not there.
+        unrelated: Names that stand for different values in the two.
     """
     ours = {value.name: value for node in optimized.graph for value in node.outputs if value.name}
     theirs = {value.name: value for node in original.graph for value in node.outputs if value.name}
     groups = [frozenset(group) for group in fused_elsewhere]
-    hidden = {name for group in groups for name in _inside(optimized, group)}
+    hidden = {name for group in groups for name in _inside(optimized, group)} | set(unrelated)
     common = (ours.keys() & theirs.keys() | {value.name for value in original.graph.inputs}) - hidden
     different = {name for group in groups for name in group}
     same = _Same(original, optimized, theirs)
-    places, same_nodes = [], 0
+    own = {node for node in optimized.graph if same(node)}
+    sites = []
     for node in optimized.graph:
-        if node.name not in different and same(node):
-            same_nodes += 1
+        if node in own and node.name not in different and not any(value.name in unrelated for value in reads(node)):
             continue
         for value in node.outputs:
             if value.name and value.name in common:
-                inputs, _ = _slice(value, common)
-                original_inputs, operators = _slice(theirs[value.name], common)
-                places.append(Place(value.name, inputs, original_inputs, operators))
-    return places, same_nodes
+                inputs, ours_between = _slice(value, common)
+                given, nodes = _slice(theirs[value.name], common)
+                rewritten = not own.issuperset(ours_between)
+                sites.append(DiffSite(value.name, inputs, theirs[value.name], given, nodes, rewritten))
+    return sites, sum(node.name not in different for node in own)
 
 
-def places_model(model: ir.Model, values: Sequence[str], given: Mapping[str, np.dtype[Any]]) -> ir.Model:
+def part_model(model: ir.Model, values: Sequence[str], given: Mapping[str, np.ndarray]) -> ir.Model:
     """Return the part of a model that computes some values, each from values that are given.
 
     Args:
         model: The model; it is not changed.
         values: What is computed; these are the outputs.
-        given: Value that is not computed -> its type; ``given_name`` of each is an input.
+        given: Value that is not computed -> one like it; ``given_name`` of each is an input.
     """
     part = model.clone()
     by_name = {value.name: value for node in part.graph for value in node.outputs}
     by_name |= {value.name: value for value in part.graph.inputs}
     part.graph.outputs.clear()
     part.graph.outputs.extend(by_name[name] for name in values)
-    for name, dtype in given.items():
-        value = ir.Value(name=given_name(name), type=ir.TensorType(ir.DataType.from_numpy(dtype)))
+    for name, array in given.items():
+        # Of a tensor of unknown rank ONNX Runtime would take what a custom operator makes for one without dimensions.
+        dtype, shape = ir.DataType.from_numpy(array.dtype), ir.Shape([None] * array.ndim)
+        value = ir.Value(name=given_name(name), type=ir.TensorType(dtype), shape=shape)
         for use in tuple(by_name[name].uses()):
             use.node.replace_input_with(use.idx, value)
         part.graph.inputs.append(value)
@@ -119,25 +130,24 @@ def _inside(model: ir.Model, group: frozenset[str]) -> Iterator[str]:
                     yield value.name
 
 
-def _slice(value: ir.Value, known: set[str | None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a value is computed from, going back to known values, and the operators on the way."""
+def _slice(value: ir.Value, known: set[str | None]) -> tuple[tuple[str, ...], tuple[ir.Node, ...]]:
+    """What a value is computed from, going back to known values, and the nodes on the way."""
     inputs: dict[str, None] = {}
-    operators: list[str] = []
-    pending, seen = [value.producer()], set()
+    nodes: dict[ir.Node, None] = {}
+    pending = [value.producer()]
     while pending:
         node = pending.pop()
-        if node is None or id(node) in seen:
+        if node is None or node in nodes:
             continue
-        seen.add(id(node))
-        operators.append(node.op_type)
+        nodes[node] = None
         for read in reads(node):
-            if read.is_initializer() and not read.is_graph_input():
+            if read.is_initializer():
                 continue
             if read.name in known:
                 inputs[read.name or ""] = None
             else:
                 pending.append(read.producer())
-    return tuple(inputs), tuple(operators)
+    return tuple(inputs), tuple(nodes)
 
 
 class _Same:
@@ -151,12 +161,18 @@ class _Same:
             if key in original.functions
         }
         self._other_functions = {key for key in (*original.functions, *optimized.functions) if not functions.get(key)}
+        # Operators may mean something else in another version.
+        self._other_domains = {
+            domain
+            for domain, version in optimized.opset_imports.items()
+            if original.opset_imports.get(domain, version) != version
+        }
         self._equal: dict[tuple[int, int], bool] = {}
 
     def __call__(self, node: ir.Node) -> bool:
         name = next((value.name for value in node.outputs if value.name), None)
         other = self._theirs[name].producer() if name in self._theirs else None
-        if other is None or node.op_identifier() != other.op_identifier():
+        if other is None or node.op_identifier() != other.op_identifier() or node.domain in self._other_domains:
             return False
         if node.op_identifier() in self._other_functions or node.attributes.keys() != other.attributes.keys():
             return False
@@ -174,6 +190,8 @@ class _Same:
         a, b = _constant(first), _constant(second)
         if a is None or b is None:
             return a is b and first.name == second.name
+        if first.is_graph_input() or second.is_graph_input():
+            return first.name == second.name and self._same_tensor(a, b)
         return self._same_tensor(a, b)
 
     def _same_tensor(self, a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
@@ -192,8 +210,8 @@ def _all_reads(node: ir.Node) -> Iterator[ir.Value | None]:
 
 
 def _constant(value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of an initialiser or of a Constant node."""
-    if value.is_initializer() and not value.is_graph_input():
+    """The tensor of an initialiser, also where a run may replace it, or of a Constant node."""
+    if value.is_initializer():
         return value.const_value
     producer = value.producer()
     if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:

@@ -1,0 +1,238 @@
+"""What a site computes exactly: the original's own nodes in float64, by onnx's reference implementation.
+
+A value within its own rounding of a rounding tie of a quantiser may go either way, and so may the exact one: the result
+is a range, with each quantiser on the way rounding a little higher and a little lower.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from normfuse.verification.budget import Budget, OutOfTime
+from normfuse.verification.diff_sites import DiffSite, reads
+
+__all__ = ["ExactRange", "exact_range", "quantizer_inputs"]
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
+# In which direction one quantiser and the next round.
+_DIRECTIONS = ((-1, -1), (1, 1), (-1, 1), (1, -1))
+# How far a value may be from what is quantised exactly: in steps what a kernel's GELU may be off, relative to its own
+# size what float32 may be, and at most so many steps of what the original itself is off.
+_STEPS_OFF = 0.001
+_FLOAT32_OFF = 2.0**-21
+_MOST_OFF = 0.25
+# Larger sites take too long, and so do loops.
+_MOST_NODES = 200
+_MOST_ELEMENTS = 1 << 24
+
+Arrays: TypeAlias = Mapping[str, Any]
+_Proto = TypeVar("_Proto", onnx.GraphProto, onnx.FunctionProto)
+
+
+class ExactRange:
+    """Where the exact value of each element lies.
+
+    Attributes:
+        low: The least.
+        high: The largest.
+    """
+
+    def __init__(self, values: list[np.ndarray]) -> None:
+        """Take in the value by each direction of rounding."""
+        self.low = np.minimum.reduce(values)
+        self.high = np.maximum.reduce(values)
+
+    def distance(self, result: np.ndarray) -> np.ndarray:
+        """Return how far from it each element of a result is; infinite for a NaN or an infinity on one side only."""
+        got = result.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            distance = np.array(np.maximum(np.maximum(self.low - got, got - self.high), 0.0))
+            ends = [end.astype(result.dtype).astype(np.float64) for end in (self.low, self.high)]
+        same = [(got == end) | (np.isnan(got) & np.isnan(end)) for end in ends]
+        distance[same[0] | same[1]] = 0.0
+        distance[np.isnan(distance)] = np.inf
+        return distance
+
+
+def quantizer_inputs(site: DiffSite) -> list[str]:
+    """Return the names of what a site quantises: how exact the original's own are says how near a tie is."""
+    read = (node.inputs[0] for node in site.nodes if node.op_type in _QUANTIZERS)
+    return [value.name for value in read if value is not None and value.name and not value.is_initializer()]
+
+
+def exact_range(
+    site: DiffSite, model: ir.Model, known: Arrays, budget: Budget, *, may_skip: bool = False
+) -> ExactRange | None:
+    """Return what a site of the original computes from known values; None where that cannot be found out.
+
+    Args:
+        site: The site.
+        model: The original.
+        known: Values by name: what the site reads, and what it quantises.
+        budget: The time that there is.
+        may_skip: Quantisations on the way may be left out.
+
+    Raises:
+        OutOfTime: It did not last.
+    """
+    if len(site.nodes) > _MOST_NODES or any(known[name].size > _MOST_ELEMENTS for name in site.original_inputs):
+        return None
+    directions = _DIRECTIONS if any(node.op_type in _QUANTIZERS for node in site.nodes) else _DIRECTIONS[:1]
+    try:
+        values = [_Exact(site, model, known, budget, each).of(site.original) for each in directions]
+        if may_skip:
+            unrounded = _Exact(site, model, known, budget, None).of(site.original)
+            # Where the result is an integer, it was rounded last.
+            half = 0.0 if known[site.value].dtype.kind == "f" else 0.5 + _STEPS_OFF
+            values += [unrounded - half, unrounded + half]
+        return ExactRange([np.asarray(value, np.float64) for value in values])
+    except OutOfTime:
+        raise
+    except Exception:  # what the reference implementation lacks, it says by any exception
+        return None
+
+
+class _Exact:
+    """Computes values of one site."""
+
+    def __init__(
+        self, site: DiffSite, model: ir.Model, known: Arrays, budget: Budget, directions: tuple[int, int] | None
+    ) -> None:
+        self._model = model
+        self._known = known
+        self._budget = budget
+        self._directions = None if directions is None else itertools.cycle(directions)
+        self._values: dict[ir.Value, np.ndarray] = {}
+        self._given = {name: _double(known[name]) for name in site.original_inputs}
+
+    def of(self, value: ir.Value) -> np.ndarray:
+        if value.name in self._given:
+            return self._given[value.name]
+        if value not in self._values:
+            node = value.producer()
+            if node is None:
+                assert value.const_value is not None
+                self._values[value] = _double(value.const_value.numpy())
+            else:
+                self._run(node)
+        return self._values[value]
+
+    def _run(self, node: ir.Node) -> None:
+        if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
+            raise NotImplementedError(node.op_type)
+        inputs = {value.name or "": self.of(value) for value in reads(node)}
+        if self._budget.is_spent:
+            raise OutOfTime(self._budget.message)
+        operands = [None if value is None else inputs[value.name or ""] for value in node.inputs]
+        results: tuple[np.ndarray, ...]
+        with np.errstate(all="ignore"):
+            if node.op_type == "QuantizeLinear":
+                results = (self._quantized(node, *operands),)
+            elif node.op_type == "DequantizeLinear":
+                results = (_dequantized(node, *operands),)
+            elif node.op_type == "DynamicQuantizeLinear":
+                results = self._quantized_dynamically(*operands)
+            else:
+                results = self._by_reference(node, inputs)
+        self._values.update(zip((value for value in node.outputs if value.name), results, strict=True))
+
+    def _by_reference(self, node: ir.Node, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        graph = onnx.GraphProto(name="site", node=[ir.serde.serialize_node(node)])
+        graph.input.extend(onnx.ValueInfoProto(name=name) for name in inputs)
+        named = [value.name for value in node.outputs if value.name]
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in named)
+        functions: list[ReferenceEvaluator | onnx.FunctionProto] = []
+        if node.op_identifier() in self._model.functions:
+            functions += [_in_double(ir.to_proto(function)) for function in self._model.functions.values()]
+        opsets = dict(self._model.opset_imports)
+        results: Any = ReferenceEvaluator(_in_double(graph), opsets=opsets, functions=functions).run(None, dict(inputs))
+        return tuple(np.asarray(result) for result in results)
+
+    def _quantized(self, node: ir.Node, x: Any, scale: Any, zero: Any = None) -> np.ndarray:
+        code = node.attributes.get_int("output_dtype", 0) or TensorProto.UINT8
+        dtype = zero.dtype if zero is not None else ir.DataType(code).numpy()
+        info: Any = ml_dtypes.iinfo  # which has no types
+        along = _along(node, x)
+        steps = x / along(scale)
+        off = _STEPS_OFF + np.abs(steps) * _FLOAT32_OFF
+        own = self._known.get(getattr(node.inputs[0], "name", None) or "")
+        if own is not None and own.dtype.kind == "f":
+            off += np.abs(steps) * float(np.finfo(own.dtype).eps) / 2
+            missed = np.abs(_double(own) / along(scale) - steps)
+            off += np.minimum(2 * (missed.max(axis=-1, keepdims=True, initial=0.0) if x.ndim else missed), _MOST_OFF)
+        codes = self._rounded(steps, off) + (0.0 if zero is None else along(zero).astype(np.float64))
+        codes = np.clip(codes, int(info(dtype).min), int(info(dtype).max))
+        return codes if self._directions is None else codes.astype(dtype)
+
+    def _quantized_dynamically(self, x: Any) -> tuple[np.ndarray, ...]:
+        low, high = min(float(x.min(initial=0.0)), 0.0), max(float(x.max(initial=0.0)), 0.0)
+        scale = np.asarray((high - low) / 255 or 1.0)
+        zero = np.clip(self._rounded(np.asarray(-low / scale), _STEPS_OFF), 0, 255)
+        codes = np.clip(self._rounded(x / scale, _STEPS_OFF) + zero, 0, 255)
+        return codes.astype(np.uint8), scale, zero.astype(np.uint8)
+
+    def _rounded(self, steps: np.ndarray, off: Any) -> np.ndarray:
+        """Round to integers what may be off by so much, in the direction whose turn it is."""
+        return steps if self._directions is None else np.rint(steps + next(self._directions) * off)
+
+
+def _dequantized(node: ir.Node, x: Any, scale: Any, zero: Any = None) -> np.ndarray:
+    along = _along(node, x)
+    offset = 0.0 if zero is None else along(zero).astype(np.float64)
+    values: np.ndarray = (x.astype(np.float64) - offset) * along(scale)
+    return values
+
+
+def _along(node: ir.Node, x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what makes scales or zero points of a node as wide as what they belong to."""
+    axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+
+    def widened(values: np.ndarray) -> np.ndarray:
+        if values.size == 1:
+            return values.reshape(())
+        if block:
+            return np.repeat(values, block, axis).take(range(x.shape[axis]), axis)
+        return values.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+
+    return widened
+
+
+def _double(array: Any) -> np.ndarray:
+    values = np.asarray(array)
+    return values.astype(np.float64) if values.dtype.kind == "f" or values.dtype.name == "bfloat16" else values
+
+
+def _in_double(proto: _Proto) -> _Proto:
+    for node in _nodes(list(proto.node)):
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type in _FLOATS:
+                wide = numpy_helper.to_array(attribute.t).astype(np.float64)
+                attribute.t.CopyFrom(numpy_helper.from_array(wide, attribute.t.name))
+            elif attribute.name in ("to", "dtype") and attribute.i in _FLOATS:
+                attribute.i = TensorProto.DOUBLE
+            elif attribute.name == "value_float" and node.op_type == "Constant":
+                attribute.CopyFrom(
+                    helper.make_attribute("value", numpy_helper.from_array(np.asarray(attribute.f, np.float64)))
+                )
+        kept = [a for a in node.attribute if not (node.op_type == "DequantizeLinear" and a.name == "output_dtype")]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    return proto
+
+
+def _nodes(nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _nodes(list(graph.node))

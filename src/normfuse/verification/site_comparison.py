@@ -1,0 +1,243 @@
+"""Comparing two models site by site, on identical inputs: what decides whether a model is right.
+
+Each site at which the graphs differ (see :mod:`normfuse.verification.diff_sites`) is run on the values that the
+original has there. A result is right if it is the original's, within the rounding of a few operators, or if it is as
+near to the exact value (see :mod:`normfuse.verification.exact_values`) as the original's, or nearer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.errors import NormfuseError
+from normfuse.sessions import Level, open_session
+from normfuse.verification.between import showing
+from normfuse.verification.budget import Budget, OutOfTime, run_all
+from normfuse.verification.comparison import QUANTIZED_TYPES, Difference, lowest_precision, type_tolerance
+from normfuse.verification.diff_sites import DiffSite, diff_sites, given_name, part_model
+from normfuse.verification.exact_values import exact_range, quantizer_inputs
+from normfuse.verification.inputs import Sample
+from normfuse.verification.memory import in_batches
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["Found", "SiteComparer", "Way"]
+
+Values = dict[str, Any]
+
+# Some units in the last place: the rounding of a chain, not of a whole model.
+_TOLERANCES = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-9}
+# How much less exact a result may be than the original's, in its row and on average: at rounding ties chance decides.
+_ROW_FACTOR = 2.0
+_RMS_FACTOR = 1.1
+# If more of the original's own values are that far off, what counts as exact is not: the reference implementation knows
+# most operators in their last version only.
+_FAR, _SHARE_FAR = 0.1, 0.5
+# Of quantised values of which the exact ones are not known: the share that may be one step off.
+_SHARE_OFF = 0.01
+# A value that is so far off is another one by the same name, if the outputs agree all the same.
+_UNRELATED = 0.5
+# Stands among the rules of a node for which a requantisation inside the chain was removed, as the user allowed.
+_SKIPPED = "requantization removed"
+_RULES = "normfuse.rules"
+
+
+@dataclasses.dataclass
+class Way:
+    """One way of running the optimised model."""
+
+    label: str
+    ep_options: dict[str, Any] | None
+    """None: without the execution provider."""
+    fused: tuple[tuple[str, ...], ...] = ()
+    """Names of the nodes that the execution provider runs as one, for each chain that it took."""
+
+
+@dataclasses.dataclass
+class Found:
+    """What was found at the sites, over all samples and ways of running."""
+
+    sites: int
+    same_nodes: int
+    samples: int
+    """On how many the sites were compared."""
+    out_of_time: bool = False
+    error: float = 0.0
+    """The largest of those that are right."""
+    wrong: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Value that differs -> its error, in the order of the graph."""
+    unknown: dict[str, None] = dataclasses.field(default_factory=dict)
+    """Values that are off, or could not be computed, and of which the exact ones are not known."""
+
+    @property
+    def unrelated(self) -> list[str]:
+        """The values that are so far off that they may be different ones by the same name."""
+        return [name for name, error in self.wrong.items() if error > _UNRELATED]
+
+
+class SiteComparer:
+    """Compares the sites of two models."""
+
+    def __init__(self, original: ir.Model, optimized: ir.Model, budget: Budget, tell: Callable[[str], None]) -> None:
+        """Nothing is run yet."""
+        self._original = original
+        self._optimized = optimized
+        self._budget = budget
+        self._tell = tell
+        self._precision = lowest_precision(original)
+        self._may_skip = any(
+            _SKIPPED in node.metadata_props.get(_RULES, "")
+            for graph in (*optimized.graphs(), *optimized.functions.values())
+            for node in graph
+        )
+
+    def compare(self, ways: Sequence[Way], fed: Sequence[Sample], unrelated: Collection[str] = ()) -> Found:
+        """Return what was found on some samples, as far as the time lasts; ``unrelated``: see :func:`diff_sites`."""
+        fused = [chain for way in ways for chain in way.fused]
+        sites, same_nodes = diff_sites(self._original, self._optimized, fused, unrelated)
+        found = Found(len(sites), same_nodes, len(fed))
+        found.unknown.update(dict.fromkeys(self._ends_without_node()))
+        batches = in_batches(sites, _names, self._original, fed)
+        for number, batch in enumerate(batches, 1):
+            share = self._budget.spent / self._budget.seconds
+            share += (1 - share) / (len(batches) - number + 1)
+            found.samples = min(found.samples, self._compare_batch(batch, ways, fed, found, share))
+        order = [site.value for site in sites if site.value in found.wrong]
+        found.wrong = {name: found.wrong[name] for name in order}
+        return found
+
+    def _ends_without_node(self) -> Iterator[str]:
+        """Yield the outputs that no node computes in one of the models: no site is there."""
+        theirs = {value.name: value for value in self._original.graph.outputs}
+        for value in self._optimized.graph.outputs:
+            ends = (value, theirs[value.name])
+            if any(end.producer() is None for end in ends) and not all(end.is_graph_input() for end in ends):
+                yield value.name or ""
+
+    def _compare_batch(
+        self, sites: list[DiffSite], ways: Sequence[Way], fed: Sequence[Sample], found: Found, share: float
+    ) -> int:
+        """Compare some sites; gives on how many samples that was done."""
+        batch: _Batch | None = None
+        try:
+            names = sorted({name for site in sites for name in _names(site)})
+            session = showing(self._original, names)
+            for number, sample in enumerate(fed):
+                if number and self._budget.spent > share * self._budget.seconds:
+                    found.out_of_time = True
+                    return number
+                self._tell(f"verifying: the rewritten sites, sample {number + 1} of {len(fed)}")
+                known = run_all(session, [sample], self._budget)[0] | sample
+                if batch is None:
+                    batch = _Batch(sites, ways, self._original, self._optimized, known)
+                    found.unknown.update(dict.fromkeys(site.value for site in sites if site not in batch.sites))
+                self._compare_sample(batch, known, found)
+        except OutOfTime:
+            found.out_of_time = True
+            return number
+        except NormfuseError:
+            found.unknown.update(dict.fromkeys(site.value for site in sites))
+        return len(fed)
+
+    def _compare_sample(self, batch: _Batch, known: Values, found: Found) -> None:
+        results = [batch.run(session, known, self._budget) for session in batch.sessions]
+        for site in batch.sites:
+            if site.value in found.wrong:
+                continue
+            got = [each[site.value] for each in results if site.value in each]
+            errors = [_error(known[site.value], each) for each in got]
+            error = max(errors, default=0.0)
+            off = [each for each, its in zip(got, errors, strict=True) if its > _tolerance(known[site.value])]
+            verdict = self._judge(site, known, off) if off else True
+            if verdict is None and any(not self._is_near(known[site.value], got) for got in off):
+                found.unknown[site.value] = None
+            elif verdict is False:
+                found.wrong[site.value] = error
+            else:
+                found.error = max(found.error, error)
+
+    def _judge(self, site: DiffSite, known: Values, results: Sequence[Any]) -> bool | None:
+        """Say whether results are as exact as the original's; None: it cannot be found out."""
+        exact = exact_range(site, self._original, known, self._budget, may_skip=self._may_skip)
+        reference = np.asarray(known[site.value])
+        if exact is None or exact.low.shape != reference.shape:
+            return None
+        size = np.abs(np.where(np.isfinite(exact.high), exact.high, 0.0))
+        floating = reference.dtype.kind == "f"
+        usual = np.maximum(size, np.sqrt(np.mean(size**2)) if size.size else 0.0)
+        allowed = usual * _tolerance(reference) if floating else np.zeros(size.shape)
+        theirs = exact.distance(reference)
+        if np.mean(theirs > (_FAR * usual if floating else 1.0)) > _SHARE_FAR:
+            return None
+        in_row = theirs.max(axis=-1, keepdims=True, initial=0.0) if theirs.ndim else theirs
+        at_most = allowed + (_ROW_FACTOR if floating else 1.0) * in_row
+        on_average = np.maximum(_RMS_FACTOR * _rms(theirs), _rms(allowed))
+        for result in results:
+            if np.shape(result) != reference.shape or np.asarray(result).dtype != reference.dtype:
+                return False
+            ours = exact.distance(np.asarray(result))
+            if not (ours <= at_most).all() or not _rms(ours) <= on_average:
+                return False
+        return True
+
+    def _is_near(self, reference: Any, result: Any) -> bool:
+        """Whether a result is within what the types of a whole model explain, where the exact one is not known."""
+        expected, got = np.asarray(reference), np.asarray(result)
+        error = _error(expected, got)
+        if expected.dtype.name in QUANTIZED_TYPES and error <= 1:
+            return bool(np.mean(expected != got) <= _SHARE_OFF)
+        return error <= type_tolerance(self._precision)
+
+
+class _Batch:
+    """Sites that run together, and sessions for them."""
+
+    def __init__(
+        self, sites: list[DiffSite], ways: Sequence[Way], original: ir.Model, optimized: ir.Model, known: Values
+    ) -> None:
+        # Neither sequences nor what is absent can be given or compared.
+        tensors = {name for name, value in known.items() if isinstance(value, np.ndarray)}
+        self.sites = [site for site in sites if {site.value, *site.inputs, *site.original_inputs} <= tensors]
+        self.sessions: list[onnxruntime.InferenceSession] = []
+        for way in ways:
+            alone = way.ep_options is None
+            run = [site for site in self.sites if site.is_rewritten or not alone]
+            given = {name: known[name] for site in run for name in site.inputs}
+            part = part_model(optimized, [site.value for site in run], given)
+            # What ONNX Runtime itself makes of a graph is not in question.
+            level: Level = "disable" if alone else "all"
+            options = None if alone else {**(way.ep_options or {}), "claim": "all"}
+            if run:
+                self.sessions.append(open_session(part, "a part of the model", ep_options=options, level=level))
+
+    def run(self, session: onnxruntime.InferenceSession, known: Values, budget: Budget) -> Values:
+        given = {given_name(name): value for name, value in known.items()}
+        feeds = {value.name: given[value.name] for value in session.get_inputs()}
+        return run_all(session, [feeds], budget)[0]
+
+
+def _names(site: DiffSite) -> set[str]:
+    """What of the original is needed to judge a site."""
+    return {site.value, *site.inputs, *site.original_inputs, *quantizer_inputs(site)}
+
+
+def _error(reference: Any, result: Any) -> float:
+    if reference.dtype == result.dtype and np.array_equal(reference, result):
+        return 0.0
+    difference = Difference("", quantized=False)
+    difference.add(reference, result)
+    return difference.error
+
+
+def _tolerance(reference: Any) -> float:
+    return _TOLERANCES.get(np.asarray(reference).dtype.name, 0.0)
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
