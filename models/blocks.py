@@ -59,10 +59,13 @@ def swiglu_block(
     return g.model("swiglu_block")
 
 
-def ocr_block(*, channels: int = 32, opset: int = 11, dtype: str = "float32", seed: int = 0) -> onnx.ModelProto:
+def ocr_block(
+    *, channels: int = 32, separable: int = 0, opset: int = 11, dtype: str = "float32", seed: int = 0
+) -> onnx.ModelProto:
     """Return two convolutions of a text recogniser with decomposed HardSwish, the first with its bias added apart.
 
-    x ["batch", 3, 48, "width"] -> features ["batch", channels, 24, "width / 2"].
+    x ["batch", 3, 48, "width"] -> features ["batch", channels, 24, "width / 2"]. So many ``separable`` blocks, each of
+    a pointwise and a depthwise convolution with HardSwish behind both, come after these.
     """
     g = GraphBuilder(opset, dtype, seed)
     x = g.input("x", ["batch", 3, 48, "width"])
@@ -70,5 +73,10 @@ def ocr_block(*, channels: int = 32, opset: int = 11, dtype: str = "float32", se
     x = g.add("Conv", x, weight, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2])
     x = activation(g, affine(g, x, None, g.weight(1, channels, 1, 1, scale=0.1)), "hard_swish")
     x = g.add("Conv", x, g.weight(channels, 1, 5, 5, scale=0.2), group=channels, kernel_shape=[5, 5], pads=[2] * 4)
+    for _ in range(separable):
+        x = activation(g, x, "hard_swish")
+        x = g.add("Conv", x, g.weight(channels, channels, 1, 1, scale=1.5 / np.sqrt(channels)), g.weight(channels))
+        x = activation(g, x, "hard_swish")
+        x = g.add("Conv", x, g.weight(channels, 1, 3, 3, scale=0.4), group=channels, kernel_shape=[3, 3], pads=[1] * 4)
     g.output(activation(g, x, "hard_swish"), ["batch", channels, 24, "half_width"], name="features")
     return g.model("ocr_block")

@@ -1,8 +1,8 @@
 """Applications from the package index, with normfuse and without: same results, and what it gains and costs.
 
 ``python compare.py PYTHON [--lean] [NAME ...]``, where PYTHON has normfuse[all-applications]: tests/run.py makes it.
-Speed is the first column through the second; start is until the first result, from the second time on (2nd) with what
-normfuse keeps on disk; memory is the most that one process had.
+Times are those of the fastest calls, speed the first through the second. Start is until the first result: without
+normfuse, with it, and with what it then has on disk; memory, likewise, is the most that one process had.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -134,7 +133,7 @@ def compared(application: Application, python: str, seconds: float) -> list[str]
         for run in (first, second):
             require_same(plain.result, run.result, application.tolerance)
         memories = [first.end()]
-        medians = list(map(statistics.median, in_turns(plain, second, seconds)))
+        fastest = list(map(min, in_turns(plain, second, seconds)))
         memories = [plain.end(), *memories, second.end()]
         assert "normfuse" not in plain.log()
         for run in (first, second):
@@ -142,8 +141,8 @@ def compared(application: Application, python: str, seconds: float) -> list[str]
             assert taken == application.sessions, f"{taken} of {application.sessions} sessions with it:\n{run.log()}"
     return [
         application.name,
-        *(f"{1000 * median:.1f}" for median in medians),
-        f"{medians[0] / medians[1]:.2f}",
+        *(f"{1000 * each:.1f}" for each in fastest),
+        f"{fastest[0] / fastest[1]:.2f}",
         *(f"{run.start:.1f}" for run in runs),
         *(f"{memory:.0f}" for memory in memories),
     ]

@@ -651,9 +651,13 @@ def test_demo_ends_with_a_table(run: Run, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     done = run("demo", "--seconds", "0.1", "-o", "kept")
     assert done.code == 0, done.err
-    assert done.out.count("The results agree") == 4
+    assert done.out.count("The results agree") == 5
     assert "220 -> 111" in done.out
-    assert len(files(tmp_path / "kept")) == 8
+    assert len(files(tmp_path / "kept")) == 10
+    rows = re.findall(r" ([0-9.]+) +([0-9.]+) +([0-9.]+)x ", done.out)
+    assert len(rows) == 5
+    for before, after, ratio in rows:  # each has three digits
+        assert float(ratio) == pytest.approx(float(before) / float(after), rel=0.015, abs=0.006)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
