@@ -11,7 +11,6 @@ the cache (no room, no permission) is said in a line of the log, and costs the e
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import importlib.util
 import json
@@ -20,12 +19,10 @@ import os
 import platform
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from normfuse._version import __version__
 from normfuse.host.config_entries import (
@@ -39,7 +36,7 @@ from normfuse.host.native_library import get_library_path
 from normfuse.host.needs import Needs
 from normfuse.host.registration import instruction_set
 from normfuse.host.session import OPTION_PREFIX
-from normfuse.host.versions import import_host
+from normfuse.host.versions import distribution_folders, import_host
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -66,8 +63,7 @@ _ENTRIES = (*OF_INTEGERS, f"{OPTION_PREFIX}compile")
 _log = logging.getLogger("normfuse")
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A file of the cache."""
 
     path: Path
@@ -126,7 +122,7 @@ class Origin:
                 "software": _software(),
                 "processor": _processor(),
             }
-        except (OSError, metadata.PackageNotFoundError) as error:
+        except OSError as error:
             _log.info("No prepared model is looked for: %s.", error)
             return None
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -261,17 +257,32 @@ def _hashed(chunks: Iterator[bytes], touched: tuple[int, ...]) -> tuple[str, tup
 
 
 def _software() -> list[object]:
-    """Return what tells the programs apart that prepare a model and run it, editable installations included."""
+    """Return what tells the programs apart that prepare a model and run it, editable installations included.
+
+    A package that is installed again has other times, if it has no other version; nothing is imported to see it.
+    """
     host = import_host()
-    folders = [Path(__file__).parent]
-    pass_ = importlib.util.find_spec("normfuse.graph_rewrites")
-    folders += [Path(folder) for folder in (pass_.submodule_search_locations or ())] if pass_ else []
-    files = [Path(get_library_path())]
-    files += [file for each in folders for file in sorted(each.rglob("*.py"))]
-    files += sorted(Path(host.capi.__file__).parent.glob("onnxruntime_pybind11_state*"))
-    states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    versions = [(name, metadata.version(name)) for name in ("onnx", "onnx-ir", "numpy")]
-    return [__version__, host.__version__, host.get_build_info(), versions, states]
+    native = Path(sys.modules[f"{host.__name__}.capi.onnxruntime_pybind11_state"].__file__ or "")
+    files, folders = [Path(get_library_path()), native], [str(Path(__file__).parent)]
+    for name in ("onnx", "onnx_ir", "numpy", "normfuse.graph_rewrites"):
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:
+            raise OSError(f"{name} is not there")
+        files.append(Path(found.origin))
+    folders.append(str(files[-1].parent))
+    states = [(str(path), status.st_size, status.st_mtime_ns) for path in files for status in [path.stat()]]
+    states += [(each.path, each.stat().st_size, each.stat().st_mtime_ns) for each in _sources(folders)]
+    versions = distribution_folders("onnx-", "onnx_ir-", "onnxruntime", "numpy-")
+    return [__version__, host.__version__, host.get_build_info(), versions, sorted(states)]
+
+
+def _sources(folders: list[str]) -> Iterator[os.DirEntry[str]]:
+    while folders:
+        for each in os.scandir(folders.pop()):
+            if each.name.endswith(".py"):
+                yield each
+            elif each.is_dir():
+                folders.append(each.path)
 
 
 def _processor() -> list[str]:
@@ -293,7 +304,7 @@ def _processor() -> list[str]:
 
 def _beginning(model: bytes, needs: Needs) -> bytes:
     """Return the field that an entry begins with."""
-    text = json.dumps(dataclasses.asdict(needs)).encode()
+    text = json.dumps(needs._asdict()).encode()
     size = _CHECKSUM + len(text)
     length = [size >> 7 * number & 0x7F | (0x80 if number < _LENGTH - 1 else 0) for number in range(_LENGTH)]
     digest = hashlib.sha256(text)
@@ -324,6 +335,8 @@ def _read(path: Path) -> Needs | None:
 
 def _write(path: Path, model: bytes, needs: Needs) -> None:
     """Write an entry under another name, and rename it once it is on the disk."""
+    import tempfile
+
     descriptor, name = tempfile.mkstemp(suffix=_UNFINISHED, dir=path.parent)  # for the owner alone
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import resources
 from pathlib import Path
 
+import normfuse
 from normfuse.errors import LibraryLoadError
 
 __all__ = ["EP_NAME", "LIBRARY_VARIABLE", "get_ep_name", "get_ep_names", "get_library_path"]
@@ -31,13 +31,13 @@ def get_library_path() -> str:
         return str(Path(override).resolve())
     name = _FILE_NAMES.get(sys.platform, "libnormfuse.so")
     # An editable install has the Python sources in the checkout and the library in site-packages.
-    library = resources.files("normfuse").joinpath(name)
-    if not library.is_file():
+    found = [path for folder in normfuse.__path__ if (path := Path(folder) / name).is_file()]
+    if not found:
         raise LibraryLoadError(
             f"{name} is missing from the installed package normfuse; install normfuse again, with pip install "
             "--force-reinstall and the checkout or wheel that it came from."
         )
-    return str(Path(str(library)).resolve())
+    return str(found[0].resolve())
 
 
 def get_ep_name() -> str:

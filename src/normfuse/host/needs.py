@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from normfuse.host.config_entries import (
     INLINE_LATE,
@@ -23,8 +22,7 @@ __all__ = ["QUANTIZES_WEIGHTS", "Needs", "settle"]
 QUANTIZES_WEIGHTS = "WeightBiasQuantization"
 
 
-@dataclasses.dataclass(frozen=True)
-class Needs:
+class Needs(NamedTuple):
     """What the options of a session on a prepared model have to say, and must not: see `sessions.SessionModel`."""
 
     keeps_weights: bool

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from normfuse import spec
 from normfuse.errors import OptionError
-from normfuse.spec import OPTIONS, Option
+
+if TYPE_CHECKING:
+    from normfuse.spec import Option
 
 __all__ = ["accepts", "check_directml", "validate_options"]
 
@@ -99,10 +102,12 @@ def validate_options(values: Mapping[str, object]) -> dict[str, str]:
     for name, value in values.items():
         if value is None:
             continue
-        option = OPTIONS.get(name)
+        option = spec.OPTIONS.get(name)
         if option is None:
-            close = difflib.get_close_matches(name, OPTIONS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(OPTIONS)}."
+            import difflib
+
+            close = difflib.get_close_matches(name, spec.OPTIONS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(spec.OPTIONS)}."
             raise OptionError(f"normfuse has no option '{name}'; {hint}")
         text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
         if not isinstance(text, str) or not accepts(option, text):
@@ -112,4 +117,4 @@ def validate_options(values: Mapping[str, object]) -> dict[str, str]:
     adapters = [name for name in checked if name.startswith("adapter_")]
     if len(adapters) > 1:
         raise OptionError(f"Options {adapters[0]} and {adapters[1]} both choose an adapter; give one of them.")
-    return {name: text for name, text in checked.items() if text != OPTIONS[name].default}
+    return {name: text for name, text in checked.items() if text != spec.OPTIONS[name].default}

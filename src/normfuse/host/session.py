@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from normfuse import spec
 from normfuse.errors import OptionError
 from normfuse.host.config_entries import get_entry, set_entry
 from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.options import check_directml, validate_options
 from normfuse.host.registration import devices_for, ensure_registered
 from normfuse.host.versions import load_host
-from normfuse.spec import OPTIONS
 
 if TYPE_CHECKING:
     import os
@@ -26,6 +26,8 @@ BACKEND_KEY = "normfuse.backend"
 
 _MARKER = "normfuse.session_options"
 _ERRORS_ONLY = 3
+# The default of the option, so that a session without options reads no table.
+_BACKEND = "auto"
 #: ONNX Runtime keeps the options given with a provider as session configuration entries with this prefix.
 OPTION_PREFIX = f"ep.{EP_NAME.lower()}."
 
@@ -81,9 +83,9 @@ def session_options(
         raise OptionError(f"options must be an onnxruntime.SessionOptions, not {type(options).__name__}.")
     again = get_entry(options, _MARKER) is not None
     if again:
-        before = {name: get_entry(options, OPTION_PREFIX + name) for name in OPTIONS}
+        before = {name: get_entry(options, OPTION_PREFIX + name) for name in spec.OPTIONS}
         values = validate_options({**before, **{name: value for name, value in given.items() if value is not None}})
-    backend = values.get("backend", OPTIONS["backend"].default)
+    backend = values.get("backend") or spec.OPTIONS["backend"].default if values else _BACKEND
     devices = devices_for(backend, ensure_registered())
     if backend == "directml":
         check_directml(values, on_gpu_device=devices[0].ep_metadata.get("backend") == backend)
@@ -96,7 +98,7 @@ def session_options(
         choose_inlining(options, model)
         avoid_float16_fault(options, model)
     if again:
-        for option in OPTIONS.values():
+        for option in spec.OPTIONS.values():
             if option.name in values or get_entry(options, OPTION_PREFIX + option.name) is not None:
                 set_entry(options, OPTION_PREFIX + option.name, values.get(option.name, option.default))
     else:

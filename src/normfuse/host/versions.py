@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
 from functools import cache
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from normfuse._version import __version__
@@ -18,6 +17,7 @@ __all__ = [
     "BY_NAME_VERSION",
     "MINIMUM_VERSION",
     "NEWEST_TESTED",
+    "distribution_folders",
     "host_version",
     "how_to_keep_one",
     "import_host",
@@ -31,6 +31,7 @@ BY_NAME_VERSION = (1, 25)
 """First ONNX Runtime whose Python package knows plug-in providers in ``providers=[...]``."""
 NEWEST_TESTED = (1, 32)
 """Newest ONNX Runtime that the tests run. Newer ones are accepted: its C interface promises to keep what it has."""
+_FLAVOURS = ("onnxruntime", "ort-", "ort_")  # how the names of its distributions begin
 
 
 def import_host() -> Any:
@@ -79,17 +80,25 @@ def host_version(onnxruntime: Any) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _distributions() -> Iterator[metadata.Distribution]:
-    """Yield the installed distributions that may be a flavour, by their folders' names: to read all takes long."""
-    for folder in map(Path, sys.path):
-        for pattern in ("[oO][nNrR][nNtT]*.dist-info", "[oO][nNrR][nNtT]*.egg-info"):
-            yield from map(metadata.Distribution.at, sorted(folder.glob(pattern)))
+def distribution_folders(*beginnings: str) -> list[str]:
+    """Return the folders of the metadata of installed distributions whose names begin so: to read all takes long."""
+    found = []
+    for folder in sys.path:
+        with contextlib.suppress(OSError):  # an archive, or nothing
+            found += [
+                each.path
+                for each in os.scandir(folder or os.curdir)
+                if each.name.lower().startswith(beginnings) and each.name.endswith((".dist-info", ".egg-info"))
+            ]
+    return sorted(found)
 
 
 def installed_flavours() -> dict[str, str]:
     """Return name -> version of every installed distribution that provides the import package ``onnxruntime``."""
     flavours: dict[str, str] = {}
-    for distribution in _distributions():
+    from importlib import metadata
+
+    for distribution in map(metadata.Distribution.at, distribution_folders(*_FLAVOURS)):
         name = str(distribution.metadata["Name"])
         if name.lower().replace("_", "-").startswith(("onnxruntime", "ort-")) and any(
             file.as_posix() == "onnxruntime/__init__.py" for file in distribution.files or ()
@@ -109,6 +118,8 @@ def how_to_keep_one() -> str:
 
 @cache
 def _warn_about_flavours() -> None:
+    if len(distribution_folders(*_FLAVOURS)) < 2:
+        return  # without reading their lists of files
     flavours = installed_flavours()
     if len(flavours) > 1:
         names = " and ".join(f"{name} {version}" for name, version in sorted(flavours.items()))
