@@ -1,5 +1,6 @@
-// The three functions that the library exports, and nothing else.
+// The functions that the library exports, and nothing else.
 #include "custom_ops/custom_ops.h"
+#include "plugin/content_hash.h"
 #include "plugin/factory.h"
 
 #include "abi/ort_host.h"
@@ -65,4 +66,11 @@ NORMFUSE_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, con
   StayLoaded();
   if (ort::Status* too_old = ort::Negotiate(base)) return too_old;
   return ort::Guarded([&] { return normfuse::custom_ops::Register(options); });
+}
+
+// Called by normfuse's Python package: the hash of a file's content that is 16 bytes long.
+NORMFUSE_EXPORT void NormfuseHashContent(const uint8_t* data, size_t size, uint64_t key, uint64_t* digest) {
+  const normfuse::plugin::Digest found = normfuse::plugin::HashContent(data, size, key);
+  digest[0] = found[0];
+  digest[1] = found[1];
 }

@@ -2,7 +2,8 @@
 
 An entry is one ONNX file, so that ONNX Runtime reads it from the disk itself. It begins with a field that ONNX does not
 know, and that protobuf skips: a checksum of all that follows, and what the session's options need. A file that lacks
-it, or does not agree with it, is no entry. An entry's name is a hash of all that it was made from and for.
+it, or does not agree with it, is no entry. An entry's name is a hash of all that it was made from and for. Hashes are
+made with a key that lies in the folder, so that nobody else makes a model that is taken for another one.
 
 Nothing here imports onnx, onnx_ir or the rewriting pass: that is what makes a second start quick. What goes wrong with
 the cache (no room, no permission) is said in a line of the log, and costs the entry only.
@@ -11,7 +12,6 @@ the cache (no room, no permission) is said in a line of the log, and costs the e
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import json
 import logging
@@ -21,8 +21,9 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from normfuse._version import __version__
 from normfuse.host.config_entries import (
@@ -32,6 +33,7 @@ from normfuse.host.config_entries import (
     users_disabled_optimizers,
     users_entry,
 )
+from normfuse.host.content_hash import SIZE, chunks_of, hash_of
 from normfuse.host.native_library import get_library_path
 from normfuse.host.needs import Needs
 from normfuse.host.registration import instruction_set
@@ -52,11 +54,12 @@ LARGEST = MOST_BYTES // 10
 _SUFFIX = ".prepared.onnx"
 _UNFINISHED = ".unfinished"
 _ABANDONED = 3600  # seconds after which a file that was being written belongs to a process that is gone
-_CHUNK = 1 << 20
 # An entry of TensorProto.external_data as protobuf writes its key.
 _EXTERNAL = b"\x0a\x08location"
+_KEY = "key"  # the file of that name, of so many bytes
+_KEY_BYTES = 8
 # Field 1000 of a ModelProto with a length of five bytes, as protobuf may write it: always that many.
-_TAG, _LENGTH, _CHECKSUM = b"\xc2\x3e", 5, hashlib.sha256().digest_size
+_TAG, _LENGTH = b"\xc2\x3e", 5
 _BEGINNING = len(_TAG) + _LENGTH
 # Session entries that a model is prepared by.
 _ENTRIES = (*OF_INTEGERS, f"{OPTION_PREFIX}compile")
@@ -94,69 +97,67 @@ def cache_folder() -> Path | None:
 class Origin:
     """What a session is to be created from: a model and all that decides what is made of it."""
 
-    def __init__(self, key: str, model: object, seen: object) -> None:
-        self._key, self._model, self._seen = key, model, seen
+    def __init__(self, path: Path, key: int, model: object, seen: object) -> None:
+        self._path, self._key, self._model, self._seen = path, key, model, seen
 
     @classmethod
     def of(cls, model: object, options: onnxruntime.SessionOptions, choices: Mapping[str, bool]) -> Origin | None:
         """Return the origin; None: it is not to be kept, since not all of it can be seen, or it is large, or no cache.
 
         Args:
-            model: As a user gives it. Only files and bytes without external data are kept.
+            model: As a user gives it. Only files and bytes are kept, and only those without external data.
             options: Those of the session, with the execution provider.
             choices: What may be done to the model.
         """
-        if cache_folder() is None:
-            return None
         try:
-            seen = _look_at(model)
+            folder = _usable_folder(make=True)
+            if folder is None:
+                return None
+            key = _key_of(folder)
+            seen = _look_at(model, key)
             if seen is None:
                 return None
             facts = {
-                "model": seen[0],
+                "model": seen[0].hex(),
                 "choices": dict(choices),
                 "level": str(options.graph_optimization_level),
                 "saves": bool(options.optimized_model_filepath),
-                "entries": [(key, get_entry(options, key), users_entry(options, key)) for key in _ENTRIES],
+                "entries": [(each, get_entry(options, each), users_entry(options, each)) for each in _ENTRIES],
                 "disabled": [sorted(disabled_optimizers(options)), sorted(users_disabled_optimizers(options))],
                 "software": _software(),
                 "processor": _processor(),
             }
-        except OSError as error:
+        except (OSError, AttributeError) as error:  # AttributeError: another library, by NORMFUSE_LIBRARY
             _log.info("No prepared model is looked for: %s.", error)
             return None
-        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        return cls(key, model, seen)
+        name = hash_of([json.dumps(facts, sort_keys=True).encode()], key).hex()
+        return cls(folder / (name + _SUFFIX), key, model, seen)
 
     def find(self) -> tuple[Path, Needs] | None:
         """Return the file to create a session on and what that needs; None: there is none. A broken one is removed."""
-        folder = _usable_folder(make=False)
-        if folder is None:
-            return None
-        path = folder / (self._key + _SUFFIX)
         try:
-            needs = _read(path)
+            needs = _read(self._path, self._key)
             if needs is None:
-                path.unlink()
-                _log.info("%s is damaged; it is made again.", path)
+                self._path.unlink()
+                _log.info("%s is damaged; it is made again.", self._path)
                 return None
-            os.utime(path)
         except FileNotFoundError:
             return None
         except OSError as error:
             _log.info("A prepared model cannot be read: %s.", error)
             return None
-        return path, needs
+        with contextlib.suppress(OSError):  # a folder that is only read
+            os.utime(self._path)
+        return self._path, needs
 
     def keep(self, model: bytes, needs: Needs) -> None:
-        """Keep what was made of the model, unless the model is another one by now."""
+        """Keep what was made of the model, unless that is another one by now, or its weights lie in other files."""
         if len(model) > LARGEST:
             return
         try:
-            folder = _usable_folder(make=True)
-            if folder is None or _look_at(self._model) != self._seen:
+            if _names_files(self._model) or _look_at(self._model, self._key) != self._seen:
                 return
-            _write(folder / (self._key + _SUFFIX), model, needs)
+            _write(self._path, [_beginning(model, needs, self._key), model])
             prune(MOST_BYTES)
         except OSError as error:
             _log.info("A prepared model cannot be kept: %s.", error)
@@ -230,10 +231,27 @@ def _is_private(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def _look_at(model: object) -> tuple[str, tuple[int, ...]] | None:
+def _key_of(folder: Path) -> int:
+    """Return the number that hashes of this folder are made with; it is made when it is asked for first."""
+    path = folder / _KEY
+    for _ in range(2):
+        with contextlib.suppress(FileNotFoundError), _opened(path) as file:
+            key = file.read(_KEY_BYTES + 1)
+            if len(key) == _KEY_BYTES and _is_private(os.fstat(file.fileno())):
+                return int.from_bytes(key, "little")
+            path.unlink()  # broken, and all entries with it
+        _write(path, [os.urandom(_KEY_BYTES)], replaces=False)
+    raise OSError(f"{path} is not there")
+
+
+def _opened(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)), "rb")
+
+
+def _look_at(model: object, key: int) -> tuple[bytes, tuple[int, ...]] | None:
     """Return a hash of a model's content and what tells that the file was not touched; None: it is not to be kept."""
     if isinstance(model, (bytes, bytearray, memoryview)):
-        return _hashed(iter([bytes(model)]), ()) if len(model) <= LARGEST else None
+        return (hash_of(chunks_of(bytes(model)), key), ()) if len(model) <= LARGEST else None
     if not isinstance(model, (str, os.PathLike)):
         return None
     path = Path(model)
@@ -243,17 +261,21 @@ def _look_at(model: object) -> tuple[str, tuple[int, ...]] | None:
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         touched = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        return _hashed(iter(lambda: file.read(_CHUNK), b""), touched)
+        return hash_of(chunks_of(file), key), touched
 
 
-def _hashed(chunks: Iterator[bytes], touched: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | None:
-    digest, end = hashlib.sha256(), b""
-    for chunk in chunks:
-        digest.update(chunk)
-        if _EXTERNAL in chunk or _EXTERNAL in end + chunk[: len(_EXTERNAL)]:
-            return None  # its weights lie in another file, which is not looked at here
-        end = chunk[-len(_EXTERNAL) :]
-    return digest.hexdigest(), touched
+def _names_files(model: object) -> bool:
+    """Whether weights of a model lie in files of their own, which are not looked at here."""
+    if not isinstance(model, (str, os.PathLike)):
+        return _EXTERNAL in bytes(model)  # type: ignore[call-overload]
+    end = b""
+    with Path(model).open("rb") as file:
+        for chunk in chunks_of(file):
+            data = end + chunk
+            if _EXTERNAL in data:
+                return True
+            end = data[-len(_EXTERNAL) :]
+    return False
 
 
 def _software() -> list[object]:
@@ -302,49 +324,52 @@ def _processor() -> list[str]:
     return told
 
 
-def _beginning(model: bytes, needs: Needs) -> bytes:
+def _beginning(model: bytes, needs: Needs, key: int) -> bytes:
     """Return the field that an entry begins with."""
     text = json.dumps(needs._asdict()).encode()
-    size = _CHECKSUM + len(text)
+    size = SIZE + len(text)
     length = [size >> 7 * number & 0x7F | (0x80 if number < _LENGTH - 1 else 0) for number in range(_LENGTH)]
-    digest = hashlib.sha256(text)
-    digest.update(model)
-    return _TAG + bytes(length) + digest.digest() + text
+    return _TAG + bytes(length) + hash_of(chain([text], chunks_of(model)), key) + text
 
 
-def _read(path: Path) -> Needs | None:
+def _read(path: Path, key: int) -> Needs | None:
     """Return what a session on an entry needs; None: the entry is damaged, or not this user's."""
-    file_descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(file_descriptor, "rb") as file:
-        status = os.fstat(file_descriptor)
+    with _opened(path) as file:
+        status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not _is_private(status):
             return None
         head = file.read(_BEGINNING)
         size = sum((byte & 0x7F) << 7 * number for number, byte in enumerate(head[len(_TAG) :]))
-        if head[: len(_TAG)] != _TAG or not _CHECKSUM < size <= status.st_size:
+        if head[: len(_TAG)] != _TAG or not SIZE < size <= status.st_size:
             return None
         told = file.read(size)
-        digest = hashlib.sha256(told[_CHECKSUM:])
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+        found = hash_of(chain([told[SIZE:]], chunks_of(file)), key)
     try:
-        return Needs(**json.loads(told[_CHECKSUM:])) if digest.digest() == told[:_CHECKSUM] else None
+        return Needs(**json.loads(told[SIZE:])) if found == told[:SIZE] else None
     except (ValueError, TypeError):
         return None
 
 
-def _write(path: Path, model: bytes, needs: Needs) -> None:
-    """Write an entry under another name, and rename it once it is on the disk."""
+def _write(path: Path, parts: list[bytes], *, replaces: bool = True) -> None:
+    """Write a file under another name, and rename it once it is on the disk."""
     import tempfile
 
     descriptor, name = tempfile.mkstemp(suffix=_UNFINISHED, dir=path.parent)  # for the owner alone
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_beginning(model, needs))
-            file.write(model)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        if replaces or sys.platform == "win32":
+            Path(name).replace(path)
+            return
+        try:
+            os.link(name, path)
+            Path(name).unlink()
+        except FileExistsError:  # another process was quicker
+            Path(name).unlink()
+        except OSError:  # a file system without links
+            Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(name).unlink()

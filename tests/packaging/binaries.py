@@ -13,7 +13,7 @@ from macholib.SymbolTable import SymbolTable
 
 # Parts of the C library itself. From glibc 2.34 on they are empty; 2.28 still keeps threads and dlopen in two of them.
 GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
-ENTRY_POINTS = {"CreateEpFactories", "ReleaseEpFactory", "RegisterCustomOps"}
+ENTRY_POINTS = {"CreateEpFactories", "NormfuseHashContent", "ReleaseEpFactory", "RegisterCustomOps"}
 # What zig's linker adds to every library for macOS: the addresses of its header and of a mark for destructors.
 ADDED_FOR_MACOS = {"_mh_dylib_header", "__dso_handle"}
 LARGEST = 4_000_000  # bytes, stripped

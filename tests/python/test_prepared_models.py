@@ -18,6 +18,7 @@ import pytest
 
 import normfuse
 from normfuse import models, prepared_models
+from normfuse.host.content_hash import chunks_of, hash_of
 
 X = np.linspace(-3, 3, 4 * 64, dtype=np.float32).reshape(4, 64)
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="owners, links and signals of POSIX")
@@ -104,6 +105,71 @@ def test_bytes_and_files_share_entries_and_nothing_else_is_kept(folder: Path, pa
     assert len(kept(folder)) == 1
     run(chain())
     assert len(kept(folder)) == 1
+
+
+def reference_hash(data: bytes, key: int) -> bytes:
+    """NH in a tree, by Python's own integers."""
+    mask, level = 2**64 - 1, 0
+    while True:
+        keys = []
+        for _ in range(256):
+            key = key + 0x9E3779B97F4A7C15 & mask
+            z = (key ^ key >> 30) * 0xBF58476D1CE4E5B9 & mask
+            z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+            keys.append(z ^ z >> 31)
+        result = b""
+        for begin in range(0, len(data), 2048):
+            block = data[begin : begin + 2048].ljust(2048, b"\0")
+            words = [int.from_bytes(block[at : at + 8], "little") for at in range(0, 2048, 8)]
+            sums = [word + key & mask for word, key in zip(words, keys, strict=True)]
+            total = sum(a * b for a, b in zip(sums[::2], sums[1::2], strict=True))
+            result += (total & (1 << 128) - 1).to_bytes(16, "little")
+        if level and len(result) == 16:
+            return result
+        data = result if level else result + len(data).to_bytes(16, "little")
+        level += 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 2049, 2**18 + 5, 2**20, 2**21 + 2**20 // 2 + 3])
+def test_hashes_are_those_of_the_definition(tmp_path: Path, size: int) -> None:
+    data = np.arange(size, dtype=np.uint32).astype(np.uint8).tobytes()
+    key = 0xFEDCBA9876543210
+    pieces = [data[begin : begin + 2**20] for begin in range(0, size, 2**20)]
+    expected = reference_hash(b"".join(reference_hash(piece, key) for piece in pieces), key)
+    assert hash_of(chunks_of(data), key) == expected
+    (tmp_path / "file").write_bytes(data)
+    with (tmp_path / "file").open("rb") as file:
+        assert hash_of(chunks_of(file), key) == expected
+    assert hash_of(chunks_of(data + b"\0"), key) != expected
+    for at in {0, size // 2, size - 1} if size else ():
+        changed = data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1 :]
+        assert hash_of(chunks_of(changed), key) != expected
+
+
+def test_entries_of_many_pieces(folder: Path, tmp_path: Path) -> None:
+    g = models.GraphBuilder(opset=20)
+    normal = g.add("LayerNormalization", g.input("x", (4, 64)), g.weight(64, mean=1.0), g.weight(64))
+    g.output(g.add("MatMul", g.add("Gelu", normal), g.weight(64, 12000)), (4, 12000))
+    data = g.model("wide").SerializeToString()
+    expected = run(data)
+    (entry,) = kept(folder)
+    made = entry.stat().st_ino
+    np.testing.assert_array_equal(run(data), expected)
+    assert [each.stat().st_ino for each in kept(folder)] == [made]
+    with entry.open("r+b") as file:
+        file.seek(-(2**20), os.SEEK_END)
+        file.write(b"\1")
+    np.testing.assert_array_equal(run(data), expected)
+    assert [each.stat().st_ino for each in kept(folder)] != [made]
+
+
+@pytest.mark.parametrize("content", [b"", b"1234567", b"123456789"])
+def test_a_damaged_key_is_made_again(folder: Path, path: Path, content: bytes) -> None:
+    expected = run(path)
+    (folder / "key").write_bytes(content)
+    np.testing.assert_array_equal(run(path), expected)
+    assert len((folder / "key").read_bytes()) == 8
+    assert len(kept(folder)) == 2  # the other one has a name that nobody asks for
 
 
 def test_another_model_of_the_same_name_size_and_time(folder: Path, path: Path) -> None:
@@ -224,7 +290,7 @@ def test_external_data_is_not_kept(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "external.onnx"
     onnx.save(chain(), path, save_as_external_data=True, location="weights", size_threshold=0)
     np.testing.assert_allclose(run(path), plain(path), atol=1e-5)
-    assert not folder.exists()
+    assert kept(folder) == []
 
 
 def test_off(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,14 +356,14 @@ def test_no_room(folder: Path, path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert np.allclose(json.loads(done.stdout)["y"], plain(path), atol=1e-5)
-    assert list(folder.iterdir()) == []
+    assert not list(folder.glob("*.*"))  # but the key
 
 
 def test_many_processes_at_once(folder: Path, path: Path) -> None:
     answers = [answer(process) for process in [child(path) for _ in range(3)]]
     assert all(each["y"] == answers[0]["y"] for each in answers)
     assert len(kept(folder)) == 1
-    assert len(list(folder.iterdir())) == 1
+    assert sorted(folder.iterdir()) == [*kept(folder), folder / "key"]
 
 
 @on_posix
@@ -312,7 +378,7 @@ def test_killed_while_it_writes(folder: Path, path: Path, step: str) -> None:
     for left in folder.glob("*.unfinished"):
         os.utime(left, (time.time() - 7200,) * 2)
     prepared_models.prune(prepared_models.MOST_BYTES)
-    assert list(folder.iterdir()) == kept(folder)
+    assert sorted(folder.iterdir()) == [*kept(folder), folder / "key"]
     assert len(kept(folder)) == 1
 
 
@@ -334,7 +400,7 @@ def test_least_recently_used_goes_first(folder: Path, tmp_path: Path) -> None:
 def test_large_models_are_not_kept(folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared_models, "LARGEST", path.stat().st_size - 1)
     run(path)
-    assert not folder.exists()
+    assert kept(folder) == []
 
 
 def test_the_command(folder: Path, path: Path) -> None:
