@@ -144,7 +144,7 @@ def _run(model: _Model, folder: Path, threads: int, seconds: float) -> tuple[Opt
     report = result.report
     verified = report.verification.message if report.verification is not None else ""
     sites = len(report.fused) + len(report.left)
-    fused = f"{len(report.fused)} of {sites} sites fused." if sites else "nothing to fuse ahead of time."
+    fused = f"{len(report.fused)} of {sites} sites fused." if sites else "left to the session."
     console.print(
         f"{model.name}: {fused} {verified}",
         markup=False,
