@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from normfuse.arguments import NUMBER, check_threads, check_type
 from normfuse.documents import Document, Report, Seconds, Share
 from normfuse.errors import OptionError
+from normfuse.exact_products import with_exact_sums
 from normfuse.gpu_work import GpuWork, count_gpu_work
 from normfuse.host.product_operators import PRODUCTS
 from normfuse.host.versions import import_host
@@ -23,7 +24,6 @@ from normfuse.sessions import Choices, SessionModel, open_session, session_model
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.budget import run_all
 from normfuse.verification.comparison import Difference, differences, is_quantized
-from normfuse.verification.exact_sums import with_exact_sums
 from normfuse.verification.samples import reference
 
 if TYPE_CHECKING:
@@ -87,14 +87,17 @@ class Saturation(Document):
     """How many of them have weights large enough for that."""
     error: float
     """That of the original with exact sums, optimised by ONNX Runtime: what its error is where nothing saturates."""
+    moved: float
+    """The error of the original as it is: how far saturation moves its outputs here."""
 
     @property
     def message(self) -> str:
         """What it makes of the errors, in a few sentences."""
         return (
             "Errors are against exact sums of integers. On this processor (it has no VNNI) ONNX Runtime's sums of "
-            f"uint8 x int8 may saturate in {self.products} of the products, which is part of the error of every run "
-            f"that has these, with normfuse or without: if none did, that of the original would be {self.error:.2g}."
+            f"uint8 x int8 may saturate in {self.products} of the products, with normfuse or without: outputs of the "
+            f"original are off by {self.moved:.2g}; if none did, by {self.error:.2g}. "
+            "normfuse.InferenceSession(model, exact_products=True) computes them exactly."
         )
 
 
@@ -204,6 +207,10 @@ def benchmark(
     portable = rewritten(source, treatment=Treatment(fold_weights="never" if quantization is None else "session"))
     if in_memory.model is not portable.model or portable.rules != rewritten(source).rules:
         cases.append(setting.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before
+    usual = cases[-1]
+    if saturating and on_cpu:
+        made = session_model(source, import_host().SessionOptions(), dataclasses.replace(choices, exact_products=True))
+        cases.append(setting.case("normfuse.InferenceSession, exact_products", made, options))
     tell("profiling", 0, 0)
     original = time_in_chains(source.model, source.name, fed[0], threads=threads)
     for case, rounds in zip(cases, take_turns([case.run for case in cases], seconds, tell), strict=True):
@@ -215,9 +222,11 @@ def benchmark(
         inputs={name: tuple(array.shape) for name, array in fed[0].items()},
         chain_share=original.share,
         timings=tuple(_timing(case, cases[0]) for case in cases),
-        operators=_operator_times(original, cases[-1].kernel_time),
+        operators=_operator_times(original, usual.kernel_time),
         quantization=quantization,
-        saturation=Saturation(saturating, setting.error(open_session(exact, source.name))) if saturating else None,
+        saturation=None
+        if not saturating
+        else Saturation(saturating, setting.error(open_session(exact, source.name)), cases[0].error),
     )
 
 

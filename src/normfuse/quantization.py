@@ -7,13 +7,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import onnx_ir as ir
 
 from normfuse.claims import PairNodes, pair_nodes
 from normfuse.documents import Document
 from normfuse.errors import NormfuseError
+from normfuse.exact_products import INTEGER_FACTORS, quantizer_of
 from normfuse.host.integer_products import IntegerProducts, integer_products
 from normfuse.host.product_operators import PRODUCTS
 from normfuse.host.versions import import_host
@@ -21,43 +22,15 @@ from normfuse.model_files import Source
 from normfuse.sessions import Choices, SessionModel, open_session, session_model
 
 __all__ = [
-    "INTEGER_FACTORS",
-    "Factors",
     "Product",
     "Quantization",
     "quantization_of",
-    "quantizer_of",
     "saturating_products",
 ]
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _DYNAMIC = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
 _QUANTIZING = _DYNAMIC | {_QUANTIZE}
-
-
-class Factors(NamedTuple):
-    """Which inputs of an operator are multiplied as integers; -1: there is none."""
-
-    left: int
-    left_zero: int
-    right: int
-    right_zero: int
-    scale: int
-    """Of the right factor."""
-
-
-INTEGER_FACTORS: Mapping[str, tuple[Factors, ...]] = {
-    "ConvInteger": (Factors(0, 2, 1, 3, -1),),
-    "DynamicQuantizeLSTM": (Factors(-1, -1, 1, 9, 8), Factors(-1, -1, 2, 11, 10)),
-    "DynamicQuantizeMatMul": (Factors(-1, -1, 1, 3, 2),),
-    "MatMulInteger": (Factors(0, 2, 1, 3, -1),),
-    "MatMulIntegerToFloat": (Factors(0, 4, 1, 5, 3),),
-    "QAttention": (Factors(0, 6, 1, 7, 4),),
-    "QGemm": (Factors(0, 2, 3, 5, 4),),
-    "QLinearConv": (Factors(0, 2, 3, 5, 4),),
-    "QLinearMatMul": (Factors(0, 2, 3, 5, 4),),
-}
-"""Operator -> the products of integers in it."""
 # A weight in this range is never part of a pair of products that does not fit 16 bits beside uint8. The rewriting pass
 # has its own (quantized_products): verification asks this one about what that one did.
 _SAFE = (-64, 64)
@@ -98,6 +71,8 @@ class Quantization(Document):
     """Products in the graph of normfuse.InferenceSession, where that was asked."""
     pairs: tuple[PairNodes, ...] = ()
     """What becomes of each QuantizeLinear and DequantizeLinear in normfuse.InferenceSession, where that was asked."""
+    moved: float | None = None
+    """How far saturating sums move the model's outputs here, on one input, where that was asked: see `saturating`."""
     not_asked: str = ""
     """Why ONNX Runtime could not be asked for products and pairs; "" where it was."""
 
@@ -241,15 +216,6 @@ def _made_by(value: ir.Value) -> str | None:
     return None if producer is None else producer.op_type
 
 
-def quantizer_of(quantized: ir.Value | None) -> ir.Node | None:
-    """Return the QuantizeLinear that makes a tensor of integers, before a Clip where Brevitas writes one."""
-    node = None if quantized is None else quantized.producer()
-    if node is not None and node.op_type == "Clip":
-        value = _at(node, 0)
-        node = None if value is None else value.producer()
-    return node if node is not None and node.op_type == _QUANTIZE else None
-
-
 def _reads_dequantized(node: ir.Node) -> bool:
     return any(value is not None and _made_by(value) == _DEQUANTIZE for value in node.inputs)
 
@@ -316,7 +282,8 @@ def _advice(products: tuple[Product, ...], activations: Mapping[str, int], here:
         yield (
             f"This processor has no VNNI: ONNX Runtime's sums of uint8 x int8 saturate. Of these products {saturating} "
             "have weights beyond -64 to 64, with which results may be wrong; quantize_static(reduce_range=True) keeps "
-            f"them within, and weights of uint8 are exact (a product takes {unsigned:.2f} instead of {signed:.2f})."
+            f"them within, and weights of uint8 are exact (a product takes {unsigned:.2f} instead of {signed:.2f}): "
+            "normfuse.InferenceSession(model, exact_products=True) makes them so."
         )
     if any(product.types.startswith("int8 x") and (product.cost or 0) > 1 for product in products):
         yield (

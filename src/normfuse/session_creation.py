@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from normfuse.errors import OptionError
 from normfuse.host.config_entries import disable_optimizer, get_entry
 from normfuse.host.given_initializers import InitializersGiven, require_none_of
 from normfuse.host.messages import words_of
@@ -64,6 +65,7 @@ def create_session(
     fold_weights: bool = True,
     choose_products: bool = True,
     blocked_layout: bool = True,
+    exact_products: bool = False,
     **ep_options: object,
 ) -> onnxruntime.InferenceSession:
     """Return what :class:`normfuse.InferenceSession` is: ONNX Runtime's own session on what is made of a model.
@@ -85,6 +87,7 @@ def create_session(
         "fold_weights": fold_weights,
         "choose_products": choose_products,
         "blocked_layout": blocked_layout,
+        "exact_products": exact_products,
         "allow_requantization_removal": allow_requantization_removal,
         "remove_quantization": remove_quantization,
     }
@@ -96,7 +99,7 @@ def create_session(
             choices.update(choose_products=False, blocked_layout=False)
         origin = Origin.of(model, options, choices)
         session = _on_prepared(asked, options, origin) or _on_rewritten(asked, options, origin)
-    if not (remove_quantization or allow_requantization_removal):  # results stay
+    if not (remove_quantization or allow_requantization_removal or exact_products):  # results stay
         if isinstance(model, (str, os.PathLike)):
             recreate_from(session, str(Path(model).resolve()))
         elif isinstance(model, (bytes, bytearray, memoryview)):
@@ -135,7 +138,7 @@ def _on_prepared(
         return None
     if EP_NAME not in session.get_providers():
         return None
-    if asked.choices["remove_quantization"] or asked.choices["allow_requantization_removal"]:
+    if any(asked.choices[name] for name in ("remove_quantization", "allow_requantization_removal", "exact_products")):
         recreate_from(session, path.read_bytes())  # what the model that was given would not do for
     if needs.made_up_names:
         from normfuse.host.output_shapes import forget_made_up_names
@@ -156,6 +159,8 @@ def _on_rewritten(
     except InitializersGiven as found:
         if asked.of_application:
             raise
+        if asked.choices["exact_products"]:
+            raise OptionError(f"{found} exact_products=True needs it rewritten.") from found
         with lock_of(given):
             return sessions.left_as_it_is(asked.model, asked.completed(given), found)
     choices = sessions.Choices(**asked.choices)

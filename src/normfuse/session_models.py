@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from normfuse.channels_last import channels_last
+from normfuse.exact_products import with_exact_sums
 from normfuse.host.config_entries import get_entry
 from normfuse.host.integer_products import sums_saturate
 from normfuse.host.needs import QUANTIZES_WEIGHTS, settle
@@ -66,15 +67,20 @@ def session_model(
         again: Loads the model once more: then the model of ``source`` itself is changed. None: copies of it are.
     """
     host = _host_facts(options)
-    if takes_pairs(host, choices):
-        source = in_pairs(source, in_place=again is not None)
+
+    def begun(source: Source) -> Source:
+        if choices.exact_products and sums_saturate():
+            source = dataclasses.replace(source, model=with_exact_sums(source.model)[0], rewrites={})
+        return in_pairs(source, in_place=again is not None) if takes_pairs(host, choices) else source
+
+    source = begun(source)
     plan = plan_session(*_facts(source.model, host, choices), choices)
     for products in plan.products if plan.layout == "of convolutions" else ():
         made = _laid_out(source, options, plan, products, in_place=again is not None)
         if made is not None:
             return made
         if again is not None:
-            source = in_pairs(again(), in_place=True) if plan.as_pairs else again()
+            source = begun(again())
     result = rewritten(source, "portable", _treatment(plan, plan.products[-1]), in_place=again is not None)
     return SessionModel(result.model, keeps_weights=result.weights.guarded > 0, written=result, plan=plan)
 

@@ -23,6 +23,7 @@ class Choices:
     fold_weights: bool = True
     choose_products: bool = True
     blocked_layout: bool = True
+    exact_products: bool = False
     allow_requantization_removal: bool = False
     remove_quantization: bool = False
 

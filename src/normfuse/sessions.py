@@ -162,7 +162,7 @@ def created(
     ways = [_Way(functools.partial(given.made, options, choices))]
     if least != choices:
         ways.append(_Way(functools.partial(given.made, options, least), _WITHOUT_CHOICES))
-    if not (choices.remove_quantization or choices.allow_requantization_removal):
+    if not (choices.remove_quantization or choices.allow_requantization_removal or choices.exact_products):
         ways.append(_Way(lambda: SessionModel(given.take().model), _WITHOUT_REWRITING))
     *others, last = ways
     answers: list[str] = []

@@ -11,6 +11,7 @@ import jsonschema
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 from typer.testing import CliRunner
@@ -19,10 +20,11 @@ import normfuse
 from normfuse.benchmark import benchmark
 from normfuse.cli import app
 from normfuse.cli.schema import json_schema
+from normfuse.exact_products import with_exact_sums
 from normfuse.host.integer_products import integer_products
+from normfuse.model_files import load_model
 from normfuse.report_files import json_text
-from normfuse.sessions import Level, open_session
-from normfuse.verification.exact_sums import with_exact_sums
+from normfuse.sessions import Choices, Level, open_session, session_model
 
 pytestmark = pytest.mark.without_vnni
 
@@ -131,6 +133,46 @@ def test_products_of_the_copy_are_exact(name: str, level: Level) -> None:
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_products_of_a_session_are_exact_where_asked(name: str) -> None:
+    case = CASES[name]
+    session = normfuse.InferenceSession(model_of(case, weights()), exact_products=True)
+    (y,) = session.run(None, feeds_of(case))
+    assert np.abs(y - exact_sums(case, weights())).max() <= case.step
+
+
+@pytest.mark.parametrize("saturates", [True, False])
+@pytest.mark.parametrize("zero_point", ["m", "z8"])
+def test_weights_are_uint8_only_where_sums_saturate(
+    monkeypatch: pytest.MonkeyPatch, saturates: bool, zero_point: str
+) -> None:
+    """Of activations of uint8, and of int8, which become uint8 anyhow."""
+    monkeypatch.setattr("normfuse.session_models.sums_saturate", lambda: saturates)
+    case = Case(
+        f"""q = QuantizeLinear(a, s, {zero_point}) d = DequantizeLinear(q, s, {zero_point})
+        f = DequantizeLinear(w, one, wz) p = MatMul(d, f) y = Mul(p, one)""",
+        feed="float[4, 32] a",
+    )
+    model = model_of(case, weights())
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0, np.int8), "z8"))
+    source, options = load_model(model), onnxruntime.SessionOptions()
+    choices = [Choices(exact_products=asked, fold_weights=False) for asked in (False, True)]
+    usual, exact = (session_model(source, options, chosen).model for chosen in choices)
+    tensors = [value.const_value for value in exact.graph.initializers.values()]
+    types = {tensor.dtype for tensor in tensors if tensor is not None and tensor.shape == (DEPTH, COLUMNS)}
+    assert (ir.DataType.UINT8 in types) == saturates
+    if not saturates:
+        assert ir.to_proto(exact).SerializeToString(True) == ir.to_proto(usual).SerializeToString(True)
+
+
+def test_a_model_that_is_left_is_refused_where_products_are_to_be_exact() -> None:
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(weights())
+    options = onnxruntime.SessionOptions()
+    options.add_initializer("w", value)
+    with pytest.raises(normfuse.OptionError, match="exact_products=True needs it rewritten"):
+        normfuse.InferenceSession(model_of(CASES["MatMulInteger"], weights()), options, exact_products=True)
+
+
 def test_two_models_share_what_they_shared() -> None:
     model = ir.from_proto(model_of(CASES["MatMulInteger"], weights()))
     first, second = with_exact_sums(model, model.clone())
@@ -219,15 +261,21 @@ def test_what_the_provider_takes_is_that_of_the_model_as_it_is(tmp_path: Path) -
 
 
 def test_bench_says_what_saturation_makes_of_the_errors(tmp_path: Path) -> None:
-    case, path = CASES["MatMulInteger"], tmp_path / "model.onnx"
+    case, path = CASES["DynamicQuantizeMatMul"], tmp_path / "model.onnx"
     onnx.save(model_of(case, weights()), path)
     np.savez(tmp_path / "inputs.npz", **feeds_of(case))
     report = benchmark(path, seconds=0.1, inputs=tmp_path / "inputs.npz")
     saturates = integer_products().saturates
-    assert [timing.error > 1000 for timing in report.timings] == [saturates] * len(report.timings)
+    exact = [timing for timing in report.timings if "exact_products" in timing.name]
+    assert len(exact) == saturates
+    assert all(timing.error <= 1 for timing in exact)
+    assert all((timing.error > 1000) == saturates for timing in report.timings if timing not in exact)
     assert (report.saturation is not None) == saturates
     if report.saturation is not None:
-        assert (report.saturation.products, report.saturation.error) == (1, 0)
+        assert (report.saturation.products, report.saturation.error <= 1) == (1, True)
+        assert report.saturation.moved == report.timings[0].error
         assert report.to_dict()["saturation"]["message"] == report.saturation.message
     done = CliRunner().invoke(app, ["bench", str(path), "--seconds", "0.1", "--inputs", str(tmp_path / "inputs.npz")])
     assert ("may saturate in 1 of the products" in done.stdout) == saturates
+    said = CliRunner().invoke(app, ["inspect", str(path)])
+    assert ("exact_products=True" in said.stdout) == ("outputs are off by" in said.stdout) == saturates

@@ -71,6 +71,7 @@ def inspect_command(
     from normfuse.model_files import load_model
     from normfuse.optimization import inspect_with_claims, nothing_to_gain
     from normfuse.quantization import quantization_of
+    from normfuse.verification.exact_sums import moved_by_saturation
 
     if extract is not None:
         _extract(model, extract, output or Path("site.onnx"), inputs)
@@ -89,6 +90,9 @@ def inspect_command(
         quantization = quantization_of(
             source, with_pairs=True, allow_requantization_removal=allow_requantization_removal
         )
+        if quantization is not None and quantization.saturating:
+            tell("running it with exact sums of integers", 0, 0)
+            quantization = dataclasses.replace(quantization, moved=moved_by_saturation(source))
     if as_json:
         data = {"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]}
         quantized = None if quantization is None else quantization.to_dict()

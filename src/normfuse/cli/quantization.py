@@ -25,6 +25,11 @@ def print_quantization(found: Quantization | None) -> None:
     _print_products("Its products in ONNX Runtime here (time: of a float32 product)", found.products)
     for sentence in found.advice:
         console.print(sentence, markup=False, soft_wrap=True)
+    if found.moved is not None:
+        console.print(
+            f"On an input made from the model's signature outputs are off by {found.moved:.2g} here.",
+            soft_wrap=True,
+        )
     _print_products("Its products in normfuse.InferenceSession", found.in_session)
     if found.pairs:
         total = sum(len(group.nodes) for group in found.pairs)
