@@ -136,7 +136,7 @@ class _Types:
     @functools.cached_property
     def _inferred(self) -> list[Types]:
         try:
-            return list(dict.fromkeys(infer_types(self._model).values()))
+            return list({id(table): table for table in infer_types(self._model).values()}.values())
         except InvalidModelError:
             return []  # ONNX Runtime says it better
 

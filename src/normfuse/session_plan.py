@@ -83,6 +83,7 @@ class SessionPlan:
             f"products={', else '.join(self.products)}",
             f"layout={self.layout}",
             f"weights={'dequantised once' if self.choices.fold_weights else 'as given'}",
+            *(["uint8 x int8=exact"] if self.choices.exact_products else []),
         ]
         return f"session plan: {', '.join(parts)}, because {'; '.join(self.reasons)}"
 
