@@ -23,11 +23,14 @@ struct Recipe {
   bool bias = true;    // and a bias
   bool residual = false;
   bool residual_bias = false;
+  bool product = false;  // with an int8 factor for each element
   bool sum = false;
   bool use_mean = true;
   Method method = Method::kStandard;
   bool far = false;         // every third group lies far from the others
   bool flat = false;        // every third group is one value
+  bool onset = false;       // every third group begins far from where it goes on
+  double size = 1;          // of every third group, times that
   bool by_channel = false;  // the affine is one for each index of the group's first dimension
   // Behind it a Mul and an Add with one number for each group, and a Mul like the affine.
   bool modulated = false;
@@ -113,6 +116,16 @@ const Recipe kRecipes[] = {
     {.name = "LayerNorm, some flat", .flat = true},
     {.name = "Add, LayerNorm, sum, some flat", .residual = true, .sum = true, .flat = true},
     {.name = "float16, some flat", .x = DataType::kFloat16, .y = DataType::kFloat16, .flat = true},
+    // Summed again, in float32 or in double.
+    {.name = "LayerNorm without affine, some onsets", .affine = false, .onset = true},
+    {.name = "Add, LayerNorm, sum, some onsets", .residual = true, .sum = true, .onset = true},
+    {.name = "float16, some onsets", .x = DataType::kFloat16, .y = DataType::kFloat16, .onset = true},
+    {.name = "DQ int16, LayerNorm, some onsets", .x = DataType::kInt16, .onset = true},
+    {.name = "Mul, LayerNorm, some onsets", .product = true, .onset = true},
+    {.name = "Mul, LayerNorm, some huge", .product = true, .size = 1e30},
+    {.name = "LayerNorm, some huge, Q", .y = DataType::kInt8, .size = 1e30},
+    {.name = "Add, RMSNorm, sum, some huge", .residual = true, .sum = true, .use_mean = false, .size = 1e30},
+    {.name = "bfloat16, some huge", .x = DataType::kBfloat16, .y = DataType::kBfloat16, .affine = false, .size = 1e30},
 };
 
 // Where the tensors of a call lie, and who runs it.
@@ -175,10 +188,14 @@ class Groups {
       : recipe_(recipe), count_(count), inner_(std::move(inner)) {
     for (int64_t dim : inner_) size_ *= dim;
     x_ = Random(recipe.x, Shape(count), 3);
-    for (int64_t i = 0; recipe.far && i < x_.Count(); ++i) {
-      if (i / size_ % 3 == 2) x_.Set(i, x_.At(i) + 90);
+    for (int64_t i = 0; i < x_.Count(); ++i) {
+      if (i / size_ % 3 != 2) continue;
+      const bool begins = i % size_ < std::min(size_ / 2, cpu::kShiftElements);
+      if (recipe.far || (recipe.onset && !begins)) x_.Set(i, x_.At(i) + 90);
+      if (recipe.size != 1) x_.Set(i, x_.At(i) * recipe.size);
     }
     residual_ = Random(recipe.x, Shape(count), 4);
+    if (recipe.product) codes_ = Random(DataType::kInt8, Shape(count), 11);
     for (int64_t i = 0; recipe.flat && i < x_.Count(); ++i) {
       if (i / size_ % 3 != 2) continue;
       x_.Set(i, 1.5);
@@ -209,6 +226,12 @@ class Groups {
     if (recipe_.residual) {
       parts.residual.type = recipe_.x;
       parts.residual.tensor = c.Add(Slice(residual_, Shape(count), begin * size_, x_offset), false);
+    }
+    if (recipe_.product) {
+      Operand operand = Floats(c.Add(Slice(codes_, Shape(count), begin * size_, x_offset), false));
+      operand.type = DataType::kInt8;
+      operand.quantization.scale = c.Add(MakeFloats({}, {0.02}), true);
+      parts.before = {Mul(operand)};
     }
     if (recipe_.residual_bias) {
       parts.residual_bias = Floats(c.Add(residual_bias_, true));
@@ -294,7 +317,7 @@ class Groups {
   std::vector<int64_t> inner_;
   int64_t size_ = 1;
   // Made once: that takes longer than many a run.
-  Tensor x_, residual_, residual_bias_, scale_, bias_, group_scale_, group_bias_, factor_;
+  Tensor x_, residual_, codes_, residual_bias_, scale_, bias_, group_scale_, group_bias_, factor_;
 };
 
 void Compare(const Groups& groups, const std::string& what) {
@@ -455,9 +478,9 @@ TEST(ForcedPathsGiveTheSameBits) {
     }
   }
   ForceIsa("");
-  for (const char* part : {"rows of input", "groups of input", "groups of blocks", "pipeline of input", "result of sum",
-                           "result of kept", "result of blocks", "stored integers", "both passes", "overlapping passes",
-                           "non-temporal,", "tiles of 1,", "tiles of 2,", "tiles of 4,"}) {
+  for (const char* part : {"rows of input", "rows of steps", "groups of input", "groups of blocks", "pipeline of input",
+                           "result of sum", "result of kept", "result of blocks", "stored integers", "both passes",
+                           "overlapping passes", "non-temporal,", "tiles of 1,", "tiles of 2,", "tiles of 4,"}) {
     const auto has_part = [part](const std::string& text) { return text.find(part) != std::string::npos; };
     const bool fast = AvailableIsas().front() == "avx512" || AvailableIsas().front() == "avx2";
     if (!fast) break;  // of baseline and NEON some paths are not there
