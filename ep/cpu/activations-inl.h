@@ -118,12 +118,10 @@ struct Selu {
   V gamma, first, second;
 };
 
-// max(0, x) + min(0, alpha * (exp(x / alpha) - 1)): x where it is positive, for either sign of alpha. Taken as its
-// limit, Relu, where alpha is 0.
+// max(0, x) + min(0, alpha * (exp(x / alpha) - 1)): x where it is positive, for either sign of alpha.
 struct Celu {
-  NORMFUSE_INLINE explicit Celu(const float* params) : alpha(Set(params[0])), zero(params[0] == 0.0f) {}
+  NORMFUSE_INLINE explicit Celu(const float* params) : alpha(Set(params[0])) {}
   NORMFUSE_INLINE V operator()(V x) const {
-    if (zero) return Max(Set(0.0f), x);
     // Below 0 the exponent x / alpha is negative for a positive alpha; for a negative one it grows, and so does the
     // part of it that rounding the quotient loses.
     const V y = Max(Set(-30.0f), Min(Set(195.0f), x / alpha));
@@ -144,7 +142,6 @@ struct Celu {
     return Select(Gt(s.integer, Set(30.0f)), far, near);
   }
   V alpha;
-  bool zero;
 };
 
 // 1 / (1 + exp(-x)) with both sides of the fraction times 2^-64: down to the smallest denormal result, exp(-x) = 2^150

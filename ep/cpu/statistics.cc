@@ -87,7 +87,7 @@ Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics*
     if (floor < 1e-26 * scale2) return Quality::kWide;
   }
   if (!request.use_mean || request.exact) return Quality::kGood;
-  return off * off <= variance || off == 0 ? Quality::kGood : Quality::kShift;
+  return off * off <= variance ? Quality::kGood : Quality::kShift;
 }
 
 Sums Recentered(const StatisticsRequest& request, const Sums& sums) {

@@ -229,6 +229,38 @@ void TestEdges(const IsaFunctions& isa) {
   }
 }
 
+// Parameters at the ends of float32, of which products and quotients are none.
+void TestExtremeParameters(const IsaFunctions& isa) {
+  struct Row {
+    normfuse::Activation kind;
+    float params[2];
+  };
+  const Row rows[] = {{normfuse::Activation::kSwish, {3e38f}},
+                      {normfuse::Activation::kSwish, {-3e38f}},
+                      {normfuse::Activation::kSwish, {1e-40f}},
+                      {normfuse::Activation::kSelu, {3e38f, 2.0f}},
+                      {normfuse::Activation::kSelu, {-3e38f, 2.0f}},
+                      {normfuse::Activation::kSoftplus, {3e38f}},
+                      {normfuse::Activation::kSoftplus, {-3e38f}},
+                      {normfuse::Activation::kParametricSoftplus, {1.0f, 3e38f}},
+                      {normfuse::Activation::kParametricSoftplus, {1.0f, -3e38f}}};
+  for (const Row& row : rows) {
+    const Activation& activation = isa.activations[static_cast<int>(row.kind)];
+    float y[16];
+    const float slope[16] = {};
+    const float x[16] = {0.0f, 1.0f, -1.0f, 0.25f, -0.25f, 100.0f, -1e-3f};
+    activation.run(row.params, x, slope, y, 16);
+    for (int i = 0; i < 16; ++i) {
+      const double exact = FormulaOf(row.kind, static_cast<double>(x[i]), 0, row.params);
+      const double got = static_cast<double>(y[i]);
+      const bool fits =
+          std::fabs(exact) > 3.4e38 ? std::isinf(got) : std::fabs(got - exact) <= 1e-6 * std::fabs(exact) + 1e-44;
+      CHECK(fits, "%s of %g on %s: f(%g) = %.9g instead of %.9g", activation.name, static_cast<double>(row.params[0]),
+            isa.isa, static_cast<double>(x[i]), got, exact);
+    }
+  }
+}
+
 // What is promised of the error where 8 bits are stored, at a factor that rounds nothing: with tables less.
 void TestScaledGelu(const IsaFunctions& isa) {
   constexpr float kFactor = 32.0f;
@@ -366,6 +398,7 @@ int main(int argc, char** argv) {
   }
   for (size_t k = 0; k < isa_count; ++k) {
     TestEdges(isas[k]);
+    TestExtremeParameters(isas[k]);
     TestScaledGelu(isas[k]);
     TestGeluOfRows(isas[k]);
   }

@@ -204,12 +204,13 @@ TEST(HugeAndTinyValues) {
   OnEveryIsa([](const std::string& isa) {
     for (const double size : {1e-38, 1e-30, 1e-22, 1e20, 1e30, 1e36, 1e38}) {
       for (const int64_t axis : {0, 1}) {
-        for (const double mean : {0.0, 1e6}) {  // in deviations
-          if (mean * size > 1e38) continue;
+        for (const double mean : {0.0, 1e6, -1.0}) {  // in deviations; negative: not subtracted
+          if (std::fabs(mean) * size > 3e37) continue;
           std::vector<double> values = Normals(600, mean);
           for (double& value : values) value = static_cast<float>(value * size);
           Case c = axis == 1 ? Normalize({2, 300}, values, {1}) : Normalize({300, 2}, values, {0});
           c.parts.normalization.epsilon = 0.0f;
+          c.parts.normalization.use_mean = mean >= 0;
           const std::vector<double> y = Y(c);
           const Expected expected = Compute(c);
           double worst = 0;
@@ -409,6 +410,7 @@ TEST(NanBecomesTheLowestValue) {
               values[43] = kNan;
               Case c = Normalize({40, 40}, values, {axis});
               c.parts.normalizes = normalizes;
+              if (type == DataType::kUint8) c.parts.activation.kind = Activation::kGelu;
               if (affine) {
                 c.parts.scale.type = DataType::kFloat32;
                 c.parts.scale.tensor = c.Add(MakeFloats({40}, Normals(40, 1)), true);

@@ -30,11 +30,12 @@ struct Recipe {
   bool far = false;         // every third group lies far from the others
   bool flat = false;        // every third group is one value
   bool onset = false;       // every third group begins far from where it goes on
-  double size = 1;          // of every third group, times that
   bool by_channel = false;  // the affine is one for each index of the group's first dimension
   // Behind it a Mul and an Add with one number for each group, and a Mul like the affine.
   bool modulated = false;
   bool beyond_float = false;  // and of every third group their product with the scale is no float
+  double size = 1;            // of every third group, times that
+  double scale = 1;           // all scales, times that
 };
 
 const Recipe kRecipes[] = {
@@ -123,6 +124,8 @@ const Recipe kRecipes[] = {
     {.name = "DQ int16, LayerNorm, some onsets", .x = DataType::kInt16, .onset = true},
     {.name = "Mul, LayerNorm, some onsets", .product = true, .onset = true},
     {.name = "Mul, LayerNorm, some huge", .product = true, .size = 1e30},
+    {.name = "LayerNorm by channel, factors beyond float", .by_channel = true, .size = 1e-3, .scale = 2e36},
+    {.name = "LayerNorm without affine, some huge", .affine = false, .size = 1e30},
     {.name = "LayerNorm, some huge, Q", .y = DataType::kInt8, .size = 1e30},
     {.name = "Add, RMSNorm, sum, some huge", .residual = true, .sum = true, .use_mean = false, .size = 1e30},
     {.name = "bfloat16, some huge", .x = DataType::kBfloat16, .y = DataType::kBfloat16, .affine = false, .size = 1e30},
@@ -202,6 +205,7 @@ class Groups {
       residual_.Set(i, 0.25);
     }
     scale_ = Random(DataType::kFloat32, AffineShape(), 5);
+    for (int64_t i = 0; recipe.scale != 1 && i < scale_.Count(); ++i) scale_.Set(i, scale_.At(i) * recipe.scale);
     bias_ = Random(DataType::kFloat32, AffineShape(), 6);
     group_scale_ = Random(DataType::kFloat32, {count}, 7);
     group_bias_ = Random(DataType::kFloat32, {count}, 8);
@@ -583,10 +587,13 @@ TEST(TablesOfBytesGiveTheSameBits) {
   ForceIsa("");
 }
 
-// A scale for each element of the last dimension: what is dequantised goes straight into Y.
+// A scale for each element of the last dimension: what is dequantised goes straight into Y. Or a product of two.
 TEST(DequantisingIsTheSameByAnyStore) {
   OnEveryIsa([](const std::string& isa) {
-    for (const DataType type : {DataType::kInt8, DataType::kUint16, DataType::kInt32, DataType::kFloat8e4m3fn}) {
+    const DataType types[] = {DataType::kInt8, DataType::kUint16, DataType::kInt32, DataType::kFloat8e4m3fn};
+    for (int i = 0; i < 8; ++i) {
+      const DataType type = types[i % 4];
+      const bool multiplies = i >= 4;
       for (const char* words : {"cached", "nontemporal"}) {
         ForcePath(words);
         Case c;
@@ -596,12 +603,21 @@ TEST(DequantisingIsTheSameByAnyStore) {
         Tensor x = MakeTensor(type, {5, 1104});
         for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, static_cast<double>(i * 7 % 120));
         c.parts.x.tensor = c.Add(std::move(x), false);
-        c.parts.x.quantization.scale = c.Add(Random(DataType::kFloat32, {1104}, 5), true);
-        Tensor zero = MakeTensor(type, {1104});
+        const std::vector<int64_t> shape = multiplies ? std::vector<int64_t>{} : std::vector<int64_t>{1104};
+        c.parts.x.quantization.scale = c.Add(Random(DataType::kFloat32, shape, 5), true);
+        Tensor zero = MakeTensor(type, shape);
         for (int64_t i = 0; i < zero.Count(); ++i) zero.Set(i, static_cast<double>(i % 5));
         c.parts.x.quantization.zero_point = c.Add(std::move(zero), true);
         c.parts.y_type = DataType::kFloat32;
         c.output_types = {DataType::kFloat32};
+        if (multiplies) {
+          Operand factor;
+          factor.name = "factor";
+          factor.type = DataType::kInt8;
+          factor.tensor = c.Add(Random(DataType::kInt8, {5, 1104}, 6), false);
+          factor.quantization.scale = c.Add(MakeFloats({}, {0.125}), true);
+          c.parts.behind = {Mul(factor)};
+        }
         RunAndCompare(c, 1, isa + " " + words + " " + NameOf(type));
       }
     }

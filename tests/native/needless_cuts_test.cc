@@ -248,8 +248,9 @@ Tensor AllIntegers(DataType type) {
   return x;
 }
 
-void Compare(const Chain& chain, const Tensor& x, const std::string& what) {
-  const Tensor zeros = MakeTensor(DataType::kFloat32, x.dims);
+// `other`: the elements of the other tensor, which are zeros: as many as x has, or one, which no kernel reads with its steps.
+void Compare(const Chain& chain, const Tensor& x, const std::string& what, int64_t other = 0) {
+  const Tensor zeros = MakeTensor(DataType::kFloat32, other == 0 ? x.dims : std::vector<int64_t>{other});
   const std::vector<uint32_t> y = BitsOfY(chain, x, zeros, "");
   const std::vector<uint32_t> expected = BitsOfY(chain, x, zeros, "blocks");
   size_t first = 0;
@@ -262,6 +263,9 @@ void Compare(const Chain& chain, const Tensor& x, const std::string& what) {
 // As x with the first pair in front, and from its integers.
 void TestBits(const std::string& isa, DataType type, int chains) {
   Random random;
+  const Step ends[] = {Pair(type, 0.00123, 100), Pair(type, 0.00123f / 6, 100)};
+  const Chain joined = ChainOf({ends[0], Combine(StepKind::kDiv, Number(6)), ends[1], Add(Other())});
+  for (const int64_t other : {0, 1}) Compare(joined, FloatsFor(ends[0]), isa + " joined pairs", other);
   for (int i = 0; i < chains; ++i) {
     Chain chain = RandomChain(type, &random);
     const std::string what = isa + " " + NameOf(type) + " chain " + std::to_string(i);
