@@ -582,6 +582,33 @@ TEST(DifferencesOfWideIntegersAreExact) {
   });
 }
 
+// A few integers again and again along those of another tensor, whichever of the two is X.
+TEST(XMayRepeat) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const bool x_repeats : {true, false}) {
+      const auto integers = [](Case* c, int64_t pixels) {
+        Operand operand;
+        operand.name = "integers";
+        operand.type = DataType::kInt8;
+        Tensor tensor = MakeTensor(DataType::kInt8, {2, 3, pixels, 8});
+        for (int64_t i = 0; i < tensor.Count(); ++i) tensor.Set(i, static_cast<double>(i * 37 % 251 - 125));
+        operand.tensor = c->Add(std::move(tensor), false);
+        operand.quantization.scale = c->Add(MakeFloats({}, {0.125}), true);
+        return operand;
+      };
+      Case c;
+      c.parts.name = "repeats";
+      c.parts.normalizes = false;
+      c.parts.x = integers(&c, x_repeats ? 1 : 400);
+      c.parts.behind = {Mul(integers(&c, x_repeats ? 400 : 1))};
+      c.parts.y_type = DataType::kUint8;
+      c.output_types = {DataType::kUint8};
+      c.parts.y_quantization.scale = c.Add(MakeFloats({}, {0.5}), true);
+      RunAndCompare(c, 1, isa + (x_repeats ? " X" : " operand"));
+    }
+  });
+}
+
 // Factors whose product is no normal float are not joined: float32 rounds step by step.
 TEST(FactorsWhoseProductIsDenormalAreTakenOneByOne) {
   OnEveryIsa([](const std::string& isa) {
