@@ -328,6 +328,38 @@ def _step_cases() -> Iterator[Case]:
     yield Case("SwiGLU", "FusedActivation", product, "Swish; Mul up", runtime=tuple(product))
 
 
+def _structured_cases() -> Iterator[Case]:
+    """Rows unlike noise: their first values say little of the mean, or nothing deviates from it."""
+    shape, at, row = (8, 1024), np.linspace(0, 1, 1024), np.arange(1.0, 9.0)[:, None]
+    usual = _reals(*shape, low=-1, high=1, dtype=np.float64)
+    edges = at == at[[0, 1, 7, 8, 15, 31, -2, -1], None]
+    kinds = {
+        "ramps": at * row,
+        "steps": np.where(at < row / 9, -1.0, 1.0),
+        "padding in front": np.where(at < row / 9, 0.0, usual + 2),
+        "padding behind": np.where(at < row / 9, usual + 2, 0.0),
+        "equal numbers": row + 0 * at,
+        "an outlier at an edge": np.where(edges, 100.0, 0.1 * usual),
+        "one ramp among others": np.where(row == 3, at, usual),
+    }
+    parameters: dict[str, Array] = {
+        "x_scale": np.array(2.0**-4, np.float32),
+        "residual_scale": np.array(2.0**-5, np.float32),
+        "y_scale": np.array(2.0**-6, np.float32),
+        "y_zero_point": np.array(-3, np.int8),
+    }
+    integers = {"residual": np.broadcast_to(_integers(np.int8, 8, 1), shape).copy(), **parameters}
+    steps = "Dequantize scale=x_scale", "Add residual scale=residual_scale"
+    for name, values in kinds.items():
+        by = {"by": (row / 4).astype(np.float32)}
+        added = _layer_norm(f"{name} -> Add -> LayerNorm", values.astype(np.float32), "Add by", **by)
+        yield dataclasses.replace(added, runtime=("X", "by"))
+        codes = np.clip(np.rint(values * 16), -128, 127).astype(np.int8)
+        program = f"{'; '.join(steps)}; {NORMALIZE}; Quantize scale=y_scale zero_point=y_zero_point"
+        inputs = {"X": codes, **integers}
+        yield Case(f"{name}, int8", "FusedNormalization", inputs, program, runtime=("X", "residual"))
+
+
 def _float_type_cases() -> Iterator[Case]:
     for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
         half = {"scale": _reals(24, seed=1, dtype=dtype), "bias": _reals(24, seed=2, dtype=dtype)}
@@ -345,6 +377,7 @@ def cases() -> list[Case]:
         _normalization_cases,
         _residual_cases,
         _step_cases,
+        _structured_cases,
         _float_type_cases,
         _activation_cases,
         _quantisation_cases,
