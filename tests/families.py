@@ -137,14 +137,6 @@ TABLE: dict[str, Maker] = {
     "NaN": _one_row(np.nan),
     "infinity": _one_row(np.inf),
 }
-NOT_FINITE = ("NaN", "infinity")
-#: What arithmetic in float32, as ONNX Runtime's, follows too: no sum nor square leaves its range or cancels (its
-#: InstanceNormalization subtracts a product from a bias where all are equal).
-GENTLE = tuple(
-    name
-    for name in TABLE
-    if name not in ("constant", "constant but one", "alternating", "offset", "denormals", "ends", *NOT_FINITE)
-)
 
 
 @dataclass(frozen=True)

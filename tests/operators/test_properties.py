@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import checking
-import families
 import harness
 import numpy as np
 import onnx
@@ -108,23 +107,20 @@ def test_body_of_a_norm_with_one_scale_for_all(shape: tuple[int, ...]) -> None:
 def assert_as_onnxruntime(chain: Chain, name: str, got: Array, plain: Array, what: str) -> None:
     """ONNX Runtime rounds after each node: looser, but never a different formula.
 
-    Where its own results are wrong (squares beyond float32, a variance that cancels), a row need not be right.
+    Where its own results are wrong (a variance that cancels, squares beyond float32), a row may be so as well.
     """
     case, expected = chain.case, chain.case.expected()[name]
-    half = case.inputs["X"].dtype == np.float16
+    half, rank = case.inputs["X"].dtype == np.float16, expected.exact.ndim
     amount = (0.02 if half else 3e-4) * (1 + np.abs(finite(expected.exact)))
     if "residual" in case.inputs and (half or "residual_bias" in case.inputs):
         amount = amount + rounded_sum(case, 2.0**-10 if half else 2.0**-22)
-    expected = on_both_sides(case, name, float(amount.max())).widened(amount)
-    # MeanVarianceNormalization of a row of equal numbers is NaN there.
-    if case.family is None or case.family.name not in families.GENTLE or chain.kind == "MeanVarianceNormalization":
-        rank = expected.exact.ndim
-        axes = range(1, rank) if "num_groups" in case.attributes else case.attributes.get("axes", ())
-        right = expected.allows(plain).all(axis=tuple(axis % rank for axis in axes), keepdims=True)
-        wrong = right & ~expected.widened(amount).allows(got)
-        assert not wrong.any(), f"{what}: {np.argwhere(wrong)[0]} is {got[wrong][0]}, and {plain[wrong][0]} before"
-    else:
-        expected.check(got, what)
+    with np.errstate(invalid="ignore"):
+        off = np.maximum(np.abs(plain.astype(np.float64) - expected.stored()) - (plain.dtype.kind in "iu"), 0.0)
+    off = np.where(np.isfinite(off), off, np.where(expected.allows(plain), 0.0, 1e30))
+    axes = range(1, rank) if "num_groups" in case.attributes else case.attributes.get("axes", ())
+    amount = amount + 8 * off.max(axis=tuple(axis % rank for axis in axes), keepdims=True, initial=0.0)
+    got = np.where(amount < 1e30, got, expected.array())  # of a row in which it had no number nothing is asked
+    on_both_sides(case, name, float(amount.max(initial=0.0))).widened(amount).check(got, what)
 
 
 def on_both_sides(case: Case, name: str, error: float) -> oracle.Expected:
