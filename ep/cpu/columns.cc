@@ -122,6 +122,7 @@ void ColumnWorker::AccumulateWide(const Offsets& base, int64_t width) {
     });
     if (pass == 1) return;
     for (int64_t i = 0; i < width; ++i) {
+      if (!std::isfinite(s_->total_first[i])) continue;  // so is the mean, then, and no difference from it a number
       s_->shift[i] = static_cast<float>(s_->shift[i] + s_->total_first[i] / static_cast<double>(rows));
     }
   }

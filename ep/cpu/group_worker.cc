@@ -90,7 +90,8 @@ void GroupWorker::AccumulateWide(const Offsets& base, Sums* sums) {
     };
     Odometer(dims, active_).ForEachStretch({0, size, kBlock}, base, add);
     *sums = {center, first, second};
-    center += first / static_cast<double>(size);
+    // The mean of a row with an infinity is infinite, and no difference from it a number.
+    if (std::isfinite(first)) center += first / static_cast<double>(size);
   }
 }
 

@@ -77,7 +77,12 @@ Quality Evaluate(const StatisticsRequest& request, const Sums& sums, Statistics*
   s->beyond_float = IsBeyondFloat(factor);
   // False for NaN as well.
   if (!(std::fabs(mean) + variance <= std::numeric_limits<double>::max())) {
-    if (!(std::fabs(center) <= std::numeric_limits<double>::max())) n.rest = 0.0f;
+    if (!(std::fabs(center) <= std::numeric_limits<double>::max())) {
+      // Of a row that holds an infinity all results are NaN.
+      s->center = std::numeric_limits<double>::quiet_NaN();
+      n.mean = std::numeric_limits<float>::quiet_NaN();
+      n.rest = 0.0f;
+    }
     return Quality::kWide;
   }
   if (variance < 1e-32 && request.normalize && !request.exact) {

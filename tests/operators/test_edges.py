@@ -85,6 +85,22 @@ def test_nan_and_infinity_stay_in_their_row(provider: str, odd: float) -> None:
 
 
 @edge("NaN or infinity in a row")
+@pytest.mark.parametrize("attributes", [{}, {"normalize_variance": 0}, {"epsilon_on": "stddev"}], ids=str)
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("width", [3, 40, 1100])
+def test_the_mean_of_a_row_with_an_infinity(width: int, axis: int, attributes: dict[str, Any], provider: str) -> None:
+    """It is infinite, or NaN where there are two of them or a NaN, as ReduceMean's is; the row is NaN."""
+    x = np.random.default_rng(0).normal(size=(6, width)).astype(F32)
+    for row, odd in enumerate([[np.inf], [-np.inf], [np.inf, -np.inf], [np.inf, np.nan], [3e38, 3e38, 3e38]]):
+        x[row, : len(odd)] = odd
+    case = normalization(np.moveaxis(x, -1, axis).copy(), {"axes": [axis], **attributes}, ("Y", "mean"))
+    got = check(case, provider)
+    means = np.moveaxis(got["mean"], axis, -1)[:, 0]
+    assert means[:2].tolist() == [np.inf, -np.inf]
+    assert np.isnan(np.moveaxis(got["Y"], axis, -1)[:4]).all()
+
+
+@edge("NaN or infinity in a row")
 def test_infinity_in_an_rms_row(provider: str) -> None:
     x = rows(2)
     x[0, 3] = np.inf
