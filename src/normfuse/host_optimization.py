@@ -74,14 +74,22 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
     if any(node.domain == OPERATOR_DOMAIN for node in model.graph):
         own.register_custom_ops_library(get_library_path())
     try:
-        with tempfile.TemporaryDirectory(prefix="normfuse.") as folder, runnable(model) as (data, data_folder):
-            if isinstance(data, str):
+        with (
+            tempfile.TemporaryDirectory(prefix="normfuse.") as folder,
+            runnable(model, in_file=True) as (data, data_folder),
+        ):
+            if not isinstance(data, bytes) and data.with_name(f"{data.name}.data").exists():
                 return None  # what stays in a temporary file is found nowhere later
             path = Path(folder) / "optimized.onnx"
             own.optimized_model_filepath = str(path)
             if data_folder is not None:
                 own.add_session_config_entry(EXTERNAL_DATA_FOLDER, data_folder)
-            plain_session(data, own, providers=["CPUExecutionProvider"], enable_fallback=0)
+            plain_session(
+                data if isinstance(data, bytes) else str(data),
+                own,
+                providers=["CPUExecutionProvider"],
+                enable_fallback=0,
+            )
             optimized = ir.load(path)
             if data_folder is not None:  # weights that it did not change are still there
                 find_external_data(optimized, data_folder)

@@ -60,6 +60,8 @@ PROTOBUF_LIMIT = 2**31 - 1
 """Most bytes that one protobuf message can be written with."""
 # Weights above this many bytes go into the external file of a model that has one.
 _EXTERNAL_THRESHOLD = 1024
+# A model with so many bytes of weights is written to a file for onnxruntime.
+_LARGE = 1 << 23
 # Key in a tensor's metadata, which is never written: what the model calls the file that the tensor's location is.
 _LOCATION = "normfuse.location"
 
@@ -259,28 +261,89 @@ def find_external_data(model: ir.Model, folder: str) -> None:
 
 
 @contextlib.contextmanager
-def runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
+def runnable(model: ir.Model, *, in_file: bool = False) -> Iterator[tuple[bytes | Path, str | None]]:
     """Give a model in the form that onnxruntime.InferenceSession takes, for as long as the context lasts.
 
+    Where the caller drops the model, its memory is free while the context lasts.
+
+    Args:
+        model: The model.
+        in_file: Write a large one into a temporary file: bytes take their size twice while onnxruntime reads them.
+
     Yields:
-        The bytes of the model and the folder of its external data (None: it has none); or the path of a temporary
-        file and None where one message cannot hold the model or its external data lies in several folders.
+        The bytes of the model, or the path of a temporary file, and the folder of its external data (None: it has
+        none); a file alone, with its data beside it, where one message cannot hold the model or its external data lies
+        in several folders.
     """
     places = {str(tensor.location): _place(tensor) for tensor in external_tensors(model)}
     folders = {str(folder) for folder, _ in places.values()}
-    if len(folders) <= 1 and bytes_inside(model) < PROTOBUF_LIMIT:
-        names = {location: name for location, (_, name) in places.items()}
-        data = _with_locations(to_proto(model), names).SerializeToString()
-        del model  # what it takes is given back while a session is created, if nobody else has it
-        yield data, next(iter(folders), None)
-        return
-    spill = tempfile.mkdtemp(prefix="normfuse.")
+    inside = bytes_inside(model)
+    spill = ""
     try:
-        path = Path(spill) / "model.onnx"
-        _write(model, path, "model.onnx.data")
-        yield str(path), None
+        if len(folders) > 1 or inside >= PROTOBUF_LIMIT:
+            spill = tempfile.mkdtemp(prefix="normfuse.")
+            path = Path(spill) / "model.onnx"
+            _write(model, path, "model.onnx.data")
+            data: bytes | Path = path
+            folders = set()
+        elif in_file and inside >= _LARGE and not places and (written := _written_in_parts(model)) is not None:
+            spill, data = str(written.parent), written
+        else:
+            names = {location: name for location, (_, name) in places.items()}
+            data = _with_locations(to_proto(model), names).SerializeToString()
+        del model
+        yield data, next(iter(folders), None)
     finally:
-        shutil.rmtree(spill, ignore_errors=True)
+        if spill:
+            shutil.rmtree(spill, ignore_errors=True)
+
+
+class _WithoutWeights:
+    """A model without the initialisers of its main graph, to be written."""
+
+    def __init__(self, model: ir.Model) -> None:
+        graph = model.graph
+        self._model = model
+        self.graph = ir.GraphView(
+            graph.inputs,
+            graph.outputs,
+            nodes=tuple(graph),
+            initializers=(),
+            doc_string=graph.doc_string,
+            name=graph.name,
+            metadata_props=graph.metadata_props,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def _written_in_parts(model: ir.Model) -> Path | None:
+    """Write a model into a temporary file, one initialiser after the other, so that none is in memory once more.
+
+    A message that a file holds twice is both of them together: that is the graph, here.
+
+    Returns:
+        None where there is no room for it.
+    """
+    skeleton = ir.serde.serialize_model(_WithoutWeights(model))  # type: ignore[arg-type]  # has all that it asks for
+    restore_map_types(skeleton, model)
+    folder: str | None = None
+    try:
+        folder = tempfile.mkdtemp(prefix="normfuse.")
+        path = Path(folder) / "model.onnx"
+        with path.open("wb") as file:
+            file.write(skeleton.SerializeToString())
+            for value in model.graph.initializers.values():
+                if value.const_value is not None:
+                    value.const_value.name = value.name
+                    part = onnx.ModelProto()
+                    ir.serde.serialize_tensor_into(part.graph.initializer.add(), value.const_value)
+                    file.write(part.SerializeToString())
+    except OSError:
+        shutil.rmtree(folder or "", ignore_errors=True)
+        return None
+    return path
 
 
 def _is_small(tensor: ir.ExternalTensor) -> bool:

@@ -32,8 +32,8 @@ _LATER = """
 """.split()  # noqa: SIM905 -- a list is one name a line, when formatted
 # Operators of chains that ONNX Runtime does not do inside of a convolution.
 _OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
-# What may stand in a chain, and what has a blocked form of its own.
-_PASSED = frozenset({"BatchNormalization", "Concat", "Reshape", "Resize", "Shape", "Split", "Upsample"})
+# What may stand between the steps of a chain and a convolution, and what has a blocked form of its own.
+_MOVED = frozenset({"Concat", "Resize", "Split", "Upsample"})
 _BLOCKED = frozenset(
     {"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"}
 )
@@ -88,10 +88,10 @@ def has_chains_of_convolutions(graph: ir.Graph, *, between: bool) -> bool:
         follows, continues = not behind.isdisjoint(node.inputs), not in_chains.isdisjoint(node.inputs)
         if (follows and node.op_type in _OF_CHAINS and not between) or (continues and node.op_type in _BLOCKED):
             return True
-        passes = (node.domain, node.op_type) in ELEMENTWISE or node.op_type in _PASSED
+        passes = (node.domain, node.op_type) in ELEMENTWISE or node.op_type == "BatchNormalization"
         if node.op_type == "Conv" or (follows and passes):
             behind.update(node.outputs)
-        if (continues and passes) or (follows and node.op_type in _OF_CHAINS):
+        if (continues and (passes or node.op_type in _MOVED)) or (follows and node.op_type in _OF_CHAINS):
             in_chains.update(node.outputs)
     return False
 

@@ -26,8 +26,7 @@ def in_pairs(source: Source, *, in_place: bool = False) -> Source:
     from normfuse.graph_rewrites.operator_form import has_operators, write_pairs
 
     if in_place:
-        if has_operators(source.model.graph):
-            write_pairs(source.model)
+        write_pairs(source.model)
         return source
     known = source.rewrites.get(_KEY)
     if not isinstance(known, Source):

@@ -15,6 +15,7 @@ import contextlib
 import importlib.util
 import json
 import logging
+import mmap
 import os
 import platform
 import stat
@@ -150,7 +151,7 @@ class Origin:
             os.utime(self._path)
         return self._path, needs
 
-    def keep(self, model: bytes, needs: Needs) -> None:
+    def keep(self, model: bytes | mmap.mmap, needs: Needs) -> None:
         """Keep what was made of the model, unless that is another one by now, or its weights lie in other files."""
         if len(model) > LARGEST:
             return
@@ -324,7 +325,7 @@ def _processor() -> list[str]:
     return told
 
 
-def _beginning(model: bytes, needs: Needs, key: int) -> bytes:
+def _beginning(model: bytes | mmap.mmap, needs: Needs, key: int) -> bytes:
     """Return the field that an entry begins with."""
     text = json.dumps(needs._asdict()).encode()
     size = SIZE + len(text)

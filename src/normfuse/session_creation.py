@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from normfuse.collection import without_collection
 from normfuse.errors import OptionError
 from normfuse.host.config_entries import disable_optimizer, get_entry
 from normfuse.host.given_initializers import InitializersGiven, require_none_of
@@ -98,7 +99,10 @@ def create_session(
         if get_entry(options, BACKEND_KEY) == "directml":
             choices.update(choose_products=False, blocked_layout=False)
         origin = Origin.of(model, options, choices)
-        session = _on_prepared(asked, options, origin) or _on_rewritten(asked, options, origin)
+        session = _on_prepared(asked, options, origin)
+        if session is None:
+            with without_collection():
+                session = _on_rewritten(asked, options, origin)
     if not (remove_quantization or allow_requantization_removal or exact_products):  # results stay
         if isinstance(model, (str, os.PathLike)):
             recreate_from(session, str(Path(model).resolve()))

@@ -66,15 +66,19 @@ def session_model(
         choices: What may be done.
         again: Loads the model once more: then the model of ``source`` itself is changed. None: copies of it are.
     """
+    from normfuse.graph_rewrites.operator_form import has_operators
+
     host = _host_facts(options)
+    becomes_pairs = takes_pairs(host, choices) and has_operators(source.model.graph)
 
     def begun(source: Source) -> Source:
         if choices.exact_products and sums_saturate():
             source = dataclasses.replace(source, model=with_exact_sums(source.model)[0], rewrites={})
-        return in_pairs(source, in_place=again is not None) if takes_pairs(host, choices) else source
+        return in_pairs(source, in_place=again is not None) if becomes_pairs else source
 
     source = begun(source)
-    plan = plan_session(*_facts(source.model, host, choices), choices)
+    facts, host = _facts(source.model, host, choices)
+    plan = plan_session(dataclasses.replace(facts, becomes_pairs=becomes_pairs), host, choices)
     for products in plan.products if plan.layout == "of convolutions" else ():
         made = _laid_out(source, options, plan, products, in_place=again is not None)
         if made is not None:

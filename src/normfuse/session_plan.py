@@ -30,7 +30,7 @@ class Choices:
 
 @dataclasses.dataclass(frozen=True)
 class ModelFacts:
-    """What decides about a model; of one in the QOperator format, as Q/DQ pairs."""
+    """What decides about a model; about one in the QOperator format, as Q/DQ pairs if it becomes that."""
 
     activations: frozenset[str] = frozenset()
     """Types that it quantises to in each run, such as INT8."""
@@ -41,6 +41,8 @@ class ModelFacts:
     weight_bytes: int = 0
     is_faster_in_float: bool = False
     """Most of its 8-bit products are depthwise convolutions, which are slow in integers on x86."""
+    becomes_pairs: bool = False
+    """It has operators of the QOperator format that are written as Q/DQ pairs: see `takes_pairs`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,7 @@ def plan_session(model: ModelFacts, host: HostFacts, choices: Choices) -> Sessio
     products, why_products = _products(model, host, choices)
     layout, why_layout = _layout(model, host, choices)
     return SessionPlan(
-        as_pairs=takes_pairs(host, choices),
+        as_pairs=model.becomes_pairs,
         products=products if layout == "of convolutions" else products[-1:],
         layout=layout,
         choices=choices,

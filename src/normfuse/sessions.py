@@ -9,6 +9,7 @@ import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 import dataclasses
 import functools
 import logging
+import mmap
 import re
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import onnx
 import onnx_ir as ir
 
+from normfuse.collection import collect_young
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
@@ -43,6 +45,8 @@ from normfuse.session_plan import Choices
 from normfuse.spec import OPERATOR_DOMAIN, OPTIONS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import onnxruntime
 
     from normfuse.prepared_models import Origin
@@ -96,7 +100,7 @@ class Given:
         """
         self._model, self._options = model, options
         self._loaded: Source | None = self._load()
-        self.name = self._loaded.name
+        self.name, self.kind = self._loaded.name, self._loaded.kind
         self.initializers = names_of_initializers(self._loaded.model)
         #: Whether what it is loaded into is nobody else's.
         self.is_own = self._loaded is not model and self._loaded.kind not in ("ir", "program")
@@ -158,23 +162,25 @@ def created(
     ONNX Runtime's operators of integers fail for some models of uint8 that it runs as int8, some versions for more, as
     for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
     """
+    results_stay = not (choices.remove_quantization or choices.allow_requantization_removal or choices.exact_products)
+    in_file = results_stay and given.kind in ("path", "bytes")
     least = dataclasses.replace(choices, choose_products=False, blocked_layout=False)
     ways = [_Way(functools.partial(given.made, options, choices))]
     if least != choices:
         ways.append(_Way(functools.partial(given.made, options, least), _WITHOUT_CHOICES))
-    if not (choices.remove_quantization or choices.allow_requantization_removal or choices.exact_products):
+    if results_stay:
         ways.append(_Way(lambda: SessionModel(given.take().model), _WITHOUT_REWRITING))
     *others, last = ways
     answers: list[str] = []
     for way in others:
         try:
-            session = _settled_session(way.made, options, given, None if answers else origin)
+            session = _settled_session(way.made, options, given, None if answers else origin, in_file=in_file)
         except InvalidModelError as error:
             answers.append(str(error))
         else:
             break
     else:
-        way, session = last, _settled_session(last.made, options, given, None)
+        way, session = last, _settled_session(last.made, options, given, None, in_file=in_file)
     if answers:
         warnings.warn(_warning_of(answers, way), stacklevel=5)  # at the caller of normfuse.InferenceSession
     forget_made_up_names(session)
@@ -188,7 +194,12 @@ def _warning_of(answers: list[str], way: _Way) -> str:
 
 
 def _settled_session(
-    make: Callable[[], SessionModel], options: onnxruntime.SessionOptions, given: Given, origin: Origin | None
+    make: Callable[[], SessionModel],
+    options: onnxruntime.SessionOptions,
+    given: Given,
+    origin: Origin | None,
+    *,
+    in_file: bool,
 ) -> onnxruntime.InferenceSession:
     failed = failures()
     made = make()
@@ -196,7 +207,7 @@ def _settled_session(
     before = set(disabled_optimizers(options))
     keeps_weights, leaves_pairs, late = made.keeps_weights, made.leaves_pairs, inlines_late(made.model)
 
-    def keep(session: onnxruntime.InferenceSession, data: bytes) -> None:
+    def keep(session: onnxruntime.InferenceSession, data: bytes | mmap.mmap) -> None:
         names, files = given.initializers
         needs = Needs(
             keeps_weights=keeps_weights,
@@ -213,7 +224,7 @@ def _settled_session(
     certain = origin is not None and failures() == failed
     models = [made.model]
     del made
-    return _create(models, options, given.name, providers=None, keep=keep if certain else None)
+    return _create(models, options, given.name, providers=None, keep=keep if certain else None, in_file=in_file)
 
 
 def open_session(
@@ -279,30 +290,49 @@ def _create(
     options: onnxruntime.SessionOptions,
     name: str,
     providers: list[str] | None,
-    keep: Callable[[onnxruntime.InferenceSession, bytes], None] | None = None,
+    keep: Callable[[onnxruntime.InferenceSession, bytes | mmap.mmap], None] | None = None,
+    in_file: bool = False,
 ) -> onnxruntime.InferenceSession:
-    """Return a session on the model in a list, which is empty then; what it was created on is kept if that is all."""
+    """Return a session on the model in a list, which is empty then; what it was created on is kept if that is all.
+
+    `in_file`: the session is told afterwards what it may be created on once more, so that a temporary file will do.
+    """
     if providers is None:
         choose_inlining(options, models[0])
         avoid_float16_fault(options, models[0])
-    with runnable(models.pop()) as (data, folder):
+    with runnable(models.pop(), in_file=in_file) as (data, folder):
+        if in_file and not isinstance(data, bytes):
+            collect_young()  # the model, whose memory onnxruntime is to have
         users = users_entry(options, EXTERNAL_DATA_FOLDER)
         if folder is not None and users is None:
             choose_entry(options, EXTERNAL_DATA_FOLDER, folder)
         elif folder is not None:
             set_entry(options, EXTERNAL_DATA_FOLDER, folder)
         try:
-            session = plain_session(data, sess_options=options, providers=providers, enable_fallback=0)
+            given = data if isinstance(data, bytes) else str(data)
+            session = plain_session(given, sess_options=options, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime raises one class of its own for each status code
             raise _translated(error, name) from error
         finally:
             if users is not None:
                 set_entry(options, EXTERNAL_DATA_FOLDER, users)
+        if keep is not None and folder is None:
+            _keep(keep, session, data)
     if providers is None and EP_NAME not in session.get_providers():
         raise LibraryLoadError(f"onnxruntime created a session for {name} without {EP_NAME}.")
-    if keep is not None and isinstance(data, bytes) and folder is None:
-        keep(session, data)
     return session
+
+
+def _keep(
+    keep: Callable[[onnxruntime.InferenceSession, bytes | mmap.mmap], None],
+    session: onnxruntime.InferenceSession,
+    data: bytes | Path,
+) -> None:
+    if isinstance(data, bytes):
+        keep(session, data)
+    elif not data.with_name(f"{data.name}.data").exists():
+        with data.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            keep(session, mapped)
 
 
 def _translated(error: Exception, name: str) -> Exception:

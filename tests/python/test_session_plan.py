@@ -7,7 +7,7 @@ import pytest
 
 import normfuse
 from normfuse import models
-from normfuse.session_plan import MOST_BYTES, Choices, HostFacts, ModelFacts, plan_session
+from normfuse.session_plan import MOST_BYTES, Choices, HostFacts, ModelFacts, plan_session, takes_pairs
 
 DETECTOR = ModelFacts(chains_of_convolutions=True)
 INT8 = ModelFacts(frozenset({"INT8"}), chains_of_convolutions=True)
@@ -67,9 +67,14 @@ def test_plans(case: str) -> None:
     ],
 )
 def test_when_operators_become_pairs(host: HostFacts, choices: Choices, expected: bool) -> None:
-    plan = plan_session(ModelFacts(), host, choices)
-    assert plan.as_pairs == expected
-    assert ("form=Q/DQ pairs" in str(plan)) == expected
+    assert takes_pairs(host, choices) == expected
+
+
+@pytest.mark.parametrize("becomes_pairs", [True, False])
+def test_operators_become_pairs(becomes_pairs: bool) -> None:
+    plan = plan_session(ModelFacts(becomes_pairs=becomes_pairs), X86, Choices())
+    assert plan.as_pairs == becomes_pairs
+    assert ("form=Q/DQ pairs" in str(plan)) == becomes_pairs
 
 
 def test_a_line_of_the_log_says_it(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
