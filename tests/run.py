@@ -19,6 +19,8 @@ only the steps named:
              (which has to be installed, with npm), the recipe of CONTRIBUTING.md, the rest of the products of
              parameters (tests/covering.py); those marked "fuzz" with more examples; activations at more values
   isas       the Python tests marked "every_isa" on each instruction set but the best one
+  chains     10,000 random chains with data of every family, in by every way, shared by the instruction sets (only if
+             it is named: an hour)
   vnni       the Python tests marked "without_vnni" on an onnxruntime that sees neither AVX-512 nor VNNI, as on older
              processors: its products of uint8 and int8 saturate (Linux on x86-64)
   export     the tests with PyTorch, transformers, Olive and Ray, in build/export-env (--full: every module at every
@@ -327,10 +329,21 @@ def slow_tests(arguments: list[str]) -> None:
     pytest("(slow or fuzz) and not cross", "--hypothesis-profile=long", *arguments, NORMFUSE_FUZZ_EXAMPLES="500")
 
 
+def available_isas() -> list[str]:
+    """The best one first."""
+    find = [BIN / "python", "-c", "import instruction_sets; print(*instruction_sets.AVAILABLE)"]
+    return subprocess.run(find, cwd=ROOT / "tests", check=True, capture_output=True, text=True).stdout.split()
+
+
+def random_chains(arguments: list[str]) -> None:
+    for isa in available_isas():
+        say(f"random chains with NORMFUSE_ISA={isa}")
+        chosen = ["-k", "every_way_in", "--hypothesis-profile=thorough", "--timeout=0", *arguments]
+        pytest("fuzz", "tests/operators/test_properties.py", *chosen, parallel=False, NORMFUSE_ISA=isa)
+
+
 def lower_isas(arguments: list[str]) -> None:
-    find = [BIN / "python", "-c", "import instruction_sets; print(*instruction_sets.AVAILABLE[1:])"]
-    found = subprocess.run(find, cwd=ROOT / "tests", check=True, capture_output=True, text=True)
-    for isa in found.stdout.split():
+    for isa in available_isas()[1:]:
         say(f"the tests marked every_isa with NORMFUSE_ISA={isa}")
         pytest("every_isa", *arguments, NORMFUSE_ISA=isa)
 
@@ -355,10 +368,13 @@ STEPS: dict[str, Callable[[list[str]], None]] = {
     "windows": lambda for_pytest: windows_tests(),
     "slow": slow_tests,
     "isas": lower_isas,
+    "chains": random_chains,
     "vnni": without_vnni,
     "export": export_tests,
     "applications": application_tests,
 }
+# The first is a part of "wheels" and "cross".
+NAMED = ("windows", "chains")
 USUAL = ("install", "native", "pytest")
 
 
@@ -369,8 +385,7 @@ def main() -> None:
     arguments, for_pytest = parser.parse_known_args()
     os.environ.setdefault("NORMFUSE_TEST_CACHE", str(BUILD / "cache"))
     check_tools()
-    # "windows" is a part of "wheels" and "cross".
-    names = arguments.step or [name for name in STEPS if (arguments.all and name != "windows") or name in USUAL]
+    names = arguments.step or [name for name in STEPS if (arguments.all and name not in NAMED) or name in USUAL]
     with ExitStack() as meanwhile:
         for i, name in enumerate(names):
             say(f"{name}, step {i + 1} of {len(names)}")
