@@ -47,7 +47,7 @@ APPLICATIONS = (
     Application("subclass", 1),
     Application("asks_for_cuda", 1),
     Application("forks_and_pickles", 3),
-    Application("hundred_sessions", 100, lean=False),
+    Application("hundred_sessions", 100),
     Application("service", 2, command=("-m", "normfuse", "run")),
     Application("faster_whisper", 1, lean=False),
     Application("silero_vad", 1, lean=False),
@@ -171,7 +171,7 @@ def main() -> int:
     for application in APPLICATIONS:
         if application.name in names if names else application.lean or not lean:
             try:
-                print(row.format(*compared(application, python, 1 if lean else 20)), flush=True)
+                print(row.format(*compared(application, python, 1 if lean else 10)), flush=True)
             except AssertionError as error:
                 broken.append(application.name)
                 print(f"{application.name} BROKE: {error}", flush=True)

@@ -143,6 +143,7 @@ def test_what_an_installed_session_is_asked_for(installed: None, path: Path) -> 
     session = Subclass(path)
     assert runs_with_normfuse(session)
     assert Path(session._model_path) == path
+    assert session.get_session_options().log_severity_level == 3  # as the page says: the default is silenced
     session.disable_fallback()
     session.set_providers([CPU])
     assert runs_with_normfuse(session)
