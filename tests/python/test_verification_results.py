@@ -349,6 +349,23 @@ def test_a_fault_among_values_that_round_otherwise_is_found(
     assert normfuse.verify(quantised_silu(types=types), faulty, inputs=ramps(NUMPY[types[0]])).result == "differ"
 
 
+@pytest.mark.parametrize("fault", ["scale", "alpha"])
+def test_a_small_fault_of_float16_is_found(fault: str) -> None:
+    """Of four units in the last place at most."""
+    original = models.chain(["n", 16, 64], dtype="float16", activation_name="silu")
+    faulty = normfuse.optimize(original, target="custom-op", verify=False).model
+    assert normfuse.verify(original, faulty).result == "agree"
+    (node,) = faulty.graph.node
+    if fault == "alpha":
+        (steps,) = (each for each in node.attribute if each.name == "steps")
+        steps.s = steps.s.replace(b"alpha=1", b"alpha=1.01")
+    else:
+        scale = next(tensor for tensor in faulty.graph.initializer if tensor.name == node.input[1])
+        wrong = numpy_helper.to_array(scale).astype(np.float32) * 1.002
+        scale.CopyFrom(numpy_helper.from_array(wrong.astype(np.float16), scale.name))
+    assert normfuse.verify(original, faulty).result == "differ"
+
+
 def moments(epsilon: float = 1e-6, factor: float = 1.0, *, exact: bool = False) -> ir.Model:
     """A normalisation by E[x^2] - E[x]^2, which is inexact on rows that are nearly constant, or an exact one."""
     g = models.GraphBuilder(opset=17)
