@@ -24,7 +24,6 @@ from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
     choose_entry,
     disabled_optimizers,
-    get_entry,
     set_entry,
     users_entry,
 )
@@ -36,13 +35,13 @@ from normfuse.host.native_library import EP_NAME, get_library_path
 from normfuse.host.needs import Needs
 from normfuse.host.output_shapes import forget_made_up_names, has_made_up_names
 from normfuse.host.plain_sessions import plain_session
-from normfuse.host.session import OPTION_PREFIX, session_options
+from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.host_optimization import failures
 from normfuse.model_files import ModelLike, Source, load_model, runnable, to_proto
 from normfuse.session_models import SessionModel, session_model
 from normfuse.session_plan import Choices
-from normfuse.spec import OPERATOR_DOMAIN, OPTIONS
+from normfuse.spec import OPERATOR_DOMAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,17 +124,11 @@ class Given:
 def left_as_it_is(
     model: ModelLike, options: onnxruntime.SessionOptions, given: InitializersGiven
 ) -> onnxruntime.InferenceSession:
-    """Return a session on the model as it is: nothing is computed ahead of time from what the model says."""
+    """Return a session on the model as it is: the execution provider sees for itself what the options give."""
     warnings.warn(str(given), stacklevel=5)  # at the caller of InferenceSession
-    key = OPTION_PREFIX + "compile"
-    before = get_entry(options, key)
-    set_entry(options, key, "0")
-    try:
-        data = to_proto(model).SerializeToString() if isinstance(model, ir.Model) else model
-        data = data.SerializeToString() if isinstance(data, onnx.ModelProto) else data
-        return plain_session(data, options)
-    finally:
-        set_entry(options, key, OPTIONS["compile"].default if before is None else before)
+    data = to_proto(model).SerializeToString() if isinstance(model, ir.Model) else model
+    data = data.SerializeToString() if isinstance(data, onnx.ModelProto) else data
+    return plain_session(data, options)
 
 
 def foreign_domains(model: ir.Model) -> list[str]:

@@ -62,8 +62,8 @@ def require_none_of(options: onnxruntime.SessionOptions | None, names: list[str]
     if given:
         raise InitializersGiven(
             f"The session options give {len(given)} of the model's initializers ('{given[0]}'), so that the session "
-            "runs it as it is, not rewritten, and with ONNX Runtime's own kernels. Write them into the model to have "
-            "it rewritten."
+            "runs it as it is, not rewritten: only chains of standard operators gain. Write them into the model to "
+            "have it rewritten."
         )
 
 
