@@ -24,8 +24,9 @@ from rewrite_harness import (
     fused_nodes,
     inputs_of,
     optimize,
+
     round_trip,
-    run,
+    session_of,
 )
 
 from normfuse.graph_rewrites import RewriteResult
@@ -135,15 +136,18 @@ def _check_numbers(form: Form, model: onnx.ModelProto, portable: onnx.ModelProto
     nodes, kernelless = fused_nodes(portable), "kernelless" in form.case.options
     if "unrun" in form.case.options or (kernelless and not nodes):
         return
-    session = harness.create_session(custom if nodes else model)
+    sessions = {
+        "portable model": session_of(portable),
+        "provider": harness.create_session(custom if nodes else model),
+        **({} if kernelless else {"original model": session_of(model, optimized=False)}),
+    }
     for family in ("noise", *random.Random(form.number).sample(FAMILIES[1:], 2)):
         feeds = _feeds(model, form.case, family)
-        results = {"portable model": run(portable, feeds), "provider": harness.run(session, feeds)}
-        exact = {} if kernelless else run(model, feeds, optimized=False)
+        results = {way: harness.run(session, feeds) for way, session in sessions.items()}
+        exact = results.get("original model", {})
         if len(nodes) == 1 and [value.name for value in portable.graph.output] == [nodes[0].output[0]]:
             with contextlib.suppress(KeyError):  # an input that is computed
-                meaning = {portable.graph.output[0].name: _meaning(nodes[0], portable, feeds)}
-                results["original model"], exact = exact or meaning, meaning
+                exact = {portable.graph.output[0].name: _meaning(nodes[0], portable, feeds)}
         for way, got in results.items():
             for name, value in exact.items():
                 finite = np.isfinite(value)
