@@ -14,8 +14,9 @@ arguments are attributes, numbers have the model's type unless they say another 
 ``scale[8]``, ``bias[8]`` and ``weight[6, 6]`` are weights, and a name that is given nowhere is an input like x or, as
 ``shift[2, 1, 8]``, of that shape. ``output(d)`` makes a value one more output.
 
-Expected are the operators of the rewritten graph, fused ones as their steps in brackets; ``left reason Kind "words"``
-behind them, or alone where the model stays as it is, is a site that is left.
+Expected are the operators of the rewritten graph, fused ones as their steps in brackets, and perhaps ``says "words"``,
+a fused site's message. ``left reason Kind "words"`` behind them, or alone where the model stays as it is, is a site
+that is left.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from rewrite_harness import SpellingBuilder
 
 FOLDER = Path(__file__).resolve().parent / "corpus"
 BINARY = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow"}
-TYPES = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool_")
+TYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "int64", "bool_")
 WEIGHTS = {"scale": 1.0, "bias": 0.0, "weight": 0.0}
 #: First version of ai.onnx that takes as inputs what were attributes.
 INPUTS_SINCE = {"Squeeze": (13, ["axes"]), "Unsqueeze": (13, ["axes"]), "Clip": (11, ["min", "max"])}
@@ -246,7 +247,8 @@ class _Formula:
             known = [dim.dim_value or None for dim in kind.shape.dim] if kind.HasField("shape") else None
             if index == 0 and "untyped" not in self._case.options and (known is None or len(known) == len(x)):
                 known = [mine or own for mine, own in zip(known or x, x, strict=True)]
-            element = kind.elem_type or self._g.onnx_type(self._g.dtype)
+            given = self._case.dtype("y") if index == 0 else None
+            element = kind.elem_type or self._g.onnx_type(given or self._g.dtype)
             output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, element, known))
         return model
 

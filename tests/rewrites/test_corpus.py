@@ -69,6 +69,7 @@ def _forms() -> Iterator[Any]:
 def test_case(form: Form) -> None:
     model, expected = form.build()
     operators, _, left = f" {expected} ".partition(" left ")
+    operators, says, words = operators.partition(" says ")
     portable, result = optimize(model)
     if operators.strip():
         assert _steps(portable) == operators.strip(), result.sites
@@ -76,6 +77,9 @@ def test_case(form: Form) -> None:
         assert portable == round_trip(model), result.sites
     if left.strip():
         _check_left(result, *left.strip().split(" ", 2))
+    if says:
+        messages = [site.message for site in result.sites if site.fused_into]
+        assert any(words.strip(' "') in message if words.strip(' "') else not message for message in messages), messages
     onnx.checker.check_model(portable, full_check=True)
     again, _ = optimize(portable)
     assert again.SerializeToString(deterministic=True) == portable.SerializeToString(deterministic=True)

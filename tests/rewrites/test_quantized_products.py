@@ -10,20 +10,21 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from rewrite_harness import optimize
-from test_quantized_chains import QuantizedBuilder
+from rewrite_harness import SpellingBuilder, optimize
 
 import normfuse
 
 pytestmark = pytest.mark.without_vnni
 
 N = 16
+THREE = np.int8(3)
 SHAPES = {"rows": (2, 8, 32), "matrix": (16, 32), "unknown": ("batch", "rows", 32), "unknown rows": ("rows", 32)}
 SIZES = {"batch": 2, "rows": 8}
 # Saturation shows in a sum of two products already, if both are of the largest numbers.
@@ -33,6 +34,18 @@ ACTIVATIONS = ["Relu", "Clip", "Gelu", "Erf", "Swish", "Sigmoid", "HardSwish"]
 PRODUCTS = {"Conv", "FusedConv", "FusedGemm", "Gemm", "MatMul", "MatMulIntegerToFloat", "MatMulNBits", "QGemm"}
 PRODUCTS |= {"QLinearConv", "QLinearMatMul"}
 FLOAT_PRODUCTS = {"FusedGemm": "Gemm", "FusedConv": "Conv"}
+
+
+class QuantizedBuilder(SpellingBuilder):
+    """Adds quantisation with scalar scale and zero point of a type."""
+
+    def dequantize(self, x: str, scale: Any = 0.05, zero_point: Any = THREE, **attributes: Any) -> str:
+        scale = np.asarray(scale, np.float32)
+        return self.add("DequantizeLinear", x, scale, zero_point, **attributes)
+
+    def quantize(self, x: str, scale: Any = 0.04, zero_point: Any = THREE, **attributes: Any) -> str:
+        scale = np.asarray(scale, np.float32)
+        return self.add("QuantizeLinear", x, scale, zero_point, **attributes)
 
 
 def activate(g: QuantizedBuilder, kind: str, x: str) -> str:
