@@ -24,7 +24,6 @@ from rewrite_harness import (
     fused_nodes,
     inputs_of,
     optimize,
-
     round_trip,
     session_of,
 )
@@ -154,9 +153,7 @@ def _check_numbers(form: Form, model: onnx.ModelProto, portable: onnx.ModelProto
                 exact = {portable.graph.output[0].name: _meaning(nodes[0], portable, feeds)}
         for way, got in results.items():
             for name, value in exact.items():
-                finite = np.isfinite(value)
-                np.testing.assert_array_equal(got[name][~finite], value[~finite], f"{way}, {family}, {name}")
-                close(np.where(finite, got[name], 0), np.where(finite, value, 0), f"{way}, {family}, {name}")
+                close(got[name], value, f"{way}, {family}, {name}")
 
 
 def _meaning(node: onnx.NodeProto, model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
