@@ -36,6 +36,7 @@ struct Recipe {
   bool beyond_float = false;  // and of every third group their product with the scale is no float
   double size = 1;            // of every third group, times that
   double scale = 1;           // all scales, times that
+  double x_scale = 0.05;      // of quantised X
 };
 
 const Recipe kRecipes[] = {
@@ -43,7 +44,7 @@ const Recipe kRecipes[] = {
     {.name = "LayerNorm without affine", .affine = false},
     {.name = "LayerNorm, Relu", .activation = Activation::kRelu},
     {.name = "LayerNorm, Gelu", .activation = Activation::kGelu},
-    {.name = "LayerNorm, Swish", .activation = Activation::kSwish},
+    {.name = "LayerNorm, some huge, Swish", .activation = Activation::kSwish, .size = 1e30},
     {.name = "RMSNorm", .use_mean = false},
     {.name = "Add, LayerNorm", .residual = true},
     {.name = "Add, LayerNorm, sum", .residual = true, .sum = true},
@@ -53,7 +54,7 @@ const Recipe kRecipes[] = {
     {.name = "float16", .x = DataType::kFloat16, .y = DataType::kFloat16},
     {.name = "float16, Gelu", .x = DataType::kFloat16, .y = DataType::kFloat16, .activation = Activation::kGelu},
     {.name = "float16, Add", .x = DataType::kFloat16, .y = DataType::kFloat16, .residual = true},
-    {.name = "bfloat16", .x = DataType::kBfloat16, .y = DataType::kBfloat16},
+    {.name = "bfloat16, some huge", .x = DataType::kBfloat16, .y = DataType::kBfloat16, .size = 1e30},
     {.name = "DQ, LayerNorm, Q", .x = DataType::kInt8, .y = DataType::kInt8},
     {.name = "DQ, LayerNorm, Gelu, Q", .x = DataType::kUint8, .y = DataType::kUint8, .activation = Activation::kGelu},
     {.name = "DQ int16, LayerNorm", .x = DataType::kInt16},
@@ -113,7 +114,10 @@ const Recipe kRecipes[] = {
      .sum = true},
     {.name = "float16, Add, sum", .x = DataType::kFloat16, .y = DataType::kFloat16, .residual = true, .sum = true},
     {.name = "DQ int16, RMSNorm", .x = DataType::kInt16, .use_mean = false},
-    {.name = "LayerNorm without affine, Gelu", .activation = Activation::kGelu, .affine = false},
+    {.name = "LayerNorm without affine, some onsets, Gelu",
+     .activation = Activation::kGelu,
+     .affine = false,
+     .onset = true},
     {.name = "RMSNorm without bias", .bias = false, .use_mean = false},
     {.name = "LayerNorm, some flat", .flat = true},
     {.name = "Add, LayerNorm, sum, some flat", .residual = true, .sum = true, .flat = true},
@@ -131,7 +135,12 @@ const Recipe kRecipes[] = {
     {.name = "LayerNorm without affine, some huge", .affine = false, .size = 1e30},
     {.name = "LayerNorm, some huge, Q", .y = DataType::kInt8, .size = 1e30},
     {.name = "Add, RMSNorm, sum, some huge", .residual = true, .sum = true, .use_mean = false, .size = 1e30},
-    {.name = "bfloat16, some huge", .x = DataType::kBfloat16, .y = DataType::kBfloat16, .affine = false, .size = 1e30},
+    {.name = "bfloat16 without affine, some huge",
+     .x = DataType::kBfloat16,
+     .y = DataType::kBfloat16,
+     .affine = false,
+     .size = 1e30},
+    {.name = "DQ, LayerNorm of next to nothing", .x = DataType::kInt8, .onset = true, .x_scale = 1e-33},
 };
 
 // Where the tensors of a call lie, and who runs it.
@@ -225,7 +234,7 @@ class Groups {
     parts.x.type = recipe_.x;
     parts.x.tensor = c.Add(Slice(x_, Shape(count), begin * size_, x_offset), false);
     if (IsQuantized(recipe_.x)) {
-      parts.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
+      parts.x.quantization.scale = c.Add(MakeFloats({}, {recipe_.x_scale}), true);
       Tensor zero = MakeTensor(recipe_.x, {});
       zero.Set(0, 7);
       parts.x.quantization.zero_point = c.Add(std::move(zero), true);
