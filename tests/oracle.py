@@ -460,6 +460,11 @@ def _affine(
     return _Value(value, error)
 
 
+def _flushed(attributes: Mapping[str, Any]) -> float:
+    """How small a denormal result of any step may be 0: in a chain with a softmax all are."""
+    return 0.0 if attributes.get("method", "standard") == "standard" else float(np.finfo(np.float32).tiny)
+
+
 Interval = tuple[Array, Array, Array]
 _COMBINED: Mapping[str, Callable[[Array, Array], Array]] = {"Mul": np.multiply, "Add": np.add, "Div": np.divide}
 
@@ -483,7 +488,7 @@ def _stepped(d: Interval, which: str, inputs: Inputs, attributes: Mapping[str, A
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = [_COMBINED[word](end, operand) for end in (value, low, high)]
         value, (low, high) = ends[0], (np.minimum(ends[1], ends[2]), np.maximum(ends[1], ends[2]))
-        own = 0.5 * ulp32(value)
+        own = 0.5 * ulp32(value) + _flushed(attributes)
         settled = ~np.isfinite(value)
         low, high = np.where(settled, value, low - own), np.where(settled, value, high + own)
     return value, low, high
@@ -599,8 +604,7 @@ def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[s
         if bias is not None:
             partial, value = d.value, d.value + bias.astype(np.float64)
             d = _Value(value, d.error + 0.5 * ulp32(partial) + 0.5 * ulp32(value))
-    if at["method"] != "standard":  # denormal results of all steps are 0 there
-        d = _Value(d.value, d.error + float(np.finfo(np.float32).tiny))
+    d = _Value(d.value, d.error + _flushed(at))
     d, total = _sum(d, inputs, at)
     shape, groups = d.value.shape, at["num_groups"]
     view = (shape[0], groups, shape[1] // groups, *shape[2:]) if groups else shape
@@ -608,8 +612,8 @@ def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[s
     axes = tuple(sorted(a + len(view) if a < 0 else a for a in axes))
     viewed = _Value(d.value.reshape(view), d.error.reshape(view))
     if at["method"] != "standard":
-        n = _softmax(viewed, axes, at["method"])
-        return {"Y": _finish(_affine(n, inputs, at, normalized=True, unit=0.0), inputs, at), "sum": total}
+        z = _affine(_softmax(viewed, axes, at["method"]), inputs, at, normalized=True, unit=0.0)
+        return {"Y": _finish(_Value(z.value, z.error + _flushed(at)), inputs, at), "sum": total}
     mean, inverse, n = _statistics(viewed, axes, at)
     n = _Value(n.value.reshape(shape), n.error.reshape(shape))
     with np.errstate(all="ignore"):

@@ -162,6 +162,18 @@ def test_denormals_of_softmax_are_zero(provider: str, across: bool) -> None:
         assert ((got == 0) == (x < -1)).all()
 
 
+@edge("denormals")
+@pytest.mark.parametrize("behind", ["Mul", "Mul Mul", ""])
+@pytest.mark.parametrize("dtype", [F32, ml_dtypes.bfloat16])
+def test_denormals_behind_a_softmax_are_zero(provider: str, dtype: Any, behind: str) -> None:
+    """A probability of 2.7e-38, which is kept, times a factor."""
+    x = f32(0.0, -86.5, -86.0, -3.0).astype(dtype)[None]
+    operands = {f"operand_{i}": f32(0.2 * 25**i).astype(dtype) for i in range(behind.count("Mul"))}
+    parameters = {} if behind else {"scale": f32(0.2).astype(dtype)}
+    attributes = {"axes": [-1], "method": "softmax", **({"steps_behind": behind} if behind else {})}
+    check(normalization(x, attributes, **parameters, **operands), provider)
+
+
 @edge("minus zero")
 def test_minus_zero_compares_equal_to_zero(provider: str) -> None:
     for name in ("Relu", "Identity", "Tanh", "Gelu", "HardSwish"):
