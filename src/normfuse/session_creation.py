@@ -100,9 +100,11 @@ def create_session(
             choices.update(choose_products=False, blocked_layout=False)
         origin = Origin.of(model, options, choices)
         session = _on_prepared(asked, options, origin)
+        prepared = session is not None
         if session is None:
             with without_collection():
                 session = _on_rewritten(asked, options, origin)
+    vars(session)["_normfuse_prepared"] = prepared  # applications report it
     if not (remove_quantization or allow_requantization_removal or exact_products):  # results stay
         if isinstance(model, (str, os.PathLike)):
             recreate_from(session, str(Path(model).resolve()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -347,6 +348,40 @@ def test_the_log_says_what_became_of_each_session(path: Path) -> None:
     done = run("-c", code, str(path), path=path, NORMFUSE="1", NORMFUSE_LOG="info")
     assert re.findall(r"normfuse: runs .*norm\.onnx; created in", done.stderr) != []
     assert run("-c", code, str(path), path=path, NORMFUSE="1").stderr == ""
+
+
+REPORTED = """
+import multiprocessing as m, os, sys
+import numpy as np, onnxruntime as o
+def once(path, **options):
+    return o.InferenceSession(path, **options).run(None, {"x": np.ones((3, 64), np.float32)})
+if __name__ == "__main__":
+    pool = m.get_context(sys.argv[2]).Pool(1)
+    pool.map(once, [sys.argv[1]] * 2)
+    pool.close()
+    pool.join()
+    os.chdir("/")
+    once(sys.argv[1], providers=["CPUExecutionProvider"])
+    once(sys.argv[1], providers=["CUDAExecutionProvider"])
+"""
+
+
+@pytest.mark.parametrize("children", ["spawn", *(["fork"] if hasattr(os, "fork") else [])])
+def test_the_report_has_each_session(path: Path, children: str) -> None:
+    path.with_name("app.py").write_text(REPORTED)
+    command = ("-m", "normfuse", "run", "--report")
+    done = run(*command, "report.jsonl", "app.py", str(path), children, path=path, NORMFUSE_CACHE=str(path.parent))
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in path.with_name("report.jsonl").read_text().splitlines()]
+    assert [line["normfuse"] for line in lines] == [True, True, True, False]
+    assert [line["prepared"] for line in lines] == [False, True, True, None]
+    assert [line["runs"] for line in lines] == [1] * 4
+    assert lines[-1]["reason"] == "it asks for CUDAExecutionProvider, which is not there"
+    assert len({line["process"] for line in lines}) == 2
+    assert all(line["run_seconds"] > 0 and line["model"] == str(path) for line in lines)
+    table = run(*command, "-", "app.py", str(path), children, path=path, NORMFUSE_CACHE="0").stderr
+    assert table.count("\nfirst ") == 3
+    assert re.search(r"\nno +0.00 +1 +0.\d\d  .*norm.onnx: it asks for CUDA", table)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from normfuse.applications.report import time_runs
+
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -66,6 +68,7 @@ def _replace(module: ModuleType) -> None:
 
     setattr(create, _ORIGINAL, original)
     setattr(host, _METHOD, create)
+    time_runs(host)
 
 
 class _Finder:

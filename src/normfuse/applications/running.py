@@ -30,6 +30,10 @@ Options:
   --exclude MODELS  Leave models alone: patterns of their paths or file names, and
                     @dynamic for dynamically quantised ones, with ':' (on Windows ';')
                     between them: sets NORMFUSE_EXCLUDE.
+  --report FILE     Append a line of JSON for each session when the program ends: whether
+                    it ran with normfuse or why not, on a prepared model or not, how
+                    long creation and all runs took; '-': a table, to standard error.
+                    Sets NORMFUSE_REPORT.
   -h, --help        Show this message and exit.
 
 Examples:
@@ -39,7 +43,7 @@ Examples:
   normfuse run gunicorn service:app
   normfuse run --exclude '*voice*.onnx:@dynamic' app.py
 """
-_VARIABLES = {"--log": "NORMFUSE_LOG", "--exclude": "NORMFUSE_EXCLUDE"}
+_VARIABLES = {"--log": "NORMFUSE_LOG", "--exclude": "NORMFUSE_EXCLUDE", "--report": "NORMFUSE_REPORT"}
 _AS_PYTHON = ("-m", "-c", "-")
 _USAGE, _NOT_FOUND = 2, 127
 
@@ -55,7 +59,8 @@ def main(arguments: list[str]) -> None:
             return
         if name not in _VARIABLES or not (equals or rest):
             _fail(f"{'no value for' if name in _VARIABLES else 'there is no option'} {name}")
-        environment[_VARIABLES[name]] = value if equals else rest.pop(0)
+        value = value if equals else rest.pop(0)
+        environment[_VARIABLES[name]] = str(Path(value).absolute()) if name == "--report" and value != "-" else value
     if not rest:
         _fail("which program?")
     if not any((Path(folder) / "normfuse.pth").exists() for folder in _site_folders()):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from normfuse.applications.log import logger
+from normfuse.applications.report import note
 
 __all__ = ["taken_over"]
 
@@ -38,21 +39,22 @@ def taken_over(session: Any, providers: Any, provider_options: Any, disabled_opt
         load_host()
         names = ProviderNames.given(providers)
         reason = _reason(session, providers, names)
-        if reason is not None:
-            logger().info("leaves %s alone: %s", name, reason)
-            return False
         began = time.perf_counter()
-        inner = _created(session, disabled_optimizers)
+        inner = reason or _created(session, disabled_optimizers)
         if isinstance(inner, str):
             logger().info("leaves %s alone: %s", name, inner)
+            note(session, name, 0, inner)
             return False
         names.check(providers, provider_options)
         vars(session).update({key: value for key, value in vars(inner).items() if key not in _KEPT})
         names.tell(session)
-        logger().info("runs %s; created in %.2f s", name, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        logger().info("runs %s; created in %.2f s", name, seconds)
+        note(session, name, seconds, None)
         return True
     except Exception as error:  # whatever it is, the application gets the session that it would have without us
         logger().warning("leaves %s to onnxruntime alone: %s: %s", name, type(error).__name__, error)
+        note(session, name, 0, f"{type(error).__name__}: {error}")
         return False
 
 
