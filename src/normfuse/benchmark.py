@@ -119,6 +119,8 @@ class BenchmarkReport(Report):
     """Where the kernel time goes, by the profiler; what takes longest with normfuse comes first."""
     quantization: Quantization | None
     """Of the original; None: it is not quantised."""
+    session_plan: str
+    """What :class:`normfuse.InferenceSession` makes of it, and why."""
     saturation: Saturation | None = None
     """What that makes of the errors; None: no sum of integers saturates."""
 
@@ -224,6 +226,7 @@ def benchmark(
         timings=tuple(_timing(case, cases[0]) for case in cases),
         operators=_operator_times(original, usual.kernel_time),
         quantization=quantization,
+        session_plan=str(in_memory),
         saturation=None
         if not saturating
         else Saturation(saturating, setting.error(open_session(exact, source.name)), cases[0].error),

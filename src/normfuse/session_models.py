@@ -14,6 +14,7 @@ from normfuse.host.config_entries import get_entry
 from normfuse.host.integer_products import sums_saturate
 from normfuse.host.needs import QUANTIZES_WEIGHTS, settle
 from normfuse.host.session import OPTION_PREFIX
+from normfuse.host.versions import import_host
 from normfuse.model_files import Source
 from normfuse.nchwc import blocked, has_chains_of_convolutions, lays_out
 from normfuse.operator_form import in_pairs, makes_operators
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites import Treatment
     from normfuse.graph_rewrites.treatment import Products
 
-__all__ = ["SessionModel", "session_model"]
+__all__ = ["SessionModel", "plan_of", "session_model"]
 
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -77,8 +78,7 @@ def session_model(
         return in_pairs(source, in_place=again is not None) if becomes_pairs else source
 
     source = begun(source)
-    facts, host = _facts(source.model, host, choices)
-    plan = plan_session(dataclasses.replace(facts, becomes_pairs=becomes_pairs), host, choices)
+    plan = _planned(source.model, host, choices, becomes_pairs=becomes_pairs)
     for products in plan.products if plan.layout == "of convolutions" else ():
         made = _laid_out(source, options, plan, products, in_place=again is not None)
         if made is not None:
@@ -87,6 +87,20 @@ def session_model(
             source = begun(again())
     result = rewritten(source, "portable", _treatment(plan, plan.products[-1]), in_place=again is not None)
     return SessionModel(result.model, keeps_weights=result.weights.guarded > 0, written=result, plan=plan)
+
+
+def plan_of(source: Source) -> SessionPlan:
+    """Return the plan for a session with the default options, which changes nothing."""
+    from normfuse.graph_rewrites.operator_form import has_operators
+
+    host, choices = _host_facts(import_host().SessionOptions()), Choices()
+    becomes_pairs = takes_pairs(host, choices) and has_operators(source.model.graph)
+    return _planned((in_pairs(source) if becomes_pairs else source).model, host, choices, becomes_pairs=becomes_pairs)
+
+
+def _planned(model: ir.Model, host: HostFacts, choices: Choices, *, becomes_pairs: bool) -> SessionPlan:
+    facts, host = _facts(model, host, choices)
+    return plan_session(dataclasses.replace(facts, becomes_pairs=becomes_pairs), host, choices)
 
 
 def _host_facts(options: onnxruntime.SessionOptions) -> HostFacts:

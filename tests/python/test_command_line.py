@@ -303,6 +303,7 @@ def test_unsupported_sites_are_left_with_their_reason(run: Run, tmp_path: Path) 
     assert data["sites"] == sites
     text = run("inspect", "double.onnx").out
     assert "is left" in text
+    assert data["session_plan"] in " ".join(text.split())
     assert sites[0]["advice"] in text
 
 

@@ -7,6 +7,8 @@ import pytest
 
 import normfuse
 from normfuse import models
+from normfuse.model_files import load_model
+from normfuse.session_models import plan_of
 from normfuse.session_plan import MOST_BYTES, Choices, HostFacts, ModelFacts, plan_session, takes_pairs
 
 DETECTOR = ModelFacts(chains_of_convolutions=True)
@@ -86,3 +88,10 @@ def test_a_line_of_the_log_says_it(caplog: pytest.LogCaptureFixture, monkeypatch
     (line,) = (record.getMessage() for record in caplog.records if "session plan" in record.getMessage())
     assert "products=as they are" in line
     assert "off in ONNX Runtime: " in line
+
+
+def test_a_plan_alone_changes_nothing() -> None:
+    source = load_model(models.ocr_block())
+    before = [node.op_type for node in source.model.graph]
+    assert "products=as they are" in str(plan_of(source))
+    assert [node.op_type for node in source.model.graph] == before

@@ -98,6 +98,7 @@ def print_benchmark(report: BenchmarkReport) -> None:
     for text in (_left_text(report), _bound_text(report)):
         console.print(text, markup=False, soft_wrap=True)
     print_quantization(report.quantization)
+    console.print(f"normfuse.InferenceSession: {report.session_plan}", markup=False, soft_wrap=True)
     for timing in report.timings:
         if timing.gpu_work is not None:
             console.print(

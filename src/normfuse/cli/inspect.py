@@ -71,6 +71,7 @@ def inspect_command(
     from normfuse.model_files import load_model
     from normfuse.optimization import inspect_with_claims, nothing_to_gain
     from normfuse.quantization import quantization_of
+    from normfuse.session_models import plan_of
     from normfuse.verification.exact_sums import moved_by_saturation
 
     if extract is not None:
@@ -90,13 +91,14 @@ def inspect_command(
         quantization = quantization_of(
             source, with_pairs=True, allow_requantization_removal=allow_requantization_removal
         )
+        plan = str(plan_of(source))
         if quantization is not None and quantization.saturating:
             tell("running it with exact sums of integers", 0, 0)
             quantization = dataclasses.replace(quantization, moved=moved_by_saturation(source))
     if as_json:
         data = {"schema_version": 1, "model": str(model), "sites": [dataclasses.asdict(site) for site in sites]}
         quantized = None if quantization is None else quantization.to_dict()
-        print_json(data | {"claims": claims.to_dict(), "quantization": quantized})
+        print_json(data | {"claims": claims.to_dict(), "session_plan": plan, "quantization": quantized})
         return
     _print_fused(model.name, sites)
     for site in sites:
@@ -108,6 +110,7 @@ def inspect_command(
     print_site_counts(sites)
     print_claims(claims)
     print_quantization(quantization)
+    console.print(f"normfuse.InferenceSession: {plan}", markup=False, soft_wrap=True)
     if not everything and any(nothing_to_gain(site) for site in sites):
         console.print("--all also lists sites with no neighbour to fuse with.")
 

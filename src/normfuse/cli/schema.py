@@ -69,7 +69,9 @@ def json_schema(document: str) -> dict[str, Any]:
             None,
         ),
         DocumentName.INSPECTION: (
-            version | {"model": str, "sites": list[Site], "claims": Claims, "quantization": Quantization | None},
+            version
+            | {"model": str, "sites": list[Site], "claims": Claims, "session_plan": str}
+            | {"quantization": Quantization | None},
             None,
         ),
         DocumentName.LOWERING: (version | {"model": str, "backend": Literal["directml"]}, Lowering),
