@@ -44,7 +44,18 @@ from normfuse.host.versions import distribution_folders, import_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["LARGEST", "MOST_BYTES", "VARIABLE", "Entry", "Origin", "cache_folder", "clear", "entries", "prune"]
+__all__ = [
+    "LARGEST",
+    "MOST_BYTES",
+    "VARIABLE",
+    "Entry",
+    "Origin",
+    "cache_folder",
+    "clear",
+    "entries",
+    "prune",
+    "state_of",
+]
 
 VARIABLE = "NORMFUSE_CACHE"
 """Environment variable: the folder of the cache; 0: no cache."""
@@ -98,15 +109,20 @@ def cache_folder() -> Path | None:
 class Origin:
     """What a session is to be created from: a model and all that decides what is made of it."""
 
-    def __init__(self, path: Path, key: int, model: object, seen: object) -> None:
-        self._path, self._key, self._model, self._seen = path, key, model, seen
+    def __init__(self, folder: Path, name: bytes, key: int, model: object, seen: object) -> None:
+        self._path, self._key, self._model, self._seen = folder / (name.hex() + _SUFFIX), key, model, seen
+        self._beside: Path | None = None
+        """The entry of a model whose data lies in other files: another one in each folder."""
+        if isinstance(model, (str, os.PathLike)):
+            place = hash_of([name, os.fsencode(Path(model).absolute().parent)], key)
+            self._beside = folder / (place.hex() + _SUFFIX)
 
     @classmethod
     def of(cls, model: object, options: onnxruntime.SessionOptions, choices: Mapping[str, bool]) -> Origin | None:
         """Return the origin; None: it is not to be kept, since not all of it can be seen, or it is large, or no cache.
 
         Args:
-            model: As a user gives it. Only files and bytes are kept, and only those without external data.
+            model: As a user gives it. Only files are kept, and bytes of models without external data.
             options: Those of the session, with the execution provider.
             choices: What may be done to the model.
         """
@@ -131,34 +147,47 @@ class Origin:
         except (OSError, AttributeError) as error:  # AttributeError: another library, by NORMFUSE_LIBRARY
             _log.info("No prepared model is looked for: %s.", error)
             return None
-        name = hash_of([json.dumps(facts, sort_keys=True).encode()], key).hex()
-        return cls(folder / (name + _SUFFIX), key, model, seen)
+        name = hash_of([json.dumps(facts, sort_keys=True).encode()], key)
+        return cls(folder, name, key, model, seen)
 
     def find(self) -> tuple[Path, Needs] | None:
         """Return the file to create a session on and what that needs; None: there is none. A broken one is removed."""
-        try:
-            needs = _read(self._path, self._key)
-            if needs is None:
-                self._path.unlink()
-                _log.info("%s is damaged; it is made again.", self._path)
-                return None
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            _log.info("A prepared model cannot be read: %s.", error)
-            return None
-        with contextlib.suppress(OSError):  # a folder that is only read
-            os.utime(self._path)
-        return self._path, needs
+        for path in filter(None, (self._path, self._beside)):
+            try:
+                needs = _read(path, self._key)
+                if needs is None:
+                    path.unlink()
+                    _log.info("%s is damaged; it is made again.", path)
+                elif all(_is_still(*each, self._key) for each in needs.contents):
+                    with contextlib.suppress(OSError):  # a folder that is only read
+                        os.utime(path)
+                    return path, needs
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                _log.info("A prepared model cannot be read: %s.", error)
+        return None
 
-    def keep(self, model: bytes | mmap.mmap, needs: Needs) -> None:
-        """Keep what was made of the model, unless that is another one by now, or its weights lie in other files."""
-        if len(model) > LARGEST:
+    def keep(self, model: bytes | mmap.mmap, needs: Needs, data: Mapping[str, object]) -> None:
+        """Keep what was made of the model, unless that is another one by now.
+
+        Args:
+            model: What the session was created on.
+            needs: What else it needs.
+            data: Files with data of the model, and the `state_of` each before it was read.
+        """
+        path = self._beside if data else self._path
+        if len(model) > LARGEST or path is None:
             return
         try:
-            if _names_files(self._model) or _look_at(self._model, self._key) != self._seen:
+            if _look_at(self._model, self._key) != self._seen or (not data and _names_files(self._model)):
                 return
-            _write(self._path, [_beginning(model, needs, self._key), model])
+            for each, state in data.items():
+                content, now = _look_at_file(Path(each), self._key)
+                if now != state:
+                    return
+                needs.contents.append([each, str(Path(each).resolve()), content.hex()])
+            _write(path, [_beginning(model, needs, self._key), model])
             prune(MOST_BYTES)
         except OSError as error:
             _log.info("A prepared model cannot be kept: %s.", error)
@@ -259,10 +288,24 @@ def _look_at(model: object, key: int) -> tuple[bytes, tuple[int, ...]] | None:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
         return None
+    return _look_at_file(path, key)
+
+
+def _look_at_file(path: Path, key: int) -> tuple[bytes, tuple[int, ...]]:
     with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        touched = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        return hash_of(chunks_of(file), key), touched
+        state = state_of(file.fileno())
+        return hash_of(chunks_of(file), key), state
+
+
+def state_of(file: str | int) -> tuple[int, ...]:
+    """Return what tells that a file was not touched in the meantime."""
+    status = os.stat(file)  # noqa: PTH116 -- of an open one, too
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _is_still(path: str, resolved: str, content: str, key: int) -> bool:
+    """Whether a file is where it was, with the content that it had."""
+    return str(Path(path).resolve()) == resolved and _look_at_file(Path(path), key)[0].hex() == content
 
 
 def _names_files(model: object) -> bool:

@@ -17,6 +17,7 @@ from normfuse.host.config_entries import disable_optimizer, get_entry
 from normfuse.host.given_initializers import InitializersGiven, require_none_of
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME
+from normfuse.host.needs import data_in
 from normfuse.host.options_copy import copied, has_providers, lock_of
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.recreation import recreate_from
@@ -138,7 +139,9 @@ def _on_prepared(
     try:
         require_none_of(asked.given, needs.initializers, needs.files)
         needs.settle(options)
-        session = plain_session(str(path), sess_options=options, providers=None, enable_fallback=0)
+        data = path.read_bytes() if needs.folder else str(path)
+        with data_in(options, needs.folder):
+            session = plain_session(data, sess_options=options, providers=None, enable_fallback=0)
     except Exception as error:  # whatever it is: the usual way says it, or does without
         _log.info("No session on the prepared model %s: %s", path, words_of(error).splitlines()[0])
         return None

@@ -6,6 +6,7 @@ import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 
 # isort: split
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -13,7 +14,8 @@ import mmap
 import re
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -22,9 +24,7 @@ from normfuse.collection import collect_young
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
-    choose_entry,
     disabled_optimizers,
-    set_entry,
     users_entry,
 )
 from normfuse.host.float16 import avoid_float16_fault
@@ -32,23 +32,24 @@ from normfuse.host.given_initializers import InitializersGiven, names_of_initial
 from normfuse.host.inlining import choose_inlining, inlines_late
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
-from normfuse.host.needs import Needs
+from normfuse.host.needs import Needs, data_in
 from normfuse.host.output_shapes import forget_made_up_names, has_made_up_names
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
 from normfuse.host_optimization import failures
-from normfuse.model_files import ModelLike, Source, load_model, runnable, to_proto
+from normfuse.model_files import ModelLike, Source, external_tensors, load_model, runnable, to_proto
+from normfuse.prepared_models import Origin, state_of
 from normfuse.session_models import SessionModel, session_model
 from normfuse.session_plan import Choices
 from normfuse.spec import OPERATOR_DOMAIN
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import onnxruntime
 
-    from normfuse.prepared_models import Origin
+    _Keep: TypeAlias = Callable[[onnxruntime.InferenceSession, bytes | mmap.mmap, str], None]
+    """Keeps what a session was created on, with its external data in a folder ("": it has none)."""
+
 
 __all__ = [
     "Choices",
@@ -98,9 +99,11 @@ class Given:
             InvalidModelError: It cannot be read.
         """
         self._model, self._options = model, options
+        self.initializers: tuple[list[str], list[str]] = ([], [])
+        self.data: dict[str, object] = {}
+        """Files with data of the model, and what tells that they were not touched."""
         self._loaded: Source | None = self._load()
         self.name, self.kind = self._loaded.name, self._loaded.kind
-        self.initializers = names_of_initializers(self._loaded.model)
         #: Whether what it is loaded into is nobody else's.
         self.is_own = self._loaded is not model and self._loaded.kind not in ("ir", "program")
         self.foreign_domains = foreign_domains(self._loaded.model)
@@ -112,7 +115,14 @@ class Given:
 
     def _load(self) -> Source:
         folder = None if self._options is None else users_entry(self._options, EXTERNAL_DATA_FOLDER)
-        return load_model(self._model, folder, before_data=functools.partial(require_none_given, self._options))
+        return load_model(self._model, folder, before_data=self._look_at)
+
+    def _look_at(self, model: ir.Model) -> None:
+        require_none_given(self._options, model)
+        self.initializers = names_of_initializers(model)
+        with contextlib.suppress(OSError):  # whoever loads it says so
+            paths = {str(Path(tensor.path).absolute()) for tensor in external_tensors(model)}
+            self.data = {path: state_of(path) for path in paths}
 
     def made(self, options: onnxruntime.SessionOptions, choices: Choices) -> SessionModel:
         """Return what a session is created on; where that is all that is wanted, the rest of it is given up."""
@@ -200,7 +210,7 @@ def _settled_session(
     before = set(disabled_optimizers(options))
     keeps_weights, leaves_pairs, late = made.keeps_weights, made.leaves_pairs, inlines_late(made.model)
 
-    def keep(session: onnxruntime.InferenceSession, data: bytes | mmap.mmap) -> None:
+    def keep(session: onnxruntime.InferenceSession, data: bytes | mmap.mmap, folder: str) -> None:
         names, files = given.initializers
         needs = Needs(
             keeps_weights=keeps_weights,
@@ -209,10 +219,12 @@ def _settled_session(
             disabled=sorted(set(disabled_optimizers(options)) - before),
             initializers=names,
             files=files,
+            folder=folder,
+            contents=[],
             made_up_names=has_made_up_names(session),
         )
         if origin is not None:
-            origin.keep(data, needs)
+            origin.keep(data, needs, given.data)
 
     certain = origin is not None and failures() == failed
     models = [made.model]
@@ -283,7 +295,7 @@ def _create(
     options: onnxruntime.SessionOptions,
     name: str,
     providers: list[str] | None,
-    keep: Callable[[onnxruntime.InferenceSession, bytes | mmap.mmap], None] | None = None,
+    keep: _Keep | None = None,
     in_file: bool = False,
 ) -> onnxruntime.InferenceSession:
     """Return a session on the model in a list, which is empty then; what it was created on is kept if that is all.
@@ -296,36 +308,25 @@ def _create(
     with runnable(models.pop(), in_file=in_file) as (data, folder):
         if in_file and not isinstance(data, bytes):
             collect_young()  # the model, whose memory onnxruntime is to have
-        users = users_entry(options, EXTERNAL_DATA_FOLDER)
-        if folder is not None and users is None:
-            choose_entry(options, EXTERNAL_DATA_FOLDER, folder)
-        elif folder is not None:
-            set_entry(options, EXTERNAL_DATA_FOLDER, folder)
         try:
             given = data if isinstance(data, bytes) else str(data)
-            session = plain_session(given, sess_options=options, providers=providers, enable_fallback=0)
+            with data_in(options, folder):
+                session = plain_session(given, sess_options=options, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime raises one class of its own for each status code
             raise _translated(error, name) from error
-        finally:
-            if users is not None:
-                set_entry(options, EXTERNAL_DATA_FOLDER, users)
-        if keep is not None and folder is None:
-            _keep(keep, session, data)
+        if keep is not None:
+            _keep(keep, session, data, folder or "")
     if providers is None and EP_NAME not in session.get_providers():
         raise LibraryLoadError(f"onnxruntime created a session for {name} without {EP_NAME}.")
     return session
 
 
-def _keep(
-    keep: Callable[[onnxruntime.InferenceSession, bytes | mmap.mmap], None],
-    session: onnxruntime.InferenceSession,
-    data: bytes | Path,
-) -> None:
+def _keep(keep: _Keep, session: onnxruntime.InferenceSession, data: bytes | Path, folder: str) -> None:
     if isinstance(data, bytes):
-        keep(session, data)
+        keep(session, data, folder)
     elif not data.with_name(f"{data.name}.data").exists():
         with data.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            keep(session, mapped)
+            keep(session, mapped, folder)
 
 
 def _translated(error: Exception, name: str) -> Exception:

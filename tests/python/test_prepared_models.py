@@ -61,7 +61,8 @@ CHILD = """
 import sys, json, normfuse, numpy as np
 s = normfuse.InferenceSession(sys.argv[1])
 x = np.linspace(-3, 3, 4 * 64, dtype=np.float32).reshape(4, 64)
-heavy = [m for m in ("onnx", "onnx_ir", "normfuse.graph_rewrites") if m in sys.modules]
+names = ("onnx", "onnx_ir", "normfuse.graph_rewrites", "normfuse.sessions", "importlib.metadata", "tomllib", "hashlib")
+heavy = [name for name in names if name in sys.modules]
 print(json.dumps({"y": s.run(None, {"x": x})[0].tolist(), "heavy": heavy, "providers": s.get_providers()}))
 """
 
@@ -286,10 +287,85 @@ def test_another_version_or_processor(folder: Path, path: Path, monkeypatch: pyt
     assert len(kept(folder)) == 2
 
 
-def test_external_data_is_not_kept(folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "external.onnx"
-    onnx.save(chain(), path, save_as_external_data=True, location="weights", size_threshold=0)
-    np.testing.assert_allclose(run(path), plain(path), atol=1e-5)
+@pytest.fixture
+def external(tmp_path: Path) -> Path:
+    """The model in a folder of its own, with all weights but small ones in a file beside it."""
+    path = tmp_path / "external" / "model.onnx"
+    path.parent.mkdir()
+    g = models.GraphBuilder(opset=20)
+    normal = g.add("LayerNormalization", g.input("x", (4, 64)), g.weight(64, mean=1.0), g.weight(64))
+    g.output(g.add("Mul", g.add("MatMul", g.add("Gelu", normal), g.weight(64, 64)), np.float32(2)), (4, 64))
+    onnx.save(g.model("external"), path, save_as_external_data=True, location="weights", size_threshold=0)
+    return path
+
+
+def test_external_data_stays_where_it_is(folder: Path, external: Path) -> None:
+    first, second = answer(child(external)), answer(child(external))
+    assert first["heavy"]
+    assert not second["heavy"]
+    assert first["y"] == second["y"]
+    (entry,) = kept(folder)
+    assert entry.stat().st_size < (external.parent / "weights").stat().st_size
+    session = normfuse.InferenceSession(external)
+    assert session._model_path == str(external)
+
+
+def changed_data(external: Path) -> None:
+    """Other numbers of the same size and time, large ones and those of a scalar that ONNX Runtime gets in the model."""
+    weights = external.parent / "weights"
+    status, data = weights.stat(), np.fromfile(weights, np.float32)
+    with weights.open("r+b") as file:
+        file.write((data / 2).tobytes())
+    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def other_link(external: Path) -> None:
+    weights = external.parent / "weights"
+    data = np.fromfile(weights, np.float32)
+    weights.rename(external.parent / "first")
+    (data * 3).tofile(external.parent / "second")
+    weights.symlink_to("second")
+
+
+@pytest.mark.parametrize("change", [changed_data, pytest.param(other_link, marks=on_posix)])
+def test_other_external_data(folder: Path, external: Path, change: Callable[[Path], None]) -> None:
+    before = run(external)
+    change(external)
+    for _ in range(2):
+        np.testing.assert_allclose(run(external), plain(external), rtol=1e-4, atol=1e-5)
+    assert np.abs(run(external) - before).max() > 0.1
+
+
+def test_the_same_model_with_other_external_data_elsewhere(folder: Path, external: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "model.onnx"
+    other.parent.mkdir()
+    other.write_bytes(external.read_bytes())
+    (np.fromfile(external.parent / "weights", np.float32) / 4).tofile(other.parent / "weights")
+    for path in (external, other, external, other):
+        np.testing.assert_allclose(run(path), plain(path), rtol=1e-4, atol=1e-5)
+    assert len(kept(folder)) == 2
+    (external.parent / "weights").unlink()
+    with pytest.raises(normfuse.InvalidModelError):
+        run(external)
+
+
+@on_posix
+def test_external_data_by_links(folder: Path, external: Path, tmp_path: Path) -> None:
+    """As in the cache of Hugging Face's hub: what has the names are links to files with others."""
+    blobs = tmp_path / "blobs"
+    external.parent.rename(blobs)
+    (blobs / "weights").rename(blobs / "4711")
+    external.parent.mkdir()
+    external.symlink_to(blobs / "model.onnx")
+    (external.parent / "weights").symlink_to(blobs / "4711")
+    first, second = answer(child(external)), answer(child(external))
+    assert first["y"] == second["y"]
+    assert not second["heavy"]
+
+
+def test_external_data_of_bytes_is_not_kept(folder: Path, external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(external.parent)
+    run(external.read_bytes())
     assert kept(folder) == []
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from normfuse.host.config_entries import (
+    EXTERNAL_DATA_FOLDER,
     INLINE_LATE,
     LEAVES_PAIRS,
     choose_entry,
     disable_optimizer,
     get_entry,
+    set_entry,
     switch_optimizer,
+    users_entry,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import onnxruntime
 
-__all__ = ["QUANTIZES_WEIGHTS", "Needs", "settle"]
+__all__ = ["QUANTIZES_WEIGHTS", "Needs", "data_in", "settle"]
 
 #: ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
 QUANTIZES_WEIGHTS = "WeightBiasQuantization"
@@ -34,6 +40,10 @@ class Needs(NamedTuple):
     """Of the model that was given: options that give one of them are for another model."""
     files: list[str]
     """That hold data of these."""
+    folder: str
+    """Where files lie that the prepared model has data in; "": it has none."""
+    contents: list[list[str]]
+    """Files with data of the model that was given: path, what that resolves to, and the content's hash."""
     made_up_names: bool
     """Whether outputs have names of dimensions that the model that was given does not have."""
 
@@ -42,6 +52,21 @@ class Needs(NamedTuple):
         settle(options, keeps_weights=self.keeps_weights, leaves_pairs=self.leaves_pairs)
         choose_entry(options, INLINE_LATE, "1" if self.inlines_late else "0")
         disable_optimizer(options, *self.disabled)
+
+
+@contextmanager
+def data_in(options: onnxruntime.SessionOptions, folder: str | None) -> Iterator[None]:
+    """Let the external data of a model that is given as bytes lie there; a user's own folder is back afterwards."""
+    users = users_entry(options, EXTERNAL_DATA_FOLDER)
+    if folder and users is None:
+        choose_entry(options, EXTERNAL_DATA_FOLDER, folder)
+    elif folder:
+        set_entry(options, EXTERNAL_DATA_FOLDER, folder)
+    try:
+        yield
+    finally:
+        if users is not None:
+            set_entry(options, EXTERNAL_DATA_FOLDER, users)
 
 
 def settle(options: onnxruntime.SessionOptions, *, keeps_weights: bool, leaves_pairs: bool) -> None:
