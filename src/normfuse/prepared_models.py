@@ -158,7 +158,7 @@ class Origin:
                 if needs is None:
                     path.unlink()
                     _log.info("%s is damaged; it is made again.", path)
-                elif all(_is_still(*each, self._key) for each in needs.contents):
+                elif all(_is_still(each, self._key) for each in needs.contents):
                     with contextlib.suppress(OSError):  # a folder that is only read
                         os.utime(path)
                     return path, needs
@@ -235,7 +235,7 @@ def _usable_folder(*, make: bool) -> Path | None:
     if folder is None:
         return None
     try:
-        if make:
+        if make and not os.path.lexists(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
@@ -303,8 +303,9 @@ def state_of(file: str | int) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _is_still(path: str, resolved: str, content: str, key: int) -> bool:
+def _is_still(known: list[str], key: int) -> bool:
     """Whether a file is where it was, with the content that it had."""
+    path, resolved, content = known
     return str(Path(path).resolve()) == resolved and _look_at_file(Path(path), key)[0].hex() == content
 
 

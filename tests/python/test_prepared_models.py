@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 import normfuse
 from normfuse import models, prepared_models
 from normfuse.host.content_hash import chunks_of, hash_of
+from normfuse.host.plain_sessions import plain_session
 
 X = np.linspace(-3, 3, 4 * 64, dtype=np.float32).reshape(4, 64)
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="owners, links and signals of POSIX")
@@ -443,19 +446,52 @@ def test_many_processes_at_once(folder: Path, path: Path) -> None:
 
 
 @on_posix
-@pytest.mark.parametrize("step", ["fsync", "replace", "after"])
-def test_killed_while_it_writes(folder: Path, path: Path, step: str) -> None:
+@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize(
+    "step", ["tempfile.mkstemp", "os.fsync", "os.link", "pathlib.Path.replace", "p.prune", "p._read"]
+)
+def test_killed_while_it_writes(folder: Path, path: Path, step: str, call: int) -> None:
     """Whatever a process left behind, the next one has its session, and what was unfinished goes later."""
-    kill = f"lambda *a, **k: os.kill(os.getpid(), {int(signal.SIGKILL)})"
-    patch = {"fsync": f"os.fsync = {kill}", "replace": f"pathlib.Path.replace = {kill}", "after": f"p.prune = {kill}"}
-    code = f"import os, pathlib; from normfuse import prepared_models as p; {patch[step]}\n" + CHILD
-    assert subprocess.run([sys.executable, "-c", code, path], timeout=120).returncode == -signal.SIGKILL
+    code = f"""
+import os, pathlib, tempfile, itertools
+from normfuse import prepared_models as p
+before, calls = {step}, itertools.count(1)
+def killed(*arguments, **named):
+    if next(calls) == {call}:
+        os.kill(os.getpid(), {int(signal.SIGKILL)})
+    return before(*arguments, **named)
+{step} = killed
+"""
+    done = subprocess.run([sys.executable, "-c", code + CHILD, path], stdout=subprocess.DEVNULL, timeout=120)
+    assert done.returncode == (0 if call == 2 and step not in ("tempfile.mkstemp", "os.fsync", "p._read") else -9)
     assert np.allclose(answer(child(path))["y"], plain(path), atol=1e-5)
     for left in folder.glob("*.unfinished"):
         os.utime(left, (time.time() - 7200,) * 2)
     prepared_models.prune(prepared_models.MOST_BYTES)
     assert sorted(folder.iterdir()) == [*kept(folder), folder / "key"]
     assert len(kept(folder)) == 1
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_disk_that_is_only_read(folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool) -> None:
+    expected = run(path)
+    (entry,) = kept(folder)
+    if is_damaged:
+        entry.write_bytes(entry.read_bytes()[:-1])
+
+    def refuse(*_: object, **_named: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    content = entry.read_bytes()
+    for module, name in ((os, "utime"), (os, "link"), (tempfile, "mkstemp"), (Path, "unlink"), (Path, "mkdir")):
+        monkeypatch.setattr(module, name, refuse)
+    seen = []
+    monkeypatch.setattr(
+        "normfuse.session_creation.plain_session", lambda *a, **n: (seen.append(a), plain_session(*a, **n))[1]
+    )
+    np.testing.assert_array_equal(run(path), expected)
+    assert [a[0] for a in seen] == ([] if is_damaged else [str(entry)])
+    assert entry.read_bytes() == content
 
 
 def test_least_recently_used_goes_first(folder: Path, tmp_path: Path) -> None:
