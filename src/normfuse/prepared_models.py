@@ -21,7 +21,7 @@ import platform
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -395,7 +395,7 @@ def _read(path: Path, key: int) -> Needs | None:
         return None
 
 
-def _write(path: Path, parts: list[bytes], *, replaces: bool = True) -> None:
+def _write(path: Path, parts: Sequence[bytes | mmap.mmap], *, replaces: bool = True) -> None:
     """Write a file under another name, and rename it once it is on the disk."""
     import tempfile
 
