@@ -18,14 +18,16 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import families
 import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
+from families import Family
 from onnx import TensorProto, helper, numpy_helper
 from oracle import Array
 
@@ -128,6 +130,12 @@ def _normalized(b: Builder, x: str, opset: int) -> str:
     return b.add("Add", b.add("Mul", normal, scale), bias)
 
 
+def picture(rng: np.random.Generator, shape: Sequence[int]) -> Array:
+    """Smooth, of mean 0, with an edge and some grain."""
+    smooth, edge = (families.fill(Family(name), rng, shape, F32) for name in ("smooth", "step"))
+    return (smooth - 1 + 0.3 * edge + 0.05 * rng.standard_normal(shape)).astype(F32)
+
+
 NETWORKS = {"convolutions": convolutions, "transformer": transformer}
 
 
@@ -145,8 +153,13 @@ class File:
         return f"{self.network}-{self.style}-{'channel' if self.per_channel else 'tensor'}-{self.opset}"
 
     def feeds(self) -> dict[str, Array]:
-        shape = (1, 3, 96, 96) if self.network == "convolutions" else (1, TOKENS, HIDDEN)
-        return {"x": np.random.default_rng(5).standard_normal(shape).astype(F32)}
+        """A picture with an edge and some grain; or tokens, the last ones padding."""
+        rng = np.random.default_rng(5)
+        if self.network == "convolutions":
+            return {"x": picture(rng, (1, 3, 96, 96))}
+        x = rng.standard_normal((1, TOKENS, HIDDEN)).astype(F32)
+        x[:, -TOKENS // 4 :] = 0
+        return {"x": x}
 
     def model(self) -> onnx.ModelProto:
         source = NETWORKS[self.network](self.opset)

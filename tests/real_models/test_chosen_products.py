@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from oracle import Array
 from parsed_models import parse, results
-from quantizer_styles import products_of_integers
+from quantizer_styles import picture, products_of_integers
 
 import normfuse
 from normfuse import host_optimization, session_models, sessions
@@ -432,7 +432,7 @@ def classifier(columns: int, **attributes: int) -> onnx.ModelProto:
 
 def image(model: onnx.ModelProto) -> dict[str, Array]:
     shape = [each.dim_value for each in model.graph.input[0].type.tensor_type.shape.dim]
-    return {"x": np.random.default_rng(8).normal(0, 1, shape).astype(F32)}
+    return {"x": picture(np.random.default_rng(8), shape)}
 
 
 @pytest.mark.parametrize("stored", [np.uint8, np.int8])
