@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import normfuse
 from normfuse.errors import LibraryLoadError
 
 __all__ = ["EP_NAME", "LIBRARY_VARIABLE", "get_ep_name", "get_ep_names", "get_library_path"]
@@ -31,7 +30,7 @@ def get_library_path() -> str:
         return str(Path(override).resolve())
     name = _FILE_NAMES.get(sys.platform, "libnormfuse.so")
     # An editable install has the Python sources in the checkout and the library in site-packages.
-    found = [path for folder in normfuse.__path__ if (path := Path(folder) / name).is_file()]
+    found = [path for folder in sys.modules["normfuse"].__path__ if (path := Path(folder) / name).is_file()]
     if not found:
         raise LibraryLoadError(
             f"{name} is missing from the installed package normfuse; install normfuse again, with pip install "
