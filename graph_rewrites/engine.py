@@ -523,8 +523,8 @@ class _Run:
             return None
         self._describe(new, matched, root, rule)
         for initializer in delta.initializers:
-            if initializer.name in graph.initializers:  # of an earlier run
-                initializer.name = Names(graph).new(initializer.name)
+            if (name := initializer.name) and name in graph.initializers:  # of an earlier run
+                initializer.name = Names(graph).new(name)
             graph.register_initializer(initializer)
         before = root if place == self.facts.order(root) else self.facts.first_consumer(graph, olds, matched)
         graph.insert_before(before, new)
