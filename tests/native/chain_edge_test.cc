@@ -312,6 +312,35 @@ TEST(EmptyTensorsGiveEmptyTensors) {
   }
 }
 
+// A sum on the way, and the mean, of which nobody reads Y.
+TEST(YMayBeLeftOut) {
+  OnEveryIsa([](const std::string& isa) {
+    for (const Method method : {Method::kStandard, Method::kSoftmax}) {
+      for (const int64_t n : {40, 9000, 70000}) {
+        for (const int64_t axis : {0, 1}) {
+          const auto dims = axis == 1 ? std::vector<int64_t>{2, n} : std::vector<int64_t>{n, 2};
+          Case c = Normalize(dims, Normals(static_cast<size_t>(2 * n), 1), {axis});
+          c.parts.residual.type = DataType::kFloat32;
+          c.parts.residual.tensor = c.Add(MakeFloats(dims, Normals(static_cast<size_t>(2 * n), 2)), false);
+          c.parts.normalization.method = method;
+          c.parts.sum_type = DataType::kFloat32;
+          c.parts.sum_output = 0;
+          if (method == Method::kStandard) {
+            c.parts.normalization.mean_output = 1;
+            c.output_types.push_back(DataType::kFloat32);
+          }
+          Chain chain = c.chain();
+          chain.store.output = kNoOutput;
+          c.steps = chain;
+          for (const int threads : {1, 3}) {
+            RunAndCompare(c, threads, isa + " n " + std::to_string(n) + " axis " + std::to_string(axis));
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(ZeroKeepsItsSignWithoutANormalisation) {
   OnEveryIsa([](const std::string& isa) {
     std::vector<double> values(37, -0.0);
