@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
+from .traversal import graphs_of
+
 __all__ = ["drop_other_names", "names_of_dimensions"]
 
 
@@ -34,6 +36,6 @@ def drop_other_names(model: ir.Model, names: Collection[str]) -> None:
 
 def _shaped_values(model: ir.Model) -> Iterator[ir.Value]:
     for root in (model.graph, *(function.graph for function in model.functions.values())):
-        for graph in (root, *root.subgraphs()):
+        for graph in graphs_of(root):
             values = (*graph.inputs, *graph.initializers.values(), *(y for node in graph for y in node.outputs))
             yield from (value for value in values if value.shape is not None)

@@ -49,6 +49,7 @@ from .shape_readers import SHAPE_OF_INTEGERS, read_shapes_of_integers
 from .sites import Declined, Reason, Site
 from .standard import is_written, names_written, original_name, write_out
 from .subtractions import SUBTRACTION_AS_ADDITION, write_additions
+from .traversal import graphs_of
 from .treatment import AS_IT_IS, Treatment
 
 __all__ = ["RewriteResult", "Target", "TargetByProducts", "rewrite"]
@@ -309,7 +310,7 @@ class _Run:
         calls = [
             (node, opsets)
             for home, _, opsets in _containers(self.model)
-            for graph in (home, *home.subgraphs())
+            for graph in graphs_of(home)
             for node in graph
             if is_fused(node)
         ]
@@ -340,7 +341,7 @@ class _Run:
 
     def bypass(self, graph: ir.Graph, opsets: dict[str, int]) -> None:
         """Take the nodes out of the way that only repeat a tensor, until the model is finished."""
-        self._repeaters.bypass((graph, *graph.subgraphs()), opsets.get("", 1))
+        self._repeaters.bypass(graphs_of(graph), opsets.get("", 1))
 
     def fuse(self, graph: ir.Graph, path: str, opsets: dict[str, int]) -> None:
         """Fuse everything in a graph and its subgraphs."""
@@ -787,5 +788,4 @@ def _reduced(shape: ir.Shape | None, axes: Sequence[int]) -> ir.Shape | None:
 
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for graph, _, _ in _containers(model):
-        yield graph
-        yield from graph.subgraphs()
+        yield from graphs_of(graph)

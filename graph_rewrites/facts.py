@@ -11,6 +11,7 @@ from .constants import Array, Constants, Dimension
 from .element_types import FLOAT_TYPES
 from .inference import infer_types
 from .sites import Declined
+from .traversal import all_nodes
 
 __all__ = ["CASTS", "Facts", "is_float", "label", "merged_shape", "name_of", "subgraphs"]
 
@@ -156,7 +157,7 @@ class Facts:
         self._inferred = infer_types(self._model)
         # In graph order, so that finding a shape never leads back through one Shape after the other.
         for home in (self._model.graph, *self.function_bodies):
-            for node in ir.traversal.RecursiveGraphIterator(home):
+            for node in all_nodes(home):
                 if (
                     node.op_type in ("Shape", "Size")
                     and node.domain == ""

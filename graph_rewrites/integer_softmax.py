@@ -12,6 +12,7 @@ import onnx_ir as ir
 from .facts import Facts
 from .integer_operators import in_float, write_in_float
 from .names import Names
+from .traversal import graphs_of
 
 __all__ = ["SOFTMAX_OF_INTEGERS", "write_softmaxes"]
 
@@ -30,7 +31,7 @@ def write_softmaxes(home: ir.Graph, facts: Facts, opset: int) -> int:
     if opset < _QUANTIZING_OPSET:
         return 0
     over_any = opset >= _SINGLE_AXIS_OPSET
-    nodes = [node for graph in (home, *home.subgraphs()) for node in graph if _has_parameters(node, facts)]
+    nodes = [node for graph in graphs_of(home) for node in graph if _has_parameters(node, facts)]
     found = [node for node in nodes if _is_over_last(node, facts) or (over_any and _is_over_one(node))]
     names = Names(home) if found else None
     for node in found:

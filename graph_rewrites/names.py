@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from .traversal import graphs_of
+
 __all__ = ["Names"]
 
 
@@ -14,7 +16,7 @@ class Names:
     """Names that nothing in a graph and its subgraphs has."""
 
     def __init__(self, home: ir.Graph) -> None:
-        self._taken = {name for graph in (home, *home.subgraphs()) for name in _names(graph)}
+        self._taken = {name for graph in graphs_of(home) for name in _names(graph)}
 
     def new(self, name: str) -> str:
         """Return the name, or where that is taken with a number behind it."""

@@ -23,6 +23,7 @@ from .integer_operators import QUANTIZED, InFloat, Quantized, write_in_float
 from .names import Names
 from .quantized_weights import array_of, drop_unused_constant, is_held
 from .repeated_pairs import repeats_elements
+from .traversal import all_nodes, graphs_of
 
 __all__ = ["has_operators", "write_pairs"]
 
@@ -52,7 +53,7 @@ _REGULAR: Mapping[str, str] = {
 
 def has_operators(graph: ir.Graph) -> bool:
     """Whether a graph or its subgraphs have operators that are written as pairs."""
-    return any(_former_of(node) is not None for node in graph.all_nodes())
+    return any(_former_of(node) is not None for node in all_nodes(graph))
 
 
 def write_pairs(model: ir.Model) -> int:
@@ -83,7 +84,7 @@ class _Pairs:
 
     def write(self) -> int:
         """Write them; return how many."""
-        nodes = [node for graph in (self._home, *self._home.subgraphs()) for node in graph]
+        nodes = [node for graph in graphs_of(self._home) for node in graph]
         written = sum(self._write(node) for node in nodes if _former_of(node) is not None)
         if written:
             moving = [node for node in nodes if node.op_type in _MOVES and node.domain == ""]

@@ -18,6 +18,7 @@ from .constants import Dimension
 from .facts import Facts, name_of
 from .host_fusions import is_dequantized
 from .names import Names
+from .traversal import graphs_of
 
 __all__ = ["EINSUM_AS_MATMUL", "write_products"]
 
@@ -35,7 +36,7 @@ def write_products(home: ir.Graph, facts: Facts) -> int:
     """Write every Einsum of a graph and its subgraphs that MatMul computes faster as MatMul; return how many."""
     count = 0
     names: Names | None = None
-    for graph in (home, *home.subgraphs()):
+    for graph in graphs_of(home):
         for node in tuple(graph):
             product = _product(node, facts)
             if product is not None:

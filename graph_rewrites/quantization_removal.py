@@ -20,6 +20,7 @@ from .facts import Facts, is_float, label, name_of
 from .fused import new_constant
 from .names import Names
 from .quantized_weights import array_of, tidy
+from .traversal import graphs_of
 
 __all__ = ["KeptPair", "RemovedQuantization", "remove_quantization"]
 
@@ -101,7 +102,7 @@ def remove_quantization(home: ir.Graph, facts: Facts, opset: int) -> RemovedQuan
     """Take the pairs of activations out of a graph and its subgraphs."""
     done = RemovedQuantization()
     names: Names | None = None
-    for node in [node for graph in (home, *home.subgraphs()) for node in graph]:
+    for node in [node for graph in graphs_of(home) for node in graph]:
         if node.op_type != "QuantizeLinear" or node.domain not in ("", "com.microsoft"):
             continue
         try:
@@ -336,7 +337,7 @@ def _make_finite(home: ir.Graph, names: Names, opset: int) -> None:
 
     Where such an infinity made NaN, a QuantizeLinear made a number of that.
     """
-    for graph in (home, *home.subgraphs()):
+    for graph in graphs_of(home):
         for node in tuple(graph):
             if node.op_type != "DequantizeLinear" or len(node.inputs) < 2 or node.outputs[0].is_graph_output():
                 continue

@@ -26,6 +26,7 @@ from .quantized_weights import (
     quantizer_behind,
     stays_int8,
 )
+from .traversal import graphs_of
 
 __all__ = ["INT8_AS_UINT8", "activation_types", "make_unsigned", "type_of_zero_point"]
 
@@ -48,7 +49,7 @@ def make_unsigned(home: ir.Graph, facts: Facts, *, exact: bool) -> int:
     """
     if home in facts.function_bodies:
         return 0  # they hold no initialisers
-    nodes = [node for graph in (home, *home.subgraphs()) for node in graph]
+    nodes = [node for graph in graphs_of(home) for node in graph]
     if not any(_runs_in_float(node, facts) for node in nodes):
         return 0
     quantizers = [node for node in nodes if _are_activations(node, facts)]

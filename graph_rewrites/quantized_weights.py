@@ -24,6 +24,7 @@ from .constants import Array, constant_tensor
 from .facts import Facts
 from .fused import new_constant
 from .names import Names
+from .traversal import graphs_of
 from .treatment import Folding
 
 __all__ = [
@@ -151,7 +152,7 @@ def _quantizers_of_weights(dequantizer: ir.Node) -> Iterator[ir.Node]:
 
 
 def _dequantizers_of_constants(home: ir.Graph, facts: Facts) -> Iterator[ir.Node]:
-    for graph in (home, *home.subgraphs()):
+    for graph in graphs_of(home):
         for node in graph:
             if node.op_type != "DequantizeLinear" or node.domain not in ("", "com.microsoft"):
                 continue
@@ -412,7 +413,7 @@ def _relies_on_host(home: ir.Graph, facts: Facts) -> bool:
         and not _multiplies_in_float(node, facts)
         and _is_quantized_again(node, facts)
         and any(_is_float_constant(value, facts) for value in _weights_of(node))
-        for graph in (home, *home.subgraphs())
+        for graph in graphs_of(home)
         for node in graph
     )
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from .facts import Facts, name_of
 from .quantized_weights import array_of, tidy
+from .traversal import graphs_of
 
 __all__ = ["REPEATED_PAIRS", "drop_repeated_pairs", "repeats_elements"]
 
@@ -48,7 +49,7 @@ def drop_repeated_pairs(home: ir.Graph, facts: Facts) -> list[str]:
     """Take these pairs out of a graph and its subgraphs; return the names of the nodes that went."""
     steps: dict[ir.Value, Hashable] = {}
     gone: list[str] = []
-    for node in [node for graph in (home, *home.subgraphs()) for node in graph]:
+    for node in [node for graph in graphs_of(home) for node in graph]:
         if node.graph is None:
             continue  # it went with a pair
         if node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from .equal_dequantizers import is_dequantizer
 from .facts import Facts
+from .traversal import graphs_of
 
 __all__ = ["SHAPE_OF_INTEGERS", "read_shapes_of_integers"]
 
@@ -27,7 +28,7 @@ def read_shapes_of_integers(home: ir.Graph, facts: Facts) -> int:
     Integers of other types have kernels of ONNX Runtime's almost nowhere: they are steps within chains, which go on
     behind them where nothing else reads the integers.
     """
-    found = [node for graph in (home, *home.subgraphs()) for node in graph if _asks_for_dequantized(node, facts)]
+    found = [node for graph in graphs_of(home) for node in graph if _asks_for_dequantized(node, facts)]
     for node in found:
         x = node.inputs[0]
         assert x is not None

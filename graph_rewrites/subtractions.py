@@ -13,6 +13,7 @@ from .facts import Facts
 from .fused import new_constant
 from .host_fusions import has_fixed_weights
 from .names import Names
+from .traversal import graphs_of
 
 __all__ = ["SUBTRACTION_AS_ADDITION", "write_additions"]
 
@@ -28,7 +29,7 @@ def write_additions(home: ir.Graph, facts: Facts) -> int:
     """Write every Sub of a graph and its subgraphs that becomes part of a convolution as Add; return how many."""
     if home in facts.function_bodies:
         return 0  # they hold no initialisers
-    found = [node for graph in (home, *home.subgraphs()) for node in graph if _belongs_to_convolution(node, facts)]
+    found = [node for graph in graphs_of(home) for node in graph if _belongs_to_convolution(node, facts)]
     names = Names(home) if found else None
     for node in found:
         subtrahend, graph = node.inputs[1], node.graph

@@ -8,15 +8,16 @@ import onnx_ir as ir
 
 __all__ = ["all_graphs", "all_nodes", "graphs_of", "inner_graphs"]
 
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
 
 def inner_graphs(node: ir.Node) -> list[ir.Graph]:
     """Return the subgraphs of a node, without those in them."""
     found: list[ir.Graph] = []
     for attribute in node.attributes.data.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            found += attribute.as_graphs()
+        kind = attribute.type
+        if (kind is _GRAPH or kind is _GRAPHS) and not attribute.is_ref():
+            found += [attribute.as_graph()] if kind is _GRAPH else attribute.as_graphs()
     return found
 
 

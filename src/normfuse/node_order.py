@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError
+from normfuse.graph_rewrites.traversal import graphs_of
 
 __all__ = ["is_sorted", "sort_nodes", "sorted_clone"]
 
@@ -35,7 +36,7 @@ def sort_nodes(model: ir.Model, what: str) -> None:
         except ValueError as error:
             from normfuse.graph_rewrites.facts import name_of
 
-            cycle = next(cycle for graph in (home, *home.subgraphs()) if (cycle := _cycle(graph)))
+            cycle = next(cycle for graph in graphs_of(home) if (cycle := _cycle(graph)))
             names = [f"'{name_of(node)}' ({node.op_type})" for node in cycle]
             way = " -> ".join(names if len(names) <= _NAMED else [*names[: _NAMED - 1], "...", names[-1]])
             raise InvalidModelError(f"{what}: the graph has a cycle, {way}; no such model can be run.") from error
@@ -43,7 +44,7 @@ def sort_nodes(model: ir.Model, what: str) -> None:
 
 def sorted_clone(model: ir.Model, what: str) -> ir.Model:
     """Return a clone with sorted nodes of a model that stays as it is; errors are those of :func:`sort_nodes`."""
-    orders = [(graph, tuple(graph)) for home in _homes(model) for graph in (home, *home.subgraphs())]
+    orders = [(graph, tuple(graph)) for home in _homes(model) for graph in graphs_of(home)]
     try:
         sort_nodes(model, what)  # a model that is not sorted cannot be cloned
         return model.clone()

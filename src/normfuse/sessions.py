@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from normfuse.collection import collect_young
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
+from normfuse.graph_rewrites.traversal import all_graphs
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
     disabled_optimizers,
@@ -144,7 +145,7 @@ def left_as_it_is(
 def foreign_domains(model: ir.Model) -> list[str]:
     """Return the domains of nodes that a library of the user's may define: neither functions nor ONNX Runtime do."""
     known = {*_DOMAINS, OPERATOR_DOMAIN, *(function.domain for function in model.functions.values())}
-    return sorted({node.domain for graph in model.graphs() for node in graph} - known)
+    return sorted({node.domain for graph in all_graphs(model) for node in graph} - known)
 
 
 class _Way(NamedTuple):
@@ -285,7 +286,7 @@ def needs_library(model: ir.Model) -> bool:
     bodies = {(function.domain, function.name) for function in model.functions.values()}
     return any(
         node.domain == OPERATOR_DOMAIN and (node.domain, node.op_type) not in bodies
-        for graph in (*model.graphs(), *model.functions.values())
+        for graph in (*all_graphs(model), *model.functions.values())
         for node in graph
     )
 
