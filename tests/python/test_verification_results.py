@@ -366,6 +366,17 @@ def test_a_small_fault_of_float16_is_found(fault: str) -> None:
     assert normfuse.verify(original, faulty).result == "differ"
 
 
+def test_a_wrong_epsilon_before_a_quantiser_is_found() -> None:
+    """It moves values by a thousandth of a step, which nothing but an activation may."""
+    original = models.transformer_encoder(layers=1, hidden=32, quantized=True)
+    faulty = normfuse.optimize(original, target="custom-op", verify=False).model
+    node = [node for node in faulty.graph.node if node.domain == "ai.normfuse"][-1]
+    (steps,) = (each for each in node.attribute if each.name == "steps")
+    assert b"epsilon=1e-05" in steps.s
+    steps.s = steps.s.replace(b"epsilon=1e-05", b"epsilon=0.0002")
+    assert normfuse.verify(original, faulty).result == "differ"
+
+
 def moments(epsilon: float = 1e-6, factor: float = 1.0, *, exact: bool = False) -> ir.Model:
     """A normalisation by E[x^2] - E[x]^2, which is inexact on rows that are nearly constant, or an exact one."""
     g = models.GraphBuilder(opset=17)

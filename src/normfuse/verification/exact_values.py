@@ -26,9 +26,11 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 # In which direction one quantiser and the next round.
 _DIRECTIONS = ((-1, -1), (1, 1), (-1, 1), (1, -1))
-# How far a value may be from what is quantised exactly: in steps what a kernel's GELU may be off, relative to its own
-# size what float32 may be, and at most so many steps of what the original itself is off.
-_STEPS_OFF = 0.001
+# How far a value may be from what is quantised exactly: in steps, more where a kernel's activation may be less exact,
+# relative to its own size what float32 may be, and at most so many steps of what the original itself is off.
+_STEPS_OFF = 0.0001
+_STEPS_OFF_ACTIVATED = 0.001
+_ACTIVATIONS = {"Erf", "Exp", "FastGelu", "Gelu", "Mish", "Sigmoid", "Softplus", "Swish", "Tanh"}
 _FLOAT32_OFF = 2.0**-21
 _MOST_OFF = 0.25
 # Larger sites take too long, and so do loops.
@@ -93,7 +95,7 @@ def exact_range(
         if may_skip:
             unrounded = _Exact(site, model, known, budget, None).of(site.original)
             # Where the result is an integer, it was rounded last.
-            half = 0.0 if known[site.value].dtype.kind == "f" else 0.5 + _STEPS_OFF
+            half = 0.0 if known[site.value].dtype.kind == "f" else 0.5 + _STEPS_OFF_ACTIVATED
             values += [unrounded - half, unrounded + half]
         return ExactRange([np.asarray(value, np.float64) for value in values])
     except OutOfTime:
@@ -114,6 +116,8 @@ class _Exact:
         self._directions = None if directions is None else itertools.cycle(directions)
         self._values: dict[ir.Value, np.ndarray] = {}
         self._given = {name: _double(known[name]) for name in site.original_inputs}
+        activated = not _ACTIVATIONS.isdisjoint(node.op_type for node in site.nodes)
+        self._off = _STEPS_OFF_ACTIVATED if activated else _STEPS_OFF
 
     def of(self, value: ir.Value) -> np.ndarray:
         if value.name in self._given:
@@ -164,7 +168,7 @@ class _Exact:
         info: Any = ml_dtypes.iinfo  # which has no types
         along = _along(node, x)
         steps = x / along(scale)
-        off = _STEPS_OFF + np.abs(steps) * _FLOAT32_OFF
+        off = self._off + np.abs(steps) * _FLOAT32_OFF
         own = self._known.get(getattr(node.inputs[0], "name", None) or "")
         if own is not None and own.dtype.kind == "f":
             off += np.abs(steps) * float(np.finfo(own.dtype).eps) / 2
@@ -177,8 +181,8 @@ class _Exact:
     def _quantized_dynamically(self, x: Any) -> tuple[np.ndarray, ...]:
         low, high = min(float(x.min(initial=0.0)), 0.0), max(float(x.max(initial=0.0)), 0.0)
         scale = np.asarray((high - low) / 255 or 1.0)
-        zero = np.clip(self._rounded(np.asarray(-low / scale), _STEPS_OFF), 0, 255)
-        codes = np.clip(self._rounded(x / scale, _STEPS_OFF) + zero, 0, 255)
+        zero = np.clip(self._rounded(np.asarray(-low / scale), self._off), 0, 255)
+        codes = np.clip(self._rounded(x / scale, self._off) + zero, 0, 255)
         return codes.astype(np.uint8), scale, zero.astype(np.uint8)
 
     def _rounded(self, steps: np.ndarray, off: Any) -> np.ndarray:
