@@ -150,11 +150,13 @@ def compared(application: Application, python: str, seconds: float) -> list[str]
 
 def in_turns(plain: Run, ours: Run, seconds: float) -> tuple[list[float], list[float]]:
     """Times of calls, one and the other in turns, so that a machine's load meets both."""
-    pairs: list[tuple[float, float]] = []
+    times: tuple[list[float], list[float]] = [], []
     began = time.perf_counter()
-    while len(pairs) < 3 or (len(pairs) < 100 and time.perf_counter() - began < seconds):
-        pairs.append((plain.call(), ours.call()))
-    return [one for one, _ in pairs], [other for _, other in pairs]
+    while len(times[0]) < 4 or (len(times[0]) < 100 and time.perf_counter() - began < seconds):
+        turn = list(zip((plain, ours), times, strict=True))
+        for run, of in turn if len(times[0]) % 2 else turn[::-1]:  # threads of the one before may spin for a while
+            of.append(run.call())
+    return times
 
 
 HEADER = "application", "ms", "normfuse", "speed", "start s", "1st", "2nd", "MiB", "1st", "2nd"
