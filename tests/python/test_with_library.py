@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +60,7 @@ def test_names_and_path() -> None:
 def test_file_of_each_platform(platform: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.delenv("NORMFUSE_LIBRARY", raising=False)
-    monkeypatch.setattr(resources, "files", lambda _: Path("nowhere"))
+    monkeypatch.setattr(normfuse, "__path__", ["nowhere"])
     with pytest.raises(normfuse.LibraryLoadError, match=f"^{name} is missing"):
         normfuse.get_library_path()
 
