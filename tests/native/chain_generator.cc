@@ -427,8 +427,8 @@ Step Generator::DrawStep(Case* c, const std::vector<int64_t>& shape, Align align
   Operand operand;
   if (divides) {  // by nothing near 0
     operand.type = DataType::kFloat32;
-    const int64_t count = align == Align::kGroup ? c->parts.normalization.num_groups : shape.empty() ? 1 : shape[1];
-    const std::vector<int64_t> dims = align == Align::kTrailing ? Broadcastable(shape) : std::vector<int64_t>{count};
+    std::vector<int64_t> dims = {c->parts.normalization.num_groups};
+    if (align != Align::kGroup) dims = align == Align::kChannel ? std::vector<int64_t>{shape[1]} : Broadcastable(shape);
     operand.tensor = c->Add(Values(operand.type, dims, 3, 0.3), Chance(0.6));
   } else if (align == Align::kTrailing) {
     operand = Input(c, Chance(0.4) ? shape : Broadcastable(shape), adds ? 0.3 : 1.0);
