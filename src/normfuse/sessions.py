@@ -6,6 +6,7 @@ import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 
 # isort: split
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -33,7 +34,7 @@ from normfuse.host.given_initializers import InitializersGiven, names_of_initial
 from normfuse.host.inlining import choose_inlining, inlines_late
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
-from normfuse.host.needs import Needs, data_in
+from normfuse.host.needs import TOLD, Needs, data_in
 from normfuse.host.output_shapes import forget_made_up_names, has_made_up_names
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.session import session_options
@@ -103,6 +104,8 @@ class Given:
         self.initializers: tuple[list[str], list[str]] = ([], [])
         self.data: dict[str, object] = {}
         """Files with data of the model, and what tells that they were not touched."""
+        self.told: dict[str, object] = {}
+        """What `needs.Needs` has for the report."""
         self._loaded: Source | None = self._load()
         self.name, self.kind = self._loaded.name, self._loaded.kind
         #: Whether what it is loaded into is nobody else's.
@@ -129,7 +132,14 @@ class Given:
         """Return what a session is created on; where that is all that is wanted, the rest of it is given up."""
         made = session_model(self.take(), options, choices, again=self.take if self.is_own else None)
         _log.info("%s", made)
+        kinds = [site.kind for site in made.written.sites if site.fused_into] if made.written else []
+        self.told = {"plan": str(made), "fused": dict(collections.Counter(kinds))}
         return made._replace(written=None)
+
+    def as_it_is(self) -> SessionModel:
+        """Return the model, not rewritten."""
+        self.told = {}
+        return SessionModel(self.take().model)
 
 
 def left_as_it_is(
@@ -173,7 +183,7 @@ def created(
     if least != choices:
         ways.append(_Way(functools.partial(given.made, options, least), _WITHOUT_CHOICES))
     if results_stay:
-        ways.append(_Way(lambda: SessionModel(given.take().model), _WITHOUT_REWRITING))
+        ways.append(_Way(given.as_it_is, _WITHOUT_REWRITING))
     *others, last = ways
     answers: list[str] = []
     for way in others:
@@ -188,6 +198,7 @@ def created(
     if answers:
         warnings.warn(_warning_of(answers, way), stacklevel=5)  # at the caller of normfuse.InferenceSession
     forget_made_up_names(session)
+    vars(session)[TOLD] = given.told
     return session
 
 
@@ -222,6 +233,7 @@ def _settled_session(
             files=files,
             folder=folder,
             contents=[],
+            told=given.told,
             made_up_names=has_made_up_names(session),
         )
         if origin is not None:

@@ -378,6 +378,8 @@ def test_the_report_has_each_session(path: Path, children: str) -> None:
     assert [line["runs"] for line in lines] == [1] * 4
     assert lines[-1]["reason"] == "it asks for CUDAExecutionProvider, which is not there"
     assert len({line["process"] for line in lines}) == 2
+    assert [line["fused"] for line in lines] == [*[{"LayerNormalization": 1}] * 3, None]
+    assert all(line["plan"].startswith("session plan: ") for line in lines[:3])
     assert all(line["run_seconds"] > 0 and line["model"] == str(path) for line in lines)
     table = run(*command, "-", "app.py", str(path), children, path=path, NORMFUSE_CACHE="0").stderr
     assert table.count("\nfirst ") == 3

@@ -160,11 +160,13 @@ def test_entries_of_many_pieces(folder: Path, tmp_path: Path) -> None:
     made = entry.stat().st_ino
     np.testing.assert_array_equal(run(data), expected)
     assert [each.stat().st_ino for each in kept(folder)] == [made]
+    intact = entry.read_bytes()
     with entry.open("r+b") as file:
         file.seek(-(2**20), os.SEEK_END)
-        file.write(b"\1")
+        file.write(bytes([intact[-(2**20)] ^ 1]))
+    assert entry.read_bytes() != intact
     np.testing.assert_array_equal(run(data), expected)
-    assert [each.stat().st_ino for each in kept(folder)] != [made]
+    assert [each.read_bytes() for each in kept(folder)] == [intact]
 
 
 @pytest.mark.parametrize("content", [b"", b"1234567", b"123456789"])

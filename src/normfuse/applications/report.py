@@ -23,6 +23,8 @@ def note(session: Any, model: str, created: float, reason: str | None) -> None:
     """Note a session; ``reason``: why it runs without normfuse."""
     if not os.environ.get(_VARIABLE):
         return
+    from normfuse.host.needs import TOLD
+
     if not _RECORDS:
         _write_at_the_end()
     record = {
@@ -31,6 +33,7 @@ def note(session: Any, model: str, created: float, reason: str | None) -> None:
         "normfuse": reason is None,
         "reason": reason,
         "prepared": getattr(session, "_normfuse_prepared", None) if reason is None else None,
+        **{key: getattr(session, TOLD, {}).get(key) for key in ("plan", "fused")},
         "created_seconds": round(created, 4) if reason is None else None,
         "runs": 0,
         "run_seconds": 0.0,
@@ -95,4 +98,5 @@ def _row(record: dict[str, Any]) -> str:
     way = ("prepared" if record["prepared"] else "first") if record["normfuse"] else "no"
     reason = f": {record['reason']}" if record["reason"] else ""
     numbers = f"{record['created_seconds'] or 0:12.2f} {record['runs']:10} {record['run_seconds']:11.2f}"
-    return f"{way:8} {numbers}  {record['model']}{reason}"
+    fused = ", ".join(f"{count} {kind}" for kind, count in (record["fused"] or {}).items())
+    return f"{way:8} {numbers}  {record['model']}{reason}{fused and f' ({fused})'}"
