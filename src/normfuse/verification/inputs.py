@@ -22,7 +22,6 @@ import onnx_ir as ir
 from normfuse.errors import OptionError, OptionTypeError, VerificationError
 
 __all__ = [
-    "GENTLE_STYLES",
     "MOST_BYTES",
     "STYLES",
     "TYPICAL_PROFILE",
@@ -55,12 +54,10 @@ _PROFILES: tuple[dict[str, int], ...] = (
 )
 TYPICAL_PROFILE = 2
 """Of a usual size, for measuring speed."""
-Style: TypeAlias = Literal["random", "padded", "ramps", "smooth", "faint", "smooth and faint"]
+Style: TypeAlias = Literal["random", "padded", "ramps", "smooth"]
 STYLES: tuple[Style, ...] = ("random", "padded", "ramps", "smooth")
 """What samples are, one after the other: kernels choose by the values, and some faults show on no noise."""
-GENTLE_STYLES: tuple[Style, ...] = ("smooth and faint", "faint", "smooth")
 _IMAGE_CHANNELS = (1, 3, 4)
-_FAINT = 0.05
 _WAVES = 3.0
 MOST_BYTES = 4 << 30
 """Larger tensors are neither made nor asked of ONNX Runtime: a model needs memory for several at a time."""
@@ -111,7 +108,7 @@ class InputMaker:
             seed: Of the random numbers; the same arguments give the same sample.
             style: "padded": data and token ids end in zeros; "ramps": rows of floats rise evenly, each second one is
                 constant; "smooth": they change slowly along their last two dimensions, or a picture's height and
-                width; "faint": they are small.
+                width.
 
         Raises:
             TooLarge: They would take more memory than there may be.
@@ -334,14 +331,14 @@ def _styled(noise: np.ndarray, style: Style, axes: list[int], rng: np.random.Gen
         values = _padded(noise, axes, rng)
     elif style == "ramps":
         values = _ramps(noise.shape, axes[-1])
-    elif "smooth" in style:
+    elif style == "smooth":
         rest = [1 if axis - noise.ndim in axes else size for axis, size in enumerate(noise.shape)]
         phase = rng.uniform(0, 2 * np.pi, rest)
         for axis in axes:
             steps = np.linspace(0, rng.uniform(1, _WAVES) * 2 * np.pi, noise.shape[axis])
             phase = phase + steps.reshape(-1, *(1,) * (-1 - axis))
         values = np.sin(phase)
-    return values * _FAINT if "faint" in style else values
+    return values
 
 
 def _padded(values: np.ndarray, axes: list[int], rng: np.random.Generator) -> np.ndarray:
