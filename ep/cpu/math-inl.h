@@ -397,16 +397,15 @@ NORMFUSE_INLINE V TimesNormalDistribution(V x) {
   return Fma(negative * power, ratio, positive);
 }
 
-// x * Phi(x) * factor, off by at most factor * (5e-6 + |x| / 2^22): without an exponential, as Phi(x) = 1/2 + x * ratio(x^2) up to
-// where that is 1, and 0 from where it is less. For 8 bits behind a normalisation, in steps that are so much larger.
+// x * Phi(x) * factor, which is positive, off by at most factor * (5e-6 + |x| / 2^22): without an exponential, as Phi(x) =
+// 1/2 + x * ratio(x^2) up to where that is 1, and 0 from where it is less. For 8 bits behind a normalisation, in steps that are
+// so much larger.
 class GeluOfBytes {
  public:
   static constexpr float kFinestStep = 0x1p-7f;  // the error is less than 2^-10 of it
-  NORMFUSE_INLINE explicit GeluOfBytes(float factor) : sign_(Set(factor < 0 ? -0.0f : 0.0f)) {
-    const float size = factor < 0 ? -factor : factor;
-    half_ = Set(0.5f * size);
+  NORMFUSE_INLINE explicit GeluOfBytes(float factor) : half_(Set(0.5f * factor)) {
     NORMFUSE_UNROLL
-    for (size_t k = 0; k < 4; ++k) above_[k] = Set(kGeluBytesAbove[k] * size);
+    for (size_t k = 0; k < 4; ++k) above_[k] = Set(kGeluBytesAbove[k] * factor);
   }
   NORMFUSE_INLINE V operator()(V x) const {
     const V cut = Max(Set(kGeluBytesZero), Min(Set(kGeluBytesOne), x));
@@ -416,14 +415,11 @@ class GeluOfBytes {
     constexpr auto& kBelow = kGeluBytesBelow;
     const V above = cubic(above_[3], above_[2], above_[1], above_[0]);
     const V ratio = above / cubic(Set(kBelow[3]), Set(kBelow[2]), Set(kBelow[1]), Set(kBelow[0]));
-    return WithSign(x) * Max(Set(0.0f), Fma(cut, ratio, half_));
+    return x * Max(Set(0.0f), Fma(cut, ratio, half_));
   }
 
  private:
-  NORMFUSE_INLINE V WithSign(V x) const { return BitCastToFloat(BitCastToInt(x) ^ BitCastToInt(sign_)); }
-
-  // The factor's sign, and its size times all that the distribution is made of.
-  V sign_;
+  // The factor times all that the distribution is made of.
   V half_;
   V above_[4];
 };

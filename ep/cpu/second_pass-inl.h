@@ -295,7 +295,7 @@ inline constexpr bool kOnlyBehindNormalization<Out, Gelu> = true;
 template <class Out, class Act>
 NORMFUSE_INLINE bool TakesActivator(const ApplyArgs& a) {
   if constexpr (!kHasTables && sizeof(Out) == 1 && kOnlyBehindNormalization<Out, Act>) {
-    if (!(a.y_scale >= GeluOfBytes::kFinestStep || a.y_scale <= -GeluOfBytes::kFinestStep)) return false;
+    if (!(a.y_scale >= GeluOfBytes::kFinestStep)) return false;  // as positive as QuantizesByKernel asks
   }
   return a.behind_normalization;
 }
