@@ -57,6 +57,8 @@ class _Program(Protocol):
 ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | _Program | Source"
 Kind = Literal["path", "bytes", "proto", "ir", "program"]
 
+_FIRST_WITH_DEFAULTS = 4
+"""Version of ONNX's IR: before it an initializer had to be an input as well, and no other value could be fed."""
 PROTOBUF_LIMIT = 2**31 - 1
 """Most bytes that one protobuf message can be written with."""
 # Weights above this many bytes go into the external file of a model that has one.
@@ -104,7 +106,7 @@ def load_model(
         model: A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model, or what
             ``torch.onnx.export(..., dynamo=True)`` returns; or what this function returned, which is returned again.
             External data is mapped, not read.
-        folder: Where the external data of bytes or of a ModelProto lies; None: in the current folder.
+        folder: Where the external data lies; None: beside a file, and of bytes or a ModelProto in the current folder.
         before_data: Called with the model before its external data is looked for.
 
     Raises:
@@ -122,7 +124,7 @@ def load_model(
     elif isinstance(model, (str, os.PathLike)):
         path = Path(model)
         name = str(path)
-        source = Source(_from_proto(_parse(_read(path), name), name, path.parent), "path", model, name, path)
+        source = Source(_from_proto(_parse(_read(path), name), name, folder or path.parent), "path", model, name, path)
     elif isinstance(getattr(model, "model", None), ir.Model):
         source = Source(model.model, "program", model, "the exported program")
     else:
@@ -132,7 +134,7 @@ def load_model(
         )
     if before_data is not None:
         before_data(source.model)
-    linked = None if source.path is None else source.path.resolve().parent
+    linked = None if source.path is None or folder else source.path.resolve().parent
     check_external_data(external_tensors(source.model), source.name, linked)
     ours = source.kind not in ("ir", "program")
     links = _links(source.model)
@@ -457,6 +459,9 @@ def _from_proto(proto: onnx.ModelProto, name: str, folder: str | Path | None = N
         # Of an input that is an output too, the entry among the outputs is what onnx_ir has read last.
         if value.shape is None and info.type.tensor_type.HasField("shape"):
             value.shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+    if (model.ir_version or 0) < _FIRST_WITH_DEFAULTS:
+        fed = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+        model.graph.inputs[:] = fed
     for tensor in external_tensors(model):
         tensor.base_dir = str(folder if folder is not None else ".")
     return model

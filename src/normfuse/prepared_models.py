@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from normfuse._version import __version__
 from normfuse.host.config_entries import (
+    EXTERNAL_DATA_FOLDER,
     OF_INTEGERS,
     disabled_optimizers,
     get_entry,
@@ -132,7 +133,7 @@ class Origin:
                 return None
             key = _key_of(folder)
             seen = _look_at(model, key)
-            if seen is None:
+            if seen is None or users_entry(options, EXTERNAL_DATA_FOLDER) is not None:
                 return None
             facts = {
                 "model": seen[0].hex(),

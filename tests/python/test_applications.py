@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,25 @@ def test_what_is_left_alone(installed: None, reason: str, tmp_path: Path, caplog
     assert not runs_with_normfuse(session)
     assert reason in caplog.text
     check(session)
+
+
+def test_all_providers_that_are_there_may_be_asked_for(installed: None, path: Path) -> None:
+    """Ours is among them from the first session on."""
+    for _ in range(3):
+        session = ort.InferenceSession(path, providers=ort.get_available_providers())
+        assert runs_with_normfuse(session)
+        assert session.get_providers()[-1] == "CPUExecutionProvider"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="named pipes of POSIX")
+def test_a_pipe_is_read_once(installed: None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NORMFUSE_EXCLUDE", "@dynamic")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
+    writer.start()
+    ort.InferenceSession(pipe)
+    writer.join()
 
 
 def test_a_provider_that_is_not_there_is_warned_of_and_left_out(installed: None) -> None:

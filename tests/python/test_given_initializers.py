@@ -175,3 +175,34 @@ def test_where_it_cannot_be_seen_the_model_is_left(monkeypatch: pytest.MonkeyPat
     with pytest.warns(UserWarning, match="It cannot be seen whether"):
         session = normfuse.InferenceSession(model_of(), onnxruntime.SessionOptions())
     check(session, expected())
+
+
+def test_a_given_value_of_a_constant_node() -> None:
+    """ONNX Runtime makes an initializer of the node first."""
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[4, 64] x) => (float[4, 64] y) <
+        float[64] scale = {%s}> { most = Constant <value_float = 0.5> () n = LayerNormalization(x, scale)
+        y = Clip(n, , most) }""" % ", ".join(["1"] * 64)  # noqa: UP031 -- braces
+    model = onnx.parser.parse_model(text).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    given = value(np.array(0.25, np.float32))
+    options.add_initializer("most", given)
+    with LEFT:
+        session = normfuse.InferenceSession(model, options)
+    assert session.run(None, {"x": X})[0].max() == np.float32(0.25)
+
+
+@pytest.mark.parametrize("cache", ["0", "cache"])
+def test_a_folder_that_options_name_has_the_data(tmp_path: Path, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a model that is given as a path, beside which another file of the name may lie."""
+    monkeypatch.setenv("NORMFUSE_CACHE", cache if cache == "0" else str(tmp_path / cache))
+    for folder, factor in (("here", 1), ("there", 3)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "e.data").write_bytes((FILE["factor"] * factor).tobytes())
+    path = tmp_path / "here" / "model.onnx"
+    path.write_bytes(model_of(external=("factor",)))
+    for folder, factor in (("here", 1), ("there", 3), ("there", 3), ("here", 1)):
+        options = onnxruntime.SessionOptions()
+        key = "session.model_external_initializers_file_folder_path"
+        options.add_session_config_entry(key, str(tmp_path / folder))
+        for session in (onnxruntime.InferenceSession(path, options), normfuse.InferenceSession(path, options)):
+            check(session, expected(factor=FILE["factor"] * factor))

@@ -349,3 +349,15 @@ def test_inputs_that_are_maps_stay_maps() -> None:
     given = {"words": {1: 0.5, 7: 2.0}}
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)[0]
     np.testing.assert_allclose(normfuse.InferenceSession(model).run(None, given)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_before_version_4_of_the_ir_no_initializer_can_be_fed() -> None:
+    """Though each is among the inputs there; a newer version would let it be."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 3, opset_import: ["": 13]> g (float[2, 4] x, float[4] k) => (float[2, 4] y) <
+        float[4] k = {1, 2, 3, 4}> { s = Sigmoid(x) a = Mul(s, x) y = Add(a, k) }"""
+    )
+    optimized = normfuse.optimize(model).model
+    assert [value.name for value in optimized.graph.input] == ["x"]
+    session = normfuse.InferenceSession(model.SerializeToString())
+    assert not session.get_overridable_initializers()

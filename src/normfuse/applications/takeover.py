@@ -112,6 +112,8 @@ def _of_options(options: Any) -> str | None:
 
 def _of_format(session: Any) -> str | None:
     path, data = session._model_path, session._model_bytes
+    if path is not None and Path(path).exists() and not Path(path).is_file():
+        return "the model is no regular file"  # a pipe is read once
     ort = str(path).lower().endswith(".ort") if path is not None else data[4:8] == b"ORTM"
     return "the model is in ONNX Runtime's own format" if ort else None
 

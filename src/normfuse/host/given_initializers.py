@@ -31,8 +31,12 @@ def require_none_given(options: onnxruntime.SessionOptions | None, model: ir.Mod
 
 
 def names_of_initializers(model: ir.Model) -> tuple[list[str], list[str]]:
-    """Return the names of a model's initializers, and those of the files that hold their data."""
+    """Return the names of a model's initializers, and those of the files that hold their data.
+
+    ONNX Runtime makes initializers of Constant nodes before it looks for those that are given.
+    """
     names = [value.name or "" for graph in model.graphs() for value in graph.initializers.values()]
+    names += [node.outputs[0].name or "" for graph in model.graphs() for node in graph if node.op_type == "Constant"]
     files = {str(getattr(value.const_value, "location", "")) for value in model.graph.initializers.values()} - {""}
     return names, sorted(files)
 

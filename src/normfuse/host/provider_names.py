@@ -31,6 +31,8 @@ class ProviderNames(NamedTuple):
         built_in = host.get_available_providers()
         pairs = providers if isinstance(providers, Sequence) else ()
         names = tuple(dict.fromkeys(str(each[0] if isinstance(each, tuple) and each else each) for each in pairs))
+        # get_available_providers() has ours from the first session on, and is what many applications ask for.
+        names = tuple(name for name in names if name != EP_NAME) or names
         others = set(names) - set(built_in)
         plugins = {device.ep_name for device in host.get_ep_devices()} if others else set()
         there = {*built_in, *plugins}
