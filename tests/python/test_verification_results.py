@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import time
@@ -495,3 +496,42 @@ def test_sites_are_compared_in_batches_that_fit_into_memory(monkeypatch: pytest.
     scale = next(tensor for tensor in faulty.graph.initializer if tensor.name in node.input and len(tensor.dims))
     scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(1.01), scale.name))
     assert normfuse.verify(original, faulty).first_difference == node.output[0]
+
+
+MASKED = """<ir_version: 9, opset_import: ["": 20]> g (float[N, S, 32] x) => (float[N, S, 32] y) {{
+    l = LayerNormalization <axis = -1> (x, scale, bias) y = {last} }}"""
+
+
+@pytest.mark.parametrize("last", ["Where(keep, l, fill)", "Add(l, mask)"])
+@pytest.mark.parametrize("fill", [-1e9, -3.4e38])
+def test_what_fills_a_tensor_hides_no_fault(last: str, fill: float) -> None:
+    keep = np.arange(32) < 20
+    constants = {"keep": keep, "fill": np.float32(fill), "mask": np.where(keep, 0, fill).astype(np.float32)}
+    model = onnx.parser.parse_model(MASKED.format(last=last))
+    rng = np.random.default_rng(0)
+    constants |= {name: rng.normal(size=32).astype(np.float32) for name in ("scale", "bias")}
+    used = {name for node in model.graph.node for name in node.input}
+    for name in used & constants.keys():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(constants[name]), name))
+    for optimized in (normfuse.optimize(model, verify=False).model, copy.deepcopy(model)):
+        assert normfuse.verify(model, optimized).result == "agree"
+        (scale,) = (tensor for tensor in optimized.graph.initializer if tensor.name == "scale")
+        scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(1.5), "scale"))
+        assert normfuse.verify(model, optimized).result == "differ"
+
+
+def test_a_fault_that_no_output_shows_is_found_in_what_was_optimized() -> None:
+    """The value has the original's name, and there it is another one."""
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[N, 32] x) => (float[N, 32] y) <float six = {6}> {
+        l = LayerNormalization <axis = -1> (x, scale, bias) s = Sub(l, x) t = Tanh(s) rare = Greater(x, six)
+        y = Where(rare, t, x) }"""
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name in ("scale", "bias"):
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=32).astype(np.float32), name))
+    faulty = normfuse.optimize(model, verify=False).model
+    assert normfuse.verify(model, faulty).result == "agree"
+    for tensor in faulty.graph.initializer:
+        if tensor.name == "scale":
+            tensor.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(tensor), "scale"))
+    assert normfuse.verify(model, faulty).result == "differ"

@@ -2,8 +2,9 @@
 
 The *error* of a floating-point output is the largest ``|b - a| / max(|a|, rms(a))``; ``a`` is the reference, ``b``
 the result under test and ``rms(a)`` the root mean square of the whole reference tensor: relative for elements of usual
-size, and not blown up by those that happen to lie near zero; of a reference of zeros it is absolute. A NaN equals a
-NaN, an infinity the same infinity.
+size, and not blown up by those that happen to lie near zero; of a reference of zeros it is absolute. Elements that are
+larger than all others by far, such as the -1e9 of a mask, are no part of it. A NaN equals a NaN, an infinity the same
+infinity.
 
 Quantised models jump by whole steps at the slightest difference in rounding; ONNX Runtime's own optimisation levels
 differ by as much. Their error is ``max |b - a| / min(1, max |a|)``; for quantised outputs it counts steps, and one is
@@ -35,6 +36,7 @@ __all__ = [
     "is_quantized",
     "lowest_precision",
     "type_tolerance",
+    "usual_size",
 ]
 
 # Some 16 to 1,000 units in the last place: the rounding of a whole model, not of one operator, adds up.
@@ -44,6 +46,8 @@ _TOLERANCES = {
     ir.DataType.FLOAT: 1e-4,
     ir.DataType.DOUBLE: 1e-9,
 }
+# Between the numbers of a tensor and what fills it, and the least share of such numbers.
+_GAP, _OWN_SHARE = 1000.0, 0.01
 QUANTIZED_TOLERANCE = 1e-3
 QUANTIZED_TYPES = ("int8", "uint8", "int16", "uint16")
 _QUANTIZING = {
@@ -138,7 +142,7 @@ class Difference:
         elif self.quantized:
             scale = min(1.0, float(size.max()))
         else:
-            scale = np.maximum(size, float(np.sqrt(np.mean(size**2))))
+            scale = np.maximum(size, usual_size(size))
         scale = np.maximum(scale, tiny)
         self.error = max(self.error, float((delta / scale).max()))
         if floating:
@@ -155,6 +159,21 @@ class Difference:
         self.rows_agreeing += int(np.count_nonzero(top == other))
         disagreeing = lead[(top != other) & np.isfinite(lead)]
         self.margin_lost = max(self.margin_lost, float(disagreeing.max(initial=0.0)))
+
+
+def usual_size(sizes: np.ndarray) -> float:
+    """Return the root mean square of absolute values, without what fills a tensor beside its own numbers."""
+    largest = float(sizes.max(initial=0.0))
+    if largest > _GAP:
+        is_own = sizes <= largest / _GAP
+        # All others are of the fill's size; and what rounding leaves of zeros is no number of its own.
+        if (
+            is_own.mean() > _OWN_SHARE
+            and sizes[is_own].max() > 1 / _GAP
+            and not ((sizes < largest / 2) & ~is_own).any()
+        ):
+            sizes = sizes[is_own]
+    return float(np.sqrt(np.mean(np.square(sizes, dtype=np.float64)))) if sizes.size else 0.0
 
 
 def flatten(name: str, value: Any) -> Iterable[tuple[str, Any]]:

@@ -298,7 +298,7 @@ class _Verification:
         outputs = {value.name for value in self._original.graph.outputs}
         unrelated: set[str] = set()
         for _ in range(_ROUNDS):
-            more = {name for name in found.unrelated if passed and name not in outputs}
+            more = {name for name in found.unrelated if passed and comparer.names_may_differ and name not in outputs}
             if not more:
                 break
             unrelated |= more

@@ -18,7 +18,7 @@ from normfuse.errors import NormfuseError
 from normfuse.sessions import Level, open_session
 from normfuse.verification.between import showing
 from normfuse.verification.budget import Budget, OutOfTime, run_all
-from normfuse.verification.comparison import QUANTIZED_TYPES, Difference, lowest_precision, type_tolerance
+from normfuse.verification.comparison import QUANTIZED_TYPES, Difference, lowest_precision, type_tolerance, usual_size
 from normfuse.verification.diff_sites import DiffSite, diff_sites, given_name, part_model
 from normfuse.verification.exact_values import exact_range, quantizer_inputs
 from normfuse.verification.inputs import Sample
@@ -93,11 +93,14 @@ class SiteComparer:
         self._budget = budget
         self._tell = tell
         self._precision = lowest_precision(original)
-        self._may_skip = any(
-            _SKIPPED in node.metadata_props.get(_RULES, "")
+        rules = [
+            node.metadata_props.get(_RULES, "")
             for graph in (*optimized.graphs(), *optimized.functions.values())
             for node in graph
-        )
+        ]
+        self._may_skip = any(_SKIPPED in each for each in rules)
+        #: Whether one name may stand for two values: the rewriting pass gives no name another meaning.
+        self.names_may_differ = not any(rules)
 
     def compare(self, ways: Sequence[Way], fed: Sequence[Sample], unrelated: Collection[str] = ()) -> Found:
         """Return what was found on some samples, as far as the time lasts; ``unrelated``: see :func:`diff_sites`."""
@@ -172,7 +175,7 @@ class SiteComparer:
             return None
         size = np.abs(np.where(np.isfinite(exact.high), exact.high, 0.0))
         floating = reference.dtype.kind == "f"
-        usual = np.maximum(size, np.sqrt(np.mean(size**2)) if size.size else 0.0)
+        usual = np.maximum(size, usual_size(size))
         allowed = usual * _tolerance(reference) if floating else np.zeros(size.shape)
         theirs = exact.distance(reference)
         if np.mean(theirs > (_FAR * usual if floating else 1.0)) > _SHARE_FAR:
@@ -235,8 +238,7 @@ def _error(reference: Any, result: Any) -> float:
     if same and reference.dtype.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
             largest = float(np.abs(np.subtract(result, reference)).max(initial=0.0))
-            squares = np.square(reference, dtype=np.promote_types(reference.dtype, np.float32))
-            usual = float(np.sqrt(squares.mean(dtype=np.float64))) if reference.size else 0.0
+            usual = usual_size(np.abs(reference))
         if largest == 0.0 or largest <= _tolerance(reference) * usual < np.inf:
             return largest / usual if usual else 0.0
     elif same and np.array_equal(reference, result):
