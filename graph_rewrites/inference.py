@@ -15,7 +15,7 @@ from .constants import constant_tensor
 from .map_types import is_held
 from .sizes import Sizes
 from .stand_ins import make_inferable, needs_stand_ins
-from .traversal import all_graphs, all_nodes, graphs_of
+from .traversal import all_nodes, graphs_of
 
 __all__ = ["Types", "infer_types"]
 
@@ -91,11 +91,11 @@ def _is_complete(graph: ir.Graph) -> bool:
 
 def _infer(model: ir.Model) -> Types:
     """Return the values of the model's graph and subgraphs with the types and shapes that ONNX infers."""
-    opset, graphs = model.opset_imports.get("", 1), all_graphs(model)
+    opset, graphs = model.opset_imports.get("", 1), graphs_of(model.graph)
     replaced: list[bool] = []
     if len(graphs) > 1 or any(needs_stand_ins(graph, opset) for graph in graphs):
         model = model.clone()
-        replaced = [make_inferable(graph, opset, model.graph.inputs) for graph in all_graphs(model)]
+        replaced = [make_inferable(graph, opset, model.graph.inputs) for graph in graphs_of(model.graph)]
         _repeat_constants(model)
     weights = _large_weights(model.graph)
     if not Sizes(model.functions, {}, weights).add(model.graph).has_few_dimensions:
@@ -119,7 +119,7 @@ def _repeat_constants(model: ir.Model) -> None:
 
     The axes of a reduction are such, and the target of a Reshape.
     """
-    for number, graph in enumerate(all_graphs(model)[1:]):
+    for number, graph in enumerate(graphs_of(model.graph)[1:]):
         repeated: dict[ir.Value, ir.Value] = {}
         for node in tuple(graph):
             for index, value in enumerate(node.inputs):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from .names import Names
-from .traversal import all_graphs
+from .traversal import graphs_of
 
 __all__ = ["QUANTIZED", "InFloat", "Quantized", "has_products_of_integers", "in_float", "write_in_float"]
 
@@ -23,7 +23,7 @@ _COMBINING = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub
 
 def has_products_of_integers(model: ir.Model) -> bool:
     """Whether anything is left of which ONNX Runtime could make a product of integers."""
-    return any(_may_be_of_integers(node) for graph in all_graphs(model) for node in graph)
+    return any(_may_be_of_integers(node) for graph in graphs_of(model.graph) for node in graph)
 
 
 def _may_be_of_integers(node: ir.Node) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["all_graphs", "all_nodes", "graphs_of", "inner_graphs"]
+__all__ = ["all_nodes", "graphs_of", "inner_graphs"]
 
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
@@ -30,11 +30,6 @@ def graphs_of(home: ir.Graph | ir.Function) -> list[ir.Graph]:
         position += 1
         graphs[position:position] = inner
     return graphs
-
-
-def all_graphs(model: ir.Model) -> list[ir.Graph]:
-    """Return the main graph and all subgraphs in it; not the bodies of functions."""
-    return graphs_of(model.graph)
 
 
 def all_nodes(home: ir.Graph) -> Iterator[ir.Node]:

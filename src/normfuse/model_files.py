@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from normfuse.errors import InvalidModelError, OptionError
 from normfuse.graph_rewrites.map_types import has_map_types, keep_map_types, restore_map_types, without_map_types
-from normfuse.graph_rewrites.traversal import all_graphs
+from normfuse.graph_rewrites.traversal import graphs_of
 from normfuse.model_checks import check_external_data, check_structure
 from normfuse.node_order import is_sorted, sort_nodes, sorted_clone
 from normfuse.output_files import file_to_write, is_free_or_regular, scratch_folder
@@ -238,7 +238,7 @@ def check_target(target: Path, source: Source | None = None, *, never_path: Path
 
 def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield every tensor of a model: initialisers and attributes, of all graphs and functions."""
-    for graph in (*all_graphs(model), *model.functions.values()):
+    for graph in (*graphs_of(model.graph), *model.functions.values()):
         if isinstance(graph, ir.Graph):
             yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
         for node in graph:
@@ -368,7 +368,7 @@ def _settle_external_tensors(model: ir.Model, links: Collection[str]) -> None:
 
     ONNX Runtime needs small ones in the model, for inferring shapes.
     """
-    for graph in all_graphs(model):
+    for graph in graphs_of(model.graph):
         for value in graph.initializers.values():
             tensor = value.const_value
             if not isinstance(tensor, ir.ExternalTensor):

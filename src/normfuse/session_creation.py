@@ -17,7 +17,7 @@ from normfuse.host.config_entries import disable_optimizer, get_entry
 from normfuse.host.given_initializers import InitializersGiven, require_none_of
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME
-from normfuse.host.needs import TOLD, data_in
+from normfuse.host.needs import SUMMARY, data_in
 from normfuse.host.options_copy import copied, has_providers, lock_of
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.recreation import recreate_from
@@ -147,7 +147,7 @@ def _on_prepared(
         return None
     if EP_NAME not in session.get_providers():
         return None
-    vars(session)[TOLD] = needs.told
+    vars(session)[SUMMARY] = needs.summary
     if any(asked.choices[name] for name in ("remove_quantization", "allow_requantization_removal", "exact_products")):
         recreate_from(session, path.read_bytes())  # what the model that was given would not do for
     if needs.made_up_names:

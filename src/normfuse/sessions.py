@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from normfuse.collection import collect_young
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
-from normfuse.graph_rewrites.traversal import all_graphs
+from normfuse.graph_rewrites.traversal import graphs_of
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
     disabled_optimizers,
@@ -34,7 +34,7 @@ from normfuse.host.given_initializers import InitializersGiven, names_of_initial
 from normfuse.host.inlining import choose_inlining, inlines_late
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
-from normfuse.host.needs import TOLD, Needs, data_in
+from normfuse.host.needs import SUMMARY, Needs, data_in
 from normfuse.host.output_shapes import forget_made_up_names, has_made_up_names
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.session import session_options
@@ -104,7 +104,7 @@ class Given:
         self.initializers: tuple[list[str], list[str]] = ([], [])
         self.data: dict[str, object] = {}
         """Files with data of the model, and what tells that they were not touched."""
-        self.told: dict[str, object] = {}
+        self.summary: dict[str, object] = {}
         """What `needs.Needs` has for the report."""
         self._loaded: Source | None = self._load()
         self.name, self.kind = self._loaded.name, self._loaded.kind
@@ -133,12 +133,12 @@ class Given:
         made = session_model(self.take(), options, choices, again=self.take if self.is_own else None)
         _log.info("%s", made)
         kinds = [site.kind for site in made.written.sites if site.fused_into] if made.written else []
-        self.told = {"plan": str(made), "fused": dict(collections.Counter(kinds))}
+        self.summary = {"plan": str(made), "fused": dict(collections.Counter(kinds))}
         return made._replace(written=None)
 
     def as_it_is(self) -> SessionModel:
         """Return the model, not rewritten."""
-        self.told = {}
+        self.summary = {}
         return SessionModel(self.take().model)
 
 
@@ -155,7 +155,7 @@ def left_as_it_is(
 def foreign_domains(model: ir.Model) -> list[str]:
     """Return the domains of nodes that a library of the user's may define: neither functions nor ONNX Runtime do."""
     known = {*_DOMAINS, OPERATOR_DOMAIN, *(function.domain for function in model.functions.values())}
-    return sorted({node.domain for graph in all_graphs(model) for node in graph} - known)
+    return sorted({node.domain for graph in graphs_of(model.graph) for node in graph} - known)
 
 
 class _Way(NamedTuple):
@@ -198,7 +198,7 @@ def created(
     if answers:
         warnings.warn(_warning_of(answers, way), stacklevel=5)  # at the caller of normfuse.InferenceSession
     forget_made_up_names(session)
-    vars(session)[TOLD] = given.told
+    vars(session)[SUMMARY] = given.summary
     return session
 
 
@@ -233,7 +233,7 @@ def _settled_session(
             files=files,
             folder=folder,
             contents=[],
-            told=given.told,
+            summary=given.summary,
             made_up_names=has_made_up_names(session),
         )
         if origin is not None:
@@ -298,7 +298,7 @@ def needs_library(model: ir.Model) -> bool:
     bodies = {(function.domain, function.name) for function in model.functions.values()}
     return any(
         node.domain == OPERATOR_DOMAIN and (node.domain, node.op_type) not in bodies
-        for graph in (*all_graphs(model), *model.functions.values())
+        for graph in (*graphs_of(model.graph), *model.functions.values())
         for node in graph
     )
 

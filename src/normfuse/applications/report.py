@@ -23,7 +23,7 @@ def note(session: Any, model: str, created: float, reason: str | None) -> None:
     """Note a session; ``reason``: why it runs without normfuse."""
     if not os.environ.get(_VARIABLE):
         return
-    from normfuse.host.needs import TOLD
+    from normfuse.host.needs import SUMMARY
 
     if not _RECORDS:
         _write_at_the_end()
@@ -33,7 +33,7 @@ def note(session: Any, model: str, created: float, reason: str | None) -> None:
         "normfuse": reason is None,
         "reason": reason,
         "prepared": getattr(session, "_normfuse_prepared", None) if reason is None else None,
-        **{key: getattr(session, TOLD, {}).get(key) for key in ("plan", "fused")},
+        **{key: getattr(session, SUMMARY, {}).get(key) for key in ("plan", "fused")},
         "created_seconds": round(created, 4) if reason is None else None,
         "runs": 0,
         "run_seconds": 0.0,

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
-__all__ = ["QUANTIZES_WEIGHTS", "TOLD", "Needs", "data_in", "settle"]
+__all__ = ["QUANTIZES_WEIGHTS", "SUMMARY", "Needs", "data_in", "settle"]
 
-TOLD = "_normfuse_told"
-"""Attribute of a session: `Needs.told` of it."""
+SUMMARY = "_normfuse_summary"
+"""Attribute of a session: `Needs.summary` of it."""
 
 #: ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
 QUANTIZES_WEIGHTS = "WeightBiasQuantization"
@@ -47,7 +47,7 @@ class Needs(NamedTuple):
     """Where files lie that the prepared model has data in; "": it has none."""
     contents: list[list[str]]
     """Files with data of the model that was given: path, what that resolves to, and the content's hash."""
-    told: dict[str, object]
+    summary: dict[str, object]
     """For the report of an application's sessions: "plan", a line, and "fused", how many sites of each kind."""
     made_up_names: bool
     """Whether outputs have names of dimensions that the model that was given does not have."""
