@@ -529,15 +529,16 @@ def _statistics(d: _Value, axes: tuple[int, ...], attributes: Mapping[str, Any])
     """Mean, 1 / denominator (both with the reduced dimensions kept) and n, of d over ``axes``."""
     epsilon = float(np.float32(attributes["epsilon"]))
     with np.errstate(all="ignore"):
-        mean = _mean(d.value, axes) if attributes["use_mean"] else np.zeros_like(_mean(d.value, axes))
-        centred = d.value - np.where(np.isfinite(mean), mean, np.nan)  # a NaN or infinity makes the row NaN
+        mean = _mean(d.value, axes)
+        # A NaN or infinity makes the row NaN.
+        centred = d.value - (np.where(np.isfinite(mean), mean, np.nan) if attributes["use_mean"] else 0.0)
         variance = _mean(centred**2, axes)
         root = np.sqrt(variance + epsilon) if attributes["epsilon_on"] == "variance" else np.sqrt(variance) + epsilon
-        inverse = 1.0 / root if attributes["normalize_variance"] else np.ones_like(root)
-        n = centred / root if attributes["normalize_variance"] else centred
+        inverse, divides = 1.0 / root, attributes["normalize_variance"]
+        n = centred / root if divides else centred
         # An error of d moves the value itself, the mean and the deviation: at most so much.
         worst = np.max(d.error, axis=axes, keepdims=True, initial=0.0) if axes else d.error
-        error = np.where(worst > 0, worst * inverse * (2.0 + np.abs(n)), 0.0)
+        error = np.where(worst > 0, worst * (inverse if divides else 1.0) * (2.0 + np.abs(n)), 0.0)
     return mean, inverse, _Value(n, np.where(np.isfinite(error), error, 0.0))
 
 
@@ -624,10 +625,17 @@ def fused_normalization(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[s
         spread = np.max(np.abs(viewed.value - mean), axis=axes, keepdims=True, initial=0.0)
         worst = np.max(viewed.error, axis=axes, keepdims=True, initial=0.0)
         slack = 4.0 * ulp32(np.abs(mean)) + 2.0 * ulp32(spread) + worst
-        outputs["mean"] = Expected(mean, mean - slack, mean + slack, int(TensorProto.FLOAT))
+        outputs["mean"] = _statistic(mean, slack, shape)
         slack = 4.0 * ulp32(inverse) + 2.0 * np.where(worst > 0, worst * inverse * inverse, 0.0)
-        outputs["inv_std_dev"] = Expected(inverse, inverse - slack, inverse + slack, int(TensorProto.FLOAT))
+        outputs["inv_std_dev"] = _statistic(inverse, slack, shape)
     return outputs
+
+
+def _statistic(value: Array, slack: Array, shape: tuple[int, ...]) -> Expected:
+    """Of X's rank: one of groups has a dimension more in the view that it is taken of."""
+    own = value.shape[: len(shape)]
+    exact, slack = value.reshape(own), slack.reshape(own)
+    return Expected(exact, exact - slack, exact + slack, int(TensorProto.FLOAT))
 
 
 def fused_activation(inputs: Inputs, attributes: Mapping[str, Any]) -> dict[str, Expected]:

@@ -367,11 +367,6 @@ def normalizations(draw: st.DrawFn) -> Case:
     b.y(shape)
     further = ["sum"] if softmax else ["sum", "mean", "inv_std_dev"]
     outputs = ["Y", *draw(st.lists(st.sampled_from(further), unique=True))]
-    # Without its statistic an output has no meaning; those of groups have no shape in the specification.
-    if grouped or not b.attributes.get("use_mean", 1):
-        outputs = [name for name in outputs if name != "mean"]
-    if grouped or not b.attributes.get("normalize_variance", 1):
-        outputs = [name for name in outputs if name != "inv_std_dev"]
     return b.finish(tuple(name for name in programs.OUTPUTS[b.op] if name in outputs))
 
 
