@@ -31,8 +31,8 @@ import harness  # noqa: E402
 import peers  # noqa: E402
 
 import normfuse  # noqa: E402
-from normfuse.graph_rewrites.bodies import body_of, write_expression  # noqa: E402
-from normfuse.graph_rewrites.fused import Activation as FusedKind  # noqa: E402
+from normfuse.graph_rewrites.engine.fused import Activation as FusedKind  # noqa: E402
+from normfuse.graph_rewrites.forms.bodies import body_of, write_expression  # noqa: E402
 from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, Activation, ProgramStep, write_program  # noqa: E402
 
 ROWS, WIDTH = 128, 512

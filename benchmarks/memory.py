@@ -31,9 +31,9 @@ import numpy as np
 import onnxruntime
 
 import normfuse
+from normfuse.files.model_files import load_model
 from normfuse.graph_rewrites import Treatment
-from normfuse.model_files import load_model
-from normfuse.rewriting import rewritten
+from normfuse.sessions.rewriting import rewritten
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

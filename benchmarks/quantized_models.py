@@ -25,7 +25,7 @@ import numpy as np
 import onnxruntime
 
 import normfuse
-from normfuse.measuring import bound_run, clock_for, ratio_of, take_turns
+from normfuse.measuring.timing import bound_run, clock_for, ratio_of, take_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), *(str(ROOT / "tests" / name) for name in (".", "real_models"))]

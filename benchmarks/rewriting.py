@@ -17,10 +17,11 @@ import numpy as np
 import onnx
 
 import normfuse
-from normfuse import models, sessions
+from normfuse import models
 from normfuse.collection import without_collection
-from normfuse.model_files import runnable
+from normfuse.files.model_files import runnable
 from normfuse.models import spellings
+from normfuse.sessions import creation as sessions
 
 
 def layers(

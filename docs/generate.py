@@ -22,12 +22,12 @@ from mkdocs.structure.pages import Page
 from typer.main import get_command
 
 import normfuse
-from normfuse.benchmark import benchmark
-from normfuse.checking import check
 from normfuse.cli import app
 from normfuse.folders import optimize_folder
 from normfuse.graph_rewrites import rules
-from normfuse.lowering import lower
+from normfuse.inspection.lowering import lower
+from normfuse.measuring.benchmark import benchmark
+from normfuse.optimization.checking import check
 from normfuse.spec import (
     ACTIVATIONS,
     ARGUMENTS,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import normfuse
 from normfuse.models import transformer_encoder
-from normfuse.report_files import write_report
+from normfuse.reports.files import write_report
 
 TARGET = Path(__file__).with_name("pages") / "report.png"
 SIZE = "900,1120"

@@ -1,7 +1,7 @@
 // The functions that the library exports, and nothing else.
 #include "custom_ops/custom_ops.h"
-#include "plugin/content_hash.h"
-#include "plugin/factory.h"
+#include "plugin/host/content_hash.h"
+#include "plugin/host/factory.h"
 
 #include "abi/ort_host.h"
 

@@ -6,9 +6,9 @@
 import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 
 # isort: split
-from .engine import RewriteResult, Target, TargetByProducts, rewrite
-from .rules import RULES
-from .sites import Site
-from .treatment import AS_IT_IS, Treatment
+from normfuse.graph_rewrites.engine.sites import Site
+from normfuse.graph_rewrites.quantization.treatment import AS_IT_IS, Treatment
+from normfuse.graph_rewrites.rewriter import RewriteResult, Target, TargetByProducts, rewrite
+from normfuse.graph_rewrites.rules import RULES
 
 __all__ = ["AS_IT_IS", "RULES", "RewriteResult", "Site", "Target", "TargetByProducts", "Treatment", "rewrite"]

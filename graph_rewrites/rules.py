@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from .activations import NodeActivation
-from .affine import ActivationBias, ActivationScale, GateBefore, StepBehind
-from .batch_norm import BatchNormalizationActivation, BatchStatisticsNormalization
-from .canonical import CanonicalNormalization
-from .casts import NarrowedResult, WidenedInput
-from .chains_before import (
+from normfuse.graph_rewrites.chains.affine import ActivationBias, ActivationScale, GateBefore, StepBehind
+from normfuse.graph_rewrites.chains.casts import NarrowedResult, WidenedInput
+from normfuse.graph_rewrites.chains.chains_before import (
     DequantizeInput,
     DequantizeOperand,
     DequantizeParameter,
@@ -16,19 +13,26 @@ from .chains_before import (
     ResidualAdd,
     ResidualBias,
 )
-from .chains_behind import (
+from normfuse.graph_rewrites.chains.chains_behind import (
     NormalizationActivation,
     NormalizationBias,
     NormalizationScale,
     QuantizedActivation,
     QuantizeOutput,
 )
-from .decomposed_norms import DecomposedLayerNormalization, DecomposedRMSNormalization, MultipleOfNormalization
-from .formulas import DecomposedActivation, DecomposedSoftplus
-from .group_norm import NodeGroupNormalization, ReshapedGroupNormalization
-from .pairs import PairBehind, PairInFront
-from .reshaped import ReshapedNormalization
-from .rule import FusionRule
+from normfuse.graph_rewrites.chains.qdq_pairs import PairBehind, PairInFront
+from normfuse.graph_rewrites.engine.rule import FusionRule
+from normfuse.graph_rewrites.spellings.activations import NodeActivation
+from normfuse.graph_rewrites.spellings.batch_norm import BatchNormalizationActivation, BatchStatisticsNormalization
+from normfuse.graph_rewrites.spellings.canonical import CanonicalNormalization
+from normfuse.graph_rewrites.spellings.decomposed_activations import DecomposedActivation, DecomposedSoftplus
+from normfuse.graph_rewrites.spellings.decomposed_norms import (
+    DecomposedLayerNormalization,
+    DecomposedRMSNormalization,
+    MultipleOfNormalization,
+)
+from normfuse.graph_rewrites.spellings.group_norm import NodeGroupNormalization, ReshapedGroupNormalization
+from normfuse.graph_rewrites.spellings.reshaped import ReshapedNormalization
 
 __all__ = ["ACTIVATION_SEEDS", "CHAINS", "RULES", "SEEDS"]
 

@@ -95,7 +95,7 @@ def build_fake() -> Path:
     That of the native tests where they were built since a file of it has changed: compiling takes 17 seconds.
     """
     sources = sorted(NATIVE.glob("fake_*.cc"))
-    sources += [ROOT / "ep" / "cpu" / "elements.cc", NATIVE.parent / "scalar_conversions.cc"]
+    sources += [ROOT / "ep" / "cpu" / "run" / "elements.cc", NATIVE.parent / "scalar_conversions.cc"]
     changed = _newest([*sources, *_headers(), ROOT / "ep" / "spec" / "element_types.toml"])
     for built in ROOT.glob(NATIVE_FAKE):
         if built.stat().st_mtime > changed:

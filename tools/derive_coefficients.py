@@ -1,4 +1,4 @@
-"""Derive the constants of ep/cpu/math-inl.h and write ep/cpu/coefficients.h.
+"""Derive the constants of ep/cpu/kernels/math-inl.h and write ep/cpu/kernels/coefficients.h.
 
     python tools/derive_coefficients.py [--check] [FILE]
 
@@ -397,7 +397,7 @@ def formatted(text: str, path: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "ep" / "cpu" / "coefficients.h")
+    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "ep" / "cpu" / "kernels" / "coefficients.h")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the file differs")
     arguments = parser.parse_args()
     text = formatted(derive(), arguments.file)

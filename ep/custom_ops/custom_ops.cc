@@ -5,8 +5,8 @@
 
 #include "abi/ort_execution.h"
 #include "custom_ops/shape_inference.h"
-#include "plugin/kernel_chain.h"
-#include "plugin/options.h"
+#include "plugin/host/kernel_chain.h"
+#include "plugin/host/options.h"
 
 namespace normfuse::custom_ops {
 namespace {

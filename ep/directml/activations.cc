@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/elements.h"
+#include "cpu/run/elements.h"
 
 namespace normfuse::directml {
 namespace {

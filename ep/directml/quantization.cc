@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "cpu/elements.h"
+#include "cpu/run/elements.h"
 
 namespace normfuse::directml {
 namespace {

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
         OptionError,
         VerificationError,
     )
-    from normfuse.graph_rewrites.sites import Site
+    from normfuse.graph_rewrites.engine.sites import Site
     from normfuse.host import get_ep_name, get_ep_names, get_library_path, register, session_options
-    from normfuse.optimization import OptimizationError, OptimizationReport, OptimizationResult, inspect, optimize
-    from normfuse.session_class import InferenceSession
+    from normfuse.optimization.optimize import (
+        OptimizationError,
+        OptimizationReport,
+        OptimizationResult,
+        inspect,
+        optimize,
+    )
+    from normfuse.sessions.inference_session import InferenceSession
     from normfuse.verification import VerificationReport, verify
 
 __all__ = [
@@ -58,10 +64,13 @@ _MODULES = {
         *("HostVersionError", "InvalidModelError", "LibraryLoadError"),
         *("NormfuseError", "OptionError", "VerificationError"),
     ),
-    "normfuse.graph_rewrites.sites": ("Site",),
-    "normfuse.optimization": ("OptimizationError", "OptimizationReport", "OptimizationResult", "inspect", "optimize"),
+    "normfuse.graph_rewrites.engine.sites": ("Site",),
+    "normfuse.optimization.optimize": (
+        *("OptimizationError", "OptimizationReport", "OptimizationResult"),
+        *("inspect", "optimize"),
+    ),
     "normfuse.applications": ("install", "uninstall"),
-    "normfuse.session_class": ("InferenceSession",),
+    "normfuse.sessions.inference_session": ("InferenceSession",),
     "normfuse.verification": ("VerificationReport", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypedDict
 
 from normfuse.documents import Seconds
 from normfuse.errors import NormfuseError, OptionError, VerificationError
-from normfuse.optimization import OptimizationError, optimize
-from normfuse.report_files import write_report
+from normfuse.optimization.optimize import OptimizationError, optimize
+from normfuse.reports.files import write_report
 
 __all__ = ["Engine", "Row", "optimize_file", "optimize_folder"]
 

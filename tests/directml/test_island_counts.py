@@ -10,7 +10,7 @@ import onnx
 from onnx import numpy_helper
 from oracle import Array
 
-from normfuse.gpu_work import count_gpu_work
+from normfuse.inspection.gpu_work import count_gpu_work
 
 ALIGNMENT = 256  # tensors start at multiples of this
 RNG = np.random.default_rng(17)

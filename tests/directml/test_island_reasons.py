@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from normfuse import models
-from normfuse.lowering import Lowering, lower
+from normfuse.inspection.lowering import Lowering, lower
 from normfuse.spec import REASONS
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from oracle import Array
 from strategies import Numbers, Parameters, broadcast_shapes, quantizations, shapes
 
-from normfuse.lowering import LoweredSite, lower
+from normfuse.inspection.lowering import LoweredSite, lower
 
 FOUR_BIT = (ml_dtypes.uint4, ml_dtypes.int4)
 

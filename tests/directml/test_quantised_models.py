@@ -16,7 +16,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 from oracle import Array
 from parsed_models import parse
 
-from normfuse.gpu_work import count_gpu_work
+from normfuse.inspection.gpu_work import count_gpu_work
 
 RNG = np.random.default_rng(42)
 SCHEMES = {

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from normfuse import selftest
-from normfuse.selftest_cases import Case, Expected, cases, expected
-from normfuse.selftest_islands import island_cases
+from normfuse.selftest.cases import Case, Expected, cases, expected
+from normfuse.selftest.islands import island_cases
 from normfuse.spec.directml import DIRECTML_OPERATORS
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import normfuse
-from normfuse.benchmark import benchmark
+from normfuse.measuring.benchmark import benchmark
 from normfuse.models import transformer_encoder
-from normfuse.report_files import write_report
+from normfuse.reports.files import write_report
 
 # Measured from outside: the page itself has no script.
 _FRAME = """<!doctype html><iframe id=frame width={width} height=800 srcdoc="{page}"></iframe><pre id=out></pre><script>

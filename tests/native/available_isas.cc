@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "cpu/isa.h"
+#include "cpu/kernels/simd/isa.h"
 #include "isa_functions.h"
 
 namespace normfuse {

@@ -1,5 +1,5 @@
 // Time of whole chains on the CPU path beside a copy of the same bytes: bench_kernels [filter] [seconds per job].
-// "kernel" as the filter measures every row of ep/cpu/kernel_list.h instead. NORMFUSE_ISA chooses the instruction set. Each round runs the job and the copy in turn; the medians' ratio is what
+// "kernel" as the filter measures every row of ep/cpu/kernels/kernel_list.h instead. NORMFUSE_ISA chooses the instruction set. Each round runs the job and the copy in turn; the medians' ratio is what
 // counts, times alone move with the machine.
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "chain_harness.h"
-#include "cpu/kernel_list.h"
+#include "cpu/kernels/kernel_list.h"
 
 namespace normfuse::test {
 namespace {

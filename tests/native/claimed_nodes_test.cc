@@ -1,5 +1,5 @@
 // What GetCapability keeps for Compile: found by any name, given once, gone with the next graph.
-#include "plugin/claimed_nodes.h"
+#include "plugin/claim/claimed_nodes.h"
 
 #include "check.h"
 

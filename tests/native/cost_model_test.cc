@@ -1,8 +1,8 @@
 // What the cost model takes ONNX Runtime's nodes for; its figures are measured (ep/spec/prices.toml), and not tested.
-#include "cpu/cost_model.h"
+#include "cpu/plan/cost_model.h"
 
 #include "chain_harness.h"
-#include "plugin/expected_gain.h"
+#include "plugin/claim/expected_gain.h"
 #include "test_cases.h"
 
 namespace normfuse::test {

@@ -1,4 +1,4 @@
-// Activations that are steps in registers (ep/cpu/element_steps-inl.h), bit by bit against the kernels that do nothing else.
+// Activations that are steps in registers (ep/cpu/kernels/element_steps-inl.h), bit by bit against the kernels that do nothing else.
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "check.h"
-#include "cpu/isa.h"
-#include "cpu/kernel_list.h"
-#include "cpu/kernels.h"
+#include "cpu/kernels/kernel_list.h"
+#include "cpu/kernels/kernels.h"
+#include "cpu/kernels/simd/isa.h"
 
 namespace normfuse::test {
 namespace {

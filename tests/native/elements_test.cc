@@ -1,6 +1,6 @@
-// The scalar conversions of ep/cpu/elements.h: every code of every 8- and 16-bit float type both ways, ties, overflow and
+// The scalar conversions of ep/cpu/run/elements.h: every code of every 8- and 16-bit float type both ways, ties, overflow and
 // NaN, and the packed integers at every offset.
-#include "cpu/elements.h"
+#include "cpu/run/elements.h"
 
 #include <cmath>
 #include <cstdint>

@@ -1,12 +1,12 @@
 // Where the elements of operands lie, counted out one by one, and which dimensions become one run.
-#include "cpu/geometry.h"
+#include "cpu/plan/geometry.h"
 
 #include <random>
 #include <string>
 #include <vector>
 
 #include "chain/chain.h"
-#include "cpu/chain_spec.h"
+#include "cpu/plan/chain_spec.h"
 #include "test_cases.h"
 
 namespace normfuse::test {

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "chain_harness.h"
-#include "cpu/kernel_list.h"
-#include "cpu/path.h"
+#include "cpu/kernels/kernel_list.h"
+#include "cpu/plan/path.h"
 #include "test_cases.h"
 
 namespace normfuse::test {

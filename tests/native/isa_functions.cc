@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "cpu/activations-inl.h"
+#include "cpu/kernels/activations-inl.h"
 #include "simd_test-inl.h"
 #include "spec/activation_list.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "check.h"
-#include "cpu/code_table.h"
+#include "cpu/plan/code_table.h"
 
 namespace normfuse::test {
 namespace {

@@ -1,4 +1,4 @@
-// Quantisation by products with a reciprocal in two parts (ep/cpu/element_steps-inl.h), bit by bit against a division: on
+// Quantisation by products with a reciprocal in two parts (ep/cpu/kernels/element_steps-inl.h), bit by bit against a division: on
 // both sides of every tie, where the two could differ, and anywhere else; and the check that says where it may be used.
 #include <algorithm>
 #include <bit>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "check.h"
-#include "cpu/isa.h"
-#include "cpu/kernels.h"
+#include "cpu/kernels/kernels.h"
+#include "cpu/kernels/simd/isa.h"
 
 namespace normfuse::test {
 namespace {

@@ -1,4 +1,4 @@
-// The self-test of the vector layer: every operation of cpu/simd/simd.h against plain scalar code, lane by lane. Included
+// The self-test of the vector layer: every operation of cpu/kernels/simd/simd.h against plain scalar code, lane by lane. Included
 // by isa_functions.cc, once per instruction set.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "check.h"
-#include "cpu/simd/simd.h"
+#include "cpu/kernels/simd/simd.h"
 #include "guarded_page.h"
 #include "scalar_conversions.h"
 

@@ -14,7 +14,7 @@ import pytest
 from checking import activation
 
 import normfuse
-from normfuse.selftest_cases import cases
+from normfuse.selftest.cases import cases
 from normfuse.spec import ACTIVATIONS, Activation
 
 X = np.linspace(-6, 6, 48, dtype=np.float32).reshape(2, 24)

@@ -1,7 +1,7 @@
 """Operands whose few elements repeat along a long run: a gate [N, C / b, 1, b] of channels, on [N, C / b, M, b].
 
-The library visits such runs as one (ep/cpu/geometry.cc) where b divides its blocks. Whatever b is, results are those of
-NumPy in float64, and to the last bit those of the operand spread over its tensor before.
+The library visits such runs as one (ep/cpu/plan/geometry.cc) where b divides its blocks. Whatever b is, results are
+those of NumPy in float64, and to the last bit those of the operand spread over its tensor before.
 """
 
 from __future__ import annotations

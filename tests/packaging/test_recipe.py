@@ -83,7 +83,7 @@ struct Larger {
 """
 USE_STEP = """
 import harness, normfuse, numpy as np, onnx, onnxruntime
-from normfuse.lowering import lower
+from normfuse.inspection.lowering import lower
 
 random = np.random.default_rng(1)
 x, a, b = (random.normal(0, 1, shape).astype(np.float32) for shape in ((64, 37), (64, 37), 37))
@@ -133,7 +133,7 @@ doc = "the output sum is d as it is here, quantised; d goes on as that"
 """
 USE_STORING = """
 import harness, normfuse, numpy as np, onnx
-from normfuse.lowering import lower
+from normfuse.inspection.lowering import lower
 
 random = np.random.default_rng(1)
 inputs = {"X": random.normal(0, 1, (64, 37)).astype(np.float32), "a": random.normal(0, 1, 37).astype(np.float32)}
@@ -209,10 +209,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("recipe")
     tree = copy_of_the_repository(folder / "tree")
     append(tree / "ep" / "spec" / "activations.toml", ROW)
-    append(tree / "ep" / "cpu" / "activations-inl.h", FUNCTOR, before="}  // namespace")
+    append(tree / "ep" / "cpu" / "kernels" / "activations-inl.h", FUNCTOR, before="}  // namespace")
     append(tree / "tests" / "oracle.py", FORMULA)
     append(tree / "ep" / "spec" / "operators.toml", STEP, before='[[step]]\nname = "Requantize"')
-    append(tree / "ep" / "cpu" / "combinations-inl.h", COMBINATION, before="}  // namespace")
+    append(tree / "ep" / "cpu" / "kernels" / "combinations-inl.h", COMBINATION, before="}  // namespace")
     append(tree / "ep" / "spec" / "operators.toml", STORING, before='[[step]]\nname = "Normalize"')
     types = tree / "ep" / "spec" / "element_types.toml"
     stored = types.read_text("utf-8").replace('["Emit", "Store"]', '["Emit", "Store", "Snapshot"]')

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from normfuse import __version__, diagnosis
+from normfuse import __version__
 from normfuse.host import versions
+from normfuse.selftest import diagnosis
 
 ROOT = Path(__file__).resolve().parents[2]
 

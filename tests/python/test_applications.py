@@ -273,7 +273,7 @@ def test_whatever_fails_gets_what_onnxruntime_gives(installed: None, monkeypatch
     normfuse.uninstall()
     assert found == [outcome(*model, **named) for model, named in bad]
     normfuse.install()
-    monkeypatch.setattr("normfuse.session_creation.create_session", lambda *_, **_named: 1 / 0)
+    monkeypatch.setattr("normfuse.sessions.cached.create_session", lambda *_, **_named: 1 / 0)
     check(ort.InferenceSession(MODEL))
 
 

@@ -429,7 +429,7 @@ def test_whatever_happens_is_a_sentence(
 
     onnx.save(models.transformer_encoder(layers=1), tmp_path / "a model.onnx")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("normfuse.optimization.inspect_with_claims", fail)
+    monkeypatch.setattr("normfuse.optimization.optimize.inspect_with_claims", fail)
     done = run("inspect", "a model.onnx")
     assert done.code == code
     assert words in done.err
@@ -642,7 +642,7 @@ def test_doctor_names_the_first_problem(run: Run, tmp_path: Path, monkeypatch: p
 
 @instruction_sets.each(*instruction_sets.OF_ARCHITECTURE)
 def test_instruction_set_can_be_forced(isa: str) -> None:
-    code = "from normfuse.diagnosis import diagnose; print([f.text for f in diagnose() if 'instr' in f.name])"
+    code = "from normfuse.selftest.diagnosis import diagnose; print([f.text for f in diagnose() if 'instr' in f.name])"
     done = instruction_sets.python("-c", code, isa=isa)
     assert done.stdout.strip() == f"['{isa} (NORMFUSE_ISA={isa})']", done.stderr
 

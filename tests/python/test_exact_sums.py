@@ -17,14 +17,14 @@ from onnx import numpy_helper
 from typer.testing import CliRunner
 
 import normfuse
-from normfuse.benchmark import benchmark
 from normfuse.cli import app
 from normfuse.cli.schema import json_schema
-from normfuse.exact_products import with_exact_sums
+from normfuse.files.model_files import load_model
 from normfuse.host.integer_products import integer_products
-from normfuse.model_files import load_model
-from normfuse.report_files import json_text
-from normfuse.sessions import Choices, Level, open_session, session_model
+from normfuse.measuring.benchmark import benchmark
+from normfuse.reports.files import json_text
+from normfuse.sessions.creation import Choices, Level, open_session, session_model
+from normfuse.sessions.exact_products import with_exact_sums
 
 pytestmark = pytest.mark.without_vnni
 
@@ -147,7 +147,7 @@ def test_weights_are_uint8_only_where_sums_saturate(
     monkeypatch: pytest.MonkeyPatch, saturates: bool, zero_point: str
 ) -> None:
     """Of activations of uint8, and of int8, which become uint8 anyhow."""
-    monkeypatch.setattr("normfuse.session_models.sums_saturate", lambda: saturates)
+    monkeypatch.setattr("normfuse.sessions.session_model.sums_saturate", lambda: saturates)
     case = Case(
         f"""q = QuantizeLinear(a, s, {zero_point}) d = DequantizeLinear(q, s, {zero_point})
         f = DequantizeLinear(w, one, wz) p = MatMul(d, f) y = Mul(p, one)""",

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import normfuse
 from normfuse import models
 from normfuse.cli import main
-from normfuse.extraction import extract_site
+from normfuse.optimization.extraction import extract_site
 from normfuse.verification.between import values_between
 from normfuse.verification.samples import reference
 
@@ -72,7 +72,7 @@ def test_a_full_disk_leaves_neither_file(
         raise OSError(28, "No space left on device")
 
     extracted = extract_site(model, normfuse.inspect(model)[0].name)
-    monkeypatch.setattr("normfuse.extraction._save_arrays", full)
+    monkeypatch.setattr("normfuse.optimization.extraction._save_arrays", full)
     with pytest.raises(normfuse.OptionError, match=r"Cannot write .*site.npz: No space left on device"):
         extracted.save(tmp_path / "site.onnx")
     assert not list(tmp_path.iterdir())

@@ -15,8 +15,8 @@ import normfuse
 from normfuse import folders, models
 from normfuse.cli import main
 from normfuse.cli.schema import json_schema
-from normfuse.graph_rewrites.formulas import DecomposedActivation
-from normfuse.graph_rewrites.functions import FunctionLibrary
+from normfuse.graph_rewrites.forms.functions import FunctionLibrary
+from normfuse.graph_rewrites.spellings.decomposed_activations import DecomposedActivation
 
 
 @pytest.fixture

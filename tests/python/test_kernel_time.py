@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from normfuse import models
-from normfuse.benchmark import BenchmarkReport, benchmark
+from normfuse.measuring.benchmark import BenchmarkReport, benchmark
 from normfuse.models import spellings
 
 SHAPE = (8, 64, 64)  # enough that the profiler's whole microseconds say something

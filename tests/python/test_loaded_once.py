@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 import normfuse.graph_rewrites
-from normfuse import model_files, models
+from normfuse import models
 from normfuse.cli import app
+from normfuse.files import model_files
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import normfuse
 from normfuse import models
-from normfuse.model_files import check_target, load_model, save_model
-from normfuse.report_files import write_report
+from normfuse.files.model_files import check_target, load_model, save_model
+from normfuse.reports.files import write_report
 
 Breakage = Callable[[onnx.ModelProto], None]
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import normfuse
 from normfuse import models
-from normfuse.model_files import load_model
+from normfuse.files.model_files import load_model
 
 X = np.random.default_rng(5).standard_normal((3, 8)).astype(np.float32)
 

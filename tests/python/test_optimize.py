@@ -17,10 +17,10 @@ from onnx import helper, numpy_helper
 
 import normfuse
 from normfuse import models
-from normfuse.checking import check
 from normfuse.cli.schema import json_schema
-from normfuse.optimization import Target
-from normfuse.report_files import json_text, write_report
+from normfuse.optimization.checking import check
+from normfuse.optimization.optimize import Target
+from normfuse.reports.files import json_text, write_report
 
 
 def schema() -> Any:
@@ -271,7 +271,7 @@ def test_models_too_large_for_one_message(
     transformer: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit of 2 GB, lowered to what a test can afford: weights go through files, not through one message."""
-    monkeypatch.setattr("normfuse.model_files.PROTOBUF_LIMIT", 10_000)
+    monkeypatch.setattr("normfuse.files.model_files.PROTOBUF_LIMIT", 10_000)
     result = normfuse.optimize(ir.from_proto(transformer))
     assert result.report.verification is not None
     assert result.report.verification.passed

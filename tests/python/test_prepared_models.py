@@ -19,9 +19,10 @@ import onnxruntime
 import pytest
 
 import normfuse
-from normfuse import models, prepared_models
+from normfuse import models
 from normfuse.host.content_hash import chunks_of, hash_of
 from normfuse.host.plain_sessions import plain_session
+from normfuse.sessions import prepared_models
 
 X = np.linspace(-3, 3, 4 * 64, dtype=np.float32).reshape(4, 64)
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="owners, links and signals of POSIX")
@@ -64,7 +65,8 @@ CHILD = """
 import sys, json, normfuse, numpy as np
 s = normfuse.InferenceSession(sys.argv[1])
 x = np.linspace(-3, 3, 4 * 64, dtype=np.float32).reshape(4, 64)
-names = ("onnx", "onnx_ir", "normfuse.graph_rewrites", "normfuse.sessions", "importlib.metadata", "tomllib", "hashlib")
+names = ["onnx", "onnx_ir", "normfuse.graph_rewrites", "normfuse.sessions.creation", "importlib.metadata", "tomllib"]
+names += ["hashlib"]
 heavy = [name for name in names if name in sys.modules]
 print(json.dumps({"y": s.run(None, {"x": x})[0].tolist(), "heavy": heavy, "providers": s.get_providers()}))
 """
@@ -456,7 +458,7 @@ def test_killed_while_it_writes(folder: Path, path: Path, step: str, call: int) 
     """Whatever a process left behind, the next one has its session, and what was unfinished goes later."""
     code = f"""
 import os, pathlib, tempfile, itertools
-from normfuse import prepared_models as p
+from normfuse.sessions import prepared_models as p
 before, calls = {step}, itertools.count(1)
 def killed(*arguments, **named):
     if next(calls) == {call}:
@@ -489,7 +491,7 @@ def test_a_disk_that_is_only_read(folder: Path, path: Path, monkeypatch: pytest.
         monkeypatch.setattr(module, name, refuse)
     seen = []
     monkeypatch.setattr(
-        "normfuse.session_creation.plain_session", lambda *a, **n: (seen.append(a), plain_session(*a, **n))[1]
+        "normfuse.sessions.cached.plain_session", lambda *a, **n: (seen.append(a), plain_session(*a, **n))[1]
     )
     np.testing.assert_array_equal(run(path), expected)
     assert [a[0] for a in seen] == ([] if is_damaged else [str(entry)])

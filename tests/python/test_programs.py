@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Case, cases
 
-from normfuse.graph_rewrites.labels import CanonicalProgram, read_canonical
+from normfuse.graph_rewrites.engine.labels import CanonicalProgram, read_canonical
 from normfuse.spec import (
     ACTIVATIONS,
     ProgramError,

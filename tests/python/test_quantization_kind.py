@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import normfuse
 from normfuse.cli import app
 from normfuse.cli.schema import json_schema
+from normfuse.files.model_files import load_model
 from normfuse.host.integer_products import integer_products
-from normfuse.model_files import load_model
-from normfuse.quantization import Product, Quantization, quantization_of
+from normfuse.inspection.quantization import Product, Quantization, quantization_of
 
 ROWS, DEPTH = 32, 64
 

@@ -17,12 +17,12 @@ import pytest
 from onnx import numpy_helper
 
 import normfuse
-from normfuse import float_network
 from normfuse.cli import main
 from normfuse.cli.schema import json_schema
-from normfuse.graph_rewrites import quantization_removal
+from normfuse.graph_rewrites.quantization import quantization_removal
 from normfuse.host.config_entries import disabled_optimizers
-from normfuse.report_html import html_text
+from normfuse.optimization import float_network
+from normfuse.reports.page import html_text
 from normfuse.tuning import tune
 
 F32 = np.float32
@@ -251,7 +251,7 @@ def test_the_float_network_and_how_far_it_is_from_the_original() -> None:
 
 def test_a_wrong_float_network_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the Clip that stands for a Relu."""
-    from normfuse.graph_rewrites import quantization_removal
+    from normfuse.graph_rewrites.quantization import quantization_removal
 
     monkeypatch.setattr(quantization_removal, "_is_within", lambda *_: True)
     with pytest.raises(normfuse.OptimizationError, match="Output 'y' differs"):

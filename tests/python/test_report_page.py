@@ -11,8 +11,8 @@ import pytest
 import normfuse
 from normfuse.cli.schema import json_schema
 from normfuse.models import diffusion_resblock, transformer_encoder
-from normfuse.report_files import finite
-from normfuse.report_html import html_text
+from normfuse.reports.files import finite
+from normfuse.reports.page import html_text
 
 EVIL = "<script>alert('1')</script>&\""
 _VOID = {"meta", "br", "rect", "path"}

@@ -7,9 +7,9 @@ import pytest
 
 import normfuse
 from normfuse import models
-from normfuse.model_files import load_model
-from normfuse.session_models import plan_of
-from normfuse.session_plan import MOST_BYTES, Choices, HostFacts, ModelFacts, plan_session, takes_pairs
+from normfuse.files.model_files import load_model
+from normfuse.sessions.plan import MOST_BYTES, Choices, HostFacts, ModelFacts, plan_session, takes_pairs
+from normfuse.sessions.session_model import plan_of
 
 DETECTOR = ModelFacts(chains_of_convolutions=True)
 INT8 = ModelFacts(frozenset({"INT8"}), chains_of_convolutions=True)

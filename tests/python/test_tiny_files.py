@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_bombs import Nodes, call, function, model
 
 import normfuse
+from normfuse.files.model_files import load_model
 from normfuse.graph_rewrites import rewrite
-from normfuse.model_files import load_model
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import normfuse
 from normfuse import models
-from normfuse.measuring import Rounds, clock_for, ratio_of, take_turns
-from normfuse.model_files import load_model
+from normfuse.files.model_files import load_model
+from normfuse.measuring.timing import Rounds, clock_for, ratio_of, take_turns
 from normfuse.tuning import TUNING_KEY, Decisions, GroupResult, TuningReport, stored_decisions, tune
 from normfuse.tuning.search import GroupSites, Way, parts_of, search
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import normfuse
 from normfuse import models
-from normfuse.graph_rewrites.sites import Site
+from normfuse.graph_rewrites.engine.sites import Site
 from normfuse.verification import verify_models
 from normfuse.verification.comparison import Difference, lowest_precision
 from normfuse.verification.inputs import STYLES, InputMaker

@@ -23,8 +23,8 @@ from normfuse.cli import console, main
 from normfuse.cli.schema import json_schema
 from normfuse.folders import optimize_folder
 from normfuse.models.spellings import layer_norm
-from normfuse.report_files import json_text
-from normfuse.sessions import open_session
+from normfuse.reports.files import json_text
+from normfuse.sessions.creation import open_session
 from normfuse.verification import runs, samples
 from normfuse.verification.budget import OutOfTime
 from normfuse.verification.diff_sites import diff_sites

@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 import normfuse
-from normfuse import sessions
+from normfuse.sessions import creation as sessions
 
 WEIGHTS = np.random.default_rng(5).integers(-127, 128, (512, 512)).astype(np.int8)
 X = {"x": np.random.default_rng(6).normal(size=(128, 512)).astype(np.float32)}

@@ -15,7 +15,7 @@ import pytest
 
 import normfuse
 from normfuse import models
-from normfuse.optimization import inspect_with_claims
+from normfuse.optimization.optimize import inspect_with_claims
 from normfuse.spec import OPTIONS, REASONS
 
 

@@ -16,8 +16,8 @@ import onnx
 import onnxruntime
 from model_zoo import CACHE, MODELS, Feeds, RealModel, text_line, text_lines
 
-from normfuse.model_files import load_model
-from normfuse.quantization import Quantization, quantization_of
+from normfuse.files.model_files import load_model
+from normfuse.inspection.quantization import Quantization, quantization_of
 
 _CALIBRATING_INPUTS = 4
 # Before it, DequantizeLinear has one scale for a whole tensor.

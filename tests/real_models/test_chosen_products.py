@@ -32,15 +32,17 @@ from parsed_models import parse, results
 from quantizer_styles import picture, products_of_integers
 
 import normfuse
-from normfuse import host_optimization, session_models, sessions
+from normfuse.files.model_files import external_tensors, load_model
 from normfuse.graph_rewrites import Treatment, rewrite
-from normfuse.graph_rewrites.integer_elementwise import write_elementwise
-from normfuse.graph_rewrites.product_times import are_faster_in_float
-from normfuse.graph_rewrites.quantized_products import INT8_AS_UINT8, activation_types
+from normfuse.graph_rewrites.quantization.int8_products import INT8_AS_UINT8, activation_types
+from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
+from normfuse.graph_rewrites.quantization.qlinear_elementwise import write_elementwise
 from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
 from normfuse.host.integer_products import sums_saturate
-from normfuse.model_files import external_tensors, load_model
-from normfuse.sessions import Choices, session_model
+from normfuse.sessions import creation as sessions
+from normfuse.sessions import host_optimization
+from normfuse.sessions import session_model as session_models
+from normfuse.sessions.creation import Choices, session_model
 from normfuse.spec import ProgramStep, write_program
 
 pytestmark = pytest.mark.without_vnni

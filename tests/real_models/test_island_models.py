@@ -17,7 +17,7 @@ from model_zoo import MODELS, Feeds, RealModel
 from oracle import Array
 from quantized_zoo import network_of, quantized_file
 
-from normfuse.gpu_work import count_gpu_work
+from normfuse.inspection.gpu_work import count_gpu_work
 
 pytestmark = pytest.mark.without_vnni
 

@@ -13,7 +13,7 @@ import pytest
 from quantized_zoo import OPERATOR_NAMES, network_of, quantized_file, said_of, scheme_of
 
 import normfuse
-from normfuse.graph_rewrites.operator_form import write_pairs
+from normfuse.graph_rewrites.quantization.qoperator_to_qdq import write_pairs
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="they stay on this processor"

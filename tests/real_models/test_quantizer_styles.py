@@ -11,8 +11,8 @@ import pytest
 from quantizer_styles import FILES, File, exact, plain, products_of_integers
 
 import normfuse
-from normfuse.model_files import load_model
-from normfuse.quantization import quantization_of
+from normfuse.files.model_files import load_model
+from normfuse.inspection.quantization import quantization_of
 
 # The main part runs one of each style; the others are "slow".
 FIRST = ("convolutions-qcdq-channel-20", "convolutions-tflite-tensor-15", "transformer-tensorrt-channel-17")

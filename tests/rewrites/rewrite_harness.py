@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from oracle import ATTRIBUTE_DEFAULTS, Array, evaluate
 
 from normfuse.graph_rewrites import RewriteResult, rewrite
-from normfuse.graph_rewrites.fused import Fused
+from normfuse.graph_rewrites.engine.fused import Fused
 from normfuse.models.graph_builder import GraphBuilder
 
 DOMAIN = "ai.normfuse"

@@ -15,8 +15,8 @@ from strategies import Numbers
 from test_pairs import steps_of
 
 import normfuse
-from normfuse.model_files import load_model
-from normfuse.quantization import quantization_of
+from normfuse.files.model_files import load_model
+from normfuse.inspection.quantization import quantization_of
 from normfuse.spec import read_program, write_program
 
 F32 = np.float32

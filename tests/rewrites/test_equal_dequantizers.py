@@ -9,12 +9,13 @@ import onnxruntime
 import pytest
 from parsed_models import parse, results
 
-from normfuse import InferenceSession, nchwc
-from normfuse.claims import pair_nodes
-from normfuse.graph_rewrites.equal_dequantizers import join_dequantizers
-from normfuse.graph_rewrites.nchwc import ELEMENTWISE
-from normfuse.model_files import load_model
-from normfuse.sessions import Choices, session_model
+from normfuse import InferenceSession
+from normfuse.files.model_files import load_model
+from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE
+from normfuse.graph_rewrites.quantization.dequantize_cse import join_dequantizers
+from normfuse.inspection.claims import pair_nodes
+from normfuse.sessions import blocked_layout as nchwc
+from normfuse.sessions.creation import Choices, session_model
 
 F32 = np.float32
 CHANNELS = 32

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from rewrite_harness import optimize
 
-from normfuse.graph_rewrites.inference import infer_types
+from normfuse.graph_rewrites.engine.inference import infer_types
 
 QUANTIZED = "float scale, uint8 zero"
 # What computes h, which the model does not describe, and the inputs that this takes.

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from rewrite_harness import SpellingBuilder, close, fused_nodes, optimize, run
 
-from normfuse.graph_rewrites import Treatment, matching
+from normfuse.graph_rewrites import Treatment
+from normfuse.graph_rewrites.engine import matching
 
 LENGTH = 600
 SHAPE = ("n", 8)

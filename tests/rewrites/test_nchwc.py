@@ -25,13 +25,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from onnx import TensorProto, helper, numpy_helper
 
 import normfuse
-from normfuse import nchwc
+from normfuse.files.model_files import load_model
 from normfuse.graph_rewrites import Treatment
-from normfuse.graph_rewrites.nchwc import move_reorders
+from normfuse.graph_rewrites.layout.blocked_layout import move_reorders
 from normfuse.host.config_entries import disable_optimizer
-from normfuse.model_files import load_model
-from normfuse.rewriting import rewritten
-from normfuse.sessions import Choices, session_model
+from normfuse.sessions import blocked_layout as nchwc
+from normfuse.sessions.creation import Choices, session_model
+from normfuse.sessions.rewriting import rewritten
 
 pytestmark = pytest.mark.skipif(
     nchwc.block_size() is None and platform.machine() not in ("x86_64", "AMD64"),

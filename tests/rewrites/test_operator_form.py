@@ -23,11 +23,11 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from oracle import Array
 
 import normfuse
-from normfuse.graph_rewrites.operator_form import has_operators, write_pairs
+from normfuse.files.model_files import load_model
+from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators, write_pairs
 from normfuse.host.integer_products import sums_saturate
-from normfuse.model_files import load_model
-from normfuse.operator_form import in_pairs, makes_operators
-from normfuse.sessions import Choices, session_model
+from normfuse.sessions.creation import Choices, session_model
+from normfuse.sessions.qoperator import in_pairs, makes_operators
 
 pytestmark = pytest.mark.without_vnni
 

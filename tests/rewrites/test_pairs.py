@@ -20,8 +20,8 @@ from rewrite_harness import fused_nodes, optimize, run
 from strategies import Numbers, Parameters, quantizations
 
 import normfuse
-from normfuse.model_files import load_model
-from normfuse.quantization import quantization_of
+from normfuse.files.model_files import load_model
+from normfuse.inspection.quantization import quantization_of
 from normfuse.spec import labels_of, read_program
 
 F32 = np.float32

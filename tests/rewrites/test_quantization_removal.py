@@ -17,9 +17,9 @@ from oracle import Array
 from parsed_models import parse, results
 from strategies import Numbers, quantizations
 
-from normfuse.float_network import unrounded
 from normfuse.graph_rewrites import Treatment, rewrite
-from normfuse.graph_rewrites.quantization_removal import RemovedQuantization
+from normfuse.graph_rewrites.quantization.quantization_removal import RemovedQuantization
+from normfuse.optimization.float_network import unrounded
 
 F32 = np.float32
 RNG = np.random.default_rng(7)

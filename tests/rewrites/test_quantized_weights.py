@@ -22,7 +22,7 @@ from strategies import Numbers, quantizations
 
 import normfuse
 from normfuse.graph_rewrites import Treatment, rewrite
-from normfuse.graph_rewrites.quantized_weights import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED
+from normfuse.graph_rewrites.quantization.weight_folding import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED
 from normfuse.host.config_entries import disabled_optimizers
 
 pytestmark = pytest.mark.without_vnni

@@ -139,7 +139,7 @@ def given_reasons() -> set[str]:
     folder = Path(inspect.getfile(graph_rewrites)).parent
     calls = [
         call
-        for file in folder.glob("*.py")
+        for file in folder.rglob("*.py")
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Declined", "Reason")
     ]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from parsed_models import parse, results
 
 import normfuse
-from normfuse.claims import pair_nodes
+from normfuse.files.model_files import load_model
 from normfuse.graph_rewrites import Treatment, rewrite
-from normfuse.model_files import load_model
-from normfuse.sessions import Choices, session_model
+from normfuse.inspection.claims import pair_nodes
+from normfuse.sessions.creation import Choices, session_model
 
 F32 = np.float32
 PAIRS = ("QuantizeLinear", "DequantizeLinear")

@@ -18,7 +18,7 @@ from rewrite_harness import SpellingBuilder, close, configuration, fused_nodes, 
 
 from normfuse.errors import InvalidModelError
 from normfuse.graph_rewrites import RULES, rewrite
-from normfuse.graph_rewrites.matching import ChainMatcher
+from normfuse.graph_rewrites.engine.matching import ChainMatcher
 
 SHAPE = (2, 5, 8)
 LAYER_NORM = """

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from rewrite_harness import DOMAIN, SpellingBuilder, close, fused_nodes, optimize, run
 
-from normfuse.graph_rewrites.chains_behind import QuantizeOutput
-from normfuse.graph_rewrites.formulas import DecomposedActivation
+from normfuse.graph_rewrites.chains.chains_behind import QuantizeOutput
+from normfuse.graph_rewrites.spellings.decomposed_activations import DecomposedActivation
 from normfuse.models import spellings
 
 SHAPE = (2, 5, 8)

@@ -10,10 +10,10 @@ import pytest
 from parsed_models import parse, results
 
 from normfuse import InferenceSession
+from normfuse.files.model_files import load_model
 from normfuse.graph_rewrites import Treatment, rewrite
-from normfuse.graph_rewrites.shape_readers import SHAPE_OF_INTEGERS
-from normfuse.model_files import load_model
-from normfuse.sessions import Choices, session_model
+from normfuse.graph_rewrites.quantization.shape_readers import SHAPE_OF_INTEGERS
+from normfuse.sessions.creation import Choices, session_model
 
 F32 = np.float32
 CONSTANTS = {

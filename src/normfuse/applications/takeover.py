@@ -61,7 +61,7 @@ def taken_over(session: Any, providers: Any, provider_options: Any, disabled_opt
 def _created(session: Any, disabled_optimizers: Any) -> Any:
     """Return onnxruntime's own session with normfuse, or why there is none."""
     from normfuse.host.options_copy import copied
-    from normfuse.session_creation import LeftAlone, create_session
+    from normfuse.sessions.cached import LeftAlone, create_session
 
     options = session._sess_options
     copy = None if options is None else copied(options)

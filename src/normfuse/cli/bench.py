@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from normfuse.benchmark import BenchmarkReport, OperatorTime
+    from normfuse.measuring.benchmark import BenchmarkReport, OperatorTime
 
 __all__ = ["bench_command", "print_benchmark", "threads_text"]
 
@@ -55,7 +55,7 @@ def bench_command(
     and with normfuse. Of a quantised model it says the kind, and what that costs on this machine. With --backend
     directml the GPU work of a run is counted, too: submissions, waits, and bytes copied each way.
     """
-    from normfuse.benchmark import benchmark
+    from normfuse.measuring.benchmark import benchmark
 
     with progress() as tell:
         report = benchmark(

@@ -24,7 +24,7 @@ def cache_command(
 
     NORMFUSE_CACHE=FOLDER keeps them elsewhere, NORMFUSE_CACHE=0 nowhere.
     """
-    from normfuse import prepared_models
+    from normfuse.sessions import prepared_models
 
     removed = prepared_models.clear() if clear else 0 if prune is None else prepared_models.prune(prune << 20)
     folder, entries = prepared_models.cache_folder(), prepared_models.entries()

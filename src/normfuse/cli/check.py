@@ -23,7 +23,7 @@ from normfuse.cli.printable import printable
 from normfuse.cli.verify import exit_if_undecided
 
 if TYPE_CHECKING:
-    from normfuse.checking import CheckReport
+    from normfuse.optimization.checking import CheckReport
 
 __all__ = ["check_command"]
 
@@ -54,7 +54,7 @@ def check_command(
     Exits with 1 if a site that can be fused is not, if fewer sites than required are fused, or if the results differ
     from the original's.
     """
-    from normfuse.checking import check
+    from normfuse.optimization.checking import check
     from normfuse.verification import VERIFY_SECONDS
 
     with progress() as tell:

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from normfuse.cli.printable import PrintingConsole
-from normfuse.report_files import json_text
+from normfuse.reports.files import json_text
 
 __all__ = [
     "UNDECIDED_EXIT_CODE",

@@ -23,8 +23,8 @@ from normfuse.errors import OptionError
 if TYPE_CHECKING:
     import onnx
 
-    from normfuse.benchmark import BenchmarkReport
-    from normfuse.optimization import OptimizationReport
+    from normfuse.measuring.benchmark import BenchmarkReport
+    from normfuse.optimization.optimize import OptimizationReport
 
 __all__ = ["demo_command"]
 
@@ -132,8 +132,8 @@ def _quantized(activations: str) -> onnx.ModelProto:
 def _run(model: _Model, folder: Path, threads: int, seconds: float) -> tuple[OptimizationReport, BenchmarkReport, str]:
     import onnx
 
-    from normfuse.benchmark import benchmark
-    from normfuse.optimization import optimize
+    from normfuse.measuring.benchmark import benchmark
+    from normfuse.optimization.optimize import optimize
 
     path = folder / f"{model.file}.onnx"
     onnx.save(model.build(), path)

@@ -20,7 +20,7 @@ def doctor_command(
 
     Exits with 1 if something does not work.
     """
-    from normfuse.diagnosis import diagnose
+    from normfuse.selftest.diagnosis import diagnose
 
     findings = []
     for finding in diagnose(backend):

@@ -17,9 +17,9 @@ from normfuse.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from normfuse.claims import Claims, GivenBack
-    from normfuse.graph_rewrites.sites import Site
-    from normfuse.lowering import LoweredSite, Lowering, OperatorOnCpu
+    from normfuse.graph_rewrites.engine.sites import Site
+    from normfuse.inspection.claims import Claims, GivenBack
+    from normfuse.inspection.lowering import LoweredSite, Lowering, OperatorOnCpu
 
 __all__ = ["inspect_command", "print_claims", "print_left", "print_site_counts"]
 
@@ -68,10 +68,10 @@ def inspect_command(
     With --extract one site is written as a model of its own, with the inputs that it has when the whole model runs on
     --inputs, or on random inputs made from the model's signature.
     """
-    from normfuse.model_files import load_model
-    from normfuse.optimization import inspect_with_claims, nothing_to_gain
-    from normfuse.quantization import quantization_of
-    from normfuse.session_models import plan_of
+    from normfuse.files.model_files import load_model
+    from normfuse.inspection.quantization import quantization_of
+    from normfuse.optimization.optimize import inspect_with_claims, nothing_to_gain
+    from normfuse.sessions.session_model import plan_of
     from normfuse.verification.exact_sums import moved_by_saturation
 
     if extract is not None:
@@ -116,8 +116,8 @@ def inspect_command(
 
 
 def _extract(model: Path, name: str, output: Path, inputs: list[Path] | None) -> None:
-    from normfuse.extraction import extract_site
-    from normfuse.model_files import check_target
+    from normfuse.files.model_files import check_target
+    from normfuse.optimization.extraction import extract_site
 
     check_target(output, never_path=model)
     with progress() as tell:
@@ -158,7 +158,7 @@ def _print_fused(name: str, sites: Sequence[Site]) -> None:
 def _inspect_directml(
     model: Path, level: str | None, allow_requantization_removal: bool, everything: bool, as_json: bool
 ) -> None:
-    from normfuse.lowering import DEFAULT_LEVEL, lower
+    from normfuse.inspection.lowering import DEFAULT_LEVEL, lower
 
     level = level or DEFAULT_LEVEL
     with progress() as tell:
@@ -233,7 +233,7 @@ def _names(group: Sequence[LoweredSite]) -> str:
 
 def print_site_counts(sites: Sequence[Site]) -> None:
     """Print how many sites of each kind can be fused, are left, or stand alone."""
-    from normfuse.optimization import nothing_to_gain
+    from normfuse.optimization.optimize import nothing_to_gain
 
     rows = table("Sites by kind", "kind", "fused", "left", "nothing to fuse with", numeric=3)
 

@@ -34,11 +34,11 @@ from normfuse.cli.inspect import RequantizationOption, print_claims, print_left,
 from normfuse.cli.tuning import print_tuning
 from normfuse.cli.verify import exit_if_undecided, print_verification
 from normfuse.errors import OptionError
-from normfuse.report_html import by_operator
+from normfuse.reports.page import by_operator
 
 if TYPE_CHECKING:
-    from normfuse.float_network import RemovalReport
-    from normfuse.optimization import OptimizationReport
+    from normfuse.optimization.float_network import RemovalReport
+    from normfuse.optimization.optimize import OptimizationReport
 
 __all__ = ["RequireFusedOption", "optimize_command", "print_operator_counts", "print_summary", "required_count"]
 
@@ -214,10 +214,10 @@ def optimize_command(
 
 def _optimize_one(model: Path, output: Path, options: dict[str, Any], reporting: _Reporting) -> OptimizationReport:
     """Optimise a model, write it and its reports, and print what was done."""
-    from normfuse.benchmark import benchmark
-    from normfuse.model_files import check_target
-    from normfuse.optimization import OptimizationError, optimize
-    from normfuse.report_files import check_report_path, write_report
+    from normfuse.files.model_files import check_target
+    from normfuse.measuring.benchmark import benchmark
+    from normfuse.optimization.optimize import OptimizationError, optimize
+    from normfuse.reports.files import check_report_path, write_report
 
     paths = reporting.report or ()
     check_target(output, never_path=model)
@@ -272,8 +272,8 @@ def print_operator_counts(report: OptimizationReport) -> None:
 
 def _print_other_changes(rules: Mapping[str, int]) -> None:
     """Print how many operators changed their spelling: no sites, and the only changes beside those of the sites."""
-    from normfuse.graph_rewrites.products import EINSUM_AS_MATMUL
-    from normfuse.graph_rewrites.subtractions import SUBTRACTION_AS_ADDITION
+    from normfuse.graph_rewrites.spellings.einsum import EINSUM_AS_MATMUL
+    from normfuse.graph_rewrites.spellings.subtractions import SUBTRACTION_AS_ADDITION
 
     for rule, op_type, what in (
         (EINSUM_AS_MATMUL, "Einsum", "MatMul, which ONNX Runtime computes faster"),

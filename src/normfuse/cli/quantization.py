@@ -9,7 +9,7 @@ from normfuse.cli.console import console, number, print_table, table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from normfuse.quantization import Product, Quantization
+    from normfuse.inspection.quantization import Product, Quantization
 
 __all__ = ["print_quantization"]
 

@@ -45,16 +45,16 @@ def schema_command(
 
 def json_schema(document: str) -> dict[str, Any]:
     """Return the JSON schema of a document, as the classes that it is written from say."""
-    from normfuse.benchmark import BenchmarkReport
-    from normfuse.checking import CheckReport
-    from normfuse.claims import Claims
     from normfuse.folders import Row
-    from normfuse.graph_rewrites.quantization_removal import KeptPair
-    from normfuse.graph_rewrites.sites import Site
-    from normfuse.lowering import Lowering
-    from normfuse.measuring import Ratio
-    from normfuse.optimization import OptimizationReport
-    from normfuse.quantization import Quantization
+    from normfuse.graph_rewrites.engine.sites import Site
+    from normfuse.graph_rewrites.quantization.quantization_removal import KeptPair
+    from normfuse.inspection.claims import Claims
+    from normfuse.inspection.lowering import Lowering
+    from normfuse.inspection.quantization import Quantization
+    from normfuse.measuring.benchmark import BenchmarkReport
+    from normfuse.measuring.timing import Ratio
+    from normfuse.optimization.checking import CheckReport
+    from normfuse.optimization.optimize import OptimizationReport
     from normfuse.verification import VerificationReport
     from normfuse.verification.comparison import OutputComparison
 

@@ -12,7 +12,7 @@ from normfuse.cli.console import console, print_table, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from normfuse.measuring import Ratio
+    from normfuse.measuring.timing import Ratio
     from normfuse.tuning import GroupResult, TuningReport
 
 __all__ = ["print_tuning"]

@@ -20,8 +20,8 @@ from olive.passes import Pass
 from olive.passes.pass_config import BasePassConfig, PassConfigParam
 
 from normfuse.errors import OptionError
-from normfuse.optimization import OptimizationError, optimize
-from normfuse.report_files import write_report
+from normfuse.optimization.optimize import OptimizationError, optimize
+from normfuse.reports.files import write_report
 
 __all__ = ["NormfuseOptimization", "package_config"]
 

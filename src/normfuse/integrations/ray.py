@@ -19,7 +19,7 @@ import ray.data
 import ray.exceptions
 
 from normfuse.errors import NormfuseError, OptionError
-from normfuse.session_class import InferenceSession
+from normfuse.sessions.inference_session import InferenceSession
 
 __all__ = ["Predictor", "run_tasks"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from normfuse.documents import Document, Seconds
-from normfuse.measuring import Ratio
+from normfuse.measuring.timing import Ratio
 from normfuse.tuning.decisions import Others
 
 __all__ = ["GroupResult", "TuningReport", "Written"]

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from normfuse.measuring import Ratio, Rounds, ratio_of
+from normfuse.measuring.timing import Ratio, Rounds, ratio_of
 from normfuse.tuning.decisions import Decisions, Others
 from normfuse.tuning.report import Written
 

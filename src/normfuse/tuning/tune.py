@@ -13,13 +13,13 @@ from pathlib import Path
 import onnx_ir as ir
 
 from normfuse.arguments import NUMBER, check_threads, check_type
-from normfuse.claims import read_claim_report
 from normfuse.errors import OptionError
+from normfuse.files.model_files import Source
 from normfuse.host.registration import instruction_set
 from normfuse.host.versions import import_host
-from normfuse.measuring import Clock, Progress, Ratio, Rounds, bound_run, clock_for, ratio_of, take_turns
-from normfuse.model_files import Source
-from normfuse.sessions import open_session
+from normfuse.inspection.claims import read_claim_report
+from normfuse.measuring.timing import Clock, Progress, Ratio, Rounds, bound_run, clock_for, ratio_of, take_turns
+from normfuse.sessions.creation import open_session
 from normfuse.tuning.decisions import Decisions
 from normfuse.tuning.report import GroupResult, TuningReport
 from normfuse.tuning.search import Found, GroupSites, Way, noise_of, search

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from normfuse.sessions import open_session
+from normfuse.sessions.creation import open_session
 from normfuse.verification.budget import run_all
 
 if TYPE_CHECKING:

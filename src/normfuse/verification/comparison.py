@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normfuse.documents import Share
-from normfuse.model_files import tensors
+from normfuse.files.model_files import tensors
 
 __all__ = [
     "QUANTIZED_TOLERANCE",

@@ -10,10 +10,10 @@ import dataclasses
 import onnx_ir as ir
 
 from normfuse.errors import NormfuseError
-from normfuse.exact_products import with_exact_sums
-from normfuse.model_files import Source
-from normfuse.quantization import saturating_products
-from normfuse.sessions import open_session
+from normfuse.files.model_files import Source
+from normfuse.inspection.quantization import saturating_products
+from normfuse.sessions.creation import open_session
+from normfuse.sessions.exact_products import with_exact_sums
 from normfuse.verification.budget import run_all
 from normfuse.verification.comparison import differences
 from normfuse.verification.memory import require_memory

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from normfuse.graph_rewrites.traversal import inner_graphs
+from normfuse.graph_rewrites.engine.traversal import inner_graphs
 from normfuse.verification.budget import Budget, OutOfTime
 from normfuse.verification.diff_sites import DiffSite, reads
 

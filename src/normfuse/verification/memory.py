@@ -9,7 +9,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from normfuse.errors import InvalidModelError
-from normfuse.graph_rewrites.inference import infer_types
+from normfuse.graph_rewrites.engine.inference import infer_types
 from normfuse.verification.inputs import MOST_BYTES, Sample, TooLarge
 
 __all__ = ["in_batches", "require_memory"]

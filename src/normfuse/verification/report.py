@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from normfuse.documents import BY_NAME, Document, Seconds
 
 if TYPE_CHECKING:
-    from normfuse.graph_rewrites.sites import Site
+    from normfuse.graph_rewrites.engine.sites import Site
     from normfuse.verification.comparison import OutputComparison
 
 __all__ = ["ComparedRun", "ComparedSites", "Result", "Saturation", "VerificationReport"]

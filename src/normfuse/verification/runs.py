@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from normfuse.arguments import INTEGER, NUMBER, PROGRESS, check_type
-from normfuse.claims import read_claim_report
 from normfuse.errors import HostVersionError, LibraryLoadError, OptionError, VerificationError
-from normfuse.model_files import ModelLike, load_model
-from normfuse.sessions import needs_library, open_session
+from normfuse.files.model_files import ModelLike, load_model
+from normfuse.inspection.claims import read_claim_report
+from normfuse.sessions.creation import needs_library, open_session
 from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_all, run_as_fits
 from normfuse.verification.comparison import (
     QUANTIZED_TOLERANCE,
@@ -34,7 +34,7 @@ from normfuse.verification.site_comparison import Found, SiteComparer, Way
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from normfuse.graph_rewrites.sites import Site
+    from normfuse.graph_rewrites.engine.sites import Site
 
 __all__ = ["VERIFY_SECONDS", "check_comparison", "verify", "verify_models"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normfuse.errors import OptionError, VerificationError
-from normfuse.sessions import open_session
+from normfuse.sessions.creation import open_session
 from normfuse.verification.budget import Budget, OutOfTime, Outputs, run_all, run_as_fits
 from normfuse.verification.comparison import QUANTIZED_TOLERANCE, differences, flatten
 from normfuse.verification.inputs import STYLES, TYPICAL_PROFILE, InputMaker, Inputs, Sample, TooLarge, read_inputs

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normfuse.errors import NormfuseError
-from normfuse.sessions import Level, open_session
+from normfuse.sessions.creation import Level, open_session
 from normfuse.verification.between import showing
 from normfuse.verification.budget import Budget, OutOfTime, run_all
 from normfuse.verification.comparison import QUANTIZED_TYPES, Difference, lowest_precision, type_tolerance, usual_size

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "cpu/elements.h"
+#include "cpu/run/elements.h"
 #include "scalar_conversions.h"
 
 namespace normfuse::test {

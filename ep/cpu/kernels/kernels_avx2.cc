@@ -1,0 +1,2 @@
+#define NORMFUSE_ISA avx2
+#include "cpu/kernels/kernels-inl.h"

@@ -1,0 +1,2 @@
+#define NORMFUSE_ISA baseline
+#include "cpu/kernels/kernels-inl.h"

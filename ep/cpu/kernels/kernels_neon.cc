@@ -1,0 +1,2 @@
+#define NORMFUSE_ISA neon
+#include "cpu/kernels/kernels-inl.h"

@@ -1,2 +1,0 @@
-#define NORMFUSE_ISA avx2
-#include "cpu/kernels-inl.h"

@@ -1,2 +1,0 @@
-#define NORMFUSE_ISA avx512
-#include "cpu/kernels-inl.h"

@@ -1,2 +1,0 @@
-#define NORMFUSE_ISA baseline
-#include "cpu/kernels-inl.h"

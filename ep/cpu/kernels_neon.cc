@@ -1,2 +1,0 @@
-#define NORMFUSE_ISA neon
-#include "cpu/kernels-inl.h"

@@ -1,0 +1,1 @@
+"""Rules that join what precedes or follows a fused node."""

@@ -1,0 +1,358 @@
+"""What joins a fused node from the front: dequantisation, the residual Add, and the bias Add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from normfuse.graph_rewrites.engine.element_types import integers_of
+from normfuse.graph_rewrites.engine.facts import Facts, label
+from normfuse.graph_rewrites.engine.fused import Fused
+from normfuse.graph_rewrites.engine.host_fusions import require_no_gemm
+from normfuse.graph_rewrites.engine.labels import is_further
+from normfuse.graph_rewrites.engine.matching import is_used_outside
+from normfuse.graph_rewrites.engine.pattern import Mismatch
+from normfuse.graph_rewrites.engine.rule import FusionRule, fused_activation, fused_normalization, fused_of
+from normfuse.graph_rewrites.engine.sites import Declined
+
+__all__ = [
+    "DequantizeInput",
+    "DequantizeOperand",
+    "DequantizeParameter",
+    "DequantizeResidual",
+    "RequantizedSum",
+    "ResidualAdd",
+]
+
+
+def dequantization_of(value: ir.Value) -> ir.Node:
+    """Return the DequantizeLinear that produces the value, or decline.
+
+    It is not part of a pattern: a dequantisation that others use too stays for them, as ONNX Runtime itself has it.
+    """
+    node = value.producer()
+    if node is None or node.op_type != "DequantizeLinear" or len(node.inputs) < 2:
+        raise Mismatch(f"{label(value)} is not dequantised")
+    return node
+
+
+def require_dequantization(facts: Facts, fused: Fused, node: ir.Node, tensor: str) -> ir.DataType | None:
+    """Return the 16-bit type that a DequantizeLinear of the input `tensor` rounds to, if it does, as Y will.
+
+    Raises:
+        Declined: an attribute has a value that the operator does not take.
+    """
+    scale = node.inputs[1]
+    assert node.inputs[0] is not None
+    assert scale is not None
+    dtype = node.attributes.get_int("output_dtype", 0)
+    rounds = bool(dtype) and scale.dtype is not None and dtype != scale.dtype
+    is_first = tensor == "X" and not fused.has("residual", "residual_bias")
+    if rounds and not (is_first and scale.dtype == ir.DataType.FLOAT):
+        raise Declined(
+            "attribute_value",
+            at=node,
+            attribute="output_dtype",
+            node=label(node),
+            value=dtype,
+            supported="the type of the scale",
+        )
+    facts.require_allowed(node.inputs[0], node)
+    block_size = node.attributes.get_int("block_size", 0)
+    if block_size and tensor not in ("X", "residual"):
+        raise Declined(
+            "attribute_value",
+            at=node,
+            attribute="block_size",
+            node=label(node),
+            value=block_size,
+            supported="0 for scale and bias",
+        )
+    return ir.DataType(dtype) if rounds else None
+
+
+def dequantize(facts: Facts, fused: Fused, node: ir.Node, tensor: str) -> None:
+    """Move a DequantizeLinear of the input `tensor` into the fused node.
+
+    X is dequantised in float32 where DequantizeLinear rounds it to a 16-bit type, which Y then gets.
+
+    Raises:
+        Declined: an attribute has a value that the operator does not take.
+    """
+    dtype = require_dequantization(facts, fused, node, tensor)
+    if dtype is not None and fused.last is None:
+        fused.y_type = dtype
+    scale = node.inputs[1]
+    assert node.inputs[0] is not None
+    assert scale is not None
+    fused.inputs[tensor] = node.inputs[0]
+    block_size = node.attributes.get_int("block_size", 0)
+    # Per tensor, the axis says nothing.
+    axis = 1 if facts.static_shape(scale) in ((), (1,)) else node.attributes.get_int("axis", 1)
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+    fused.dequantize(tensor, (scale, zero_point), axis=axis, block_size=block_size)
+
+
+class ResidualAdd(FusionRule):
+    """The residual connection in front of a normalisation; its sum stays available as the second output.
+
+    Before::
+
+        sum = Add(x, residual)
+        Y = FusedNormalization(sum, ...)
+
+    After::
+
+        Y, sum = FusedNormalization(x, ..., residual)
+    """
+
+    def pattern(self, op: Any, a: Any, b: Any) -> Any:
+        total = op.Add(a, b, _outputs=["total"])
+        return fused_normalization(op, total), total
+
+    def check(self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any) -> None:
+        fused = Fused.of(normalized)
+        if fused.first is not None or fused.joined:
+            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
+        if fused.pairs_before and is_used_outside(total, [root]):
+            # The output sum is what is normalised.
+            first = label(total.producer() or root)
+            raise Declined("has_other_consumers", value=total.name, first=first, second=label(root))
+        x, other, _operand = self._roles(a, b, total)
+        self.require_one_type(x, other, "Add")
+
+    def _roles(self, a: ir.Value, b: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value, str]:
+        """Return X, the other operand and its label: X has the sum's rank; a constant vector is a bias."""
+        require_no_gemm(self.facts, a, b)
+        for x, other in ((a, b), (b, a)):
+            if self.facts.is_constant(x):
+                continue
+            rank, rank_other = self.facts.rank(x), self.facts.rank(other)
+            if self.facts.is_constant(other) and rank_other is not None and rank_other <= 1:
+                self.facts.require_fits(other, x, "residual_bias", (-1,))
+                return x, other, "residual_bias"
+            if rank is not None and rank_other is not None and rank >= rank_other:
+                return x, other, "residual"
+        raise Declined("unknown_type_or_rank", tensor=label(total))
+
+    def rewrite(
+        self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any
+    ) -> list[ir.Value]:
+        fused = Fused.of(normalized)
+        x, other, operand = self._roles(a, b, total)
+        fused.inputs["X"] = x
+        fused.put("Add", operand, other, 0, before=True)
+        return fused.emit(tape)[:2]
+
+
+class RequantizedSum(ResidualAdd):
+    """The residual connection as quantisers write it: its sum is quantised, and dequantised for the normalisation.
+
+    Before::
+
+        sum = QuantizeLinear(Add(x, residual), sum_scale, sum_zero_point)
+        Y = FusedNormalization(sum, ..., x_scale=sum_scale, x_zero_point=sum_zero_point)
+
+    After::
+
+        Y, sum = FusedNormalization(x, ..., residual, ..., sum_scale, sum_zero_point)
+    """
+
+    spellings = ("zero_point", "no_zero_point")
+
+    def pattern(self, op: Any, a: Any, b: Any, sum_scale: Any, sum_zero_point: Any) -> Any:
+        total = op.Add(a, b, _outputs=["total"])
+        parameters = [sum_scale, sum_zero_point] if self.spelling == "zero_point" else [sum_scale]
+        quantized = op.QuantizeLinear(total, *parameters, _outputs=["quantized"])
+        return fused_normalization(op, quantized), quantized
+
+    def check(
+        self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
+    ) -> None:
+        fused = Fused.of(normalized)
+        scale, zero_point = named["sum_scale"], named.get("sum_zero_point")
+        if fused.first is None or fused.joined or fused.pairs_before or fused.has("sum_scale"):
+            raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(root)}")
+        for name, written, read in (
+            ("scale", scale, fused.inputs["x_scale"]),
+            ("zero point", zero_point, fused.inputs.get("x_zero_point")),
+        ):
+            if written is None and read is None:
+                continue
+            if self.facts.scalar(written) is None or not self.facts.same(written, read):
+                detail = f"the {name} of its sum is not the same constant before and behind"
+                raise Declined("different_formula", node=label(root), kind="a requantised sum", detail=detail)
+        if any(value is not None and value.graph is not root.graph for value in (fused.inputs["x_scale"], zero_point)):
+            # Before 1.31 ONNX Runtime shows a node in a subgraph no constants of the graph around it.
+            raise Declined("parameter_not_constant", parameter="a scale from the graph around it", node=label(root))
+        x, other, operand = self._roles(a, b, total)
+        if operand != "residual" or self.require_float(x) != self.require_float(other):
+            raise Declined("unsupported_operator", op_type="Add", where=f"of a bias in front of {label(root)}")
+
+    def rewrite(
+        self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
+    ) -> list[ir.Value]:
+        fused = Fused.of(normalized)
+        x, other, operand = self._roles(a, b, total)
+        scale, zero_point = fused.inputs.pop("x_scale"), named.get("sum_zero_point")
+        fused.inputs.pop("x_zero_point", None)
+        fused.first = None
+        fused.inputs["X"] = x
+        fused.before.clear()  # at most the type of a sum that was not quantised
+        fused.put("Add", operand, other, 0, before=True)
+        fused.requantize((scale, zero_point))
+        return fused.emit(tape)[:2]
+
+
+class ResidualBias(FusionRule):
+    """A bias that is added to one operand of the residual Add, as a linear layer in front of it leaves behind.
+
+    Before::
+
+        Y, sum = FusedNormalization(Add(x, bias), ..., residual)
+
+    After::
+
+        Y, sum = FusedNormalization(x, ..., residual, bias)
+    """
+
+    spellings = ("X", "residual")
+
+    def pattern(self, op: Any, x: Any, bias: Any) -> Any:
+        added = op.Add(x, bias, _outputs=["added"])
+        if self.spelling == "X":
+            return fused_normalization(op, added)
+        return fused_normalization(op, residual=added)
+
+    def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> None:
+        x, bias = self.facts.constant_last(x, bias)
+        fused = Fused.of(normalized)
+        prefix = "x" if self.spelling == "X" else "residual"
+        stepped = self.spelling == "X" and any(is_further(step.operand) for step in fused.joined)
+        stepped = stepped or fused.pairs_before
+        if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale") or stepped:
+            raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
+        if not self.facts.is_constant(bias) or (self.facts.rank(bias) or 0) > 1 or self.facts.is_constant(x):
+            raise Declined("parameter_not_constant", parameter=label(bias), node=label(root))
+        self.require_one_type(x, bias, "Add")
+        require_no_gemm(self.facts, x, bias)
+        self.facts.require_fits(bias, x, "residual_bias", (-1,))
+
+    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
+        fused = Fused.of(normalized)
+        tensor = "X" if self.spelling == "X" else "residual"
+        fused.inputs[tensor], bias = self.facts.constant_last(x, bias)
+        fused.put("Add", "residual_bias", bias, len(fused.joined), before=True)
+        return fused.emit(tape)[0]
+
+
+class DequantizeInput(FusionRule):
+    """Dequantisation of the input, of a normalisation or of an activation.
+
+    Before::
+
+        Y = FusedNormalization(DequantizeLinear(x, x_scale, x_zero_point), ...)
+
+    After::
+
+        Y = FusedNormalization(x, ..., x_scale, x_zero_point)
+    """
+
+    spellings = ("FusedNormalization", "FusedActivation")
+
+    def pattern(self, op: Any, dequantized: Any) -> Any:
+        if self.spelling == "FusedActivation":
+            return fused_activation(op, dequantized, output="result")
+        return fused_normalization(op, dequantized, output="result")
+
+    def check(self, root: ir.Node, dequantized: ir.Value, result: ir.Value) -> Fused:
+        fused = Fused.of(result)
+        node = dequantization_of(dequantized)
+        if fused.first is not None:
+            raise Declined("unsupported_operator", op_type="DequantizeLinear", where=f"twice in front of {label(node)}")
+        dequantize(self.facts, fused, node, "X")
+        return fused
+
+
+class DequantizeResidual(FusionRule):
+    """Dequantisation of the residual.
+
+    Before::
+
+        Y = FusedNormalization(x, ..., DequantizeLinear(residual, scale, zero_point))
+
+    After::
+
+        Y = FusedNormalization(x, ..., residual, ..., residual_scale, residual_zero_point)
+    """
+
+    def pattern(self, op: Any, dequantized: Any) -> Any:
+        return fused_normalization(op, residual=dequantized)
+
+    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> Fused:
+        fused = Fused.of(normalized)
+        node = dequantization_of(dequantized)
+        dequantize(self.facts, fused, node, "residual")
+        return fused
+
+
+class DequantizeOperand(FusionRule):
+    """Dequantisation of what a step behind the chain reads, such as a gate.
+
+    Before::
+
+        Y = FusedActivation(x, DequantizeLinear(operand, scale, zero_point), steps="...; Mul operand")
+
+    After::
+
+        Y = FusedActivation(x, operand, scale, zero_point, steps="...; Mul operand scale=... zero_point=...")
+    """
+
+    spellings = tuple(
+        f"{operator} operand_{index}" for operator in ("FusedNormalization", "FusedActivation") for index in range(4)
+    )
+
+    def pattern(self, op: Any, dequantized: Any) -> Any:
+        operator, operand = self.spelling.split()
+        return fused_of(op, operator, **{operand: dequantized})
+
+    def check(self, root: ir.Node, dequantized: ir.Value, inner: ir.Value) -> Fused:
+        fused, operand = Fused.of(inner), self.spelling.split()[1]
+        node = dequantization_of(dequantized)
+        step = fused.step(operand)
+        if step is None or step.is_activation or self.facts.dtype(node.inputs[0]) in integers_of(8):
+            # Sums and products of bytes have kernels of their own in ONNX Runtime.
+            raise Declined("unsupported_operator", op_type=node.op_type, where=f"in front of {label(root)}")
+        if self.facts.rank(inner) is None:
+            raise Declined("unknown_type_or_rank", tensor=label(inner))
+        dequantize(self.facts, fused, node, operand)
+        return fused
+
+
+class DequantizeParameter(FusionRule):
+    """Dequantisation of scale or bias, which quantisers store as int8 and int32.
+
+    Before::
+
+        Y = FusedNormalization(x, DequantizeLinear(scale, scale_scale, scale_zero_point))
+
+    After::
+
+        Y = FusedNormalization(x, scale, ..., scale_scale, scale_zero_point)
+    """
+
+    spellings = ("scale", "bias")
+
+    def pattern(self, op: Any, dequantized: Any) -> Any:
+        if self.spelling == "scale":
+            return fused_normalization(op, scale=dequantized)
+        return fused_normalization(op, bias=dequantized)
+
+    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> Fused:
+        fused = Fused.of(normalized)
+        node = dequantization_of(dequantized)
+        if not self.facts.is_constant(node.inputs[0]):
+            raise Declined("parameter_not_constant", at=node, parameter=label(dequantized), node=label(node))
+        dequantize(self.facts, fused, node, self.spelling)
+        return fused

@@ -1,0 +1,1 @@
+"""How a fused node is written into a model that runs without normfuse."""

@@ -1,0 +1,687 @@
+"""The target "portable": one model-local function for each configuration, its body in standard operators.
+
+A body uses the spelling that ONNX Runtime itself fuses (Pow and Div; LayerNormalization, Gelu ... where the model's
+opset has them), so that without normfuse the model is as fast as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.graph_rewrites.engine.describe import chain_of
+from normfuse.graph_rewrites.engine.element_types import FLOAT8_TYPES, integers_of
+from normfuse.graph_rewrites.engine.facts import Facts
+from normfuse.graph_rewrites.engine.fused import Activation, Fused
+from normfuse.graph_rewrites.engine.labels import dtype_of, is_further, is_pair, step_of
+from normfuse.graph_rewrites.forms.bodies import body_of, write_expression
+from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling, ProgramStep, find_normalization
+
+# Quantised types that ONNX has from opset 21 on, and ONNX Runtime before, as those of 4 bits.
+_16_BIT = integers_of(16)
+
+__all__ = ["Body", "FunctionLibrary", "NoStandardForm", "Types", "configuration", "function_of"]
+
+_FLOAT = ir.DataType.FLOAT
+# Quantised types that ONNX Runtime has no Reshape of: 2 and 4 bits at any opset, float8 before this one.
+_2_BIT = integers_of(2)
+_4_BIT = integers_of(4)
+_FLOAT8_RESHAPE = 21
+# The opset from which scales of a quantisation may be float16.
+_FLOAT16_SCALES = 19
+
+# Operators and what they are applied with, such as ("Mul", scale).
+_Parameters: TypeAlias = Sequence[tuple[str, ir.Value]]
+
+
+class NoStandardForm(Exception):  # noqa: N818 - like Declined, a way to say no
+    """Raised where a configuration cannot be written in the standard operators of an opset."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Types:
+    """The element types and the rank that a body is written for."""
+
+    inputs: Mapping[str, ir.DataType]
+    y: ir.DataType | None
+    rank: int | None
+    per_channel: bool
+    """Scale and bias have one element for each index of dimension 1 of X."""
+    per_element: frozenset[str]
+    """Of scale and bias, which have more than one element and differ along the normalised dimensions only."""
+    at_run_time: frozenset[str]
+    """Of scale and bias, which are no finite constants."""
+    row: tuple[int, ...] | None
+    """The sizes of the normalised dimensions, where they are the last ones and known."""
+    per_tensor: frozenset[str]
+    """What is quantised with one scale for the whole tensor: "x", "sum" ..."""
+
+    @classmethod
+    def of(cls, fused: Fused, y: ir.Value, facts: Facts) -> Types:
+        """Return the types of a fused node whose first output is `y`.
+
+        Raises:
+            NoStandardForm: An operand has more dimensions than what is normalised, or a scale more than one.
+        """
+        known = {name: facts.dtype(value) for name, value in fused.inputs.items()}
+        inputs = {name: dtype for name, dtype in known.items() if dtype is not None}
+        rank = facts.rank(y)
+        _require_dimensions(fused, facts)
+        _require_granularity(fused, facts)
+        affine = {name: fused.inputs[name] for name in ("scale", "bias") if fused.has(name)}
+        shapes = {name: facts.shape(value) for name, value in affine.items()}
+        return cls(
+            inputs,
+            facts.dtype(y),
+            rank,
+            per_channel=rank is not None and all(_one_for_each_channel(shape, rank) for shape in shapes.values()),
+            per_element=frozenset(
+                name for name, shape in shapes.items() if _runs_along(shape, fused["axes"]) and not _is_single(shape)
+            ),
+            at_run_time=frozenset(name for name, value in affine.items() if not _is_finite(facts.constant(value))),
+            row=_row(fused, facts),
+            per_tensor=frozenset(
+                name.removesuffix("_scale")
+                for name, value in fused.inputs.items()
+                if name.endswith("_scale") and facts.static_shape(value) in ((), (1,))
+            ),
+        )
+
+    @property
+    def x_float(self) -> ir.DataType:
+        """The float type that X has, after dequantisation: Y and the sum have it too unless they say otherwise."""
+        return self.float_of("X")
+
+    def float_of(self, name: str) -> ir.DataType:
+        """Return the float type that an input has, after dequantisation; that of X where it is not known."""
+        own = self.inputs.get(f"{name.lower()}_scale", self.inputs.get(name))
+        return own if own is not None else _FLOAT if name == "X" else self.x_float
+
+
+def _require_dimensions(fused: Fused, facts: Facts) -> None:
+    """Refuse operands that would give Y more dimensions than what is normalised has."""
+    if fused.op_type != "FusedNormalization":
+        return
+    ranks = [facts.rank(fused.inputs[name]) for name in ("X", *(step.operand for step in fused.joined))]
+    known = [rank for rank in ranks if rank is not None]
+    if len(known) < len(ranks):
+        return
+    rank = max(known)
+    for step in fused.behind:
+        own = facts.rank(fused.inputs[step.operand]) if step.operand else None
+        if own is not None and own > rank:
+            name = f"the operand of {step.name}" if is_further(step.operand) else step.operand
+            raise NoStandardForm(f"{name} has {own} dimensions, but what is normalised has {rank}")
+
+
+def _require_granularity(fused: Fused, facts: Facts) -> None:
+    """Refuse scales and zero points that broadcast in several dimensions, as those of the operator may."""
+    for step in fused.steps:
+        for name in step.labels:
+            rank = facts.rank(fused.inputs[name])
+            if name != step.operand and not step["block_size"] and rank is not None and rank > 1:
+                raise NoStandardForm(f"{name} has {rank} dimensions and is not blocked")
+
+
+def _one_for_each_channel(shape: ir.Shape | None, rank: int) -> bool:
+    """True if a parameter has an element for each index of dimension 1 of X, as InstanceNormalization asks for."""
+    if shape is None or rank < 3 or len(shape) < rank - 1:
+        return False
+    return _runs_along(shape, (1 - rank,)) and shape[1 - rank] != 1
+
+
+def _runs_along(shape: ir.Shape | None, axes: Sequence[int]) -> bool:
+    """True if all dimensions of a parameter are 1 but those at `axes`, counted from the end."""
+    return shape is not None and all(dim == 1 for index, dim in enumerate(shape, -len(shape)) if index not in axes)
+
+
+def _is_single(shape: ir.Shape | None) -> bool:
+    """True if a parameter has one element, which ONNX Runtime's fusions of a scale do not take."""
+    return shape is not None and all(dim == 1 for dim in shape)
+
+
+def _is_finite(array: np.ndarray[Any, Any] | None) -> bool:
+    return array is not None and bool(np.isfinite(array.astype(np.float64)).all())
+
+
+def _row(fused: Fused, facts: Facts) -> tuple[int, ...] | None:
+    if not _is_over_last_dimensions(fused):
+        return None
+    shape = facts.shape(fused.inputs["X"])
+    sizes = [] if shape is None else [dim for dim in shape[-len(fused["axes"]) :] if isinstance(dim, int)]
+    return tuple(sizes) if len(sizes) == len(fused["axes"]) else None
+
+
+def _is_over_last_dimensions(fused: Fused) -> bool:
+    """Whether what is normalised are the last dimensions, all of them counted from the end."""
+    if fused.op_type != "FusedNormalization" or fused["num_groups"]:
+        return False
+    return bool(fused["axes"] == tuple(range(-len(fused["axes"]), 0)))
+
+
+class FunctionLibrary:
+    """The functions that the fused nodes of one model call."""
+
+    def __init__(self, model: ir.Model, facts: Facts) -> None:
+        self._model = model
+        self._facts = facts
+        self._names: dict[Any, str] = {}
+        self._bodies: dict[bytes, str] = {}
+
+    def call(self, node: ir.Node, opset: int) -> None:
+        """Turn a fused node into a call of its function, which is added to the model if it is new."""
+        fused = Fused.read(node)
+        types = Types.of(fused, node.outputs[0], self._facts)
+        key = configuration(fused, types, len(node.outputs), opset)
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = self._define(fused, types, len(node.outputs), opset)
+        node.op_type = name
+
+    def _define(self, fused: Fused, types: Types, outputs: int, opset: int) -> str:
+        """Return the name of a function for the configuration, new or one with the very same body."""
+        function = function_of(fused, types, outputs, opset)
+        body = ir.to_proto(function).SerializeToString(deterministic=True)
+        if body not in self._bodies:
+            self._bodies[body] = function.name = self._new_name(fused)
+            self._model.functions[OPERATOR_DOMAIN, function.name, ""] = function
+        return self._bodies[body]
+
+    def _new_name(self, fused: Fused) -> str:
+        base = "_".join([fused.op_type, *chain_of(fused, activation="Activation")])
+        taken = {name for domain, name, _ in self._model.functions if domain == OPERATOR_DOMAIN}
+        name, number = base, 1
+        while name in taken:
+            number += 1
+            name = f"{base}_{number}"
+        return name
+
+
+def configuration(fused: Fused, types: Types, outputs: int, opset: int) -> tuple[Any, ...]:
+    """Return all that the body of a fused node depends on."""
+    attributes = tuple((name, attribute.value) for name, attribute in fused.attributes().items())
+    return (fused.op_type, attributes, outputs, _hashable(types), opset)
+
+
+def _hashable(types: Types) -> tuple[Any, ...]:
+    given = tuple(sorted(types.inputs.items()))
+    known = (types.per_channel, types.per_element, types.at_run_time, types.row, types.per_tensor)
+    return (given, types.y, types.rank, *known)
+
+
+def function_of(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Function:
+    """Return a function for a configuration, which has no name yet.
+
+    Raises:
+        NoStandardForm: The opset has no operators for it.
+    """
+    formal = {name: ir.Value(name=name) for name in fused.program()[1]}
+    body = Body(opset)
+    results = body.fused(dataclasses.replace(fused, inputs=formal), types, outputs)
+    for value, output_name in zip(results, OPERATORS[fused.op_type].outputs, strict=False):
+        value.name = output_name
+    imports = {domain: opset if domain == "" else 1 for domain in sorted(body.domains)}
+    graph = ir.Graph(list(formal.values()), results, nodes=body.nodes, opset_imports=imports)
+    return ir.Function(OPERATOR_DOMAIN, "", "", graph=graph, attributes=_formal_attributes(fused))
+
+
+def _is_given(types: Types, name: str) -> bool:
+    return name in types.inputs or f"{name}_scale" in types.inputs
+
+
+def _common(given: Collection[ir.DataType]) -> ir.DataType:
+    """Return the type to compute in on operands of the given types."""
+    return next(iter(given)) if len(given) == 1 and ir.DataType.BFLOAT16 not in given else _FLOAT
+
+
+def _is_plain(fused: Fused) -> bool:
+    """True if ONNX has an operator for the formula."""
+    return bool(fused["use_mean"] and fused["normalize_variance"]) and fused["epsilon_on"] == "variance"
+
+
+def _formal_attributes(fused: Fused) -> list[ir.Attr]:
+    """Return the attributes of a call, without values: defaults need a newer IR version than functions themselves."""
+    return [ir.Attr(name, attribute.type, None) for name, attribute in fused.attributes().items()]
+
+
+class Body:
+    """Writes a configuration in standard operators of one opset."""
+
+    def __init__(self, opset: int) -> None:
+        self._opset = opset
+        self._tape = ir.tape.Tape()
+        # The float types that the sum in front of a normalisation, and what follows it, are computed in.
+        self._sum_type = self._work = _FLOAT
+        #: Domains of the operators written so far.
+        self.domains = {""}
+
+    @property
+    def nodes(self) -> Sequence[ir.Node]:
+        """The nodes written so far."""
+        return self._tape.nodes
+
+    def _op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        return self._tape.op(
+            op_type, list(inputs), {name: value for name, value in attributes.items() if value is not None}
+        )
+
+    def _number(self, value: float, dtype: ir.DataType) -> ir.Value:
+        return self._tensor(np.array(value, dtype.numpy()))
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        return self._op("Constant", value=ir.tensor(array))
+
+    def _cast(self, value: ir.Value, source: ir.DataType, target: ir.DataType) -> ir.Value:
+        return value if source == target else self._op("Cast", value, to=int(target))
+
+    def _choose_types(self, fused: Fused, types: Types) -> None:
+        """Compute in the type that all operands have, and otherwise in float32, as the kernels of ONNX Runtime ask for.
+
+        Its CPU provider has none for bfloat16.
+        """
+        in_front = ("X", *(step.operand for step in fused.joined), "sum")
+        before = {self._float_type(types, name) for name in in_front if _is_given(types, name)}
+        before |= {_FLOAT for step in fused.before if is_pair(step)}
+        behind = before | {self._float_type(types, step.operand) for step in fused.behind if step.operand}
+        behind |= {_FLOAT for step in fused.behind if is_pair(step)}
+        self._sum_type, self._work = _common(before), _common(behind)
+
+    def _float_type(self, types: Types, name: str) -> ir.DataType:
+        """Return the float type that `_dequantized` gives an input."""
+        quantized = f"{name.lower()}_scale" in types.inputs
+        return _FLOAT if quantized and self._widens(types.float_of(name)) else types.float_of(name)
+
+    def _widens(self, scale: ir.DataType) -> bool:
+        """True for a scale of a type that the quantisation of the opset, or of ONNX Runtime, does not take."""
+        return scale == ir.DataType.BFLOAT16 or (scale == ir.DataType.FLOAT16 and self._opset < _FLOAT16_SCALES)
+
+    def _reduce(self, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        since = 13 if op_type == "ReduceSum" else 18
+        if self._opset >= since:
+            return self._op(op_type, value, self._tensor(np.array(axes, np.int64)), keepdims=1)
+        return self._op(op_type, value, axes=list(axes), keepdims=1)
+
+    # The operators of the domain
+
+    def fused(self, fused: Fused, types: Types, outputs: int) -> list[ir.Value]:
+        """Write the node and return its first `outputs` outputs: Y, sum, mean and inverse standard deviation."""
+        self._choose_types(fused, types)
+        # First, so that a second run on what is written here finds them where they are.
+        aligned = self._parameters(fused, types) if fused["num_groups"] else None
+        stored, prefix = self._summed(fused, types)
+        further: list[ir.Value] = []
+        if fused["num_groups"]:
+            y = self._grouped(fused, types, stored, prefix, aligned or ())
+            if outputs > 1:
+                further = [self._sum_output(fused, types, stored, prefix)]
+        else:
+            d = self._dequantized(fused, types, stored, prefix)
+            wide = self._cast(d, self._stored_type(types, prefix), self._work)
+            if fused.op_type == "FusedNormalization":
+                y, statistics = self._normalized(fused, types, wide, outputs > 2)
+                if outputs > 1:
+                    further = [self._sum_output(fused, types, stored, prefix, d), *statistics]
+            else:
+                y = self._affine(fused, types, wide)
+        y = self._stepped(fused, types, y, fused.behind[len(fused.affine) :], self._work)
+        y = self._quantized(fused, y, types)
+        if y is fused.inputs["X"]:
+            y = self._op("Identity", y)
+        return [y, *further][:outputs]
+
+    def _summed(self, fused: Fused, types: Types) -> tuple[ir.Value, str]:
+        """Write what is normalised, and return it as it is stored, with the name of its quantisation if it has one."""
+        d = fused.inputs["X"]
+        steps = fused.summed
+        if not fused.has("sum_scale") and not steps:
+            return d, "x"
+        d = self._float(fused, types, "X", self._sum_type)
+        if not any(map(is_pair, steps)):
+            # Of a residual and a bias the bias first, as the linear layer adds it that it is from.
+            steps.sort(key=lambda step: step.operand == "residual")
+        d = self._stepped(fused, types, d, steps, self._sum_type)
+        if not fused.has("sum_scale"):
+            return d, ""
+        return self._quantize(fused, types, d, "sum", types.inputs.get("sum_zero_point")), "sum"
+
+    def _stepped(
+        self, fused: Fused, types: Types, d: ir.Value, steps: Sequence[ProgramStep], dtype: ir.DataType
+    ) -> ir.Value:
+        """Write steps on a value of type `dtype`."""
+        for step in steps:
+            if step.is_activation:
+                slope = self._float(fused, types, step.operand, dtype) if step.operand else None
+                d = self._activated(fused.activation_of(step), d, slope)
+                continue
+            if is_pair(step):
+                d = self._cast(self._rounded(fused, types, step, self._cast(d, dtype, _FLOAT)), _FLOAT, dtype)
+                continue
+            if step["align"] == "group":
+                raise NoStandardForm(f"{step.operand}, for each group, stands behind other steps than scale and bias")
+            operand = self._float(fused, types, step.operand, dtype)
+            d = self._op(step.name, d, self._aligned(operand, step["align"], types.rank))
+        return d
+
+    def _rounded(self, fused: Fused, types: Types, step: ProgramStep, d: ir.Value) -> ir.Value:
+        """Write a pair of QuantizeLinear and DequantizeLinear on a value of float32."""
+        arguments = step.arguments
+        scale, zero_point = arguments["scale"], arguments.get("zero_point")
+        code = dtype_of(step) if zero_point is None else types.inputs.get(zero_point)
+        parameters = [
+            self._cast(fused.inputs[scale], types.inputs.get(scale, _FLOAT), _FLOAT),
+            None if zero_point is None else fused.inputs[zero_point],
+        ]
+        layout = {
+            "axis": arguments.get("axis") if self._opset >= 13 else None,
+            "block_size": arguments.get("block_size"),
+        }
+        quantized = self._quantization_op(
+            "QuantizeLinear",
+            [d, *parameters],
+            code,
+            **layout,
+            output_dtype=int(code) if code is not None and zero_point is None else None,
+            saturate=arguments.get("saturate"),
+        )
+        return self._quantization_op("DequantizeLinear", [quantized, *parameters], code, **layout)
+
+    def _stored_type(self, types: Types, prefix: str) -> ir.DataType:
+        """Return the float type of what `_summed` returns, once it is dequantised."""
+        return self._float_type(types, "X") if prefix == "x" else self._sum_type
+
+    def _sum_output(
+        self, fused: Fused, types: Types, stored: ir.Value, prefix: str, d: ir.Value | None = None
+    ) -> ir.Value:
+        """Return the second output: the sum, quantised if it is, or else X, dequantised to `d` if that is written."""
+        if prefix == "sum":
+            return stored
+        d = d or self._dequantized(fused, types, stored, prefix)
+        target = dtype_of(fused.total) or types.x_float
+        d = self._cast(d, self._stored_type(types, prefix), target)
+        return self._op("Identity", d) if d is fused.inputs["X"] else d
+
+    def _float(self, fused: Fused, types: Types, name: str, target: ir.DataType) -> ir.Value:
+        """Write an input, dequantised and in the float type `target`."""
+        value = self._dequantized(fused, types, fused.inputs[name], name.lower())
+        return self._cast(value, self._float_type(types, name), target)
+
+    def _dequantized(self, fused: Fused, types: Types, value: ir.Value, prefix: str) -> ir.Value:
+        """Dequantise a value with the scale and zero point of that name; without such, return it as it is."""
+        if not fused.has(f"{prefix}_scale"):
+            return value
+        step = fused.quantization(prefix)
+        assert step is not None
+        return self._quantization_op(
+            "DequantizeLinear",
+            [value, self._scale_of(fused, types, prefix), fused.inputs.get(f"{prefix}_zero_point")],
+            self._code_type(types, prefix),
+            axis=step.arguments.get("axis") if self._opset >= 13 else None,
+            block_size=step.arguments.get("block_size"),
+        )
+
+    def _code_type(self, types: Types, prefix: str) -> ir.DataType | None:
+        """Return the quantised type of an input or of the sum; None where it is not known (a sum of uint8)."""
+        return types.inputs.get({"x": "X", "sum": "sum_zero_point"}.get(prefix, prefix))
+
+    def _scale_of(self, fused: Fused, types: Types, prefix: str) -> ir.Value:
+        """Return the scale of a quantisation, in a type that the operators take."""
+        dtype = types.inputs.get(f"{prefix}_scale", _FLOAT)
+        wanted = self._sum_type if prefix == "sum" else _FLOAT if self._widens(dtype) else dtype
+        return self._cast(fused.inputs[f"{prefix}_scale"], dtype, wanted)
+
+    def _quantize(
+        self, fused: Fused, types: Types, value: ir.Value, prefix: str, dtype: ir.DataType | None, **attributes: Any
+    ) -> ir.Value:
+        """Quantise a value of the type that scales of that name have in the operator."""
+        parameters = [self._scale_of(fused, types, prefix), fused.inputs.get(f"{prefix}_zero_point")]
+        return self._quantization_op("QuantizeLinear", [value, *parameters], dtype, **attributes)
+
+    def _quantization_op(
+        self, op_type: str, inputs: Sequence[ir.Value | None], dtype: ir.DataType | None, **attributes: Any
+    ) -> ir.Value:
+        """Write a (de)quantisation, with ONNX Runtime's own operator where the opset does not have the type yet."""
+        domain = "com.microsoft" if dtype in (*_16_BIT, *_4_BIT) and self._opset < 21 else ""
+        self.domains |= {domain}
+        while inputs[-1] is None:
+            inputs = inputs[:-1]
+        given = {name: value for name, value in attributes.items() if value is not None}
+        return self._tape.op(op_type, inputs, given, domain=domain)
+
+    def _quantized(self, fused: Fused, y: ir.Value, types: Types) -> ir.Value:
+        if fused.last is None or not fused.quantizes:
+            return self._cast(y, self._work, fused.y_type or types.x_float)
+        arguments = fused.last.arguments
+        scale = types.inputs.get("y_scale", _FLOAT)
+        y = self._cast(y, self._work, _FLOAT if self._widens(scale) else scale)
+        no_zero_point = not fused.has("y_zero_point")
+        return self._quantize(
+            fused,
+            types,
+            y,
+            "y",
+            types.y,
+            axis=arguments.get("axis") if self._opset >= 13 else None,
+            block_size=arguments.get("block_size"),
+            output_dtype=int(fused.y_type) if fused.y_type and no_zero_point else None,
+            saturate=arguments.get("saturate"),
+        )
+
+    # Normalisations return the result, its type, and if asked for mean and inverse standard deviation
+
+    def _normalized(
+        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
+    ) -> tuple[ir.Value, Sequence[ir.Value]]:
+        if fused.core is not None and fused.core.name != "Normalize":
+            return self._affine(fused, types, self._softmax(fused, d)), ()
+        if _is_plain(fused):
+            if not statistics and self._is_instance_normalization(fused, types):
+                return self._instance_normalization(fused, types, d), ()
+            if self._opset >= 17 and _is_over_last_dimensions(fused):
+                return self._layer_normalization(fused, types, d, statistics)
+        if self._is_mean_variance_normalization(fused) and not statistics:
+            # ONNX Runtime writes it out with numbers in float32.
+            y = self._op("MeanVarianceNormalization", self._cast(d, self._work, _FLOAT), axes=list(fused["axes"]))
+            return self._affine(fused, types, self._cast(y, _FLOAT, self._work)), ()
+        y, further = self._elementary(fused, types, d, statistics)
+        return self._affine(fused, types, y), further
+
+    def _softmax(self, fused: Fused, d: ir.Value) -> ir.Value:
+        axes = fused["axes"]
+        is_log = fused.core is not None and fused.core.name == "LogSoftmax"
+        if len(axes) == 1 and self._opset >= 13:
+            return self._op("LogSoftmax" if is_log else "Softmax", d, axis=axes[0])
+        below = self._op("Sub", d, self._reduce("ReduceMax", d, axes))
+        powers = self._op("Exp", below)
+        total = self._reduce("ReduceSum", powers, axes)
+        return self._op("Sub", below, self._op("Log", total)) if is_log else self._op("Div", powers, total)
+
+    def _layer_normalization(
+        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
+    ) -> tuple[ir.Value, Sequence[ir.Value]]:
+        """Write the operator with what it takes of scale and bias, and the rest behind it.
+
+        Written out, a row of equal numbers would not become exactly 0, as the operator makes it.
+        """
+        taken = [] if fused.align != "trailing" else [step.operand for step in fused.affine]
+        if not {"scale"} <= types.per_element & set(taken):
+            taken = []
+        elif "bias" not in types.per_element:
+            taken = ["scale"]
+        parameters = [self._float(fused, types, name, self._work) for name in taken] or [
+            self._unit_scale(types, d, fused)
+        ]
+        y, *others = self._tape.op_multi_out(
+            "LayerNormalization",
+            [d, *parameters],
+            {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]},
+            num_outputs=3 if statistics else 1,
+        )
+        return self._scaled(y, self._parameters(fused, types, but=taken)), others
+
+    def _unit_scale(self, types: Types, d: ir.Value, fused: Fused) -> ir.Value:
+        """Write a scale of ones for LayerNormalization, which asks for one."""
+        if types.row is not None:
+            return self._tensor(np.ones(types.row, self._work.numpy()))
+        ends = (np.array([end], np.int64) for end in (-len(fused["axes"]), np.iinfo(np.int64).max))
+        return self._filled(self._op("Slice", self._op("Shape", d), *map(self._tensor, ends)), 1)
+
+    def _filled(self, shape: ir.Value, number: float) -> ir.Value:
+        return self._op("ConstantOfShape", shape, value=ir.tensor(np.array([number], self._work.numpy())))
+
+    def _is_instance_normalization(self, fused: Fused, types: Types) -> bool:
+        rank = types.rank
+        if rank is None or rank < 3 or fused["axes"] != tuple(range(2 - rank, 0)) or not fused.has("scale"):
+            return False
+        # From opset 17 on, one in NumPy's form may have been a gate behind a LayerNormalization.
+        return fused.align == "channel" or (fused.align == "trailing" and types.per_channel and self._opset < 17)
+
+    def _instance_normalization(self, fused: Fused, types: Types, d: ir.Value) -> ir.Value:
+        scale, bias = (
+            self._float(fused, types, name, self._work) if fused.has(name) else None for name in ("scale", "bias")
+        )
+        assert scale is not None
+        if fused.align == "trailing":
+            flat = self._tensor(np.array([-1], np.int64))
+            scale = self._op("Reshape", scale, flat)
+            bias = bias and self._op("Reshape", bias, flat)
+        if fused.align == "trailing" and types.at_run_time:
+            # ONNX Runtime adds bias - mean * inverse * scale, which is no number where a factor is infinite.
+            sizes = self._op("Shape", scale)
+            ones, zeros = self._filled(sizes, 1), self._filled(sizes, 0)
+            y = self._op("InstanceNormalization", d, ones, zeros, epsilon=fused["epsilon"])
+            return self._scaled(y, self._parameters(fused, types))
+        bias = bias or self._filled(self._op("Shape", scale), 0)
+        return self._op("InstanceNormalization", d, scale, bias, epsilon=fused["epsilon"])
+
+    def _is_mean_variance_normalization(self, fused: Fused) -> bool:
+        row = find_normalization("", "MeanVarianceNormalization", self._opset)
+        return (
+            row is not None
+            and bool(fused["use_mean"] and fused["normalize_variance"])
+            and fused["epsilon_on"] == row.epsilon_on
+            and fused["epsilon"] == np.float32(row.epsilon)
+        )
+
+    def _grouped(self, fused: Fused, types: Types, stored: ir.Value, prefix: str, aligned: _Parameters) -> ir.Value:
+        """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each."""
+        groups, dtype = fused["num_groups"], self._stored_type(types, prefix)
+        grouping = self._tensor(np.array([0, groups, -1], np.int64))
+        code = self._code_type(types, prefix)
+        float8_before_reshape = code in FLOAT8_TYPES and self._opset < _FLOAT8_RESHAPE
+        if prefix in types.per_tensor and code not in (*_2_BIT, *_4_BIT) and not float8_before_reshape:
+            # ONNX Runtime quantises again behind DequantizeLinear and Reshape, and 1.31 does it wrong for int8: without
+            # a zero point as uint8, and with one, from opset 21 on, in a way that it refuses itself.
+            d = stored
+            grouped = self._dequantized(fused, types, self._op("Reshape", d, grouping), prefix)
+        else:
+            d = self._dequantized(fused, types, stored, prefix)
+            # The Max of one tensor keeps ONNX Runtime from quantising again: 2 bits for a Reshape that it has not, and
+            # float8 as uint8, which gives other numbers.
+            kept = self._op("Max", d) if code in _2_BIT or float8_before_reshape else d
+            grouped = self._op("Reshape", kept, grouping)
+        grouped = self._cast(grouped, dtype, self._work)
+        if _is_plain(fused):
+            ones, zeros = np.ones(groups, self._work.numpy()), np.zeros(groups, self._work.numpy())
+            scale, bias = self._tensor(ones), self._tensor(zeros)
+            y = self._op("InstanceNormalization", grouped, scale, bias, epsilon=fused["epsilon"])
+        else:
+            assert fused.core is not None
+            core = step_of("Normalize", **{**fused.core.arguments, "axes": (-1,), "num_groups": 0})
+            ungrouped = dataclasses.replace(fused, inputs={}, core=core)
+            y, _ = self._elementary(ungrouped, types, grouped, False)
+        if fused.align == "group":
+            return self._op("Reshape", self._scaled(y, aligned), self._op("Shape", d))
+        return self._scaled(self._op("Reshape", y, self._op("Shape", d)), aligned)
+
+    def _elementary(
+        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
+    ) -> tuple[ir.Value, Sequence[ir.Value]]:
+        x = self._cast(d, self._work, _FLOAT)
+        axes = fused["axes"]
+        mean = self._reduce("ReduceMean", x, axes) if fused["use_mean"] or statistics else None
+        deviation = self._op("Sub", x, mean) if fused["use_mean"] else x
+        variance = self._reduce("ReduceMean", self._op("Pow", deviation, self._number(2, _FLOAT)), axes)
+        epsilon = self._number(fused["epsilon"], _FLOAT)
+        if fused["epsilon_on"] == "variance":
+            root = self._op("Sqrt", self._op("Add", variance, epsilon))
+        else:
+            root = self._op("Add", self._op("Sqrt", variance), epsilon)
+        y = self._divided(fused, types, deviation, root) if fused["normalize_variance"] else deviation
+        further = (mean, self._op("Reciprocal", root)) if mean is not None and statistics else ()
+        return self._cast(y, _FLOAT, self._work), further
+
+    def _divided(self, fused: Fused, types: Types, deviation: ir.Value, root: ir.Value) -> ir.Value:
+        # A Div would let ONNX Runtime fuse all of it: with the Cast in front of a bfloat16, into an operator without a
+        # kernel; with a Mul behind it that is no scale of a last dimension, into one that breaks the graph.
+        scaled = fused.has("scale") or any(step.name == "Mul" for step in fused.further[:1])
+        vectors = {name for name in ("scale", "bias") if fused.has(name)}
+        is_scale = fused.has("scale") and vectors <= types.per_element and types.rank != 1
+        if self._float_type(types, "X") == ir.DataType.BFLOAT16 or (scaled and not is_scale):
+            return self._op("Mul", deviation, self._op("Reciprocal", root))
+        return self._op("Div", deviation, root)
+
+    def _affine(self, fused: Fused, types: Types, y: ir.Value) -> ir.Value:
+        """Write scale and bias, where present."""
+        align = fused.align
+        if fused.op_type == "FusedActivation" and align == "channel" and fused.has("scale") and fused.has("bias"):
+            # One pass over memory instead of two.
+            scale, bias = (self._float(fused, types, name, self._work) for name in ("scale", "bias"))
+            zeros = self._op("Sub", scale, scale)
+            ones = self._op("Add", zeros, self._number(1, self._work))
+            return self._op("BatchNormalization", y, scale, bias, zeros, ones, epsilon=0.0)
+        return self._scaled(y, self._parameters(fused, types))
+
+    def _parameters(self, fused: Fused, types: Types, but: Collection[str] = ()) -> _Parameters:
+        """Write scale and bias, where present, dequantised and in the shape that X asks for."""
+        return [
+            (step.name, self._aligned(self._float(fused, types, step.operand, self._work), step["align"], types.rank))
+            for step in fused.affine
+            if step.operand not in but
+        ]
+
+    def _scaled(self, y: ir.Value, parameters: _Parameters) -> ir.Value:
+        for op_type, value in parameters:
+            y = self._op(op_type, y, value)
+        return y
+
+    def _aligned(self, parameter: ir.Value, align: str, rank: int | None) -> ir.Value:
+        """Give a parameter along dimension 1 the shape that NumPy broadcasting asks for."""
+        if align == "trailing":
+            return parameter
+        # Of X as [N, num_groups, rest] or as it is.
+        rank = 3 if align == "group" else rank
+        if rank is None:
+            raise NoStandardForm("a parameter for each channel needs a tensor of known rank")
+        return self._op("Reshape", parameter, self._tensor(np.array([-1] + [1] * (rank - 2), np.int64)))
+
+    # Activations
+
+    def _activated(self, activation: Activation, x: ir.Value, slope: ir.Value | None) -> ir.Value:
+        parameters = dict(zip(ACTIVATIONS[activation.name].parameters, activation.parameters, strict=True))
+        body = body_of(activation, self._opset)
+        if body is not None:
+            return write_expression(body.nodes, {"x": x, **parameters}, self)
+        spelling = self._spelling(activation)
+        inputs = [self.number(parameters[name]) for name in spelling.inputs]
+        attributes = {attribute: parameters[name] for attribute, name in spelling.attributes.items()}
+        if slope is not None:
+            inputs = [slope]
+        return self._op(spelling.op_type, x, *inputs, **attributes)
+
+    def node(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+        """Write a node of an activation's body."""
+        return self._op(op_type, *inputs, **attributes)
+
+    def number(self, value: float) -> ir.Value:
+        """Write a constant in the type that activations are computed in."""
+        return self._number(value, self._work)
+
+    def _spelling(self, activation: Activation) -> ActivationSpelling:
+        for spelling in ACTIVATIONS[activation.name].spellings:
+            if spelling.domain == "" and spelling.since <= self._opset <= (spelling.until or self._opset):
+                return spelling
+        raise NoStandardForm(f"opset {self._opset} has no operator for the activation {activation.name}")

@@ -1,0 +1,1 @@
+"""Rewrites of what ONNX Runtime runs in its blocked layout, NCHWc."""

@@ -1,0 +1,1 @@
+"""Rewrites of Q/DQ pairs, of QLinear operators and of quantised weights."""

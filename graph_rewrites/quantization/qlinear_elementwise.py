@@ -1,0 +1,50 @@
+"""ONNX Runtime's elementwise operators of 8-bit integers as DequantizeLinear, operator and QuantizeLinear.
+
+The provider makes one node of several of these, with the results of the three nodes. ONNX Runtime makes its operator
+of integers again of what the provider leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.quantization.qlinear_operators import QUANTIZED, in_float, write_in_float
+
+__all__ = ["write_elementwise"]
+
+# Operator of com.microsoft -> that of ONNX, and how many tensors it reads, each with scale and zero point.
+_OPERATORS: Mapping[str, tuple[str, int]] = {
+    "QLinearAdd": ("Add", 2),
+    "QLinearLeakyRelu": ("LeakyRelu", 1),
+    "QLinearMul": ("Mul", 2),
+    "QLinearSigmoid": ("Sigmoid", 1),
+}
+
+
+def write_elementwise(graph: ir.Graph) -> int:
+    """Write the graph's elementwise operators of uint8 so; return how many."""
+    found = [node for node in graph if _is_written(node)]
+    names = Names(graph) if found else None
+    for node in found:
+        assert names is not None
+        form = in_float(node, _OPERATORS[node.op_type][0], list(node.attributes.values()))
+        write_in_float(node, form, names)
+    return len(found)
+
+
+def _is_written(node: ir.Node) -> bool:
+    if node.domain != "com.microsoft" or node.op_type not in _OPERATORS:
+        return False
+    _, operands = _OPERATORS[node.op_type]
+    zero_points = node.inputs[2::QUANTIZED][:operands], node.inputs[-1:]
+    # What has none is of an unknown type here; ONNX Runtime makes no operator of pairs of int8 on x86.
+    known = [value for values in zero_points for value in values]
+    is_whole = len(node.inputs) == QUANTIZED * operands + 2 and None not in node.inputs
+    return is_whole and all(_is_uint8(value) for value in known)
+
+
+def _is_uint8(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None and value.const_value.dtype == ir.DataType.UINT8

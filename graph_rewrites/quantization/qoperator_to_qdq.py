@@ -1,0 +1,324 @@
+"""Networks in the operator-oriented form (quant_format=QOperator) in the form of pairs (QDQ), for sessions.
+
+ONNX Runtime makes its operators of integers of the pairs again, where it runs them in integers. What that form keeps
+from a network is what sessions do to pairs: products of int8 as uint8, weights that are dequantised once, chains.
+
+An operator is written with DequantizeLinear before and QuantizeLinear behind it, as `quantize_static` writes it in QDQ
+form. So is what only moves elements of integers, with the parameters of the tensor: dequantised and quantised again
+they are the same integers. What is not certain stays: parameters that are not constant, activations of two types.
+Before opset 13, weights with a scale for each channel are dequantised by com.microsoft's DequantizeLinear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.graph_rewrites.engine.constants import Array
+from normfuse.graph_rewrites.engine.facts import Facts
+from normfuse.graph_rewrites.engine.fused import new_constant
+from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.traversal import all_nodes, graphs_of
+from normfuse.graph_rewrites.quantization.qlinear_operators import QUANTIZED, InFloat, Quantized, write_in_float
+from normfuse.graph_rewrites.quantization.redundant_qdq import repeats_elements
+from normfuse.graph_rewrites.quantization.weight_folding import array_of, drop_unused_constant, is_held
+
+__all__ = ["has_operators", "write_pairs"]
+
+_QUANTIZING_OPSET, _OPSET_WITH_AXES = 10, 13
+_OPTIONAL_C_OPSET = 11  # of Gemm
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+# Between these, dequantised bytes are normal numbers of float32.
+_LEAST_SCALE, _LARGEST_SCALE = np.finfo(np.float32).tiny, np.finfo(np.float32).max / 256
+# What only moves elements: ONNX Runtime runs it on integers where it finds a pair before and behind it.
+_MOVES = frozenset(
+    {
+        *("DepthToSpace", "Expand", "Flatten", "Gather", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze"),
+        *("Tile", "Transpose", "Unsqueeze"),
+    }
+)
+_POOLED_BYTES = range(12, 22)  # opsets in which each ONNX Runtime does so for MaxPool
+_REGULAR: Mapping[str, str] = {
+    "QLinearAdd": "Add",
+    "QLinearAveragePool": "AveragePool",
+    "QLinearGlobalAveragePool": "GlobalAveragePool",
+    "QLinearLeakyRelu": "LeakyRelu",
+    "QLinearMul": "Mul",
+    "QLinearSigmoid": "Sigmoid",
+}
+"""Operators of com.microsoft whose inputs are operands with scale and zero point, and then these of the result."""
+
+
+def has_operators(graph: ir.Graph) -> bool:
+    """Whether a graph or its subgraphs have operators that are written as pairs."""
+    return any(_former_of(node) is not None for node in all_nodes(graph))
+
+
+def write_pairs(model: ir.Model) -> int:
+    """Write the operators of integers of a model so, in place; return how many.
+
+    Args:
+        model: Bodies of its own functions stay as they are: they hold no constants.
+    """
+    home, opset = model.graph, model.graph.opset_imports.get("", 1)
+    if opset < _QUANTIZING_OPSET:
+        return 0
+    facts = Facts(model)
+    facts.infer()
+    return _Pairs(home, facts, opset).write()
+
+
+class _Left(Exception):  # noqa: N818 -- no error
+    """The node stays as it is."""
+
+
+class _Pairs:
+    """The operators of one graph and its subgraphs."""
+
+    def __init__(self, home: ir.Graph, facts: Facts, opset: int) -> None:
+        self._home, self._facts, self.opset = home, facts, opset
+        self._names = Names(home)
+        self._made: list[ir.Value] = []  # constants for the operator that is being written
+
+    def write(self) -> int:
+        """Write them; return how many."""
+        nodes = [node for graph in graphs_of(self._home) for node in graph]
+        written = sum(self._write(node) for node in nodes if _former_of(node) is not None)
+        if written:
+            moving = [node for node in nodes if node.op_type in _MOVES and node.domain == ""]
+            # What stands for numbers by what made it, and then by who reads it.
+            left = [node for node in moving if not self._move(node, self._made_with(node.inputs[0]))]
+            for node in reversed(left):
+                self._move(node, self._read_with(node))
+        return written
+
+    def _write(self, node: ir.Node) -> bool:
+        former = _former_of(node)
+        assert former is not None
+        given = [value for value in node.inputs if value is not None]
+        try:
+            form = former(node, self)
+        except _Left:
+            for value in self._made:
+                drop_unused_constant(value)
+            return False
+        finally:
+            self._made = []
+        write_in_float(node, form, self._names)
+        for value in given:
+            drop_unused_constant(value)
+        return True
+
+    # What operators read
+
+    def activation(self, node: ir.Node, at: int) -> Quantized:
+        """Return an operand of bytes with one scale."""
+        tensor, zero_point = _at(node, at), _at(node, at + 2)
+        dtype = self._facts.dtype(tensor if zero_point is None else zero_point)
+        return Quantized(tensor, *self.parameters(node, at + 1, dtype))
+
+    def activations(self, node: ir.Node, *places: int) -> tuple[list[Quantized], ir.DataType]:
+        """Return operands of one type, and which it is."""
+        operands = [self.activation(node, at) for at in places]
+        types = {self.type_of(operand) for operand in operands}
+        if len(types) != 1:
+            raise _Left
+        return operands, types.pop()
+
+    def type_of(self, operand: Quantized) -> ir.DataType:
+        """Return the element type of the integers."""
+        dtype = self._facts.dtype(operand.zero_point)
+        if dtype not in _BYTES:
+            raise _Left
+        return dtype
+
+    def parameters(self, node: ir.Node, at: int, dtype: ir.DataType | None) -> tuple[ir.Value, ir.Value]:
+        """Return one scale and a zero point of a type, as scalars; a zero point that is not there is 0."""
+        scale, zero_point = self._array(node, at), self._array(node, at + 1, optional=True)
+        if scale is None or scale.size != 1 or not _is_usual(scale) or dtype not in _BYTES:
+            raise _Left
+        if zero_point is None:
+            zero_point = np.zeros((), dtype.numpy())
+        if zero_point.size != 1 or zero_point.dtype != dtype.numpy():
+            raise _Left
+        return self._scalar(_at(node, at), scale), self._scalar(_at(node, at + 1), zero_point)
+
+    def weights(self, node: ir.Node, at: int, axis: int, beside: ir.DataType) -> Quantized:
+        """Return an operand with one scale, or with one for each index of an axis."""
+        scale, zero_point = self._array(node, at + 1), self._array(node, at + 2, optional=True)
+        if scale is None or scale.size == 1:
+            operand = self.activation(node, at)
+        else:
+            operand = self._of_axis(node, at, axis, (scale, zero_point))
+        dtype = self.type_of(operand)
+        if beside == ir.DataType.INT8 and dtype != beside:
+            raise _Left  # ONNX Runtime has no kernel for these
+        return operand
+
+    def _of_axis(self, node: ir.Node, at: int, axis: int, parameters: tuple[Array, Array | None]) -> Quantized:
+        tensor, (scale, zero_point) = _at(node, at), parameters
+        shape, dtype = self._facts.static_shape(tensor), self._facts.dtype(tensor)
+        if shape is None or axis >= len(shape) or dtype not in _BYTES:
+            raise _Left
+        if scale.shape != (shape[axis],) or not _is_usual(scale):
+            raise _Left
+        if zero_point is not None and zero_point.shape == scale.shape:
+            return Quantized(tensor, _at(node, at + 1), _at(node, at + 2), axis, self._domain_of_axes())
+        if zero_point is not None and zero_point.size != 1:
+            raise _Left
+        zeros = np.full(scale.shape, 0 if zero_point is None else zero_point.ravel()[0], dtype.numpy())
+        zero_points = self._held(zeros, f"{node.name}.zero_points")
+        return Quantized(tensor, _at(node, at + 1), zero_points, axis, self._domain_of_axes())
+
+    def _domain_of_axes(self) -> str:
+        """Return where DequantizeLinear has an axis."""
+        if self.opset >= _OPSET_WITH_AXES:
+            return ""
+        self._home.opset_imports.setdefault("com.microsoft", 1)
+        return "com.microsoft"
+
+    def bias(self, node: ir.Node, at: int, factors: tuple[Quantized, Quantized]) -> Quantized | None:
+        """Return int32 whose scale is the product of the scales of two factors."""
+        tensor = _at(node, at)
+        if tensor is None:
+            return None
+        x, w = (array_of(factor.scale) for factor in factors)
+        shape = self._facts.static_shape(tensor)
+        if x is None or w is None or shape is None or not is_held(tensor, self._facts):
+            raise _Left
+        with np.errstate(over="ignore"):
+            scale = np.asarray(x * w, np.float32)
+        if not _is_usual(scale) or (scale.ndim and shape[-1:] != scale.shape):
+            raise _Left
+        zero_point = self._held(np.zeros(scale.shape, np.int32), f"{tensor.name}.zero_point")
+        held = self._held(scale, f"{tensor.name}.scale")
+        if scale.ndim:
+            return Quantized(tensor, held, zero_point, len(shape) - 1, self._domain_of_axes())
+        return Quantized(tensor, held, zero_point)
+
+    def _array(self, node: ir.Node, at: int, *, optional: bool = False) -> Array | None:
+        value = _at(node, at)
+        if value is None and optional:
+            return None
+        if not is_held(value, self._facts):
+            raise _Left
+        return array_of(value)
+
+    def _scalar(self, value: ir.Value | None, array: Array) -> ir.Value:
+        if value is not None and array.ndim == 0:
+            return value
+        return self._held(array.reshape(()), "zero_point" if value is None else f"{value.name}.scalar")
+
+    def _held(self, array: Array, name: str) -> ir.Value:
+        made = new_constant(array, self._names.new(name))
+        self._home.register_initializer(made)
+        self._made.append(made)
+        return made
+
+    # What moves elements
+
+    def _move(self, node: ir.Node, parameters: tuple[ir.Value, ir.Value] | None) -> bool:
+        """Write what moves elements of integers so, if it is known what these stand for."""
+        if parameters is None or not self._only_moves(node):
+            return False
+        operand = Quantized(node.inputs[0], *parameters)
+        form = InFloat(node.op_type, [operand, *node.inputs[1:]], list(node.attributes.values()), parameters)
+        write_in_float(node, form, self._names)
+        return True
+
+    def _only_moves(self, node: ir.Node) -> bool:
+        if node.op_type != "Gather" and self._facts.is_constant(node.inputs[0]):
+            return False  # ONNX Runtime does it once
+        if node.op_type == "MaxPool":
+            return len(node.outputs) == 1 and self.opset in _POOLED_BYTES
+        return node.op_type != "Resize" or repeats_elements(node)
+
+    def _made_with(self, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+        producer = None if value is None else value.producer()
+        return None if producer is None or producer.op_type != "QuantizeLinear" else self._of_pair(producer)
+
+    def _read_with(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+        readers = (use.node for output in node.outputs for use in output.uses() if use.idx == 0)
+        found = (self._of_pair(reader) for reader in readers if reader.op_type == "DequantizeLinear")
+        return next((each for each in found if each is not None), None)
+
+    def _of_pair(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+        """Return scale and zero point of a QuantizeLinear or DequantizeLinear of bytes."""
+        try:
+            return self.parameters(node, 1, self._facts.dtype(_at(node, 2)))
+        except _Left:
+            return None
+
+
+# --- the operators ---------------------------------------------------------------------------------------------------
+
+
+def _regular(node: ir.Node, pairs: _Pairs) -> InFloat:
+    """Operands with scale and zero point, and then these of the result, of which trailing ones may be missing."""
+    operands = max(1, (len(node.inputs) - 1) // QUANTIZED)
+    found, dtype = pairs.activations(node, *range(0, QUANTIZED * operands, QUANTIZED))
+    if node.attributes.get_int("channels_last", 0):
+        raise _Left
+    attributes = [each for each in node.attributes.values() if each.name != "channels_last"]
+    return InFloat(_REGULAR[node.op_type], found, attributes, pairs.parameters(node, QUANTIZED * operands, dtype))
+
+
+def _conv(node: ir.Node, pairs: _Pairs) -> InFloat:
+    (x,), dtype = pairs.activations(node, 0)
+    w = pairs.weights(node, 3, 0, dtype)
+    bias = pairs.bias(node, 8, (x, w))
+    inputs = [x, w, *([] if bias is None else [bias])]
+    return InFloat("Conv", inputs, list(node.attributes.values()), pairs.parameters(node, 6, dtype))
+
+
+def _mat_mul(node: ir.Node, pairs: _Pairs) -> InFloat:
+    (a,), dtype = pairs.activations(node, 0)
+    b = pairs.weights(node, 3, 1, dtype)
+    return InFloat("MatMul", [a, b], [], pairs.parameters(node, 6, dtype))
+
+
+def _gemm(node: ir.Node, pairs: _Pairs) -> InFloat:
+    (a,), dtype = pairs.activations(node, 0)
+    b = pairs.weights(node, 3, 0 if node.attributes.get_int("transB", 0) else 1, dtype)
+    c = pairs.bias(node, 6, (a, b))
+    if node.attributes.get_float("alpha", 1.0) != 1.0 or (c is None and pairs.opset < _OPTIONAL_C_OPSET):
+        raise _Left
+    inputs = [a, b, *([] if c is None else [c])]
+    result = None if _at(node, 7) is None else pairs.parameters(node, 7, dtype)
+    return InFloat("Gemm", inputs, list(node.attributes.values()), result)
+
+
+def _concat(node: ir.Node, pairs: _Pairs) -> InFloat:
+    operands, dtype = pairs.activations(node, *range(2, len(node.inputs), QUANTIZED))
+    return InFloat("Concat", operands, list(node.attributes.values()), pairs.parameters(node, 0, dtype))
+
+
+def _where(node: ir.Node, pairs: _Pairs) -> InFloat:
+    operands, dtype = pairs.activations(node, 1, 4)
+    return InFloat("Where", [node.inputs[0], *operands], [], pairs.parameters(node, 7, dtype))
+
+
+_Former = Callable[[ir.Node, _Pairs], InFloat]
+_FORMERS: Mapping[tuple[str, str], _Former] = {
+    ("", "QLinearConv"): _conv,
+    ("", "QLinearMatMul"): _mat_mul,
+    ("com.microsoft", "QGemm"): _gemm,
+    ("com.microsoft", "QLinearConcat"): _concat,
+    ("com.microsoft", "QLinearWhere"): _where,
+    **{("com.microsoft", operator): _regular for operator in _REGULAR},
+}
+
+
+def _former_of(node: ir.Node) -> _Former | None:
+    return _FORMERS.get((node.domain, node.op_type))
+
+
+def _at(node: ir.Node, position: int) -> ir.Value | None:
+    return node.inputs[position] if position < len(node.inputs) else None
+
+
+def _is_usual(scales: Array) -> bool:
+    """Whether integers are the same once they are dequantised by such scales and quantised again."""
+    return scales.dtype == np.float32 and bool(np.all((scales >= _LEAST_SCALE) & (scales <= _LARGEST_SCALE)))

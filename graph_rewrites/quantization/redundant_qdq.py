@@ -1,0 +1,145 @@
+"""Pairs of QuantizeLinear and DequantizeLinear that change nothing: all they read are numbers that the same pair gave.
+
+Quantisers put a pair behind every operator, also behind those that only move elements, with the parameters of the pair
+in front: Split, Reshape, Transpose, Concat of equals. The first pair gives (q - z) * s for an integer q; of that the
+second one makes q again, and so the very bits. ONNX Runtime drops such a pair where the operator runs on integers;
+in a network that runs in float it stays, two passes through memory for each.
+
+This is for networks in which nothing runs in integers: an operator of integers is known by the pair in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import onnx_ir as ir
+
+from normfuse.graph_rewrites.engine.facts import Facts, name_of
+from normfuse.graph_rewrites.engine.traversal import graphs_of
+from normfuse.graph_rewrites.quantization.weight_folding import array_of, tidy
+
+__all__ = ["REPEATED_PAIRS", "drop_repeated_pairs", "repeats_elements"]
+
+#: What the report calls it, among the rules.
+REPEATED_PAIRS = "RepeatedPairs"
+
+_DOMAINS = ("", "com.microsoft")
+_INTEGERS = frozenset(
+    {
+        *(ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8),
+        *(ir.DataType.INT16, ir.DataType.UINT16),
+    }
+)
+# Between these the products with the integers are as exact as numbers of float32 are, and none overflows.
+_LEAST_SCALE, _MOST_SCALE = 1e-30, 1e30
+# All elements of the results are elements of the first operand, or 0.
+_MOVING = frozenset(
+    {
+        *("DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "Identity"),
+        *("Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    }
+)
+# The same, where they reduce any: of none the result is infinite.
+_REDUCING = frozenset({"ReduceMax", "ReduceMin"})
+_COMBINING = frozenset({"Concat", "Max", "Min"})  # elements of any operand
+_SCALING = frozenset({"Resize", "Upsample"})
+
+
+def drop_repeated_pairs(home: ir.Graph, facts: Facts) -> list[str]:
+    """Take these pairs out of a graph and its subgraphs; return the names of the nodes that went."""
+    steps: dict[ir.Value, Hashable] = {}
+    gone: list[str] = []
+    for node in [node for graph in graphs_of(home) for node in graph]:
+        if node.graph is None:
+            continue  # it went with a pair
+        if node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:
+            gone += _drop(node, steps, facts)
+        elif (found := _steps_of_results(node, steps, facts)) is not None:
+            steps.update(dict.fromkeys(node.outputs, found))
+    return gone
+
+
+def _drop(quantizer: ir.Node, steps: dict[ir.Value, Hashable], facts: Facts) -> list[str]:
+    """Let who reads the pairs of a QuantizeLinear read what it quantises, where they give the same."""
+    x, quantized = quantizer.inputs[0], quantizer.outputs[0]
+    if x is None or x not in steps or _parameters(quantizer, facts) != steps[x]:
+        return []
+    gone: list[str] = []
+    for reader in quantized.consumers():
+        if reader.op_type != "DequantizeLinear" or reader.domain not in _DOMAINS or reader.inputs[0] is not quantized:
+            continue
+        if _parameters(reader, facts) != steps[x] or reader.outputs[0].is_graph_output():
+            continue
+        reader.outputs[0].replace_all_uses_with(x)
+        gone.append(name_of(reader))
+        tidy([reader])
+    if gone and not quantized.uses() and not quantized.is_graph_output():
+        gone.append(name_of(quantizer))
+        tidy([quantizer])
+    return gone
+
+
+def _parameters(node: ir.Node, facts: Facts) -> Hashable:
+    """Return scale, zero point and type of a QuantizeLinear or DequantizeLinear; None: not one constant of each."""
+    given = [value for value in node.inputs[1:3] if value is not None]
+    if not all(facts.is_constant(value) for value in given) or node.attributes.get_int("block_size", 0) != 0:
+        return None
+    scale, zero_point = (*(array_of(value) for value in given), None)[:2]
+    if scale is None or scale.size != 1 or scale.dtype != "float32" or (len(given) > 1 and zero_point is None):
+        return None
+    if zero_point is not None and zero_point.size != 1:
+        return None
+    dtype = _integer_type(node, facts)
+    if dtype not in _INTEGERS or not _LEAST_SCALE < scale.item() < _MOST_SCALE:
+        return None
+    return scale.item(), 0 if zero_point is None else int(zero_point.item()), dtype
+
+
+def _integer_type(node: ir.Node, facts: Facts) -> ir.DataType | None:
+    if node.op_type == "DequantizeLinear":
+        gives_float32 = node.attributes.get_int("output_dtype", 0) in (0, ir.DataType.FLOAT)
+        return facts.dtype(node.inputs[0]) if gives_float32 else None
+    return facts.dtype(node.outputs[0])
+
+
+def _steps_of_results(node: ir.Node, steps: dict[ir.Value, Hashable], facts: Facts) -> Hashable:
+    """Return the parameters of the pair whose numbers all results of a node are; None: they may be others."""
+    if node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
+        return _parameters(node, facts)
+    if node.domain != "":
+        return None
+    of = [None if value is None else steps.get(value) for value in node.inputs]
+    if node.op_type in _MOVING:
+        return of[0] if of else None
+    if node.op_type in _REDUCING:
+        shape = facts.static_shape(node.inputs[0])
+        return of[0] if shape is not None and 0 not in shape else None
+    if node.op_type in _COMBINING:
+        return _only(of)
+    if node.op_type == "Where":
+        return _only(of[1:])
+    if node.op_type == "MaxPool":
+        return of[0] if _sees_an_element(node) and len(node.outputs) == 1 else None
+    if node.op_type == "Pad":
+        return of[0] if len(node.inputs) <= 2 and node.attributes.get_float("value", 0.0) == 0 else None
+    return of[0] if node.op_type in _SCALING and repeats_elements(node) else None
+
+
+def repeats_elements(scaling: ir.Node) -> bool:
+    """Whether all that a Resize or Upsample gives are elements of what it reads."""
+    # The only way to read beside the tensor, which gives another value.
+    crops = scaling.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    return scaling.attributes.get_string("mode", "nearest") == "nearest" and not crops
+
+
+def _only(of: Sequence[Hashable]) -> Hashable:
+    return of[0] if len(set(of)) == 1 else None
+
+
+def _sees_an_element(pool: ir.Node) -> bool:
+    """Whether each window lies on one element at least: elsewhere the largest value is that of padding."""
+    is_dense = all(dilation == 1 for dilation in pool.attributes.get_ints("dilations", ()))
+    kernel, pads = pool.attributes.get_ints("kernel_shape", ()), pool.attributes.get_ints("pads", ())
+    if pool.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):
+        return is_dense  # padded by less than a window
+    return not any(pads) or (is_dense and max(pads) < min(kernel, default=0))

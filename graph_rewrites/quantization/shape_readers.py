@@ -1,0 +1,59 @@
+"""Shape and Size of dequantised numbers, read of the integers: these have the same shape.
+
+ONNX Runtime gives every reader of a DequantizeLinear one of its own, also a Shape, which needs no numbers: a whole
+tensor is dequantised for the sizes that it has. Where the head of a detector is written for images of any size there
+are many.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normfuse.graph_rewrites.engine.facts import Facts
+from normfuse.graph_rewrites.engine.traversal import graphs_of
+from normfuse.graph_rewrites.quantization.dequantize_cse import is_dequantizer
+
+__all__ = ["SHAPE_OF_INTEGERS", "read_shapes_of_integers"]
+
+#: What the report calls it, among the rules.
+SHAPE_OF_INTEGERS = "ShapeOfIntegers"
+
+_ASK = frozenset({"Shape", "Size"})
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+def read_shapes_of_integers(home: ir.Graph, facts: Facts) -> int:
+    """Let these nodes of a graph and its subgraphs read bytes whose numbers another node reads; return how many.
+
+    Integers of other types have kernels of ONNX Runtime's almost nowhere: they are steps within chains, which go on
+    behind them where nothing else reads the integers.
+    """
+    found = [node for graph in graphs_of(home) for node in graph if _asks_for_dequantized(node, facts)]
+    for node in found:
+        x = node.inputs[0]
+        assert x is not None
+        dequantize = x.producer()
+        assert dequantize is not None
+        integers = dequantize.inputs[0]
+        assert integers is not None
+        dtype = facts.dtype(integers)
+        if integers.shape is None and dtype is not None:  # what is known of the sizes stays known
+            integers.type, integers.shape = ir.TensorType(dtype), facts.shape(x)
+        node.replace_input_with(0, integers)
+    return len(found)
+
+
+def _asks_for_dequantized(node: ir.Node, facts: Facts) -> bool:
+    if not _is_asking(node):
+        return False
+    value = node.inputs[0]
+    producer = None if value is None else value.producer()
+    if value is None or producer is None or not is_dequantizer(producer):
+        return False
+    if facts.dtype(producer.inputs[0]) not in _BYTES:
+        return False
+    return value.is_graph_output() or not all(_is_asking(user) for user in value.consumers())
+
+
+def _is_asking(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in _ASK

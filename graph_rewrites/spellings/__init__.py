@@ -1,0 +1,1 @@
+"""Rules that find one operator in the ways that exporters write it."""

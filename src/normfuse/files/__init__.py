@@ -1,0 +1,1 @@
+"""Models as files: read, checked, written."""

@@ -1,0 +1,1 @@
+"""Times of a model, and what they are made of."""

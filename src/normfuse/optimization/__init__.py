@@ -1,0 +1,1 @@
+"""Rewriting a model, and what belongs to that: verification, reports of it, options of quantised models."""

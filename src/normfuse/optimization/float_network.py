@@ -1,0 +1,279 @@
+"""Models whose quantised activations were taken out: what to compare them with, and how far they are from the original.
+
+Such a model does not compute what the original computes, so there are two questions. Is it the original without its
+rounding? That is compared as strictly as any model, with :func:`unrounded`. And how much does the rounding matter? That
+is measured, and judged by nobody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.documents import Document, Share
+from normfuse.errors import NormfuseError
+from normfuse.sessions.creation import open_session
+from normfuse.verification.budget import Budget, run_as_fits
+from normfuse.verification.comparison import differences
+from normfuse.verification.inputs import Inputs
+from normfuse.verification.samples import reference
+
+if TYPE_CHECKING:
+    from normfuse.graph_rewrites.quantization.quantization_removal import KeptPair, RemovedQuantization
+
+__all__ = ["OutputDifference", "RemovalReport", "measure_removal", "unrounded"]
+
+_SHARE = 0.9
+_SAMPLES = 16
+_OUTPUTS_NAMED = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputDifference:
+    """How far an output is from the quantised original's, over all samples."""
+
+    name: str
+    dtype: str
+    max_abs: float
+    """Largest absolute difference."""
+    relative: float
+    """Largest difference relative to the original's element or to the root mean square of the output, whichever is
+    larger."""
+    top1: Share | None
+    """Share of rows whose largest element is at the same place, for outputs [N, C]; None for other shapes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RemovalReport(Document):
+    """What became of quantised activations where :func:`normfuse.optimize` was to remove them."""
+
+    removed: int
+    """Pairs of QuantizeLinear and DequantizeLinear."""
+    clipped: int
+    """Those of them in whose place a Clip stands, because their saturation may matter."""
+    kept: tuple[KeptPair, ...]
+    """Every QuantizeLinear that stays, with the reason."""
+    samples: int = 0
+    """Inputs on which the differences were measured; 0: they were not."""
+    differences: tuple[OutputDifference, ...] = ()
+
+    @property
+    def message(self) -> str:
+        """The result in a few sentences."""
+        clips = f", {self.clipped} of them with a Clip in their place" if self.clipped else ""
+        text = f"{self.removed} quantisations of activations were removed{clips}; {len(self.kept)} stay."
+        if not self.samples:
+            return f"{text} How far that moves the results was not measured."
+        return f"{text} On {self.samples} samples that moves {self._moved}."
+
+    @property
+    def _moved(self) -> str:
+        moved = sorted((one for one in self.differences if one.max_abs), key=lambda one: -one.relative)
+        if not moved:
+            return "no output"
+        shown = [f"'{one.name}' by up to {one.max_abs:.3g} ({one.relative:.2%})" for one in moved[:_OUTPUTS_NAMED]]
+        if moved[len(shown) :]:
+            shown.append(f"and {len(moved) - len(shown)} more outputs by less")
+        return "; ".join(shown)
+
+
+def measure_removal(
+    original: ir.Model,
+    result: ir.Model,
+    done: RemovedQuantization,
+    *,
+    name: str,
+    inputs: Inputs | None = None,
+    seconds: float,
+) -> RemovalReport:
+    """Run both models on the same inputs, with normfuse where that can be, and say how far they are apart."""
+    report = RemovalReport(done.removed, done.clipped, tuple(done.kept))
+    budget = Budget(seconds)
+    try:
+        fed, expected = reference(original, name, inputs, _SAMPLES, 0, budget=budget)
+        session = open_session(result, name, ep_options={})
+        got = run_as_fits(session, fed, budget, share=_SHARE, tell=lambda _: None, label=name)
+    except NormfuseError:
+        return report
+    found = differences(expected[: len(got)], got, quantized=False)
+    return dataclasses.replace(
+        report,
+        samples=len(got),
+        differences=tuple(
+            OutputDifference(
+                name=one.name,
+                dtype=one.dtype,
+                max_abs=one.max_abs,
+                relative=one.error,
+                top1=one.rows_agreeing / one.rows if one.rows else None,
+            )
+            for one in found
+        ),
+    )
+
+
+def unrounded(model: ir.Model, kept: Collection[str] = (), unclipped: Collection[str] = ()) -> ir.Model:
+    """Return a copy in which every QuantizeLinear saturates, but does not round.
+
+    Written independently of the rewriting pass: each node is replaced by its own formula, in double precision.
+
+    Args:
+        model: The model; it is not changed.
+        kept: Names of QuantizeLinear that stay.
+        unclipped: Names of those that are said to saturate nothing: what rounds to an end of their range stays.
+    """
+    from normfuse.graph_rewrites.engine.facts import Facts, name_of
+
+    copy = model.clone()
+    facts = Facts(copy)
+    facts.infer()
+    for graph in copy.graphs():
+        for node in tuple(graph):
+            if node.op_type == "QuantizeLinear" and name_of(node) not in kept:
+                _unround(node, facts.rank(node.inputs[0]), is_wide=name_of(node) in unclipped)
+            elif node.op_type == "DequantizeLinear" and facts.is_constant(node.inputs[0]):
+                _saturate(node)
+    return copy
+
+
+def _unround(quantizer: ir.Node, rank: int | None, *, is_wide: bool) -> None:
+    """Replace a QuantizeLinear, a Clip of its integers and the DequantizeLinear nodes behind them by their formulas.
+
+    `is_wide`: what rounds to an end of the range stays.
+    """
+    replaced, readers = [quantizer], _readers(quantizer)
+    codes = _Formula(quantizer, rank).of(quantizer.inputs[0], _quantize_widely if is_wide else _quantize)
+    if readers and readers[0].op_type == "Clip":
+        (clip,) = readers
+        given = [None if value is None else float(_array(value).item()) for value in clip.inputs[1:]]
+        low, high = (
+            limit if end is None else end for end, limit in zip((*given, None, None), (-np.inf, np.inf), strict=False)
+        )
+        beyond = 0.5 if is_wide else 0.0
+        codes = _limited(codes, (min(low, high) - beyond, high + beyond), clip)
+        replaced, readers = [clip, quantizer], _readers(clip)
+    for reader in readers:
+        value = _Formula(reader, rank).of(codes, _dequantize)
+        reader.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+    for node in (*readers, *replaced):
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+
+
+def _readers(node: ir.Node) -> list[ir.Node]:
+    return list(dict.fromkeys(use.node for use in node.outputs[0].uses()))
+
+
+def _saturate(node: ir.Node) -> None:
+    """Let a constant that overflows be the largest number instead of infinity."""
+    largest = np.finfo(_array(node.inputs[1]).dtype).max
+    uses = tuple(node.outputs[0].uses())
+    x = _limited(node.outputs[0], (-largest, largest), node)
+    for use in uses:
+        use.node.replace_input_with(use.idx, x)
+
+
+def _limited(x: ir.Value, ends: tuple[Any, Any], before: ir.Node) -> ir.Value:
+    """Insert Max and Min behind a node, and return what is between the two ends then."""
+    graph = before.graph
+    assert isinstance(graph, ir.Graph)
+    for op_type, bound in zip(("Max", "Min"), ends, strict=True):
+        name = f"{x.name} {op_type}"
+        constant = ir.Value(name=f"{name} operand")
+        constant.const_value = ir.tensor(np.asarray(bound), name=constant.name)
+        graph.register_initializer(constant)
+        after = ir.Node("", op_type, (x, constant), name=name)
+        after.outputs[0].name = name
+        graph.insert_after(before, after)
+        before, x = after, after.outputs[0]
+    return x
+
+
+_Steps = Iterator[tuple[str, Any]]
+
+
+def _quantize(
+    scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType, beyond: float = 0.0
+) -> _Steps:
+    bits = dtype.bitwidth
+    least = 0 if dtype.name.startswith("U") else -(2 ** (bits - 1))
+    yield "Cast", ir.DataType.DOUBLE
+    yield "Div", scale
+    yield "Add", zero
+    yield "Max", np.float64(least - beyond)
+    yield "Min", np.float64(least + 2**bits - 1 + beyond)
+
+
+def _quantize_widely(scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType) -> _Steps:
+    return _quantize(scale, zero, dtype, beyond=0.5)
+
+
+def _dequantize(scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType) -> _Steps:
+    yield "Sub", zero
+    yield "Mul", scale
+    yield "Cast", dtype
+
+
+class _Formula:
+    """Nodes in the place of one QuantizeLinear or DequantizeLinear."""
+
+    def __init__(self, node: ir.Node, rank: int | None) -> None:
+        self._node = node
+        self._rank = rank
+        self._scale = _array(node.inputs[1])
+        if len(node.inputs) > 2 and node.inputs[2] is not None:
+            self._zero = _array(node.inputs[2])
+        else:
+            code = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)
+            self._zero = np.zeros((), code.numpy())
+
+    def of(self, x: ir.Value | None, formula: Any) -> ir.Value:
+        assert x is not None
+        assert self._node.graph is not None
+        dtype = self._scale.dtype if formula is _dequantize else self._zero.dtype
+        code = ir.DataType.from_numpy(dtype)
+        result = self._node.outputs[0]
+        steps = formula(self._spread(self._scale), self._spread(self._zero), code)
+        for number, (op_type, operand) in enumerate(steps):
+            node = self._step(op_type, x, operand, f"{result.name} unrounded {number}")
+            self._node.graph.insert_before(self._node, node)
+            x = node.outputs[0]
+        if result.is_graph_output():
+            # Behind the last node nothing has the name that the graph gives its output.
+            x.name, result.name = result.name, f"{result.name} rounded"
+            x.type, x.shape = result.type, result.shape
+        return x
+
+    def _step(self, op_type: str, x: ir.Value, operand: Any, name: str) -> ir.Node:
+        attributes, inputs = [], [x]
+        if isinstance(operand, ir.DataType):
+            attributes.append(ir.AttrInt64("to", int(operand)))
+        else:
+            constant = ir.Value(name=f"{name} operand")
+            constant.const_value = ir.tensor(np.asarray(operand, np.float64), name=constant.name)
+            assert isinstance(self._node.graph, ir.Graph)
+            self._node.graph.register_initializer(constant)
+            inputs.append(constant)
+        node = ir.Node("", op_type, inputs, attributes, name=name)
+        node.outputs[0].name = name
+        return node
+
+    def _spread(self, parameter: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        numbers = parameter.astype(np.float64)
+        if numbers.size == 1:
+            return numbers.reshape(())
+        assert self._rank is not None
+        axis = self._node.attributes.get_int("axis", 1) % self._rank
+        return numbers.reshape([-1 if dim == axis else 1 for dim in range(self._rank)])
+
+
+def _array(value: ir.Value | None) -> np.ndarray[Any, Any]:
+    assert value is not None
+    node = value.producer()
+    tensor = value.const_value if node is None else ir.convenience.get_const_tensor(value)
+    assert tensor is not None
+    return tensor.numpy()

@@ -1,0 +1,1 @@
+"""Reports as files and as a page."""

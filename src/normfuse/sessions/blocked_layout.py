@@ -1,0 +1,121 @@
+"""Convolution networks as ONNX Runtime runs them here, with chains on the blocked layout (NCHWc) of its convolutions.
+
+ONNX Runtime lays tensors out for its convolutions after providers have claimed their nodes, so that every chain of ours
+between two convolutions costs two reorders, which take about as long as the chain. Here ONNX Runtime optimises the
+model first, alone and into a file; then `graph_rewrites.layout.blocked_layout` moves the chains into the layout, and
+what comes out is the model of the session. It belongs to this processor and this ONNX Runtime, so this is for sessions
+and not for files.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.host.plain_sessions import plain_session
+from normfuse.host.versions import import_host
+from normfuse.sessions.host_optimization import FUSES_CHAINS, optimized_by_host
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["block_size", "blocked", "has_chains_of_convolutions", "lays_out"]
+
+# What else ONNX Runtime does to nodes other than convolutions behind the claims.
+_LATER = """
+    Avx2WeightS8ToU8Transformer DoubleQDQPairsRemover DynamicQuantizeMatMulFusion GatherSliceToSplitFusion
+    GemmActivationFusion MatMulActivationFusion MatMulIntegerToFloatFusion MatMulScaleFusion MatmulTransposeFusion
+    NhwcTransformer QDQFinalCleanupTransformer QDQPropagationTransformer QDQS8ToU8Transformer
+    QDQSelectorActionTransformer WeightBiasQuantization
+""".split()  # noqa: SIM905 -- a list is one name a line, when formatted
+# Operators of chains that ONNX Runtime does not do inside of a convolution.
+_OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
+# What may stand between the steps of a chain and a convolution, and what has a blocked form of its own.
+_MOVED = frozenset({"Concat", "Resize", "Split", "Upsample"})
+_BLOCKED = frozenset(
+    {"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"}
+)
+
+
+def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | None:
+    """Return the model as ONNX Runtime optimises it on this machine, with its chains on the blocked layout.
+
+    Args:
+        model: Rewritten by :func:`normfuse.sessions.rewriting.rewritten` for the target "custom-op", so that ONNX
+            Runtime leaves what was found as it is; it is not changed.
+        options: Those of the session that is to be created; they are not changed.
+
+    Returns:
+        None where no chain stands between convolutions that have this layout, where products run in integers, and where
+        ONNX Runtime cannot optimise the model by itself: then its session says why.
+    """
+    from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE, move_reorders
+    from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
+    from normfuse.graph_rewrites.quantization.dequantize_cse import join_dequantizers
+    from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers
+
+    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *_LATER])
+    if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
+        return None
+    if has_products_of_integers(optimized):  # which these are, depends on what stands around them
+        return None
+    join_dequantizers(optimized.graph, ELEMENTWISE)
+    block = block_size()
+    return optimized if block is not None and move_reorders(optimized, block) else None
+
+
+def lays_out(options: onnxruntime.SessionOptions) -> bool:
+    """Whether a session with these options lets ONNX Runtime lay tensors out, and saves nothing of it."""
+    levels = import_host().GraphOptimizationLevel
+    return options.graph_optimization_level == levels.ORT_ENABLE_ALL and not options.optimized_model_filepath
+
+
+def has_chains_of_convolutions(graph: ir.Graph, *, between: bool) -> bool:
+    """Whether a step of a chain follows a convolution.
+
+    Args:
+        graph: Of which subgraphs are not looked at.
+        between: A convolution or pooling has to follow that, with nothing between that has no blocked form: otherwise
+            `move_reorders` finds no reorder that could go.
+    """
+    from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE
+
+    behind: set[ir.Value | None] = set()  # convolutions
+    in_chains: set[ir.Value | None] = set()  # behind a step of a chain that is
+    for node in graph:
+        follows, continues = not behind.isdisjoint(node.inputs), not in_chains.isdisjoint(node.inputs)
+        if (follows and node.op_type in _OF_CHAINS and not between) or (continues and node.op_type in _BLOCKED):
+            return True
+        passes = (node.domain, node.op_type) in ELEMENTWISE or node.op_type == "BatchNormalization"
+        if node.op_type == "Conv" or (follows and passes):
+            behind.update(node.outputs)
+        if (continues and (passes or node.op_type in _MOVED)) or (follows and node.op_type in _OF_CHAINS):
+            in_chains.update(node.outputs)
+    return False
+
+
+@functools.cache
+def block_size() -> int | None:
+    """Return the channels of a block of ONNX Runtime's blocked layout on this processor; None: it has none."""
+    from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
+
+    channels = 64
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, channels, 1, 2]))
+    node = ir.Node(
+        NCHWC_DOMAIN, "ReorderInput", [x], outputs=[ir.Value(name="y", type=ir.TensorType(ir.DataType.FLOAT))]
+    )
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 17, NCHWC_DOMAIN: 1}, name="layout")
+    host = import_host()
+    options = host.SessionOptions()
+    options.log_severity_level = 4
+    proto = ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString()
+    try:
+        session = plain_session(proto, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except Exception:  # this build of ONNX Runtime has no such operator
+        return None
+    (blocks,) = session.run(None, {"x": np.arange(2 * channels, dtype=np.float32).reshape(1, channels, 1, 2)})
+    # Behind the channels of one block at the first place come those at the second one, whose first element is 1.
+    return int(np.flatnonzero(np.asarray(blocks).ravel() == 1)[0])

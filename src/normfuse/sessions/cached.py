@@ -1,0 +1,183 @@
+"""What :class:`normfuse.InferenceSession` and applications create sessions with: from the cache, or by `creation`.
+
+Where a prepared model is kept (see `prepared_models`), neither onnx, onnx_ir nor the rewriting pass is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from normfuse.collection import without_collection
+from normfuse.errors import OptionError
+from normfuse.host.config_entries import disable_optimizer, get_entry
+from normfuse.host.given_initializers import InitializersGiven, require_none_of
+from normfuse.host.messages import words_of
+from normfuse.host.native_library import EP_NAME
+from normfuse.host.needs import SUMMARY, data_in
+from normfuse.host.options_copy import copied, has_providers, lock_of
+from normfuse.host.plain_sessions import plain_session
+from normfuse.host.recreation import recreate_from
+from normfuse.host.session import BACKEND_KEY, session_options
+from normfuse.host.versions import load_host
+from normfuse.sessions.prepared_models import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import onnxruntime
+
+    from normfuse.files.model_files import ModelLike
+
+__all__ = ["LeftAlone", "create_session"]
+
+_log = logging.getLogger("normfuse")
+
+
+class LeftAlone(Exception):  # noqa: N818 -- no error
+    """An application's session is to be onnxruntime's own: the message is why."""
+
+
+class _Request(NamedTuple):
+    """What a session is asked for with."""
+
+    model: ModelLike
+    given: onnxruntime.SessionOptions | None
+    """The user's options."""
+    completed: Callable[[onnxruntime.SessionOptions | None], onnxruntime.SessionOptions]
+    """Gives options the execution provider and what is asked of it."""
+    choices: dict[str, bool]
+    of_application: bool
+
+
+def create_session(
+    model: ModelLike,
+    sess_options: onnxruntime.SessionOptions | None = None,
+    disabled: Iterable[str] | None = None,
+    *,
+    of_application: bool = False,
+    backend: str | None = None,
+    claim: str | None = None,
+    claim_report: str | os.PathLike[str] | None = None,
+    allow_requantization_removal: bool = False,
+    remove_quantization: bool = False,
+    fold_weights: bool = True,
+    choose_products: bool = True,
+    blocked_layout: bool = True,
+    exact_products: bool = False,
+    **ep_options: object,
+) -> onnxruntime.InferenceSession:
+    """Return what :class:`normfuse.InferenceSession` is: ONNX Runtime's own session on what is made of a model.
+
+    Raises:
+        LeftAlone: The session is ``of_application``, and better left to onnxruntime.
+        InitializersGiven: It is ``of_application``, and the options give initializers.
+        NormfuseError: What :class:`normfuse.InferenceSession` raises.
+    """
+
+    def completed(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+        options = session_options(
+            options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
+        )
+        disable_optimizer(options, *(disabled or ()))
+        return options
+
+    choices = {
+        "fold_weights": fold_weights,
+        "choose_products": choose_products,
+        "blocked_layout": blocked_layout,
+        "exact_products": exact_products,
+        "allow_requantization_removal": allow_requantization_removal,
+        "remove_quantization": remove_quantization,
+    }
+    asked = _Request(model, sess_options, completed, choices, of_application)
+    own = _own(sess_options)
+    with lock_of(own) if _are_options(own) else contextlib.nullcontext():
+        options = completed(own)
+        if get_entry(options, BACKEND_KEY) == "directml":
+            choices.update(choose_products=False, blocked_layout=False)
+        origin = Origin.of(model, options, choices)
+        session = _on_prepared(asked, options, origin)
+        prepared = session is not None
+        if session is None:
+            with without_collection():
+                session = _on_rewritten(asked, options, origin)
+    vars(session)["_normfuse_prepared"] = prepared  # applications report it
+    if not (remove_quantization or allow_requantization_removal or exact_products):  # results stay
+        if isinstance(model, (str, os.PathLike)):
+            recreate_from(session, str(Path(model).resolve()))
+        elif isinstance(model, (bytes, bytearray, memoryview)):
+            recreate_from(session, bytes(model))
+    return session
+
+
+def _are_options(options: object) -> bool:
+    return isinstance(options, load_host().SessionOptions)
+
+
+def _own(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions | None:
+    """Return a copy, or the options themselves where a session needs what a copy would lack."""
+    if not _are_options(options) or options is None or has_providers(options) or get_entry(options, BACKEND_KEY):
+        return options
+    try:
+        return copied(options)
+    except Exception:  # a private part of onnxruntime, which may go: `given_initializers` says so
+        return options
+
+
+def _on_prepared(
+    asked: _Request, options: onnxruntime.SessionOptions, origin: Origin | None
+) -> onnxruntime.InferenceSession | None:
+    """Return a session on what an earlier one was created on; None: it is to be made."""
+    found = None if origin is None else origin.find()
+    if found is None:
+        return None
+    path, needs = found
+    try:
+        require_none_of(asked.given, needs.initializers, needs.files)
+        needs.settle(options)
+        data = path.read_bytes() if needs.folder else str(path)
+        with data_in(options, needs.folder):
+            session = plain_session(data, sess_options=options, providers=None, enable_fallback=0)
+    except Exception as error:  # whatever it is: the usual way says it, or does without
+        _log.info("No session on the prepared model %s: %s", path, words_of(error).splitlines()[0])
+        return None
+    if EP_NAME not in session.get_providers():
+        return None
+    vars(session)[SUMMARY] = needs.summary
+    if any(asked.choices[name] for name in ("remove_quantization", "allow_requantization_removal", "exact_products")):
+        recreate_from(session, path.read_bytes())  # what the model that was given would not do for
+    if needs.made_up_names:
+        from normfuse.host.output_shapes import forget_made_up_names
+
+        forget_made_up_names(session)
+    _log.info("The session is on the prepared model %s.", path)
+    return session
+
+
+def _on_rewritten(
+    asked: _Request, options: onnxruntime.SessionOptions, origin: Origin | None
+) -> onnxruntime.InferenceSession:
+    from normfuse.sessions import creation as sessions
+
+    given = asked.given if _are_options(asked.given) else None
+    try:
+        model = sessions.Given(asked.model, given)
+    except InitializersGiven as found:
+        if asked.of_application:
+            raise
+        if asked.choices["exact_products"]:
+            raise OptionError(f"{found} exact_products=True needs it rewritten.") from found
+        with lock_of(given):
+            return sessions.left_as_it_is(asked.model, asked.completed(given), found)
+    choices = sessions.Choices(**asked.choices)
+    foreign = model.foreign_domains
+    if foreign and asked.of_application:
+        raise LeftAlone(f"it has operators of {', '.join(foreign)}, of a library that its options may name")
+    if not foreign or given is None:
+        return sessions.created(model, options, choices, None if foreign else origin)
+    with lock_of(given):  # a copy lacks the library
+        return sessions.created(model, asked.completed(given), choices, None)

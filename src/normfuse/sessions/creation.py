@@ -1,0 +1,352 @@
+"""Ordinary ONNX Runtime sessions, with and without the execution provider."""
+
+from __future__ import annotations
+
+import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
+
+# isort: split
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import logging
+import mmap
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from normfuse.collection import collect_young
+from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
+from normfuse.files.model_files import ModelLike, Source, external_tensors, load_model, runnable, to_proto
+from normfuse.graph_rewrites.engine.traversal import graphs_of
+from normfuse.host.config_entries import (
+    EXTERNAL_DATA_FOLDER,
+    disabled_optimizers,
+    users_entry,
+)
+from normfuse.host.float16 import avoid_float16_fault
+from normfuse.host.given_initializers import InitializersGiven, names_of_initializers, require_none_given
+from normfuse.host.inlining import choose_inlining, inlines_late
+from normfuse.host.messages import words_of
+from normfuse.host.native_library import EP_NAME, get_library_path
+from normfuse.host.needs import SUMMARY, Needs, data_in
+from normfuse.host.output_shapes import forget_made_up_names, has_made_up_names
+from normfuse.host.plain_sessions import plain_session
+from normfuse.host.session import session_options
+from normfuse.host.versions import import_host, load_host
+from normfuse.sessions.host_optimization import failures
+from normfuse.sessions.plan import Choices
+from normfuse.sessions.prepared_models import Origin, state_of
+from normfuse.sessions.session_model import SessionModel, session_model
+from normfuse.spec import OPERATOR_DOMAIN
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    _Keep: TypeAlias = Callable[[onnxruntime.InferenceSession, bytes | mmap.mmap, str], None]
+    """Keeps what a session was created on, with its external data in a folder ("": it has none)."""
+
+
+__all__ = [
+    "Choices",
+    "Given",
+    "Level",
+    "SessionModel",
+    "created",
+    "foreign_domains",
+    "left_as_it_is",
+    "needs_library",
+    "open_session",
+    "session_model",
+]
+
+_log = logging.getLogger("normfuse")
+
+Level = Literal["disable", "basic", "extended", "all"]
+# What a session does without that was created once more, since ONNX Runtime refused what was made of its model.
+_WITHOUT_CHOICES = (
+    "The session runs it rewritten, but with products in the types, and chains in the layout, that ONNX Runtime "
+    "chooses: what other ones would gain is lost. choose_products=False, blocked_layout=False asks for that at once."
+)
+_WITHOUT_REWRITING = (
+    "The session runs it as it is given, not rewritten: only chains of standard operators gain. "
+    "onnxruntime.InferenceSession(model, normfuse.session_options()) is the same at once."
+)
+# Of ONNX and of ONNX Runtime.
+_DOMAINS = (
+    "",
+    "ai.onnx",
+    "ai.onnx.ml",
+    "ai.onnx.preview.training",
+    "com.microsoft",
+    "com.microsoft.nchwc",
+    "com.ms.internal.nhwc",
+)
+
+
+class Given:
+    """A model, each time it is asked for as it was given."""
+
+    def __init__(self, model: ModelLike, options: onnxruntime.SessionOptions | None) -> None:
+        """Load a model as a session with the user's options is created from it.
+
+        Raises:
+            InitializersGiven: The options give some of its initializers.
+            InvalidModelError: It cannot be read.
+        """
+        self._model, self._options = model, options
+        self.initializers: tuple[list[str], list[str]] = ([], [])
+        self.data: dict[str, object] = {}
+        """Files with data of the model, and what tells that they were not touched."""
+        self.summary: dict[str, object] = {}
+        """What `needs.Needs` has for the report."""
+        self._loaded: Source | None = self._load()
+        self.name, self.kind = self._loaded.name, self._loaded.kind
+        #: Whether what it is loaded into is nobody else's.
+        self.is_own = self._loaded is not model and self._loaded.kind not in ("ir", "program")
+        self.foreign_domains = foreign_domains(self._loaded.model)
+
+    def take(self) -> Source:
+        """Return the model, which is kept here no longer: it may be changed where it is nobody else's."""
+        source, self._loaded = self._loaded or self._load(), None
+        return source
+
+    def _load(self) -> Source:
+        folder = None if self._options is None else users_entry(self._options, EXTERNAL_DATA_FOLDER)
+        return load_model(self._model, folder, before_data=self._look_at)
+
+    def _look_at(self, model: ir.Model) -> None:
+        require_none_given(self._options, model)
+        self.initializers = names_of_initializers(model)
+        with contextlib.suppress(OSError):  # whoever loads it says so
+            paths = {str(Path(tensor.path).absolute()) for tensor in external_tensors(model)}
+            self.data = {path: state_of(path) for path in paths}
+
+    def made(self, options: onnxruntime.SessionOptions, choices: Choices) -> SessionModel:
+        """Return what a session is created on; where that is all that is wanted, the rest of it is given up."""
+        made = session_model(self.take(), options, choices, again=self.take if self.is_own else None)
+        _log.info("%s", made)
+        kinds = [site.kind for site in made.written.sites if site.fused_into] if made.written else []
+        self.summary = {"plan": str(made), "fused": dict(collections.Counter(kinds))}
+        return made._replace(written=None)
+
+    def as_it_is(self) -> SessionModel:
+        """Return the model, not rewritten."""
+        self.summary = {}
+        return SessionModel(self.take().model)
+
+
+def left_as_it_is(
+    model: ModelLike, options: onnxruntime.SessionOptions, given: InitializersGiven
+) -> onnxruntime.InferenceSession:
+    """Return a session on the model as it is: the execution provider sees for itself what the options give."""
+    warnings.warn(str(given), stacklevel=5)  # at the caller of InferenceSession
+    data = to_proto(model).SerializeToString() if isinstance(model, ir.Model) else model
+    data = data.SerializeToString() if isinstance(data, onnx.ModelProto) else data
+    return plain_session(data, options)
+
+
+def foreign_domains(model: ir.Model) -> list[str]:
+    """Return the domains of nodes that a library of the user's may define: neither functions nor ONNX Runtime do."""
+    known = {*_DOMAINS, OPERATOR_DOMAIN, *(function.domain for function in model.functions.values())}
+    return sorted({node.domain for graph in graphs_of(model.graph) for node in graph} - known)
+
+
+class _Way(NamedTuple):
+    """One way to create a session on a model."""
+
+    made: Callable[[], SessionModel]
+    without: str = ""
+    """What such a session does without, and how to ask for it: for a warning, where the way before it failed."""
+
+
+def created(
+    given: Given, options: onnxruntime.SessionOptions, choices: Choices, origin: Origin | None
+) -> onnxruntime.InferenceSession:
+    """Return a session on what is made of a model, or where ONNX Runtime does not take that on as little as possible.
+
+    Where nothing failed, it is kept as made from the origin.
+
+    ONNX Runtime's operators of integers fail for some models of uint8 that it runs as int8, some versions for more, as
+    for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
+    """
+    results_stay = not (choices.remove_quantization or choices.allow_requantization_removal or choices.exact_products)
+    in_file = results_stay and given.kind in ("path", "bytes")
+    least = dataclasses.replace(choices, choose_products=False, blocked_layout=False)
+    ways = [_Way(functools.partial(given.made, options, choices))]
+    if least != choices:
+        ways.append(_Way(functools.partial(given.made, options, least), _WITHOUT_CHOICES))
+    if results_stay:
+        ways.append(_Way(given.as_it_is, _WITHOUT_REWRITING))
+    *others, last = ways
+    answers: list[str] = []
+    for way in others:
+        try:
+            session = _settled_session(way.made, options, given, None if answers else origin, in_file=in_file)
+        except InvalidModelError as error:
+            answers.append(str(error))
+        else:
+            break
+    else:
+        way, session = last, _settled_session(last.made, options, given, None, in_file=in_file)
+    if answers:
+        warnings.warn(_warning_of(answers, way), stacklevel=5)  # at the caller of normfuse.InferenceSession
+    forget_made_up_names(session)
+    vars(session)[SUMMARY] = given.summary
+    return session
+
+
+def _warning_of(answers: list[str], way: _Way) -> str:
+    """Return the warning that a session was created in a further way, what was tried before having been refused."""
+    refused = "; ".join(dict.fromkeys(answers))
+    return f"{refused}: that was the model as normfuse prepares it. {way.without} Results are right; please report it."
+
+
+def _settled_session(
+    make: Callable[[], SessionModel],
+    options: onnxruntime.SessionOptions,
+    given: Given,
+    origin: Origin | None,
+    *,
+    in_file: bool,
+) -> onnxruntime.InferenceSession:
+    failed = failures()
+    made = make()
+    made.settle(options)
+    before = set(disabled_optimizers(options))
+    keeps_weights, leaves_pairs, late = made.keeps_weights, made.leaves_pairs, inlines_late(made.model)
+
+    def keep(session: onnxruntime.InferenceSession, data: bytes | mmap.mmap, folder: str) -> None:
+        names, files = given.initializers
+        needs = Needs(
+            keeps_weights=keeps_weights,
+            leaves_pairs=leaves_pairs,
+            inlines_late=late,
+            disabled=sorted(set(disabled_optimizers(options)) - before),
+            initializers=names,
+            files=files,
+            folder=folder,
+            contents=[],
+            summary=given.summary,
+            made_up_names=has_made_up_names(session),
+        )
+        if origin is not None:
+            origin.keep(data, needs, given.data)
+
+    certain = origin is not None and failures() == failed
+    models = [made.model]
+    del made
+    return _create(models, options, given.name, providers=None, keep=keep if certain else None, in_file=in_file)
+
+
+def open_session(
+    model: ir.Model | SessionModel,
+    name: str,
+    *,
+    ep_options: dict[str, Any] | None = None,
+    level: Level = "all",
+    threads: int = 0,
+    sess_options: onnxruntime.SessionOptions | None = None,
+) -> onnxruntime.InferenceSession:
+    """Return a session for measuring and comparing: quiet, and with the execution provider only if options are given.
+
+    Args:
+        model: The model; a :class:`SessionModel` also says what its session's options need.
+        name: What it is called in messages.
+        ep_options: Options of the execution provider, {} for its defaults; None: ONNX Runtime's CPU provider alone,
+            with the custom operators if the model cannot run without them.
+        level: ONNX Runtime's own graph optimisations.
+        threads: Threads inside an operator; 0: ONNX Runtime's default.
+        sess_options: Session options to use; None: new ones.
+
+    Raises:
+        InvalidModelError: ONNX Runtime cannot load the model.
+        NormfuseError: Whatever :func:`normfuse.session_options` raises.
+    """
+    host = import_host() if ep_options is None else load_host()
+    options = sess_options or host.SessionOptions()
+    levels = host.GraphOptimizationLevel
+    options.graph_optimization_level = {
+        "disable": levels.ORT_DISABLE_ALL,
+        "basic": levels.ORT_ENABLE_BASIC,
+        "extended": levels.ORT_ENABLE_EXTENDED,
+        "all": levels.ORT_ENABLE_ALL,
+    }[level]
+    options.log_severity_level = 4
+    # Threads that wait for work of one session must not take the processor from the next one.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if threads:
+        options.intra_op_num_threads = threads
+    made = model if isinstance(model, SessionModel) else SessionModel(model)
+    made.settle(options)
+    if ep_options is not None:
+        session_options(options, **ep_options)
+        return _create([made.model], options, name, providers=None)
+    if needs_library(made.model):
+        options.register_custom_ops_library(get_library_path())
+    return _create([made.model], options, name, providers=["CPUExecutionProvider"])
+
+
+def needs_library(model: ir.Model) -> bool:
+    """Whether the model has nodes of normfuse's operators without a function that says what they do."""
+    bodies = {(function.domain, function.name) for function in model.functions.values()}
+    return any(
+        node.domain == OPERATOR_DOMAIN and (node.domain, node.op_type) not in bodies
+        for graph in (*graphs_of(model.graph), *model.functions.values())
+        for node in graph
+    )
+
+
+def _create(
+    models: list[ir.Model],
+    options: onnxruntime.SessionOptions,
+    name: str,
+    providers: list[str] | None,
+    keep: _Keep | None = None,
+    in_file: bool = False,
+) -> onnxruntime.InferenceSession:
+    """Return a session on the model in a list, which is empty then; what it was created on is kept if that is all.
+
+    `in_file`: the session is told afterwards what it may be created on once more, so that a temporary file will do.
+    """
+    if providers is None:
+        choose_inlining(options, models[0])
+        avoid_float16_fault(options, models[0])
+    with runnable(models.pop(), in_file=in_file) as (data, folder):
+        if in_file and not isinstance(data, bytes):
+            collect_young()  # the model, whose memory onnxruntime is to have
+        try:
+            given = data if isinstance(data, bytes) else str(data)
+            with data_in(options, folder):
+                session = plain_session(given, sess_options=options, providers=providers, enable_fallback=0)
+        except Exception as error:  # onnxruntime raises one class of its own for each status code
+            raise _translated(error, name) from error
+        if keep is not None:
+            _keep(keep, session, data, folder or "")
+    if providers is None and EP_NAME not in session.get_providers():
+        raise LibraryLoadError(f"onnxruntime created a session for {name} without {EP_NAME}.")
+    return session
+
+
+def _keep(keep: _Keep, session: onnxruntime.InferenceSession, data: bytes | Path, folder: str) -> None:
+    if isinstance(data, bytes):
+        keep(session, data, folder)
+    elif not data.with_name(f"{data.name}.data").exists():
+        with data.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            keep(session, mapped, folder)
+
+
+def _translated(error: Exception, name: str) -> Exception:
+    text = words_of(error)
+    # What the library itself objects to is an option (DirectML is one), or the environment variable that chooses the
+    # instruction set.
+    own = re.search(rf"{EP_NAME}: .*option.*|DirectML path: .*|The environment variable NORMFUSE_ISA.*", text)
+    if own is not None:
+        return OptionError(own[0])
+    return InvalidModelError(f"onnxruntime cannot load {name}: {text.splitlines()[0]}")

@@ -1,0 +1,136 @@
+"""What a session is to make of a model, decided before anything is done, from facts about the model and the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from normfuse.graph_rewrites.quantization.treatment import Products
+
+__all__ = ["MOST_BYTES", "Choices", "HostFacts", "Layout", "ModelFacts", "SessionPlan", "plan_session", "takes_pairs"]
+
+MOST_BYTES = 1 << 30
+"""Of weights, for the layout of convolutions: ONNX Runtime writes one message, and memory holds it for a moment."""
+
+Layout = Literal["as given", "of convolutions"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """What :class:`normfuse.InferenceSession` may do to a model, by the names of its arguments."""
+
+    fold_weights: bool = True
+    choose_products: bool = True
+    blocked_layout: bool = True
+    exact_products: bool = False
+    allow_requantization_removal: bool = False
+    remove_quantization: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFacts:
+    """What decides about a model; about one in the QOperator format, as Q/DQ pairs if it becomes that."""
+
+    activations: frozenset[str] = frozenset()
+    """Types that it quantises to in each run, such as INT8."""
+    chains_of_convolutions: bool = False
+    """Steps of chains stand behind convolutions, and where nothing is of bytes between them."""
+    is_narrow: bool = False
+    """It has inputs or weights of float16 or bfloat16."""
+    weight_bytes: int = 0
+    is_faster_in_float: bool = False
+    """Most of its 8-bit products are depthwise convolutions, which are slow in integers on x86."""
+    becomes_pairs: bool = False
+    """It has operators of the QOperator format that are written as Q/DQ pairs: see `takes_pairs`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HostFacts:
+    """What decides about the machine, and about the options of the session."""
+
+    is_x86: bool = True
+    sums_saturate: bool = False
+    """Sums of products of uint8 and int8 are wrong where they do not fit 16 bits: x86 without VNNI."""
+    makes_operators: bool = True
+    """ONNX Runtime makes operators of integers of Q/DQ pairs."""
+    lays_out: bool = True
+    """ONNX Runtime lays tensors out for its convolutions: all optimisations are on, and none is saved in a file."""
+    compiles: bool = True
+    """The execution provider takes chains of standard operators."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionPlan:
+    """What becomes of a model. What cannot be known before is a condition: see the documentation, Debugging."""
+
+    as_pairs: bool
+    """Operators of the QOperator format are written as Q/DQ pairs."""
+    products: tuple[Products, ...]
+    """What 8-bit products run in, best first: the next one where ONNX Runtime finds no layout for the one before."""
+    layout: Layout
+    """"of convolutions": ONNX Runtime optimises the model first, and chains run in the layout of its convolutions:
+    NCHWc where products run in float, channels last where they run in integers."""
+    choices: Choices
+    """Where weights are folded: those of products that run in float are dequantised once, and ONNX Runtime is kept from
+    quantising them again."""
+    shapes_of_integers: bool
+    """Shape reads the bytes before they are dequantised."""
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        parts = [
+            "form=Q/DQ pairs" if self.as_pairs else "form=as given",
+            f"products={', else '.join(self.products)}",
+            f"layout={self.layout}",
+            f"weights={'dequantised once' if self.choices.fold_weights else 'as given'}",
+            *(["uint8 x int8=exact"] if self.choices.exact_products else []),
+        ]
+        return f"session plan: {', '.join(parts)}, because {'; '.join(self.reasons)}"
+
+
+def takes_pairs(host: HostFacts, choices: Choices) -> bool:
+    """Whether operators of the QOperator format are written as Q/DQ pairs, of which ONNX Runtime makes faster ones."""
+    return choices.remove_quantization or (choices.choose_products and host.is_x86 and host.makes_operators)
+
+
+def plan_session(model: ModelFacts, host: HostFacts, choices: Choices) -> SessionPlan:
+    """Decide what becomes of a model."""
+    products, why_products = _products(model, host, choices)
+    layout, why_layout = _layout(model, host, choices)
+    return SessionPlan(
+        as_pairs=model.becomes_pairs,
+        products=products if layout == "of convolutions" else products[-1:],
+        layout=layout,
+        choices=choices,
+        shapes_of_integers=not model.activations.isdisjoint(("INT8", "UINT8")),
+        reasons=(why_products, why_layout),
+    )
+
+
+def _products(model: ModelFacts, host: HostFacts, choices: Choices) -> tuple[tuple[Products, ...], str]:
+    """Return the forms of 8-bit products, and why: in float only with the layout of convolutions."""
+    if not choices.choose_products:
+        return ("as they are",), "choose_products is off"
+    in_float = host.is_x86 and model.is_faster_in_float
+    first: tuple[Products, ...] = ("float",) if in_float else ()
+    why = "depthwise convolutions are faster in float on x86, and " if in_float else ""
+    if "INT8" not in model.activations:
+        return (*first, "as they are"), f"{why}no activation is int8"
+    if host.sums_saturate:
+        return (*first, "exact integer"), f"{why}activations are int8, and sums of uint8 x int8 saturate here"
+    return (*first, "integer"), f"{why}activations are int8"
+
+
+def _layout(model: ModelFacts, host: HostFacts, choices: Choices) -> tuple[Layout, str]:
+    obstacles = {
+        "blocked_layout is off": not choices.blocked_layout,
+        "the session options leave optimisations out, or save the optimised model": not host.lays_out,
+        "the option compile is 0": not host.compiles,
+        "no chain stands between convolutions": not model.chains_of_convolutions,
+        "it is in float16 or bfloat16": model.is_narrow,
+        f"its weights take {MOST_BYTES >> 30} GiB or more": model.weight_bytes >= MOST_BYTES,
+    }
+    found = next((obstacle for obstacle, there in obstacles.items() if there), None)
+    return ("of convolutions", "chains stand between convolutions") if found is None else ("as given", found)

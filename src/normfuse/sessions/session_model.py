@@ -1,0 +1,169 @@
+"""What :class:`normfuse.InferenceSession` makes of a model: facts, the plan that follows from them, and its passes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import onnx_ir as ir
+
+from normfuse.files.model_files import Source
+from normfuse.host.config_entries import get_entry
+from normfuse.host.integer_products import sums_saturate
+from normfuse.host.needs import QUANTIZES_WEIGHTS, settle
+from normfuse.host.session import OPTION_PREFIX
+from normfuse.host.versions import import_host
+from normfuse.sessions.blocked_layout import blocked, has_chains_of_convolutions, lays_out
+from normfuse.sessions.channels_last import channels_last
+from normfuse.sessions.exact_products import with_exact_sums
+from normfuse.sessions.plan import Choices, HostFacts, ModelFacts, SessionPlan, plan_session, takes_pairs
+from normfuse.sessions.qoperator import in_pairs, makes_operators
+from normfuse.sessions.rewriting import Rewritten, rewritten
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from normfuse.graph_rewrites import Treatment
+    from normfuse.graph_rewrites.quantization.treatment import Products
+
+__all__ = ["SessionModel", "plan_of", "session_model"]
+
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+class SessionModel(NamedTuple):
+    """What a session is created on, and what its options have to say for that."""
+
+    model: ir.Model
+    keeps_weights: bool = False
+    """ONNX Runtime is not to make integers of float weights: dequantised ones, or those of blocked convolutions."""
+    leaves_pairs: bool = False
+    """ONNX Runtime is to leave QuantizeLinear and DequantizeLinear as they are."""
+    written: Rewritten | None = None
+    """What the rewriting pass made of the model first."""
+    plan: SessionPlan | None = None
+    layout: str = "as given"
+
+    def settle(self, options: onnxruntime.SessionOptions) -> None:
+        """Say it; what an earlier session on these options needed is taken back."""
+        settle(options, keeps_weights=self.keeps_weights, leaves_pairs=self.leaves_pairs)
+
+    def __str__(self) -> str:
+        """Return the plan, and what could not be known before, in one line."""
+        off = [QUANTIZES_WEIGHTS] * self.keeps_weights + ["operators of integers"] * self.leaves_pairs
+        return f"{self.plan}; layout found: {self.layout}; off in ONNX Runtime: {', '.join(off) or 'nothing'}"
+
+
+def session_model(
+    source: Source, options: onnxruntime.SessionOptions, choices: Choices, *, again: Callable[[], Source] | None = None
+) -> SessionModel:
+    """Return what :class:`normfuse.InferenceSession` makes of a model.
+
+    Args:
+        source: The model as it was loaded.
+        options: Those of the session.
+        choices: What may be done.
+        again: Loads the model once more: then the model of ``source`` itself is changed. None: copies of it are.
+    """
+    from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators
+
+    host = _host_facts(options)
+    becomes_pairs = takes_pairs(host, choices) and has_operators(source.model.graph)
+
+    def begun(source: Source) -> Source:
+        if choices.exact_products and sums_saturate():
+            source = dataclasses.replace(source, model=with_exact_sums(source.model)[0], rewrites={})
+        return in_pairs(source, in_place=again is not None) if becomes_pairs else source
+
+    source = begun(source)
+    plan = _planned(source.model, host, choices, becomes_pairs=becomes_pairs)
+    for products in plan.products if plan.layout == "of convolutions" else ():
+        made = _laid_out(source, options, plan, products, in_place=again is not None)
+        if made is not None:
+            return made
+        if again is not None:
+            source = begun(again())
+    result = rewritten(source, "portable", _treatment(plan, plan.products[-1]), in_place=again is not None)
+    return SessionModel(result.model, keeps_weights=result.weights.guarded > 0, written=result, plan=plan)
+
+
+def plan_of(source: Source) -> SessionPlan:
+    """Return the plan for a session with the default options, which changes nothing."""
+    from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators
+
+    host, choices = _host_facts(import_host().SessionOptions()), Choices()
+    becomes_pairs = takes_pairs(host, choices) and has_operators(source.model.graph)
+    return _planned((in_pairs(source) if becomes_pairs else source).model, host, choices, becomes_pairs=becomes_pairs)
+
+
+def _planned(model: ir.Model, host: HostFacts, choices: Choices, *, becomes_pairs: bool) -> SessionPlan:
+    facts, host = _facts(model, host, choices)
+    return plan_session(dataclasses.replace(facts, becomes_pairs=becomes_pairs), host, choices)
+
+
+def _host_facts(options: onnxruntime.SessionOptions) -> HostFacts:
+    """Return them but for sums, which are asked for where there are products of int8."""
+    from normfuse.graph_rewrites.quantization.weight_folding import is_x86
+
+    return HostFacts(
+        is_x86=is_x86(),
+        makes_operators=makes_operators(options),
+        lays_out=lays_out(options),
+        compiles=get_entry(options, f"{OPTION_PREFIX}compile") != "0",
+    )
+
+
+def _facts(model: ir.Model, host: HostFacts, choices: Choices) -> tuple[ModelFacts, HostFacts]:
+    from normfuse.graph_rewrites.quantization.int8_products import activation_types
+    from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
+
+    types = activation_types(model)
+    weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
+    kinds = {value.dtype for value in model.graph.inputs} | {tensor.dtype for tensor in weights}
+    facts = ModelFacts(
+        activations=frozenset(each.name for each in types if each is not None),
+        chains_of_convolutions=has_chains_of_convolutions(model.graph, between=types.isdisjoint(_BYTES)),
+        is_narrow=not kinds.isdisjoint(_NARROW),
+        weight_bytes=sum(tensor.nbytes for tensor in weights),
+        is_faster_in_float=choices.choose_products and host.is_x86 and are_faster_in_float(model),
+    )
+    saturates = choices.choose_products and ir.DataType.INT8 in types and sums_saturate()
+    return facts, dataclasses.replace(host, sums_saturate=saturates)
+
+
+def _treatment(plan: SessionPlan, products: Products) -> Treatment:
+    from normfuse.graph_rewrites import Treatment
+
+    return Treatment(
+        allow_requantization_removal=plan.choices.allow_requantization_removal,
+        remove_quantization=plan.choices.remove_quantization,
+        fold_weights="session" if plan.choices.fold_weights else "never",
+        products=products,
+        shapes_of_integers=plan.shapes_of_integers,
+    )
+
+
+def _laid_out(
+    source: Source, options: onnxruntime.SessionOptions, plan: SessionPlan, products: Products, *, in_place: bool
+) -> SessionModel | None:
+    """Return a convolution network in the layout of its convolutions; None: that is no gain.
+
+    ONNX Runtime leaves custom operators as they are, and makes operators of integers of standard ones.
+    """
+    from normfuse.graph_rewrites import TargetByProducts
+
+    target = TargetByProducts(in_integers=None if products == "float" else "standard", in_float="custom-op")
+    treatment = dataclasses.replace(_treatment(plan, products), drop_repeated_pairs=True)
+    result = rewritten(source, target, treatment, in_place=in_place)
+    if result.target == "standard":
+        keeps_weights = result.weights.guarded > 0
+        found = channels_last(result.model, options, [QUANTIZES_WEIGHTS] if keeps_weights else [])
+        return None if found is None else SessionModel(found, keeps_weights, False, result, plan, "channels last")
+    found = blocked(result.model, options) if result.target is not None else None
+    if found is None:
+        return None
+    # Nothing of it runs in integers.
+    has_pairs = any(node.op_type == "QuantizeLinear" for node in found.graph)
+    return SessionModel(found, True, has_pairs, result, plan, "blocked")
