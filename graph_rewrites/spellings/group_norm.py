@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from normfuse.graph_rewrites.chains.chains_before import dequantize
+from normfuse.graph_rewrites.engine.dequantization import dequantize
 from normfuse.graph_rewrites.engine.facts import label
 from normfuse.graph_rewrites.engine.fused import Activation, Fused
 from normfuse.graph_rewrites.engine.pattern import node_of
