@@ -31,8 +31,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+from families import Array, Family, fill
 from onnx import TensorProto
-from rewrite_harness import SpellingBuilder
+from spelling import SpellingBuilder
 
 FOLDER = Path(__file__).resolve().parent / "corpus"
 BINARY = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow"}
@@ -81,9 +82,26 @@ class Case:
         return reader.model()
 
 
-def cases() -> Iterator[Case]:
-    """All cases of all files."""
-    for file in sorted(FOLDER.glob("*.txt")):
+def feeds_of(model: onnx.ModelProto, case: Case, family: Family) -> dict[str, Array]:
+    """Inputs of a case's model; `deviation` and `within` of its options say how large floats are."""
+    rng = np.random.default_rng(7)
+    feeds = {}
+    for given in model.graph.input:
+        tensor = given.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        shape = [dim.dim_value for dim in tensor.shape.dim]
+        if 0 in shape:
+            shape = [int(size) for size in case.dims(False, given.name if given.name in case.options else "x")]
+        deviation = float(case.options.get("deviation", 2))
+        data = fill(family, rng, shape, dtype, mean=0.25, deviation=deviation)
+        limit = float(case.options.get("within", "inf"))
+        feeds[given.name] = data if dtype.kind in "iu" else np.clip(data, -limit, limit)
+    return feeds
+
+
+def cases(folder: Path = FOLDER) -> Iterator[Case]:
+    """All cases of all files of a folder."""
+    for file in sorted(folder.glob("*.txt")):
         words: dict[str, str] = {}
         macros: dict[str, Macro] = {}
         general: dict[str, str] = {}

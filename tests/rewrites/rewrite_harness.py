@@ -1,10 +1,9 @@
-"""What the tests of the rewriting pass share: a builder with an exporter's freedoms, and checks of a fused model."""
+"""What the tests of the rewriting pass share: checks of a fused model, and how to get one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-from unittest import mock
 
 import families
 import harness
@@ -15,81 +14,15 @@ import onnxruntime
 from families import Family
 from onnx import numpy_helper
 from oracle import ATTRIBUTE_DEFAULTS, Array, evaluate
+from spelling import CONSTANT_FORMS as CONSTANT_FORMS
+from spelling import SpellingBuilder as SpellingBuilder
 
 from normfuse.graph_rewrites import RewriteResult, rewrite
 from normfuse.graph_rewrites.engine.fused import Fused
-from normfuse.models.graph_builder import GraphBuilder
 
 DOMAIN = "ai.normfuse"
-COMMUTATIVE = ("Add", "Mul", "Max")
 #: The families of data that each model of one chain gets besides its test's own numbers.
 DATA = ("ramp", "zeros behind", "outlier", "constant", "infinity")
-#: The ways in which exporters write down a constant of one element.
-CONSTANT_FORMS = ("initializer", "constant node", "vector", "cast", "identity", "filled", "reshaped")
-
-
-class SpellingBuilder(GraphBuilder):
-    """A graph builder that writes the same graph with other constants, operand orders and axes.
-
-    Args:
-        constants: One of CONSTANT_FORMS, for numbers.
-        swap: Write the operands of commutative operators the other way round.
-    """
-
-    def __init__(
-        self, opset: int, dtype: str = "float32", constants: str = "initializer", swap: bool = False, seed: int = 0
-    ) -> None:
-        super().__init__(opset, dtype, seed)
-        self._form = constants
-        self._swap = swap
-
-    def add(self, op_type: str, *inputs: Any, output: str | None = None, domain: str = "", **attributes: Any) -> str:
-        given = [self.number(value) if isinstance(value, float) else value for value in inputs]
-        if self._swap and op_type in COMMUTATIVE and len(given) == 2:
-            given.reverse()
-        return super().add(op_type, *given, output=output, domain=domain, **attributes)
-
-    def number(self, value: float, dtype: Any = None) -> str:
-        """A constant of one element, in the builder's form."""
-        array = np.array(value, dtype or self.dtype)
-        if self._form == "constant node":
-            return super().add("Constant", value=numpy_helper.from_array(array))
-        if self._form == "vector":
-            return self.constant(array.reshape(1))
-        if self._form == "cast":
-            return super().add("Cast", self.constant(array.astype(np.float64)), to=self.onnx_type(array.dtype))
-        if self._form == "identity":
-            return super().add("Identity", self.constant(array))
-        if self._form == "filled":
-            shape = self.constant(np.array([1], np.int64))
-            return super().add("ConstantOfShape", shape, value=numpy_helper.from_array(array.reshape(1)))
-        if self._form == "reshaped":
-            return super().add("Reshape", self.constant(array.reshape(1)), self.constant(np.array([], np.int64)))
-        return self.constant(array)
-
-    def reduce(self, op_type: str, x: str, axes: Sequence[int], keepdims: int = 1) -> str:
-        """A reduction, its axes an attribute or an input as the opset has it."""
-        if self.opset >= (13 if op_type == "ReduceSum" else 18):
-            return super().add(op_type, x, np.asarray(axes, np.int64), keepdims=keepdims)
-        return super().add(op_type, x, axes=list(axes), keepdims=keepdims)
-
-    def reduce_mean(self, x: str, axes: Sequence[int]) -> str:
-        return self.reduce("ReduceMean", x, axes)
-
-    def more_outputs(self, names: Sequence[str]) -> None:
-        """Give the last node outputs behind its first."""
-        self._nodes[-1].output.extend(names)
-
-    def untyped(self, outputs: Sequence[str]) -> onnx.ModelProto:
-        """The model with outputs whose types and shapes are left open."""
-        with mock.patch.object(onnx.checker, "check_model"):  # it refuses outputs of no type, and deprecated operators
-            model = super().model("m")
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-        return model
-
-    def array(self, name: str) -> Array:
-        """An initialiser's value."""
-        return numpy_helper.to_array(self._initializers[name])
 
 
 def optimize(model: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, RewriteResult]:

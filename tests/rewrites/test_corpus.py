@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import harness
-import numpy as np
 import onnx
 import pytest
-from corpus_reader import Case, cases
-from families import Family, fill
+from corpus_reader import Case, cases, feeds_of
+from families import Family
 from oracle import Array, evaluate
 from rewrite_harness import (
     CONSTANT_FORMS,
@@ -118,22 +117,6 @@ def _check_left(result: RewriteResult, reason: str, kind: str = "", words: str =
     assert sites[0].advice
 
 
-def _feeds(model: onnx.ModelProto, case: Case, family: str) -> dict[str, Array]:
-    rng = np.random.default_rng(7)
-    feeds = {}
-    for given in model.graph.input:
-        tensor = given.type.tensor_type
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        shape = [dim.dim_value for dim in tensor.shape.dim]
-        if 0 in shape:
-            shape = [int(size) for size in case.dims(False, given.name if given.name in case.options else "x")]
-        deviation = float(case.options.get("deviation", 2))
-        data = fill(Family(family), rng, shape, dtype, mean=0.25, deviation=deviation)
-        limit = float(case.options.get("within", "inf"))
-        feeds[given.name] = data if dtype.kind in "iu" else np.clip(data, -limit, limit)
-    return feeds
-
-
 def _check_numbers(form: Form, model: onnx.ModelProto, portable: onnx.ModelProto, custom: onnx.ModelProto) -> None:
     """Against the float64 meaning of the steps where they are the whole model, and against the original's numbers."""
     nodes, kernelless = fused_nodes(portable), "kernelless" in form.case.options
@@ -145,7 +128,7 @@ def _check_numbers(form: Form, model: onnx.ModelProto, portable: onnx.ModelProto
         **({} if kernelless else {"original model": session_of(model, optimized=False)}),
     }
     for family in ("noise", *random.Random(form.number).sample(FAMILIES[1:], 2)):
-        feeds = _feeds(model, form.case, family)
+        feeds = feeds_of(model, form.case, Family(family))
         results = {way: harness.run(session, feeds) for way, session in sessions.items()}
         exact = results.get("original model", {})
         if len(nodes) == 1 and [value.name for value in portable.graph.output] == [nodes[0].output[0]]:
