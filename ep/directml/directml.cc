@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "directml/compiled_program.h"
-#include "directml/device_memory.h"
-#include "directml/gpu.h"
-#include "directml/island.h"
-#include "directml/known_tensors.h"
-#include "directml/lowering.h"
-#include "directml/program_call.h"
+#include "directml/device/device_memory.h"
+#include "directml/device/gpu.h"
+#include "directml/execution/compiled_program.h"
+#include "directml/execution/program_call.h"
+#include "directml/islands/island.h"
+#include "directml/islands/known_tensors.h"
+#include "directml/lowering/chain_lowering.h"
 
 namespace normfuse {
 

@@ -10,8 +10,8 @@
 #include "chain/execution.h"
 #include "chain/reason.h"
 #include "chain/sequence.h"
-#include "directml/gpu_work.h"
-#include "directml/rules.h"
+#include "directml/device/gpu_work.h"
+#include "directml/lowering/rules.h"
 
 namespace normfuse {
 

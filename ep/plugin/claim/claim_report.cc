@@ -1,7 +1,7 @@
 #include "plugin/claim/claim_report.h"
 
 #include "cpu/plan/path.h"
-#include "directml/lowering.h"
+#include "directml/lowering/chain_lowering.h"
 #include "plugin/claim/json_lines.h"
 
 namespace normfuse::plugin {

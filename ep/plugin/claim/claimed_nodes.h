@@ -9,7 +9,7 @@
 
 #include "chain/parts.h"
 #include "chain/sequence.h"
-#include "directml/island.h"
+#include "directml/islands/island.h"
 #include "plugin/find/found_chain.h"
 
 namespace normfuse::plugin {

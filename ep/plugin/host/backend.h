@@ -8,7 +8,7 @@
 #include "chain/execution.h"
 #include "chain/reason.h"
 #include "directml/directml.h"
-#include "directml/island.h"
+#include "directml/islands/island.h"
 #include "spec/tables.h"
 
 namespace normfuse::plugin {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "directml/device_memory.h"
+#include "directml/device/device_memory.h"
 
 namespace normfuse::plugin {
 namespace {

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <string_view>
 
-#include "directml/shared_library.h"
+#include "directml/device/shared_library.h"
 
 namespace normfuse::plugin {
 namespace {

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "directml/island.h"
-#include "directml/known_tensors.h"
-#include "directml/lowering.h"
+#include "directml/islands/island.h"
+#include "directml/islands/known_tensors.h"
+#include "directml/lowering/chain_lowering.h"
 #include "plugin/islands/island_operators.h"
 
 namespace normfuse::plugin {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "directml/rules.h"
+#include "directml/lowering/rules.h"
 #include "plugin/find/found_chain.h"
 
 namespace normfuse::plugin {

@@ -4,8 +4,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "directml/einsum.h"
-#include "directml/island.h"
+#include "directml/islands/einsum.h"
+#include "directml/islands/island.h"
 #include "plugin/host/options.h"
 
 namespace normfuse::plugin {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "check.h"
+#include "directml/device/shared_library.h"
 #include "directml/directml.h"
-#include "directml/lowering.h"
-#include "directml/shared_library.h"
+#include "directml/lowering/chain_lowering.h"
 #include "fake_control.h"
 #include "random_case.h"
 

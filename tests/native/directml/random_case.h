@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "chain_generator.h"
-#include "directml/lowering.h"
+#include "directml/lowering/chain_lowering.h"
 
 namespace normfuse::test {
 

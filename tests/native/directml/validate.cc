@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "abi/directml_abi.h"
-#include "directml/lowering.h"
-#include "directml/operator_desc.h"
-#include "directml/shared_library.h"
+#include "directml/device/shared_library.h"
+#include "directml/execution/operator_desc.h"
+#include "directml/lowering/chain_lowering.h"
 #include "random_case.h"
 #include "stand_in_device.h"
 
