@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from normfuse.graph_rewrites.chains.chains_before import dequantization_of, require_dequantization
+from normfuse.graph_rewrites.engine.dequantization import dequantization_of, require_dequantization
 from normfuse.graph_rewrites.engine.element_types import integers_of
 from normfuse.graph_rewrites.engine.facts import Facts, label
 from normfuse.graph_rewrites.engine.fused import Activation, Fused
