@@ -9,21 +9,25 @@
 A case is one formula or several for each choice of alternatives in braces; braces that begin with the same ``tag:``
 choose together. It goes on in lines that are indented.
 
-In a formula, operators have ONNX's names (those of ONNX Runtime's own domain begin with ``microsoft.``), keyword
-arguments are attributes, numbers have the model's type unless they say another (``int64(2)``), lists are of int64,
-``scale[8]``, ``bias[8]`` and ``weight[6, 6]`` are weights, and a name that is given nowhere is an input like x or, as
-``shift[2, 1, 8]``, of that shape. ``output(d)`` makes a value one more output.
+In a formula, operators have ONNX's names (those of other domains begin with ``microsoft.``, ``normfuse.`` or
+``own.``), keyword arguments are attributes, numbers have the model's type unless they say another (``int64(2)``), lists
+are of int64, ``full([8], 0.5)`` and ``linspace(0, 1, 8)`` are arrays, ``scale[8]``, ``bias[8]`` and ``weight[6, 6]``
+are weights, and a name that is given nowhere is an input like x or, as ``shift[2, 1, 8]``, of that shape; both may have
+a type, ``int8.weight[6, 6]``. ``output(d)`` makes a value one more output, ``default(0.5)`` is a constant that a caller
+can override. ``If(c, a, b)`` computes a or b, and ``Loop(3, x, F)`` takes the macro F of x so often; what stands in
+their brackets is part of the subgraph, but not the names that are used there.
 
-Expected are the operators of the rewritten graph, fused ones as their steps in brackets, and perhaps ``says "words"``,
-a fused site's message. ``left reason Kind "words"`` behind them, or alone where the model stays as it is, is a site
-that is left.
+Expected are the operators of the rewritten graph, fused ones as their steps in brackets, those of a subgraph behind its
+node, and perhaps ``says "words"``, a fused site's message. ``left reason Kind "words"`` behind them, or alone where the
+model stays as it is, is a site that is left. With ``as=way`` the model is rewritten in another way (WAYS in
+test_corpus.py), which may say why something stays.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -37,7 +41,13 @@ from spelling import SpellingBuilder
 
 FOLDER = Path(__file__).resolve().parent / "corpus"
 BINARY = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow"}
-TYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "int64", "bool_")
+TYPES = ("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "int4", "uint4", "int8", "uint8", "int16")
+TYPES += ("uint16", "int32", "int64", "bool_")
+DOMAINS = {"microsoft": "com.microsoft", "normfuse": "ai.normfuse", "own": "own"}
+ARRAYS: dict[str, Callable[..., Any]] = {
+    "full": np.full,
+    "linspace": lambda low, high, n: np.linspace(low, high, int(n)),
+}
 WEIGHTS = {"scale": 1.0, "bias": 0.0, "weight": 0.0}
 #: First version of ai.onnx that takes as inputs what were attributes.
 INPUTS_SINCE = {"Squeeze": (13, ["axes"]), "Unsqueeze": (13, ["axes"]), "Clip": (11, ["min", "max"])}
@@ -64,10 +74,10 @@ class Case:
         first, _, last = self.options.get("opset", "13-25").partition("-")
         return [v for v in (*range(7, 26), int(first)) if int(first) <= v <= int(last or first)]
 
-    def dims(self, dynamic: bool, name: str = "x") -> list[int | str]:
-        """The dimensions of an input; ``batch:2`` is 2 or, where they are dynamic, any."""
-        parts = [dim.split(":") for dim in self.options[name].split(",")]
-        return [part[0] if dynamic and len(part) > 1 else int(part[-1]) for part in parts]
+    def dims(self, dynamic: bool, name: str = "x") -> list[int | str | None]:
+        """The dimensions of an input; ``batch:2`` and ``:2`` are 2 or, where they are dynamic, any."""
+        parts = [dim.split(":") for dim in self.options[name].split(",") if dim]
+        return [(part[0] or None) if dynamic and len(part) > 1 else int(part[-1]) for part in parts]
 
     def dtype(self, name: str) -> str | None:
         return self.options.get(f"{name}.type")
@@ -78,7 +88,7 @@ class Case:
         if front:
             x = reader.value(ast.parse("x", mode="eval").body, {})
             reader.inputs["x"] = g.add("Add", x, g.weight(self.dims(False)[-1]))
-        reader.outputs.insert(0, reader.run(ast.parse(self.formula.replace("; ", "\n")).body, {}))
+        reader.outputs.insert(0, reader.run(_statements(self.formula), {}))
         return reader.model()
 
 
@@ -86,13 +96,17 @@ def feeds_of(model: onnx.ModelProto, case: Case, family: Family) -> dict[str, Ar
     """Inputs of a case's model; `deviation` and `within` of its options say how large floats are."""
     rng = np.random.default_rng(7)
     feeds = {}
-    for given in model.graph.input:
+    fixed = {tensor.name for tensor in model.graph.initializer}
+    for given in (each for each in model.graph.input if each.name not in fixed):
         tensor = given.type.tensor_type
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         shape = [dim.dim_value for dim in tensor.shape.dim]
         if 0 in shape:
-            shape = [int(size) for size in case.dims(False, given.name if given.name in case.options else "x")]
+            shape = [int(size or 0) for size in case.dims(False, given.name if given.name in case.options else "x")]
         deviation = float(case.options.get("deviation", 2))
+        if dtype.kind == "b":
+            feeds[given.name] = np.asarray(rng.random(shape) < 0.5)
+            continue
         data = fill(family, rng, shape, dtype, mean=0.25, deviation=deviation)
         limit = float(case.options.get("within", "inf"))
         feeds[given.name] = data if dtype.kind in "iu" else np.clip(data, -limit, limit)
@@ -111,7 +125,7 @@ def cases(folder: Path = FOLDER) -> Iterator[Case]:
                 if match[2] is None:
                     words[match[1]] = match[3]
                 else:
-                    macros[match[1]] = Macro(match[2].split(", "), ast.parse(match[3].replace("; ", "\n")).body)
+                    macros[match[1]] = Macro(match[2].split(", "), _statements(match[3]))
             elif line.startswith("at "):
                 general = _options(line[3:])
             else:
@@ -122,6 +136,10 @@ def _lines(text: str) -> Iterator[str]:
     """Lines with what continues them, without comments."""
     kept = "\n".join(line for line in text.splitlines() if line.strip() and not line.startswith("#"))
     yield from re.sub(r"\n\s+", " ", kept).splitlines()
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    return ast.parse(re.sub(r"; (?=([^']*'[^']*')*[^']*$)", "\n", text)).body
 
 
 def _replaced(line: str, words: Mapping[str, str]) -> str:
@@ -208,10 +226,20 @@ class _Formula:
                 shape = ast.literal_eval(index)
                 shape = shape if isinstance(shape, tuple) else (shape,)
                 return self._g.weight(*shape, mean=WEIGHTS[name]) if name in WEIGHTS else self._input(name, shape)
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id=kind), attr=name), slice=index):
+                shape = ast.literal_eval(index)
+                shape = shape if isinstance(shape, tuple) else (shape,)
+                return self._integers(kind, shape) if name in WEIGHTS else self._input(name, shape, kind)
             case ast.BinOp(left=left, op=operator, right=right):
                 return self._g.add(BINARY[type(operator)], self.value(left, names), self.value(right, names))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return self._g.add("Neg", self.value(operand, names))
+            case ast.Call(func=ast.Name(id="If"), args=[condition, *branches]):
+                chosen = self.value(condition, names)
+                return self._nested("If", [chosen], names, then_branch=branches[0], else_branch=branches[1])
+            case ast.Call(func=ast.Name(id="Loop"), args=[count, carried, ast.Name(id=macro)]):
+                given = [np.asarray(ast.literal_eval(count)), np.asarray(True), self.value(carried, names)]
+                return self._nested("Loop", given, names, body=macro)
             case ast.Call(func=function, args=arguments, keywords=keywords):
                 given = [self.value(argument, names) for argument in arguments]
                 attributes = {str(word.arg): self._attribute(word.value, names) for word in keywords}
@@ -224,24 +252,59 @@ class _Formula:
         except ValueError:
             return self.value(node, names)
 
-    def _input(self, name: str, shape: Any) -> str:
+    def _input(self, name: str, shape: Any, kind: str | None = None) -> str:
         if name not in self.inputs:
             own = name if name in self._case.options else "x"
             dims = self._case.dims(self._dynamic, own) if shape is None else shape
-            self.inputs[name] = self._g.input(name, dims, self._case.dtype(name))
+            self.inputs[name] = self._g.input(name, dims, kind or self._case.dtype(name))
         return self.inputs[name]
+
+    def _integers(self, kind: str, shape: tuple[int, ...]) -> Any:
+        """Weights: on x86 without VNNI sums of larger products of uint8 and int8 may be wrong."""
+        size = {"int4": 8, "uint4": 8, "int32": 2000}.get(kind, 65)
+        middle = {"uint4": 8, "uint8": 128, "uint16": 32768}.get(kind, 0)
+        numbers = np.random.default_rng(len(shape) + sum(shape))
+        return numbers.integers(middle - size, middle + size, shape).astype(np.dtype(kind))
+
+    def _nested(self, op_type: str, given: list[Any], names: dict[str, Any], **graphs: Any) -> str:
+        g, attributes = self._g, {}
+        for graph in graphs.values():  # what is computed outside
+            for part in ast.walk(graph) if isinstance(graph, ast.expr) else ():
+                if isinstance(part, ast.Name) and isinstance(names.get(part.id), _Later):
+                    self.value(part, names)
+        for attribute, graph in graphs.items():
+            kind, inputs, outputs = g.onnx_type(self._case.dtype("y") or g.dtype), [], []
+            with g.nested() as nodes:
+                if isinstance(graph, str):
+                    macro, (i, keep, carried) = self._case.macros[graph], (f"{name} {graph}" for name in "ikx")
+                    scalars = ((i, TensorProto.INT64), (keep, TensorProto.BOOL))
+                    inputs = [onnx.helper.make_tensor_value_info(name, code, []) for name, code in scalars]
+                    inputs.append(onnx.helper.make_tensor_value_info(carried, kind, self._case.dims(self._dynamic)))
+                    outputs = [onnx.helper.make_tensor_value_info(g.add("Identity", keep), TensorProto.BOOL, [])]
+                    value = self.run(macro.body, dict(zip(macro.parameters, [carried], strict=True)))
+                else:
+                    value = self.value(graph, names)
+                if not any(value in node.output for node in nodes):
+                    value = g.add("Identity", value)
+            outputs.append(onnx.helper.make_tensor_value_info(value, kind, None))
+            attributes[attribute] = onnx.helper.make_graph(nodes, attribute, inputs, outputs)
+        return g.add(op_type, *given, **attributes)
 
     def _call(self, function: ast.expr, given: list[Any], attributes: dict[str, Any]) -> Any:
         g, domain = self._g, ""
         if isinstance(function, ast.Attribute):
-            name, domain = function.attr, {"microsoft": "com.microsoft"}[ast.unparse(function.value)]
+            name, domain = function.attr, DOMAINS[ast.unparse(function.value)]
         else:
             name = ast.unparse(function)
         if name == "output":
             self.outputs.append(given[0])
             return None
+        if name == "default":
+            return g.default(given[0])
+        if name in ARRAYS:
+            return ARRAYS[name](*given)
         if name in TYPES:
-            return np.asarray(given[0], name)
+            return np.asarray(given[0]).astype(np.dtype(name))
         if name in self._case.macros:
             macro = self._case.macros[name]
             return self.run(macro.body, dict(zip(macro.parameters, given, strict=True)))

@@ -192,7 +192,8 @@ class FunctionLibrary:
         return self._bodies[body]
 
     def _new_name(self, fused: Fused) -> str:
-        base = "_".join([fused.op_type, *chain_of(fused, activation="Activation")])
+        # A function with the custom operator's own name would be taken for it.
+        base = "_".join([fused.op_type, *(chain_of(fused, activation="Activation") or ["Steps"])])
         taken = {name for domain, name, _ in self._model.functions if domain == OPERATOR_DOMAIN}
         name, number = base, 1
         while name in taken:

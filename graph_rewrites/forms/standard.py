@@ -19,8 +19,9 @@ _MARK = ".normfuse."
 
 
 def names_written(graph: ir.Graph) -> set[str]:
-    """Return the names in a graph that `write_out` gave to nodes in an earlier run."""
-    return {node.name for node in graph if node.name is not None and _MARK in node.name}
+    """Return the names in a graph that `write_out` gave to nodes in an earlier run, of which values may be left."""
+    values = (value.name.rpartition(".")[0] for node in graph for value in node.outputs if value.name)
+    return {name for name in (*(node.name for node in graph), *values) if name and _MARK in name}
 
 
 def is_written(node: ir.Node, rules: str) -> bool:
