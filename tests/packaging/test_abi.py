@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADER = (ROOT / "ep" / "abi" / "ort_abi.h").read_text(encoding="utf-8")
 TABLES = tomllib.loads(Path(__file__).with_name("ort_abi.toml").read_text(encoding="utf-8"))
 MEASURED = {
-    table: {name: [int(slot), int(since)] for since, text in rows.items() for name, slot in map(str.split, text.split(","))}
+    table: {
+        name: [int(slot), int(since)] for since, text in rows.items() for name, slot in map(str.split, text.split(","))
+    }
     for table, rows in TABLES.items()
 }
 OLDEST_SUPPORTED = 24

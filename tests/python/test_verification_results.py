@@ -268,7 +268,7 @@ def test_nothing_is_run_that_needs_more_memory_than_there_may_be(
 
     for module in (samples, runs):
         monkeypatch.setattr(module, "open_session", counted)
-    model = tiny_bombs.model([helper.make_node("Shape", ["x"], ["s0"]), *tiny_bombs.doubling(levels)])
+    model = tiny_bombs.model(f"{tiny_bombs.SHAPE} {tiny_bombs.doubling(levels)}")
     report = normfuse.optimize(model).report.verification
     assert report is not None
     assert report.result == ("agree" if fits else "undecided")
