@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
-import jsonschema
 import onnx
-import onnx_ir as ir
 import pytest
+from command import Run, files
 
 import normfuse
 from normfuse import folders, models
-from normfuse.cli import main
-from normfuse.cli.schema import json_schema
 from normfuse.graph_rewrites.forms.functions import FunctionLibrary
 from normfuse.graph_rewrites.spellings.decomposed_activations import DecomposedActivation
 
@@ -31,26 +28,10 @@ def zoo(tmp_path: Path) -> Path:
     return folder
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-
-
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["normfuse", "optimize", *map(str, arguments)])
-    monkeypatch.setenv("COLUMNS", "120")
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
-
-
 def test_every_model_for_itself(zoo: Path, tmp_path: Path) -> None:
-    before = files(zoo)
+    before, output = files(zoo), tmp_path / "out"
     told: list[tuple[str, int, int]] = []
-    output = tmp_path / "out"
     rows = folders.optimize_folder(zoo, output, engine="local", progress=lambda *state: told.append(state))
-
     assert [(row["model"], row["status"], row["fused"]) for row in rows] == [
         ("cut.onnx", "invalid", 0),
         ("inner/gelu.onnx", "written", 1),
@@ -70,51 +51,40 @@ def test_every_model_for_itself(zoo: Path, tmp_path: Path) -> None:
     assert [done for _, done, _ in told] == [0, 1, 2, 3]
 
 
-def test_the_command_exits_with_the_worst(
-    zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(monkeypatch, zoo, "-o", tmp_path / "out", "--engine", "local") == 2
-    text = capsys.readouterr().out
-    assert "cut.onnx is truncated" in text
-    assert "inner/gelu.onnx" in text
-    assert "Wrote 2 of 3 models" in text
-
+def test_the_command_exits_with_the_worst(run: Run, zoo: Path, tmp_path: Path) -> None:
+    done = run("optimize", zoo, "-o", "out", "--engine", "local")
+    assert done.code == 2
+    for words in ("cut.onnx is truncated", "inner/gelu.onnx", "Wrote 2 of 3 models"):
+        assert words in done.out
     (zoo / "cut.onnx").unlink()
-    assert command(monkeypatch, zoo, "-o", tmp_path / "all", "--engine", "local", "--json") == 0
-    data = json.loads(capsys.readouterr().out)
-    schema = json_schema("folder")
-    jsonschema.validate(data, schema)
+    data = run.document("folder", "optimize", zoo, "-o", "all", "--engine", "local")
     assert [row["status"] for row in data["models"]] == ["written", "written"]
-
-    assert command(monkeypatch, zoo, "-o", tmp_path / "none", "--engine", "local", "--require-fused", "2") == 1
-    assert "1 sites are fused, and 2 were required" in capsys.readouterr().out
+    done = run("optimize", zoo, "-o", "none", "--engine", "local", "--require-fused", "2")
+    assert done.code == 1
+    assert "1 sites are fused, and 2 were required" in done.out
     assert files(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize("fault", [KeyError("y"), MemoryError()])
 def test_a_fault_of_normfuse_is_that_of_one_model(
-    zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: Exception
+    run: Run, zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     """A rule that raises leaves its site; whatever raises outside of the rules leaves its model."""
     (zoo / "cut.onnx").unlink()
     call = FunctionLibrary.call
 
-    def failing(self: FunctionLibrary, node: ir.Node, opset: int) -> None:
+    def failing(library: FunctionLibrary, node: Any, opset: int) -> None:
         if node.op_type == "FusedActivation":
             raise fault
-        call(self, node, opset)
+        call(library, node, opset)
 
-    def broken(self: DecomposedActivation, *arguments: object, **named: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise fault
 
     monkeypatch.setattr(FunctionLibrary, "call", failing)
-    assert command(monkeypatch, zoo, "-o", tmp_path / "out", "--engine", "local", "--json") == 1
-    data = json.loads(capsys.readouterr().out)
-    jsonschema.validate(data, json_schema("folder"))
-    assert [(row["model"], row["status"]) for row in data["models"]] == [
-        ("inner/gelu.onnx", "failed"),
-        ("norm.onnx", "written"),
-    ]
+    data = run.document("folder", "optimize", zoo, "-o", "out", "--engine", "local", code=1)
+    found = [(row["model"], row["status"]) for row in data["models"]]
+    assert found == [("inner/gelu.onnx", "failed"), ("norm.onnx", "written")]
     message = data["models"][0]["message"]
     assert message.startswith(str(zoo / "inner" / "gelu.onnx"))
     assert ("KeyError: 'y'. This is a fault of normfuse" if isinstance(fault, KeyError) else "memory") in message
@@ -126,37 +96,27 @@ def test_a_fault_of_normfuse_is_that_of_one_model(
     assert [(row["status"], row["fused"], row["sites"]) for row in rows] == [("written", 0, 1), ("written", 1, 1)]
 
 
-def test_results_do_not_come_to_lie_among_the_models(zoo: Path, tmp_path: Path) -> None:
-    before = files(tmp_path)
-    for output in (zoo, zoo / "inner", zoo / "new"):
-        with pytest.raises(normfuse.OptionError, match="name another folder"):
-            folders.optimize_folder(zoo, output)
-    with pytest.raises(normfuse.OptionError, match=r"norm\.onnx is a file"):
-        folders.optimize_folder(zoo / "inner", zoo / "norm.onnx")
-    with pytest.raises(normfuse.OptionError, match="is not a folder"):
-        folders.optimize_folder(tmp_path / "absent", tmp_path / "out")
+def test_folders_that_do_not_fit(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(normfuse.OptionError, match=r"empty holds no \*\.onnx file"):
-        folders.optimize_folder(tmp_path / "empty", tmp_path / "out")
-    assert files(tmp_path) == before
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_engine_that_is_not_there(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files(tmp_path)
+    for source, output, words in (
+        *((zoo, output, "name another folder") for output in (zoo, zoo / "inner", zoo / "new")),
+        (zoo / "inner", zoo / "norm.onnx", r"norm\.onnx is a file"),
+        (tmp_path / "absent", tmp_path / "out", "is not a folder"),
+        (tmp_path / "empty", tmp_path / "out", r"empty holds no \*\.onnx file"),
+    ):
+        with pytest.raises(normfuse.OptionError, match=words):
+            folders.optimize_folder(source, output)
     monkeypatch.setattr(folders, "find_spec", lambda name: None)
     with pytest.raises(normfuse.OptionError, match="Ray is not installed"):
         folders.optimize_folder(zoo, tmp_path / "out", engine="ray")
+    assert files(tmp_path) == before
     assert len(folders.optimize_folder(zoo, tmp_path / "out")) == 3
 
 
-@pytest.mark.parametrize("option", [("--inputs", "x.npz"), ("--report", "r.json"), ("--measure", "1")])
-def test_options_for_one_model(
-    option: tuple[str, str],
-    zoo: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert command(monkeypatch, zoo, "-o", tmp_path / "out", *option) == 2
-    assert f"{option[0]} is for one model" in capsys.readouterr().err
+@pytest.mark.parametrize("option", [("--inputs", "x.npz"), ("--report", "r.json"), ("--measure", "1"), ("--tune",)])
+def test_options_for_one_model(run: Run, zoo: Path, tmp_path: Path, option: tuple[str, ...]) -> None:
+    done = run("optimize", zoo, "-o", "out", *option)
+    assert done.code == 2
+    assert f"{option[0]} is for one model" in done.err
     assert not (tmp_path / "out").exists()
