@@ -3,8 +3,10 @@
     python benchmarks/sessions.py [--model] [--nodes N ...] [--starts FILE ...] [--json FILE]
 
 ``--starts`` creates sessions on these ONNX files, each in a process of its own: on ONNX Runtime alone, with normfuse
-for the first time, and with normfuse on what the cache of prepared models keeps. It fails where the latter takes more
-processor time than 1.1 times ONNX Runtime's and 50 ms: on a machine with other work, seconds on the clock say little.
+for the first time, and with normfuse on what the cache of prepared models keeps. Goals, as processor time (on a machine
+with other work, seconds on the clock say little): 4 times ONNX Runtime's and 0.5 s, and 1.1 times ONNX Runtime's and
+50 ms; peak memory of the first is ONNX Runtime's, 1.2 times the model and 60 MiB. It fails where one is missed. Modules
+are compiled to bytecode before, as those of an installation are: that takes a third of a first start.
 
 ``--model`` creates sessions on the U-Net of the real models (2,103 nodes): original and rewritten, each on ONNX
 Runtime's CPU provider and with normfuse, in turns. It fails where normfuse adds more than 5 % or 20 ms, whichever is
@@ -191,6 +193,9 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]
 def start(path: Path, runs: int, folder: Path) -> Row:
     """Medians of seconds, processor seconds, and peak memory in MiB, each run a process of its own."""
     cache = os.environ["NORMFUSE_CACHE"] = str(folder / "cache")
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    child("-c", CREATE, path, "first")
     found: dict[str, list[list[float]]] = {"plain": [], "first": [], "second": []}
     for _ in range(runs):
         for way, told in found.items():
@@ -202,17 +207,32 @@ def start(path: Path, runs: int, folder: Path) -> Row:
     for way, told in found.items():
         seconds, cpu, peak = (statistics.median(column) for column in zip(*told, strict=True))
         row[way] = {"seconds": seconds, "cpu_seconds": cpu, "peak": peak}
-    row["allowed_cpu_seconds"] = 1.1 * row["plain"]["cpu_seconds"] + 0.050
+    plain = row["plain"]
+    peak = plain["peak"] + 1.2 * path.stat().st_size / 2**20 + 60
+    row["first_allowed"] = {"cpu_seconds": 4 * plain["cpu_seconds"] + 0.5, "peak": peak}
+    row["second_allowed"] = {"cpu_seconds": 1.1 * plain["cpu_seconds"] + 0.050}
     return row
 
 
+def misses(row: Row) -> bool:
+    """Whether a start takes more than it may."""
+    return any(row[way][key] > most for way in ("first", "second") for key, most in row[f"{way}_allowed"].items())
+
+
 def start_table(rows: list[Row]) -> str:
-    titles = ("model", "MB", *(f"{way}: s, CPU s, MiB" for way in ("plain", "first", "second")), "allowed CPU s")
+    titles = (
+        "model",
+        "MB",
+        *(f"{way}: s, CPU s, MiB" for way in ("plain", "first", "second")),
+        "goals: CPU s, MiB; CPU s",
+    )
     lines = []
     for row in rows:
         ways = [row[way] for way in ("plain", "first", "second")]
         cells = [f"{each['seconds']:.2f}, {each['cpu_seconds']:.3f}, {each['peak']:.0f}" for each in ways]
-        lines.append([row["model"], f"{row['megabytes']:.1f}", *cells, f"{row['allowed_cpu_seconds']:.3f}"])
+        first, second = row["first_allowed"], row["second_allowed"]
+        goals = f"{first['cpu_seconds']:.2f}, {first['peak']:.0f}; {second['cpu_seconds']:.3f}"
+        lines.append([row["model"], f"{row['megabytes']:.1f}", *cells, goals])
     return table(titles, lines)
 
 
@@ -248,9 +268,9 @@ def main() -> int:
             print(start_table(results["starts"]))
     write_json(arguments.json, results)
     slow = [row["model"] for row in results["creation"] if row["added_seconds"] > row["allowed_seconds"]]
-    slow += [row["model"] for row in results["starts"] if row["second"]["cpu_seconds"] > row["allowed_cpu_seconds"]]
+    slow += [row["model"] for row in results["starts"] if misses(row)]
     for label in slow:
-        print(f"{label}: normfuse adds more than is allowed", file=sys.stderr)
+        print(f"{label}: normfuse takes more than it may", file=sys.stderr)
     return 1 if slow else 0
 
 

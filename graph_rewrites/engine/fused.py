@@ -449,16 +449,20 @@ def _refusal(what: str, error: ProgramError) -> Declined:
     return Declined("invalid_configuration", node=what, detail=error)
 
 
+_KINDS = {name: ir.AttributeType[attribute.type.upper()] for name, attribute in ATTRIBUTES.items()}
+
+
 def _check_attributes(node: ir.Node, what: str) -> None:
     """Decline a node with attributes that are unknown here, or of another kind, or of a newer specification."""
     operator = operator_of(node)
     assert operator is not None
-    for name, attribute in node.attributes.items():
-        if name not in ATTRIBUTES:
+    for name, attribute in node.attributes.data.items():
+        kind = _KINDS.get(name)
+        if kind is None:
             raise Declined("unknown_attribute", node=what, attribute=name)
-        kind = ATTRIBUTES[name].type
-        if attribute.is_ref() or attribute.type.name.lower() != kind:
-            raise Declined("invalid_configuration", node=what, detail=f"attribute {name} is not of type {kind}")
+        if attribute.type != kind or attribute.is_ref():
+            detail = f"attribute {name} is not of type {kind.name.lower()}"
+            raise Declined("invalid_configuration", node=what, detail=detail)
     version = node.attributes.get_int("spec_version", 1)
     if version > SPEC_VERSION:
         raise Declined("newer_spec_version", node=what, version=version, known=SPEC_VERSION)

@@ -145,7 +145,6 @@ def test_what_an_installed_session_is_asked_for(installed: None, path: Path) -> 
     session = Subclass(path)
     assert runs_with_normfuse(session)
     assert Path(session._model_path) == path
-    assert session.get_session_options().log_severity_level == 3  # as the page says: the default is silenced
     session.disable_fallback()
     session.set_providers([CPU])
     assert runs_with_normfuse(session)
@@ -171,8 +170,27 @@ def test_a_hundred_sessions_from_threads(installed: None) -> None:
     check(sessions[-1])
 
 
+@pytest.mark.parametrize("create", [ort.InferenceSession, normfuse.InferenceSession])
+@pytest.mark.filterwarnings("ignore:Specified")
+def test_an_unknown_provider_fails_where_nothing_falls_back(installed: None, create: Any) -> None:
+    assert runs_with_normfuse(create(MODEL, providers=["NoSuchProvider", CPU]))
+    with pytest.raises(RuntimeError, match="Unknown Provider Type"):
+        create(MODEL, providers=["NoSuchProvider", CPU], enable_fallback=0)
+
+
+class Watched(ort.SessionOptions):
+    """Says what is set in it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        SET.append(name)
+        super().__setattr__(name, value)
+
+
+SET: list[str] = []
+
+
 def options_with(**values: Any) -> ort.SessionOptions:
-    options = ort.SessionOptions()
+    options = Watched()
     for name, value in values.items():
         setattr(options, name, value)
     return options
@@ -180,13 +198,15 @@ def options_with(**values: Any) -> ort.SessionOptions:
 
 def test_options_stay_as_they_are(installed: None, tmp_path: Path) -> None:
     options = options_with(log_severity_level=4, enable_profiling=True, profile_file_prefix=str(tmp_path / "profile"))
+    SET.clear()
     for create in (ort.InferenceSession, normfuse.InferenceSession):
+        assert create(MODEL, ort.SessionOptions()).get_session_options().log_severity_level == 3
         session = create(MODEL, options)
         assert runs_with_normfuse(session)
         assert session.get_session_options().log_severity_level == 4
         assert Path(session.end_profiling()).exists()
     assert not options.has_providers()
-    assert options.enable_profiling
+    assert not SET  # not even for a moment: other threads may create sessions
     with pytest.raises(Exception, match="normfuse"):
         options.get_session_config_entry("normfuse.session_options")
     assert len(list(tmp_path.glob("profile*"))) == 2  # none for a copy
@@ -334,9 +354,8 @@ def test_a_whole_application(path: Path, children: str) -> None:
         done = run(*way, *arguments, path=path, **variables)
         assert (done.stdout, done.returncode) == (more + line if children == "fork" else line + more, 7), done.stderr
         assert done.stderr == ""
-    plain = run("application.py", *arguments, path=path, NORMFUSE="0")
-    assert "False" in plain.stdout
-    assert "True" not in plain.stdout
+    for off in ("0", "no", "False", "OFF", "") if children == "none" else ():
+        assert run("application.py", *arguments, path=path, NORMFUSE=off).stdout == line.replace("True", "False")
 
 
 def test_run_finds_commands_and_says_what_it_cannot_do(path: Path) -> None:

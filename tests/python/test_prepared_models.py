@@ -218,6 +218,32 @@ def test_a_damaged_entry_is_made_again(folder: Path, path: Path, change: Callabl
     assert [each.stat().st_size for each in kept(folder)] == [len(good)]
 
 
+def test_an_entry_under_another_name_is_none(folder: Path, path: Path) -> None:
+    expected = run(path)
+    (entry,) = kept(folder)
+    other = chain(2.0).SerializeToString()
+    run(other)
+    (second,) = set(kept(folder)) - {entry}
+    second.write_bytes(entry.read_bytes())
+    np.testing.assert_allclose(run(other), 2 * expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_external", [False, True])
+def test_nothing_to_gain_is_kept_without_the_model(folder: Path, path: Path, is_external: bool) -> None:
+    g = models.GraphBuilder(opset=20)
+    g.output(g.add("MatMul", g.input("x", (4, 64)), g.weight(64, 512)), (4, 512))
+    onnx.save(g.model("product"), path, save_as_external_data=is_external, location="weights", size_threshold=0)
+    first, second = answer(child(path)), answer(child(path))
+    assert first["heavy"]
+    assert not second["heavy"]
+    assert first["y"] == second["y"]
+    assert kept(folder)[0].stat().st_size < 2048
+    np.testing.assert_array_equal(run(path), plain(path))
+    if not is_external:
+        np.testing.assert_array_equal(run(path.read_bytes()), plain(path))
+    assert len(kept(folder)) == 1
+
+
 @pytest.mark.parametrize(
     "options", [{"fold_weights": False}, {"choose_products": False}, {"blocked_layout": False}, {"compile": 0}]
 )

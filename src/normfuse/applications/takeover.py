@@ -26,7 +26,6 @@ _KEPT = frozenset(
         *("_read_config_from_model", "_from_model_package", "_captured_graph_bindings"),
     )
 )
-_ERRORS_ONLY = 3
 
 
 def taken_over(session: Any, providers: Any, provider_options: Any, disabled_optimizers: Any) -> bool:
@@ -60,16 +59,11 @@ def taken_over(session: Any, providers: Any, provider_options: Any, disabled_opt
 
 def _created(session: Any, disabled_optimizers: Any) -> Any:
     """Return onnxruntime's own session with normfuse, or why there is none."""
-    from normfuse.host.options_copy import copied
     from normfuse.sessions.cached import LeftAlone, create_session
 
-    options = session._sess_options
-    copy = None if options is None else copied(options)
-    if copy is not None and copy.log_severity_level < 0:  # the default, by which each node that stays is warned of
-        copy.log_severity_level = _ERRORS_ONLY
     given = session._model_path or session._model_bytes
     try:
-        return create_session(given, copy, disabled_optimizers, of_application=True)
+        return create_session(given, session._sess_options, disabled_optimizers, of_application=True)
     except LeftAlone as reason:
         return str(reason)
 
@@ -90,7 +84,7 @@ def _reason(session: Any, providers: Any, names: Any) -> str | None:
 def _of_providers(providers: Any, names: Any, session: Any) -> str | None:
     if providers is not None and providers is getattr(session, "_fallback_providers", None):
         return "a provider failed, and onnxruntime falls back"
-    reason: str | None = names.reason()
+    reason: str | None = names.reason(falls_back=session._enable_fallback)
     return reason
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -65,6 +65,7 @@ PROTOBUF_LIMIT = 2**31 - 1
 _EXTERNAL_THRESHOLD = 1024
 # A model with so many bytes of weights is written to a file for onnxruntime.
 _LARGE = 1 << 23
+_TENSOR, _TENSORS = ir.AttributeType.TENSOR, ir.AttributeType.TENSORS
 # Key in a tensor's metadata, which is never written: what the model calls the file that the tensor's location is.
 _LOCATION = "normfuse.location"
 
@@ -135,10 +136,11 @@ def load_model(
     if before_data is not None:
         before_data(source.model)
     linked = None if source.path is None or folder else source.path.resolve().parent
-    check_external_data(external_tensors(source.model), source.name, linked)
+    external = list(external_tensors(source.model))
+    check_external_data(external, source.name, linked)
     ours = source.kind not in ("ir", "program")
-    links = _links(source.model)
-    if not ours and (tensor := next((t for t in external_tensors(source.model) if t.path in links), None)) is not None:
+    links = _links(external)
+    if not ours and (tensor := next((tensor for tensor in external if tensor.path in links), None)) is not None:
         raise InvalidModelError(
             f"{source.name}: file '{tensor.location}' with the data of '{tensor.name}' has another name as well "
             "(a hard link), which onnx_ir does not read; give the path of the model instead."
@@ -148,7 +150,7 @@ def load_model(
             sort_nodes(source.model, source.name)
         else:
             source, ours = dataclasses.replace(source, model=sorted_clone(source.model, source.name)), True
-    if links or any(map(_is_small, external_tensors(source.model))):
+    if links or any(map(_is_small, external)):
         if not ours:
             source = dataclasses.replace(source, model=source.model.clone())
         _settle_external_tensors(source.model, links)
@@ -242,13 +244,10 @@ def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
         if isinstance(graph, ir.Graph):
             yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
         for node in graph:
-            for attribute in node.attributes.values():
-                if attribute.is_ref() or attribute.value is None:
-                    continue
-                if attribute.type == ir.AttributeType.TENSOR:
-                    yield attribute.value
-                elif attribute.type == ir.AttributeType.TENSORS:
-                    yield from attribute.value
+            for attribute in node.attributes.data.values():
+                kind = attribute.type
+                if (kind is _TENSOR or kind is _TENSORS) and not attribute.is_ref() and attribute.value is not None:
+                    yield from (attribute.value,) if kind is _TENSOR else attribute.value
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
@@ -258,9 +257,10 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 def find_external_data(model: ir.Model, folder: str) -> None:
     """Say in which folder the external data of a model lies that ONNX Runtime wrote elsewhere."""
-    for tensor in external_tensors(model):
+    external = list(external_tensors(model))
+    for tensor in external:
         tensor.base_dir = folder
-    _settle_external_tensors(model, _links(model))
+    _settle_external_tensors(model, _links(external))
 
 
 @contextlib.contextmanager
@@ -353,9 +353,9 @@ def _is_small(tensor: ir.ExternalTensor) -> bool:
     return tensor.nbytes <= _EXTERNAL_THRESHOLD
 
 
-def _links(model: ir.Model) -> set[str]:
+def _links(external: Iterable[ir.ExternalTensor]) -> set[str]:
     """Return the paths of external data that onnx_ir would not read: links out of the folder, and hard links."""
-    folders = {tensor.path: str(tensor.base_dir) for tensor in external_tensors(model) if tensor.base_dir}
+    folders = {tensor.path: str(tensor.base_dir) for tensor in external if tensor.base_dir}
     return {
         path
         for path, folder in folders.items()

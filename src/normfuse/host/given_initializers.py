@@ -15,30 +15,13 @@ from normfuse.host.options_copy import copied
 from normfuse.host.versions import load_host
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["InitializersGiven", "names_of_initializers", "require_none_given", "require_none_of"]
+__all__ = ["InitializersGiven", "require_none_of"]
 
 
 class InitializersGiven(Exception):  # noqa: N818 - a reason to leave the model as it is
     """Options give initializers of the model, or it cannot be seen whether they do."""
-
-
-def require_none_given(options: onnxruntime.SessionOptions | None, model: ir.Model) -> None:
-    """Raise InitializersGiven where options give one of the model's initializers, or the data of a file of them."""
-    require_none_of(options, *names_of_initializers(model))
-
-
-def names_of_initializers(model: ir.Model) -> tuple[list[str], list[str]]:
-    """Return the names of a model's initializers, and those of the files that hold their data.
-
-    ONNX Runtime makes initializers of Constant nodes before it looks for those that are given.
-    """
-    names = [value.name or "" for graph in model.graphs() for value in graph.initializers.values()]
-    names += [node.outputs[0].name or "" for graph in model.graphs() for node in graph if node.op_type == "Constant"]
-    files = {str(getattr(value.const_value, "location", "")) for value in model.graph.initializers.values()} - {""}
-    return names, sorted(files)
 
 
 def require_none_of(options: onnxruntime.SessionOptions | None, names: list[str], files: list[str]) -> None:

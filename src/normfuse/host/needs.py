@@ -49,6 +49,8 @@ class Needs(NamedTuple):
     """Files with data of the model that was given: path, what that resolves to, and the content's hash."""
     summary: dict[str, object]
     """For the report of an application's sessions: "plan", a line, and "fused", how many sites of each kind."""
+    as_given: bool
+    """The session is on the model as it was given: there is nothing to gain in it."""
     made_up_names: bool
     """Whether outputs have names of dimensions that the model that was given does not have."""
 

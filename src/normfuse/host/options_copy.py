@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from normfuse.host.versions import import_host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import onnxruntime
 
 __all__ = ["copied", "has_providers", "lock_of"]
@@ -38,24 +38,12 @@ def copied(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
     """Return a copy; providers and libraries of operators that were added to the options are not in it.
 
     ONNX Runtime cannot copy options, but a session has a copy of its own, and hands that out. It is created, and not
-    initialised, on a tiny model.
+    initialised, on a tiny model; where it begins a file of profiles, that goes.
     """
     state: Any = import_host().capi._pybind_state
-    with lock_of(options), _no_profile(options) as profiles:
-        copy: onnxruntime.SessionOptions = state.InferenceSession(options, _TINY, False, False).session_options
-    copy.enable_profiling = profiles
+    session = state.InferenceSession(options, _TINY, False, False)
+    if options.enable_profiling:
+        with contextlib.suppress(OSError):  # a folder that is only read
+            Path(session.end_profiling()).unlink()
+    copy: onnxruntime.SessionOptions = session.session_options
     return copy
-
-
-@contextmanager
-def _no_profile(options: onnxruntime.SessionOptions) -> Iterator[bool]:
-    """The tiny session is not to begin a file of profiles."""
-    profiles = options.enable_profiling
-    if not profiles:
-        yield False
-        return
-    options.enable_profiling = False
-    try:
-        yield True
-    finally:
-        options.enable_profiling = True

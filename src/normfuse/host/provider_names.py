@@ -23,6 +23,8 @@ class ProviderNames(NamedTuple):
     names: tuple[str, ...]
     available: tuple[str, ...]
     """Of those, or by default: what is there."""
+    unknown: str | None
+    """One that onnxruntime has never heard of: it raises an error, or falls back."""
 
     @classmethod
     def given(cls, providers: Any) -> ProviderNames:
@@ -36,10 +38,13 @@ class ProviderNames(NamedTuple):
         others = set(names) - set(built_in)
         plugins = {device.ep_name for device in host.get_ep_devices()} if others else set()
         there = {*built_in, *plugins}
-        return cls(names, tuple(name for name in names or built_in if name in there))
+        unknown = next((name for name in names if name not in there and name not in host.get_all_providers()), None)
+        return cls(names, tuple(name for name in names or built_in if name in there), unknown)
 
-    def reason(self) -> str | None:
+    def reason(self, *, falls_back: bool = True) -> str | None:
         """Return why a session with these is left alone; None: it would run on the CPU's provider."""
+        if self.unknown is not None and not falls_back:
+            return f"it asks for {self.unknown}, which onnxruntime does not know"
         if self.names and not self.available:
             return f"it asks for {self.names[0]}, which is not there"
         if EP_NAME in self.names:

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["BACKEND_KEY", "OPTION_PREFIX", "session_options"]
+__all__ = ["BACKEND_KEY", "ERRORS_ONLY", "OPTION_PREFIX", "session_options"]
 
 #: Session configuration entry that says which backend the options ask for.
 BACKEND_KEY = "normfuse.backend"
 
 _MARKER = "normfuse.session_options"
-_ERRORS_ONLY = 3
+#: A level of `log_severity_level`.
+ERRORS_ONLY = 3
 # The default of the option, so that a session without options reads no table.
 _BACKEND = "auto"
 #: ONNX Runtime keeps the options given with a provider as session configuration entries with this prefix.
@@ -78,7 +79,7 @@ def session_options(
     host = load_host()
     if options is None:
         options = host.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY
+        options.log_severity_level = ERRORS_ONLY
     elif not isinstance(options, host.SessionOptions):
         raise OptionError(f"options must be an onnxruntime.SessionOptions, not {type(options).__name__}.")
     again = get_entry(options, _MARKER) is not None

@@ -21,7 +21,7 @@ from normfuse.host.needs import SUMMARY, data_in
 from normfuse.host.options_copy import copied, has_providers, lock_of
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.recreation import recreate_from
-from normfuse.host.session import BACKEND_KEY, session_options
+from normfuse.host.session import BACKEND_KEY, ERRORS_ONLY, session_options
 from normfuse.host.versions import load_host
 from normfuse.sessions.prepared_models import Origin
 
@@ -94,7 +94,7 @@ def create_session(
         "remove_quantization": remove_quantization,
     }
     asked = _Request(model, sess_options, completed, choices, of_application)
-    own = _own(sess_options)
+    own = _own(sess_options, of_application)
     with lock_of(own) if _are_options(own) else contextlib.nullcontext():
         options = completed(own)
         if get_entry(options, BACKEND_KEY) == "directml":
@@ -118,14 +118,21 @@ def _are_options(options: object) -> bool:
     return isinstance(options, load_host().SessionOptions)
 
 
-def _own(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions | None:
-    """Return a copy, or the options themselves where a session needs what a copy would lack."""
-    if not _are_options(options) or options is None or has_providers(options) or get_entry(options, BACKEND_KEY):
+def _own(options: onnxruntime.SessionOptions | None, of_application: bool) -> onnxruntime.SessionOptions | None:
+    """Return a copy, or the options themselves where a session needs what a copy would lack: never an application's."""
+    if options is None or not _are_options(options):
+        return options
+    if not of_application and (has_providers(options) or get_entry(options, BACKEND_KEY)):
         return options
     try:
-        return copied(options)
+        copy = copied(options)
     except Exception:  # a private part of onnxruntime, which may go: `given_initializers` says so
+        if of_application:
+            raise
         return options
+    if copy.log_severity_level < 0:  # the default, by which ONNX Runtime warns of each node that stays with it
+        copy.log_severity_level = ERRORS_ONLY
+    return copy
 
 
 def _on_prepared(
@@ -139,7 +146,8 @@ def _on_prepared(
     try:
         require_none_of(asked.given, needs.initializers, needs.files)
         needs.settle(options)
-        data = path.read_bytes() if needs.folder else str(path)
+        data = asked.model if needs.as_given else path.read_bytes() if needs.folder else path
+        data = os.fspath(data) if isinstance(data, (str, os.PathLike)) else bytes(data)  # type: ignore[arg-type] # no other
         with data_in(options, needs.folder):
             session = plain_session(data, sess_options=options, providers=None, enable_fallback=0)
     except Exception as error:  # whatever it is: the usual way says it, or does without

@@ -31,7 +31,7 @@ from normfuse.host.config_entries import (
     users_entry,
 )
 from normfuse.host.float16 import avoid_float16_fault
-from normfuse.host.given_initializers import InitializersGiven, names_of_initializers, require_none_given
+from normfuse.host.given_initializers import InitializersGiven, require_none_of
 from normfuse.host.inlining import choose_inlining, inlines_late
 from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME, get_library_path
@@ -122,8 +122,8 @@ class Given:
         return load_model(self._model, folder, before_data=self._look_at)
 
     def _look_at(self, model: ir.Model) -> None:
-        require_none_given(self._options, model)
-        self.initializers = names_of_initializers(model)
+        self.initializers = _names_of_initializers(model)
+        require_none_of(self._options, *self.initializers)
         with contextlib.suppress(OSError):  # whoever loads it says so
             paths = {str(Path(tensor.path).absolute()) for tensor in external_tensors(model)}
             self.data = {path: state_of(path) for path in paths}
@@ -140,6 +140,18 @@ class Given:
         """Return the model, not rewritten."""
         self.summary = {}
         return SessionModel(self.take().model)
+
+
+def _names_of_initializers(model: ir.Model) -> tuple[list[str], list[str]]:
+    """Return the names of a model's initializers, and those of the files that hold their data.
+
+    ONNX Runtime makes initializers of Constant nodes before it looks for those that are given.
+    """
+    graphs = graphs_of(model.graph)
+    names = [value.name or "" for graph in graphs for value in graph.initializers.values()]
+    names += [node.outputs[0].name or "" for graph in graphs for node in graph if node.op_type == "Constant"]
+    files = {str(getattr(value.const_value, "location", "")) for value in model.graph.initializers.values()} - {""}
+    return names, sorted(files)
 
 
 def left_as_it_is(
@@ -220,7 +232,8 @@ def _settled_session(
     made = make()
     made.settle(options)
     before = set(disabled_optimizers(options))
-    keeps_weights, leaves_pairs, late = made.keeps_weights, made.leaves_pairs, inlines_late(made.model)
+    keeps_weights, leaves_pairs, as_given = made.keeps_weights, made.leaves_pairs, made.as_given
+    late = inlines_late(made.model)
 
     def keep(session: onnxruntime.InferenceSession, data: bytes | mmap.mmap, folder: str) -> None:
         names, files = given.initializers
@@ -231,13 +244,14 @@ def _settled_session(
             disabled=sorted(set(disabled_optimizers(options)) - before),
             initializers=names,
             files=files,
-            folder=folder,
+            folder="" if as_given else folder,
             contents=[],
             summary=given.summary,
+            as_given=as_given,
             made_up_names=has_made_up_names(session),
         )
         if origin is not None:
-            origin.keep(data, needs, given.data)
+            origin.keep(b"" if as_given else data, needs, given.data)
 
     certain = origin is not None and failures() == failed
     models = [made.model]

@@ -91,13 +91,15 @@ class InferenceSession(_HostClass, metaclass=_StandsIn):
         further = {name: options.pop(name) for name in _FURTHER if name in options}
         load_host()
         names = ProviderNames.given(providers)
-        if further.get("read_config_from_model") or (providers and names.reason() is not None):
+        falls_back = int(further.get("enable_fallback", 1)) == 1
+        reason = names.reason(falls_back=falls_back) if providers else None
+        if further.get("read_config_from_model") or reason is not None:
             super().__init__(path_or_bytes, sess_options, providers, provider_options, **further)
             return
         names.check(providers, provider_options)
         inner = create_session(path_or_bytes, sess_options, further.get("disabled_optimizers"), **options)
         self.__dict__.update(inner.__dict__)
-        self._enable_fallback = int(further.get("enable_fallback", 1)) == 1
+        self._enable_fallback = falls_back
         if providers:  # an application that names them may look for them
             names.tell(self)
 

@@ -1,7 +1,8 @@
 """Models as sessions were created on them, kept on disk: the next session on the same model needs no rewriting.
 
 An entry is one ONNX file, so that ONNX Runtime reads it from the disk itself. It begins with a field that ONNX does not
-know, and that protobuf skips: a checksum of all that follows, and what the session's options need. A file that lacks
+know, and that protobuf skips: a checksum of its name and all that follows, and what the session's options need; where
+nothing is made of a model, that is all of it. A file that lacks
 it, or does not agree with it, is no entry. An entry's name is a hash of all that it was made from and for. Hashes are
 made with a key that lies in the folder, so that nobody else makes a model that is taken for another one.
 
@@ -173,7 +174,7 @@ class Origin:
         """Keep what was made of the model, unless that is another one by now.
 
         Args:
-            model: What the session was created on.
+            model: What the session was created on; nothing, where that is the model itself.
             needs: What else it needs.
             data: Files with data of the model, and the `state_of` each before it was read.
         """
@@ -188,7 +189,7 @@ class Origin:
                 if now != state:
                     return
                 needs.contents.append([each, str(Path(each).resolve()), content.hex()])
-            _write(path, [_beginning(model, needs, self._key), model])
+            _write(path, [_beginning(path.name, model, needs, self._key), model])
             prune(MOST_BYTES)
         except OSError as error:
             _log.info("A prepared model cannot be kept: %s.", error)
@@ -370,12 +371,12 @@ def _processor() -> list[str]:
     return told
 
 
-def _beginning(model: bytes | mmap.mmap, needs: Needs, key: int) -> bytes:
-    """Return the field that an entry begins with."""
+def _beginning(name: str, model: bytes | mmap.mmap, needs: Needs, key: int) -> bytes:
+    """Return the field that an entry of that name begins with."""
     text = json.dumps(needs._asdict()).encode()
     size = SIZE + len(text)
     length = [size >> 7 * number & 0x7F | (0x80 if number < _LENGTH - 1 else 0) for number in range(_LENGTH)]
-    return _TAG + bytes(length) + hash_of(chain([text], chunks_of(model)), key) + text
+    return _TAG + bytes(length) + hash_of(chain([name.encode(), text], chunks_of(model)), key) + text
 
 
 def _read(path: Path, key: int) -> Needs | None:
@@ -389,7 +390,7 @@ def _read(path: Path, key: int) -> Needs | None:
         if head[: len(_TAG)] != _TAG or not SIZE < size <= status.st_size:
             return None
         told = file.read(size)
-        found = hash_of(chain([told[SIZE:]], chunks_of(file)), key)
+        found = hash_of(chain([path.name.encode(), told[SIZE:]], chunks_of(file)), key)
     try:
         return Needs(**json.loads(told[SIZE:])) if found == told[:SIZE] else None
     except (ValueError, TypeError):

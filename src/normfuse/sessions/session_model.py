@@ -45,6 +45,8 @@ class SessionModel(NamedTuple):
     """What the rewriting pass made of the model first."""
     plan: SessionPlan | None = None
     layout: str = "as given"
+    as_given: bool = False
+    """Nothing was changed."""
 
     def settle(self, options: onnxruntime.SessionOptions) -> None:
         """Say it; what an earlier session on these options needed is taken back."""
@@ -86,7 +88,10 @@ def session_model(
         if again is not None:
             source = begun(again())
     result = rewritten(source, "portable", _treatment(plan, plan.products[-1]), in_place=again is not None)
-    return SessionModel(result.model, keeps_weights=result.weights.guarded > 0, written=result, plan=plan)
+    keeps_weights, is_fused = result.weights.guarded > 0, any(site.fused_into for site in result.sites)
+    changes = (plan.as_pairs, choices.exact_products, choices.remove_quantization)
+    as_given = not (is_fused or result.rules or any(changes))
+    return SessionModel(result.model, keeps_weights, written=result, plan=plan, as_given=as_given)
 
 
 def plan_of(source: Source) -> SessionPlan:
