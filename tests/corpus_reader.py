@@ -40,7 +40,7 @@ from onnx import TensorProto
 from spelling import SpellingBuilder
 
 FOLDER = Path(__file__).resolve().parent / "corpus"
-BINARY = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow"}
+BINARY = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow", ast.MatMult: "MatMul"}
 TYPES = ("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "int4", "uint4", "int8", "uint8", "int16")
 TYPES += ("uint16", "int32", "int64", "bool_")
 DOMAINS = {"microsoft": "com.microsoft", "normfuse": "ai.normfuse", "own": "own"}

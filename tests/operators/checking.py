@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import zlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import families
@@ -90,3 +92,13 @@ def _case(
     ordered = {name: given.pop(name) for name in programs.INPUTS[op] if name in given}
     assert not given, f"{op} has no inputs {sorted(given)}"
     return Case(op, ordered, dict(attributes), tuple(outputs), frozenset(set(ordered) - {"X", "residual"}))
+
+
+def session_and_report(
+    model: harness.Model, folder: Path, **options: Any
+) -> tuple[onnxruntime.InferenceSession, list[dict[str, Any]]]:
+    """A session with the execution provider, and the lines of its claim report."""
+    path = folder / "claims.jsonl"
+    path.unlink(missing_ok=True)
+    session = harness.create_session(model, "ep", claim_report=str(path), **options)
+    return session, [json.loads(line) for line in path.read_text("utf-8").splitlines()]

@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from checking import session_and_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from test_chains_of_pairs import node_by_node
-from test_claims import session_and_report
 
 pytestmark = [pytest.mark.every_isa, pytest.mark.without_vnni]
 EXAMPLES = settings().max_examples

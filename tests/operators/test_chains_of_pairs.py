@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from checking import session_and_report
 from onnx import parser
-from test_claims import session_and_report
 
 F32 = np.float32
 SHAPE = (2, 8, 5, 6)

@@ -13,6 +13,7 @@ import harness
 import numpy as np
 import onnx
 import pytest
+from checking import session_and_report
 from exact_programs import nasty
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from onnx import TensorProto, helper
 from oracle import Array
 from parsed_models import results
 from strategies import Numbers
-from test_claims import session_and_report
 
 F32 = np.float32
 pytestmark = [pytest.mark.every_isa, pytest.mark.without_vnni]

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from checking import session_and_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import parser
-from test_claims import session_and_report
 
 import normfuse
 

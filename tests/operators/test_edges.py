@@ -17,7 +17,7 @@ from programs import OPERATOR_TABLE
 F32 = np.float32
 pytestmark = [pytest.mark.every_isa, pytest.mark.parametrize("provider", PROVIDERS)]
 # Edges that other files are about: all of test_properties.py and test_oracle.py, test_accuracy.py, test_matrix.py,
-# test_claims.py, test_fake_quantization.py.
+# test_cases.py, test_fake_quantization.py.
 TESTED_ELSEWHERE = {"formula", "long rows", "granularity", "many tensors", "fake quantisation"}
 
 

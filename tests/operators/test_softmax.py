@@ -12,9 +12,8 @@ import instruction_sets
 import numpy as np
 import oracle
 import pytest
-from checking import PROVIDERS, check, normalization
+from checking import PROVIDERS, check, normalization, session_and_report
 from onnx import TensorProto, helper, parser
-from test_claims import session_and_report
 
 F32 = np.float32
 METHODS = ("softmax", "log_softmax")

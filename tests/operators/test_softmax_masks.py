@@ -12,8 +12,8 @@ import instruction_sets
 import numpy as np
 import onnx
 import pytest
+from checking import session_and_report
 from covering import parametrize_covering
-from test_claims import session_and_report
 
 F32 = np.float32
 KEPT, HIDDEN = "d = Where(m, s, c)", "d = Where(m, c, s)"

@@ -1,0 +1,145 @@
+"""Each case of tests/corpus/provider: the groups that the provider makes, what it leaves and why, and the numbers.
+
+In brackets stand the operators of a group, outside of them what is left to ONNX Runtime (``none`` where no group is);
+``left reason "words"`` is a site of the claim report. Options: ``claim=profitable`` (else all), ``vector`` (claims
+none without vector kernels), ``bits`` (those of ONNX Runtime node by node; else near them), ``others`` (says nothing of
+what is left), ``any`` (data of every family, else such that float32 is right by any formula), ``static`` or ``dynamic``
+shapes, operands ``ordered`` as written, ``unrun``. Where the rewriting pass makes one node of the model, results of the
+provider and of that node as custom operator lie in the interval of its float64 meaning, too.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import harness
+import instruction_sets
+import numpy as np
+import onnx
+import oracle
+import pytest
+from checking import session_and_report
+from corpus_reader import FOLDER, Case, cases, feeds_of
+from families import TABLE, Array, Family
+from parsed_models import results
+from spelling import SpellingBuilder
+
+import normfuse
+
+pytestmark = [pytest.mark.every_isa, pytest.mark.without_vnni]
+USUAL = ("noise", "ramp", "ramp down", "outlier", "sorted", "pink", "smooth", "zeros in front", "zeros behind")
+FORMS = 2
+
+
+@dataclass(frozen=True)
+class Form:
+    """A case with one choice of versions, unknown dimensions, and the order of operands."""
+
+    case: Case
+    number: int
+
+    @property
+    def draw(self) -> random.Random:
+        return random.Random(f"{self.case.name} {self.number}")
+
+    def build(self) -> onnx.ModelProto:
+        draw, options = self.draw, self.case.options
+        dynamic = "dynamic" in options or ("static" not in options and self.number % 2 == 1)
+        g = SpellingBuilder(
+            draw.choice(self.case.opsets),
+            options.get("dtype", "float32"),
+            swap="ordered" not in options and draw.random() < 0.5,
+        )
+        return self.case.build(g, dynamic)
+
+    def families(self) -> list[Family]:
+        names, draw = list(TABLE) if "any" in self.case.options else list(USUAL), self.draw
+        names.remove("noise")
+        return [Family(), *(Family(name, draw.choice([None, draw.randrange(70)])) for name in draw.sample(names, 2))]
+
+
+def _forms() -> Iterator[Any]:
+    for case in cases(FOLDER / "provider"):
+        for number in range(FORMS):
+            yield pytest.param(Form(case, number), id=f"{case.name}-{number}")
+
+
+@pytest.mark.parametrize("form", list(_forms()))
+def test_case(form: Form, tmp_path: Path) -> None:
+    model, options = form.build(), form.case.options
+    session, report = session_and_report(model, tmp_path, claim=options.get("claim", "all"))
+    expected, _, left = form.case.expected.partition("left ")
+    if "vector" in options and instruction_sets.IN_USE == "baseline":
+        assert not any(line["claimed"] for line in report), report
+    else:
+        groups = sorted(sorted(group.split()) for group in re.findall(r"\[(.*?)\]", expected))
+        assert harness.fused_types(session) == groups
+        rest = sorted(re.findall(r"\w+", re.sub(r"\[.*?\]|none", "", expected)))
+        assert "others" in options or harness.cpu_types(session) == rest
+        if left:
+            _check_left(report, *left.split(" ", 1))
+    if "unrun" not in options:
+        _check_numbers(form, model, session)
+
+
+def _check_left(report: list[dict[str, Any]], reason: str, words: str = "") -> None:
+    words = words.strip(' "')
+    sites = [line for line in report if not line["claimed"] and line["reason"] == reason]
+    assert any(words in line["message"] for line in sites), report
+    assert all(line["message"].strip() and line["advice"].strip() for line in sites)
+
+
+def _check_numbers(form: Form, model: onnx.ModelProto, session: Any) -> None:
+    rewritten, custom = _as_one_node(model)
+    for family in form.families():
+        feeds = feeds_of(model, form.case, family)
+        got, plain = harness.run(session, feeds), results(model, feeds)
+        for name, value in plain.items():
+            _compare(got[name], value, f"{family}: {name}", bits="bits" in form.case.options)
+        if rewritten is not None:
+            ways = {"provider": got, "custom operator": harness.run(custom, feeds)}
+            for name, expected in _meaning(rewritten, feeds).items():
+                for way, value in ways.items():
+                    expected.check(value[name], f"{way}, {family}: {name}")
+
+
+def _compare(got: Array, plain: Array, what: str, *, bits: bool) -> None:
+    """ONNX Runtime rounds after each node, which may move a value across a tie."""
+    assert (got.dtype, got.shape) == (plain.dtype, plain.shape), what
+    if bits:
+        np.testing.assert_array_equal(got, plain, what)
+        return
+    a, b = got.astype(np.float64), plain.astype(np.float64)
+    if got.dtype.kind in "iu":
+        assert np.abs(a - b).max(initial=0) <= 1, what
+        assert np.count_nonzero(a != b) <= 2 + 0.01 * a.size, what
+        return
+    tolerance = 1e-2 if got.dtype.itemsize == 2 else 2e-5
+    np.testing.assert_allclose(
+        a, b, rtol=tolerance, atol=tolerance * np.abs(b[np.isfinite(b)]).max(initial=1), err_msg=what
+    )
+
+
+def _as_one_node(model: onnx.ModelProto) -> tuple[onnx.ModelProto | None, Any]:
+    """The model as one node of ours and a session on it, where the rewriting pass makes one that the oracle knows."""
+    rewritten = normfuse.optimize(model, verify=False, target="custom-op").model
+    nodes = [node for node in rewritten.graph.node if node.op_type not in ("Constant", "Shape")]
+    if len(nodes) != 1 or nodes[0].domain != harness.DOMAIN or len(nodes[0].output) != len(model.graph.output):
+        return None, None
+    steps = onnx.helper.get_node_attr_value(nodes[0], "steps").decode()
+    if re.search("FakeQuantize|Div|Max|Min", steps):
+        return None, None
+    return rewritten, harness.create_session(rewritten, "custom")
+
+
+def _meaning(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, oracle.Expected]:
+    """The results of a model of one node of ours in float64, by their names."""
+    known = {tensor.name: harness.to_array(tensor) for tensor in model.graph.initializer} | feeds
+    node = harness.read_node(next(node for node in model.graph.node if node.domain == harness.DOMAIN))
+    every = oracle.evaluate(node.op, {name: known[value] for name, value in node.inputs.items()}, node.attributes)
+    return {value: every[name] for name, value in node.outputs.items()}
