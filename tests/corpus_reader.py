@@ -13,9 +13,10 @@ In a formula, operators have ONNX's names (those of other domains begin with ``m
 ``own.``), keyword arguments are attributes, numbers have the model's type unless they say another (``int64(2)``), lists
 are of int64, ``full([8], 0.5)`` and ``linspace(0, 1, 8)`` are arrays, ``scale[8]``, ``bias[8]`` and ``weight[6, 6]``
 are weights, and a name that is given nowhere is an input like x or, as ``shift[2, 1, 8]``, of that shape; both may have
-a type, ``int8.weight[6, 6]``. ``output(d)`` makes a value one more output, ``default(0.5)`` is a constant that a caller
-can override. ``If(c, a, b)`` computes a or b, and ``Loop(3, x, F)`` takes the macro F of x so often; what stands in
-their brackets is part of the subgraph, but not the names that are used there.
+a type, ``int8.weight[6, 6]``. ``output(d)`` makes a value one more output, ``tensor(int64(2))`` is one constant for
+several nodes, ``default(0.5)`` one that a caller can override. ``If(c, a, b)`` computes a or b, and ``Loop(3, x, F)``
+takes the macro F of x so often; what stands in their brackets is part of the subgraph, but not the names that are used
+there.
 
 Expected are the operators of the rewritten graph, fused ones as their steps in brackets, those of a subgraph behind its
 node, and perhaps ``says "words"``, a fused site's message. ``left reason Kind "words"`` behind them, or alone where the
@@ -135,7 +136,7 @@ def cases(folder: Path = FOLDER) -> Iterator[Case]:
 def _lines(text: str) -> Iterator[str]:
     """Lines with what continues them, without comments."""
     kept = "\n".join(line for line in text.splitlines() if line.strip() and not line.startswith("#"))
-    yield from re.sub(r"\n\s+", " ", kept).splitlines()
+    yield from re.sub(r"\n\s+", " ", re.sub(r"\n\s+\|", "|", kept)).splitlines()
 
 
 def _statements(text: str) -> list[ast.stmt]:
@@ -299,8 +300,8 @@ class _Formula:
         if name == "output":
             self.outputs.append(given[0])
             return None
-        if name == "default":
-            return g.default(given[0])
+        if name in ("tensor", "default"):
+            return g.constant(given[0]) if name == "tensor" else g.default(given[0])
         if name in ARRAYS:
             return ARRAYS[name](*given)
         if name in TYPES:
