@@ -11,10 +11,11 @@ The figures, rounded, stand in ep/spec/activations.toml and prices.toml.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import helper
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
@@ -35,19 +36,161 @@ from normfuse.graph_rewrites.engine.fused import Activation as FusedKind  # noqa
 from normfuse.graph_rewrites.forms.bodies import body_of, write_expression  # noqa: E402
 from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, Activation, ProgramStep, write_program  # noqa: E402
 
+Array = np.ndarray[Any, Any]
+Call = tuple[Callable[[], None], bool]
+"""What runs a session once, and whether the provider that was asked for runs all of it."""
+
 ROWS, WIDTH = 128, 512
+IMAGE = (1, 64, 32, 32)  # as many elements
 OPSET = 22
-NORMALIZATIONS = (
-    *("LayerNorm", "RMSNorm", "Add, LayerNorm", "InstanceNorm", "GroupNorm", "MVN"),
-    *("Softmax", "Softmax, IsNaN, Where", "Where, Softmax", "Softmax across", "Softmax of columns", "DQ, Softmax, Q"),
-    *("Q", "DQ, Relu, Q", "DQ, HardSwish, Q"),
-    *("LayerNorm, DynQ", "Relu", "Relu, DynQ", "Gelu", "Gelu, DynQ", "Cast, Mul, Relu", "Cast, Mul, Gelu"),
-)
-IMAGE = [1, 64, 32, 32]  # as many elements
+INTEGERS = ("uint8", "int8", "uint16", "int16")
+
+LAYER_NORM = "LayerNormalization <axis = -1> (X, scale, bias)"
+DEQUANTIZED = "d = DequantizeLinear (X, xs, xz)"
+# Nodes from X to Y. Names of constants are those of `constants`, R is a second input, S a scalar that is one.
+NORMALIZATIONS = {
+    "LayerNorm": f"Y = {LAYER_NORM}",
+    "RMSNorm": "Y = RMSNormalization <axis = -1> (X, scale)",
+    "Add, LayerNorm": "s = Add (X, R) Y = LayerNormalization <axis = -1> (s, scale, bias)",
+    "InstanceNorm": "Y = InstanceNormalization (X, channels, channels)",
+    "GroupNorm": "Y = GroupNormalization <num_groups = 16> (X, channels, channels)",
+    "MVN": "Y = MeanVarianceNormalization <axes = [2, 3]> (X)",
+    "Softmax": "Y = Softmax <axis = -1> (X)",
+    "Softmax, IsNaN, Where": "s = Softmax <axis = -1> (X) n = IsNaN (s) Y = Where (n, zero, s)",
+    "Where, Softmax": "s = Where (mask, X, lowest) Y = Softmax <axis = -1> (s)",
+    "Softmax across": "Y = Softmax <axis = 1> (X)",
+    "Softmax of columns": "Y = Softmax <axis = 0> (X)",
+    "DQ, Softmax, Q": f"{DEQUANTIZED} r = Softmax (d) Y = QuantizeLinear (r, xs, xz)",
+    "Q": "Y = QuantizeLinear (X, xs, xz)",
+    "DQ, Relu, Q": f"{DEQUANTIZED} r = Relu (d) Y = QuantizeLinear (r, xs, xz)",
+    "DQ, HardSwish, Q": f"{DEQUANTIZED} r = HardSwish (d) Y = QuantizeLinear (r, xs, xz)",
+    "LayerNorm, DynQ": f"n = {LAYER_NORM} Y, ys, yz = DynamicQuantizeLinear (n)",
+    "Relu": "Y = Relu (X)",
+    "Relu, DynQ": "r = Relu (X) Y, ys, yz = DynamicQuantizeLinear (r)",
+    "Gelu": "Y = Gelu (X)",
+    "Gelu, DynQ": "r = Gelu (X) Y, ys, yz = DynamicQuantizeLinear (r)",
+    "Cast, Mul, Relu": "c = Cast <to = 1> (X) d = Mul (c, S) Y = Relu (d)",
+    "Cast, Mul, Gelu": "c = Cast <to = 1> (X) d = Mul (c, S) Y = Gelu (d)",
+}
 
 
-def node(op: str, inputs: str, output: str = "Y", **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op, inputs.split(), output.split(), name=f"{op}_{output}", **attributes)
+def pairs(*operators: str, scales: str = "s s s") -> str:
+    """Operators, each with a pair behind it: o0 is the first one's result, and p0 what its pair makes of it."""
+    made = ""
+    for i, (operator, scale) in enumerate(zip(operators, scales.split(), strict=False)):
+        made += (
+            f"o{i} = {operator} q{i} = QuantizeLinear (o{i}, {scale}, z) p{i} = DequantizeLinear (q{i}, {scale}, z) "
+        )
+    return made
+
+
+def among_pairs(*operators: str, scales: str = "s s s") -> str:
+    """Operators of floats as quantisers write them: they read the pair of X as d and e."""
+    read = " ".join(f"{name} = DequantizeLinear (q, s, z)" for name in "de")
+    return f"q = QuantizeLinear (X, s, z) {read} " + pairs(*operators, scales=scales).replace(
+        f"p{len(operators) - 1} =", "Y ="
+    )
+
+
+READ = "d = DequantizeLinear (X, s, z)"
+# Three operators that depend on the integers X alone: a table holds their results.
+LOOKED_UP = f"{READ} " + pairs("Mul (d, d)", "Add (p0, d)", "Sigmoid (p1)")
+# HardSwish, x * (x + 3) / 6, whose sum a pair clips.
+HARD_SWISH = "Add (d, three)", "Mul (e, p0)", "Div (p1, six)"
+TWO = f"{READ} e = DequantizeLinear (R, s, z)"
+AMONG_QUANTISED = {
+    "Q": "Y = QuantizeLinear (X, s, z)",
+    "table to float": f"{LOOKED_UP} Y = Mul (p2, d)",
+    "table, Q": f"{LOOKED_UP} m = Mul (p2, d) Y = QuantizeLinear (m, s, z)",
+    "HardSwish among pairs": among_pairs(*HARD_SWISH, scales="s s sixth"),  # the last two pairs are one
+    "HardSwish among pairs of other scales": among_pairs(*HARD_SWISH, scales="s s seventh"),
+    "SiLU among pairs": among_pairs("Sigmoid (d)", "Mul (e, p0)"),
+    "Q, DQ": "q = QuantizeLinear (X, s, z) Y = DequantizeLinear (q, s, z)",
+    "DQ, DQ, Add, Q": f"{TWO} o = Add (d, e) Y = QuantizeLinear (o, s, z)",
+    "DQ, DQ, Mul, Q": f"{TWO} o = Mul (d, e) Y = QuantizeLinear (o, s, z)",
+}
+
+
+# --- models and sessions ---
+
+
+def normal(*shape: int, seed: int = 2, mean: float = 0.0, deviation: float = 1.0) -> Array:
+    return np.random.default_rng(seed).normal(mean, deviation, shape).astype(np.float32)
+
+
+def constants(x: Array, integers: str) -> dict[str, Array]:
+    numbers = {
+        "zero": 0,
+        "lowest": -1e9,
+        "xs": 0.02,
+        "s": 0.9,
+        "sixth": 0.9 / 6,
+        "seventh": 0.9 / 7,
+        "three": 3,
+        "six": 6,
+    }
+    return {name: np.array(value, np.float32) for name, value in numbers.items()} | {
+        "xz": np.array(3, np.int8), "z": np.array(3, integers), "mask": np.random.default_rng(3).random(x.shape) < 0.7,
+        "scale": normal(x.shape[-1], mean=1), "bias": normal(x.shape[-1]), "channels": normal(IMAGE[1], mean=1),
+    }  # fmt: skip
+
+
+def model(
+    nodes: str, inputs: Mapping[str, Array], integers: str = "int8", more: Mapping[str, Array] | None = None
+) -> bytes:
+    opset = 23 if "RMSNormalization" in nodes else OPSET
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> costs () => () {{ {nodes} }}')
+    for name, array in inputs.items():
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        made.graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
+    made.graph.output.append(helper.make_empty_tensor_value_info("Y"))
+    read = {name for node in made.graph.node for name in node.input}
+    known = constants(inputs["X"], integers) | dict(more or {})
+    made.graph.initializer.extend(harness.initializer(name, array) for name, array in known.items() if name in read)
+    return bytes(made.SerializeToString())
+
+
+def call(proto: bytes, inputs: Mapping[str, Array], *, ours: bool, threads: int = 1) -> Call:
+    options = normfuse.session_options(claim="all") if ours else onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    providers = None if ours else ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(proto, peers.tuned(options, threads), providers=providers, enable_fallback=0)
+    wanted = "NormFuseExecutionProvider" if ours else "CPUExecutionProvider"
+    binding = session.io_binding()
+    values = {name: harness.to_ort(array) for name, array in inputs.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    (y, *_) = session.run_with_ort_values(["Y"], values)
+    binding.bind_ortvalue_output("Y", y)
+    is_alone = {each.ep_name for each in session.get_provider_graph_assignment_info()} == {wanted}
+    return functools.partial(session.run_with_iobinding, binding), is_alone
+
+
+def both(nodes: str, inputs: Mapping[str, Array], **options: Any) -> list[Call]:
+    """On ONNX Runtime and on normfuse."""
+    proto = model(nodes, inputs, **options)
+    return [call(proto, inputs, ours=ours) for ours in (False, True)]
+
+
+def fastest(calls: list[Callable[[], None]], rounds: int = 5, count: int = 40) -> list[float]:
+    """Nanoseconds of a call, the calls taking turns."""
+    best = [float("inf")] * len(calls)
+    for _ in range(rounds):
+        for i, one in enumerate(calls):
+            for _ in range(count):
+                started = time.perf_counter_ns()
+                one()
+                best[i] = min(best[i], time.perf_counter_ns() - started)
+    return best
+
+
+def above_empty(calls: list[Call], count: int = 40) -> list[float]:
+    """Nanoseconds of calls above an empty session."""
+    overhead, *times = fastest([peers.OnnxRuntime().overhead(1), *(one for one, _ in calls)], count=count)
+    return [each - overhead for each in times]
+
+
+# --- activations, which have no operator of ONNX's own in many cases ---
 
 
 class Body:
@@ -68,355 +211,125 @@ def finite_parameters(activation: Activation) -> dict[str, float]:
     return {n: p.default if np.isfinite(p.default) else (p.low + p.high) / 2 for n, p in activation.drawn.items()}
 
 
-def inputs_of(name: str) -> list[ir.Value]:
-    """X, and the slope where an activation has one."""
-    shapes = {"X": [ROWS, WIDTH], **({"slope": [WIDTH]} if ACTIVATIONS[name].has_slope else {})}
-    return [ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(s)) for n, s in shapes.items()]
+def activation_models(name: str) -> tuple[bytes, bytes]:
+    """An activation as a portable model's function has it, and as one node of normfuse's own."""
+    activation, parameters = ACTIVATIONS[name], finite_parameters(ACTIVATIONS[name])
 
+    def whole(writer: Body, inputs: list[ir.Value], result: ir.Value) -> bytes:
+        result.name, result.type = "Y", ir.TensorType(ir.DataType.FLOAT)
+        result.shape = ir.Shape([ROWS, WIDTH])
+        imports = {"": OPSET, OPERATOR_DOMAIN: 1}
+        graph = ir.Graph(inputs, [result], nodes=writer.tape.nodes, name="costs", opset_imports=imports)
+        return bytes(ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString())
 
-def in_standard_nodes(name: str) -> bytes:
-    """An activation as a portable model's function has it."""
-    inputs, writer = inputs_of(name), Body()
-    parameters = finite_parameters(ACTIVATIONS[name])
+    def inputs_of() -> list[ir.Value]:
+        shapes = {"X": [ROWS, WIDTH], **({"slope": [WIDTH]} if activation.has_slope else {})}
+        return [ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(s)) for n, s in shapes.items()]
+
+    inputs, writer = inputs_of(), Body()
     body = body_of(FusedKind.of(name, None, **parameters), OPSET)
     if body is not None:
         y = write_expression(body.nodes, {"x": inputs[0], **parameters}, writer)
     else:
-        kinds = (s for s in ACTIVATIONS[name].spellings if not s.domain and s.since <= OPSET <= (s.until or OPSET))
+        kinds = (s for s in activation.spellings if not s.domain and s.since <= OPSET <= (s.until or OPSET))
         kind = next(kinds)
         numbers = [writer.number(parameters[each]) for each in kind.inputs]
         y = writer.node(kind.op_type, *inputs, *numbers, **{k: parameters[v] for k, v in kind.attributes.items()})
-    return whole_model(writer.tape, inputs, writer.node("Identity", y) if y is inputs[0] else y)
+    standard = whole(writer, inputs, writer.node("Identity", y) if y is inputs[0] else y)
+    inputs, writer = inputs_of(), Body()
+    steps = write_program([ProgramStep(name, "slope" if inputs[1:] else "", parameters)])
+    own = writer.tape.op("FusedActivation", inputs, {"steps": steps}, domain=OPERATOR_DOMAIN)
+    return standard, whole(writer, inputs, own)
 
 
-def as_own_operator(name: str) -> bytes:
-    """The same as one node of normfuse's own."""
-    inputs, tape = inputs_of(name), ir.tape.Tape()
-    step = ProgramStep(name, "slope" if inputs[1:] else "", finite_parameters(ACTIVATIONS[name]))
-    y = tape.op("FusedActivation", inputs, {"steps": write_program([step])}, domain=OPERATOR_DOMAIN)
-    return whole_model(tape, inputs, y)
+# --- rows of the table ---
 
 
-def whole_model(tape: ir.tape.Tape, inputs: list[ir.Value], result: ir.Value) -> bytes:
-    result.name, result.type = "Y", ir.TensorType(ir.DataType.FLOAT)
-    result.shape = ir.Shape([ROWS, WIDTH])
-    graph = ir.Graph(inputs, [result], nodes=tape.nodes, name="costs", opset_imports={"": OPSET, OPERATOR_DOMAIN: 1})
-    return bytes(ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString())
+def activation_calls(name: str) -> list[Call]:
+    inputs = {"X": normal(ROWS, WIDTH)} | ({"slope": normal(WIDTH)} if ACTIVATIONS[name].has_slope else {})
+    return [call(proto, inputs, ours=ours) for ours, proto in enumerate(activation_models(name))]  # type: ignore[arg-type]
 
 
-def normalization_nodes(name: str) -> list[onnx.NodeProto]:
-    return {
-        "LayerNorm": [node("LayerNormalization", "X scale bias", axis=-1)],
-        "RMSNorm": [node("RMSNormalization", "X scale", axis=-1)],
-        "Add, LayerNorm": [node("Add", "X R", "s"), node("LayerNormalization", "s scale bias", axis=-1)],
-        "InstanceNorm": [node("InstanceNormalization", "X channels channels")],
-        "GroupNorm": [node("GroupNormalization", "X channels channels", num_groups=16)],
-        "MVN": [node("MeanVarianceNormalization", "X", axes=[2, 3])],
-        "Softmax": [node("Softmax", "X", axis=-1)],
-        "Softmax, IsNaN, Where": [
-            node("Softmax", "X", "s", axis=-1),
-            node("IsNaN", "s", "n"),
-            node("Where", "n zero s"),
-        ],
-        "Where, Softmax": [node("Where", "mask X lowest", "s"), node("Softmax", "s", axis=-1)],
-        "Softmax across": [node("Softmax", "X", axis=1)],
-        "Softmax of columns": [node("Softmax", "X", axis=0)],
-        "Q": [node("QuantizeLinear", "X xs xz")],
-        "LayerNorm, DynQ": [
-            node("LayerNormalization", "X scale bias", "n", axis=-1),
-            node("DynamicQuantizeLinear", "n", "Y ys yz"),
-        ],
-        **{op: [node(op, "X")] for op in ("Relu", "Gelu")},
-        **{
-            f"{op}, DynQ": [node(op, "X", "r"), node("DynamicQuantizeLinear", "r", "Y ys yz")]
-            for op in ("Relu", "Gelu")
-        },
-        **{
-            f"Cast, Mul, {op}": [node("Cast", "X", "c", to=1), node("Mul", "c S", "d"), node(op, "d")]
-            for op in ("Relu", "Gelu")
-        },
-        **{
-            f"DQ, {op}, Q": [
-                node("DequantizeLinear", "X xs xz", "d"),
-                node(op, "d", "r"),
-                node("QuantizeLinear", "r xs xz"),
-            ]
-            for op in ("Relu", "HardSwish", "Softmax")
-        },
-    }[name]
+def normalization_calls(name: str) -> list[Call]:
+    nodes = NORMALIZATIONS[name]
+    shape = IMAGE if name in ("InstanceNorm", "GroupNorm", "MVN", "Softmax across") else (ROWS, WIDTH)
+    x: Array = normal(*shape)
+    if name.startswith(("Cast", "DQ")):
+        low, kind = (-999, np.int32) if name.startswith("Cast") else (-128, np.int8)
+        x = np.random.default_rng(2).integers(low, -low, shape, dtype=kind)
+    further = {"R": x, "S": np.array(0.004, np.float32)}  # a scale that is known at run time only
+    return both(nodes, {"X": x} | {n: each for n, each in further.items() if f"{n})" in nodes})
 
 
-def model(nodes: list[onnx.NodeProto], x: np.ndarray[Any, Any]) -> bytes:
-    normal = np.random.default_rng(1).normal
-    constants = {
-        "R": None, "slope": normal(0, 1, WIDTH), "low": np.array(-1.0), "high": np.array(1.0),
-        "scale": normal(1, 1, x.shape[-1]), "bias": normal(0, 1, x.shape[-1]), "channels": normal(1, 1, IMAGE[1]),
-        "xs": np.array(0.02), "xz": np.array(3, np.int8), "zero": np.array(0.0),
-        "mask": np.random.default_rng(3).random(x.shape) < 0.7, "lowest": np.array(-1e9),
-    }  # fmt: skip
-    used = {name for n in nodes for name in n.input} & set(constants)
-    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
-    inputs = [helper.make_tensor_value_info(name, kind, x.shape) for name in ("X", *(["R"] if "R" in used else []))]
-    if any("S" in n.input for n in nodes):  # a scale that is known at run time only
-        inputs.append(helper.make_tensor_value_info("S", onnx.TensorProto.FLOAT, []))
-    tensors = [
-        numpy_helper.from_array(v if v.dtype in (np.int8, np.bool_) else v.astype(np.float32), k)
-        for k, v in constants.items()
-        if k in used and v is not None
-    ]
-    graph = helper.make_graph(nodes, "costs", inputs, [helper.make_empty_tensor_value_info("Y")], tensors)
-    opset = 23 if any(n.op_type == "RMSNormalization" for n in nodes) else 22
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    return bytes(made.SerializeToString())
+def quantised_calls(name: str, stored: str) -> list[Call]:
+    """X and Y are of integers, or else of floats."""
+    nodes = AMONG_QUANTISED[name]
+    kind = np.dtype(np.float32 if "QuantizeLinear (X" in nodes.replace("DeQ", "") and READ not in nodes else stored)
+    values = normal(ROWS, WIDTH, mean=100, deviation=20).astype(kind)
+    return both(nodes, dict.fromkeys("XR" if nodes.startswith(TWO) else "X", values), integers=stored)
 
 
-def input_for(name: str) -> np.ndarray[Any, Any]:
-    shape = IMAGE if name in ("InstanceNorm", "GroupNorm", "MVN", "Softmax across") else [ROWS, WIDTH]
-    if name.startswith("Cast"):
-        return np.random.default_rng(2).integers(-999, 999, shape, dtype=np.int32)
-    if name.startswith("DQ"):
-        return np.random.default_rng(2).integers(-128, 128, shape, dtype=np.int8)
-    return np.random.default_rng(2).normal(0, 1, shape).astype(np.float32)
-
-
-def session(proto: bytes, *, ours: bool, threads: int = 1) -> tuple[onnxruntime.InferenceSession, bool]:
-    """A session, and whether the provider that was asked for runs all of it."""
-    if ours:
-        options = peers.tuned(normfuse.session_options(claim="all"), threads)
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        made = onnxruntime.InferenceSession(proto, options, enable_fallback=0)
-        return made, {i.ep_name for i in made.get_provider_graph_assignment_info()} == {"NormFuseExecutionProvider"}
-    options = peers.tuned(onnxruntime.SessionOptions(), threads)
-    return onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"]), True
-
-
-def call(
-    proto: bytes, feeds: dict[str, np.ndarray[Any, Any]], *, ours: bool, threads: int = 1
-) -> tuple[Callable[[], None], bool]:
-    made, claimed = session(proto, ours=ours, threads=threads)
-    return peers.bound(made, {i.name: feeds[i.name] for i in made.get_inputs()})[0], claimed
-
-
-def dequantization(stored: str, output: str, *, along_row: bool) -> list[tuple[Callable[[], None], bool]]:
-    """DequantizeLinear on ONNX Runtime and on normfuse; along_row: with a scale for each element of a row."""
-    to = np.dtype(output)
-    scale = np.full([WIDTH] if along_row else [], 0.02, to)
+def dequantization(stored: str, output: str, *, along_row: bool) -> list[Call]:
+    """DequantizeLinear; along_row: with a scale for each element of a row."""
     values = np.random.default_rng(2).integers(0, 7, [ROWS, WIDTH]).astype(np.dtype(stored))
-    x = harness.to_ort(values)
-    made = node("DequantizeLinear", "X scale", axis=1)
-    graph = helper.make_graph(
-        [made],
-        "costs",
-        [helper.make_tensor_value_info("X", x.element_type(), values.shape)],
-        [helper.make_tensor_value_info("Y", helper.np_dtype_to_tensor_dtype(to), values.shape)],
-        [numpy_helper.from_array(scale, "scale")],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
-    calls = []
-    for ours in (False, True):
-        one, claimed = session(proto, ours=ours)
-        binding = one.io_binding()
-        binding.bind_ortvalue_input("X", x)
-        binding.bind_ortvalue_output("Y", peers.aligned(np.zeros(values.shape, to)))
-        calls.append((functools.partial(one.run_with_iobinding, binding), claimed))
-    return calls
+    scale = np.full([WIDTH] if along_row else [], 0.02, output)
+    return both("Y = DequantizeLinear <axis = 1> (X, scale)", {"X": values}, more={"scale": scale})
 
 
-def looked_up(*last: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Operators with a pair behind each, which depend on the integers X alone: a table holds their results."""
-    made = [node("DequantizeLinear", "X s z", "d")]
-    for i, (op, inputs) in enumerate((("Mul", "d d"), ("Add", "p0 d"), ("Sigmoid", "p1"))):
-        made += [node(op, inputs, f"o{i}"), node("QuantizeLinear", f"o{i} s z", f"q{i}")]
-        made.append(node("DequantizeLinear", f"q{i} s z", f"p{i}"))
-    return [*made, *last]
+# --- single figures ---
 
 
-def among_pairs(*steps: tuple[str, str, str]) -> list[onnx.NodeProto]:
-    """Operators of floats as quantisers write them: their names, inputs, and the scale of the pair behind each.
-
-    They read the pair of X as d and e, those of each other as p0, p1 and so on.
-    """
-    made = [node("QuantizeLinear", "X s z", "q")]
-    made += [node("DequantizeLinear", "q s z", read) for read in ("d", "e")]
-    for i, (op, inputs, scale) in enumerate(steps):
-        made += [node(op, inputs, f"o{i}"), node("QuantizeLinear", f"o{i} {scale} z", f"q{i}")]
-        made.append(node("DequantizeLinear", f"q{i} {scale} z", "Y" if i == len(steps) - 1 else f"p{i}"))
-    return made
-
-
-def hard_swish(last_scale: str) -> list[onnx.NodeProto]:
-    """HardSwish, x * (x + 3) / 6, whose sum a pair clips."""
-    return among_pairs(("Add", "d three", "s"), ("Mul", "e p0", "s"), ("Div", "p1 six", last_scale))
-
-
-AMONG_QUANTISED = {
-    "Q": [node("QuantizeLinear", "X s z")],
-    "table to float": looked_up(node("Mul", "p2 d")),
-    "table, Q": looked_up(node("Mul", "p2 d", "m"), node("QuantizeLinear", "m s z")),
-    "HardSwish among pairs": hard_swish("sixth"),  # the last two pairs are one
-    "HardSwish among pairs of other scales": hard_swish("seventh"),
-    "SiLU among pairs": among_pairs(("Sigmoid", "d", "s"), ("Mul", "e p0", "s")),
-    "Q, DQ": [node("QuantizeLinear", "X s z", "q"), node("DequantizeLinear", "q s z")],
-    **{
-        f"DQ, DQ, {op}, Q": [
-            node("DequantizeLinear", "X s z", "d"),
-            node("DequantizeLinear", "R s z", "e"),
-            node(op, "d e", "o"),
-            node("QuantizeLinear", "o s z"),
-        ]
-        for op in ("Add", "Mul")
-    },
-}
-
-
-def among_quantised(name: str, stored: str) -> list[tuple[Callable[[], None], bool]]:
-    """Nodes of AMONG_QUANTISED on ONNX Runtime and on normfuse: X and Y are of integers, or else of floats."""
-    kind, nodes, floats = np.dtype(stored), AMONG_QUANTISED[name], np.dtype(np.float32)
-    reads_floats, writes_floats = nodes[0].op_type == "QuantizeLinear", nodes[-1].op_type != "QuantizeLinear"
-    values = np.random.default_rng(2).normal(100, 20, [ROWS, WIDTH]).astype(floats if reads_floats else kind)
-    inputs = {n: values for n in "XR" if any(n in each.input for each in nodes)}
-    return on_tensors(nodes, inputs, np.zeros_like(values, floats if writes_floats else kind), kind)
-
-
-def on_tensors(
-    nodes: list[onnx.NodeProto],
-    inputs: dict[str, np.ndarray[Any, Any]],
-    output: np.ndarray[Any, Any],
-    integers: np.dtype[Any],
-) -> list[tuple[Callable[[], None], bool]]:
-    """Nodes that quantise to integers by s and z, or by a part of s, on ONNX Runtime and on normfuse."""
-    tensors = {**inputs, "Y": output}
-    infos = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
-        for n, each in tensors.items()
-    ]
-    numbers = {"s": 0.9, "sixth": 0.9 / 6, "seventh": 0.9 / 7, "three": 3.0, "six": 6.0}
-    constants = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in numbers.items()]
-    constants.append(numpy_helper.from_array(np.array(3, integers), "z"))
-    graph = helper.make_graph(nodes, "costs", infos[:-1], infos[-1:], constants)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
-    calls = []
-    for ours in (False, True):
-        one, claimed = session(proto, ours=ours)
-        binding = one.io_binding()
-        for each, values in inputs.items():
-            binding.bind_ortvalue_input(each, peers.aligned(values))
-        binding.bind_ortvalue_output("Y", peers.aligned(output))
-        calls.append((functools.partial(one.run_with_iobinding, binding), claimed))
-    return calls
-
-
-def fastest(calls: list[Callable[[], None]], rounds: int = 5, count: int = 40) -> list[float]:
-    """Nanoseconds of a call, the calls taking turns."""
-    best = [float("inf")] * len(calls)
-    for _ in range(rounds):
-        for i, one in enumerate(calls):
-            for _ in range(count):
-                started = time.perf_counter_ns()
-                one()
-                best[i] = min(best[i], time.perf_counter_ns() - started)
-    return best
-
-
-def few_rows(rows: int) -> str:
-    """A LayerNormalization of ``rows`` x 768, as most models have it, above an empty session."""
-    x = np.random.default_rng(2).normal(0, 1, [rows, 768]).astype(np.float32)
-    proto = model(normalization_nodes("LayerNorm"), x)
-    calls = [call(proto, {"X": x}, ours=ours)[0] for ours in (False, True)]
-    overhead, theirs, ours = fastest([peers.OnnxRuntime().overhead(1), *calls], count=400)
-    return f"LayerNorm of {rows} x 768: ORT {theirs - overhead:.0f} ns, normfuse {ours - overhead:.0f} ns"
+def of_rows(label: str, nodes: str, x: Array, rows: int, count: int = 40) -> str:
+    """Of a model above an empty session: in all, or a row."""
+    theirs, ours = (each / rows for each in above_empty(both(nodes, {"X": x}), count))
+    return f"{label}: ORT {theirs:.1f} ns, normfuse {ours:.1f} ns{' a row' * (rows > 1)}"
 
 
 def row_of_blocks(rows: int = 512, width: int = 64) -> float:
     """Nanoseconds that a row takes more where further steps stand behind a LayerNormalization -> Relu."""
-    x = np.random.default_rng(2).normal(0, 1, [rows, width]).astype(np.float32)
-    normal = node("LayerNormalization", "X scale bias", "n", axis=-1)
-    plain = [normal, node("Relu", "n")]
-    stepped = [normal, node("Relu", "n", "r"), node("Mul", "r scale")]
-    calls = [call(model(nodes, x), {"X": x}, ours=True)[0] for nodes in (plain, stepped)]
-    without, behind = fastest(calls, count=200)
+    x = {"X": normal(rows, width)}
+    plain, stepped = f"n = {LAYER_NORM} Y = Relu (n)", f"n = {LAYER_NORM} r = Relu (n) Y = Mul (r, scale)"
+    without, behind = fastest([call(model(nodes, x), x, ours=True)[0] for nodes in (plain, stepped)], count=200)
     return (behind - without) / rows
-
-
-def concat(parts: int, width: int, *, with_pair: bool) -> list[Callable[[], None]]:
-    """A Concat of ``parts`` x ``width``, alone or with a pair behind it: on ONNX Runtime and on normfuse."""
-    values = np.random.default_rng(2).normal(100, 20, [1, width]).astype(np.float32)
-    inputs = {f"x{i}": values for i in range(parts)}
-    nodes = [node("Concat", " ".join(inputs), "c" if with_pair else "Y", axis=1)]
-    if with_pair:
-        nodes += [node("QuantizeLinear", "c s z", "q"), node("DequantizeLinear", "q s z")]
-    output = np.zeros([1, parts * width], np.float32)
-    return [one for one, _ in on_tensors(nodes, inputs, output, np.dtype(np.uint16))]
 
 
 def concats() -> str:
     """What a Concat takes for each part, and on ONNX Runtime for each element: chains read these where they lie."""
-    sizes = ((2, 512), (16, 64), (2, 32768))
-    theirs = [concat(*size, with_pair=False)[0] for size in sizes]
-    ours = [concat(*size, with_pair=True)[1] for size in sizes[:2]]
-    few, many, long, few_ours, many_ours = fastest([*theirs, *ours], count=100, rounds=50)
+
+    def concat(parts: int, width: int, ours: int) -> Callable[[], None]:
+        """Alone, or with a pair behind it."""
+        names = ["X", *(f"x{i}" for i in range(1, parts))]
+        made = f"Concat <axis = 1> ({', '.join(names)})"
+        nodes = f"c = {made} q = QuantizeLinear (c, s, z) Y = DequantizeLinear (q, s, z)" if ours else f"Y = {made}"
+        inputs = dict.fromkeys(names, normal(1, width, mean=100, deviation=20))
+        return both(nodes, inputs, integers="uint16")[ours][0]
+
+    sizes = ((2, 512, 0), (16, 64, 0), (2, 32768, 0), (2, 512, 1), (16, 64, 1))
+    few, many, long, few_ours, many_ours = fastest([concat(*each) for each in sizes], count=100, rounds=50)
     each, each_ours, element = (many - few) / 14, (many_ours - few_ours) / 14, (long - few) / (2 * (32768 - 512))
     return f"each part of a Concat: ORT {each:.0f} ns, normfuse {each_ours:.0f} ns; each element: ORT {element:.2f} ns"
 
 
-def short_rows(name: str, width: int = 16) -> str:
-    """A normalisation of many rows, or groups, of ``width`` elements, above an empty session."""
-    shape = [1, ROWS * WIDTH // width, width]
-    x = np.random.default_rng(2).normal(0, 1, shape).astype(np.float32)
-    nodes = [node("MeanVarianceNormalization", "X", axes=[2])] if name == "MVN" else normalization_nodes(name)
-    proto = model(nodes, x)
-    overhead, *times = fastest(
-        [peers.OnnxRuntime().overhead(1), *(call(proto, {"X": x}, ours=ours)[0] for ours in (False, True))]
-    )
-    theirs, ours = ((each - overhead) / shape[1] for each in times)
-    return f"{name}, rows of {width}: ORT {theirs:.1f} ns, normfuse {ours:.1f} ns a row"
-
-
-def short_softmax_rows(width: int = 34) -> str:
-    """A softmax of many rows of ``width`` elements behind an Add, above an empty session."""
-    x = np.random.default_rng(2).normal(0, 1, [1, 12, width, width]).astype(np.float32)
-    proto = model([node("Add", "X X", "s"), node("Softmax", "s", axis=-1)], x)
-    overhead, *times = fastest(
-        [peers.OnnxRuntime().overhead(1), *(call(proto, {"X": x}, ours=ours)[0] for ours in (False, True))]
-    )
-    theirs, ours = ((each - overhead) / (12 * width) for each in times)
-    return f"Add, Softmax, rows of {width}: ORT {theirs:.1f} ns, normfuse {ours:.1f} ns a row"
-
-
-def repeating(stored: str, width: int) -> dict[str, list[float]]:
-    """[6, 11, 288, width] times one number, and times [6, 11, 1, width]: nanoseconds on ONNX Runtime and normfuse."""
-    x = np.random.default_rng(2).normal(100, 20, [6, 11, 288, width]).astype(stored)
-    nodes = AMONG_QUANTISED["DQ, DQ, Mul, Q"] if stored != "float32" else [node("Relu", "X", "m"), node("Mul", "m R")]
-    shapes = {"one number": [], "a row": [6, 11, 1, width]}
-    calls = {
-        operand: on_tensors(nodes, {"X": x, "R": np.full(shape, 3, stored)}, np.zeros_like(x), _integers_of(stored))
-        for operand, shape in shapes.items()
-    }
-    every = fastest([peers.OnnxRuntime().overhead(1), *(one for each in calls.values() for one, _ in each)], count=100)
-    overhead, *times = every
-    return {operand: [t - overhead for t in times[2 * i : 2 * i + 2]] for i, operand in enumerate(calls)}
-
-
-def _integers_of(stored: str) -> np.dtype[Any]:
-    return np.dtype(np.int8 if stored == "float32" else stored)
-
-
 def print_repeating() -> None:
-    for stored in ("float32", "uint8", "uint16"):
-        found = repeating(stored, 8)
-        (_, one), (_, row) = found["one number"], found["a row"]
-        print(f"[6, 11, 288, 8] of {stored}: times [6, 11, 1, 8] takes {row / one:.1f} times what one number takes")
-    for stored in ("float32", "uint16"):  # 12 does not divide a block
-        found, runs = repeating(stored, 12), 6 * 11 * 288
-        theirs, ours = ((row - one) / runs for one, row in zip(found["one number"], found["a row"], strict=True))
-        print(f"[6, 11, 288, 12] of {stored}, times [6, 11, 1, 12]: ORT {theirs:.0f} ns, normfuse {ours:.0f} ns a run")
+    """[6, 11, 288, width] times one number, and times [6, 11, 1, width]."""
+    for stored, width in ((s, w) for w in (8, 12) for s in ("float32", "uint8", "uint16")):
+        x = normal(6, 11, 288, width, mean=100, deviation=20).astype(stored)
+        nodes = "m = Relu (X) Y = Mul (m, R)" if stored == "float32" else AMONG_QUANTISED["DQ, DQ, Mul, Q"]
+        operands = (np.full(shape, 3, stored) for shape in ([], [6, 11, 1, width]))
+        integers = "int8" if stored == "float32" else stored
+        calls = [one for r in operands for one in both(nodes, {"X": x, "R": r}, integers=integers)]
+        one_theirs, one_ours, row_theirs, row_ours = above_empty(calls, count=100)
+        print(f"[6, 11, 288, {width}] of {stored}: times [6, 11, 1, {width}] takes", end=" ")
+        runs = [(row - one) / (6 * 11 * 288) for row, one in ((row_theirs, one_theirs), (row_ours, one_ours))]
+        print(
+            f"{row_ours / one_ours:.1f} times what one number takes: ORT {runs[0]:.0f} ns, ours {runs[1]:.0f} ns a run"
+        )
 
 
 def hand_off(rows: int) -> float:
     """Nanoseconds that a LayerNormalization of ``rows`` x WIDTH takes on two threads beyond half of one thread's."""
-    x = np.random.default_rng(2).normal(0, 1, [rows, WIDTH]).astype(np.float32)
-    proto = model(normalization_nodes("LayerNorm"), x)
-    calls = [call(proto, {"X": x}, ours=True, threads=threads)[0] for threads in (1, 2)]
+    x = {"X": normal(rows, WIDTH)}
+    calls = [call(model(f"Y = {LAYER_NORM}", x), x, ours=True, threads=threads)[0] for threads in (1, 2)]
     overheads = fastest([peers.OnnxRuntime().overhead(threads) for threads in (1, 2)])
     one, two = (t - o for t, o in zip(fastest(calls, count=200), overheads, strict=True))
     return two - one / 2
@@ -424,40 +337,32 @@ def hand_off(rows: int) -> float:
 
 def main() -> None:
     print(f"normfuse {normfuse.__version__}, instruction set: {os.environ.get('NORMFUSE_ISA', 'the best')}")
-    empty = peers.OnnxRuntime().overhead(1)
-    overhead = fastest([empty])[0]
+    overhead = fastest([peers.OnnxRuntime().overhead(1)])[0]
     print(f"empty session {overhead:.0f} ns\n\n| operator | ORT ns/element | normfuse | ratio |\n|---|---|---|---|")
 
-    def print_row(name: str, calls: list[tuple[Callable[[], None], bool]]) -> None:
+    def print_row(name: str, calls: list[Call]) -> None:
         a, b = ((t - overhead) / (ROWS * WIDTH) for t in fastest([one for one, _ in calls]))
         print(f"| {name} | {a:.3f} | {b:.3f} | {a / b:.2f}{'' if calls[1][1] else ' (not claimed)'} |")
 
     names = sys.argv[1:]
-    for name in [n for n in ACTIVATIONS if not names or n in names]:
-        x, slope = input_for(name), np.random.default_rng(1).normal(0, 1, WIDTH).astype(np.float32)
-        feeds = {"X": x, "slope": slope}
-        print_row(
-            name, [call(in_standard_nodes(name), feeds, ours=False), call(as_own_operator(name), feeds, ours=True)]
-        )
-    for name in [n for n in NORMALIZATIONS if not names or n in names]:
-        x = input_for(name)
-        proto = model(normalization_nodes(name), x)
-        feeds = {"X": x, "R": x, "S": np.array(0.004, np.float32)}
-        print_row(name, [call(proto, feeds, ours=ours) for ours in (False, True)])
-    for name in [n for n in AMONG_QUANTISED if not names or n in names]:
-        for stored in ("uint8", "int8", "uint16", "int16"):
-            print_row(f"{name} of {stored}", among_quantised(name, stored))
+    for of, calls in ((ACTIVATIONS, activation_calls), (NORMALIZATIONS, normalization_calls)):
+        for name in of if not names else [each for each in of if each in names]:
+            print_row(name, calls(name))
+    for name, stored in itertools.product(AMONG_QUANTISED, INTEGERS):
+        if not names or name in names:
+            print_row(f"{name} of {stored}", quantised_calls(name, stored))
     if names:
         return
-    for stored in ("int8", "int16", "int32", "int4", "float8_e4m3fn"):
-        print_row(f"DQ of {stored}", dequantization(stored, "float32", along_row=False))
-        print_row(f"DQ of {stored}, along rows", dequantization(stored, "float32", along_row=True))
+    for stored, along_row in itertools.product(("int8", "int16", "int32", "int4", "float8_e4m3fn"), (False, True)):
+        print_row(f"DQ of {stored}{', along rows' * along_row}", dequantization(stored, "float32", along_row=along_row))
     print_row("DQ of int8 to float16", dequantization("int8", "float16", along_row=False))
     for rows in (1, 64, 128):
-        print(few_rows(rows))
-    for name in ("LayerNorm", "RMSNorm", "MVN"):
-        print(short_rows(name))
-    print(short_softmax_rows())
+        print(of_rows(f"LayerNorm of {rows} x 768", f"Y = {LAYER_NORM}", normal(rows, 768), 1, count=400))
+    short = {name: NORMALIZATIONS[name].replace("[2, 3]", "[2]") for name in ("LayerNorm", "RMSNorm", "MVN")}
+    for name, nodes in short.items():
+        print(of_rows(f"{name}, rows of 16", nodes, normal(1, ROWS * WIDTH // 16, 16), ROWS * WIDTH // 16))
+    softmax = "s = Add (X, X) Y = Softmax <axis = -1> (s)"
+    print(of_rows("Add, Softmax, rows of 34", softmax, normal(1, 12, 34, 34), 12 * 34))
     print_repeating()
     print(concats())
     print(f"a row with further steps behind it: {row_of_blocks():.0f} ns more")

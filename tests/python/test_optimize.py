@@ -13,18 +13,17 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 import normfuse
 from normfuse import models
 from normfuse.cli.schema import json_schema
 from normfuse.optimization.checking import check
+from normfuse.optimization.extraction import extract_site
 from normfuse.optimization.optimize import Target
-from normfuse.reports.files import json_text, write_report
-
-
-def schema() -> Any:
-    return json_schema("report")
+from normfuse.reports.files import json_text
+from normfuse.verification.between import values_between
+from normfuse.verification.samples import reference
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +43,8 @@ def fused_nodes(proto: onnx.ModelProto) -> int:
 def test_every_form_of_model_gives_its_own_kind(transformer: onnx.ModelProto, tmp_path: Path) -> None:
     path = tmp_path / "modèle.onnx"
     onnx.save(transformer, path)
-    for given, kind in [
-        (path, onnx.ModelProto),
-        (str(path), onnx.ModelProto),
-        (path.read_bytes(), bytes),
-        (transformer, onnx.ModelProto),
-        (ir.from_proto(transformer), ir.Model),
-    ]:
+    for given in (path, str(path), path.read_bytes(), transformer, ir.from_proto(transformer)):
+        kind = onnx.ModelProto if isinstance(given, str | Path) else type(given)
         before = digest(given) if not isinstance(given, (str, bytes, Path)) else ""
         result = normfuse.optimize(given, verify=False)
         assert isinstance(result.model, kind)
@@ -94,17 +88,12 @@ def test_the_report_says_what_was_done(transformer: onnx.ModelProto, tmp_path: P
     assert report.bytes_after == result.save(tmp_path / "out.onnx") == (tmp_path / "out.onnx").stat().st_size
     assert report.verification is not None
     assert report.verification.passed
-    jsonschema.validate(json.loads(json_text(report.to_dict())), schema())
-
-
-def test_a_failed_report_fits_the_schema_too(transformer: onnx.ModelProto, tmp_path: Path) -> None:
     with pytest.raises(normfuse.OptimizationError) as raised:
         normfuse.optimize(transformer, max_error=0.0)
-    write_report(raised.value.report.to_dict(), tmp_path / "report.json")
-    data = json.loads((tmp_path / "report.json").read_text())
-    jsonschema.validate(data, schema())
-    assert data["verification"]["passed"] is False
-    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+    for each, passed in ((report, True), (raised.value.report, False)):
+        data = json.loads(json_text(each.to_dict()))
+        jsonschema.validate(data, json_schema("report"))
+        assert data["verification"]["passed"] is passed
 
 
 def test_optimising_twice_changes_nothing(transformer: onnx.ModelProto) -> None:
@@ -140,39 +129,37 @@ def test_requirements_on_the_number_of_sites(transformer: onnx.ModelProto) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "error", "words"),
     [
-        ({"target": "fastest"}, "target is 'fastest'; it must be portable, custom-op or standard"),
-        ({"require_fused": -1}, "require_fused is '-1'"),
-        ({"samples": 0}, "samples is 0"),
-        ({"max_error": -1.0}, "max_error is -1.0"),
-        ({"max_error": float("nan")}, "max_error is nan"),
-        ({"inputs": []}, "inputs is empty"),
+        ({"target": "fastest"}, ValueError, "target is 'fastest'; it must be portable, custom-op or standard"),
+        ({"require_fused": -1}, ValueError, "require_fused is '-1'"),
+        ({"samples": 0}, ValueError, "samples is 0"),
+        ({"max_error": -1.0}, ValueError, "max_error is -1.0"),
+        ({"max_error": float("nan")}, ValueError, "max_error is nan"),
+        ({"inputs": []}, ValueError, "inputs is empty"),
+        ({"verify": "no"}, TypeError, r"verify is 'no' \(str\); it must be True or False"),
+        ({"samples": "4"}, TypeError, r"samples is '4' \(str\); it must be a whole number or None"),
+        ({"samples": True}, TypeError, r"samples is True \(bool\)"),
+        ({"max_error": "1e-3"}, TypeError, r"max_error is '1e-3' \(str\); it must be a number or None"),
+        ({"verify_seconds": None}, TypeError, r"verification is None \(NoneType\); it must be a number\."),
+        ({"allow_requantization_removal": 1}, TypeError, r"allow_requantization_removal is 1 \(int\)"),
+        ({"progress": "bar"}, TypeError, r"progress is 'bar' \(str\); it must be a function or None"),
+        ({"inputs": 3}, TypeError, r"inputs is or holds 3 \(int\); it must be a path"),
+        ({"inputs": [np.zeros(3)]}, TypeError, r"inputs is or holds array\(.*\) \(ndarray\)"),
+        ({"tune": 0.0}, ValueError, "tune is 0.0; it must be a number of seconds above 0"),
+        ({"tune": float("inf")}, ValueError, "tune is inf"),
+        ({"tune": "long"}, ValueError, "tune is 'long'"),
+        ({"tune": 1.0, "tune_threads": -1}, ValueError, "tune_threads is -1"),
+        ({"tune": 1.0, "tune_threads": 100_000}, ValueError, "is 100000; it must be a number from 0 .* to 1024"),
+        ({"tune": 1.0, "target": "custom-op"}, ValueError, "use the target portable or standard"),
     ],
 )
-def test_bad_arguments(transformer: onnx.ModelProto, arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(normfuse.OptionError, match=words):
+def test_bad_arguments(
+    transformer: onnx.ModelProto, arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(normfuse.OptionError, match=words) as raised:
         normfuse.optimize(transformer, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"verify": "no"}, r"verify is 'no' \(str\); it must be True or False"),
-        ({"samples": "4"}, r"samples is '4' \(str\); it must be a whole number or None"),
-        ({"samples": True}, r"samples is True \(bool\)"),
-        ({"max_error": "1e-3"}, r"max_error is '1e-3' \(str\); it must be a number or None"),
-        ({"verify_seconds": None}, r"verification is None \(NoneType\); it must be a number\."),
-        ({"allow_requantization_removal": 1}, r"allow_requantization_removal is 1 \(int\)"),
-        ({"progress": "bar"}, r"progress is 'bar' \(str\); it must be a function or None"),
-        ({"inputs": 3}, r"inputs is or holds 3 \(int\); it must be a path"),
-        ({"inputs": [np.zeros(3)]}, r"inputs is or holds array\(.*\) \(ndarray\)"),
-    ],
-)
-def test_arguments_of_wrong_types(transformer: onnx.ModelProto, arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(TypeError, match=words) as raised:
-        normfuse.optimize(transformer, **arguments)
-    assert isinstance(raised.value, normfuse.OptionError)
+    assert isinstance(raised.value, error)
 
 
 def test_numbers_of_numpy_are_numbers(transformer: onnx.ModelProto) -> None:
@@ -211,14 +198,9 @@ def test_check_takes_fused_nodes_without_names() -> None:
 
 @pytest.mark.parametrize("target", ["portable", "custom-op"])
 def test_check_finds_fused_nodes_in_functions(target: Target) -> None:
-    nodes = [helper.make_node("LayerNormalization", ["a", "scale"], ["n"]), helper.make_node("Gelu", ["n"], ["b"])]
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
-    function = helper.make_function("local", "Block", ["a", "scale"], ["b"], nodes, opsets[:1])
-    call = helper.make_node("Block", ["x", "scale"], ["y"], domain="local")
-    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 16]) for name in "xy")
-    scale = numpy_helper.from_array(np.ones(16, np.float32), "scale")
-    graph = helper.make_graph([call], "main", [x], [y], [scale])
-    model = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=9)
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "local": 1]>
+        g (float[n, 16] x, float[16] s) => (float[n, 16] y) { y = local.Block (x, s) }
+        <opset_import: ["": 20], domain: "local"> Block (a, s) => (b) { n = LayerNormalization (a, s) b = Gelu (n) }""")
     assert not check(model).passed
     report = check(normfuse.optimize(model, verify=False, target=target).model, require_fused=1)
     assert report.passed, report.remarks
@@ -294,20 +276,19 @@ def test_sites_that_stand_alone_are_not_missing() -> None:
     assert report.fused == ()
 
 
+NORM = "m = MatMul (x, w) n = LayerNormalization (m, s, s)"
+MAPS = '<ir_version: 9, opset_import: ["": 17, "ai.onnx.ml": 1]> g'
+
+
 @pytest.mark.parametrize("typed", [True, False])
 @pytest.mark.parametrize("external", [True, False])
 def test_outputs_that_are_maps_stay_maps(typed: bool, external: bool, tmp_path: Path) -> None:
     """Classifiers of scikit-learn end in a ZipMap; onnx_ir has no maps."""
-    g = models.GraphBuilder(opset=17)
-    x = g.input("x", [4, 32])
-    n = g.add("LayerNormalization", g.add("MatMul", x, g.weight(32, 32)), g.weight(32), g.weight(32), axis=-1)
-    g.output(g.add("Relu", n), [4, 32])
-    model = g.model("m")
-    (y,) = (output.name for output in model.graph.output)
-    node = helper.make_node("ZipMap", [y], ["classes"], domain="ai.onnx.ml", classlabels_int64s=list(range(32)))
-    model.graph.node.append(node)
-    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
-    output = model.graph.output.add(name="classes")
+    zipped = f"c = ai.onnx.ml.ZipMap <classlabels_int64s = {list(range(32))}> (y)"
+    model = onnx.parser.parse_model(f"{MAPS} (float[4, 32] x) => (float[4, 32] y) {{ {NORM} y = Relu (n) {zipped} }}")
+    for name, array in {"w": np.eye(32, dtype=np.float32), "s": np.ones(32, np.float32)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    output = model.graph.output.add(name="c")
     if typed:
         one = output.type.sequence_type.elem_type.map_type
         one.key_type, one.value_type.tensor_type.elem_type = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
@@ -321,27 +302,23 @@ def test_outputs_that_are_maps_stay_maps(typed: bool, external: bool, tmp_path: 
     for written in (result.model, onnx.load(tmp_path / "fused.onnx")):
         assert written.graph.output[1] == output
     given = {"x": np.ones((4, 32), np.float32)}
-    expected = onnxruntime.InferenceSession(path).run(["classes"], given)[0]
-    for session in (normfuse.InferenceSession(path), onnxruntime.InferenceSession(tmp_path / "fused.onnx")):
-        found = session.run(["classes"], given)[0]
-        assert [list(one) for one in found] == [list(one) for one in expected]
-        np.testing.assert_allclose(
-            [list(one.values()) for one in found], [list(one.values()) for one in expected], 1e-4
+    plain, ours, fused = (
+        session.run(["c"], given)[0]
+        for session in (
+            *(onnxruntime.InferenceSession(path), normfuse.InferenceSession(path)),
+            onnxruntime.InferenceSession(tmp_path / "fused.onnx"),
         )
+    )
+    for found in (ours, fused):
+        for row, expected in zip(found, plain, strict=True):
+            assert row == pytest.approx(expected, rel=1e-4)
 
 
 def test_inputs_that_are_maps_stay_maps() -> None:
-    g = models.GraphBuilder(opset=17)
-    x = g.input("x", ["batch", 32])
-    g.output(g.add("Relu", g.add("LayerNormalization", x, g.weight(32), g.weight(32), axis=-1)), ["batch", 32])
-    model = g.model("m")
-    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
-    model.graph.node.insert(
-        0, helper.make_node("CastMap", ["words"], ["x"], domain="ai.onnx.ml", map_form="SPARSE", max_map=32)
-    )
-    model.graph.input[0].name = "words"
-    model.graph.input[0].type.map_type.key_type = onnx.TensorProto.INT64
-    model.graph.input[0].type.map_type.value_type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    cast = 'x = ai.onnx.ml.CastMap <map_form = "SPARSE", max_map = 32> (words)'
+    norm = "n = LayerNormalization (x, s, s) y = Relu (n)"
+    model = onnx.parser.parse_model(f"{MAPS} (map(int64, float) words) => (float[b, 32] y) {{ {cast} {norm} }}")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(32, np.float32), "s"))
     result = normfuse.optimize(model, verify=False)
     assert result.model.graph.input[0] == model.graph.input[0]
     with pytest.raises(normfuse.VerificationError, match="'words' is not a tensor"):
@@ -361,3 +338,75 @@ def test_before_version_4_of_the_ir_no_initializer_can_be_fed() -> None:
     assert [value.name for value in optimized.graph.input] == ["x"]
     session = normfuse.InferenceSession(model.SerializeToString())
     assert not session.get_overridable_initializers()
+
+
+# --- one site as a model of its own, with the inputs that it has in the whole model ---
+
+
+@pytest.fixture(scope="module")
+def spelled_out() -> onnx.ModelProto:
+    return models.transformer_encoder(layers=1, hidden=32, opset=13)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_a_site_computes_what_it_computes_in_the_whole_model(
+    spelled_out: onnx.ModelProto, index: int, tmp_path: Path
+) -> None:
+    model = spelled_out
+    site = [site for site in normfuse.inspect(model) if site.fused_into is not None][index]
+    extracted = extract_site(model, site.name)
+    assert extracted.site == site
+    saved = extracted.save(tmp_path / "site.onnx")
+    part = onnx.load(tmp_path / "site.onnx")
+    onnx.checker.check_model(part)
+    assert {node.name for node in part.graph.node} >= set(site.nodes)
+    assert len(part.graph.node) < len(model.graph.node) / 2
+    feeds = dict(np.load(saved))
+    assert feeds.keys() == {value.name for value in part.graph.input}
+    (name,) = extracted.outputs
+    whole = ir.from_proto(model)
+    fed, _ = reference(whole, "the model", None, 1, 0, typical=True)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(part.SerializeToString(), options)
+    np.testing.assert_array_equal(session.run([name], feeds)[0], values_between(whole, [name], fed[0])[name])
+    result = normfuse.optimize(tmp_path / "site.onnx", inputs=saved, require_fused=1)
+    assert [fused.description for fused in result.report.fused] == [site.description]
+
+
+def test_sites_that_are_left_and_names_that_numpy_cannot_write(tmp_path: Path) -> None:
+    g = models.GraphBuilder(opset=17)
+    x = g.add("Neg", g.input("allow_pickle", ["n", 8], np.float64), output="/file")
+    g.output(g.add("LayerNormalization", x, np.ones(8), np.zeros(8)), ["n", 8], np.float64)
+    model = g.model("double")
+    (site,) = normfuse.inspect(model)
+    assert site.fused_into is None
+    saved = extract_site(model, site.name, inputs={"allow_pickle": np.ones((3, 8))}).save(tmp_path / "left.onnx")
+    with np.load(saved) as arrays:
+        assert arrays["/file"].tolist() == (-np.ones((3, 8))).tolist()
+    assert normfuse.verify(tmp_path / "left.onnx", tmp_path / "left.onnx", inputs=saved).passed
+
+
+def test_what_cannot_be_extracted(
+    spelled_out: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk leaves neither file."""
+    name = normfuse.inspect(spelled_out)[0].name
+    with pytest.raises(normfuse.OptionError, match=f"no site '{name}x'; did you mean '"):
+        extract_site(spelled_out, f"{name}x")
+    branched = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        g (float[4, 8] x, bool c) => (float[4, 8] y) <float[8] s = {1, 1, 1, 1, 2, 2, 2, 2}> {
+            y = If (c) <then_branch = t () => (float[4, 8] r) { n = LayerNormalization (x, s) r = Relu (n) },
+                else_branch = e () => (float[4, 8] i) { i = Identity (x) }> }""")
+    site = next(site for site in normfuse.inspect(branched) if site.graph)
+    with pytest.raises(normfuse.OptionError, match="only sites of the main graph"):
+        extract_site(branched, site.name)
+
+    def full(path: Path, _: object) -> None:
+        path.write_bytes(b"PK")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("normfuse.optimization.extraction._save_arrays", full)
+    with pytest.raises(normfuse.OptionError, match=r"Cannot write .*site.npz: No space left on device"):
+        extract_site(spelled_out, name).save(tmp_path / "site.onnx")
+    assert not list(tmp_path.iterdir())
