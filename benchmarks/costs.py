@@ -144,7 +144,9 @@ def model(
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
         made.graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
     made.graph.output.append(helper.make_empty_tensor_value_info("Y"))
-    read = {name for node in made.graph.node for name in node.input}
+    read = {name for node in made.graph.node for name in node.input} - {
+        name for node in made.graph.node for name in node.output
+    }
     known = constants(inputs["X"], integers) | dict(more or {})
     made.graph.initializer.extend(harness.initializer(name, array) for name, array in known.items() if name in read)
     return bytes(made.SerializeToString())
@@ -163,7 +165,8 @@ def call(proto: bytes, inputs: Mapping[str, Array], *, ours: bool, threads: int 
     (y, *_) = session.run_with_ort_values(["Y"], values)
     binding.bind_ortvalue_output("Y", y)
     is_alone = {each.ep_name for each in session.get_provider_graph_assignment_info()} == {wanted}
-    return functools.partial(session.run_with_iobinding, binding), is_alone
+    run = functools.partial(session._sess.run_with_iobinding, binding._iobinding, onnxruntime.RunOptions())
+    return run, is_alone
 
 
 def both(nodes: str, inputs: Mapping[str, Array], **options: Any) -> list[Call]:
@@ -264,7 +267,7 @@ def normalization_calls(name: str) -> list[Call]:
 def quantised_calls(name: str, stored: str) -> list[Call]:
     """X and Y are of integers, or else of floats."""
     nodes = AMONG_QUANTISED[name]
-    kind = np.dtype(np.float32 if "QuantizeLinear (X" in nodes.replace("DeQ", "") and READ not in nodes else stored)
+    kind = stored if nodes.startswith(READ) else np.float32
     values = normal(ROWS, WIDTH, mean=100, deviation=20).astype(kind)
     return both(nodes, dict.fromkeys("XR" if nodes.startswith(TWO) else "X", values), integers=stored)
 
