@@ -70,9 +70,10 @@ uint32_t LargestCode(DataType type) {
   return entry->second;
 }
 
-// The finite code of a float type whose value is nearest; codes without their sign stand in the order of their values.
+// The code of a float type whose value is nearest, of finite values a finite one; codes without their sign stand in the order of their values.
 uint32_t NearestCode(DataType type, double value) {
   const uint32_t sign = 1u << (BitsOf(type) - 1);
+  if (std::isinf(value)) return LargestCode(type) + (value < 0 ? sign : 0) + 1;
   uint32_t low = 0;
   uint32_t high = LargestCode(type);
   while (low + 1 < high) {

@@ -2,6 +2,7 @@
 // on the number of threads, or on where X and Y lie in memory. A server's answer is then the same whatever it batches.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "chain_harness.h"
 #include "cpu/kernels/kernel_list.h"
@@ -30,6 +31,7 @@ struct Recipe {
   bool far = false;         // every third group lies far from the others
   bool flat = false;        // every third group is one value
   bool onset = false;       // every third group begins far from where it goes on
+  bool infinite = false;    // every third group holds an infinity
   bool by_channel = false;  // the affine is one for each index of the group's first dimension
   // Behind it a Mul and an Add with one number for each group, and a Mul like the affine.
   bool modulated = false;
@@ -141,6 +143,15 @@ const Recipe kRecipes[] = {
      .affine = false,
      .size = 1e30},
     {.name = "DQ, LayerNorm of next to nothing", .x = DataType::kInt8, .onset = true, .x_scale = 1e-33},
+    {.name = "DQ int16, LayerNorm of next to nothing", .x = DataType::kInt16, .onset = true, .x_scale = 1e-33},
+    {.name = "DQ int16, LayerNorm, some flat", .x = DataType::kInt16, .flat = true, .x_scale = 1e12},
+    {.name = "LayerNorm, some onsets, Gelu", .activation = Activation::kGelu, .onset = true},
+    {.name = "LayerNorm without affine, some huge, Gelu",
+     .activation = Activation::kGelu,
+     .affine = false,
+     .size = 1e30},
+    {.name = "bfloat16 to float32, some huge", .x = DataType::kBfloat16, .size = 1e30},
+    {.name = "float16, some infinite", .x = DataType::kFloat16, .y = DataType::kFloat16, .infinite = true},
 };
 
 // Where the tensors of a call lie, and who runs it.
@@ -208,6 +219,7 @@ class Groups {
       const bool begins = i % size_ < std::min(size_ / 2, cpu::kShiftElements);
       if (recipe.far || (recipe.onset && !begins)) x_.Set(i, x_.At(i) + 90);
       if (recipe.size != 1) x_.Set(i, x_.At(i) * recipe.size);
+      if (recipe.infinite && i % size_ == size_ / 2) x_.Set(i, std::numeric_limits<double>::infinity());
     }
     residual_ = Random(recipe.x, Shape(count), 4);
     if (recipe.product) codes_ = Random(DataType::kInt8, Shape(count), 11);
@@ -455,6 +467,7 @@ constexpr const char* kForcedPaths[] = {"groups",
                                         "rows",
                                         "pipeline",
                                         "shared",
+                                        "shared,nontemporal",
                                         "blocks",
                                         "nontemporal",
                                         "nontemporal,groups",
@@ -475,7 +488,7 @@ TEST(ForcedPathsGiveTheSameBits) {
       for (const std::vector<int64_t>& inner :
            {std::vector<int64_t>{31}, {128}, {300}, {336}, {1024}, {1030}, {5000}, {3, 100}, {4, 49}, {40000}}) {
         // Pieces of rows that are summed again.
-        if (inner[0] == 40000 && !recipe.onset && recipe.size == 1) continue;
+        if (inner[0] == 40000 && !recipe.onset && !recipe.flat && recipe.size == 1) continue;
         const Groups groups(recipe, 9, inner);
         const std::vector<Bytes> chosen = groups.Run(0, groups.count(), {});
         // Single steps overflow in float32, too.
