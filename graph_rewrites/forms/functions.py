@@ -513,7 +513,7 @@ class Body:
         elif "bias" not in types.per_element:
             taken = ["scale"]
         parameters = [self._float(fused, types, name, self._work) for name in taken] or [
-            self._unit_scale(types, d, fused)
+            self._unit_scale(types.row, d, len(fused["axes"]))
         ]
         y, *others = self._tape.op_multi_out(
             "LayerNormalization",
@@ -523,11 +523,11 @@ class Body:
         )
         return self._scaled(y, self._parameters(fused, types, but=taken)), others
 
-    def _unit_scale(self, types: Types, d: ir.Value, fused: Fused) -> ir.Value:
-        """Write a scale of ones for LayerNormalization, which asks for one."""
-        if types.row is not None:
-            return self._tensor(np.ones(types.row, self._work.numpy()))
-        ends = (np.array([end], np.int64) for end in (-len(fused["axes"]), np.iinfo(np.int64).max))
+    def _unit_scale(self, row: tuple[int, ...] | None, d: ir.Value, dimensions: int) -> ir.Value:
+        """Write a scale of ones for LayerNormalization, which asks for one, of the last dimensions of `d`."""
+        if row is not None:
+            return self._tensor(np.ones(row, self._work.numpy()))
+        ends = (np.array([end], np.int64) for end in (-dimensions, np.iinfo(np.int64).max))
         return self._filled(self._op("Slice", self._op("Shape", d), *map(self._tensor, ends)), 1)
 
     def _filled(self, shape: ir.Value, number: float) -> ir.Value:
@@ -568,7 +568,11 @@ class Body:
         )
 
     def _grouped(self, fused: Fused, types: Types, stored: ir.Value, prefix: str, aligned: _Parameters) -> ir.Value:
-        """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each."""
+        """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each.
+
+        From opset 17 on one row of a LayerNormalization each: a group of equal numbers, far from 0, does not become
+        exactly 0 in ONNX Runtime's InstanceNormalization, nor in GroupNormalization, whose variance cancels there.
+        """
         groups, dtype = fused["num_groups"], self._stored_type(types, prefix)
         grouping = self._tensor(np.array([0, groups, -1], np.int64))
         code = self._code_type(types, prefix)
@@ -585,7 +589,10 @@ class Body:
             kept = self._op("Max", d) if code in _2_BIT or float8_before_reshape else d
             grouped = self._op("Reshape", kept, grouping)
         grouped = self._cast(grouped, dtype, self._work)
-        if _is_plain(fused):
+        if _is_plain(fused) and self._opset >= 17:
+            ones = self._unit_scale(None, grouped, 1)
+            y = self._op("LayerNormalization", grouped, ones, axis=-1, epsilon=fused["epsilon"])
+        elif _is_plain(fused):
             ones, zeros = np.ones(groups, self._work.numpy()), np.zeros(groups, self._work.numpy())
             scale, bias = self._tensor(ones), self._tensor(zeros)
             y = self._op("InstanceNormalization", grouped, scale, bias, epsilon=fused["epsilon"])

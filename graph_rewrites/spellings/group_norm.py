@@ -32,17 +32,19 @@ class ReshapedGroupNormalization(FusionRule):
 
         Y = FusedNormalization(x, steps="Normalize num_groups=...")
 
-    A dequantisation per tensor may stand behind the first Reshape, as in the function bodies that this pass writes.
+    A dequantisation per tensor may stand behind the first Reshape, and the normalisation may be a LayerNormalization
+    with a scale of ones, as in the function bodies that this pass writes.
     """
 
     spellings = ("float", "quantized")
 
-    def pattern(self, op: Any, x: Any, grouping: Any, scale: Any, bias: Any, restoring: Any) -> Any:
+    def pattern(self, op: Any, x: Any, grouping: Any, scale: Any, restoring: Any) -> Any:
         grouped = op.Reshape(x, grouping, _outputs=["grouped"])
         if self.spelling == "quantized":
             dequantize_linear = node_of(("", "com.microsoft"), ("DequantizeLinear",))
             grouped = dequantize_linear(grouped, _allow_other_inputs=True, _outputs=["dequantized"])
-        normalized = op.InstanceNormalization(grouped, scale, bias, _outputs=["normalized"])
+        normalization = node_of(("",), ("InstanceNormalization", "LayerNormalization"))
+        normalized = normalization(grouped, scale, _allow_other_inputs=True, _outputs=["normalized"])
         return op.Reshape(normalized, restoring)
 
     def check(
@@ -51,8 +53,8 @@ class ReshapedGroupNormalization(FusionRule):
         x: ir.Value,
         grouping: ir.Value,
         grouped: ir.Value,
+        normalized: ir.Value,
         scale: ir.Value,
-        bias: ir.Value,
         restoring: ir.Value,
         dequantized: ir.Value | None = None,
         **_: Any,
@@ -60,9 +62,22 @@ class ReshapedGroupNormalization(FusionRule):
         self._input(x, dequantized)
         self._groups(root, x, grouping, grouped)
         require_restored(self.facts, root, "GroupNormalization", x, grouped, restoring)
+        node, bias = self._normalization(normalized)
+        if node.op_type == "LayerNormalization":
+            is_along_rows = node.attributes.get_int("axis", -1) in (-1, 2)
+            if not (is_along_rows and self.facts.all_equal(scale, 1) and bias is None):
+                detail = "its LayerNormalization is not of the groups alone"
+                raise Declined("different_formula", node=label(root), kind="GroupNormalization", detail=detail)
         for name, parameter in (("scale", scale), ("bias", bias)):
-            if not self.facts.is_constant(parameter):
+            if parameter is not None and not self.facts.is_constant(parameter):
                 raise Declined("parameter_not_constant", parameter=f"{name} {label(parameter)}", node=label(root))
+
+    @staticmethod
+    def _normalization(normalized: ir.Value) -> tuple[ir.Node, ir.Value | None]:
+        """Return the node of the normalisation, and its bias."""
+        node = normalized.producer()
+        assert node is not None
+        return node, node.inputs[2] if len(node.inputs) > 2 else None
 
     def _input(self, x: ir.Value, dequantized: ir.Value | None) -> Fused:
         """Return a node of x, dequantised as what x was reshaped to; or decline."""
@@ -119,16 +134,14 @@ class ReshapedGroupNormalization(FusionRule):
         grouped: ir.Value,
         normalized: ir.Value,
         scale: ir.Value,
-        bias: ir.Value,
         dequantized: ir.Value | None = None,
         **_: Any,
     ) -> ir.Value:
-        node = normalized.producer()
-        assert node is not None
+        node, bias = self._normalization(normalized)
         fused = self._input(x, dequantized)
         groups = self._groups(node, x, grouping, grouped)
         fused.normalize(num_groups=groups, epsilon=node.attributes.get_float("epsilon", 1e-5))
-        if not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
+        if bias is not None and not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
             fused.put_affine(scale, bias, "group")
         return fused.emit(tape)[0]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import families
 import numpy as np
 import onnx
 import pytest
 from oracle import Array
 from parsed_models import parse, results
-from rewrite_harness import fused_nodes, optimize
+from rewrite_harness import configuration, fused_nodes, only_fused, optimize
 
 SHAPE = (2, 6, 96)
 
@@ -65,6 +66,41 @@ def test_a_row_of_unknown_length(dynamic: bool) -> None:
             value.type.tensor_type.shape.dim[2].dim_param = "width"
     gate = np.linspace(0.5, 2, 12, dtype=np.float32).reshape(2, 6, 1)
     same_where_the_original_is_exact(model, {"x": padded(), "gate": gate})
+
+
+GROUPED = """g (float[2, 6, 8, 8] x) => (float[2, 6, 8, 8] y) <int64[3] groups = {0, 3, -1}> {
+    r = Reshape(x, groups) n = InstanceNormalization(r, ones, zeros) s = Shape(x) u = Reshape(n, s)
+    m = Mul(u, scale) y = Add(m, bias) }"""
+GROUPS = {
+    "opset 14": (14, GROUPED, (3,), (6, 1, 1)),
+    "opset 17": (17, GROUPED, (3,), (6, 1, 1)),
+    "opset 18": (18, "y = GroupNormalization<num_groups = 3>(x, scale, bias)", (3,), (3,)),
+    "opset 21": (21, "y = GroupNormalization<num_groups = 3>(x, scale, bias)", (3,), (6,)),
+}
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.7, 1e4])
+@pytest.mark.parametrize("family", ["noise", "ramp", "step", "constant", "constant but one", "smooth", "zeros behind"])
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_are_as_exact_as_the_original(name: str, family: str, mean: float) -> None:
+    opset, text, unit, shape = GROUPS[name]
+    if "=>" not in text:
+        text = f"g (float[2, 6, 8, 8] x) => (float[2, 6, 8, 8] y) {{ {text} }}"
+    scale, bias = (np.linspace(*ends, shape[0], dtype=np.float32).reshape(shape) for ends in ((0.5, 2), (-1, 1)))
+    given = {"ones": np.ones(unit, np.float32), "zeros": np.zeros(unit, np.float32)} if "ones" in text else {}
+    model = parse(text, opset=opset, scale=scale, bias=bias, **given)
+    x = families.fill(families.Family(family), np.random.default_rng(2), (2, 3, 128), np.float32, mean=mean)
+    x = x.reshape(2, 6, 8, 8)
+    optimized, _ = optimize(model)
+    assert configuration(only_fused(optimized))["num_groups"] == 3
+    (was,), (got,) = (list(results(each, {"x": x}).values()) for each in (model, optimized))
+    rows = x.astype(np.float64).reshape(2, 3, -1)
+    normal = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + np.float32(1e-5))
+    scales, biases = (np.repeat(each, 6 // each.size).reshape(6, 1, 1) for each in (scale, bias))
+    exact = normal.reshape(x.shape) * scales + biases
+    error, allowed = (np.abs(each - exact).reshape(2, 3, -1).max(-1) for each in (got, was))
+    # A variance that cancels gives no number.
+    assert np.all((error <= 1.5 * allowed + 2e-6) | np.isnan(allowed)), (error, allowed)
 
 
 def test_an_infinite_gate_of_an_instance_normalization() -> None:
