@@ -94,10 +94,17 @@ def test_a_zero_point_at_a_tie_shifts_all_values() -> None:
     assert not normfuse.verify(symmetric(), symmetric(low=-1.02), inputs=x).passed
 
 
-def of_pair(*, before: float = 0.0, steps: str = "FakeQuantize scale=s zero_point=z") -> onnx.ModelProto:
+# Half a unit in the last place less, of values of any size.
+ROUNDED = float(np.nextafter(np.float32(1), np.float32(0)))
+
+
+def of_pair(
+    *, factor: float = 1.0, before: float = 0.0, steps: str = "FakeQuantize scale=s zero_point=z"
+) -> onnx.ModelProto:
     """The same in 16 bits, its pair a node of ours: the integers are nowhere."""
     g = models.GraphBuilder(opset=21)
-    moved = g.add("Add", g.input("x", ["n", 32], np.float32), np.float32(before))
+    scaled = g.add("Mul", g.input("x", ["n", 32], np.float32), np.float32(factor))
+    moved = g.add("Add", scaled, np.float32(before))
     parameters = (STEP, np.int16(0))
     if steps:
         node = g.add(
@@ -112,10 +119,10 @@ def of_pair(*, before: float = 0.0, steps: str = "FakeQuantize scale=s zero_poin
 @pytest.mark.parametrize(
     ("changed", "passes"),
     [
-        ({"before": -1e-8}, True),
+        ({"factor": ROUNDED}, True),
         ({"before": float(STEP) / 4}, False),  # a quarter of all elements
         ({"before": float(STEP) * 2}, False),
-        ({"before": -1e-8, "steps": "FakeQuantize scale=s zero_point=z; Swish alpha=100"}, False),
+        ({"factor": ROUNDED, "steps": "FakeQuantize scale=s zero_point=z; Swish alpha=100"}, False),
     ],
 )
 def test_a_tie_in_a_node_that_ends_with_a_pair(changed: dict[str, object], passes: bool) -> None:

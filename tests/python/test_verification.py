@@ -14,7 +14,7 @@ import normfuse
 from normfuse import models
 from normfuse.graph_rewrites.engine.sites import Site
 from normfuse.verification import verify_models
-from normfuse.verification.comparison import Difference, lowest_precision
+from normfuse.verification.comparison import Difference, model_precision
 from normfuse.verification.inputs import STYLES, InputMaker
 
 
@@ -265,8 +265,8 @@ def test_other_shape_or_type_fails() -> None:
 
 
 def test_precision_follows_the_model() -> None:
-    assert lowest_precision(ir.from_proto(models.chain([2, 8]))) == ir.DataType.FLOAT
-    assert lowest_precision(ir.from_proto(models.chain([2, 8], dtype="float16"))) == ir.DataType.FLOAT16
+    assert model_precision(ir.from_proto(models.chain([2, 8]))) == ir.DataType.FLOAT
+    assert model_precision(ir.from_proto(models.chain([2, 8], dtype="float16"))) == ir.DataType.FLOAT16
 
 
 def test_a_changed_table_of_a_quantised_model_is_found() -> None:

@@ -535,3 +535,51 @@ def test_a_fault_that_no_output_shows_is_found_in_what_was_optimized() -> None:
         if tensor.name == "scale":
             tensor.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(tensor), "scale"))
     assert normfuse.verify(model, faulty).result == "differ"
+
+
+def of_text(graph: str, **constants: Any) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> g {graph}')
+    for name, value in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    return model
+
+
+RNG = np.random.default_rng(0)
+ONES, TABLE = np.ones(64, np.float32), RNG.normal(size=(30_000, 64)).astype(np.float32)
+WRONG_ROW = np.where(np.arange(30_000)[:, None] == 12_345, TABLE[:, ::-1], TABLE)
+NORM = "(float[N,64] x) => (float[N,64] y) {{ n = LayerNormalization<epsilon = {}>(x, w, w) y = Clip(n, low, high) }}"
+LOOKED_UP = "(int64[N,S] ids) => (float[N,S,64] y) { e = Gather(t, ids) y = LayerNormalization(e, w, w) }"
+BOUNDS = {"low": np.float32(-4), "high": np.float32(4)}
+BRANCHES = """(float[N,64] x, bool[1] on) => (float[N,64] y) { h = Cast<to = 10>(x) f = Cast<to = 1>(h)
+    n = If(on) <then_branch = t () => (float[N,64] a) { a = LayerNormalization(f, w, b) },
+    else_branch = e () => (float[N,64] d) { d = LayerNormalization(f, w, b) }> y = Tanh(n) }"""
+LOOPED = """(float[N,64] x) => (float[N,64] y) { k = Constant<value = int64 {3}>() go = Constant<value = bool {1}>()
+    l = Loop(k, go, x) <body = b (int64 i, bool on, float[N,64] a) => (bool next, float[N,64] z) {
+    next = Identity(on) z = LayerNormalization(a, w, b) }> h = Cast<to = 10>(l) y = Cast<to = 1>(h) }"""
+SLIGHTLY_OTHER = ({"w": ONES, "b": ONES / 3}, {"w": ONES * np.float32(1.003), "b": ONES / 3})
+# The original and the fault: text and constants of each.
+NO_SAMPLE_SHOWS: dict[str, tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]], str]] = {
+    "bound": (
+        (NORM.format(1e-5), {"w": ONES, **BOUNDS}),
+        (NORM.format(1e-5), {"w": ONES, **BOUNDS, "high": np.float32(80)}),
+        "differ",
+    ),
+    "epsilon": (
+        (NORM.format(1e-6), {"w": ONES, **BOUNDS}),
+        (NORM.format(1e-12), {"w": ONES, **BOUNDS}),
+        "differ",
+    ),
+    "row": ((LOOKED_UP, {"w": ONES, "t": TABLE}), (LOOKED_UP, {"w": ONES, "t": WRONG_ROW}), "differ"),
+    "branch": ((BRANCHES, SLIGHTLY_OTHER[0]), (BRANCHES, SLIGHTLY_OTHER[1]), "differ"),
+    # What is exact is not known in loops.
+    "loop": ((LOOPED, SLIGHTLY_OTHER[0]), (LOOPED, SLIGHTLY_OTHER[1]), "undecided"),
+}
+
+
+@pytest.mark.parametrize("case", NO_SAMPLE_SHOWS)
+def test_what_no_sample_shows_and_float16_elsewhere_hides_is_found(case: str) -> None:
+    (text, constants), (other, its), expected = NO_SAMPLE_SHOWS[case]
+    original, faulty = of_text(text, **constants), of_text(other, **its)
+    assert normfuse.optimize(original).report.verification.result == "agree"  # type: ignore[union-attr]
+    for model in (faulty, normfuse.optimize(faulty, verify=False).model):
+        assert normfuse.verify(original, model).result == expected

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from normfuse.sessions.creation import open_session
 from normfuse.verification.budget import run_all
+from normfuse.verification.diff_sites import given_name
 
 if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
+    from normfuse.verification.budget import Budget
     from normfuse.verification.inputs import Sample
 
-__all__ = ["showing", "values_between"]
+__all__ = ["run_part", "showing", "values_between"]
 
 
 def showing(model: ir.Model, names: Iterable[str]) -> onnxruntime.InferenceSession:
@@ -24,6 +26,12 @@ def showing(model: ir.Model, names: Iterable[str]) -> onnxruntime.InferenceSessi
     present = {value.name for value in shown.graph.outputs}
     shown.graph.outputs.extend(by_name[name] for name in names if name in by_name and name not in present)
     return open_session(shown, "the original", level="disable")
+
+
+def run_part(session: onnxruntime.InferenceSession, known: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    """Return what a part of a model (:func:`part_model`) makes of values of the original."""
+    given = {given_name(name): value for name, value in known.items()}
+    return run_all(session, [{value.name: given[value.name] for value in session.get_inputs()}], budget)[0]
 
 
 def values_between(model: ir.Model, names: Iterable[str], sample: Sample) -> dict[str, Any]:

@@ -35,6 +35,7 @@ __all__ = [
     "flatten",
     "is_quantized",
     "lowest_precision",
+    "model_precision",
     "type_tolerance",
     "usual_size",
 ]
@@ -210,14 +211,22 @@ def is_quantized(model: ir.Model) -> bool:
     )
 
 
-def lowest_precision(model: ir.Model) -> ir.DataType:
+def model_precision(model: ir.Model) -> ir.DataType:
     """Return the least precise floating-point type that the model stores or casts anything in (float32 if none)."""
-    found = {tensor.dtype for tensor in tensors(model)}
-    found |= {value.dtype for value in (*model.graph.inputs, *model.graph.outputs) if value.dtype is not None}
-    for graph in (*model.graphs(), *model.functions.values()):
-        for node in graph:
-            if node.op_type == "Cast":
-                found.add(ir.DataType(node.attributes.get_int("to", ir.DataType.FLOAT)))
+    dtypes = {value.dtype for value in (*model.graph.inputs, *model.graph.outputs)}
+    nodes = (node for graph in (*model.graphs(), *model.functions.values()) for node in graph)
+    return lowest_precision(dtypes | {tensor.dtype for tensor in tensors(model)}, nodes)
+
+
+def lowest_precision(dtypes: Iterable[ir.DataType | None], nodes: Iterable[ir.Node]) -> ir.DataType:
+    """Return the least precise floating-point type of these and those that nodes read or cast to (float32 if none)."""
+    found = set(dtypes)
+    for node in nodes:
+        found |= {
+            value.const_value.dtype for value in node.inputs if value is not None and value.const_value is not None
+        }
+        if node.op_type == "Cast":
+            found.add(ir.DataType(node.attributes.get_int("to", ir.DataType.FLOAT)))
     return next((dtype for dtype in _TOLERANCES if dtype in found), ir.DataType.FLOAT)
 
 

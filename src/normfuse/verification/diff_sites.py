@@ -15,7 +15,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
-__all__ = ["DiffSite", "diff_sites", "given_name", "part_model", "reads"]
+from normfuse.graph_rewrites.engine.traversal import inner_graphs
+
+__all__ = ["DiffSite", "constant", "diff_sites", "given_name", "part_model", "reads", "slice_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +33,18 @@ class DiffSite:
     """What it is computed from there."""
     nodes: tuple[ir.Node, ...]
     """The original's nodes between them, the last one first."""
+    optimized_nodes: tuple[ir.Node, ...]
+    """The optimised graph's."""
     is_rewritten: bool
     """Whether the optimised graph has other nodes there: else they only run together as one."""
+
+    def all_nodes(self, model: ir.Model) -> list[ir.Node]:
+        """Return the original's nodes with those of their subgraphs and of the functions that they call."""
+        found = list(self.nodes)
+        for node in found:
+            found += [inner for graph in inner_graphs(node) for inner in graph]
+            found += model.functions.get(node.op_identifier(), ())
+        return found
 
 
 def given_name(name: str) -> str:
@@ -69,10 +81,10 @@ def diff_sites(
             continue
         for value in node.outputs:
             if value.name and value.name in common:
-                inputs, ours_between = _slice(value, common)
-                given, nodes = _slice(theirs[value.name], common)
+                inputs, ours_between = slice_of(value, common)
+                given, nodes = slice_of(theirs[value.name], common)
                 rewritten = not own.issuperset(ours_between)
-                sites.append(DiffSite(value.name, inputs, theirs[value.name], given, nodes, rewritten))
+                sites.append(DiffSite(value.name, inputs, theirs[value.name], given, nodes, ours_between, rewritten))
     return sites, sum(node.name not in different for node in own)
 
 
@@ -107,16 +119,10 @@ def part_model(model: ir.Model, values: Sequence[str], given: Mapping[str, np.nd
 def reads(node: ir.Node) -> Iterator[ir.Value]:
     """Yield what a node reads, in its subgraphs too; values of the subgraphs themselves included."""
     yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        graphs: Sequence[ir.Graph] = ()
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            graphs = (attribute.as_graph(),)
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            graphs = attribute.as_graphs()
-        for graph in graphs:
-            yield from graph.outputs
-            for inner in graph:
-                yield from reads(inner)
+    for graph in inner_graphs(node):
+        yield from graph.outputs
+        for inner in graph:
+            yield from reads(inner)
 
 
 def _inside(model: ir.Model, group: frozenset[str]) -> Iterator[str]:
@@ -130,8 +136,8 @@ def _inside(model: ir.Model, group: frozenset[str]) -> Iterator[str]:
                     yield value.name
 
 
-def _slice(value: ir.Value, known: set[str | None]) -> tuple[tuple[str, ...], tuple[ir.Node, ...]]:
-    """What a value is computed from, going back to known values, and the nodes on the way."""
+def slice_of(value: ir.Value, known: Collection[str | None]) -> tuple[tuple[str, ...], tuple[ir.Node, ...]]:
+    """Return what a value is computed from, going back to known values, and the nodes on the way."""
     inputs: dict[str, None] = {}
     nodes: dict[ir.Node, None] = {}
     pending = [value.producer()]
@@ -187,7 +193,7 @@ class _Same:
     def _same_value(self, first: ir.Value | None, second: ir.Value | None) -> bool:
         if first is None or second is None:
             return first is second
-        a, b = _constant(first), _constant(second)
+        a, b = constant(first), constant(second)
         if a is None or b is None:
             return a is b and first.name == second.name
         if first.is_graph_input() or second.is_graph_input():
@@ -209,8 +215,8 @@ def _all_reads(node: ir.Node) -> Iterator[ir.Value | None]:
     yield from (value for value in reads(node) if id(value) not in inputs)
 
 
-def _constant(value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of an initialiser, also where a run may replace it, or of a Constant node."""
+def constant(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor of an initialiser, also where a run may replace it, or of a Constant node."""
     if value.is_initializer():
         return value.const_value
     producer = value.producer()

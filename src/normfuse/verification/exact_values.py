@@ -69,7 +69,7 @@ class ExactRange:
 
 def quantizer_inputs(site: DiffSite) -> list[str]:
     """Return the names of what a site quantises: how exact the original's own are says how near a tie is."""
-    read = (node.inputs[0] for node in site.nodes if node.op_type in _QUANTIZERS)
+    read = (node.inputs[0] for node in site.nodes if _is_quantizer(node))
     return [value.name for value in read if value is not None and value.name and not value.is_initializer()]
 
 
@@ -90,9 +90,11 @@ def exact_range(
     """
     if len(site.nodes) > _MOST_NODES or any(known[name].size > _MOST_ELEMENTS for name in site.original_inputs):
         return None
-    if any(map(inner_graphs, site.nodes)):
-        return None  # the reference implementation would compute them in their own types
-    directions = _DIRECTIONS if any(node.op_type in _QUANTIZERS for node in site.nodes) else _DIRECTIONS[:1]
+    nodes = site.all_nodes(model)
+    inner = [each for node in nodes for graph in inner_graphs(node) for each in graph]
+    if any(node.op_type != "If" and inner_graphs(node) for node in nodes) or any(map(_is_quantizer, inner)):
+        return None  # the reference implementation would compute loops in their own types
+    directions = _DIRECTIONS if any(map(_is_quantizer, site.nodes)) else _DIRECTIONS[:1]
     try:
         values = [_Exact(site, model, known, budget, each).of(site.original) for each in directions]
         if may_skip:
@@ -105,6 +107,10 @@ def exact_range(
         raise
     except Exception:  # what the reference implementation lacks, it says by any exception
         return None
+
+
+def _is_quantizer(node: ir.Node) -> bool:
+    return node.op_type in _QUANTIZERS
 
 
 class _Exact:
@@ -135,6 +141,12 @@ class _Exact:
         return self._values[value]
 
     def _run(self, node: ir.Node) -> None:
+        if node.op_type == "If":
+            taken = all(np.all(self.of(value)) for value in node.inputs if value is not None)
+            chosen = "then_branch" if taken else "else_branch"
+            for value, result in zip(node.outputs, node.attributes[chosen].as_graph().outputs, strict=True):
+                self._values[value] = self.of(result)
+            return
         inputs = {value.name or "": self.of(value) for value in reads(node)}
         if self._budget.is_spent:
             raise OutOfTime(self._budget.message)

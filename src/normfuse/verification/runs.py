@@ -22,7 +22,7 @@ from normfuse.verification.comparison import (
     differences,
     flatten,
     is_quantized,
-    lowest_precision,
+    model_precision,
     type_tolerance,
 )
 from normfuse.verification.exact_sums import ExactForms, exact_forms
@@ -254,7 +254,7 @@ class _Verification:
         if self._inputs.max_error is not None:
             return difference.compared(self._inputs.max_error)
         if not self._quantized:
-            return difference.compared(type_tolerance(lowest_precision(self._original)))
+            return difference.compared(type_tolerance(model_precision(self._original)))
         # One step is the smallest difference that the type of a quantised output has.
         return difference.compared(1.0 if difference.dtype in QUANTIZED_TYPES else QUANTIZED_TOLERANCE)
 
@@ -283,12 +283,20 @@ class _Verification:
             value = next(iter((*found.wrong, *found.unknown)), None)
             site = None if value is None else _site_of_value(self._optimized, self._original, value, sites)
             return dataclasses.replace(report, result="differ", first_difference=value, first_site=site)
-        if not doubtful or passed:
+        far = next((name for name, error in found.unknown.items() if error), None)
+        if far is not None and passed:
+            because = (
+                f"value '{far}' is {found.unknown[far]:.3g} from the original's, more than its type explains, and how "
+                "exact the original's is could not be found out. The outputs agree; give a limit (--max-error) to go "
+                "by them alone."
+            )
+        elif passed or not doubtful:
             return report
-        because = (
-            f"an output differs by {report.error:.3g}, and the {self._budget.seconds:g} s were over before the "
-            "rewritten sites were compared. Give it more time (--verify-seconds) or smaller inputs (--inputs)."
-        )
+        else:
+            because = (
+                f"an output differs by {report.error:.3g}, and the {self._budget.seconds:g} s were over before the "
+                "rewritten sites were compared. Give it more time (--verify-seconds) or smaller inputs (--inputs)."
+            )
         return dataclasses.replace(report, result="undecided", samples=0, undecided_because=because)
 
     def _at_sites(self, fed: list[Sample], tried: list[_Tried], passed: bool) -> Found:

@@ -8,7 +8,7 @@ near to the exact value (see :mod:`normfuse.verification.exact_values`) as the o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,20 +16,21 @@ import onnx_ir as ir
 
 from normfuse.errors import NormfuseError
 from normfuse.sessions.creation import Level, open_session
-from normfuse.verification.between import showing
+from normfuse.verification.between import run_part, showing
 from normfuse.verification.budget import Budget, OutOfTime, run_all
 from normfuse.verification.comparison import QUANTIZED_TYPES, Difference, lowest_precision, type_tolerance, usual_size
-from normfuse.verification.diff_sites import DiffSite, diff_sites, given_name, part_model
+from normfuse.verification.diff_sites import DiffSite, diff_sites, part_model
 from normfuse.verification.exact_values import exact_range, quantizer_inputs
 from normfuse.verification.inputs import Sample
 from normfuse.verification.memory import in_batches
+from normfuse.verification.stress import Stress
 
 if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = ["Found", "SiteComparer", "Way"]
 
-Values = dict[str, Any]
+Values = Mapping[str, Any]
 
 # Some units in the last place: the rounding of a chain, not of a whole model.
 _TOLERANCES = {"float16": 1e-3, "float32": 1e-5, "float64": 1e-9}
@@ -74,8 +75,8 @@ class Found:
     """The largest of those that are right."""
     wrong: dict[str, float] = dataclasses.field(default_factory=dict)
     """Value that differs -> its error, in the order of the graph."""
-    unknown: dict[str, None] = dataclasses.field(default_factory=dict)
-    """Values that are off, or could not be computed, and of which the exact ones are not known."""
+    unknown: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Values of which the exact ones are not known -> how far they are off, 0 where they could not be computed."""
 
     @property
     def unrelated(self) -> list[str]:
@@ -92,7 +93,6 @@ class SiteComparer:
         self._optimized = optimized
         self._budget = budget
         self._tell = tell
-        self._precision = lowest_precision(original)
         rules = [
             node.metadata_props.get(_RULES, "")
             for graph in (*optimized.graphs(), *optimized.functions.values())
@@ -107,7 +107,7 @@ class SiteComparer:
         fused = [chain for way in ways for chain in way.fused]
         sites, same_nodes = diff_sites(self._original, self._optimized, fused, unrelated)
         found = Found(len(sites), same_nodes, len(fed))
-        found.unknown.update(dict.fromkeys(self._ends_without_node()))
+        found.unknown.update(dict.fromkeys(self._ends_without_node(), 0.0))
         batches = in_batches(sites, _names, self._original, fed)
         for number, batch in enumerate(batches, 1):
             share = self._budget.spent / self._budget.seconds
@@ -130,6 +130,7 @@ class SiteComparer:
     ) -> int:
         """Compare some sites; gives on how many samples that was done."""
         batch: _Batch | None = None
+        done = 0
         try:
             names = sorted({name for site in sites for name in _names(site)})
             session = showing(self._original, names)
@@ -141,31 +142,58 @@ class SiteComparer:
                 known = run_all(session, [sample], self._budget)[0] | sample
                 if batch is None:
                     batch = _Batch(sites, ways, self._original, self._optimized, known)
-                    found.unknown.update(dict.fromkeys(site.value for site in sites if site not in batch.sites))
+                    found.unknown.update(dict.fromkeys((site.value for site in sites if site not in batch.sites), 0.0))
                 self._compare_sample(batch, known, found)
+                done = number + 1
+                if not number:
+                    self._stress(batch, known, found)
         except OutOfTime:
             found.out_of_time = True
-            return number
+            return done
         except NormfuseError:
-            found.unknown.update(dict.fromkeys(site.value for site in sites))
+            found.unknown.update(dict.fromkeys((site.value for site in sites), 0.0))
         return len(fed)
 
     def _compare_sample(self, batch: _Batch, known: Values, found: Found) -> None:
-        results = [batch.run(session, known, self._budget) for session in batch.sessions]
+        results = batch.run(known, self._budget)
         for site in batch.sites:
             if site.value in found.wrong:
                 continue
-            got = [each[site.value] for each in results if site.value in each]
-            errors = [_error(known[site.value], each) for each in got]
-            error = max(errors, default=0.0)
-            off = [each for each, its in zip(got, errors, strict=True) if its > _tolerance(known[site.value])]
-            verdict = self._judge(site, known, off) if off else True
-            if verdict is None and any(not self._is_near(known[site.value], got) for got in off):
-                found.unknown[site.value] = None
-            elif verdict is False:
-                found.wrong[site.value] = error
-            else:
+            verdict, error = self._verdict(site, known, [each[site.value] for each in results if site.value in each])
+            if verdict is None:
+                found.unknown[site.value] = max(error, found.unknown.get(site.value, 0.0))
+            elif verdict:
                 found.error = max(found.error, error)
+            else:
+                found.wrong[site.value] = error
+
+    def _stress(self, batch: _Batch, known: Values, found: Found) -> None:
+        """Compare the sites on values that no sample has: only what is known to be wrong counts."""
+        self._tell("verifying: the rewritten sites, on unusual values")
+        try:
+            stress = Stress(batch.sites, self._original, known)
+            for read, computed in stress.values(self._budget):
+                results = batch.run({**known, **read}, self._budget)
+                for site in stress.sites:
+                    reference = computed[site.value]
+                    got = [_where_finite(reference, each[site.value]) for each in results if site.value in each]
+                    verdict, error = self._verdict(site, {**computed, **read, site.value: reference}, got)
+                    if verdict is False:
+                        found.wrong.setdefault(site.value, error)
+        except OutOfTime:
+            raise
+        except NormfuseError:
+            return  # one of the models refuses such values
+
+    def _verdict(self, site: DiffSite, known: Values, got: Sequence[Any]) -> tuple[bool | None, float]:
+        """Say whether results of a site are right (None: it cannot be found out), and how far they are off."""
+        reference = known[site.value]
+        errors = [_error(reference, each) for each in got]
+        off = [each for each, its in zip(got, errors, strict=True) if its > _tolerance(reference)]
+        verdict = self._judge(site, known, off) if off else True
+        if verdict is None and all(self._is_near(site, known, each) for each in off):
+            verdict = True
+        return verdict, max(errors, default=0.0)
 
     def _judge(self, site: DiffSite, known: Values, results: Sequence[Any]) -> bool | None:
         """Say whether results are as exact as the original's; None: it cannot be found out."""
@@ -191,13 +219,15 @@ class SiteComparer:
                 return False
         return True
 
-    def _is_near(self, reference: Any, result: Any) -> bool:
-        """Whether a result is within what the types of a whole model explain, where the exact one is not known."""
-        expected, got = np.asarray(reference), np.asarray(result)
+    def _is_near(self, site: DiffSite, known: Values, result: Any) -> bool:
+        """Whether a result is within what the site's own types explain, where the exact one is not known."""
+        expected, got = np.asarray(known[site.value]), np.asarray(result)
         error = _error(expected, got)
         if expected.dtype.name in QUANTIZED_TYPES and error <= 1:
             return bool(np.mean(expected != got) <= _SHARE_OFF)
-        return error <= type_tolerance(self._precision)
+        arrays = [np.asarray(known[name]) for name in (site.value, *site.original_inputs)]
+        dtypes = {ir.DataType.from_numpy(array.dtype) for array in arrays if array.dtype.kind != "O"}
+        return error <= type_tolerance(lowest_precision(dtypes, site.all_nodes(self._original)))
 
 
 class _Batch:
@@ -221,15 +251,20 @@ class _Batch:
             if run:
                 self.sessions.append(open_session(part, "a part of the model", ep_options=options, level=level))
 
-    def run(self, session: onnxruntime.InferenceSession, known: Values, budget: Budget) -> Values:
-        given = {given_name(name): value for name, value in known.items()}
-        feeds = {value.name: given[value.name] for value in session.get_inputs()}
-        return run_all(session, [feeds], budget)[0]
+    def run(self, known: Values, budget: Budget) -> list[Values]:
+        """Return what comes of values, by each way of running."""
+        return [run_part(session, known, budget) for session in self.sessions]
 
 
 def _names(site: DiffSite) -> set[str]:
     """What of the original is needed to judge a site."""
     return {site.value, *site.inputs, *site.original_inputs, *quantizer_inputs(site)}
+
+
+def _where_finite(reference: Any, result: Any) -> Any:
+    """What of a result can be compared: unusual values take the original out of the range of its types."""
+    alike = reference.dtype == result.dtype and reference.shape == result.shape and reference.dtype.kind == "f"
+    return np.where(np.isfinite(reference), result, reference) if alike else result
 
 
 def _error(reference: Any, result: Any) -> float:

@@ -1,0 +1,148 @@
+"""Values that samples do not bring to a site: faint ones, outliers beyond any bound, and rows of a table that differ.
+
+A sample reaches what lies deep in a model as numbers of usual size: they show neither another epsilon nor another bound
+of a Clip, nor one wrong row of thousands. A site is a function of what it reads, and so it can be given other values,
+as long as those of which one follows from another still fit: what one of the two graphs computes on the way is
+computed from the others by the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from normfuse.sessions.creation import open_session
+from normfuse.verification.between import run_part
+from normfuse.verification.budget import Budget
+from normfuse.verification.diff_sites import DiffSite, constant, part_model, reads, slice_of
+from normfuse.verification.exact_values import quantizer_inputs
+
+__all__ = ["Stress"]
+
+Values = Mapping[str, Any]
+
+_FAINT = 1e-5
+# One element of so many becomes an outlier: the first of these times its size, the next the second one, and so on.
+_EVERY, _FIRST = 131, 5
+_OUTLIERS = 1e2, 1e4, 1e6
+_QUANTIZED = ("int8", "uint8", "int16", "uint16")
+_INDICES = ("int32", "int64")
+_PASSES_ON = ("Cast", "DequantizeLinear", "Identity")
+
+
+class Stress:
+    """Gives sites of one original other values.
+
+    Attributes:
+        sites: Those that can be given other values.
+    """
+
+    def __init__(self, sites: Iterable[DiffSite], original: ir.Model, known: Values) -> None:
+        """Find out what can be replaced; ``known`` are the original's values."""
+        theirs = {value.name: value for node in original.graph for value in node.outputs}
+        self.sites: list[DiffSite] = []
+        follows: dict[str, set[str]] = {}
+        for site in sites:
+            own = _following(site, theirs)
+            roots = [_roots(names, own) for names in (site.inputs, site.original_inputs)]
+            if roots[0] == roots[1]:
+                self.sites.append(site)
+                follows |= own
+        read = {name for site in self.sites for name in (*site.inputs, *site.original_inputs)}
+        self._replaced = {name: known[name] for name in sorted(read - follows.keys())}
+        self._follows = follows.keys()
+        self._rows = {name: rows for site in self.sites for rows in _rows(site) for name in site.inputs}
+        if self.sites:
+            between = {name for site in self.sites for name in quantizer_inputs(site)} - read
+            wanted = sorted({site.value for site in self.sites} | between | follows.keys())
+            part = part_model(original, wanted, self._replaced)
+            self._session = open_session(part, "a part of the original", level="disable")
+
+    def values(self, budget: Budget) -> Iterator[tuple[Values, Values]]:
+        """Yield, for each kind, what the sites read, and what the original makes of it.
+
+        Raises:
+            VerificationError: The original refuses the values.
+            OutOfTime: The time is over.
+        """
+        kinds: list[Callable[[str, np.ndarray], np.ndarray]] = [lambda _, array: _faint(array)]
+        kinds += [lambda _, array: _with_outliers(array)]
+        kinds += [lambda name, array: _filled(array, self._rows.get(name))] if self._rows else []
+        for kind in kinds if self.sites else ():
+            read = {name: kind(name, array) for name, array in self._replaced.items()}
+            computed = run_part(self._session, read, budget)
+            yield read | {name: computed[name] for name in self._follows}, computed
+
+
+def _following(site: DiffSite, theirs: Mapping[str | None, ir.Value]) -> dict[str, set[str]]:
+    """What only one of the graphs reads and the original computes from the rest, and from what."""
+    read: set[str | None] = {*site.inputs, *site.original_inputs}
+    found = {}
+    for name in set(site.inputs) ^ set(site.original_inputs):
+        if name in theirs:
+            ends, nodes = slice_of(theirs[name], read - {name})
+            others = {value for node in nodes for value in reads(node) if value.name not in ends}
+            if ends and not any(value.is_graph_input() for value in others):
+                found[name] = set(ends)
+    return found
+
+
+def _roots(names: Iterable[str], follows: Mapping[str, Collection[str]]) -> set[str]:
+    roots = set()
+    for name in names:
+        roots |= _roots(follows[name], follows) if name in follows else {name}
+    return roots
+
+
+def _faint(array: np.ndarray) -> np.ndarray:
+    return (array * _FAINT).astype(array.dtype) if array.dtype.kind == "f" else array
+
+
+def _with_outliers(array: np.ndarray) -> np.ndarray:
+    """Like it, but a few elements are very large, or at an end of a quantised type."""
+    is_float = array.dtype.kind == "f"
+    if not array.size or not (is_float or array.dtype.name in _QUANTIZED):
+        return array
+    changed = np.array(array, order="C")
+    few = changed.reshape(-1)[_FIRST % array.size :: _EVERY]
+    if is_float:
+        largest = float(np.finfo(array.dtype).max) / 2
+        sizes = np.resize(_OUTLIERS, few.size)
+        few[:] = np.clip(few.astype(np.float64) * sizes, -largest, largest)
+    else:
+        few[:] = np.resize((np.iinfo(array.dtype).max, np.iinfo(array.dtype).min), few.size)
+    return changed
+
+
+def _filled(array: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    return (
+        array if rows is None or array.dtype.name not in _INDICES else np.resize(rows, array.shape).astype(array.dtype)
+    )
+
+
+def _rows(site: DiffSite) -> Iterator[np.ndarray]:
+    """Yield which rows of a table that both graphs hold differ, those that do most first."""
+    ours = list(_tables(site.optimized_nodes))
+    for axis, table in _tables(site.nodes):
+        for other_axis, other in ours:
+            alike = axis == other_axis and table.dtype == other.dtype and table.shape == other.shape
+            if table is other or not alike or table.tobytes() == other.tobytes():
+                continue
+            first, second = (np.moveaxis(t.numpy(), axis, 0).astype(np.float64) for t in (table, other))
+            far = np.abs(first - second).reshape(len(first), -1).max(axis=1)
+            yield np.argsort(-far, kind="stable")[: np.count_nonzero(far)]
+
+
+def _tables(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, ir.TensorProtocol]]:
+    """Yield what nodes gather from, if it is constant, and along which dimension."""
+    for node in nodes:
+        if node.op_type == "Gather":
+            table = node.inputs[0]
+            while table is not None and (producer := table.producer()) and producer.op_type in _PASSES_ON:
+                table = producer.inputs[0]
+            tensor = None if table is None else constant(table)
+            if tensor is not None and len(tensor.shape) > 0:
+                yield node.attributes.get_int("axis", 0), tensor
