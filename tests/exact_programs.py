@@ -14,33 +14,25 @@ import programs
 from oracle import Array
 from strategies import Numbers, Parameters
 
+from normfuse.meaning import evaluate
+
 F32 = np.float32
 INTEGERS = (np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.uint4, ml_dtypes.int4)
 
 
-def fake_quantized(x: Array, p: Parameters, code: int, *, saturate: bool = True) -> Array:
-    """(saturate(round(x / scale) + zero_point) - zero_point) * scale, each operation rounded to float32."""
-    scale = oracle.expand_parameter(p.scale.astype(F32), x.shape, p.axis, p.block_size)
-    zero = F32(0)
-    if p.zero_point is not None:
-        zero = oracle.expand_parameter(p.zero_point.astype(F32), x.shape, p.axis, p.block_size)
-    with np.errstate(all="ignore"):
-        if code in oracle.INTEGER_RANGE:
-            low, high = oracle.INTEGER_RANGE[code]
-            rounded = np.rint(x / scale) + zero
-            stored = np.where(np.isnan(rounded), F32(low), np.clip(rounded, F32(low), F32(high)))
-        else:
-            stored = oracle.round_float8((x / scale + zero).astype(np.float64), code, saturate)
-        return (stored.astype(F32) - zero) * scale
-
-
 @dataclass
 class Program:
-    """A program of exact steps as it grows: its text, its tensors, and what it gives of X."""
+    """A program of exact steps as it grows: its text, and its tensors."""
 
-    value: Array
+    x: Array
     steps: list[str] = field(default_factory=list)
     tensors: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def value(self) -> Array:
+        """What it gives, each operation rounded to float32."""
+        steps = "; ".join(self.steps) or "Identity"
+        return evaluate(steps, {"X": self.x, **self.tensors}, each_rounded=True)["Y"].exact.astype(F32)
 
     def fake_quantize(self, p: Parameters, code: int, *, saturate: bool = True) -> None:
         index = len(self.steps)
@@ -51,22 +43,17 @@ class Program:
             self.tensors[f"z{index}"] = p.zero_point
         text += f" axis={p.axis} block_size={p.block_size} type={programs.type_name(code)} saturate={int(saturate)}"
         self.steps.append(text)
-        self.value = fake_quantized(self.value, p, code, saturate=saturate)
 
     def combine(self, name: str, other: Array) -> None:
         label = f"t{len(self.steps)}"
         self.steps.append(f"{name} {label}")
         self.tensors[label] = other
-        with np.errstate(all="ignore"):
-            self.value = {"Add": np.add, "Mul": np.multiply, "Div": np.divide}[name](self.value, other)
 
     def relu(self) -> None:
         self.steps.append("Relu")
-        self.value = np.where(self.value < 0, F32(0), self.value)
 
     def clip(self, low: F32, high: F32) -> None:
         self.steps.append(f"Clip min={low} max={high}")
-        self.value = np.minimum(np.maximum(self.value, low), high)
 
     def model(self, x: Array, *, constants: bool) -> onnx.ModelProto:
         """One node; its tensors are initialisers, or arrive at run time."""

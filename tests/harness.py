@@ -14,6 +14,8 @@ import programs
 from onnx import TensorProto, helper, numpy_helper
 from oracle import Array, dtype_code, dtype_of
 
+from normfuse.spec import labels_of, read_program
+
 EP_NAME = "NormFuseExecutionProvider"
 DOMAIN = "ai.normfuse"
 # ONNX Runtime 1.31 takes IR versions up to 13; onnx writes a newer one.
@@ -245,25 +247,22 @@ def operator_node(
 
 
 class OperatorNode(NamedTuple):
-    """What a node of our own domain says, as a case (`programs`)."""
+    """What a node of our own domain says: the values' names by the labels of its program."""
 
     op: str
+    steps: str
     inputs: dict[str, str]
     outputs: dict[str, str]
-    attributes: dict[str, Any]
 
 
 def read_node(node: onnx.NodeProto) -> OperatorNode:
-    """A node of our own domain, or a call of a function, as `operator_node` takes it."""
+    """A node of our own domain, or a call of a function."""
     op = node.op_type.partition("_")[0]
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    given = {name: value.decode() if isinstance(value, bytes) else value for name, value in given.items()}
-    names, attributes = programs.read(given.pop("steps"))
+    (steps,) = (attribute.s.decode() for attribute in node.attribute if attribute.name == "steps")
+    labels = ["X", *labels_of(read_program(steps))]
+    outputs = zip(programs.OUTPUTS[op], node.output, strict=False)
     return OperatorNode(
-        op,
-        dict(zip(names, node.input, strict=True)),
-        {name: value for name, value in zip(programs.OUTPUTS[op], node.output, strict=False) if value},
-        {**given, **attributes},
+        op, steps, dict(zip(labels, node.input, strict=True)), {name: value for name, value in outputs if value}
     )
 
 

@@ -407,8 +407,8 @@ def element_wise(draw: st.DrawFn) -> Case:
         b.affine(shape if b.inputs["X"].ndim == len(shape) else shape[-1:])
     b.activation(shape)
     if draw(st.integers(0, 2)) == 0:
-        b.steps_behind(oracle.fused_activation(b.inputs, b.attributes)["Y"].exact.shape)
-    b.y(oracle.fused_activation(b.inputs, b.attributes)["Y"].exact.shape)
+        b.steps_behind(oracle.evaluate(b.op, b.inputs, b.attributes)["Y"].exact.shape)
+    b.y(oracle.evaluate(b.op, b.inputs, b.attributes)["Y"].exact.shape)
     return b.finish()
 
 

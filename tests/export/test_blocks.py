@@ -16,31 +16,24 @@ import torch
 from blocks import BLOCKS, SMALL, exported
 
 import normfuse
+from normfuse.spec import read_program
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import real_models
 
-# Of each fused node: its operator, its activation, steps before and behind the normalisation or the activation.
-NORM = ("FusedNormalization", "Identity", "", "")
-GATED_SUM = ("FusedNormalization", "Identity", "Mul", "")
-GATED_SILU = ("FusedActivation", "Swish", "", "Mul")
-SNAKE = ("FusedActivation", "SinSquared", "", "Mul Add")
-
-
-def alone(name: str) -> tuple[str, str, str, str]:
-    return ("FusedActivation", name, "", "")
-
-
+# Of each fused node: its steps, but for scale, bias and a residual.
+GATED_SUM = "Mul Normalize"
+SNAKE = "SinSquared Mul Add"
 EXPECTED = {
-    "llama_block": [NORM, NORM, GATED_SILU],
-    "qwen3_block": [NORM, NORM, NORM, NORM, GATED_SILU],
-    "dit_block": [alone("Swish"), NORM, GATED_SUM, alone("GeluTanh")],
-    "convnext_v2_block": [NORM, alone("Gelu")],
-    "dinov2_block": [NORM, GATED_SUM, alone("Gelu")],
-    "sdxl_resblock": [*[("FusedNormalization", "Swish", "", "")] * 2, alone("Swish")],
-    "mamba2_output": [alone("Swish"), GATED_SUM],
-    "kokoro_block": [*[("FusedNormalization", "Identity", "", "Add")] * 2, SNAKE, SNAKE],
+    "llama_block": ["Normalize", "Normalize", "Swish Mul"],
+    "qwen3_block": ["Normalize", "Normalize", "Normalize", "Normalize", "Swish Mul"],
+    "dit_block": ["Swish", "Normalize", GATED_SUM, "GeluTanh"],
+    "convnext_v2_block": ["Normalize", "Gelu"],
+    "dinov2_block": ["Normalize", GATED_SUM, "Gelu"],
+    "sdxl_resblock": [*["Normalize Swish"] * 2, "Swish"],
+    "mamba2_output": ["Swish", GATED_SUM],
+    "kokoro_block": [*["Normalize Add"] * 2, SNAKE, SNAKE],
 }
 # The legacy exporter cuts a modulation into parts whose sizes it computes at run time; these have none.
 BY_BOTH = [name for name in BLOCKS if name not in ("dit_block", "sdxl_resblock", "kokoro_block")]
@@ -51,10 +44,9 @@ def test_the_benchmarks_have_every_block() -> None:
     assert tuple(BLOCKS) == real_models.BLOCKS
 
 
-def steps_of(node: onnx.NodeProto) -> tuple[str, str, str, str]:
-    op, _, _, attributes = harness.read_node(node)
-    before, behind = (attributes.get(key, "") for key in ("steps_before", "steps_behind"))
-    return op, attributes.get("activation", "Identity"), before, behind
+def steps_of(node: onnx.NodeProto) -> str:
+    steps = read_program(harness.read_node(node).steps)
+    return " ".join(step.name for step in steps if not step.operand or step.operand.startswith("operand_"))
 
 
 @pytest.mark.parametrize(("name", "exporter"), CASES)

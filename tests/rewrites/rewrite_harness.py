@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import families
@@ -13,12 +13,14 @@ import onnx_ir as ir
 import onnxruntime
 from families import Family
 from onnx import numpy_helper
-from oracle import ATTRIBUTE_DEFAULTS, Array, evaluate
+from oracle import Array, Expected
 from spelling import CONSTANT_FORMS as CONSTANT_FORMS
 from spelling import SpellingBuilder as SpellingBuilder
 
 from normfuse.graph_rewrites import RewriteResult, rewrite
 from normfuse.graph_rewrites.engine.fused import Fused
+from normfuse.meaning import evaluate
+from normfuse.spec import read_program
 
 DOMAIN = "ai.normfuse"
 #: The families of data that each model of one chain gets besides its test's own numbers.
@@ -72,15 +74,9 @@ def only_fused(model: onnx.ModelProto) -> onnx.NodeProto:
     return nodes[0]
 
 
-def configuration(node: onnx.NodeProto) -> dict[str, Any]:
-    """The node's attributes that are not the specification's default."""
-    given = harness.read_node(node).attributes
-    return {name: value for name, value in given.items() if not _is_default(name, value)}
-
-
-def _is_default(name: str, value: Any) -> bool:
-    default = ATTRIBUTE_DEFAULTS[name]
-    return bool(np.float32(value) == np.float32(default)) if isinstance(default, float) else value == default
+def meaning_of(node: onnx.NodeProto, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Expected]:
+    """What a node of our domain gives, by the names of the operator's outputs."""
+    return evaluate(harness.read_node(node).steps, inputs_of(node, model, feeds))
 
 
 def inputs_of(node: onnx.NodeProto, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -121,12 +117,12 @@ def check_on_data(
 
     On these it need not be right where the original, which may take differences of large numbers, is not.
     """
-    operator, name = node.op_type.partition("_")[0], node.output[0]
+    name = node.output[0]
     original, rewritten = session_of(model, optimized=False), session_of(portable)
     for family in (None, *(Family(each) for each in DATA), Family("ramp", 1)):
         rng = np.random.default_rng(0)
         fed = feeds if family is None else {key: like_data(array, family, rng) for key, array in feeds.items()}
-        exact = evaluate(operator, inputs_of(node, portable, fed), configuration(node))["Y"].array()
+        exact = meaning_of(node, portable, fed)["Y"].array()
         before = harness.run(original, fed)[name]
         if family is None:
             close(before, exact, "original model")
@@ -142,19 +138,19 @@ def like_data(array: Array, family: Family, rng: np.random.Generator) -> Array:
 
 
 def check_fused(
-    model: onnx.ModelProto, feeds: Mapping[str, Array], operator: str, expected: Mapping[str, Any], **options: Any
+    model: onnx.ModelProto, feeds: Mapping[str, Array], expected: Sequence[str], **options: Any
 ) -> onnx.NodeProto:
     """Assert all that holds for a model that is one chain; return its fused node.
 
-    The fused node is the expected one; original and portable model, on ONNX Runtime without normfuse, give what the
+    The fused node has the expected steps; original and portable model, on ONNX Runtime without normfuse, give what the
     float64 oracle says the node means; the model is valid; a second run changes nothing.
     """
     portable, result = optimize(model, **options)
     node = only_fused(portable)
-    assert node.op_type.startswith(operator + "_"), node.op_type
-    assert configuration(node) == dict(expected)
+    written = harness.read_node(node)
+    assert [step.name for step in read_program(written.steps)] == list(expected)
     fused = [site for site in result.sites if site.fused_into]
-    assert [site.fused_into for site in fused] == [operator]
+    assert [site.fused_into for site in fused] == [written.op]
     onnx.checker.check_model(portable, full_check=True)
 
     check_on_data(model, portable, feeds, node)
@@ -165,6 +161,6 @@ def check_fused(
 
     custom, _ = optimize(model, target="custom-op", **options)
     (plain,) = fused_nodes(custom)
-    assert (plain.op_type, list(plain.input), configuration(plain)) == (operator, list(node.input), configuration(node))
-    assert Fused.read(ir.from_proto(plain)).op_type == operator
+    assert harness.read_node(plain) == written
+    assert Fused.read(ir.from_proto(plain)).op_type == written.op
     return node

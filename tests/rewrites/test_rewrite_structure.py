@@ -14,7 +14,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from rewrite_harness import SpellingBuilder, close, configuration, fused_nodes, optimize, round_trip, run
+from rewrite_harness import SpellingBuilder, close, fused_nodes, optimize, round_trip, run
 
 from normfuse.errors import InvalidModelError
 from normfuse.graph_rewrites import RULES, rewrite
@@ -138,7 +138,7 @@ def test_activation_of_a_result_used_twice_is_left() -> None:
     model = _parse(_layer_norm("x", "n") + "a = Relu (n)\n y = Add (a, n)")
     optimized, result = optimize(model)
     (node,) = fused_nodes(optimized)
-    assert configuration(node) == {"axes": [-1]}
+    assert harness.read_node(node).steps == "Normalize axes=-1 epsilon=1e-05"
     (site,) = (site for site in result.sites if site.kind == "Activation")
     assert site.reason == "has_other_consumers"
     assert "'n'" in site.message
@@ -447,11 +447,11 @@ def test_plain_node_of_a_model_without_types_keeps_its_result_type() -> None:
     model = _parse(body, domains=', "ai.normfuse" : 1')
     optimized, _ = optimize(model)
     (node,) = fused_nodes(optimized)
-    assert configuration(node) == {"axes": [-1], "y_dtype": TensorProto.FLOAT16}
+    assert harness.read_node(node).steps == "Normalize axes=-1 epsilon=1e-05; Store type=float16"
     again, _ = optimize(optimized)
     assert again.SerializeToString(deterministic=True) == optimized.SerializeToString(deterministic=True)
     plain, _ = optimize(model, target="custom-op")
-    assert configuration(plain.graph.node[0]) == {"axes": [-1], "y_dtype": TensorProto.FLOAT16}
+    assert harness.read_node(plain.graph.node[0]).steps == harness.read_node(node).steps
 
 
 # --- other contents -------------------------------------------------------------------------------------------------

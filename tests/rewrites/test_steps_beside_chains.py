@@ -37,7 +37,7 @@ def test_any_affine_steps(words: Sequence[str], data: st.DataObject) -> None:
     g.output(y, SHAPE)
     steps = " ".join({"Sub": "Add", "Div": "Mul"}.get(word, word) for word in words)
     feeds = {name: np.asarray(RNG.standard_normal(shape), np.float32) for name, shape in given_shapes.items()}
-    check_fused(g.model("m"), feeds, "FusedNormalization", {"axes": [-1], "steps_behind": steps})
+    check_fused(g.model("m"), feeds, f"Normalize Mul Add {steps}".split())
 
 
 @pytest.mark.parametrize(
