@@ -20,7 +20,8 @@ there.
 
 Expected are the operators of the rewritten graph, fused ones as their steps in brackets, those of a subgraph behind its
 node, and perhaps ``says "words"``, a fused site's message. ``left reason Kind "words"`` behind them, or alone where the
-model stays as it is, is a site that is left. With ``as=way`` the model is rewritten in another way (WAYS in
+model stays as it is, is a site that is left. ``runs`` and operators at the end say
+what ONNX Runtime makes of the rewritten model by itself. With ``as=way`` the model is rewritten in another way (WAYS in
 test_corpus.py), which may say why something stays.
 """
 

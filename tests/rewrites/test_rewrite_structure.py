@@ -240,6 +240,28 @@ def test_function_that_nobody_calls_is_left() -> None:
     assert optimized == round_trip(model)
 
 
+def test_a_chain_that_needs_a_constant_in_a_function_is_left() -> None:
+    """A function holds no initialisers, which the scale would be."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13, "custom" : 1]>
+        main (float[3,5,8] x) => (float[3,5,8] y) { y = custom.norm (x) }
+        <domain: "custom", opset_import: ["" : 13]>
+        norm (a) => (b)
+        {
+            two = Constant <value_float: float = 2.0> ()
+            epsilon = Constant <value_float: float = 0.00001> ()
+            squares = Mul (a, a)
+            mean = ReduceMean <axes = [-1]> (squares)
+            shifted = Add (mean, epsilon)
+            root = Sqrt (shifted)
+            twice = Mul (root, two)
+            b = Div (a, twice)
+        }""")
+    optimized, result = optimize(model)
+    (own,) = optimized.functions
+    assert [node.op_type for node in own.node][-1] == "Div"
+    assert [site.reason for site in result.sites] == ["unsupported_operator"]
+
+
 # --- names, metadata, order -----------------------------------------------------------------------------------------
 
 
@@ -306,6 +328,23 @@ def test_constants_keep_their_tensors_without_names() -> None:
     optimized, _ = optimize(model)
     constants = [n for n in (*optimized.graph.node, *optimized.functions[0].node) if n.op_type == "Constant"]
     assert [node.attribute[0].t.name for node in constants] == ["", ""]
+
+
+def test_names_of_new_constants_that_are_taken() -> None:
+    """One constant that two nodes subtract stays; each has a new one behind its convolution."""
+    g = SpellingBuilder(17)
+    x, mean = g.input("x", (2, 4, 6, 5)), g.weight(8, 1, 1)
+    parts = [g.add("Relu", g.add("Sub", g.add("Conv", x, g.weight(8, 4, 1, 1), g.weight(8)), mean)) for _ in range(2)]
+    g.output(g.add("Add", *parts), (2, 8, 6, 5))
+    model = g.model("m")
+    taken = next(node.output[0] for node in model.graph.node if node.op_type == "Sub") + ".addend"
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), taken))
+    written, result = optimize(model)
+    assert result.counts == {"SubtractionAsAddition": 2}
+    onnx.checker.check_model(written, full_check=True)
+    names = [tensor.name for tensor in written.graph.initializer]
+    assert len(names) == len(set(names))
+    _same_results(model, written, {"x": np.random.default_rng(3).standard_normal((2, 4, 6, 5)).astype(np.float32)})
 
 
 def test_fused_node_says_where_it_comes_from() -> None:
