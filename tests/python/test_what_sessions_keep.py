@@ -15,7 +15,10 @@ import pytest
 from onnx import numpy_helper
 
 import normfuse
+from normfuse import models
+from normfuse.host.plain_sessions import plain_session
 from normfuse.sessions import creation as sessions
+from normfuse.sessions import host_optimization
 
 WEIGHTS = np.random.default_rng(5).integers(-127, 128, (512, 512)).astype(np.int8)
 X = {"x": np.random.default_rng(6).normal(size=(128, 512)).astype(np.float32)}
@@ -93,3 +96,29 @@ def test_nothing_of_the_rewriting_while_onnxruntime_creates_it(
     np.testing.assert_allclose(session.run(None, X)[0], expected, rtol=1e-4, atol=1e-4)
     session.set_providers(["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, X)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_no_second_copy_of_weights_while_onnxruntime_optimises(gives_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is given up once it is written, and what ONNX Runtime wrote is read piece by piece."""
+    model, left = ir.from_proto(onnx.load_from_string(large())), []
+
+    def creating(*arguments: object, **named: object) -> onnxruntime.InferenceSession:
+        left.extend(value.const_value for value in model.graph.initializers.values())
+        return plain_session(*arguments, **named)
+
+    monkeypatch.setattr(host_optimization, "plain_session", creating)
+    optimized = host_optimization.optimized_by_host(model, onnxruntime.SessionOptions(), [], gives_up=gives_up)
+    assert [each is None for each in left] == [gives_up] * len(model.graph.initializers)
+    got = plain_session(ir.to_proto(optimized).SerializeToString()).run(None, X)[0]
+    np.testing.assert_array_equal(got, plain_session(large()).run(None, X)[0])
+
+
+@pytest.mark.parametrize("piece", [1, 300, 1 << 20])
+def test_a_model_read_in_pieces_is_the_model(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_optimization, "_PIECE", piece)
+    model = normfuse.optimize(models.transformer_encoder(layers=1, hidden=64), verify=False).model
+    assert model.functions
+    model.graph.doc_string = "long " * 1000
+    onnx.save(model, tmp_path / "model.onnx")
+    assert host_optimization._read_in_pieces(tmp_path / "model.onnx") == model

@@ -40,13 +40,14 @@ _BLOCKED = frozenset(
 )
 
 
-def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | None:
+def blocked(model: ir.Model, options: onnxruntime.SessionOptions, *, gives_up: bool = False) -> ir.Model | None:
     """Return the model as ONNX Runtime optimises it on this machine, with its chains on the blocked layout.
 
     Args:
         model: Rewritten by :func:`normfuse.sessions.rewriting.rewritten` for the target "custom-op", so that ONNX
-            Runtime leaves what was found as it is; it is not changed.
+            Runtime leaves what was found as it is.
         options: Those of the session that is to be created; they are not changed.
+        gives_up: The model loses its weights; otherwise it is not changed.
 
     Returns:
         None where no chain stands between convolutions that have this layout, where products run in integers, and where
@@ -57,7 +58,7 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions) -> ir.Model | 
     from normfuse.graph_rewrites.quantization.dequantize_cse import join_dequantizers
     from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers
 
-    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *_LATER])
+    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *_LATER], gives_up=gives_up)
     if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
         return None
     if has_products_of_integers(optimized):  # which these are, depends on what stands around them

@@ -25,15 +25,16 @@ __all__ = ["channels_last"]
 
 
 def channels_last(
-    model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str] = ()
+    model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str] = (), *, gives_up: bool = False
 ) -> ir.Model | None:
     """Return the model as ONNX Runtime optimises it on this machine, with elementwise operators of integers as chains.
 
     Args:
         model: Rewritten by :func:`normfuse.sessions.rewriting.rewritten` for the target "standard", so that ONNX
-            Runtime knows each operator; it is not changed.
+            Runtime knows each operator.
         options: Those of the session that is to be created; they are not changed.
         disabled: ONNX Runtime's optimizers that the session will do without besides.
+        gives_up: The model loses its weights; otherwise it is not changed.
 
     Returns:
         None where no convolution runs in integers, where nothing elementwise stands between them, and where ONNX
@@ -43,7 +44,7 @@ def channels_last(
     from normfuse.graph_rewrites.quantization.qlinear_elementwise import write_elementwise
     from normfuse.graph_rewrites.quantization.qlinear_softmax import write_softmaxes
 
-    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *disabled])
+    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *disabled], gives_up=gives_up)
     if optimized is None or not any(node.op_type == "QLinearConv" for node in optimized.graph):
         return None
     if not write_elementwise(optimized.graph):

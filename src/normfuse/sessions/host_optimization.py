@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
 import onnx_ir as ir
 
 from normfuse.files.model_files import find_external_data, runnable
+from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
     OF_INTEGERS,
@@ -24,6 +26,7 @@ from normfuse.host.messages import words_of
 from normfuse.host.native_library import get_library_path
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.versions import import_host
+from normfuse.host.wire_format import MODEL_GRAPH, fields, read
 from normfuse.spec import OPERATOR_DOMAIN
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ FUSES_CHAINS = """
 when ours are claimed, as ever."""
 
 _FAILURES: list[str] = []
+_PIECE = 1 << 20
 
 
 def failures() -> int:
@@ -49,14 +53,17 @@ def failures() -> int:
     return len(_FAILURES)
 
 
-def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> ir.Model | None:
+def optimized_by_host(
+    model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str], *, gives_up: bool = False
+) -> ir.Model | None:
     """Return the model as ONNX Runtime's CPU provider would run it on this processor.
 
     Args:
-        model: It may hold normfuse's custom operators, and is not changed.
+        model: It may hold normfuse's custom operators.
         options: Those of the session that is to be created; they are not changed. What the user says there about
             integers and about optimizers is done; what an earlier session on them needed is not.
         disabled: Names of ONNX Runtime's optimizers that are left out as well; unknown ones are ignored.
+        gives_up: Nothing else has need of the model: its weights go before ONNX Runtime has them.
 
     Returns:
         None where ONNX Runtime cannot do it alone: the user's own operators, perhaps, whose library only the options of
@@ -80,6 +87,9 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
         ):
             if not isinstance(data, bytes) and data.with_name(f"{data.name}.data").exists():
                 return None  # what stays in a temporary file is found nowhere later
+            if gives_up:
+                for value in (value for graph in graphs_of(model.graph) for value in graph.initializers.values()):
+                    value.const_value = None
             path = Path(folder) / "optimized.onnx"
             own.optimized_model_filepath = str(path)
             if data_folder is not None:
@@ -90,7 +100,7 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
                 providers=["CPUExecutionProvider"],
                 enable_fallback=0,
             )
-            optimized = ir.load(path)
+            optimized = ir.from_proto(_read_in_pieces(path))
             if data_folder is not None:  # weights that it did not change are still there
                 find_external_data(optimized, data_folder)
             return optimized
@@ -98,6 +108,27 @@ def optimized_by_host(model: ir.Model, options: onnxruntime.SessionOptions, disa
         _FAILURES.append(type(error).__name__)
         _say_once(words_of(error).splitlines()[0])
         return None  # the session that is created instead says what is wrong, and needs no file
+
+
+def _read_in_pieces(path: Path) -> onnx.ModelProto:
+    """Read a model without having its bytes in memory at once; its graph is one field, but is merged from many."""
+    model = onnx.ModelProto()
+    done = 0
+    with path.open("rb") as opened:
+        for field, start, end in fields(opened, 0, path.stat().st_size):
+            if field != MODEL_GRAPH:
+                continue
+            head = 1 + max(1, -(-(end - start).bit_length() // 7))
+            model.MergeFromString(read(opened, done, start - head))
+            done = start
+            for _, _, stop in fields(opened, start, end):
+                if stop - done >= _PIECE:
+                    model.graph.MergeFromString(read(opened, done, stop))
+                    done = stop
+            model.graph.MergeFromString(read(opened, done, end))
+            done = end
+        model.MergeFromString(read(opened, done, path.stat().st_size))
+    return model
 
 
 @functools.cache  # it is asked for each form that a model may take

@@ -164,9 +164,10 @@ def _laid_out(
     result = rewritten(source, target, treatment, in_place=in_place)
     if result.target == "standard":
         keeps_weights = result.weights.guarded > 0
-        found = channels_last(result.model, options, [QUANTIZES_WEIGHTS] if keeps_weights else [])
+        off = [QUANTIZES_WEIGHTS] if keeps_weights else []
+        found = channels_last(result.model, options, off, gives_up=in_place)
         return None if found is None else SessionModel(found, keeps_weights, False, result, plan, "channels last")
-    found = blocked(result.model, options) if result.target is not None else None
+    found = blocked(result.model, options, gives_up=in_place) if result.target is not None else None
     if found is None:
         return None
     # Nothing of it runs in integers.
