@@ -27,31 +27,17 @@ VERSIONS = {
 }
 
 
-def test_operators_name_outputs_once() -> None:
-    assert spec.OPERATOR_DOMAIN == "ai.normfuse"
+def test_rows_refer_to_each_other() -> None:
     assert set(spec.OPERATORS) == {"FusedNormalization", "FusedActivation", "FusedDequantizeLinear"}
     for operator in spec.OPERATORS.values():
         assert len(set(operator.outputs)) == len(operator.outputs)
         assert operator.outputs[0] == "Y"
-
-
-def test_argument_defaults_have_their_type() -> None:
     python_type = {"int": int, "float": float, "flag": int, "word": str, "type": str, "ints": tuple}
     for argument in spec.ARGUMENTS.values():
-        if argument.type == "tensor":
-            assert argument.default is None
-            continue
-        assert isinstance(argument.default, python_type[argument.type]), argument.name
+        assert isinstance(argument.default, python_type.get(argument.type, type(None))), argument.name
         assert (argument.type == "word") == bool(argument.values)
-        if argument.values:
-            assert argument.default in argument.values
-
-
-def test_steps_take_arguments_that_are_there() -> None:
-    for step in spec.STEPS.values():
-        assert set(step.arguments) <= set(spec.ARGUMENTS), step.name
-        assert step.place in ("first", "before", "beside", "core", "last"), step.name
-        assert step.name not in spec.ACTIVATIONS
+        assert not argument.values or argument.default in argument.values
+    assert not spec.STEPS.keys() & spec.ACTIVATIONS.keys()
     assert {argument for step in spec.STEPS.values() for argument in step.arguments} == set(spec.ARGUMENTS)
 
 
@@ -77,11 +63,6 @@ def test_activation_spellings_exist_in_onnx(activation: spec.Activation) -> None
                 assert math.isclose(default.f, spelling.defaults[parameter], rel_tol=1e-7)
 
 
-def test_lipschitz_expressions_are_numbers() -> None:
-    for activation in spec.ACTIVATIONS.values():
-        assert evaluate(activation.lipschitz, {"x": 1.0, "slope": 0.25, **activation.parameters}) > 0
-
-
 def test_reason_message_fills_every_field() -> None:
     for reason in spec.REASONS.values():
         fields = {name: "<" + name + ">" for _, name, _, _ in string.Formatter().parse(reason.text) if name}
@@ -92,18 +73,12 @@ def test_reason_message_fills_every_field() -> None:
         spec.REASONS["attribute_value"].message()
 
 
-def test_tables_are_read_only() -> None:
-    with pytest.raises(TypeError):
-        spec.ACTIVATIONS["Relu"].parameters["alpha"] = 1.0  # type: ignore[index]
-    with pytest.raises(AttributeError):
-        spec.OPERATORS["FusedActivation"].name = "other"  # type: ignore[misc]
-
-
 @pytest.mark.parametrize("activation", spec.ACTIVATIONS.values(), ids=lambda a: a.name)
 def test_activation_has_all_that_it_needs(activation: spec.Activation) -> None:
     """A price on each instruction set, ranges to draw from, and something that a portable model can write."""
     price = activation.price
     assert min(price.ort, price.avx512, price.avx2, price.baseline) > 0
+    assert evaluate(activation.lipschitz, {"x": 1.0, "slope": 0.25, **activation.parameters}) > 0
     for name, each in activation.drawn.items():
         assert -math.inf < each.low < each.high < math.inf, name
     lasting = [each for each in activation.spellings if not each.domain and each.until is None]
