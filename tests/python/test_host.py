@@ -15,29 +15,38 @@ import normfuse.models
 from normfuse.host.messages import words_of
 from normfuse.host.versions import installed_flavours
 
-
-def python(code: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": "", **({"PYTHONPATH": str(path)} if path else {})}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
-
-
-PRINT_ERROR = """
+REGISTER = """
 import normfuse
 try:
     normfuse.register()
-except normfuse.HostVersionError as error:
-    print(error)
+except normfuse.NormfuseError as error:
+    print(type(error).__name__, error)
 """
+WITHOUT = "import sys; sys.modules['onnxruntime'] = None\n"
+
+
+def python(code: str, path: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PATH": "", **({"PYTHONPATH": str(path)} if path else {}), **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=variables)
+
+
+def command(*arguments: str, path: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; from normfuse.cli import main; sys.argv = ['normfuse', *{arguments!r}]; main()"
+    return python(code, path, **environment)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The first line of a package that is called onnxruntime, and found first."""
+    (tmp_path / "onnxruntime").mkdir()
+    return tmp_path / "onnxruntime" / "__init__.py"
 
 
 def test_without_onnxruntime() -> None:
-    done = python("import sys; sys.modules['onnxruntime'] = None\n" + PRINT_ERROR)
-    assert "onnxruntime is not installed: pip install onnxruntime, or another flavour" in done.stdout
-
-
-def test_rewriting_needs_no_onnxruntime() -> None:
-    code = (
-        "import sys; sys.modules['onnxruntime'] = None\n"
+    """Rewriting needs none."""
+    words = "HostVersionError onnxruntime is not installed: pip install onnxruntime, or another flavour"
+    assert words in python(WITHOUT + REGISTER).stdout
+    code = WITHOUT + (
         "import normfuse, normfuse.models\n"
         "model = normfuse.models.chain([2, 8], spelling='pow_div', opset=13)\n"
         "print(len(normfuse.optimize(model, verify=False).report.fused), len(normfuse.inspect(model)))\n"
@@ -45,37 +54,26 @@ def test_rewriting_needs_no_onnxruntime() -> None:
     assert python(code).stdout.split() == ["1", "1"]
 
 
-def test_host_that_is_too_old(tmp_path: Path) -> None:
-    (tmp_path / "onnxruntime").mkdir()
-    (tmp_path / "onnxruntime" / "__init__.py").write_text("__version__ = '1.23.2'\n")
-    done = python(PRINT_ERROR, tmp_path)
-    assert done.stdout.startswith(f"normfuse {normfuse.__version__} needs onnxruntime 1.24 or newer, and this is ")
-    assert "onnxruntime 1.23.2" in done.stdout
-
-
-def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    code = f"import sys; from normfuse.cli import main; sys.argv = ['normfuse', *{arguments!r}]; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PATH": "", **environment},
-    )
-
-
-def test_command_on_a_host_that_is_too_old(tmp_path: Path) -> None:
-    (tmp_path / "onnxruntime").mkdir()
-    (tmp_path / "onnxruntime" / "__init__.py").write_text("__version__ = '1.23.2'\n")
-    model = tmp_path / "model.onnx"
-    onnx.save(normfuse.models.chain([2, 8]), model)
-    done = command("bench", str(model), PYTHONPATH=str(tmp_path))
+def test_host_that_is_too_old(package: Path, tmp_path: Path) -> None:
+    package.write_text("__version__ = '1.23.2'\n")
+    words = f"normfuse {normfuse.__version__} needs onnxruntime 1.24 or newer, and this is onnxruntime 1.23.2"
+    assert words in python(REGISTER, tmp_path).stdout
+    onnx.save(normfuse.models.chain([2, 8]), tmp_path / "model.onnx")
+    done = command("bench", str(tmp_path / "model.onnx"), path=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "needs onnxruntime 1.24 or newer" in " ".join(done.stderr.split())
-    assert "1.23.2" in done.stderr
+    assert words in " ".join(done.stderr.split())
 
 
-def test_command_with_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
+def test_half_removed_onnxruntime(package: Path, tmp_path: Path) -> None:
+    package.touch()
+    printed = python(REGISTER, tmp_path).stdout
+    assert "two flavours installed over each other" in printed
+    assert "pip install --force-reinstall onnxruntime" in printed
+    package.write_text("import no_such_module_anywhere")
+    assert "is installed but cannot be imported: No module named 'no_such" in python(REGISTER, tmp_path).stdout
+
+
+def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
     library, model = tmp_path / "libnormfuse.so", tmp_path / "model.onnx"
     library.write_bytes(b"not a library")
     onnx.save(normfuse.models.chain([2, 8]), model)
@@ -83,16 +81,6 @@ def test_command_with_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stdout
     assert "libnormfuse.so" in done.stderr.replace("\n", "")
     assert "Traceback" not in done.stderr
-
-
-def test_half_removed_onnxruntime(tmp_path: Path) -> None:
-    (tmp_path / "onnxruntime").mkdir()
-    (tmp_path / "onnxruntime" / "__init__.py").touch()
-    printed = python(PRINT_ERROR, tmp_path).stdout
-    assert "two flavours installed over each other" in printed
-    assert "pip install --force-reinstall onnxruntime" in printed
-    (tmp_path / "onnxruntime" / "__init__.py").write_text("import no_such_module_anywhere")
-    assert "is installed but cannot be imported: No module named 'no_such" in python(PRINT_ERROR, tmp_path).stdout
 
 
 def test_two_flavours_at_once(tmp_path: Path) -> None:
@@ -106,18 +94,17 @@ def test_two_flavours_at_once(tmp_path: Path) -> None:
     assert done.stderr.count("are installed at once") == 1
     assert "onnxruntime-gpu 1.31.0" in done.stderr
     assert "pip uninstall -y onnxruntime onnxruntime-gpu, then pip install --force-reinstall onnxruntime" in done.stderr
-    code = "import sys; from normfuse.cli import main; sys.argv = ['normfuse', 'doctor']; main()"
-    done = python(code, tmp_path)
+    done = command("doctor", path=tmp_path)
     assert done.returncode == 1
     assert "pip uninstall -y onnxruntime onnxruntime-gpu" in done.stdout
 
 
 def test_an_instruction_set_that_is_not_there() -> None:
-    code = "import os; os.environ['NORMFUSE_ISA'] = 'sse9'\n" + PRINT_ERROR.replace("HostVersion", "Option")
-    assert python(code).stdout.startswith("The environment variable NORMFUSE_ISA is 'sse9'; this machine has: ")
+    words = "OptionError The environment variable NORMFUSE_ISA is 'sse9'; this machine has: "
+    assert python(REGISTER, NORMFUSE_ISA="sse9").stdout.startswith(words)
 
 
-def test_a_session_prints_nothing(tmp_path: Path) -> None:
+def test_a_session_prints_nothing() -> None:
     """ONNX Runtime warns of nodes that its own CPU provider keeps, which most models have: not a user's first sight."""
     code = (
         "import normfuse, normfuse.models, onnxruntime as ort\n"
@@ -132,18 +119,20 @@ def test_a_session_prints_nothing(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("3 2\n", "")
 
 
-def test_importing_loads_nothing_heavy() -> None:
-    code = "import sys, normfuse; print([m for m in ('numpy', 'onnx', 'onnx_ir', 'onnxruntime') if m in sys.modules])"
-    assert python(code).stdout.strip() == "[]"
-
-
-def test_sympy_is_imported_where_it_is_used() -> None:
-    code = (
-        "import sys, normfuse; normfuse.InferenceSession, normfuse.optimize, normfuse.verify\n"
-        "import onnx_ir; assert 'sympy' not in sys.modules\n"
-        "print(onnx_ir.SymbolicDim('n') + 1); import sympy; print(sympy.Integer(2))"
-    )
-    assert python(code).stdout.split("\n") == ["n + 1", "2", ""]
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        ("import normfuse; print([m for m in ('numpy', 'onnx', 'onnx_ir', 'onnxruntime') if m in sys.modules])", "[]"),
+        (
+            "import normfuse; normfuse.InferenceSession, normfuse.optimize, normfuse.verify\n"
+            "import onnx_ir; assert 'sympy' not in sys.modules\n"
+            "print(onnx_ir.SymbolicDim('n') + 1); import sympy; print(sympy.Integer(2))",
+            "n + 1\n2",
+        ),
+    ],
+)
+def test_importing_loads_nothing_heavy(code: str, printed: str) -> None:
+    assert python(f"import sys; {code}").stdout.strip() == printed
 
 
 def test_the_public_surface() -> None:
