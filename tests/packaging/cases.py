@@ -30,31 +30,21 @@ class Case:
     claimed: list[str]  # operator types that the execution provider must have
 
 
-def value_info(name: str, array: np.ndarray[Any, Any]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, oracle.dtype_code(array), array.shape)
-
-
-def make_model(
-    nodes: list[onnx.NodeProto],
-    inputs: Arrays,
-    constants: Arrays,
-    opset: int,
-    functions: tuple[onnx.FunctionProto, ...] = (),
-) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [value_info(name, value) for name, value in inputs.items()],
-        [helper.make_empty_tensor_value_info("Y")],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+def make_model(nodes: str, inputs: Arrays, constants: Arrays, opset: int = 17, functions: str = "") -> onnx.ModelProto:
+    imports = f'"": {opset}, "{DOMAIN}": 1'
+    model = onnx.parser.parse_model(
+        f"<ir_version: 9, opset_import: [{imports}]> chain () => () {{ {nodes} }} {functions}"
     )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=functions)
+    for name, value in inputs.items():
+        model.graph.input.append(helper.make_tensor_value_info(name, oracle.dtype_code(value), value.shape))
+    model.graph.output.append(helper.make_empty_tensor_value_info("Y"))
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    return model
 
 
-def fused_node(op_type: str, given: Arrays, **attributes: Any) -> onnx.NodeProto:
+def fused_node(op_type: str, given: Arrays, **attributes: Any) -> str:
     steps, inputs = programs.write("FusedNormalization", given, attributes)
-    return helper.make_node(op_type, inputs, ["Y"], name="fused", domain=DOMAIN, spec_version=1, steps=steps)
+    return f'[fused] Y = {DOMAIN}.{op_type} <spec_version = 1, steps = "{steps}"> ({", ".join(inputs)})'
 
 
 def expected(given: Arrays, attributes: dict[str, Any]) -> oracle.Expected:
@@ -70,64 +60,44 @@ def normal(shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).normal(3, 2, shape).astype(np.float32)
 
 
-def float_case(name: str, shape: tuple[int, ...]) -> Case:
-    nodes = [
-        helper.make_node("Add", ["X", "residual"], ["sum"], name="add"),
-        helper.make_node("LayerNormalization", ["sum", "scale", "bias"], ["n"], name="norm", axis=-1, epsilon=1e-5),
-        helper.make_node("Relu", ["n"], ["Y"], name="relu"),
-    ]
-    inputs = {"X": normal(shape, 1), "residual": normal(shape, 2)}
-    constants = parameters(shape[-1], 3)
-    attributes = {**LAYER_NORM, "activation": "Relu"}
-    given = {**inputs, **constants}
+NORM = "LayerNormalization <axis = -1, epsilon = 1e-05> ({}, scale, bias)"
+
+
+def both_routes(name: str, nodes: str, activation: str, inputs: Arrays, constants: Arrays, opset: int = 17) -> Case:
+    attributes, given = {**LAYER_NORM, "activation": activation}, {**inputs, **constants}
+    fused = fused_node("FusedNormalization", given, **attributes)
     models = {
-        "plugin": make_model(nodes, inputs, constants, 17),
-        "custom": make_model([fused_node("FusedNormalization", given, **attributes)], inputs, constants, 17),
+        route: make_model(text, inputs, constants, opset) for route, text in (("plugin", nodes), ("custom", fused))
     }
-    return Case(name, models, inputs, expected(given, attributes), ["Add", "LayerNormalization", "Relu"])
+    claimed = [node.op_type for node in models["plugin"].graph.node]
+    return Case(name, models, inputs, expected(given, attributes), claimed)
+
+
+def float_case(name: str, shape: tuple[int, ...]) -> Case:
+    nodes = f"[add] sum = Add (X, residual) [norm] n = {NORM.format('sum')} [relu] Y = Relu (n)"
+    inputs = {"X": normal(shape, 1), "residual": normal(shape, 2)}
+    return both_routes(name, nodes, "Relu", inputs, parameters(shape[-1], 3))
 
 
 def quantised_case() -> Case:
-    nodes = [
-        helper.make_node("DequantizeLinear", ["X", "x_scale", "x_zero_point"], ["d"], name="dq"),
-        helper.make_node("LayerNormalization", ["d", "scale", "bias"], ["n"], name="norm", axis=-1, epsilon=1e-5),
-        helper.make_node("Gelu", ["n"], ["a"], name="gelu"),
-        helper.make_node("QuantizeLinear", ["a", "y_scale", "y_zero_point"], ["Y"], name="q"),
-    ]
+    nodes = f"""[dq] d = DequantizeLinear (X, x_scale, x_zero_point) [norm] n = {NORM.format("d")} [gelu] a = Gelu (n)
+        [q] Y = QuantizeLinear (a, y_scale, y_zero_point)"""
     inputs = {"X": np.random.default_rng(4).integers(-128, 128, SHAPE, dtype=np.int8)}
-    constants = parameters(SHAPE[-1], 5) | {
-        "x_scale": np.asarray(0.03, np.float32),
-        "x_zero_point": np.asarray(-5, np.int8),
-        "y_scale": np.asarray(0.025, np.float32),
-        "y_zero_point": np.asarray(-100, np.int8),
-    }
-    attributes = {**LAYER_NORM, "activation": "Gelu"}
-    given = {**inputs, **constants}
-    models = {
-        "plugin": make_model(nodes, inputs, constants, 20),
-        "custom": make_model([fused_node("FusedNormalization", given, **attributes)], inputs, constants, 20),
-    }
-    return Case("quantised", models, inputs, expected(given, attributes), [node.op_type for node in nodes])
+    numbers = {"x_scale": np.float32(0.03), "x_zero_point": np.int8(-5)}
+    numbers |= {"y_scale": np.float32(0.025), "y_zero_point": np.int8(-100)}
+    constants = parameters(SHAPE[-1], 5) | {name: np.asarray(number) for name, number in numbers.items()}
+    return both_routes("quantised", nodes, "Gelu", inputs, constants, opset=20)
 
 
 def branch_case() -> Case:
     """The chain in a branch of an If, on a value of the graph around it."""
-    nodes = [
-        helper.make_node("LayerNormalization", ["X", "scale", "bias"], ["n"], name="norm", axis=-1, epsilon=1e-5),
-        helper.make_node("Relu", ["n"], ["then_y"], name="relu"),
-    ]
-    otherwise = [helper.make_node("Identity", ["X"], ["else_y"], name="identity")]
-    branches = {
-        f"{name}_branch": helper.make_graph(body, name, [], [helper.make_empty_tensor_value_info(f"{name}_y")])
-        for name, body in (("then", nodes), ("else", otherwise))
-    }
-    choice = helper.make_node("If", ["condition"], ["Y"], name="if", **branches)
-    inputs = {"X": normal(SHAPE, 6), "condition": np.asarray(True)}
-    constants = parameters(SHAPE[-1], 7)
-    given = {"X": inputs["X"], **constants}
-    model = make_model([choice], inputs, constants, 17)
-    attributes = {**LAYER_NORM, "activation": "Relu"}
-    return Case("branch", {"plugin": model}, inputs, expected(given, attributes), ["LayerNormalization", "Relu"])
+    choice = f"""[if] Y = If (condition) <
+        then_branch = t () => (float[] p) {{ [norm] n = {NORM.format("X")} [relu] p = Relu (n) }},
+        else_branch = e () => (float[] q) {{ [identity] q = Identity (X) }}>"""
+    inputs, constants = {"X": normal(SHAPE, 6), "condition": np.asarray(True)}, parameters(SHAPE[-1], 7)
+    exact = expected({"X": inputs["X"], **constants}, {**LAYER_NORM, "activation": "Relu"})
+    model = make_model(choice, inputs, constants)
+    return Case("branch", {"plugin": model}, inputs, exact, ["LayerNormalization", "Relu"])
 
 
 def function_case(case: str, name: str) -> Case:
@@ -135,34 +105,27 @@ def function_case(case: str, name: str) -> Case:
     attributes = {**LAYER_NORM, "activation": "Identity"}
     inputs, constants = {"X": normal(SHAPE, 8)}, parameters(SHAPE[-1], 9)
     given = {**inputs, **constants}
-    body = [helper.make_node("LayerNormalization", ["X", "scale", "bias"], ["Y"], axis=-1, epsilon=1e-5)]
-    opsets = [helper.make_opsetid("", 17)]
-    function = helper.make_function(
-        DOMAIN, name, ["X", "scale", "bias"], ["Y"], body, opsets, attributes=["spec_version", "steps"]
-    )
-    model = make_model([fused_node(name, given, **attributes)], inputs, constants, 17, (function,))
+    head = f'<opset_import: ["": 17], domain: "{DOMAIN}"> {name} <spec_version, steps>'
+    function = f"{head} (X, scale, bias) => (Y) {{ Y = {NORM.format('X')} }}"
+    model = make_model(fused_node(name, given, **attributes), inputs, constants, 17, function)
     return Case(case, {"plugin": model}, inputs, expected(given, attributes), [name])
 
 
 def many_nodes_case() -> Case:
     """More single nodes than are compiled one by one: registered kernels run them, and read attributes of each type."""
-    nodes, value = [], "X"
-    for index in range(500):  # an even number: what comes out is X again
-        nodes += [
-            helper.make_node("LeakyRelu", [value], [f"r{index}"], name=f"relu{index}", alpha=1.0),
-            helper.make_node("Neg", [f"r{index}"], [f"v{index}"], name=f"neg{index}"),
-        ]
-        value = f"v{index}"
-    nodes.append(helper.make_node("MeanVarianceNormalization", [value], ["Y"], name="mvn", axes=[1]))
+    # An even number: what comes out is X again.
+    pair = "[relu{0}] r{0} = LeakyRelu <alpha = 1.0> (v{0}) [neg{0}] v{1} = Neg (r{0})"
+    nodes = " ".join(pair.format(index, index + 1) for index in range(500)).replace("(v0)", "(X)")
+    nodes += " [mvn] Y = MeanVarianceNormalization <axes = [1]> (v500)"
     inputs = {"X": normal(SHAPE, 11)}
     attributes = {"axes": [1], "epsilon": 1e-9, "epsilon_on": "stddev", "activation": "Identity"}
-    return Case("many", {"plugin": make_model(nodes, inputs, {}, 17)}, inputs, expected(inputs, attributes), [])
+    return Case("many", {"plugin": make_model(nodes, inputs, {})}, inputs, expected(inputs, attributes), [])
 
 
 def impossible_model() -> onnx.ModelProto:
     """An axis that X does not have."""
     inputs = {"X": normal(SHAPE, 10)}
-    return make_model([fused_node("FusedNormalization", inputs, axes=[9])], inputs, {}, 17)
+    return make_model(fused_node("FusedNormalization", inputs, axes=[9]), inputs, {})
 
 
 CASES = (

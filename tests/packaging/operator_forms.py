@@ -14,7 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import normfuse
 
-ROWS = ("N", 4, 32)
 OUTPUTS = ("Y", "sum", "mean", "inv_std_dev")
 STEP, ZERO = 0.05, 3
 
@@ -47,18 +46,13 @@ def layer_norm(d: np.ndarray, constants: Arrays) -> Arrays:
     return {"Y": (d - mean) * inverse * constants["scale"] + constants["bias"], "mean": mean, "inv_std_dev": inverse}
 
 
-def model_of(
-    nodes: list[onnx.NodeProto], constants: Arrays, outputs: dict[str, int], shapes: dict[str, tuple[str | int, ...]]
-) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "form",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ROWS) for name in ("X", "residual")],
-        [helper.make_tensor_value_info(name, code, shapes.get(name)) for name, code in outputs.items()],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+def model_of(nodes: str, constants: Arrays, outputs: str) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 17, "{DOMAIN}": 1]> form (float[N, 4, 32] X, float[N, 4, 32] residual) '
+        f"=> ({outputs}) {{ {nodes} }}"
     )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    return model
 
 
 def quantisation() -> Arrays:
@@ -70,10 +64,9 @@ def inputs_of() -> tuple[Arrays, np.ndarray]:
     return inputs, sum(value.astype(np.float64) for value in inputs.values())  # type: ignore[return-value]
 
 
-def fused_norm(inputs: dict[str, str], outputs: list[str], name: str) -> onnx.NodeProto:
+def fused_norm(inputs: dict[str, str], outputs: str) -> str:
     steps, order = programs.write("FusedNormalization", inputs, {"axes": [-1]})
-    values = [inputs[key] for key in order]
-    return helper.make_node("FusedNormalization", values, outputs, name=name, domain=DOMAIN, steps=steps)
+    return f'{outputs} = {DOMAIN}.FusedNormalization <steps = "{steps}"> ({", ".join(inputs[key] for key in order)})'
 
 
 def operator_form(further: tuple[str, ...], quantise: bool, ranked: bool) -> Form:
@@ -86,36 +79,30 @@ def operator_form(further: tuple[str, ...], quantise: bool, ranked: bool) -> For
         expected["Y"] = quantised(expected["Y"])
     used = ("Y", *further)
     names = ["X", "scale", "bias", "residual", *(["y_scale", "y_zero_point"] if quantise else [])]
-    results = [name if name in used else "" for name in OUTPUTS]
-    while not results[-1]:
-        results.pop()
-    node = fused_norm({name: name for name in names}, results, "fused")
-    types = dict.fromkeys(used, TensorProto.FLOAT) | ({"Y": TensorProto.INT8} if quantise else {})
-    shapes = {name: (*ROWS[:2], 1 if name in OUTPUTS[2:] else ROWS[2]) for name in used} if ranked else {}
+    last = max(map(OUTPUTS.index, used)) + 1
+    node = fused_norm({n: n for n in names}, ", ".join(n if n in used else '""' for n in OUTPUTS[:last]))
+    shapes = {n: f"[N, 4, {1 if n in OUTPUTS[2:] else 32}]" if ranked else "[]" for n in used}
+    outputs = ", ".join(f"{'int8' if quantise and n == 'Y' else 'float'}{shapes[n]} {n}" for n in used)
     name = f"{'-'.join(used)}{'-int8' * quantise}{'-unranked' * (not ranked)}"
-    return Form(
-        name, model_of([node], constants, types, shapes), inputs, {name: expected[name] for name in used}, fused=1
-    )
+    return Form(name, model_of(f"[fused] {node}", constants, outputs), inputs, {n: expected[n] for n in used}, fused=1)
 
 
-def optimised(nodes: list[onnx.NodeProto], constants: Arrays, outputs: dict[str, int]) -> onnx.ModelProto:
-    model = model_of(nodes, constants, outputs, {})
-    result = normfuse.optimize(model, target="custom-op", verify=False).model
+def optimised(nodes: str, constants: Arrays, outputs: str) -> onnx.ModelProto:
+    result = normfuse.optimize(model_of(nodes, constants, outputs), target="custom-op", verify=False).model
     assert any(node.domain == DOMAIN and len(node.output) > 1 for node in result.graph.node)
     return result
+
+
+NORM = "LayerNormalization <epsilon = 1e-05> ({}, scale, bias)"
 
 
 def quantised_chain() -> Form:
     """Add -> LayerNormalization -> QuantizeLinear with the sum used by another operator."""
     inputs, d = inputs_of()
     constants = parameters(32, 4) | quantisation() | {"weight": normal((32, 8), 5) / 32}
-    nodes = [
-        helper.make_node("Add", ["X", "residual"], ["d"], name="add"),
-        helper.make_node("LayerNormalization", ["d", "scale", "bias"], ["n"], name="norm", epsilon=1e-5),
-        helper.make_node("QuantizeLinear", ["n", "y_scale", "y_zero_point"], ["Y"], name="quantise"),
-        helper.make_node("MatMul", ["d", "weight"], ["P"], name="project"),
-    ]
-    model = optimised(nodes, constants, {"Y": TensorProto.INT8, "P": TensorProto.FLOAT})
+    nodes = f"""[add] d = Add (X, residual) [norm] n = {NORM.format("d")}
+        [quantise] Y = QuantizeLinear (n, y_scale, y_zero_point) [project] P = MatMul (d, weight)"""
+    model = optimised(nodes, constants, "int8[] Y, float[] P")
     expected = {"Y": quantised(layer_norm(d, constants)["Y"]), "P": d @ constants["weight"].astype(np.float64)}
     return Form("sum-behind-int8", model, inputs, expected, fused=1)
 
@@ -124,18 +111,13 @@ def transformer() -> Form:
     """Pre-norm blocks: each sum is normalised and is the next residual, with the batch size open."""
     inputs, d = inputs_of()
     constants = parameters(32, 6) | {"weight": normal((32, 32), 7) / 32}
-    nodes = [helper.make_node("Add", ["X", "residual"], ["d0"], name="add0")]
+    nodes = "[add0] d0 = Add (X, residual)"
     weight = constants["weight"].astype(np.float64)
-    for block in range(3):
-        d_name, n, p = f"d{block}", f"n{block}", f"p{block}"
-        nodes += [
-            helper.make_node("LayerNormalization", [d_name, "scale", "bias"], [n], name=f"norm{block}", epsilon=1e-5),
-            helper.make_node("MatMul", [n, "weight"], [p], name=f"project{block}"),
-            helper.make_node("Add", [d_name, p], [f"d{block + 1}"], name=f"add{block + 1}"),
-        ]
+    for i in range(3):
+        nodes += f" [norm{i}] n{i} = {NORM.format(f'd{i}')} [project{i}] p{i} = MatMul (n{i}, weight)"
+        nodes += f" [add{i + 1}] d{i + 1} = Add (d{i}, p{i})"
         d = d + layer_norm(d, constants)["Y"] @ weight
-    nodes.append(helper.make_node("LayerNormalization", ["d3", "scale", "bias"], ["Y"], name="last", epsilon=1e-5))
-    model = optimised(nodes, constants, {"Y": TensorProto.FLOAT})
+    model = optimised(f"{nodes} [last] Y = {NORM.format('d3')}", constants, "float[] Y")
     return Form("pre-norm-transformer", model, inputs, {"Y": layer_norm(d, constants)["Y"]}, fused=4)
 
 
@@ -144,18 +126,11 @@ def unknown_rank() -> Form:
     inputs, d = inputs_of()
     constants = parameters(32, 8) | {"weight": normal((32, 8), 9) / 32, "axes": np.asarray([0], np.int64)}
     weights = {"scale": "scale", "bias": "bias"}
-    nodes = [
-        helper.make_node("Shape", ["X"], ["shape"]),
-        helper.make_node("NonZero", ["shape"], ["positions"]),
-        helper.make_node("Squeeze", ["positions", "axes"], ["which"]),
-        helper.make_node("Gather", ["shape", "which"], ["same"]),
-        helper.make_node("Reshape", ["X", "same"], ["x"]),
-        fused_norm({"X": "x", **weights, "residual": "residual"}, ["n", "sum"], "first"),
-        fused_norm({"X": "n", **weights}, ["Y"], "second"),
-        helper.make_node("MatMul", ["Y", "weight"], ["P"]),
-        helper.make_node("MatMul", ["sum", "weight"], ["Q"]),
-    ]
-    model = model_of(nodes, constants, {"P": TensorProto.FLOAT, "Q": TensorProto.FLOAT}, {})
+    nodes = f"""shape = Shape (X) positions = NonZero (shape) which = Squeeze (positions, axes)
+        same = Gather (shape, which) x = Reshape (X, same)
+        [first] {fused_norm({"X": "x", **weights, "residual": "residual"}, "n, sum")}
+        [second] {fused_norm({"X": "n", **weights}, "Y")} P = MatMul (Y, weight) Q = MatMul (sum, weight)"""
+    model = model_of(nodes, constants, "float[] P, float[] Q")
     model.graph.value_info.append(helper.make_tensor_value_info("sum", TensorProto.FLOAT, None))
     weight = constants["weight"].astype(np.float64)
     y = layer_norm(layer_norm(d, constants)["Y"], constants)["Y"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,8 +19,8 @@ SHAPE = (8, 64, 64)  # enough that the profiler's whole microseconds say somethi
 Builder = models.GraphBuilder
 
 
-def measured(model: onnx.ModelProto, sizes: dict[str, int] | None = None) -> BenchmarkReport:
-    return benchmark(model, seconds=0.05, sizes=sizes)
+def measured(model: onnx.ModelProto) -> BenchmarkReport:
+    return benchmark(model, seconds=0.05)
 
 
 def matmul(g: Builder, x: str) -> str:
@@ -70,33 +71,28 @@ def test_a_chain_among_other_nodes() -> None:
     assert 0 < both < 1
 
 
-def test_what_onnx_runtime_makes_part_of_a_convolution_is_no_chain() -> None:
-    """Its Conv takes the activation in, so that the time of the activation alone is not known."""
-    g = Builder(opset=13)
-    x = g.input("x", (1, 8, 16, 16))
-    y = g.add("Conv", x, g.weight(8, 8, 3, 3), pads=[1, 1, 1, 1])
-    g.output(g.add("Relu", y), (1, 8, 16, 16))
-    assert measured(g.model("conv")).chain_share == 0
+# Its Conv takes the activation in, so that the time of the activation alone is not known.
+CONV = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1, 8, 16, 16] x, float[8, 8, 3, 3] w) => (float[1, 8, 16, 16] y) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, w) y = Relu (c) }"""
+# The nodes of a branch are counted themselves, and not as the time of the If as well.
+BRANCHES = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+    g (bool c, float[8, 64, 64] x, float[64] g) => (float[8, 64, 64] y) {
+        y = If (c) <then_branch = t () => (float[8, 64, 64] a) { a = local.Norm (x, g) },
+            else_branch = e () => (float[8, 64, 64] a) { a = LayerNormalization (x, g) }> }
+    <opset_import: ["": 17], domain: "local"> Norm (v, w) => (n) { n = LayerNormalization (v, w) }"""
 
 
-def test_chains_in_branches_and_functions() -> None:
-    """The nodes of a branch are counted themselves, and not as the time of the If as well."""
-    body = """
-        <ir_version: 8, opset_import: ["" : 17, "local" : 1]>
-        agraph (bool c, float[8,64,64] x, float[64] g) => (float[8,64,64] y)
-        {
-            y = If (c) <
-                then_branch = t () => (float[8,64,64] a) { a = local.Norm (x, g) },
-                else_branch = e () => (float[8,64,64] a) { a = LayerNormalization (x, g) }
-            >
-        }
-        <opset_import: ["" : 17], domain: "local">
-        Norm (v, w) => (n) { n = LayerNormalization (v, w) }
-    """
-    model = onnx.parser.parse_model(body)
-    for condition in (True, False):
-        feeds = {"c": np.array(condition), "x": np.ones(SHAPE, np.float32), "g": np.ones(64, np.float32)}
-        assert benchmark(model, seconds=0.05, inputs=feeds).chain_share == 1
+@pytest.mark.parametrize(
+    ("text", "feeds", "share"),
+    [
+        (CONV, {"x": np.ones((1, 8, 16, 16)), "w": np.ones((8, 8, 3, 3))}, 0),
+        *((BRANCHES, {"c": np.array(c), "x": np.ones(SHAPE), "g": np.ones(64)}, 1) for c in (True, False)),
+    ],
+)
+def test_chains_in_convolutions_branches_and_functions(text: str, feeds: dict[str, Any], share: int) -> None:
+    given = {name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in feeds.items()}
+    assert benchmark(onnx.parser.parse_model(text), seconds=0.05, inputs=given).chain_share == share
 
 
 def test_each_operators_time_without_and_with_normfuse() -> None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import jsonschema
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
-from typer.testing import CliRunner
+from command import Run
 
 import normfuse
-from normfuse.cli import app
-from normfuse.cli.schema import json_schema
 from normfuse.files.model_files import load_model
 from normfuse.host.integer_products import integer_products
 from normfuse.inspection.quantization import Product, Quantization, quantization_of
@@ -23,40 +16,23 @@ from normfuse.inspection.quantization import Product, Quantization, quantization
 ROWS, DEPTH = 32, 64
 
 
+def parsed(text: str, **tensors: np.ndarray) -> onnx.ModelProto:
+    imports = '["": 17, "com.microsoft": 1]'
+    model = onnx.parser.parse_model(f"<ir_version: 9, opset_import: {imports}> g {text}")
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in tensors.items())
+    return model
+
+
 def quantised(activations: type, weights: np.ndarray, channels: int = 1) -> onnx.ModelProto:
     """A Relu, and a MatMul between pairs of QuantizeLinear and DequantizeLinear."""
-    domain = "" if np.dtype(activations).itemsize == 1 else "com.microsoft"
-
-    def node(op_type: str, inputs: list[str], output: str, **attributes: int) -> onnx.NodeProto:
-        own = domain if op_type in ("QuantizeLinear", "DequantizeLinear") else ""
-        return helper.make_node(op_type, inputs, [output], name=output, domain=own, **attributes)
-
-    nodes = [
-        node("Relu", ["x"], "r"),
-        node("QuantizeLinear", ["r", "s", "z"], "q"),
-        node("DequantizeLinear", ["q", "s", "z"], "d"),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], name="wd", axis=1),
-        node("MatMul", ["d", "wd"], "p"),
-        node("QuantizeLinear", ["p", "ps", "z"], "pq"),
-        node("DequantizeLinear", ["pq", "ps", "z"], "y"),
-    ]
-    arrays = {
-        "s": np.float32(0.05),
-        "ps": np.float32(0.5),
-        "z": np.zeros((), activations),
-        "w": weights,
-        "ws": np.full(channels, 0.01, np.float32) if channels > 1 else np.float32(0.01),
-        "wz": np.zeros(channels if channels > 1 else (), weights.dtype),
-    }
-    graph = helper.make_graph(
-        nodes,
-        "quantised",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [ROWS, DEPTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [ROWS, DEPTH])],
-        [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+    domain = "" if np.dtype(activations).itemsize == 1 else "com.microsoft."
+    text = f"""(float[{ROWS}, {DEPTH}] x) => (float[{ROWS}, {DEPTH}] y) <float s = {{0.05}}, float ps = {{0.5}}> {{
+        [r] r = Relu (x) [q] q = {domain}QuantizeLinear (r, s, z) [d] d = {domain}DequantizeLinear (q, s, z)
+        [wd] wd = DequantizeLinear <axis = 1> (w, ws, wz) [p] p = MatMul (d, wd)
+        [pq] pq = {domain}QuantizeLinear (p, ps, z) [y] y = {domain}DequantizeLinear (pq, ps, z) }}"""
+    shape = channels if channels > 1 else ()
+    parameters = {"ws": np.full(shape, 0.01, np.float32), "wz": np.zeros(shape, weights.dtype)}
+    return parsed(text, w=weights, z=np.zeros((), activations), **parameters)
 
 
 def weights(low: int, high: int, dtype: type = np.int8) -> np.ndarray:
@@ -74,9 +50,9 @@ def said_of(model: onnx.ModelProto) -> Quantization:
 def test_whether_sums_saturate_is_asked_of_onnxruntime() -> None:
     a = np.full((4, 64), 255, np.uint8)
     b = np.full((64, 4), 127, np.int8)
-    text = "(uint8[4, 64] a, int8[64, 4] b) => (int32[4, 4] y) { y = MatMulInteger (a, b) }"
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text}').SerializeToString()
-    (y,) = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"a": a, "b": b})
+    model = parsed("(uint8[4, 64] a, int8[64, 4] b) => (int32[4, 4] y) { y = MatMulInteger (a, b) }")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"a": a, "b": b})
     here = integer_products()
     assert here.saturates == bool((y != 255 * 127 * 64).any())
     assert set(here.cost) == {"uint8 x int8", "uint8 x uint8", "int8 x int8", "int8 x uint8"}
@@ -86,7 +62,8 @@ def test_whether_sums_saturate_is_asked_of_onnxruntime() -> None:
 @pytest.mark.without_vnni
 @pytest.mark.parametrize(("low", "high"), [(-128, 128), (-64, 65)])
 def test_a_product_of_uint8_and_int8(low: int, high: int) -> None:
-    said = said_of(quantised(np.uint8, weights(low, high)))
+    model = quantised(np.uint8, weights(low, high))
+    said = said_of(model)
     assert said.forms == ("QDQ",)
     assert said.activations == {"uint8": 2}
     assert said.weights == {"int8 per tensor": 1}
@@ -94,15 +71,8 @@ def test_a_product_of_uint8_and_int8(low: int, high: int) -> None:
     (product,) = said.products
     cost = integer_products().cost["uint8 x int8"]
     assert product == Product("QLinearMatMul", "uint8 x int8", 1, cost, int(may))
-    assert any("saturate" in sentence for sentence in said.advice) == may
-
-
-@pytest.mark.without_vnni
-@pytest.mark.parametrize(("low", "high"), [(-128, 128), (-64, 65)])
-def test_verification_says_where_sums_saturate(low: int, high: int) -> None:
-    model = quantised(np.uint8, weights(low, high))
-    warnings = normfuse.verify(model, model, samples=1).warnings
-    assert any("saturate" in warning for warning in warnings) == (integer_products().saturates and low < -64)
+    for sentences in (said.advice, normfuse.verify(model, model, samples=1).warnings):
+        assert any("saturate" in sentence for sentence in sentences) == may
 
 
 def test_weights_of_uint8_never_saturate() -> None:
@@ -133,9 +103,7 @@ def test_dynamic_quantisation() -> None:
     text = """(float[32, 64] x) => (float[32, 64] y) <float ws = {0.01}> {
         q, s, z = DynamicQuantizeLinear (x) i = MatMulInteger (q, w, z) f = Cast <to = 1> (i)
         both = Mul (s, ws) y = Mul (f, both) }"""
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text}')
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weights(-128, 128), "w"))
-    said = said_of(model)
+    said = said_of(parsed(text, w=weights(-128, 128)))
     assert said.forms == ("dynamic",)
     assert said.activations == {"uint8, found in each run": 1}
     assert said.weights == {"int8 per tensor": 1}
@@ -149,37 +117,26 @@ def test_dynamic_quantisation() -> None:
 def test_a_convolution_of_integers_does_not_saturate() -> None:
     """ONNX Runtime multiplies the weights, which are int8, by the image."""
     text = "(uint8[1, 64, 1, 4] x) => (int32[1, 4, 1, 4] y) { y = ConvInteger (x, w) }"
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text}')
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.full((4, 64, 1, 1), 127, np.int8), "w"))
-    x = np.full((1, 64, 1, 4), 255, np.uint8)
-    (y,) = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(
-        None, {"x": x}
-    )
+    model = parsed(text, w=np.full((4, 64, 1, 1), 127, np.int8))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.full((1, 64, 1, 4), 255, np.uint8)})
     assert (y == 255 * 127 * 64).all()
     (product,) = said_of(model).products
     assert (product.operator, product.types, product.saturating) == ("ConvInteger", "int8 x uint8", 0)
 
 
 def test_nothing_is_said_of_a_float_model() -> None:
-    text = "(float[4, 4] x) => (float[4, 4] y) { y = Relu (x) }"
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text}')
-    assert quantization_of(load_model(model)) is None
+    assert quantization_of(load_model(parsed("(float[4, 4] x) => (float[4, 4] y) { y = Relu (x) }"))) is None
 
 
-def test_inspect_and_bench_say_it(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    model = quantised(np.uint8, weights(-128, 128))
-    onnx.save(model, path)
-    data = json.loads(CliRunner().invoke(app, ["inspect", str(path), "--json"]).stdout)
-    schema = json_schema("inspection")
-    jsonschema.validate(data, schema)
-    said = data["quantization"]
-    named = [name for group in said["pairs"] for name in group["nodes"]]
-    assert sorted(named) == ["d", "pq", "q", "wd", "y"]
+def test_inspect_and_bench_say_it(run: Run) -> None:
+    onnx.save(quantised(np.uint8, weights(-128, 128)), "model.onnx")
+    said = run.document("inspection", "inspect", "model.onnx")["quantization"]
+    assert sorted(name for group in said["pairs"] for name in group["nodes"]) == ["d", "pq", "q", "wd", "y"]
     assert all(group["message"] for group in said["pairs"])
-    text = CliRunner().invoke(app, ["inspect", str(path)]).stdout
+    text = run("inspect", "model.onnx").out
     assert "Quantised: QDQ; activations uint8 (2); weights int8 per tensor (1)." in text
     assert "What normfuse.InferenceSession makes of 5 QuantizeLinear and DequantizeLinear:" in text
-    done = CliRunner().invoke(app, ["bench", str(path), "--seconds", "0.1", "--json"])
-    assert json.loads(done.stdout)["quantization"]["weights"] == {"int8 per tensor": 1}
-    assert "Quantised: QDQ" in CliRunner().invoke(app, ["bench", str(path), "--seconds", "0.1"]).stdout
+    said = run.document("benchmark", "bench", "model.onnx", "--seconds", "0.1")["quantization"]
+    assert said["weights"] == {"int8 per tensor": 1}
+    assert "Quantised: QDQ" in run("bench", "model.onnx", "--seconds", "0.1").out

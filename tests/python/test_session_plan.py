@@ -13,6 +13,8 @@ from normfuse.sessions.session_model import plan_of
 
 DETECTOR = ModelFacts(chains_of_convolutions=True)
 INT8 = ModelFacts(frozenset({"INT8"}), chains_of_convolutions=True)
+NARROW = ModelFacts(chains_of_convolutions=True, is_narrow=True)
+LARGE = ModelFacts(chains_of_convolutions=True, weight_bytes=MOST_BYTES)
 DEPTHWISE = ModelFacts(frozenset({"INT8"}), chains_of_convolutions=True, is_faster_in_float=True)
 AS_THEY_ARE, INTEGER, EXACT = ("as they are",), ("integer",), ("exact integer",)
 OF_CONVOLUTIONS, AS_GIVEN = "of convolutions", "as given"
@@ -25,18 +27,8 @@ CASES = {
     "not all optimisations": (DETECTOR, HostFacts(lays_out=False), Choices(), AS_THEY_ARE, AS_GIVEN, "optimisations"),
     "nothing compiled": (DETECTOR, HostFacts(compiles=False), Choices(), AS_THEY_ARE, AS_GIVEN, "compile is 0"),
     "layout left": (DETECTOR, X86, Choices(blocked_layout=False), AS_THEY_ARE, AS_GIVEN, "blocked_layout is off"),
-    "float16": (
-        ModelFacts(chains_of_convolutions=True, is_narrow=True),
-        X86,
-        Choices(),
-        AS_THEY_ARE,
-        AS_GIVEN,
-        "float16",
-    ),
-    "a gibibyte": (
-        *(ModelFacts(chains_of_convolutions=True, weight_bytes=MOST_BYTES), X86, Choices()),
-        *(AS_THEY_ARE, AS_GIVEN, "1 GiB"),
-    ),
+    "float16": (NARROW, X86, Choices(), AS_THEY_ARE, AS_GIVEN, "float16"),
+    "a gibibyte": (LARGE, X86, Choices(), AS_THEY_ARE, AS_GIVEN, "1 GiB"),
     "int8": (INT8, X86, Choices(), INTEGER, OF_CONVOLUTIONS, "activations are int8"),
     "int8 without VNNI": (INT8, HostFacts(sums_saturate=True), Choices(), EXACT, OF_CONVOLUTIONS, "saturate here"),
     "uint8": (ModelFacts(frozenset({"UINT8"})), X86, Choices(), AS_THEY_ARE, AS_GIVEN, "no activation is int8"),
