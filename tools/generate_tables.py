@@ -154,6 +154,11 @@ def price_code(table: Table) -> list[str]:
         out.append(f"inline constexpr double k{camel(name)}Nanoseconds = {row.number('nanoseconds')!r};")
         row.text("doc")
         row.end()
+    for name, row in table.rows("limit"):
+        out.append(f"inline constexpr double k{camel(name)}Limit = {row.number('chains_and_nodes')!r};")
+    for name, row in table.rows("typical"):
+        out.append(f"inline constexpr int64_t kTypical{camel(name)} = {row.integer('size')};")
+    table.rows("product")
     table.top.end()
     return out
 

@@ -30,7 +30,7 @@ from normfuse.graph_rewrites.layout.blocked_sizes import (
     is_over_all_places,
     scales_of,
 )
-from normfuse.spec import OPERATOR_DOMAIN
+from normfuse.spec import OPERATOR_DOMAIN, TYPICAL
 
 __all__ = ["BLOCKED", "ELEMENTWISE", "move_reorders"]
 
@@ -57,8 +57,6 @@ ELEMENTWISE = frozenset(
 
 _LARGEST_PADDING = 1e30
 _LARGEST_INTEGER = 65536.0
-# What a dimension that is not known counts for where reorders that go and come are compared.
-_TYPICAL_SIZE = 32
 # Nodes between a gate and what says how many channels it has.
 _LONGEST_WAY = 32
 _SCALE = 1  # input of QuantizeLinear and DequantizeLinear
@@ -333,7 +331,7 @@ class _Plan:
 
     def _weight(self, value: ir.Value) -> float:
         sizes = self._sizes.of(value)
-        numbers = [d if isinstance(d, int) else _TYPICAL_SIZE for d in (sizes or (1, 1, 1))[1:]]
+        numbers = [d if isinstance(d, int) else TYPICAL["blocked"] for d in (sizes or (1, 1, 1))[1:]]
         return float(self._channels[value] * math.prod(numbers))
 
 

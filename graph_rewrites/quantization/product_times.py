@@ -14,6 +14,7 @@ import onnx_ir as ir
 from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.quantization.int8_products import type_of_zero_point
 from normfuse.graph_rewrites.quantization.weight_folding import dequantizer_of
+from normfuse.spec import PRODUCTS, TYPICAL
 
 __all__ = ["are_faster_in_float"]
 
@@ -31,27 +32,13 @@ class _Product:
     weights: float = 0.0
     """Numbers of the right matrix, which come from memory."""
 
-
-@dataclasses.dataclass(frozen=True)
-class _Kernel:
-    """What a product takes in nanoseconds, with one thread on AVX2."""
-
-    thousand_products: float
-    element: float = 0.0
-    thousand_weights: float = 0.0
-
-    def time(self, of: _Product) -> float:
-        """Return the nanoseconds."""
-        thousands = self.thousand_products * of.products + self.thousand_weights * of.weights
-        return thousands / 1000 + self.element * of.elements
+    def time(self, name: str) -> float:
+        """Return the nanoseconds that it takes, by a row of the table of prices."""
+        price = PRODUCTS[name]
+        return (price.products * self.products + price.weights * self.weights) / 1000 + price.elements * self.elements
 
 
-# Measured for decision 27. With VNNI, integers take less.
-_FLOAT, _FLOAT_DEPTHWISE, _FLOAT_MATRIX = _Kernel(24), _Kernel(50), _Kernel(24, 0, 60)
-_INTEGER, _INTEGER_DEPTHWISE, _INTEGER_MATRIX = _Kernel(10.5, 0.3), _Kernel(53, 0.3), _Kernel(15, 0.3, 12)
 _STRIDED = frozenset({"AveragePool", "Conv", "MaxPool"})
-_USUAL_SIZE = 224.0  # of an image whose height or width is not known
-_USUAL_LENGTH = 128.0  # of a sequence
 _Sizes = tuple[float, ...]
 
 
@@ -90,9 +77,9 @@ def _gain_of_convolution(node: ir.Node, given: _Sizes, here: _Sizes, facts: Fact
     # In float the padding is not multiplied, of which an image of few rows has much.
     inside = shape[1] * math.prod(min(pair) for pair in zip(shape[2:], given, strict=True))
     is_depthwise = shape[1] == 1 and shape[0] > 1
-    in_float = (_FLOAT_DEPTHWISE if is_depthwise else _FLOAT).time(_Product(elements * inside, elements))
-    in_integers = (_INTEGER_DEPTHWISE if is_depthwise else _INTEGER).time(_Product(elements * taps, elements))
-    return in_integers - in_float
+    kind = "depthwise" if is_depthwise else "convolution"
+    in_integers = _Product(elements * taps, elements).time(f"integer_{kind}")
+    return in_integers - _Product(elements * inside, elements).time(f"float_{kind}")
 
 
 def _loss_of_matrices(node: ir.Node, given: _Sizes, facts: Facts) -> float:
@@ -100,7 +87,7 @@ def _loss_of_matrices(node: ir.Node, given: _Sizes, facts: Facts) -> float:
     if node.op_type not in ("Gemm", "MatMul") or not _is_of_bytes(node, facts):
         return 0.0
     # What is unknown of a tensor is the batch, which is first, and how long a sequence is: as there are pixels before.
-    length = math.prod(given) if given else _USUAL_LENGTH
+    length = math.prod(given) if given else TYPICAL["dimension"]
     shapes = [facts.shape(_quantized(value)) for value in node.inputs[:2]]
     left, right = ([_size_of_dimension(dim, length) for dim in shape or ()] for shape in shapes)
     if len(left) < 2 or len(right) < 2:
@@ -111,12 +98,12 @@ def _loss_of_matrices(node: ir.Node, given: _Sizes, facts: Facts) -> float:
     depth, columns = left[-2 if is_transposed[0] else -1], right[-2 if is_transposed[1] else -1]
     elements = math.prod(left) / max(depth, 1.0) * columns
     product = _Product(elements * depth, elements, math.prod(right))
-    return _FLOAT_MATRIX.time(product) - _INTEGER_MATRIX.time(product)
+    return product.time("float_matrix") - product.time("integer_matrix")
 
 
 def _size_of_input(value: ir.Value) -> _Sizes:
     """Return height and width of an image [N, C, ...] that is an input."""
-    return tuple(_size_of_dimension(dim, _USUAL_SIZE) for dim in (() if value.shape is None else value.shape[2:]))
+    return tuple(_size_of_dimension(dim, TYPICAL["image"]) for dim in (() if value.shape is None else value.shape[2:]))
 
 
 def _size_of_dimension(dim: int | ir.SymbolicDim, unknown: float) -> float:

@@ -56,7 +56,4 @@ bool IsOfBytes(const Chain& chain);
 // How many of `available` threads work of that length is worth.
 int WorthwhileThreads(double nanoseconds, int available);
 
-// Unknown dimensions of X are taken for this: the length of a sentence.
-inline constexpr int64_t kTypicalDimension = 128;
-
 }  // namespace normfuse::cpu

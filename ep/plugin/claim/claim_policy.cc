@@ -6,6 +6,7 @@
 #include "plugin/claim/expected_gain.h"
 #include "plugin/find/int8_products.h"
 #include "plugin/find/quantization_nodes.h"
+#include "spec/tables.h"
 
 namespace normfuse::plugin {
 namespace {
@@ -345,12 +346,6 @@ void DecideClaim(GraphView& graph, const ClaimContext& context, bool has_registe
 
 bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, const std::vector<bool>& has_kernel,
                      const EpOptions& options) {
-  // Chains with a normalisation gain more from being compiled, and may take longer; so do those with pairs, which models
-  // have hundreds of (0.2 s for 120 of them among 1,563 nodes).
-  constexpr double kLimit = 3e6;
-  constexpr double kLimitWithNormalization = 5e7;
-  constexpr double kLimitWithPairs = 5e8;
-  constexpr double kLimitOfAll = 2e8;  // claim=all asks for everything, in seconds
   double groups = 0;
   bool normalizes = false;
   bool has_pairs = false;
@@ -361,8 +356,10 @@ bool CompilesTooMuch(const GraphView& graph, const std::vector<Site>& sites, con
     has_pairs |= HasPair(sites[i].found->chain);
   }
   const auto nodes = static_cast<double>(graph.nodes().size());
-  const double usual = has_pairs ? kLimitWithPairs : normalizes ? kLimitWithNormalization : kLimit;
-  const double limit = options.claim_all ? std::max(kLimitOfAll, usual) : usual;
+  const double usual = has_pairs    ? kCompiledWithPairsLimit
+                       : normalizes ? kCompiledWithNormalizationLimit
+                                    : kCompiledLimit;
+  const double limit = options.claim_all ? std::max(kCompiledWithAllLimit, usual) : usual;
   return groups * nodes * nodes > limit;
 }
 

@@ -34,17 +34,17 @@ Price RowPrice(const Normalization& n, int rank) {
   return n.epsilon_on == EpsilonOn::kStddev ? kMeanVarianceRowPrice : kNormalizationRowPrice;
 }
 
-int64_t TypicalSize(int64_t dim) { return dim < 0 ? cpu::kTypicalDimension : dim; }
+int64_t TypicalSize(int64_t dim) { return dim < 0 ? kTypicalDimension : dim; }
 
 int64_t TypicalElements(const PartialShape& d) {
-  int64_t elements = d.rank < 0 ? cpu::kTypicalDimension * cpu::kTypicalDimension : 1;
+  int64_t elements = d.rank < 0 ? kTypicalDimension * kTypicalDimension : 1;
   for (int i = 0; i < d.rank; ++i) elements *= TypicalSize(d.dims[i]);
   return elements;
 }
 
 // The number of rows, or groups, that are normalised.
 int64_t TypicalRows(const Normalization& n, const PartialShape& d) {
-  if (d.rank < 0) return cpu::kTypicalDimension;
+  if (d.rank < 0) return kTypicalDimension;
   if (n.num_groups > 0) return n.num_groups * (d.rank > 0 ? TypicalSize(d.dims[0]) : 1);
   int64_t rows = 1;
   for (int i = 0; i < d.rank; ++i) {

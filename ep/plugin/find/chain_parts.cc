@@ -31,7 +31,7 @@ double GainNanoseconds(const TensorFacts& whole, int64_t axis, size_t parts) {
   double turns = 1;
   double elements = 1;
   for (int i = 0; i < whole.rank; ++i) {
-    const auto dim = static_cast<double>(whole.dims[i] < 0 ? cpu::kTypicalDimension : whole.dims[i]);
+    const auto dim = static_cast<double>(whole.dims[i] < 0 ? kTypicalDimension : whole.dims[i]);
     elements *= dim;
     if (i < axis) turns *= dim;
   }

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         Step,
     )
     from .options import OPTIONS, Option
-    from .prices import CALLS, PRICES, Call, Price
+    from .prices import CALLS, PRICES, PRODUCTS, TYPICAL, Call, Price, ProductPrice
     from .program import (
         SPEC_VERSION,
         ProgramError,
@@ -74,9 +74,11 @@ __all__ = [
     "OPSET_VERSION",
     "OPTIONS",
     "PRICES",
+    "PRODUCTS",
     "REASONS",
     "SPEC_VERSION",
     "STEPS",
+    "TYPICAL",
     "UNNAMED_DIMENSION",
     "Activation",
     "ActivationBody",
@@ -95,6 +97,7 @@ __all__ = [
     "Option",
     "Parameter",
     "Price",
+    "ProductPrice",
     "ProgramError",
     "ProgramStep",
     "Reason",
@@ -121,7 +124,7 @@ _MODULES = {
         "OPSET_VERSION STEPS UNNAMED_DIMENSION Argument Attribute Edge Operator Step"
     ),
     "options": "OPTIONS Option",
-    "prices": "CALLS PRICES Call Price",
+    "prices": "CALLS PRICES PRODUCTS TYPICAL Call Price ProductPrice",
     "program": (
         "SPEC_VERSION ProgramError ProgramStep UnknownStepError labels_of read_program spec_version_of write_program"
     ),

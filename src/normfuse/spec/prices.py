@@ -9,7 +9,7 @@ from typing import Any
 
 from ._reading import read_table
 
-__all__ = ["CALLS", "PRICES", "Call", "Price", "price_of"]
+__all__ = ["CALLS", "PRICES", "PRODUCTS", "TYPICAL", "Call", "Price", "ProductPrice", "price_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +33,18 @@ class Call:
     doc: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProductPrice:
+    """Nanoseconds of a convolution or a product of matrices, on one thread with AVX2."""
+
+    products: float
+    """For a thousand multiplications of two numbers."""
+    weights: float = 0.0
+    """For a thousand numbers of the right matrix."""
+    elements: float = 0.0
+    """For each element of the result."""
+
+
 def price_of(row: Mapping[str, Any], doc: str = "") -> Price:
     """Return the price in a row of a table."""
     return Price(float(row["ort"]), float(row["avx512"]), float(row["avx2"]), float(row["baseline"]), doc)
@@ -46,3 +58,9 @@ PRICES: Mapping[str, Price] = MappingProxyType({row["name"]: price_of(row, row["
 CALLS: Mapping[str, Call] = MappingProxyType(
     {row["name"]: Call(float(row["nanoseconds"]), row["doc"]) for row in _TABLE["call"]}
 )
+#: What decides between integers and floats for the products of a network.
+PRODUCTS: Mapping[str, ProductPrice] = MappingProxyType(
+    {row["name"]: ProductPrice(**{k: float(v) for k, v in row.items() if k != "name"}) for row in _TABLE["product"]}
+)
+#: Sizes in the place of those that a model does not give.
+TYPICAL: Mapping[str, int] = MappingProxyType({row["name"]: row["size"] for row in _TABLE["typical"]})
