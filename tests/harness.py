@@ -162,6 +162,15 @@ def value_info(name: str, code: int, shape: Sequence[int | str | None] | None) -
     return helper.make_tensor_value_info(name, code, shape)
 
 
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """A copy of a model that shows some of its values."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    present = {value.name for value in (*copy.graph.input, *copy.graph.output)}
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
+    return copy
+
+
 def build_model(
     nodes: Iterable[onnx.NodeProto],
     inputs: Mapping[str, Array],

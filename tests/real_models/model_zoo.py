@@ -18,12 +18,15 @@ from pathlib import Path
 
 import cache_folder
 import numpy as np
+import onnx
 import onnxruntime
 from cache_folder import locked
 from oracle import Array
 
 CACHE = cache_folder.CACHE / "models"
 Feeds = dict[str, Array]
+# Before it, DequantizeLinear has one scale for a whole tensor.
+_OPSET_WITH_AXES = 13
 
 
 def fetch(requirement: str, member: str) -> Path:
@@ -211,7 +214,7 @@ class RealModel:
     tolerance: float = 1e-4
     """Of float outputs, relative to the largest: some hundred float32 operations one behind the other."""
     one_set_of_kernels: bool = False
-    """ONNX Runtime's optimisation levels agree to the bit: see rounding_ties."""
+    """ONNX Runtime's optimisation levels agree to the bit, so their differences allow none."""
     first: bool = False
     """Fetched before the tests start. The main part may run it, and no other (conftest.py)."""
 
@@ -238,30 +241,53 @@ class _Calibration:
         return next(self.feeds, None)
 
 
-def quantize_statically(path: Path, activations: str) -> Path:
-    """QDQ of a float sentence encoder by onnxruntime.quantization, activations "QUInt8" or "QInt8", weights int8.
+@dataclass(frozen=True)
+class Scheme:
+    """Types of activations and weights, by the names of onnxruntime.quantization.QuantType."""
+
+    activations: str
+    weights: str = "QInt8"
+    per_channel: bool = False
+    form: str = "QDQ"
+    """By the name of onnxruntime.quantization.QuantFormat."""
+
+
+def quantize(source: Path, scheme: Scheme, calibration: Iterator[Feeds], target: Path) -> Path:
+    """Write a float network in the form of a scheme, with onnxruntime's defaults but for the types, unless it is there.
 
     On x86-64 ONNX Runtime runs uint8 activations in integer kernels, and int8 ones where each is read once.
     """
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    target = path.with_name(f"{path.stem}-{activations}-{onnxruntime.__version__}.onnx")
-    if not target.exists():
-        feeds = (sentence_tokens(np.random.default_rng(1000 + i), token_types=False) for i in range(12))
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            prepared, part = Path(folder) / "prepared.onnx", Path(folder) / "part.onnx"
-            quant_pre_process(path, prepared, skip_symbolic_shape=True)
-            quantization.quantize_static(
-                prepared,
-                part,
-                _Calibration(feeds),
-                quant_format=quantization.QuantFormat.QDQ,
-                activation_type=quantization.QuantType[activations],
-                weight_type=quantization.QuantType.QInt8,
-            )
-            part.replace(target)
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        given, prepared, part = (Path(folder) / f"{name}.onnx" for name in ("given", "prepared", "part"))
+        model = onnx.load(source)
+        opset = next(each.version for each in model.opset_import if each.domain == "")
+        if scheme.per_channel and opset < _OPSET_WITH_AXES:
+            model = onnx.version_converter.convert_version(model, _OPSET_WITH_AXES)
+        onnx.save(model, given)
+        quant_pre_process(given, prepared, skip_symbolic_shape=True)
+        quantization.quantize_static(
+            prepared,
+            part,
+            _Calibration(calibration),
+            quant_format=quantization.QuantFormat[scheme.form],
+            activation_type=quantization.QuantType[scheme.activations],
+            weight_type=quantization.QuantType[scheme.weights],
+            per_channel=scheme.per_channel,
+        )
+        part.replace(target)  # two processes may ask at the same time
     return target
+
+
+def quantized_sentences(path: Path, activations: str) -> Path:
+    feeds = (sentence_tokens(np.random.default_rng(1000 + i), token_types=False) for i in range(12))
+    target = path.with_name(f"{path.stem}-{activations}-{onnxruntime.__version__}.onnx")
+    return quantize(path, Scheme(activations), feeds, target)
 
 
 TITLE_MODEL = "traceforge-title-model==0.2.0"
@@ -295,7 +321,7 @@ MODELS = {
             MINILM_L3_FILE,
             lambda generator: sentence_tokens(generator, token_types=False),
             quantized=True,
-            prepare=lambda path: quantize_statically(path, "QUInt8"),
+            prepare=lambda path: quantized_sentences(path, "QUInt8"),
         ),
         RealModel(
             "minilm-l3-s8s8",
@@ -303,7 +329,7 @@ MODELS = {
             MINILM_L3_FILE,
             lambda generator: sentence_tokens(generator, token_types=False),
             quantized=True,
-            prepare=lambda path: quantize_statically(path, "QInt8"),
+            prepare=lambda path: quantized_sentences(path, "QInt8"),
             one_set_of_kernels=True,
         ),
         RealModel(

@@ -5,7 +5,6 @@ Each file is made once, into the cache of the models, from inputs with a fixed s
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,36 +13,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from model_zoo import CACHE, MODELS, Feeds, RealModel, text_line, text_lines
+from model_zoo import CACHE, MODELS, Feeds, RealModel, Scheme, quantize, text_line, text_lines
 
 from normfuse.files.model_files import load_model
 from normfuse.inspection.quantization import Quantization, quantization_of
 
 _CALIBRATING_INPUTS = 4
-# Before it, DequantizeLinear has one scale for a whole tensor.
-_OPSET_WITH_AXES = 13
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """Types of activations and weights, by the names of onnxruntime.quantization.QuantType."""
-
-    activations: str
-    weights: str
-    per_channel: bool = False
-    form: str = "QDQ"
-    """By the name of onnxruntime.quantization.QuantFormat."""
-
 
 SCHEMES = {
-    "a16w8": Scheme("QUInt16", "QInt8"),  # what tool chains for NPUs write
-    "s8s8": Scheme("QInt8", "QInt8"),  # the default of quantize_static
-    "u8s8pc": Scheme("QUInt8", "QInt8", per_channel=True),
+    "a16w8": Scheme("QUInt16"),  # what tool chains for NPUs write
+    "s8s8": Scheme("QInt8"),  # the default of quantize_static
+    "u8s8pc": Scheme("QUInt8", per_channel=True),
 }
 OPERATOR_SCHEMES = {
-    "s8s8op": Scheme("QInt8", "QInt8", form="QOperator"),
-    "u8s8op": Scheme("QUInt8", "QInt8", form="QOperator"),
-    "u8s8pcop": Scheme("QUInt8", "QInt8", per_channel=True, form="QOperator"),
+    "s8s8op": Scheme("QInt8", form="QOperator"),
+    "u8s8op": Scheme("QUInt8", form="QOperator"),
+    "u8s8pcop": Scheme("QUInt8", per_channel=True, form="QOperator"),
 }
 
 
@@ -114,15 +99,21 @@ def scheme_of(name: str) -> Scheme:
 
 
 def quantized_file(name: str) -> Path:
-    """Path of a file of `NAMES` or `OPERATOR_NAMES`, made on the first use. Two processes may ask at the same time."""
-    target = CACHE / "quantised" / f"{name}-{onnxruntime.__version__}.onnx"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            part = Path(folder) / "part.onnx"
-            quantize(network_of(name), scheme_of(name), part)
-            part.replace(target)
-    return target
+    """Path of a file of `NAMES` or `OPERATOR_NAMES`, made on the first use."""
+    network, target = network_of(name), CACHE / "quantised" / f"{name}-{onnxruntime.__version__}.onnx"
+    return quantize(network.path(), scheme_of(name), network.inputs(seed=1000), target)
+
+
+def check_pairs(said: Quantization, model: onnx.ModelProto, *, not_seen: float = 0.0) -> None:
+    """Assert that there is a reason for each pair of a model; a share of them may be seen no more."""
+    assert not said.not_asked
+    pairs = [node.name for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    assert sorted(node for group in said.pairs for node in group.nodes) == sorted(pairs)
+    assert all(group.message for group in said.pairs)
+    becomes = {"fused", "folded", "repeated", "in_integers", "claimed", "left", "not_seen"}
+    assert {group.becomes for group in said.pairs} <= becomes
+    unseen = sum(len(group.nodes) for group in said.pairs if group.becomes == "not_seen")
+    assert unseen <= not_seen * len(pairs)
 
 
 @cache
@@ -131,36 +122,3 @@ def said_of(name: str) -> Quantization:
     said = quantization_of(load_model(quantized_file(name)), with_pairs=True)
     assert said is not None
     return said
-
-
-class _Calibration:
-    """What onnxruntime.quantization asks for inputs (a CalibrationDataReader)."""
-
-    def __init__(self, feeds: Iterator[Feeds]) -> None:
-        self.feeds = feeds
-
-    def get_next(self) -> Feeds | None:
-        return next(self.feeds, None)
-
-
-def quantize(network: Network, scheme: Scheme, target: Path) -> None:
-    """Write the network in the form of the scheme, with onnxruntime's defaults but for the types."""
-    from onnxruntime import quantization
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    source, prepared = target.with_name("source.onnx"), target.with_name("prepared.onnx")
-    model = onnx.load(network.path())
-    opset = next(each.version for each in model.opset_import if each.domain == "")
-    if scheme.per_channel and opset < _OPSET_WITH_AXES:
-        model = onnx.version_converter.convert_version(model, _OPSET_WITH_AXES)
-    onnx.save(model, source)
-    quant_pre_process(source, prepared, skip_symbolic_shape=True)
-    quantization.quantize_static(
-        prepared,
-        target,
-        _Calibration(network.inputs(seed=1000)),
-        quant_format=quantization.QuantFormat[scheme.form],
-        activation_type=quantization.QuantType[scheme.activations],
-        weight_type=quantization.QuantType[scheme.weights],
-        per_channel=scheme.per_channel,
-    )

@@ -17,7 +17,6 @@ import onnx
 import onnxruntime
 import oracle
 import pytest
-import rounding_ties
 from model_zoo import MODELS, Feeds, RealModel
 from oracle import Array
 
@@ -132,32 +131,23 @@ def tolerance(name: str) -> dict[str, float]:
 @ZOO
 @pytest.mark.parametrize("which", ["b", "c", "d"])
 def test_end_to_end(model: RealModel, which: str) -> None:
+    if model.one_set_of_kernels and which != "d":
+        # A value next to a rounding tie goes one way or the other, and the layers behind it make much of that step:
+        # no implementation but the very same one agrees on every input, but each site does.
+        verification = normfuse.verify(
+            model.path(), model.path() if which == "b" else portable_proto(model.name), inputs=list(model.inputs())
+        )
+        assert verification.result == "agree", verification.message
+        assert verification.diff_sites is not None
+        assert verification.diff_sites.right == verification.diff_sites.found > 0
+        return
     reference, got = outputs(model.name, "a"), outputs(model.name, which)
     assert len(got) >= (16 if model.quantized else 2)
-    allowed = tolerance(model.name)
-    if model.one_set_of_kernels and which != "d":
-        reference, got = without_ties(model, which, reference, got, min(allowed.values()))
-    worst = difference(reference, got)
+    allowed, worst = tolerance(model.name), difference(reference, got)
     assert all(worst[name] <= allowed[name] for name in worst), f"{worst} > {allowed}"
     if model.decide:
         for left, right in zip(reference, got, strict=True):
             assert (model.decide(left) == model.decide(right)).all()
-
-
-def without_ties(
-    model: RealModel, which: str, reference: list[dict[str, Array]], got: list[dict[str, Array]], allowed: float
-) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:
-    """The outputs of those inputs on which no rounding tie decides; asserts what rounding_ties asks of all inputs.
-
-    How many inputs have a tie is up to the order of summation, so to the processor: about a third have one on AVX2.
-    """
-    original = onnx.load(model.path())
-    comparison = rounding_ties.Comparison(original, original if which == "b" else portable_proto(model.name))
-    runs = [comparison.run(feeds) for feeds in model.inputs()]
-    assert max(run.difference for run in runs) <= allowed
-    kept = [i for i, run in enumerate(runs) if not run.ties]
-    assert kept, "every input has a tie: nothing was compared from end to end"
-    return [reference[i] for i in kept], [got[i] for i in kept]
 
 
 @pytest.mark.without_vnni
@@ -240,11 +230,7 @@ def captured(proto: onnx.ModelProto, calls: list[onnx.NodeProto], feeds: Feeds) 
     wanted = {name for call in calls for name in call.input if name} - {
         tensor.name for tensor in proto.graph.initializer
     }
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    present = {output.name for output in copy.graph.output} | set(feeds)
-    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(wanted - present))
-    return run(harness.create_session(copy, "cpu"), feeds)
+    return run(harness.create_session(harness.with_outputs(proto, sorted(wanted)), "cpu"), feeds)
 
 
 def check_site(proto: onnx.ModelProto, call: onnx.NodeProto, arrays: dict[str, Array], fixed: frozenset[str]) -> None:
