@@ -7,14 +7,17 @@ and readback are the real ones.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import directml_libraries as libraries
 import numpy as np
 import pytest
 
 from normfuse import selftest
-from normfuse.selftest.cases import Case, Expected, cases, expected
+from normfuse.meaning import Expected, evaluate
+from normfuse.selftest.cases import cases, error_of
 from normfuse.selftest.islands import island_cases
 from normfuse.spec.directml import DIRECTML_OPERATORS
 
@@ -101,10 +104,11 @@ def test_unknown_case(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_wrong_numbers_are_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def off(case: Case) -> dict[str, Expected]:
-        return {name: Expected(e.value + 3e-3 * (1 + np.abs(e.value)), e.code) for name, e in expected(case).items()}
+    def off(*given: Any) -> dict[str, Expected]:
+        right = evaluate(*given).items()
+        return {name: replace(e, exact=e.exact + 3e-3 * (1 + np.abs(e.exact))) for name, e in right}
 
-    monkeypatch.setattr(selftest, "expected", off)
+    monkeypatch.setattr(selftest, "evaluate", off)
     assert selftest.main(["--filter", "GroupNorm"]) == 1
     output = capsys.readouterr().out
     assert output.count("MISS") == 2
@@ -112,10 +116,10 @@ def test_wrong_numbers_are_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_nan_is_wrong() -> None:
-    row = Expected(np.array([1.0, 2.0]), 1)
-    assert row.error(np.array([1.0, np.nan], np.float32)) == np.inf
-    assert row.error(np.array([[1.0, 2.0]], np.float32)) == np.inf
-    assert row.error(np.array([1.0, 2.0], np.float32)) == 0.0
+    right = evaluate("Relu", {"X": np.array([1.0, 2.0], np.float32)})["Y"]
+    assert error_of(right, np.array([1.0, np.nan], np.float32)) == np.inf
+    assert error_of(right, np.array([[1.0, 2.0]], np.float32)) == np.inf
+    assert error_of(right, np.array([1.0, 2.0], np.float32)) == 0.0
 
 
 def test_every_operator_of_an_island_has_a_case() -> None:

@@ -24,7 +24,8 @@ from onnx import TensorProto, helper
 from normfuse.errors import NormfuseError
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.session import session_options
-from normfuse.selftest.cases import DIRECTML_MEAN_ROUNDING, Array, Case, Expected, cases, expected
+from normfuse.meaning import Array, Expected, dtype_code, dtype_of, evaluate
+from normfuse.selftest.cases import DIRECTML_MEAN_ROUNDING, Case, cases, error_of, limit_of
 from normfuse.selftest.islands import IslandCase, island_cases
 from normfuse.spec import (
     ELEMENT_TYPES,
@@ -59,13 +60,9 @@ class Row(NamedTuple):
         return self.error <= self.allowed
 
 
-def _code(array: Array) -> int:
-    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
-
-
 def _bytes(array: Array) -> bytes:
     """As ONNX stores it: two 4-bit elements a byte, the first one lowest."""
-    if _code(array) not in FOUR_BIT:
+    if dtype_code(array) not in FOUR_BIT:
         return np.ascontiguousarray(array).tobytes()
     flat = array.reshape(-1).astype(np.int8).view(np.uint8) & 15
     flat = np.concatenate([flat, np.zeros(len(flat) % 2, np.uint8)])
@@ -73,7 +70,7 @@ def _bytes(array: Array) -> bytes:
 
 
 def _array(data: bytes, code: int, shape: Sequence[int]) -> Array:
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    dtype = dtype_of(code)
     if code not in FOUR_BIT:
         return np.frombuffer(data, dtype=dtype).reshape(shape)
     packed = np.frombuffer(data, np.uint8)
@@ -101,10 +98,10 @@ def _model(case: Case, results: Mapping[str, Expected]) -> onnx.ModelProto:
     graph = helper.make_graph(
         [node],
         "selftest",
-        [helper.make_tensor_value_info(n, _code(case.inputs[n]), open_shape[n]) for n in case.runtime],
-        [helper.make_tensor_value_info(n, results[n].code, [None] * results[n].value.ndim) for n in case.outputs],
+        [helper.make_tensor_value_info(n, dtype_code(case.inputs[n]), open_shape[n]) for n in case.runtime],
+        [helper.make_tensor_value_info(n, results[n].code, [None] * results[n].exact.ndim) for n in case.outputs],
         [
-            helper.make_tensor(name, _code(value), value.shape, _bytes(value), raw=True)
+            helper.make_tensor(name, dtype_code(value), value.shape, _bytes(value), raw=True)
             for name, value in case.inputs.items()
             if name not in case.runtime
         ],
@@ -125,7 +122,7 @@ def _run_session(session: Any, case: Case) -> dict[str, Array]:
     feeds = {}
     for name in case.runtime:
         array = case.inputs[name]
-        feeds[name] = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), _code(array))
+        feeds[name] = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), dtype_code(array))
         data = _bytes(array)
         ctypes.memmove(feeds[name].data_ptr(), data, len(data))
     values = session.run_with_ort_values(list(case.outputs), feeds)
@@ -136,7 +133,7 @@ def _run_session(session: Any, case: Case) -> dict[str, Array]:
 
 
 def _run_case(case: Case, options: Mapping[str, Any], report: Path) -> Row:
-    results = expected(case)
+    results = evaluate(case.steps, case.inputs)
     report.unlink(missing_ok=True)
     try:
         got = _run_session(_open(_model(case, results), {**options, "claim_report": report}), case)
@@ -149,7 +146,7 @@ def _run_case(case: Case, options: Mapping[str, Any], report: Path) -> Row:
     slack = case.offset * DIRECTML_MEAN_ROUNDING if site["backend"] == "directml" else 0.0
     worst, allowed = 0.0, 1.0
     for name in case.outputs:
-        distance, limit = results[name].error(got[name]), results[name].allowed + slack
+        distance, limit = error_of(results[name], got[name]), limit_of(results[name]) + slack
         if distance / limit >= worst / allowed:
             worst, allowed = distance, limit
     return Row(case.name, site["backend"], worst, allowed, note)
@@ -164,7 +161,7 @@ def _run_island(case: IslandCase, options: Mapping[str, Any], report: Path) -> R
         return Row(case.name, "-", math.inf, 0.0, _first_line(error))
     backend = "directml" if report.exists() else "cpu"
     note = "" if report.exists() else f"{case.operator} is left to ONNX Runtime"
-    return Row(case.name, backend, case.expected.error(got), case.expected.allowed, note)
+    return Row(case.name, backend, error_of(case.expected, got), limit_of(case.expected), note)
 
 
 def run(pattern: str = "", **options: Any) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""The cases of the self-test: operators with deterministic inputs, and what each must give, in float64."""
+"""The cases of the self-test: operators with deterministic inputs, and how far from normfuse.meaning they may be."""
 
 from __future__ import annotations
 
@@ -9,23 +9,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 from onnx import TensorProto
 
-from normfuse.spec import ACTIVATIONS, ProgramStep, find_normalization, read_program
+from normfuse.meaning import INTEGER_RANGE, Array, Expected, dtype_code
+from normfuse.spec import ACTIVATIONS, ProgramStep, find_normalization
 
-__all__ = ["Case", "Expected", "cases", "expected"]
+__all__ = ["Case", "cases", "error_of", "limit_of"]
 
-Array = np.ndarray[Any, Any]
-
-INTEGER_RANGE: dict[int, tuple[int, int]] = {
-    TensorProto.INT8: (-128, 127),
-    TensorProto.UINT8: (0, 255),
-    TensorProto.INT16: (-32768, 32767),
-    TensorProto.UINT16: (0, 65535),
-    TensorProto.INT4: (-8, 7),
-    TensorProto.UINT4: (0, 15),
-}
 # Allowed error: |got - exact| / (1 + |exact|) of a float output, steps beyond the rounding itself of a quantised one.
 TOLERANCE: dict[int, float] = {TensorProto.FLOAT: 2e-5, TensorProto.FLOAT16: 1.5e-3, TensorProto.BFLOAT16: 1e-2}
 QUANTISED_TOLERANCE = 2e-3
@@ -48,130 +38,23 @@ class Case:
     """How many standard deviations lie between the mean and 0, where it matters."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Expected:
-    """An output in float64: real numbers, or what is rounded to an integer of a quantised type (zero point added)."""
-
-    value: Array
-    code: int
-
-    def error(self, got: Array) -> float:
-        """How far ``got`` is away, in the unit of :attr:`allowed`; infinite where a NaN or a shape is wrong."""
-        if got.shape != self.value.shape:
-            return math.inf
-        real = got.astype(np.float64)
-        if self.code in INTEGER_RANGE:
-            distance = np.maximum(np.abs(real - np.clip(self.value, *INTEGER_RANGE[self.code])) - 0.5, 0.0)
-        else:
-            distance = np.abs(real - self.value) / (1.0 + np.abs(self.value))
-        same = (real == self.value) | (np.isnan(real) & np.isnan(self.value))
-        return float(np.max(np.where(same, 0.0, np.where(np.isnan(distance), math.inf, distance)), initial=0.0))
-
-    @property
-    def allowed(self) -> float:
-        return TOLERANCE.get(self.code, QUANTISED_TOLERANCE)
+def error_of(expected: Expected, got: Array) -> float:
+    """How far ``got`` is away, in the unit of `limit_of`; infinite where a NaN or a shape is wrong."""
+    value = expected.exact + expected.zero_point
+    if got.shape != value.shape:
+        return math.inf
+    real = got.astype(np.float64)
+    if expected.code in INTEGER_RANGE:
+        distance = np.maximum(np.abs(real - np.clip(value, *INTEGER_RANGE[expected.code])) - 0.5, 0.0)
+    else:
+        distance = np.abs(real - value) / (1.0 + np.abs(value))
+    same = (real == value) | (np.isnan(real) & np.isnan(value))
+    return float(np.max(np.where(same, 0.0, np.where(np.isnan(distance), math.inf, distance)), initial=0.0))
 
 
-# --- what the operators mean -----------------------------------------------------------------------------------------
-
-
-def _activate(case: Case, step: ProgramStep, x: Array) -> Array:
-    activation = ACTIVATIONS[step.name]
-    values = [float(np.float32(step[name])) for name in activation.parameters]
-    slope = case.inputs[step.operand].astype(np.float64) if step.operand else None
-    return np.asarray(activation(x, values, slope))
-
-
-def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
-    """A scale or zero point for each element of a tensor."""
-    values = parameter.astype(np.float64)
-    if values.size == 1:
-        return np.broadcast_to(values.reshape(()), shape)
-    if values.ndim == 1 and len(shape) != 1:
-        return np.broadcast_to(values.reshape([-1 if i == axis % len(shape) else 1 for i in range(len(shape))]), shape)
-    return np.repeat(values, block, axis=axis) if block else np.broadcast_to(values, shape)
-
-
-def _quantization(case: Case, step: ProgramStep, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Scale and zero point of a step for each element of its tensor."""
-    labels = (step.arguments.get(name) for name in ("scale", "zero_point"))
-    given = (None if label is None else case.inputs[label] for label in labels)
-    scale, zero_point = (
-        value if value is None else _spread(value, shape, step["axis"], step["block_size"]) for value in given
-    )
-    return np.ones(shape) if scale is None else scale, np.zeros(shape) if zero_point is None else zero_point
-
-
-def _load(case: Case, label: str, step: ProgramStep) -> Array:
-    scale, zero_point = _quantization(case, step, case.inputs[label].shape)
-    return (case.inputs[label].astype(np.float64) - zero_point) * scale
-
-
-def _code(array: Array) -> int:
-    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
-
-
-def _combine(case: Case, step: ProgramStep, x: Array, groups: int) -> Array:
-    operand = _load(case, step.operand, step)
-    if step["align"] == "group":
-        operand = np.repeat(operand, x.shape[1] // groups)
-    if step["align"] != "trailing":
-        operand = operand.reshape(-1, *[1] * (x.ndim - 2))
-    combine = {"Add": np.add, "Mul": np.multiply, "Div": np.divide}[step.name]
-    return np.asarray(combine(x, operand))
-
-
-def _normalize(case: Case, step: ProgramStep, d: Array) -> tuple[Array, dict[str, Expected]]:
-    """What is normalised, and the further outputs."""
-    groups = step["num_groups"]
-    view = d.reshape(d.shape[0], groups, d.shape[1] // groups, *d.shape[2:]) if groups else d
-    axes = tuple(range(2, view.ndim)) if groups else step["axes"]
-    mean = view.mean(axis=axes, keepdims=True) if step["use_mean"] else np.zeros(())
-    variance = np.mean((view - mean) ** 2, axis=axes, keepdims=True)
-    epsilon = float(np.float32(step["epsilon"]))
-    deviation = np.sqrt(variance) + epsilon if step["epsilon_on"] == "stddev" else np.sqrt(variance + epsilon)
-    n = (view - mean) / deviation if step["normalize_variance"] else view - mean
-    return n.reshape(d.shape), {
-        "sum": Expected(d, _code(case.inputs.get("x_scale", case.inputs["X"]))),
-        "mean": Expected(np.broadcast_to(mean, variance.shape), int(TensorProto.FLOAT)),
-        "inv_std_dev": Expected(1.0 / deviation, int(TensorProto.FLOAT)),
-    }
-
-
-def _code_of_integers(case: Case, step: ProgramStep) -> int:
-    return _code(case.inputs[step["zero_point"]]) if "zero_point" in step.arguments else int(TensorProto.UINT8)
-
-
-def _quantized(case: Case, step: ProgramStep, y: Array) -> Expected:
-    scale, zero_point = _quantization(case, step, y.shape)
-    return Expected(y / scale + zero_point, _code_of_integers(case, step))
-
-
-def _fake_quantized(case: Case, step: ProgramStep, x: Array) -> Array:
-    scale, zero_point = _quantization(case, step, x.shape)
-    integers = np.clip(np.rint(x / scale) + zero_point, *INTEGER_RANGE[_code_of_integers(case, step)])
-    return np.asarray((integers - zero_point) * scale)
-
-
-def expected(case: Case) -> dict[str, Expected]:
-    """The case's outputs in float64, by name."""
-    value, groups = case.inputs["X"].astype(np.float64), 0
-    further: dict[str, Expected] = {}
-    for step in read_program(case.steps):
-        if step.name == "Dequantize":
-            value = _load(case, "X", step)
-        elif step.name == "Normalize":
-            groups = step["num_groups"]
-            value, further = _normalize(case, step, value)
-        elif step.name == "Quantize":
-            return {**further, "Y": _quantized(case, step, value)}
-        elif step.name == "FakeQuantize":
-            value = _fake_quantized(case, step, value)
-        elif step.is_activation:
-            value = _activate(case, step, value)
-        else:
-            value = _combine(case, step, value, groups)
-    return {**further, "Y": Expected(value, _code(case.inputs.get("x_scale", case.inputs["X"])))}
+def limit_of(expected: Expected) -> float:
+    """A limit for errors that holds on every GPU: the intervals that normfuse.meaning gives are the CPU path's."""
+    return TOLERANCE.get(expected.code, QUANTISED_TOLERANCE)
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------
@@ -184,8 +67,9 @@ def _reals(*shape: int, low: float = -3.0, high: float = 5.0, dtype: Any = np.fl
 
 
 def _integers(dtype: Any, *shape: int, seed: int = 0) -> Array:
-    code = int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
-    low, high = INTEGER_RANGE.get(code, (-2000, 2000) if np.dtype(dtype).kind == "i" else (0, 4000))
+    low, high = INTEGER_RANGE.get(
+        dtype_code(np.zeros(0, dtype)), (-2000, 2000) if np.dtype(dtype).kind == "i" else (0, 4000)
+    )
     return np.floor(_reals(*shape, low=low, high=high + 1, dtype=np.float64, seed=seed)).astype(dtype)
 
 
