@@ -327,9 +327,11 @@ class _Formula:
         x = self._case.dims(self._dynamic)
         for index, output in enumerate(model.graph.output):
             kind = inferred.get(output.name, onnx.TypeProto.Tensor())
-            known = [dim.dim_value or None for dim in kind.shape.dim] if kind.HasField("shape") else None
+            known: Any = [dim.dim_value or None for dim in kind.shape.dim] if kind.HasField("shape") else None
             if index == 0 and "untyped" not in self._case.options and (known is None or len(known) == len(x)):
                 known = [mine or own for mine, own in zip(known or x, x, strict=True)]
+            if index == 0 and "y" in self._case.options:
+                known = self._case.dims(True, "y")
             given = self._case.dtype("y") if index == 0 else None
             element = kind.elem_type or self._g.onnx_type(given or self._g.dtype)
             output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, element, known))

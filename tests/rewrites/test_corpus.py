@@ -144,6 +144,7 @@ def _joined(model: onnx.ModelProto) -> Changed:
 WAYS: dict[str, Way] = {
     "folded": _of_treatment("standard", fold_weights="session"),
     "session": _of_treatment(fold_weights="session"),
+    "file": _of_treatment(fold_weights="file"),
     "unrepeated": _of_treatment(fold_weights="session", drop_repeated_pairs=True),
     "unquantized": _of_treatment("standard", fold_weights="file", remove_quantization=True),
     "shapes": _of_treatment(shapes_of_integers=True),

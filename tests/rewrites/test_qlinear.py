@@ -1,4 +1,6 @@
-"""Operators of integers (QLinearConv and the like) as pairs: the same numbers, and ONNX Runtime's same operators again.
+"""Operators in the QOperator format as Q/DQ pairs: the same numbers, and ONNX Runtime's same operators again.
+
+What moves elements and what stays is in tests/corpus/qlinear.txt.
 
 The oracle is the operator among float64, whose result is rounded to an integer here.
 """
@@ -313,124 +315,7 @@ def test_a_scale_of_one_element_is_a_scalar() -> None:
     assert_near(results(made, one.feeds)[0], CASES["conv, bias"], one.expected)
 
 
-# --- what moves elements ---------------------------------------------------------------------------------------------
-
-MOVES = {
-    "transpose": "m = Transpose<perm = [0, 2, 3, 1]>(a)",
-    "reshape": "m = Reshape(a, to)",
-    "two": "t = Transpose<perm = [0, 2, 3, 1]>(a) m = Reshape(t, to)",
-    "flatten": "m = Flatten(a)",
-    "squeeze": "m = Squeeze(a, first)",
-    "unsqueeze": "m = Unsqueeze(a, first)",
-    "max pool": "m = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(a)",
-    "slice": "m = Slice(a, first, three, three)",
-    "gather": "m = Gather<axis = 1>(a, three)",
-    "resize": 'm = Resize<mode = "nearest">(a, , twice)',
-    "expand": "m = Expand(a, shape)",
-    "tile": "m = Tile(a, shape)",
-    "depth to space": "m = DepthToSpace<blocksize = 2>(a)",
-    "split": "m, n = Split<axis = 1>(a, halves)",
-}
-RANKS = {"Flatten": 2, "Reshape": 2, "Squeeze": 3, "Unsqueeze": 5}  # of the result, where it is not 4
-
-
-def moved(nodes: str, kind: str = "int8", opset: int = 13) -> onnx.ModelProto:
-    held = {"s": np.array(0.05, F32), "z": np.array(7, kind), "ys": np.array(0.004, F32), "yz": np.array(3, kind)}
-    held |= {"to": np.array([2, -1]), "first": np.array([0]), "three": np.array([3]), "halves": np.array([2, 2])}
-    held |= {"roi": np.array([0, 0, 0, 0, 1, 1, 1, 1], F32)}
-    held |= {"shape": np.array([2, 1, 1, 1]), "twice": np.array([1, 1, 2, 2], F32)}
-    rank = next((rank for operator, rank in RANKS.items() if f"{operator}(" in nodes), 4)
-    dims = ", ".join(f"d{axis}" for axis in range(rank))
-    text = f"""g ({kind}[1, 4, 6, 6] x) => ({kind}[{dims}] Y) {{
-      a = com.microsoft.QLinearLeakyRelu<alpha = 0.5>(x, s, z, s, z) {nodes}
-      Y = com.microsoft.QLinearSigmoid(m, s, z, ys, yz) }}"""
-    return parsed(text, held, opset)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("nodes", MOVES.values(), ids=MOVES)
-def test_what_moves_elements_is_between_pairs(nodes: str, kind: str, tmp_path: object) -> None:
-    model = moved(nodes, kind)
-    made, _ = written(model)
-    integers = {node.output[0] for node in made.graph.node if node.op_type == "QuantizeLinear"}
-    between = [node for node in made.graph.node if node.op_type in nodes]
-    assert between
-    assert not integers & {node.input[0] for node in between}
-    x = np.random.default_rng(5).integers(np.iinfo(kind).min, np.iinfo(kind).max + 1, (1, 4, 6, 6)).astype(kind)
-    if kind == "int8" and "DepthToSpace" in nodes:
-        expected = results(written(model)[0], {"x": x})[0]  # ONNX Runtime before 1.30 has none of int8
-    else:
-        (expected,) = results(model, {"x": x})
-    for optimised in (False, True):
-        got = results(made, {"x": x}, optimised=optimised)[0]
-        assert np.abs(got.astype(int) - expected).max() <= 1  # of the sigmoid, at a tie
-        assert np.mean(got != expected) <= 0.01
-    if kind == "uint8":  # ONNX Runtime moves the integers again
-        options = harness.session_options("cpu")
-        options.optimized_model_filepath = f"{tmp_path}/optimised.onnx"
-        onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        assert "DequantizeLinear" not in operators(onnx.load(options.optimized_model_filepath))
-
-
-def test_the_integers_of_every_number_stay() -> None:
-    """Dequantised and quantised again, every byte is itself, with the smallest and the largest scale that is taken."""
-    for kind in KINDS:
-        bytes_ = np.arange(np.iinfo(kind).min, np.iinfo(kind).max + 1).astype(kind)
-        for scale in (1.1754944e-38, 1e-20, 0.1, 3.0, 1.3e36):
-            for zero in (np.iinfo(kind).min, 0, np.iinfo(kind).max):
-                held = {"s": np.array(scale, F32), "z": np.array(zero, kind), "t": np.array(0.1, F32)}
-                text = f"""g ({kind}[256] x) => ({kind}[256] m, {kind}[256] Y) {{
-                  m = Transpose(x) Y = com.microsoft.QLinearAdd(m, s, z, x, t, z, t, z) }}"""
-                made, _ = written(parsed(text, held))
-                assert operators(made)[:3] == ["DequantizeLinear", "Transpose", "QuantizeLinear"]
-                np.testing.assert_array_equal(results(made, {"x": bytes_})[0], bytes_)
-
-
-STAYS = {
-    "interpolation": 'm = Resize<mode = "linear">(a, , twice)',
-    "numbers from outside": 'm = Resize<mode = "nearest", coordinate_transformation_mode = "tf_crop_and_resize">'
-    "(a, roi, twice)",
-    "places of the largest": "m, places = MaxPool<kernel_shape = [2, 2]>(a)",
-    "other operators": "m = SpaceToDepth<blocksize = 2>(a)",
-}
-
-
-@pytest.mark.parametrize("nodes", STAYS.values(), ids=STAYS)
-def test_what_the_host_would_not_move_as_integers_stays(nodes: str) -> None:
-    made, count = written(moved(nodes))
-    assert count == 2
-    (stays,) = (node for node in made.graph.node if node.op_type in nodes)
-    assert stays.input[0] == "a"
-    assert "m" in stays.output
-
-
-@pytest.mark.parametrize("opset", [12, 21, 22])
-def test_pooling_of_bytes_by_opset(opset: int) -> None:
-    made, _ = written(moved(MOVES["max pool"], opset=opset))
-    (pool,) = (node for node in made.graph.node if node.op_type == "MaxPool")
-    assert (pool.input[0] == "a") == (opset == 22)
-
-
-def test_a_table_is_looked_up_and_other_constants_are_not_moved() -> None:
-    held = {"s": np.array(0.05, F32), "z": np.array(7, np.int8), "to": np.array([4, 2])}
-    held["table"] = np.arange(8, dtype=np.int8).reshape(4, 2)
-    text = """g (int64[3] i) => (int8[3, 2] Y) {
-      g = Gather(table, i) r = Reshape(table, to) p = Gather(r, i)
-      Y = com.microsoft.QLinearAdd(g, s, z, p, s, z, s, z) }"""
-    made, _ = written(parsed(text, held))
-    first = {node.output[0]: node for node in made.graph.node}
-    by_operator: dict[str, list[onnx.NodeProto]] = {}
-    for node in made.graph.node:
-        by_operator.setdefault(node.op_type, []).append(node)
-    assert by_operator["Reshape"][0].input[0] == "table"
-    for gather in by_operator["Gather"]:
-        assert first[gather.input[0]].op_type == "DequantizeLinear"
-    i = np.array([3, 0, 1])
-    expected = np.clip(2 * (held["table"][i].astype(int) - 7) + 7, -128, 127)
-    np.testing.assert_array_equal(results(made, {"i": i})[0], expected)
-
-
-# --- what stays ------------------------------------------------------------------------------------------------------
+# --- what is around them ---------------------------------------------------------------------------------------------
 
 SIGMOID = "g (int8[4] x) => (int8[4] Y) { Y = com.microsoft.QLinearSigmoid(x, xs, xz, ys, yz) }"
 PLAIN = {
@@ -439,56 +324,6 @@ PLAIN = {
     "ys": np.array(0.01, F32),
     "yz": np.array(-9, np.int8),
 }
-KEPT: dict[str, tuple[str, Numbers]] = {
-    "a scale of the caller's": (SIGMOID.replace("int8[4] x)", "int8[4] x, float xs)"), {}),
-    "a zero point of the caller's": (SIGMOID.replace("int8[4] x)", "int8[4] x, int8 yz)"), {}),
-    "a scale of 0": (SIGMOID, {"xs": np.array(0.0, F32)}),
-    "a negative scale": (SIGMOID, {"ys": np.array(-0.1, F32)}),
-    "a scale that is no number": (SIGMOID, {"ys": np.array(np.nan, F32)}),
-    "a scale that overflows": (SIGMOID, {"xs": np.array(2e36, F32)}),
-    "two types": (SIGMOID.replace("(int8[4] Y)", "(uint8[4] Y)"), {"yz": np.array(9, np.uint8)}),
-    "channels last": (
-        "g (int8[1, 2, 2, 4] x) => (int8[1, 1, 1, 4] Y)"
-        "{ Y = com.microsoft.QLinearGlobalAveragePool<channels_last = 1>(x, xs, xz, ys, yz) }",
-        {},
-    ),
-    "a factor": (
-        "g (int8[2, 4] x) => (int8[2, 3] Y) { Y = com.microsoft.QGemm<alpha = 2.0>(x, xs, xz, w, xs, xz, , ys, yz) }",
-        {"w": np.ones((4, 3), np.int8)},
-    ),
-    "weights of uint8 beside int8": (
-        "g (int8[2, 4] x) => (int8[2, 3] Y) { Y = QLinearMatMul(x, xs, xz, w, xs, wz, ys, yz) }",
-        {"w": np.ones((4, 3), np.uint8), "wz": np.array(3, np.uint8)},
-    ),
-    "a scale for each row": (
-        "g (int8[2, 4] x) => (int8[2, 3] Y) { Y = QLinearMatMul(x, rs, rz, w, xs, xz, ys, yz) }",
-        {"w": np.ones((4, 3), np.int8), "rs": np.array([0.1, 0.2], F32), "rz": np.zeros(2, np.int8)},
-    ),
-    "a bias of the caller's": (
-        "g (int8[1, 1, 4] x, int32[1] b) => (int8[1, 1, 4] Y){ Y = QLinearConv(x, xs, xz, w, xs, xz, ys, yz, b) }",
-        {"w": np.ones((1, 1, 1), np.int8)},
-    ),
-    "a bias whose scale is too small": (
-        "g (int8[1, 1, 4] x) => (int8[1, 1, 4] Y) { Y = QLinearConv(x, xs, xz, w, xs, xz, ys, yz, b) }",
-        {"w": np.ones((1, 1, 1), np.int8), "b": np.ones(1, np.int32), "xs": np.array(1e-25, F32)},
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "changed"), KEPT.values(), ids=KEPT)
-def test_what_is_not_certain_stays(text: str, changed: Numbers) -> None:
-    held = {name: array for name, array in (PLAIN | changed).items() if f" {name})" not in text.partition("=>")[0]}
-    model = parsed(text, held)
-    made, count = written(model)
-    assert count == 0
-    assert operators(made) == operators(model)
-    assert [each.name for each in made.graph.initializer] == [each.name for each in model.graph.initializer]
-
-
-def test_an_initializer_that_may_be_overridden_is_no_constant() -> None:
-    model = parsed(SIGMOID, PLAIN)
-    model.graph.input.append(helper.make_tensor_value_info("xs", TensorProto.FLOAT, []))
-    assert written(model)[1] == 0
 
 
 def test_subgraphs_are_written_and_functions_are_not() -> None:
@@ -516,10 +351,6 @@ def test_subgraphs_are_written_and_functions_are_not() -> None:
     call.functions.append(function)
     call.opset_import.append(helper.make_opsetid("own", 1))
     assert written(call)[1] == 0
-
-
-def test_before_there_were_pairs() -> None:
-    assert written(parsed(SIGMOID, PLAIN, opset=9))[1] == 0
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------
@@ -622,3 +453,29 @@ def test_its_quantisation_is_removed() -> None:
     a = within(within(x @ held["w0"] * held["ws"], "ps") + x, "ps")
     expected = within(within(a @ held["w1"] * held["ws"], "ps") + a, "ps")
     np.testing.assert_allclose(got, expected, atol=1e-4)
+
+
+# --- softmax ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("dims", "axis"),
+    [("2,3,40", -1), ("2,3,40", 2), ("7", 0), ("1,1,1,1", 3), ("0,5", 1), ("2,16,4,30", 1), ("5,3,40", -3)],
+)
+def test_a_softmax_is_exact_to_a_step_in_one_chain(kind: str, dims: str, axis: int) -> None:
+    """More than ONNX Runtime's, whose table has seven bits."""
+    shape, info = tuple(map(int, dims.split(","))), np.iinfo(kind)
+    held = {"xs": np.array(0.06, F32), "xz": np.array(info.min + 100, kind), "ys": np.array(1 / 256, F32)}
+    held["yz"] = np.array(info.min, kind)
+    text = f"g ({kind}[{dims}] x) => ({kind}[{dims}] Y)"
+    text += f"{{ Y = com.microsoft.QLinearSoftmax<axis = {axis}, opset = 13>(x, xs, xz, ys, yz) }}"
+    x = np.random.default_rng(3).integers(info.min, info.max, shape, endpoint=True).astype(kind)
+    session = normfuse.InferenceSession(parsed(text, held), harness.session_options("cpu"))
+    (got,) = session.run(None, {"x": x})
+    powers = np.exp((x.astype(F64) - F64(held["xz"])) * F64(held["xs"]))
+    exact = np.clip(powers / powers.sum(axis, keepdims=True) * 256 + info.min, info.min, info.max)
+    assert (got.dtype, got.shape) == (np.dtype(kind), shape)
+    assert np.all(np.abs(got - exact) <= 0.5 + 1e-4)
+    if shape[0] == 2:
+        assert harness.fused_types(session) in ([], [["DequantizeLinear", "QuantizeLinear", "Softmax"]])
