@@ -102,3 +102,10 @@ def session_and_report(
     path.unlink(missing_ok=True)
     session = harness.create_session(model, "ep", claim_report=str(path), **options)
     return session, [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def node_by_node(model: harness.Model) -> onnxruntime.InferenceSession:
+    """ONNX Runtime on the graph that the execution provider sees, which is simplified and not fused."""
+    options = harness.session_options("cpu")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    return harness.create_session(model, options=options)

@@ -16,11 +16,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from checking import session_and_report
+from checking import node_by_node, session_and_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from test_chains_of_pairs import node_by_node
 
 pytestmark = [pytest.mark.every_isa, pytest.mark.without_vnni]
 EXAMPLES = settings().max_examples
@@ -136,7 +135,7 @@ def check(proto: onnx.ModelProto, feeds: dict[str, np.ndarray[Any, Any]], taken:
     assert len(groups) == 1
     assert {"Concat", "Split"} & set(groups[0]) == taken
     assert not taken & set(harness.cpu_types(session))
-    expected, got = node_by_node(proto, feeds), harness.run(session, feeds)
+    expected, got = harness.run(node_by_node(proto), feeds), harness.run(session, feeds)
     for name, value in expected.items():
         np.testing.assert_array_equal(got[name], value)
 
@@ -191,7 +190,7 @@ def test_large_parts(threads: int) -> None:
     options.intra_op_num_threads = threads
     session = harness.create_session(case.model(), "ep", options=options)
     assert case.taken < set(harness.fused_types(session)[0])
-    got, expected = harness.run(session, case.feeds), node_by_node(case.model(), case.feeds)
+    got, expected = harness.run(session, case.feeds), harness.run(node_by_node(case.model()), case.feeds)
     for name, value in expected.items():
         np.testing.assert_array_equal(got[name], value)
 
@@ -245,7 +244,7 @@ def test_a_chain_of_constants() -> None:
     options = harness.session_options("ep")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = harness.create_session(proto, "ep", options=options)
-    got, expected = harness.run(session, {}), node_by_node(proto, {})
+    got, expected = harness.run(session, {}), harness.run(node_by_node(proto), {})
     for name, value in expected.items():
         np.testing.assert_array_equal(got[name], value)
 
