@@ -111,7 +111,7 @@ def test_a_wrong_row_of_an_activation(key: str, value: str | None, error: str, t
             *("normalizations", 'on = "stddev"', 'on = "deviation"'),
             "MeanVarianceNormalization: epsilon: key 'on' is 'deviation', which is not 'variance'",
         ),
-        ("options", 'kind = "flag"\ndefault', "default", "compile: no key 'kind'"),
+        ("options", 'kind = "flag", ', "", "compile: no key 'kind'"),
         (
             *("options", 'default = "profitable"', 'default = "cheap"'),
             "claim: key 'default' is 'cheap', which is not 'profitable' or 'all'",
@@ -121,7 +121,7 @@ def test_a_wrong_row_of_an_activation(key: str, value: str | None, error: str, t
             "inside_conv: key 'activations' has 'Conv', which is not in activations.toml",
         ),
         ("reasons", "advice =", "hint =", "unsupported_type: no key 'advice'"),
-        ("reasons", "[[reason]]", "[[reason]", ""),
+        ("reasons", "reason = [", "reason = ", ""),
         ("prices", "", None, ""),  # no such file
     ],
 )
