@@ -51,8 +51,7 @@ def test_operators_with_device_memory() -> None:
     """All that islands compute, with outputs that stay on the GPU until they are looked at."""
     names = [
         "test_islands",
-        "test_island_windows",
-        "test_island_quantized",
+        "test_island_operators",
         "test_random_islands",
         "test_following_chains",
     ]

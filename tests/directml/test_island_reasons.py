@@ -30,6 +30,18 @@ REFUSED = {
         "Resize",
         "its attribute mode is 'cubic'; what can be expressed is: nearest linear",
     ),
+    "rounded up": (
+        """g (float[1, 1, 4, 6] x) => (float[1, 1, 2, 3] y) {
+            y = AveragePool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (x) }""",
+        "AveragePool",
+        "its attribute ceil_mode is '1'; what can be expressed is: 0",
+    ),
+    "attribute": (
+        """g (float[1, 1, 4, 6] x, float[1, 1, 1, 1] w) => (float[1, 1, 4, 6] y) {
+            y = ConvTranspose <output_shape = [4, 6]> (x, w) }""",
+        "ConvTranspose",
+        "its attribute output_shape cannot be expressed",
+    ),
     "outputs": (
         """g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y, int64[1, 1, 2, 2] i) {
             y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }""",

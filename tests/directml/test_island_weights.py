@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
 from pathlib import Path
 
-import directml_libraries as libraries
 import harness
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from directml_islands import OUT_OF_MEMORY, REMOVED, FakeGpu
 from oracle import Array
 
 RNG = np.random.default_rng(31)
@@ -22,21 +20,12 @@ UP = W.nbytes + B.nbytes + S.nbytes
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> str:
-    """A copy is another library: what a test does to its GPU touches no other test."""
-    copy = tmp_path / "libfake_directml_weights.so"
-    copy.write_bytes(libraries.build_fake().read_bytes())
-    return str(copy)
-
-
-def counter(fake: str) -> Callable[[str], int]:
-    count = ctypes.CDLL(fake).FakeCounter
-    count.restype = ctypes.c_int64
-    return lambda name: int(count(name.encode()))
+def fake(tmp_path: Path) -> FakeGpu:
+    return FakeGpu(tmp_path)
 
 
 def session_of(
-    fake: str, rows: str, kind: str = "float", given: dict[str, onnxruntime.OrtValue] | None = None
+    fake: FakeGpu, rows: str, kind: str = "float", given: dict[str, onnxruntime.OrtValue] | None = None
 ) -> onnxruntime.InferenceSession:
     model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 20]>
         g ({kind}[{rows}, 64] x) => ({kind}[{rows}, 64] y)
@@ -44,7 +33,7 @@ def session_of(
     dtype = np.float16 if kind == "float16" else np.float32
     constants = {"w": W.astype(dtype), "b": B.astype(dtype), "s": S.astype(dtype)}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
-    options = harness.session_options("ep", backend="directml", directml_library=fake, d3d12_library=fake)
+    options = harness.session_options("ep", backend="directml", **fake.options)
     for name, value in (given or {}).items():
         options.add_initializer(name, value)
     session: onnxruntime.InferenceSession = harness.create_session(model, "ep", options)
@@ -70,7 +59,7 @@ def check(session: onnxruntime.InferenceSession, rows: int) -> int:
 
 
 @pytest.mark.parametrize("name", ["w", "b", "s"])
-def test_what_session_options_give_is_read_in_each_run(fake: str, name: str) -> None:
+def test_what_session_options_give_is_read_in_each_run(fake: FakeGpu, name: str) -> None:
     array = {"w": W.T.copy(), "b": -B, "s": 2 * S}[name]
     value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
     session = session_of(fake, "N", given={name: value})
@@ -78,62 +67,58 @@ def test_what_session_options_give_is_read_in_each_run(fake: str, name: str) -> 
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x, **{name: array}), rtol=1e-3, atol=1e-4)
 
 
-def test_weights_go_up_once(fake: str) -> None:
-    session, count = session_of(fake, "N"), counter(fake)
+def test_weights_go_up_once(fake: FakeGpu) -> None:
+    session = session_of(fake, "N")
     for rows, weights in ((3, UP), (1, 0), (5, 0), (3, 0), (2, 0)):
-        before = count("bytes_up")
+        before = fake["bytes_up"]
         inputs = check(session, rows)
-        assert count("bytes_up") - before == inputs + weights
-    assert count("violations") == 0
+        assert fake["bytes_up"] - before == inputs + weights
+    assert fake["violations"] == 0
 
 
-def test_weights_go_up_once_where_shapes_are_known(fake: str) -> None:
+def test_weights_go_up_once_where_shapes_are_known(fake: FakeGpu) -> None:
     """They belong to DirectML, which may lay them out anew."""
-    session, count = session_of(fake, "3"), counter(fake)
+    session = session_of(fake, "3")
     for weights in (UP, 0):
-        before = count("bytes_up")
+        before = fake["bytes_up"]
         inputs = check(session, 3)
-        assert count("bytes_up") - before == inputs + weights
-    assert count("violations") == 0
+        assert fake["bytes_up"] - before == inputs + weights
+    assert fake["violations"] == 0
 
 
-def test_weights_go_up_again_where_the_gpu_was_lost(fake: str) -> None:
-    session, count = session_of(fake, "N"), counter(fake)
-    control = ctypes.CDLL(fake).FakeControl
-    control.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+def test_weights_go_up_again_where_the_gpu_was_lost(fake: FakeGpu) -> None:
+    session = session_of(fake, "N")
     check(session, 3)
-    control(b"remove_device", 0x887A0005 - (1 << 32))
+    fake.control("remove_device", REMOVED)
     with pytest.raises(Exception, match="DXGI_ERROR_DEVICE_REMOVED"):
         check(session, 3)
-    before = count("bytes_up")
+    before = fake["bytes_up"]
     inputs = check(session, 2)
-    assert count("bytes_up") - before == inputs + UP
+    assert fake["bytes_up"] - before == inputs + UP
     check(session, 3)
-    assert count("violations") == 0
+    assert fake["violations"] == 0
 
 
-def test_weights_that_find_no_memory_go_up_later(fake: str) -> None:
-    session, count = session_of(fake, "N"), counter(fake)
-    control = ctypes.CDLL(fake).FakeControl
-    control.argtypes = [ctypes.c_char_p, ctypes.c_int64]
-    control(b"fail:CreateCommittedResource", 0x8007000E - (1 << 32))
+def test_weights_that_find_no_memory_go_up_later(fake: FakeGpu) -> None:
+    session = session_of(fake, "N")
+    fake.control("fail:CreateCommittedResource", OUT_OF_MEMORY)
     with pytest.raises(Exception, match=r"CreateCommittedResource.*has no CPU path"):
         check(session, 3)
     for rows, weights in ((3, UP), (4, 0)):
-        before = count("bytes_up")
+        before = fake["bytes_up"]
         inputs = check(session, rows)
-        assert count("bytes_up") - before == inputs + weights
+        assert fake["bytes_up"] - before == inputs + weights
     del session
-    assert (count("violations"), count("live_objects")) == (0, 0)
+    assert (fake["violations"], fake["live_objects"]) == (0, 0)
 
 
 @pytest.mark.parametrize("rows", ["N", "3"])
-def test_constants_of_float16_are_cast_once(rows: str, fake: str) -> None:
+def test_constants_of_float16_are_cast_once(rows: str, fake: FakeGpu) -> None:
     """The program casts what its steps read and give, and no weight."""
-    session, count = session_of(fake, rows, "float16"), counter(fake)
+    session = session_of(fake, rows, "float16")
     x = RNG.normal(size=(3, 64)).astype(np.float16)
-    before = count("operators")
+    before = fake["operators"]
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x), rtol=2e-2, atol=2e-2)
     # A product with its bias, a product and a normalisation; each casts X to float32, and its result back.
-    assert count("operators") - before == 3 + 2 * 3
-    assert count("violations") == 0
+    assert fake["operators"] - before == 3 + 2 * 3
+    assert fake["violations"] == 0
