@@ -10,101 +10,85 @@ using namespace abi;
 OperatorDesc::OperatorDesc(const Operator& op) { Fill(op); }
 
 void OperatorDesc::Fill(const Operator& op) {
-  const DML_TENSOR_DESC* output = Tensor(op.output);
-  const DML_SCALE_BIAS* scale_bias = op.scale_bias ? &*op.scale_bias : nullptr;
-  const auto axis_count = static_cast<UINT>(op.axes.size());
+  const auto is = [&op](auto... types) { return ((op.type == types) || ...); };
+  const auto in = [&](size_t index) { return Input(op, index); };
+  const DML_TENSOR_DESC* y = Tensor(op.output);
   desc_.Type = op.type;
+  if (is(DML_OPERATOR_ELEMENT_WISE_IDENTITY, DML_OPERATOR_ELEMENT_WISE_RECIP, DML_OPERATOR_ELEMENT_WISE_SQRT,
+         DML_OPERATOR_ELEMENT_WISE_ERF, DML_OPERATOR_ELEMENT_WISE_EXP, DML_OPERATOR_ELEMENT_WISE_COS,
+         DML_OPERATOR_ELEMENT_WISE_SIN, DML_OPERATOR_ELEMENT_WISE_ABS, DML_OPERATOR_ELEMENT_WISE_LOG)) {
+    return Set(DML_ELEMENT_WISE_UNARY_OPERATOR_DESC{in(0), y, op.scale_bias ? &*op.scale_bias : nullptr});
+  }
+  if (is(DML_OPERATOR_ELEMENT_WISE_ADD, DML_OPERATOR_ELEMENT_WISE_SUBTRACT, DML_OPERATOR_ELEMENT_WISE_MULTIPLY,
+         DML_OPERATOR_ELEMENT_WISE_DIVIDE, DML_OPERATOR_ELEMENT_WISE_MAX, DML_OPERATOR_ELEMENT_WISE_MIN,
+         DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND, DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR,
+         DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR, DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS,
+         DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN, DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN,
+         DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL,
+         DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL)) {
+    return Set(DML_ELEMENT_WISE_BINARY_OPERATOR_DESC{in(0), in(1), y});
+  }
+  if (is(DML_OPERATOR_CAST, DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT, DML_OPERATOR_ELEMENT_WISE_IS_NAN)) {
+    return Set(DML_CAST_OPERATOR_DESC{in(0), y});
+  }
+  if (is(DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR, DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR)) {
+    return Set(DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC{in(0), in(1), in(2), y});
+  }
+  if (is(DML_OPERATOR_QUANTIZE, DML_OPERATOR_DEQUANTIZE)) return SetQuantization(op, y);
+  if (is(DML_OPERATOR_CONVOLUTION, DML_OPERATOR_CONVOLUTION_INTEGER, DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION,
+         DML_OPERATOR_AVERAGE_POOLING, DML_OPERATOR_MAX_POOLING2, DML_OPERATOR_PADDING)) {
+    return SetSliding(op, y);
+  }
+  if (is(DML_OPERATOR_ACTIVATION_SOFTMAX1, DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1)) {
+    return Set(DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC{in(0), y, static_cast<UINT>(op.axes.size()), op.axes.data()});
+  }
+  SetAlone(op, y);
+}
+
+// Operators whose structure describes no other.
+void OperatorDesc::SetAlone(const Operator& op, const DML_TENSOR_DESC* y) {
+  const auto in = [&](size_t index) { return Input(op, index); };
+  const auto axis_count = static_cast<UINT>(op.axes.size()), rank = static_cast<UINT>(op.offsets.size());
   switch (op.type) {
-    case DML_OPERATOR_ELEMENT_WISE_IDENTITY:
-    case DML_OPERATOR_ELEMENT_WISE_RECIP:
-    case DML_OPERATOR_ELEMENT_WISE_SQRT:
-    case DML_OPERATOR_ELEMENT_WISE_ERF:
-    case DML_OPERATOR_ELEMENT_WISE_EXP:
-    case DML_OPERATOR_ELEMENT_WISE_COS:
-    case DML_OPERATOR_ELEMENT_WISE_SIN:
-    case DML_OPERATOR_ELEMENT_WISE_ABS:
-    case DML_OPERATOR_ELEMENT_WISE_LOG:
-      return Set(DML_ELEMENT_WISE_UNARY_OPERATOR_DESC{Input(op, 0), output, scale_bias});
-    case DML_OPERATOR_ELEMENT_WISE_ADD:
-    case DML_OPERATOR_ELEMENT_WISE_SUBTRACT:
-    case DML_OPERATOR_ELEMENT_WISE_MULTIPLY:
-    case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
-    case DML_OPERATOR_ELEMENT_WISE_MAX:
-    case DML_OPERATOR_ELEMENT_WISE_MIN:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL:
-      return Set(DML_ELEMENT_WISE_BINARY_OPERATOR_DESC{Input(op, 0), Input(op, 1), output});
     case DML_OPERATOR_ELEMENT_WISE_CLIP:
-      return Set(
-          DML_ELEMENT_WISE_CLIP_OPERATOR_DESC{Input(op, 0), output, nullptr, op.parameters[0], op.parameters[1]});
+      return Set(DML_ELEMENT_WISE_CLIP_OPERATOR_DESC{in(0), y, nullptr, op.parameters[0], op.parameters[1]});
     case DML_OPERATOR_ELEMENT_WISE_ROUND:
-      return Set(DML_ELEMENT_WISE_ROUND_OPERATOR_DESC{Input(op, 0), output, DML_ROUNDING_MODE_HALVES_TO_NEAREST_EVEN});
+      return Set(DML_ELEMENT_WISE_ROUND_OPERATOR_DESC{in(0), y, DML_ROUNDING_MODE_HALVES_TO_NEAREST_EVEN});
     case DML_OPERATOR_ELEMENT_WISE_POW:
-      return Set(DML_ELEMENT_WISE_POW_OPERATOR_DESC{Input(op, 0), Input(op, 1), output, nullptr});
+      return Set(DML_ELEMENT_WISE_POW_OPERATOR_DESC{in(0), in(1), y, nullptr});
     case DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW:
-      return Set(DML_ELEMENT_WISE_CONSTANT_POW_OPERATOR_DESC{Input(op, 0), output, nullptr, op.parameters[0]});
+      return Set(DML_ELEMENT_WISE_CONSTANT_POW_OPERATOR_DESC{in(0), y, nullptr, op.parameters[0]});
     case DML_OPERATOR_ELEMENT_WISE_IF:
-      return Set(DML_ELEMENT_WISE_IF_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output});
+      return Set(DML_ELEMENT_WISE_IF_OPERATOR_DESC{in(0), in(1), in(2), y});
     case DML_OPERATOR_GEMM:
-      return Set(DML_GEMM_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output, DML_MATRIX_TRANSFORM_NONE,
-                                        DML_MATRIX_TRANSFORM_NONE, op.alpha, op.beta, nullptr});
+      return Set(DML_GEMM_OPERATOR_DESC{in(0), in(1), in(2), y, DML_MATRIX_TRANSFORM_NONE, DML_MATRIX_TRANSFORM_NONE,
+                                        op.alpha, op.beta, nullptr});
     case DML_OPERATOR_MATRIX_MULTIPLY_INTEGER:
-      return Set(
-          DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), Input(op, 3), output});
+      return Set(DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC{in(0), in(1), in(2), in(3), y});
     case DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY:
-      return Set(DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2),
-                                                                    Input(op, 3), Input(op, 4), Input(op, 5),
-                                                                    Input(op, 6), Input(op, 7), output});
+      return Set(DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC{in(0), in(1), in(2), in(3), in(4), in(5), in(6),
+                                                                    in(7), y});
     case DML_OPERATOR_GATHER:
-      return Set(DML_GATHER_OPERATOR_DESC{Input(op, 0), Input(op, 1), output, op.axis, op.index_dimensions});
+      return Set(DML_GATHER_OPERATOR_DESC{in(0), in(1), y, op.axis, op.index_dimensions});
     case DML_OPERATOR_JOIN:
-      return SetJoin(op, output);
+      return SetJoin(op, y);
     case DML_OPERATOR_SLICE1:
-      return Set(DML_SLICE1_OPERATOR_DESC{Input(op, 0), output, static_cast<UINT>(op.offsets.size()), op.offsets.data(),
-                                          op.window.data(), op.steps.data()});
-    case DML_OPERATOR_CONVOLUTION:
-    case DML_OPERATOR_CONVOLUTION_INTEGER:
-    case DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION:
-    case DML_OPERATOR_AVERAGE_POOLING:
-    case DML_OPERATOR_MAX_POOLING2:
-    case DML_OPERATOR_PADDING:
-      return SetSliding(op, output);
+      return Set(DML_SLICE1_OPERATOR_DESC{in(0), y, rank, op.offsets.data(), op.window.data(), op.steps.data()});
     case DML_OPERATOR_BATCH_NORMALIZATION:
-      return Set(DML_BATCH_NORMALIZATION_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), Input(op, 3),
-                                                       Input(op, 4), output, 1, op.epsilon, nullptr});
-    case DML_OPERATOR_ACTIVATION_SOFTMAX1:
-    case DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1:
-      return Set(DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC{Input(op, 0), output, axis_count, op.axes.data()});
-    case DML_OPERATOR_CAST:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT:
-    case DML_OPERATOR_ELEMENT_WISE_IS_NAN:
-      return Set(DML_CAST_OPERATOR_DESC{Input(op, 0), output});
+      return Set(DML_BATCH_NORMALIZATION_OPERATOR_DESC{in(0), in(1), in(2), in(3), in(4), y, 1, op.epsilon, nullptr});
     case DML_OPERATOR_REDUCE:
-      return Set(DML_REDUCE_OPERATOR_DESC{op.reduce_function, Input(op, 0), output, axis_count, op.axes.data()});
+      return Set(DML_REDUCE_OPERATOR_DESC{op.reduce_function, in(0), y, axis_count, op.axes.data()});
     case DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU:
-      return Set(DML_ACTIVATION_PARAMETERIZED_RELU_OPERATOR_DESC{Input(op, 0), Input(op, 1), output});
+      return Set(DML_ACTIVATION_PARAMETERIZED_RELU_OPERATOR_DESC{in(0), in(1), y});
     case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1:
-      return Set(DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output,
-                                                                axis_count, op.axes.data(), op.normalize_variance,
-                                                                op.epsilon, Fused(op)});
-    case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2:
-      return Set(DML_MEAN_VARIANCE_NORMALIZATION2_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output,
-                                                                axis_count, op.axes.data(), op.use_mean,
+      return Set(DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC{in(0), in(1), in(2), y, axis_count, op.axes.data(),
                                                                 op.normalize_variance, op.epsilon, Fused(op)});
-    case DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR:
-    case DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR:
-      return Set(DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output});
-    case DML_OPERATOR_QUANTIZE:
-    case DML_OPERATOR_DEQUANTIZE:
-      return SetQuantization(op, output);
+    case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2:
+      return Set(DML_MEAN_VARIANCE_NORMALIZATION2_OPERATOR_DESC{in(0), in(1), in(2), y, axis_count, op.axes.data(),
+                                                                op.use_mean, op.normalize_variance, op.epsilon,
+                                                                Fused(op)});
     default:
-      return SetActivation(op, output);
+      return SetActivation(op, y);
   }
 }
 
@@ -157,37 +141,33 @@ void OperatorDesc::SetQuantization(const Operator& op, const DML_TENSOR_DESC* ou
   Set(DML_QUANTIZE_OPERATOR_DESC{Input(op, 0), type, count, tensor_array_.data(), output});
 }
 
-void OperatorDesc::SetSliding(const Operator& op, const DML_TENSOR_DESC* output) {
+void OperatorDesc::SetSliding(const Operator& op, const DML_TENSOR_DESC* y) {
+  const auto in = [&](size_t index) { return Input(op, index); };
   const Sliding& s = op.sliding;
   const auto count = static_cast<UINT>(s.start_padding.size());
-  if (op.type == DML_OPERATOR_PADDING) {
-    return Set(DML_PADDING_OPERATOR_DESC{Input(op, 0), output, op.padding_mode, op.parameters[0], count,
-                                         s.start_padding.data(), s.end_padding.data()});
+  const UINT *strides = s.strides.data(), *dilations = s.dilations.data(), *window = s.window.data();
+  const UINT *begin = s.start_padding.data(), *end = s.end_padding.data();
+  switch (op.type) {
+    case DML_OPERATOR_PADDING:
+      return Set(DML_PADDING_OPERATOR_DESC{in(0), y, op.padding_mode, op.parameters[0], count, begin, end});
+    case DML_OPERATOR_AVERAGE_POOLING:
+      return Set(DML_AVERAGE_POOLING_OPERATOR_DESC{in(0), y, count, strides, window, begin, end, op.include_padding});
+    case DML_OPERATOR_MAX_POOLING2:
+      return Set(DML_MAX_POOLING2_OPERATOR_DESC{in(0), y, nullptr, count, strides, window, begin, end, dilations});
+    case DML_OPERATOR_CONVOLUTION_INTEGER:
+      return Set(DML_CONVOLUTION_INTEGER_OPERATOR_DESC{in(0), in(1), in(2), in(3), y, count, strides, dilations, begin,
+                                                       end, op.groups});
+    case DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION:
+      return Set(DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC{in(0), in(1), in(2), in(3), in(4), in(5), in(6), in(7),
+                                                                in(8), y, count, strides, dilations, begin, end,
+                                                                op.groups});
+    default: {
+      const auto direction = op.backward ? DML_CONVOLUTION_DIRECTION_BACKWARD : DML_CONVOLUTION_DIRECTION_FORWARD;
+      return Set(DML_CONVOLUTION_OPERATOR_DESC{in(0), in(1), in(2), y, DML_CONVOLUTION_MODE_CROSS_CORRELATION,
+                                               direction, count, strides, dilations, begin, end,
+                                               s.output_padding.data(), op.groups, nullptr});
+    }
   }
-  if (op.type == DML_OPERATOR_AVERAGE_POOLING) {
-    return Set(DML_AVERAGE_POOLING_OPERATOR_DESC{Input(op, 0), output, count, s.strides.data(), s.window.data(),
-                                                 s.start_padding.data(), s.end_padding.data(), op.include_padding});
-  }
-  if (op.type == DML_OPERATOR_MAX_POOLING2) {
-    return Set(DML_MAX_POOLING2_OPERATOR_DESC{Input(op, 0), output, nullptr, count, s.strides.data(), s.window.data(),
-                                              s.start_padding.data(), s.end_padding.data(), s.dilations.data()});
-  }
-  if (op.type == DML_OPERATOR_CONVOLUTION_INTEGER) {
-    return Set(DML_CONVOLUTION_INTEGER_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), Input(op, 3), output,
-                                                     count, s.strides.data(), s.dilations.data(),
-                                                     s.start_padding.data(), s.end_padding.data(), op.groups});
-  }
-  if (op.type == DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION) {
-    return Set(DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC{
-        Input(op, 0), Input(op, 1), Input(op, 2), Input(op, 3), Input(op, 4), Input(op, 5), Input(op, 6), Input(op, 7),
-        Input(op, 8), output, count, s.strides.data(), s.dilations.data(), s.start_padding.data(), s.end_padding.data(),
-        op.groups});
-  }
-  const auto direction = op.backward ? DML_CONVOLUTION_DIRECTION_BACKWARD : DML_CONVOLUTION_DIRECTION_FORWARD;
-  Set(DML_CONVOLUTION_OPERATOR_DESC{Input(op, 0), Input(op, 1), Input(op, 2), output,
-                                    DML_CONVOLUTION_MODE_CROSS_CORRELATION, direction, count, s.strides.data(),
-                                    s.dilations.data(), s.start_padding.data(), s.end_padding.data(),
-                                    s.output_padding.data(), op.groups, nullptr});
 }
 
 void OperatorDesc::SetJoin(const Operator& op, const DML_TENSOR_DESC* output) {

@@ -25,6 +25,7 @@ class OperatorDesc {
   const abi::DML_OPERATOR_DESC* Fused(const Operator& op);
   template <typename Desc>
   void Set(const Desc& desc);
+  void SetAlone(const Operator& op, const abi::DML_TENSOR_DESC* y);
   void SetActivation(const Operator& op, const abi::DML_TENSOR_DESC* output);
   void SetQuantization(const Operator& op, const abi::DML_TENSOR_DESC* output);
   void SetSliding(const Operator& op, const abi::DML_TENSOR_DESC* output);

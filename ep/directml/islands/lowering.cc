@@ -72,112 +72,45 @@ bool LowerOnCpu(NodeLowering& node) {
 // --- by operator ------------------------------------------------------------------------------------------------------
 
 void LowerOperator(NodeLowering& node) {
+  using enum DirectMlOperator;
+  const auto is = [&node](auto... ops) { return ((node.op() == ops) || ...); };
   // Of rows that have one alone.
   const DirectMlOperatorSpec& row = kDirectMlOperators[static_cast<int>(node.op())];
   const DML_OPERATOR_TYPE type = row.directml_count == 1 ? OperatorNamed(row.directml[0]) : DML_OPERATOR_INVALID;
-  switch (node.op()) {
-    case DirectMlOperator::kMatMul:
-      return LowerMatMul(node);
-    case DirectMlOperator::kGemm:
-      return LowerGemm(node);
-    case DirectMlOperator::kAdd:
-    case DirectMlOperator::kSub:
-    case DirectMlOperator::kMul:
-    case DirectMlOperator::kDiv:
-    case DirectMlOperator::kMin:
-    case DirectMlOperator::kMax:
-      return LowerBinary(node, type);
-    case DirectMlOperator::kPow:
-      return LowerPow(node);
-    case DirectMlOperator::kNeg:
-      return LowerUnary(node, DML_OPERATOR_ELEMENT_WISE_IDENTITY, -1);
-    case DirectMlOperator::kSqrt:
-    case DirectMlOperator::kSin:
-    case DirectMlOperator::kCos:
-    case DirectMlOperator::kAbs:
-    case DirectMlOperator::kExp:
-    case DirectMlOperator::kLog:
-    case DirectMlOperator::kErf:
-    case DirectMlOperator::kReciprocal:
-    case DirectMlOperator::kTanh:
-    case DirectMlOperator::kSigmoid:
-    case DirectMlOperator::kRelu:
-      return LowerUnary(node, type);
-    case DirectMlOperator::kEqual:
-    case DirectMlOperator::kGreater:
-    case DirectMlOperator::kGreaterOrEqual:
-    case DirectMlOperator::kLess:
-    case DirectMlOperator::kLessOrEqual:
-    case DirectMlOperator::kAnd:
-    case DirectMlOperator::kOr:
-    case DirectMlOperator::kXor:
-      return LowerLogical(node, type);
-    case DirectMlOperator::kNot:
-    case DirectMlOperator::kIsNaN:
-      return LowerPredicate(node, type);
-    case DirectMlOperator::kWhere:
-      return LowerWhere(node);
-    case DirectMlOperator::kCast:
-      return LowerCast(node);
-    case DirectMlOperator::kMatMulInteger:
-      return LowerMatMulInteger(node);
-    case DirectMlOperator::kQLinearMatMul:
-      return LowerQLinearMatMul(node);
-    case DirectMlOperator::kConvInteger:
-      return LowerConvInteger(node);
-    case DirectMlOperator::kQLinearConv:
-      return LowerQLinearConv(node);
-    case DirectMlOperator::kDynamicQuantizeLinear:
-      return LowerDynamicQuantizeLinear(node);
-    case DirectMlOperator::kConstantOfShape:
-      return LowerConstantOfShape(node);
-    case DirectMlOperator::kGather:
-      return LowerGather(node);
-    case DirectMlOperator::kGatherND:
-      return LowerGatherNd(node);
-    case DirectMlOperator::kConcat:
-      return LowerConcat(node);
-    case DirectMlOperator::kSplit:
-      return LowerSplit(node);
-    case DirectMlOperator::kReduceMean:
-      return LowerReduce(node, DML_REDUCE_FUNCTION_AVERAGE);
-    case DirectMlOperator::kReduceSum:
-      return LowerReduce(node, DML_REDUCE_FUNCTION_SUM);
-    case DirectMlOperator::kReduceMax:
-      return LowerReduce(node, DML_REDUCE_FUNCTION_MAX);
-    case DirectMlOperator::kGlobalAveragePool:
-      return LowerGlobalPool(node, DML_REDUCE_FUNCTION_AVERAGE);
-    case DirectMlOperator::kGlobalMaxPool:
-      return LowerGlobalPool(node, DML_REDUCE_FUNCTION_MAX);
-    case DirectMlOperator::kEinsum:
-      return LowerEinsum(node);
-    case DirectMlOperator::kConv:
-      return LowerConv(node);
-    case DirectMlOperator::kConvTranspose:
-      return LowerConvTranspose(node);
-    case DirectMlOperator::kMaxPool:
-    case DirectMlOperator::kAveragePool:
-      return LowerPool(node, type);
-    case DirectMlOperator::kBatchNormalization:
-      return LowerBatchNormalization(node);
-    case DirectMlOperator::kPad:
-      return LowerPad(node);
-    case DirectMlOperator::kResize:
-      return LowerResize(node);
-    case DirectMlOperator::kSlice:
-    case DirectMlOperator::kTranspose:
-    case DirectMlOperator::kReshape:
-    case DirectMlOperator::kFlatten:
-    case DirectMlOperator::kSqueeze:
-    case DirectMlOperator::kUnsqueeze:
-    case DirectMlOperator::kExpand:
-    case DirectMlOperator::kIdentity:
-      return LowerMovement(node);
-    case DirectMlOperator::kShape:
-      return;
-    case DirectMlOperator::kRange:
-      return node.Refuse("a range that is computed on the GPU, or of more than a million integers");
-  }
+  if (is(kAdd, kSub, kMul, kDiv, kMin, kMax)) return LowerBinary(node, type);
+  if (is(kSqrt, kSin, kCos, kAbs, kExp, kLog, kErf, kReciprocal, kTanh, kSigmoid, kRelu)) return LowerUnary(node, type);
+  if (is(kNeg)) return LowerUnary(node, type, -1);
+  if (is(kPow)) return LowerPow(node);
+  if (is(kEqual, kGreater, kGreaterOrEqual, kLess, kLessOrEqual, kAnd, kOr, kXor)) return LowerLogical(node, type);
+  if (is(kNot, kIsNaN)) return LowerPredicate(node, type);
+  if (is(kWhere)) return LowerWhere(node);
+  if (is(kCast)) return LowerCast(node);
+  if (is(kBatchNormalization)) return LowerBatchNormalization(node);
+  if (is(kMatMul)) return LowerMatMul(node);
+  if (is(kGemm)) return LowerGemm(node);
+  if (is(kEinsum)) return LowerEinsum(node);
+  if (is(kMatMulInteger)) return LowerMatMulInteger(node);
+  if (is(kQLinearMatMul)) return LowerQLinearMatMul(node);
+  if (is(kDynamicQuantizeLinear)) return LowerDynamicQuantizeLinear(node);
+  if (is(kConv)) return LowerConv(node);
+  if (is(kConvTranspose)) return LowerConvTranspose(node);
+  if (is(kConvInteger)) return LowerConvInteger(node);
+  if (is(kQLinearConv)) return LowerQLinearConv(node);
+  if (is(kMaxPool, kAveragePool)) return LowerPool(node, type);
+  if (is(kReduceSum)) return LowerReduce(node, DML_REDUCE_FUNCTION_SUM);
+  if (is(kReduceMean)) return LowerReduce(node, DML_REDUCE_FUNCTION_AVERAGE);
+  if (is(kReduceMax)) return LowerReduce(node, DML_REDUCE_FUNCTION_MAX);
+  if (is(kGlobalAveragePool)) return LowerGlobalPool(node, DML_REDUCE_FUNCTION_AVERAGE);
+  if (is(kGlobalMaxPool)) return LowerGlobalPool(node, DML_REDUCE_FUNCTION_MAX);
+  if (is(kPad)) return LowerPad(node);
+  if (is(kResize)) return LowerResize(node);
+  if (is(kGather)) return LowerGather(node);
+  if (is(kGatherND)) return LowerGatherNd(node);
+  if (is(kConcat)) return LowerConcat(node);
+  if (is(kSplit)) return LowerSplit(node);
+  if (is(kConstantOfShape)) return LowerConstantOfShape(node);
+  if (is(kRange)) return node.Refuse("a range that is computed on the GPU, or of more than a million integers");
+  LowerMovement(node);
 }
 
 }  // namespace

@@ -153,27 +153,16 @@ Tensor Picked(NodeLowering& node, const Tensor& from, size_t axis, const std::ve
 }
 
 std::optional<StridedView> Moved(NodeLowering& node, const StridedView& from) {
-  switch (node.op()) {
-    case DirectMlOperator::kIdentity:
-      return from;
-    case DirectMlOperator::kTranspose:
-      return Transposed(node, from);
-    case DirectMlOperator::kSqueeze:
-      return Squeezed(node, from);
-    case DirectMlOperator::kUnsqueeze:
-      return Unsqueezed(node, from);
-    case DirectMlOperator::kExpand:
-      return ExpandedTo(node, from);
-    case DirectMlOperator::kSlice:
-      return Sliced(node, from);
-    case DirectMlOperator::kReshape:
-    case DirectMlOperator::kFlatten: {
-      const auto dims = NewDims(node, from.dims);
-      return dims ? std::optional(StridedView::Packed(*dims)) : std::nullopt;
-    }
-    default:
-      return std::nullopt;
-  }
+  using enum DirectMlOperator;
+  if (node.op() == kIdentity) return from;
+  if (node.op() == kTranspose) return Transposed(node, from);
+  if (node.op() == kSqueeze) return Squeezed(node, from);
+  if (node.op() == kUnsqueeze) return Unsqueezed(node, from);
+  if (node.op() == kExpand) return ExpandedTo(node, from);
+  if (node.op() == kSlice) return Sliced(node, from);
+  if (node.op() != kReshape && node.op() != kFlatten) return std::nullopt;
+  const auto dims = NewDims(node, from.dims);
+  return dims ? std::optional(StridedView::Packed(*dims)) : std::nullopt;
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 
 #include "cpu/run/elements.h"
 #include "scalar_conversions.h"
@@ -13,6 +14,7 @@ namespace {
 
 using namespace abi;
 using Index = std::vector<uint32_t>;
+using Data = std::vector<const uint8_t*>;
 
 constexpr int kBits[] = {0, 32, 16, 32, 16, 8, 32, 16, 8, 64, 64, 64, 4, 4};
 
@@ -197,6 +199,47 @@ Function ActivationFunction(int type, const float* p, uint32_t level) {
   }
 }
 
+enum Operands { kNumbers, kBooleans };
+
+struct Comparison {
+  Operands operands;
+  uint32_t level;
+  bool (*function)(double, double);
+};
+
+const std::map<DML_OPERATOR_TYPE, double (*)(double)> kUnary = {
+    {DML_OPERATOR_ELEMENT_WISE_IDENTITY, [](double x) { return x; }},
+    {DML_OPERATOR_ELEMENT_WISE_SQRT, [](double x) { return std::sqrt(x); }},
+    {DML_OPERATOR_ELEMENT_WISE_RECIP, [](double x) { return 1 / x; }},
+    {DML_OPERATOR_ELEMENT_WISE_ERF, [](double x) { return std::erf(x); }},
+    {DML_OPERATOR_ELEMENT_WISE_EXP, [](double x) { return std::exp(x); }},
+    {DML_OPERATOR_ELEMENT_WISE_COS, [](double x) { return std::cos(x); }},
+    {DML_OPERATOR_ELEMENT_WISE_SIN, [](double x) { return std::sin(x); }},
+    {DML_OPERATOR_ELEMENT_WISE_ABS, [](double x) { return std::fabs(x); }},
+    {DML_OPERATOR_ELEMENT_WISE_LOG, [](double x) { return std::log(x); }},
+};
+const std::map<DML_OPERATOR_TYPE, double (*)(double, double)> kBinary = {
+    {DML_OPERATOR_ELEMENT_WISE_ADD, [](double a, double b) { return a + b; }},
+    {DML_OPERATOR_ELEMENT_WISE_SUBTRACT, [](double a, double b) { return a - b; }},
+    {DML_OPERATOR_ELEMENT_WISE_MULTIPLY, [](double a, double b) { return a * b; }},
+    {DML_OPERATOR_ELEMENT_WISE_DIVIDE, [](double a, double b) { return a / b; }},
+    {DML_OPERATOR_ELEMENT_WISE_MAX, [](double a, double b) { return std::fmax(a, b); }},
+    {DML_OPERATOR_ELEMENT_WISE_MIN, [](double a, double b) { return std::fmin(a, b); }},
+    {DML_OPERATOR_ELEMENT_WISE_POW, [](double a, double b) { return std::pow(a, b); }},
+};
+const std::map<DML_OPERATOR_TYPE, Comparison> kComparisons = {
+    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS, {kNumbers, 0, [](double a, double b) { return a == b; }}},
+    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN, {kNumbers, 0, [](double a, double b) { return a > b; }}},
+    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN, {kNumbers, 0, [](double a, double b) { return a < b; }}},
+    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL,
+     {kNumbers, DML_FEATURE_LEVEL_3_0, [](double a, double b) { return a >= b; }}},
+    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL,
+     {kNumbers, DML_FEATURE_LEVEL_3_0, [](double a, double b) { return a <= b; }}},
+    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND, {kBooleans, 0, [](double a, double b) { return a != 0 && b != 0; }}},
+    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR, {kBooleans, 0, [](double a, double b) { return a != 0 || b != 0; }}},
+    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR, {kBooleans, 0, [](double a, double b) { return (a != 0) != (b != 0); }}},
+};
+
 class Reader {
  public:
   Reader(const DML_OPERATOR_DESC& desc, uint32_t level, FakeKernel* kernel)
@@ -235,61 +278,14 @@ class Reader {
   }
 
   void ReadByType() {
+    if (const auto unary = kUnary.find(desc_.Type); unary != kUnary.end()) return Unary(unary->second);
+    if (const auto binary = kBinary.find(desc_.Type); binary != kBinary.end()) return Binary(binary->second);
+    if (const auto found = kComparisons.find(desc_.Type); found != kComparisons.end()) return Compare(found->second);
     switch (desc_.Type) {
-      case DML_OPERATOR_ELEMENT_WISE_IDENTITY:
-        return Unary([](double x) { return x; });
-      case DML_OPERATOR_ELEMENT_WISE_SQRT:
-        return Unary([](double x) { return std::sqrt(x); });
-      case DML_OPERATOR_ELEMENT_WISE_RECIP:
-        return Unary([](double x) { return 1 / x; });
-      case DML_OPERATOR_ELEMENT_WISE_ERF:
-        return Unary([](double x) { return std::erf(x); });
-      case DML_OPERATOR_ELEMENT_WISE_EXP:
-        return Unary([](double x) { return std::exp(x); });
-      case DML_OPERATOR_ELEMENT_WISE_COS:
-        return Unary([](double x) { return std::cos(x); });
-      case DML_OPERATOR_ELEMENT_WISE_SIN:
-        return Unary([](double x) { return std::sin(x); });
-      case DML_OPERATOR_ELEMENT_WISE_ADD:
-        return Binary([](double a, double b) { return a + b; });
-      case DML_OPERATOR_ELEMENT_WISE_SUBTRACT:
-        return Binary([](double a, double b) { return a - b; });
-      case DML_OPERATOR_ELEMENT_WISE_MULTIPLY:
-        return Binary([](double a, double b) { return a * b; });
-      case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
-        return Binary([](double a, double b) { return a / b; });
-      case DML_OPERATOR_ELEMENT_WISE_ABS:
-        return Unary([](double x) { return std::fabs(x); });
-      case DML_OPERATOR_ELEMENT_WISE_LOG:
-        return Unary([](double x) { return std::log(x); });
-      case DML_OPERATOR_ELEMENT_WISE_MAX:
-        return Binary([](double a, double b) { return std::fmax(a, b); });
-      case DML_OPERATOR_ELEMENT_WISE_MIN:
-        return Binary([](double a, double b) { return std::fmin(a, b); });
-      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS:
-        return Compare(kNumbers, [](double a, double b) { return a == b; });
-      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN:
-        return Compare(kNumbers, [](double a, double b) { return a > b; });
-      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN:
-        return Compare(kNumbers, [](double a, double b) { return a < b; });
-      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL:
-        if (level_ < DML_FEATURE_LEVEL_3_0) return Refuse("not at this level");
-        return Compare(kNumbers, [](double a, double b) { return a >= b; });
-      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL:
-        if (level_ < DML_FEATURE_LEVEL_3_0) return Refuse("not at this level");
-        return Compare(kNumbers, [](double a, double b) { return a <= b; });
-      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND:
-        return Compare(kBooleans, [](double a, double b) { return a != 0 && b != 0; });
-      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR:
-        return Compare(kBooleans, [](double a, double b) { return a != 0 || b != 0; });
-      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR:
-        return Compare(kBooleans, [](double a, double b) { return (a != 0) != (b != 0); });
       case DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT:
         return Predicate(kBooleans, [](double x) { return x == 0; });
       case DML_OPERATOR_ELEMENT_WISE_IS_NAN:
         return Predicate(kNumbers, [](double x) { return std::isnan(x); });
-      case DML_OPERATOR_ELEMENT_WISE_POW:
-        return Binary([](double a, double b) { return std::pow(a, b); });
       case DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW: {
         const auto& d = As<DML_ELEMENT_WISE_CONSTANT_POW_OPERATOR_DESC>();
         Tensors({d.InputTensor}, d.OutputTensor);
@@ -395,12 +391,18 @@ class Reader {
     }
   }
 
+  // Each element of the result is a function of its index.
+  void Each(std::function<double(const Data&, const Index&)> function) {
+    kernel_->run = [out = kernel_->output, function](const Data& inputs, uint8_t* output) {
+      ForEach(out.sizes, [&](const Index& i) { Write(out, output, i, function(inputs, i)); });
+    };
+  }
+
   void Map(Function function) {
     SameSizes();
-    const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
-    kernel_->run = [in, out, function](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& i) { Write(out, output, i, function(Read(in, inputs[0], i))); });
-    };
+    Each([in = kernel_->inputs[0], function](const Data& inputs, const Index& i) {
+      return function(Read(in, inputs[0], i));
+    });
   }
 
   void Unary(Function function) {
@@ -410,19 +412,25 @@ class Reader {
     Map([=](double x) { return function(x * scale + bias); });
   }
 
-  void Binary(std::function<double(double, double)> function) {
+  void Binary(double (*function)(double, double)) {
+    ReadOperands();
+    if (kernel_->output.type != kernel_->inputs[0].type) Refuse("types differ");
+    EachPair(function);
+  }
+
+  void ReadOperands() {
     const auto& d = As<DML_ELEMENT_WISE_BINARY_OPERATOR_DESC>();
     Tensors({d.ATensor, d.BTensor}, d.OutputTensor);
     SameSizes();
-    const FakeTensor a = kernel_->inputs[0], b = kernel_->inputs[1], out = kernel_->output;
-    if (a.type != b.type || out.type != a.type) Refuse("types differ");
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes,
-              [&](const Index& i) { Write(out, output, i, function(Read(a, inputs[0], i), Read(b, inputs[1], i))); });
-    };
+    if (kernel_->inputs[0].type != kernel_->inputs[1].type) Refuse("types differ");
   }
 
-  enum Operands { kNumbers, kBooleans };
+  template <typename Result>
+  void EachPair(Result (*function)(double, double)) {
+    Each([a = kernel_->inputs[0], b = kernel_->inputs[1], function](const Data& inputs, const Index& i) {
+      return static_cast<double>(function(Read(a, inputs[0], i), Read(b, inputs[1], i)));
+    });
+  }
 
   // Results and booleans are of UINT8.
   void CheckBooleans(Operands operands) {
@@ -431,18 +439,11 @@ class Reader {
     if (kernel_->output.type != DML_TENSOR_DATA_TYPE_UINT8) Refuse("a result that is no boolean");
   }
 
-  void Compare(Operands operands, std::function<bool(double, double)> function) {
-    const auto& d = As<DML_ELEMENT_WISE_BINARY_OPERATOR_DESC>();
-    Tensors({d.ATensor, d.BTensor}, d.OutputTensor);
-    SameSizes();
-    CheckBooleans(operands);
-    const FakeTensor a = kernel_->inputs[0], b = kernel_->inputs[1], out = kernel_->output;
-    if (a.type != b.type) Refuse("types differ");
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& i) {
-        Write(out, output, i, function(Read(a, inputs[0], i), Read(b, inputs[1], i)) ? 1 : 0);
-      });
-    };
+  void Compare(const Comparison& comparison) {
+    if (level_ < comparison.level) return Refuse("not at this level");
+    ReadOperands();
+    CheckBooleans(comparison.operands);
+    EachPair(comparison.function);
   }
 
   void Predicate(Operands operands, std::function<bool(double)> function) {
@@ -459,12 +460,9 @@ class Reader {
     const FakeTensor condition = kernel_->inputs[0], a = kernel_->inputs[1], b = kernel_->inputs[2];
     const FakeTensor out = kernel_->output;
     if (condition.type != DML_TENSOR_DATA_TYPE_UINT8 || a.type != b.type || a.type != out.type) Refuse("types differ");
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& i) {
-        const bool first = Read(condition, inputs[0], i) != 0;
-        Write(out, output, i, first ? Read(a, inputs[1], i) : Read(b, inputs[2], i));
-      });
-    };
+    Each([=](const Data& inputs, const Index& i) {
+      return Read(condition, inputs[0], i) != 0 ? Read(a, inputs[1], i) : Read(b, inputs[2], i);
+    });
   }
 
   void Gemm() {
@@ -480,7 +478,7 @@ class Reader {
     }
     if (a.type != DML_TENSOR_DATA_TYPE_FLOAT32 || b.type != a.type || out.type != a.type) return Refuse("types");
     const double alpha = d.Alpha, beta = d.Beta;
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+    kernel_->run = [=](const Data& inputs, uint8_t* output) {
       const auto* x = reinterpret_cast<const float*>(inputs[0]);
       const auto* y = reinterpret_cast<const float*>(inputs[1]);
       const uint32_t rows = out.sizes[2], columns = out.sizes[3], inner = a.sizes[3];
@@ -572,7 +570,7 @@ class Reader {
                       b.sizes[1] == out.sizes[1];
     if (!fits) return Refuse("sizes of the product");
     CheckQuantized(q, 2, 3);
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+    kernel_->run = [=](const Data& inputs, uint8_t* output) {
       const auto finish = Finish(q, tensors, inputs, out.type);
       const uint8_t *from_a = inputs[static_cast<size_t>(q.a)], *from_b = inputs[static_cast<size_t>(q.b)];
       const uint32_t inner = a.sizes[3], columns = out.sizes[3];
@@ -644,23 +642,21 @@ class Reader {
     for (size_t i = 0; i < window.sizes.size(); ++i) {
       if (window.Count(i, in.sizes[i + 2]) != out.sizes[i + 2]) return Refuse("sizes of what is pooled");
     }
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& o) {
-        double sum = 0, largest = -std::numeric_limits<double>::infinity(), count = 0;
-        Index at = o;
-        ForEachIn(window, o, in.sizes, &at, [&](const Index&) {
-          const double value = Read(in, inputs[0], at);
-          sum += value;
-          largest = std::isnan(value) || value > largest ? value : largest;
-          ++count;
-        });
-        if (pooling == kMeanOfWindow) {
-          count = 1;
-          for (uint32_t size : window.sizes) count *= size;
-        }
-        Write(out, output, o, pooling == kLargest ? largest : sum / count);
+    Each([=](const Data& inputs, const Index& o) {
+      double sum = 0, largest = -std::numeric_limits<double>::infinity(), count = 0;
+      Index at = o;
+      ForEachIn(window, o, in.sizes, &at, [&](const Index&) {
+        const double value = Read(in, inputs[0], at);
+        sum += value;
+        largest = std::isnan(value) || value > largest ? value : largest;
+        ++count;
       });
-    };
+      if (pooling == kMeanOfWindow) {
+        count = 1;
+        for (uint32_t size : window.sizes) count *= size;
+      }
+      return pooling == kLargest ? largest : sum / count;
+    });
   }
 
   void Convolution() {
@@ -683,7 +679,7 @@ class Reader {
     const UINT groups = d.GroupCount;
     if (small.sizes[1] != filter.sizes[0] || large.sizes[1] != filter.sizes[1] * groups) return Refuse("channels");
     if (bias.present && (bias.sizes.size() != out.sizes.size() || bias.sizes[1] != out.sizes[1])) Refuse("bias");
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+    kernel_->run = [=](const Data& inputs, uint8_t* output) {
       const FakeTensor& wide = backward ? out : in;
       const FakeTensor& narrow = backward ? in : out;
       size_t elements = 1;
@@ -727,7 +723,7 @@ class Reader {
         out.sizes[1] == filter.sizes[0] && in.sizes[1] == filter.sizes[1] * groups && in.sizes[0] == out.sizes[0];
     if (!fits) return Refuse("channels");
     CheckQuantized(q, 4, 1);
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+    kernel_->run = [=](const Data& inputs, uint8_t* output) {
       const auto finish = Finish(q, tensors, inputs, out.type);
       const uint8_t *from = inputs[static_cast<size_t>(q.a)], *by = inputs[static_cast<size_t>(q.b)];
       const uint32_t share = out.sizes[1] / groups;
@@ -759,35 +755,28 @@ class Reader {
     }
     const double value = d.PaddingValue;
     const auto mode = d.PaddingMode;
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& o) {
-        Index at = o;
-        for (size_t i = 0; i < rank; ++i) {
-          const int64_t size = in.sizes[i];
-          int64_t from = int64_t{o[i]} - before[i];
-          if (mode == DML_PADDING_MODE_CONSTANT && (from < 0 || from >= size)) return Write(out, output, o, value);
-          if (mode == DML_PADDING_MODE_REFLECTION) from = from < 0 ? -from : from >= size ? 2 * size - 2 - from : from;
-          at[i] = static_cast<uint32_t>(std::clamp<int64_t>(from, 0, size - 1));
-        }
-        Write(out, output, o, Read(in, inputs[0], at));
-      });
-    };
+    Each([=](const Data& inputs, const Index& o) {
+      Index at = o;
+      for (size_t i = 0; i < rank; ++i) {
+        const int64_t size = in.sizes[i];
+        int64_t from = int64_t{o[i]} - before[i];
+        if (mode == DML_PADDING_MODE_CONSTANT && (from < 0 || from >= size)) return value;
+        if (mode == DML_PADDING_MODE_REFLECTION) from = from < 0 ? -from : from >= size ? 2 * size - 2 - from : from;
+        at[i] = static_cast<uint32_t>(std::clamp<int64_t>(from, 0, size - 1));
+      }
+      return Read(in, inputs[0], at);
+    });
   }
 
   void BatchNormalize() {
     const auto& d = As<DML_BATCH_NORMALIZATION_OPERATOR_DESC>();
     Tensors({d.InputTensor, d.MeanTensor, d.VarianceTensor, d.ScaleTensor, d.BiasTensor}, d.OutputTensor);
     SameSizes();
-    const std::vector<FakeTensor> in = kernel_->inputs;
-    const FakeTensor out = kernel_->output;
     const double epsilon = d.Epsilon;
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      const auto value = [&](size_t input, const Index& i) { return Read(in[input], inputs[input], i); };
-      ForEach(out.sizes, [&](const Index& i) {
-        const double deviation = std::sqrt(value(2, i) + epsilon);
-        Write(out, output, i, value(3, i) * (value(0, i) - value(1, i)) / deviation + value(4, i));
-      });
-    };
+    Each([in = kernel_->inputs, epsilon](const Data& inputs, const Index& i) {
+      const auto value = [&](size_t input) { return Read(in[input], inputs[input], i); };
+      return value(3) * (value(0) - value(1)) / std::sqrt(value(2) + epsilon) + value(4);
+    });
   }
 
   void Gather() {
@@ -802,15 +791,13 @@ class Reader {
     std::vector<uint32_t> expected = in.sizes;
     expected[axis] = indices.sizes.back();
     if (expected != out.sizes || in.type != out.type) return Refuse("sizes of what is gathered");
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& i) {
-        Index at(indices.sizes.size(), 0), from = i;
-        at.back() = i[axis];
-        const double index = Read(indices, inputs[1], at);
-        from[axis] = static_cast<uint32_t>(index < 0 ? index + in.sizes[axis] : index);
-        Write(out, output, i, Read(in, inputs[0], from));
-      });
-    };
+    Each([=](const Data& inputs, const Index& i) {
+      Index at(indices.sizes.size(), 0), from = i;
+      at.back() = i[axis];
+      const double index = Read(indices, inputs[1], at);
+      from[axis] = static_cast<uint32_t>(index < 0 ? index + in.sizes[axis] : index);
+      return Read(in, inputs[0], from);
+    });
   }
 
   void Join() {
@@ -829,7 +816,7 @@ class Reader {
       total += part.sizes[axis];
     }
     if (parts.empty() || total != out.sizes[axis]) return Refuse("size of what is joined");
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+    kernel_->run = [=](const Data& inputs, uint8_t* output) {
       uint32_t before = 0;
       for (size_t p = 0; p < parts.size(); before += parts[p++].sizes[axis]) {
         ForEach(parts[p].sizes, [&](const Index& i) {
@@ -854,13 +841,11 @@ class Reader {
       const auto step = static_cast<uint32_t>(steps[i]);
       if ((d.InputWindowSizes[i] + step - 1) / step != out.sizes[i]) return Refuse("size of the slice");
     }
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& i) {
-        Index from = offsets;
-        for (size_t dim = 0; dim < from.size(); ++dim) from[dim] += i[dim] * static_cast<uint32_t>(steps[dim]);
-        Write(out, output, i, Read(in, inputs[0], from));
-      });
-    };
+    Each([=](const Data& inputs, const Index& i) {
+      Index from = offsets;
+      for (size_t dim = 0; dim < from.size(); ++dim) from[dim] += i[dim] * static_cast<uint32_t>(steps[dim]);
+      return Read(in, inputs[0], from);
+    });
   }
 
   void Softmax() {
@@ -871,7 +856,7 @@ class Reader {
     const std::vector<uint32_t> axes(d.Axes, d.Axes + d.AxisCount);
     const bool logarithm = desc_.Type == DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1;
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+    kernel_->run = [=](const Data& inputs, uint8_t* output) {
       std::vector<uint32_t> kept = in.sizes;
       for (uint32_t axis : axes) kept[axis] = 1;
       std::vector<double> most = Totals(in, inputs[0], axes, [](double) { return 0.0; });
@@ -917,13 +902,7 @@ class Reader {
     const auto& d = As<DML_ACTIVATION_PARAMETERIZED_RELU_OPERATOR_DESC>();
     Tensors({d.InputTensor, d.SlopeTensor}, d.OutputTensor);
     SameSizes();
-    const FakeTensor in = kernel_->inputs[0], slope = kernel_->inputs[1], out = kernel_->output;
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& i) {
-        const double x = Read(in, inputs[0], i);
-        Write(out, output, i, x >= 0 ? x : x * Read(slope, inputs[1], i));
-      });
-    };
+    EachPair(+[](double x, double slope) { return x >= 0 ? x : x * slope; });
   }
 
   void Reduce() {
@@ -940,7 +919,7 @@ class Reader {
     if (!squares && !extreme && !average && d.Function != DML_REDUCE_FUNCTION_SUM) return Refuse("reduction");
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
     if (extreme) return ReduceExtreme(in, out, axes, least ? -1 : 1);
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+    kernel_->run = [=](const Data& inputs, uint8_t* output) {
       const std::vector<double> totals = Totals(in, inputs[0], axes, [&](double x) { return squares ? x * x : x; });
       const double count = average ? CountOf(in, axes) : 1;
       size_t at = 0;
@@ -950,7 +929,7 @@ class Reader {
 
   // The largest for a sign of 1, the least for -1.
   void ReduceExtreme(const FakeTensor& in, const FakeTensor& out, const std::vector<uint32_t>& axes, double sign) {
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+    kernel_->run = [=](const Data& inputs, uint8_t* output) {
       ForEach(out.sizes,
               [&](const Index& i) { Write(out, output, i, -sign * std::numeric_limits<double>::infinity()); });
       ForEach(in.sizes, [&](const Index& i) {
@@ -1003,7 +982,7 @@ class Reader {
       activation = ActivationFunction(static_cast<int>(fused->Type), d.Parameters, level_);
       if (!activation) return Refuse("fused activation");
     }
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
+    kernel_->run = [=](const Data& inputs, uint8_t* output) {
       std::vector<uint32_t> kept = in.sizes;
       for (uint32_t axis : axes) kept[axis] = 1;
       const double count = CountOf(in, axes);
@@ -1093,14 +1072,12 @@ class Reader {
         }
       }
     }
-    kernel_->run = [=](const std::vector<const uint8_t*>& inputs, uint8_t* output) {
-      ForEach(out.sizes, [&](const Index& i) {
-        const double x = Read(in, inputs[0], i);
-        const double step = Parameter(scale, inputs[1], i, out.sizes);
-        const double offset = zero.present ? Parameter(zero, inputs[2], i, out.sizes) : implied;
-        Write(out, output, i, quantise ? Quantised(x, step, offset, out.type) : (x - offset) * step);
-      });
-    };
+    Each([=](const Data& inputs, const Index& i) {
+      const double x = Read(in, inputs[0], i);
+      const double step = Parameter(scale, inputs[1], i, out.sizes);
+      const double offset = zero.present ? Parameter(zero, inputs[2], i, out.sizes) : implied;
+      return quantise ? Quantised(x, step, offset, out.type) : (x - offset) * step;
+    });
   }
 
   const DML_OPERATOR_DESC& desc_;
