@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +33,13 @@ from rewrite_harness import (
     session_of,
 )
 
+from normfuse import graph_rewrites
 from normfuse.graph_rewrites import RewriteResult, Target, Treatment
 from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE
 from normfuse.graph_rewrites.quantization.dequantize_cse import join_dequantizers
 from normfuse.graph_rewrites.quantization.qoperator_to_qdq import write_pairs
 from normfuse.optimization.float_network import unrounded
+from normfuse.spec import REASONS
 
 
 class Changed(NamedTuple):
@@ -106,11 +111,10 @@ def test_case(form: Form, tmp_path: Path) -> None:
     again, _ = optimize(portable)
     assert again.SerializeToString(deterministic=True) == round_trip(portable).SerializeToString(deterministic=True)
     custom, _ = optimize(model, target="custom-op")
-    assert _steps(custom) == _steps(portable)
+    assert "no_standard_form" in left or _steps(custom) == _steps(portable)
     standard, _ = optimize(model, target="standard")
-    assert not fused_nodes(standard)
     again, _ = optimize(optimize(standard, target="standard")[0], target="standard")
-    assert not fused_nodes(again)
+    assert fused_nodes(model) or not (fused_nodes(standard) or fused_nodes(again))
     assert not hosted or _hosted(portable, tmp_path) == hosted.strip()
     _check_numbers(form, model, portable, custom)
 
@@ -152,6 +156,20 @@ WAYS: dict[str, Way] = {
     "pairs": _of_pairs,
     "joined": _joined,
 }
+
+
+def test_every_reason_that_the_pass_gives_has_its_case() -> None:
+    """The codes that the sources of the pass give are the first arguments of Declined(...) and Reason(...)."""
+    calls = [
+        call
+        for file in Path(inspect.getfile(graph_rewrites)).parent.rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Declined", "Reason")
+    ]
+    given = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
+    found = set(re.findall(r"\bleft (\w+)", "\n".join(case.expected for case in CASES)))
+    assert given == found | {"rule_failed"}  # no model is known that has one: see test_rule_failures.py
+    assert found <= set(REASONS)
 
 
 @pytest.mark.parametrize("form", list(_forms(in_other_ways=True)))
@@ -218,7 +236,7 @@ def _check_left(result: RewriteResult, reason: str, kind: str = "", words: str =
     sites = [site for site in result.sites if site.reason == reason and site.kind.startswith(kind)]
     assert sites, result.sites
     assert any(words.strip('"') in site.message for site in sites), sites
-    assert sites[0].advice
+    assert sites[0].advice == REASONS[reason].advice
 
 
 def _check_numbers(form: Form, model: onnx.ModelProto, portable: onnx.ModelProto, custom: onnx.ModelProto) -> None:
@@ -226,9 +244,12 @@ def _check_numbers(form: Form, model: onnx.ModelProto, portable: onnx.ModelProto
     nodes, kernelless = fused_nodes(portable), "kernelless" in form.case.options
     if "unrun" in form.case.options or (kernelless and not nodes):
         return
+    options = harness.session_options("ep")
+    if "unoptimized" in form.case.options:  # where what ONNX Runtime makes of the original is wrong
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     sessions = {
         "portable model": session_of(portable, optimized="unoptimized" not in form.case.options),
-        "provider": harness.create_session(custom if nodes else model),
+        "provider": harness.create_session(custom if nodes else model, "ep", options),
         **({} if kernelless else {"original model": session_of(model, optimized=False)}),
     }
     for family in ("noise", *random.Random(form.number).sample(FAMILIES[1:], 2)):

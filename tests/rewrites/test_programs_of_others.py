@@ -127,21 +127,6 @@ def test_program_of_somebody_else_is_extended(foreign: Foreign) -> None:
         np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=0, atol=2e-5, err_msg=target)
 
 
-def test_operand_for_each_group_behind_others_has_no_standard_form() -> None:
-    """It is left as a node of ours, which runs."""
-    g = SpellingBuilder(21)
-    steps = "Normalize num_groups=3; Relu; Mul s align=group"
-    node = g.add("FusedNormalization", g.input("x", SHAPE), g.weight(3), domain=DOMAIN, steps=steps)
-    g.output(node, SHAPE)
-    _, result = optimize(g.model("groups"))
-    (site,) = result.sites
-    assert (site.fused_into, site.reason) == (None, "no_standard_form")
-    assert "operand_0, for each group, stands behind other steps" in site.message
-    optimized, _ = optimize(g.model("groups"), target="custom-op")
-    (node,) = optimized.graph.node
-    assert node.attribute[-1].s.decode().endswith("Relu; Mul operand_0 align=group")
-
-
 def test_rule_in_front_keeps_the_order_of_steps() -> None:
     """A gate in front of others becomes the first step, and the tensors keep to theirs."""
     g = SpellingBuilder(21)

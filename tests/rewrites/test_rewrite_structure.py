@@ -464,21 +464,6 @@ def test_foreign_function_of_the_same_name_is_kept() -> None:
     assert [node.op_type for node in function.node] == ["Neg"]
 
 
-def test_unknown_attribute_and_step_are_left() -> None:
-    norm = "Normalize axes=-1"
-    given: list[tuple[dict[str, Any], str]] = [
-        ({"steps": norm, "made_up": 1}, "unknown_attribute"),
-        ({"steps": f"{norm}; Made"}, "unknown_step"),
-    ]
-    for attributes, reason in given:
-        g = SpellingBuilder(17)
-        g.output(g.add("FusedNormalization", g.input("x", SHAPE), domain="ai.normfuse", **attributes), SHAPE)
-        model = g.model("m")
-        optimized, result = optimize(model)
-        assert [site.reason for site in result.sites] == [reason]
-        assert optimized.graph.node == model.graph.node
-
-
 def test_plain_node_of_a_model_without_types_keeps_its_result_type() -> None:
     body = """n = ai.normfuse.FusedNormalization <steps = "Normalize axes=-1; Store type=float16"> (x)
               h = Abs (n)
