@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, BinaryIO
@@ -19,9 +18,9 @@ SIZE = 16
 _CHUNK = 1 << 20
 
 
-def chunks_of(source: BinaryIO | bytes | mmap.mmap) -> Iterator[memoryview]:
+def chunks_of(source: BinaryIO | bytes) -> Iterator[memoryview]:
     """Yield a content in pieces, from where a file is on; each is gone when the next one is there."""
-    if isinstance(source, (bytes, mmap.mmap)):
+    if isinstance(source, bytes):
         whole = memoryview(source)
         yield from (whole[begin : begin + _CHUNK] for begin in range(0, len(whole), _CHUNK))
         return

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import mmap
 import re
 import warnings
 from collections.abc import Callable
@@ -49,7 +48,7 @@ from normfuse.spec import OPERATOR_DOMAIN
 if TYPE_CHECKING:
     import onnxruntime
 
-    _Keep: TypeAlias = Callable[[onnxruntime.InferenceSession, bytes | mmap.mmap, str], None]
+    _Keep: TypeAlias = Callable[[onnxruntime.InferenceSession, bytes | Path, str], None]
     """Keeps what a session was created on, with its external data in a folder ("": it has none)."""
 
 
@@ -235,7 +234,7 @@ def _settled_session(
     keeps_weights, leaves_pairs, as_given = made.keeps_weights, made.leaves_pairs, made.as_given
     late = inlines_late(made.model)
 
-    def keep(session: onnxruntime.InferenceSession, data: bytes | mmap.mmap, folder: str) -> None:
+    def keep(session: onnxruntime.InferenceSession, data: bytes | Path, folder: str) -> None:
         names, files = given.initializers
         needs = Needs(
             keeps_weights=keeps_weights,
@@ -341,19 +340,11 @@ def _create(
                 session = plain_session(given, sess_options=options, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime raises one class of its own for each status code
             raise _translated(error, name) from error
-        if keep is not None:
-            _keep(keep, session, data, folder or "")
+        if keep is not None and (isinstance(data, bytes) or not data.with_name(f"{data.name}.data").exists()):
+            keep(session, data, folder or "")
     if providers is None and EP_NAME not in session.get_providers():
         raise LibraryLoadError(f"onnxruntime created a session for {name} without {EP_NAME}.")
     return session
-
-
-def _keep(keep: _Keep, session: onnxruntime.InferenceSession, data: bytes | Path, folder: str) -> None:
-    if isinstance(data, bytes):
-        keep(session, data, folder)
-    elif not data.with_name(f"{data.name}.data").exists():
-        with data.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            keep(session, mapped, folder)
 
 
 def _translated(error: Exception, name: str) -> Exception:

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
 import logging
-import mmap
 import os
 import platform
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -170,7 +170,7 @@ class Origin:
                 _log.info("A prepared model cannot be read: %s.", error)
         return None
 
-    def keep(self, model: bytes | mmap.mmap, needs: Needs, data: Mapping[str, object]) -> None:
+    def keep(self, model: bytes | Path, needs: Needs, data: Mapping[str, object]) -> None:
         """Keep what was made of the model, unless that is another one by now.
 
         Args:
@@ -179,7 +179,7 @@ class Origin:
             data: Files with data of the model, and the `state_of` each before it was read.
         """
         path = self._beside if data else self._path
-        if len(model) > LARGEST or path is None:
+        if path is None or (len(model) if isinstance(model, bytes) else model.stat().st_size) > LARGEST:
             return
         try:
             if _look_at(self._model, self._key) != self._seen or (not data and _names_files(self._model)):
@@ -189,7 +189,10 @@ class Origin:
                 if now != state:
                     return
                 needs.contents.append([each, str(Path(each).resolve()), content.hex()])
-            _write(path, [_beginning(path.name, model, needs, self._key), model])
+            with io.BytesIO(model) if isinstance(model, bytes) else model.open("rb") as file:
+                beginning = _beginning(path.name, file, needs, self._key)
+                file.seek(0)
+                _write(path, chain([beginning], chunks_of(file)))
             prune(MOST_BYTES)
         except OSError as error:
             _log.info("A prepared model cannot be kept: %s.", error)
@@ -371,7 +374,7 @@ def _processor() -> list[str]:
     return told
 
 
-def _beginning(name: str, model: bytes | mmap.mmap, needs: Needs, key: int) -> bytes:
+def _beginning(name: str, model: BinaryIO, needs: Needs, key: int) -> bytes:
     """Return the field that an entry of that name begins with."""
     text = json.dumps(needs._asdict()).encode()
     size = SIZE + len(text)
@@ -397,7 +400,7 @@ def _read(path: Path, key: int) -> Needs | None:
         return None
 
 
-def _write(path: Path, parts: Sequence[bytes | mmap.mmap], *, replaces: bool = True) -> None:
+def _write(path: Path, parts: Iterable[bytes | memoryview], *, replaces: bool = True) -> None:
     """Write a file under another name, and rename it once it is on the disk."""
     import tempfile
 
