@@ -21,6 +21,8 @@ from onnx import helper
 from oracle import Array
 from strategies import Builder, Case, Numbers
 
+from normfuse.meaning import evaluate
+
 pytestmark = pytest.mark.every_isa
 EXAMPLES = settings().max_examples
 F32 = np.float32
@@ -63,7 +65,7 @@ def programs(draw: st.DrawFn) -> Case:
     b.activation(whole)
     if draw(st.integers(0, 2)) == 0:
         b.steps_behind(whole)
-    b.y(oracle.fused_activation(b.inputs, b.attributes)["Y"].exact.shape)
+    b.y(oracle.evaluate(b.op, b.inputs, b.attributes)["Y"].exact.shape)
     return b.finish()
 
 
@@ -114,22 +116,12 @@ class Quantized:
         return other
 
     def expected(self) -> oracle.Expected:
-        """In float64, which holds products of integers of 16 bits; ties fall to either side, as float32 rounds them."""
-        exact = [
-            (array.astype(np.float64) - float(self.zeros[f"z{i}"])) * float(self.scales[f"s{i}"])
-            for i, array in enumerate(self.tensors.values())
-        ]
-        product = exact[0] * exact[1]
-        y = product + exact[2] if len(exact) > 2 else product
-        slack = 3 * oracle.EPSILON32 * (np.abs(product) + np.abs(y))
-        step, zero = float(self.scales["s0"]), float(self.zeros["z0"])
-        code = oracle.dtype_code(self.tensors["t0"])
-        stored = oracle.Expected(y / step, (y - slack) / step, (y + slack) / step, code, zero)
-        if not self.dequantizes:
-            return stored
-        ends = [(stored.stored(end) - zero) * step for end in (stored.exact, stored.low, stored.high)]
-        slack = oracle.EPSILON32 * np.abs(ends[0])
-        return oracle.Expected(ends[0], ends[1] - slack, ends[2] + slack, onnx.TensorProto.FLOAT)
+        """Ties fall to either side, as float32 rounds them."""
+        steps = ["Dequantize scale=s0 zero_point=z0", "Mul t1 scale=s1 zero_point=z1", "Add t2 scale=s2 zero_point=z2"]
+        last = f"{'FakeQuantize' if self.dequantizes else 'Quantize'} scale=y zero_point=zy"
+        given = {**self.tensors, **self.scales, **self.zeros, "y": self.scales["s0"], "zy": self.zeros["z0"]}
+        arrays = {"X" if name == "t0" else name: np.asarray(value) for name, value in given.items()}
+        return evaluate("; ".join([*steps[: len(self.tensors)], last]), arrays)["Y"]
 
     def run(self, threads: int = 2) -> Array:
         options = harness.session_options("ep")
@@ -184,9 +176,6 @@ def test_paths_and_threads(whole: str, lanes: int, dtype: type) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("NORMFUSE_PATH", path)
             results.append(harness.run(harness.create_session(model, options=options), tensors)["Y"])
-    exact = {name: array.astype(np.float64) for name, array in inputs.items()}
-    y = oracle.activate("HardSwish", exact["X"] * exact["scale"] + exact["bias"])
-    slack = 1e-5 * (1 + np.abs(y))
-    oracle.Expected(y, y - slack, y + slack, oracle.dtype_code(inputs["X"])).check(results[0], "float64")
+    oracle.evaluate("FusedActivation", inputs, {"activation": "HardSwish"})["Y"].check(results[0], "float64")
     for result in results[1:]:
         assert result.tobytes() == results[0].tobytes()
