@@ -362,7 +362,7 @@ bool RunStepsBefore(const Block& block, float* d) {
 bool RunStepsBehind(const Block& block, const Normalizer& normalizer, const float* d, float* room) {
   const Stage& first = block.call.spec->behind.front();
   StepsOfBlock steps(block, RestOf(*block.call.spec));
-  const bool is_factor = normalizer.mean == 0.0f && normalizer.rest == 0.0f && first.changes_nothing();
+  const bool is_factor = normalizer.mean == 0.0f && first.changes_nothing();  // what rounds to 0 leaves nothing over
   if (is_factor) steps.AddFactor(&normalizer.inv);
   steps.ReadFrom(is_factor ? d : room);
   if (!steps.ReadSteps() || !steps.ReadY()) return false;

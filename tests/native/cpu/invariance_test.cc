@@ -653,6 +653,61 @@ TEST(DequantisingIsTheSameByAnyStore) {
   ForcePath("");
 }
 
+// Pairs that are one, that hold the clamp behind them, and that look so but are not.
+TEST(PairsGiveTheSameBitsByBlocks) {
+  struct Row {
+    double first;  // scale of a pair
+    double divisor;
+    float low, high;  // of a Clip, behind a pair and in front of the next
+    double second;
+    int rare = -1;  // where a pair of float8 stands, with which the steps are taken one by one
+  };
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const Row rows[] = {{0.125, 6, -kMost, kMost, 0.125 / 6},
+                      {0.125, 6, -1, 1, 0.125 / 6},
+                      {0.125, 1, 1, -1, 0.125},
+                      {0.125, 1, -1, kMost, 0.25},
+                      {2e9, 4, -kMost, kMost, 5e8},
+                      {5e-10, 0.5, -kMost, kMost, 1e-9},
+                      {-0.125, 1, -1, 1, -0.125},
+                      {0.125, 6, -kMost, kMost, 0.125 / 6, 0},
+                      {0.125, 6, -kMost, kMost, 0.125 / 6, 3}};
+  OnEveryIsa([&](const std::string& isa) {
+    for (const Row& row : rows) {
+      Case c;
+      Chain chain;
+      chain.name = "pairs";
+      chain.x.type = chain.store.type = DataType::kFloat32;
+      chain.x.name = "X";
+      Tensor x = Random(DataType::kFloat32, {3, 700}, 3);
+      for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, (x.At(i) - 1) * 60 * row.first);
+      chain.x.tensor = c.Add(std::move(x), false);
+      const auto number = [&c](double value) { return c.Add(MakeFloats({}, {value}), true); };
+      const auto pair = [&](double scale, DataType type = DataType::kInt8) {
+        Quantization q;
+        q.scale = number(scale);
+        return FakeQuantise(q, type);
+      };
+      Operand divisor;
+      divisor.name = "divisor";
+      divisor.type = DataType::kFloat32;
+      divisor.tensor = number(row.divisor);
+      chain.behind = {pair(row.first), Activate({Activation::kClip, {row.low, row.high}}),
+                      Combine(StepKind::kDiv, divisor), pair(row.second)};
+      if (row.low == -kMost) chain.behind.erase(chain.behind.begin() + 1);
+      if (row.rare >= 0) chain.behind.insert(chain.behind.begin() + row.rare, pair(1, DataType::kFloat8e4m3fn));
+      c.steps = chain;
+      c.output_types = {DataType::kFloat32};
+      const std::vector<Bytes> chosen = OutputsOf(c, {});
+      ForcePath("blocks");
+      const std::string what = isa + " " + std::to_string(&row - rows);
+      EXPECT(OutputsOf(c, {}) == chosen, what);
+      if (row.rare < 0) RunAndCompare(c, 1, what);
+      ForcePath("");
+    }
+  });
+}
+
 // Blocks stay blocks where a pipeline would be chosen.
 TEST(ForcedBlocksAreNoPipeline) {
   OnEveryIsa([](const std::string& isa) {
