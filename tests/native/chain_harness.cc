@@ -606,13 +606,28 @@ std::vector<std::string> AvailableIsas() {
   return names;
 }
 
-void ForceIsa(const std::string& name) {
+void OnEveryIsa(const std::function<void(const std::string& isa)>& test) {
+  for (const std::string& isa : AvailableIsas()) {
+    ForceIsa(isa);
+    test(isa);
+  }
+  ForceIsa("");
+}
+
+namespace {
+
+void SetVariable(const char* name, const char* value) {
 #ifdef _WIN32
-  _putenv_s("NORMFUSE_ISA", name.c_str());
+  _putenv_s(name, value);
 #else
-  setenv("NORMFUSE_ISA", name.c_str(), 1);
+  setenv(name, value, 1);
 #endif
 }
+
+}  // namespace
+
+void ForceIsa(const std::string& name) { SetVariable("NORMFUSE_ISA", name.c_str()); }
+void ForcePath(const char* words) { SetVariable("NORMFUSE_PATH", words); }
 
 namespace {
 

@@ -135,6 +135,9 @@ bool Overflows(const Case& c);
 // The names in NORMFUSE_ISA's list that this machine has.
 std::vector<std::string> AvailableIsas();
 void ForceIsa(const std::string& name);
+void OnEveryIsa(const std::function<void(const std::string& isa)>& test);
+// NORMFUSE_PATH's words.
+void ForcePath(const char* words);
 
 // Every output in `context` with what the chain means.
 void CompareOutputs(const Case& c, const ArrayContext& context, const std::string& what, const Accuracy& accuracy = {});

@@ -1,5 +1,5 @@
-// What happens at the edges: values that are not finite, constant rows, empty tensors, offsets, long rows, saturation,
-// shapes that do not fit, chains that are refused, memory and threads.
+// What happens at the edges that tests/operators/test_edges.py does not reach: offsets, long rows, huge and tiny values,
+// masks, factors beyond float32, memory and threads.
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -60,90 +60,12 @@ std::vector<double> Y(const Case& c, int threads = 1) {
   return values;
 }
 
-void OnEveryIsa(void (*test)(const std::string& isa)) {
-  for (const std::string& isa : AvailableIsas()) {
-    ForceIsa(isa);
-    test(isa);
-  }
-  ForceIsa("");
-}
-
 std::vector<double> Normals(size_t count, double mean, uint32_t seed = 3) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal(mean, 1.0);
   std::vector<double> values(count);
   for (double& value : values) value = static_cast<float>(normal(random));
   return values;
-}
-
-TEST(NotFiniteValuesSpoilTheirRowAndNoOther) {
-  OnEveryIsa([](const std::string& isa) {
-    for (const int64_t n : {1, 5, 40, 700, 20000}) {
-      for (const double bad : {kNan, static_cast<double>(kInfinity), static_cast<double>(-kInfinity)}) {
-        std::vector<double> values = Normals(static_cast<size_t>(3 * n), 0);
-        values[static_cast<size_t>(n + n / 2)] = bad;
-        const std::vector<double> y = Y(Normalize({3, n}, values, {1}));
-        bool spoilt = true;
-        bool others = true;
-        for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
-          const bool is_nan = std::isnan(y[static_cast<size_t>(i)]);
-          (i / n == 1 ? spoilt : others) &= i / n == 1 ? is_nan : !is_nan;
-        }
-        EXPECT(spoilt && others, isa + " n " + std::to_string(n));
-        // The same along columns.
-        Case c = Normalize({n, 3}, values, {0});
-        const std::vector<double> columns = Y(c);
-        const auto column = static_cast<size_t>((n + n / 2) % 3);
-        for (size_t i = 0; i < columns.size(); ++i) {
-          if (std::isnan(columns[i]) != (i % 3 == column)) {
-            EXPECT(std::isnan(columns[i]) == (i % 3 == column), isa + " columns, n " + std::to_string(n));
-            break;
-          }
-        }
-      }
-    }
-  });
-}
-
-// Results that are stored non-temporally: rows whose last vectors are read ahead or not at all, and rows that end within a line of
-// the cache. The sanitizers see what is read beyond a tensor.
-TEST(LargeTensorsAreReadAndWrittenWithinTheirBounds) {
-  OnEveryIsa([](const std::string& isa) {
-    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{780, 4112}, {3133, 1007}, {3146, 1008}}) {
-      const int64_t width = dims.back();
-      for (const bool affine : {false, true}) {
-        Case c = Normalize(dims, Normals(static_cast<size_t>(dims[0] * width), 1), {-1});
-        if (affine) {
-          c.parts.scale.type = DataType::kFloat32;
-          c.parts.scale.tensor = c.Add(MakeFloats({width}, Normals(static_cast<size_t>(width), 1)), true);
-        }
-        RunAndCompare(c, affine ? 3 : 1, isa + " width " + std::to_string(width));
-      }
-    }
-  });
-}
-
-TEST(ConstantRowsGiveZero) {
-  OnEveryIsa([](const std::string& isa) {
-    for (const EpsilonOn on : {EpsilonOn::kVariance, EpsilonOn::kStddev}) {
-      for (const double value : {0.0, 0.1, -3.7e8, 1e-40, 3e38}) {
-        for (const int64_t n : {1, 3, 17, 64, 100, 769, 9000}) {
-          for (const int64_t axis : {0, 1}) {
-            const std::vector<int64_t> dims = axis == 1 ? std::vector<int64_t>{2, n} : std::vector<int64_t>{n, 2};
-            Case c = Normalize(dims, std::vector<double>(static_cast<size_t>(2 * n), value), {axis});
-            c.parts.normalization.epsilon_on = on;
-            c.parts.normalization.epsilon = 1e-9f;
-            for (double y : Y(c)) {
-              if (y == 0) continue;
-              EXPECT(y == 0, isa + " value " + std::to_string(value) + " n " + std::to_string(n) + " axis " +
-                                 std::to_string(axis) + " gives " + std::to_string(y));
-              break;
-            }
-          }
-        }
-      }
-    }
-  });
 }
 
 // 4 units in the last place of max(|scale * n|, |bias|, 1). An onset: the first values, near which is summed first, lie far from
@@ -223,18 +145,6 @@ TEST(HugeAndTinyValues) {
   });
 }
 
-// A group that threads share.
-TEST(HugeValuesOfASharedGroup) {
-  OnEveryIsa([](const std::string& isa) {
-    std::vector<double> values = Normals(100'000, 0);
-    for (double& value : values) value = static_cast<float>(value * 1e30);
-    Case c = Normalize({1, 100'000}, values, {1});
-    ArrayContext context(3);
-    EXPECT(Run(c, &context).ok() && context.parallel_calls() > 0, isa + " is kept to one thread");
-    RunAndCompare(c, 3, isa);
-  });
-}
-
 // Six rows of n values, one of which has a large one, of which a mask of shape `mask` hides every third.
 struct MaskedScores {
   int64_t n;
@@ -299,19 +209,6 @@ TEST(SoftmaxesOfNothingFinite) {
   });
 }
 
-TEST(EmptyTensorsGiveEmptyTensors) {
-  for (const std::vector<int64_t>& dims : {std::vector<int64_t>{0, 5}, {5, 0}, {0}, {2, 0, 3}}) {
-    Case c = Normalize(dims, {}, {-1});
-    ArrayContext context;
-    const Result result = Run(c, &context);
-    EXPECT(result.ok(), result.message());
-    EXPECT(context.output(0).dims == dims, "shape");
-    c.parts.normalizes = false;
-    ArrayContext elementwise;
-    EXPECT(Run(c, &elementwise).ok(), "elementwise");
-  }
-}
-
 // A sum on the way, and the mean, of which nobody reads Y.
 TEST(YMayBeLeftOut) {
   OnEveryIsa([](const std::string& isa) {
@@ -349,42 +246,6 @@ TEST(ZeroKeepsItsSignWithoutANormalisation) {
     for (double y : Y(c)) {
       EXPECT(y == 0 && std::signbit(y), isa);
       if (!std::signbit(y)) break;
-    }
-  });
-}
-
-TEST(QuantisationRoundsBeforeTheZeroPointAndSaturates) {
-  OnEveryIsa([](const std::string& isa) {
-    const std::vector<double> values = {0.5,  1.5,  2.5,       -0.5,       -1.5, 127.5, -128.5, 300,
-                                        -300, 1e30, kInfinity, -kInfinity, kNan, 0,     -0.0,   126.5};
-    for (const DataType type : {DataType::kInt8, DataType::kUint8, DataType::kInt16, DataType::kUint4}) {
-      const bool is_signed = type == DataType::kInt8 || type == DataType::kInt16;
-      const int bits = BitsOf(type);
-      const double low = is_signed ? -std::ldexp(1, bits - 1) : 0;
-      const double high = is_signed ? std::ldexp(1, bits - 1) - 1 : std::ldexp(1, bits) - 1;
-      for (const Activation activation : {Activation::kIdentity, Activation::kClip}) {
-        for (const size_t repeats : {1, 5}) {
-          std::vector<double> all;
-          for (size_t i = 0; i < repeats; ++i) all.insert(all.end(), values.begin(), values.end());
-          Case c = Normalize({static_cast<int64_t>(all.size())}, all, {0});
-          c.parts.normalizes = false;
-          c.parts.activation.kind = activation;
-          c.parts.activation.params[0] = -kInfinity;
-          c.parts.activation.params[1] = kInfinity;
-          c.parts.y_type = type;
-          c.output_types = {type};
-          c.parts.y_quantization.scale = c.Add(MakeFloats({}, {1.0}), true);
-          Tensor zero = MakeTensor(type, {});
-          zero.Set(0, 3);
-          c.parts.y_quantization.zero_point = c.Add(std::move(zero), true);
-          const std::vector<double> y = Y(c);
-          for (size_t i = 0; i < y.size(); ++i) {
-            const double want = std::isnan(all[i]) ? low : std::min(std::max(std::nearbyint(all[i]) + 3, low), high);
-            EXPECT(y[i] == want,
-                   isa + " " + NameOf(type) + " of " + std::to_string(all[i]) + " is " + std::to_string(y[i]));
-          }
-        }
-      }
     }
   });
 }
@@ -661,103 +522,6 @@ TEST(FactorsWhoseProductIsDenormalAreTakenOneByOne) {
   });
 }
 
-TEST(QuotientsAreRoundedAsADivisionRounds) {
-  // x / y_scale is a tie in float32 for every odd k: x = k * 0.05, y_scale = 0.1, both rounded.
-  OnEveryIsa([](const std::string& isa) {
-    std::vector<double> values;
-    for (int k = -250; k <= 250; ++k) values.push_back(static_cast<float>(k) * 0.05f);
-    Case c = Normalize({501}, values, {0});
-    c.parts.normalizes = false;
-    c.parts.y_type = DataType::kInt8;
-    c.output_types = {DataType::kInt8};
-    c.parts.y_quantization.scale = c.Add(MakeFloats({}, {0.1}), true);
-    const std::vector<double> y = Y(c);
-    for (size_t i = 0; i < y.size(); ++i) {
-      const float quotient = static_cast<float>(values[i]) / 0.1f;
-      EXPECT(y[i] == std::min(std::max(std::nearbyint(quotient), -128.0f), 127.0f),
-             isa + " " + std::to_string(values[i]));
-    }
-  });
-}
-
-// Shapes that only a call can show to be impossible: a status, and nothing written.
-TEST(ImpossibleShapesAreAnError) {
-  struct Wrong {
-    std::vector<int64_t> x;
-    std::vector<int64_t> scale;
-    std::vector<int64_t> residual;
-  };
-  const Wrong wrongs[] = {{{2, 6}, {5}, {}},
-                          {{2, 6}, {2, 2, 6}, {}},
-                          {{2, 6}, {}, {3, 6}},
-                          {{2, 6}, {1, 1, 1, 1, 1, 1, 1, 1, 6}, {}},
-                          {{6}, {7}, {}}};
-  for (const Wrong& wrong : wrongs) {
-    Case c = Normalize(wrong.x, Normals(static_cast<size_t>(MakeTensor(DataType::kFloat32, wrong.x).Count()), 0), {-1});
-    if (!wrong.scale.empty()) {
-      c.parts.scale.type = DataType::kFloat32;
-      c.parts.scale.tensor = c.Add(MakeTensor(DataType::kFloat32, wrong.scale), false);
-    }
-    if (!wrong.residual.empty()) {
-      c.parts.residual.type = DataType::kFloat32;
-      c.parts.residual.tensor = c.Add(MakeTensor(DataType::kFloat32, wrong.residual), false);
-    }
-    ArrayContext context;
-    const Result result = Run(c, &context);
-    EXPECT(!result.ok() && result.message().find("edge") == 0, "message: " + result.message());
-  }
-  Case axis = Normalize({4}, Normals(4, 0), {2});
-  ArrayContext context;
-  EXPECT(!Run(axis, &context).ok(), "axis out of range");
-  Case groups = Normalize({2, 5, 3}, Normals(30, 0), {});
-  groups.parts.normalization.num_groups = 2;
-  ArrayContext other;
-  EXPECT(!Run(groups, &other).ok(), "groups do not divide the channels");
-  // An element type other than the chain's.
-  Case type = Normalize({4}, Normals(4, 0), {0});
-  type.parts.x.type = DataType::kFloat16;
-  ArrayContext third;
-  EXPECT(!Run(type, &third).ok(), "element type");
-}
-
-TEST(ValidateNamesWhatIsWrong) {
-  const auto refused = [](const Case& c, const char* part) {
-    const Result result = Validate(c.chain());
-    EXPECT(!result.ok() && result.message().find(part) != std::string::npos,
-           std::string(part) + ": " + result.message());
-  };
-  const auto plain = [] {
-    Case c = Normalize({2, 6}, Normals(12, 0), {-1});
-    c.parts.x.shape = {2, {2, 6}};
-    return c;
-  };
-  EXPECT(Validate(plain().chain()).ok(), "a plain chain");
-  Case c = plain();
-  c.parts.normalization.axes = {1, -1};
-  refused(c, "given twice");
-  c.parts.normalization.axes = {2};
-  refused(c, "out of range");
-  c = plain();
-  c.parts.scale.type = DataType::kFloat32;
-  c.parts.scale.tensor = c.Add(MakeFloats({5}, Normals(5, 1)), true);
-  refused(c, "[5]");
-  c = plain();
-  c.parts.x.type = DataType::kInt8;
-  refused(c, "int8");
-  c = plain();
-  c.parts.y_type = DataType::kInt8;
-  refused(c, "y_scale");
-  c.parts.y_quantization.scale = c.Add(MakeFloats({2, 3}, Normals(6, 1)), true);
-  c.parts.y_quantization.block_size = 4;
-  refused(c, "blocks of 4");
-  c = plain();
-  c.parts.activation.kind = Activation::kPRelu;
-  refused(c, "slope");
-  c = plain();
-  c.parts.normalization.epsilon = std::nanf("");
-  refused(c, "epsilon");
-}
-
 TEST(UnknownInstructionSetIsAnError) {
   ForceIsa("mmx");
   const char* name = nullptr;
@@ -819,29 +583,6 @@ TEST(ThreadsAreUsedWhereTheyPay) {
     double worst = 0;
     for (size_t i = 0; i < one.size(); ++i) worst = Worse(worst, std::fabs(one[i] - three[i]));
     EXPECT(worst <= 1e-6, std::to_string(worst));
-  }
-}
-
-// To the last bit, for rows that go side by side.
-TEST(RowsAreTheSameOnAnyNumberOfThreads) {
-  for (const std::vector<int64_t>& dims : {std::vector<int64_t>{2203, 96}, {701, 300}, {301, 768}, {7, 43, 768}}) {
-    const int64_t width = dims.back();
-    int64_t count = 1;
-    for (int64_t dim : dims) count *= dim;
-    for (const bool affine : {false, true}) {
-      Case c = Normalize(dims, Normals(static_cast<size_t>(count), 1), {-1});
-      if (affine) {
-        c.parts.scale.type = DataType::kFloat32;
-        c.parts.scale.tensor = c.Add(MakeFloats({width}, Normals(static_cast<size_t>(width), 1)), true);
-      }
-      const std::vector<double> one = Y(c, 1);
-      for (const int threads : {2, 3, 4}) {
-        ArrayContext context(threads);
-        EXPECT(Run(c, &context).ok(), "run");
-        EXPECT(context.parallel_calls() == 1, "kept to one thread");
-        EXPECT(Y(c, threads) == one, std::to_string(threads) + " threads, width " + std::to_string(width));
-      }
-    }
   }
 }
 

@@ -371,14 +371,6 @@ void Compare(const Groups& groups, const std::string& what) {
   for (const size_t y_offset : {4, 16, 44}) same(0, groups.count(), {.y_offset = y_offset});
 }
 
-void OnEveryIsa(const std::function<void(const std::string& isa)>& test) {
-  for (const std::string& isa : AvailableIsas()) {
-    ForceIsa(isa);
-    test(isa);
-  }
-  ForceIsa("");
-}
-
 // Rows of one run: several of them are treated side by side.
 TEST(RowsDoNotDependOnTheirBatch) {
   OnEveryIsa([](const std::string& isa) {
@@ -421,14 +413,6 @@ TEST(LargeTensorsAreTheSameAsTheirRows) {
       }
     }
   });
-}
-
-void ForcePath(const char* words) {
-#ifdef _WIN32
-  _putenv_s("NORMFUSE_PATH", words);
-#else
-  setenv("NORMFUSE_PATH", words, 1);
-#endif
 }
 
 std::string PathOf(const Chain& chain, const cpu::PathQuery& query = {}) {

@@ -1,5 +1,5 @@
-// Cuts that are left out (ep/cpu/plan/redundant_clamps.h): where they are, and that chains have the same bits without them, for every
-// integer of the first pair.
+// Cuts that are left out (ep/cpu/plan/redundant_clamps.h) and pairs that become one (joined_pairs.h): where they are, and that
+// chains have the same bits without them, for every integer of the first pair.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -7,12 +7,14 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "chain_harness.h"
 #include "check.h"
+#include "cpu/plan/code_table.h"
 #include "cpu/plan/redundant_clamps.h"
 #include "cpu/run/elements.h"
 
@@ -154,15 +156,34 @@ void TestWhichAreLeftOut(cpu::Isa isa) {
   check(apart, "xxx", "a kept value of other integers");
 }
 
-// ---- Bits ----
+// ---- Which pairs may become one: the steps between them are tried on every integer ----
 
-void ForcePath(const char* words) {
-#ifdef _WIN32
-  _putenv_s("NORMFUSE_PATH", words);
-#else
-  setenv("NORMFUSE_PATH", words, 1);
-#endif
+bool KeepsIntegers(const Chain& chain) {
+  const std::optional<Chain> between = cpu::BetweenPairs(chain, 0, static_cast<int>(chain.behind.size()) - 1);
+  if (!between) return false;
+  std::unique_ptr<Executable> executable;
+  const Result compiled = CompileForCpu(*between, &executable);
+  CHECK(compiled.ok(), "%s", compiled.message().c_str());
+  cpu::CodeTable table{DataType::kUint16, DataType::kUint16, std::nullopt, {}};
+  return compiled.ok() && cpu::Tabulate(*executable, &table).ok() && cpu::IsIdentity(table);
 }
+
+void TestWhichAreJoined() {
+  const auto pair = [](float scale, double zero) { return Pair(DataType::kUint16, scale, zero); };
+  constexpr float kScale = 0.00123f;
+  const Step first = pair(kScale, 100);
+  const Step sixth = Combine(StepKind::kDiv, Number(6));
+  CHECK(KeepsIntegers(ChainOf({first, sixth, pair(kScale / 6, 100)})), "a sixth");
+  CHECK(!KeepsIntegers(ChainOf({first, sixth, pair(kScale / 6, 101)})), "another zero point");
+  CHECK(!KeepsIntegers(ChainOf({first, sixth, pair(kScale / 6 * 1.0001f, 100)})), "nearly a sixth");
+  CHECK(!KeepsIntegers(ChainOf({first, Activate(kRelu), sixth, pair(kScale / 6, 100)})), "half");
+  CHECK(!KeepsIntegers(ChainOf({first, first})), "nothing between");
+  Operand x = Other();
+  x.tensor.input = 0;
+  CHECK(!KeepsIntegers(ChainOf({first, Add(x), first})), "X");
+}
+
+// ---- Bits ----
 
 std::vector<uint32_t> BitsOfY(const Chain& chain, const Tensor& x, const Tensor& other, const char* path) {
   ForcePath(path);
@@ -285,6 +306,7 @@ void TestBits(const std::string& isa, DataType type, int chains) {
 
 int main() {
   using namespace normfuse;
+  test::TestWhichAreJoined();
   for (int i = 0; i < cpu::kIsaCount; ++i) {
     const auto isa = static_cast<cpu::Isa>(i);
     const bool has_steps = cpu::IsAvailable(isa) && cpu::KernelsFor(isa).element_steps != nullptr;
