@@ -231,66 +231,69 @@ def optimize(
         OptimizationError: The result differs from the original, or too few sites were fused.
         VerificationError: No input could be made that the model accepts, or verification is impossible.
     """
-    check_type("verify", verify, YES_OR_NO)
-    check_type("allow_requantization_removal", allow_requantization_removal, YES_OR_NO)
-    check_type("remove_quantization", remove_quantization, YES_OR_NO)
-    check_type("fold_weights", fold_weights, YES_OR_NO, optional=True)
-    check_type("progress", progress, PROGRESS, optional=True)
-    check_comparison(inputs, samples, max_error, verify_seconds)
-    if target not in ("portable", "custom-op", "standard"):
-        raise OptionError(f"target is '{target}'; it must be portable, custom-op or standard.")
-    if not (require_fused in (None, "all") or (isinstance(require_fused, int) and require_fused >= 0)):
-        raise OptionError(f"require_fused is '{require_fused}'; it must be a number from 0 on, or 'all'.")
-    check_tuning(tune, tune_threads, target)
-    source = load_model(model)
-    how = _How(target, allow_requantization_removal, remove_quantization, progress)
-    measures_folding = tune is not None and not remove_quantization and fold_weights is not False
-    folds = fold_weights if fold_weights is not None else remove_quantization
-    found = how.rewrite(source, folds=folds and not measures_folding)
-    folded = how.rewrite(source, folds=True) if measures_folding else None
-    report = _report_on(source, found, target)
-    if folds and not measures_folding:
-        report = dataclasses.replace(report, folding=folding_report(found.weights, written=True))
-    _require_fused(report, require_fused)
-    optimized = found.model
-    if tune is not None:
-        has_choice = folded is not None and (folded.weights.folded or folded.weights.tables)
-        tuned = tune_model(
-            source,
-            optimized,
-            folded=folded.model if folded is not None and has_choice else None,
-            seconds=tune,
-            threads=tune_threads,
-            inputs=inputs,
-            progress=progress,
-        )
-        if folded is not None and tuned.folded:
-            report, found = _report_on(source, folded, target), folded
-        optimized, report = tuned.model, _tuned(report, tuned)
-        if folded is not None and has_choice:
-            told = folding_report(folded.weights, written=tuned.folded, gain=tuned.gain_of_folding)
-            report = dataclasses.replace(report, folding=told)
-        _require_fused(report, require_fused)
-    comparing = _Comparing(inputs, samples, max_error, verify_seconds, progress)
-    removes = remove_quantization and (report.tuning is None or report.tuning.written == "rewritten")
-    if verify:
-        report = comparing.verify(source, optimized, report, found, removes=removes)
-    elif removes:
-        done = found.quantization
-        report = dataclasses.replace(report, removal=RemovalReport(done.removed, done.clipped, tuple(done.kept)))
-    return OptimizationResult(report, optimized, source)
+    options = _Options(
+        *(target, verify, inputs, samples, max_error, verify_seconds, allow_requantization_removal),
+        *(remove_quantization, fold_weights, require_fused, tune, tune_threads, progress),
+    )
+    options.check()
+    return options.applied_to(load_model(model))
 
 
 @dataclasses.dataclass(frozen=True)
-class _How:
-    """How to rewrite."""
+class _Options:
+    """The arguments of :func:`optimize`."""
 
     target: Target
+    verify: bool
+    inputs: Inputs | None
+    samples: int | None
+    max_error: float | None
+    verify_seconds: float
     allow_requantization_removal: bool
     remove_quantization: bool
+    fold_weights: bool | None
+    require_fused: int | Literal["all"] | None
+    tune: float | None
+    tune_threads: int
     progress: Progress | None
 
-    def rewrite(self, source: Source, *, folds: bool) -> Rewritten:
+    def check(self) -> None:
+        """Raise OptionError where one has a value that it cannot have."""
+        for name in ("verify", "allow_requantization_removal", "remove_quantization"):
+            check_type(name, getattr(self, name), YES_OR_NO)
+        check_type("fold_weights", self.fold_weights, YES_OR_NO, optional=True)
+        check_type("progress", self.progress, PROGRESS, optional=True)
+        check_comparison(self.inputs, self.samples, self.max_error, self.verify_seconds)
+        if self.target not in ("portable", "custom-op", "standard"):
+            raise OptionError(f"target is '{self.target}'; it must be portable, custom-op or standard.")
+        count = self.require_fused
+        if not (count in (None, "all") or (isinstance(count, int) and count >= 0)):
+            raise OptionError(f"require_fused is '{count}'; it must be a number from 0 on, or 'all'.")
+        check_tuning(self.tune, self.tune_threads, self.target)
+
+    def applied_to(self, source: Source) -> OptimizationResult:
+        """Rewrite a model, tune and verify the result as far as that is asked for."""
+        measures_folding = self.tune is not None and not self.remove_quantization and self.fold_weights is not False
+        folds = self.fold_weights if self.fold_weights is not None else self.remove_quantization
+        found = self._rewritten(source, folds=folds and not measures_folding)
+        report = _report_on(source, found, self.target)
+        if folds and not measures_folding:
+            report = dataclasses.replace(report, folding=folding_report(found.weights, written=True))
+        _require_fused(report, self.require_fused)
+        optimized = found.model
+        if self.tune is not None:
+            folded = self._rewritten(source, folds=True) if measures_folding else None
+            found, optimized, report = self._tuned(source, found, folded, report)
+            _require_fused(report, self.require_fused)
+        removes = self.remove_quantization and (report.tuning is None or report.tuning.written == "rewritten")
+        if self.verify:
+            report = self._verified(source, optimized, report, found, removes=removes)
+        elif removes:
+            done = found.quantization
+            report = dataclasses.replace(report, removal=RemovalReport(done.removed, done.clipped, tuple(done.kept)))
+        return OptimizationResult(report, optimized, source)
+
+    def _rewritten(self, source: Source, *, folds: bool) -> Rewritten:
         from normfuse.graph_rewrites import Treatment
 
         tell = self.progress
@@ -302,36 +305,31 @@ class _How:
         counted = None if tell is None else lambda done, total: tell("rewriting", done, total)
         return rewritten(source, self.target, treatment, progress=counted)
 
+    def _tuned(
+        self, source: Source, found: Rewritten, folded: Rewritten | None, report: OptimizationReport
+    ) -> tuple[Rewritten, ir.Model, OptimizationReport]:
+        """Tune a rewritten model, or the one with ``folded`` weights where that is faster."""
+        assert self.tune is not None
+        if folded is not None and not (folded.weights.folded or folded.weights.tables):
+            folded = None
+        tuned = tune_model(
+            source,
+            found.model,
+            folded=None if folded is None else folded.model,
+            seconds=self.tune,
+            threads=self.tune_threads,
+            inputs=self.inputs,
+            progress=self.progress,
+        )
+        if folded is not None and tuned.folded:
+            report, found = _report_on(source, folded, self.target), folded
+        report = _with_tuning(report, tuned)
+        if folded is not None:
+            told = folding_report(folded.weights, written=tuned.folded, gain=tuned.gain_of_folding)
+            report = dataclasses.replace(report, folding=told)
+        return found, tuned.model, report
 
-def _report_on(source: Source, found: Rewritten, target: Target) -> OptimizationReport:
-    """Return what there is to say of a rewritten model before it has been run."""
-    return OptimizationReport(
-        model=source.name,
-        target=target,
-        sites=found.sites,
-        rules=found.rules,
-        operators_before=operator_counts(source.model),
-        operators_after=operator_counts(found.model),
-        bytes_before=source.size,
-        bytes_after=model_size(found.model),
-        rewrite_seconds=found.seconds,
-        verification=None,
-        warnings=tuple(weight_warnings(source.model)),
-        examples=site_examples(source.model, found.sites),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Comparing:
-    """How to compare a result with its original."""
-
-    inputs: Inputs | None
-    samples: int | None
-    max_error: float | None
-    seconds: float
-    progress: Progress | None
-
-    def verify(
+    def _verified(
         self, source: Source, optimized: ir.Model, report: OptimizationReport, found: Rewritten, *, removes: bool
     ) -> OptimizationReport:
         """Return the report with the comparison in it; ``removes``: the result is without quantised activations.
@@ -353,7 +351,7 @@ class _Comparing:
                 inputs=self.inputs,
                 samples=self.samples,
                 max_error=self.max_error,
-                seconds=self.seconds,
+                seconds=self.verify_seconds,
                 names=(name, "the optimised model"),
                 sites=report.fused,
                 progress=None if self.progress is None else lambda what: tell(what, 0, 0),
@@ -372,9 +370,27 @@ class _Comparing:
             found.quantization,
             name=source.name,
             inputs=self.inputs,
-            seconds=self.seconds,
+            seconds=self.verify_seconds,
         )
         return dataclasses.replace(report, removal=removal)
+
+
+def _report_on(source: Source, found: Rewritten, target: Target) -> OptimizationReport:
+    """Return what there is to say of a rewritten model before it has been run."""
+    return OptimizationReport(
+        model=source.name,
+        target=target,
+        sites=found.sites,
+        rules=found.rules,
+        operators_before=operator_counts(source.model),
+        operators_after=operator_counts(found.model),
+        bytes_before=source.size,
+        bytes_after=model_size(found.model),
+        rewrite_seconds=found.seconds,
+        verification=None,
+        warnings=tuple(weight_warnings(source.model)),
+        examples=site_examples(source.model, found.sites),
+    )
 
 
 def inspect(model: ModelLike, *, allow_requantization_removal: bool = False) -> list[Site]:
@@ -418,7 +434,7 @@ def operator_counts(model: ir.Model) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _tuned(report: OptimizationReport, tuned: Tuned) -> OptimizationReport:
+def _with_tuning(report: OptimizationReport, tuned: Tuned) -> OptimizationReport:
     """Return the report on a model with what tuning did to it."""
     report = dataclasses.replace(report, tuning=tuned.report)
     if tuned.report.written == "rewritten":
