@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normfuse.arguments import MOST_THREADS
-from normfuse.cli.console import InputsOption, JsonOption, console, number, print_json, print_table, progress, table
+from normfuse.cli.console import (
+    InputsOption,
+    JsonOption,
+    number,
+    print_json,
+    print_table,
+    progress,
+    say,
+    table,
+)
 from normfuse.cli.quantization import print_quantization
 from normfuse.errors import OptionError
 
@@ -79,7 +88,7 @@ def print_benchmark(report: BenchmarkReport) -> None:
     title = (
         f"{Path(report.model).name}: {shapes}; {threads_text(report.threads)}, onnxruntime {report.onnxruntime_version}"
     )
-    console.print(title, style="bold", markup=False, soft_wrap=True)
+    say(title, style="bold")
     rows = table("", "run", "median ms", "speed", "middle half", "in fused", "error", numeric=5, wraps="")
     for timing in report.timings:
         slow, fast = timing.speedup_quartiles
@@ -93,17 +102,15 @@ def print_benchmark(report: BenchmarkReport) -> None:
         )
     print_table(rows)
     if report.saturation is not None:
-        console.print(report.saturation.message, markup=False, soft_wrap=True)
+        say(report.saturation.message)
     _print_operators(report)
     for text in (_left_text(report), _bound_text(report)):
-        console.print(text, markup=False, soft_wrap=True)
+        say(text)
     print_quantization(report.quantization)
-    console.print(f"normfuse.InferenceSession: {report.session_plan}", markup=False, soft_wrap=True)
+    say(f"normfuse.InferenceSession: {report.session_plan}")
     for timing in report.timings:
         if timing.gpu_work is not None:
-            console.print(
-                f"On DirectML a run of '{timing.name}' makes {timing.gpu_work}.", markup=False, soft_wrap=True
-            )
+            say(f"On DirectML a run of '{timing.name}' makes {timing.gpu_work}.")
 
 
 def _print_operators(report: BenchmarkReport) -> None:

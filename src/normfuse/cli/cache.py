@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from normfuse.cli.console import JsonOption, console, print_json, size_text
+from normfuse.cli.console import JsonOption, print_json, say, size_text
 
 __all__ = ["cache_command"]
 
@@ -36,7 +36,7 @@ def cache_command(
         return
     for each in entries:
         used = datetime.datetime.fromtimestamp(each.used).astimezone().isoformat(" ", "seconds")
-        console.print(f"{used}  {size_text(each.size):>10}  {each.path.name}", markup=False, soft_wrap=True)
+        say(f"{used}  {size_text(each.size):>10}  {each.path.name}")
     place = f"in {folder}" if folder is not None else f"no cache ({prepared_models.VARIABLE}=0, or no home folder)"
     gone = f", {removed} removed" if clear or prune is not None else ""
-    console.print(f"{len(entries)} prepared models, {size_text(total)}{gone}: {place}", markup=False, soft_wrap=True)
+    say(f"{len(entries)} prepared models, {size_text(total)}{gone}: {place}")

@@ -17,6 +17,7 @@ from normfuse.cli.console import (
     console,
     print_json,
     progress,
+    say,
 )
 from normfuse.cli.optimize import RequireFusedOption, required_count
 from normfuse.cli.printable import printable
@@ -85,7 +86,7 @@ def _print_text(report: CheckReport) -> None:
     if report.verification is not None and report.verification.passed:
         console.print(report.verification.message, markup=False)
     verdict = "passed" if report.passed else "failed"
-    console.print(f"{report.model}: {verdict}; {report.fused} sites are fused.", markup=False, soft_wrap=True)
+    say(f"{report.model}: {verdict}; {report.fused} sites are fused.")
 
 
 def _print_annotations(report: CheckReport) -> None:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.measure import measure_renderables
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from normfuse.cli.printable import PrintingConsole
 from normfuse.reports.files import json_text
@@ -29,11 +30,14 @@ __all__ = [
     "SamplesOption",
     "StrictOption",
     "VerifySecondsOption",
+    "and_more",
     "console",
     "number",
     "print_json",
     "print_table",
     "progress",
+    "say",
+    "say_of",
     "size_text",
     "table",
     "warn",
@@ -82,6 +86,21 @@ _NARROWEST = 12
 def print_json(data: Any) -> None:
     """Print data as JSON on standard output, in ASCII: a pipe may have any encoding."""
     sys.stdout.write(json_text(data, ascii_only=True))
+
+
+def say(text: str, *, style: str | None = None) -> None:
+    """Print a text as it is, however long its lines are."""
+    console.print(text, style=style, markup=False, soft_wrap=True)
+
+
+def say_of(group: Sequence[Any], text: str, name: str | None = None) -> None:
+    """Print a text behind the name of the first of a group, and how many more there are."""
+    console.print(Text.assemble((f"{name or group[0].name}{and_more(group)}", "bold"), text), soft_wrap=True)
+
+
+def and_more(group: Sequence[Any]) -> str:
+    """Return how many there are behind the first."""
+    return f" and {len(group) - 1} more" if len(group) > 1 else ""
 
 
 def warn(message: str) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from normfuse.arguments import MOST_THREADS
 from normfuse.cli.bench import threads_text
-from normfuse.cli.console import console, number, print_table, progress, table
+from normfuse.cli.console import console, number, print_table, progress, say, table
 from normfuse.cli.optimize import print_operator_counts
 from normfuse.errors import OptionError
 
@@ -52,13 +52,11 @@ def demo_command(
     _print_results(results, threads)
     # As it was called, where the environment that it is in is not active.
     command = "normfuse" if shutil.which("normfuse") else sys.argv[0]
-    console.print(
+    say(
         "Every result was compared with the original's, with and without normfuse's library. Times are those of\n"
         "normfuse.InferenceSession, which also chooses what a quantised model's products run in. Next:\n"
         f"{command} run your_app.py\n"
-        f"{command} optimize your.onnx -o your.fused.onnx\n{command} bench your.onnx",
-        markup=False,
-        soft_wrap=True,
+        f"{command} optimize your.onnx -o your.fused.onnx\n{command} bench your.onnx"
     )
 
 
@@ -145,11 +143,7 @@ def _run(model: _Model, folder: Path, threads: int, seconds: float) -> tuple[Opt
     verified = report.verification.message if report.verification is not None else ""
     sites = len(report.fused) + len(report.left)
     fused = f"{len(report.fused)} of {sites} sites fused." if sites else "left to the session."
-    console.print(
-        f"{model.name}: {fused} {verified}",
-        markup=False,
-        soft_wrap=True,
-    )
+    say(f"{model.name}: {fused} {verified}")
     return report, measured, model.name
 
 

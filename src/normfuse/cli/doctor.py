@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from normfuse.cli.console import JsonOption, console, print_json
+from normfuse.cli.console import JsonOption, console, print_json, say
 
 __all__ = ["doctor_command"]
 
@@ -28,7 +28,7 @@ def doctor_command(
         if not as_json:
             mark = "[green]ok[/]     " if finding.ok else "[red]problem[/]"
             console.print(f"{mark} [bold]{finding.name}:[/]", end=" ")
-            console.print(finding.text, markup=False, soft_wrap=True)
+            say(finding.text)
     healthy = all(finding.ok for finding in findings)
     if as_json:
         data = {"schema_version": 1, "ok": healthy, "findings": [dataclasses.asdict(f) for f in findings]}

@@ -16,6 +16,7 @@ from normfuse.cli.console import (
     print_json,
     print_table,
     progress,
+    say,
     size_text,
     table,
     warn,
@@ -42,11 +43,7 @@ def optimize_models(
     else:
         _print_rows(source, rows)
         beside = ", each with its report beside it" if counts["written"] else ""
-        console.print(
-            f"Wrote {counts['written']} of {len(rows)} models to {target}{beside}.",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(f"Wrote {counts['written']} of {len(rows)} models to {target}{beside}.")
     if counts["invalid"]:
         raise typer.Exit(2)
     if counts["failed"]:
@@ -71,4 +68,4 @@ def _print_rows(source: Path, rows: list[Row]) -> None:
         if row["status"] != "written":
             colour = "red" if row["status"] == "invalid" else "yellow"
             console.print(f"[{colour}]Not written:[/] ", end="")
-            console.print(row["message"], markup=False, soft_wrap=True)
+            say(row["message"])

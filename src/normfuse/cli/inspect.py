@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from normfuse.cli.console import InputsOption, JsonOption, console, print_json, print_table, progress, table
+from normfuse.cli.console import (
+    InputsOption,
+    JsonOption,
+    and_more,
+    console,
+    print_json,
+    print_table,
+    progress,
+    say,
+    say_of,
+    table,
+)
 from normfuse.cli.quantization import print_quantization
 from normfuse.errors import OptionError
 
@@ -103,14 +114,11 @@ def inspect_command(
     _print_fused(model.name, sites)
     for site in sites:
         if site.fused_into is None and (everything or not nothing_to_gain(site)):
-            console.print(
-                f"[bold]{escape(_place(site))}[/] ({escape(site.description)}) is left: ", end="", soft_wrap=True
-            )
-            console.print(_reason(site), markup=False, soft_wrap=True)
+            say_of([site], f" ({site.description}) is left: {_reason(site)}", _place(site))
     print_site_counts(sites)
     print_claims(claims)
     print_quantization(quantization)
-    console.print(f"normfuse.InferenceSession: {plan}", markup=False, soft_wrap=True)
+    say(f"normfuse.InferenceSession: {plan}")
     if not everything and any(nothing_to_gain(site) for site in sites):
         console.print("--all also lists sites with no neighbour to fuse with.")
 
@@ -124,16 +132,14 @@ def _extract(model: Path, name: str, output: Path, inputs: list[Path] | None) ->
         tell("extracting", 0, 0)
         site = extract_site(model, name, inputs=list(inputs) if inputs else None)
         saved = site.save(output)
-    console.print(f"{output}: {' -> '.join(site.nodes)}", markup=False, soft_wrap=True)
+    say(f"{output}: {' -> '.join(site.nodes)}")
     for value, array in site.inputs.items():
-        console.print(f"    reads {value}: {array.dtype}{list(array.shape)}", markup=False, soft_wrap=True)
+        say(f"    reads {value}: {array.dtype}{list(array.shape)}")
     for value in site.outputs:
-        console.print(f"    gives {value}", markup=False, soft_wrap=True)
-    console.print(
+        say(f"    gives {value}")
+    say(
         f"{saved} holds the inputs that it has in the whole model. Next:\n"
-        f"normfuse optimize {output} -o {output.with_suffix('.fused.onnx')} --inputs {saved}",
-        markup=False,
-        soft_wrap=True,
+        f"normfuse optimize {output} -o {output.with_suffix('.fused.onnx')} --inputs {saved}"
     )
 
 
@@ -144,14 +150,14 @@ def _print_fused(name: str, sites: Sequence[Site]) -> None:
         if site.fused_into is not None:
             alike.setdefault((site.description, site.fused_into), []).append(site)
     if not alike:
-        console.print(f"{name} has no site that can be fused.", markup=False, soft_wrap=True)
+        say(f"{name} has no site that can be fused.")
     for (description, becomes), group in alike.items():
         count = "1 site" if len(group) == 1 else f"{len(group)} sites"
         console.print(f"[bold]{escape(description)}[/] becomes {becomes}, at {count}:", soft_wrap=True)
         for site in group:
-            console.print(f"    {_place(site)}", markup=False, soft_wrap=True)
+            say(f"    {_place(site)}")
             if site.message:
-                console.print(f"        {site.message}", markup=False, soft_wrap=True)
+                say(f"        {site.message}")
     console.print()
 
 
@@ -193,7 +199,7 @@ def _print_islands(lowering: Lowering, *, one_by_one: bool) -> None:
         text = f"    {size}, {chains} among them: {where}" if island.chains else f"    {size}: {where}"
         if island.reason is not None:
             text += f"; stays on the CPU: {island.message.rstrip('.')}. {island.advice}"
-        console.print(text, markup=False, soft_wrap=True)
+        say(text)
     alike: dict[object, list[OperatorOnCpu]] = {}
     for operator in lowering.on_cpu:
         kind = operator.name if one_by_one else (operator.op_type, operator.message.partition(": ")[2])
@@ -201,10 +207,8 @@ def _print_islands(lowering: Lowering, *, one_by_one: bool) -> None:
     if alike:
         console.print("\nOperators that join no island", style="bold")
     for group in alike.values():
-        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         why = group[0].message.partition(": ")[2]
-        text = f"    {group[0].name}{more} ({group[0].op_type}): {why}"
-        console.print(text, markup=False, soft_wrap=True)
+        say(f"    {group[0].name}{and_more(group)} ({group[0].op_type}): {why}")
 
 
 def _print_lowered(title: str, sites: Sequence[LoweredSite], *, one_by_one: bool) -> None:
@@ -216,19 +220,15 @@ def _print_lowered(title: str, sites: Sequence[LoweredSite], *, one_by_one: bool
         alike.setdefault(kind, []).append(site)
     for group in alike.values():
         first = group[0]
-        console.print(f"\n[bold]{escape(_names(group))}[/] ({escape(first.description)})", end="", soft_wrap=True)
-        if first.program is None:
-            message = f" stays on the CPU path: {first.message.rstrip('.')}. {first.advice}"
-            console.print(message, markup=False, soft_wrap=True)
-            continue
         console.print()
+        if first.program is None:
+            stays = f"stays on the CPU path: {first.message.rstrip('.')}. {first.advice}"
+            say_of(group, f" ({first.description}) {stays}")
+            continue
+        say_of(group, f" ({first.description})")
         for operator, step in zip(first.operators, first.program["operators"], strict=True):
-            console.print(f"    {operator}: {step['purpose']}", markup=False, soft_wrap=True)
+            say(f"    {operator}: {step['purpose']}")
     console.print()
-
-
-def _names(group: Sequence[LoweredSite]) -> str:
-    return group[0].name + (f" and {len(group) - 1} more" if len(group) > 1 else "")
 
 
 def print_site_counts(sites: Sequence[Site]) -> None:
@@ -255,15 +255,13 @@ def print_left(sites: Sequence[Site]) -> None:
     for site in sites:
         left.setdefault((site.kind, site.reason), []).append(site)
     for (kind, _), group in left.items():
-        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        console.print(f"[bold]{escape(_place(group[0]))}{more}[/] ({escape(kind)}) left: ", end="", soft_wrap=True)
-        console.print(_reason(group[0]), markup=False, soft_wrap=True)
+        say_of(group, f" ({kind}) left: {_reason(group[0])}", _place(group[0]))
 
 
 def print_claims(claims: Claims) -> None:
     """Print how many fused sites the execution provider runs on this machine, and why it declines the others."""
     if claims.not_asked:
-        console.print(f"The execution provider could not be asked: {claims.not_asked}", markup=False, soft_wrap=True)
+        say(f"The execution provider could not be asked: {claims.not_asked}")
         return
     total = claims.run + len(claims.given_back)
     if not total:
@@ -274,9 +272,7 @@ def print_claims(claims: Claims) -> None:
     for site in claims.given_back:
         alike.setdefault((site.description, site.message.replace(site.name, "")), []).append(site)
     for (description, _), group in alike.items():
-        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        console.print(f"[bold]{escape(group[0].name)}{more}[/] ({escape(description)}): ", end="", soft_wrap=True)
-        console.print(f"{group[0].message.rstrip('.')}. {group[0].advice}".strip(), markup=False, soft_wrap=True)
+        say_of(group, f" ({description}): " + f"{group[0].message.rstrip('.')}. {group[0].advice}".strip())
 
 
 def _place(site: Site) -> str:

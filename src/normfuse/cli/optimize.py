@@ -24,6 +24,7 @@ from normfuse.cli.console import (
     print_json,
     print_table,
     progress,
+    say,
     size_text,
     table,
     warn,
@@ -293,7 +294,7 @@ def _print_removal(removal: RemovalReport) -> None:
         for reason, count in reasons.most_common():
             rows.add_row(reason, str(count), examples[reason])
         print_table(rows)
-    console.print(removal.message, markup=False, soft_wrap=True)
+    say(removal.message)
 
 
 def print_summary(report: OptimizationReport, output: Path, written: int) -> None:
@@ -303,7 +304,7 @@ def print_summary(report: OptimizationReport, output: Path, written: int) -> Non
     print_operator_counts(report)
     _print_other_changes(report.rules)
     if report.folding is not None and report.folding.message:
-        console.print(report.folding.message, markup=False, soft_wrap=True)
+        say(report.folding.message)
     print_site_counts(report.sites)
     print_left(report.left)
     if report.tuning is not None:
@@ -317,18 +318,12 @@ def print_summary(report: OptimizationReport, output: Path, written: int) -> Non
     if report.removal is not None:
         _print_removal(report.removal)
     found = len(report.fused) + len(report.left)
-    console.print(
+    say(
         f"Wrote {output}: {len(report.fused)} of {found} sites fused in {report.rewrite_seconds:.2f} s, "
-        f"{size_text(report.bytes_before)} before, {size_text(written)} after.",
-        markup=False,
-        soft_wrap=True,
+        f"{size_text(report.bytes_before)} before, {size_text(written)} after."
     )
     if not found:
-        console.print(
-            f"There was nothing to fuse: normfuse inspect --all {report.model} lists what was looked at.",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(f"There was nothing to fuse: normfuse inspect --all {report.model} lists what was looked at.")
 
 
 def required_count(text: str | None) -> int | Literal["all"] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from normfuse.cli.console import console, number, print_table, table
+from normfuse.cli.console import and_more, console, number, print_table, say, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,13 +18,13 @@ def print_quantization(found: Quantization | None) -> None:
     """Print the kind of quantisation, what it costs here and what would be faster; nothing of a float model."""
     if found is None:
         return
-    console.print(f"Quantised: {found.summary}.", markup=False, soft_wrap=True)
+    say(f"Quantised: {found.summary}.")
     if found.not_asked:
-        console.print(f"ONNX Runtime could not be asked about it: {found.not_asked}", markup=False, soft_wrap=True)
+        say(f"ONNX Runtime could not be asked about it: {found.not_asked}")
         return
     _print_products("Its products in ONNX Runtime here (time: of a float32 product)", found.products)
     for sentence in found.advice:
-        console.print(sentence, markup=False, soft_wrap=True)
+        say(sentence)
     if found.moved is not None:
         console.print(
             f"On an input made from the model's signature outputs are off by {found.moved:.2g} here.",
@@ -35,8 +35,7 @@ def print_quantization(found: Quantization | None) -> None:
         total = sum(len(group.nodes) for group in found.pairs)
         console.print(f"\nWhat normfuse.InferenceSession makes of {total} QuantizeLinear and DequantizeLinear:")
     for group in found.pairs:
-        names = group.nodes[0] + (f" and {len(group.nodes) - 1} more" if len(group.nodes) > 1 else "")
-        console.print(f"    {group.becomes}: {group.message}: {names}", markup=False, soft_wrap=True)
+        say(f"    {group.becomes}: {group.message}: {group.nodes[0]}{and_more(group.nodes)}")
 
 
 def _print_products(title: str, products: Iterable[Product]) -> None:

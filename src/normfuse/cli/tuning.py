@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from normfuse.cli.bench import threads_text
-from normfuse.cli.console import console, print_table, table
+from normfuse.cli.console import print_table, say, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,7 +42,7 @@ def print_tuning(report: TuningReport) -> None:
     _add(runs, "the original once more (noise)", report.original_again)
     _add(runs, f"tuned: the {report.written} model", report.speedup)
     print_table(runs)
-    console.print(_verdict(report), markup=False, soft_wrap=True)
+    say(_verdict(report))
 
 
 def _rows(groups: Sequence[GroupResult]) -> list[list[GroupResult]]:

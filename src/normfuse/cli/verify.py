@@ -16,11 +16,11 @@ from normfuse.cli.console import (
     SamplesOption,
     StrictOption,
     VerifySecondsOption,
-    console,
     number,
     print_json,
     print_table,
     progress,
+    say,
     table,
     warn,
 )
@@ -99,4 +99,4 @@ def print_verification(report: VerificationReport) -> None:
     if report.result == "undecided":
         warn(report.message)
         return
-    console.print(report.message, style="green" if report.passed else "red", markup=False, soft_wrap=True)
+    say(report.message, style="green" if report.passed else "red")
