@@ -8,9 +8,6 @@ process registers the library before that, for what lies free in the heap by the
 The rewritten model has functions: ``session_options(model=...)`` looks at it and spares ONNX Runtime a copy of all
 weights. A session on it with ``session_options()`` is measured as well.
 
-``--folding`` measures quantised models instead: MiB that a session of `normfuse.InferenceSession` holds after three
-runs, with and without folded weights, beside what the weights grow by.
-
 Fails where normfuse takes more than ONNX Runtime alone, plus 2 %, plus 4 MiB, but for the rewritten model without
 ``model=``. Linux only: the figures are those of /proc.
 """
@@ -18,8 +15,6 @@ Fails where normfuse takes more than ONNX Runtime alone, plus 2 %, plus 4 MiB, b
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import re
 import statistics
 import sys
@@ -31,22 +26,17 @@ import numpy as np
 import onnxruntime
 
 import normfuse
-from normfuse.files.model_files import load_model
-from normfuse.graph_rewrites import Treatment
-from normfuse.sessions.rewriting import rewritten
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from measure import Row, child, table, write_json
-from real_models import NAMES, Case, cases, model_name, quantized_zoo
+from real_models import NAMES, Case, cases, model_name
 
 LEAST = 40_000_000  # bytes of a model's file: below, the libraries are what counts
 SHARE, MIB = 0.02, 4.0  # what normfuse may take beyond ONNX Runtime
 ORT, ORIGINAL, REWRITTEN = "onnxruntime", "original + normfuse", "rewritten + normfuse"
 UNSEEN = f"{REWRITTEN}, without model="
 WAYS = (ORT, ORIGINAL, REWRITTEN, UNSEEN)
-# The ways of quantised models, in sessions that normfuse.InferenceSession makes: the rewritten model in memory.
-KEPT, FOLDED = "weights as they are", "weights folded"
 RUNS_OF_A_SESSION = 3
 RESET_PEAK = "5"  # what proc(5) says to write into clear_refs
 
@@ -68,9 +58,6 @@ def create_and_run(path: str, feeds: str, way: str) -> None:
         options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    if way in (KEPT, FOLDED):
-        create_in_memory(path, samples, options, folds=way == FOLDED)
-        return
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text(RESET_PEAK, encoding="utf-8")
     if way == REWRITTEN:  # looking at the model is measured, too
@@ -80,23 +67,6 @@ def create_and_run(path: str, feeds: str, way: str) -> None:
     for _ in range(RUNS_OF_A_SESSION):
         session.run(None, samples)
     print(resident("VmHWM") - before)
-
-
-def create_in_memory(
-    path: str, samples: dict[str, np.ndarray], options: onnxruntime.SessionOptions, *, folds: bool
-) -> None:
-    """Print what a session holds once it has run, without what the C library keeps of what was there before."""
-    before = settled()
-    session = normfuse.InferenceSession(path, options, fold_weights=folds)
-    for _ in range(RUNS_OF_A_SESSION):
-        session.run(None, samples)
-    print(settled() - before)
-
-
-def settled() -> float:
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    return resident("VmRSS")
 
 
 def peak(path: Path, feeds: Path, way: str) -> float:
@@ -120,17 +90,6 @@ def measured(case: Case, runs: int, folder: Path) -> Row:
     return {"model": case.name, "file_bytes": case.path.stat().st_size, "allowed_mib": allowed, "peak_mib": medians}
 
 
-def folding_cost(name: str, runs: int, folder: Path) -> str:
-    """One row of the table of quantised models."""
-    path, feeds = quantized_zoo.quantized_file(name), folder / "feeds.npz"
-    np.savez(feeds, **quantized_zoo.network_of(name).feeds(np.random.default_rng(0)))
-    found = {way: statistics.median(peak(path, feeds, way) for _ in range(runs)) for way in (KEPT, FOLDED)}
-    source = load_model(path)
-    added = rewritten(source, treatment=Treatment(fold_weights="session")).weights.bytes_added / 2**20
-    more = found[FOLDED] - found[KEPT]
-    return f"| {name} | {found[KEPT]:.1f} | {found[FOLDED]:.1f} | {more:+.1f} | {added:+.1f} |"
-
-
 def large(names: list[str], folder: Path) -> Iterator[Case]:
     """Yield the models that are large enough; those that were asked for by name in any case."""
     for case in cases(folder, names):
@@ -144,19 +103,13 @@ def cells(row: Row) -> list[str]:
     return [row["model"], f"{row['file_bytes'] / 1e6:.0f}", *peaks, f"{row['allowed_mib']:.1f}"]
 
 
-def known_name(text: str) -> str:
-    """The name of a real model or of a quantised file, as an argument of the command."""
-    return text if text in quantized_zoo.NAMES else model_name(text)
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "names", nargs="*", type=known_name, metavar="NAME", help=f"of {', '.join(NAMES)}; none: all of 40 MB and more"
+        "names", nargs="*", type=model_name, metavar="NAME", help=f"of {', '.join(NAMES)}; none: all of 40 MB and more"
     )
     parser.add_argument("--runs", type=int, default=5, help="of which the median is taken")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    parser.add_argument("--folding", action="store_true", help="of quantised models, what folding weights takes")
     parser.add_argument("--create", nargs=3, metavar=("PATH", "FEEDS", "WAY"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -165,12 +118,6 @@ def main() -> int:
     arguments = parse_arguments()
     if arguments.create:
         create_and_run(*arguments.create)
-        return 0
-    if arguments.folding:
-        print(f"| file | {KEPT} | {FOLDED} | difference | weights |\n|---|---|---|---|---|")
-        with tempfile.TemporaryDirectory() as name:
-            for file in arguments.names or quantized_zoo.NAMES:
-                print(folding_cost(file, arguments.runs, Path(name)), flush=True)
         return 0
     with tempfile.TemporaryDirectory() as name:
         rows = [measured(case, arguments.runs, Path(name)) for case in large(arguments.names, Path(name))]

@@ -8,18 +8,20 @@ import platform
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-SCRIPT = BENCHMARKS / "run.py"
 JOB = "LayerNorm f32 [1,128,768]"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), "--quick", *arguments], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / "run.py"), "--quick", *arguments], capture_output=True, text=True
+    )
 
 
 def test_repeated_runs_are_reported_by_the_median_one(tmp_path: Path) -> None:
@@ -36,11 +38,17 @@ def test_repeated_runs_are_reported_by_the_median_one(tmp_path: Path) -> None:
     assert JOB in (tmp_path / "results.svg").read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_measured_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """What a script defines, which may change the path of modules."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    main = runpy.run_path(str(SCRIPT))["main"]
+    return lambda name: runpy.run_path(str(BENCHMARKS / name))
+
+
+def test_what_cannot_be_measured_is_refused(
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = script("run.py")["main"]
     monkeypatch.setattr(sys, "argv", ["run.py", "--repeat", "0"])
     with pytest.raises(SystemExit):
         main()
@@ -84,10 +92,9 @@ def test_an_onnxruntime_that_sees_neither_avx512_nor_vnni(tmp_path: Path) -> Non
 
 
 def test_rows_are_kept_from_run_to_run_in_the_order_of_the_models(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    script: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    rows = runpy.run_path(str(BENCHMARKS / "measure.py"))
+    rows = script("measure.py")
 
     def row(model: str, threads: int, ratio: float) -> dict[str, Any]:
         return {"model": model, "threads": threads, "normfuse": {"ratio": ratio, "low": ratio, "high": ratio}}
@@ -111,10 +118,5 @@ def test_rows_are_kept_from_run_to_run_in_the_order_of_the_models(
     ]
     with pytest.raises(SystemExit, match="Nothing was measured"):
         collect()
-
-
-def test_a_ratio_over_processes_has_their_outermost_quartiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    over_processes = runpy.run_path(str(BENCHMARKS / "measure.py"))["over_processes"]
     ratios = [{"ratio": 1.0, "low": 0.9, "high": 1.3}, {"ratio": 1.4, "low": 1.1, "high": 1.5}]
-    assert over_processes(ratios) == {"ratio": 1.2, "low": 0.9, "high": 1.5}
+    assert rows["over_processes"](ratios) == {"ratio": 1.2, "low": 0.9, "high": 1.5}  # the outermost quartiles

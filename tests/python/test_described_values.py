@@ -24,45 +24,35 @@ def weights(*shape: int) -> Array:
     return np.asarray(RNG.normal(size=shape).astype(F32) / 8)
 
 
-def convolutions(image: str, outputs: str) -> onnx.ModelProto:
-    """Chains between convolutions and at the end, which a session runs on the blocked layout."""
-    text = f"""g (float[{image}] x) => ({outputs}) {{
-        c = Conv <pads = [1, 1, 1, 1]> (x, w) s = Sigmoid(c) d = Mul(c, s)
-        e = Conv <pads = [1, 1, 1, 1]> (d, v) t = Sigmoid(e) y = Mul(e, t) z = Relu(y) }}"""
-    return parse(text, 17, w=weights(32, 16, 3, 3), v=weights(32, 32, 3, 3))
+SAME = "<pads = [1, 1, 1, 1]>"
+# Chains between convolutions and at the end, which a session runs on the blocked layout.
+CONVOLUTIONS = f"""c = Conv {SAME} (x, w) r = Sigmoid(c) d = Mul(c, r) e = Conv {SAME} (d, v)
+    t = Sigmoid(e) y = Mul(e, t) z = Relu(y)"""
+NORMALIZATION = "n = LayerNormalization(x, g, b) t = Sigmoid(n) y = Mul(n, t) z = Cast <to = 10> (y)"
+QUANTIZED = """p = QuantizeLinear(x, s, o) d = DequantizeLinear(p, s, o) n = LayerNormalization(d, g, b)
+    q = QuantizeLinear(n, s, o) y = DequantizeLinear(q, s, o)"""
 
 
-def normalization(x: str, outputs: str) -> onnx.ModelProto:
-    text = f"""g (float[{x}] x) => ({outputs}) {{
-        n = LayerNormalization(x, s, b) t = Sigmoid(n) y = Mul(n, t) z = Cast <to = 10> (y) }}"""
-    return parse(text, 17, s=weights(64), b=weights(64))
-
-
-def quantized(x: str, y: str) -> onnx.ModelProto:
-    text = f"""g (float[{x}] x) => (float[{y}] y, int8[{y}] q) {{
-        p = QuantizeLinear(x, s, o) d = DequantizeLinear(p, s, o) n = LayerNormalization(d, g, b)
-        q = QuantizeLinear(n, s, o) y = DequantizeLinear(q, s, o) }}"""
-    return parse(text, 21, s=np.array(0.05, F32), o=np.array(3, np.int8), g=weights(64), b=weights(64))
-
-
-def with_an_input_that_is_held() -> onnx.ModelProto:
-    model = normalization("n, 5, 64", "float[n, ?, 64] y, float16[?, ?, ?] z")
-    model.graph.input.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, [64]))
-    return model
+def model(nodes: str, x: str, outputs: str) -> onnx.ModelProto:
+    tensors = {"g": weights(64), "b": weights(64), "w": weights(32, 16, 3, 3), "v": weights(32, 32, 3, 3)}
+    tensors |= {"s": np.array(0.05, F32), "o": np.array(3, np.int8)}
+    used = {name: array for name, array in tensors.items() if f" {name})" in nodes or f" {name}," in nodes}
+    return parse(f"g (float[{x}] x) => ({outputs}) {{ {nodes} }}", 21 if nodes == QUANTIZED else 17, **used)
 
 
 MODELS = {
-    "convolutions, unnamed": convolutions("?, 16, ?, ?", "float[?, 32, ?, ?] y"),
-    "convolutions, named": convolutions("n, 16, h, w", "float[?, ?, high, ?] y, float[?, 32, ?, ?] z"),
-    "convolutions, known": convolutions("1, 16, 24, 24", "float[?, 32, ?, ?] y, float[] z"),
-    "convolutions, no shape": convolutions("?, 16, ?, 20", "float[] y, float[] z"),
-    "normalization, unnamed": normalization("?, ?, 64", "float[?, ?, 64] y, float16[?, ?, ?] z"),
-    "normalization, named": normalization("n, 5, 64", "float[m, ?, 64] y, float16[?, ?, ?] z"),
-    "normalization, no shape": normalization("?, 5, 64", "float[] y, float16[] z"),
-    "quantized, unnamed": quantized("?, 5, 64", "?, 5, 64"),
-    "quantized, named": quantized("n, m, 64", "?, m, ?"),
-    "an input that is held": with_an_input_that_is_held(),
+    "convolutions, unnamed": model(CONVOLUTIONS, "?, 16, ?, ?", "float[?, 32, ?, ?] y"),
+    "convolutions, named": model(CONVOLUTIONS, "n, 16, h, w", "float[?, ?, high, ?] y, float[?, 32, ?, ?] z"),
+    "convolutions, known": model(CONVOLUTIONS, "1, 16, 24, 24", "float[?, 32, ?, ?] y, float[] z"),
+    "convolutions, no shape": model(CONVOLUTIONS, "?, 16, ?, 20", "float[] y, float[] z"),
+    "normalization, unnamed": model(NORMALIZATION, "?, ?, 64", "float[?, ?, 64] y, float16[?, ?, ?] z"),
+    "normalization, named": model(NORMALIZATION, "n, 5, 64", "float[m, ?, 64] y, float16[?, ?, ?] z"),
+    "normalization, no shape": model(NORMALIZATION, "?, 5, 64", "float[] y, float16[] z"),
+    "quantized, unnamed": model(QUANTIZED, "?, 5, 64", "float[?, 5, 64] y, int8[?, 5, 64] q"),
+    "quantized, named": model(QUANTIZED, "n, m, 64", "float[?, m, ?] y, int8[?, m, ?] q"),
+    "an input that is held": model(NORMALIZATION, "n, 5, 64", "float[n, ?, 64] y, float16[?, ?, ?] z"),
 }
+MODELS["an input that is held"].graph.input.append(helper.make_tensor_value_info("g", TensorProto.FLOAT, [64]))
 
 
 def described(session: onnxruntime.InferenceSession) -> list[list[str]]:
