@@ -1,19 +1,19 @@
-"""Softmax and its logarithm: as nodes of our operator, and as chains of standard nodes that the provider claims."""
+"""Softmax and its logarithm by their values, with masks and without; chains are cases of tests/corpus/provider."""
 
 from __future__ import annotations
 
-import re
+import itertools
 from pathlib import Path
 from typing import Any
 
 import directml_libraries
 import harness
-import instruction_sets
 import numpy as np
-import oracle
 import pytest
 from checking import PROVIDERS, check, normalization, session_and_report
-from onnx import TensorProto, helper, parser
+from covering import parametrize_covering
+from onnx import helper
+from parsed_models import parse
 
 F32 = np.float32
 METHODS = ("softmax", "log_softmax")
@@ -95,43 +95,13 @@ def test_small_values_beside_a_large_one_are_not_lost(offset: float, spread: flo
 
 
 @pytest.mark.every_isa
-@pytest.mark.parametrize("axis", [-1, -2])
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@pytest.mark.parametrize("method", METHODS)
-def test_bytes(method: str, dtype: type[np.integer[Any]], axis: int) -> None:
-    info = np.iinfo(dtype)
-    x = np.random.default_rng(2).integers(info.min, info.max + 1, (3, 50, 49)).astype(dtype)
-    case = normalization(
-        x,
-        {"axes": [axis], "method": method},
-        x_scale=F32(0.07),
-        x_zero_point=np.array(info.min + 100, dtype),
-        y_scale=F32(1 / 256) if method == "softmax" else F32(0.1),
-        y_zero_point=np.array(info.min if method == "softmax" else info.max, dtype),
-    )
-    check(case, "ep")
-
-
-@pytest.mark.every_isa
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("shape", [(1, 1, 1, 37), (2, 1, 1, 37), (1, 1, 5, 37), (2, 3, 5, 1), (2, 3, 5, 37)])
-def test_scaled_and_masked(provider: str, shape: tuple[int, ...]) -> None:
-    mask = np.where(np.random.default_rng(3).random(shape) < 0.4, -np.inf, 0.0).astype(F32)
-    mask[..., 0] = 0.0
-    attributes = {"axes": [-1], "method": "softmax", "steps_before": "Mul Add"}
-    check(normalization(values((2, 3, 5, 37)), attributes, operand_0=F32(0.125), operand_1=mask), provider)
-    attributes["steps_before"] = "Mul"
-    check(normalization(values((2, 3, 5, 37)), attributes, operand_0=F32(0.125), residual=mask), provider)
-
-
-@pytest.mark.every_isa
 @pytest.mark.parametrize("place", ["X", "M"])
 def test_long_rows_in_place(place: str) -> None:
     """Y may be bound to the memory of X, or of a tensor that is added, which are read again where a row is unusual."""
     x, mask = values((3, 8500)), values((3, 8500))
     x[1] += F32(100.0)
     text = "g (float[a, b] X, float[a, b] M) => (float[a, b] Y) { s = Add(X, M)  Y = Softmax(s) }"
-    session = harness.create_session(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), "ep")
+    session = harness.create_session(parse(text))
     expected = harness.run(session, {"X": x, "M": mask})["Y"]
     binding, memory = session.io_binding(), {"X": x.copy(), "M": mask.copy()}
     for name, array in memory.items():
@@ -183,121 +153,8 @@ def test_no_logarithm_of_a_probability_is_above_0(width: int, axis: int) -> None
         assert not np.signbit(got).any()
 
 
-# --- chains of standard nodes ---------------------------------------------------------------------
-
-
-def model(nodes: str, tensor: str, opset: int, result: str | None = None, **constants: np.ndarray) -> Any:
-    """One input X and one output Y of the same type, if not said otherwise, and the input M, where it is used."""
-    width = re.findall(r"\w+", tensor)[-1]
-    mask = f", float[1, 1, 1, {width}] M" if "M" in re.split(r"\W", nodes) else ""
-    text = f'<ir_version: 8, opset_import: ["": {opset}]> g ({tensor} X{mask}) => ({result or tensor} Y) {{{nodes}}}'
-    proto = parser.parse_model(text)
-    proto.graph.initializer.extend(harness.initializer(name, array) for name, array in constants.items())
-    return proto
-
-
-def claimed(proto: Any, tmp_path: Path, inputs: dict[str, np.ndarray], **options: Any) -> np.ndarray:
-    """The result of a session in which everything is claimed, as one chain."""
-    session, report = session_and_report(proto, tmp_path, **options)
-    assert [line["claimed"] for line in report] == [True], report
-    return np.asarray(session.run(None, inputs)[0])
-
-
-@pytest.mark.parametrize(
-    ("opset", "axis", "axes"), [(11, 1, [1, 2, 3]), (11, 2, [2, 3]), (12, -1, [3]), (13, 1, [1]), (22, -1, [3])]
-)
-@pytest.mark.parametrize(("op_type", "method"), [("Softmax", "softmax"), ("LogSoftmax", "log_softmax")])
-def test_the_meaning_of_axis_before_and_from_opset_13(
-    op_type: str, method: str, opset: int, axis: int, axes: list[int], tmp_path: Path
-) -> None:
-    x = values((2, 3, 4, 5))
-    proto = model(f"Y = {op_type}<axis = {axis}>(X)", "float[2, 3, 4, 5]", opset)
-    got = claimed(proto, tmp_path, {"X": x}, claim="all")
-    oracle.evaluate("FusedNormalization", {"X": x}, {"axes": axes, "method": method})["Y"].check(got)
-
-
-@pytest.mark.parametrize(("opset", "axes"), [(9, [1, 2]), (13, [2])])
-def test_the_default_axis(opset: int, axes: list[int], tmp_path: Path) -> None:
-    x = values((2, 3, 4))
-    got = claimed(model("Y = Softmax(X)", "float[2, 3, 4]", opset), tmp_path, {"X": x}, claim="all")
-    oracle.evaluate("FusedNormalization", {"X": x}, {"axes": axes, "method": "softmax"})["Y"].check(got)
-
-
-@pytest.mark.parametrize("zero", [np.array(0, np.uint8), np.array(-128, np.int8)])
-def test_quantised_softmax_is_one_chain_by_default(zero: np.ndarray, tmp_path: Path) -> None:
-    name = "uint8" if zero.dtype == np.uint8 else "int8"
-    scales = {"xs": np.array(0.1, F32), "xz": np.array(7, zero.dtype), "ys": np.array(1 / 256, F32), "yz": zero}
-    nodes = "d = DequantizeLinear(X, xs, xz) s = Softmax(d) Y = QuantizeLinear(s, ys, yz)"
-    info = np.iinfo(zero.dtype)
-    x = np.random.default_rng(1).integers(info.min, info.max + 1, (2, 4, 40, 40)).astype(zero.dtype)
-    got = claimed(model(nodes, f"{name}[2, 4, 40, 40]", 13, **scales), tmp_path, {"X": x}, claim="profitable")
-    inputs = {
-        "X": x,
-        "x_scale": scales["xs"],
-        "x_zero_point": scales["xz"],
-        "y_scale": scales["ys"],
-        "y_zero_point": zero,
-    }
-    oracle.evaluate("FusedNormalization", inputs, {"axes": [-1], "method": "softmax"})["Y"].check(got)
-
-
-def test_a_mask_in_front_is_one_chain(tmp_path: Path) -> None:
-    x, mask = values((2, 4, 40, 40)), values((1, 1, 1, 40))
-    mask[..., 7:] = -np.inf
-    proto = model("a = Add(X, M) Y = Softmax(a)", "float[2, 4, 40, 40]", 13)
-    got = claimed(proto, tmp_path, {"X": x, "M": mask}, claim="all")
-    inputs = {"X": x, "residual": mask}
-    oracle.evaluate("FusedNormalization", inputs, {"axes": [-1], "method": "softmax"})["Y"].check(got)
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_a_factor_and_a_mask_are_one_chain(swapped: bool, tmp_path: Path) -> None:
-    """By default where there are vector kernels: the plain ones are no faster than ONNX Runtime's."""
-    claim = "all" if instruction_sets.IN_USE == "baseline" else "profitable"
-    x, mask, factor = values((2, 4, 40, 40)), values((1, 1, 1, 40)), np.array(0.3, F32)
-    product = "m = Mul(c, X)" if swapped else "m = Mul(X, c)"
-    proto = model(f"{product} a = Add(m, M) Y = Softmax(a)", "float[2, 4, 40, 40]", 13, c=factor)
-    got = claimed(proto, tmp_path, {"X": x, "M": mask}, claim=claim)
-    inputs = {"X": x, "operand_0": factor, "residual": mask}
-    attributes = {"axes": [-1], "method": "softmax", "steps_before": "Mul"}
-    oracle.evaluate("FusedNormalization", inputs, attributes)["Y"].check(got)
-
-
-def test_a_factor_of_a_product_stays_with_it(tmp_path: Path) -> None:
-    nodes = "p = MatMul(X, X) m = Mul(p, c) a = Add(m, M) Y = Softmax(a)"
-    proto = model(nodes, "float[2, 4, 40, 40]", 13, c=np.array(0.3, F32))
-    _, report = session_and_report(proto, tmp_path, claim="all")
-    assert [line["description"] for line in report] == ["Add -> Softmax"], report
-
-
-@pytest.mark.parametrize("nodes", ["Y = Softmax(X)", "Y = LogSoftmax(X)", "m = Mul(X, c) Y = Softmax(m)"])
-def test_rows_of_float32_alone_are_left_to_onnx_runtime(nodes: str, tmp_path: Path) -> None:
-    proto = model(nodes, "float[2, 4, 384, 384]", 13, c=np.array(0.3, F32))
-    _, report = session_and_report(proto, tmp_path, claim="profitable")
-    assert [line["claimed"] for line in report] == [False], report
-
-
-@pytest.mark.parametrize(
-    ("shape", "axis", "claimed"),
-    [("4, 8, 64, 64", 2, False), ("2, 1000, 49", 1, False), ("64, 1024", -2, False), ("1, 16, 4, 2100", 1, True)],
-)
-def test_columns_are_left_to_onnx_runtime(shape: str, axis: int, claimed: bool, tmp_path: Path) -> None:
-    """It has a fast kernel that swaps the last two dimensions, and none for others."""
-    proto = model(f"Y = Softmax<axis = {axis}>(X)", f"float[{shape}]", 13)
-    _, report = session_and_report(proto, tmp_path, claim="profitable")
-    assert [line["claimed"] for line in report] == [claimed], report
-
-
-@pytest.mark.parametrize("width", [12, 384, 18385])
-def test_a_mask_is_claimed_where_there_are_vector_kernels(width: int, tmp_path: Path) -> None:
-    proto = model("a = Add(X, M) Y = Softmax(a)", f"float[2, 4, 40, {width}]", 13)
-    _, report = session_and_report(proto, tmp_path, claim="profitable")
-    assert [line["claimed"] for line in report] == [instruction_sets.IN_USE != "baseline"], report
-
-
 # One layer of attention as ONNX Runtime's AttentionFusion wants it.
 ATTENTION = """
-<ir_version: 8, opset_import: ["": 17]>
 g (float[batch, 8, 16] X, float[1, 1, 1, 8] M) => (float[batch, 8, 16] Y) {
     n = LayerNormalization(X, b, b)
     q = MatMul(n, w) qb = Add(q, b) qr = Reshape(qb, heads) qt = Transpose<perm = [0, 2, 1, 3]>(qr)
@@ -312,29 +169,104 @@ g (float[batch, 8, 16] X, float[1, 1, 1, 8] M) => (float[batch, 8, 16] Y) {
 @pytest.mark.parametrize("normalises", [True, False], ids=["with the LayerNormalization", "without it"])
 def test_scores_of_an_attention(normalises: bool, tmp_path: Path) -> None:
     """The fusion begins at a LayerNormalization on ONNX Runtime's own provider: if it is left, so is Softmax."""
-    proto = parser.parse_model(ATTENTION)
-    if not normalises:  # of a type of statistics that we do not have
-        proto.graph.node[0].attribute.append(helper.make_attribute("stash_type", 11))
     numbers = {"w": values((16, 16)), "b": values((16,)), "two": np.array(2, F32)}
     shapes = {"heads": np.array([0, 0, 4, 4]), "rows": np.array([0, 0, 16])}
-    proto.graph.initializer.extend(harness.initializer(name, array) for name, array in {**numbers, **shapes}.items())
+    proto = parse(ATTENTION, 17, **numbers, **shapes)
+    if not normalises:  # of a type of statistics that we do not have
+        proto.graph.node[0].attribute.append(helper.make_attribute("stash_type", 11))
     _, report = session_and_report(proto, tmp_path, claim="profitable")
     lines = [line for line in report if line["op_type"] == "Softmax"]
     assert ["Attention" in str(line) for line in lines] == [not normalises], report
 
 
-# Softmax of which rows that are NaN become 0, as PyTorch exports attention with a mask that may hide whole rows.
-CLEARED = "p = Softmax<axis = {axis}>(X) n = IsNaN(p) {where}"
-ZERO_FOR_NAN = "Y = Where(n, z, p)"
+# --- masks that hide places, or whole rows, and NaN that becomes 0 ---
+
+KEPT, HIDDEN, ADDED = "d = Where(m, x, c)", "d = Where(m, c, x)", "d = Add(x, m)"
+CLEARED = "p = Softmax<axis = AXIS>(d) n = IsNaN(p) y = Where(n, z, p)"
+# The mask's shape for scores of (2, 3, 20, width).
+MASKS = {
+    "whole": lambda width: (2, 3, 20, width),
+    "causal": lambda width: (1, 1, 20, width),
+    "padding": lambda width: (2, 1, 1, width),
+    "of one dimension": lambda width: (width,),
+    "queries": lambda width: (2, 1, 20, 1),
+    "one": lambda width: (1,),
+}
 
 
-def without_nan(x: np.ndarray, axis: int) -> np.ndarray:
-    """In float64; a row with NaN or plus infinity, or of nothing but minus infinity, is 0."""
-    d = x.astype(np.float64)
+def softmax(d: np.ndarray, axis: int = -1) -> np.ndarray:
+    """In float64; NaN, plus infinity, or minus infinity in every place of a row gives NaN."""
+    d = d.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         powers = np.exp(d - d.max(axis, keepdims=True))
-        quotients = powers / powers.sum(axis, keepdims=True)
-    return np.where(np.isnan(quotients), 0.0, quotients)
+        return np.asarray(powers / powers.sum(axis, keepdims=True))
+
+
+def masked(
+    x: np.ndarray, mask: np.ndarray, fill: float = -np.inf, *, where: str = KEPT, behind: str = "", axis: int = -1
+) -> Any:
+    """The result of a session in which all is one chain, and the session."""
+    behind = (behind or "y = Softmax<axis = AXIS>(d)").replace("AXIS", str(axis))
+    of_mask = f"{'bool' if mask.dtype == bool else 'float'}{list(mask.shape)}"
+    zero = {"z": np.zeros((), F32)} if "z, p" in behind else {}
+    fills = {"c": np.array(fill, F32)} if "c" in where else {}
+    text = f"g (float{list(x.shape)} x, {of_mask} m) => (float{list(x.shape)} y) {{ {where} {behind} }}"
+    session = harness.create_session(parse(text, 18, **zero, **fills))
+    assert len(harness.ep_groups(session)) == 1
+    assert harness.cpu_types(session) == []
+    return session.run(None, {"x": x, "m": mask})[0], session
+
+
+def scores(width: int, shape: tuple[int, ...] = (2, 3, 20)) -> np.ndarray:
+    """Rows of usual scores, and beside them rows of large ones, of infinities and of NaN."""
+    x = np.random.default_rng(7).normal(0, 2, (*shape, width)).astype(F32)
+    rows = x.reshape(-1, width)
+    rows[3] += 90
+    rows[11] *= F32(1e36)
+    rows[17, width // 3], rows[23, width // 2], rows[29, -1] = np.nan, np.inf, -np.inf
+    rows[31] = -np.inf
+    return x
+
+
+@pytest.mark.every_isa
+@parametrize_covering(
+    "width,mask,fill",
+    [5, 384, 1024, 1100],
+    list(MASKS),
+    [-np.inf, -3.4e38, -1e4, -301.0, -300.0, -20.0, 0.0, 5.0],
+)
+def test_any_mask_and_any_number(fill: float, mask: str, width: int) -> None:
+    x = scores(width)
+    shown = np.random.default_rng(8).random(MASKS[mask](width)) < 0.7
+    if shown.size > width:
+        shown.reshape(-1, shown.shape[-1])[-1] = False  # a row of which nothing is left
+    shown.flat[0] = True
+    expected = softmax(np.where(shown, x.astype(np.float64), F32(fill)))
+    for where, given in ((KEPT, shown), (HIDDEN, ~shown)):
+        np.testing.assert_allclose(masked(x, given, fill, where=where)[0], expected, rtol=5e-7, atol=1.2e-38)
+
+
+@pytest.mark.every_isa
+def test_what_is_hidden_has_no_say() -> None:
+    """NaN, infinities and large numbers under the mask."""
+    x, shown = scores(40), np.ones((1, 1, 1, 40), bool)
+    shown[..., 30:] = False
+    odd = x.copy()
+    odd[..., 30:] = np.resize(np.array([np.nan, np.inf, -np.inf, 3e38, -3e38], F32), odd[..., 30:].shape)
+    for fill in (-np.inf, -1e9, -50.0):
+        np.testing.assert_array_equal(masked(odd, shown, fill)[0], masked(x, shown, fill)[0])
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("mask", ["causal", "padding"])
+def test_bits_do_not_depend_on_the_rows_beside(mask: str) -> None:
+    x = scores(130)
+    shown = np.random.default_rng(3).random(MASKS[mask](130)) < 0.7
+    whole, (together, _) = np.broadcast_to(shown, x.shape), masked(x, shown, -1e9)
+    _, session = masked(x[:1, :1, :1], whole[:1, :1, :1].copy(), -1e9)
+    for i in itertools.product(*map(range, x.shape[:-1])):
+        row = {"x": x[i][None, None, None], "m": whole[i][None, None, None].copy()}
+        np.testing.assert_array_equal(session.run(None, row)[0][0, 0, 0], together[i])
 
 
 def odd_rows(shape: tuple[int, ...], axis: int) -> np.ndarray:
@@ -353,93 +285,44 @@ def odd_rows(shape: tuple[int, ...], axis: int) -> np.ndarray:
 @pytest.mark.parametrize(
     "shape", [(2, 3, 7, 5), (1, 2, 40, 40), (1, 1, 9, 1500), (1, 1, 6, 8200), (1, 1, 8200, 6), (1, 1, 300, 130)]
 )
-def test_rows_that_would_be_nan_are_zero(shape: tuple[int, ...], axis: int, tmp_path: Path) -> None:
-    x = odd_rows(shape, axis)
-    proto = model(
-        CLEARED.format(axis=axis, where=ZERO_FOR_NAN),
-        f"float[{', '.join(map(str, shape))}]",
-        18,
-        z=np.zeros((1, 1), F32),
-    )
-    got = claimed(proto, tmp_path, {"X": x}, claim="all")
-    expected = without_nan(x, axis)
+def test_rows_that_would_be_nan_are_zero(shape: tuple[int, ...], axis: int) -> None:
+    x, mask = odd_rows(shape, axis), np.zeros((1, 1, 1, shape[-1]), F32)
+    mask[..., shape[-1] // 2 :] = -0.5
+    got, _ = masked(x, mask, where=ADDED, behind=CLEARED, axis=axis)
+    expected = np.nan_to_num(softmax(x + mask, axis), nan=0.0)
     assert (got[expected == 0] == 0).all()
-    np.testing.assert_allclose(got, expected, rtol=5e-7, atol=1.2e-38)
+    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1.2e-38)
 
 
 @pytest.mark.every_isa
-def test_what_stands_around_rows_of_zeros(tmp_path: Path) -> None:
+def test_what_stands_around_rows_of_zeros() -> None:
     """A mask before them and a quantisation behind: 0 becomes the zero point."""
     x, mask = values((2, 4, 40, 40)), np.zeros((1, 1, 1, 40), F32)
     x[0, 1, 5:9] = -np.inf
     mask[..., 33:] = -np.inf
-    nodes = "a = Add(X, M) p = Softmax(a) n = IsNaN(p) w = Where(n, z, p) Y = QuantizeLinear(w, s, q)"
     scales = {"z": np.zeros((), F32), "s": np.array(1 / 200, F32), "q": np.array(9, np.uint8)}
-    proto = model(nodes, "float[2, 4, 40, 40]", 18, "uint8[2, 4, 40, 40]", **scales)
-    got = claimed(proto, tmp_path, {"X": x, "M": mask}, claim="all")
-    exact = without_nan(x + mask, -1) * 200
+    nodes = "a = Add(X, M) p = Softmax(a) n = IsNaN(p) w = Where(n, z, p) Y = QuantizeLinear(w, s, q)"
+    text = f"g (float[2, 4, 40, 40] X, float[1, 1, 1, 40] M) => (uint8[2, 4, 40, 40] Y) {{ {nodes} }}"
+    got = harness.create_session(parse(text, 18, **scales)).run(None, {"X": x, "M": mask})[0]
+    exact = np.nan_to_num(softmax(x + mask), nan=0.0) * 200
     assert (got[0, 1, 5:9] == 9).all()
     assert (got[..., 33:] == 9).all()
     assert (np.abs(got - (np.rint(exact) + 9)) <= (np.abs(exact % 1 - 0.5) < 1e-3)).all()
 
 
-def test_rows_of_zeros_are_claimed_by_default(tmp_path: Path) -> None:
-    """Where there are vector kernels: IsNaN and Where take longer than the softmax itself."""
-    claim = "all" if instruction_sets.IN_USE == "baseline" else "profitable"
-    x, mask = values((2, 4, 40, 40)), values((1, 1, 1, 40))
-    nodes = f"a = Add(X, M) p = Softmax(a) n = IsNaN(p) {ZERO_FOR_NAN}"
-    proto = model(nodes, "float[2, 4, 40, 40]", 18, z=np.zeros((), F32))
-    got = claimed(proto, tmp_path, {"X": x, "M": mask}, claim=claim)
-    np.testing.assert_allclose(got, without_nan(x + mask, -1), rtol=2e-6)
-
-
-@pytest.mark.parametrize("axis", [-1, 1])
-def test_rows_of_zeros_on_directml(axis: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("where", "axis"), [(KEPT, -1), (ADDED, -1), (ADDED, 1)])
+def test_masks_on_directml(where: str, axis: int) -> None:
     fake = str(directml_libraries.build_fake())
-    x = odd_rows((2, 3, 7, 5), axis)
+    x = odd_rows((2, 3, 7, 5), axis) if where == ADDED else values((2, 3, 7, 5))
     x[np.isposinf(x)] = np.nan  # of which DirectML does not say what becomes
-    proto = model(CLEARED.format(axis=axis, where=ZERO_FOR_NAN), "float[2, 3, 7, 5]", 18, z=np.zeros((1, 1), F32))
-    libraries = {"directml_library": fake, "d3d12_library": fake}
-    got = claimed(proto, tmp_path, {"X": x}, claim="all", backend="directml", **libraries)
-    np.testing.assert_allclose(got, without_nan(x, axis), rtol=2e-6, atol=1e-37)
-
-
-@pytest.mark.parametrize(
-    ("where", "zero"),
-    [
-        ("Y = Where(n, z, p)", np.ones((), F32)),  # another number
-        ("Y = Where(n, z, p)", np.zeros(40, F32)),  # of several elements
-        ("Y = Where(n, z, p)", np.zeros((1, 1, 1, 1, 1), F32)),  # which makes a dimension more
-        ("Y = Where(n, p, z)", np.zeros((), F32)),  # the other way round
-        ("Y = Where(n, p, p)", np.zeros((), F32)),
-        ("y = Where(n, z, p) Y = Add(y, p)", np.zeros((), F32)),  # the softmax is read elsewhere
-        ("y = Where(n, z, p) f = Cast<to = 1>(n) Y = Add(y, f)", np.zeros((), F32)),  # what is NaN, too
-        ("y = Where(n, z, X) f = Add(p, p) Y = Add(y, f)", np.zeros((), F32)),  # of another tensor
-        ("m = Not(n) Y = Where(m, z, p)", np.zeros((), F32)),
-    ],
-)
-def test_what_is_no_softmax_without_nan(where: str, zero: np.ndarray, tmp_path: Path) -> None:
-    x = odd_rows((1, 4, 40, 40), -1)
-    result = "float[1, 1, 4, 40, 40]" if zero.ndim == 5 else "float[1, 4, 40, 40]"
-    proto = model(CLEARED.format(axis=-1, where=where), "float[1, 4, 40, 40]", 18, result, z=zero)
-    session, report = session_and_report(proto, tmp_path, claim="all")
-    assert not any("IsNaN" in line["description"] for line in report), report
-    plain = harness.create_session(proto, "cpu").run(None, {"X": x})[0]
-    np.testing.assert_allclose(session.run(None, {"X": x})[0], plain, rtol=2e-6)
-
-
-@pytest.mark.parametrize(
-    ("attributes", "outputs", "sentence"),
-    [
-        ({"steps": "Hardmax axes=-1"}, ("Y",), "the step 'Hardmax', which this library does not know"),
-        ({"axes": [-1], "method": "softmax", "use_mean": 0}, ("Y",), "Softmax.* takes no argument use_mean"),
-        ({"num_groups": 1, "method": "softmax"}, ("Y",), "Softmax.* takes no argument num_groups"),
-        ({"axes": [-1], "method": "softmax"}, ("Y", "mean"), "no outputs mean and inv_std_dev"),
-    ],
-)
-def test_what_a_softmax_has_not(attributes: dict[str, Any], outputs: tuple[str, ...], sentence: str) -> None:
-    inputs = {"X": values((2, 3, 4))}
-    types = dict.fromkeys(outputs, int(TensorProto.FLOAT))
-    proto = harness.operator_model("FusedNormalization", inputs, attributes, types, constants=(), opset=20)
-    with pytest.raises(Exception, match=sentence):
-        harness.create_session(proto, "custom")
+    mask = np.zeros((1, 1, 7, 5), F32) if where == ADDED else np.random.default_rng(6).random((1, 1, 7, 5)) < 0.7
+    behind = CLEARED if where == ADDED else "y = Softmax<axis = AXIS>(d)"
+    text = f"{where} {behind.replace('AXIS', str(axis))}"
+    kind = "float" if where == ADDED else "bool"
+    constants = {"z": np.zeros((), F32)} if where == ADDED else {"c": np.array(-1e9, F32)}
+    proto = parse(f"g (float[2,3,7,5] x, {kind}[1,1,7,5] m) => (float[2,3,7,5] y) {{ {text} }}", 18, **constants)
+    session = harness.create_session(proto, backend="directml", directml_library=fake, d3d12_library=fake)
+    assert len(harness.ep_groups(session)) == 1
+    expected = softmax(x + mask if where == ADDED else np.where(mask, x, -1e9), axis)
+    got = session.run(None, {"x": x, "m": mask})[0]
+    np.testing.assert_allclose(got, np.nan_to_num(expected, nan=0.0), rtol=2e-6, atol=1e-37)
