@@ -34,6 +34,31 @@ def optimize(model: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, R
     return ir.to_proto(copy), result
 
 
+def repeat(model: onnx.ModelProto, op_type: str, count: int) -> None:
+    """Put nodes that only repeat a float tensor behind each value that a node computes and another one reads."""
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.value_info
+    kinds = {value.name: value.type.tensor_type.elem_type for value in inferred}
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    read = {name for node in nodes for name in node.input}
+    renamed: dict[str, str] = {}
+    for node in nodes:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        model.graph.node.append(node)
+        value = node.output[0]
+        kind = kinds.get(value)
+        if value not in read or kind not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16):
+            continue
+        for number in range(count):
+            attributes = {"to": kind} if op_type == "Cast" else {}
+            repeated = f"{node.output[0]} {number}"
+            model.graph.node.append(
+                onnx.helper.make_node(op_type, [value], [repeated], f"repeat {repeated}", **attributes)
+            )
+            value = repeated
+        renamed[node.output[0]] = value
+
+
 def round_trip(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model as onnx-ir writes it when nothing is changed."""
     return ir.to_proto(ir.from_proto(model))

@@ -28,6 +28,7 @@ from rewrite_harness import (
     fused_nodes,
     meaning_of,
     optimize,
+    repeat,
     round_trip,
     run,
     session_of,
@@ -55,6 +56,8 @@ Way = Callable[[onnx.ModelProto], Changed]
 #: Of rows that a normalisation in float32, by any formula, gets right.
 FAMILIES = ("noise", "ramp", "ramp down", "outlier", "sorted", "pink", "smooth", "zeros in front", "zeros behind")
 FORMS, MORE_FORMS = 2, 4
+#: What may stand between any two nodes of a chain: it is found as without them.
+REPEATERS = ("Identity", "Identity", "Dropout", "Cast")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,10 @@ class Form:
         dynamic = draw.random() < 0.5 or "dynamic" in options
         front = "front" in options and case.expected.startswith("[") and draw.random() < 0.3
         expected = case.expected.replace("[", "[Add bias; ", 1) if front else case.expected
-        return case.build(g, dynamic, front), expected
+        model = case.build(g, dynamic, front)
+        if re.fullmatch(r"\[[^\]]*\]", expected) and draw.random() < 0.25:
+            repeat(model, draw.choice(REPEATERS), draw.choice((1, 2)))
+        return model, expected
 
 
 CASES = list(cases())
