@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import families
+import harness
 import ml_dtypes
 import numpy as np
 import onnx
@@ -30,6 +31,9 @@ import onnxruntime
 from families import Family
 from onnx import TensorProto, helper, numpy_helper
 from oracle import Array
+
+from normfuse.models import GraphBuilder
+from normfuse.models.spellings import layer_norm
 
 F32 = np.float32
 PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -39,24 +43,13 @@ OPSET_OF_BLOCKS = 21
 CHANNELS, HIDDEN, HEADS, TOKENS = 32, 128, 4, 64
 
 
-class Builder:
+class Builder(GraphBuilder):
     """A float network, node by node."""
 
-    def __init__(self) -> None:
+    def __init__(self, opset: int, *shape: int) -> None:
+        super().__init__(opset)
         self.generator = np.random.default_rng(3)
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: dict[str, Array] = {}
-
-    def add(self, op_type: str, *inputs: str | Array, **attributes: object) -> str:
-        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
-        output = f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, names, [output], f"{op_type}_{len(self.nodes)}", **attributes))
-        return output
-
-    def constant(self, array: Array) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants[name] = array
-        return name
+        self.input("x", shape)
 
     def weights(self, *shape: int) -> Array:
         return (self.generator.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(F32)
@@ -70,20 +63,14 @@ class Builder:
         product = self.add("MatMul", x, np.ascontiguousarray(self.weights(outputs, inputs).T))
         return self.add("Add", product, 0.1 * self.weights(outputs, 1)[:, 0])
 
-    def model(self, x: tuple[int, ...], y: str, opset: int) -> onnx.ModelProto:
-        graph = helper.make_graph(
-            self.nodes,
-            "network",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-            [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)],
-            [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
-        )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    def ending(self, y: str, *shape: int) -> onnx.ModelProto:
+        self.output(y, shape)
+        return self.model("network")
 
 
 def convolutions(opset: int) -> onnx.ModelProto:
     """Residual blocks, SiLU, a depthwise convolution with HardSwish, squeeze and excitation, and a Gemm."""
-    b = Builder()
+    b = Builder(opset, 1, 3, 96, 96)
     x = b.add("Relu", b.conv("x", CHANNELS, 3, inputs=3, strides=[2, 2]))
     for _ in range(2):
         inner = b.add("Relu", b.conv(x, CHANNELS, 3))
@@ -96,12 +83,12 @@ def convolutions(opset: int) -> onnx.ModelProto:
     x = b.add("Mul", x, b.add("Sigmoid", b.conv(gate, CHANNELS, 1, inputs=8)))
     flat = b.add("Flatten", b.add("GlobalAveragePool", x))
     y = b.add("Gemm", flat, b.weights(40, CHANNELS), 0.1 * b.weights(40, 1)[:, 0], transB=1)
-    return b.model((1, 3, 96, 96), y, opset)
+    return b.ending(y, 1, 40)
 
 
 def transformer(opset: int) -> onnx.ModelProto:
     """Two layers of an encoder that normalises behind its sums; LayerNormalization is written out before opset 17."""
-    b = Builder()
+    b = Builder(opset, 1, TOKENS, HIDDEN)
     x = "x"
     heads, size = np.array([0, 0, HEADS, HIDDEN // HEADS]), F32(1 / np.sqrt(HIDDEN // HEADS))
     for _ in range(2):
@@ -112,22 +99,18 @@ def transformer(opset: int) -> onnx.ModelProto:
         weights = b.add("Softmax", b.add("Mul", b.add("MatMul", query, key), size), axis=-1)
         context = b.add("Transpose", b.add("MatMul", weights, value), perm=[0, 2, 1, 3])
         context = b.add("Reshape", context, np.array([0, 0, HIDDEN]))
-        x = _normalized(b, b.add("Add", b.linear(context, HIDDEN, HIDDEN), x), opset)
+        x = _normalized(b, b.add("Add", b.linear(context, HIDDEN, HIDDEN), x))
         inner = b.linear(x, HIDDEN, 4 * HIDDEN)
         erf = b.add("Erf", b.add("Div", inner, F32(np.sqrt(2))))
         inner = b.add("Mul", b.add("Mul", inner, b.add("Add", erf, F32(1))), F32(0.5))
-        x = _normalized(b, b.add("Add", b.linear(inner, 4 * HIDDEN, HIDDEN), x), opset)
-    return b.model((1, TOKENS, HIDDEN), x, opset)
+        x = _normalized(b, b.add("Add", b.linear(inner, 4 * HIDDEN, HIDDEN), x))
+    return b.ending(x, 1, TOKENS, HIDDEN)
 
 
-def _normalized(b: Builder, x: str, opset: int) -> str:
+def _normalized(b: Builder, x: str) -> str:
     scale, bias = b.generator.uniform(0.5, 1.5, HIDDEN).astype(F32), 0.1 * b.weights(HIDDEN, 1)[:, 0]
-    if opset >= 17:
-        return b.add("LayerNormalization", x, scale, bias)
-    centred = b.add("Sub", x, b.add("ReduceMean", x, axes=[-1]))
-    variance = b.add("ReduceMean", b.add("Mul", centred, centred), axes=[-1])
-    normal = b.add("Div", centred, b.add("Sqrt", b.add("Add", variance, F32(1e-5))))
-    return b.add("Add", b.add("Mul", normal, scale), bias)
+    spelling = "canonical" if b.opset >= 17 else "pow_div"
+    return layer_norm(b, x, b.constant(scale), b.constant(bias), spelling=spelling)
 
 
 def picture(rng: np.random.Generator, shape: Sequence[int]) -> Array:
@@ -179,10 +162,7 @@ FILES = [
 
 def _values(source: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Every tensor of a float network."""
-    model = onnx.ModelProto()
-    model.CopyFrom(source)
-    del model.graph.output[:]
-    model.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in model.graph.node)
+    model = harness.with_outputs(source, [node.output[0] for node in source.graph.node])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
     return {**feeds, **dict(zip(names, session.run(None, feeds), strict=True))}
