@@ -157,7 +157,7 @@ def test_end_to_end(model: RealModel, which: str) -> None:
 def test_verification_tells_rounding_ties_from_differences(name: str) -> None:
     """Where a tie goes the other way, outputs move by as much as they are large: all the same every sample decides.
 
-    Whether there is a tie is up to the processor: tests/python/test_rounding_ties.py makes them.
+    Whether there is a tie is up to the processor: tests/python/test_planted_faults.py makes them.
     """
     verification = normfuse.optimize(MODELS[name].path(), verify_seconds=600).report.verification
     assert verification.result == "agree", verification.message
