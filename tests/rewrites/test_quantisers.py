@@ -1,15 +1,15 @@
-"""Models as quantisers leave them: ONNX Runtime's own, run here, and the placements of others, built by hand."""
+"""Models as ONNX Runtime's quantiser leaves them; the placements of others are in tests/corpus/quantisers.txt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
+import harness
 import numpy as np
 import onnx
 import pytest
+from corpus_reader import cases
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from rewrite_harness import SpellingBuilder, fused_nodes, optimize, run
 
@@ -117,99 +117,54 @@ def test_a_requantised_sum_has_its_parameters_beside_it(inside: bool) -> None:
     np.testing.assert_allclose(run(after, feeds)["y"], run(model, feeds)["y"], atol=1e-5)
 
 
-# --- placements of other tools --------------------------------------------------------------------------------------
+# --- chains with options, and of types that a target's form cannot have ---------------------------------------------
+
 
 SHAPE = (2, 5, 8)
 
 
-def _grid(g: SpellingBuilder, scale: float, zero_point: Any, dtype: Any = np.float32) -> tuple[str, str]:
-    return g.constant(np.array(scale, dtype)), g.constant(np.asarray(zero_point))
-
-
-def _layer_norm(g: SpellingBuilder, x: str, *parameters: str) -> str:
-    return g.add("LayerNormalization", x, *(parameters or (g.weight(8, mean=1.0), g.weight(8))))
-
-
-def _requantize(g: SpellingBuilder, x: str, *grid: str) -> str:
-    return g.add("DequantizeLinear", g.add("QuantizeLinear", x, *grid), *grid)
-
-
-def _product(g: SpellingBuilder, x: str) -> str:
-    return g.add("MatMul", x, g.weight(8, 8))
-
-
-def nncf(g: SpellingBuilder, x: str) -> str:
-    """In front of the product, not of the normalisation, which stays float."""
-    return _product(g, _requantize(g, _layer_norm(g, x), *_grid(g, 0.04, np.uint8(120))))
-
-
-def nncf_spelled_out(g: SpellingBuilder, x: str) -> str:
-    """The pattern of a normalisation is left out of quantisation as a whole."""
-    d = g.add("Sub", x, g.reduce_mean(x, [-1]))
-    y = g.add("Div", d, g.add("Sqrt", g.add("Add", g.reduce_mean(g.add("Pow", d, 2.0), [-1]), 1e-5)))
-    y = g.add("Add", g.add("Mul", y, g.weight(8, mean=1.0)), g.weight(8))
-    return _product(g, _requantize(g, y, *_grid(g, 0.04, np.uint8(120))))
-
-
-def modelopt(g: SpellingBuilder, x: str) -> str:
-    """NVIDIA: the producer's output quantised, the normalisation in float, nothing behind it."""
-    return _product(g, _layer_norm(g, _requantize(g, _product(g, x), *_grid(g, 0.05, np.int8(0)))))
-
-
-def modelopt_fp8(g: SpellingBuilder, x: str) -> str:
-    return _product(g, _requantize(g, _layer_norm(g, x), *_grid(g, 0.01, ml_dtypes.float8_e4m3fn(0))))
-
-
-def amd(g: SpellingBuilder, x: str) -> str:
-    """Scale and bias both as 8-bit weights."""
-    grid = _grid(g, 0.02, np.int8(0))
-    weights = [g.constant(RNG.integers(-128, 128, 8).astype(np.int8)) for _ in range(2)]
-    parameters = [g.add("DequantizeLinear", weight, *grid) for weight in weights]
-    activations = _grid(g, 0.05, np.int8(3))
-    return _requantize(g, _layer_norm(g, _requantize(g, x, *activations), *parameters), *activations)
-
-
-def pt2e(g: SpellingBuilder, x: str) -> str:
-    """PyTorch: scale and zero point as Constant nodes, and a Clip where a range is narrower than the type."""
-    scale, zero_point = g.number(0.04), g.number(3, np.int8)
-    narrow = g.add("QuantizeLinear", _layer_norm(g, x), scale, zero_point)
-    clipped = g.add("Clip", narrow, np.int8(-127), np.int8(127))
-    return _product(g, g.add("DequantizeLinear", clipped, scale, zero_point))
-
-
-def half_precision(g: SpellingBuilder, x: str) -> str:
-    """Casts around quantisation whose scale is float32."""
-    grid = _grid(g, 0.04, np.int8(0))
-    half = g.add("Cast", x, to=onnx.TensorProto.FLOAT16)
-    parameters = [np.linspace(0.5, 1.5, 8).astype(np.float16), np.linspace(-1, 1, 8).astype(np.float16)]
-    y = g.add("LayerNormalization", half, *parameters)
-    return _product(g, _requantize(g, g.add("Cast", y, to=onnx.TensorProto.FLOAT), *grid))
-
-
-BEHIND = ["LayerNormalization -> QuantizeLinear"]
-PLACEMENTS: list[tuple[Callable[[SpellingBuilder, str], str], int, list[str]]] = [
-    (nncf, 17, BEHIND),
-    (nncf_spelled_out, 13, BEHIND),
-    (modelopt, 17, ["DequantizeLinear -> LayerNormalization"]),
-    (modelopt_fp8, 19, BEHIND),
-    (amd, 17, ["DequantizeLinear -> LayerNormalization -> QuantizeLinear"]),
-    (pt2e, 18, ["LayerNormalization -> FakeQuantize -> Clip"]),
-    (half_precision, 17, BEHIND),
-]
-
-
-@pytest.mark.parametrize(("placement", "opset", "expected"), PLACEMENTS)
-def test_placement(placement: Callable[..., str], opset: int, expected: list[str]) -> None:
-    g = SpellingBuilder(opset, constants="constant node")
-    g.output(placement(g, g.input("x", SHAPE)), SHAPE)
-    model = g.model("placed")
-    optimized, result = optimize(model)
-    assert [site.description for site in result.sites if site.fused_into is not None] == expected
+def test_requantised_chain_is_fused_where_allowed() -> None:
+    (split,) = (case for case in cases() if case.name == "quantized/split")
+    model = split.build(SpellingBuilder(13))
+    optimized, result = optimize(model, treatment=Treatment(allow_requantization_removal=True))
     (node,) = fused_nodes(optimized)
-    if placement is amd:
-        assert len([name for name in node.input if name]) == 11  # X, scale, bias, and two for each of four
-    feeds = {"x": RNG.standard_normal(SHAPE).astype(np.float32)}
-    (before,), (after,) = (run(each, feeds, optimized=False).values() for each in (model, optimized))
-    # A step of the quantisation inside, times the weights behind it.
-    np.testing.assert_allclose(after, before, atol=0.15 if placement is not modelopt_fp8 else 1.0)
-    assert np.mean(np.abs(after - before)) < 0.02
+    assert " Requantize" not in harness.read_node(node).steps
+    assert [n.op_type for n in optimized.graph.node] == [node.op_type]
+    feeds = {"x": np.random.default_rng(0).integers(-128, 127, SHAPE, endpoint=True).astype(np.int8)}
+    name = node.output[0]
+    expected, got = (run(m, feeds, optimized=False)[name].astype(int) for m in (model, optimized))
+    # The difference is the rounding that was removed: a few steps of the intermediate scales.
+    assert np.abs(expected - got).max() <= 8
+    assert any("requantization removed" in site.message for site in result.sites)
+
+
+def test_pair_with_different_scales_is_no_rounding() -> None:
+    g = SpellingBuilder(17)
+    x = g.input("x", SHAPE)
+    y = g.add("LayerNormalization", x, g.weight(8, mean=1.0))
+    quantized = g.add("QuantizeLinear", y, np.float32(0.04), np.int8(0))
+    rescaled = g.add("DequantizeLinear", quantized, np.float32(0.05), np.int8(0))
+    g.output(g.add("Add", rescaled, g.weight(8)), SHAPE)
+    optimized, _ = optimize(g.model("m"), treatment=Treatment(allow_requantization_removal=True))
+    assert [n.op_type for n in optimized.graph.node][1:] == ["DequantizeLinear", "Add"]
+
+
+TWO_BITS = """<ir_version: 13, opset_import: ["" : 25]>
+g (int2[4] x) => (uint2[4] y)
+<float scale = {0.5}, uint2 zero = {1}, float[4] gamma = {1, 1, 2, 2}>
+{ d = DequantizeLinear (x, scale)  n = RMSNormalization (d, gamma)  y = QuantizeLinear (n, scale, zero) }"""
+
+
+def test_custom_operators_have_no_two_bit_types() -> None:
+    """ONNX Runtime refuses a custom operator's node with a tensor of a 2-bit type; a function may have one."""
+    model = onnx.parser.parse_model(TWO_BITS)
+    portable, _ = optimize(model)
+    assert [node.op_type for node in portable.graph.node] == [
+        "FusedNormalization_DequantizeLinear_RMSNormalization_QuantizeLinear"
+    ]
+    plain, result = optimize(model, target="custom-op")
+    assert [node.op_type for node in plain.graph.node] == ["DequantizeLinear", "FusedNormalization", "QuantizeLinear"]
+    assert [site.reason for site in result.sites] == ["unsupported_type", None, "unsupported_type"]
+    again, _ = optimize(portable, target="custom-op")
+    assert again.graph.node == portable.graph.node
+    assert again.functions == portable.functions
