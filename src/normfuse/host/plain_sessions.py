@@ -7,7 +7,7 @@ from typing import Any
 
 from normfuse.host.versions import import_host
 
-__all__ = ["CREATION", "INNER_MODULE", "ORIGINAL", "host_class", "plain_session"]
+__all__ = ["CREATION", "INNER_MODULE", "ORIGINAL", "host_class", "plain_session", "recreate_from"]
 
 #: The module that defines the class. ``onnxruntime.InferenceSession`` may be something else by now.
 INNER_MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
@@ -36,3 +36,16 @@ def plain_session(*arguments: Any, **named: Any) -> Any:
         return host(*arguments, **named)
     own = type("InferenceSession", (host,), {CREATION: original, "__module__": host.__module__})
     return own(*arguments, **named)
+
+
+def recreate_from(session: Any, model: str | bytes) -> None:
+    """Let a session keep a path or bytes of a model with the same results, in the place of what it was created from.
+
+    onnxruntime's class keeps bytes, to create it once more when its providers are set again, for as long as it lives:
+    of a rewritten model a second copy of all weights.
+    """
+    if not hasattr(session, "_model_path") or not hasattr(session, "_model_bytes"):
+        return  # a version that keeps something else, or nothing
+    is_path = isinstance(model, str)
+    session._model_path = model if is_path else None
+    session._model_bytes = None if is_path else model

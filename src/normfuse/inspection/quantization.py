@@ -15,19 +15,26 @@ from normfuse.documents import Document
 from normfuse.errors import NormfuseError
 from normfuse.files.model_files import Source
 from normfuse.host.integer_products import IntegerProducts, integer_products
-from normfuse.host.product_operators import PRODUCTS
 from normfuse.host.versions import import_host
 from normfuse.inspection.claims import PairNodes, pair_nodes
 from normfuse.sessions.creation import Choices, SessionModel, open_session, session_model
 from normfuse.sessions.exact_products import INTEGER_FACTORS, quantizer_of
 
 __all__ = [
+    "PRODUCTS",
     "Product",
     "Quantization",
     "quantization_of",
     "saturating_products",
 ]
 
+PRODUCTS = frozenset([
+    "Attention", "Conv", "ConvInteger", "ConvTranspose", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "Einsum",
+    "FusedConv", "FusedGemm", "FusedMatMul", "GRU", "Gemm", "GroupQueryAttention", "LSTM", "MatMul", "MatMulInteger",
+    "MatMulIntegerToFloat", "MatMulNBits", "MultiHeadAttention", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
+    "RNN",
+])  # fmt: skip
+"""Operators that are products of matrices, convolutions, or made of these: what normfuse leaves to ONNX Runtime."""
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _DYNAMIC = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
 _QUANTIZING = _DYNAMIC | {_QUANTIZE}

@@ -12,10 +12,9 @@ from normfuse.arguments import NUMBER, check_threads, check_type
 from normfuse.documents import Document, Report, Seconds, Share
 from normfuse.errors import OptionError
 from normfuse.files.model_files import ModelLike, load_model
-from normfuse.host.product_operators import PRODUCTS
 from normfuse.host.versions import import_host
 from normfuse.inspection.gpu_work import GpuWork, count_gpu_work
-from normfuse.inspection.quantization import Quantization, quantization_of
+from normfuse.inspection.quantization import PRODUCTS, Quantization, quantization_of
 from normfuse.measuring.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fused_nodes
 from normfuse.measuring.timing import Rounds, bound_run, ratio_of, take_turns
 from normfuse.sessions.creation import Choices, SessionModel, open_session, session_model
@@ -211,7 +210,7 @@ def benchmark(
         cases.append(setting.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before
     usual = cases[-1]
     if saturating and on_cpu:
-        made = session_model(source, import_host().SessionOptions(), dataclasses.replace(choices, exact_products=True))
+        made = session_model(source, import_host().SessionOptions(), choices._replace(exact_products=True))
         cases.append(setting.case("normfuse.InferenceSession, exact_products", made, options))
     tell("profiling", 0, 0)
     original = time_in_chains(source.model, source.name, fed[0], threads=threads)

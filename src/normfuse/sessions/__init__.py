@@ -1,1 +1,23 @@
 """Sessions of ONNX Runtime with normfuse: the plan, the model, the cache, the class."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Choices"]
+
+
+class Choices(NamedTuple):
+    """What :class:`normfuse.InferenceSession` may do to a model, by the names of its arguments."""
+
+    fold_weights: bool = True
+    choose_products: bool = True
+    blocked_layout: bool = True
+    exact_products: bool = False
+    allow_requantization_removal: bool = False
+    remove_quantization: bool = False
+
+    @property
+    def results_stay(self) -> bool:
+        """Whether the model as it was given has the results that are asked for."""
+        return not (self.exact_products or self.allow_requantization_removal or self.remove_quantization)

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normfuse.collection import without_collection
 from normfuse.errors import OptionError
@@ -19,10 +19,10 @@ from normfuse.host.messages import words_of
 from normfuse.host.native_library import EP_NAME
 from normfuse.host.needs import SUMMARY, data_in
 from normfuse.host.options_copy import copied, has_providers, lock_of
-from normfuse.host.plain_sessions import plain_session
-from normfuse.host.recreation import recreate_from
+from normfuse.host.plain_sessions import plain_session, recreate_from
 from normfuse.host.session import BACKEND_KEY, ERRORS_ONLY, session_options
 from normfuse.host.versions import load_host
+from normfuse.sessions import Choices
 from normfuse.sessions.prepared_models import Origin
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Request(NamedTuple):
     """The user's options."""
     completed: Callable[[onnxruntime.SessionOptions | None], onnxruntime.SessionOptions]
     """Gives options the execution provider and what is asked of it."""
-    choices: dict[str, bool]
+    choices: Choices
     of_application: bool
 
 
@@ -59,16 +59,7 @@ def create_session(
     disabled: Iterable[str] | None = None,
     *,
     of_application: bool = False,
-    backend: str | None = None,
-    claim: str | None = None,
-    claim_report: str | os.PathLike[str] | None = None,
-    allow_requantization_removal: bool = False,
-    remove_quantization: bool = False,
-    fold_weights: bool = True,
-    choose_products: bool = True,
-    blocked_layout: bool = True,
-    exact_products: bool = False,
-    **ep_options: object,
+    **given: Any,
 ) -> onnxruntime.InferenceSession:
     """Return what :class:`normfuse.InferenceSession` is: ONNX Runtime's own session on what is made of a model.
 
@@ -79,26 +70,17 @@ def create_session(
     """
 
     def completed(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
-        options = session_options(
-            options, model=None, backend=backend, claim=claim, claim_report=claim_report, **ep_options
-        )
+        options = session_options(options, model=None, **given)
         disable_optimizer(options, *(disabled or ()))
         return options
 
-    choices = {
-        "fold_weights": fold_weights,
-        "choose_products": choose_products,
-        "blocked_layout": blocked_layout,
-        "exact_products": exact_products,
-        "allow_requantization_removal": allow_requantization_removal,
-        "remove_quantization": remove_quantization,
-    }
-    asked = _Request(model, sess_options, completed, choices, of_application)
+    choices = Choices(**{name: given.pop(name) for name in Choices._fields if name in given})
     own = _own(sess_options, of_application)
     with lock_of(own) if _are_options(own) else contextlib.nullcontext():
         options = completed(own)
         if get_entry(options, BACKEND_KEY) == "directml":
-            choices.update(choose_products=False, blocked_layout=False)
+            choices = choices._replace(choose_products=False, blocked_layout=False)
+        asked = _Request(model, sess_options, completed, choices, of_application)
         origin = Origin.of(model, options, choices)
         session = _on_prepared(asked, options, origin)
         prepared = session is not None
@@ -106,7 +88,7 @@ def create_session(
             with without_collection():
                 session = _on_rewritten(asked, options, origin)
     vars(session)["_normfuse_prepared"] = prepared  # applications report it
-    if not (remove_quantization or allow_requantization_removal or exact_products):  # results stay
+    if choices.results_stay:
         if isinstance(model, (str, os.PathLike)):
             recreate_from(session, str(Path(model).resolve()))
         elif isinstance(model, (bytes, bytearray, memoryview)):
@@ -156,7 +138,7 @@ def _on_prepared(
     if EP_NAME not in session.get_providers():
         return None
     vars(session)[SUMMARY] = needs.summary
-    if any(asked.choices[name] for name in ("remove_quantization", "allow_requantization_removal", "exact_products")):
+    if not asked.choices.results_stay:
         recreate_from(session, path.read_bytes())  # what the model that was given would not do for
     if needs.made_up_names:
         from normfuse.host.output_shapes import forget_made_up_names
@@ -177,15 +159,14 @@ def _on_rewritten(
     except InitializersGiven as found:
         if asked.of_application:
             raise
-        if asked.choices["exact_products"]:
+        if asked.choices.exact_products:
             raise OptionError(f"{found} exact_products=True needs it rewritten.") from found
         with lock_of(given):
             return sessions.left_as_it_is(asked.model, asked.completed(given), found)
-    choices = sessions.Choices(**asked.choices)
     foreign = model.foreign_domains
     if foreign and asked.of_application:
         raise LeftAlone(f"it has operators of {', '.join(foreign)}, of a library that its options may name")
     if not foreign or given is None:
-        return sessions.created(model, options, choices, None if foreign else origin)
+        return sessions.created(model, options, asked.choices, None if foreign else origin)
     with lock_of(given):  # a copy lacks the library
-        return sessions.created(model, asked.completed(given), choices, None)
+        return sessions.created(model, asked.completed(given), asked.choices, None)

@@ -8,7 +8,6 @@ import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 
 import collections
 import contextlib
-import dataclasses
 import functools
 import logging
 import re
@@ -39,8 +38,8 @@ from normfuse.host.output_shapes import forget_made_up_names, has_made_up_names
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
+from normfuse.sessions import Choices
 from normfuse.sessions.host_optimization import failures
-from normfuse.sessions.plan import Choices
 from normfuse.sessions.prepared_models import Origin, state_of
 from normfuse.sessions.session_model import SessionModel, session_model
 from normfuse.spec import OPERATOR_DOMAIN
@@ -187,13 +186,12 @@ def created(
     ONNX Runtime's operators of integers fail for some models of uint8 that it runs as int8, some versions for more, as
     for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
     """
-    results_stay = not (choices.remove_quantization or choices.allow_requantization_removal or choices.exact_products)
-    in_file = results_stay and given.kind in ("path", "bytes")
-    least = dataclasses.replace(choices, choose_products=False, blocked_layout=False)
+    in_file = choices.results_stay and given.kind in ("path", "bytes")
+    least = choices._replace(choose_products=False, blocked_layout=False)
     ways = [_Way(functools.partial(given.made, options, choices))]
     if least != choices:
         ways.append(_Way(functools.partial(given.made, options, least), _WITHOUT_CHOICES))
-    if results_stay:
+    if choices.results_stay:
         ways.append(_Way(given.as_it_is, _WITHOUT_REWRITING))
     *others, last = ways
     answers: list[str] = []

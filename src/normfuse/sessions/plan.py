@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
+from normfuse.sessions import Choices
+
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.quantization.treatment import Products
 
@@ -14,18 +16,6 @@ MOST_BYTES = 1 << 30
 """Of weights, for the layout of convolutions: ONNX Runtime writes one message, and memory holds it for a moment."""
 
 Layout = Literal["as given", "of convolutions"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Choices:
-    """What :class:`normfuse.InferenceSession` may do to a model, by the names of its arguments."""
-
-    fold_weights: bool = True
-    choose_products: bool = True
-    blocked_layout: bool = True
-    exact_products: bool = False
-    allow_requantization_removal: bool = False
-    remove_quantization: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,8 @@ from normfuse.host.versions import distribution_folders, import_host
 if TYPE_CHECKING:
     import onnxruntime
 
+    from normfuse.sessions import Choices
+
 __all__ = [
     "LARGEST",
     "MOST_BYTES",
@@ -120,7 +122,7 @@ class Origin:
             self._beside = folder / (place.hex() + _SUFFIX)
 
     @classmethod
-    def of(cls, model: object, options: onnxruntime.SessionOptions, choices: Mapping[str, bool]) -> Origin | None:
+    def of(cls, model: object, options: onnxruntime.SessionOptions, choices: Choices) -> Origin | None:
         """Return the origin; None: it is not to be kept, since not all of it can be seen, or it is large, or no cache.
 
         Args:
@@ -138,7 +140,7 @@ class Origin:
                 return None
             facts = {
                 "model": seen[0].hex(),
-                "choices": dict(choices),
+                "choices": choices._asdict(),
                 "level": str(options.graph_optimization_level),
                 "saves": bool(options.optimized_model_filepath),
                 "entries": [(each, get_entry(options, each), users_entry(options, each)) for each in _ENTRIES],

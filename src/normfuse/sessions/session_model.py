@@ -9,27 +9,31 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from normfuse.files.model_files import Source
-from normfuse.host.config_entries import get_entry
+from normfuse.graph_rewrites import TargetByProducts, Treatment
+from normfuse.graph_rewrites.quantization.int8_products import activation_types
+from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
+from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators, write_pairs
+from normfuse.graph_rewrites.quantization.weight_folding import is_x86
+from normfuse.host.config_entries import LEAVES_PAIRS, disabled_optimizers, get_entry
 from normfuse.host.integer_products import sums_saturate
 from normfuse.host.needs import QUANTIZES_WEIGHTS, settle
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
-from normfuse.sessions.blocked_layout import blocked, has_chains_of_convolutions, lays_out
-from normfuse.sessions.channels_last import channels_last
 from normfuse.sessions.exact_products import with_exact_sums
+from normfuse.sessions.layouts import blocked, channels_last, has_chains_of_convolutions, lays_out
 from normfuse.sessions.plan import Choices, HostFacts, ModelFacts, SessionPlan, plan_session, takes_pairs
-from normfuse.sessions.qoperator import in_pairs, makes_operators
 from normfuse.sessions.rewriting import Rewritten, rewritten
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from normfuse.graph_rewrites import Treatment
     from normfuse.graph_rewrites.quantization.treatment import Products
 
-__all__ = ["SessionModel", "plan_of", "session_model"]
+__all__ = ["SessionModel", "in_pairs", "makes_operators", "plan_of", "session_model"]
 
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+_MAKES_OPERATORS = "QDQSelectorActionTransformer"
+_PAIRS = "operators of integers as pairs"
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -69,8 +73,6 @@ def session_model(
         choices: What may be done.
         again: Loads the model once more: then the model of ``source`` itself is changed. None: copies of it are.
     """
-    from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators
-
     host = _host_facts(options)
     becomes_pairs = takes_pairs(host, choices) and has_operators(source.model.graph)
 
@@ -89,15 +91,13 @@ def session_model(
             source = begun(again())
     result = rewritten(source, "portable", _treatment(plan, plan.products[-1]), in_place=again is not None)
     keeps_weights, is_fused = result.weights.guarded > 0, any(site.fused_into for site in result.sites)
-    changes = (plan.as_pairs, choices.exact_products, choices.remove_quantization)
+    changes = (plan.as_pairs, not choices.results_stay)
     as_given = not (is_fused or result.rules or any(changes))
     return SessionModel(result.model, keeps_weights, written=result, plan=plan, as_given=as_given)
 
 
 def plan_of(source: Source) -> SessionPlan:
     """Return the plan for a session with the default options, which changes nothing."""
-    from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators
-
     host, choices = _host_facts(import_host().SessionOptions()), Choices()
     becomes_pairs = takes_pairs(host, choices) and has_operators(source.model.graph)
     return _planned((in_pairs(source) if becomes_pairs else source).model, host, choices, becomes_pairs=becomes_pairs)
@@ -110,8 +110,6 @@ def _planned(model: ir.Model, host: HostFacts, choices: Choices, *, becomes_pair
 
 def _host_facts(options: onnxruntime.SessionOptions) -> HostFacts:
     """Return them but for sums, which are asked for where there are products of int8."""
-    from normfuse.graph_rewrites.quantization.weight_folding import is_x86
-
     return HostFacts(
         is_x86=is_x86(),
         makes_operators=makes_operators(options),
@@ -121,9 +119,6 @@ def _host_facts(options: onnxruntime.SessionOptions) -> HostFacts:
 
 
 def _facts(model: ir.Model, host: HostFacts, choices: Choices) -> tuple[ModelFacts, HostFacts]:
-    from normfuse.graph_rewrites.quantization.int8_products import activation_types
-    from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
-
     types = activation_types(model)
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     kinds = {value.dtype for value in model.graph.inputs} | {tensor.dtype for tensor in weights}
@@ -139,8 +134,6 @@ def _facts(model: ir.Model, host: HostFacts, choices: Choices) -> tuple[ModelFac
 
 
 def _treatment(plan: SessionPlan, products: Products) -> Treatment:
-    from normfuse.graph_rewrites import Treatment
-
     return Treatment(
         allow_requantization_removal=plan.choices.allow_requantization_removal,
         remove_quantization=plan.choices.remove_quantization,
@@ -157,8 +150,6 @@ def _laid_out(
 
     ONNX Runtime leaves custom operators as they are, and makes operators of integers of standard ones.
     """
-    from normfuse.graph_rewrites import TargetByProducts
-
     target = TargetByProducts(in_integers=None if products == "float" else "standard", in_float="custom-op")
     treatment = dataclasses.replace(_treatment(plan, products), drop_repeated_pairs=True)
     result = rewritten(source, target, treatment, in_place=in_place)
@@ -173,3 +164,30 @@ def _laid_out(
     # Nothing of it runs in integers.
     has_pairs = any(node.op_type == "QuantizeLinear" for node in found.graph)
     return SessionModel(found, True, has_pairs, result, plan, "blocked")
+
+
+def in_pairs(source: Source, *, in_place: bool = False) -> Source:
+    """Return a model with pairs in the place of operators of integers; where it has none, the model itself.
+
+    Who asks again gets the same one; `in_place` changes the source's own model, of which nothing else has need.
+    """
+    if in_place:
+        write_pairs(source.model)
+        return source
+    known = source.rewrites.get(_PAIRS)
+    if not isinstance(known, Source):
+        known = source
+        if has_operators(source.model.graph):
+            model = source.model.clone()
+            if write_pairs(model):
+                known = dataclasses.replace(source, model=model, rewrites={})
+        source.rewrites[_PAIRS] = known
+    return known
+
+
+def makes_operators(options: onnxruntime.SessionOptions) -> bool:
+    """Whether a session with these options lets ONNX Runtime make operators of integers of Q/DQ pairs."""
+    levels = import_host().GraphOptimizationLevel
+    if options.graph_optimization_level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC):
+        return False
+    return get_entry(options, LEAVES_PAIRS) != "1" and _MAKES_OPERATORS not in disabled_optimizers(options)

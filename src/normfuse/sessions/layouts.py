@@ -1,20 +1,31 @@
-"""Convolution networks as ONNX Runtime runs them here, with chains on the blocked layout (NCHWc) of its convolutions.
+"""Convolution networks as ONNX Runtime runs them here, with chains in the layout of its convolutions.
 
-ONNX Runtime lays tensors out for its convolutions after providers have claimed their nodes, so that every chain of ours
-between two convolutions costs two reorders, which take about as long as the chain. Here ONNX Runtime optimises the
-model first, alone and into a file; then `graph_rewrites.layout.blocked_layout` moves the chains into the layout, and
-what comes out is the model of the session. It belongs to this processor and this ONNX Runtime, so this is for sessions
-and not for files.
+ONNX Runtime lays tensors out for its convolutions after providers have claimed their nodes: in blocks of channels
+(NCHWc) where these run in float, so that every chain of ours between two of them costs two reorders, which take about
+as long as the chain; and with the channels last (NhwcTransformer) where they run in integers, with one operator of
+integers (QLinearMul, QLinearSigmoid ...) for each elementwise operator between pairs, which chains that are claimed
+before stand in the way of. Here ONNX Runtime optimises the model first, alone and into a file. Then
+`graph_rewrites.layout.blocked_layout` moves the chains into the blocks, or the operators of integers are written as
+DequantizeLinear, operator and QuantizeLinear again, of which the provider makes one node each chain. What comes out
+belongs to this processor and this ONNX Runtime, so this is for sessions and not for files.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
+from normfuse.graph_rewrites.engine.facts import Facts
+from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE, move_reorders
+from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
+from normfuse.graph_rewrites.quantization.dequantize_cse import join_dequantizers
+from normfuse.graph_rewrites.quantization.qlinear_elementwise import write_elementwise
+from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers
+from normfuse.graph_rewrites.quantization.qlinear_softmax import write_softmaxes
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.versions import import_host
 from normfuse.sessions.host_optimization import FUSES_CHAINS, optimized_by_host
@@ -22,7 +33,7 @@ from normfuse.sessions.host_optimization import FUSES_CHAINS, optimized_by_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["block_size", "blocked", "has_chains_of_convolutions", "lays_out"]
+__all__ = ["block_size", "blocked", "channels_last", "has_chains_of_convolutions", "lays_out"]
 
 # What else ONNX Runtime does to nodes other than convolutions behind the claims.
 _LATER = """
@@ -53,11 +64,6 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions, *, gives_up: b
         None where no chain stands between convolutions that have this layout, where products run in integers, and where
         ONNX Runtime cannot optimise the model by itself: then its session says why.
     """
-    from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE, move_reorders
-    from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
-    from normfuse.graph_rewrites.quantization.dequantize_cse import join_dequantizers
-    from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers
-
     optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *_LATER], gives_up=gives_up)
     if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
         return None
@@ -66,6 +72,31 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions, *, gives_up: b
     join_dequantizers(optimized.graph, ELEMENTWISE)
     block = block_size()
     return optimized if block is not None and move_reorders(optimized, block) else None
+
+
+def channels_last(
+    model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str] = (), *, gives_up: bool = False
+) -> ir.Model | None:
+    """Return the model as ONNX Runtime optimises it on this machine, with elementwise operators of integers as chains.
+
+    Args:
+        model: As for :func:`blocked`, but for the target "standard", so that ONNX Runtime knows each operator.
+        options: See there.
+        disabled: ONNX Runtime's optimizers that the session will do without besides.
+        gives_up: See there.
+
+    Returns:
+        None where no convolution runs in integers, where nothing elementwise stands between them, and where ONNX
+        Runtime cannot optimise the model by itself: then its session says why.
+    """
+    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *disabled], gives_up=gives_up)
+    if optimized is None or not any(node.op_type == "QLinearConv" for node in optimized.graph):
+        return None
+    if not write_elementwise(optimized.graph):
+        return None
+    write_softmaxes(optimized.graph, Facts(optimized), optimized.graph.opset_imports.get("", 1))
+    # One over another dimension, or over one of which nothing is known here.
+    return None if any(node.op_type == "QLinearSoftmax" for node in optimized.graph) else optimized
 
 
 def lays_out(options: onnxruntime.SessionOptions) -> bool:
@@ -82,8 +113,6 @@ def has_chains_of_convolutions(graph: ir.Graph, *, between: bool) -> bool:
         between: A convolution or pooling has to follow that, with nothing between that has no blocked form: otherwise
             `move_reorders` finds no reorder that could go.
     """
-    from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE
-
     behind: set[ir.Value | None] = set()  # convolutions
     in_chains: set[ir.Value | None] = set()  # behind a step of a chain that is
     for node in graph:
@@ -101,8 +130,6 @@ def has_chains_of_convolutions(graph: ir.Graph, *, between: bool) -> bool:
 @functools.cache
 def block_size() -> int | None:
     """Return the channels of a block of ONNX Runtime's blocked layout on this processor; None: it has none."""
-    from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
-
     channels = 64
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, channels, 1, 2]))
     node = ir.Node(
