@@ -102,6 +102,9 @@ def _check_numbers(form: Form, model: onnx.ModelProto, session: Any) -> None:
     rewritten, custom = _as_one_node(model)
     reference = node_by_node(model)
     forced = _forced(model, form)
+    # Nodes that the pass wrote are claimed, too; it may join steps, which round once.
+    portable = harness.create_session(normfuse.optimize(model, verify=False).model) if form.number else session
+    loose = {word: value for word, value in form.case.options.items() if word != "bits"}
     for family in form.families():
         feeds = feeds_of(model, form.case, family)
         got, plain = harness.run(session, feeds), harness.run(reference, feeds)
@@ -109,6 +112,7 @@ def _check_numbers(form: Form, model: onnx.ModelProto, session: Any) -> None:
             assert value.tobytes() == got[name].tobytes(), f"another path, {family}: {name}"
         for name, value in plain.items():
             _compare(got[name], value, f"{family}: {name}", form.case.options)
+            _compare(harness.run(portable, feeds)[name], value, f"rewritten, {family}: {name}", loose)
         if rewritten is not None:
             ways = {"provider": got, "custom operator": harness.run(custom, feeds)}
             for name, expected in _meaning(rewritten, feeds).items():
