@@ -8,7 +8,7 @@ is measured, and judged by nobody.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from normfuse.documents import Document, Share
 from normfuse.errors import NormfuseError
+from normfuse.meaning import INTEGER_RANGE, Array, dtype_code
 from normfuse.sessions.creation import open_session
 from normfuse.verification.budget import Budget, run_as_fits
 from normfuse.verification.comparison import differences
@@ -146,19 +147,31 @@ def _unround(quantizer: ir.Node, rank: int | None, *, is_wide: bool) -> None:
     `is_wide`: what rounds to an end of the range stays.
     """
     replaced, readers = [quantizer], _readers(quantizer)
-    codes = _Formula(quantizer, rank).of(quantizer.inputs[0], _quantize_widely if is_wide else _quantize)
+    scale, zero, code = _parameters(quantizer, rank)
+    beyond = 0.5 if is_wide else 0.0
+    low: float
+    high: float
+    low, high = INTEGER_RANGE[code]
+    quotient = [("Cast", ir.DataType.DOUBLE), ("Div", scale), ("Add", zero)]
+    codes = _insert(quantizer.inputs[0], [*quotient, *_between(low - beyond, high + beyond)], quantizer)
     if readers and readers[0].op_type == "Clip":
         (clip,) = readers
         given = [None if value is None else float(_array(value).item()) for value in clip.inputs[1:]]
         low, high = (
             limit if end is None else end for end, limit in zip((*given, None, None), (-np.inf, np.inf), strict=False)
         )
-        beyond = 0.5 if is_wide else 0.0
-        codes = _limited(codes, (min(low, high) - beyond, high + beyond), clip)
+        codes = _insert(codes, _between(min(low, high) - beyond, high + beyond), clip)
         replaced, readers = [clip, quantizer], _readers(clip)
     for reader in readers:
-        value = _Formula(reader, rank).of(codes, _dequantize)
-        reader.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+        scale, zero, _ = _parameters(reader, rank)
+        dtype = ir.DataType.from_numpy(_array(reader.inputs[1]).dtype)
+        value = _insert(codes, [("Sub", zero), ("Mul", scale), ("Cast", dtype)], reader)
+        result = reader.outputs[0]
+        if result.is_graph_output():
+            # Behind the last node nothing has the name that the graph gives its output.
+            value.name, result.name = result.name, f"{result.name} rounded"
+            value.type, value.shape = result.type, result.shape
+        result.replace_all_uses_with(value, replace_graph_outputs=True)
     for node in (*readers, *replaced):
         assert node.graph is not None
         node.graph.remove(node, safe=True)
@@ -172,106 +185,54 @@ def _saturate(node: ir.Node) -> None:
     """Let a constant that overflows be the largest number instead of infinity."""
     largest = np.finfo(_array(node.inputs[1]).dtype).max
     uses = tuple(node.outputs[0].uses())
-    x = _limited(node.outputs[0], (-largest, largest), node)
+    x = _insert(node.outputs[0], _between(-largest, largest), node, behind=True)
     for use in uses:
         use.node.replace_input_with(use.idx, x)
 
 
-def _limited(x: ir.Value, ends: tuple[Any, Any], before: ir.Node) -> ir.Value:
-    """Insert Max and Min behind a node, and return what is between the two ends then."""
-    graph = before.graph
+def _between(low: Any, high: Any) -> list[tuple[str, Any]]:
+    return [("Max", np.asarray(low)), ("Min", np.asarray(high))]
+
+
+def _parameters(node: ir.Node, rank: int | None) -> tuple[Array, Array, int]:
+    """Return scale and zero point of a QuantizeLinear or DequantizeLinear in double, and the type of its integers."""
+    scale = _array(node.inputs[1])
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        zero = _array(node.inputs[2])
+    else:
+        zero = np.zeros((), ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8).numpy())
+    along = [1] * (rank or 0)
+    if scale.size > 1:
+        along[node.attributes.get_int("axis", 1)] = -1
+    scale_along, zero_along = (
+        each.astype(np.float64).reshape(() if each.size == 1 else along) for each in (scale, zero)
+    )
+    return scale_along, zero_along, dtype_code(zero)
+
+
+def _insert(x: ir.Value | None, steps: Iterable[tuple[str, Any]], place: ir.Node, *, behind: bool = False) -> ir.Value:
+    """Insert nodes in front of a node, or behind it, each of what was before and a constant or a type."""
+    graph = place.graph
     assert isinstance(graph, ir.Graph)
-    for op_type, bound in zip(("Max", "Min"), ends, strict=True):
-        name = f"{x.name} {op_type}"
-        constant = ir.Value(name=f"{name} operand")
-        constant.const_value = ir.tensor(np.asarray(bound), name=constant.name)
-        graph.register_initializer(constant)
-        after = ir.Node("", op_type, (x, constant), name=name)
-        after.outputs[0].name = name
-        graph.insert_after(before, after)
-        before, x = after, after.outputs[0]
+    assert x is not None
+    nodes: list[ir.Node] = []
+    for number, (op_type, operand) in enumerate(steps):
+        name = f"{place.outputs[0].name} unrounded {number}"
+        if isinstance(operand, ir.DataType):
+            node = ir.Node("", op_type, [x], [ir.AttrInt64("to", int(operand))], name=name)
+        else:
+            constant = ir.Value(name=f"{name} operand")
+            constant.const_value = ir.tensor(operand, name=constant.name)
+            graph.register_initializer(constant)
+            node = ir.Node("", op_type, [x, constant], name=name)
+        x = node.outputs[0]
+        x.name = name
+        nodes.append(node)
+    (graph.insert_after if behind else graph.insert_before)(place, nodes)
     return x
 
 
-_Steps = Iterator[tuple[str, Any]]
-
-
-def _quantize(
-    scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType, beyond: float = 0.0
-) -> _Steps:
-    bits = dtype.bitwidth
-    least = 0 if dtype.name.startswith("U") else -(2 ** (bits - 1))
-    yield "Cast", ir.DataType.DOUBLE
-    yield "Div", scale
-    yield "Add", zero
-    yield "Max", np.float64(least - beyond)
-    yield "Min", np.float64(least + 2**bits - 1 + beyond)
-
-
-def _quantize_widely(scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType) -> _Steps:
-    return _quantize(scale, zero, dtype, beyond=0.5)
-
-
-def _dequantize(scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], dtype: ir.DataType) -> _Steps:
-    yield "Sub", zero
-    yield "Mul", scale
-    yield "Cast", dtype
-
-
-class _Formula:
-    """Nodes in the place of one QuantizeLinear or DequantizeLinear."""
-
-    def __init__(self, node: ir.Node, rank: int | None) -> None:
-        self._node = node
-        self._rank = rank
-        self._scale = _array(node.inputs[1])
-        if len(node.inputs) > 2 and node.inputs[2] is not None:
-            self._zero = _array(node.inputs[2])
-        else:
-            code = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)
-            self._zero = np.zeros((), code.numpy())
-
-    def of(self, x: ir.Value | None, formula: Any) -> ir.Value:
-        assert x is not None
-        assert self._node.graph is not None
-        dtype = self._scale.dtype if formula is _dequantize else self._zero.dtype
-        code = ir.DataType.from_numpy(dtype)
-        result = self._node.outputs[0]
-        steps = formula(self._spread(self._scale), self._spread(self._zero), code)
-        for number, (op_type, operand) in enumerate(steps):
-            node = self._step(op_type, x, operand, f"{result.name} unrounded {number}")
-            self._node.graph.insert_before(self._node, node)
-            x = node.outputs[0]
-        if result.is_graph_output():
-            # Behind the last node nothing has the name that the graph gives its output.
-            x.name, result.name = result.name, f"{result.name} rounded"
-            x.type, x.shape = result.type, result.shape
-        return x
-
-    def _step(self, op_type: str, x: ir.Value, operand: Any, name: str) -> ir.Node:
-        attributes, inputs = [], [x]
-        if isinstance(operand, ir.DataType):
-            attributes.append(ir.AttrInt64("to", int(operand)))
-        else:
-            constant = ir.Value(name=f"{name} operand")
-            constant.const_value = ir.tensor(np.asarray(operand, np.float64), name=constant.name)
-            assert isinstance(self._node.graph, ir.Graph)
-            self._node.graph.register_initializer(constant)
-            inputs.append(constant)
-        node = ir.Node("", op_type, inputs, attributes, name=name)
-        node.outputs[0].name = name
-        return node
-
-    def _spread(self, parameter: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        numbers = parameter.astype(np.float64)
-        if numbers.size == 1:
-            return numbers.reshape(())
-        assert self._rank is not None
-        axis = self._node.attributes.get_int("axis", 1) % self._rank
-        return numbers.reshape([-1 if dim == axis else 1 for dim in range(self._rank)])
-
-
-def _array(value: ir.Value | None) -> np.ndarray[Any, Any]:
+def _array(value: ir.Value | None) -> Array:
     assert value is not None
     node = value.producer()
     tensor = value.const_value if node is None else ir.convenience.get_const_tensor(value)
