@@ -7,10 +7,9 @@ is a range, with each quantiser on the way rounding a little higher and a little
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -18,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from normfuse.graph_rewrites.engine.traversal import inner_graphs
+from normfuse.meaning import INTEGER_RANGE, dequantize, dtype_code, dtype_of, expand_parameter
 from normfuse.verification.budget import Budget, OutOfTime
 from normfuse.verification.diff_sites import DiffSite, reads
 
@@ -176,20 +176,18 @@ class _Exact:
         return tuple(np.asarray(result) for result in results)
 
     def _quantized(self, node: ir.Node, x: Any, scale: Any, zero: Any = None) -> np.ndarray:
-        code = node.attributes.get_int("output_dtype", 0) or TensorProto.UINT8
-        dtype = zero.dtype if zero is not None else ir.DataType(code).numpy()
-        info: Any = ml_dtypes.iinfo  # which has no types
-        along = _along(node, x)
-        steps = x / along(scale)
+        code = node.attributes.get_int("output_dtype", 0) or TensorProto.UINT8 if zero is None else dtype_code(zero)
+        zero = np.zeros(()) if zero is None else zero.astype(np.float64)
+        scale, zero = (expand_parameter(each, x.shape, *_layout(node)) for each in (scale, zero))
+        steps = x / scale
         off = self._off + np.abs(steps) * _FLOAT32_OFF
         own = self._known.get(getattr(node.inputs[0], "name", None) or "")
         if own is not None and own.dtype.kind == "f":
             off += np.abs(steps) * float(np.finfo(own.dtype).eps) / 2
-            missed = np.abs(_double(own) / along(scale) - steps)
+            missed = np.abs(_double(own) / scale - steps)
             off += np.minimum(2 * (missed.max(axis=-1, keepdims=True, initial=0.0) if x.ndim else missed), _MOST_OFF)
-        codes = self._rounded(steps, off) + (0.0 if zero is None else along(zero).astype(np.float64))
-        codes = np.clip(codes, int(info(dtype).min), int(info(dtype).max))
-        return codes if self._directions is None else codes.astype(dtype)
+        codes: np.ndarray = np.clip(self._rounded(steps, off) + zero, *INTEGER_RANGE[code])
+        return codes if self._directions is None else codes.astype(dtype_of(code))
 
     def _quantized_dynamically(self, x: Any) -> tuple[np.ndarray, ...]:
         low, high = min(float(x.min(initial=0.0)), 0.0), max(float(x.max(initial=0.0)), 0.0)
@@ -204,24 +202,11 @@ class _Exact:
 
 
 def _dequantized(node: ir.Node, x: Any, scale: Any, zero: Any = None) -> np.ndarray:
-    along = _along(node, x)
-    offset = 0.0 if zero is None else along(zero).astype(np.float64)
-    values: np.ndarray = (x.astype(np.float64) - offset) * along(scale)
-    return values
+    return dequantize(x, scale, zero, *_layout(node))
 
 
-def _along(node: ir.Node, x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what makes scales or zero points of a node as wide as what they belong to."""
-    axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
-
-    def widened(values: np.ndarray) -> np.ndarray:
-        if values.size == 1:
-            return values.reshape(())
-        if block:
-            return np.repeat(values, block, axis).take(range(x.shape[axis]), axis)
-        return values.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
-
-    return widened
+def _layout(node: ir.Node) -> tuple[int, int]:
+    return node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
 
 
 def _double(array: Any) -> np.ndarray:
