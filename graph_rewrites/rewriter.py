@@ -102,7 +102,7 @@ _FUNCTION_IR_VERSION = 8
 class RewriteResult:
     """What `rewrite` did to a model."""
 
-    sites: list[Site]
+    sites: tuple[Site, ...]
     """Every site, fused or left, in graph order."""
     counts: dict[str, int]
     """Name of a rule -> how often it was applied; EinsumAsMatMul and SubtractionAsAddition are none, and among them."""
@@ -172,7 +172,7 @@ def rewrite(
         if isinstance(target, TargetByProducts) and chosen is None:
             chosen = target.in_integers if in_integers else target.in_float
             if chosen is None:
-                return RewriteResult([], {}, weights, quantization, (), None)
+                return RewriteResult((), {}, weights, quantization, (), None)
             run.target = chosen
         if treatment.drop_repeated_pairs and not in_integers:
             repeated += drop_repeated_pairs(graph, facts)
@@ -188,7 +188,7 @@ def rewrite(
     run.counts.update({WEIGHTS_FOLDED: weights.folded, LOOKED_UP_AS_INTEGERS: weights.tables})
     run.counts[REPEATED_PAIRS] = len(repeated)
     counts = {rule: count for rule, count in run.counts.items() if count}
-    return RewriteResult(run.sites, counts, weights, quantization, tuple(repeated), chosen)
+    return RewriteResult(tuple(run.sites), counts, weights, quantization, tuple(repeated), chosen)
 
 
 def _containers(model: ir.Model) -> Iterator[tuple[ir.Graph, str, dict[str, int]]]:

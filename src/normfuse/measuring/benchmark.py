@@ -206,7 +206,7 @@ def benchmark(
     choices = Choices(fold_weights=quantization is not None, choose_products=on_cpu, blocked_layout=on_cpu)
     in_memory = session_model(source, import_host().SessionOptions(), choices)
     portable = rewritten(source, treatment=Treatment(fold_weights="never" if quantization is None else "session"))
-    if in_memory.model is not portable.model or portable.rules != rewritten(source).rules:
+    if in_memory.model is not portable.model or portable.counts != rewritten(source).counts:
         cases.append(setting.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before
     usual = cases[-1]
     if saturating and on_cpu:

@@ -381,7 +381,7 @@ def _report_on(source: Source, found: Rewritten, target: Target) -> Optimization
         model=source.name,
         target=target,
         sites=found.sites,
-        rules=found.rules,
+        rules=found.counts,
         operators_before=operator_counts(source.model),
         operators_after=operator_counts(found.model),
         bytes_before=source.size,

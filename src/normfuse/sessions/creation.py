@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -168,14 +168,6 @@ def foreign_domains(model: ir.Model) -> list[str]:
     return sorted({node.domain for graph in graphs_of(model.graph) for node in graph} - known)
 
 
-class _Way(NamedTuple):
-    """One way to create a session on a model."""
-
-    made: Callable[[], SessionModel]
-    without: str = ""
-    """What such a session does without, and how to ask for it: for a warning, where the way before it failed."""
-
-
 def created(
     given: Given, options: onnxruntime.SessionOptions, choices: Choices, origin: Origin | None
 ) -> onnxruntime.InferenceSession:
@@ -188,33 +180,28 @@ def created(
     """
     in_file = choices.results_stay and given.kind in ("path", "bytes")
     least = choices._replace(choose_products=False, blocked_layout=False)
-    ways = [_Way(functools.partial(given.made, options, choices))]
+    ways = {"": functools.partial(given.made, options, choices)}
     if least != choices:
-        ways.append(_Way(functools.partial(given.made, options, least), _WITHOUT_CHOICES))
+        ways[_WITHOUT_CHOICES] = functools.partial(given.made, options, least)
     if choices.results_stay:
-        ways.append(_Way(given.as_it_is, _WITHOUT_REWRITING))
-    *others, last = ways
-    answers: list[str] = []
-    for way in others:
+        ways[_WITHOUT_REWRITING] = functools.partial(given.as_it_is)
+    answers: dict[str, None] = {}
+    *_, last = ways
+    for without in ways:
         try:
-            session = _settled_session(way.made, options, given, None if answers else origin, in_file=in_file)
-        except InvalidModelError as error:
-            answers.append(str(error))
-        else:
+            session = _settled_session(ways[without], options, given, None if answers else origin, in_file=in_file)
             break
-    else:
-        way, session = last, _settled_session(last.made, options, given, None, in_file=in_file)
+        except InvalidModelError as error:
+            if without == last:
+                raise
+            answers[str(error)] = None
     if answers:
-        warnings.warn(_warning_of(answers, way), stacklevel=5)  # at the caller of normfuse.InferenceSession
+        refused = f"{'; '.join(answers)}: that was the model as normfuse prepares it."
+        # At the caller of normfuse.InferenceSession.
+        warnings.warn(f"{refused} {without} Results are right; please report it.", stacklevel=5)
     forget_made_up_names(session)
     vars(session)[SUMMARY] = given.summary
     return session
-
-
-def _warning_of(answers: list[str], way: _Way) -> str:
-    """Return the warning that a session was created in a further way, what was tried before having been refused."""
-    refused = "; ".join(dict.fromkeys(answers))
-    return f"{refused}: that was the model as normfuse prepares it. {way.without} Results are right; please report it."
 
 
 def _settled_session(

@@ -92,7 +92,7 @@ def session_model(
     result = rewritten(source, "portable", _treatment(plan, plan.products[-1]), in_place=again is not None)
     keeps_weights, is_fused = result.weights.guarded > 0, any(site.fused_into for site in result.sites)
     changes = (plan.as_pairs, not choices.results_stay)
-    as_given = not (is_fused or result.rules or any(changes))
+    as_given = not (is_fused or result.counts or any(changes))
     return SessionModel(result.model, keeps_weights, written=result, plan=plan, as_given=as_given)
 
 
