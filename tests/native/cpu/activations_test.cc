@@ -1,15 +1,13 @@
-// Accuracy and speed of every activation on every instruction set that the machine has.
+// Accuracy of every activation on every instruction set that the machine has.
 //
 //   activations_test                all activations: every float16 value, a sweep through float32, random parameters,
 //                                   the values at the edges
 //   activations_test --dense        the same with four and two times as many float32 values
 //   activations_test --full NAME    all 2^32 float32 values of one activation with its default parameters
-//   activations_test --bench        nanoseconds and core clock cycles per element
 //
 // The reference is the table's formula in float64, its own error far below float32's; the error is counted in units in the last place (ulp) of
 // the float32 result and may be 4, that of erf-GELU 5.5.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -22,6 +20,7 @@
 #include "chain/chain.h"
 #include "check.h"
 #include "isa_functions.h"
+#include "scalar_conversions.h"
 #include "spec/formulas.h"
 #include "worse.h"
 
@@ -137,19 +136,11 @@ void Sweep(Comparison& comparison, Params params, uint32_t first, uint32_t strid
   if (n != 0) comparison.Add(x, slope, n, params);
 }
 
-float HalfToFloat(uint32_t h) {
-  const int exponent = static_cast<int>(h >> 10 & 31);
-  const double significand = h & 1023;
-  double value = exponent == 0 ? std::ldexp(significand, -24) : std::ldexp(significand + 1024, exponent - 25);
-  if (exponent == 31) value = (h & 1023) != 0 ? std::nan("") : kInfinity;
-  return static_cast<float>((h & 0x8000) != 0 ? -value : value);
-}
-
 void AllHalves(Comparison& comparison, Params params) {
   float x[kChunk], slope[kChunk];
   for (uint32_t first = 0; first < 0x10000; first += kChunk) {
     for (uint32_t i = 0; i < kChunk; ++i) {
-      x[i] = HalfToFloat(first + i);
+      x[i] = static_cast<float>(HalfValue(static_cast<uint16_t>(first + i)));
       slope[i] = static_cast<float>(i % 1021) / 256.0f - 2.0f;
       // What NaN gives is tested by itself.
       if (std::isnan(x[i])) x[i] = 0;
@@ -324,61 +315,6 @@ int Full(const IsaFunctions* isas, size_t isa_count, const char* name) {
   return 2;
 }
 
-using Clock = std::chrono::steady_clock;
-
-double Seconds(Clock::time_point since) { return std::chrono::duration<double>(Clock::now() - since).count(); }
-
-// Seconds of one core clock cycle, by a chain of additions of one cycle each.
-double SecondsPerCycle() {
-  double best = kInfinity;
-  for (int round = 0; round < 20; ++round) {
-    constexpr int kAdditions = 1'000'000;
-    uint64_t sum = 0;
-    const auto start = Clock::now();
-    for (int i = 0; i < kAdditions / 8; ++i) {
-#if defined(__x86_64__)
-      __asm__ volatile("add $1,%0\n add $1,%0\n add $1,%0\n add $1,%0\n add $1,%0\n add $1,%0\n add $1,%0\n add $1,%0"
-                       : "+r"(sum));
-#else
-      __asm__ volatile(
-          "add %0,%0,1\n add %0,%0,1\n add %0,%0,1\n add %0,%0,1\n add %0,%0,1\n add %0,%0,1\n add %0,%0,1\n add "
-          "%0,%0,1"
-          : "+r"(sum));
-#endif
-    }
-    best = std::min(best, Seconds(start) / kAdditions);
-  }
-  return best;
-}
-
-void Bench(const IsaFunctions* isas, size_t isa_count) {
-  alignas(64) float x[kChunk], slope[kChunk], y[kChunk];
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  for (size_t i = 0; i < kChunk; ++i) {
-    x[i] = normal(random);
-    slope[i] = 0.25f;
-  }
-  std::printf("%-20s", "per element");
-  for (size_t k = 0; k < isa_count; ++k) std::printf("%12s ns  cycles", isas[k].isa);
-  std::printf("\n");
-  for (size_t a = 0; a < isas[0].count; ++a) {
-    const char* name = isas[0].activations[a].name;
-    std::printf("%-20s", name);
-    for (size_t k = 0; k < isa_count; ++k) {
-      double best = kInfinity;
-      for (int round = 0; round < 60; ++round) {
-        const auto start = Clock::now();
-        for (int repeat = 0; repeat < 8; ++repeat)
-          isas[k].activations[a].run(kActivations[a].defaults, x, slope, y, kChunk);
-        best = std::min(best, Seconds(start) / (8 * kChunk));
-      }
-      std::printf("%15.3f%8.3f", best * 1e9, best / SecondsPerCycle());
-    }
-    std::printf("\n");
-  }
-}
-
 }  // namespace
 }  // namespace normfuse::test
 
@@ -386,14 +322,10 @@ int main(int argc, char** argv) {
   using namespace normfuse::test;
   IsaFunctions isas[kMostIsas];
   const size_t isa_count = AvailableIsas(isas);
-  if (argc == 2 && std::strcmp(argv[1], "--bench") == 0) {
-    Bench(isas, isa_count);
-    return 0;
-  }
   if (argc == 3 && std::strcmp(argv[1], "--full") == 0) return Full(isas, isa_count, argv[2]);
   const bool dense = argc == 2 && std::strcmp(argv[1], "--dense") == 0;
   if (argc != 1 && !dense) {
-    std::fprintf(stderr, "usage: %s [--dense | --bench | --full NAME]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s [--dense | --full NAME]\n", argv[0]);
     return 2;
   }
   for (size_t k = 0; k < isa_count; ++k) {

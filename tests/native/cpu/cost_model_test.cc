@@ -55,41 +55,6 @@ TEST(OrtHasTablesOfBytes) {
   }
 }
 
-TEST(PlainSoftmaxesHaveAtMostAFactor) {
-  Chain chain;
-  chain.x.tensor.input = 0;
-  chain.x.type = chain.store.type = DataType::kFloat32;
-  chain.x.shape = {2, {16, 64}};
-  chain.normalization.emplace();
-  chain.normalization->method = Method::kSoftmax;
-  chain.normalization->axes = {-1};
-  EXPECT(plugin::IsPlainSoftmax(chain), "alone");
-  chain.before.push_back(Mul(chain.x));
-  EXPECT(plugin::IsPlainSoftmax(chain), "with a factor");
-  chain.normalization->axes = {0};
-  EXPECT(!plugin::IsPlainSoftmax(chain), "along columns");
-  chain.normalization->axes = {1};
-  chain.before.push_back(Add(chain.x));
-  EXPECT(!plugin::IsPlainSoftmax(chain), "with an addend");
-}
-
-TEST(PlainActivationsAreThoseThatOrtRunsInPlace) {
-  Chain chain;
-  chain.x.tensor.input = 0;
-  chain.x.type = chain.store.type = DataType::kFloat32;
-  chain.x.shape = {2, {1024, 1024}};
-  for (const Activation activation : {Activation::kSigmoid, Activation::kTanh, Activation::kGelu}) {
-    chain.behind = {Activate({activation, {}})};
-    EXPECT(plugin::IsPlainActivation(chain) == (activation != Activation::kGelu), "alone");
-  }
-  chain.behind = {Activate({Activation::kTanh, {}})};
-  chain.before = {Add(chain.x)};
-  EXPECT(!plugin::IsPlainActivation(chain), "behind an Add");
-  chain.before.clear();
-  chain.x.type = DataType::kInt8;
-  EXPECT(!plugin::IsPlainActivation(chain), "of int8");
-}
-
 // A MeanVarianceNormalization of `groups` x `size`, over the latter.
 Chain MeanVariance(int64_t groups, int64_t size) {
   Chain chain;

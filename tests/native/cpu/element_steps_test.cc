@@ -1,5 +1,7 @@
-// Activations that are steps in registers (ep/cpu/kernels/element_steps-inl.h), bit by bit against the kernels that do nothing else.
+// Steps in registers (ep/cpu/kernels/element_steps-inl.h), bit by bit: activations against the kernels that do nothing else.
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -75,9 +77,15 @@ std::vector<float> Alone(const cpu::KernelTable& kernels, Activation activation,
   return y;
 }
 
-void TestIsa(cpu::Isa isa) {
+cpu::ElementStep PairOf(const cpu::Quantizer& quantizer) {
+  cpu::ElementStep step{};
+  step.kind = StepKind::kFakeQuantize;
+  step.quantizer = &quantizer;
+  return step;
+}
+
+void TestActivations(cpu::Isa isa) {
   const cpu::KernelTable& kernels = cpu::KernelsFor(isa);
-  if (kernels.element_steps == nullptr) return;
   const float params[kMaxActivationParams] = {-1.5f, 3.25f};
   // Whole groups of vectors, single ones, and a part of one.
   for (const size_t n : {1, 5, 16, 63, 64, 200, 1023}) {
@@ -116,19 +124,121 @@ void TestUncut(const cpu::KernelTable& kernels, cpu::ElementStep step, float lea
 
 void TestWithoutCuts(cpu::Isa isa) {
   const cpu::KernelTable& kernels = cpu::KernelsFor(isa);
-  if (kernels.element_steps == nullptr) return;
   TestUncut(kernels, StepOf(Activation::kSigmoid, nullptr), -104.0f, 43.0f, cpu::NameOf(isa));
   cpu::Quantizer quantizer = cpu::QuantizerOf(0.0123f, 100.0f, 0.0f, 255.0f);
   quantizer.by_product = kernels.rounds_by_product(quantizer, 0.0f, 255.0f);
   CHECK(quantizer.by_product, "%s", cpu::NameOf(isa));
-  cpu::ElementStep pair{};
-  pair.kind = StepKind::kFakeQuantize;
-  pair.quantizer = &quantizer;
+  cpu::ElementStep pair = PairOf(quantizer);
   TestUncut(kernels, pair, quantizer.least, quantizer.most, cpu::NameOf(isa));
   const std::vector<float> beyond = {2 * quantizer.least, 2 * quantizer.most};
   CHECK((AsStep(kernels, pair, beyond) == std::vector<float>{-100 * 0.0123f, 155 * 0.0123f}), "cut");
   pair.uncut = true;
   CHECK((AsStep(kernels, pair, beyond) == std::vector<float>{-200 * 0.0123f, 310 * 0.0123f}), "uncut");
+}
+
+// ---- Quantisation by products with a reciprocal in two parts, against a division: on both sides of every tie, where the two
+// could differ, and anywhere else; and the check that says where it may be used ----
+
+struct Range {
+  DataType type;
+  float low;
+  float high;
+};
+constexpr Range kRanges[] = {{DataType::kInt8, -128, 127},
+                             {DataType::kUint8, 0, 255},
+                             {DataType::kInt16, -32768, 32767},
+                             {DataType::kUint16, 0, 65535}};
+
+// Five floats around each tie, and what is no number between two ties.
+std::vector<float> Hard(const cpu::Quantizer& quantizer, const Range& range) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> x = {0.0f, -0.0f, kInf, -kInf, std::numeric_limits<float>::quiet_NaN(), 1e30f, -1e30f, 1e-40f};
+  for (float tie = range.low - quantizer.zero + 0.5f; tie < range.high - quantizer.zero; ++tie) {
+    const auto bits = std::bit_cast<uint32_t>(tie * quantizer.scale);
+    for (uint32_t away = 0; away < 5; ++away) x.push_back(std::bit_cast<float>(bits + away - 2));
+  }
+  return x;
+}
+
+// ONNX's QuantizeLinear. NaN becomes the lowest integer, as in ONNX Runtime on x86.
+float IntegerOf(float x, const cpu::Quantizer& quantizer, const Range& range) {
+  if (std::isnan(x)) return range.low;
+  return std::clamp(std::nearbyint(x / quantizer.scale) + quantizer.zero, range.low, range.high);
+}
+
+template <class Integer>
+std::vector<float> Quantized(const cpu::KernelTable& kernels, const cpu::Quantizer& q, const Range& range,
+                             const std::vector<float>& x) {
+  std::vector<Integer> y(x.size());
+  cpu::ElementStepsArgs args{};
+  args.x = {x.data(), DataType::kFloat32, cpu::kNoPattern, 1.0f, 0.0f};
+  args.y = y.data();
+  args.y_type = range.type;
+  args.quantizer = q;
+  args.n = x.size();
+  kernels.element_steps(args);
+  return {y.begin(), y.end()};
+}
+
+std::vector<float> Integers(const cpu::KernelTable& kernels, const cpu::Quantizer& q, const Range& range,
+                            const std::vector<float>& x) {
+  if (range.type == DataType::kInt8) return Quantized<int8_t>(kernels, q, range, x);
+  if (range.type == DataType::kUint8) return Quantized<uint8_t>(kernels, q, range, x);
+  return range.type == DataType::kInt16 ? Quantized<int16_t>(kernels, q, range, x)
+                                        : Quantized<uint16_t>(kernels, q, range, x);
+}
+
+void Compare(const cpu::KernelTable& kernels, const cpu::Quantizer& q, const Range& range, const char* isa) {
+  const std::vector<float> x = Hard(q, range);
+  const std::vector<float> y = AsStep(kernels, PairOf(q), x);
+  const std::vector<float> integers = Integers(kernels, q, range, x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float integer = IntegerOf(x[i], q, range);
+    const float expected = (integer - q.zero) * q.scale + 0.0f;
+    CHECK(integers[i] == integer, "%s: %a / %a is %g, not %g", isa, x[i], q.scale, integers[i], integer);
+    CHECK(std::bit_cast<uint32_t>(y[i]) == std::bit_cast<uint32_t>(expected), "%s: %a / %a becomes %a, not %a", isa,
+          x[i], q.scale, y[i], expected);
+  }
+}
+
+void TestQuotients(cpu::Isa isa) {
+  const cpu::KernelTable& kernels = cpu::KernelsFor(isa);
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> exponent(-28.0f, 20.0f);
+  int by_product = 0;
+  int checked = 0;
+  for (const Range& range : kRanges) {
+    const int count = range.high - range.low > 255 ? 12 : 200;
+    for (int i = 0; i < count; ++i) {
+      const float zero =
+          std::uniform_int_distribution<int>(static_cast<int>(range.low), static_cast<int>(range.high))(random);
+      const float scale = i == 0 ? 0.25f : std::exp2(exponent(random));
+      cpu::Quantizer quantizer = cpu::QuantizerOf(scale, zero, range.low, range.high);
+      Compare(kernels, quantizer, range, cpu::NameOf(isa));
+      quantizer.by_product = kernels.rounds_by_product(quantizer, range.low, range.high);
+      if (quantizer.by_product) Compare(kernels, quantizer, range, cpu::NameOf(isa));
+      by_product += quantizer.by_product;
+      ++checked;
+    }
+  }
+  CHECK(by_product > checked * 9 / 10, "%s: %d of %d", cpu::NameOf(isa), by_product, checked);
+}
+
+// Neither the reciprocal alone is near enough, nor one with a second part that is larger than a unit in its last place.
+void TestTheCheck(cpu::Isa isa) {
+  const cpu::KernelTable& kernels = cpu::KernelsFor(isa);
+  const Range& range = kRanges[3];
+  std::mt19937 random(6);
+  std::uniform_real_distribution<float> scales(1e-5f, 1e-3f);
+  int refused = 0;
+  for (int i = 0; i < 20; ++i) {
+    cpu::Quantizer quantizer = cpu::QuantizerOf(scales(random), 0.0f, range.low, range.high);
+    quantizer.rest = 0.0f;
+    refused += !kernels.rounds_by_product(quantizer, range.low, range.high);
+    quantizer.rest = quantizer.inverse * 0x1p-22f;
+    CHECK(!kernels.rounds_by_product(quantizer, range.low, range.high), "%s: %a", cpu::NameOf(isa), quantizer.scale);
+  }
+  CHECK(refused >= 15, "%s: %d of 20", cpu::NameOf(isa), refused);
 }
 
 }  // namespace
@@ -138,9 +248,11 @@ int main() {
   using namespace normfuse;
   for (int i = 0; i < cpu::kIsaCount; ++i) {
     const auto isa = static_cast<cpu::Isa>(i);
-    if (!cpu::IsAvailable(isa)) continue;
-    test::TestIsa(isa);
+    if (!cpu::IsAvailable(isa) || cpu::KernelsFor(isa).element_steps == nullptr) continue;
+    test::TestActivations(isa);
     test::TestWithoutCuts(isa);
+    test::TestQuotients(isa);
+    test::TestTheCheck(isa);
   }
   return test::ExitCode();
 }

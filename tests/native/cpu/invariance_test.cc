@@ -649,6 +649,7 @@ TEST(PairsGiveTheSameBitsByBlocks) {
   constexpr float kMost = std::numeric_limits<float>::max();
   const Row rows[] = {{0.125, 6, -kMost, kMost, 0.125 / 6},
                       {0.125, 6, -1, 1, 0.125 / 6},
+                      {0.125, 6, -1e30f, 1, 0.125 / 6},
                       {0.125, 1, 1, -1, 0.125},
                       {0.125, 1, -1, kMost, 0.25},
                       {2e9, 4, -kMost, kMost, 5e8},
