@@ -175,7 +175,7 @@ MOVEMENTS = [
         )
         for mode in ("constant", "edge", "reflect")
     ),
-    row("Pad(a, pads, value, axis)", a=(3, 4), pads=[1, 2], value=number(0.5), axis=[-2]),
+    row("Pad(a, pads, value, axis)", a=(3, 4), pads=[1, 2], value=number(0.5), axis=[-1]),
 ]
 RESIZES = [
     *(
@@ -247,6 +247,12 @@ WINDOWS = [
         row(f"Global{op}Pool(x)", f"y = Reduce{reduction}(x, axes)", x=(2, 3, *more), axes=[*range(2, 2 + len(more))])
         for op, reduction in (("Average", "Mean"), ("Max", "Max"))
         for more in ((9,), (8, 9), (5, 6, 5))
+    ),
+    # A last window that would begin behind the tensor is none.
+    row(
+        window("MaxPool", "x", kernel_shape=[1, 2], strides=[5, 3], ceil_mode=1),
+        "y = " + window("MaxPool", "x", kernel_shape=[1, 2], strides=[5, 3]),
+        x=(1, 2, 5, 5),
     ),
     row(
         window("MaxPool", "x", kernel_shape=[2, 3], strides=[3, 2], dilations=[2, 1], ceil_mode=1),

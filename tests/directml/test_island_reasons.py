@@ -68,6 +68,12 @@ REFUSED = {
         "MatMulInteger",
         "'z' is not known to be one element",
     ),
+    "column": (
+        """g (uint8[4, 8] a, uint8[8, 2] b, uint8 z, uint8[1, 2] w) => (int32[4, 2] y) {
+            y = MatMulInteger(a, b, z, w) }""",
+        "MatMulInteger",
+        "'w' is not known to be a vector",
+    ),
     "no elements": (
         """g (float[4, 8] x) => (float[0, 8] y) <int64[1] zero = {0}> { n = Neg(x) y = Slice(n, zero, zero) }""",
         "Slice",

@@ -11,11 +11,6 @@
 namespace normfuse::plugin {
 namespace {
 
-template <size_t kSize>
-bool IsOneOf(const std::string_view (&op_types)[kSize], const GraphNode& node) {
-  return node.domain.empty() && std::find(op_types, op_types + kSize, node.op_type) != op_types + kSize;
-}
-
 Declined NotProfitable(const FoundChain& found, const char* detail) {
   return Decline(Reason::kNotProfitable, {{"node", found.chain.name}, {"detail", detail}});
 }
@@ -137,7 +132,7 @@ const Place* PlaceInUnit(const GraphView& graph, const FoundChain& found, const 
   const GraphNode* producer = ProducerOfX(graph, found);
   const bool quantizes = found.chain.store.quantization.present() && BitsOf(found.chain.store.type) == 8;
   const bool follows = quantizes && !found.chain.x.quantization.present() && producer != nullptr;
-  return follows && IsOneOf(kQuantizedKernels, *producer) ? &kBehindQuantized : nullptr;
+  return follows && producer->IsOneOf(kQuantizedKernels) ? &kBehindQuantized : nullptr;
 }
 
 // Whether a chain from 8 bits to 8 bits reads what a convolution writes that ORT runs in integers (NhwcTransformer).
@@ -200,7 +195,7 @@ class Float16Walk {
       if (consumer == kNone) return true;  // in a subgraph, which is not seen from here
       const GraphNode& node = graph_.node(consumer);
       if (transposed && node.Is("", "MatMul")) return true;
-      if (!IsOneOf(kKeepFloat16, node)) continue;
+      if (!node.IsOneOf(kKeepFloat16)) continue;
       for (const int output : node.outputs) {
         if (output != kNone && Reaches(output, transposed || node.op_type == "Transpose")) return true;
       }

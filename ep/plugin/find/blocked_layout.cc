@@ -8,11 +8,6 @@
 namespace normfuse::plugin {
 namespace {
 
-template <size_t kSize>
-bool IsOneOf(const std::string_view (&op_types)[kSize], std::string_view op_type) {
-  return std::find(op_types, op_types + kSize, op_type) != op_types + kSize;
-}
-
 // Channels of one block.
 int64_t BlockSize() { return cpu::IsAvailable(cpu::Isa::kAvx512) ? 16 : 8; }
 
@@ -72,7 +67,7 @@ bool BlockedLayout::KeptBy(const GraphNode& node) {
            std::all_of(node.inputs.begin(), node.inputs.end(), [this](int value) { return HasWholeBlocks(value); });
   }
   // Only some ways of resizing are passed through; which, is not worth being wrong about.
-  return node.op_type == "Resize" || node.op_type == "Upsample" || IsOneOf(kReadBlocked, node.op_type);
+  return node.op_type == "Resize" || node.op_type == "Upsample" || node.IsOneOf(kReadBlocked);
 }
 
 // Weights [M, C / group, kH, kW]. A convolution of several groups is blocked where blocks do not cross groups.

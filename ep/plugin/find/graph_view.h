@@ -2,6 +2,7 @@
 // ORT stay valid for the callback (GetCapability or Compile) that got the graph, and so does a GraphView.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -29,6 +30,11 @@ struct GraphNode {
 
   bool Is(std::string_view other_domain, std::string_view other_op_type) const {
     return op_type == other_op_type && domain == other_domain;
+  }
+  // Of ONNX's own operators.
+  template <size_t kSize>
+  bool IsOneOf(const std::string_view (&op_types)[kSize]) const {
+    return domain.empty() && std::find(op_types, op_types + kSize, op_type) != op_types + kSize;
   }
 };
 

@@ -16,11 +16,6 @@ constexpr bool kTakesInt8 = false;
 constexpr bool kTakesInt8 = true;
 #endif
 
-template <size_t kSize>
-bool IsOneOf(const std::string_view (&op_types)[kSize], const GraphNode& node) {
-  return std::find(op_types, op_types + kSize, node.op_type) != op_types + kSize;
-}
-
 bool IsByte(DataType type) { return type == DataType::kInt8 || type == DataType::kUint8; }
 
 bool Is16Bit(DataType type) { return type == DataType::kInt16 || type == DataType::kUint16; }
@@ -61,7 +56,7 @@ IntegerUnits::IntegerUnits(GraphView& graph, bool int8_stays) : IntegerUnits(gra
 }
 
 void IntegerUnits::Mark(const GraphNode& node) {
-  if (!node.domain.empty() || !IsOneOf(kQuantizedKernels, node)) return;
+  if (!node.IsOneOf(kQuantizedKernels)) return;
   const Surroundings around = Around(node);
   const IntegerUnit unit = UnitAround(around, node);
   if (unit == IntegerUnit::kNone) return MarkWeights(node, around);
@@ -204,7 +199,7 @@ IntegerUnit IntegerUnits::UnitAround(const Surroundings& around, const GraphNode
   static constexpr std::string_view kElementwise[] = {"Add", "LeakyRelu", "Mul", "Sigmoid", "Softmax"};
   const auto unit = [&](bool is_one) {
     if (!is_one) return IntegerUnit::kNone;
-    return IsOneOf(kElementwise, node) ? IntegerUnit::kElementwise : IntegerUnit::kProduct;
+    return node.IsOneOf(kElementwise) ? IntegerUnit::kElementwise : IntegerUnit::kProduct;
   };
   if (around.dequantizers.empty()) return IntegerUnit::kNone;
   if (node.op_type == "Conv") return unit(IsConv(around, node));
@@ -215,8 +210,8 @@ IntegerUnit IntegerUnits::UnitAround(const Surroundings& around, const GraphNode
   if (node.op_type == "Add" || node.op_type == "Mul" || node.op_type == "Where") {
     return unit(IsOfOneType(around, 2, /*allows_16_bits=*/false));
   }
-  if (IsOneOf(kOfBytes, node)) return unit(IsOfOneType(around, 1, /*allows_16_bits=*/false));
-  if (IsOneOf(kMovesOfBytes, node)) return unit(IsMove(around, /*allows_16_bits=*/false));
+  if (node.IsOneOf(kOfBytes)) return unit(IsOfOneType(around, 1, /*allows_16_bits=*/false));
+  if (node.IsOneOf(kMovesOfBytes)) return unit(IsMove(around, /*allows_16_bits=*/false));
   // Relu and Clip are dropped before a QuantizeLinear that saturates where they do, and are no units.
   if (node.op_type == "Relu" || node.op_type == "Clip") return IntegerUnit::kNone;
   return unit(IsMove(around, /*allows_16_bits=*/true));

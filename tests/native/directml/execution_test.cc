@@ -132,6 +132,15 @@ Case LayerNorm() {
 
 Parts LayerNormParts() { return LayerNorm().parts; }
 
+std::unique_ptr<Executable> Compiled(const std::shared_ptr<DirectMlDevice>& device,
+                                     const Chain& chain = LayerNormParts().Make(),
+                                     const GpuWorkListener& listener = {}) {
+  std::unique_ptr<Executable> executable;
+  const Result result = CompileForDirectMl(chain, device, &executable, listener);
+  CHECK(result.ok(), "compile: %s", result.message().c_str());
+  return executable;
+}
+
 Case Rows(int64_t rows, Case test = LayerNorm()) {
   Tensor x = MakeTensor(DataType::kFloat32, {rows, 8});
   for (int64_t i = 0; i < rows * 8; ++i) x.Set(i, std::sin(static_cast<double>(i) * 1.7) * 3 + 1);
@@ -144,8 +153,7 @@ void TestInitialisedOnceAndReleased() {
   {
     const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
     const int64_t heaps = counter("descriptor_heaps");
-    std::unique_ptr<Executable> executable;
-    CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable).ok(), "compile");
+    const auto executable = Compiled(device);
     const Case test = Rows(5);
     for (int i = 0; i < 10; ++i) CheckRun(test, *executable, "run again");
     const int64_t buffers = counter("buffers");
@@ -180,8 +188,7 @@ void TestWhatACallCosts() {
     CHECK(node == "layer norm", "told of '%s'", node.c_str());
     calls.push_back(work);
   };
-  std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable, listener).ok(), "compile");
+  const auto executable = Compiled(device, LayerNormParts().Make(), listener);
   const Case test = Rows(5);
   for (int i = 0; i < 6; ++i) {
     const GpuWork before = Counted();
@@ -213,9 +220,7 @@ void TestWhatACallCosts() {
 // Shapes that take turns are recorded once each, as long as none needs larger buffers than were seen.
 void TestRecordingsAreKept() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-  std::unique_ptr<Executable> first, second;
-  CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &first).ok(), "compile");
-  CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &second).ok(), "compile");
+  const auto first = Compiled(device), second = Compiled(device);
   const auto run_all = [&] {
     for (const int64_t rows : {5, 7, 5000, 6000}) {
       CheckRun(Rows(rows), *first, "in turns");
@@ -248,11 +253,8 @@ void TestUnifiedMemory() {
 // Two calls at once: the queue finishes neither before both were submitted.
 void TestCallsOverlap() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-  std::unique_ptr<Executable> executables[2];
+  const std::unique_ptr<Executable> executables[] = {Compiled(device), Compiled(device)};
   const Case tests[2] = {Rows(5), Rows(300)};
-  for (auto& executable : executables) {
-    CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable).ok(), "compile");
-  }
   // One node that two threads run, and two nodes; each first with nothing recorded in the second lane.
   for (const int second : {0, 1, 0, 1}) {
     for (int i = 0; i < 2; ++i) {
@@ -268,8 +270,7 @@ void TestCallsOverlap() {
 
 void TestShapesAreCachedAndBounded() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-  std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable).ok(), "compile");
+  const auto executable = Compiled(device);
   const int64_t graphs = counter("graphs");
   for (int pass = 0; pass < 3; ++pass) {
     for (int64_t rows = 1; rows <= 8; ++rows) CheckRun(Rows(rows), *executable, "cached shape");
@@ -284,8 +285,7 @@ void TestShapesAreCachedAndBounded() {
 
 void TestThreads() {
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-  std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable).ok(), "compile");
+  const auto executable = Compiled(device);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
@@ -402,8 +402,7 @@ void TestFailuresNameTheCall() {
        {"CreateOperator", "CompileGraph", "CreateOperatorInitializer", "CreateBindingTable", "Map", "Signal",
         "CreateCommittedResource", "Close", "CreateCommandAllocator", "CreateCommandList"}) {
     const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-    std::unique_ptr<Executable> executable;
-    CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
+    const auto executable = Compiled(device, test.chain());
     control((std::string("fail:") + call).c_str(), abi::kOutOfMemory);
     const std::string warning = CheckWarned(test, *executable, call);
     CHECK(warning.find("layer norm runs on the CPU path: ") == 0 && warning.find(call) != std::string::npos &&
@@ -430,8 +429,7 @@ void TestEveryCallMayFail(abi::HRESULT code) {
       ++unopened;
       CHECK(opened.message().find("DirectML path: ") == 0, "call %d: %s", failed, opened.message().c_str());
     } else {
-      std::unique_ptr<Executable> executable;
-      CHECK(CompileForDirectMl(LayerNormParts().Make(), device, &executable).ok(), "compile");
+      const auto executable = Compiled(device);
       for (const int64_t rows : {5, 5000, 5, 5000, 5, 5000}) {
         CheckWarned(Rows(rows), *executable, "call " + std::to_string(failed));
       }
@@ -447,8 +445,7 @@ void TestEveryCallMayFail(abi::HRESULT code) {
 void TestTheCpuPathIsKept() {
   const Case test = Rows(5);
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-  std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
+  const auto executable = Compiled(device, test.chain());
   for (int i = 0; i < 2; ++i) {
     control("fail:CreateOperator", abi::kInvalidArgument);
     const std::string warning = CheckWarned(test, *executable, "an operator that the driver lacks");
@@ -464,8 +461,7 @@ void TestTheCpuPathIsKept() {
 void TestFenceThatCannotWait() {
   const Case test = Rows(5);
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-  std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
+  const auto executable = Compiled(device, test.chain());
   control("fail:SetEventOnCompletion", abi::kFail);
   CheckRun(test, *executable, "without waiting in the call");
 }
@@ -473,8 +469,7 @@ void TestFenceThatCannotWait() {
 void TestLostDevice() {
   const Case test = Rows(5);
   const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-  std::unique_ptr<Executable> executable;
-  CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile");
+  const auto executable = Compiled(device, test.chain());
   CheckRun(test, *executable, "before the loss");
   control("dispatches_until_removal", 0);
   const std::string warning = CheckWarned(test, *executable, "while the GPU is lost");
@@ -535,33 +530,37 @@ void TestDeviceErrors() {
 }
 
 void TestAdapters() {
+  using Adapter = DirectMlOptions::Adapter;
   control("feature_level", abi::DML_FEATURE_LEVEL_6_2);
-  std::shared_ptr<DirectMlDevice> device;
+  const struct {
+    Adapter adapter;
+    uint32_t index;
+    uint64_t luid;
+    const char* description;
+  } rows[] = {{Adapter::kDefault, 0, 0, "default adapter, DirectML feature level 6_2"},
+              {Adapter::kIndex, 1, 0, "fake adapter 1"},
+              {Adapter::kHighPerformance, 0, 0, "fake adapter 1"},
+              {Adapter::kMinimumPower, 0, 0, "fake adapter 0"},
+              {Adapter::kLuid, 0, 7, "fake adapter 7"}};
   DirectMlOptions options = Options();
-  options.dxcore_library.clear();  // the default adapter needs no DXCore
-  CHECK(DirectMlDevice::Create(options, &device).ok(), "default adapter without DXCore");
-  CHECK(device->description() == "default adapter, DirectML feature level 6_2", "%s", device->description().c_str());
-  options = Options();
-  options.adapter = DirectMlOptions::Adapter::kIndex;
-  options.index = 1;
-  CHECK(DirectMlDevice::Create(options, &device).ok(), "adapter 1");
-  CHECK(device->description().find("fake adapter 1") == 0, "%s", device->description().c_str());
-  options.index = 5;
-  ExpectError(options, "there is no adapter 5; this machine has: 0: fake adapter 0, 1: fake adapter 1");
-  options.adapter = DirectMlOptions::Adapter::kHighPerformance;
-  CHECK(DirectMlDevice::Create(options, &device).ok(), "high performance");
-  CHECK(device->description().find("fake adapter 1") == 0, "%s", device->description().c_str());
-  options.adapter = DirectMlOptions::Adapter::kMinimumPower;
-  CHECK(DirectMlDevice::Create(options, &device).ok(), "minimum power");
-  CHECK(device->description().find("fake adapter 0") == 0, "%s", device->description().c_str());
-  options.adapter = DirectMlOptions::Adapter::kLuid;
-  options.luid = 7;
-  CHECK(DirectMlDevice::Create(options, &device).ok(), "LUID");
-  CHECK(device->description().find("fake adapter 7") == 0, "%s", device->description().c_str());
+  for (const auto& row : rows) {
+    options.adapter = row.adapter;
+    options.index = row.index;
+    options.luid = row.luid;
+    // The default adapter needs no DXCore.
+    options.dxcore_library = row.adapter == Adapter::kDefault ? "" : fake_library;
+    std::shared_ptr<DirectMlDevice> device;
+    const Result result = DirectMlDevice::Create(options, &device);
+    CHECK(result.ok() && device->description().find(row.description) == 0, "%s: %s%s", row.description,
+          result.message().c_str(), device ? device->description().c_str() : "");
+  }
   options.luid = 8;
   ExpectError(options, "GetAdapterByLuid");
+  options.adapter = Adapter::kIndex;
+  options.index = 5;
+  ExpectError(options, "there is no adapter 5; this machine has: 0: fake adapter 0, 1: fake adapter 1");
   control("adapters", 0);
-  options.adapter = DirectMlOptions::Adapter::kHighPerformance;
+  options.adapter = Adapter::kHighPerformance;
   ExpectError(options, "this machine has: none");
   control("adapters", 2);
 }
@@ -634,8 +633,7 @@ void TestPairsWithoutAType() {
     quantization.scale = test.Add(MakeFloats({}, {0.125}), true);
     test.parts.behind.push_back(FakeQuantise(quantization, type));
     test = Rows(5, std::move(test));
-    std::unique_ptr<Executable> executable;
-    CHECK(CompileForDirectMl(test.chain(), device, &executable).ok(), "compile %s", NameOf(type));
+    const auto executable = Compiled(device, test.chain());
     const int64_t dispatches = counter("dispatches");
     CheckRun(test, *executable, std::string("a pair of ") + NameOf(type));
     CHECK(counter("dispatches") > dispatches, "%s does not run on the GPU", NameOf(type));

@@ -119,38 +119,22 @@ Operator Example(DML_OPERATOR_TYPE type, const std::vector<uint32_t>& sizes, DML
     op.inputs.push_back(In(by_size ? Tensor(integer, ones) : Spread(integer, sizes)));
     return op;
   }
+  const auto is = [type](auto... types) { return ((type == types) || ...); };
+  const bool of_booleans = is(DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND, DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR,
+                              DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR, DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT);
+  const bool compares =
+      is(DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN, DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN,
+         DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL, DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL,
+         DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS);
+  if (of_booleans) op.inputs = {In(Tensor(kU8, sizes))};
+  if (of_booleans || compares || is(DML_OPERATOR_ELEMENT_WISE_IS_NAN)) op.output = Tensor(kU8, sizes);
+  if (compares || (of_booleans && !is(DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT)) ||
+      is(DML_OPERATOR_ELEMENT_WISE_ADD, DML_OPERATOR_ELEMENT_WISE_SUBTRACT, DML_OPERATOR_ELEMENT_WISE_MULTIPLY,
+         DML_OPERATOR_ELEMENT_WISE_DIVIDE, DML_OPERATOR_ELEMENT_WISE_MAX, DML_OPERATOR_ELEMENT_WISE_MIN,
+         DML_OPERATOR_ELEMENT_WISE_POW, DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU)) {
+    op.inputs.push_back(op.inputs.front());
+  }
   switch (type) {
-    case DML_OPERATOR_ELEMENT_WISE_ADD:
-    case DML_OPERATOR_ELEMENT_WISE_SUBTRACT:
-    case DML_OPERATOR_ELEMENT_WISE_MULTIPLY:
-    case DML_OPERATOR_ELEMENT_WISE_DIVIDE:
-    case DML_OPERATOR_ELEMENT_WISE_MAX:
-    case DML_OPERATOR_ELEMENT_WISE_MIN:
-    case DML_OPERATOR_ELEMENT_WISE_POW:
-    case DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU:
-      op.inputs.push_back(In(Tensor(in, sizes)));
-      break;
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR:
-      op.inputs = {In(Tensor(kU8, sizes)), In(Tensor(kU8, sizes))};
-      op.output = Tensor(kU8, sizes);
-      break;
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT:
-      op.inputs = {In(Tensor(kU8, sizes))};
-      op.output = Tensor(kU8, sizes);
-      break;
-    case DML_OPERATOR_ELEMENT_WISE_IS_NAN:
-      op.output = Tensor(kU8, sizes);
-      break;
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL:
-    case DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS:
-      op.inputs.push_back(In(Tensor(in, sizes)));
-      op.output = Tensor(kU8, sizes);
-      break;
     case DML_OPERATOR_ELEMENT_WISE_IF:
       op.inputs = {In(Tensor(kU8, sizes)), In(Tensor(in, sizes)), In(Tensor(in, sizes))};
       break;
