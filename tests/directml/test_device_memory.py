@@ -11,37 +11,12 @@ import directml_libraries as libraries
 import pytest
 
 PROBE = Path(__file__).with_name("device_memory_probe.py")
-SCENARIOS = [
-    "states_go_around",
-    "outputs_that_are_given",
-    "runs_without_binding",
-    "inputs_that_stay",
-    "outputs_are_read_at_once",
-    "between_islands",
-    "element_types",
-    "integers_are_checked",
-    "shapes_from_the_gpu",
-    "initialisers_that_are_inputs",
-    "control_flow",
-    "threads_and_sessions",
-    "no_memory",
-    "every_call_that_can_fail",
-    "a_lost_gpu",
-    "two_gpus",
-    "tensors_outlive_sessions",
-    "tensors_outlive_the_library",
-    "what_was_never_written",
-    "unified_memory",
-    "chains_alone",
-    "other_sessions",
-    "refused",
-]
 
 
-@pytest.mark.parametrize(("variable", "scenarios"), [("1", SCENARIOS), ("0", ["not_offered"])])
-def test_device_memory(variable: str, scenarios: list[str]) -> None:
+@pytest.mark.parametrize("variable", ["1", "0"])
+def test_device_memory(variable: str) -> None:
     environment = {**os.environ, "NORMFUSE_DEVICE_MEMORY": variable}
-    command = [sys.executable, PROBE.with_name("device_memory_scenarios.py"), libraries.build_fake(), *scenarios]
+    command = [sys.executable, PROBE.with_name("device_memory_scenarios.py"), libraries.build_fake()]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import harness
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
+from directml_islands import open_output, session_of
 from oracle import Array
+from parsed_models import parse
 
 LOWEST, HIGHEST = -(2**31), 2**31 - 1
 LARGE = (2**31, LOWEST - 1, 2**32, 2**63 - 1, -(2**63))
-
-
-def parse(text: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}')
-
-
-def with_islands(model: onnx.ModelProto, fake: dict[str, str], **options: Any) -> onnxruntime.InferenceSession:
-    return harness.create_session(model, "ep", backend="directml", claim="all", **options, **fake)
 
 
 # As T5 counts how far apart two positions are: exactly where that is little, by the logarithm elsewhere.
@@ -32,8 +22,8 @@ BUCKETS = """g (int64[M, N] i) => (int64[M, N] y)
 
 def test_a_branch_that_is_not_selected_may_be_large(fake: dict[str, str]) -> None:
     """The logarithm of 0 is, as int64, the lowest there is."""
-    model = parse(BUCKETS)
-    session = with_islands(model, fake)
+    model = parse(BUCKETS, 20)
+    session = session_of(model, fake)
     assert {"Less", "Where"} <= {node.op_type for group in harness.ep_groups(session) for node in group}
     plain = harness.create_session(model, "cpu")
     for i in (np.arange(40).reshape(4, 10), np.zeros((1, 3), np.int64), np.full((2, 1), HIGHEST)):
@@ -55,16 +45,14 @@ MOVES = {
 @pytest.mark.parametrize("move", MOVES)
 def test_large_ones_are_an_error_where_they_are_selected(move: str, fake: dict[str, str]) -> None:
     """Of elements that are moved only, whether one of 64 bits is among those that leave the island."""
-    model = parse(f"""g (int64[3, 2] i, float[3, 2] x, bool[3, 2] c) => (int64 y, float[3, 2] n)
+    model = parse(
+        f"""g (int64[3, 2] i, float[3, 2] x, bool[3, 2] c) => (int64 y, float[3, 2] n)
         <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] back = {{-1}},
          int64[1] flat = {{-1}}, int64[3] wide = {{2, 3, 2}}, int64[3, 2] z = {{3, 3, 3, 3, 3, 3}}> {{
-        n = Neg(x) w = Where(c, i, z) t = Transpose(w) y = {move} }}""")
-    model.graph.output[0].type.tensor_type.ClearField("shape")
-    used = {name for node in model.graph.node for name in node.input}
-    constants = [each for each in model.graph.initializer if each.name in used]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(constants)
-    session = with_islands(model, fake)
+        n = Neg(x) w = Where(c, i, z) t = Transpose(w) y = {move} }}""",
+        20,
+    )
+    session = session_of(open_output(model), fake)
     assert not harness.cpu_types(session)
     x = np.ones((3, 2), np.float32)
     rest = np.array([[LOWEST, 1], [2, HIGHEST], [HIGHEST, LOWEST]])
@@ -93,9 +81,12 @@ COMPUTING = ["f = Cast <to = 1> (i)", "f = Cast <to = 6> (i)", "f = Cast <to = 9
 @pytest.mark.parametrize("reader", COMPUTING)
 def test_large_ones_are_an_error_where_all_are_read(reader: str, fake: dict[str, str]) -> None:
     """Also where another reader selects none of them."""
-    model = parse(f"""g (int64[1, N] i, bool[1, N] c, float[1, N] x) => (int64[1, N] y, float[1, N] n, f)
-        <int64[1, 1] z = {{3}}> {{ n = Neg(x) y = Where(c, i, z) {reader} }}""")
-    session = with_islands(model, fake)
+    model = parse(
+        f"""g (int64[1, N] i, bool[1, N] c, float[1, N] x) => (int64[1, N] y, float[1, N] n, f)
+        <int64[1, 1] z = {{3}}> {{ n = Neg(x) y = Where(c, i, z) {reader} }}""",
+        20,
+    )
+    session = session_of(model, fake)
     assert not harness.cpu_types(session)
     feeds: dict[str, Array] = {"c": np.zeros((1, 2), bool), "x": np.ones((1, 2), np.float32)}
     y, *_ = session.run(None, {**feeds, "i": np.array([[HIGHEST, LOWEST]])})
@@ -108,10 +99,13 @@ def test_large_ones_are_an_error_where_all_are_read(reader: str, fake: dict[str,
 @pytest.mark.parametrize("reader", ["Greater({}, z)", "Equal(z, {})", "Cast <to = 1> ({})", "Cast <to = 9> ({})"])
 def test_what_computes_with_integers_of_floats_stays_on_the_cpu(reader: str, fake: dict[str, str]) -> None:
     """Whatever became of them since, on the CPU and in an island."""
-    model = parse(f"""g (float[1, N] x, int64[1, N] z, bool[1, N] c) => (f, h)
+    model = parse(
+        f"""g (float[1, N] x, int64[1, N] z, bool[1, N] c) => (f, h)
         {{ n = Neg(x) m = Mul(n, n) j = Cast <to = 7> (m) a = Add(j, z) k = Where(c, a, z)
-           f = {reader.format("a")} h = {reader.format("k")} }}""")
-    session = with_islands(model, fake)
+           f = {reader.format("a")} h = {reader.format("k")} }}""",
+        20,
+    )
+    session = session_of(model, fake)
     assert harness.cpu_types(session) == sorted(["Add", "Cast", *[model.graph.node[-1].op_type] * 2])
     feeds = {
         "x": np.array([[2.0**20, 1, 0]], np.float32),

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import harness
 import numpy as np
-import onnx
 import pytest
+from parsed_models import parse
 
 from normfuse import models
 from normfuse.inspection.lowering import Lowering, lower
 from normfuse.spec import REASONS
-
-
-def parse(text: str, opset: int = 18) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
-
 
 # By what is in the way: a graph with one such node, the node's operator, and the words that say so.
 REFUSED = {
@@ -102,15 +97,15 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_why_an_operator_joins_none(case: str) -> None:
     text, op_type, why = REFUSED[case]
-    said = {each.op_type: each for each in lower(parse(text)).on_cpu}
+    said = {each.op_type: each for each in lower(parse(text, 18)).on_cpu}
     assert said[op_type].message.endswith(why)
     assert (said[op_type].reason, said[op_type].advice) == ("stays_on_cpu", REASONS["stays_on_cpu"].advice)
 
 
 def test_versions_and_levels() -> None:
     text = "g (float[4, 8] x, float[4, 8] z) => (bool[4, 8] y) { n = Neg(x) y = LessOrEqual(n, z) }"
-    assert [each.op_type for each in lower(parse(text), "6_2").on_cpu] == []
-    (said,) = lower(parse(text), "2_1").on_cpu
+    assert [each.op_type for each in lower(parse(text, 18), "6_2").on_cpu] == []
+    (said,) = lower(parse(text, 18), "2_1").on_cpu
     assert said.message.endswith("it needs DirectML feature level 3_0")
 
 
@@ -122,10 +117,10 @@ def test_what_pays_and_what_does_not() -> None:
     large = (
         "g (float[2048, 2048] x, float[2048, 2048] w) => (float[2048, 2048] y) { p = MatMul(x, w) y = MatMul(p, w) }"
     )
-    (island,) = lower(parse(large)).islands
+    (island,) = lower(parse(large, 18)).islands
     assert (island.nodes, island.chains, island.reason) == (("p", "y"), 0, None)
     moved = "g (float[4, 8] x) => (float[8, 4] y) { t = Transpose(x) y = Flatten(t) }"
-    (island,) = lower(parse(moved)).islands
+    (island,) = lower(parse(moved, 18)).islands
     assert (island.reason, island.message) == (
         "stays_on_cpu",
         f"{island.nodes[0]} joins no island on DirectML: it only moves data",
@@ -138,7 +133,8 @@ def test_they_are_the_islands_that_sessions_claim(fake: dict[str, str], claim: s
     model = parse(
         """g (float[1, 512, 512] x, float[512, 512] w, float[512] s) => (float[1, 512, 512] y, float[512, 1, 512] z) {
             a = MatMul(x, w) b = LayerNormalization(a, s) c = Hardmax(b) d = Mul(b, c) e = LayerNormalization(d, s)
-            y = MatMul(e, w) z = Transpose <perm = [1, 0, 2]> (c) }"""
+            y = MatMul(e, w) z = Transpose <perm = [1, 0, 2]> (c) }""",
+        18,
     )
     lowering: Lowering = lower(model)
     claimed = [island for island in lowering.islands if island.reason is None or (claim == "all" and island.chains)]
