@@ -14,7 +14,7 @@ import programs
 from onnx import TensorProto, helper, numpy_helper
 from oracle import Array, dtype_code, dtype_of
 
-from normfuse.spec import labels_of, read_program
+from normfuse.spec import OPERATORS, labels_of, read_program
 
 EP_NAME = "NormFuseExecutionProvider"
 DOMAIN = "ai.normfuse"
@@ -247,7 +247,7 @@ def operator_node(
     order = list(inputs)
     if "steps" not in others:
         others["steps"], order = programs.write(op, inputs, case)
-    values = [outputs.get(key, "") for key in programs.OUTPUTS[op]]
+    values = [outputs.get(key, "") for key in OPERATORS[op].outputs]
     while values and not values[-1]:
         values.pop()
     node = helper.make_node(op_type, [inputs[key] for key in order], values, name=name, domain=DOMAIN)
@@ -269,7 +269,7 @@ def read_node(node: onnx.NodeProto) -> OperatorNode:
     op = node.op_type.partition("_")[0]
     (steps,) = (attribute.s.decode() for attribute in node.attribute if attribute.name == "steps")
     labels = ["X", *labels_of(read_program(steps))]
-    outputs = zip(programs.OUTPUTS[op], node.output, strict=False)
+    outputs = zip(OPERATORS[op].outputs, node.output, strict=False)
     return OperatorNode(
         op, steps, dict(zip(labels, node.input, strict=True)), {name: value for name, value in outputs if value}
     )

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import programs
-from programs import ACTIVATIONS
 
 from normfuse import meaning
 from normfuse.meaning import (
@@ -24,6 +23,7 @@ from normfuse.meaning import (
     round_to_type,
     ulp32,
 )
+from normfuse.spec import ACTIVATIONS
 
 __all__ = [
     "ACTIVATIONS",

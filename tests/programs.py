@@ -1,24 +1,18 @@
 """The tests' own notation for a node of the domain ai.normfuse, and the program (attribute ``steps``) that it is.
 
 A case names the tensors and numbers of a chain: ``{"X": x, "scale": s, "residual": r}`` and
-``{"axes": [-1], "activation": "Gelu"}``; the tensors' names become the labels of the program. Written from
-ep/spec/operators.toml alone.
+``{"axes": [-1], "activation": "Gelu"}``; the tensors' names become the labels of the program.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
-SPEC = Path(__file__).resolve().parent.parent / "ep" / "spec"
-OPERATOR_TABLE = tomllib.loads((SPEC / "operators.toml").read_text("utf-8"))
-ACTIVATIONS = {row["name"]: row for row in tomllib.loads((SPEC / "activations.toml").read_text("utf-8"))["activation"]}
-OUTPUTS = {row["name"]: row["outputs"] for row in OPERATOR_TABLE["operator"]}
+from normfuse.spec import ACTIVATIONS, ELEMENT_TYPES
+
 OPERANDS = [f"operand_{index}" for index in range(6)]
 _X = ["X", "x_scale", "x_zero_point"]
 _Y = ["y_scale", "y_zero_point"]
@@ -63,13 +57,12 @@ COMBINATIONS = ("Mul", "Add", "Div")
 _METHODS = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
 _CORES = ("Normalize", *_METHODS.values())
 _CORE = ("axes", "num_groups", "epsilon", "epsilon_on", "use_mean", "normalize_variance")
-_TYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
+_TYPES = {each.number: name for name, each in ELEMENT_TYPES.items()}
 
 
 def type_name(code: int) -> str:
     """The name of an element type in a program; its number where it has none."""
-    names = {number: name for name, number in TensorProto.DataType.items()}
-    return _TYPES.get(names.get(code, ""), names.get(code, str(code)).lower())
+    return _TYPES.get(code, str(code))
 
 
 def number(value: float) -> str:
@@ -143,7 +136,7 @@ class _Writer:
         return name + "".join(f" {key}={_text(value)}" for key, value in given.items() if value != [])
 
     def _activation(self, name: str, values: list[float]) -> str:
-        keys = [row["name"] for row in ACTIVATIONS.get(name, {}).get("params", [])]
+        keys = list(ACTIVATIONS[name].drawn) if name in ACTIVATIONS else []
         keys += [f"further_{index}" for index in range(len(values))]
         slope = " slope" if "slope" in self._tensors else ""
         return name + slope + "".join(f" {key}={number(value)}" for key, value in zip(keys, values, strict=False))
@@ -153,8 +146,8 @@ class _Writer:
             if name in COMBINATIONS:
                 yield f"{name} {next(self._operands)}"
                 continue
-            row = ACTIVATIONS.get(name, {}).get("params", [])
-            yield name + "".join(f" {each['name']}={number(next(self._numbers))}" for each in row)
+            drawn = ACTIVATIONS[name].drawn if name in ACTIVATIONS else ()
+            yield name + "".join(f" {each}={number(next(self._numbers))}" for each in drawn)
 
 
 def _text(value: Any) -> str:

@@ -26,6 +26,8 @@ from strategies import (
     shapes,
 )
 
+from normfuse.spec import ActivationSpelling
+
 KINDS = {
     "LayerNormalization": 17,
     "RMSNormalization": 23,
@@ -95,26 +97,26 @@ def add_activation(nodes: Nodes, x: str, opset: int, attributes: dict[str, Any],
         return x
     row = ACTIVATIONS[name]
     values = dict(
-        zip(
-            [p["name"] for p in row.get("params", [])],
-            oracle.activation_parameters(name, attributes.get("activation_params", ())),
-            strict=True,
-        )
+        zip(row.drawn, oracle.activation_parameters(name, attributes.get("activation_params", ())), strict=True)
     )
     if name == "Swish" and values["alpha"] == 1 and opset < 24:
         return nodes.add("Mul", [x, nodes.add("Sigmoid", [x])])
-    for spelling in row["onnx"]:
-        if (spelling["since"] > opset and not spelling.get("domain")) or spelling.get("until", 99) < opset:
+    for spelling in row.spellings:
+        if not in_opset(spelling, opset):
             continue
-        inputs = [x] + ([nodes.optional("slope")] if row.get("slope") else [])
-        for parameter in spelling.get("inputs", []):
+        inputs = [x] + ([nodes.optional("slope")] if row.has_slope else [])
+        for parameter in spelling.inputs:
             inputs.append(
                 nodes.constant(f"clip_{parameter}", np.asarray(values[parameter]).astype(np.float32).astype(dtype))
             )
-        given = {attribute: values[p] for attribute, p in spelling.get("attributes", {}).items()}
-        given |= spelling.get("when", {})
-        return nodes.add(spelling["op"], inputs, domain=spelling.get("domain", ""), **given)
+        given = {attribute: values[p] for attribute, p in spelling.attributes.items()}
+        return nodes.add(spelling.op_type, inputs, domain=spelling.domain, **given, **spelling.when)
     raise AssertionError(f"{name} has no spelling at opset {opset}")
+
+
+def in_opset(spelling: ActivationSpelling, opset: int) -> bool:
+    """Does the spelling hold in this opset of ONNX?"""
+    return (spelling.domain != "" or spelling.since <= opset) and (spelling.until is None or opset <= spelling.until)
 
 
 def spellable(attributes: dict[str, Any], opset: int) -> bool:
@@ -124,22 +126,16 @@ def spellable(attributes: dict[str, Any], opset: int) -> bool:
     of its own.
     """
     name = attributes.get("activation", "Identity")
-    row = ACTIVATIONS[name]
     if name == "Identity":
         return True
-    given = set(attributes.get("activation_params", ())) and {
-        p["name"]
-        for p, v in zip(row["params"], attributes["activation_params"], strict=True)
-        if v != np.float32(p["default"])
-    }
-    for spelling in row.get("onnx", []):
-        if spelling.get("bias") or spelling.get("part") or spelling.get("until", 99) < opset:
-            continue
-        if not spelling.get("domain") and spelling["since"] > opset:
-            continue
-        if not set(given or ()) - set(spelling.get("attributes", {}).values()) - set(spelling.get("inputs", [])):
-            return True
-    return False
+    row = ACTIVATIONS[name]
+    values = zip(row.parameters.items(), attributes.get("activation_params", ()), strict=False)
+    given = {key for (key, default), value in values if value != np.float32(default)}
+    return any(
+        in_opset(each, opset) and given <= {*each.attributes.values(), *each.inputs}
+        for each in row.spellings
+        if not each.has_bias and not each.is_part
+    )
 
 
 def model_of(chain: Chain) -> onnx.ModelProto:

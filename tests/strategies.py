@@ -20,6 +20,8 @@ from families import Family
 from hypothesis import strategies as st
 from oracle import ACTIVATIONS, Array
 
+from normfuse.spec import OPERATORS
+
 FLOAT_TYPES: list[Any] = [np.float32, np.float16, ml_dtypes.bfloat16]
 QUANTIZED_TYPES: list[Any] = [
     np.int8,
@@ -206,10 +208,10 @@ def activations(
     """Attributes of an activation of the table with parameters that make sense, and PRelu's slope."""
     name = draw(st.sampled_from(["Identity", *ACTIVATIONS]))
     attributes: dict[str, Any] = {} if name == "Identity" else {"activation": name}
-    ranges = [row["range"] for row in ACTIVATIONS[name].get("params", [])]
+    ranges = [(each.low, each.high) for each in ACTIVATIONS[name].drawn.values()]
     if ranges and draw(st.booleans()):
         attributes["activation_params"] = [float(np.float32(draw(st.floats(*each, width=32)))) for each in ranges]
-    slope = numbers.normal(draw(broadcast_shapes(shape)), dtype, 0.2, 0.3) if ACTIVATIONS[name].get("slope") else None
+    slope = numbers.normal(draw(broadcast_shapes(shape)), dtype, 0.2, 0.3) if ACTIVATIONS[name].has_slope else None
     return attributes, slope
 
 
@@ -290,13 +292,13 @@ class Builder:
 
     def steps_behind(self, shape: Sequence[int]) -> None:
         """Mul, Add and activations behind the activation, with operands that broadcast to Y."""
-        without_slope = [name for name, row in ACTIVATIONS.items() if not row.get("slope")]
+        without_slope = [name for name, row in ACTIVATIONS.items() if not row.has_slope]
         kinds = st.one_of(st.sampled_from(["Mul", "Add"]), st.sampled_from(without_slope))
         words = self.draw(st.lists(kinds, min_size=1, max_size=4))
         self._steps("steps_behind", words, shape)
         for word in words:
-            ranges = [row["range"] for row in ACTIVATIONS[word].get("params", [])] if word in ACTIVATIONS else []
-            numbers = [float(np.float32(self.draw(st.floats(*each, width=32)))) for each in ranges]
+            drawn = ACTIVATIONS[word].drawn.values() if word in ACTIVATIONS else ()
+            numbers = [float(np.float32(self.draw(st.floats(each.low, each.high, width=32)))) for each in drawn]
             if numbers:
                 self.attributes["step_params"] = [*self.attributes.get("step_params", []), *numbers]
 
@@ -367,7 +369,7 @@ def normalizations(draw: st.DrawFn) -> Case:
     b.y(shape)
     further = ["sum"] if softmax else ["sum", "mean", "inv_std_dev"]
     outputs = ["Y", *draw(st.lists(st.sampled_from(further), unique=True))]
-    return b.finish(tuple(name for name in programs.OUTPUTS[b.op] if name in outputs))
+    return b.finish(tuple(name for name in OPERATORS[b.op].outputs if name in outputs))
 
 
 def _standard_method(b: Builder) -> None:

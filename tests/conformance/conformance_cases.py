@@ -32,7 +32,7 @@ NORMALIZATIONS = (
 )
 QUANTIZATION = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 ACTIVATION_OPERATORS = {
-    s["op"] for row in ACTIVATIONS.values() for s in row.get("onnx", []) if not s.get("domain") and not s.get("part")
+    s.op_type for row in ACTIVATIONS.values() for s in row.spellings if not s.domain and not s.is_part
 }
 FIELD = {*NORMALIZATIONS, *QUANTIZATION, *ACTIVATION_OPERATORS}
 

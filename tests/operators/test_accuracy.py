@@ -122,11 +122,11 @@ def test_activation_over_the_float32_range(name: str) -> None:
 
 
 def _attributes(name: str, params: tuple[float, ...] | None) -> dict[str, object]:
-    count = len(oracle.ACTIVATIONS[name].get("params", []))
+    count = len(oracle.ACTIVATIONS[name].drawn)
     if params is None or not count:
         return {"activation": name}
     return {"activation": name, "activation_params": list(params[:count])}
 
 
 def _slope(name: str) -> np.ndarray | None:
-    return np.array([0.3], F32) if oracle.ACTIVATIONS[name].get("slope") else None
+    return np.array([0.3], F32) if oracle.ACTIVATIONS[name].has_slope else None

@@ -26,7 +26,7 @@ EVERY_ACTIVATION = pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
 
 
 def slope_of(name: str, dtype: Any) -> Array | None:
-    return np.array([0.3], dtype) if oracle.ACTIVATIONS[name].get("slope") else None
+    return np.array([0.3], dtype) if oracle.ACTIVATIONS[name].has_slope else None
 
 
 # --- activations -----------------------------------------------------------------------------------------------------
