@@ -7,7 +7,8 @@
     name (opset=13): d = x - Mean(x); d / {Sqrt(Mean(d * d))|Pow(Mean(d * d), 0.5)} -> [LN]
 
 A case is one formula or several for each choice of alternatives in braces; braces that begin with the same ``tag:``
-choose together. It goes on in lines that are indented.
+choose together; with ``covering=2`` each two of all choices meet in a case, in fewer than all. It goes on in lines that
+are indented.
 
 In a formula, operators have ONNX's names (those of other domains begin with ``microsoft.``, ``normfuse.`` or
 ``own.``), keyword arguments are attributes, numbers have the model's type unless they say another (``int64(2)``), lists
@@ -37,6 +38,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from covering import covering
 from families import Array, Family, fill
 from onnx import TensorProto
 from spelling import SpellingBuilder
@@ -111,7 +113,7 @@ def feeds_of(model: onnx.ModelProto, case: Case, family: Family) -> dict[str, Ar
             continue
         data = fill(family, rng, shape, dtype, mean=0.25, deviation=deviation)
         limit = float(case.options.get("within", "inf"))
-        feeds[given.name] = data if dtype.kind in "iu" else np.clip(data, -limit, limit)
+        feeds[given.name] = np.clip(data, -limit, limit) if dtype.kind == "f" else data
     return feeds
 
 
@@ -153,11 +155,15 @@ def _options(text: str) -> dict[str, str]:
 
 
 def _cases(prefix: str, line: str, general: dict[str, str], macros: dict[str, Macro]) -> Iterator[Case]:
+    found = []
     for choice, text in _alternatives(line):
         match = re.fullmatch(r"([^:(]+?)(?: \((.*?)\))?: (.*) -> (.*)", text)
         assert match, f"{prefix}: no case: {text}"
         name = prefix + match[1] + "".join(f"-{index}" for index in choice)
-        yield Case(name, match[3], match[4], general | _options(match[2] or ""), macros)
+        found.append((choice, Case(name, match[3], match[4], general | _options(match[2] or ""), macros)))
+    strength = int(found[0][1].options.get("covering", 0))
+    chosen = covering([choice for choice, _ in found], strength) if strength else range(len(found))
+    yield from (found[index][1] for index in chosen)
 
 
 def _alternatives(line: str) -> Iterator[tuple[tuple[int, ...], str]]:

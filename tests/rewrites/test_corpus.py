@@ -80,7 +80,7 @@ class Form:
         front = "front" in options and case.expected.startswith("[") and draw.random() < 0.3
         expected = case.expected.replace("[", "[Add bias; ", 1) if front else case.expected
         model = case.build(g, dynamic, front)
-        if re.fullmatch(r"\[[^\]]*\]", expected) and draw.random() < 0.25:
+        if re.fullmatch(r"\[[^\]]*\]", expected) and "plain" not in options and draw.random() < 0.25:
             repeat(model, draw.choice(REPEATERS), draw.choice((1, 2)))
         return model, expected
 
@@ -253,7 +253,9 @@ def _check_numbers(form: Form, model: onnx.ModelProto, portable: onnx.ModelProto
     options = harness.session_options("ep")
     if "unoptimized" in form.case.options:  # where what ONNX Runtime makes of the original is wrong
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    levels = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED") if "all_levels" in form.case.options else ()
     sessions = {
+        **{f"portable model at {level}": session_of(portable, level=level) for level in levels},
         "portable model": session_of(portable, optimized="unoptimized" not in form.case.options),
         "provider": harness.create_session(custom if nodes else model, "ep", options),
         **({} if kernelless else {"original model": session_of(model, optimized=False)}),
