@@ -33,46 +33,39 @@ int64_t Wrapped(DataType type, uint64_t value) {
 }
 
 std::optional<int64_t> Combine(DirectMlOperator op, DataType type, int64_t a, int64_t b) {
+  using enum DirectMlOperator;
   const auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
-  switch (op) {
-    case DirectMlOperator::kAdd:
-      return Wrapped(type, x + y);
-    case DirectMlOperator::kSub:
-      return Wrapped(type, x - y);
-    case DirectMlOperator::kMul:
-      return Wrapped(type, x * y);
-    case DirectMlOperator::kDiv:
-      if (b == 0 || (b == -1 && a == std::numeric_limits<int64_t>::min())) return std::nullopt;
-      return a / b;
-    case DirectMlOperator::kMin:
-      return std::min(a, b);
-    case DirectMlOperator::kMax:
-      return std::max(a, b);
-    case DirectMlOperator::kEqual:
-      return a == b;
-    case DirectMlOperator::kGreater:
-      return a > b;
-    case DirectMlOperator::kGreaterOrEqual:
-      return a >= b;
-    case DirectMlOperator::kLess:
-      return a < b;
-    case DirectMlOperator::kLessOrEqual:
-      return a <= b;
-    case DirectMlOperator::kAnd:
-      return a & b;
-    case DirectMlOperator::kOr:
-      return a | b;
-    case DirectMlOperator::kXor:
-      return a ^ b;
-    default:
-      return std::nullopt;
-  }
+  if (op == kAdd) return Wrapped(type, x + y);
+  if (op == kSub) return Wrapped(type, x - y);
+  if (op == kMul) return Wrapped(type, x * y);
+  if (op == kMin) return std::min(a, b);
+  if (op == kMax) return std::max(a, b);
+  if (op == kEqual) return a == b;
+  if (op == kGreater) return a > b;
+  if (op == kGreaterOrEqual) return a >= b;
+  if (op == kLess) return a < b;
+  if (op == kLessOrEqual) return a <= b;
+  if (op == kAnd) return a & b;
+  if (op == kOr) return a | b;
+  if (op == kXor) return a ^ b;
+  if (op != kDiv || b == 0 || (b == -1 && a == std::numeric_limits<int64_t>::min())) return std::nullopt;
+  return a / b;
+}
+
+template <typename... Operators>
+bool IsOneOf(DirectMlOperator op, Operators... operators) {
+  return ((op == operators) || ...);
 }
 
 // Whether the result has the operands' type, not bool.
 bool IsArithmetic(DirectMlOperator op) {
-  return op == DirectMlOperator::kAdd || op == DirectMlOperator::kSub || op == DirectMlOperator::kMul ||
-         op == DirectMlOperator::kDiv || op == DirectMlOperator::kMin || op == DirectMlOperator::kMax;
+  using enum DirectMlOperator;
+  return IsOneOf(op, kAdd, kSub, kMul, kDiv, kMin, kMax);
+}
+
+bool IsPredicate(DirectMlOperator op) {
+  using enum DirectMlOperator;
+  return IsOneOf(op, kEqual, kGreater, kGreaterOrEqual, kLess, kLessOrEqual, kAnd, kOr, kXor);
 }
 
 std::optional<KnownTensor> ComputeBinary(DirectMlOperator op, const KnownTensor& a, const KnownTensor& b) {
@@ -270,45 +263,21 @@ KnownTensor Taken(const KnownTensor& tensor, const StridedView& view) {
 }
 
 std::optional<KnownTensor> ComputeKnown(const IslandNode& node, const std::vector<const KnownTensor*>& inputs) {
-  switch (node.op) {
-    case DirectMlOperator::kAdd:
-    case DirectMlOperator::kSub:
-    case DirectMlOperator::kMul:
-    case DirectMlOperator::kDiv:
-    case DirectMlOperator::kEqual:
-    case DirectMlOperator::kGreater:
-    case DirectMlOperator::kGreaterOrEqual:
-    case DirectMlOperator::kLess:
-    case DirectMlOperator::kLessOrEqual:
-    case DirectMlOperator::kAnd:
-    case DirectMlOperator::kOr:
-    case DirectMlOperator::kXor:
-      return ComputeBinary(node.op, *inputs[0], *inputs[1]);
-    case DirectMlOperator::kMin:
-    case DirectMlOperator::kMax: {
-      std::optional<KnownTensor> result = *inputs[0];
-      for (size_t i = 1; i < inputs.size() && result; ++i) result = ComputeBinary(node.op, *result, *inputs[i]);
-      return result;
-    }
-    case DirectMlOperator::kConstantOfShape:
-      return ComputeConstantOfShape(node, *inputs[0]);
-    case DirectMlOperator::kNot:
-      return ComputeNot(*inputs[0]);
-    case DirectMlOperator::kRange:
-      return ComputeRange(*inputs[0], *inputs[1], *inputs[2]);
-    case DirectMlOperator::kGatherND:
-      return ComputeGatherNd(node, *inputs[0], *inputs[1]);
-    case DirectMlOperator::kWhere:
-      return ComputeWhere(inputs);
-    case DirectMlOperator::kConcat:
-      return ComputeConcat(node, inputs);
-    case DirectMlOperator::kGather:
-      return ComputeGather(node, *inputs[0], *inputs[1]);
-    case DirectMlOperator::kCast:
-      return ComputeCast(node, *inputs[0]);
-    default:
-      return std::nullopt;
+  using enum DirectMlOperator;
+  if (IsArithmetic(node.op) || IsPredicate(node.op)) {  // Min and Max are of one tensor or more
+    std::optional<KnownTensor> result = *inputs[0];
+    for (size_t i = 1; i < inputs.size() && result; ++i) result = ComputeBinary(node.op, *result, *inputs[i]);
+    return result;
   }
+  if (node.op == kConstantOfShape) return ComputeConstantOfShape(node, *inputs[0]);
+  if (node.op == kNot) return ComputeNot(*inputs[0]);
+  if (node.op == kRange) return ComputeRange(*inputs[0], *inputs[1], *inputs[2]);
+  if (node.op == kGatherND) return ComputeGatherNd(node, *inputs[0], *inputs[1]);
+  if (node.op == kWhere) return ComputeWhere(inputs);
+  if (node.op == kConcat) return ComputeConcat(node, inputs);
+  if (node.op == kGather) return ComputeGather(node, *inputs[0], *inputs[1]);
+  if (node.op == kCast) return ComputeCast(node, *inputs[0]);
+  return std::nullopt;
 }
 
 }  // namespace normfuse::directml

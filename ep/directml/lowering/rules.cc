@@ -18,129 +18,76 @@ static_assert([] {
   return true;
 }());
 
-constexpr std::pair<DML_OPERATOR_TYPE, const char*> kNames[] = {
-    {DML_OPERATOR_ELEMENT_WISE_IDENTITY, "ELEMENT_WISE_IDENTITY"},
-    {DML_OPERATOR_ELEMENT_WISE_ADD, "ELEMENT_WISE_ADD"},
-    {DML_OPERATOR_ELEMENT_WISE_CLIP, "ELEMENT_WISE_CLIP"},
-    {DML_OPERATOR_ELEMENT_WISE_COS, "ELEMENT_WISE_COS"},
-    {DML_OPERATOR_ELEMENT_WISE_DIVIDE, "ELEMENT_WISE_DIVIDE"},
-    {DML_OPERATOR_ELEMENT_WISE_EXP, "ELEMENT_WISE_EXP"},
-    {DML_OPERATOR_ELEMENT_WISE_MULTIPLY, "ELEMENT_WISE_MULTIPLY"},
-    {DML_OPERATOR_ELEMENT_WISE_RECIP, "ELEMENT_WISE_RECIP"},
-    {DML_OPERATOR_ELEMENT_WISE_SIN, "ELEMENT_WISE_SIN"},
-    {DML_OPERATOR_ELEMENT_WISE_SQRT, "ELEMENT_WISE_SQRT"},
-    {DML_OPERATOR_ELEMENT_WISE_SUBTRACT, "ELEMENT_WISE_SUBTRACT"},
-    {DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR, "ELEMENT_WISE_QUANTIZE_LINEAR"},
-    {DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR, "ELEMENT_WISE_DEQUANTIZE_LINEAR"},
-    {DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU, "ACTIVATION_PARAMETERIZED_RELU"},
-    {DML_OPERATOR_REDUCE, "REDUCE"},
-    {DML_OPERATOR_CAST, "CAST"},
-    {DML_OPERATOR_ELEMENT_WISE_ERF, "ELEMENT_WISE_ERF"},
-    {DML_OPERATOR_ELEMENT_WISE_ROUND, "ELEMENT_WISE_ROUND"},
-    {DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1, "MEAN_VARIANCE_NORMALIZATION1"},
-    {DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2, "MEAN_VARIANCE_NORMALIZATION2"},
-    {DML_OPERATOR_ELEMENT_WISE_ABS, "ELEMENT_WISE_ABS"},
-    {DML_OPERATOR_ELEMENT_WISE_LOG, "ELEMENT_WISE_LOG"},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS, "ELEMENT_WISE_LOGICAL_EQUALS"},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND, "ELEMENT_WISE_LOGICAL_AND"},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN, "ELEMENT_WISE_LOGICAL_GREATER_THAN"},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN, "ELEMENT_WISE_LOGICAL_LESS_THAN"},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT, "ELEMENT_WISE_LOGICAL_NOT"},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR, "ELEMENT_WISE_LOGICAL_OR"},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR, "ELEMENT_WISE_LOGICAL_XOR"},
-    {DML_OPERATOR_ELEMENT_WISE_IS_NAN, "ELEMENT_WISE_IS_NAN"},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL, "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL"},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL, "ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL"},
-    {DML_OPERATOR_ELEMENT_WISE_MAX, "ELEMENT_WISE_MAX"},
-    {DML_OPERATOR_ELEMENT_WISE_MIN, "ELEMENT_WISE_MIN"},
-    {DML_OPERATOR_ELEMENT_WISE_POW, "ELEMENT_WISE_POW"},
-    {DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW, "ELEMENT_WISE_CONSTANT_POW"},
-    {DML_OPERATOR_GEMM, "GEMM"},
-    {DML_OPERATOR_CONVOLUTION, "CONVOLUTION"},
-    {DML_OPERATOR_AVERAGE_POOLING, "AVERAGE_POOLING"},
-    {DML_OPERATOR_MAX_POOLING2, "MAX_POOLING2"},
-    {DML_OPERATOR_PADDING, "PADDING"},
-    {DML_OPERATOR_BATCH_NORMALIZATION, "BATCH_NORMALIZATION"},
-    {DML_OPERATOR_JOIN, "JOIN"},
-    {DML_OPERATOR_MATRIX_MULTIPLY_INTEGER, "MATRIX_MULTIPLY_INTEGER"},
-    {DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY, "QUANTIZED_LINEAR_MATRIX_MULTIPLY"},
-    {DML_OPERATOR_CONVOLUTION_INTEGER, "CONVOLUTION_INTEGER"},
-    {DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION, "QUANTIZED_LINEAR_CONVOLUTION"},
-    {DML_OPERATOR_GATHER, "GATHER"},
-    {DML_OPERATOR_ELEMENT_WISE_IF, "ELEMENT_WISE_IF"},
-    {DML_OPERATOR_SLICE1, "SLICE1"},
-    {DML_OPERATOR_ACTIVATION_SOFTMAX1, "ACTIVATION_SOFTMAX1"},
-    {DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1, "ACTIVATION_LOG_SOFTMAX1"},
-    {DML_OPERATOR_QUANTIZE, "QUANTIZE"},
-    {DML_OPERATOR_DEQUANTIZE, "DEQUANTIZE"},
-};
+constexpr auto DML_FEATURE_LEVEL_NEVER = static_cast<FeatureLevel>(kNever);
 
-// Levels from the feature level history; ranks and types from the operators' pages, those of 5_0, 6_2 and 6_4 proven
-// with the libraries of these levels.
-constexpr OperatorRule kOperators[] = {
-    {DML_OPERATOR_ELEMENT_WISE_IDENTITY, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_ADD, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_CLIP, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_DIVIDE, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_EXP, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kFloatTypes, kFloatTypes},
-    {DML_OPERATOR_ELEMENT_WISE_MULTIPLY, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_RECIP, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kFloatTypes, kFloatTypes},
-    {DML_OPERATOR_ELEMENT_WISE_COS, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kFloatTypes, kFloatTypes},
-    {DML_OPERATOR_ELEMENT_WISE_SIN, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kFloatTypes, kFloatTypes},
-    {DML_OPERATOR_ELEMENT_WISE_SQRT, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kFloatTypes, kFloatTypes},
-    {DML_OPERATOR_ELEMENT_WISE_SUBTRACT, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kByteTypes},
-    {DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kIntegerTypes,
-     Bit(DML_TENSOR_DATA_TYPE_FLOAT32)},
-    {DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_REDUCE, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_CAST, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_1, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_ERF, DML_FEATURE_LEVEL_2_0, DML_FEATURE_LEVEL_3_0, kFloatTypes, kFloatTypes},
-    {DML_OPERATOR_ELEMENT_WISE_ROUND, DML_FEATURE_LEVEL_2_1, DML_FEATURE_LEVEL_3_0, kFloatTypes, kFloatTypes},
-    {DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1, DML_FEATURE_LEVEL_2_1, DML_FEATURE_LEVEL_3_1, kFloatTypes, kFloatTypes},
-    {DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2, DML_FEATURE_LEVEL_6_3, DML_FEATURE_LEVEL_6_3, kFloatTypes, kFloatTypes},
-    {DML_OPERATOR_ELEMENT_WISE_ABS, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOG, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_IS_NAN, DML_FEATURE_LEVEL_2_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL, DML_FEATURE_LEVEL_3_0, DML_FEATURE_LEVEL_3_0, kAnyType,
-     kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL, DML_FEATURE_LEVEL_3_0, DML_FEATURE_LEVEL_3_0, kAnyType,
-     kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_MAX, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_MIN, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_POW, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    // Four or five dimensions (CONVOLUTION from 3_0 on also three): the spatial ones and two more.
-    {DML_OPERATOR_CONVOLUTION, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_AVERAGE_POOLING, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_MAX_POOLING2, DML_FEATURE_LEVEL_2_1, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_PADDING, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_BATCH_NORMALIZATION, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_1, kAnyType, kAnyType},
-    // Two to four dimensions at every level.
-    {DML_OPERATOR_GEMM, DML_FEATURE_LEVEL_1_0, static_cast<FeatureLevel>(kNever), kAnyType, kAnyType},
-    {DML_OPERATOR_MATRIX_MULTIPLY_INTEGER, DML_FEATURE_LEVEL_2_1, static_cast<FeatureLevel>(kNever), kAnyType,
-     kAnyType},
-    {DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY, DML_FEATURE_LEVEL_2_1, static_cast<FeatureLevel>(kNever), kAnyType,
-     kAnyType},
-    {DML_OPERATOR_CONVOLUTION_INTEGER, DML_FEATURE_LEVEL_2_1, static_cast<FeatureLevel>(kNever), kAnyType, kAnyType},
-    {DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION, DML_FEATURE_LEVEL_2_1, static_cast<FeatureLevel>(kNever), kAnyType,
-     kAnyType},
-    {DML_OPERATOR_JOIN, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_GATHER, DML_FEATURE_LEVEL_1_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ELEMENT_WISE_IF, DML_FEATURE_LEVEL_2_0, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_SLICE1, DML_FEATURE_LEVEL_2_1, DML_FEATURE_LEVEL_3_0, kAnyType, kAnyType},
-    {DML_OPERATOR_ACTIVATION_SOFTMAX1, DML_FEATURE_LEVEL_5_1, DML_FEATURE_LEVEL_5_1, kAnyType, kAnyType},
-    {DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1, DML_FEATURE_LEVEL_5_1, DML_FEATURE_LEVEL_5_1, kAnyType, kAnyType},
-    {DML_OPERATOR_QUANTIZE, DML_FEATURE_LEVEL_6_3, DML_FEATURE_LEVEL_6_3, kFloatTypes, kByteTypes | kNibbleTypes},
-    {DML_OPERATOR_DEQUANTIZE, DML_FEATURE_LEVEL_6_3, DML_FEATURE_LEVEL_6_3, kByteTypes | kNibbleTypes, kFloatTypes},
-};
+// Name, the level that it came with, that from which it takes other ranks than four, and types of its first input and its output.
+// Levels from the feature level history; ranks and types from the operators' pages, those of 5_0, 6_2 and 6_4 proven with
+// the libraries of these levels. CONVOLUTION, pooling and PADDING move over the spatial dimensions: four or five in all, from
+// 3_0 on three for a CONVOLUTION; those of NEVER take two to four dimensions at every level.
+#define NORMFUSE_FOR_EACH_DML_OPERATOR(X)                                                       \
+  X(ELEMENT_WISE_IDENTITY, 1_0, 3_0, kAnyType, kAnyType)                                        \
+  X(ELEMENT_WISE_ADD, 1_0, 3_0, kAnyType, kAnyType)                                             \
+  X(ELEMENT_WISE_CLIP, 1_0, 3_0, kAnyType, kAnyType)                                            \
+  X(ELEMENT_WISE_DIVIDE, 1_0, 3_0, kAnyType, kAnyType)                                          \
+  X(ELEMENT_WISE_EXP, 1_0, 3_0, kFloatTypes, kFloatTypes)                                       \
+  X(ELEMENT_WISE_MULTIPLY, 1_0, 3_0, kAnyType, kAnyType)                                        \
+  X(ELEMENT_WISE_RECIP, 1_0, 3_0, kFloatTypes, kFloatTypes)                                     \
+  X(ELEMENT_WISE_COS, 1_0, 3_0, kFloatTypes, kFloatTypes)                                       \
+  X(ELEMENT_WISE_SIN, 1_0, 3_0, kFloatTypes, kFloatTypes)                                       \
+  X(ELEMENT_WISE_SQRT, 1_0, 3_0, kFloatTypes, kFloatTypes)                                      \
+  X(ELEMENT_WISE_SUBTRACT, 1_0, 3_0, kAnyType, kAnyType)                                        \
+  X(ELEMENT_WISE_QUANTIZE_LINEAR, 1_0, 3_0, kAnyType, kByteTypes)                               \
+  X(ELEMENT_WISE_DEQUANTIZE_LINEAR, 1_0, 3_0, kIntegerTypes, Bit(DML_TENSOR_DATA_TYPE_FLOAT32)) \
+  X(ACTIVATION_PARAMETERIZED_RELU, 1_0, 3_0, kAnyType, kAnyType)                                \
+  X(REDUCE, 1_0, 3_0, kAnyType, kAnyType)                                                       \
+  X(CAST, 1_0, 3_1, kAnyType, kAnyType)                                                         \
+  X(ELEMENT_WISE_ERF, 2_0, 3_0, kFloatTypes, kFloatTypes)                                       \
+  X(ELEMENT_WISE_ROUND, 2_1, 3_0, kFloatTypes, kFloatTypes)                                     \
+  X(MEAN_VARIANCE_NORMALIZATION1, 2_1, 3_1, kFloatTypes, kFloatTypes)                           \
+  X(MEAN_VARIANCE_NORMALIZATION2, 6_3, 6_3, kFloatTypes, kFloatTypes)                           \
+  X(ELEMENT_WISE_ABS, 1_0, 3_0, kAnyType, kAnyType)                                             \
+  X(ELEMENT_WISE_LOG, 1_0, 3_0, kAnyType, kAnyType)                                             \
+  X(ELEMENT_WISE_LOGICAL_EQUALS, 1_0, 3_0, kAnyType, kAnyType)                                  \
+  X(ELEMENT_WISE_LOGICAL_AND, 1_0, 3_0, kAnyType, kAnyType)                                     \
+  X(ELEMENT_WISE_LOGICAL_GREATER_THAN, 1_0, 3_0, kAnyType, kAnyType)                            \
+  X(ELEMENT_WISE_LOGICAL_LESS_THAN, 1_0, 3_0, kAnyType, kAnyType)                               \
+  X(ELEMENT_WISE_LOGICAL_NOT, 1_0, 3_0, kAnyType, kAnyType)                                     \
+  X(ELEMENT_WISE_LOGICAL_OR, 1_0, 3_0, kAnyType, kAnyType)                                      \
+  X(ELEMENT_WISE_LOGICAL_XOR, 1_0, 3_0, kAnyType, kAnyType)                                     \
+  X(ELEMENT_WISE_IS_NAN, 2_0, 3_0, kAnyType, kAnyType)                                          \
+  X(ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL, 3_0, 3_0, kAnyType, kAnyType)                   \
+  X(ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL, 3_0, 3_0, kAnyType, kAnyType)                      \
+  X(ELEMENT_WISE_MAX, 1_0, 3_0, kAnyType, kAnyType)                                             \
+  X(ELEMENT_WISE_MIN, 1_0, 3_0, kAnyType, kAnyType)                                             \
+  X(ELEMENT_WISE_POW, 1_0, 3_0, kAnyType, kAnyType)                                             \
+  X(ELEMENT_WISE_CONSTANT_POW, 1_0, 3_0, kAnyType, kAnyType)                                    \
+  X(CONVOLUTION, 1_0, 3_0, kAnyType, kAnyType)                                                  \
+  X(AVERAGE_POOLING, 1_0, 3_0, kAnyType, kAnyType)                                              \
+  X(MAX_POOLING2, 2_1, 3_0, kAnyType, kAnyType)                                                 \
+  X(PADDING, 1_0, 3_0, kAnyType, kAnyType)                                                      \
+  X(BATCH_NORMALIZATION, 1_0, 3_1, kAnyType, kAnyType)                                          \
+  X(GEMM, 1_0, NEVER, kAnyType, kAnyType)                                                       \
+  X(MATRIX_MULTIPLY_INTEGER, 2_1, NEVER, kAnyType, kAnyType)                                    \
+  X(QUANTIZED_LINEAR_MATRIX_MULTIPLY, 2_1, NEVER, kAnyType, kAnyType)                           \
+  X(CONVOLUTION_INTEGER, 2_1, NEVER, kAnyType, kAnyType)                                        \
+  X(QUANTIZED_LINEAR_CONVOLUTION, 2_1, NEVER, kAnyType, kAnyType)                               \
+  X(JOIN, 1_0, 3_0, kAnyType, kAnyType)                                                         \
+  X(GATHER, 1_0, 3_0, kAnyType, kAnyType)                                                       \
+  X(ELEMENT_WISE_IF, 2_0, 3_0, kAnyType, kAnyType)                                              \
+  X(SLICE1, 2_1, 3_0, kAnyType, kAnyType)                                                       \
+  X(ACTIVATION_SOFTMAX1, 5_1, 5_1, kAnyType, kAnyType)                                          \
+  X(ACTIVATION_LOG_SOFTMAX1, 5_1, 5_1, kAnyType, kAnyType)                                      \
+  X(QUANTIZE, 6_3, 6_3, kFloatTypes, kByteTypes | kNibbleTypes)                                 \
+  X(DEQUANTIZE, 6_3, 6_3, kByteTypes | kNibbleTypes, kFloatTypes)
+
+#define NORMFUSE_RULE(name, level, all_ranks, in, out) \
+  {DML_OPERATOR_##name, DML_FEATURE_LEVEL_##level, DML_FEATURE_LEVEL_##all_ranks, in, out},
+constexpr OperatorRule kOperators[] = {NORMFUSE_FOR_EACH_DML_OPERATOR(NORMFUSE_RULE)};
+#undef NORMFUSE_RULE
+
+#define NORMFUSE_NAME(name, ...) {DML_OPERATOR_##name, #name},
+constexpr std::pair<DML_OPERATOR_TYPE, const char*> kNames[] = {NORMFUSE_FOR_EACH_DML_OPERATOR(NORMFUSE_NAME)};
+#undef NORMFUSE_NAME
 
 const DirectMlActivation* ActivationOf(DML_OPERATOR_TYPE type) {
   for (const ActivationSpec& spec : kActivations) {
