@@ -143,6 +143,23 @@ Tensor MakeFloats(std::vector<int64_t> dims, const std::vector<double>& values) 
   return tensor;
 }
 
+Tensor FewValues(DataType type, std::vector<int64_t> dims, uint32_t seed) {
+  constexpr int64_t kValues = 251;
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  Tensor values = MakeTensor(type, {kValues});
+  for (int64_t i = 0; i < kValues; ++i) {
+    const double value = normal(random);
+    values.Set(i, IsFloat(type) ? 1 + value : std::clamp(60 + 20 * value, 0.0, 127.0));
+  }
+  Tensor tensor = MakeTensor(type, std::move(dims));
+  const size_t size = static_cast<size_t>(BitsOf(type)) / 8;
+  for (size_t i = 0; i < static_cast<size_t>(tensor.Count()); ++i) {
+    std::memcpy(tensor.data() + i * size, values.data() + random() % kValues * size, size);
+  }
+  return tensor;
+}
+
 void ArrayContext::SetOutputTypes(std::vector<DataType> types) {
   outputs_.resize(types.size());
   for (size_t i = 0; i < types.size(); ++i) outputs_[i].type = types[i];

@@ -39,6 +39,8 @@ struct Tensor {
 
 Tensor MakeTensor(DataType type, std::vector<int64_t> dims, size_t misalignment = 0);
 Tensor MakeFloats(std::vector<int64_t> dims, const std::vector<double>& values);
+// Of few values, floats around 1: making them must not take longer than what is tested or measured.
+Tensor FewValues(DataType type, std::vector<int64_t> dims, uint32_t seed);
 
 double DecodeElement(DataType type, uint32_t bits);
 

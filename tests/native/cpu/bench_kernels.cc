@@ -71,26 +71,9 @@ class BenchContext final : public ExecutionContext {
 };
 
 Tensor Random(DataType type, std::vector<int64_t> dims) {
-  static std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  Tensor tensor = MakeTensor(type, std::move(dims));
-  // Few distinct values: making inputs must not take longer than measuring.
-  double values[97];
-  for (double& value : values)
-    value = IsFloat(type) ? normal(random) : std::clamp(40.0 * normal(random) + 60, 0.0, 120.0);
-  Tensor pattern = MakeTensor(type, {97});
-  for (int i = 0; i < 97; ++i) pattern.Set(i, values[i]);
-  const auto size = static_cast<size_t>(BitsOf(type)) / 8;
-  for (int64_t i = 0; i < tensor.Count(); ++i) {
-    std::memcpy(tensor.data() + static_cast<size_t>(i) * size, pattern.data() + random() % 97 * size, size);
-  }
-  return tensor;
+  static uint32_t seed = 0;
+  return FewValues(type, std::move(dims), ++seed);
 }
-
-struct Job {
-  const char* name;
-  Case c;
-};
 
 Case Plain(std::vector<int64_t> dims, DataType x, DataType y) {
   Case c;

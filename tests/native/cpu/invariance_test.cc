@@ -163,24 +163,6 @@ struct Setting {
 
 size_t SizeOf(DataType type) { return static_cast<size_t>(BitsOf(type)) / 8; }
 
-// Of few values: making them must not take longer than what is tested.
-Tensor Random(DataType type, std::vector<int64_t> dims, uint32_t seed) {
-  constexpr int64_t kValues = 251;
-  std::mt19937 random(seed);
-  std::normal_distribution<double> normal;
-  Tensor values = MakeTensor(type, {kValues});
-  for (int64_t i = 0; i < kValues; ++i) {
-    const double value = normal(random);
-    values.Set(i, IsFloat(type) ? 1 + value : std::clamp(60 + 20 * value, 0.0, 127.0));
-  }
-  Tensor tensor = MakeTensor(type, std::move(dims));
-  const size_t size = SizeOf(type);
-  for (size_t i = 0; i < static_cast<size_t>(tensor.Count()); ++i) {
-    std::memcpy(tensor.data() + i * size, values.data() + random() % kValues * size, size);
-  }
-  return tensor;
-}
-
 // `count` groups of `tensor` from `begin` on, of `size` elements each.
 Tensor Slice(const Tensor& tensor, std::vector<int64_t> dims, int64_t begin, size_t x_offset) {
   Tensor slice = MakeTensor(tensor.type, std::move(dims), x_offset);
@@ -213,7 +195,7 @@ class Groups {
   Groups(const Recipe& recipe, int64_t count, std::vector<int64_t> inner)
       : recipe_(recipe), count_(count), inner_(std::move(inner)) {
     for (int64_t dim : inner_) size_ *= dim;
-    x_ = Random(recipe.x, Shape(count), 3);
+    x_ = FewValues(recipe.x, Shape(count), 3);
     for (int64_t i = 0; i < x_.Count(); ++i) {
       if (i / size_ % 3 != 2) continue;
       const bool begins = i % size_ < std::min(size_ / 2, cpu::kShiftElements);
@@ -221,20 +203,20 @@ class Groups {
       if (recipe.size != 1) x_.Set(i, x_.At(i) * recipe.size);
       if (recipe.infinite && i % size_ == size_ / 2) x_.Set(i, std::numeric_limits<double>::infinity());
     }
-    residual_ = Random(recipe.x, Shape(count), 4);
-    if (recipe.product) codes_ = Random(DataType::kInt8, Shape(count), 11);
+    residual_ = FewValues(recipe.x, Shape(count), 4);
+    if (recipe.product) codes_ = FewValues(DataType::kInt8, Shape(count), 11);
     for (int64_t i = 0; recipe.flat && i < x_.Count(); ++i) {
       if (i / size_ % 3 != 2) continue;
       x_.Set(i, 1.5);
       residual_.Set(i, 0.25);
     }
-    scale_ = Random(DataType::kFloat32, AffineShape(), 5);
+    scale_ = FewValues(DataType::kFloat32, AffineShape(), 5);
     for (int64_t i = 0; recipe.scale != 1 && i < scale_.Count(); ++i) scale_.Set(i, scale_.At(i) * recipe.scale);
-    bias_ = Random(DataType::kFloat32, AffineShape(), 6);
-    group_scale_ = Random(DataType::kFloat32, {count}, 7);
-    group_bias_ = Random(DataType::kFloat32, {count}, 8);
-    factor_ = Random(DataType::kFloat32, AffineShape(), 9);
-    residual_bias_ = Random(DataType::kFloat32, {inner_.back()}, 10);
+    bias_ = FewValues(DataType::kFloat32, AffineShape(), 6);
+    group_scale_ = FewValues(DataType::kFloat32, {count}, 7);
+    group_bias_ = FewValues(DataType::kFloat32, {count}, 8);
+    factor_ = FewValues(DataType::kFloat32, AffineShape(), 9);
+    residual_bias_ = FewValues(DataType::kFloat32, {inner_.back()}, 10);
   }
   int64_t count() const { return count_; }
 
@@ -616,7 +598,7 @@ TEST(DequantisingIsTheSameByAnyStore) {
         for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, static_cast<double>(i * 7 % 120));
         c.parts.x.tensor = c.Add(std::move(x), false);
         const std::vector<int64_t> shape = multiplies ? std::vector<int64_t>{} : std::vector<int64_t>{1104};
-        c.parts.x.quantization.scale = c.Add(Random(DataType::kFloat32, shape, 5), true);
+        c.parts.x.quantization.scale = c.Add(FewValues(DataType::kFloat32, shape, 5), true);
         Tensor zero = MakeTensor(type, shape);
         for (int64_t i = 0; i < zero.Count(); ++i) zero.Set(i, static_cast<double>(i % 5));
         c.parts.x.quantization.zero_point = c.Add(std::move(zero), true);
@@ -626,7 +608,7 @@ TEST(DequantisingIsTheSameByAnyStore) {
           Operand factor;
           factor.name = "factor";
           factor.type = DataType::kInt8;
-          factor.tensor = c.Add(Random(DataType::kInt8, {5, 1104}, 6), false);
+          factor.tensor = c.Add(FewValues(DataType::kInt8, {5, 1104}, 6), false);
           factor.quantization.scale = c.Add(MakeFloats({}, {0.125}), true);
           c.parts.behind = {Mul(factor)};
         }
@@ -664,7 +646,7 @@ TEST(PairsGiveTheSameBitsByBlocks) {
       chain.name = "pairs";
       chain.x.type = chain.store.type = DataType::kFloat32;
       chain.x.name = "X";
-      Tensor x = Random(DataType::kFloat32, {3, 700}, 3);
+      Tensor x = FewValues(DataType::kFloat32, {3, 700}, 3);
       for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, (x.At(i) - 1) * 60 * row.first);
       chain.x.tensor = c.Add(std::move(x), false);
       const auto number = [&c](double value) { return c.Add(MakeFloats({}, {value}), true); };
