@@ -471,9 +471,10 @@ def _fold(node: ir.Node, names: Names, known: dict[object, ir.Value], facts: Fac
     if scales.dtype != np.float32 or output_type not in (0, int(ir.DataType.FLOAT)):
         return None
     spread = _of_blocks_or_axis(node, weights)
-    difference = weights.astype(np.int64)
+    wide = np.int32 if weights.dtype.itemsize < 4 else np.int64  # either is exact
+    difference = weights.astype(wide)
     if zeros is not None:
-        difference = difference - spread(zeros.astype(np.int64))
+        difference = difference - spread(zeros.astype(wide))
     with np.errstate(over="ignore"):
         value = difference.astype(np.float32) * spread(scales)
     graph = node.graph
