@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import oracle
-import programs
 from onnx import helper, numpy_helper
+
+from normfuse.meaning import Expected, dtype_code, evaluate
+from normfuse.spec import labels_of, read_program
 
 SHAPE = (2, 7, 96)
 DOMAIN = "ai.normfuse"
-LAYER_NORM = {"axes": [-1], "epsilon": 1e-5}
+LAYER_NORM = "Normalize axes=-1 epsilon=1e-05; Mul scale; Add bias"
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -26,7 +27,7 @@ class Case:
     name: str
     models: dict[str, onnx.ModelProto]  # route -> model
     inputs: Arrays
-    expected: oracle.Expected
+    expected: Expected
     claimed: list[str]  # operator types that the execution provider must have
 
 
@@ -36,19 +37,15 @@ def make_model(nodes: str, inputs: Arrays, constants: Arrays, opset: int = 17, f
         f"<ir_version: 9, opset_import: [{imports}]> chain () => () {{ {nodes} }} {functions}"
     )
     for name, value in inputs.items():
-        model.graph.input.append(helper.make_tensor_value_info(name, oracle.dtype_code(value), value.shape))
+        model.graph.input.append(helper.make_tensor_value_info(name, dtype_code(value), value.shape))
     model.graph.output.append(helper.make_empty_tensor_value_info("Y"))
     model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     return model
 
 
-def fused_node(op_type: str, given: Arrays, **attributes: Any) -> str:
-    steps, inputs = programs.write("FusedNormalization", given, attributes)
-    return f'[fused] Y = {DOMAIN}.{op_type} <spec_version = 1, steps = "{steps}"> ({", ".join(inputs)})'
-
-
-def expected(given: Arrays, attributes: dict[str, Any]) -> oracle.Expected:
-    return oracle.evaluate("FusedNormalization", given, attributes)["Y"]
+def fused_node(op_type: str, steps: str) -> str:
+    inputs = ", ".join(["X", *labels_of(read_program(steps))])
+    return f'[fused] Y = {DOMAIN}.{op_type} <spec_version = 1, steps = "{steps}"> ({inputs})'
 
 
 def parameters(count: int, seed: int) -> Arrays:
@@ -63,20 +60,19 @@ def normal(shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
 NORM = "LayerNormalization <axis = -1, epsilon = 1e-05> ({}, scale, bias)"
 
 
-def both_routes(name: str, nodes: str, activation: str, inputs: Arrays, constants: Arrays, opset: int = 17) -> Case:
-    attributes, given = {**LAYER_NORM, "activation": activation}, {**inputs, **constants}
-    fused = fused_node("FusedNormalization", given, **attributes)
+def both_routes(name: str, nodes: str, steps: str, inputs: Arrays, constants: Arrays, opset: int = 17) -> Case:
+    fused = fused_node("FusedNormalization", steps)
     models = {
         route: make_model(text, inputs, constants, opset) for route, text in (("plugin", nodes), ("custom", fused))
     }
     claimed = [node.op_type for node in models["plugin"].graph.node]
-    return Case(name, models, inputs, expected(given, attributes), claimed)
+    return Case(name, models, inputs, evaluate(steps, {**inputs, **constants})["Y"], claimed)
 
 
 def float_case(name: str, shape: tuple[int, ...]) -> Case:
     nodes = f"[add] sum = Add (X, residual) [norm] n = {NORM.format('sum')} [relu] Y = Relu (n)"
     inputs = {"X": normal(shape, 1), "residual": normal(shape, 2)}
-    return both_routes(name, nodes, "Relu", inputs, parameters(shape[-1], 3))
+    return both_routes(name, nodes, f"Add residual; {LAYER_NORM}; Relu", inputs, parameters(shape[-1], 3))
 
 
 def quantised_case() -> Case:
@@ -86,7 +82,9 @@ def quantised_case() -> Case:
     numbers = {"x_scale": np.float32(0.03), "x_zero_point": np.int8(-5)}
     numbers |= {"y_scale": np.float32(0.025), "y_zero_point": np.int8(-100)}
     constants = parameters(SHAPE[-1], 5) | {name: np.asarray(number) for name, number in numbers.items()}
-    return both_routes("quantised", nodes, "Gelu", inputs, constants, opset=20)
+    x, y = (f"scale={name}_scale zero_point={name}_zero_point" for name in "xy")
+    steps = f"Dequantize {x}; {LAYER_NORM}; Gelu; Quantize {y}"
+    return both_routes("quantised", nodes, steps, inputs, constants, opset=20)
 
 
 def branch_case() -> Case:
@@ -95,20 +93,18 @@ def branch_case() -> Case:
         then_branch = t () => (float[] p) {{ [norm] n = {NORM.format("X")} [relu] p = Relu (n) }},
         else_branch = e () => (float[] q) {{ [identity] q = Identity (X) }}>"""
     inputs, constants = {"X": normal(SHAPE, 6), "condition": np.asarray(True)}, parameters(SHAPE[-1], 7)
-    exact = expected({"X": inputs["X"], **constants}, {**LAYER_NORM, "activation": "Relu"})
+    exact = evaluate(f"{LAYER_NORM}; Relu", {"X": inputs["X"], **constants})["Y"]
     model = make_model(choice, inputs, constants)
     return Case("branch", {"plugin": model}, inputs, exact, ["LayerNormalization", "Relu"])
 
 
 def function_case(case: str, name: str) -> Case:
     """A call of a model-local function, as an optimised model holds it."""
-    attributes = {**LAYER_NORM, "activation": "Identity"}
     inputs, constants = {"X": normal(SHAPE, 8)}, parameters(SHAPE[-1], 9)
-    given = {**inputs, **constants}
     head = f'<opset_import: ["": 17], domain: "{DOMAIN}"> {name} <spec_version, steps>'
     function = f"{head} (X, scale, bias) => (Y) {{ Y = {NORM.format('X')} }}"
-    model = make_model(fused_node(name, given, **attributes), inputs, constants, 17, function)
-    return Case(case, {"plugin": model}, inputs, expected(given, attributes), [name])
+    model = make_model(fused_node(name, LAYER_NORM), inputs, constants, 17, function)
+    return Case(case, {"plugin": model}, inputs, evaluate(LAYER_NORM, {**inputs, **constants})["Y"], [name])
 
 
 def many_nodes_case() -> Case:
@@ -118,14 +114,14 @@ def many_nodes_case() -> Case:
     nodes = " ".join(pair.format(index, index + 1) for index in range(500)).replace("(v0)", "(X)")
     nodes += " [mvn] Y = MeanVarianceNormalization <axes = [1]> (v500)"
     inputs = {"X": normal(SHAPE, 11)}
-    attributes = {"axes": [1], "epsilon": 1e-9, "epsilon_on": "stddev", "activation": "Identity"}
-    return Case("many", {"plugin": make_model(nodes, inputs, {})}, inputs, expected(inputs, attributes), [])
+    exact = evaluate("Normalize axes=1 epsilon=1e-09 epsilon_on=stddev", inputs)["Y"]
+    return Case("many", {"plugin": make_model(nodes, inputs, {})}, inputs, exact, [])
 
 
 def impossible_model() -> onnx.ModelProto:
     """An axis that X does not have."""
     inputs = {"X": normal(SHAPE, 10)}
-    return make_model(fused_node("FusedNormalization", inputs, axes=[9]), inputs, {})
+    return make_model(fused_node("FusedNormalization", "Normalize axes=9"), inputs, {})
 
 
 CASES = (
@@ -156,7 +152,7 @@ def write_manifest(folder: Path) -> Path:
         for name, value in case.inputs.items():
             file = f"{case.name}.{name}"
             value.tofile(folder / file)
-            lines.append(" ".join(map(str, ["input", name, oracle.dtype_code(value), value.ndim, *value.shape, file])))
+            lines.append(" ".join(map(str, ["input", name, dtype_code(value), value.ndim, *value.shape, file])))
         bounds = {side: f"{case.name}.{side}" for side in ("low", "high")}
         for side, file in bounds.items():
             case.expected.stored(getattr(case.expected, side)).astype(np.float64).tofile(folder / file)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import programs
-from cases import DOMAIN, Arrays, normal, parameters
+from cases import DOMAIN, LAYER_NORM, Arrays, normal, parameters
 from onnx import TensorProto, helper, numpy_helper
 
 import normfuse
+from normfuse.spec import labels_of, read_program
 
 OUTPUTS = ("Y", "sum", "mean", "inv_std_dev")
+SKIP_LAYER_NORM = f"Add residual; {LAYER_NORM}"
 STEP, ZERO = 0.05, 3
 
 
@@ -64,9 +65,9 @@ def inputs_of() -> tuple[Arrays, np.ndarray]:
     return inputs, sum(value.astype(np.float64) for value in inputs.values())  # type: ignore[return-value]
 
 
-def fused_norm(inputs: dict[str, str], outputs: str) -> str:
-    steps, order = programs.write("FusedNormalization", inputs, {"axes": [-1]})
-    return f'{outputs} = {DOMAIN}.FusedNormalization <steps = "{steps}"> ({", ".join(inputs[key] for key in order)})'
+def fused_norm(x: str, outputs: str, steps: str) -> str:
+    inputs = ", ".join([x, *labels_of(read_program(steps))])
+    return f'{outputs} = {DOMAIN}.FusedNormalization <steps = "{steps}"> ({inputs})'
 
 
 def operator_form(further: tuple[str, ...], quantise: bool, ranked: bool) -> Form:
@@ -78,9 +79,9 @@ def operator_form(further: tuple[str, ...], quantise: bool, ranked: bool) -> For
         constants |= quantisation()
         expected["Y"] = quantised(expected["Y"])
     used = ("Y", *further)
-    names = ["X", "scale", "bias", "residual", *(["y_scale", "y_zero_point"] if quantise else [])]
+    steps = SKIP_LAYER_NORM + "; Quantize scale=y_scale zero_point=y_zero_point" * quantise
     last = max(map(OUTPUTS.index, used)) + 1
-    node = fused_norm({n: n for n in names}, ", ".join(n if n in used else '""' for n in OUTPUTS[:last]))
+    node = fused_norm("X", ", ".join(n if n in used else '""' for n in OUTPUTS[:last]), steps)
     shapes = {n: f"[N, 4, {1 if n in OUTPUTS[2:] else 32}]" if ranked else "[]" for n in used}
     outputs = ", ".join(f"{'int8' if quantise and n == 'Y' else 'float'}{shapes[n]} {n}" for n in used)
     name = f"{'-'.join(used)}{'-int8' * quantise}{'-unranked' * (not ranked)}"
@@ -125,11 +126,10 @@ def unknown_rank() -> Form:
     """X of a rank that only the run tells, twice through the operator, and a MatMul that looks at the rank."""
     inputs, d = inputs_of()
     constants = parameters(32, 8) | {"weight": normal((32, 8), 9) / 32, "axes": np.asarray([0], np.int64)}
-    weights = {"scale": "scale", "bias": "bias"}
     nodes = f"""shape = Shape (X) positions = NonZero (shape) which = Squeeze (positions, axes)
         same = Gather (shape, which) x = Reshape (X, same)
-        [first] {fused_norm({"X": "x", **weights, "residual": "residual"}, "n, sum")}
-        [second] {fused_norm({"X": "n", **weights}, "Y")} P = MatMul (Y, weight) Q = MatMul (sum, weight)"""
+        [first] {fused_norm("x", "n, sum", SKIP_LAYER_NORM)}
+        [second] {fused_norm("n", "Y", LAYER_NORM)} P = MatMul (Y, weight) Q = MatMul (sum, weight)"""
     model = model_of(nodes, constants, "float[] P, float[] Q")
     model.graph.value_info.append(helper.make_tensor_value_info("sum", TensorProto.FLOAT, None))
     weight = constants["weight"].astype(np.float64)
