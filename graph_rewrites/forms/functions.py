@@ -590,8 +590,8 @@ class Body:
             grouped = self._op("Reshape", kept, grouping)
         grouped = self._cast(grouped, dtype, self._work)
         if _is_plain(fused) and self._opset >= 17:
-            ones = self._unit_scale(None, grouped, 1)
-            y = self._op("LayerNormalization", grouped, ones, axis=-1, epsilon=fused["epsilon"])
+            scale = self._unit_scale(None, grouped, 1)
+            y = self._op("LayerNormalization", grouped, scale, axis=-1, epsilon=fused["epsilon"])
         elif _is_plain(fused):
             ones, zeros = np.ones(groups, self._work.numpy()), np.zeros(groups, self._work.numpy())
             scale, bias = self._tensor(ones), self._tensor(zeros)
