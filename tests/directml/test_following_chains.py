@@ -11,6 +11,8 @@ import oracle
 import pytest
 from oracle import Array
 
+from normfuse.meaning import evaluate
+
 NORM = "LayerNormalization <axis = -1, epsilon = 1e-5>"
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(6, 8)).astype(np.float32)
@@ -37,8 +39,7 @@ def session(body: str, fake: dict[str, str], outputs: str = "float[N, 8] y") -> 
 
 
 def normed(x: Array) -> Array:
-    attributes = {"axes": [-1], "epsilon": 1e-5}
-    return np.asarray(oracle.evaluate("FusedNormalization", {"X": x, "scale": SCALE}, attributes)["Y"].exact)
+    return evaluate("Normalize axes=-1; Mul scale", {"X": x, "scale": SCALE})["Y"].exact
 
 
 def test_two_chains_are_one_node(fake: dict[str, str]) -> None:

@@ -17,6 +17,8 @@ import onnx
 import oracle
 import pytest
 
+from normfuse.meaning import evaluate
+
 X = np.random.default_rng(5).normal(size=(6, 8)).astype(np.float32)
 # Two nodes, which something that the execution provider leaves alone keeps apart. A row of X has 32 bytes.
 MODEL = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
@@ -69,8 +71,7 @@ def test_the_library_counts_what_direct3d_is_asked_for(tmp_path: Path) -> None:
 
 def normalised(x: oracle.Array) -> oracle.Array:
     scale = np.arange(1, 9, dtype=np.float32)
-    attributes = {"axes": [-1], "epsilon": 1e-5}
-    return np.asarray(oracle.evaluate("FusedNormalization", {"X": x, "scale": scale}, attributes)["Y"].exact)
+    return evaluate("Normalize axes=-1; Mul scale", {"X": x, "scale": scale})["Y"].exact
 
 
 def test_a_call_that_the_gpu_fails_has_its_result(capfd: pytest.CaptureFixture[str]) -> None:

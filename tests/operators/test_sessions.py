@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import harness
 import instruction_sets
@@ -23,12 +22,14 @@ from oracle import Array
 from parsed_models import parse
 
 import normfuse
+from normfuse.meaning import Expected, evaluate
 
 F32 = np.float32
 WIDTH = 16
 TENSOR = f"float[3,{WIDTH}]"
 X, R = np.random.default_rng(1).normal(0, 1, (2, 3, WIDTH)).astype(F32)
 LN = "LayerNormalization<axis = -1>"
+NORM = "Normalize axes=-1; Mul scale"
 CHAIN = f"g ({TENSOR} X) => ({TENSOR} Y) {{ n = {LN}(X, g1)  Y = Gelu(n) }}"
 
 
@@ -47,12 +48,12 @@ def model(graph: str, opset: int = 20, functions: tuple[str, ...] = (), **consta
     return proto
 
 
-def expected(x: Array, seed: int, **attributes: Any) -> oracle.Expected:
-    return oracle.evaluate("FusedNormalization", {"X": x, "scale": scale(seed)}, {"axes": [-1], **attributes})["Y"]
+def expected(x: Array, seed: int, activation: str = "Identity") -> Expected:
+    return evaluate(f"{NORM}; {activation}", {"X": x, "scale": scale(seed)})["Y"]
 
 
-def gelu(x: Array) -> oracle.Expected:
-    return oracle.evaluate("FusedActivation", {"X": x}, {"activation": "Gelu"})["Y"]
+def gelu(x: Array) -> Expected:
+    return evaluate("Gelu", {"X": x})["Y"]
 
 
 def record(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
@@ -85,7 +86,7 @@ def test_selected(way: str | int) -> None:
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, enable_fallback=0, **more)
     assert harness.fused_types(session) == [["Gelu", "LayerNormalization"]]
     x = np.random.default_rng(2).normal(0, 1, (30, 400, WIDTH)).astype(F32)
-    expected(x, 1, activation="Gelu").check(harness.run(session, {"X": x})["Y"])
+    expected(x, 1, "Gelu").check(harness.run(session, {"X": x})["Y"])
 
 
 @pytest.mark.parametrize("order", ["operators first", "provider first", "operators twice"])
@@ -112,7 +113,7 @@ def test_context_generation_claims_nothing(tmp_path: Path) -> None:
     session = harness.create_session(tmp_path / "source.onnx", options=options)
     assert harness.ep_groups(session) == []
     assert '"context_generation"' in (tmp_path / "claims.jsonl").read_text("utf-8")
-    expected(X, 1, activation="Gelu").widened(1e-5).check(harness.run(session, {"X": X})["Y"])
+    expected(X, 1, "Gelu").widened(1e-5).check(harness.run(session, {"X": X})["Y"])
 
 
 GELU = "FusedActivation_Activation (X) => (Y) { Y = Gelu(X) }"
@@ -129,7 +130,7 @@ def test_optimized_model_can_be_written(tmp_path: Path) -> None:
     assert harness.fused_types(session) == [["FusedActivation_Activation"]]
     assert '"compilation_off"' in (tmp_path / "claims.jsonl").read_text("utf-8")
     for each in (session, harness.create_session(tmp_path / "optimized.onnx", "ep")):
-        expected(X, 1, activation="Gelu").widened(1e-5).check(harness.run(each, {"X": X})["Y"])
+        expected(X, 1, "Gelu").widened(1e-5).check(harness.run(each, {"X": X})["Y"])
 
 
 def test_one_session_from_several_threads() -> None:
@@ -138,7 +139,7 @@ def test_one_session_from_several_threads() -> None:
     def work(seed: int) -> None:
         x = np.random.default_rng(seed).normal(0, 1, (3 + seed, 7, WIDTH)).astype(F32)
         for _ in range(50):
-            expected(x, 1, activation="Gelu").check(harness.run(session, {"X": x})["Y"])
+            expected(x, 1, "Gelu").check(harness.run(session, {"X": x})["Y"])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -149,7 +150,7 @@ def test_sessions_that_come_and_go_at_the_same_time() -> None:
 
     def works(seed: int) -> None:
         session = harness.create_session(model(graph, g=scale(seed)))
-        expected(X, seed, activation="Relu").check(-harness.run(session, {"X": X})["Y"])
+        expected(X, seed, "Relu").check(-harness.run(session, {"X": X})["Y"])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(works, range(64)))
@@ -194,9 +195,9 @@ def test_parameters_known_only_at_run_time() -> None:
     assert harness.fused_types(session) == [["LayerNormalization", "QuantizeLinear"]]
     for seed in (1, 2):
         step, zero = np.array(0.01 * seed, F32), np.array(seed, np.int8)
-        inputs = {"X": X, "scale": scale(seed), "y_scale": step, "y_zero_point": zero}
+        inputs = {"X": X, "scale": scale(seed), "step": step, "zero": zero}
         got = harness.run(session, {"X": X, "G": scale(seed), "S": step, "Z": zero})["Y"]
-        oracle.evaluate("FusedNormalization", inputs, {"axes": [-1]})["Y"].check(got)
+        evaluate(f"{NORM}; Quantize scale=step zero_point=zero", inputs)["Y"].check(got)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_value_in_between_is_used_in_a_subgraph() -> None:
     assert sorted(harness.fused_types(session)) == [["Gelu"], ["LayerNormalization"]]
     got = harness.run(session, {"X": X, "C": np.array(True)})
     expected(X, 1).check(-got["Z"])
-    expected(X, 1, activation="Gelu").check(got["Y"])
+    expected(X, 1, "Gelu").check(got["Y"])
 
 
 # The same names in every graph, and other chains behind them: what is kept of one graph fits no other.
@@ -287,13 +288,13 @@ def test_values_of_the_same_names_in_all_graphs(condition: bool, level: str) -> 
     activations = ["Elu", "Gelu", "Mish", "Relu", "Sigmoid", "Softsign", "Tanh"]
     assert harness.fused_types(session) == sorted(sorted([name, "LayerNormalization"]) for name in activations)
     got = harness.run(session, {"X": X, "C": np.array(condition), "N": np.array(1, np.int64)})
-    first = expected(X, 0, activation="Elu").array()
-    expected(first, 5, activation="Mish").widened(1e-5).check(got["Y"])
-    branch = expected(X, 1, activation="Relu") if condition else expected(X, 2, activation="Gelu")
+    first = expected(X, 0, "Elu").array()
+    expected(first, 5, "Mish").widened(1e-5).check(got["Y"])
+    branch = expected(X, 1, "Relu") if condition else expected(X, 2, "Gelu")
     branch.check(got["B"])
     if condition:  # else the loop ends before its first turn
-        turn = expected(X, 3, activation="Tanh").array()
-        expected(turn, 4, activation="Sigmoid").widened(1e-5).check(got["L"])
+        turn = expected(X, 3, "Tanh").array()
+        expected(turn, 4, "Sigmoid").widened(1e-5).check(got["L"])
 
 
 def test_only_some_chains_are_claimed() -> None:
@@ -315,9 +316,9 @@ def test_only_some_chains_are_claimed() -> None:
     session = harness.create_session(proto, claim="profitable")
     assert harness.fused_types(session) == [["Gelu", "LayerNormalization"]] * 2
     got = harness.run(session, {"X": x})
-    first = expected(x, 1, activation="Gelu").array()
+    first = expected(x, 1, "Gelu").array()
     largest = first.max()
-    expected(first * largest, 2, activation="Gelu").widened(1e-4).check(-got["Y"])
+    expected(first * largest, 2, "Gelu").widened(1e-4).check(-got["Y"])
 
 
 def test_nodes_with_kernels_beside_nodes_that_are_compiled() -> None:
@@ -344,13 +345,10 @@ def test_nodes_with_kernels_beside_nodes_that_are_compiled() -> None:
     assert ["DequantizeLinear", "LayerNormalization", "QuantizeLinear"] in groups
     got = harness.run(session, {"X": X, "R": residual})
     expected(X, 1).check(-got["S"])
-    expected(X + residual, 2, activation="Gelu").check(-got["Y"])
+    expected(X + residual, 2, "Gelu").check(-got["Y"])
     codes = oracle.quantize(X, step, zero, onnx.TensorProto.INT8)
-    quantised = {"X": codes, "x_scale": step, "x_zero_point": zero, "scale": scale(3)}
-    wanted = oracle.evaluate(
-        "FusedNormalization", {**quantised, "y_scale": step, "y_zero_point": zero}, {"axes": [-1]}
-    )["Y"]
-    wanted.check(got["Q"])
+    steps = f"Dequantize scale=s zero_point=z; {NORM}; Quantize scale=t zero_point=u"
+    evaluate(steps, {"X": codes, "s": step, "z": zero, "scale": scale(3), "t": step, "u": zero})["Y"].check(got["Q"])
 
 
 def test_a_chain_that_nobody_reads() -> None:
@@ -377,8 +375,8 @@ def test_a_model_in_the_format_of_onnxruntime(tmp_path: Path) -> None:
     session, report = session_and_report(path, tmp_path)
     claimed = [line["description"] for line in report if line["claimed"]]
     assert claimed == ["LayerNormalization -> Elu", "LayerNormalization -> Relu"]
-    first = expected(X, 1, activation="Elu").array()
-    expected(first, 2, activation="Relu").widened(1e-5).check(-harness.run(session, {"X": X})["Y"])
+    first = expected(X, 1, "Elu").array()
+    expected(first, 2, "Relu").widened(1e-5).check(-harness.run(session, {"X": X})["Y"])
 
 
 # --- more chains than ONNX Runtime compiles in a reasonable time: registered kernels run the nodes there -------------
