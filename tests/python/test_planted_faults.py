@@ -58,7 +58,12 @@ class Model(NamedTuple):
 STEP = F32(0.03125)
 X = np.random.default_rng(0).normal(size=(64, 32)).astype(F32)
 X[5, 7] = F32(3.5) * STEP
-TURNS = {"rounded": np.nextafter(F32(1), F32(0))}  # a factor: 3.4999998 steps, 3 instead of 4
+# A factor: 3.4999998 steps, 3 instead of 4. By other names the values before the pair are a part of its site.
+TURNS = {
+    "rounded": np.nextafter(F32(1), F32(0)),
+    "r = Mul(x, rounded) m = Add(r, before)": "r2 = Mul(x, rounded) m2 = Add(r2, before)",
+    "(m, s, z)": "(m2, s, z)",
+}
 PAIR = "q = QuantizeLinear(m, s, z) d = DequantizeLinear(q, s, z)"
 OURS = 'd = ai.normfuse.FusedActivation<steps = "FakeQuantize scale=s zero_point=z{}", spec_version = 2>(m, s, z)'
 AMPLIFYING = Model(
@@ -68,10 +73,27 @@ AMPLIFYING = Model(
     {"x": X},
 )
 SIXTEEN_BITS = AMPLIFYING._replace(constants=AMPLIFYING.constants | {"z": np.int16(0)})
+
+
+def three(names: str) -> str:
+    """Two pairs less a third one: what ties make of them is larger than what two quantisers in turn do."""
+    pairs = (
+        f"m{n} = Mul(x, f{n[-1]}) q{n} = QuantizeLinear(m{n}, s, z) d{n} = DequantizeLinear(q{n}, s, z)"
+        for n in (f"{names}1", f"{names}2", f"{names}3")
+    )
+    return f"{' '.join(pairs)} s{names} = Add(d{names}1, d{names}2) y = Sub(s{names}, d{names}3) }}"
+
+
+THREE = Model(
+    f"g (float[64,32] x) => (float[64,32] y) {{ {three('a')}",
+    {"f1": F32(1), "f2": F32(1), "f3": F32(1), "s": STEP, "z": np.int8(0)},
+    {"x": X},
+)
 SYMMETRIC = Model(  # a range from -1 to 1, whose zero point is at a tie: 127.5
-    """g (float[64,32] x) => (float[64,32] y) { c = Clip(x, low, one) q, s, z = DynamicQuantizeLinear(c)
+    """g (float[64,32] x) => (float[64,32] y) {
+    one = Constant<value = float {1}>() c = Clip(x, low, one) q, s, z = DynamicQuantizeLinear(c)
     d = DequantizeLinear(q, s, z) b = Add(d, step) y = Mul(b, factor) }""",
-    {"low": F32(-1), "one": F32(1), "step": F32(0), "factor": F32(1000)},
+    {"low": F32(-1), "step": F32(0), "factor": F32(1000)},
     {"x": np.random.default_rng(1).normal(size=(64, 32)).astype(F32)},
 )
 WEIGHTS = np.random.default_rng(2).normal(size=(32, 32)).astype(F32) / F32(8)
@@ -176,7 +198,7 @@ LOOKED_UP = Model(
 # A float16 elsewhere is no reason to allow more.
 BRANCHES = Model(
     """g (float[N,64] x, bool[1] on) => (float[N,64] y) { h = Cast<to = 10>(x) f = Cast<to = 1>(h)
-    n = If(on) <then_branch = t () => (float[N,64] a) { a = LayerNormalization(f, w, b) },
+    n = If(on) <then_branch = t () => (float[N,64] a) { n1 = LayerNormalization(f, w, b) a = Cast<to = 1>(n1) },
     else_branch = e () => (float[N,64] d) { d = LayerNormalization(f, w, b) }> y = Tanh(n) }""",
     {"w": ONES, "b": ONES / 3},
     optimized=True,
@@ -230,11 +252,13 @@ ROWS: list[tuple[Model, dict[str, Any], str]] = [
     (AMPLIFYING, {"before": STEP * 2}, "differ"),  # all of them by two
     (AMPLIFYING, TURNS | {"factor": 1002}, "differ"),  # a tie, and an error that has nothing to do with it
     (AMPLIFYING, TURNS | {"step": 0.001}, "differ"),
-    (SIXTEEN_BITS, TURNS | {PAIR: OURS.format("")}, "agree"),  # the integers are nowhere
+    (SIXTEEN_BITS, {PAIR: OURS.format("")} | TURNS, "agree"),  # the integers are nowhere
     (SIXTEEN_BITS, {"before": STEP / 4, PAIR: OURS.format("")}, "differ"),
     (SIXTEEN_BITS, {"before": STEP * 2, PAIR: OURS.format("")}, "differ"),
-    (SIXTEEN_BITS, TURNS | {PAIR: OURS.format("; Swish alpha=100")}, "differ"),
-    (SYMMETRIC, {"low": -1.0000001}, "agree"),  # shifts all values
+    (SIXTEEN_BITS, {PAIR: OURS.format("; Swish alpha=100")} | TURNS, "differ"),
+    (THREE, {three("a"): three("b"), "f3": TURNS["rounded"]}, "agree"),
+    (THREE, {three("a"): three("b"), "f3": 1.05}, "differ"),
+    (SYMMETRIC, {"low": -1.0000001, "c = Clip": "c2 = Clip", "(c)": "(c2)"}, "agree"),  # shifts all values
     (SYMMETRIC, {"low": -1.0000001, "step": 0.001}, "differ"),
     (SYMMETRIC, {"low": -1.02}, "differ"),
     # The order of a sum turns more values of 16 bits than of 8.
@@ -302,7 +326,7 @@ def test_a_tie_that_is_one_in_the_types_own_precision_alone(side: int) -> None:
     x = np.where(np.abs(X / scale % 1 - 0.5) < 0.001, F32(0), X)  # nothing else is near to a tie
     x[5, 7] = value
     report = AMPLIFYING._replace(constants=AMPLIFYING.constants | {"s": scale}, inputs={"x": x}).verified(
-        {"rounded": 1 + side * 5e-7}
+        TURNS | {"rounded": 1 + side * 5e-7}
     )
     assert report.passed, report.message
     assert [run.error for run in report.runs] == pytest.approx([1000 * scale] * 2, rel=1e-5)
