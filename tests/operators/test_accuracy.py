@@ -7,6 +7,7 @@ import numpy as np
 import oracle
 import pytest
 from checking import activation, check, normalization, session_of
+from parsed_models import parse
 
 F32 = np.float32
 pytestmark = pytest.mark.every_isa
@@ -130,3 +131,27 @@ def _attributes(name: str, params: tuple[float, ...] | None) -> dict[str, object
 
 def _slope(name: str) -> np.ndarray | None:
     return np.array([0.3], F32) if oracle.ACTIVATIONS[name].has_slope else None
+
+
+@pytest.mark.parametrize("kind", ["GroupNormalization<num_groups = 3>", "InstanceNormalization"])
+@pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan, 3e38, 1e-38, 1e-45, 0.0])
+def test_ends_of_the_range_are_those_of_single_steps(kind: str, factor: float) -> None:
+    """Of a scale and a shift behind the affine of a normalisation, with which they may be joined."""
+    inputs = {"X": numbers((2, 6, 8, 30), 3.0), "s": numbers((6,)), "b": numbers((6,)), "m": numbers((2, 6, 1, 1), 1.0)}
+    inputs["a"] = numbers((2, 6, 1, 1), seed=4)
+    inputs["m"][0, 1], inputs["m"][1, 4] = factor, -factor
+    inputs["s"][1], inputs["b"][4] = 0, 1e30
+    names = ", ".join(f"float{list(array.shape)} {name}" for name, array in inputs.items())
+    nodes = f"z = {kind}(X, s, b) v = Mul(z, m) Y = Add(v, a)"
+    session = harness.create_session(parse(f"g ({names}) => (float[2,6,8,30] Y) {{ {nodes} }}"))
+    assert len(harness.ep_groups(session)) == 1
+    parts = inputs["X"].astype(np.float64).reshape(2, 3 if "Group" in kind else 6, -1)
+    z = (parts - parts.mean(-1, keepdims=True)) / np.sqrt(parts.var(-1, keepdims=True) + 1e-5)
+    with np.errstate(all="ignore"):
+        affine = z.astype(F32).reshape(2, 6, 8, 30) * inputs["s"].reshape(-1, 1, 1) + inputs["b"].reshape(-1, 1, 1)
+        steps = affine * inputs["m"] + inputs["a"]
+    got = harness.run(session, inputs)["Y"]
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(steps))
+    np.testing.assert_array_equal(np.isinf(got) * np.sign(got), np.isinf(steps) * np.sign(steps))
+    usual = np.isfinite(steps)
+    np.testing.assert_allclose(got[usual], steps[usual], rtol=2e-5, atol=2e-5)

@@ -19,7 +19,15 @@ F32 = np.float32
 pytestmark = [pytest.mark.every_isa, pytest.mark.parametrize("provider", PROVIDERS)]
 # Edges that other files are about: all of test_properties.py and test_oracle.py, test_accuracy.py, test_matrix.py,
 # test_cases.py, test_fake_quantization.py.
-TESTED_ELSEWHERE = {"formula", "long rows", "granularity", "many tensors", "fake quantisation"}
+TESTED_ELSEWHERE = {
+    "formula",
+    "long rows",
+    "granularity",
+    "many tensors",
+    "fake quantisation",
+    "axes",
+    "scale and bias",
+}
 
 
 TESTED: set[str] = set()
@@ -182,12 +190,6 @@ def test_minus_zero_compares_equal_to_zero(provider: str) -> None:
         assert (got == 0).all()
 
 
-@edge("axes")
-@pytest.mark.parametrize("axes", [[-1], [1], [0], [0, 1], [1, 0], [-2, -1], [-1, 0]])
-def test_axes_may_be_negative_and_in_any_order(provider: str, axes: list[int]) -> None:
-    check(normalization(rows(), {"axes": axes}), provider)
-
-
 @edge("empty tensors")
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3), (2, 3, 0), (0, 0)])
 @pytest.mark.parametrize("axes", [[-1], [0]])
@@ -335,32 +337,6 @@ def test_nan_in_a_parameter_reaches_only_its_elements(provider: str) -> None:
     got = check(normalization(rows(), {"axes": [-1]}, scale=scale), provider)["Y"]
     assert np.isnan(got[:, 4]).all()
     assert np.isnan(got).sum() == 3
-
-
-@edge("scale and bias")
-def test_scale_and_bias_are_independent(provider: str) -> None:
-    x, column, row = rows(), rows(3, 1), rows(1, 37)[0]
-    check(normalization(x, {"axes": [-1]}, scale=column), provider)
-    check(normalization(x, {"axes": [-1]}, bias=column), provider)
-    check(normalization(x, {"axes": [0]}, scale=column, bias=row), provider)
-    check(normalization(x, {"axes": [-1]}, scale=f32(2.0), bias=np.array(0.5, F32)), provider)
-
-
-@edge("scale and bias")
-def test_quantised_scale_and_bias(provider: str) -> None:
-    """As the ONNX Runtime quantizer writes them: int8 per tensor, int32 with scale [1] and zero point []."""
-    numbers = np.random.default_rng(3)
-    case = normalization(
-        rows(),
-        {"axes": [-1]},
-        scale=numbers.integers(-128, 128, 37).astype(np.int8),
-        scale_scale=np.array(0.01, F32),
-        scale_zero_point=np.array(-5, np.int8),
-        bias=numbers.integers(-9000, 9000, 37).astype(np.int32),
-        bias_scale=f32(1e-4),
-        bias_zero_point=np.array(0, np.int32),
-    )
-    check(case, provider)
 
 
 @edge("float8")
