@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import directml_libraries as libraries
 import harness
 import numpy as np
 import onnx
 import onnxruntime
 import oracle
 import pytest
+from directml_islands import session_of
 from oracle import Array
+from parsed_models import parse
 
 from normfuse.meaning import evaluate
 
@@ -19,23 +20,13 @@ X = RNG.normal(size=(6, 8)).astype(np.float32)
 SCALE = RNG.normal(1, 0.2, 8).astype(np.float32)
 
 
-def model(body: str, outputs: str = "float[N, 8] y") -> bytes:
-    scale = ", ".join(f"{value:.9g}" for value in SCALE)
-    text = f"""<ir_version: 10, opset_import: ["": 20]>
-        following (float[N, 8] x) => ({outputs}) <float[8] s = {{{scale}}}, float step = {{0.05}}, int8 zero = {{3}}> {{
-        {body} }}"""
-    return onnx.parser.parse_model(text).SerializeToString()
-
-
-@pytest.fixture(scope="module")
-def fake() -> dict[str, str]:
-    path = str(libraries.build_fake())
-    return {"directml_library": path, "d3d12_library": path}
+def model(body: str, outputs: str = "float[N, 8] y") -> onnx.ModelProto:
+    parameters = "float step = {0.05}, int8 zero = {3}"
+    return parse(f"following (float[N, 8] x) => ({outputs}) <{parameters}> {{ {body} }}", 20, s=SCALE)
 
 
 def session(body: str, fake: dict[str, str], outputs: str = "float[N, 8] y") -> onnxruntime.InferenceSession:
-    options = harness.session_options("ep", backend="directml", claim="all", **fake)
-    return onnxruntime.InferenceSession(model(body, outputs), options, enable_fallback=0)
+    return session_of(model(body, outputs), fake)
 
 
 def normed(x: Array) -> Array:
@@ -85,6 +76,5 @@ def test_a_way_around_keeps_them_apart(fake: dict[str, str]) -> None:
 
 
 def test_the_cpu_path_gains_nothing_from_it() -> None:
-    options = harness.session_options("ep", backend="cpu")
-    made = onnxruntime.InferenceSession(model(f"n = {NORM}(x, s) a = Relu(n) m = {NORM}(a, s) y = Tanh(m)"), options)
+    made = harness.create_session(model(f"n = {NORM}(x, s) a = Relu(n) m = {NORM}(a, s) y = Tanh(m)"), backend="cpu")
     assert harness.fused_types(made) == [["LayerNormalization", "Relu"], ["LayerNormalization", "Tanh"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ import numpy as np
 import onnx
 import oracle
 import pytest
+from directml_islands import OUT_OF_MEMORY, FakeGpu, session_of
 
 from normfuse.meaning import evaluate
 
@@ -37,9 +37,7 @@ ONE_CALL = {"submissions": 1, "waits": 1, "dispatches": 1, "barriers": 3, "creat
 
 
 def counts(fake: Path) -> dict[str, int]:
-    counter = ctypes.CDLL(str(fake)).FakeCounter
-    counter.restype = ctypes.c_int64
-    return {name: counter(name.encode()) for name in (*COUNTED, *CREATED, "recordings")}
+    return {name: libraries.counted(str(fake), name) for name in (*COUNTED, *CREATED, "recordings")}
 
 
 def read(report: Path) -> list[dict[str, Any]]:
@@ -74,19 +72,17 @@ def normalised(x: oracle.Array) -> oracle.Array:
     return evaluate("Normalize axes=-1; Mul scale", {"X": x, "scale": scale})["Y"].exact
 
 
-def test_a_call_that_the_gpu_fails_has_its_result(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_call_that_the_gpu_fails_has_its_result(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """It runs on the CPU path, ONNX Runtime logs why, and the next call is the GPU's again."""
-    fake = libraries.build_fake()
-    control = ctypes.CDLL(str(fake)).FakeControl
-    control.argtypes = [ctypes.c_char_p, ctypes.c_int64]
-    session = harness.create_session(MODEL, "ep", backend="directml", directml_library=fake, d3d12_library=fake)
+    fake = FakeGpu(tmp_path)
+    session = session_of(MODEL, fake.options)
     expected = np.tanh(normalised(np.arctan(np.maximum(normalised(X), 0)).astype(np.float32)))
-    control(b"fail:CreateCommittedResource", 0x8007000E - (1 << 32))
+    fake.control("fail:CreateCommittedResource", OUT_OF_MEMORY)
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=0, atol=4e-5)
     assert "runs on the CPU path: DirectML path: ID3D12Device::CreateCommittedResource" in capfd.readouterr().err
-    before = counts(fake)["dispatches"]
+    before = fake["dispatches"]
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=0, atol=4e-5)
-    assert counts(fake)["dispatches"] > before
+    assert fake["dispatches"] > before
     assert "CPU path" not in capfd.readouterr().err
 
 

@@ -6,7 +6,6 @@ and readback are the real ones.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import directml_libraries as libraries
 import numpy as np
 import pytest
+from directml_islands import FakeGpu
 
 from normfuse import selftest
 from normfuse.meaning import Expected, evaluate
@@ -61,18 +61,15 @@ def test_directml_is_right(
     assert all("DirectML" in line for line in reasons), reasons
 
 
-def test_one_device_for_all_cases_and_rows_as_they_come(fake: str) -> None:
+def test_one_device_for_all_cases_and_rows_as_they_come(tmp_path: Path) -> None:
     """Opening a GPU takes seconds; on a slow one a case does as well."""
-    copy = Path(fake).with_name("libfake_directml_rows.so")
-    copy.write_bytes(Path(fake).read_bytes())
-    opened = ctypes.CDLL(str(copy)).FakeCounter
-    opened.restype = ctypes.c_int64
-    rows = selftest.run(backend="directml", directml_library=copy, d3d12_library=copy)
+    fake = FakeGpu(tmp_path)
+    rows = selftest.run(backend="directml", **fake.options)
     first = next(rows)
-    assert (first.right, opened(b"devices")) == (True, 1)
+    assert (first.right, fake["devices"]) == (True, 1)
     assert all(row.right for row in rows)
-    assert opened(b"devices") == 1
-    assert opened(b"live_objects") == 0
+    assert fake["devices"] == 1
+    assert fake["live_objects"] == 0
 
 
 def test_backend_that_cannot_be_opened(fake: str, capsys: pytest.CaptureFixture[str]) -> None:
