@@ -402,11 +402,14 @@ def test_external_data_of_bytes_is_not_kept(folder: Path, external: Path, monkey
     assert kept(folder) == []
 
 
-def test_off(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(prepared_models.VARIABLE, "0")
+@pytest.mark.parametrize("word", ["0", "no", "Off"])
+def test_off(word: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(prepared_models.VARIABLE, word)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     run(path)
     assert not (tmp_path / "xdg").exists()
+    assert not (tmp_path / word).exists()
     assert prepared_models.entries() == []
 
 

@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 VARIABLE = "NORMFUSE_CACHE"
-"""Environment variable: the folder of the cache; 0: no cache."""
+"""Environment variable: the folder of the cache; 0, no, false or off: no cache."""
 MOST_BYTES = 2 << 30
 """Of all entries; those that were used least recently go first."""
 LARGEST = MOST_BYTES // 10
@@ -98,7 +98,7 @@ def cache_folder() -> Path | None:
     """
     given = os.environ.get(VARIABLE)
     if given:
-        return None if given == "0" else Path(given).absolute()
+        return None if given.lower() in ("0", "no", "false", "off") else Path(given).absolute()
     with contextlib.suppress(RuntimeError):  # no home
         if sys.platform == "win32":
             local = os.environ.get("LOCALAPPDATA")
