@@ -215,6 +215,16 @@ REPEATED = Model(  # all that is known of it is the output
     next = Identity(on) z = Mul(a, f) }> }""",
     {"f": F32(0.5)},
 )
+# What changes nothing because of what a value can be: no other numbers are put in its place.
+BOUNDED = Model(
+    "g (float[n,64] x) => (float[n,64] y) { e = Sigmoid(x) c = Clip(e, zero, one) y = Mul(c, x) }",
+    {"zero": F32(0), "one": F32(1)},
+)
+ON_A_GRID = Model(
+    """g (float[n,64] x) => (float[n,64] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+    r = QuantizeLinear(d, s, z) e = DequantizeLinear(r, s, z) y = Mul(e, x) }""",
+    {"s": STEP, "z": np.int8(0)},
+)
 # What fills a tensor hides no fault.
 MASKED = Model(
     """g (float[N, S, 32] x) => (float[N, S, 32] y) { l = LayerNormalization(x, scale, b) y = Where(keep, l, fill) }""",
@@ -290,6 +300,8 @@ ROWS: list[tuple[Model, dict[str, Any], str]] = [
     (BRANCHES._replace(optimized=False), {"w": ONES * F32(1.003)}, "differ"),
     (LOOPED, SAME, "agree"),
     (LOOPED, {"w": ONES * F32(1.003)}, "undecided"),  # what is exact is not known in loops
+    (BOUNDED, {"c = Clip(e, zero, one) y = Mul(c, x)": "y = Mul(e, x)"}, "agree"),
+    (ON_A_GRID, {"r = QuantizeLinear(d, s, z) e = DequantizeLinear(r, s, z) y = Mul(e, x)": "y = Mul(d, x)"}, "agree"),
     (REPEATED, {"f": 0.5 + 1e-5}, "agree"),
     (REPEATED, {"f": 0.5 + 1e-3}, "differ"),
     *((masked, SAME, "agree") for masked in MASKS),

@@ -15,6 +15,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import numpy_helper
+from parsed_models import parse, results
 
 import normfuse
 from normfuse.cli import main
@@ -28,7 +29,7 @@ from normfuse.tuning import tune
 F32 = np.float32
 
 # A convolution that ONNX Runtime would quantise again, and a product of many rows.
-TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[1,4,10,8] x) => (float[32,16] y) {
+TEXT = """g (float[1,4,10,8] x) => (float[32,16] y) {
   q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
   w = DequantizeLinear<axis = 0>(W, ws) b = DequantizeLinear(B, bs)
   c = Conv(d, w, b) e = QuantizeLinear(c, es, ez) f = DequantizeLinear(e, es, ez)
@@ -55,9 +56,7 @@ def quantized(dtype: Any = np.uint16) -> onnx.ModelProto:
         "vs": np.array(0.01, F32),
         "shape": np.array([32, 6]),
     }
-    model = onnx.parser.parse_model(TEXT)
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in tensors.items())
-    return model
+    return parse(TEXT, **tensors)
 
 
 def feeds() -> dict[str, np.ndarray]:
@@ -66,10 +65,7 @@ def feeds() -> dict[str, np.ndarray]:
 
 def unoptimized(model: onnx.ModelProto, x: dict[str, np.ndarray]) -> np.ndarray:
     """What a model computes before ONNX Runtime rounds anything in it that the model does not round."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    result: np.ndarray = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, x)[0]
-    return result
+    return results(model, x)["y"]
 
 
 def floats(model: onnx.ModelProto) -> int:
@@ -147,25 +143,23 @@ def test_a_session_on_a_rewritten_file_folds_the_rest(tmp_path: Path) -> None:
 
 
 def test_a_product_that_becomes_a_gemm_is_left_as_well() -> None:
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[32,6] x) => (float[32,16] y) {
+    text = """g (float[32,6] x) => (float[32,16] y) {
       q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(V, s) m = MatMul(d, v)
       a = Add(m, b) e = QuantizeLinear(a, s, z) y = DequantizeLinear(e, s, z) }"""
     tensors = {"s": np.array(1e-3, F32), "z": np.array(7, np.uint16), "b": np.ones(16, F32)}
     for rewritten, left in ((text, 1), (text.replace("a = Add(m, b) e = QuantizeLinear(a", "e = QuantizeLinear(m"), 0)):
-        model = onnx.parser.parse_model(rewritten)
-        arrays = {**tensors, "V": np.random.default_rng(13).integers(-127, 128, (6, 16)).astype(np.int8)}
-        model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
-        folding = normfuse.optimize(model, fold_weights=True, verify=False).report.folding
+        weights = np.random.default_rng(13).integers(-127, 128, (6, 16)).astype(np.int8)
+        folding = normfuse.optimize(
+            parse(rewritten, V=weights, **tensors), fold_weights=True, verify=False
+        ).report.folding
         assert folding is not None
         assert (folding.left, folding.folded) == (left, 1 - left)
 
 
 def test_weights_that_two_nodes_dequantise_are_folded_once() -> None:
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[4,4] x) => (float[4,4] y) {
+    text = """g (float[4,4] x) => (float[4,4] y) {
       a = DequantizeLinear(W, s) b = DequantizeLinear(W, s) p = Sub(x, a) y = Div(p, b) }"""
-    model = onnx.parser.parse_model(text)
-    arrays = {"W": np.full((4, 4), 3, np.int8), "s": np.array(0.5, F32)}
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    model = parse(text, W=np.full((4, 4), 3, np.int8), s=np.array(0.5, F32))
     result = normfuse.optimize(model, fold_weights=True, target="standard")
     assert len(result.model.graph.initializer) == 1
     assert result.report.folding is not None
@@ -334,11 +328,9 @@ def test_what_rounds_to_the_end_of_a_range_needs_no_clip(
     most: float, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Erf gives up to 1; a calibrated range ends a little below. Beyond half a step a Clip that is missing is found."""
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 64] x) => (float[n, 64] y) {
+    text = """g (float[n, 64] x) => (float[n, 64] y) {
       e = Erf(x) q = QuantizeLinear(e, s, z) d = DequantizeLinear(q, s, z) y = Mul(d, d) }"""
-    model = onnx.parser.parse_model(text)
-    parameters = {"s": np.array(most / 127, F32), "z": np.array(0, np.int8)}
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in parameters.items())
+    model = parse(text, s=np.array(most / 127, F32), z=np.array(0, np.int8))
     monkeypatch.setattr(quantization_removal, "_is_within", lambda *_: True)
     x = {"x": np.linspace(-6, 6, 128, dtype=np.float32).reshape(2, 64)}
     if passes:

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
+from parsed_models import parse
 
 import normfuse
 from normfuse import models
@@ -108,11 +109,10 @@ def test_samples_are_noise_and_data_with_a_structure() -> None:
 
 
 def test_table_behind_a_cast_a_reshape_and_a_quantised_weight() -> None:
-    g = models.GraphBuilder(opset=17)
-    ids = g.input("ids", ["n", 4], np.int32)
-    table = g.add("DequantizeLinear", np.zeros((7, 3), np.int8), np.float32(0.1))
-    g.output(g.add("Gather", table, g.add("Reshape", g.add("Cast", ids, to=TensorProto.INT64), [-1])), ["m", 3])
-    maker = InputMaker(ir.from_proto(g.model("bounded")))
+    text = """g (int32[n,4] ids) => (float[m,3] y) {
+        t = DequantizeLinear(q, s) i = Cast<to = 7>(ids) r = Reshape(i, flat) y = Gather(t, r) }"""
+    constants = {"q": np.zeros((7, 3), np.int8), "s": np.array(0.1, np.float32), "flat": np.array([-1])}
+    maker = InputMaker(ir.from_proto(parse(text, 17, **constants)))
     values = np.concatenate([maker.make(0, seed)["ids"].ravel() for seed in range(20)])
     assert set(values) == set(range(7))
 
@@ -126,20 +126,16 @@ def test_symbolic_dimensions_are_tried_at_several_sizes() -> None:
 
 
 def test_sums_of_dimensions_agree() -> None:
-    g = models.GraphBuilder(opset=17)
-    past = g.input("past", ["batch", "past_length", 4])
-    new = g.input("new", ["batch", "length", 4])
-    mask = g.input("mask", ["batch", "past_length + length"])
-    joined = g.add("Concat", past, new, axis=1)
-    g.output(g.add("Mul", joined, g.add("Unsqueeze", mask, [2])), ["batch", "total", 4])
-    report = normfuse.verify(g.model("decoder"), g.model("decoder"))
-    assert report.passed
+    text = """g (float[batch,past_length,4] past, float[batch,length,4] new, float[batch,all] mask) =>
+        (float[batch,total,4] y) { j = Concat<axis = 1>(past, new) m = Unsqueeze(mask, two) y = Mul(j, m) }"""
+    model = parse(text, 17, two=np.array([2]))
+    model.graph.input[2].type.tensor_type.shape.dim[1].dim_param = "past_length + length"
+    assert normfuse.verify(model, model).passed
 
 
 def test_numbers_that_a_model_refuses() -> None:
     """Of random numbers 0 and 1 it takes 0 alone, as an index into a single row: others are made for the rest."""
-    graph = "(float[1,8] x, int64[1] row) => (float[1,8] y) { z = Gather (x, row) y = Relu (z) }"
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {graph}')
+    model = parse("g (float[1,8] x, int64[1] row) => (float[1,8] y) { z = Gather (x, row) y = Relu (z) }", 17)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"  # no size that the numbers are made for
     report = normfuse.verify(model, model, samples=16)
     assert report.passed
@@ -179,28 +175,20 @@ def test_models_of_different_signature() -> None:
 
 
 def test_random_models_cannot_be_verified() -> None:
-    g = models.GraphBuilder(opset=17)
-    x = g.input("x", ["n", 8])
-    g.output(g.add("Add", x, g.add("RandomNormalLike", x)), ["n", 8])
-    model = g.model("random")
+    model = parse("g (float[n,8] x) => (float[n,8] y) { r = RandomNormalLike(x) y = Add(x, r) }", 17)
     with pytest.raises(normfuse.VerificationError, match="does not give the same result twice"):
         normfuse.verify(model, model)
 
 
 def test_inputs_that_no_signature_explains() -> None:
-    g = models.GraphBuilder(opset=17)
-    x = g.input("x", ["n"])
-    g.output(g.add("Reshape", x, [123, 457]), [123, 457])
-    model = g.model("picky")
+    model = parse("g (float[n] x) => (float[123,457] y) { y = Reshape(x, s) }", 17, s=np.array([123, 457]))
     with pytest.raises(normfuse.VerificationError, match=r"accepts none of the inputs.*--inputs"):
         normfuse.verify(model, model)
     assert normfuse.verify(model, model, inputs={"x": np.ones(123 * 457, np.float32)}).passed
 
 
 def test_a_model_that_onnxruntime_cannot_load() -> None:
-    g = models.GraphBuilder(opset=17)
-    g.output(g.add("NoSuchOperator", g.input("x", [4]), domain="some.where"), [4])
-    model = g.model("strange")
+    model = parse("g (float[4] x) => (float[4] y) { y = NoSuchOperator(x) }", 17)
     with pytest.raises(normfuse.InvalidModelError, match="onnxruntime cannot load the model"):
         normfuse.verify(model, model)
 
@@ -283,25 +271,18 @@ def test_a_changed_table_of_a_quantised_model_is_found() -> None:
 
 
 def test_outputs_that_are_all_nan_are_remarked() -> None:
-    g = models.GraphBuilder(opset=17)
-    g.output(g.add("Sqrt", g.add("Sub", -1.0, g.add("Abs", g.input("x", ["n", 4])))), ["n", 4])
-    report = normfuse.verify(g.model("nan"), g.model("nan"))
+    model = parse("g (float[n,4] x) => (float[n,4] y) { a = Abs(x) s = Sub(m, a) y = Sqrt(s) }", 17, m=-np.ones(1, "f"))
+    report = normfuse.verify(model, model)
     assert report.passed
     assert any("NaN for every input" in warning for warning in report.warnings)
 
 
 def test_string_inputs() -> None:
-    x = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
-    y = helper.make_tensor_value_info("y", TensorProto.STRING, ["n"])
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "strings", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = parse("g (string[n] x) => (string[n] y) { y = Identity(x) }", 17)
     assert normfuse.verify(model, model).passed
 
 
 def test_sequence_inputs_are_refused_with_a_sentence() -> None:
-    x = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, ["n"])
-    y = helper.make_tensor_value_info("y", TensorProto.INT64, [])
-    graph = helper.make_graph([helper.make_node("SequenceLength", ["x"], ["y"])], "sequences", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = parse("g (seq(float[]) x) => (int64[1] y) { y = SequenceLength(x) }", 17)
     with pytest.raises(normfuse.VerificationError, match="Input 'x' is not a tensor"):
         normfuse.verify(model, model)

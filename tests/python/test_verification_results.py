@@ -14,7 +14,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 import tiny_bombs
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
+from parsed_models import parse
 
 import normfuse
 from normfuse import models
@@ -112,22 +113,14 @@ def test_a_difference_that_there_was_no_time_to_understand(monkeypatch: pytest.M
 
 def test_a_run_that_takes_too_long_is_stopped() -> None:
     """A loop of products that would go on for hours."""
-    i = helper.make_tensor_value_info("i", TensorProto.INT64, [])
-    go = helper.make_tensor_value_info("go", TensorProto.BOOL, [])
-    a = helper.make_tensor_value_info("a", TensorProto.FLOAT, None)
-    b = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
-    go_on = helper.make_tensor_value_info("go_on", TensorProto.BOOL, [])
-    nodes = [helper.make_node("MatMul", ["a", "a"], ["b"]), helper.make_node("Identity", ["go"], ["go_on"])]
-    body = helper.make_graph(nodes, "body", [i, go, a], [go_on, b])
-    constants = [
-        numpy_helper.from_array(np.int64(10**9), "count"),
-        numpy_helper.from_array(np.array(True), "true"),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [256, 256])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    loop = helper.make_node("Loop", ["count", "true", "x"], ["y"], body=body)
-    graph = helper.make_graph([loop], "endless", [x], [y], initializer=constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = parse(
+        """g (float[256,256] x) => (float[256,256] y) { y = Loop(count, true, x) <
+        body = b (int64 i, bool go, float[256,256] a) => (bool go_on, float[256,256] c) {
+        c = MatMul(a, a) go_on = Identity(go) }> }""",
+        17,
+        count=np.array(10**9),
+        true=np.array(True),
+    )
     start = time.monotonic()
     report = normfuse.verify(model, model, seconds=1.0)
     assert report.result == "undecided"
@@ -204,22 +197,11 @@ def test_diff_sites_are_where_the_graphs_differ() -> None:
 
 def test_a_changed_weight_attribute_or_subgraph_is_a_diff_site() -> None:
     def model(weight: float, alpha: float, inner: float) -> ir.Model:
-        g = models.GraphBuilder(opset=17)
-        x = g.add("Mul", g.input("x", [4]), np.full(4, weight, np.float32))
-        y = g.add("LeakyRelu", x, alpha=alpha)
-        branch = [helper.make_node("Constant", [], [f"{side} c"], value_float=inner) for side in ("then", "else")]
-        graphs = [
-            helper.make_graph(
-                [node, helper.make_node("Add", [y, node.output[0]], [f"{node.output[0]} sum"])],
-                "branch",
-                [],
-                [helper.make_tensor_value_info(f"{node.output[0]} sum", TensorProto.FLOAT, [4])],
-            )
-            for node in branch
-        ]
-        condition = g.add("Greater", g.add("ReduceSum", y, keepdims=0), np.float32(0))
-        g.output(g.add("If", condition, then_branch=graphs[0], else_branch=graphs[1]), [4])
-        return ir.from_proto(g.model("sites"))
+        text = f"""g (float[4] x) => (float[4] z) {{ m = Mul(x, w) y = LeakyRelu<alpha = {alpha}>(m)
+            t = ReduceSum<keepdims = 0>(y) condition = Greater(t, zero) z = If(condition) <
+            then_branch = a () => (float[4] u) {{ c = Constant<value_float = {inner}>() u = Add(y, c) }},
+            else_branch = b () => (float[4] v) {{ d = Constant<value_float = {inner}>() v = Add(y, d) }}> }}"""
+        return ir.from_proto(parse(text, 17, w=np.full(4, weight, np.float32), zero=np.array(0, np.float32)))
 
     first = model(1.0, 0.1, 1.0)
     assert diff_sites(first, model(1.0, 0.1, 1.0))[0] == []

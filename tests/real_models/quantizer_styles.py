@@ -318,13 +318,6 @@ def plain(model: bytes, sess_options: onnxruntime.SessionOptions) -> onnxruntime
     return onnxruntime.InferenceSession(model, sess_options, providers=["CPUExecutionProvider"])
 
 
-def exact(model: bytes, feeds: Mapping[str, Array]) -> Array:
-    """The output without any optimisation: all products in float, of what the integers stand for."""
-    made = options()
-    made.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return np.asarray(plain(model, made).run(None, feeds)[0])
-
-
 def products_of_integers(
     create: Callable[[bytes, onnxruntime.SessionOptions], onnxruntime.InferenceSession],
     model: bytes,

@@ -28,7 +28,13 @@ _FAINT = 1e-5
 # One element of so many becomes an outlier: the first of these times its size, the next the second one, and so on.
 _EVERY, _FIRST = 131, 5
 _OUTLIERS = 1e2, 1e4, 1e6
-_QUANTIZED = ("int8", "uint8", "int16", "uint16")
+# What gives any number: of others, such as a Sigmoid or what was quantised, a rewrite may know what they can be.
+_FREE = {
+    *("Add", "Conv", "ConvTranspose", "Div", "Einsum", "Gather", "Gemm", "MatMul", "Mul", "ReduceMean", "ReduceSum"),
+    *("Sub", "Sum", "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization"),
+    *("RMSNormalization", "SimplifiedLayerNormalization"),
+}
+_SELECTING = {"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 _INDICES = ("int32", "int64")
 _PASSES_ON = ("Cast", "DequantizeLinear", "Identity")
 
@@ -53,6 +59,7 @@ class Stress:
                 follows |= own
         read = {name for site in self.sites for name in (*site.inputs, *site.original_inputs)}
         self._replaced = {name: known[name] for name in sorted(read - follows.keys())}
+        self._free = {name for name in self._replaced if _is_free(theirs.get(name))}
         self._follows = follows.keys()
         self._rows = {name: rows for site in self.sites for rows in _rows(site) for name in site.inputs}
         if self.sites:
@@ -68,8 +75,10 @@ class Stress:
             VerificationError: The original refuses the values.
             OutOfTime: The time is over.
         """
-        kinds: list[Callable[[str, np.ndarray], np.ndarray]] = [lambda _, array: _faint(array)]
-        kinds += [lambda _, array: _with_outliers(array)]
+        kinds: list[Callable[[str, np.ndarray], np.ndarray]] = [
+            lambda name, array: _faint(array) if name in self._free else array,
+            lambda name, array: _with_outliers(array) if name in self._free else array,
+        ]
         kinds += [lambda name, array: _filled(array, self._rows.get(name))] if self._rows else []
         for kind in kinds if self.sites else ():
             read = {name: kind(name, array) for name, array in self._replaced.items()}
@@ -97,23 +106,27 @@ def _roots(names: Iterable[str], follows: Mapping[str, Collection[str]]) -> set[
     return roots
 
 
+def _is_free(value: ir.Value | None) -> bool:
+    """Whether a value (None: an input) may be any number."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type not in _SELECTING:
+            return node.op_type in _FREE
+        value = node.inputs[0]
+    return True
+
+
 def _faint(array: np.ndarray) -> np.ndarray:
     return (array * _FAINT).astype(array.dtype) if array.dtype.kind == "f" else array
 
 
 def _with_outliers(array: np.ndarray) -> np.ndarray:
-    """Like it, but a few elements are very large, or at an end of a quantised type."""
-    is_float = array.dtype.kind == "f"
-    if not array.size or not (is_float or array.dtype.name in _QUANTIZED):
+    """Like it, but a few elements are very large."""
+    if not array.size or array.dtype.kind != "f":
         return array
     changed = np.array(array, order="C")
     few = changed.reshape(-1)[_FIRST % array.size :: _EVERY]
-    if is_float:
-        largest = float(np.finfo(array.dtype).max) / 2
-        sizes = np.resize(_OUTLIERS, few.size)
-        few[:] = np.clip(few.astype(np.float64) * sizes, -largest, largest)
-    else:
-        few[:] = np.resize((np.iinfo(array.dtype).max, np.iinfo(array.dtype).min), few.size)
+    largest = float(np.finfo(array.dtype).max) / 2
+    few[:] = np.clip(few.astype(np.float64) * np.resize(_OUTLIERS, few.size), -largest, largest)
     return changed
 
 
