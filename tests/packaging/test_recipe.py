@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 ROOT = Path(__file__).resolve().parents[2]
 
 ROW = """
@@ -174,10 +175,16 @@ for provider in ("custom", "ep"):
 """
 
 
-def append(path: Path, text: str, before: str = "") -> None:
+def insert(path: Path, text: str, before: str) -> None:
+    """In front of each place that begins so, or, where that is a namespace's end or nothing, once behind all."""
     content = path.read_text(encoding="utf-8")
-    at = content.rindex(before) if before else len(content)
-    path.write_text(content[:at] + text.lstrip("\n") + "\n" + content[at:], encoding="utf-8")
+    if before.startswith(('"', "[")):
+        assert before in content
+        changed = content.replace(before, text.lstrip("\n") + before)
+    else:
+        at = content.rindex(before) if before else len(content)
+        changed = content[:at] + text + content[at:]
+    path.write_text(changed, encoding="utf-8")
 
 
 def copy_of_the_repository(target: Path) -> Path:
@@ -207,21 +214,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """An interpreter with a normfuse that has all of them, and its source."""
     folder = tmp_path_factory.mktemp("recipe")
     tree = copy_of_the_repository(folder / "tree")
-    append(tree / "ep" / "spec" / "activations.toml", ROW)
-    append(tree / "ep" / "cpu" / "kernels" / "activations-inl.h", FUNCTOR, before="}  // namespace")
-    append(tree / "ep" / "spec" / "operators.toml", STEP, before='[[step]]\nname = "Requantize"')
-    append(tree / "ep" / "cpu" / "kernels" / "combinations-inl.h", COMBINATION, before="}  // namespace")
-    meaning = tree / "src" / "normfuse" / "meaning.py"
-    text = meaning.read_text("utf-8").replace('"Mul": np.multiply,', '"Mul": np.multiply, "Max": np.maximum,')
-    meaning.write_text(text, encoding="utf-8")
-    append(tree / "ep" / "spec" / "operators.toml", STORING, before='[[step]]\nname = "Normalize"')
-    types = tree / "ep" / "spec" / "element_types.toml"
-    stored = types.read_text("utf-8").replace('["Emit", "Store"]', '["Emit", "Store", "Snapshot"]')
-    stored = stored.replace(
-        '["Requantize", "FakeQuantize", "Quantize"]', '["Requantize", "Quantize", "FakeQuantize", "Regrid"]'
-    )
-    types.write_text(stored, encoding="utf-8")
-
+    for name, text, before in (
+        ("ep/spec/activations.toml", ROW, ""),
+        ("ep/cpu/kernels/activations-inl.h", FUNCTOR, "}  // namespace"),
+        ("ep/spec/operators.toml", STEP, '[[step]]\nname = "Requantize"'),
+        ("ep/cpu/kernels/combinations-inl.h", COMBINATION, "}  // namespace"),
+        ("src/normfuse/meaning.py", '"Max": np.maximum, ', '"Mul": np.multiply,'),
+        ("ep/spec/operators.toml", STORING, '[[step]]\nname = "Normalize"'),
+        ("ep/spec/element_types.toml", '"Snapshot", ', '"Emit", "Store"]'),
+        ("ep/spec/element_types.toml", '"Regrid", ', '"Requantize", "FakeQuantize", "Quantize"]'),
+    ):
+        insert(tree / name, text, before)
     python = environment(folder / "environment")
     strict = ["-C", "cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON", "-C", "cmake.define.NORMFUSE_KERNELS=best"]
     # -O1: warnings need some optimisation, and what is computed is the same.
@@ -230,44 +233,29 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return python, tree
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(2400)
 def test_activation_recipe(built: tuple[Path, Path], tmp_path: Path) -> None:
     python, tree = built
     table = run(python, "-m", "normfuse.selftest", "--filter", "GentleSign", cwd=tmp_path)
     assert "2 cases (2 on cpu), 0 wrong" in table
-    used = run(python, "-c", USE, tmp_path / "claims.jsonl", cwd=tree / "tests")
-    assert used.splitlines() == [
-        "FusedActivation 512 claimed",
-        "FusedNormalization 512 claimed",
-        "FusedActivation 1 left",
-        "FusedNormalization 1 claimed",  # by what the normalisation gains
-    ]
-    tests = [
-        "tests/operators/test_activation_table.py",
-        "tests/operators/test_accuracy.py",
-        "tests/python/test_spec.py",
-    ]
-    passed = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, "-k", "GentleSign", cwd=tree)
-    assert " passed" in passed
+    tests = ("operators/test_activation_table.py", "operators/test_accuracy.py", "python/test_spec.py")
+    options = ["-q", "-p", "no:cacheprovider", "-k", "GentleSign"]
+    assert " passed" in run(python, "-m", "pytest", *options, *(f"tests/{name}" for name in tests), cwd=tree)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(2400)
-def test_step_recipe(built: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("use", "printed"),
+    [
+        (
+            USE,
+            "FusedActivation 512 claimed; FusedNormalization 512 claimed; "
+            "FusedActivation 1 left; FusedNormalization 1 claimed",  # by what the normalisation gains
+        ),
+        (USE_STEP, "1 ; 2 ; 1 "),
+        (USE_STORING, "Snapshot type=float16 float16 1 ; Regrid scale=s zero_point=z int8 1 ; True; True"),
+    ],
+    ids=["activation", "step", "step that stores"],
+)
+def test_what_is_added_works_everywhere(built: tuple[Path, Path], tmp_path: Path, use: str, printed: str) -> None:
     python, tree = built
-    used = run(python, "-c", USE_STEP, cwd=tree / "tests")
-    assert used.splitlines() == ["1 ", "2 ", "1 "]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(2400)
-def test_recipe_of_a_step_that_stores(built: tuple[Path, Path]) -> None:
-    python, tree = built
-    used = run(python, "-c", USE_STORING, cwd=tree / "tests")
-    assert used.splitlines() == [
-        "Snapshot type=float16 float16 1 ",
-        "Regrid scale=s zero_point=z int8 1 ",
-        "True",
-        "True",
-    ]
+    used = run(python, "-c", use, tmp_path / "claims.jsonl", cwd=tree / "tests")
+    assert "; ".join(used.splitlines()) == printed
