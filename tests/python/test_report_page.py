@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from html.parser import HTMLParser
 
 import jsonschema
@@ -11,7 +13,7 @@ import pytest
 import normfuse
 from normfuse.cli.schema import json_schema
 from normfuse.models import diffusion_resblock, transformer_encoder
-from normfuse.reports.files import finite
+from normfuse.reports.files import finite, json_text
 from normfuse.reports.page import html_text
 
 EVIL = "<script>alert('1')</script>&\""
@@ -119,9 +121,14 @@ def test_names_cannot_break_the_page() -> None:
     model = diffusion_resblock()
     for node in model.graph.node:
         node.name = f"{EVIL}{node.name or node.output[0]}"
-    page = _Outline(html_text(report_of(model) | {"model": f"/models/{EVIL}.onnx"}))
-    assert "script" not in {tag for tag, _ in page.tags}
+    page = _Outline(html_text(report_of(model) | {"model": "/models/<b>&.onnx"}))
+    assert not {"script", "b"} & {tag for tag, _ in page.tags}
     assert EVIL in page.text
+    assert "<b>&.onnx" in page.text
+
+
+def test_json_has_no_infinity() -> None:
+    assert json.loads(json_text({"bounds": [math.inf, -math.inf, math.nan]})) == {"bounds": ["inf", "-inf", "nan"]}
 
 
 def test_tuning_is_on_the_page(quantized: dict) -> None:
