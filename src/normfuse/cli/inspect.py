@@ -79,12 +79,6 @@ def inspect_command(
     With --extract one site is written as a model of its own, with the inputs that it has when the whole model runs on
     --inputs, or on random inputs made from the model's signature.
     """
-    from normfuse.files.model_files import load_model
-    from normfuse.inspection.quantization import quantization_of
-    from normfuse.optimization.optimize import inspect_with_claims, nothing_to_gain
-    from normfuse.sessions.session_model import plan_of
-    from normfuse.verification.exact_sums import moved_by_saturation
-
     if extract is not None:
         _extract(model, extract, output or Path("site.onnx"), inputs)
         return
@@ -95,6 +89,16 @@ def inspect_command(
         return
     if directml_level is not None:
         raise OptionError("--directml-level is for --backend directml; give that as well.")
+    _inspect_sites(model, allow_requantization_removal, everything, as_json)
+
+
+def _inspect_sites(model: Path, allow_requantization_removal: bool, everything: bool, as_json: bool) -> None:
+    from normfuse.files.model_files import load_model
+    from normfuse.inspection.quantization import quantization_of
+    from normfuse.optimization.optimize import inspect_with_claims, nothing_to_gain
+    from normfuse.sessions.session_model import plan_of
+    from normfuse.verification.exact_sums import moved_by_saturation
+
     with progress() as tell:
         tell("looking for sites", 0, 0)
         source = load_model(model)

@@ -41,8 +41,6 @@ _QUANTIZING = _DYNAMIC | {_QUANTIZE}
 # A weight in this range is never part of a pair of products that does not fit 16 bits beside uint8. The rewriting pass
 # has its own (quantized_products): verification asks this one about what that one did.
 _SAFE = (-64, 64)
-# Of a product of uint8 and int8, where ONNX Runtime has none that is exact.
-_MUCH = 1.5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from normfuse.arguments import NUMBER, check_threads, check_type
 from normfuse.documents import Document, Report, Seconds, Share
 from normfuse.errors import OptionError
-from normfuse.files.model_files import ModelLike, load_model
+from normfuse.files.model_files import ModelLike, Source, load_model
 from normfuse.host.versions import import_host
 from normfuse.inspection.gpu_work import GpuWork, count_gpu_work
 from normfuse.inspection.quantization import PRODUCTS, Quantization, quantization_of
@@ -177,7 +177,6 @@ def benchmark(
         LibraryLoadError: The native library cannot be loaded.
         VerificationError: No input could be made that the model accepts.
     """
-    from normfuse.graph_rewrites import Treatment
     from normfuse.host.registration import ensure_registered
 
     check_threads("threads", threads)
@@ -195,23 +194,7 @@ def benchmark(
     exact = with_exact_sums(source.model)[0] if saturating else source.model
     fed, expected = reference(exact, source.name, inputs, 1, 0, sizes=sizes or {}, typical=True)
     setting = _Setting(source.name, threads, fed[0], expected[0], is_quantized(source.model))
-    options = dict(ep_options or {})
-    cases = [
-        setting.case("original", source.model, None),
-        setting.case("original + normfuse", source.model, options),
-        setting.case("rewritten", fused, None),
-        setting.case("rewritten + normfuse", fused, options),
-    ]
-    on_cpu = options.get("backend") != "directml"
-    choices = Choices(fold_weights=quantization is not None, choose_products=on_cpu, blocked_layout=on_cpu)
-    in_memory = session_model(source, import_host().SessionOptions(), choices)
-    portable = rewritten(source, treatment=Treatment(fold_weights="never" if quantization is None else "session"))
-    if in_memory.model is not portable.model or portable.counts != rewritten(source).counts:
-        cases.append(setting.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before
-    usual = cases[-1]
-    if saturating and on_cpu:
-        made = session_model(source, import_host().SessionOptions(), choices._replace(exact_products=True))
-        cases.append(setting.case("normfuse.InferenceSession, exact_products", made, options))
+    cases, usual, in_memory = setting.cases(source, fused, quantization, dict(ep_options or {}))
     tell("profiling", 0, 0)
     original = time_in_chains(source.model, source.name, fed[0], threads=threads)
     for case, rounds in zip(cases, take_turns([case.run for case in cases], seconds, tell), strict=True):
@@ -241,6 +224,30 @@ class _Setting:
     sample: Sample
     expected: dict[str, Any]
     quantized: bool
+
+    def cases(
+        self, source: Source, fused: ir.Model, quantization: Quantization | None, options: dict[str, Any]
+    ) -> tuple[list[_Case], _Case, SessionModel]:
+        """Return all ways, the one whose operators are told, and what a session makes of the original."""
+        from normfuse.graph_rewrites import Treatment
+
+        cases = [
+            self.case("original", source.model, None),
+            self.case("original + normfuse", source.model, options),
+            self.case("rewritten", fused, None),
+            self.case("rewritten + normfuse", fused, options),
+        ]
+        on_cpu = options.get("backend") != "directml"
+        choices = Choices(fold_weights=quantization is not None, choose_products=on_cpu, blocked_layout=on_cpu)
+        in_memory = session_model(source, import_host().SessionOptions(), choices)
+        portable = rewritten(source, treatment=Treatment(fold_weights="never" if quantization is None else "session"))
+        if in_memory.model is not portable.model or portable.counts != rewritten(source).counts:
+            cases.append(self.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before
+        usual = cases[-1]
+        if quantization is not None and quantization.saturating and on_cpu:
+            made = session_model(source, import_host().SessionOptions(), choices._replace(exact_products=True))
+            cases.append(self.case("normfuse.InferenceSession, exact_products", made, options))
+        return cases, usual, in_memory
 
     def case(self, name: str, model: ir.Model | SessionModel, ep_options: dict[str, Any] | None) -> _Case:
         session = open_session(model, self.model_name, ep_options=ep_options, threads=self.threads)
