@@ -141,6 +141,7 @@ BASES = [
         models.diffusion_resblock(channels=4, groups=2, size=4),
         models.swiglu_block(hidden=8, inner=16),
         models.ocr_block(channels=4),
+        models.chain(["n", 8], spelling="pow_div", activation_name="gelu_erf", opset=17),
         models.chain([2, 8], input_type="int8", output_type="uint8", residual=True, activation_name="gelu"),
         normfuse.optimize(models.chain([2, 8], residual=True), verify=False).model,
         with_branches(),
@@ -316,7 +317,7 @@ def test_verification_of_damaged_models_ends_in_our_exceptions() -> None:
 @pytest.mark.parametrize("position", [1, 2])
 @pytest.mark.parametrize("value", ["LayerNormalization_2_0", "Gelu_3_0", "sum", "DequantizeLinear_0_0"])
 def test_a_chain_that_feeds_its_own_parameters(position: int, value: str) -> None:
-    made = onnx.ModelProto.FromString(BASES[4])
+    made = onnx.ModelProto.FromString(BASES[5])
     node = next(node for node in made.graph.node if node.op_type == "QuantizeLinear")
     node.input[position] = value
     survives(made)

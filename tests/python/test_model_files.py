@@ -79,6 +79,8 @@ FIRST_WEIGHT = "graph.initializer[0]"
             "'own' (FusedActivation): attribute 'steps' is no text in UTF-8",
         ),
         ("model.ClearField('graph')", "no graph"),
+        ("graph.node[1].input[0] = ''", "node 'Sub_1' (Sub) lacks its input 'A'"),
+        ("graph.node[1].input.append('x')", "node 'Sub_1' (Sub) has 3 inputs; Sub has 2"),
     ],
 )
 def test_broken_model_is_refused(text: str, words: str) -> None:
