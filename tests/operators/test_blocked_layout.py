@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import random
 from pathlib import Path
@@ -11,8 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from checking import session_and_report
 
-from normfuse import session_options
 from normfuse.models import GraphBuilder
 
 REASON = "layout of its own"
@@ -92,9 +91,7 @@ def kept_blocked(model: onnx.ModelProto, folder: Path) -> dict[str, bool]:
 
 def claims(model: onnx.ModelProto, folder: Path) -> dict[str, dict[str, object]]:
     """Name of each Gelu node -> its line in the claim report."""
-    report = folder / "claims.jsonl"
-    onnxruntime.InferenceSession(model.SerializeToString(), session_options(claim_report=report))
-    lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+    _, lines = session_and_report(model, folder, claim="profitable")
     return {line["node"]: line for line in lines if line["node"].startswith("Gelu")}
 
 
@@ -122,9 +119,7 @@ def test_what_a_convolution_takes_in_is_left(op_type: str, tmp_path: Path) -> No
     x = g.input("x", [1, 16, 4096])  # one dimension: never blocked
     y = g.add(op_type, g.add("Conv", x, g.weight(16, 16, 1)))
     g.output(y, [1, 16, 4096])
-    report = tmp_path / "claims.jsonl"
-    onnxruntime.InferenceSession(g.model("m").SerializeToString(), session_options(claim_report=report))
-    (line,) = map(json.loads, report.read_text(encoding="utf-8").splitlines())
+    _, (line,) = session_and_report(g.model("m"), tmp_path, claim="profitable")
     assert not line["claimed"]
 
 
@@ -136,9 +131,7 @@ def test_a_gate_and_constants_end_the_blocked_layout(tmp_path: Path) -> None:
     scaled = g.add("Add", g.add("Mul", g.add("Relu", conv), np.float32(1.5)), np.float32(0.25))
     y = g.add("Conv", g.add("HardSwish", scaled), g.weight(16, 16, 1, 1))
     g.output(y, [1, 16, 48, 320])
-    report = tmp_path / "claims.jsonl"
-    onnxruntime.InferenceSession(g.model("m").SerializeToString(), session_options(claim_report=report))
-    lines = map(json.loads, report.read_text(encoding="utf-8").splitlines())
+    _, lines = session_and_report(g.model("m"), tmp_path, claim="profitable")
     assert [line for line in lines if REASON in line.get("message", "")] == []
 
 
@@ -150,8 +143,6 @@ def test_a_hard_swish_that_is_written_out_keeps_the_layout(tmp_path: Path) -> No
     conv = g.add("Conv", x, g.weight(16, 16, 3, 3), pads=[1, 1, 1, 1])
     y = g.add("Conv", g.add("HardSwish", conv), g.weight(16, 16, 1, 1))
     g.output(y, [1, 16, 48, 320])
-    report = tmp_path / "claims.jsonl"
-    onnxruntime.InferenceSession(g.model("m").SerializeToString(), session_options(claim_report=report))
-    lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+    _, lines = session_and_report(g.model("m"), tmp_path, claim="profitable")
     assert lines
     assert [line for line in lines if line["claimed"]] == []

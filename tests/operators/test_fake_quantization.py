@@ -151,23 +151,3 @@ def test_before_and_behind_a_normalization(provider: str) -> None:
     )
     got = harness.run(harness.create_session(model, provider), inputs)["Y"]
     evaluate(steps, inputs)["Y"].check(got)
-
-
-@pytest.mark.parametrize(
-    ("steps", "tensors", "message"),
-    [
-        ("FakeQuantize", {}, "scale"),
-        ("FakeQuantize scale=s type=int32", {"s": np.array(1, F32)}, "int32"),
-        ("FakeQuantize scale=s axis=5", {"s": np.ones(3, F32)}, "axis 5 is out of range"),
-        ("FakeQuantize scale=s zero_point=z type=uint8", {"s": np.array(1, F32), "z": np.array(0, np.int8)}, "int8"),
-    ],
-)
-def test_what_is_refused(steps: str, tensors: dict[str, Array], message: str) -> None:
-    x = np.zeros((2, 3), F32)
-    inputs = {"X": x, **tensors}
-    attributes = {"steps": steps, "spec_version": 2}
-    model = harness.operator_model(
-        "FusedActivation", inputs, attributes, {"Y": TensorProto.FLOAT}, constants=list(tensors), opset=25
-    )
-    with pytest.raises(Exception, match=message):
-        harness.create_session(model, "custom")

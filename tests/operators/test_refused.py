@@ -95,6 +95,10 @@ Normalization a=float[] | Mul a align=channel; Normalize axes=1 | is of steps be
 Normalization a=float[] | Emit; Add a; Normalize axes=1 | behind the step that makes the output sum
 Normalization | Emit; Emit; Normalize axes=1 | step 2 (Emit) stands twice
 DequantizeLinear | Relu | its steps have no Dequantize
+Activation | FakeQuantize | scale
+Activation s=float[] | FakeQuantize scale=s type=int32 | int32
+Activation s=float[3] | FakeQuantize scale=s axis=5 | axis 5 is out of range
+Activation s=float[] z=int8[] | FakeQuantize scale=s zero_point=z type=uint8 | int8
 Activation | Elu alpha=1 further_0=2 | Elu & further_0
 Activation | Celu alpha=0 | alpha & Celu & 0
 Activation | PRelu | PRelu & slope
@@ -159,7 +163,7 @@ def model_of(row: Row, *, constant: bool = True) -> onnx.ModelProto:
 def y_code(row: Row) -> int:
     """Y's type as the specification has it, so that ONNX Runtime's own check of types says nothing."""
     last = row.steps.rpartition("; ")[2]
-    if match := re.search(r"type=(int32|int8)", last):
+    if match := re.search(r"^[QS].* type=(int32|int8)", last):
         return TensorProto.DataType.Value(match[1].upper())
     if {"y_scale", "y_zero_point"} & set(row.inputs):
         return TensorProto.INT8 if "y_zero_point" in row.inputs else TensorProto.UINT8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from checking import session_and_report
 from instruction_sets import IN_USE
 from onnx import parser
 
@@ -51,9 +51,7 @@ def model(text: str, tuning: str | None) -> onnx.ModelProto:
 
 def claims(folder: Path, text: str, stored: str | None, **options: Any) -> dict[str, dict[str, Any]]:
     """Group -> the last line of the claim report."""
-    path = folder / "claims.jsonl"
-    harness.create_session(model(text, stored), "ep", **{"claim": "profitable", "claim_report": str(path), **options})
-    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    _, lines = session_and_report(model(text, stored), folder, **{"claim": "profitable", **options})
     return {line["group"]: line for line in lines if "group" in line}
 
 
@@ -80,14 +78,12 @@ def test_calls_of_functions_and_the_nodes_of_their_bodies(tmp_path: Path) -> Non
     """A call that is off leaves its body to ONNX Runtime, whose nodes are sites again."""
     call = "FusedNormalization_ln float32[64,512]"
     assert claims(tmp_path, CALL, record())[call]["claimed"]
-    (tmp_path / "claims.jsonl").unlink()
     found = claims(tmp_path, CALL, record(f"off {call}", f"off {NORM}"))
     assert {group: line["claimed"] for group, line in found.items()} == {call: False, NORM: False}
 
 
 def test_branches_go_by_the_tuning_of_their_model(tmp_path: Path) -> None:
     assert claims(tmp_path, BRANCHES, None)[NORM]["claimed"]
-    (tmp_path / "claims.jsonl").unlink()
     assert claims(tmp_path, BRANCHES, record(f"off {NORM}"))[NORM]["decided"] == "by tuning"
 
 
@@ -119,7 +115,6 @@ def test_options_come_before_tuning(tmp_path: Path) -> None:
     tuning = record(f"off {NORM}", f"off {QUANTIZE}")
     found = claims(tmp_path, CHAINS, tuning, tuning="0")
     assert found[NORM]["decided"] == "by the cost model"
-    (tmp_path / "claims.jsonl").unlink()
     found = claims(tmp_path, CHAINS, tuning, claim="all")
     assert {(line["claimed"], line["decided"]) for line in found.values()} == {(True, "by the option claim")}
 
