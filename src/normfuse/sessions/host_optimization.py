@@ -88,8 +88,8 @@ def optimized_by_host(
             if not isinstance(data, bytes) and data.with_name(f"{data.name}.data").exists():
                 return None  # what stays in a temporary file is found nowhere later
             if gives_up:
-                for value in (value for graph in graphs_of(model.graph) for value in graph.initializers.values()):
-                    value.const_value = None
+                for initializer in (each for graph in graphs_of(model.graph) for each in graph.initializers.values()):
+                    initializer.const_value = None
             path = Path(folder) / "optimized.onnx"
             own.optimized_model_filepath = str(path)
             if data_folder is not None:
