@@ -68,6 +68,7 @@ class ReshapedGroupNormalization(FusionRule):
             if not (is_along_rows and self.facts.all_equal(scale, 1) and bias is None):
                 detail = "its LayerNormalization is not of the groups alone"
                 raise Declined("different_formula", node=label(root), kind="GroupNormalization", detail=detail)
+            return  # ones for rows of a length that is not known are no constant
         for name, parameter in (("scale", scale), ("bias", bias)):
             if parameter is not None and not self.facts.is_constant(parameter):
                 raise Declined("parameter_not_constant", parameter=f"{name} {label(parameter)}", node=label(root))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
+import pytest
 from covering import parametrize_spread
 from onnx import TensorProto, helper
 from rewrite_harness import optimize
@@ -95,6 +96,15 @@ def test_second_run_changes_nothing(name: str, target: str) -> None:
     branch = check_second_run(in_a_branch(model), target)
     fused = [[site.description for site in each.sites if site.fused_into] for each in (direct, branch)]
     assert fused[1] == fused[0]
+
+
+@pytest.mark.parametrize("target", ["portable", "standard"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_second_run_finds_groups_of_unknown_size(dtype: str, target: str) -> None:
+    group_norm = models.chain(
+        ["N", 6, "H", "W"], "GroupNormalization", groups=3, activation_name="silu", opset=21, dtype=dtype
+    )
+    check_second_run(group_norm, target)
 
 
 @parametrize_spread("name,tool", list(MODELS), TOOLS, each=2)
