@@ -262,7 +262,7 @@ bool QuantizesByKernel(const Call& call) {
   // What a scale or a bias makes of exact values is exact, and has ties, that the kernel's product with the reciprocal breaks.
   const Stage& last = call.spec->behind.back();
   if (call.spec->y_quantized && !call.spec->normalizes && (last.scale.present() || last.bias.present()) &&
-      last.activation == Activation::kIdentity) {
+      (last.activation == Activation::kIdentity || last.activation == Activation::kRelu)) {
     return false;
   }
   if (call.params[kFormYScale].shape.ElementCount() > 1 || call.params[kFormYZero].shape.ElementCount() > 1) {

@@ -42,13 +42,18 @@ bool IsBeforeClip(const GraphView& graph, const FoundChain& found) {
 }
 
 // The Add and Mul of a chain that ORT runs in integers, each with a QuantizeLinear of its own.
-int IntegerSteps(const GraphView& graph, const FoundChain& found, const IntegerUnits& units) {
-  return static_cast<int>(std::count_if(found.nodes.begin(), found.nodes.end(), [&](int index) {
-    const GraphNode& node = graph.node(index);
-    if (!IsQuantize(node) || units.UnitOf(index) != IntegerUnit::kElementwise) return false;
-    const GraphNode* producer = graph.ProducerOf(node.inputs[0]);
-    return producer != nullptr && (producer->Is("", "Add") || producer->Is("", "Mul"));
-  }));
+RunInIntegers IntegerSteps(const GraphView& graph, const FoundChain& found, const IntegerUnits& units) {
+  RunInIntegers in_integers;
+  for (const int index : found.nodes) {
+    if (!IsQuantize(graph.node(index)) || units.UnitOf(index) != IntegerUnit::kElementwise) continue;
+    const GraphNode* producer = graph.ProducerOf(graph.node(index).inputs[0]);
+    const bool clamps = producer != nullptr && (producer->Is("", "Relu") || producer->Is("", "Clip"));
+    if (clamps) producer = graph.ProducerOf(producer->inputs[0]);
+    if (producer == nullptr || !(producer->Is("", "Add") || producer->Is("", "Mul"))) continue;
+    ++in_integers.steps;
+    in_integers.clamps += clamps ? 1 : 0;
+  }
+  return in_integers;
 }
 
 // Whether ORT would make a QLinearSoftmax of the end of a chain and of the QuantizeLinear behind it.
@@ -303,8 +308,8 @@ std::optional<Declined> CheckProfit(const GraphView& graph, const FoundChain& fo
     cpu::Isa isa = cpu::Isa::kBaseline;
     // An instruction set that does not exist is an error when the chain is compiled.
     if (cpu::SelectIsa(&isa).ok()) {
-      const RunInIntegers in_integers{IntegerSteps(graph, found, context.units),
-                                      EndsInIntegerSoftmax(graph, found, context.units)};
+      RunInIntegers in_integers = IntegerSteps(graph, found, context.units);
+      in_integers.softmax = EndsInIntegerSoftmax(graph, found, context.units);
       if (std::optional<Declined> declined = CheckGain(found, isa, in_integers, has_registered_kernel)) return declined;
     }
   }

@@ -21,6 +21,12 @@ double SavedByIntegers(int64_t elements) {
   return 3 * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * price;
 }
 
+// What it saves by dropping a Relu or Clip before a QuantizeLinear.
+double SavedByClamp(int64_t elements) {
+  const double price = kActivations[static_cast<int>(Activation::kRelu)].price.ort;
+  return kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * price;
+}
+
 // What a softmax that it runs in integers costs it more than one of floats and the conversions around that.
 double LostByIntegers(int64_t elements) {
   const double price = kSoftmaxOfBytesPrice.ort - kSoftmaxPrice.ort - kDequantize8Price.ort - kQuantizePrice.ort;
@@ -105,7 +111,8 @@ double EstimateOrtNanoseconds(const Chain& chain, int64_t elements, RunInInteger
   });
   const double first = chain.normalizes() ? kOrtNormalizationNanoseconds : kOrtOtherNodeNanoseconds;
   return first + std::max(nodes - 1, 0) * kOrtFurtherNodeNanoseconds + static_cast<double>(elements) * total -
-         in_integers.steps * SavedByIntegers(elements) + (in_integers.softmax ? LostByIntegers(elements) : 0);
+         in_integers.steps * SavedByIntegers(elements) - in_integers.clamps * SavedByClamp(elements) +
+         (in_integers.softmax ? LostByIntegers(elements) : 0);
 }
 
 double ExpectedGain(const Chain& chain, cpu::Isa isa, RunInIntegers in_integers) {

@@ -12,6 +12,7 @@ namespace normfuse::plugin {
 // What of a chain ONNX Runtime runs on 8-bit integers, without the conversions around it.
 struct RunInIntegers {
   int steps = 0;         // Add and Mul
+  int clamps = 0;        // Relu and Clip between these and a QuantizeLinear that saturates there, which it drops
   bool softmax = false;  // which becomes slower by that: the QuantizeLinear behind it is no part of the chain
 };
 
