@@ -1,4 +1,4 @@
-"""Operators of integers (QLinear...): whether there are any, and one as operators of ONNX between pairs."""
+"""QLinear operators: whether there are any, and one as operators of ONNX between pairs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Networks in the operator-oriented form (quant_format=QOperator) in the form of pairs (QDQ), for sessions.
 
-ONNX Runtime makes its operators of integers of the pairs again, where it runs them in integers. What that form keeps
+ONNX Runtime makes its QLinear operators of the pairs again, where it runs them in integers. What that form keeps
 from a network is what sessions do to pairs: products of int8 as uint8, weights that are dequantised once, chains.
 
 An operator is written with DequantizeLinear before and QuantizeLinear behind it, as `quantize_static` writes it in QDQ
@@ -57,7 +57,7 @@ def has_operators(graph: ir.Graph) -> bool:
 
 
 def write_pairs(model: ir.Model) -> int:
-    """Write the operators of integers of a model so, in place; return how many.
+    """Write the QLinear operators of a model so, in place; return how many.
 
     Args:
         model: Bodies of its own functions stay as they are: they hold no constants.

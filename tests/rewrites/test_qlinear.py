@@ -34,7 +34,7 @@ from normfuse.sessions.session_model import in_pairs, makes_operators
 pytestmark = pytest.mark.without_vnni
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-on_x86 = pytest.mark.skipif(not X86, reason="on this processor operators of integers stay as they are")
+on_x86 = pytest.mark.skipif(not X86, reason="on this processor QLinear operators stay as they are")
 F32, F64 = np.float32, np.float64
 KINDS = ("int8", "uint8")
 LARGEST_WEIGHT = 64  # beyond it sums of uint8 x int8 may saturate

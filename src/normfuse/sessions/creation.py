@@ -175,7 +175,7 @@ def created(
 
     Where nothing failed, it is kept as made from the origin.
 
-    ONNX Runtime's operators of integers fail for some models of uint8 that it runs as int8, some versions for more, as
+    ONNX Runtime's QLinear operators fail for some models of uint8 that it runs as int8, some versions for more, as
     for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
     """
     in_file = choices.results_stay and given.kind in ("path", "bytes")

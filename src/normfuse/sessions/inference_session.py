@@ -63,7 +63,7 @@ class InferenceSession(_HostClass, metaclass=_StandsIn):
             in float. The numbers stay; the weights take up to four times (of 4 bits eight times) the memory.
         choose_products: Run products of 8-bit tensors in integers also where ONNX Runtime would not, because they are
             of int8 and the processor an x86; and networks of depthwise convolutions in float, which is faster there.
-            On x86 operators of integers (QLinearConv and the like) are taken as the pairs that they stand for.
+            On x86 QLinear operators are taken as the pairs that they stand for.
         blocked_layout: Run chains between convolutions in the layout (NCHWc, or channels last in integers) that ONNX
             Runtime has for these, instead of reordering tensors around each chain. ONNX Runtime optimises such a model
             twice, once into a temporary file.

@@ -5,7 +5,7 @@ ONNX Runtime lays tensors out for its convolutions after providers have claimed 
 as long as the chain; and with the channels last (NhwcTransformer) where they run in integers, with one operator of
 integers (QLinearMul, QLinearSigmoid ...) for each elementwise operator between pairs, which chains that are claimed
 before stand in the way of. Here ONNX Runtime optimises the model first, alone and into a file. Then
-`graph_rewrites.layout.blocked_layout` moves the chains into the blocks, or the operators of integers are written as
+`graph_rewrites.layout.blocked_layout` moves the chains into the blocks, or the QLinear operators are written as
 DequantizeLinear, operator and QuantizeLinear again, of which the provider makes one node each chain. What comes out
 belongs to this processor and this ONNX Runtime, so this is for sessions and not for files.
 """
@@ -77,7 +77,7 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions, *, gives_up: b
 def channels_last(
     model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str] = (), *, gives_up: bool = False
 ) -> ir.Model | None:
-    """Return the model as ONNX Runtime optimises it on this machine, with elementwise operators of integers as chains.
+    """Return the model as ONNX Runtime optimises it on this machine, with elementwise QLinear operators as chains.
 
     Args:
         model: As for :func:`blocked`, but for the target "standard", so that ONNX Runtime knows each operator.

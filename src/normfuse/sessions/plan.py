@@ -43,7 +43,7 @@ class HostFacts:
     sums_saturate: bool = False
     """Sums of products of uint8 and int8 are wrong where they do not fit 16 bits: x86 without VNNI."""
     makes_operators: bool = True
-    """ONNX Runtime makes operators of integers of Q/DQ pairs."""
+    """ONNX Runtime makes QLinear operators of Q/DQ pairs."""
     lays_out: bool = True
     """ONNX Runtime lays tensors out for its convolutions: all optimisations are on, and none is saved in a file."""
     compiles: bool = True

@@ -33,7 +33,7 @@ __all__ = ["SessionModel", "in_pairs", "makes_operators", "plan_of", "session_mo
 
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _MAKES_OPERATORS = "QDQSelectorActionTransformer"
-_PAIRS = "operators of integers as pairs"
+_PAIRS = "QLinear operators as pairs"
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -58,7 +58,7 @@ class SessionModel(NamedTuple):
 
     def __str__(self) -> str:
         """Return the plan, and what could not be known before, in one line."""
-        off = [QUANTIZES_WEIGHTS] * self.keeps_weights + ["operators of integers"] * self.leaves_pairs
+        off = [QUANTIZES_WEIGHTS] * self.keeps_weights + ["QLinear operators"] * self.leaves_pairs
         return f"{self.plan}; layout found: {self.layout}; off in ONNX Runtime: {', '.join(off) or 'nothing'}"
 
 
@@ -148,7 +148,7 @@ def _laid_out(
 ) -> SessionModel | None:
     """Return a convolution network in the layout of its convolutions; None: that is no gain.
 
-    ONNX Runtime leaves custom operators as they are, and makes operators of integers of standard ones.
+    ONNX Runtime leaves custom operators as they are, and makes QLinear operators of standard ones.
     """
     target = TargetByProducts(in_integers=None if products == "float" else "standard", in_float="custom-op")
     treatment = dataclasses.replace(_treatment(plan, products), drop_repeated_pairs=True)
@@ -167,7 +167,7 @@ def _laid_out(
 
 
 def in_pairs(source: Source, *, in_place: bool = False) -> Source:
-    """Return a model with pairs in the place of operators of integers; where it has none, the model itself.
+    """Return a model with pairs in the place of QLinear operators; where it has none, the model itself.
 
     Who asks again gets the same one; `in_place` changes the source's own model, of which nothing else has need.
     """
@@ -186,7 +186,7 @@ def in_pairs(source: Source, *, in_place: bool = False) -> Source:
 
 
 def makes_operators(options: onnxruntime.SessionOptions) -> bool:
-    """Whether a session with these options lets ONNX Runtime make operators of integers of Q/DQ pairs."""
+    """Whether a session with these options lets ONNX Runtime make QLinear operators of Q/DQ pairs."""
     levels = import_host().GraphOptimizationLevel
     if options.graph_optimization_level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC):
         return False
