@@ -203,6 +203,23 @@ BRANCHES = Model(
     {"w": ONES, "b": ONES / 3},
     optimized=True,
 )
+BRANCHED = Model(
+    """g (float[N,64] x, bool on) => (float[N,64] y) {
+    n = If(on) <then_branch = t () => (float[N,64] a) { a = LayerNormalization(x, other, b) },
+    else_branch = e () => (float[N,64] d) { d = LayerNormalization(x, w, b) }> y = Tanh(n) }""",
+    {"w": ONES, "b": ONES / 3, "other": ONES},
+)
+SCALED = Model(
+    """g (float[N,64] x, float factor) => (float[N,64] y) {
+    n = LayerNormalization<axis = -1, epsilon = 1e-6>(x, w, b) y = Mul(n, factor) }""",
+    {"w": ONES, "b": ONES / 3},
+    optimized=True,
+)
+RELU6 = Model(
+    "g (float[N,48] x) => (float[N,48] y) { n = LayerNormalization(x, w, b) y = Clip(n, zero, six) }",
+    {"w": np.linspace(0.7, 1.4, 48, dtype=F32), "b": np.zeros(48, F32), "zero": F32(0), "six": F32(6)},
+    optimized=True,
+)
 LOOPED = Model(
     """g (float[N,64] x) => (float[N,64] y) { k = Constant<value = int64 {3}>() go = Constant<value = bool {1}>()
     l = Loop(k, go, x) <body = l (int64 i, bool on, float[N,64] a) => (bool next, float[N,64] z) {
@@ -298,6 +315,14 @@ ROWS: list[tuple[Model, dict[str, Any], str]] = [
     (BRANCHES, SAME, "agree"),
     (BRANCHES, {"w": ONES * F32(1.003)}, "differ"),
     (BRANCHES._replace(optimized=False), {"w": ONES * F32(1.003)}, "differ"),
+    # in the branch that no sample takes, of which a lone bool is False
+    *((BRANCHED._replace(optimized=optimized), {"other": ONES * F32(1.003)}, "differ") for optimized in (False, True)),
+    (BRANCHED._replace(optimized=True), SAME, "agree"),
+    # a scalar among what a site reads, which is to be as faint as the rest
+    (SCALED, {"epsilon = 1e-6": "epsilon = 1e-12"}, "differ"),
+    # a bound that only some channels reach, in a tensor of few rows
+    (RELU6, SAME, "agree"),
+    (RELU6, {"six": 5.9}, "differ"),
     (LOOPED, SAME, "agree"),
     (LOOPED, {"w": ONES * F32(1.003)}, "undecided"),  # what is exact is not known in loops
     (BOUNDED, {"c = Clip(e, zero, one) y = Mul(c, x)": "y = Mul(e, x)"}, "agree"),

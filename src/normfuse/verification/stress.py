@@ -1,9 +1,9 @@
-"""Values that samples do not bring to a site: faint ones, outliers beyond any bound, and rows of a table that differ.
+"""Values that samples do not bring to a site: faint ones, outliers beyond any bound, rows of a table, other branches.
 
 A sample reaches what lies deep in a model as numbers of usual size: they show neither another epsilon nor another bound
-of a Clip, nor one wrong row of thousands. A site is a function of what it reads, and so it can be given other values,
-as long as those of which one follows from another still fit: what one of the two graphs computes on the way is
-computed from the others by the original.
+of a Clip, nor one wrong row of thousands, and a lone condition is False in all of them. A site is a function of what it
+reads, and so it can be given other values, as long as those of which one follows from another still fit: what one of
+the two graphs computes on the way is computed from the others by the original.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ __all__ = ["Stress"]
 Values = Mapping[str, Any]
 
 _FAINT = 1e-5
-# One element of so many becomes an outlier: the first of these times its size, the next the second one, and so on.
-_EVERY, _FIRST = 131, 5
+# One element of so many becomes an outlier, or each of four parts of a small tensor has one: the first of these times
+# its size, the next the second one, and so on.
+_EVERY, _PARTS, _FIRST = 131, 4, 5
 _OUTLIERS = 1e2, 1e4, 1e6
 # What gives any number: of others, such as a Sigmoid or what was quantised, a rewrite may know what they can be.
 _FREE = {
@@ -78,10 +79,15 @@ class Stress:
         kinds: list[Callable[[str, np.ndarray], np.ndarray]] = [
             lambda name, array: _faint(array) if name in self._free else array,
             lambda name, array: _with_outliers(array) if name in self._free else array,
+            # A bound is one of large numbers or of small ones.
+            lambda name, array: _negative(_with_outliers(array)) if name in self._free else array,
         ]
         kinds += [lambda name, array: _filled(array, self._rows.get(name))] if self._rows else []
+        # Last, since the other branch may not take the values that belong to this one.
+        conditions = {name for name in self._free if _is_condition(self._replaced[name])}
+        kinds += [lambda name, array: np.logical_not(array) if name in conditions else array] if conditions else []
         for kind in kinds if self.sites else ():
-            read = {name: kind(name, array) for name, array in self._replaced.items()}
+            read = {name: np.asarray(kind(name, array)) for name, array in self._replaced.items()}
             computed = run_part(self._session, read, budget)
             yield read | {name: computed[name] for name in self._follows}, computed
 
@@ -115,8 +121,16 @@ def _is_free(value: ir.Value | None) -> bool:
     return True
 
 
+def _is_condition(array: np.ndarray) -> bool:
+    return array.dtype.kind == "b" and array.size == 1
+
+
 def _faint(array: np.ndarray) -> np.ndarray:
     return (array * _FAINT).astype(array.dtype) if array.dtype.kind == "f" else array
+
+
+def _negative(array: np.ndarray) -> np.ndarray:
+    return -array if array.dtype.kind == "f" else array
 
 
 def _with_outliers(array: np.ndarray) -> np.ndarray:
@@ -124,7 +138,7 @@ def _with_outliers(array: np.ndarray) -> np.ndarray:
     if not array.size or array.dtype.kind != "f":
         return array
     changed = np.array(array, order="C")
-    few = changed.reshape(-1)[_FIRST % array.size :: _EVERY]
+    few = changed.reshape(-1)[_FIRST % array.size :: min(_EVERY, array.size // _PARTS | 1)]
     largest = float(np.finfo(array.dtype).max) / 2
     few[:] = np.clip(few.astype(np.float64) * np.resize(_OUTLIERS, few.size), -largest, largest)
     return changed
