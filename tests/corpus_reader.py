@@ -2,7 +2,7 @@
 
     # a comment
     let LN = Normalize axes=-1 epsilon=1e-05            words of later lines, also of what is expected
-    let Mean(x) = ReduceMean(x, axes=[-1])              a macro: statements, the last of which is its value
+    let Mean(x) = ReduceMean(x, axes=[-1])              a macro (it hides an operator of its name)
     at x=batch:2,5,8 opset=9-25                         what holds for the cases behind it
     name (opset=13): d = x - Mean(x); d / {Sqrt(Mean(d * d))|Pow(Mean(d * d), 0.5)} -> [LN]
 
