@@ -68,9 +68,11 @@ class Form:
 
 
 def _forms() -> Iterator[Any]:
-    for case in cases(FOLDER / "provider"):
+    """Every case in one form, and in the others in the slow part."""
+    for place, case in enumerate(cases(FOLDER / "provider")):
         for number in range(FORMS):
-            yield pytest.param(Form(case, number), id=f"{case.name}-{number}")
+            marks = () if (place + number) % FORMS == 0 else pytest.mark.slow
+            yield pytest.param(Form(case, number), id=f"{case.name}-{number}", marks=marks)
 
 
 @pytest.mark.parametrize("form", list(_forms()))
