@@ -352,7 +352,9 @@ class _Evaluation:
             return self._fake_quantized(d, step)
         if STEPS[step.name].output:
             return self._put_out(d, step, STEPS[step.name].output)
-        return self._combined(d, step, lambda value: 0.5 * ulp32(value) + self._flushed)
+        # Behind a core, operands may be joined first: bias * m + a is rounded, and so is what it is added to.
+        units = 1.5 if self._core and step.name == "Add" else 0.5
+        return self._combined(d, step, lambda value: units * ulp32(value) + self._flushed)
 
     # --- operands ---
 
