@@ -33,10 +33,12 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
 import instruction_sets  # noqa: E402
-import oracle  # noqa: E402
 import peers  # noqa: E402
+import programs  # noqa: E402
 import report  # noqa: E402
 from jobs import Arrays, Job, all_jobs  # noqa: E402
+
+from normfuse import meaning  # noqa: E402
 
 COPY = "copy"
 SAMPLE = 400_000  # elements whose error is measured
@@ -126,9 +128,9 @@ def sample(job: Job) -> tuple[Arrays, int]:
 
 def error_of(job: Job, got: np.ndarray[Any, Any]) -> float:
     inputs, count = sample(job)
-    expected = oracle.evaluate(job.operator, inputs, job.attributes)["Y"]
+    expected = programs.evaluate(job.operator, inputs, job.attributes)["Y"]
     got = got.take(range(count), job.sampled).astype(np.float64)
-    if expected.code in oracle.INTEGER_RANGE:
+    if expected.code in meaning.INTEGER_RANGE:
         return float(np.abs(got - expected.stored()).max())
     return float((np.abs(got - expected.exact) / np.maximum(1, np.abs(expected.exact))).max())
 

@@ -14,7 +14,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from oracle import Array
+
+from normfuse.meaning import Array
 
 OUT_OF_MEMORY = 0x8007000E - (1 << 32)
 REMOVED = 0x887A0005 - (1 << 32)

@@ -9,12 +9,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
-import oracle
 import programs
-from oracle import Array
 from strategies import Numbers, Parameters
 
-from normfuse.meaning import evaluate
+from normfuse import meaning
+from normfuse.meaning import Array, evaluate
 
 F32 = np.float32
 INTEGERS = (np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.uint4, ml_dtypes.int4)
@@ -60,7 +59,7 @@ class Program:
         inputs = {"X": x, **self.tensors}
         steps = {"steps": "; ".join(self.steps), "spec_version": 2}
         fixed = list(self.tensors) if constants else []
-        code = oracle.dtype_code(x)
+        code = meaning.dtype_code(x)
         return harness.operator_model("FusedActivation", inputs, steps, {"Y": code}, constants=fixed, opset=25)
 
     def check(self, x: Array, session: onnxruntime.InferenceSession) -> None:

@@ -12,8 +12,8 @@ import onnx
 import onnxruntime
 import programs
 from onnx import TensorProto, helper, numpy_helper
-from oracle import Array, dtype_code, dtype_of
 
+from normfuse.meaning import Array, dtype_code, dtype_of
 from normfuse.spec import OPERATORS, labels_of, read_program
 
 EP_NAME = "NormFuseExecutionProvider"

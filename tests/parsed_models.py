@@ -5,7 +5,8 @@ from __future__ import annotations
 import harness
 import onnx
 import onnxruntime
-from oracle import Array
+
+from normfuse.meaning import Array
 
 
 def parse(text: str, opset: int = 21, **tensors: Array) -> onnx.ModelProto:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from normfuse import meaning
+from normfuse.meaning import Array, Expected
 from normfuse.spec import ACTIVATIONS, ELEMENT_TYPES
 
 OPERANDS = [f"operand_{index}" for index in range(6)]
@@ -148,6 +150,12 @@ class _Writer:
                 continue
             drawn = ACTIVATIONS[name].drawn if name in ACTIVATIONS else ()
             yield name + "".join(f" {each}={number(next(self._numbers))}" for each in drawn)
+
+
+def evaluate(op: str, inputs: Mapping[str, Array | None], attributes: Mapping[str, Any]) -> dict[str, Expected]:
+    """What operator ``op`` gives: one Expected per output name of operators.toml."""
+    given = {name: value for name, value in inputs.items() if value is not None}
+    return meaning.evaluate(write(op, given, attributes)[0], given)
 
 
 def _text(value: Any) -> str:

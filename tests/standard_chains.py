@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import oracle
 import programs
 from harness import build_model
 from hypothesis import strategies as st
 from onnx import helper
-from oracle import ACTIVATIONS, Array, dtype_code
 from strategies import (
     OUTPUT_TYPES,
     QUANTIZED_TYPES,
@@ -26,7 +24,9 @@ from strategies import (
     shapes,
 )
 
-from normfuse.spec import ActivationSpelling
+from normfuse import meaning
+from normfuse.meaning import Array, dtype_code
+from normfuse.spec import ACTIVATIONS, ActivationSpelling
 
 KINDS = {
     "LayerNormalization": 17,
@@ -97,7 +97,7 @@ def add_activation(nodes: Nodes, x: str, opset: int, attributes: dict[str, Any],
         return x
     row = ACTIVATIONS[name]
     values = dict(
-        zip(row.drawn, oracle.activation_parameters(name, attributes.get("activation_params", ())), strict=True)
+        zip(row.drawn, meaning.activation_parameters(name, attributes.get("activation_params", ())), strict=True)
     )
     if name == "Swish" and values["alpha"] == 1 and opset < 24:
         return nodes.add("Mul", [x, nodes.add("Sigmoid", [x])])

@@ -14,13 +14,13 @@ from typing import Any
 import families
 import ml_dtypes
 import numpy as np
-import oracle
 import programs
 from families import Family
 from hypothesis import strategies as st
-from oracle import ACTIVATIONS, Array
 
-from normfuse.spec import OPERATORS
+from normfuse import meaning
+from normfuse.meaning import Array
+from normfuse.spec import ACTIVATIONS, OPERATORS
 
 FLOAT_TYPES: list[Any] = [np.float32, np.float16, ml_dtypes.bfloat16]
 QUANTIZED_TYPES: list[Any] = [
@@ -57,13 +57,13 @@ class Case:
     family: Family | None = None
     """Of its data, where it was drawn."""
 
-    def expected(self) -> dict[str, oracle.Expected]:
+    def expected(self) -> dict[str, meaning.Expected]:
         return {name: self._every[name] for name in self.outputs}
 
     @cached_property
-    def _every(self) -> dict[str, oracle.Expected]:
+    def _every(self) -> dict[str, meaning.Expected]:
         """Kept: a model is made from its types, and results are held against its values."""
-        return oracle.evaluate(self.op, self.inputs, self.attributes)
+        return programs.evaluate(self.op, self.inputs, self.attributes)
 
     def __repr__(self) -> str:
         tensors = {k: f"{v.dtype}{list(v.shape)}" for k, v in self.inputs.items()}
@@ -271,12 +271,12 @@ class Builder:
         """Quantised output, or a float type that need not be the input's."""
         kind = self.draw(st.sampled_from(["same", "float", "quantized", "quantized"]))
         if kind == "float":
-            self.attributes["y_dtype"] = oracle.dtype_code(np.zeros(0, self.draw(st.sampled_from(FLOAT_TYPES))))
+            self.attributes["y_dtype"] = meaning.dtype_code(np.zeros(0, self.draw(st.sampled_from(FLOAT_TYPES))))
         elif kind == "quantized":
             dtype = self.draw(st.sampled_from([np.int8, np.uint8, *OUTPUT_TYPES]))
             self.quantization("y", shape, dtype, self.float_type)
             if "y_zero_point" not in self.inputs or self.draw(st.booleans()):
-                self.attributes["y_dtype"] = oracle.dtype_code(np.zeros(0, dtype))
+                self.attributes["y_dtype"] = meaning.dtype_code(np.zeros(0, dtype))
             if is_float8(dtype) and self.draw(st.booleans()):
                 self.attributes["y_saturate"] = 0
 
@@ -409,8 +409,8 @@ def element_wise(draw: st.DrawFn) -> Case:
         b.affine(shape if b.inputs["X"].ndim == len(shape) else shape[-1:])
     b.activation(shape)
     if draw(st.integers(0, 2)) == 0:
-        b.steps_behind(oracle.evaluate(b.op, b.inputs, b.attributes)["Y"].exact.shape)
-    b.y(oracle.evaluate(b.op, b.inputs, b.attributes)["Y"].exact.shape)
+        b.steps_behind(programs.evaluate(b.op, b.inputs, b.attributes)["Y"].exact.shape)
+    b.y(programs.evaluate(b.op, b.inputs, b.attributes)["Y"].exact.shape)
     return b.finish()
 
 
@@ -422,7 +422,7 @@ def dequantizations(draw: st.DrawFn) -> Case:
     b.x(draw(narrowings(shape)) or shape, quantized=True)
     b.activation(shape)
     if draw(st.integers(0, 2)) == 0:
-        b.attributes["y_dtype"] = oracle.dtype_code(np.zeros(0, draw(st.sampled_from(FLOAT_TYPES))))
+        b.attributes["y_dtype"] = meaning.dtype_code(np.zeros(0, draw(st.sampled_from(FLOAT_TYPES))))
     return b.finish()
 
 

@@ -15,7 +15,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test.case import node
-from oracle import ACTIVATIONS, Array
+
+from normfuse.meaning import Array
+from normfuse.spec import ACTIVATIONS
 
 # What onnxruntime 1.31 loads. onnx writes newer versions; the operators here mean the same at this one.
 HOST_IR_VERSION = 13

@@ -6,13 +6,12 @@ import harness
 import numpy as np
 import onnx
 import onnxruntime
-import oracle
 import pytest
 from directml_islands import session_of
-from oracle import Array
 from parsed_models import parse
 
-from normfuse.meaning import evaluate
+from normfuse import meaning
+from normfuse.meaning import Array, evaluate
 
 NORM = "LayerNormalization <axis = -1, epsilon = 1e-5>"
 RNG = np.random.default_rng(3)
@@ -62,7 +61,7 @@ def test_a_chain_may_read_what_another_makes_in_the_middle(activation: str, fake
     y, z = made.run(None, {"x": X})
     np.testing.assert_allclose(y, normed(X + X), rtol=0, atol=2e-6)
     twice = 2 * X.astype(np.float64)
-    np.testing.assert_allclose(z, oracle.activate(activation, twice), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(z, meaning.activate(activation, twice), rtol=0, atol=2e-6)
 
 
 def test_a_way_around_keeps_them_apart(fake: dict[str, str]) -> None:

@@ -13,10 +13,10 @@ import directml_libraries as libraries
 import harness
 import numpy as np
 import onnx
-import oracle
 import pytest
 from directml_islands import OUT_OF_MEMORY, FakeGpu, session_of
 
+from normfuse import meaning
 from normfuse.meaning import evaluate
 
 X = np.random.default_rng(5).normal(size=(6, 8)).astype(np.float32)
@@ -67,7 +67,7 @@ def test_the_library_counts_what_direct3d_is_asked_for(tmp_path: Path) -> None:
         assert call["bytes_up"] == call["bytes_down"] == 256  # 4 rows; tensors start at multiples of 256 bytes
 
 
-def normalised(x: oracle.Array) -> oracle.Array:
+def normalised(x: meaning.Array) -> meaning.Array:
     scale = np.arange(1, 9, dtype=np.float32)
     return evaluate("Normalize axes=-1; Mul scale", {"X": x, "scale": scale})["Y"].exact
 

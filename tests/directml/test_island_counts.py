@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 from directml_islands import in_double, island, session_of
-from oracle import Array
 from parsed_models import parse
 
 from normfuse.inspection.gpu_work import count_gpu_work
+from normfuse.meaning import Array
 
 ALIGNMENT = 256  # tensors start at multiples of this
 RNG = np.random.default_rng(17)

@@ -12,8 +12,9 @@ import numpy as np
 import onnxruntime
 import pytest
 from directml_islands import OUT_OF_MEMORY, REMOVED, FakeGpu, island
-from oracle import Array
 from parsed_models import parse
+
+from normfuse.meaning import Array
 
 INVALID_ARGUMENT = 0x80070057 - (1 << 32)
 FAILURES = (onnxruntime.capi.onnxruntime_pybind11_state.EPFail, onnxruntime.capi.onnxruntime_pybind11_state.DeviceReset)

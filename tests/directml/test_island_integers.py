@@ -6,8 +6,9 @@ import harness
 import numpy as np
 import pytest
 from directml_islands import open_output, session_of
-from oracle import Array
 from parsed_models import parse
+
+from normfuse.meaning import Array
 
 LOWEST, HIGHEST = -(2**31), 2**31 - 1
 LARGE = (2**31, LOWEST - 1, 2**32, 2**63 - 1, -(2**63))

@@ -14,8 +14,8 @@ import onnx
 import parsed_models
 import pytest
 from directml_islands import in_double, island, kind, open_output
-from oracle import Array
 
+from normfuse.meaning import Array
 from normfuse.spec.directml import DIRECTML_OPERATORS
 
 RNG = np.random.default_rng(4)

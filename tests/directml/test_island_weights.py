@@ -10,7 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 from directml_islands import OUT_OF_MEMORY, REMOVED, FakeGpu
-from oracle import Array
+
+from normfuse.meaning import Array
 
 RNG = np.random.default_rng(31)
 W = RNG.normal(size=(64, 64)).astype(np.float32)

@@ -18,7 +18,8 @@ import pytest
 from directml_islands import in_double, island, open_output, session_of
 from directml_libraries import counted
 from onnx import helper
-from oracle import Array
+
+from normfuse.meaning import Array
 
 RNG = np.random.default_rng(9)
 

@@ -9,16 +9,16 @@ import harness
 import ml_dtypes
 import numpy as np
 import onnx
-import oracle
 import pytest
 from directml_libraries import counted
 from exact_programs import F32, INTEGERS, Program, nasty
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Array
 from strategies import Numbers, Parameters, broadcast_shapes, quantizations, shapes
 
+from normfuse import meaning
 from normfuse.inspection.lowering import LoweredSite, lower
+from normfuse.meaning import Array
 
 FOUR_BIT = (ml_dtypes.uint4, ml_dtypes.int4)
 
@@ -32,7 +32,7 @@ def check(program: Program, x: Array, fake: dict[str, str], *, constants: bool, 
 
 
 def code_of(dtype: type) -> int:
-    return oracle.dtype_code(np.zeros(1, dtype))
+    return meaning.dtype_code(np.zeros(1, dtype))
 
 
 def runs(p: Parameters, shape: tuple[int, ...]) -> bool:

@@ -13,10 +13,10 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-from oracle import Array
 from parsed_models import parse
 
 from normfuse.inspection.gpu_work import count_gpu_work
+from normfuse.meaning import Array
 
 RNG = np.random.default_rng(42)
 SCHEMES = {

@@ -13,7 +13,8 @@ from directml_islands import doubled, in_double, session_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from oracle import Array
+
+from normfuse.meaning import Array
 
 UNARY = ("Neg", "Abs", "Sin", "Cos", "Tanh", "Sigmoid", "Relu")
 BINARY = ("Add", "Sub", "Mul", "Min", "Max")

@@ -15,8 +15,9 @@ import numpy as np
 import onnxruntime
 import programs
 from families import Family
-from oracle import Array
 from strategies import Case
+
+from normfuse.meaning import Array
 
 _LARGE = 1 << 16
 PROVIDERS = ("custom", "ep")

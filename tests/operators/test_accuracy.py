@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import harness
 import numpy as np
-import oracle
 import pytest
 from checking import activation, check, normalization, session_of
 from parsed_models import parse
+
+from normfuse import meaning
+from normfuse.spec import ACTIVATIONS
 
 F32 = np.float32
 pytestmark = pytest.mark.every_isa
@@ -64,7 +66,7 @@ def test_one_large_value(width: int, large: float) -> None:
         got = harness.run(session_of(case, "custom"), case.inputs)["Y"]
         deviations = x - x.mean(axis=-1, dtype=np.float64, keepdims=True)
         exact = deviations / np.sqrt((deviations**2).mean(axis=-1, keepdims=True) + 1e-12)
-        assert (np.abs(got - exact) <= 12 * oracle.ulp32(np.maximum(np.abs(exact), 1.0))).all()
+        assert (np.abs(got - exact) <= 12 * meaning.ulp32(np.maximum(np.abs(exact), 1.0))).all()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_long_rows(length: int, offset: float) -> None:
     variance = sum(((x[0, piece] - mean) ** 2).sum(dtype=np.float64) for piece in pieces) / length
     for piece in pieces:
         exact = (x[0, piece] - mean) / np.sqrt(variance + float(F32(1e-5)))
-        assert (np.abs(got[0, piece] - exact) <= 4 * oracle.ulp32(np.maximum(np.abs(exact), 1.0))).all()
+        assert (np.abs(got[0, piece] - exact) <= 4 * meaning.ulp32(np.maximum(np.abs(exact), 1.0))).all()
 
 
 def test_long_columns() -> None:
@@ -96,7 +98,7 @@ def test_any_magnitude(size: float) -> None:
     check(normalization(x, {"axes": [-1], "epsilon": 0.0, "use_mean": 0}), "custom")
 
 
-@pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("params", [None, (0.75, 1.5), (1.75, 0.5), (-1.5, -0.25)], ids=str)
 def test_activation_of_every_float16(name: str, params: tuple[float, ...] | None) -> None:
     """All 65,536 float16 values, as float32 so that the result is not rounded to float16. Parameters above 1 and below
@@ -105,7 +107,7 @@ def test_activation_of_every_float16(name: str, params: tuple[float, ...] | None
     check(activation(x, _attributes(name, params), slope=_slope(name)), "custom")
 
 
-@pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activation_over_the_float32_range(name: str) -> None:
     """Every 8,191st float32, and densely where the functions bend."""
     x = np.arange(0, 2**32, 8191, dtype=np.uint64).astype(np.uint32).view(F32)
@@ -114,14 +116,14 @@ def test_activation_over_the_float32_range(name: str) -> None:
 
 
 def _attributes(name: str, params: tuple[float, ...] | None) -> dict[str, object]:
-    count = len(oracle.ACTIVATIONS[name].drawn)
+    count = len(ACTIVATIONS[name].drawn)
     if params is None or not count:
         return {"activation": name}
     return {"activation": name, "activation_params": list(params[:count])}
 
 
 def _slope(name: str) -> np.ndarray | None:
-    return np.array([0.3], F32) if oracle.ACTIVATIONS[name].has_slope else None
+    return np.array([0.3], F32) if ACTIVATIONS[name].has_slope else None
 
 
 @pytest.mark.parametrize("kind", ["GroupNormalization<num_groups = 3>", "InstanceNormalization"])

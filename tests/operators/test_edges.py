@@ -8,12 +8,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
 from checking import PROVIDERS, activation, check, dequantization, normalization
 from onnx import TensorProto
 
-from normfuse.spec import EDGES
+from normfuse import meaning
+from normfuse.spec import ACTIVATIONS, EDGES
 
 F32 = np.float32
 pytestmark = [pytest.mark.every_isa, pytest.mark.parametrize("provider", PROVIDERS)]
@@ -236,7 +236,7 @@ def test_rounding_saturation_and_odd_values_of_quantisation(provider: str, dtype
     zero_point = np.array(3, dtype)
     case = activation(x, {}, y_scale=np.array(1.0, F32), y_zero_point=zero_point)
     got = check(case, provider)["Y"].astype(int)
-    low, high = oracle.INTEGER_RANGE[oracle.dtype_code(zero_point)]
+    low, high = meaning.INTEGER_RANGE[meaning.dtype_code(zero_point)]
     expected = np.clip([3, 5, 5, 3, 1, 7, 131], low, high)
     assert got[:7].tolist() == expected.tolist()
     assert got[7:].tolist() == [high, low, high, low, high, low, low, 3, 3]
@@ -281,7 +281,7 @@ def test_integers_beyond_24_bits(provider: str, dtype: Any) -> None:
 
 
 @edge("float8")
-@pytest.mark.parametrize("code", oracle.FLOAT8)
+@pytest.mark.parametrize("code", meaning.FLOAT8)
 @pytest.mark.parametrize("saturate", [0, 1])
 def test_every_float16_into_float8(provider: str, code: int, saturate: int) -> None:
     x = np.arange(65536, dtype=np.uint16).view(np.float16)
@@ -289,15 +289,15 @@ def test_every_float16_into_float8(provider: str, code: int, saturate: int) -> N
         x,
         {"y_saturate": saturate},
         y_scale=np.array(1.0, np.float16),
-        y_zero_point=np.zeros((), oracle.dtype_of(code)),
+        y_zero_point=np.zeros((), meaning.dtype_of(code)),
     )
     check(case, provider)
 
 
 @edge("float8")
-@pytest.mark.parametrize("code", oracle.FLOAT8)
+@pytest.mark.parametrize("code", meaning.FLOAT8)
 def test_every_float8_value(provider: str, code: int) -> None:
-    x = np.arange(256, dtype=np.uint8).view(oracle.dtype_of(code))
+    x = np.arange(256, dtype=np.uint8).view(meaning.dtype_of(code))
     check(dequantization(x, {}, x_scale=np.array(0.5, F32)), provider)
 
 
@@ -306,7 +306,7 @@ def test_every_float8_value(provider: str, code: int) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 33, 257])
 def test_packed_types_of_every_length(provider: str, dtype: Any, count: int) -> None:
     """An odd number of elements leaves a part of the last byte unused, rows begin in the middle of a byte."""
-    low, high = oracle.INTEGER_RANGE[oracle.dtype_code(np.zeros(1, dtype))]
+    low, high = meaning.INTEGER_RANGE[meaning.dtype_code(np.zeros(1, dtype))]
     x = np.random.default_rng(count).integers(low, high + 1, (3, count)).astype(dtype)
     check(dequantization(x, {}, x_scale=np.array(0.5, F32)), provider)
     check(normalization(x, {"axes": [1]}, x_scale=np.array(0.5, F32)), provider)
@@ -323,10 +323,10 @@ def test_clip_with_min_above_max_gives_max(provider: str) -> None:
 
 
 @edge("activation of infinities and NaN")
-@pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activations_of_odd_values(provider: str, name: str) -> None:
     x = f32(np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-45, 88.9, -88.9, 104.0, -104.0)
-    slope = f32(0.25) if oracle.ACTIVATIONS[name].has_slope else None
+    slope = f32(0.25) if ACTIVATIONS[name].has_slope else None
     check(activation(x, {"activation": name}, slope=slope), provider)
 
 

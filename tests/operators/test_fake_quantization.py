@@ -9,17 +9,16 @@ from __future__ import annotations
 import harness
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
 from checking import PROVIDERS
 from exact_programs import F32, INTEGERS, Program, nasty
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from oracle import Array
 from strategies import Numbers, Parameters, broadcast_shapes, quantizations, shapes
 
-from normfuse.meaning import evaluate
+from normfuse import meaning
+from normfuse.meaning import Array, evaluate
 
 FLOAT8 = (
     ml_dtypes.float8_e4m3fn,
@@ -44,7 +43,7 @@ def test_a_pair_has_the_bits_of_the_formula(provider: str, data: st.DataObject) 
     typical = data.draw(st.sampled_from([0.05, 0.05, 1e-38, 1e-42, 1e30]))
     p = data.draw(quantizations(numbers, shape, dtype, F32, typical=typical))
     program = Program(x)
-    program.fake_quantize(p, oracle.dtype_code(np.zeros(1, dtype)), saturate=data.draw(st.booleans()))
+    program.fake_quantize(p, meaning.dtype_code(np.zeros(1, dtype)), saturate=data.draw(st.booleans()))
     check(program, x, provider, constants=data.draw(st.booleans()))
 
 
@@ -63,7 +62,7 @@ def test_pairs_stand_anywhere_between_steps(provider: str, data: st.DataObject) 
             pairs += 1
             dtype = data.draw(st.sampled_from(INTEGERS))
             p = data.draw(quantizations(numbers, shape, dtype, F32))
-            program.fake_quantize(p, oracle.dtype_code(np.zeros(1, dtype)))
+            program.fake_quantize(p, meaning.dtype_code(np.zeros(1, dtype)))
         elif kind == "Add":
             program.combine("Add", numbers.normal(data.draw(broadcast_shapes(shape)), F32, 0.0, 1.0))
         else:
@@ -82,7 +81,7 @@ def test_a_clip_behind_a_pair(provider: str, data: st.DataObject) -> None:
     typical = data.draw(st.sampled_from([0.05, 0.05, 1e-38, 1e-42, 1e30]))
     p = data.draw(quantizations(numbers, shape, dtype, F32, typical=typical))
     program = Program(x)
-    program.fake_quantize(p, oracle.dtype_code(np.zeros(1, dtype)))
+    program.fake_quantize(p, meaning.dtype_code(np.zeros(1, dtype)))
     ends = [F32(data.draw(st.integers(-300, 300)) * p.scale.max(initial=0.0)) for _ in range(2)]
     beside = data.draw(st.sampled_from([0, 0, 0, 1, 2]))
     ends = [np.nextafter(end, F32(np.inf if beside == 1 else -np.inf)) if beside else end for end in ends]
@@ -123,7 +122,7 @@ def test_the_bits_of_onnx_runtimes_two_nodes(dtype: type, form: str) -> None:
     scale = numbers.uniform(0.001, 0.02, shape).astype(F32)
     zero = numbers.integers(0, 100, shape).astype(dtype)
     program = Program(x)
-    program.fake_quantize(Parameters(scale, zero, 1, block), oracle.dtype_code(zero))
+    program.fake_quantize(Parameters(scale, zero, 1, block), meaning.dtype_code(zero))
     nodes = [
         helper.make_node("QuantizeLinear", ["X", "s", "z"], ["q"], axis=1, block_size=block),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["Y"], axis=1, block_size=block),

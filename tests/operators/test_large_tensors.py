@@ -7,8 +7,9 @@ import numpy as np
 import onnxruntime
 import pytest
 from checking import activation, dequantization, normalization
-from oracle import Array, dtype_of
 from strategies import Case
+
+from normfuse.meaning import Array, dtype_of
 
 F32, F16 = np.float32, np.float16
 pytestmark = [pytest.mark.every_isa, pytest.mark.slow]

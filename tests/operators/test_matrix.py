@@ -12,25 +12,26 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import oracle
+import programs
 import pytest
 from checking import activation, check, dequantization, normalization
 from covering import parametrize_spread
 from onnx import TensorProto, helper
-from oracle import Array
 from strategies import FLOAT_TYPES, OUTPUT_TYPES, QUANTIZED_TYPES, TWO_BIT_TYPES, Numbers
 
-from normfuse.spec import ELEMENT_TYPES, STEPS, ProgramError, check_program, read_program, types_stored_by
+from normfuse import meaning
+from normfuse.meaning import Array
+from normfuse.spec import ACTIVATIONS, ELEMENT_TYPES, STEPS, ProgramError, check_program, read_program, types_stored_by
 
 F32 = np.float32
 SHAPE = (2, 3, 5)
 pytestmark = pytest.mark.every_isa
 
-EVERY_ACTIVATION = pytest.mark.parametrize("name", sorted(oracle.ACTIVATIONS))
+EVERY_ACTIVATION = pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 
 
 def slope_of(name: str, dtype: Any) -> Array | None:
-    return np.array([0.3], dtype) if oracle.ACTIVATIONS[name].has_slope else None
+    return np.array([0.3], dtype) if ACTIVATIONS[name].has_slope else None
 
 
 # --- activations -----------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def test_dequantise_2_bits(dtype: Any, granularity: Granularity) -> None:
     constants = {names[key]: array for key, array in inputs.items()}
     session = harness.create_session(harness.build_model([node], {"X": x}, {"Y": 1}, constants, opset=25), "ep")
     assert harness.fused_types(session) == [["DequantizeLinear"]]
-    expected = oracle.evaluate("FusedDequantizeLinear", {"X": x, **inputs}, attributes)["Y"]
+    expected = programs.evaluate("FusedDequantizeLinear", {"X": x, **inputs}, attributes)["Y"]
     expected.check(harness.run(session, {"X": x})["Y"])
 
 
@@ -191,7 +192,7 @@ def test_dequantise_2_bits(dtype: Any, granularity: Granularity) -> None:
 def test_dequantise_into_another_type(scale_type: Any, dtype: Any, activation_type: str) -> None:
     """The attribute output_dtype of DequantizeLinear, from opset 23 on."""
     x, scale = Numbers(2).codes(SHAPE, np.int8), np.array(0.1).astype(scale_type)
-    code = oracle.dtype_code(np.zeros(0, dtype))
+    code = meaning.dtype_code(np.zeros(0, dtype))
     nodes = [onnx.helper.make_node("DequantizeLinear", ["X", "scale"], ["d"], output_dtype=code)]
     if activation_type != "Identity":
         nodes.append(onnx.helper.make_node(activation_type, ["d"], ["Y"]))
@@ -199,15 +200,15 @@ def test_dequantise_into_another_type(scale_type: Any, dtype: Any, activation_ty
     session = harness.create_session(harness.build_model(nodes, {"X": x}, {name: code}, {"scale": scale}, opset=24))
     assert harness.fused_types(session) == [[node.op_type for node in nodes]]
     attributes = {"y_dtype": code, "activation": activation_type}
-    expected = oracle.evaluate("FusedDequantizeLinear", {"X": x, "x_scale": scale}, attributes)["Y"]
+    expected = programs.evaluate("FusedDequantizeLinear", {"X": x, "x_scale": scale}, attributes)["Y"]
     expected.check(harness.run(session, {"X": x})[name])
 
 
 @types_and_granularities(OUTPUT_TYPES, each=4)
 def test_quantise(dtype: Any, granularity: Granularity) -> None:
     x = Numbers(4).normal(SHAPE, F32, 0.0, 3.0)
-    code = oracle.dtype_code(np.zeros(0, dtype))
-    for saturate in (0, 1) if code in oracle.FLOAT8 else (1,):
+    code = meaning.dtype_code(np.zeros(0, dtype))
+    for saturate in (0, 1) if code in meaning.FLOAT8 else (1,):
         attributes = {"y_dtype": code, "y_saturate": saturate, **granularity.attributes("y")}
         check(activation(x, attributes, **granularity.inputs("y", dtype)), "custom")
         check(normalization(x, {"axes": [1], **attributes}, **granularity.inputs("y", dtype)), "custom")

@@ -19,9 +19,10 @@ from exact_programs import nasty
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from oracle import Array
 from parsed_models import parse
 from strategies import Numbers
+
+from normfuse.meaning import Array
 
 F32 = np.float32
 TYPES = ("uint8", "int8", "uint16", "int16")

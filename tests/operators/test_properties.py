@@ -8,17 +8,18 @@ import checking
 import harness
 import numpy as np
 import onnx
-import oracle
+import programs
 import pytest
 import standard_chains
 import strategies
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from oracle import Array
 from standard_chains import Chain
 from strategies import Case
 
 import normfuse
+from normfuse import meaning
+from normfuse.meaning import Array
 
 pytestmark = [pytest.mark.every_isa, pytest.mark.fuzz]
 EXAMPLES = settings().max_examples
@@ -100,7 +101,7 @@ def test_body_of_a_norm_with_one_scale_for_all(shape: tuple[int, ...]) -> None:
     portable = normfuse.optimize(model, verify=False).model
     assert [call.domain for call in portable.graph.node] == [harness.DOMAIN]
     got = harness.run(harness.create_session(portable, "cpu"), {"X": x})["Y"]
-    expected = oracle.evaluate("FusedNormalization", {"X": x, "scale": scale}, {"axes": [-1]})["Y"]
+    expected = programs.evaluate("FusedNormalization", {"X": x, "scale": scale}, {"axes": [-1]})["Y"]
     expected.widened(1e-5).check(got)
 
 
@@ -124,21 +125,21 @@ def assert_as_onnxruntime(chain: Chain, name: str, got: Array, plain: Array, wha
     on_both_sides(case, name, float(amount.max(initial=0.0))).widened(amount).check(got, what)
 
 
-def on_both_sides(case: Case, name: str, error: float) -> oracle.Expected:
+def on_both_sides(case: Case, name: str, error: float) -> meaning.Expected:
     """What is expected, at the thresholds of an activation that jumps also with a value beyond them."""
     expected, activation = case.expected()[name], case.attributes.get("activation")
     if activation not in ("ThresholdedRelu", "Shrink"):
         return expected
-    *others, threshold = oracle.activation_parameters(activation, case.attributes.get("activation_params", ()))
+    *others, threshold = meaning.activation_parameters(activation, case.attributes.get("activation_params", ()))
     moved = [{"activation_params": [*others, threshold + by]} for by in (-error, error)]
-    every = [expected, *(oracle.evaluate(case.op, case.inputs, case.attributes | to)[name] for to in moved)]
+    every = [expected, *(programs.evaluate(case.op, case.inputs, case.attributes | to)[name] for to in moved)]
     low, high = np.min([each.low for each in every], axis=0), np.max([each.high for each in every], axis=0)
     return dataclasses.replace(expected, low=low, high=high)
 
 
 def rounded_sum(case: Case, unit: float) -> Array:
     """What may become of a row's outputs where its sums are rounded to float16, or are of three in another order."""
-    every = oracle.evaluate(case.op, case.inputs, case.attributes)
+    every = programs.evaluate(case.op, case.inputs, case.attributes)
     terms = np.abs(every["sum"].exact) + 2 * np.abs(case.inputs["residual"].astype(np.float64))
     terms = terms + 2 * np.abs(case.inputs.get("residual_bias", np.zeros(1)).astype(np.float64))
     error = unit * terms.max(axis=tuple(case.attributes["axes"]), keepdims=True)

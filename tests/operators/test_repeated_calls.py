@@ -11,7 +11,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import parser
-from oracle import Array
+
+from normfuse.meaning import Array
 
 F32 = np.float32
 # Rows, and elements of a row: more of them than a node keeps geometries of, each met again.

@@ -13,15 +13,15 @@ import checking
 import harness
 import numpy as np
 import onnx
-import oracle
+import programs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from oracle import Array
 from strategies import Builder, Case, Numbers
 
-from normfuse.meaning import evaluate
+from normfuse import meaning
+from normfuse.meaning import Array, evaluate
 
 pytestmark = pytest.mark.every_isa
 EXAMPLES = settings().max_examples
@@ -53,7 +53,7 @@ def narrow(whole: Shape) -> st.SearchStrategy[Shape]:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Case:
+def random_cases(draw: st.DrawFn) -> Case:
     """A FusedActivation with operands of such shapes, X among them."""
     whole = draw(wholes())
     b = Builder(draw, "FusedActivation")
@@ -65,12 +65,12 @@ def programs(draw: st.DrawFn) -> Case:
     b.activation(whole)
     if draw(st.integers(0, 2)) == 0:
         b.steps_behind(whole)
-    b.y(oracle.evaluate(b.op, b.inputs, b.attributes)["Y"].exact.shape)
+    b.y(programs.evaluate(b.op, b.inputs, b.attributes)["Y"].exact.shape)
     return b.finish()
 
 
 @settings(max_examples=4 * EXAMPLES)
-@given(case=programs(), provider=st.sampled_from(checking.PROVIDERS))
+@given(case=random_cases(), provider=st.sampled_from(checking.PROVIDERS))
 def test_programs(case: Case, provider: str) -> None:
     checking.check(case, provider)
 
@@ -101,7 +101,7 @@ class Quantized:
         if self.dequantizes:
             y = add("DequantizeLinear", y, "s0", "z0")
         nodes[-1].output[0] = "Y"
-        outputs = {"Y": oracle.dtype_code(np.zeros(0, F32) if self.dequantizes else self.tensors["t0"])}
+        outputs = {"Y": meaning.dtype_code(np.zeros(0, F32) if self.dequantizes else self.tensors["t0"])}
         constants = {name: np.asarray(value) for name, value in {**self.scales, **self.zeros}.items()}
         return harness.build_model(nodes, self.tensors, outputs, constants)
 
@@ -115,7 +115,7 @@ class Quantized:
         }
         return other
 
-    def expected(self) -> oracle.Expected:
+    def expected(self) -> meaning.Expected:
         """Ties fall to either side, as float32 rounds them."""
         steps = ["Dequantize scale=s0 zero_point=z0", "Mul t1 scale=s1 zero_point=z1", "Add t2 scale=s2 zero_point=z2"]
         last = f"{'FakeQuantize' if self.dequantizes else 'Quantize'} scale=y zero_point=zy"
@@ -169,13 +169,13 @@ def test_paths_and_threads(whole: str, lanes: int, dtype: type) -> None:
     results = []
     for tensors, path, threads in [(inputs, path, threads) for path in PATHS for threads in (1, 2)] + [(spread, "", 2)]:
         model = harness.operator_model(
-            "FusedActivation", tensors, {"activation": "HardSwish"}, {"Y": oracle.dtype_code(tensors["X"])}
+            "FusedActivation", tensors, {"activation": "HardSwish"}, {"Y": meaning.dtype_code(tensors["X"])}
         )
         options = harness.session_options("ep")
         options.intra_op_num_threads = threads
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("NORMFUSE_PATH", path)
             results.append(harness.run(harness.create_session(model, options=options), tensors)["Y"])
-    oracle.evaluate("FusedActivation", inputs, {"activation": "HardSwish"})["Y"].check(results[0], "float64")
+    programs.evaluate("FusedActivation", inputs, {"activation": "HardSwish"})["Y"].check(results[0], "float64")
     for result in results[1:]:
         assert result.tobytes() == results[0].tobytes()

@@ -11,8 +11,9 @@ import onnxruntime
 import pytest
 from checking import check, normalization, session_of
 from families import Family
-from oracle import Array
 from strategies import Case
+
+from normfuse.meaning import Array
 
 F32 = np.float32
 PAGE = 4096

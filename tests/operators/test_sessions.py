@@ -14,15 +14,14 @@ import instruction_sets
 import numpy as np
 import onnx
 import onnxruntime
-import oracle
 import pytest
 from checking import session_and_report
 from onnx import TensorProto, helper, parser
-from oracle import Array
 from parsed_models import parse
 
 import normfuse
-from normfuse.meaning import Expected, evaluate
+from normfuse import meaning
+from normfuse.meaning import Array, Expected, evaluate
 
 F32 = np.float32
 WIDTH = 16
@@ -346,7 +345,7 @@ def test_nodes_with_kernels_beside_nodes_that_are_compiled() -> None:
     got = harness.run(session, {"X": X, "R": residual})
     expected(X, 1).check(-got["S"])
     expected(X + residual, 2, "Gelu").check(-got["Y"])
-    codes = oracle.quantize(X, step, zero, onnx.TensorProto.INT8)
+    codes = meaning.quantize(X, step, zero, onnx.TensorProto.INT8)
     steps = f"Dequantize scale=s zero_point=z; {NORM}; Quantize scale=t zero_point=u"
     evaluate(steps, {"X": codes, "s": step, "z": zero, "scale": scale(3), "t": step, "u": zero})["Y"].check(got["Q"])
 

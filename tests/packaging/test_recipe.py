@@ -37,13 +37,13 @@ struct GentleSign {
 # A chain that the cost model takes and one that it leaves, as nodes and, without normfuse, as functions.
 USE = """
 import json, sys
-import harness, normfuse, numpy as np, onnx, onnxruntime, oracle
+import harness, normfuse, numpy as np, onnx, onnxruntime, programs
 from pathlib import Path
 
 def model(x, op, **attributes):
     attributes |= {"activation": "GentleSign", "activation_params": [0.75]}
     made = harness.operator_model(op, {"X": x}, attributes, {"Y": onnx.TensorProto.FLOAT})
-    return made, oracle.evaluate(op, {"X": x}, attributes)["Y"]
+    return made, programs.evaluate(op, {"X": x}, attributes)["Y"]
 
 report = Path(sys.argv[1])
 for rows in (512, 1):

@@ -11,10 +11,10 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from oracle import Array
 from parsed_models import parse
 
 import normfuse
+from normfuse.meaning import Array
 
 F32 = np.float32
 RNG = np.random.default_rng(17)

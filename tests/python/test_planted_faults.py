@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from oracle import Array
 from parsed_models import parse
 
 import normfuse
 from normfuse import models
+from normfuse.meaning import Array
 
 F32, F16 = np.float32, np.float16
 

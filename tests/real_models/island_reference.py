@@ -18,7 +18,8 @@ import onnx
 import onnxruntime
 from model_zoo import Feeds
 from onnx import TensorProto, helper
-from oracle import Array
+
+from normfuse.meaning import Array
 
 QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
 # Operators that compute in integers, but for those that are replaced.

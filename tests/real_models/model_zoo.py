@@ -21,7 +21,8 @@ import numpy as np
 import onnx
 import onnxruntime
 from cache_folder import locked
-from oracle import Array
+
+from normfuse.meaning import Array
 
 CACHE = cache_folder.CACHE / "models"
 Feeds = dict[str, Array]
@@ -115,7 +116,14 @@ def sentence_tokens(generator: np.random.Generator, *, token_types: bool) -> Fee
 
 
 # Of many kinds, one of them shorter than what magika reads of a file.
-REAL_TEXTS = ("README.md", "pyproject.toml", "tests/cache_folder.py", "tests/oracle.py", "ep/CMakeLists.txt", "LICENSE")
+REAL_TEXTS = (
+    "README.md",
+    "pyproject.toml",
+    "tests/cache_folder.py",
+    "tests/harness.py",
+    "ep/CMakeLists.txt",
+    "LICENSE",
+)
 PROMPTS = (
     "fix the race between the scheduler and the worker pool when a task is cancelled",
     "Traceback (most recent call last): File app.py, line 12, in main KeyError: 'user'",

@@ -30,8 +30,8 @@ import onnx
 import onnxruntime
 from families import Family
 from onnx import TensorProto, helper, numpy_helper
-from oracle import Array
 
+from normfuse.meaning import Array
 from normfuse.models import GraphBuilder
 from normfuse.models.spellings import layer_norm
 

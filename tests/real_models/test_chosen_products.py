@@ -27,7 +27,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from oracle import Array
 from parsed_models import parse, results
 from quantizer_styles import picture, products_of_integers
 
@@ -39,6 +38,7 @@ from normfuse.graph_rewrites.quantization.product_times import are_faster_in_flo
 from normfuse.graph_rewrites.quantization.qlinear_elementwise import write_elementwise
 from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
 from normfuse.host.integer_products import sums_saturate
+from normfuse.meaning import Array
 from normfuse.sessions import creation as sessions
 from normfuse.sessions import host_optimization
 from normfuse.sessions import session_model as session_models

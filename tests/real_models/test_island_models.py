@@ -14,10 +14,10 @@ import onnxruntime
 import pytest
 from island_reference import check_quantised, showing_quantised_values
 from model_zoo import MODELS, Feeds, RealModel
-from oracle import Array
 from quantized_zoo import network_of, quantized_file
 
 from normfuse.inspection.gpu_work import count_gpu_work
+from normfuse.meaning import Array
 
 pytestmark = pytest.mark.without_vnni
 

@@ -15,14 +15,13 @@ import harness
 import numpy as np
 import onnx
 import onnxruntime
-import oracle
 import pytest
 from model_zoo import MODELS, Feeds, RealModel
-from oracle import Array
 from quantized_zoo import quantized_file
 
 import normfuse
-from normfuse.meaning import evaluate
+from normfuse import meaning
+from normfuse.meaning import Array, evaluate
 
 # The main part runs these; the others are "slow".
 FIRST = ("minilm-l3", "minilm-l3-s8s8", "ocr-direction")
@@ -244,7 +243,7 @@ def check_site(proto: onnx.ModelProto, call: onnx.NodeProto, arrays: dict[str, A
     graph = onnx.helper.make_graph(
         [call],
         "site",
-        [harness.value_info(n, oracle.dtype_code(a), a.shape) for n, a in arrays.items() if n not in fixed],
+        [harness.value_info(n, meaning.dtype_code(a), a.shape) for n, a in arrays.items() if n not in fixed],
         [harness.value_info(value, expected[name].code, None) for name, value in outputs.items()],
         [harness.initializer(n, a) for n, a in arrays.items() if n in fixed],
     )

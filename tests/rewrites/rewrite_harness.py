@@ -13,13 +13,12 @@ import onnx_ir as ir
 import onnxruntime
 from families import Family
 from onnx import numpy_helper
-from oracle import Array, Expected
 from spelling import CONSTANT_FORMS as CONSTANT_FORMS
 from spelling import SpellingBuilder as SpellingBuilder
 
 from normfuse.graph_rewrites import RewriteResult, rewrite
 from normfuse.graph_rewrites.engine.fused import Fused
-from normfuse.meaning import evaluate
+from normfuse.meaning import Array, Expected, evaluate
 from normfuse.spec import read_program
 
 DOMAIN = "ai.normfuse"

@@ -7,9 +7,10 @@ import harness
 import numpy as np
 import onnx
 import pytest
-from oracle import Array
 from parsed_models import parse, results
 from rewrite_harness import fused_nodes, only_fused, optimize
+
+from normfuse.meaning import Array
 
 SHAPE = (2, 6, 96)
 

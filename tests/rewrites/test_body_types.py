@@ -14,9 +14,10 @@ from covering import parametrize_covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from oracle import Array, dtype_code
 from rewrite_harness import DOMAIN, SpellingBuilder, fused_nodes, inputs_of, meaning_of, optimize, run
 from strategies import Case
+
+from normfuse.meaning import Array, dtype_code
 
 SHAPE = (2, 4, 3, 8)
 TYPES: list[Any] = [np.float32, np.float16, ml_dtypes.bfloat16]

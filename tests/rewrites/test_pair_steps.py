@@ -9,21 +9,21 @@ import harness
 import ml_dtypes
 import numpy as np
 import onnx
-import oracle
 import pytest
 from corpus_reader import cases
 from exact_programs import Program
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from oracle import Array
 from rewrite_harness import fused_nodes, optimize, run
 from spelling import SpellingBuilder
 from strategies import Numbers, Parameters, quantizations
 
 import normfuse
+from normfuse import meaning
 from normfuse.files.model_files import load_model
 from normfuse.inspection.quantization import quantization_of
+from normfuse.meaning import Array
 from normfuse.spec import labels_of, read_program
 
 F32 = np.float32
@@ -53,7 +53,7 @@ def test_the_bits_of_the_two_nodes(data: st.DataObject) -> None:
     proto = around_relu(x, *pairs)
     custom, _ = optimize(proto, target="custom-op")
     assert steps_of(custom) == ["FakeQuantize Relu FakeQuantize"]
-    code = oracle.dtype_code(np.zeros(1, stored))
+    code = meaning.dtype_code(np.zeros(1, stored))
     program = Program(x)
     program.fake_quantize(pairs[0], code)
     program.relu()

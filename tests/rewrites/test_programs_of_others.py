@@ -9,11 +9,11 @@ from collections.abc import Callable
 import harness
 import numpy as np
 import onnx
-import oracle
 import pytest
-from oracle import Array
 from rewrite_harness import DOMAIN, SpellingBuilder, optimize
 
+from normfuse import meaning
+from normfuse.meaning import Array
 from normfuse.spec import labels_of, read_program
 
 SHAPE = (2, 6, 8)
@@ -22,7 +22,7 @@ GATE = np.random.default_rng(2).uniform(0.5, 2, 8).astype(np.float32)
 
 
 def gelu(x: Array) -> Array:
-    return oracle.activate("Gelu", x, [], None)
+    return meaning.activate("Gelu", x, [], None)
 
 
 def prelu(x: Array, slope: Array) -> Array:

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from oracle import Array, dtype_code
 from parsed_models import parse, results
 from rewrite_harness import optimize
 from strategies import Numbers, quantizations
@@ -29,6 +28,7 @@ from normfuse.graph_rewrites.quantization.shape_readers import SHAPE_OF_INTEGERS
 from normfuse.graph_rewrites.quantization.weight_folding import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED
 from normfuse.host.config_entries import disabled_optimizers
 from normfuse.inspection.claims import pair_nodes
+from normfuse.meaning import Array, dtype_code
 from normfuse.optimization.float_network import unrounded
 from normfuse.sessions import layouts as nchwc
 from normfuse.sessions.creation import Choices, session_model

@@ -22,12 +22,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
-from oracle import Array
 
 import normfuse
 from normfuse.files.model_files import load_model
 from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators, write_pairs
 from normfuse.host.integer_products import sums_saturate
+from normfuse.meaning import Array
 from normfuse.sessions.creation import Choices, session_model
 from normfuse.sessions.session_model import in_pairs, makes_operators
 
