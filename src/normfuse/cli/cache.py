@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from normfuse.cli.console import JsonOption, print_json, say, size_text
+from normfuse.cli.console import JsonOption, print_json, say
+from normfuse.reports.page import size_text
 
 __all__ = ["cache_command"]
 

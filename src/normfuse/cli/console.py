@@ -38,7 +38,6 @@ __all__ = [
     "progress",
     "say",
     "say_of",
-    "size_text",
     "table",
     "warn",
 ]
@@ -199,13 +198,3 @@ def number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
-
-
-def size_text(count: int) -> str:
-    """Return a number of bytes as people read it, in powers of 1000."""
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"

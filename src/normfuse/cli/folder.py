@@ -17,10 +17,10 @@ from normfuse.cli.console import (
     print_table,
     progress,
     say,
-    size_text,
     table,
     warn,
 )
+from normfuse.reports.page import size_text
 
 if TYPE_CHECKING:
     from normfuse.folders import Engine, Row

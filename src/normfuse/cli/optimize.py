@@ -25,7 +25,6 @@ from normfuse.cli.console import (
     print_table,
     progress,
     say,
-    size_text,
     table,
     warn,
 )
@@ -35,7 +34,7 @@ from normfuse.cli.inspect import RequantizationOption, print_claims, print_left,
 from normfuse.cli.tuning import print_tuning
 from normfuse.cli.verify import exit_if_undecided, print_verification
 from normfuse.errors import OptionError
-from normfuse.reports.page import by_operator
+from normfuse.reports.page import by_operator, size_text
 
 if TYPE_CHECKING:
     from normfuse.optimization.float_network import RemovalReport

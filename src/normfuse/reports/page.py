@@ -15,7 +15,7 @@ from typing import Any
 from normfuse.reports.drawing import draw_chain, draw_nodes
 from normfuse.spec import OPERATOR_DOMAIN
 
-__all__ = ["by_operator", "html_text"]
+__all__ = ["by_operator", "html_text", "size_text"]
 
 Data = Mapping[str, Any]
 
@@ -86,7 +86,10 @@ def _summary(report: Data, fused: int, found: int) -> str:
     figures = [
         ("Sites fused", f"{fused} of {found}"),
         ("Operators", f"{before} → {after}"),
-        ("Size", f"{_size(report['bytes_before'])} → {_size(report.get('bytes_written', report['bytes_after']))}"),
+        (
+            "Size",
+            f"{size_text(report['bytes_before'])} → {size_text(report.get('bytes_written', report['bytes_after']))}",
+        ),
         ("Results", verdict),
         ("Rewriting", f"{report['rewrite_seconds']:.2f} s"),
     ]
@@ -344,7 +347,8 @@ def _number(value: float | str | None) -> str:
     return "" if value is None else f"{float(value):.3g}"
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
+    """Return a number of bytes as people read it, in powers of 1000."""
     size = float(count)
     for unit in ("B", "kB", "MB"):
         if size < 1000:
