@@ -2,9 +2,9 @@
 
 ONNX Runtime lays tensors out for its convolutions after providers have claimed their nodes: in blocks of channels
 (NCHWc) where these run in float, so that every chain of ours between two of them costs two reorders, which take about
-as long as the chain; and with the channels last (NhwcTransformer) where they run in integers, with one operator of
-integers (QLinearMul, QLinearSigmoid ...) for each elementwise operator between pairs, which chains that are claimed
-before stand in the way of. Here ONNX Runtime optimises the model first, alone and into a file. Then
+as long as the chain; and with the channels last (NhwcTransformer) where they run in integers, with one QLinear operator
+(QLinearMul, QLinearSigmoid ...) for each elementwise operator between Q/DQ pairs, which chains that are claimed before
+prevent. Here ONNX Runtime optimises the model first, alone and into a file. Then
 `graph_rewrites.layout.blocked_layout` moves the chains into the blocks, or the QLinear operators are written as
 DequantizeLinear, operator and QuantizeLinear again, of which the provider makes one node each chain. What comes out
 belongs to this processor and this ONNX Runtime, so this is for sessions and not for files.
