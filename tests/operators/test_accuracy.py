@@ -55,6 +55,16 @@ def test_residual_form_at_any_offset(offset: float, width: int) -> None:
     check(case, "custom")
 
 
+@pytest.mark.parametrize("offset", [1.0, -100.0, 1e4, 1e6])
+@pytest.mark.parametrize("length", [7, 31, 64, 768, 5000, 100_000])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_onset_in_one_of_three_rows(axis: int, length: int, offset: float) -> None:
+    """The first values of the middle row or column, near which is summed first, lie far from the others."""
+    x = numbers((3, length), offset)
+    x[1, : min(length // 2, 64)] -= F32(offset)
+    check(normalization(x if axis == 1 else x.T.copy(), {"axes": [axis]}), "custom")
+
+
 @pytest.mark.parametrize("large", [1e3, 1e6, 1e10, -1e10])
 @pytest.mark.parametrize("width", [256, 768, 1024, 4096])
 def test_one_large_value(width: int, large: float) -> None:
@@ -70,11 +80,13 @@ def test_one_large_value(width: int, large: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "offset"), [(50_000, 0.0), (50_000, 1e6), (1_000_000, 0.0), (1_000_000, 1e4), (10_000_000, 1e5)]
+    ("length", "offset", "onset"),
+    [(50_000, 0.0, 0), (50_000, 1e6, 0), (1_000_000, 0.0, 0), (1_000_000, 1e4, 64), (10_000_000, 1e5, 0)],
 )
-def test_long_rows(length: int, offset: float) -> None:
+def test_long_rows(length: int, offset: float, onset: int) -> None:
     """In pieces: float64 copies of the whole row cost more than all other tests here."""
     x = numbers((1, length), offset)
+    x[0, :onset] = 0
     case = normalization(x[:, :1000], {"axes": [-1]})
     session = session_of(case, "custom", shapes={"X": (1, "length"), "Y": (1, "length")})
     got = harness.run(session, {"X": x})["Y"]
@@ -95,7 +107,16 @@ def test_long_columns() -> None:
 def test_any_magnitude(size: float) -> None:
     x = numbers((4, 300)) * F32(size)
     check(normalization(x, {"axes": [-1], "epsilon": float(F32(size * size * 1e-3))}), "custom")
-    check(normalization(x, {"axes": [-1], "epsilon": 0.0, "use_mean": 0}), "custom")
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("mean", [0.0, 1e6])  # in deviations
+@pytest.mark.parametrize("size", [1e-38, 1e-30, 1e-22, 1e-6, 1e15, 1e20, 1e30, 1e36, 1e38])
+def test_any_magnitude_without_epsilon(size: float, mean: float, axis: int) -> None:
+    x = numbers((300, 2), mean if size * mean < 3e37 else 0.0) / 8 * F32(size)
+    for use_mean in (0, 1):
+        case = normalization(x if axis == 0 else x.T.copy(), {"axes": [axis], "epsilon": 0.0, "use_mean": use_mean})
+        check(case, "custom")
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
+import harness
 import ml_dtypes
 import numpy as np
 import pytest
-from checking import PROVIDERS, activation, check, dequantization, normalization
+from checking import PROVIDERS, activation, check, dequantization, normalization, session_of
 from onnx import TensorProto
 
 from normfuse import meaning
@@ -183,6 +185,16 @@ def test_denormals_behind_a_softmax_are_zero(provider: str, dtype: Any, behind: 
     check(normalization(x, attributes, **parameters, **operands), provider)
 
 
+@edge("denormals")
+def test_factors_whose_product_is_denormal_are_taken_one_by_one(provider: str) -> None:
+    factors = {f"operand_{i}": np.full(70, factor, F32) for i, factor in enumerate((1e-25, 1e-18, 1e30))}
+    expected = check(normalization(rows(2, 70), {"axes": [1]}), provider)["Y"]
+    for factor in factors.values():
+        expected = expected * factor
+    case = normalization(rows(2, 70), {"axes": [1], "steps_behind": "Mul Mul Mul"}, **factors)
+    np.testing.assert_array_equal(harness.run(session_of(case, provider), case.inputs)["Y"], expected)
+
+
 @edge("minus zero")
 def test_minus_zero_compares_equal_to_zero(provider: str) -> None:
     for name in ("Relu", "Identity", "Tanh", "Gelu", "HardSwish"):
@@ -242,6 +254,57 @@ def test_rounding_saturation_and_odd_values_of_quantisation(provider: str, dtype
     assert got[7:].tolist() == [high, low, high, low, high, low, low, 3, 3]
 
 
+@edge("infinities and NaN to integers")
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("scale", [0.5, -0.5, 1e-42, -1e-42])
+def test_nan_becomes_the_lowest_integer(provider: str, scale: float, axis: int) -> None:
+    """With a negative scale as well, and behind a normalisation."""
+    x = rows(40, 40)
+    x[1, 3] = np.nan
+    for dtype, name, affine in product((np.int8, np.uint8, np.int16), ("Identity", "Gelu"), (False, True)):
+        y = {"y_scale": np.array(scale, F32), "y_zero_point": np.zeros((), dtype)}
+        parameters = {"scale": rows(1, 40)[0], **y} if affine else y
+        check(activation(x, {"activation": name}, **parameters), provider)
+        check(normalization(x, {"axes": [axis], "activation": name}, **parameters), provider)
+
+
+@edge("scale and bias")
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("use_mean", [0, 1])
+@pytest.mark.parametrize(
+    ("size", "factor", "epsilon"),
+    [(0, 2e36, 1e-5), (1, 2e36, 1e-5), (1e-30, 1e30, 0), (1e25, 1e-25, 0), (1e-40, 1, 0), (1e35, 1e-30, 1e-5)],
+)
+def test_factors_may_be_beyond_float(
+    provider: str, size: float, factor: float, epsilon: float, use_mean: int, axis: int
+) -> None:
+    """Their product may leave the range of float32 where what it is multiplied with brings it back."""
+    x, attributes = rows(6, 6) * F32(size), {"axes": [axis], "epsilon": float(epsilon), "use_mean": use_mean}
+    stored = {"y_scale": np.array(0.125, F32), "y_zero_point": np.zeros((), np.int8)}
+    for scale, y in product((np.ones(6, F32), f32(1, 1, 1, 0.5, 1, 1)), ({}, stored)):
+        case = normalization(x, attributes, scale=scale * F32(factor), bias=f32(0.25), **y)
+        error = 2.0**-22 * factor / (0.125 if y else 1.0)  # four units of a normalised value of 1
+        case.expected()["Y"].widened(error).check(harness.run(session_of(case, provider), case.inputs)["Y"])
+
+
+@edge("scale and bias")
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_factor_beyond_float_with_the_reciprocal_of_y_scale(provider: str, axis: int, count: int) -> None:
+    """Infinity, which times 0 is NaN."""
+    x, scale = np.resize(f32(1e-32, 0, -1e-32, 0), (2, 40)), np.ones((1, count), F32)
+    scale[0, 0] = 2
+    case = normalization(
+        x if axis == 1 else x.T.copy(),
+        {"axes": [axis], "epsilon": 0.0},
+        scale=scale if axis == 1 else scale.T.copy(),
+        y_scale=np.array(2e-9, F32),
+        y_zero_point=np.zeros((), np.int8),
+    )
+    got = harness.run(session_of(case, provider), case.inputs)["Y"]
+    np.testing.assert_array_equal(got if axis == 1 else got.T, np.clip(np.sign(x) * 200, -128, 127))
+
+
 @edge("output scale 0")
 def test_output_scale_zero(provider: str) -> None:
     """As ORT: x / 0 is an infinity, or NaN for 0."""
@@ -272,12 +335,42 @@ def test_extreme_rows_of_8_bit_integers(provider: str, dtype: Any, width: int) -
         assert np.abs(got[:2]).max() < 1e-5
 
 
+@edge("quantised rows")
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+@pytest.mark.parametrize("width", [3, 7, 49, 100])
+def test_stored_integers_take_any_scale(provider: str, width: int, dtype: Any) -> None:
+    """Equal ones as well, whose mean is one of them; five rows have each a scale and a zero point, or one together."""
+    x = (np.arange(5 * width) * 37 % 120).astype(dtype).reshape(5, width)
+    each = np.arange(5 if width != 7 else 1)
+    outputs = ("Y", "mean", "inv_std_dev") if width > 7 else ("Y",)
+    for codes, x_scale, scale in product((x, np.full_like(x, 100)), (1e-38, 1e-33, 1.0, 1e32), (1.0, 2e36, 1e-30)):
+        quantized = {"x_scale": F32(x_scale) * (each + 1).astype(F32), "x_zero_point": (100 - 7 * each).astype(dtype)}
+        affine = {"scale": f32(scale), "bias": f32(0.25)}
+        check(normalization(codes, {"axes": [1], "x_axis": 0}, outputs, **quantized, **affine), provider)
+        check(activation(codes, {"x_axis": 0}, **quantized, **affine), provider)
+
+
 @edge("32-bit integers")
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
 def test_integers_beyond_24_bits(provider: str, dtype: Any) -> None:
     x = np.array([2**24 + 1, 2**24 + 3, 2**31 - 1, 5], dtype)
     check(dequantization(x, {}, x_scale=np.array(1.0, F32)), provider)
     check(dequantization(x, {}, x_scale=np.array(0.5, F32), x_zero_point=np.array(3, dtype)), provider)
+
+
+@edge("32-bit integers")
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32])
+@pytest.mark.parametrize(
+    ("shape", "axis", "block"), [((), 0, 0), ((3,), 0, 0), ((70,), 1, 0), ((3, 7), 1, 10), ((1, 70), 0, 3)]
+)
+def test_differences_of_wide_integers_are_exact(
+    provider: str, shape: tuple[int, ...], axis: int, block: int, dtype: Any
+) -> None:
+    """float32 does not hold the integers themselves."""
+    x = (0x7F000000 + np.arange(210) * 37 % 101).astype(dtype).reshape(3, 70)
+    zero = (0x7F000000 + 16 * np.arange(np.prod(shape, dtype=int))).astype(dtype).reshape(shape)
+    attributes = {"x_axis": axis, "x_block_size": block}
+    check(dequantization(x, attributes, x_scale=np.full(shape, 0.5, F32), x_zero_point=zero), provider)
 
 
 @edge("float8")
@@ -291,6 +384,20 @@ def test_every_float16_into_float8(provider: str, code: int, saturate: int) -> N
         y_scale=np.array(1.0, np.float16),
         y_zero_point=np.zeros((), meaning.dtype_of(code)),
     )
+    check(case, provider)
+
+
+@edge("float8")
+@pytest.mark.parametrize("code", meaning.FLOAT8)
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_float8_on_both_sides_of_every_tie(provider: str, code: int, saturate: int) -> None:
+    """The last tie is that of the largest value and of what would follow it at the same distance."""
+    zero = np.zeros((), meaning.dtype_of(code))
+    every = np.arange(256, dtype=np.uint8).view(zero.dtype).astype(F32)
+    every = np.unique(every[np.isfinite(every)])
+    ties = (np.append(every, 2 * every[-1] - every[-2]) + np.append(2 * every[0] - every[1], every)) / 2
+    x = np.concatenate([every, *(np.nextafter(ties, towards) for towards in (ties, -F32(np.inf), F32(np.inf)))])
+    case = activation(x, {"y_saturate": saturate}, y_scale=np.array(1.0, F32), y_zero_point=zero)
     check(case, provider)
 
 

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper
 from parsed_models import parse
+from programs import number
 
 from normfuse.spec import SPEC_VERSION
 
@@ -110,6 +111,10 @@ Normalization | Hardmax axes=-1 | the step 'Hardmax', which this library does no
 Normalization | Softmax axes=-1 use_mean=0 | Softmax & takes no argument use_mean
 Normalization | Softmax num_groups=1 | Softmax & takes no argument num_groups
 """.strip().splitlines()
+NO_FLOATS = "- +1 .5 5. 1e 1e+ 1e+-5 1e5.0 0x10 1,5 1_0 NaN -nan infinity +inf Inf --1 1e5e5 1e--5 e5 1f 1E5 1e+400"
+NO_INTS = "- +1 1.0 1e3 0x1 9223372036854775808 1,, ,1"
+REFUSED += [f"Activation | Elu alpha={text} | alpha is '{text}', which is not a number" for text in NO_FLOATS.split()]
+REFUSED += [f"Normalization | Normalize axes={text} | axes is '{text}', which" for text in NO_INTS.split()]
 # Nothing is known before the run: every input is a graph input of unknown shape.
 AT_RUN_TIME = """
 Normalization scale=float[5] | Normalize axes=2; Mul scale | scale & [5]
@@ -204,6 +209,26 @@ def test_what_a_program_has_not(attributes: dict[str, Any], outputs: tuple[str, 
     types = dict.fromkeys(outputs, int(TensorProto.FLOAT))
     with pytest.raises(Exception, match=sentence):
         harness.create_session(harness.operator_model(op, {"X": X}, attributes, types), "custom")
+
+
+def test_every_number_is_read_as_it_was_written() -> None:
+    """The ends of every power of two, and any bits, in the shortest text and in others."""
+    signs, powers, rests = np.array([0, 1]) << 31, np.arange(255) << 23, np.array([0, 1, 0x400000, 0x7FFFFF])
+    ends = signs[:, None, None] | powers[:, None] | rests
+    bits = np.append(ends, np.random.default_rng(1).integers(0, 255 << 23, 1000)).astype(np.uint32)
+    wanted = bits.view(np.float32).tolist() + [1e-5] * 4 + [np.inf, -np.inf, 0]
+    texts = [*map(number, wanted[:-7]), "0.00001", "10e-6", "1.0000000e-005", "0.0000001e2", "inf", "-inf", "1e-400"]
+    x = np.zeros(1, np.float32)
+    nodes = [
+        helper.make_node(
+            "FusedActivation", ["X"], [f"Y{i}"], domain=harness.DOMAIN, steps=f"Linear alpha=0 beta={text}"
+        )
+        for i, text in enumerate(texts)
+    ]
+    nodes.append(helper.make_node("Concat", [f"Y{i}" for i in range(len(texts))], ["Y"], axis=0))
+    model = harness.build_model(nodes, {"X": x}, {"Y": TensorProto.FLOAT}, {}, shapes={"Y": (len(texts),)})
+    got = harness.run(harness.create_session(model, "custom"), {"X": x})["Y"]
+    np.testing.assert_array_equal(got, np.array(wanted, np.float32))
 
 
 def test_scales_of_a_quantised_sum_are_constants() -> None:

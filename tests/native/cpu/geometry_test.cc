@@ -1,7 +1,6 @@
-// Where the elements of operands lie, counted out one by one, and which dimensions become one run.
+// Which dimensions of operands become one run; that each element is found there, tests/operators/test_repeating_operands.py says.
 #include "cpu/plan/geometry.h"
 
-#include <random>
 #include <string>
 #include <vector>
 
@@ -65,40 +64,6 @@ std::string Text(const std::vector<Dims>& shapes) {
   return text;
 }
 
-// The position of element `index` of `whole` in a tensor that broadcasts to it, of the same rank.
-int64_t PositionOf(const Dims& shape, const Dims& whole, int64_t index) {
-  int64_t position = 0;
-  int64_t stride = 1;
-  for (size_t i = whole.size(); i-- > 0;) {
-    const int64_t coordinate = index % whole[i];
-    index /= whole[i];
-    if (shape[i] == 1) continue;
-    position += coordinate * stride;
-    stride *= shape[i];
-  }
-  return position;
-}
-
-// Every element of every operand, as stretches of blocks reach it from `begin` on.
-void CountOut(const Bound& b, const Dims& whole, int64_t begin) {
-  const cpu::Geometry& g = b.geometry;
-  int64_t next = begin;
-  const auto visit = [&](const cpu::Offsets& at, int64_t index, int64_t n) {
-    EXPECT(index == next && index % g.period == 0 && n % g.period == 0, Text(b.shapes));
-    next += n;
-    for (size_t operand = 0; operand < b.shapes.size(); ++operand) {
-      const FormId form = b.form(operand);
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t along = g.Repeats(form) ? i % g.period : i * b.run().stride[form];
-        const int64_t expected = PositionOf(b.shapes[operand], whole, index + i);
-        EXPECT(at.at[form] + along == expected, Text(b.shapes) + "operand " + std::to_string(operand));
-      }
-    }
-  };
-  cpu::Odometer(g.reduced, g.active).ForEachStretch({begin, g.group_size, cpu::kBlock}, cpu::Offsets{}, visit);
-  EXPECT(next == g.group_size, Text(b.shapes));
-}
-
 void ExpectRun(const std::vector<Dims>& shapes, int64_t size, int64_t period) {
   Bound b(shapes[0], shapes[1], shapes[2]);
   b.Bind();
@@ -149,25 +114,6 @@ TEST(RowsOfANormalisationStayApart) {
   b.chain.normalization->axes = {2, 3};
   b.Bind();
   EXPECT(b.geometry.repeating == 0 && b.run().size == 8, std::to_string(b.run().size));
-}
-
-// Any shapes, from any block on.
-TEST(EveryElementIsFound) {
-  std::mt19937 random(11);
-  const auto pick = [&random](const Dims& from) { return from[random() % from.size()]; };
-  for (int i = 0; i < 2000; ++i) {
-    const Dims whole = {pick({1, 2, 3}), pick({1, 2, 5}), pick({1, 2, 9, 130, 300}),
-                        pick({1, 2, 3, 4, 8, 12, 16, 128, 200})};
-    std::vector<Dims> shapes(3, whole);
-    for (Dims& shape : shapes) {
-      for (int64_t& dim : shape) dim = random() % 3 == 0 ? 1 : dim;
-    }
-    shapes[random() % 3] = whole;
-    Bound b(shapes[0], shapes[1], shapes[2]);
-    b.Bind();
-    const int64_t blocks = b.geometry.group_size / cpu::kBlock;
-    for (const int64_t block : {int64_t{0}, blocks / 2, blocks}) CountOut(b, whole, block * cpu::kBlock);
-  }
 }
 
 }  // namespace
