@@ -12,7 +12,8 @@ are indented.
 
 In a formula, operators have ONNX's names (those of other domains begin with ``microsoft.``, ``normfuse.`` or
 ``own.``), keyword arguments are attributes, numbers have the model's type unless they say another (``int64(2)``), lists
-are of int64, ``full([8], 0.5)`` and ``linspace(0, 1, 8)`` are arrays, ``scale[8]``, ``bias[8]`` and ``weight[6, 6]``
+are of int64, ``full([8], 0.5)``, ``linspace(0, 1, 8)``, ``integers(-9, 9, [2, 8])`` and ``normal(0.1, [2, 8])`` are
+arrays, ``scale[8]``, ``bias[8]`` and ``weight[6, 6]``
 are weights, and a name that is given nowhere is an input like x or, as ``shift[2, 1, 8]``, of that shape; both may have
 a type, ``int8.weight[6, 6]``. ``output(d)`` makes a value one more output, ``tensor(int64(2))`` is one constant for
 several nodes, ``default(0.5)`` one that a caller can override. ``If(c, a, b)`` computes a or b, and ``Loop(3, x, F)``
@@ -23,7 +24,8 @@ Expected are the operators of the rewritten graph, fused ones as their steps in 
 node, and perhaps ``says "words"``, a fused site's message. ``left reason Kind "words"`` behind them, or alone where the
 model stays as it is, is a site that is left. ``runs`` and operators at the end say
 what ONNX Runtime makes of the rewritten model by itself. With ``as=way`` the model is rewritten in another way (WAYS in
-test_corpus.py), which may say why something stays.
+test_corpus.py), which may say why something stays. The cases of the folder sessions say what becomes of a model in a
+session: see tests/rewrites/test_session_corpus.py.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ DOMAINS = {"microsoft": "com.microsoft", "normfuse": "ai.normfuse", "own": "own"
 ARRAYS: dict[str, Callable[..., Any]] = {
     "full": np.full,
     "linspace": lambda low, high, n: np.linspace(low, high, int(n)),
+    "integers": lambda low, high, shape: np.random.default_rng(9).integers(int(low), int(high), shape),
+    "normal": lambda deviation, shape: np.random.default_rng(len(shape) + sum(shape)).normal(0, deviation, shape),
 }
 WEIGHTS = {"scale": 1.0, "bias": 0.0, "weight": 0.0}
 #: First version of ai.onnx that takes as inputs what were attributes.
@@ -120,20 +124,38 @@ def feeds_of(model: onnx.ModelProto, case: Case, family: Family) -> dict[str, Ar
 def cases(folder: Path = FOLDER) -> Iterator[Case]:
     """All cases of all files of a folder."""
     for file in sorted(folder.glob("*.txt")):
-        words: dict[str, str] = {}
-        macros: dict[str, Macro] = {}
-        general: dict[str, str] = {}
-        for line in _lines(file.read_text(encoding="utf-8")):
-            line = _replaced(line, words)
-            if match := re.fullmatch(r"let (\w+)(?:\((.*?)\))? = (.*)", line):
-                if match[2] is None:
-                    words[match[1]] = match[3]
-                else:
-                    macros[match[1]] = Macro(match[2].split(", "), _statements(match[3]))
-            elif line.startswith("at "):
-                general = _options(line[3:])
+        yield from read(file.read_text(encoding="utf-8"), f"{file.stem}/")
+
+
+def read(text: str, prefix: str = "") -> Iterator[Case]:
+    """The cases of a file's text."""
+    words: dict[str, str] = {}
+    macros: dict[str, Macro] = {}
+    general: dict[str, str] = {}
+    for line in _lines(text):
+        line = _replaced(line, words)
+        if match := re.fullmatch(r"let (\w+)(?:\((.*?)\))? = (.*)", line):
+            if match[2] is None:
+                words[match[1]] = match[3]
             else:
-                yield from _cases(f"{file.stem}/", line, general, dict(macros))
+                macros[match[1]] = Macro(match[2].split(", "), _statements(match[3]))
+        elif line.startswith("at "):
+            general = _options(line[3:])
+        else:
+            yield from _cases(prefix, line, general, dict(macros))
+
+
+def case_of(name: str, folder: Path = FOLDER) -> Case:
+    """The case of that name."""
+    return next(case for case in cases(folder) if case.name == name)
+
+
+def model_of(formula: str, macros: str = "", **options: Any) -> onnx.ModelProto:
+    """The model of one formula, x of shape [2, 5, 8] and opset 17 unless the options say another."""
+    options = {"x": "2,5,8", "opset": 17, **options}
+    given = " ".join(f"{name.replace('_type', '.type')}={value}" for name, value in options.items())
+    (case,) = read(f"{macros}\nformula ({given}): {formula} -> left")
+    return case.build(SpellingBuilder(case.opsets[0], case.options.get("dtype", "float32")), "dynamic" in options)
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -208,7 +230,8 @@ class _Formula:
             if isinstance(statement, ast.Assign) and isinstance(target := statement.targets[0], ast.Tuple):
                 wanted = [name.id for name in target.elts if isinstance(name, ast.Name)]
                 value = self.value(statement.value, names)
-                more = ["" if name == "_" else name for name in wanted[1:]]
+                own = f".{self._g.node_count}"
+                more = ["" if name == "_" else name + own * (name in names) for name in wanted[1:]]
                 self._g.more_outputs(more)
                 names |= dict(zip(wanted, [value, *more], strict=True))
             elif isinstance(statement, ast.Assign) and isinstance(target, ast.Name):
