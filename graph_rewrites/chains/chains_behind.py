@@ -208,30 +208,29 @@ class QuantizedActivation(FusionRule):
         return fused
 
     def _require_no_chain(self, x: ir.Value, activated: ir.Value) -> None:
-        """Decline where the execution provider makes a longer chain, between pairs of integers that are no bytes.
+        """Decline where the execution provider makes a longer chain among quantised tensors.
 
-        It also keeps what is quantised in a chain and read twice there, as in SiLU and HardSwish.
+        So it does with a sum or product in front, or behind, of integers that are no bytes with all that is between
+        pairs; and it keeps what is quantised in a chain and read twice there, as in SiLU and HardSwish.
         """
         node, root = x.producer(), activated.producer()
         assert root is not None
+        require_no_chain_before(x, root)
         codes = node.inputs[0] if node is not None and node.op_type == "DequantizeLinear" else None
         quantize, is_clipped = quantizer_of(codes)
-        if quantize is not None and quantize.inputs[0] is not None:
-            if self.facts.dtype(codes) in integers_of(8) and not is_clipped:
-                return
-            if len(x.consumers()) > 1:
+        if quantize is not None and quantize.inputs[0] is not None and codes is not None:
+            require_no_chain_before(quantize.inputs[0], root)
+            is_of_bytes = self.facts.dtype(codes) in integers_of(8) and not is_clipped
+            if not is_of_bytes and max(len(x.consumers()), len(codes.consumers())) > 1:
                 detail = "what it reads is read again in a chain among quantised tensors"
                 raise Declined("not_profitable", node=label(root), detail=detail)
-            require_no_chain_before(quantize.inputs[0], root)
         for reader in activated.consumers():
             if reader.op_type != "QuantizeLinear":
                 continue
             for dequantize in reader.outputs[0].consumers():
-                if dequantize.op_type == "Clip":
-                    for behind in dequantize.outputs[0].consumers():
-                        require_no_chain_behind(behind.outputs[0], root)
-                elif self.facts.dtype(reader.outputs[0]) not in integers_of(8):
-                    require_no_chain_behind(dequantize.outputs[0], root)
+                behind = dequantize.outputs[0].consumers() if dequantize.op_type == "Clip" else [dequantize]
+                for each in behind:
+                    require_no_chain_behind(each.outputs[0], root)
 
     def _configuration(self, x: ir.Value, activated: ir.Value, quantized: ir.Value | None) -> Fused:
         node = activated.producer()
