@@ -25,7 +25,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_repeated_runs_are_reported_by_the_median_one(tmp_path: Path) -> None:
-    done = run("--threads", "1", "--jobs", JOB, "--peers", "--repeat", "3", "--output", str(tmp_path))
+    done = run("--threads", "1", "--jobs", JOB, "--repeat", "3", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert [f"run {number} of 3" in done.stdout.splitlines() for number in range(5)] == [False, True, True, True, False]
     (result,) = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["results"]
