@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normfuse.arguments import MOST_THREADS
-from normfuse.cli.console import (
-    InputsOption,
-    JsonOption,
-    number,
-    print_json,
-    print_table,
-    progress,
-    say,
-    table,
-)
+from normfuse.cli import options
+from normfuse.cli.console import number, print_json, print_table, progress, say, table
 from normfuse.cli.quantization import print_quantization
 from normfuse.errors import OptionError
 
@@ -29,19 +20,15 @@ if TYPE_CHECKING:
 
     from normfuse.measuring.benchmark import BenchmarkReport, OperatorTime
 
-__all__ = ["bench_command", "print_benchmark", "threads_text"]
-
 _OPERATORS_SHOWN = 8
 _LEFT_SHOWN = 4
 
 
 def bench_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The original ONNX model.")],
-    threads: Annotated[
-        int, typer.Option(min=0, max=MOST_THREADS, metavar="N", help="Intra-op threads; 0: ONNX Runtime's default.")
-    ] = 1,
+    threads: options.Threads = 1,
     seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to measure.")] = 5.0,
-    inputs: InputsOption = None,
+    inputs: options.Inputs = None,
     dim: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=SIZE", help="Size of a symbolic dimension; may be repeated."),
@@ -52,7 +39,7 @@ def bench_command(
     claim: Annotated[
         str, typer.Option(metavar="CLAIM", help="Which chains the provider takes: profitable or all.")
     ] = "profitable",
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Measure a model on ONNX Runtime's CPU provider and with normfuse, in alternating runs of one process.
 
@@ -71,7 +58,7 @@ def bench_command(
             model,
             threads=threads,
             seconds=seconds,
-            inputs=list(inputs) if inputs else None,
+            inputs=options.sample_files(inputs),
             sizes=_sizes(dim or []),
             ep_options={"backend": backend, "claim": claim},
             progress=tell,

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from normfuse.cli.console import JsonOption, print_json, say
+from normfuse.cli import options
+from normfuse.cli.console import print_json, say
 from normfuse.reports.page import size_text
-
-__all__ = ["cache_command"]
 
 
 def cache_command(
@@ -19,7 +18,7 @@ def cache_command(
         typer.Option("--prune", min=0, metavar="MIB", help="Remove the least recently used beyond so many MiB."),
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove all of them.")] = False,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """List, prune or clear the models that normfuse.InferenceSession has prepared and keeps for the next start.
 

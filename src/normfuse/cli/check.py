@@ -9,24 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from normfuse.cli.console import (
-    InputsOption,
-    MaxErrorOption,
-    StrictOption,
-    VerifySecondsOption,
-    console,
-    print_json,
-    progress,
-    say,
-)
-from normfuse.cli.optimize import RequireFusedOption, required_count
+from normfuse.cli import options
+from normfuse.cli.console import console, print_json, progress, say
 from normfuse.cli.printable import printable
 from normfuse.cli.verify import exit_if_undecided
 
 if TYPE_CHECKING:
     from normfuse.optimization.checking import CheckReport
-
-__all__ = ["check_command"]
 
 
 class _Format(StrEnum):
@@ -37,14 +26,14 @@ class _Format(StrEnum):
 
 def check_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model to check.")],
-    require_fused: RequireFusedOption = None,
+    require_fused: options.RequireFused = None,
     original: Annotated[
         Path | None, typer.Option(metavar="MODEL", help="Also compare the results with those of this model.")
     ] = None,
-    inputs: InputsOption = None,
-    max_error: MaxErrorOption = None,
-    verify_seconds: VerifySecondsOption = None,
-    strict: StrictOption = False,
+    inputs: options.Inputs = None,
+    max_error: options.MaxError = None,
+    verify_seconds: options.VerifySeconds = None,
+    strict: options.Strict = False,
     output_format: Annotated[
         _Format, typer.Option("--format", help="Output; github: annotations for GitHub Actions.")
     ] = _Format.TEXT,
@@ -62,9 +51,9 @@ def check_command(
         tell("checking", 0, 0)
         report = check(
             model,
-            require_fused=required_count(require_fused),
+            require_fused=options.required_count(require_fused),
             original=original,
-            inputs=list(inputs) if inputs else None,
+            inputs=options.sample_files(inputs),
             max_error=max_error,
             verify_seconds=verify_seconds or VERIFY_SECONDS,
         )

@@ -1,4 +1,4 @@
-"""What the commands share: printing, progress, and types of options."""
+"""What the commands share: printing and progress."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.measure import measure_renderables
@@ -22,61 +20,9 @@ from rich.text import Text
 from normfuse.cli.printable import PrintingConsole
 from normfuse.reports.files import json_text
 
-__all__ = [
-    "UNDECIDED_EXIT_CODE",
-    "InputsOption",
-    "JsonOption",
-    "MaxErrorOption",
-    "SamplesOption",
-    "StrictOption",
-    "VerifySecondsOption",
-    "and_more",
-    "console",
-    "number",
-    "print_json",
-    "print_table",
-    "progress",
-    "say",
-    "say_of",
-    "table",
-    "warn",
-]
-
 console = PrintingConsole(highlight=False, soft_wrap=False)
 _errors = PrintingConsole(stderr=True, highlight=False)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-InputsOption = Annotated[
-    list[Path] | None,
-    typer.Option("--inputs", metavar="FILE.npz", help="Inputs by name, one sample per file; may be repeated."),
-]
-SamplesOption = Annotated[
-    int | None,
-    typer.Option("--samples", min=1, metavar="N", help="Number of inputs made. [4, or 16 for quantised models]"),
-]
-MaxErrorOption = Annotated[
-    float | None,
-    typer.Option(
-        "--max-error",
-        min=0.0,
-        metavar="ERROR",
-        help="Largest error allowed. [what rounding to the element types explains]",
-    ),
-]
-
-VerifySecondsOption = Annotated[
-    float | None,
-    typer.Option(
-        "--verify-seconds",
-        min=0.1,
-        metavar="SECONDS",
-        help="Time limit of the comparison, which begins with small inputs. [60]",
-    ),
-]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Exit with 3 instead of 0 if the comparison is undecided.")
-]
-UNDECIDED_EXIT_CODE = 3
 _LINE_SECONDS = 5.0
 # A column of a table that may be wrapped has at least so many characters, if it holds as many.
 _NARROWEST = 12

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normfuse.arguments import MOST_THREADS
+from normfuse.cli import options
 from normfuse.cli.bench import threads_text
 from normfuse.cli.console import console, number, print_table, progress, say, table
 from normfuse.cli.optimize import print_operator_counts
@@ -26,13 +26,9 @@ if TYPE_CHECKING:
     from normfuse.measuring.benchmark import BenchmarkReport
     from normfuse.optimization.optimize import OptimizationReport
 
-__all__ = ["demo_command"]
-
 
 def demo_command(
-    threads: Annotated[
-        int, typer.Option(min=0, max=MOST_THREADS, metavar="N", help="Intra-op threads; 0: ONNX Runtime's default.")
-    ] = 1,
+    threads: options.Threads = 1,
     seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to measure each model.")] = 3.0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Keep the models in this folder.")

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from normfuse.cli.console import JsonOption, console, print_json, say
-
-__all__ = ["doctor_command"]
+from normfuse.cli import options
+from normfuse.cli.console import console, print_json, say
 
 
 def doctor_command(
     backend: Annotated[str, typer.Option(metavar="BACKEND", help="directml: check DirectML, too.")] = "auto",
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Check the installation: versions, library, instruction set, registration, and a small session.
 

@@ -9,23 +9,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from normfuse._version import __version__
-from normfuse.cli.console import (
-    UNDECIDED_EXIT_CODE,
-    console,
-    number,
-    print_json,
-    print_table,
-    progress,
-    say,
-    table,
-    warn,
-)
+from normfuse.cli.console import console, number, print_json, print_table, progress, say, table, warn
+from normfuse.cli.options import UNDECIDED_EXIT_CODE
 from normfuse.reports.page import size_text
 
 if TYPE_CHECKING:
     from normfuse.folders import Engine, Row
-
-__all__ = ["optimize_models"]
 
 
 def optimize_models(

@@ -8,8 +8,6 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["grouped"]
-
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with an option for each field of the dataclasses that this one takes, in their order."""

@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from normfuse.cli.console import (
-    InputsOption,
-    JsonOption,
-    and_more,
-    console,
-    print_json,
-    print_table,
-    progress,
-    say,
-    say_of,
-    table,
-)
+from normfuse.cli import options
+from normfuse.cli.console import and_more, console, print_json, print_table, progress, say, say_of, table
 from normfuse.cli.quantization import print_quantization
 from normfuse.errors import OptionError
 
@@ -32,16 +22,6 @@ if TYPE_CHECKING:
     from normfuse.inspection.claims import Claims, GivenBack
     from normfuse.inspection.lowering import LoweredSite, Lowering, OperatorOnCpu
 
-__all__ = ["inspect_command", "print_claims", "print_left", "print_site_counts"]
-
-RequantizationOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-requantization-removal",
-        help="Also fuse where that removes a quantisation inside a chain (changes results by up to one step).",
-    ),
-]
-
 
 class _Backend(StrEnum):
     DIRECTML = "directml"
@@ -49,7 +29,7 @@ class _Backend(StrEnum):
 
 def inspect_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX model.")],
-    allow_requantization_removal: RequantizationOption = False,
+    allow_requantization_removal: options.Requantization = False,
     everything: Annotated[bool, typer.Option("--all", help="Also list sites with no neighbour to fuse with.")] = False,
     backend: Annotated[
         _Backend | None,
@@ -67,8 +47,8 @@ def inspect_command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file that --extract writes. [site.onnx]")
     ] = None,
-    inputs: InputsOption = None,
-    as_json: JsonOption = False,
+    inputs: options.Inputs = None,
+    as_json: options.Json = False,
 ) -> None:
     """List every normalisation, activation and quantisation site, what it would become, or why it is left.
 
@@ -134,7 +114,7 @@ def _extract(model: Path, name: str, output: Path, inputs: list[Path] | None) ->
     check_target(output, never_path=model)
     with progress() as tell:
         tell("extracting", 0, 0)
-        site = extract_site(model, name, inputs=list(inputs) if inputs else None)
+        site = extract_site(model, name, inputs=options.sample_files(inputs))
         saved = site.save(output)
     say(f"{output}: {' -> '.join(site.nodes)}")
     for value, array in site.inputs.items():

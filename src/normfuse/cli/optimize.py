@@ -7,30 +7,17 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from normfuse.arguments import MOST_THREADS
+from normfuse.cli import options
 from normfuse.cli.bench import print_benchmark
-from normfuse.cli.console import (
-    InputsOption,
-    JsonOption,
-    MaxErrorOption,
-    SamplesOption,
-    StrictOption,
-    VerifySecondsOption,
-    console,
-    print_json,
-    print_table,
-    progress,
-    say,
-    table,
-    warn,
-)
+from normfuse.cli.console import console, print_json, print_table, progress, say, table, warn
 from normfuse.cli.folder import optimize_models
 from normfuse.cli.grouping import grouped
-from normfuse.cli.inspect import RequantizationOption, print_claims, print_left, print_site_counts
+from normfuse.cli.inspect import print_claims, print_left, print_site_counts
 from normfuse.cli.tuning import print_tuning
 from normfuse.cli.verify import exit_if_undecided, print_verification
 from normfuse.errors import OptionError
@@ -39,14 +26,6 @@ from normfuse.reports.page import by_operator, size_text
 if TYPE_CHECKING:
     from normfuse.optimization.float_network import RemovalReport
     from normfuse.optimization.optimize import OptimizationReport
-
-__all__ = ["RequireFusedOption", "optimize_command", "print_operator_counts", "print_summary", "required_count"]
-
-
-RequireFusedOption = Annotated[
-    str | None,
-    typer.Option(metavar="N|all", help="Fail unless at least N sites are fused, or all that can be."),
-]
 
 
 class _Target(StrEnum):
@@ -70,8 +49,8 @@ class _Rewriting:
             "standard: ONNX operators only."
         ),
     ] = _Target.PORTABLE
-    require_fused: RequireFusedOption = None
-    allow_requantization_removal: RequantizationOption = False
+    require_fused: options.RequireFused = None
+    allow_requantization_removal: options.Requantization = False
     remove_quantization: Annotated[
         bool,
         typer.Option(
@@ -94,7 +73,7 @@ class _Rewriting:
         """As :func:`normfuse.optimize` takes them."""
         return {
             "target": self.target.value,
-            "require_fused": required_count(self.require_fused),
+            "require_fused": options.required_count(self.require_fused),
             "allow_requantization_removal": self.allow_requantization_removal,
             "remove_quantization": self.remove_quantization,
             "fold_weights": self.fold_weights,
@@ -102,24 +81,12 @@ class _Rewriting:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Verifying:
+class _Verifying(options.Comparing):
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Write without comparing with the original.")] = False
-    inputs: InputsOption = None
-    samples: SamplesOption = None
-    max_error: MaxErrorOption = None
-    verify_seconds: VerifySecondsOption = None
-    strict: StrictOption = False
 
     def arguments(self) -> dict[str, Any]:
         """As :func:`normfuse.optimize` takes them, the inputs excepted, which are for one model."""
-        from normfuse.verification import VERIFY_SECONDS
-
-        return {
-            "verify": not self.no_verify,
-            "samples": self.samples,
-            "max_error": self.max_error,
-            "verify_seconds": self.verify_seconds or VERIFY_SECONDS,
-        }
+        return super().arguments() | {"verify": not self.no_verify, "verify_seconds": self.seconds}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +137,7 @@ class _Reporting:
         _Engine,
         typer.Option(help="For a folder. ray: one model to a task; local: one after the other; auto: Ray, if there."),
     ] = _Engine.AUTO
-    as_json: JsonOption = False
+    as_json: options.Json = False
 
 
 @grouped
@@ -193,26 +160,24 @@ def optimize_command(
     With --tune the whole model is measured with groups of chains on and off. The decisions are stored in it and hold
     for this instruction set and this release of ONNX Runtime; elsewhere the cost model decides.
     """
-    options = {**rewriting.arguments(), **verifying.arguments(), **tuning.arguments()}
+    given = {**rewriting.arguments(), **verifying.arguments(), **tuning.arguments()}
     if model.is_dir():
-        only_for_one = {
-            "--inputs": verifying.inputs,
-            "--tune": tuning.tune,
-            "--report": reporting.report,
-            "--measure": reporting.measure,
-        }
-        given = [name for name, value in only_for_one.items() if value]
-        if given:
-            raise OptionError(f"{given[0]} is for one model, and {model} is a folder; leave it out.")
+        for name, value in (
+            ("--inputs", verifying.inputs),
+            ("--tune", tuning.tune),
+            ("--report", reporting.report),
+            ("--measure", reporting.measure),
+        ):
+            if value:
+                raise OptionError(f"{name} is for one model, and {model} is a folder; leave it out.")
         strict, as_json = verifying.strict, reporting.as_json
-        optimize_models(model, output, reporting.engine.value, options, strict=strict, as_json=as_json)
+        optimize_models(model, output, reporting.engine.value, given, strict=strict, as_json=as_json)
         return
-    inputs = list(verifying.inputs) if verifying.inputs else None
-    report = _optimize_one(model, output, {**options, "inputs": inputs}, reporting)
+    report = _optimize_one(model, output, given | {"inputs": options.sample_files(verifying.inputs)}, reporting)
     exit_if_undecided(report.verification, verifying.strict)
 
 
-def _optimize_one(model: Path, output: Path, options: dict[str, Any], reporting: _Reporting) -> OptimizationReport:
+def _optimize_one(model: Path, output: Path, given: dict[str, Any], reporting: _Reporting) -> OptimizationReport:
     """Optimise a model, write it and its reports, and print what was done."""
     from normfuse.files.model_files import check_target
     from normfuse.measuring.benchmark import benchmark
@@ -226,7 +191,7 @@ def _optimize_one(model: Path, output: Path, options: dict[str, Any], reporting:
     measured = None
     with progress() as tell:
         try:
-            result = optimize(model, **options, progress=tell)
+            result = optimize(model, **given, progress=tell)
         except OptimizationError as error:
             for path in paths:
                 write_report(error.report.to_dict(), path)
@@ -240,7 +205,7 @@ def _optimize_one(model: Path, output: Path, options: dict[str, Any], reporting:
             measured = benchmark(
                 result.source,
                 seconds=reporting.measure,
-                inputs=options["inputs"],
+                inputs=given["inputs"],
                 optimized=result.in_memory,
                 progress=tell,
             )
@@ -323,14 +288,3 @@ def print_summary(report: OptimizationReport, output: Path, written: int) -> Non
     )
     if not found:
         say(f"There was nothing to fuse: normfuse inspect --all {report.model} lists what was looked at.")
-
-
-def required_count(text: str | None) -> int | Literal["all"] | None:
-    """Return the value of --require-fused."""
-    if text is None:
-        return None
-    if text == "all":
-        return "all"
-    if not text.isdigit():
-        raise OptionError(f"--require-fused is '{text}'; it takes a number from 0 on, or all.")
-    return int(text)

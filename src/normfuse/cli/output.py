@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
-__all__ = ["forgiving_output"]
-
 
 @contextlib.contextmanager
 def forgiving_output() -> Iterator[None]:

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-__all__ = ["PrintingConsole", "printable"]
-
 _KEPT = "\n\t"
 # Unicode has pictures of the control characters of ASCII.
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in _KEPT} | {0x7F: 0x2421}

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from normfuse.inspection.quantization import Product, Quantization
 
-__all__ = ["print_quantization"]
-
 
 def print_quantization(found: Quantization | None) -> None:
     """Print the kind of quantisation, what it costs here and what would be faster; nothing of a float model."""

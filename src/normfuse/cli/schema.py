@@ -10,8 +10,6 @@ import typer
 
 from normfuse.documents import Schemas, strict_object
 
-__all__ = ["DocumentName", "json_schema", "schema_command"]
-
 
 class DocumentName(enum.StrEnum):
     """The documents that have a schema."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from normfuse.measuring.timing import Ratio
     from normfuse.tuning import GroupResult, TuningReport
 
-__all__ = ["print_tuning"]
-
 _MUCH_NOISE = 0.03
 _STARTS = {"off": "every group off", "cost": "what the cost model takes", "on": "every group on"}
 

@@ -8,38 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normfuse._version import __version__
-from normfuse.cli.console import (
-    UNDECIDED_EXIT_CODE,
-    InputsOption,
-    JsonOption,
-    MaxErrorOption,
-    SamplesOption,
-    StrictOption,
-    VerifySecondsOption,
-    number,
-    print_json,
-    print_table,
-    progress,
-    say,
-    table,
-    warn,
-)
+from normfuse.cli import options
+from normfuse.cli.console import number, print_json, print_table, progress, say, table, warn
+from normfuse.cli.grouping import grouped
 
 if TYPE_CHECKING:
     from normfuse.verification import VerificationReport
 
-__all__ = ["exit_if_undecided", "print_verification", "verify_command"]
 
-
+@grouped
 def verify_command(
     original: Annotated[Path, typer.Argument(metavar="A", help="The original model.")],
     optimized: Annotated[Path, typer.Argument(metavar="B", help="The model to compare with it.")],
-    inputs: InputsOption = None,
-    samples: SamplesOption = None,
-    max_error: MaxErrorOption = None,
-    verify_seconds: VerifySecondsOption = None,
-    strict: StrictOption = False,
-    as_json: JsonOption = False,
+    comparing: options.Comparing,
+    as_json: options.Json = False,
 ) -> None:
     """Compare two versions of a model on the same inputs.
 
@@ -48,17 +30,17 @@ def verify_command(
     dimensions. Each site at which the two differ is run by itself on A's own values there, and has to be as exact as A.
     Exits with 1 if one is not. The comparison is undecided if not all could be compared in time.
     """
-    from normfuse.verification import VERIFY_SECONDS, verify
+    from normfuse.verification import verify
 
+    inputs = options.sample_files(comparing.inputs)
     with progress() as tell:
         report = verify(
             original,
             optimized,
-            inputs=list(inputs) if inputs else None,
-            samples=samples,
-            max_error=max_error,
-            seconds=verify_seconds or VERIFY_SECONDS,
+            inputs=inputs,
+            seconds=comparing.seconds,
             progress=lambda what: tell(what, 0, 0),
+            **comparing.arguments(),
         )
     if as_json:
         named = {
@@ -72,13 +54,13 @@ def verify_command(
         print_verification(report)
     if report.result == "differ":
         raise typer.Exit(1)
-    exit_if_undecided(report, strict)
+    exit_if_undecided(report, comparing.strict)
 
 
 def exit_if_undecided(report: VerificationReport | None, strict: bool) -> None:
     """Exit with the code of a verification that is not decided, if that is asked for."""
     if strict and report is not None and report.result == "undecided":
-        raise typer.Exit(UNDECIDED_EXIT_CODE)
+        raise typer.Exit(options.UNDECIDED_EXIT_CODE)
 
 
 def print_verification(report: VerificationReport) -> None:
