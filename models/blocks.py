@@ -8,8 +8,6 @@ import onnx
 from normfuse.models.graph_builder import Dim, GraphBuilder
 from normfuse.models.spellings import activation, affine, group_norm, rms_norm
 
-__all__ = ["diffusion_resblock", "ocr_block", "swiglu_block"]
-
 
 def diffusion_resblock(
     *,

@@ -10,8 +10,6 @@ import onnx
 from normfuse.models.graph_builder import Dim, GraphBuilder
 from normfuse.models.spellings import activation, group_norm, layer_norm, rms_norm
 
-__all__ = ["chain"]
-
 
 def chain(
     shape: Sequence[Dim],

@@ -9,8 +9,6 @@ import numpy as np
 
 from normfuse.models.graph_builder import GraphBuilder
 
-__all__ = ["ACTIVATIONS", "activation", "group_norm", "layer_norm", "rms_norm"]
-
 
 def layer_norm(
     g: GraphBuilder,

@@ -8,8 +8,6 @@ import onnx
 from normfuse.models.graph_builder import GraphBuilder
 from normfuse.models.spellings import activation, layer_norm
 
-__all__ = ["transformer_encoder"]
-
 
 def transformer_encoder(
     *,

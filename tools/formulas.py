@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
-__all__ = ["names_in", "to_cpp"]
-
 _OPERATORS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _COMPARISONS: Mapping[type, str] = {ast.Lt: "<", ast.Gt: ">"}
 # Function -> its C++ name, and how many arguments it has.

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Row", "Table", "TableError", "quoted"]
-
 _REQUIRED: Any = object()
 
 

@@ -9,8 +9,6 @@ from typing import TypeAlias
 
 from normfuse.errors import OptionError, OptionTypeError
 
-__all__ = ["INTEGER", "MOST_THREADS", "NUMBER", "PROGRESS", "YES_OR_NO", "check_threads", "check_type"]
-
 Kind: TypeAlias = tuple[str, type]
 """What an argument must be, in words and as a class; NumPy's numbers are of these classes, too."""
 

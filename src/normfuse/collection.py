@@ -11,8 +11,6 @@ import gc
 import threading
 from collections.abc import Iterator
 
-__all__ = ["collect_young", "without_collection"]
-
 _lock = threading.Lock()
 _inside = 0
 _was_enabled = False

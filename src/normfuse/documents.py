@@ -19,8 +19,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from normfuse._version import __version__
 
-__all__ = ["BY_NAME", "Document", "Report", "Schemas", "Seconds", "Share", "SignedInt", "as_data", "strict_object"]
-
 # What follows the type is the schema of the values, in place of that of all values of the type.
 Share = Annotated[float, (("type", "number"), ("minimum", 0), ("maximum", 1))]
 Seconds = Annotated[float, (("type", "number"), ("minimum", 0))]

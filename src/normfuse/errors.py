@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "HostVersionError",
-    "InvalidModelError",
-    "LibraryLoadError",
-    "NormfuseError",
-    "OptionError",
-    "OptionTypeError",
-    "VerificationError",
-]
-
-
 _VISIBLE = {code: repr(chr(code))[1:-1] for code in (*range(0x20), 0x7F, 0x85, 0x2028, 0x2029)}
 
 

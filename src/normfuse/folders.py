@@ -16,8 +16,6 @@ from normfuse.errors import NormfuseError, OptionError, VerificationError
 from normfuse.optimization.optimize import OptimizationError, optimize
 from normfuse.reports.files import write_report
 
-__all__ = ["Engine", "Row", "optimize_file", "optimize_folder"]
-
 Engine = Literal["auto", "ray", "local"]
 
 

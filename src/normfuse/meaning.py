@@ -22,23 +22,6 @@ import numpy as np
 from normfuse.spec import ACTIVATIONS, ELEMENT_TYPES, STEPS, ProgramStep, labels_of, read_program
 from normfuse.spec.formulas import evaluate as evaluate_formula
 
-__all__ = [
-    "FLOAT8",
-    "INTEGER_RANGE",
-    "Array",
-    "Expected",
-    "activate",
-    "activation_parameters",
-    "dequantize",
-    "dtype_code",
-    "dtype_of",
-    "evaluate",
-    "expand_parameter",
-    "quantize",
-    "round_to_type",
-    "ulp32",
-]
-
 Array = np.ndarray[Any, Any]
 Tensors = Mapping[str, Array]
 

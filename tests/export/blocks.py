@@ -22,8 +22,6 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BLOCKS", "LARGE", "SMALL", "Built", "Size", "exported"]
-
 Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
@@ -239,15 +237,24 @@ BLOCKS: dict[str, Callable[[Size], Built]] = {
 }
 
 
-def exported(module: nn.Module, inputs: tuple[Tensor, ...], exporter: str = "dynamo") -> onnx.ModelProto:
-    """Return the model that one of PyTorch's two exporters, "dynamo" or "legacy", makes of a module."""
-    names: dict[str, Any] = {"input_names": [f"input_{i}" for i in range(len(inputs))], "output_names": ["output"]}
+def export(module: Any, inputs: tuple[Tensor, ...], exporter: str, opset: int, count: int | None = None) -> Any:
+    """Return what one of PyTorch's two exporters makes of a module: an ONNXProgram ("dynamo"), or bytes ("legacy").
+
+    ``count``: of the inputs, where the module has been captured with them.
+    """
+    names: dict[str, Any] = {"input_names": [f"input_{i}" for i in range(count or len(inputs))]}
+    names["output_names"] = ["output"]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if exporter == "dynamo":
-            program = torch.onnx.export(module, inputs, dynamo=True, opset_version=18, verbose=False, **names)
-            return program.model_proto
+            return torch.onnx.export(module, inputs, dynamo=True, opset_version=opset, verbose=False, **names)
         file = io.BytesIO()
-        torch.onnx.export(module, inputs, file, dynamo=False, opset_version=17, **names)
-        return onnx.load_from_string(file.getvalue())
+        torch.onnx.export(module, inputs, file, dynamo=False, opset_version=opset, **names)
+        return file.getvalue()
+
+
+def exported(module: nn.Module, inputs: tuple[Tensor, ...], exporter: str = "dynamo") -> onnx.ModelProto:
+    """Return the model that an exporter makes of a module."""
+    made = export(module, inputs, exporter, 18 if exporter == "dynamo" else 17)
+    return onnx.load_from_string(made) if isinstance(made, bytes) else made.model_proto

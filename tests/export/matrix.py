@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
-import logging
-import warnings
 from pathlib import Path
 from typing import Any
 
+import blocks
 import numpy as np
 import onnx
 import onnxruntime
 import torch
 from torch.onnx import errors as export_errors
+from torch_modules import BUILDERS, ExportCase, build
 from torch_sites import Counts, run_and_count
 
 import normfuse
-from normfuse.models.torch_modules import BUILDERS, ExportCase, build
 
 EXPORTERS = ("dynamo", "legacy")
 # What a file of the exporters can have: 18 is the dynamo exporter's own, others come from converting its result.
@@ -74,18 +72,12 @@ def export(name: str, exporter: str, opset: int) -> Any:
         Refused: The exporter does not know an operator of the module.
     """
     case, _, _ = case_and_expectation(name)
-    names: dict[str, Any] = {"input_names": list(case.input_names), "output_names": list(case.output_names)}
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if exporter == "dynamo":
-            return torch.onnx.export(captured(name), dynamo=True, opset_version=opset, verbose=False, **names)
-        file = io.BytesIO()
-        try:
-            torch.onnx.export(case.module, case.inputs, file, dynamo=False, opset_version=opset, **names)
-        except export_errors.UnsupportedOperatorError as error:
-            raise Refused(str(error)) from error
-        return file.getvalue()
+    if exporter == "dynamo":
+        return blocks.export(captured(name), (), exporter, opset, len(case.inputs))
+    try:
+        return blocks.export(case.module, case.inputs, exporter, opset)
+    except export_errors.UnsupportedOperatorError as error:
+        raise Refused(str(error)) from error
 
 
 def run_case(name: str, exporter: str, opset: int, folder: Path) -> Outcome:
@@ -95,7 +87,7 @@ def run_case(name: str, exporter: str, opset: int, folder: Path) -> Outcome:
     path = folder / f"{name}.{exporter}.{opset}.onnx"
     result.save(path)
     imports = {entry.domain: entry.version for entry in onnx.load(path, load_external_data=False).opset_import}
-    feeds = {name: value.numpy() for name, value in zip(case.input_names, case.inputs, strict=True)}
+    feeds = {f"input_{i}": value.numpy() for i, value in enumerate(case.inputs)}
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 3
     sessions = [

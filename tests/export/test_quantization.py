@@ -11,12 +11,12 @@ import onnxruntime
 import pytest
 import torch
 from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
+from torch_modules import build
 from torchao.quantization.pt2e import quantize_pt2e
 from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
 import normfuse
 from normfuse.models import transformer_encoder
-from normfuse.models.torch_modules import build
 
 SITES = 7  # 2 layers: 5 layer normalisations, 2 GELU
 _RNG = np.random.default_rng(0)

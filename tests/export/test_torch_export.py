@@ -12,9 +12,9 @@ import onnxruntime
 import pytest
 import torch
 from matrix import EXPORTERS, OPSETS, Refused, case_and_expectation, export, is_refused, run_case
+from torch_modules import BUILDERS
 
 import normfuse
-from normfuse.models.torch_modules import BUILDERS
 
 # In an ordinary run each module meets each exporter, at an opset that differs from module to module so that every
 # spelling (before 17, 17, 18 and 19, 20 and later, 23) is met; the dynamo exporter takes 5 to 15 seconds a module.
@@ -91,7 +91,7 @@ def test_a_program_gives_a_program(program: torch.onnx.ONNXProgram, tmp_path: Pa
 def test_a_program_runs_in_one_line(program: torch.onnx.ONNXProgram) -> None:
     case, expected, _ = case_and_expectation("encoder_layer_post_gelu")
     session = normfuse.InferenceSession(program)
-    (output,) = session.run(None, {case.input_names[0]: case.inputs[0].numpy()})
+    (output,) = session.run(None, {"input_0": case.inputs[0].numpy()})
     np.testing.assert_allclose(output, expected.numpy(), atol=1e-5)
 
 
@@ -106,7 +106,7 @@ def test_external_data_stays_external(program: torch.onnx.ONNXProgram, tmp_path:
     assert written == sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
     assert (tmp_path / "out" / "model.onnx").stat().st_size < written / 2
     session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
-    (output,) = session.run(None, {case.input_names[0]: case.inputs[0].numpy()})
+    (output,) = session.run(None, {"input_0": case.inputs[0].numpy()})
     np.testing.assert_allclose(output, expected.numpy(), atol=1e-5)
 
 

@@ -20,8 +20,6 @@ import onnx_ir as ir
 from normfuse.errors import InvalidModelError
 from normfuse.spec import ATTRIBUTES, MOST_TENSORS, OPERATOR_DOMAIN, OPERATORS
 
-__all__ = ["check_external_data", "check_structure"]
-
 _DATA_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 Versions: TypeAlias = dict[str, int]

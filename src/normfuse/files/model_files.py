@@ -27,24 +27,6 @@ from normfuse.files.sparse_tensors import with_dense_tensors
 from normfuse.graph_rewrites.engine.map_types import has_map_types, keep_map_types, restore_map_types, without_map_types
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = [
-    "PROTOBUF_LIMIT",
-    "Kind",
-    "ModelLike",
-    "Source",
-    "as_kind",
-    "bytes_inside",
-    "check_target",
-    "external_tensors",
-    "find_external_data",
-    "load_model",
-    "model_size",
-    "runnable",
-    "save_model",
-    "tensors",
-    "to_proto",
-]
-
 
 class _Program(Protocol):
     """torch.onnx.ONNXProgram: by what it has, so that types are checked also where PyTorch is not installed."""

@@ -9,8 +9,6 @@ import onnx_ir as ir
 from normfuse.errors import InvalidModelError
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = ["is_sorted", "sort_nodes", "sorted_clone"]
-
 # Nodes of a cycle that a message names.
 _NAMED = 6
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from normfuse.errors import OptionError
 
-__all__ = ["file_to_write", "is_free_or_regular", "scratch_folder"]
-
 
 def file_to_write(path: Path) -> Path:
     """Return the file that writing to ``path`` makes or replaces, the target where it is a link; nothing is written.

@@ -14,8 +14,6 @@ from onnx import numpy_helper
 
 from normfuse.errors import InvalidModelError
 
-__all__ = ["with_dense_tensors"]
-
 # What protobuf can write.
 _MOST_BYTES = 2**31 - 1
 

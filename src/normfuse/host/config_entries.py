@@ -12,21 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = [
-    "EXTERNAL_DATA_FOLDER",
-    "INLINE_LATE",
-    "LEAVES_PAIRS",
-    "OF_INTEGERS",
-    "choose_entry",
-    "disable_optimizer",
-    "disabled_optimizers",
-    "get_entry",
-    "set_entry",
-    "switch_optimizer",
-    "users_disabled_optimizers",
-    "users_entry",
-]
-
 #: Where the external data of a model lies that is given as bytes.
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 #: "1": functions are inlined where no execution provider wants them, see host.inlining.

@@ -11,8 +11,6 @@ import numpy as np
 
 from normfuse.host.native_library import get_library_path
 
-__all__ = ["SIZE", "chunks_of", "hash_of"]
-
 #: Bytes of a hash.
 SIZE = 16
 _CHUNK = 1 << 20

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["avoid_float16_fault"]
-
 _FUSION = "MatmulTransposeFusion"
 _AT_FAULT = "FuseFp16InitializerToFp32NodeTransformer"
 _FLOAT16 = 10  # onnx.TensorProto.FLOAT16

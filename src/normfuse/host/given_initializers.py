@@ -17,8 +17,6 @@ from normfuse.host.versions import load_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["InitializersGiven", "require_none_of"]
-
 
 class InitializersGiven(Exception):  # noqa: N818 - a reason to leave the model as it is
     """Options give initializers of the model, or it cannot be seen whether they do."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["INLINED", "choose_inlining", "inlines_late"]
-
 INLINED = frozenset(HOST_OPERATORS["inlined"].names)
 """Operators that ONNX defines by a body, but for those that ONNX Runtime's CPU provider always has a kernel for."""
 

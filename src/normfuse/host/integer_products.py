@@ -22,8 +22,6 @@ from normfuse.host.versions import import_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["IntegerProducts", "integer_products", "sums_saturate"]
-
 _ROWS, _DEPTH, _COLUMNS = 128, 768, 768
 _RUNS = 7
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT)

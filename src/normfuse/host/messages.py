@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["words_of"]
-
 _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 # A place in its source: file, line, and the function with its parameters, which may be functions.
 _PLACE = re.compile(r"\S{1,300}\.(?:cc|h):\d+ [^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? ")

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-__all__ = ["ModelForm", "ask_model"]
-
 ModelForm: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
 _Answer = TypeVar("_Answer")
 

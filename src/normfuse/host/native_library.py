@@ -8,8 +8,6 @@ from pathlib import Path
 
 from normfuse.errors import LibraryLoadError
 
-__all__ = ["EP_NAME", "LIBRARY_VARIABLE", "get_ep_name", "get_ep_names", "get_library_path"]
-
 EP_NAME = "NormFuseExecutionProvider"
 LIBRARY_VARIABLE = "NORMFUSE_LIBRARY"
 """Environment variable: path of a library to use instead of the packaged one (a debug build, for instance)."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
-__all__ = ["QUANTIZES_WEIGHTS", "SUMMARY", "Needs", "data_in", "settle"]
-
 SUMMARY = "_normfuse_summary"
 """Attribute of a session: `Needs.summary` of it."""
 

@@ -16,8 +16,6 @@ from normfuse.errors import OptionError
 if TYPE_CHECKING:
     from normfuse.spec import Option
 
-__all__ = ["accepts", "check_directml", "validate_options"]
-
 
 def _is_file(value: str) -> bool:
     return Path(value).is_file()

@@ -14,8 +14,6 @@ from normfuse.host.versions import import_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["copied", "has_providers", "lock_of"]
-
 # The smallest model there is: a graph with a name and Identity from x to y.
 _TINY = bytes.fromhex(
     "08083a370a100a017812017922084964656e746974791201675a0f0a0178120a0a08080112040a02"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
-__all__ = ["forget_made_up_names", "has_made_up_names"]
-
 
 def forget_made_up_names(session: onnxruntime.InferenceSession) -> None:
     """Let a session's outputs have no names for dimensions that have none in the model that was given.

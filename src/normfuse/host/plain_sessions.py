@@ -7,8 +7,6 @@ from typing import Any
 
 from normfuse.host.versions import import_host
 
-__all__ = ["CREATION", "INNER_MODULE", "ORIGINAL", "host_class", "plain_session", "recreate_from"]
-
 #: The module that defines the class. ``onnxruntime.InferenceSession`` may be something else by now.
 INNER_MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 #: The method that ``__init__``, ``set_providers`` and the fallback call to create a session.

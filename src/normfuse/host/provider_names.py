@@ -10,8 +10,6 @@ from normfuse.host.native_library import EP_NAME
 from normfuse.host.plain_sessions import INNER_MODULE
 from normfuse.host.versions import import_host
 
-__all__ = ["ProviderNames"]
-
 _CPU = "CPUExecutionProvider"
 # Runs nodes of a domain of its own only, and stands first in get_available_providers() of the usual package.
 _AZURE = "AzureExecutionProvider"

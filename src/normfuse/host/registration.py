@@ -16,8 +16,6 @@ from normfuse.host.versions import BY_NAME_VERSION, host_version, load_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["devices_for", "ensure_registered", "instruction_set", "register"]
-
 _LOCK = threading.Lock()
 
 

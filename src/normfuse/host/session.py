@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["BACKEND_KEY", "ERRORS_ONLY", "OPTION_PREFIX", "session_options"]
-
 #: Session configuration entry that says which backend the options ask for.
 BACKEND_KEY = "normfuse.backend"
 

@@ -13,18 +13,6 @@ from typing import Any
 from normfuse._version import __version__
 from normfuse.errors import HostVersionError
 
-__all__ = [
-    "BY_NAME_VERSION",
-    "MINIMUM_VERSION",
-    "NEWEST_TESTED",
-    "distribution_folders",
-    "host_version",
-    "how_to_keep_one",
-    "import_host",
-    "installed_flavours",
-    "load_host",
-]
-
 MINIMUM_VERSION = (1, 24)
 """First ONNX Runtime that can load the execution provider."""
 BY_NAME_VERSION = (1, 25)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-__all__ = ["GRAPH_INITIALIZER", "GRAPH_NODE", "MODEL_GRAPH", "fields", "first_number", "read"]
-
 MODEL_GRAPH, GRAPH_NODE, GRAPH_INITIALIZER = 7, 1, 5
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10

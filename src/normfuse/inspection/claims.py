@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from normfuse.files.model_files import Source
     from normfuse.graph_rewrites.engine.sites import Site
 
-__all__ = ["Claims", "GivenBack", "PairNodes", "ask_provider", "claims_of", "pair_nodes", "read_claim_report"]
-
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 

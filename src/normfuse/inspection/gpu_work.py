@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["GpuWork", "count_gpu_work"]
-
 _WARM_UP_RUNS = 2
 
 

@@ -19,8 +19,6 @@ from normfuse.spec import OPTIONS
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.sites import Site
 
-__all__ = ["DEFAULT_LEVEL", "Island", "LoweredSite", "Lowering", "OperatorOnCpu", "lower"]
-
 DEFAULT_LEVEL = "6_4"
 """Feature level of the current DirectML redistributable."""
 

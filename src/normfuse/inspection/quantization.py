@@ -20,14 +20,6 @@ from normfuse.inspection.claims import PairNodes, pair_nodes
 from normfuse.sessions.creation import Choices, SessionModel, open_session, session_model
 from normfuse.sessions.exact_products import INTEGER_FACTORS, quantizer_of
 
-__all__ = [
-    "PRODUCTS",
-    "Product",
-    "Quantization",
-    "quantization_of",
-    "saturating_products",
-]
-
 PRODUCTS = frozenset([
     "Attention", "Conv", "ConvInteger", "ConvTranspose", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "Einsum",
     "FusedConv", "FusedGemm", "FusedMatMul", "GRU", "Gemm", "GroupQueryAttention", "LSTM", "MatMul", "MatMulInteger",

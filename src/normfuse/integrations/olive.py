@@ -23,8 +23,6 @@ from normfuse.errors import OptionError
 from normfuse.optimization.optimize import OptimizationError, optimize
 from normfuse.reports.files import write_report
 
-__all__ = ["NormfuseOptimization", "package_config"]
-
 
 class NormfuseOptimization(Pass):  # type: ignore[misc]
     """Fuse normalisation chains, and verify that the model still computes the same.

@@ -21,9 +21,6 @@ import ray.exceptions
 from normfuse.errors import NormfuseError, OptionError
 from normfuse.sessions.inference_session import InferenceSession
 
-__all__ = ["Predictor", "run_tasks"]
-
-
 Row = TypeVar("Row", bound=Mapping[str, Any])
 """What JSON can hold."""
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["BenchmarkReport", "OperatorTime", "Saturation", "Timing", "benchmark"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Timing:

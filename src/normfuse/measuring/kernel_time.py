@@ -28,8 +28,6 @@ from normfuse.verification import Sample
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["FUSED", "KernelTime", "time_in_chains", "time_in_fused_nodes"]
-
 _WARM_UP_RUNS = 2
 _RUNS = 5, 100
 _SECONDS = 0.5

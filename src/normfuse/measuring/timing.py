@@ -21,8 +21,6 @@ from normfuse.verification import Sample
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Clock", "Progress", "Ratio", "Rounds", "bound_run", "clock_for", "ratio_of", "take_turns"]
-
 Clock = Callable[[], float]
 Rounds = list[list[float]]
 """Seconds of the runs of each round."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["draw_chain", "draw_nodes"]
-
 _BOX_HEIGHT, _GAP_X, _GAP_Y, _MARGIN, _CHARACTER = 30, 16, 22, 6, 7.6
 
 

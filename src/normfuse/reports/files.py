@@ -12,8 +12,6 @@ from normfuse.errors import OptionError
 from normfuse.files.output_files import file_to_write, scratch_folder
 from normfuse.reports.page import html_text
 
-__all__ = ["check_report_path", "finite", "write_report"]
-
 
 def check_report_path(path: Path) -> Path:
     """Return the file that a report is written to, the target if ``path`` is a link; nothing is written.

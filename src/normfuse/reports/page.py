@@ -15,8 +15,6 @@ from typing import Any
 from normfuse.reports.drawing import draw_chain, draw_nodes
 from normfuse.spec import OPERATOR_DOMAIN
 
-__all__ = ["by_operator", "html_text", "size_text"]
-
 Data = Mapping[str, Any]
 
 _NAMES_SHOWN = 500

@@ -9,110 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from .activations import (
-        ACTIVATIONS,
-        Activation,
-        ActivationBody,
-        ActivationSpelling,
-        DirectMlActivation,
-        Parameter,
-    )
-    from .directml import DIRECTML_ASSUMPTIONS, DIRECTML_OPERATORS, DirectMlOperator
-    from .element_types import ELEMENT_TYPES, ElementType, types_stored_by
-    from .host_operators import HOST_OPERATORS, OperatorList
-    from .normalizations import NORMALIZATIONS, Axes, Normalization, find_normalization
-    from .operators import (
-        ARGUMENTS,
-        ATTRIBUTES,
-        EDGES,
-        MOST_DIMENSIONS,
-        MOST_STEP_TENSORS,
-        MOST_TENSORS,
-        OPERATOR_DOMAIN,
-        OPERATORS,
-        OPSET_VERSION,
-        STEPS,
-        UNNAMED_DIMENSION,
-        Argument,
-        Attribute,
-        Edge,
-        Operator,
-        Step,
-    )
-    from .options import OPTIONS, Option
-    from .prices import CALLS, PRICES, PRODUCTS, TYPICAL, Call, Price, ProductPrice
-    from .program import (
-        SPEC_VERSION,
-        ProgramError,
-        ProgramStep,
-        UnknownStepError,
-        labels_of,
-        read_program,
-        spec_version_of,
-        write_program,
-    )
-    from .reasons import REASONS, Reason
-    from .validation import TooManyTensorsError, check_program
-
-__all__ = [
-    "ACTIVATIONS",
-    "ARGUMENTS",
-    "ATTRIBUTES",
-    "CALLS",
-    "DIRECTML_ASSUMPTIONS",
-    "DIRECTML_OPERATORS",
-    "EDGES",
-    "ELEMENT_TYPES",
-    "HOST_OPERATORS",
-    "MOST_DIMENSIONS",
-    "MOST_STEP_TENSORS",
-    "MOST_TENSORS",
-    "NORMALIZATIONS",
-    "OPERATORS",
-    "OPERATOR_DOMAIN",
-    "OPSET_VERSION",
-    "OPTIONS",
-    "PRICES",
-    "PRODUCTS",
-    "REASONS",
-    "SPEC_VERSION",
-    "STEPS",
-    "TYPICAL",
-    "UNNAMED_DIMENSION",
-    "Activation",
-    "ActivationBody",
-    "ActivationSpelling",
-    "Argument",
-    "Attribute",
-    "Axes",
-    "Call",
-    "DirectMlActivation",
-    "DirectMlOperator",
-    "Edge",
-    "ElementType",
-    "Normalization",
-    "Operator",
-    "OperatorList",
-    "Option",
-    "Parameter",
-    "Price",
-    "ProductPrice",
-    "ProgramError",
-    "ProgramStep",
-    "Reason",
-    "Step",
-    "TooManyTensorsError",
-    "UnknownStepError",
-    "check_program",
-    "find_normalization",
-    "labels_of",
-    "read_program",
-    "spec_version_of",
-    "types_stored_by",
-    "write_program",
-]
-
+# Name -> the module that has it; a module is imported with its first name.
 _MODULES = {
     "activations": "ACTIVATIONS Activation ActivationBody ActivationSpelling DirectMlActivation Parameter",
     "directml": "DIRECTML_ASSUMPTIONS DIRECTML_OPERATORS DirectMlOperator",
@@ -133,8 +30,20 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-
-if not TYPE_CHECKING:  # a type checker would take any name for one that there is
+if TYPE_CHECKING:  # which takes what each module names in its __all__
+    from .activations import *  # noqa: F403
+    from .directml import *  # noqa: F403
+    from .element_types import *  # noqa: F403
+    from .host_operators import *  # noqa: F403
+    from .normalizations import *  # noqa: F403
+    from .operators import *  # noqa: F403
+    from .options import *  # noqa: F403
+    from .prices import *  # noqa: F403
+    from .program import *  # noqa: F403
+    from .reasons import *  # noqa: F403
+    from .validation import *  # noqa: F403
+else:
+    __all__ = sorted(_MODULE_OF)
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULE_OF:

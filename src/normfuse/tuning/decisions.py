@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["TUNING_KEY", "Decisions", "Others", "stored_decisions"]
-
 TUNING_KEY = "ai.normfuse.tuning"
 """The entry of a model's ``metadata_props`` that holds the decisions."""
 _VERSION = "1"

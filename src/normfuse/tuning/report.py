@@ -10,9 +10,6 @@ from normfuse.documents import Document, Seconds
 from normfuse.measuring.timing import Ratio
 from normfuse.tuning.decisions import Others
 
-__all__ = ["GroupResult", "TuningReport", "Written"]
-
-
 Written = Literal["rewritten", "original"]
 
 

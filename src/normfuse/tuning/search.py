@@ -19,8 +19,6 @@ from normfuse.measuring.timing import Ratio, Rounds, ratio_of
 from normfuse.tuning.decisions import Decisions, Others
 from normfuse.tuning.report import Written
 
-__all__ = ["Bench", "Found", "GroupSites", "Trial", "Way", "noise_of", "parts_of", "search"]
-
 LEAST_NOISE = 0.003
 """A smaller difference is never believed."""
 _STARTS: tuple[Others, ...] = ("off", "cost", "on")

@@ -26,8 +26,6 @@ from normfuse.tuning.search import Found, GroupSites, Way, noise_of, search
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.samples import reference
 
-__all__ = ["TUNE_SECONDS", "Tuned", "check_tuning", "tune_model"]
-
 TUNE_SECONDS = 60.0
 # Of the whole time, for finding out whether folded weights are worth their bytes.
 _FOR_WEIGHTS = 0.15

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from normfuse.verification.budget import Budget
     from normfuse.verification.inputs import Sample
 
-__all__ = ["run_part", "showing", "values_between"]
-
 
 def showing(model: ir.Model, names: Iterable[str]) -> onnxruntime.InferenceSession:
     """Return a session without any graph optimisation that gives values of the main graph as well."""

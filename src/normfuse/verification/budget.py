@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from normfuse.verification.inputs import Sample
 
-__all__ = ["Budget", "OutOfTime", "Outputs", "run_all", "run_as_fits"]
-
 Outputs: TypeAlias = list[dict[str, Any]]
 """For each sample: output name -> array."""
 

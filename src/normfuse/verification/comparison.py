@@ -26,20 +26,6 @@ import onnx_ir as ir
 from normfuse.documents import Share
 from normfuse.files.model_files import tensors
 
-__all__ = [
-    "QUANTIZED_TOLERANCE",
-    "QUANTIZED_TYPES",
-    "Difference",
-    "OutputComparison",
-    "differences",
-    "flatten",
-    "is_quantized",
-    "lowest_precision",
-    "model_precision",
-    "type_tolerance",
-    "usual_size",
-]
-
 # Some 16 to 1,000 units in the last place: the rounding of a whole model, not of one operator, adds up.
 _TOLERANCES = {
     ir.DataType.BFLOAT16: 8e-2,

@@ -17,8 +17,6 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPa
 
 from normfuse.graph_rewrites.engine.traversal import inner_graphs
 
-__all__ = ["DiffSite", "constant", "diff_sites", "given_name", "part_model", "reads", "slice_of"]
-
 
 @dataclasses.dataclass(frozen=True)
 class DiffSite:

@@ -19,8 +19,6 @@ from normfuse.verification.comparison import differences
 from normfuse.verification.memory import require_memory
 from normfuse.verification.samples import reference
 
-__all__ = ["ExactForms", "exact_forms", "moved_by_saturation"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ExactForms:

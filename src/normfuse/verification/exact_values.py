@@ -21,8 +21,6 @@ from normfuse.meaning import INTEGER_RANGE, dequantize, dtype_code, dtype_of, ex
 from normfuse.verification.budget import Budget, OutOfTime
 from normfuse.verification.diff_sites import DiffSite, reads
 
-__all__ = ["ExactRange", "exact_range", "quantizer_inputs"]
-
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 # In which direction one quantiser and the next round.

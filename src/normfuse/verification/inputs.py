@@ -21,19 +21,6 @@ import onnx_ir as ir
 
 from normfuse.errors import OptionError, OptionTypeError, VerificationError
 
-__all__ = [
-    "MOST_BYTES",
-    "STYLES",
-    "TYPICAL_PROFILE",
-    "InputMaker",
-    "Inputs",
-    "Sample",
-    "Style",
-    "TooLarge",
-    "check_inputs",
-    "read_inputs",
-]
-
 Sample: TypeAlias = dict[str, np.ndarray]
 Inputs: TypeAlias = (
     "str | os.PathLike[str] | Mapping[str, np.ndarray] | Sequence[str | os.PathLike[str] | Mapping[str, np.ndarray]]"

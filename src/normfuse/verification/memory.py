@@ -12,8 +12,6 @@ from normfuse.errors import InvalidModelError
 from normfuse.graph_rewrites.engine.inference import infer_types
 from normfuse.verification.inputs import MOST_BYTES, Sample, TooLarge
 
-__all__ = ["in_batches", "require_memory"]
-
 _NAME_BYTES = 8.0  # of a string
 _BATCH_BYTES = 1 << 30
 _Item = TypeVar("_Item")

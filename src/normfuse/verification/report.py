@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.sites import Site
     from normfuse.verification.comparison import OutputComparison
 
-__all__ = ["ComparedRun", "ComparedSites", "Result", "Saturation", "VerificationReport"]
-
 Result: TypeAlias = Literal["agree", "differ", "undecided"]
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from normfuse.graph_rewrites.engine.sites import Site
 
-__all__ = ["VERIFY_SECONDS", "check_comparison", "verify", "verify_models"]
-
 VERIFY_SECONDS = 60.0
 """How long a verification may take unless another time is asked for."""
 FLOAT_SAMPLES = 4

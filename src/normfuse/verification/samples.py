@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-__all__ = ["reference"]
-
 _SIZES_TRIED = 3
 _ATTEMPTS = 4
 """For each sample: a model may accept some numbers only."""

@@ -28,8 +28,6 @@ from normfuse.verification.stress import Stress
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Found", "SiteComparer", "Way"]
-
 Values = Mapping[str, Any]
 
 # Some units in the last place: the rounding of a chain, not of a whole model.

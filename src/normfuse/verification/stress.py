@@ -20,8 +20,6 @@ from normfuse.verification.budget import Budget
 from normfuse.verification.diff_sites import DiffSite, constant, part_model, reads, slice_of
 from normfuse.verification.exact_values import quantizer_inputs
 
-__all__ = ["Stress"]
-
 Values = Mapping[str, Any]
 
 _FAINT = 1e-5
