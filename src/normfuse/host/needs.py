@@ -51,6 +51,10 @@ class Needs(NamedTuple):
     """The session is on the model as it was given: there is nothing to gain in it."""
     made_up_names: bool
     """Whether outputs have names of dimensions that the model that was given does not have."""
+    weights: list[tuple[int, int, int]]
+    """Those that are read from the model that was given: see `shared_weights.Weights`."""
+    whole: str
+    """The hash of the prepared model with them; "": it has all of its own."""
 
     def settle(self, options: onnxruntime.SessionOptions) -> None:
         """Say it; a user's own entries stay."""

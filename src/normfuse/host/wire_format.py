@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-MODEL_GRAPH, GRAPH_NODE, GRAPH_INITIALIZER = 7, 1, 5
+MODEL_GRAPH, GRAPH_NODE, GRAPH_INITIALIZER, TENSOR_RAW_DATA = 7, 1, 5, 9
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 

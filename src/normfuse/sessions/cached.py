@@ -122,29 +122,29 @@ def _on_prepared(
 ) -> onnxruntime.InferenceSession | None:
     """Return a session on what an earlier one was created on; None: it is to be made."""
     found = None if origin is None else origin.find()
-    if found is None:
+    if origin is None or found is None:
         return None
-    path, needs = found
+    needs = found.needs
     try:
         require_none_of(asked.given, needs.initializers, needs.files)
         needs.settle(options)
-        data = asked.model if needs.as_given else path.read_bytes() if needs.folder else path
-        data = os.fspath(data) if isinstance(data, (str, os.PathLike)) else bytes(data)  # type: ignore[arg-type] # no other
-        with data_in(options, needs.folder):
+        with origin.whole(found) as file, data_in(options, needs.folder):
+            data = asked.model if needs.as_given else file.read_bytes() if needs.folder else file
+            data = os.fspath(data) if isinstance(data, (str, os.PathLike)) else bytes(data)  # type: ignore[arg-type] # no other
             session = plain_session(data, sess_options=options, providers=None, enable_fallback=0)
+            if not asked.choices.results_stay:
+                recreate_from(session, file.read_bytes())  # what the model that was given would not do for
     except Exception as error:  # whatever it is: the usual way says it, or does without
-        _log.info("No session on the prepared model %s: %s", path, words_of(error).splitlines()[0])
+        _log.info("No session on the prepared model %s: %s", found.path, words_of(error).splitlines()[0])
         return None
     if EP_NAME not in session.get_providers():
         return None
     vars(session)[SUMMARY] = needs.summary
-    if not asked.choices.results_stay:
-        recreate_from(session, path.read_bytes())  # what the model that was given would not do for
     if needs.made_up_names:
         from normfuse.host.output_shapes import forget_made_up_names
 
         forget_made_up_names(session)
-    _log.info("The session is on the prepared model %s.", path)
+    _log.info("The session is on the prepared model %s.", found.path)
     return session
 
 

@@ -233,6 +233,8 @@ def _settled_session(
             summary=given.summary,
             as_given=as_given,
             made_up_names=has_made_up_names(session),
+            weights=[],
+            whole="",
         )
         if origin is not None:
             origin.keep(b"" if as_given else data, needs, given.data)

@@ -2,9 +2,10 @@
 
 An entry is one ONNX file, so that ONNX Runtime reads it from the disk itself. It begins with a field that ONNX does not
 know, and that protobuf skips: a checksum of its name and all that follows, and what the session's options need; where
-nothing is made of a model, that is all of it. A file that lacks
-it, or does not agree with it, is no entry. An entry's name is a hash of all that it was made from and for. Hashes are
-made with a key that lies in the folder, so that nobody else makes a model that is taken for another one.
+nothing is made of a model, that is all of it. A file that lacks it, or does not agree with it, is no entry. One that
+would be large does without the weights that stand in the user's model as they are (see `shared_weights`): a session is
+created on both together, in a temporary file. An entry's name is a hash of all that it was made from and for. Hashes
+are made with a key that lies in the folder, so that nobody else makes a model that is taken for another one.
 
 Nothing here imports onnx, onnx_ir or the rewriting pass: that is what makes a second start quick. What goes wrong with
 the cache (no room, no permission) is said in a line of the log, and costs the entry only.
@@ -42,6 +43,7 @@ from normfuse.host.needs import Needs
 from normfuse.host.registration import instruction_set
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import distribution_folders, import_host
+from normfuse.sessions.shared_weights import joined, shared_weights, size_of, without
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -66,7 +68,9 @@ VARIABLE = "NORMFUSE_CACHE"
 MOST_BYTES = 2 << 30
 """Of all entries; those that were used least recently go first."""
 LARGEST = MOST_BYTES // 10
-"""Bytes of a model, or of what is made of it, beyond which it is not kept."""
+"""Bytes of an entry: what would take more does without the weights that the user's model has, or is not kept."""
+_LARGEST_GIVEN = 1 << 31
+"""Bytes of a model as a user gives it; protobuf takes no more."""
 _SUFFIX = ".prepared.onnx"
 _UNFINISHED = ".unfinished"
 _ABANDONED = 3600  # seconds after which a file that was being written belongs to a process that is gone
@@ -108,6 +112,15 @@ def cache_folder() -> Path | None:
         base = os.environ.get("XDG_CACHE_HOME", "")
         return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "normfuse"
     return None
+
+
+class Found(NamedTuple):
+    """An entry that a session can be created on."""
+
+    path: Path
+    needs: Needs
+    start: int
+    """Where the model begins in it."""
 
 
 class Origin:
@@ -154,23 +167,47 @@ class Origin:
         name = hash_of([json.dumps(facts, sort_keys=True).encode()], key)
         return cls(folder, name, key, model, seen)
 
-    def find(self) -> tuple[Path, Needs] | None:
-        """Return the file to create a session on and what that needs; None: there is none. A broken one is removed."""
+    def find(self) -> Found | None:
+        """Return the entry to create a session on; None: there is none. A broken one is removed."""
         for path in filter(None, (self._path, self._beside)):
             try:
-                needs = _read(path, self._key)
-                if needs is None:
+                found = _read(path, self._key)
+                if found is None:
                     path.unlink()
                     _log.info("%s is damaged; it is made again.", path)
-                elif all(_is_still(each, self._key) for each in needs.contents):
+                elif all(_is_still(each, self._key) for each in found.needs.contents):
                     with contextlib.suppress(OSError):  # a folder that is only read
                         os.utime(path)
-                    return path, needs
+                    return found
             except FileNotFoundError:
                 pass
             except OSError as error:
                 _log.info("A prepared model cannot be read: %s.", error)
         return None
+
+    @contextlib.contextmanager
+    def whole(self, found: Found) -> Iterator[Path]:
+        """Give a file with all of a prepared model, for as long as the context lasts.
+
+        Raises:
+            OSError: The model that was given was changed in the meantime, or there is no room.
+        """
+        if not found.needs.whole:
+            yield found.path
+            return
+        import tempfile
+
+        descriptor, name = tempfile.mkstemp(suffix=_UNFINISHED, dir=found.path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file, _opened(found.path) as rest, _as_file(self._model) as given:
+                rest.seek(found.start)
+                pieces = _also_to(file, chunks_of(joined(rest, given, found.needs.weights)))
+                if hash_of(pieces, self._key).hex() != found.needs.whole:
+                    raise OSError("the model that was given was changed in the meantime")
+            yield Path(name)
+        finally:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
 
     def keep(self, model: bytes | Path, needs: Needs, data: Mapping[str, object]) -> None:
         """Keep what was made of the model, unless that is another one by now.
@@ -181,7 +218,7 @@ class Origin:
             data: Files with data of the model, and the `state_of` each before it was read.
         """
         path = self._beside if data else self._path
-        if path is None or (len(model) if isinstance(model, bytes) else model.stat().st_size) > LARGEST:
+        if path is None:
             return
         try:
             if _look_at(self._model, self._key) != self._seen or (not data and _names_files(self._model)):
@@ -191,10 +228,15 @@ class Origin:
                 if now != state:
                     return
                 needs.contents.append([each, str(Path(each).resolve()), content.hex()])
-            with io.BytesIO(model) if isinstance(model, bytes) else model.open("rb") as file:
-                beginning = _beginning(path.name, file, needs, self._key)
-                file.seek(0)
-                _write(path, chain([beginning], chunks_of(file)))
+            with _as_file(model) as made, _as_file(self._model) as given:
+                size = size_of(made)
+                if size > LARGEST:
+                    whole = hash_of(chunks_of(made), self._key).hex()
+                    needs = needs._replace(weights=shared_weights(made, given, self._key), whole=whole)
+                if size - sum(stop - start for _, start, stop in needs.weights) > LARGEST:
+                    return
+                beginning = _beginning(path.name, without(made, needs.weights), needs, self._key)
+                _write(path, chain([beginning], chunks_of(without(made, needs.weights))))
             prune(MOST_BYTES)
         except OSError as error:
             _log.info("A prepared model cannot be kept: %s.", error)
@@ -288,14 +330,25 @@ def _opened(path: Path) -> BinaryIO:
 def _look_at(model: object, key: int) -> tuple[bytes, tuple[int, ...]] | None:
     """Return a hash of a model's content and what tells that the file was not touched; None: it is not to be kept."""
     if isinstance(model, (bytes, bytearray, memoryview)):
-        return (hash_of(chunks_of(bytes(model)), key), ()) if len(model) <= LARGEST else None
+        return hash_of(chunks_of(bytes(model)), key), ()
     if not isinstance(model, (str, os.PathLike)):
         return None
     path = Path(model)
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+    if not stat.S_ISREG(status.st_mode) or status.st_size >= _LARGEST_GIVEN:
         return None
     return _look_at_file(path, key)
+
+
+def _as_file(model: object) -> BinaryIO:
+    """Return a model that is given as a path or as bytes, opened to be read."""
+    return Path(model).open("rb") if isinstance(model, (str, os.PathLike)) else io.BytesIO(model)  # type: ignore[arg-type] # no other
+
+
+def _also_to(file: BinaryIO, pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+    for piece in pieces:
+        file.write(piece)
+        yield piece
 
 
 def _look_at_file(path: Path, key: int) -> tuple[bytes, tuple[int, ...]]:
@@ -384,8 +437,8 @@ def _beginning(name: str, model: BinaryIO, needs: Needs, key: int) -> bytes:
     return _TAG + bytes(length) + hash_of(chain([name.encode(), text], chunks_of(model)), key) + text
 
 
-def _read(path: Path, key: int) -> Needs | None:
-    """Return what a session on an entry needs; None: the entry is damaged, or not this user's."""
+def _read(path: Path, key: int) -> Found | None:
+    """Return an entry; None: it is damaged, or not this user's."""
     with _opened(path) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not _is_private(status):
@@ -397,7 +450,8 @@ def _read(path: Path, key: int) -> Needs | None:
         told = file.read(size)
         found = hash_of(chain([path.name.encode(), told[SIZE:]], chunks_of(file)), key)
     try:
-        return Needs(**json.loads(told[SIZE:])) if found == told[:SIZE] else None
+        needs = Needs(**json.loads(told[SIZE:]))
+        return Found(path, needs, _BEGINNING + size) if found == told[:SIZE] else None
     except (ValueError, TypeError):
         return None
 
