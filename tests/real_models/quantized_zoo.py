@@ -73,16 +73,14 @@ def small_page(generator: np.random.Generator) -> Feeds:
     return {"images": page_of_glyphs(generator)["images"][..., :320, :320] / np.float32(255)}
 
 
-DETECTOR = RealModel("detector", "ddddocr==1.6.1", "ddddocr/common_det.onnx", page_of_glyphs)  # a YOLOX, with SiLU
-YOLOV8 = RealModel("yolov8", "nudenet==3.4.2", "nudenet/320n.onnx", small_page)
 NETWORKS = {
     "minilm-l3": Network(MODELS["minilm-l3"], full_sentences),
     "ocr-direction": Network(
         MODELS["ocr-direction"], lambda g: {"x": np.concatenate([text_line(g, 192)["x"] for _ in range(6)])}
     ),
     "ocr-recognition": Network(MODELS["ocr-recognition"], text_lines),
-    "detector": Network(DETECTOR, page_of_glyphs),
-    "yolov8": Network(YOLOV8, small_page),
+    "detector": Network(MODELS["detector"], page_of_glyphs),
+    "yolov8": Network(MODELS["yolov8"], small_page),
 }
 NAMES = tuple(f"{network}-{scheme}" for network in NETWORKS for scheme in SCHEMES)
 OPERATOR_NAMES = tuple(f"{network}-{scheme}" for network in NETWORKS for scheme in OPERATOR_SCHEMES)

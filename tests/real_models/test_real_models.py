@@ -1,7 +1,7 @@
 """Real third-party models: what is fused, and that everything that runs gives what the original gives.
 
 (a) the original on ONNX Runtime's CPU provider, (b) the original with the execution provider only, (c) the rewritten
-model with the execution provider, (d) the rewritten portable model without normfuse.
+model with the execution provider, (d) the rewritten portable model without normfuse, (e) normfuse.InferenceSession.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ PINNED = {
     "ocr-recognition": Counts({"FusedNormalization": 5, "FusedActivation": 18}, {LAYERS: 5}, {}),
     "ocr-recognition-v5": Counts({"FusedNormalization": 5, "FusedActivation": 35}, {LAYERS: 5}, {}),
     "ocr-direction": Counts({"FusedActivation": 18}, {}, {}),
+    "ocr-direction-of-print": Counts({"FusedActivation": 18}, {}, {}),
+    "ocr-detection": Counts({"FusedActivation": 13}, {}, {}),
+    "detector": Counts({"FusedActivation": 74}, {}, {}),
+    "yolov8": Counts({"FusedActivation": 57}, {}, {}),
     "magika": Counts({"FusedNormalization": 2, "FusedActivation": 2}, {LAYERS: 1, MEAN_VARIANCE: 1}, {}),
 }
 
@@ -90,8 +94,9 @@ def outputs(name: str, which: str) -> list[dict[str, Array]]:
     options = harness.session_options("ep" if which in "bc" else "cpu")
     if level:
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    model = MODELS[name].path() if which in "ab" else portable_proto(name)
-    session = harness.create_session(model, options=options)
+    model = MODELS[name].path() if which in "abe" else portable_proto(name)
+    create = normfuse.InferenceSession if which == "e" else functools.partial(harness.create_session, options=options)
+    session = create(model)
     return [run(session, feeds) for feeds in MODELS[name].inputs()]
 
 
@@ -129,7 +134,7 @@ def tolerance(name: str) -> dict[str, float]:
 
 
 @ZOO
-@pytest.mark.parametrize("which", ["b", "c", "d"])
+@pytest.mark.parametrize("which", ["b", "c", "d", "e"])
 def test_end_to_end(model: RealModel, which: str) -> None:
     if model.one_set_of_kernels and which != "d":
         # A value next to a rounding tie goes one way or the other, and the layers behind it make much of that step:
@@ -165,6 +170,19 @@ def test_verification_tells_rounding_ties_from_differences(name: str) -> None:
     verification = normfuse.optimize(path, verify_seconds=600).report.verification
     assert verification.result == "agree", verification.message
     assert verification.samples == 16
+    assert verification.diff_sites.right == verification.diff_sites.found > 0
+
+
+ON_PICTURES = ("ocr-direction-s8s8", "ocr-recognition-u8s8pc", "yolov8-s8s8")
+
+
+@pytest.mark.without_vnni
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in ON_PICTURES])
+def test_quantised_networks_agree_on_real_pictures(name: str) -> None:
+    model = MODELS[name.rpartition("-")[0].replace("direction", "direction-of-print")]
+    result = normfuse.optimize(quantized_file(name), inputs=list(model.inputs()), verify_seconds=600)
+    verification = result.report.verification
+    assert verification.result == "agree", verification.message
     assert verification.diff_sites.right == verification.diff_sites.found > 0
 
 
