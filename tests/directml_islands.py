@@ -28,7 +28,7 @@ def kind(array: Array) -> str:
 
 
 def session_of(model: onnx.ModelProto, fake: Mapping[str, str], **options: Any) -> onnxruntime.InferenceSession:
-    return harness.create_session(model, "ep", backend="directml", **{"claim": "all", **fake, **options})
+    return harness.create_session(model, "ep", **{"backend": "directml", "claim": "all", **fake, **options})
 
 
 def island(model: onnx.ModelProto, fake: Mapping[str, str], **options: Any) -> onnxruntime.InferenceSession:

@@ -23,6 +23,6 @@ def fake(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
             patch.setenv("NORMFUSE_FAKE_DIRECTML_LEVEL", f"0x{request.param.replace('_', '')}00")
             patch.setenv("NORMFUSE_ASK_DIRECTML", libraries.microsofts(request.param))
         options = {"directml_library": path, "d3d12_library": path}
-        # test_device_memory.py runs the tests so.
+        # test_probes.py runs the tests so.
         yield {**options, "device_memory": "1"} if os.environ.get("NORMFUSE_DEVICE_MEMORY") == "1" else options
         assert libraries.counted(path, "violations") == 0

@@ -1,31 +1,32 @@
-"""What sessions become on a machine with a GPU, by each way of asking for the execution provider.
+"""A machine with a GPU: nothing but ``backend="directml"`` makes DirectML run the chains, and it says what it lacks.
 
-Started by test_gpu_device.py in a process of its own, with fake_gpu.cc's library as NORMFUSE_LIBRARY:
-``python gpu_probe.py FAKE_DIRECTML``. Prints a JSON object: way -> what runs the chain and how far it is from
-onnxruntime's result, or why there is no session.
+test_probes.py runs this in a process of its own, with fake_gpu.cc's library as NORMFUSE_LIBRARY: it adds a GPU to the
+devices that onnxruntime lists. DirectML is fake, too.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import directml_libraries as libraries
 import numpy as np
 import onnxruntime as ort
+import pytest
 
 import normfuse
 from normfuse import models
+from normfuse.selftest.diagnosis import diagnose
 
-FAKE = sys.argv[1]
+FAKE = str(libraries.build_fake())
 MODEL = models.chain([4, 64], activation_name="gelu", opset=20)
 X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
 DIRECTML = {"backend": "directml", "directml_library": FAKE, "d3d12_library": FAKE}
 WITH_DXCORE = {**DIRECTML, "dxcore_library": FAKE}
+RELATIVE = {**WITH_DXCORE, "directml_library": f"./{Path(FAKE).name}", "d3d12_library": Path(FAKE).name}
 
 Options = dict[str, str]
 
@@ -64,41 +65,63 @@ def session(settings: ort.SessionOptions, **selected: Any) -> ort.InferenceSessi
     return ort.InferenceSession(MODEL.SerializeToString(), sess_options=settings, enable_fallback=0, **selected)
 
 
-def outcome(create: Callable[[Options], ort.InferenceSession], options: Options) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "claims.jsonl"
-        try:
-            made = create({"claim": "all", "claim_report": str(report), **options})
-            difference = float(np.abs(made.run(None, {"x": X})[0] - EXPECTED).max())
-        except Exception as error:  # what the test judges
-            return {"error": f"{type(error).__name__}: {error}"}
-        backends = {json.loads(line)["backend"] for line in report.read_text("utf-8").splitlines()}
-        return {"backend": sorted(backends), "difference": difference}
-
-
-os.chdir(Path(FAKE).parent)
-normfuse.register()
+CPU, GPU = normfuse.register(), normfuse.register("directml")
 BOTH = [device for device in ort.get_ep_devices() if device.ep_name == normfuse.get_ep_name()]
-EXPECTED = ort.InferenceSession(MODEL.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": X})[0]
-GPU = normfuse.register("directml")
-RELATIVE = {**WITH_DXCORE, "directml_library": f"./{Path(FAKE).name}", "d3d12_library": Path(FAKE).name}
-WAYS = {
-    "session_options": (ours, {}),
-    "both devices": (by_devices(BOTH), {}),
-    "registered": (by_devices(normfuse.register()), {}),
-    "name": (by_name, {}),
-    "GPU": (by_devices(GPU), {}),
-    "back to auto": (twice, {"backend": "auto"}),
-    "one after the other": (one_after_the_other, {}),
-    "directml, nothing there": (ours, {"backend": "directml"}),
-    "directml, no dxcore": (ours, DIRECTML),
-    "directml": (ours, WITH_DXCORE),
-    "directml, relative": (ours, RELATIVE),
-    "directml, relative, plain": (by_devices(GPU), {**RELATIVE, "d3d12_library": FAKE}),
-    "directml, both devices": (by_devices(BOTH), WITH_DXCORE),
-    "directml, GPU": (by_devices(GPU), WITH_DXCORE),
-    "directml, CPU device": (by_devices(normfuse.register()), DIRECTML),
-    "directml, unknown LUID": (ours, {**WITH_DXCORE, "adapter_luid": "8"}),
-    "directml, LUID": (ours, {**WITH_DXCORE, "adapter_luid": "0x7"}),
+Way = tuple[Callable[[Options], ort.InferenceSession], Options, str]
+# How a session is made, with which options, and what runs the chain.
+WAYS: dict[str, Way] = {
+    "session_options": (ours, {}, "cpu"),
+    "both devices": (by_devices(BOTH), {}, "cpu"),
+    "registered": (by_devices(CPU), {}, "cpu"),
+    "name": (by_name, {}, "cpu"),
+    "GPU": (by_devices(GPU), {}, "cpu"),
+    "back to auto": (twice, {"backend": "auto"}, "cpu"),
+    "directml": (ours, WITH_DXCORE, "directml"),
+    "directml, relative": (ours, RELATIVE, "directml"),
+    "directml, relative, plain": (by_devices(GPU), {**RELATIVE, "d3d12_library": FAKE}, "directml"),
+    "directml, both devices": (by_devices(BOTH), WITH_DXCORE, "directml"),
+    "directml, GPU": (by_devices(GPU), WITH_DXCORE, "directml"),
+    "directml, CPU device": (by_devices(CPU), DIRECTML, "directml"),
+    "directml, LUID": (ours, {**WITH_DXCORE, "adapter_luid": "0x7"}, "directml"),
 }
-print(json.dumps({name: outcome(create, options) for name, (create, options) in WAYS.items()}, indent=1))
+MISSING = [
+    f"cannot load lib{name}.so (name the library by the option {name}_library)"
+    for name in ("dxcore", "d3d12", "directml")
+]
+# And why there is no session, as an expression. onnxruntime keeps one set of options for both devices: it does not run
+# with the other one's.
+REFUSED: dict[str, Way] = {
+    "nothing there": (
+        ours,
+        {"backend": "directml"},
+        "^Option backend is 'directml': " + ".*".join(map(re.escape, MISSING)) + ".*; or use backend=cpu.$",
+    ),
+    "no dxcore": (ours, DIRECTML, r"^((?!d3d12).)*libdxcore\.so((?!d3d12).)*$"),
+    "unknown LUID": (ours, {**WITH_DXCORE, "adapter_luid": "8"}, "GetAdapterByLuid failed"),
+    "one after the other": (one_after_the_other, {}, "already been registered"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_runs_the_chain(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, options, backend = WAYS[way]
+    monkeypatch.chdir(Path(FAKE).parent)
+    report = tmp_path / "claims.jsonl"
+    (y,) = create({"claim": "all", "claim_report": str(report), **options}).run(None, {"x": X})
+    plain = ort.InferenceSession(MODEL.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(y, plain.run(None, {"x": X})[0], rtol=0, atol=1e-5)
+    assert {json.loads(line)["backend"] for line in report.read_text("utf-8").splitlines()} == {backend}
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_what_is_missing_is_named(way: str) -> None:
+    create, options, why = REFUSED[way]
+    with pytest.raises(Exception, match=re.compile(why, re.DOTALL)):
+        create({"claim": "all", **options})
+
+
+def test_doctor_is_content() -> None:
+    findings = {finding.name: finding for finding in diagnose()}
+    assert [name for name, finding in findings.items() if not finding.ok] == []
+    assert findings["instruction set"].text
+    assert "GPU" in findings["registration"].text

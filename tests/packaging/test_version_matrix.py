@@ -31,7 +31,7 @@ GPU_ONLY = {
     "KernelContext_GetLogger",
     "OpAttr_GetTensorAttributeAsOrtValue",
 }
-# Called where the environment asks for memory of the GPU (tests/directml/test_device_memory.py).
+# Called where the environment asks for memory of the GPU (tests/directml/test_probes.py).
 DEVICE_MEMORY_ONLY = {
     "CreateMemoryInfo_V2",
     "EpDevice_AddAllocatorInfo",
